@@ -1,0 +1,94 @@
+//! The vector trait that every kernel is written over.
+//!
+//! Two rules make all instruction sets give the same bits: every operation here is one IEEE-754
+//! binary32 operation (round to nearest even, subnormals kept) or an exact bit operation, and there
+//! is no horizontal operation, so a lane never learns which lanes stand beside it.
+
+use super::Isa;
+
+/// An instruction set. A value of an implementing type is the proof that this CPU has it, so the
+/// safe methods need no further check.
+pub trait Simd: Copy + Send + Sync + 'static {
+    /// A vector of [`Simd::LANES`] `f32`.
+    type F32: Copy;
+    /// A vector of [`Simd::LANES`] `i32`.
+    type I32: Copy;
+    /// One boolean per lane.
+    type Mask: Copy;
+    /// Lanes per vector.
+    const LANES: usize;
+    /// Architectural vector registers; tile shapes are chosen to fit.
+    const REGISTERS: usize;
+    /// Which instruction set this is.
+    const ISA: Isa;
+
+    /// Runs `f` compiled with this instruction set enabled. Everything `f` calls that is
+    /// `#[inline(always)]` is compiled so too.
+    fn vectorize<R>(self, f: impl FnOnce() -> R) -> R;
+
+    /// All lanes `x`.
+    fn splat(self, x: f32) -> Self::F32;
+    /// All lanes `x`.
+    fn splat_i32(self, x: i32) -> Self::I32;
+    /// The first [`Simd::LANES`] elements of `from`; panics if it is shorter.
+    #[inline(always)]
+    fn load(self, from: &[f32]) -> Self::F32 {
+        assert!(from.len() >= Self::LANES);
+        // SAFETY: the slice holds at least LANES elements.
+        unsafe { self.load_ptr(from.as_ptr()) }
+    }
+    /// Writes the lanes to the start of `to`; panics if it is shorter than [`Simd::LANES`].
+    #[inline(always)]
+    fn store(self, v: Self::F32, to: &mut [f32]) {
+        assert!(to.len() >= Self::LANES);
+        // SAFETY: the slice holds at least LANES elements.
+        unsafe { self.store_ptr(v, to.as_mut_ptr()) }
+    }
+    /// Loads [`Simd::LANES`] elements; no alignment needed.
+    ///
+    /// # Safety
+    /// `from` must be valid for reading [`Simd::LANES`] `f32`.
+    unsafe fn load_ptr(self, from: *const f32) -> Self::F32;
+    /// Stores [`Simd::LANES`] elements; no alignment needed.
+    ///
+    /// # Safety
+    /// `to` must be valid for writing [`Simd::LANES`] `f32`.
+    unsafe fn store_ptr(self, v: Self::F32, to: *mut f32);
+
+    /// `a * b + c`, rounded once.
+    fn fma(self, a: Self::F32, b: Self::F32, c: Self::F32) -> Self::F32;
+    /// `a + b`.
+    fn add(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// `a - b`.
+    fn sub(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// `a * b`.
+    fn mul(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// `a / b`, the true IEEE division.
+    fn div(self, a: Self::F32, b: Self::F32) -> Self::F32;
+
+    /// `a < b`; false where either is NaN.
+    fn lt(self, a: Self::F32, b: Self::F32) -> Self::Mask;
+    /// `a <= b`; false where either is NaN.
+    fn le(self, a: Self::F32, b: Self::F32) -> Self::Mask;
+    /// Lane by lane, `yes` where the mask holds, else `no`.
+    fn select(self, mask: Self::Mask, yes: Self::F32, no: Self::F32) -> Self::F32;
+
+    /// The bits of each lane.
+    fn to_bits(self, a: Self::F32) -> Self::I32;
+    /// The floats with these bits.
+    fn from_bits(self, a: Self::I32) -> Self::F32;
+    /// Wrapping sum.
+    fn add_i32(self, a: Self::I32, b: Self::I32) -> Self::I32;
+    /// Wrapping difference.
+    fn sub_i32(self, a: Self::I32, b: Self::I32) -> Self::I32;
+    /// Bitwise and.
+    fn and_i32(self, a: Self::I32, b: Self::I32) -> Self::I32;
+    /// Bitwise or.
+    fn or_i32(self, a: Self::I32, b: Self::I32) -> Self::I32;
+    /// Bitwise exclusive or.
+    fn xor_i32(self, a: Self::I32, b: Self::I32) -> Self::I32;
+    /// Left shift by `N` bits.
+    fn shl_i32<const N: i32>(self, a: Self::I32) -> Self::I32;
+    /// Arithmetic right shift by `N` bits.
+    fn shr_i32<const N: i32>(self, a: Self::I32) -> Self::I32;
+}

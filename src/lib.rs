@@ -1,0 +1,10 @@
+//! Recurrent networks (LSTM, GRU, vanilla RNN) on CPUs: lowest latency, and the same bits whatever
+//! the schedule, thread count, batch-mate or instruction set.
+//!
+//! The data's path is the order of the modules: a [`model`] is loaded or built, [`plan`] says who
+//! owns which slice of its weights, [`execute`] packs them and runs sequences on a pinned team,
+//! with the arithmetic of [`kernels`]. [`reference`] is the specification of every bit.
+#![deny(missing_docs)]
+
+pub mod kernels;
+pub mod model;
