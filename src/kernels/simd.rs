@@ -76,6 +76,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// The bits of each lane.
     fn to_bits(self, a: Self::F32) -> Self::I32;
     /// The floats with these bits.
+    #[allow(clippy::wrong_self_convention)]
     fn from_bits(self, a: Self::I32) -> Self::F32;
     /// Wrapping sum.
     fn add_i32(self, a: Self::I32, b: Self::I32) -> Self::I32;

@@ -1,0 +1,258 @@
+//! Models made in code: `Lstm::new(64, 256).layers(2).bidirectional(Merge::Concat).random(1)`.
+
+use super::{
+    Activation, Cell, Direction, Layer, Matrix, Merge, Model, ModelError, ResetForm, Weights,
+};
+
+/// A stack of equal layers in the making; see [`Lstm`], [`Gru`] and [`Rnn`].
+///
+/// ```
+/// use cellstream::model::{Lstm, Merge};
+/// let model = Lstm::new(40, 128).layers(3).bidirectional(Merge::Concat).random(7)?;
+/// assert_eq!(model.output_size(), 256);
+/// # Ok::<(), cellstream::model::ModelError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Builder<C> {
+    cell: C,
+    input: usize,
+    hidden: usize,
+    layers: usize,
+    merge: Option<Merge>,
+    projection: Option<usize>,
+    clip: Option<f32>,
+}
+
+/// Builds LSTM models.
+pub type Lstm = Builder<LstmCell>;
+/// Builds GRU models.
+pub type Gru = Builder<GruCell>;
+/// Builds vanilla RNN models.
+pub type Rnn = Builder<RnnCell>;
+
+/// The LSTM cell that [`Lstm`] builds with.
+#[derive(Clone, Debug)]
+pub struct LstmCell(Cell);
+/// The GRU cell that [`Gru`] builds with.
+#[derive(Clone, Debug)]
+pub struct GruCell(Cell);
+/// The RNN cell that [`Rnn`] builds with.
+#[derive(Clone, Debug)]
+pub struct RnnCell(Cell);
+
+/// A builder's cell.
+pub trait BuiltCell {
+    /// The cell as data.
+    fn cell(&self) -> Cell;
+}
+
+impl BuiltCell for LstmCell {
+    fn cell(&self) -> Cell {
+        self.0
+    }
+}
+impl BuiltCell for GruCell {
+    fn cell(&self) -> Cell {
+        self.0
+    }
+}
+impl BuiltCell for RnnCell {
+    fn cell(&self) -> Cell {
+        self.0
+    }
+}
+
+/// The place in a model that a builder asks weights for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// Which layer, from 0.
+    pub layer: usize,
+    /// Whether it is the reverse direction.
+    pub reverse: bool,
+    /// `E`, features of the layer's input.
+    pub input: usize,
+    /// `H`, hidden units.
+    pub hidden: usize,
+    /// `R`, size of the recurrent state.
+    pub state: usize,
+}
+
+impl Lstm {
+    /// One forward layer of `hidden` units over `input` features.
+    pub fn new(input: usize, hidden: usize) -> Lstm {
+        Builder::with_cell(LstmCell(Cell::LSTM), input, hidden)
+    }
+
+    /// Couples the forget gate to the input gate, `f = 1 - i`.
+    #[must_use]
+    pub fn input_forget(mut self) -> Lstm {
+        if let Cell::Lstm { input_forget, .. } = &mut self.cell.0 {
+            *input_forget = true;
+        }
+        self
+    }
+
+    /// Replaces the activations of gates, candidate and output.
+    #[must_use]
+    pub fn activations(mut self, all: [Activation; 3]) -> Lstm {
+        if let Cell::Lstm {
+            gate,
+            candidate,
+            output,
+            ..
+        } = &mut self.cell.0
+        {
+            [*gate, *candidate, *output] = all;
+        }
+        self
+    }
+
+    /// Projects the hidden state to `size` values (PyTorch `proj_size`).
+    #[must_use]
+    pub fn projection(mut self, size: usize) -> Lstm {
+        self.projection = Some(size);
+        self
+    }
+}
+
+impl Gru {
+    /// One forward layer of `hidden` units over `input` features, reset after the product.
+    pub fn new(input: usize, hidden: usize) -> Gru {
+        Builder::with_cell(GruCell(Cell::GRU), input, hidden)
+    }
+
+    /// Chooses where the reset gate acts.
+    #[must_use]
+    pub fn reset(mut self, form: ResetForm) -> Gru {
+        if let Cell::Gru { reset, .. } = &mut self.cell.0 {
+            *reset = form;
+        }
+        self
+    }
+
+    /// Replaces the activations of gates and candidate.
+    #[must_use]
+    pub fn activations(mut self, all: [Activation; 2]) -> Gru {
+        if let Cell::Gru {
+            gate, candidate, ..
+        } = &mut self.cell.0
+        {
+            [*gate, *candidate] = all;
+        }
+        self
+    }
+}
+
+impl Rnn {
+    /// One forward layer of `hidden` units over `input` features, with tanh.
+    pub fn new(input: usize, hidden: usize) -> Rnn {
+        Builder::with_cell(RnnCell(Cell::RNN), input, hidden)
+    }
+
+    /// Replaces the activation.
+    #[must_use]
+    pub fn activation(mut self, activation: Activation) -> Rnn {
+        self.cell.0 = Cell::Rnn { activation };
+        self
+    }
+}
+
+impl<C: BuiltCell> Builder<C> {
+    fn with_cell(cell: C, input: usize, hidden: usize) -> Builder<C> {
+        Builder {
+            cell,
+            input,
+            hidden,
+            layers: 1,
+            merge: None,
+            projection: None,
+            clip: None,
+        }
+    }
+
+    /// Stacks this many layers.
+    #[must_use]
+    pub fn layers(mut self, layers: usize) -> Self {
+        self.layers = layers;
+        self
+    }
+
+    /// Makes every layer bidirectional.
+    #[must_use]
+    pub fn bidirectional(mut self, merge: Merge) -> Self {
+        self.merge = Some(merge);
+        self
+    }
+
+    /// Clamps the input of every activation to `[-clip, clip]`.
+    #[must_use]
+    pub fn clip(mut self, clip: f32) -> Self {
+        self.clip = Some(clip);
+        self
+    }
+
+    /// The model, with the weights that `weights` gives for each place.
+    ///
+    /// # Errors
+    /// What [`Direction::new`], [`Layer::bidirectional`] and [`Model::new`] refuse.
+    pub fn build(&self, mut weights: impl FnMut(Slot) -> Weights) -> Result<Model, ModelError> {
+        let mut input = self.input;
+        let mut layers = Vec::with_capacity(self.layers);
+        for layer in 0..self.layers {
+            let mut direction = |reverse| {
+                let direction = Direction::new(
+                    self.cell.cell(),
+                    weights(Slot {
+                        layer,
+                        reverse,
+                        input,
+                        hidden: self.hidden,
+                        state: self.projection.unwrap_or(self.hidden),
+                    }),
+                )?;
+                match self.clip {
+                    Some(clip) => direction.with_clip(clip),
+                    None => Ok(direction),
+                }
+            };
+            let forward = direction(false)?;
+            let layer = match self.merge {
+                None => Layer::single(forward),
+                Some(merge) => Layer::bidirectional(forward, direction(true)?, merge)?,
+            };
+            input = layer.output_size();
+            layers.push(layer);
+        }
+        Model::new(layers)
+    }
+
+    /// The model with weights drawn uniformly from `±1/√hidden`, as PyTorch initialises; equal
+    /// seeds give equal models.
+    ///
+    /// # Errors
+    /// As [`Builder::build`].
+    pub fn random(&self, seed: u64) -> Result<Model, ModelError> {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let bound = 1.0 / (self.hidden.max(1) as f32).sqrt();
+        let mut values = |count: usize| -> Vec<f32> {
+            (0..count)
+                .map(|_| (2.0 * random.f32() - 1.0) * bound)
+                .collect()
+        };
+        let gates = self.cell.cell().kind().gates();
+        self.build(|slot| {
+            let rows = gates * slot.hidden;
+            let mut matrix = |rows, cols| {
+                Matrix::new(rows, cols, values(rows * cols)).expect("as many values as asked for")
+            };
+            Weights {
+                input: matrix(rows, slot.input),
+                recurrent: matrix(rows, slot.state),
+                projection: self.projection.map(|size| matrix(size, slot.hidden)),
+                input_bias: values(rows),
+                recurrent_bias: values(rows),
+                peepholes: None,
+            }
+        })
+    }
+}

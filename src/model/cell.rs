@@ -1,0 +1,117 @@
+//! Cells as data: which recurrence, with which activations.
+
+use std::fmt;
+
+use super::Activation;
+
+/// The three recurrences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CellKind {
+    /// Long short-term memory: four gates and a cell state.
+    Lstm,
+    /// Gated recurrent unit: three gates.
+    Gru,
+    /// Vanilla recurrence: one product and an activation.
+    Rnn,
+}
+
+impl CellKind {
+    /// Rows of a weight matrix per hidden unit: 4, 3 or 1.
+    pub fn gates(self) -> usize {
+        match self {
+            CellKind::Lstm => 4,
+            CellKind::Gru => 3,
+            CellKind::Rnn => 1,
+        }
+    }
+}
+
+impl fmt::Display for CellKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            CellKind::Lstm => "lstm",
+            CellKind::Gru => "gru",
+            CellKind::Rnn => "rnn",
+        })
+    }
+}
+
+/// Where a GRU's reset gate acts on the candidate (ONNX attribute `linear_before_reset`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ResetForm {
+    /// On the state, before the product: `n = g(W x + U (r ∘ h) + b)`. ONNX's default, 0.
+    Before,
+    /// On the product: `n = g(W x + b_w + r ∘ (U h + b_u))`. ONNX's 1; PyTorch's only form.
+    After,
+}
+
+/// One recurrence with its activations. `σ`-position activations are called `gate`.
+///
+/// Formulas, for input `x`, states `h`, `c` (ONNX operators LSTM, GRU, RNN, opset 22; PyTorch
+/// `torch.nn` of the same names):
+///
+/// ```text
+/// LSTM  i = gate(W_i x + U_i h + p_i∘c + b_i)     f = gate(W_f x + U_f h + p_f∘c + b_f)
+///       g = candidate(W_g x + U_g h + b_g)        c' = f∘c + i∘g
+///       o = gate(W_o x + U_o h + p_o∘c' + b_o)    h' = o∘output(c')
+/// GRU   r = gate(W_r x + U_r h + b_r)             z = gate(W_z x + U_z h + b_z)
+///       n = candidate(…)  see ResetForm           h' = (1-z)∘n + z∘h
+/// RNN   h' = activation(W x + U h + b)
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Cell {
+    /// Long short-term memory.
+    Lstm {
+        /// Activation of the input, forget and output gates (ONNX's first, `f`).
+        gate: Activation,
+        /// Activation of the candidate (ONNX's second, `g`).
+        candidate: Activation,
+        /// Activation of the new cell state on its way to the output (ONNX's third, `h`).
+        output: Activation,
+        /// Couples the forget gate to the input gate: `f = 1 - i`.
+        input_forget: bool,
+    },
+    /// Gated recurrent unit.
+    Gru {
+        /// Activation of the reset and update gates.
+        gate: Activation,
+        /// Activation of the candidate.
+        candidate: Activation,
+        /// Where the reset gate acts.
+        reset: ResetForm,
+    },
+    /// Vanilla recurrence.
+    Rnn {
+        /// Its activation.
+        activation: Activation,
+    },
+}
+
+impl Cell {
+    /// The LSTM of PyTorch and of ONNX's defaults: sigmoid gates, tanh elsewhere.
+    pub const LSTM: Cell = Cell::Lstm {
+        gate: Activation::Sigmoid,
+        candidate: Activation::Tanh,
+        output: Activation::Tanh,
+        input_forget: false,
+    };
+    /// PyTorch's GRU: sigmoid gates, tanh candidate, reset after the product.
+    pub const GRU: Cell = Cell::Gru {
+        gate: Activation::Sigmoid,
+        candidate: Activation::Tanh,
+        reset: ResetForm::After,
+    };
+    /// PyTorch's default RNN: tanh.
+    pub const RNN: Cell = Cell::Rnn {
+        activation: Activation::Tanh,
+    };
+
+    /// Which of the three recurrences.
+    pub fn kind(&self) -> CellKind {
+        match self {
+            Cell::Lstm { .. } => CellKind::Lstm,
+            Cell::Gru { .. } => CellKind::Gru,
+            Cell::Rnn { .. } => CellKind::Rnn,
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! What can be wrong with a model, or with the file it comes from.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::CellKind;
+
+/// Why layers and weights do not make a model.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ModelError {
+    /// A model needs at least one layer.
+    #[error("a model needs at least one layer")]
+    NoLayers,
+    /// Consecutive layers have different sizes at their joint.
+    #[error("layer {layer} takes {input} features but the layer below it gives {below}")]
+    LayersDoNotFit {
+        /// Index of the upper layer, from 0.
+        layer: usize,
+        /// Features it takes.
+        input: usize,
+        /// Features it is given.
+        below: usize,
+    },
+    /// A tensor has the wrong shape.
+    #[error("{tensor}: expected {expected}, found {found}")]
+    Shape {
+        /// Which tensor.
+        tensor: &'static str,
+        /// The shape that would fit.
+        expected: String,
+        /// The shape it has.
+        found: String,
+    },
+    /// A feature that only LSTM cells have.
+    #[error("{what} is for lstm cells only, found on {kind}")]
+    LstmOnly {
+        /// The feature.
+        what: &'static str,
+        /// The cell it was found on.
+        kind: CellKind,
+    },
+    /// A clip that is not positive.
+    #[error("clip must be positive, found {clip}")]
+    Clip {
+        /// The value given.
+        clip: f32,
+    },
+    /// The two directions of a layer do not match.
+    #[error("the two directions of a layer need one kind of cell and equal sizes")]
+    DirectionsDiffer,
+}
+
+/// Why a file does not give a model.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The file could not be read.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The name's ending is none that a loader exists for (or the loader's feature is off).
+    #[error("{}: unknown kind of model file; use {supported}", path.display())]
+    UnknownFormat {
+        /// The file.
+        path: PathBuf,
+        /// The endings that this build reads.
+        supported: String,
+    },
+    /// The bytes are not a well-formed file of that format.
+    #[error("not a readable {format} file: {reason}")]
+    Malformed {
+        /// The format.
+        format: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A tensor is missing, or has the wrong shape or type, or is not part of any layer.
+    #[error("tensor {name:?}: {reason}")]
+    Tensor {
+        /// Its name in the file.
+        name: String,
+        /// What is wrong, and what is supported.
+        reason: String,
+    },
+    /// A graph node that cannot be run.
+    #[error("node {name:?} ({operator}): {reason}")]
+    Node {
+        /// Its name in the file (or its first output's).
+        name: String,
+        /// Its operator.
+        operator: String,
+        /// What is wrong, and what is supported.
+        reason: String,
+    },
+    /// The tensors are fine one by one, but make no model.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+}

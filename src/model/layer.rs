@@ -1,0 +1,176 @@
+//! A layer: one or two directions over the same input sequence.
+
+use super::{Cell, CellKind, ModelError, Weights};
+
+/// One recurrence over the sequence, first step to last or each sequence's last step to its first.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Direction {
+    cell: Cell,
+    clip: Option<f32>,
+    reverse: bool,
+    weights: Weights,
+    hidden: usize,
+}
+
+impl Direction {
+    /// A forward direction with no clipping.
+    ///
+    /// # Errors
+    /// [`ModelError::Shape`] names the tensor that does not fit the others,
+    /// [`ModelError::LstmOnly`] a projection or peepholes on another cell.
+    pub fn new(cell: Cell, weights: Weights) -> Result<Direction, ModelError> {
+        let hidden = weights.check(cell.kind())?;
+        Ok(Direction {
+            cell,
+            clip: None,
+            reverse: false,
+            weights,
+            hidden,
+        })
+    }
+
+    /// The same cell run from each sequence's own end to its start.
+    #[must_use]
+    pub fn reversed(mut self) -> Direction {
+        self.reverse = true;
+        self
+    }
+
+    /// Clamps the input of every activation to `[-clip, clip]` (ONNX attribute `clip`).
+    ///
+    /// # Errors
+    /// [`ModelError::Clip`] unless `clip` is positive (infinity is allowed and clips nothing).
+    pub fn with_clip(mut self, clip: f32) -> Result<Direction, ModelError> {
+        if clip.is_nan() || clip <= 0.0 {
+            return Err(ModelError::Clip { clip });
+        }
+        self.clip = Some(clip);
+        Ok(self)
+    }
+
+    /// The recurrence.
+    pub fn cell(&self) -> &Cell {
+        &self.cell
+    }
+
+    /// The clipping bound, if any.
+    pub fn clip(&self) -> Option<f32> {
+        self.clip
+    }
+
+    /// Whether it runs from each sequence's end to its start.
+    pub fn is_reverse(&self) -> bool {
+        self.reverse
+    }
+
+    /// The weights.
+    pub fn weights(&self) -> &Weights {
+        &self.weights
+    }
+
+    /// `E`, features per input step.
+    pub fn input_size(&self) -> usize {
+        self.weights.input.cols()
+    }
+
+    /// `H`, hidden units.
+    pub fn hidden_size(&self) -> usize {
+        self.hidden
+    }
+
+    /// `R`, features per output step and of the hidden state: the projection's rows, else `H`.
+    pub fn output_size(&self) -> usize {
+        self.weights.recurrent.cols()
+    }
+
+    /// `H` for an LSTM, 0 for the cells that have no cell state.
+    pub fn cell_state_size(&self) -> usize {
+        match self.cell.kind() {
+            CellKind::Lstm => self.hidden,
+            _ => 0,
+        }
+    }
+}
+
+/// How the outputs of two directions become the layer's output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Merge {
+    /// Forward's features, then reverse's.
+    Concat,
+    /// Forward + reverse, feature by feature, rounded once.
+    Sum,
+}
+
+/// One or two directions over the same input.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Layer {
+    directions: Vec<Direction>,
+    merge: Merge,
+}
+
+impl Layer {
+    /// A layer of one direction, forward or reverse.
+    pub fn single(direction: Direction) -> Layer {
+        Layer {
+            directions: vec![direction],
+            merge: Merge::Concat,
+        }
+    }
+
+    /// A bidirectional layer. `reverse` is run reversed whether or not it was marked so.
+    ///
+    /// # Errors
+    /// [`ModelError::DirectionsDiffer`] unless both have one kind of cell and equal sizes;
+    /// `forward` must not be a reversed direction.
+    pub fn bidirectional(
+        forward: Direction,
+        reverse: Direction,
+        merge: Merge,
+    ) -> Result<Layer, ModelError> {
+        let sizes = |d: &Direction| (d.input_size(), d.hidden_size(), d.output_size());
+        if forward.reverse
+            || forward.cell.kind() != reverse.cell.kind()
+            || sizes(&forward) != sizes(&reverse)
+        {
+            return Err(ModelError::DirectionsDiffer);
+        }
+        Ok(Layer {
+            directions: vec![forward, reverse.reversed()],
+            merge,
+        })
+    }
+
+    /// The directions: one, or forward then reverse.
+    pub fn directions(&self) -> &[Direction] {
+        &self.directions
+    }
+
+    /// How two directions are merged (meaningless for one).
+    pub fn merge(&self) -> Merge {
+        self.merge
+    }
+
+    /// The kind of cell.
+    pub fn kind(&self) -> CellKind {
+        self.directions[0].cell.kind()
+    }
+
+    /// `E`, features per input step.
+    pub fn input_size(&self) -> usize {
+        self.directions[0].input_size()
+    }
+
+    /// `H`, hidden units per direction.
+    pub fn hidden_size(&self) -> usize {
+        self.directions[0].hidden_size()
+    }
+
+    /// Features per output step of the layer.
+    pub fn output_size(&self) -> usize {
+        let one = self.directions[0].output_size();
+        match self.merge {
+            Merge::Concat => one * self.directions.len(),
+            Merge::Sum => one,
+        }
+    }
+}
