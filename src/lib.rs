@@ -8,3 +8,4 @@
 
 pub mod kernels;
 pub mod model;
+pub mod reference;

@@ -9,7 +9,7 @@ use super::{
 /// ```
 /// use cellstream::model::{Lstm, Merge};
 /// let model = Lstm::new(40, 128).layers(3).bidirectional(Merge::Concat).random(7)?;
-/// assert_eq!(model.output_size(), 256);
+/// assert_eq!(model.signature().output, 256);
 /// # Ok::<(), cellstream::model::ModelError>(())
 /// ```
 #[derive(Clone, Debug)]

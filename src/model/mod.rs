@@ -9,6 +9,7 @@ mod cell;
 mod error;
 mod interface;
 mod layer;
+mod sequence;
 mod weights;
 
 pub use builder::{Gru, Lstm, Rnn};
@@ -16,6 +17,7 @@ pub use cell::{Cell, CellKind, ResetForm};
 pub use error::{LoadError, ModelError};
 pub use interface::{Axis, Interface, Port, Role};
 pub use layer::{Direction, Layer, Merge};
+pub use sequence::{Input, InputError, Layout, Output, Signature};
 pub use weights::{Matrix, Peepholes, Weights};
 
 pub use crate::kernels::Activation;
@@ -66,34 +68,6 @@ impl Model {
     /// The named inputs and outputs, with their axes.
     pub fn interface(&self) -> &Interface {
         &self.interface
-    }
-
-    /// Features of one input step.
-    pub fn input_size(&self) -> usize {
-        self.layers[0].input_size()
-    }
-
-    /// Features of one output step: the last layer's, both directions counted where they are
-    /// concatenated.
-    pub fn output_size(&self) -> usize {
-        self.layers[self.layers.len() - 1].output_size()
-    }
-
-    /// Whether any layer carries a cell state (LSTM).
-    pub fn has_cell_state(&self) -> bool {
-        self.layers.iter().any(|l| l.kind() == CellKind::Lstm)
-    }
-
-    /// Values of hidden state per sequence: over all layers and directions, in that order.
-    pub fn hidden_state_size(&self) -> usize {
-        let directions = self.layers.iter().flat_map(Layer::directions);
-        directions.map(Direction::output_size).sum()
-    }
-
-    /// Values of cell state per sequence, LSTM directions only.
-    pub fn cell_state_size(&self) -> usize {
-        let directions = self.layers.iter().flat_map(Layer::directions);
-        directions.map(Direction::cell_state_size).sum()
     }
 
     /// Bytes of all weights and biases as `f32`.

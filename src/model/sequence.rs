@@ -1,0 +1,250 @@
+//! What a run takes and gives: a batch of sequences and their states, as borrowed slices.
+
+use super::{Direction, Layer, Model};
+
+/// Order of the first two axes of input and output sequences.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Layout {
+    /// `[steps, batch, features]`: PyTorch's default, ONNX `layout=0`.
+    #[default]
+    TimeMajor,
+    /// `[batch, steps, features]`: PyTorch `batch_first=True`, ONNX `layout=1`.
+    BatchMajor,
+}
+
+impl Layout {
+    /// Index of one step of one sequence, in units of its features.
+    pub fn row(self, step: usize, steps: usize, sequence: usize, batch: usize) -> usize {
+        match self {
+            Layout::TimeMajor => step * batch + sequence,
+            Layout::BatchMajor => sequence * steps + step,
+        }
+    }
+}
+
+/// A batch of input sequences, with their lengths and initial states where they have any.
+///
+/// States are blocks of `[batch, size]`, one per layer and direction, layer by layer: PyTorch's
+/// `[layers * directions, batch, size]` where all sizes are equal.
+#[derive(Clone, Copy, Debug)]
+pub struct Input<'a> {
+    /// The values: `[steps, batch, features]` or as [`Input::layout`] says.
+    pub values: &'a [f32],
+    /// Steps of the longest sequence that fits.
+    pub steps: usize,
+    /// Number of sequences.
+    pub batch: usize,
+    /// Order of the first two axes, of the output too.
+    pub layout: Layout,
+    /// Steps of each sequence, at most [`Input::steps`]; all of them where `None`.
+    pub lengths: Option<&'a [usize]>,
+    /// Initial hidden state; zero where `None`.
+    pub h0: Option<&'a [f32]>,
+    /// Initial cell state (LSTM layers only); zero where `None`.
+    pub c0: Option<&'a [f32]>,
+}
+
+impl<'a> Input<'a> {
+    /// Full-length time-major sequences that start from zero states.
+    pub fn new(values: &'a [f32], steps: usize, batch: usize) -> Input<'a> {
+        Input {
+            values,
+            steps,
+            batch,
+            layout: Layout::TimeMajor,
+            lengths: None,
+            h0: None,
+            c0: None,
+        }
+    }
+
+    /// Sets the order of the first two axes of input and output.
+    #[must_use]
+    pub fn layout(mut self, layout: Layout) -> Self {
+        self.layout = layout;
+        self
+    }
+
+    /// Sets the steps of each sequence.
+    #[must_use]
+    pub fn lengths(mut self, lengths: &'a [usize]) -> Self {
+        self.lengths = Some(lengths);
+        self
+    }
+
+    /// Sets the initial hidden state.
+    #[must_use]
+    pub fn h0(mut self, h0: &'a [f32]) -> Self {
+        self.h0 = Some(h0);
+        self
+    }
+
+    /// Sets the initial cell state.
+    #[must_use]
+    pub fn c0(mut self, c0: &'a [f32]) -> Self {
+        self.c0 = Some(c0);
+        self
+    }
+
+    /// Steps of one sequence.
+    pub fn length(&self, sequence: usize) -> usize {
+        self.lengths.map_or(self.steps, |l| l[sequence])
+    }
+
+    /// Checks all slices of `self` and `output` against the sizes that `signature` gives.
+    ///
+    /// # Errors
+    /// What differs, by name, with the size that would fit.
+    pub fn check(&self, signature: &Signature, output: &Output<'_>) -> Result<(), InputError> {
+        let sequence = |features: usize| {
+            let rows = self.steps.checked_mul(self.batch);
+            rows.and_then(|r| r.checked_mul(features))
+                .ok_or(InputError::TooLarge)
+        };
+        let state = |size: usize| self.batch.checked_mul(size).ok_or(InputError::TooLarge);
+        expect("input", self.values, sequence(signature.input)?)?;
+        if let Some(lengths) = self.lengths {
+            if lengths.len() != self.batch {
+                return Err(InputError::LengthCount {
+                    batch: self.batch,
+                    found: lengths.len(),
+                });
+            }
+            if let Some(sequence) = lengths.iter().position(|&l| l > self.steps) {
+                return Err(InputError::Length {
+                    sequence,
+                    length: lengths[sequence],
+                    steps: self.steps,
+                });
+            }
+        }
+        let hidden = state(signature.hidden_state)?;
+        let cell = state(signature.cell_state)?;
+        let given = [
+            ("h0", self.h0, hidden),
+            ("c0", self.c0, cell),
+            (
+                "output",
+                output.values.as_deref(),
+                sequence(signature.output)?,
+            ),
+            ("hn", output.hn.as_deref(), hidden),
+            ("cn", output.cn.as_deref(), cell),
+        ];
+        for (name, values, expected) in given {
+            if let Some(values) = values {
+                expect(name, values, expected)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn expect(name: &'static str, values: &[f32], expected: usize) -> Result<(), InputError> {
+    if values.len() == expected {
+        return Ok(());
+    }
+    Err(InputError::Values {
+        name,
+        expected,
+        found: values.len(),
+    })
+}
+
+/// Where a run writes; what is `None` is not computed into memory.
+#[derive(Debug, Default)]
+pub struct Output<'a> {
+    /// The last layer's output at every step, in the input's layout; zero past a sequence's end.
+    pub values: Option<&'a mut [f32]>,
+    /// Hidden state at each sequence's own end, blocks as [`Input::h0`].
+    pub hn: Option<&'a mut [f32]>,
+    /// Cell state at each sequence's own end, blocks as [`Input::c0`].
+    pub cn: Option<&'a mut [f32]>,
+}
+
+impl<'a> Output<'a> {
+    /// The output sequence only.
+    pub fn new(values: &'a mut [f32]) -> Output<'a> {
+        Output {
+            values: Some(values),
+            hn: None,
+            cn: None,
+        }
+    }
+
+    /// Adds the final hidden state.
+    #[must_use]
+    pub fn hn(mut self, hn: &'a mut [f32]) -> Self {
+        self.hn = Some(hn);
+        self
+    }
+
+    /// Adds the final cell state.
+    #[must_use]
+    pub fn cn(mut self, cn: &'a mut [f32]) -> Self {
+        self.cn = Some(cn);
+        self
+    }
+}
+
+/// The sizes that inputs and outputs of a model must have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Signature {
+    /// Features of an input step.
+    pub input: usize,
+    /// Features of an output step.
+    pub output: usize,
+    /// Hidden state values per sequence, over all layers and directions.
+    pub hidden_state: usize,
+    /// Cell state values per sequence, over all LSTM layers and directions.
+    pub cell_state: usize,
+}
+
+impl Model {
+    /// The sizes of inputs, outputs and states.
+    pub fn signature(&self) -> Signature {
+        let directions = || self.layers().iter().flat_map(Layer::directions);
+        Signature {
+            input: self.layers()[0].input_size(),
+            output: self.layers()[self.layers().len() - 1].output_size(),
+            hidden_state: directions().map(Direction::output_size).sum(),
+            cell_state: directions().map(Direction::cell_state_size).sum(),
+        }
+    }
+}
+
+/// Why a run was refused. Nothing has been written then.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InputError {
+    /// A slice has the wrong length.
+    #[error("{name}: expected {expected} values, found {found}")]
+    Values {
+        /// Which slice.
+        name: &'static str,
+        /// The number of values that fits the batch, steps and model.
+        expected: usize,
+        /// The number it has.
+        found: usize,
+    },
+    /// `lengths` does not have one entry per sequence.
+    #[error("lengths: expected one per sequence, {batch}, found {found}")]
+    LengthCount {
+        /// Number of sequences.
+        batch: usize,
+        /// Number of lengths.
+        found: usize,
+    },
+    /// A sequence is said to be longer than the input.
+    #[error("lengths: sequence {sequence} has {length} steps but the input has {steps}")]
+    Length {
+        /// Index of the sequence.
+        sequence: usize,
+        /// Its stated length.
+        length: usize,
+        /// Steps of the input.
+        steps: usize,
+    },
+    /// Batch, steps and features multiply to more than memory can address.
+    #[error("batch, steps and features multiply to more than memory can hold")]
+    TooLarge,
+}
