@@ -8,6 +8,7 @@ use super::Isa;
 
 /// An instruction set. A value of an implementing type is the proof that this CPU has it, so the
 /// safe methods need no further check.
+#[allow(clippy::wrong_self_convention)] // `self` is the token, never the value converted
 pub trait Simd: Copy + Send + Sync + 'static {
     /// A vector of [`Simd::LANES`] `f32`.
     type F32: Copy;
