@@ -7,10 +7,16 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod dispatch;
+mod gates;
 mod isa;
+mod math;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+mod pack;
 mod portable;
+mod product;
+mod set;
+mod shared;
 pub mod simd;
 
 pub use activation::Activation;
@@ -19,7 +25,12 @@ pub use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub use avx512::Avx512;
 pub use dispatch::{Visitor, dispatch};
+pub use gates::{GruCandidate, GruGates, GruReset, LstmFunctions, LstmGates, PlainState};
 pub use isa::{ISA_VARIABLE, Isa, IsaError};
 #[cfg(target_arch = "aarch64")]
 pub use neon::Neon;
+pub use pack::{Aligned, PackedMatrix, Source, pack_vectors, zeroed};
 pub use portable::Portable;
+pub use product::{Product, Rows, Start};
+pub use set::{Kernels, kernels};
+pub use shared::{Columns, Shared};

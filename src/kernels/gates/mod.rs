@@ -1,0 +1,159 @@
+//! From pre-activations to the new state: what each cell does after its products.
+//!
+//! Pre-activations lie as the product left them, `[row][panel][slot][lanes]`; states are columns of
+//! shared buffers, padded so that whole vectors fit.
+
+mod gru;
+mod lstm;
+mod plain;
+
+pub use gru::{GruCandidate, GruGates, GruReset};
+pub use lstm::{LstmFunctions, LstmGates};
+pub use plain::PlainState;
+
+pub(super) use gru::{gru_candidate, gru_gates, gru_reset};
+pub(super) use lstm::lstm_gates;
+pub(super) use plain::plain_state;
+
+use super::simd::Simd;
+use super::{Activation, Columns, math};
+
+/// States below this magnitude become zero; see [`crate::reference::TINY_STATE`].
+const TINY_STATE: f32 = f32::from_bits((127 - 64) << 23);
+
+/// Zero where the state is tiny; NaN stays NaN.
+#[inline(always)]
+fn flush<S: Simd>(s: S, state: S::F32) -> S::F32 {
+    let magnitude = s.from_bits(s.and_i32(s.to_bits(state), s.splat_i32(i32::MAX)));
+    s.select(s.lt(magnitude, s.splat(TINY_STATE)), s.splat(0.0), state)
+}
+
+/// Clamps to `[-clip, clip]`; NaN stays NaN.
+#[inline(always)]
+fn clamp<S: Simd>(s: S, clip: Option<f32>, z: S::F32) -> S::F32 {
+    let Some(clip) = clip else { return z };
+    let (low, high) = (s.splat(-clip), s.splat(clip));
+    let z = s.select(s.lt(high, z), high, z);
+    s.select(s.lt(z, low), low, z)
+}
+
+/// How gate code applies its activations: the usual ones inlined, any others by a match.
+trait Functions: Copy {
+    fn gate<S: Simd>(self, s: S, z: S::F32) -> S::F32;
+    fn candidate<S: Simd>(self, s: S, z: S::F32) -> S::F32;
+    fn output<S: Simd>(self, s: S, z: S::F32) -> S::F32;
+}
+
+/// Sigmoid gates, tanh elsewhere.
+#[derive(Clone, Copy)]
+struct Usual;
+
+impl Functions for Usual {
+    #[inline(always)]
+    fn gate<S: Simd>(self, s: S, z: S::F32) -> S::F32 {
+        math::sigmoid(s, z)
+    }
+    #[inline(always)]
+    fn candidate<S: Simd>(self, s: S, z: S::F32) -> S::F32 {
+        math::tanh(s, z)
+    }
+    #[inline(always)]
+    fn output<S: Simd>(self, s: S, z: S::F32) -> S::F32 {
+        math::tanh(s, z)
+    }
+}
+
+/// Any activations: gate, candidate, output.
+#[derive(Clone, Copy)]
+struct Chosen([Activation; 3]);
+
+impl Functions for Chosen {
+    #[inline(always)]
+    fn gate<S: Simd>(self, s: S, z: S::F32) -> S::F32 {
+        apply(s, self.0[0], z)
+    }
+    #[inline(always)]
+    fn candidate<S: Simd>(self, s: S, z: S::F32) -> S::F32 {
+        apply(s, self.0[1], z)
+    }
+    #[inline(always)]
+    fn output<S: Simd>(self, s: S, z: S::F32) -> S::F32 {
+        apply(s, self.0[2], z)
+    }
+}
+
+/// An activation by value, out of line: eleven bodies at each place of use would be code for
+/// nothing.
+#[inline(always)]
+fn apply<S: Simd>(s: S, activation: Activation, z: S::F32) -> S::F32 {
+    #[inline(never)]
+    fn outlined<S: Simd>(s: S, activation: Activation, lanes: &mut [f32]) {
+        s.vectorize(
+            #[inline(always)]
+            || s.store(math::activate(s, activation, s.load(lanes)), lanes),
+        );
+    }
+    let mut lanes = [0.0; 16];
+    s.store(z, &mut lanes);
+    outlined(s, activation, &mut lanes);
+    s.load(&lanes)
+}
+
+/// Where a panel's values go, whole or, for the last panel of odd sizes, in part.
+///
+/// # Safety
+/// As [`super::Shared::write`] for this panel's units of `row`.
+#[inline(always)]
+unsafe fn store_units<S: Simd>(s: S, v: S::F32, to: &Columns<'_>, row: usize, units: Units) {
+    let start = to.row(row) + units.first;
+    if units.count == S::LANES {
+        // SAFETY: the caller's promise.
+        s.store(v, unsafe { to.memory.write(start..start + S::LANES) });
+    } else {
+        let mut lanes = [0.0; 16];
+        s.store(v, &mut lanes);
+        // SAFETY: the caller's promise.
+        let part = unsafe { to.memory.write(start..start + units.count) };
+        part.copy_from_slice(&lanes[..units.count]);
+    }
+}
+
+/// The hidden units of one panel, counted from the worker's first.
+#[derive(Clone, Copy)]
+struct Units {
+    first: usize,
+    count: usize,
+}
+
+impl Units {
+    #[inline(always)]
+    fn of_panel(panel: usize, lanes: usize, units: usize) -> Units {
+        let first = panel * lanes;
+        Units {
+            first,
+            count: lanes.min(units - first),
+        }
+    }
+}
+
+/// The worker's vector of a padded state.
+///
+/// # Safety
+/// As [`super::Shared::read`] for this panel's units of `row`.
+#[inline(always)]
+unsafe fn load_state<S: Simd>(s: S, from: &Columns<'_>, row: usize, panel: usize) -> S::F32 {
+    let start = from.row(row) + panel * S::LANES;
+    // SAFETY: the caller's promise.
+    s.load(unsafe { from.memory.read(start..start + S::LANES) })
+}
+
+/// Writes the worker's vector of a padded state.
+///
+/// # Safety
+/// As [`super::Shared::write`] for this panel's units of `row`.
+#[inline(always)]
+unsafe fn store_state<S: Simd>(s: S, v: S::F32, to: &Columns<'_>, row: usize, panel: usize) {
+    let start = to.row(row) + panel * S::LANES;
+    // SAFETY: the caller's promise.
+    s.store(v, unsafe { to.memory.write(start..start + S::LANES) });
+}

@@ -1,0 +1,133 @@
+//! The kernels of one instruction set behind one object, so that its choice is made once.
+
+use super::gates::{self, GruCandidate, GruGates, GruReset, LstmGates, PlainState};
+use super::product::{Product, product};
+use super::simd::Simd;
+use super::{Isa, IsaError, Visitor, dispatch};
+
+/// Every kernel of one instruction set.
+///
+/// All sets give the same bits. One call covers one phase of one worker, so the dynamic call is
+/// made a few times per step, never per element.
+pub trait Kernels: Send + Sync {
+    /// Which instruction set.
+    fn isa(&self) -> Isa;
+    /// Lanes per vector, which packed weights must agree with.
+    fn lanes(&self) -> usize;
+    /// Runs a [`Product`].
+    ///
+    /// # Panics
+    /// If its slices are shorter than its sizes say, or its weights were packed for other lanes.
+    fn product(&self, job: Product<'_>);
+    /// LSTM states from pre-activations.
+    ///
+    /// # Safety
+    /// For the job's units: nobody else touches `c`, `h` and `y`.
+    unsafe fn lstm_gates(&self, job: LstmGates<'_>);
+    /// GRU states from pre-activations, reset after the product.
+    ///
+    /// # Safety
+    /// For the job's units: nobody writes `before`, nobody else touches `h` and `y`.
+    unsafe fn gru_gates(&self, job: GruGates<'_>);
+    /// First pass of a GRU step that resets before the product.
+    ///
+    /// # Safety
+    /// For the job's units: nobody writes `before`, nobody else touches `reset`.
+    unsafe fn gru_reset(&self, job: GruReset<'_>);
+    /// Second pass of a GRU step that resets before the product.
+    ///
+    /// # Safety
+    /// As [`Kernels::gru_gates`].
+    unsafe fn gru_candidate(&self, job: GruCandidate<'_>);
+    /// RNN states from pre-activations, or an LSTM's projected state.
+    ///
+    /// # Safety
+    /// For the job's units nobody else touches `h` and `y`.
+    unsafe fn plain_state(&self, job: PlainState<'_>);
+}
+
+/// The kernels for `isa`.
+///
+/// # Errors
+/// [`IsaError::Unavailable`] if this CPU lacks it.
+pub fn kernels(isa: Isa) -> Result<Box<dyn Kernels>, IsaError> {
+    struct Make;
+    impl Visitor for Make {
+        type Out = Box<dyn Kernels>;
+        fn visit<S: Simd>(self, s: S) -> Box<dyn Kernels> {
+            Box::new(Set(s))
+        }
+    }
+    dispatch(isa, Make)
+}
+
+struct Set<S>(S);
+
+impl<S: Simd> Kernels for Set<S> {
+    fn isa(&self) -> Isa {
+        S::ISA
+    }
+
+    fn lanes(&self) -> usize {
+        S::LANES
+    }
+
+    fn product(&self, job: Product<'_>) {
+        let s = self.0;
+        s.vectorize(
+            #[inline(always)]
+            || match job.weights.gates() {
+                1 => product::<S, 1>(s, job),
+                2 => product::<S, 2>(s, job),
+                3 => product::<S, 3>(s, job),
+                4 => product::<S, 4>(s, job),
+                more => panic!("no cell has {more} gates"),
+            },
+        );
+    }
+
+    unsafe fn lstm_gates(&self, job: LstmGates<'_>) {
+        let s = self.0;
+        s.vectorize(
+            #[inline(always)]
+            // SAFETY: the caller's promise.
+            || unsafe { gates::lstm_gates(s, job) },
+        );
+    }
+
+    unsafe fn gru_gates(&self, job: GruGates<'_>) {
+        let s = self.0;
+        s.vectorize(
+            #[inline(always)]
+            // SAFETY: the caller's promise.
+            || unsafe { gates::gru_gates(s, job) },
+        );
+    }
+
+    unsafe fn gru_reset(&self, job: GruReset<'_>) {
+        let s = self.0;
+        s.vectorize(
+            #[inline(always)]
+            // SAFETY: the caller's promise.
+            || unsafe { gates::gru_reset(s, job) },
+        );
+    }
+
+    unsafe fn gru_candidate(&self, job: GruCandidate<'_>) {
+        let s = self.0;
+        s.vectorize(
+            #[inline(always)]
+            // SAFETY: the caller's promise.
+            || unsafe { gates::gru_candidate(s, job) },
+        );
+    }
+
+    unsafe fn plain_state(&self, job: PlainState<'_>) {
+        let s = self.0;
+        s.vectorize(
+            #[inline(always)]
+            // SAFETY: the caller's promise.
+            || unsafe { gates::plain_state(s, job) },
+        );
+    }
+}

@@ -1,0 +1,93 @@
+//! Memory that several workers write at once, each at places of its own.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+/// A borrowed `f32` buffer, of which several workers hold copies and each touches a part.
+///
+/// Which worker may touch which part is the caller's protocol (see `execute/README.md`); this type
+/// only keeps every access within the buffer.
+#[derive(Clone, Copy, Debug)]
+pub struct Shared<'a> {
+    start: *mut f32,
+    len: usize,
+    borrow: PhantomData<&'a mut [f32]>,
+}
+
+// SAFETY: the pointer is only followed by the unsafe methods below, whose callers promise that no
+// two threads touch one element at once with either writing it.
+unsafe impl Send for Shared<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Shared<'_> {}
+
+impl<'a> Shared<'a> {
+    /// Shares `buffer` for as long as it is borrowed.
+    pub fn new(buffer: &'a mut [f32]) -> Shared<'a> {
+        Shared {
+            start: buffer.as_mut_ptr(),
+            len: buffer.len(),
+            borrow: PhantomData,
+        }
+    }
+
+    /// Elements in the whole buffer.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the buffer is empty.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// A part of the buffer, to read.
+    ///
+    /// # Safety
+    /// Nobody writes any element of `range` while the result lives.
+    ///
+    /// # Panics
+    /// If `range` is not within the buffer.
+    #[inline(always)]
+    pub unsafe fn read(&self, range: Range<usize>) -> &'a [f32] {
+        assert!(range.start <= range.end && range.end <= self.len);
+        // SAFETY: the range is within the buffer, and the caller keeps writers away.
+        unsafe { std::slice::from_raw_parts(self.start.add(range.start), range.len()) }
+    }
+
+    /// A part of the buffer, to write.
+    ///
+    /// # Safety
+    /// Nobody else reads or writes any element of `range` while the result lives.
+    ///
+    /// # Panics
+    /// If `range` is not within the buffer.
+    #[inline(always)]
+    #[allow(clippy::mut_from_ref)] // disjointness is the caller's promise, not the borrow's
+    pub unsafe fn write(&self, range: Range<usize>) -> &'a mut [f32] {
+        assert!(range.start <= range.end && range.end <= self.len);
+        // SAFETY: the range is within the buffer, and the caller keeps everybody else away.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
+    }
+}
+
+/// One worker's columns of a row-major shared buffer: row `r` starts at `first + r * stride`, or at
+/// `first + order[r] * stride` where rows are kept in another order than they are computed.
+#[derive(Clone, Copy, Debug)]
+pub struct Columns<'a> {
+    /// The whole buffer.
+    pub memory: Shared<'a>,
+    /// Element where this worker's part of row 0 starts.
+    pub first: usize,
+    /// Elements from one row to the next.
+    pub stride: usize,
+    /// Where each row is kept; `None` keeps them in order.
+    pub order: Option<&'a [usize]>,
+}
+
+impl Columns<'_> {
+    /// Where this worker's part of `row` starts.
+    #[inline(always)]
+    pub fn row(&self, row: usize) -> usize {
+        self.first + self.order.map_or(row, |order| order[row]) * self.stride
+    }
+}
