@@ -8,4 +8,5 @@
 
 pub mod kernels;
 pub mod model;
+pub mod plan;
 pub mod reference;

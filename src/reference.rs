@@ -39,8 +39,8 @@ pub const TINY_STATE: f32 = 1.0 / (1u64 << 63) as f32 / 2.0;
 ///
 /// # Errors
 /// Slices that do not have the sizes of [`Model::signature`].
-pub fn run(model: &Model, input: &Input<'_>, mut output: Output<'_>) -> Result<(), InputError> {
-    input.check(&model.signature(), &output)?;
+pub fn run(model: &Model, input: &Input<'_>, output: &mut Output<'_>) -> Result<(), InputError> {
+    input.check(&model.signature(), output)?;
     let features = model.signature().output;
     if let Some(values) = output.values.as_deref_mut() {
         values.fill(0.0);
@@ -220,7 +220,7 @@ fn step_lstm(
             activations.gate,
             clip(peephole(o, p.map(|p| p.output[j]), c)),
         );
-        *h = flush(o * activate(activations.output, clip(c)));
+        *h = flush(o * activate(activations.output, c));
         state.c[j] = c;
     }
     state.h = match &weights.projection {

@@ -31,8 +31,13 @@ pub enum Start<'a> {
 pub enum Rows<'a> {
     /// Row `r` starts at `r * stride`.
     Strided(usize),
-    /// Row `r` starts at `starts[r]`.
-    Listed(&'a [usize]),
+    /// Row `r` starts at `rows[r] * stride`.
+    Listed {
+        /// Where each row is kept.
+        rows: &'a [usize],
+        /// Elements from one to the next.
+        stride: usize,
+    },
 }
 
 impl Rows<'_> {
@@ -40,7 +45,7 @@ impl Rows<'_> {
     fn start(&self, row: usize) -> usize {
         match self {
             Rows::Strided(stride) => row * stride,
-            Rows::Listed(starts) => starts[row],
+            Rows::Listed { rows, stride } => rows[row] * stride,
         }
     }
 }

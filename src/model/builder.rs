@@ -184,7 +184,7 @@ impl<C: BuiltCell> Builder<C> {
         self
     }
 
-    /// Clamps the input of every activation to `[-clip, clip]`.
+    /// Clamps the pre-activations of gates and candidates to `[-clip, clip]`.
     #[must_use]
     pub fn clip(mut self, clip: f32) -> Self {
         self.clip = Some(clip);

@@ -36,7 +36,8 @@ impl Direction {
         self
     }
 
-    /// Clamps the input of every activation to `[-clip, clip]` (ONNX attribute `clip`).
+    /// Clamps the pre-activations of gates and candidate to `[-clip, clip]` (ONNX attribute `clip`).
+    /// An LSTM's cell state is not clamped on its way to the output activation, as in ONNX Runtime.
     ///
     /// # Errors
     /// [`ModelError::Clip`] unless `clip` is positive (infinity is allowed and clips nothing).

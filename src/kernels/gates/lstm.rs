@@ -15,7 +15,7 @@ pub struct LstmFunctions {
     pub output: Activation,
     /// Forget gate is one minus the input gate.
     pub input_forget: bool,
-    /// Bound on the input of every activation.
+    /// Bound on the input of the gates and the candidate.
     pub clip: Option<f32>,
 }
 
@@ -82,7 +82,7 @@ unsafe fn step<S: Simd>(s: S, job: LstmGates<'_>, apply: impl Functions) {
             let g = apply.candidate(s, clamp(s, clip, zg));
             let c = flush(s, s.fma(f, c, s.mul(i, g)));
             let o = apply.gate(s, clamp(s, clip, peep(2, zo, c)));
-            let h = flush(s, s.mul(o, apply.output(s, clamp(s, clip, c))));
+            let h = flush(s, s.mul(o, apply.output(s, c)));
             // SAFETY: these are this job's units.
             unsafe {
                 store_state(s, c, &job.c, row, panel);
