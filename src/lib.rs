@@ -6,7 +6,10 @@
 //! with the arithmetic of [`kernels`]. [`reference`] is the specification of every bit.
 #![deny(missing_docs)]
 
+#[cfg(feature = "cli")]
+pub mod cli;
 pub mod kernels;
+pub mod machine;
 pub mod model;
 pub mod plan;
 pub mod reference;

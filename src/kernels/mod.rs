@@ -14,6 +14,7 @@ mod math;
 mod neon;
 mod pack;
 mod portable;
+pub mod probe;
 mod product;
 mod set;
 mod shared;

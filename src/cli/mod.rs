@@ -1,0 +1,103 @@
+//! The command line. Each subcommand is one file with its arguments and a `run`; to add one, add its
+//! file, a variant of [`Command`] and an arm in [`main`].
+//!
+//! Exit status: 0 done; 1 the input was refused, with one line on standard error that says what to
+//! change ([`Failure`]); 2 usage (from clap).
+
+mod machine;
+
+use std::fmt;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// Runs recurrent networks (LSTM, GRU, RNN) on CPUs at the lowest latency, exact to the last bit.
+#[derive(Debug, Parser)]
+#[command(name = "cellstream", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Machine(machine::Arguments),
+}
+
+/// Reads the process's arguments and does what they say.
+pub fn main() -> ExitCode {
+    let done = match Arguments::parse().command {
+        Command::Machine(arguments) => machine::run(&arguments),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever reads our output has seen enough (`cellstream machine | head -1`).
+        Err(failure) if failure.closed_pipe => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("cellstream: {failure}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+/// Why a command was refused, in one line that says what to change.
+///
+/// Every error converts into one, so that `?` is all a subcommand needs.
+#[derive(Debug)]
+pub struct Failure {
+    line: String,
+    closed_pipe: bool,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.line)
+    }
+}
+
+impl<E: std::error::Error + 'static> From<E> for Failure {
+    fn from(error: E) -> Failure {
+        let closed_pipe = (&error as &dyn std::error::Error)
+            .downcast_ref::<std::io::Error>()
+            .is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe);
+        // The line names every cause, and stays one line whatever a file name or library put in.
+        let mut line = error.to_string();
+        let mut cause = error.source();
+        while let Some(inner) = cause {
+            let inner_line = inner.to_string();
+            if !line.contains(&inner_line) {
+                line = format!("{line}: {inner_line}");
+            }
+            cause = inner.source();
+        }
+        Failure {
+            line: line.replace(['\n', '\r'], " "),
+            closed_pipe,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_well_formed() {
+        use clap::CommandFactory;
+        Arguments::command().debug_assert();
+    }
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot load\nx.onnx")]
+    struct Outer(#[source] std::num::ParseIntError);
+
+    #[test]
+    fn a_failure_is_one_line_with_its_causes() {
+        let inner = "q".parse::<i32>().unwrap_err();
+        let failure = Failure::from(Outer(inner));
+        assert_eq!(
+            failure.to_string(),
+            "cannot load x.onnx: invalid digit found in string"
+        );
+    }
+}

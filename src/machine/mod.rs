@@ -1,0 +1,79 @@
+//! What this computer is: cores, SMT siblings, private and shared caches, memory nodes, instruction
+//! sets; and its measured ceilings. Nothing here knows of models.
+//!
+//! [`Topology::detect`] reads the machine; [`Ceilings::measure`] times it; [`Ceilings::bound`] says
+//! how long a piece of work must take at least.
+
+mod ceilings;
+#[cfg(feature = "hwloc")]
+pub mod hwloc;
+pub mod sysfs;
+mod topology;
+
+pub use ceilings::{Bound, BoundBy, Ceilings, CeilingsError, Rate, ReadRates, TeamCeilings};
+pub use topology::{
+    Bytes, Cache, CacheKind, Core, CpuList, Level, NumaNode, Source, Topology, TopologyError,
+};
+
+use crate::kernels::{Isa, IsaError};
+
+/// Everything known of this computer; what `cellstream machine` prints.
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "cli", derive(serde::Serialize))]
+pub struct Machine {
+    /// Cores, caches, memory nodes.
+    pub topology: Topology,
+    /// The instruction sets of this CPU, best first.
+    #[cfg_attr(feature = "cli", serde(serialize_with = "isa_names"))]
+    pub isas: Vec<Isa>,
+    /// The one in use: the best, unless `CELLSTREAM_ISA` names another.
+    #[cfg_attr(feature = "cli", serde(serialize_with = "isa_name"))]
+    pub isa: Isa,
+    /// The measured ceilings, once measured.
+    pub ceilings: Option<Ceilings>,
+}
+
+impl Machine {
+    /// The machine this process runs on, not yet measured.
+    ///
+    /// # Errors
+    /// [`IsaError`] if `CELLSTREAM_ISA` names an instruction set that is unknown or absent.
+    pub fn detect() -> Result<Machine, IsaError> {
+        Ok(Machine {
+            topology: Topology::detect(),
+            isas: Isa::available(),
+            isa: Isa::select()?,
+            ceilings: None,
+        })
+    }
+
+    /// Measures the ceilings, for one to two seconds.
+    ///
+    /// # Errors
+    /// [`CeilingsError`]: memory or threads are refused.
+    pub fn measure(&mut self) -> Result<&Ceilings, CeilingsError> {
+        let ceilings = Ceilings::measure(&self.topology, self.isa)?;
+        Ok(self.ceilings.insert(ceilings))
+    }
+}
+
+#[cfg(feature = "cli")]
+fn isa_name<S: serde::Serializer>(isa: &Isa, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(isa)
+}
+
+#[cfg(feature = "cli")]
+fn isa_names<S: serde::Serializer>(isas: &[Isa], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(isas.iter().map(Isa::to_string))
+}
+
+/// The logical CPUs that the calling thread may run on, ascending.
+pub fn allowed_cpus() -> Vec<usize> {
+    let ids = core_affinity::get_core_ids().unwrap_or_default();
+    let mut cpus: Vec<usize> = ids.into_iter().map(|core| core.id).collect();
+    if cpus.is_empty() {
+        cpus = (0..num_cpus::get().max(1)).collect();
+    }
+    cpus.sort_unstable();
+    cpus
+}

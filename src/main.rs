@@ -1,0 +1,5 @@
+//! The `cellstream` program.
+
+fn main() -> std::process::ExitCode {
+    cellstream::cli::main()
+}
