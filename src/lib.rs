@@ -8,6 +8,7 @@
 
 #[cfg(feature = "cli")]
 pub mod cli;
+pub mod execute;
 pub mod kernels;
 pub mod machine;
 pub mod model;

@@ -30,6 +30,19 @@ impl<'a> Shared<'a> {
         }
     }
 
+    /// Shares the `len` elements at `start`.
+    ///
+    /// # Safety
+    /// They stay allocated and initialised for `'a`, and during it are only reached through copies
+    /// of the result.
+    pub unsafe fn from_raw(start: *mut f32, len: usize) -> Shared<'a> {
+        Shared {
+            start,
+            len,
+            borrow: PhantomData,
+        }
+    }
+
     /// Elements in the whole buffer.
     pub fn len(&self) -> usize {
         self.len

@@ -4,6 +4,7 @@
 //! direction is one [`Cell`] with its [`Weights`]. Gates are kept in PyTorch's order everywhere
 //! (LSTM: input, forget, candidate, output; GRU: reset, update, new); loaders reorder.
 
+mod arrays;
 pub mod builder;
 mod cell;
 mod error;
@@ -12,6 +13,7 @@ mod layer;
 mod sequence;
 mod weights;
 
+pub use arrays::{Array, ArrayError, ArrayMap, Elements, OwnedInput, OwnedOutput};
 pub use builder::{Gru, Lstm, Rnn};
 pub use cell::{Cell, CellKind, ResetForm};
 pub use error::{LoadError, ModelError};

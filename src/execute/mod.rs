@@ -1,0 +1,13 @@
+//! Running a plan: what happens once per sequence, and never allocates. The only spinning or
+//! atomic code of the crate is below this module.
+
+mod active;
+mod buffers;
+mod packed;
+mod phases;
+mod sequence;
+mod session;
+pub mod team;
+
+pub use packed::{PackError, PackedModel};
+pub use session::{RunError, Session, SessionError, State};

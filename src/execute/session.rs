@@ -1,0 +1,276 @@
+//! Sessions: packed weights, a team and buffers, ready to run many times.
+
+use std::sync::Arc;
+
+use super::active::Active;
+use super::buffers::Buffers;
+use super::packed::{PackError, PackedModel};
+use super::sequence::Run;
+use super::team::{SharedTeam, Team, TeamError, TeamPanicked};
+use crate::kernels::Shared;
+use crate::model::{Input, InputError, Layout, Model, Output, Signature};
+use crate::plan::Plan;
+
+/// Runs one model. A session with a team of its own waits for nobody; sessions on a
+/// [`SharedTeam`] take turns.
+///
+/// [`Session::run`] allocates nothing, starts no thread and, on its own team, takes no lock. The
+/// calling thread is worker 0 of the team: see [`Session::pin_caller`].
+///
+/// ```
+/// use cellstream::execute::Session;
+/// use cellstream::model::{Input, Lstm, Output};
+/// use cellstream::plan::Plan;
+///
+/// let model = Lstm::new(8, 16).random(1)?;
+/// let (steps, batch) = (5, 2);
+/// let plan = Plan::estimate(&model, batch, steps, 2);
+/// let mut session = Session::new(&model, &plan)?;
+/// drop(model); // the session keeps packed weights of its own
+///
+/// let input = vec![0.5; steps * batch * 8];
+/// let mut output = vec![0.0; steps * batch * 16];
+/// session.run(&Input::new(&input, steps, batch), &mut Output::new(&mut output))?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Session {
+    model: Arc<PackedModel>,
+    team: TeamHandle,
+    buffers: Buffers,
+    active: Active,
+}
+
+enum TeamHandle {
+    Own(Team),
+    Shared(SharedTeam),
+}
+
+/// Why a session could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The team could not be made.
+    #[error(transparent)]
+    Team(#[from] TeamError),
+    /// The weights could not be packed.
+    #[error(transparent)]
+    Pack(#[from] PackError),
+}
+
+/// Why a run was refused, or ended early.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RunError {
+    /// A slice or length that does not fit. Nothing has been written.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// More sequences or steps than the session has room for. Nothing has been written.
+    #[error(
+        "the input has {batch} sequences of {steps} steps, the session has room for {room_batch} of \
+         {room_steps}; call reserve({batch}, {steps}) first"
+    )]
+    Capacity {
+        /// Sequences of the input.
+        batch: usize,
+        /// Steps of the input.
+        steps: usize,
+        /// Sequences there is room for.
+        room_batch: usize,
+        /// Steps there is room for.
+        room_steps: usize,
+    },
+    /// A reverse direction needs the end of a sequence first, so it cannot be fed step by step.
+    #[error("a model with a reverse direction cannot run step by step; run whole sequences")]
+    NotStreamable,
+    /// A worker panicked; what the run has written is incomplete.
+    #[error(transparent)]
+    Team(#[from] TeamPanicked),
+}
+
+/// The states of a batch of streams, held by the caller between steps.
+///
+/// Blocks of `[batch, size]` per layer, as [`Input::h0`] and [`Input::c0`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct State {
+    batch: usize,
+    /// Hidden state.
+    pub h: Vec<f32>,
+    /// Cell state; empty for models with no LSTM layer.
+    pub c: Vec<f32>,
+}
+
+impl State {
+    /// Zero states for `batch` streams.
+    pub fn zero(signature: Signature, batch: usize) -> State {
+        State {
+            batch,
+            h: vec![0.0; batch * signature.hidden_state],
+            c: vec![0.0; batch * signature.cell_state],
+        }
+    }
+
+    /// Number of streams.
+    pub fn batch(&self) -> usize {
+        self.batch
+    }
+}
+
+impl Session {
+    /// Makes a team of the plan's threads and packs the weights on it, with room for the plan's
+    /// batch and steps.
+    ///
+    /// # Errors
+    /// What [`Team::with_threads`] and [`PackedModel::new`] refuse.
+    pub fn new(model: &Model, plan: &Plan) -> Result<Session, SessionError> {
+        let mut team = Team::with_threads(plan.threads)?;
+        let packed = PackedModel::new(model, plan, &mut team)?;
+        Ok(Session::with(packed, TeamHandle::Own(team)))
+    }
+
+    /// A session on weights that are packed already, with a team of its own.
+    ///
+    /// # Errors
+    /// What [`Team::with_threads`] refuses.
+    pub fn from_packed(packed: Arc<PackedModel>) -> Result<Session, SessionError> {
+        let team = Team::with_threads(packed.plan().threads)?;
+        Ok(Session::with(packed, TeamHandle::Own(team)))
+    }
+
+    /// A session on weights that are packed already, on a team that others use too.
+    ///
+    /// # Errors
+    /// [`PackError::Threads`] when the team has another number of threads than the plan.
+    pub fn on_team(packed: Arc<PackedModel>, team: SharedTeam) -> Result<Session, SessionError> {
+        let (planned, found) = (packed.plan().threads, team.threads());
+        if planned != found {
+            return Err(PackError::Threads { planned, found }.into());
+        }
+        Ok(Session::with(packed, TeamHandle::Shared(team)))
+    }
+
+    fn with(model: Arc<PackedModel>, team: TeamHandle) -> Session {
+        let Plan { batch, steps, .. } = *model.plan();
+        let mut active = Active::default();
+        active.reserve(batch, steps);
+        Session {
+            buffers: Buffers::new(&model, batch, steps),
+            active,
+            model,
+            team,
+        }
+    }
+
+    /// The packed weights, to make more sessions from.
+    pub fn packed(&self) -> &Arc<PackedModel> {
+        &self.model
+    }
+
+    /// The sizes of inputs, outputs and states.
+    pub fn signature(&self) -> Signature {
+        self.model.signature()
+    }
+
+    /// Pins the calling thread to the core of worker 0, which is whoever calls [`Session::run`].
+    /// Without it the system may put the caller on a core where another worker spins. `false` where
+    /// the system refuses, or the team is shared.
+    pub fn pin_caller(&self) -> bool {
+        match &self.team {
+            TeamHandle::Own(team) => team.pin_caller(),
+            TeamHandle::Shared(_) => false,
+        }
+    }
+
+    /// Makes room for `batch` sequences of `steps` steps, if there is less. Allocates.
+    pub fn reserve(&mut self, batch: usize, steps: usize) {
+        let (batch, steps) = (batch.max(self.buffers.batch), steps.max(self.buffers.steps));
+        if (batch, steps) != (self.buffers.batch, self.buffers.steps) {
+            self.buffers = Buffers::new(&self.model, batch, steps);
+            self.active.reserve(batch, steps);
+        }
+    }
+
+    /// Runs the model over `input` and writes what `output` asks for.
+    ///
+    /// An input of no sequences or no steps is no error: outputs are empty and final states are the
+    /// initial ones, as for any sequence of length 0.
+    ///
+    /// # Errors
+    /// Slices that do not fit, or more sequences or steps than there is room for: nothing has been
+    /// written then.
+    pub fn run(&mut self, input: &Input<'_>, output: &mut Output<'_>) -> Result<(), RunError> {
+        input.check(&self.model.signature(), output)?;
+        let given = |states: Option<&[f32]>| {
+            states.map(|s| {
+                // SAFETY: the slice outlives the run, and a run only reads its initial states.
+                unsafe { Shared::from_raw(s.as_ptr().cast_mut(), s.len()) }
+            })
+        };
+        let (h0, c0) = (given(input.h0), given(input.c0));
+        let values = output.values.as_deref_mut().map(Shared::new);
+        let hn = output.hn.as_deref_mut().map(Shared::new);
+        let cn = output.cn.as_deref_mut().map(Shared::new);
+        self.start(input, [h0, c0, values, hn, cn])
+    }
+
+    /// One step of `state.batch()` streams: `x` is `[batch, input]`, `y` `[batch, output]`, and
+    /// `state` goes from before the step to after it.
+    ///
+    /// Any interleaving of streams over sessions gives the bits of running each whole.
+    ///
+    /// # Errors
+    /// As [`Session::run`]; [`RunError::NotStreamable`] for a model with a reverse direction.
+    pub fn step(&mut self, x: &[f32], state: &mut State, y: &mut [f32]) -> Result<(), RunError> {
+        if !self.model.streams {
+            return Err(RunError::NotStreamable);
+        }
+        let input = Input::new(x, 1, state.batch).layout(Layout::TimeMajor);
+        let output = Output {
+            values: Some(y),
+            hn: Some(&mut state.h),
+            cn: Some(&mut state.c),
+        };
+        input.check(&self.model.signature(), &output)?;
+        // Each worker reads its columns of the initial state before it writes them, and touches no
+        // others, so both may be the same memory.
+        let [values, h, c] = [output.values, output.hn, output.cn].map(|s| s.map(Shared::new));
+        self.start(&input, [h, c, values, h, c])
+    }
+
+    /// Runs a checked input, with `h0`, `c0`, `values`, `hn` and `cn`.
+    fn start(
+        &mut self,
+        input: &Input<'_>,
+        [h0, c0, values, hn, cn]: [Option<Shared<'_>>; 5],
+    ) -> Result<(), RunError> {
+        let Input { batch, steps, .. } = *input;
+        if batch > self.buffers.batch || steps > self.buffers.steps {
+            return Err(RunError::Capacity {
+                batch,
+                steps,
+                room_batch: self.buffers.batch,
+                room_steps: self.buffers.steps,
+            });
+        }
+        self.active.set(input);
+        let run = Run {
+            model: &self.model,
+            buffers: &self.buffers,
+            active: &self.active,
+            layout: input.layout,
+            steps,
+            batch,
+            input: input.values,
+            h0,
+            c0,
+            values,
+            hn,
+            cn,
+        };
+        // SAFETY: each worker calls this once, and `&mut self` and the slices' borrows keep
+        // everybody else away from the buffers and outputs.
+        let work = |worker: super::team::Worker<'_>| unsafe { run.work(&worker) };
+        match &mut self.team {
+            TeamHandle::Own(team) => team.run(work)?,
+            TeamHandle::Shared(team) => team.run(work)?,
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,92 @@
+//! `Session::run` and `Session::step` allocate nothing, on any thread.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout as Memory, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use cellstream::execute::team::{SharedTeam, Team};
+use cellstream::execute::{PackedModel, Session, State};
+use cellstream::model::Model;
+use cellstream::plan::Plan;
+use common::{Batch, Random, Results, usual_cells};
+
+/// Counts what it hands on to the system's allocator.
+struct Counting;
+
+static CALLS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call is handed on unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Memory) -> *mut u8 {
+        CALLS.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Memory) {
+        CALLS.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(memory, layout) }
+    }
+    unsafe fn realloc(&self, memory: *mut u8, layout: Memory, size: usize) -> *mut u8 {
+        CALLS.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: the caller's promise.
+        unsafe { System.realloc(memory, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// One test, so that no other thread of the harness allocates meanwhile.
+#[test]
+fn running_allocates_nothing() {
+    let mut random = Random::new(1);
+    let before = CALLS.load(Ordering::SeqCst);
+    drop(vec![0u8; 100]);
+    assert_eq!(
+        CALLS.load(Ordering::SeqCst) - before,
+        2,
+        "the counter counts"
+    );
+
+    for (cell, options) in usual_cells() {
+        for way in 0..4 {
+            for threads in 1..=2 {
+                for shared in [false, true] {
+                    let lower = random.layer(cell, 9, 33, options, way);
+                    let upper = random.layer(cell, lower.output_size(), 20, options, way);
+                    let model = Model::new(vec![lower, upper]).unwrap();
+                    let plan = Plan::with_threads(&model, 5, 7, threads);
+                    let mut team = Team::with_threads(threads).unwrap();
+                    let packed = PackedModel::new(&model, &plan, &mut team).unwrap();
+                    let mut session = match shared {
+                        true => Session::on_team(packed, SharedTeam::new(team)).unwrap(),
+                        false => Session::from_packed(packed).unwrap(),
+                    };
+                    for round in 0..6 {
+                        let (batch, steps) = (5 - round % 3, 7 - round);
+                        let batch = Batch::ragged(&mut random, &model, batch, steps);
+                        let mut results = Results::dirty(&model, &batch);
+                        let before = CALLS.load(Ordering::SeqCst);
+                        session.run(&batch.input(), &mut results.output()).unwrap();
+                        let made = CALLS.load(Ordering::SeqCst) - before;
+                        assert_eq!(
+                            made, 0,
+                            "{cell:?}, way {way}, {threads} threads, run {round}"
+                        );
+                    }
+                    if way == 0 {
+                        let mut state = State::zero(model.signature(), 3);
+                        let x = random.values(3 * 9);
+                        let mut y = vec![0.0; 3 * model.signature().output];
+                        let before = CALLS.load(Ordering::SeqCst);
+                        session.step(&x, &mut state, &mut y).unwrap();
+                        let made = CALLS.load(Ordering::SeqCst) - before;
+                        assert_eq!(made, 0, "{cell:?}, {threads} threads, step");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Every way of running a model gives the bits of the reference.
+
+mod common;
+
+use cellstream::execute::team::Team;
+use cellstream::execute::{PackedModel, Session};
+use cellstream::kernels::Isa;
+use cellstream::model::{Cell, Layer, Model};
+use cellstream::plan::Plan;
+use common::{Batch, Options, Random, Results, usual_cells};
+
+fn session(model: &Model, plan: &Plan, isa: Isa) -> Session {
+    let mut team = Team::with_threads(plan.threads).unwrap();
+    let packed = PackedModel::for_isa(model, plan, &mut team, isa).unwrap();
+    Session::from_packed(packed).unwrap()
+}
+
+fn check(model: &Model, batch: &Batch, plan: &Plan, isa: Isa) {
+    let expected = Results::reference(model, batch);
+    let mut session = session(model, plan, isa);
+    for round in 0..2 {
+        let mut found = Results::dirty(model, batch);
+        session.run(&batch.input(), &mut found.output()).unwrap();
+        found.assert_same(&expected, format_args!("{isa}, round {round}, {plan:?}"));
+    }
+}
+
+#[test]
+fn random_models_batches_and_plans() {
+    for seed in 0..300 {
+        let mut random = Random::new(seed);
+        let model = random.stack(40);
+        let (batch, steps) = (random.0.usize(0..7), random.0.usize(0..9));
+        let batch = Batch::ragged(&mut random, &model, batch, steps);
+        let threads = random.0.usize(1..=4);
+        let mut plan = Plan::with_threads(&model, batch.batch, batch.steps, threads);
+        for layer in &mut plan.layers {
+            layer.chunk_steps = random.0.usize(1..=steps.max(1));
+        }
+        for isa in Isa::available() {
+            check(&model, &batch, &plan, isa);
+        }
+    }
+}
+
+#[test]
+fn hidden_and_input_sizes_around_every_tile() {
+    let mut random = Random::new(1);
+    let sizes = (1..=70).chain([100, 127, 128, 129]);
+    for size in sizes {
+        for (cell, options) in usual_cells() {
+            let other = random.0.usize(1..=70);
+            for (input, hidden) in [(size, other), (other, size)] {
+                let layer = Layer::single(random.direction(cell, input, hidden, options));
+                let model = Model::new(vec![layer]).unwrap();
+                let batch = Batch::full(&mut random, &model, 1 + size % 3, 3);
+                for isa in Isa::available() {
+                    let plan = Plan::with_threads(&model, batch.batch, 3, 1 + size % 2);
+                    check(&model, &batch, &plan, isa);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn large_sizes() {
+    let mut random = Random::new(2);
+    for size in [255, 256, 257, 511, 513, 1000, 1024] {
+        for (cell, options) in usual_cells() {
+            for (input, hidden) in [(size, 20), (20, size)] {
+                let layer = Layer::single(random.direction(cell, input, hidden, options));
+                let model = Model::new(vec![layer]).unwrap();
+                let batch = Batch::full(&mut random, &model, 2, 2);
+                for isa in Isa::available() {
+                    check(&model, &batch, &Plan::with_threads(&model, 2, 2, 2), isa);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_batch_size() {
+    let mut random = Random::new(3);
+    for batch in 1..=33 {
+        for (cell, options) in usual_cells() {
+            let layer = random.layer(cell, 19, 37, options, (batch % 4) as u8);
+            let model = Model::new(vec![layer]).unwrap();
+            let batch = Batch::ragged(&mut random, &model, batch, 5);
+            for isa in Isa::available() {
+                for threads in 1..=4 {
+                    let plan = Plan::with_threads(&model, batch.batch, 5, threads);
+                    check(&model, &batch, &plan, isa);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn not_a_number_and_infinity_pass_through() {
+    let mut random = Random::new(4);
+    for (cell, options) in usual_cells() {
+        let layer = Layer::single(random.direction(cell, 5, 21, options));
+        let model = Model::new(vec![layer]).unwrap();
+        let mut batch = Batch::full(&mut random, &model, 3, 6);
+        batch.values[7] = f32::NAN;
+        batch.values[33] = f32::INFINITY;
+        batch.values[50] = f32::MAX;
+        for isa in Isa::available() {
+            check(&model, &batch, &Plan::with_threads(&model, 3, 6, 2), isa);
+        }
+    }
+}
+
+#[test]
+fn a_step_at_a_time_gives_the_whole_sequence() {
+    for seed in 0..20 {
+        let mut random = Random::new(seed);
+        let (cell, options) = random.cell();
+        let lower = random.direction(cell, 7, 18, options);
+        let upper = random.direction(Cell::LSTM, lower.output_size(), 33, Options::default());
+        let model = Model::new(vec![Layer::single(lower), Layer::single(upper)]).unwrap();
+        let batch = Batch::full(&mut random, &model, 3, 8);
+        let expected = Results::reference(&model, &batch);
+        let mut session = session(
+            &model,
+            &Plan::with_threads(&model, 3, 1, 2),
+            Isa::available()[0],
+        );
+        let mut state = cellstream::execute::State::zero(model.signature(), 3);
+        let mut found = Results::dirty(&model, &batch);
+        let steps = batch
+            .values
+            .chunks(3 * 7)
+            .zip(found.values.chunks_mut(3 * 33));
+        for (x, y) in steps {
+            session.step(x, &mut state, y).unwrap();
+        }
+        (found.hn, found.cn) = (state.h, state.c);
+        found.assert_same(&expected, format_args!("seed {seed}"));
+    }
+}

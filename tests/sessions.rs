@@ -1,0 +1,211 @@
+//! What a session accepts, refuses and keeps, besides the numbers.
+
+mod common;
+
+use cellstream::execute::team::{SharedTeam, Team};
+use cellstream::execute::{PackError, PackedModel, RunError, Session, SessionError, State};
+use cellstream::model::{Gru, Input, InputError, Lstm, Merge, Model, Output};
+use cellstream::plan::{Plan, PlanError};
+use common::{Batch, Random, Results};
+
+fn lstm() -> Model {
+    Lstm::new(3, 20).layers(2).random(1).unwrap()
+}
+
+fn session(model: &Model, batch: usize, steps: usize) -> Session {
+    Session::new(model, &Plan::with_threads(model, batch, steps, 2)).unwrap()
+}
+
+#[test]
+fn empty_batches_and_sequences_end_with_the_initial_states() {
+    let model = lstm();
+    let mut random = Random::new(1);
+    let mut session = session(&model, 4, 4);
+    for (batch, steps) in [(0, 0), (0, 4), (4, 0), (0, 100)] {
+        let h0 = random.values(batch * 40);
+        let c0 = random.values(batch * 40);
+        let input = Input::new(&[], steps, batch).h0(&h0).c0(&c0);
+        let (mut hn, mut cn) = (vec![9.0; batch * 40], vec![9.0; batch * 40]);
+        let mut output = Output::new(&mut []).hn(&mut hn).cn(&mut cn);
+        if steps > 4 {
+            let refused = session.run(&input, &mut output).unwrap_err();
+            assert!(matches!(refused, RunError::Capacity { .. }));
+            continue;
+        }
+        session.run(&input, &mut output).unwrap();
+        assert_eq!((hn, cn), (h0, c0), "{batch} sequences of {steps} steps");
+    }
+}
+
+#[test]
+fn a_sequence_of_length_zero_keeps_its_state_and_gives_zeros() {
+    let model = lstm();
+    let mut random = Random::new(2);
+    let mut batch = Batch::full(&mut random, &model, 3, 4);
+    batch.lengths = Some(vec![4, 0, 2]);
+    batch.h0 = Some(random.values(3 * 40));
+    let mut found = Results::dirty(&model, &batch);
+    let mut session = session(&model, 3, 4);
+    session.run(&batch.input(), &mut found.output()).unwrap();
+    for step in 0..4 {
+        let rows: Vec<_> = found.values[step * 60..(step + 1) * 60]
+            .chunks(20)
+            .collect();
+        assert!(rows[1].iter().all(|&y| y == 0.0));
+        assert_eq!(rows[2].iter().all(|&y| y == 0.0), step >= 2);
+    }
+    let h0 = batch.h0.unwrap();
+    assert_eq!(found.hn[20..40], h0[20..40]);
+    assert_eq!(found.hn[60 + 20..60 + 40], h0[60 + 20..60 + 40]);
+}
+
+#[test]
+fn what_does_not_fit_is_named_and_nothing_is_written() {
+    let model = lstm();
+    let mut session = session(&model, 2, 4);
+    let x = vec![0.0; 3 * 2 * 4];
+    let mut y = vec![7.0; 20 * 2 * 4];
+    let short = vec![0.0; 5];
+    let cases: Vec<(Input<'_>, &str)> = vec![
+        (
+            Input::new(&x[1..], 4, 2),
+            "input: expected 24 values, found 23",
+        ),
+        (
+            Input::new(&x, 4, 2).lengths(&[1]),
+            "lengths: expected one per sequence, 2, found 1",
+        ),
+        (
+            Input::new(&x, 4, 2).lengths(&[1, 5]),
+            "lengths: sequence 1 has 5 steps but the input has 4",
+        ),
+        (
+            Input::new(&x, 4, 2).h0(&short),
+            "h0: expected 80 values, found 5",
+        ),
+        (
+            Input::new(&x, 4, 2).c0(&short),
+            "c0: expected 80 values, found 5",
+        ),
+        (
+            Input::new(&x, usize::MAX, 2),
+            "batch, steps and features multiply to more than memory can hold",
+        ),
+    ];
+    for (input, message) in cases {
+        let refused = session.run(&input, &mut Output::new(&mut y)).unwrap_err();
+        assert_eq!(refused.to_string(), message);
+    }
+    let mut hn = vec![7.0; 3];
+    for (output, name) in [
+        (Output::new(&mut [0.0; 3]), "output"),
+        (Output::new(&mut y).hn(&mut hn), "hn"),
+    ] {
+        let mut output = output;
+        let refused = session.run(&Input::new(&x, 4, 2), &mut output).unwrap_err();
+        assert!(
+            matches!(refused, RunError::Input(InputError::Values { name: n, .. }) if n == name)
+        );
+    }
+    assert!(y.iter().all(|&v| v == 7.0));
+}
+
+#[test]
+fn a_larger_input_is_refused_until_room_is_reserved() {
+    let model = lstm();
+    let mut random = Random::new(3);
+    let mut session = session(&model, 1, 2);
+    let batch = Batch::full(&mut random, &model, 2, 5);
+    let mut found = Results::dirty(&model, &batch);
+    let refused = session
+        .run(&batch.input(), &mut found.output())
+        .unwrap_err();
+    assert!(refused.to_string().contains("reserve(2, 5)"), "{refused}");
+    session.reserve(2, 5);
+    session.run(&batch.input(), &mut found.output()).unwrap();
+    found.assert_same(&Results::reference(&model, &batch), "after reserve");
+}
+
+#[test]
+fn any_output_may_be_left_out() {
+    let model = Gru::new(3, 20).bidirectional(Merge::Sum).random(1).unwrap();
+    let mut random = Random::new(4);
+    let batch = Batch::full(&mut random, &model, 2, 3);
+    let expected = Results::reference(&model, &batch);
+    let mut session = session(&model, 2, 3);
+    let mut hn = vec![0.0; expected.hn.len()];
+    let mut output = Output::default().hn(&mut hn);
+    session.run(&batch.input(), &mut output).unwrap();
+    assert_eq!(hn, expected.hn);
+    session.run(&batch.input(), &mut Output::default()).unwrap();
+}
+
+#[test]
+fn a_reverse_direction_cannot_be_streamed() {
+    let model = Gru::new(3, 20)
+        .bidirectional(Merge::Concat)
+        .random(1)
+        .unwrap();
+    let mut session = session(&model, 1, 1);
+    let mut state = State::zero(model.signature(), 1);
+    let refused = session.step(&[0.0; 3], &mut state, &mut [0.0; 40]);
+    assert_eq!(refused, Err(RunError::NotStreamable));
+}
+
+#[test]
+fn sessions_share_weights_and_teams_and_take_turns() {
+    let model = lstm();
+    let plan = Plan::with_threads(&model, 2, 6, 2);
+    let mut team = Team::with_threads(2).unwrap();
+    let packed = PackedModel::new(&model, &plan, &mut team).unwrap();
+    let team = SharedTeam::new(team);
+    std::thread::scope(|scope| {
+        for seed in 0..3 {
+            let (packed, team, model) = (packed.clone(), team.clone(), &model);
+            scope.spawn(move || {
+                let mut session = Session::on_team(packed, team).unwrap();
+                let mut random = Random::new(seed);
+                for _ in 0..20 {
+                    let batch = Batch::ragged(&mut random, model, 2, 6);
+                    let mut found = Results::dirty(model, &batch);
+                    session.run(&batch.input(), &mut found.output()).unwrap();
+                    found.assert_same(&Results::reference(model, &batch), "in turn");
+                }
+            });
+        }
+    });
+    assert_eq!(
+        std::sync::Arc::strong_count(&packed),
+        1,
+        "no session kept the weights"
+    );
+}
+
+#[test]
+fn plans_that_do_not_fit_are_refused() {
+    let model = lstm();
+    let good = Plan::with_threads(&model, 1, 1, 2);
+    let other = Lstm::new(3, 20).random(1).unwrap();
+    assert!(matches!(
+        Session::new(&other, &good),
+        Err(SessionError::Pack(PackError::Plan(PlanError::Count { .. })))
+    ));
+    let mut empty = good.clone();
+    empty.layers[1].chunk_steps = 0;
+    assert_eq!(empty.check(&model), Err(PlanError::EmptyChunk { layer: 1 }));
+    let mut gap = good.clone();
+    gap.layers[0].directions[0].units[1].start = 17;
+    assert!(matches!(
+        gap.check(&model),
+        Err(PlanError::Partition { layer: 0, .. })
+    ));
+    let team = SharedTeam::new(Team::with_threads(1).unwrap());
+    let packed = Session::new(&model, &good).unwrap().packed().clone();
+    assert!(matches!(
+        Session::on_team(packed, team),
+        Err(SessionError::Pack(PackError::Threads {
+            planned: 2,
+            found: 1
+        }))
+    ));
+}
