@@ -1,0 +1,239 @@
+//! A team of pinned threads that outlives its runs.
+//!
+//! A step of a recurrent network takes microseconds, so its threads can neither be started for it
+//! nor be handed tasks through a queue. A [`Team`] keeps one thread per core; [`Team::run`] opens one
+//! parallel region on them, in which a whole sequence is computed, and [`Worker::barrier`] separates
+//! the steps. Between regions the threads spin for a moment and then sleep. The protocol, and why
+//! it cannot lose a wake-up, is in the README beside the code.
+//!
+//! ```
+//! use std::sync::atomic::{AtomicUsize, Ordering};
+//! use cellstream::execute::team::Team;
+//!
+//! let mut team = Team::with_threads(2)?;
+//! let sum = AtomicUsize::new(0);
+//! team.run(|worker| {
+//!     sum.fetch_add(worker.index + 1, Ordering::Relaxed);
+//!     worker.barrier();
+//!     assert_eq!(sum.load(Ordering::Relaxed), 3); // both have added
+//! })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod barrier;
+mod gate;
+#[cfg(all(test, loom))]
+mod loom_tests;
+mod patience;
+mod pin;
+mod region;
+mod shared;
+mod sync;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+pub use patience::Patience;
+pub use region::Worker;
+pub use shared::SharedTeam;
+
+use patience::Awake;
+use region::Region;
+use sync::{Arc, AtomicU32, Builder, JoinHandle, Ordering};
+
+/// Why a team could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TeamError {
+    /// No thread was asked for.
+    #[error("a team of 0 threads cannot run anything; ask for at least 1")]
+    Empty,
+    /// More threads than a team can count.
+    #[error("a team of {asked} threads is too large; at most {most} are supported")]
+    TooLarge {
+        /// The number asked for.
+        asked: usize,
+        /// The largest number accepted.
+        most: usize,
+    },
+    /// The system refused to start a thread.
+    #[error(
+        "thread {worker} of a team of {threads} could not be started ({source}); ask for fewer threads"
+    )]
+    Spawn {
+        /// Which one.
+        worker: usize,
+        /// How many the team was to have, the caller's included.
+        threads: usize,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+}
+
+/// A job did not end on all workers of its region. The team can be used again; what the job has
+/// written is incomplete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TeamPanicked {
+    /// The job panicked on this worker first; the panic hook has reported the message.
+    #[error("the job panicked on worker {worker} of the team; its output is incomplete")]
+    Job {
+        /// The worker's index.
+        worker: usize,
+    },
+    /// The job ended on a worker while another waited for it at a barrier.
+    #[error(
+        "the job ended on one worker while another waited for it at a barrier; every worker must call barrier equally often"
+    )]
+    Barrier,
+}
+
+/// N threads that run jobs together: worker 0 is whoever calls [`run`](Self::run), the other N − 1
+/// are threads of the team, each pinned to one core.
+///
+/// Dropping the team ends its threads.
+pub struct Team {
+    region: Arc<Region>,
+    spawned: Vec<JoinHandle<()>>,
+    /// Worker w's core; empty: nobody is pinned.
+    cores: Vec<usize>,
+    pinned: bool,
+}
+
+impl Team {
+    /// A team of `cores.len()` threads, worker w on core `cores[w]` (the operating system's number).
+    ///
+    /// Worker 0 runs on the caller's thread, which is not touched: see
+    /// [`pin_caller`](Self::pin_caller). A core may be named more than once. A core that cannot be
+    /// had is no error: its worker then runs where the system likes, and [`pinned`](Self::pinned)
+    /// says so.
+    ///
+    /// # Errors
+    /// No core, too many, or a thread that the system refuses to start.
+    pub fn new(cores: &[usize]) -> Result<Self, TeamError> {
+        Self::with_patience(cores, Patience::default())
+    }
+
+    /// [`new`](Self::new) with another bound on spinning than the default.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_patience(cores: &[usize], patience: Patience) -> Result<Self, TeamError> {
+        let mut team = Self::start(cores.len(), patience, pin::oversubscribed(cores))?;
+        let refused = AtomicU32::new(0);
+        // The first job: everyone pins itself. A panic is impossible here, and would leave `pinned`
+        // as it should be.
+        let outcome = team.run(|worker| {
+            if worker.index > 0 && !pin::pin_to(cores[worker.index]) {
+                refused.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        team.pinned = outcome.is_ok() && refused.load(Ordering::Relaxed) == 0;
+        team.cores = cores.to_vec();
+        Ok(team)
+    }
+
+    /// A team of `threads` threads on the cores that the process may use, one after the other; with
+    /// more threads than cores it starts again at the first.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_threads(threads: usize) -> Result<Self, TeamError> {
+        let available = &pin::machine().cores;
+        if available.is_empty() {
+            // A system that does not tell its cores: unpinned.
+            return Self::start(
+                threads,
+                Patience::default(),
+                threads > pin::machine().at_once,
+            );
+        }
+        // Before the list is made: `threads` may be anything.
+        check(threads)?;
+        Self::new(
+            &available
+                .iter()
+                .copied()
+                .cycle()
+                .take(threads)
+                .collect::<Vec<_>>(),
+        )
+    }
+
+    fn start(threads: usize, patience: Patience, oversubscribed: bool) -> Result<Self, TeamError> {
+        let count = check(threads)?;
+        let region = Arc::new(Region::new(count, Awake::new(patience, oversubscribed)));
+        let mut team = Self {
+            region,
+            spawned: Vec::with_capacity(threads - 1),
+            cores: Vec::new(),
+            pinned: false,
+        };
+        let first = team.region.first();
+        for index in 1..threads {
+            let region = Arc::clone(&team.region);
+            let thread = Builder::new()
+                .name(format!("cellstream-{index}"))
+                .spawn(move || region.work(index, first))
+                // On error, dropping `team` sends those already started home.
+                .map_err(|source| TeamError::Spawn {
+                    worker: index,
+                    threads,
+                    source,
+                })?;
+            team.spawned.push(thread);
+        }
+        Ok(team)
+    }
+
+    /// How many workers a job is run on, the caller's thread included.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.spawned.len() + 1
+    }
+
+    /// Whether every thread of the team (the caller's, worker 0, is none of them) is pinned to its
+    /// core.
+    #[must_use]
+    pub fn pinned(&self) -> bool {
+        self.pinned
+    }
+
+    /// Pins the calling thread to worker 0's core; `false` if the system refuses.
+    ///
+    /// Explicit, because the thread belongs to the caller, and stays pinned: threads that it starts
+    /// later inherit that.
+    pub fn pin_caller(&self) -> bool {
+        self.cores.first().is_some_and(|&core| pin::pin_to(core))
+    }
+
+    /// Runs `job` once on each worker, worker 0 on the calling thread, and returns when all are done.
+    /// What the job has written, the caller sees; allocates nothing, takes no lock.
+    ///
+    /// # Errors
+    /// If the job panics on a worker, the others leave it at their next barrier, and this returns
+    /// which one it was, once none of them uses the job any more. The team can then be used again.
+    pub fn run<F: Fn(Worker<'_>) + Sync>(&mut self, job: F) -> Result<(), TeamPanicked> {
+        self.region.run(&job)
+    }
+}
+
+impl Drop for Team {
+    fn drop(&mut self) {
+        self.region.dismiss();
+        for thread in self.spawned.drain(..) {
+            // A worker catches all panics of its jobs.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn check(threads: usize) -> Result<u32, TeamError> {
+    match u32::try_from(threads) {
+        Ok(0) => Err(TeamError::Empty),
+        Ok(count) if threads <= barrier::MOST => Ok(count),
+        _ => Err(TeamError::TooLarge {
+            asked: threads,
+            most: barrier::MOST,
+        }),
+    }
+}

@@ -1,0 +1,88 @@
+//! One team for several sessions, which take turns.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use super::{Team, TeamPanicked, Worker};
+
+/// A handle on a team that several owners use in turn; cloning it is cheap.
+///
+/// Turns are taken in the order in which they were asked for, so a session that runs without a break
+/// does not starve the others. Waiting for a turn sleeps at once; it allocates nothing.
+#[derive(Clone)]
+pub struct SharedTeam {
+    queue: Arc<Queue>,
+}
+
+struct Queue {
+    threads: usize,
+    turns: Mutex<Turns>,
+    next: Condvar,
+    /// Locked only by whose turn it is, so never contended.
+    team: Mutex<Team>,
+}
+
+/// The numbered tickets of a shop counter.
+struct Turns {
+    given: u64,
+    served: u64,
+}
+
+/// A panic under one of these locks leaves nothing half done.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl SharedTeam {
+    /// Makes `team` shareable.
+    #[must_use]
+    pub fn new(team: Team) -> Self {
+        Self {
+            queue: Arc::new(Queue {
+                threads: team.threads(),
+                turns: Mutex::new(Turns {
+                    given: 0,
+                    served: 0,
+                }),
+                next: Condvar::new(),
+                team: Mutex::new(team),
+            }),
+        }
+    }
+
+    /// How many workers a job is run on.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.queue.threads
+    }
+
+    /// How many callers of [`run`](Self::run) there are now: one that runs, the others waiting.
+    #[must_use]
+    pub fn callers(&self) -> usize {
+        let turns = lock(&self.queue.turns);
+        usize::try_from(turns.given - turns.served).unwrap_or(usize::MAX)
+    }
+
+    /// [`Team::run`], after all who asked earlier. Do not call it from a job of the same team: it
+    /// would wait for itself.
+    ///
+    /// # Errors
+    /// As [`Team::run`].
+    pub fn run<F: Fn(Worker<'_>) + Sync>(&self, job: F) -> Result<(), TeamPanicked> {
+        let queue = &*self.queue;
+        {
+            let mut turns = lock(&queue.turns);
+            let mine = turns.given;
+            turns.given += 1;
+            while turns.served != mine {
+                turns = queue
+                    .next
+                    .wait(turns)
+                    .unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+        let outcome = lock(&queue.team).run(job);
+        lock(&queue.turns).served += 1;
+        queue.next.notify_all();
+        outcome
+    }
+}
