@@ -85,6 +85,37 @@ pub enum LoadError {
         /// What is wrong, and what is supported.
         reason: String,
     },
+    /// No prefix was chosen and the file holds several recurrent stacks.
+    #[error(
+        "several recurrent stacks in one file, under the prefixes {}; choose one by its prefix",
+        listed(prefixes)
+    )]
+    SeveralStacks {
+        /// The prefixes of their tensors' names.
+        prefixes: Vec<String>,
+    },
+    /// No recurrent stack has the chosen prefix, or there is none at all.
+    #[error(
+        "no recurrent stack{}; its tensors are named weight_ih_l0, weight_hh_l0, … after a prefix{}",
+        wanted.as_ref().map_or(String::new(), |p| format!(" under the prefix {p:?}")),
+        if found.is_empty() { String::new() } else { format!("; found prefixes {}", listed(found)) }
+    )]
+    NoStack {
+        /// The prefix chosen, if one was.
+        wanted: Option<String>,
+        /// The prefixes of the recurrent stacks that exist.
+        found: Vec<String>,
+    },
+    /// A metadata entry that this crate defines has a value that it does not.
+    #[error("metadata {key:?} is {value:?}; use {supported}")]
+    Metadata {
+        /// The entry's key.
+        key: &'static str,
+        /// Its value in the file.
+        value: String,
+        /// The values that are defined.
+        supported: &'static str,
+    },
     /// A graph node that cannot be run.
     #[error("node {name:?} ({operator}): {reason}")]
     Node {
@@ -98,4 +129,14 @@ pub enum LoadError {
     /// The tensors are fine one by one, but make no model.
     #[error(transparent)]
     Model(#[from] ModelError),
+}
+
+/// The first few of `names`, quoted: a file may hold thousands, an error is one line.
+fn listed(names: &[String]) -> String {
+    const SHOWN: usize = 8;
+    let mut list: Vec<String> = names.iter().take(SHOWN).map(|n| format!("{n:?}")).collect();
+    if names.len() > SHOWN {
+        list.push(format!("{} more", names.len() - SHOWN));
+    }
+    list.join(", ")
 }

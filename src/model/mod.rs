@@ -10,16 +10,25 @@ mod cell;
 mod error;
 mod interface;
 mod layer;
+mod open;
+#[cfg(feature = "safetensors")]
+mod safetensors;
 mod sequence;
+#[cfg(feature = "safetensors")]
+mod tensors;
 mod weights;
 
 pub use arrays::{Array, ArrayError, ArrayMap, Elements, OwnedInput, OwnedOutput};
+#[cfg(feature = "safetensors")]
+pub use self::safetensors::SafetensorsOptions;
 pub use builder::{Gru, Lstm, Rnn};
 pub use cell::{Cell, CellKind, ResetForm};
 pub use error::{LoadError, ModelError};
 pub use interface::{Axis, Interface, Port, Role};
 pub use layer::{Direction, Layer, Merge};
 pub use sequence::{Input, InputError, Layout, Output, Signature};
+#[cfg(feature = "safetensors")]
+pub use tensors::Tensors;
 pub use weights::{Matrix, Peepholes, Weights};
 
 pub use crate::kernels::Activation;

@@ -1,0 +1,339 @@
+//! Named tensors in a safetensors file, widened to `f32`.
+//!
+//! ```text
+//! file = header length (8 bytes, little-endian) · header (JSON) · data
+//! header = { "__metadata__": { key: text … }, name: { dtype, shape, data_offsets: [from, to] } … }
+//! ```
+//!
+//! The `safetensors` crate checks that the byte ranges follow each other from 0 without gap or
+//! overlap and that each is as long as its shape and dtype ask. Its own reader of whole files is
+//! not used, because it
+//! - keeps the last of two tensors with one name (both are refused here);
+//! - adds the header's length to the last range's end, which a file can make overflow: a panic in
+//!   builds that check arithmetic (here the two data lengths are compared as they are);
+//! - holds the parsed JSON in generic trees, up to sixteen bytes for one (here it is read
+//!   straight into entries).
+//!
+//! Nothing in the format aligns the data, so values are read byte-wise.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+use rayon::prelude::*;
+use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
+
+use super::{LoadError, Matrix};
+
+/// Largest header that is read: some 30 000 tensors, far beyond a recurrent model, and little
+/// enough that parsing it needs no more memory than a small model.
+const MAX_HEADER: usize = 4 << 20;
+
+/// Values that one parallel task widens; smaller tensors are widened on the caller's thread.
+const BLOCK: usize = 1 << 16;
+
+/// The tensors of a safetensors file (<https://huggingface.co/docs/safetensors>), by name.
+///
+/// For the parts of a model that are not recurrent, such as an embedding; recurrent stacks are
+/// read from it by [`Model::from_tensors`](super::Model::from_tensors).
+///
+/// ```
+/// use cellstream::model::Tensors;
+/// let header = br#"{"dense.bias":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
+/// let mut file = (header.len() as u64).to_le_bytes().to_vec();
+/// file.extend(header);
+/// file.extend([1.0f32, -2.0].map(f32::to_le_bytes).concat());
+///
+/// let tensors = Tensors::from_bytes(&file)?;
+/// assert_eq!(tensors.vector("dense.bias")?, [1.0, -2.0]);
+/// # Ok::<(), cellstream::model::LoadError>(())
+/// ```
+#[derive(Debug)]
+pub struct Tensors<'a> {
+    /// Sorted.
+    names: Vec<String>,
+    header: Metadata,
+    metadata: BTreeMap<String, String>,
+    data: &'a [u8],
+}
+
+impl<'a> Tensors<'a> {
+    /// Reads the header of a whole file; tensors are read when asked for.
+    ///
+    /// # Errors
+    /// [`LoadError::Malformed`] when the header is cut off, larger than 4 MiB, no JSON of the
+    /// expected form, names a tensor or metadata key twice, or gives byte ranges that overlap,
+    /// leave gaps, contradict shape and dtype, or do not end with the file.
+    pub fn from_bytes(bytes: &'a [u8]) -> Result<Tensors<'a>, LoadError> {
+        let (length, rest) = bytes
+            .split_first_chunk::<8>()
+            .ok_or_else(|| malformed("shorter than the 8 bytes of a header length"))?;
+        let length = u64::from_le_bytes(*length);
+        if length > MAX_HEADER as u64 {
+            return Err(malformed(format!(
+                "a header of {length} bytes; at most {MAX_HEADER} are read"
+            )));
+        }
+        let (header, data) = rest.split_at_checked(length as usize).ok_or_else(|| {
+            malformed(format!(
+                "a header of {length} bytes in a file of {}",
+                bytes.len()
+            ))
+        })?;
+        let Header {
+            mut tensors,
+            metadata,
+        } = serde_json::from_slice(header).map_err(|e| malformed(format!("header: {e}")))?;
+
+        let mut names: Vec<String> = tensors.iter().map(|(name, _)| name.clone()).collect();
+        names.sort_unstable();
+        if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(malformed(format!(
+                "two tensors are named {:?}; names must differ",
+                pair[0]
+            )));
+        }
+        // The crate checks the ranges in this order.
+        tensors.sort_by_key(|(_, info)| info.data_offsets);
+        let header = Metadata::new(None, tensors).map_err(|e| malformed(format!("header: {e}")))?;
+        if header.data_len() != data.len() {
+            return Err(malformed(format!(
+                "{} bytes of data where the header describes {}",
+                data.len(),
+                header.data_len()
+            )));
+        }
+        Ok(Tensors {
+            names,
+            header,
+            metadata,
+            data,
+        })
+    }
+
+    /// The names of all tensors, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.names.iter().map(String::as_str)
+    }
+
+    /// The value of an entry of `__metadata__`.
+    pub fn metadata(&self, key: &str) -> Option<&str> {
+        self.metadata.get(key).map(String::as_str)
+    }
+
+    /// The shape of a tensor, outermost axis first; `None` if there is none of that name.
+    pub fn shape(&self, name: &str) -> Option<&[usize]> {
+        Some(&self.header.info(name)?.shape)
+    }
+
+    /// The tensor `name`, `[rows, cols]`, row-major as it is in the file.
+    ///
+    /// # Errors
+    /// [`LoadError::Tensor`] unless it exists, has two axes, none of length 0, and is of `F32`,
+    /// `F16` or `BF16`.
+    pub fn matrix(&self, name: &str) -> Result<Matrix, LoadError> {
+        let [rows, cols] = self.matrix_shape(name)?;
+        Ok(Matrix::new(rows, cols, self.values(name)?)?)
+    }
+
+    /// The tensor `name`, `[length]`.
+    ///
+    /// # Errors
+    /// [`LoadError::Tensor`] unless it exists, has one axis, not of length 0, and is of `F32`,
+    /// `F16` or `BF16`.
+    pub fn vector(&self, name: &str) -> Result<Vec<f32>, LoadError> {
+        self.vector_shape(name)?;
+        self.values(name)
+    }
+
+    /// The shape of what [`Tensors::matrix`] would give, refusing what it would refuse.
+    pub(super) fn matrix_shape(&self, name: &str) -> Result<[usize; 2], LoadError> {
+        self.checked_shape(name, "two axes")
+    }
+
+    /// The shape of what [`Tensors::vector`] would give, refusing what it would refuse.
+    pub(super) fn vector_shape(&self, name: &str) -> Result<[usize; 1], LoadError> {
+        self.checked_shape(name, "one axis")
+    }
+
+    fn checked_shape<const N: usize>(
+        &self,
+        name: &str,
+        axes: &str,
+    ) -> Result<[usize; N], LoadError> {
+        let info = self.info(name)?;
+        if !matches!(info.dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16) {
+            return Err(tensor(
+                name,
+                format!("has dtype {}; supported are F32, F16 and BF16", info.dtype),
+            ));
+        }
+        match <[usize; N]>::try_from(info.shape.as_slice()) {
+            Ok(shape) if !shape.contains(&0) => Ok(shape),
+            _ => Err(tensor(
+                name,
+                format!(
+                    "has shape {}; supported are {axes}, of at least 1",
+                    Shape(&info.shape)
+                ),
+            )),
+        }
+    }
+
+    fn info(&self, name: &str) -> Result<&TensorInfo, LoadError> {
+        let info = self.header.info(name);
+        info.ok_or_else(|| tensor(name, "is not in the file".into()))
+    }
+
+    /// All values as `f32`. The output is as large as the tensor's bytes in the file, or twice
+    /// as large: `from_bytes` has held shape, dtype, range and file against each other.
+    fn values(&self, name: &str) -> Result<Vec<f32>, LoadError> {
+        let info = self.info(name)?;
+        let (from, to) = info.data_offsets;
+        let bytes = &self.data[from..to];
+        let (width, widen): (usize, Widen) = match info.dtype {
+            Dtype::F16 => (2, widen_f16),
+            Dtype::BF16 => (2, widen_bf16),
+            _ => (4, read_f32),
+        };
+        let mut values = vec![0.0; bytes.len() / width];
+        if values.len() <= BLOCK {
+            widen(bytes, &mut values);
+        } else {
+            values
+                .par_chunks_mut(BLOCK)
+                .zip(bytes.par_chunks(BLOCK * width))
+                .for_each(|(values, bytes)| widen(bytes, values));
+        }
+        Ok(values)
+    }
+}
+
+type Widen = fn(&[u8], &mut [f32]);
+
+fn read_f32(bytes: &[u8], values: &mut [f32]) {
+    for (value, &bytes) in values.iter_mut().zip(bytes.as_chunks().0) {
+        *value = f32::from_le_bytes(bytes);
+    }
+}
+
+fn widen_bf16(bytes: &[u8], values: &mut [f32]) {
+    for (value, &bytes) in values.iter_mut().zip(bytes.as_chunks().0) {
+        *value = bf16::from_le_bytes(bytes).to_f32();
+    }
+}
+
+fn widen_f16(bytes: &[u8], values: &mut [f32]) {
+    // The conversion instruction takes eight at a time, from memory aligned for f16.
+    const LANES: usize = 64;
+    let mut aligned = [f16::ZERO; LANES];
+    for (values, bytes) in values.chunks_mut(LANES).zip(bytes.chunks(2 * LANES)) {
+        let aligned = &mut aligned[..values.len()];
+        for (half, &bytes) in aligned.iter_mut().zip(bytes.as_chunks().0) {
+            *half = f16::from_le_bytes(bytes);
+        }
+        aligned.convert_to_f32_slice(values);
+    }
+}
+
+/// A shape as PyTorch prints it.
+pub(super) struct Shape<'a>(pub &'a [usize]);
+
+impl fmt::Display for Shape<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A hostile shape has as many axes as fit in the header; an error is one line.
+        const SHOWN: usize = 8;
+        write!(f, "{:?}", &self.0[..self.0.len().min(SHOWN)])?;
+        match self.0.len().saturating_sub(SHOWN) {
+            0 => Ok(()),
+            more => write!(f, " and {more} axes more"),
+        }
+    }
+}
+
+fn malformed(reason: impl Into<String>) -> LoadError {
+    LoadError::Malformed {
+        format: "safetensors",
+        reason: reason.into(),
+    }
+}
+
+pub(super) fn tensor(name: &str, reason: String) -> LoadError {
+    LoadError::Tensor {
+        name: name.into(),
+        reason,
+    }
+}
+
+/// The header's JSON, in the file's order.
+struct Header {
+    tensors: Vec<(String, TensorInfo)>,
+    metadata: BTreeMap<String, String>,
+}
+
+impl<'de> Deserialize<'de> for Header {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Header, D::Error> {
+        struct Entries;
+        impl<'de> Visitor<'de> for Entries {
+            type Value = Header;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of tensors")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Header, A::Error> {
+                let mut tensors = Vec::new();
+                let mut metadata = None;
+                while let Some(name) = map.next_key::<String>()? {
+                    if name != "__metadata__" {
+                        let info = map
+                            .next_value()
+                            .map_err(|e| A::Error::custom(format!("tensor {name:?}: {e}")))?;
+                        tensors.push((name, info));
+                    } else if metadata.is_none() {
+                        let Texts(texts) = map.next_value()?;
+                        metadata = Some(texts);
+                    } else {
+                        return Err(A::Error::custom("__metadata__ is given twice"));
+                    }
+                }
+                Ok(Header {
+                    tensors,
+                    metadata: metadata.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_map(Entries)
+    }
+}
+
+/// The entries of `__metadata__`: text by key, no key twice.
+struct Texts(BTreeMap<String, String>);
+
+impl<'de> Deserialize<'de> for Texts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Texts, D::Error> {
+        struct Entries;
+        impl<'de> Visitor<'de> for Entries {
+            type Value = Texts;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of texts")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Texts, A::Error> {
+                let mut texts = BTreeMap::new();
+                while let Some((key, text)) = map.next_entry::<String, String>()? {
+                    if texts.contains_key(&key) {
+                        let twice = format!("metadata {key:?} is given twice");
+                        return Err(A::Error::custom(twice));
+                    }
+                    texts.insert(key, text);
+                }
+                Ok(Texts(texts))
+            }
+        }
+        deserializer.deserialize_map(Entries)
+    }
+}

@@ -1,0 +1,277 @@
+//! Safetensors files that are damaged, or made to damage: an error each time, never a panic.
+#![cfg(feature = "safetensors")]
+
+use cellstream::model::{Cell, LoadError, Model, SafetensorsOptions, Tensors};
+
+/// A file of this header and so many bytes of data.
+fn file(header: &str, data: usize) -> Vec<u8> {
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.as_bytes());
+    bytes.resize(bytes.len() + data, 0x3c);
+    bytes
+}
+
+/// A two-layer LSTM of one unit, in f16, with metadata; 64 bytes of data.
+fn small() -> Vec<u8> {
+    let mut header = String::from(
+        r#"{"__metadata__":{"cellstream.cell":"lstm","cellstream.batch_first":"true"}"#,
+    );
+    let mut end = 0;
+    for layer in 0..2 {
+        for (part, shape) in [
+            ("weight_ih", "[4,1]"),
+            ("weight_hh", "[4,1]"),
+            ("bias_ih", "[4]"),
+            ("bias_hh", "[4]"),
+        ] {
+            header += &format!(
+                r#","r.{part}_l{layer}":{{"dtype":"F16","shape":{shape},"data_offsets":[{end},{}]}}"#,
+                end + 8
+            );
+            end += 8;
+        }
+    }
+    file(&(header + "}"), end)
+}
+
+/// Reads `bytes` in every way there is; whether it is a model.
+fn read_all(bytes: &[u8]) -> bool {
+    if let Ok(tensors) = Tensors::from_bytes(bytes) {
+        for name in tensors.names() {
+            let _ = (tensors.matrix(name), tensors.vector(name));
+        }
+    }
+    let plain = SafetensorsOptions::new();
+    let _ = Model::from_safetensors(bytes, &plain.clone().prefix("r."));
+    let _ = Model::from_safetensors(bytes, &plain.clone().cell(Cell::RNN));
+    match Model::from_safetensors(bytes, &plain) {
+        Ok(model) => {
+            assert!(model.weight_bytes() <= 4 * bytes.len());
+            true
+        }
+        Err(error) => {
+            assert!(!error.to_string().contains('\n'));
+            false
+        }
+    }
+}
+
+#[test]
+fn cut_anywhere() {
+    let whole = small();
+    assert!(read_all(&whole));
+    for length in 0..whole.len() {
+        let error = Tensors::from_bytes(&whole[..length]).expect_err("cut");
+        assert!(matches!(error, LoadError::Malformed { .. }), "{error}");
+        assert!(!read_all(&whole[..length]));
+    }
+    let longer = [&whole[..], &[0]].concat();
+    assert!(Tensors::from_bytes(&longer).is_err());
+}
+
+/// Read from every alignment, since nothing in the format promises one.
+#[test]
+fn unaligned() {
+    let whole = small();
+    let expected = Model::from_safetensors(&whole, &SafetensorsOptions::new()).expect("loads");
+    for shift in 0..8 {
+        let shifted = [&vec![0; shift][..], &whole].concat();
+        let model = Model::from_safetensors(&shifted[shift..], &SafetensorsOptions::new());
+        assert_eq!(model.expect("loads"), expected);
+    }
+}
+
+#[test]
+fn flipped_bits_and_bytes() {
+    let whole = small();
+    let mut random = fastrand::Rng::with_seed(11);
+    let mut models = 0;
+    for _ in 0..20_000 {
+        let mut bytes = whole.clone();
+        for _ in 0..random.usize(1..4) {
+            let at = random.usize(0..bytes.len());
+            if random.bool() {
+                bytes[at] ^= 1 << random.u32(0..8);
+            } else {
+                bytes[at] = random.u8(..);
+            }
+        }
+        models += usize::from(read_all(&bytes));
+    }
+    // Both ends of the loader were reached: what is damaged in its data only is still a model.
+    assert!((100..19_000).contains(&models), "{models} models");
+}
+
+/// Each is refused, with a reason that names what is wrong.
+#[test]
+fn contradictions() {
+    let one = |info: &str| format!(r#"{{"a":{{{info}}}}}"#);
+    let deep = format!(r#"{{"a":{}1{}}}"#, "[".repeat(5000), "]".repeat(5000));
+    let cases: Vec<(String, usize, &str)> = vec![
+        ("".into(), 0, "header"),
+        ("[]".into(), 0, "an object of tensors"),
+        ("{".into(), 0, "EOF"),
+        (deep, 0, "tensor \"a\""),
+        (
+            one(r#""dtype":"F32","shape":[1],"data_offsets":[0,4]"#),
+            3,
+            "3 bytes of data where the header describes 4",
+        ),
+        (
+            one(r#""dtype":"F32","shape":[1],"data_offsets":[0,4]"#),
+            5,
+            "5 bytes of data where the header describes 4",
+        ),
+        (
+            one(r#""dtype":"F32","shape":[2],"data_offsets":[0,4]"#),
+            4,
+            "shape",
+        ),
+        (
+            one(r#""dtype":"F32","shape":[1],"data_offsets":[4,8]"#),
+            8,
+            "`a`",
+        ),
+        (
+            one(r#""dtype":"F32","shape":[1],"data_offsets":[8,4]"#),
+            8,
+            "`a`",
+        ),
+        (
+            one(r#""dtype":"F32","shape":[-1],"data_offsets":[0,4]"#),
+            4,
+            "tensor \"a\"",
+        ),
+        (
+            one(r#""dtype":"F32","shape":[1.5],"data_offsets":[0,6]"#),
+            6,
+            "tensor \"a\"",
+        ),
+        (
+            one(r#""dtype":"F99","shape":[1],"data_offsets":[0,4]"#),
+            4,
+            "F99",
+        ),
+        (
+            one(r#""dtype":"F32","shape":[1],"shape":[1],"data_offsets":[0,4]"#),
+            4,
+            "duplicate field `shape`",
+        ),
+        (
+            one(r#""dtype":"F32","shape":[4294967296,4294967296,4],"data_offsets":[0,0]"#),
+            0,
+            "overflow",
+        ),
+        (
+            one(r#""dtype":"F32","shape":[4611686018427387904],"data_offsets":[0,0]"#),
+            0,
+            "overflow",
+        ),
+        (
+            one(r#""dtype":"F32","shape":[18446744073709551616],"data_offsets":[0,0]"#),
+            0,
+            "tensor \"a\"",
+        ),
+        // The last of two equal names would win, in silence.
+        (
+            r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},
+                "a":{"dtype":"F16","shape":[2],"data_offsets":[0,4]}}"#
+                .into(),
+            4,
+            "two tensors are named \"a\"",
+        ),
+        (
+            r#"{"__metadata__":{},"__metadata__":{}}"#.into(),
+            0,
+            "__metadata__ is given twice",
+        ),
+        (
+            r#"{"__metadata__":{"k":"1","k":"2"}}"#.into(),
+            0,
+            "metadata \"k\" is given twice",
+        ),
+        (r#"{"__metadata__":{"k":NaN}}"#.into(), 0, "header"),
+        (r#"{"__metadata__":{"k":1}}"#.into(), 0, "string"),
+        (r#"{"__metadata__":"k"}"#.into(), 0, "an object of texts"),
+        // Overlap, and a gap.
+        (
+            r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},
+                "b":{"dtype":"F32","shape":[1],"data_offsets":[2,6]}}"#
+                .into(),
+            6,
+            "`b`",
+        ),
+        (
+            r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},
+                "b":{"dtype":"F32","shape":[1],"data_offsets":[8,12]}}"#
+                .into(),
+            12,
+            "`b`",
+        ),
+    ];
+    for (header, data, expected) in cases {
+        let error = Tensors::from_bytes(&file(&header, data)).expect_err(&header);
+        assert!(matches!(error, LoadError::Malformed { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains(expected), "{text:?} lacks {expected:?}");
+        assert!(!read_all(&file(&header, data)));
+    }
+}
+
+/// Ranges that follow each other to just below 2⁶⁴, where adding the header's length overflows.
+#[test]
+fn ranges_up_to_the_largest_number() {
+    // A tensor cannot have 2⁶¹ bytes, since its bits are counted too; nine smaller ones reach far.
+    let step = (1u64 << 61) - 1024;
+    for end in [u64::MAX, u64::MAX - 8, u64::MAX - 2000] {
+        let ends: Vec<u64> = (1..=8).map(|i| i * step).chain([end]).collect();
+        let mut from = 0;
+        let mut entries = Vec::new();
+        for to in ends {
+            entries.push(format!(
+                r#""t{}":{{"dtype":"U8","shape":[{}],"data_offsets":[{from},{to}]}}"#,
+                entries.len(),
+                to - from
+            ));
+            from = to;
+        }
+        let bytes = file(&format!("{{{}}}", entries.join(",")), 4);
+        let error = Tensors::from_bytes(&bytes).expect_err("too large");
+        let text = error.to_string();
+        assert!(text.contains(&end.to_string()), "{text}");
+    }
+}
+
+#[test]
+fn header_lengths_beyond_the_file() {
+    let whole = small();
+    for length in [
+        whole.len() as u64 - 7,
+        4 << 20,
+        (4 << 20) + 1,
+        100_000_000,
+        u64::from(u32::MAX),
+        u64::MAX - 8,
+        u64::MAX,
+    ] {
+        let mut bytes = whole.clone();
+        bytes[..8].copy_from_slice(&length.to_le_bytes());
+        let error = Tensors::from_bytes(&bytes).expect_err("too long");
+        let text = error.to_string();
+        assert!(text.contains(&length.to_string()), "{text}");
+    }
+}
+
+#[test]
+fn a_file_without_tensors() {
+    let tensors = file("{}", 0);
+    assert_eq!(
+        Tensors::from_bytes(&tensors)
+            .expect("reads")
+            .names()
+            .count(),
+        0
+    );
+    let error = Model::from_safetensors(&tensors, &SafetensorsOptions::new()).expect_err("empty");
+    assert!(matches!(error, LoadError::NoStack { .. }), "{error}");
+}
