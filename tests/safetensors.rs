@@ -152,7 +152,10 @@ fn the_kind_follows_from_the_shapes() {
             };
             assert_eq!(*direction.cell(), cell);
             assert!(!direction.is_reverse());
-            assert_eq!((model.input_size(), model.output_size()), (5, hidden));
+            assert_eq!(
+                (model.signature().input, model.signature().output),
+                (5, hidden)
+            );
             assert_weights(direction.weights(), "", "l0");
         }
     }
@@ -193,7 +196,7 @@ fn twelve_layers_are_in_the_order_of_their_numbers() {
     }
     let model = file.load().expect("loads");
     assert_eq!(model.layers().len(), 12);
-    assert_eq!((model.input_size(), model.output_size()), (1, 13));
+    assert_eq!((model.signature().input, model.signature().output), (1, 13));
 }
 
 #[test]
