@@ -10,7 +10,9 @@ use criterion::{Criterion, criterion_group, criterion_main};
 fn barrier(criterion: &mut Criterion) {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     // Beyond the number of cores it is the system's scheduler that is measured.
-    let sizes = [1, 2, 4, 8, 16].into_iter().filter(|&threads| threads <= cores);
+    let sizes = [1, 2, 4, 8, 16]
+        .into_iter()
+        .filter(|&threads| threads <= cores);
     for threads in sizes.chain([2 * cores]) {
         let mut team = Team::with_threads(threads).expect("a team");
         team.pin_caller();

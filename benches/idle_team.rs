@@ -43,18 +43,27 @@ fn main() {
         Some(before) => {
             std::thread::sleep(Duration::from_secs(5));
             let used = processor_seconds().unwrap_or(f64::NAN) - before;
-            println!("idle team of 2, 5 s: {used:.2} s of processor time, {:.2} % of a core", used * 20.0);
+            println!(
+                "idle team of 2, 5 s: {used:.2} s of processor time, {:.2} % of a core",
+                used * 20.0
+            );
         }
     }
 
     // Oversubscription the team cannot know of: what spins are foreign threads.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     println!("{cores} cores; 2 workers, {cores} spinners: the fair share is twice the time");
-    println!("{:>22} {:>10} {:>12} {:>16}", "work between barriers", "alone, ms", "beside, ms", "x the fair share");
+    println!(
+        "{:>22} {:>10} {:>12} {:>16}",
+        "work between barriers", "alone, ms", "beside, ms", "x the fair share"
+    );
     // Some 1, 10, 100 µs and 1 ms of work between barriers; 1 s altogether.
-    for (name, count, work) in
-        [("1 us", 300_000, 800), ("10 us", 60_000, 8_000), ("100 us", 6_000, 80_000), ("1 ms", 600, 800_000)]
-    {
+    for (name, count, work) in [
+        ("1 us", 300_000, 800),
+        ("10 us", 60_000, 8_000),
+        ("100 us", 6_000, 80_000),
+        ("1 ms", 600, 800_000),
+    ] {
         let alone = steps(&mut team, count, work);
         let stop = AtomicBool::new(false);
         let beside = std::thread::scope(|scope| {

@@ -59,9 +59,18 @@ fn a_run_allocates_nothing() {
         assert_eq!(work.into_inner(), 201 * 10 * threads as u64);
 
         let shared = SharedTeam::new(team);
-        assert_eq!(count(|| shared.run(|worker| worker.barrier()).unwrap()), 0, "{threads} threads, shared");
+        assert_eq!(
+            count(|| shared.run(|worker| worker.barrier()).unwrap()),
+            0,
+            "{threads} threads, shared"
+        );
 
         // The count does count.
-        assert_ne!(count(|| shared.run(|_| drop(std::hint::black_box(Box::new(1)))).unwrap()), 0);
+        assert_ne!(
+            count(|| shared
+                .run(|_| drop(std::hint::black_box(Box::new(1))))
+                .unwrap()),
+            0
+        );
     }
 }

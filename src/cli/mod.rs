@@ -4,7 +4,11 @@
 //! Exit status: 0 done; 1 the input was refused, with one line on standard error that says what to
 //! change ([`Failure`]); 2 usage (from clap).
 
+mod bench;
 mod machine;
+mod model;
+mod npy;
+mod run;
 
 use std::fmt;
 use std::process::ExitCode;
@@ -22,12 +26,16 @@ struct Arguments {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     Machine(machine::Arguments),
+    Run(run::Arguments),
+    Bench(bench::Arguments),
 }
 
 /// Reads the process's arguments and does what they say.
 pub fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Machine(arguments) => machine::run(&arguments),
+        Command::Run(arguments) => run::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -47,6 +55,16 @@ pub fn main() -> ExitCode {
 pub struct Failure {
     line: String,
     closed_pipe: bool,
+}
+
+impl Failure {
+    /// A refusal in the command line's own words.
+    fn new(line: impl Into<String>) -> Failure {
+        Failure {
+            line: line.into(),
+            closed_pipe: false,
+        }
+    }
 }
 
 impl fmt::Display for Failure {

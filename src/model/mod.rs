@@ -18,9 +18,9 @@ mod sequence;
 mod tensors;
 mod weights;
 
-pub use arrays::{Array, ArrayError, ArrayMap, Elements, OwnedInput, OwnedOutput};
 #[cfg(feature = "safetensors")]
 pub use self::safetensors::SafetensorsOptions;
+pub use arrays::{Array, ArrayError, ArrayMap, Elements, OwnedInput, OwnedOutput};
 pub use builder::{Gru, Lstm, Rnn};
 pub use cell::{Cell, CellKind, ResetForm};
 pub use error::{LoadError, ModelError};

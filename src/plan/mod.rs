@@ -3,6 +3,7 @@
 //! A plan is plain data. It can change the time of a run, never its answer. Here it comes from an
 //! estimate ([`Plan::estimate`]); a search writes the same data after measuring.
 
+mod bound;
 mod estimate;
 mod split;
 
@@ -10,6 +11,7 @@ use std::ops::Range;
 
 use crate::model::{Layer, Model};
 
+pub use bound::flops;
 pub use split::{UNIT_GRANULE, split_units};
 
 /// How a model is run: for sessions of up to `batch` sequences of up to `steps` steps.

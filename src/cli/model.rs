@@ -1,0 +1,161 @@
+//! Arguments that several subcommands share: which model, and how many threads.
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+
+use super::Failure;
+use crate::machine::Topology;
+use crate::model::{Cell, Gru, Lstm, Merge, Model, Rnn};
+
+/// The kinds of cell that a shape can name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CellName {
+    /// Long short-term memory
+    Lstm,
+    /// Gated recurrent unit, reset after the product
+    Gru,
+    /// Vanilla recurrence with tanh
+    Rnn,
+}
+
+impl CellName {
+    fn cell(self) -> Cell {
+        match self {
+            CellName::Lstm => Cell::LSTM,
+            CellName::Gru => Cell::GRU,
+            CellName::Rnn => Cell::RNN,
+        }
+    }
+}
+
+/// Precisions of weights and products.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Precision {
+    /// 32-bit floats
+    #[default]
+    F32,
+}
+
+impl Precision {
+    /// As it is written on the command line and in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Precision::F32 => "f32",
+        }
+    }
+}
+
+/// How a file of tensors is read.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct FileOptions {
+    /// Which recurrent stack of a safetensors file: what stands before weight_ih_l0
+    #[arg(long, value_name = "PREFIX")]
+    pub prefix: Option<String>,
+    /// The model's sequences are [batch, steps, features], as with PyTorch's batch_first
+    #[arg(long)]
+    pub batch_first: bool,
+}
+
+/// Opens a model file. `cell` settles what tensors alone leave open.
+pub fn open(
+    path: &PathBuf,
+    options: &FileOptions,
+    cell: Option<CellName>,
+) -> Result<Model, Failure> {
+    let is_onnx = path.extension().is_some_and(|e| e == "onnx");
+    if is_onnx && (options.prefix.is_some() || options.batch_first || cell.is_some()) {
+        return Err(Failure::new(
+            "--prefix, --batch-first and --cell are for safetensors files; an ONNX file says all \
+             that itself",
+        ));
+    }
+    open_with(path, options, cell)
+}
+
+#[cfg(feature = "safetensors")]
+fn open_with(
+    path: &PathBuf,
+    options: &FileOptions,
+    cell: Option<CellName>,
+) -> Result<Model, Failure> {
+    use crate::model::SafetensorsOptions;
+    let plain = options.prefix.is_none() && cell.is_none();
+    let model = if plain {
+        Model::open(path)?
+    } else {
+        let bytes =
+            std::fs::read(path).map_err(|e| Failure::new(format!("{}: {e}", path.display())))?;
+        let mut chosen = SafetensorsOptions::new();
+        if let Some(prefix) = &options.prefix {
+            chosen = chosen.prefix(prefix);
+        }
+        if let Some(cell) = cell {
+            chosen = chosen.cell(cell.cell());
+        }
+        Model::from_safetensors(&bytes, &chosen)?
+    };
+    Ok(match options.batch_first {
+        true => model.batch_first(),
+        false => model,
+    })
+}
+
+#[cfg(not(feature = "safetensors"))]
+fn open_with(path: &PathBuf, _: &FileOptions, _: Option<CellName>) -> Result<Model, Failure> {
+    Ok(Model::open(path)?)
+}
+
+/// A model without a file: its shape, with random weights.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Shape {
+    /// Kind of cell
+    #[arg(long, value_name = "CELL")]
+    pub cell: Option<CellName>,
+    /// Features of an input step
+    #[arg(long, value_name = "E", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub input: Option<u32>,
+    /// Hidden units per layer and direction
+    #[arg(long, value_name = "H", value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
+    pub hidden: Option<u32>,
+    /// Layers
+    #[arg(long, value_name = "L", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub layers: u32,
+    /// Run both directions in every layer, outputs concatenated
+    #[arg(long)]
+    pub bidirectional: bool,
+}
+
+impl Shape {
+    /// The model, or what is missing.
+    pub fn model(&self) -> Result<Model, Failure> {
+        let (Some(cell), Some(input), Some(hidden)) = (self.cell, self.input, self.hidden) else {
+            return Err(Failure::new(
+                "give a model file, or a shape: --cell, --input and --hidden",
+            ));
+        };
+        let (input, hidden, layers) = (input as usize, hidden as usize, self.layers as usize);
+        macro_rules! stack {
+            ($builder:ty) => {{
+                let stack = <$builder>::new(input, hidden).layers(layers);
+                match self.bidirectional {
+                    true => stack.bidirectional(Merge::Concat).random(1)?,
+                    false => stack.random(1)?,
+                }
+            }};
+        }
+        Ok(match cell {
+            CellName::Lstm => stack!(Lstm),
+            CellName::Gru => stack!(Gru),
+            CellName::Rnn => stack!(Rnn),
+        })
+    }
+}
+
+/// The threads to plan for: those asked for, or one per core.
+pub fn threads(asked: Option<u32>) -> usize {
+    match asked {
+        Some(threads) => threads as usize,
+        None => Topology::detect().team_size(),
+    }
+}

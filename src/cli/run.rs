@@ -1,0 +1,79 @@
+//! `cellstream run`: a model over arrays from files.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use super::Failure;
+use super::model::{CellName, FileOptions, open, threads};
+use super::npy;
+use crate::execute::Session;
+use crate::model::{Array, ArrayMap};
+use crate::plan::Plan;
+
+/// Runs a model over .npy arrays, and writes .npy arrays.
+///
+/// For ONNX models the names are the graph's own. For safetensors the inputs are input [steps, batch,
+/// features], lengths [batch], h0 and c0 [layers*directions, batch, size], of which only input must
+/// be given; the outputs are output, hn and cn (shapes and meanings as in PyTorch).
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Model file: .safetensors or .onnx
+    model: PathBuf,
+    /// An input array; may be repeated
+    #[arg(long, value_name = "NAME=X.npy", required = true)]
+    input: Vec<Named>,
+    /// Where to write an output; may be repeated
+    #[arg(long, value_name = "NAME=Y.npy", required = true)]
+    output: Vec<Named>,
+    #[command(flatten)]
+    file: FileOptions,
+    /// Kind of cell, where the tensors do not say (default: from their shapes)
+    #[arg(long, value_name = "CELL")]
+    cell: Option<CellName>,
+    /// Use at most this many cores (default: all)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: Option<u32>,
+}
+
+/// `NAME=FILE`.
+#[derive(Clone, Debug)]
+struct Named {
+    name: String,
+    path: PathBuf,
+}
+
+impl FromStr for Named {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Named, String> {
+        match text.split_once('=') {
+            Some((name, path)) if !name.is_empty() && !path.is_empty() => Ok(Named {
+                name: name.into(),
+                path: path.into(),
+            }),
+            _ => Err("expected NAME=FILE.npy".into()),
+        }
+    }
+}
+
+/// Loads, runs, writes.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let model = open(&arguments.model, &arguments.file, arguments.cell)?;
+    let map = ArrayMap::new(&model);
+    for output in &arguments.output {
+        map.check_output(&output.name)?;
+    }
+    let arrays: Vec<(String, Array)> = (arguments.input.iter())
+        .map(|input| Ok((input.name.clone(), npy::read(&input.path)?)))
+        .collect::<Result<_, Failure>>()?;
+    let input = map.input(&arrays)?;
+    let borrowed = input.borrow();
+    let plan = Plan::estimate(&model, input.batch, input.steps, threads(arguments.threads));
+    let mut session = Session::new(&model, &plan)?;
+    drop(model);
+    let mut results = map.room(&input);
+    session.run(&borrowed, &mut results.borrow())?;
+    for output in &arguments.output {
+        npy::write(&output.path, &map.output(&output.name, &input, &results)?)?;
+    }
+    Ok(())
+}
