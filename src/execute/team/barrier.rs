@@ -80,7 +80,7 @@ impl Barrier {
             self.gate.open(seen);
             return Ok(());
         }
-        match self.gate.wait(seen, awake, true) {
+        match self.gate.wait(seen, awake) {
             Passed::Open => Ok(()),
             Passed::Broken => Err(Broken::Elsewhere),
         }

@@ -92,9 +92,9 @@ impl Gate {
         }
     }
 
-    /// Waits for the end of the epoch `seen`. `yields`: as in [`Awake::poll`].
+    /// Waits for the end of the epoch `seen`.
     #[inline]
-    pub(super) fn wait(&self, seen: Epoch, awake: Awake, yields: bool) -> Passed {
+    pub(super) fn wait(&self, seen: Epoch, awake: Awake) -> Passed {
         let passed = |word: u32| {
             if word & !(EPOCH - 1) != seen.0 {
                 Some(Passed::Open)
@@ -105,7 +105,7 @@ impl Gate {
             }
         };
         // Acquire: pairs with the Release of `open` and `break_down`.
-        match awake.poll(yields, || passed(self.word.0.load(Ordering::Acquire))) {
+        match awake.poll(|| passed(self.word.0.load(Ordering::Acquire))) {
             Some(outcome) => outcome,
             None => self.sleep(passed),
         }

@@ -120,7 +120,7 @@ impl Region {
         }
         let last = self.take_part(0, || job);
         if !last {
-            let _open = self.done.wait(done, self.awake, true);
+            let _open = self.done.wait(done, self.awake);
         }
         // From here on nobody holds `job` any more.
         match self.failed.load(Ordering::Relaxed) {
@@ -135,7 +135,7 @@ impl Region {
     /// The life of a spawned worker.
     pub(super) fn work(&self, index: usize, mut seen: Epoch) {
         loop {
-            let _open = self.start.wait(seen, self.awake, false);
+            let _open = self.start.wait(seen, self.awake);
             // Only the caller opens `start`, and not again before this worker has left the region.
             seen = self.first();
             let job: *mut () = self.job.load(Ordering::Relaxed);

@@ -11,7 +11,7 @@ pub(super) use model::*;
 mod real {
     pub(in super::super) use std::sync::Arc;
     pub(in super::super) use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
-    pub(in super::super) use std::thread::{Builder, JoinHandle, yield_now};
+    pub(in super::super) use std::thread::{Builder, JoinHandle};
 
     /// A 32-bit word that threads can sleep on: a futex.
     pub(in super::super) struct Word(AtomicU32);
@@ -46,7 +46,7 @@ mod real {
 mod model {
     pub(in super::super) use loom::sync::Arc;
     pub(in super::super) use loom::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
-    pub(in super::super) use loom::thread::{Builder, JoinHandle, yield_now};
+    pub(in super::super) use loom::thread::{Builder, JoinHandle};
 
     /// A futex as the kernel's manual describes it: the lock is the kernel's lock on the word's
     /// queue of sleepers, under which it compares, and under which it wakes.
