@@ -1,5 +1,5 @@
 //! The command line. Each subcommand is one file with its arguments and a `run`; to add one, add its
-//! file, a variant of [`Command`] and an arm in [`main`].
+//! file, a variant of `Command` and an arm in [`main`].
 //!
 //! Exit status: 0 done; 1 the input was refused, with one line on standard error that says what to
 //! change ([`Failure`]); 2 usage (from clap).

@@ -26,6 +26,8 @@ use crate::kernels::probe::{fma_chains, read_sum};
 use crate::kernels::{Isa, IsaError};
 
 const ROUNDS: usize = 11;
+/// Rounds before those: they find out how much work fills a sample.
+const WARM_UP: usize = 3;
 const SAMPLES: usize = 3;
 const SAMPLE: Duration = Duration::from_micros(1500);
 /// From sending a job to its agreed start: long enough for sleeping threads to wake.
@@ -298,7 +300,6 @@ fn measure_team(
             pinned &= readies.recv().map_err(ended)??;
         }
         let team = Team { jobs, dones };
-        let mut rounds: Vec<(Resource, u64, Vec<f64>)> = Vec::new();
         let levels = [
             (Level::L1, sizes.l1),
             (Level::L2, sizes.l2),
@@ -309,21 +310,26 @@ fn measure_team(
             .into_iter()
             .filter(|(_, size)| size.is_some())
             .map(|(level, _)| Resource::Read(level));
-        for resource in std::iter::once(Resource::Fma).chain(reads) {
-            rounds.push((resource, team.repeats_for(resource)?, Vec::new()));
-        }
-        for _ in 0..ROUNDS {
-            for (resource, repeats, medians) in &mut rounds {
-                let mut samples = [0.0; SAMPLES];
-                for sample in &mut samples {
-                    *sample = team.sample(*resource, *repeats)?.rate();
+        let mut courses: Vec<Course> = std::iter::once(Resource::Fma)
+            .chain(reads)
+            .map(|resource| Course {
+                resource,
+                repeats: 1,
+                best_sample: 0.0,
+                medians: Vec::new(),
+            })
+            .collect();
+        for round in 0..WARM_UP + ROUNDS {
+            for course in &mut courses {
+                if round == WARM_UP {
+                    course.medians.clear();
                 }
-                medians.push(median(&mut samples));
+                team.round(course)?;
             }
         }
         let mut rate = |of: Resource| {
-            let found = rounds.iter_mut().find(|(resource, ..)| *resource == of);
-            found.map(|(_, _, medians)| best(medians))
+            let found = courses.iter_mut().find(|course| course.resource == of);
+            found.map(|course| best(&mut course.medians))
         };
         let none = Rate {
             value: 0.0,
@@ -385,28 +391,31 @@ impl Team {
         })
     }
 
-    /// How much work fills a sample. The doubling that finds it is also the warm-up. Of three tries
-    /// the fastest counts: one that was interrupted would make every later sample too short.
-    fn repeats_for(&self, resource: Resource) -> Result<u64, CeilingsError> {
-        if resource == Resource::Read(Level::Memory) {
-            for _ in 0..MEMORY_WINDOWS {
-                self.sample(resource, 1)?;
+    /// Takes one round and keeps its median. How much work fills a sample follows from the best
+    /// sample so far, so that interrupted ones cannot leave all later samples too short to matter.
+    fn round(&self, course: &mut Course) -> Result<(), CeilingsError> {
+        let mut samples = [0.0; SAMPLES];
+        for rate in &mut samples {
+            let sample = self.sample(course.resource, course.repeats)?;
+            *rate = sample.rate();
+            if course.resource != Resource::Read(Level::Memory) && *rate >= course.best_sample {
+                course.best_sample = *rate;
+                let fitting = course.repeats as f64 * SAMPLE.as_secs_f64() / sample.seconds;
+                course.repeats = (fitting as u64).clamp(1, 16 * course.repeats);
             }
-            return Ok(1);
         }
-        let mut repeats = 1;
-        loop {
-            let mut seconds = f64::INFINITY;
-            for _ in 0..3 {
-                seconds = seconds.min(self.sample(resource, repeats)?.seconds);
-            }
-            if seconds > SAMPLE.as_secs_f64() / 4.0 {
-                let fitting = repeats as f64 * SAMPLE.as_secs_f64() / seconds;
-                return Ok((fitting as u64).max(1));
-            }
-            repeats *= 4;
-        }
+        course.medians.push(median(&mut samples));
+        Ok(())
     }
+}
+
+/// The measurement of one resource, under way.
+struct Course {
+    resource: Resource,
+    repeats: u64,
+    /// In units of 10^9 per second.
+    best_sample: f64,
+    medians: Vec<f64>,
 }
 
 fn measuring_thread(
