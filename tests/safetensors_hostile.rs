@@ -275,3 +275,31 @@ fn a_file_without_tensors() {
     let error = Model::from_safetensors(&tensors, &SafetensorsOptions::new()).expect_err("empty");
     assert!(matches!(error, LoadError::NoStack { .. }), "{error}");
 }
+
+/// A header is padded with spaces, so a small one can be made as long as any.
+#[test]
+fn headers_up_to_four_mebibytes() {
+    let start = r#"{"__metadata__":{"k":"v"}}"#;
+    let header = |length: usize| format!("{start}{}", " ".repeat(length - start.len()));
+    let longest = file(&header(4 << 20), 0);
+    let tensors = Tensors::from_bytes(&longest).expect("reads");
+    assert_eq!(tensors.metadata("k"), Some("v"));
+    assert_eq!(tensors.metadata("w"), None);
+    let error = Tensors::from_bytes(&file(&header((4 << 20) + 1), 0)).expect_err("too long");
+    assert!(error.to_string().contains("at most 4194304"), "{error}");
+}
+
+/// The header may name tensors in another order than that of their bytes.
+#[test]
+fn header_in_another_order_than_the_data() {
+    let mut bytes = file(
+        r#"{"b":{"dtype":"F32","shape":[1],"data_offsets":[8,12]},
+            "a":{"dtype":"BF16","shape":[4],"data_offsets":[0,8]}}"#,
+        0,
+    );
+    bytes.extend([0x80, 0x3f].repeat(4));
+    bytes.extend(2.5f32.to_le_bytes());
+    let tensors = Tensors::from_bytes(&bytes).expect("reads");
+    assert_eq!(tensors.vector("a").expect("reads"), [1.0; 4]);
+    assert_eq!(tensors.vector("b").expect("reads"), [2.5]);
+}
