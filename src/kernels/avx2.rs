@@ -95,6 +95,16 @@ impl Simd for Avx2 {
         op!(_mm256_blendv_ps(no, yes, mask))
     }
 
+    // The hardware's minimum and maximum have just the trait's rule for NaN.
+    #[inline(always)]
+    fn min(self, a: __m256, b: __m256) -> __m256 {
+        op!(_mm256_min_ps(a, b))
+    }
+    #[inline(always)]
+    fn max(self, a: __m256, b: __m256) -> __m256 {
+        op!(_mm256_max_ps(a, b))
+    }
+
     #[inline(always)]
     fn to_bits(self, a: __m256) -> __m256i {
         op!(_mm256_castps_si256(a))

@@ -98,6 +98,16 @@ impl Simd for Avx512 {
         op!(_mm512_mask_blend_ps(mask, no, yes))
     }
 
+    // The hardware's minimum and maximum have just the trait's rule for NaN.
+    #[inline(always)]
+    fn min(self, a: __m512, b: __m512) -> __m512 {
+        op!(_mm512_min_ps(a, b))
+    }
+    #[inline(always)]
+    fn max(self, a: __m512, b: __m512) -> __m512 {
+        op!(_mm512_max_ps(a, b))
+    }
+
     #[inline(always)]
     fn to_bits(self, a: __m512) -> __m512i {
         op!(_mm512_castps_si512(a))

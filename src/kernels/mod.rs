@@ -28,6 +28,7 @@ pub use avx512::Avx512;
 pub use dispatch::{Visitor, dispatch};
 pub use gates::{GruCandidate, GruGates, GruReset, LstmFunctions, LstmGates, PlainState};
 pub use isa::{ISA_VARIABLE, Isa, IsaError};
+pub use math::activate_all;
 #[cfg(target_arch = "aarch64")]
 pub use neon::Neon;
 pub use pack::{Aligned, PackedMatrix, Source, pack_vectors, zeroed};

@@ -74,6 +74,17 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// Lane by lane, `yes` where the mask holds, else `no`.
     fn select(self, mask: Self::Mask, yes: Self::F32, no: Self::F32) -> Self::F32;
 
+    /// `a` where `a < b`, else `b`: so `b` where either is NaN.
+    #[inline(always)]
+    fn min(self, a: Self::F32, b: Self::F32) -> Self::F32 {
+        self.select(self.lt(a, b), a, b)
+    }
+    /// `a` where `b < a`, else `b`: so `b` where either is NaN.
+    #[inline(always)]
+    fn max(self, a: Self::F32, b: Self::F32) -> Self::F32 {
+        self.select(self.lt(b, a), a, b)
+    }
+
     /// The bits of each lane.
     fn to_bits(self, a: Self::F32) -> Self::I32;
     /// The floats with these bits.

@@ -1,21 +1,116 @@
-//! stand-in until the real functions land
-use super::Activation;
+//! The activation functions over vectors: one fixed sequence of IEEE operations each, so that every
+//! instruction set gives the same bits. [`crate::reference::activate`] is the same sequence for one
+//! number, written independently; the two are compared bit by bit.
+//!
+//! NaN in gives NaN out, everywhere. The polynomials come from `tuning/activations/fit.py`.
+
+mod elu;
+mod exp;
+mod piecewise;
+mod sigmoid;
+mod softplus;
+mod tanh;
+
+pub(crate) use sigmoid::sigmoid;
+pub(crate) use tanh::tanh;
+
 use super::simd::Simd;
+use super::{Activation, Isa, IsaError, Visitor, dispatch};
+
+/// `activation` of each lane.
+#[inline(always)]
+pub(crate) fn activate<S: Simd>(s: S, activation: Activation, x: S::F32) -> S::F32 {
+    match activation {
+        Activation::Sigmoid => sigmoid(s, x),
+        Activation::Tanh => tanh(s, x),
+        Activation::Relu => piecewise::relu(s, x),
+        Activation::Affine { alpha, beta } => piecewise::affine(s, alpha, beta, x),
+        Activation::LeakyRelu { alpha } => piecewise::leaky_relu(s, alpha, x),
+        Activation::ThresholdedRelu { alpha } => piecewise::thresholded_relu(s, alpha, x),
+        Activation::ScaledTanh { alpha, beta } => {
+            s.mul(s.splat(alpha), tanh(s, s.mul(s.splat(beta), x)))
+        }
+        Activation::HardSigmoid { alpha, beta } => piecewise::hard_sigmoid(s, alpha, beta, x),
+        Activation::Elu { alpha } => elu::elu(s, alpha, x),
+        Activation::Softsign => piecewise::softsign(s, x),
+        Activation::Softplus => softplus::softplus(s, x),
+    }
+}
+
+/// Replaces each of `values` by its `activation`, with the vectors of `isa`.
+///
+/// Equal to [`crate::reference::activate`] of each, bit for bit (but for the payload of a NaN).
+///
+/// # Errors
+/// [`IsaError::Unavailable`] if this CPU lacks `isa`.
+///
+/// ```
+/// use cellstream::kernels::{Activation, Isa, activate_all};
+/// let mut values = [f32::NEG_INFINITY, -0.0, 1.0, 100.0];
+/// activate_all(Isa::select()?, Activation::Tanh, &mut values)?;
+/// assert_eq!(values, [-1.0, 0.0, 0.7615942, 1.0]);
+/// # Ok::<(), cellstream::kernels::IsaError>(())
+/// ```
+pub fn activate_all(isa: Isa, activation: Activation, values: &mut [f32]) -> Result<(), IsaError> {
+    dispatch(isa, Elementwise { activation, values })
+}
+
+struct Elementwise<'a> {
+    activation: Activation,
+    values: &'a mut [f32],
+}
+
+impl Visitor for Elementwise<'_> {
+    type Out = ();
+    fn visit<S: Simd>(self, s: S) {
+        let values = self.values;
+        // The match stands outside the loop for the two that matter.
+        match self.activation {
+            Activation::Sigmoid => each(s, values, sigmoid::<S>),
+            Activation::Tanh => each(s, values, tanh::<S>),
+            other => s.vectorize(
+                #[inline(always)]
+                || map(s, values, |s, x| activate(s, other, x)),
+            ),
+        }
+    }
+}
+
+fn each<S: Simd>(s: S, values: &mut [f32], f: impl Fn(S, S::F32) -> S::F32) {
+    s.vectorize(
+        #[inline(always)]
+        || map(s, values, f),
+    );
+}
 
 #[inline(always)]
-pub(crate) fn activate<S: Simd>(s: S, activation: Activation, v: S::F32) -> S::F32 {
-    let mut lanes = [0.0f32; 16];
-    s.store(v, &mut lanes);
-    for x in &mut lanes {
-        *x = crate::reference::activate(activation, *x);
+fn map<S: Simd>(s: S, values: &mut [f32], f: impl Fn(S, S::F32) -> S::F32) {
+    let mut whole = values.chunks_exact_mut(S::LANES);
+    for lanes in &mut whole {
+        s.store(f(s, s.load(lanes)), lanes);
     }
-    s.load(&lanes)
+    let rest = whole.into_remainder();
+    if !rest.is_empty() {
+        let mut lanes = [0.0; 16];
+        lanes[..rest.len()].copy_from_slice(rest);
+        let result = f(s, s.load(&lanes));
+        s.store(result, &mut lanes);
+        rest.copy_from_slice(&lanes[..rest.len()]);
+    }
 }
+
+/// The magnitude of each lane.
 #[inline(always)]
-pub(crate) fn sigmoid<S: Simd>(s: S, v: S::F32) -> S::F32 {
-    activate(s, Activation::Sigmoid, v)
+fn abs<S: Simd>(s: S, x: S::F32) -> S::F32 {
+    s.from_bits(s.and_i32(s.to_bits(x), s.splat_i32(i32::MAX)))
 }
+
+/// The non-negative `magnitude` with the sign of `x`.
 #[inline(always)]
-pub(crate) fn tanh<S: Simd>(s: S, v: S::F32) -> S::F32 {
-    activate(s, Activation::Tanh, v)
+fn with_sign_of<S: Simd>(s: S, magnitude: S::F32, x: S::F32) -> S::F32 {
+    let sign = s.and_i32(s.to_bits(x), s.splat_i32(i32::MIN));
+    s.from_bits(s.or_i32(s.to_bits(magnitude), sign))
 }
+
+#[cfg(test)]
+mod tests;
