@@ -63,37 +63,46 @@ struct Elementwise<'a> {
 impl Visitor for Elementwise<'_> {
     type Out = ();
     fn visit<S: Simd>(self, s: S) {
-        let values = self.values;
-        // The match stands outside the loop for the two that matter.
-        match self.activation {
-            Activation::Sigmoid => each(s, values, sigmoid::<S>),
-            Activation::Tanh => each(s, values, tanh::<S>),
-            other => s.vectorize(
-                #[inline(always)]
-                || map(s, values, |s, x| activate(s, other, x)),
-            ),
-        }
+        let Self { activation, values } = self;
+        // Without the attribute on the closures they, and all they call, would be compiled for the
+        // baseline instruction set. The match stands outside the loop for the two that matter.
+        s.vectorize(
+            #[inline(always)]
+            || match activation {
+                Activation::Sigmoid => map(
+                    s,
+                    values,
+                    #[inline(always)]
+                    |x| sigmoid(s, x),
+                ),
+                Activation::Tanh => map(
+                    s,
+                    values,
+                    #[inline(always)]
+                    |x| tanh(s, x),
+                ),
+                other => map(
+                    s,
+                    values,
+                    #[inline(always)]
+                    |x| activate(s, other, x),
+                ),
+            },
+        );
     }
 }
 
-fn each<S: Simd>(s: S, values: &mut [f32], f: impl Fn(S, S::F32) -> S::F32) {
-    s.vectorize(
-        #[inline(always)]
-        || map(s, values, f),
-    );
-}
-
 #[inline(always)]
-fn map<S: Simd>(s: S, values: &mut [f32], f: impl Fn(S, S::F32) -> S::F32) {
+fn map<S: Simd>(s: S, values: &mut [f32], f: impl Fn(S::F32) -> S::F32) {
     let mut whole = values.chunks_exact_mut(S::LANES);
     for lanes in &mut whole {
-        s.store(f(s, s.load(lanes)), lanes);
+        s.store(f(s.load(lanes)), lanes);
     }
     let rest = whole.into_remainder();
     if !rest.is_empty() {
         let mut lanes = [0.0; 16];
         lanes[..rest.len()].copy_from_slice(rest);
-        let result = f(s, s.load(&lanes));
+        let result = f(s.load(&lanes));
         s.store(result, &mut lanes);
         rest.copy_from_slice(&lanes[..rest.len()]);
     }
