@@ -3,7 +3,7 @@
 //!
 //! The data's path is the order of the modules: a [`model`] is loaded or built, [`plan`] says who
 //! owns which slice of its weights, [`execute`] packs them and runs sequences on a pinned team,
-//! with the arithmetic of [`kernels`]. [`reference`] is the specification of every bit.
+//! with the arithmetic of [`kernels`]. [`mod@reference`] is the specification of every bit.
 #![deny(missing_docs)]
 
 #[cfg(feature = "cli")]
@@ -14,3 +14,7 @@ pub mod machine;
 pub mod model;
 pub mod plan;
 pub mod reference;
+
+pub use execute::Session;
+pub use model::{Input, Model, Output};
+pub use plan::Plan;

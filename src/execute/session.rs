@@ -8,6 +8,7 @@ use super::packed::{PackError, PackedModel};
 use super::sequence::Run;
 use super::team::{SharedTeam, Team, TeamError, TeamPanicked};
 use crate::kernels::Shared;
+use crate::machine::Topology;
 use crate::model::{Input, InputError, Layout, Model, Output, Signature};
 use crate::plan::Plan;
 
@@ -113,14 +114,19 @@ impl State {
     }
 }
 
+/// A team for `plan`: physical cores first, those that share a cache together.
+fn own_team(plan: &Plan) -> Result<Team, TeamError> {
+    Team::new(&Topology::detect().cpus_for_team(plan.threads))
+}
+
 impl Session {
     /// Makes a team of the plan's threads and packs the weights on it, with room for the plan's
     /// batch and steps.
     ///
     /// # Errors
-    /// What [`Team::with_threads`] and [`PackedModel::new`] refuse.
+    /// What [`Team::new`] and [`PackedModel::new`] refuse.
     pub fn new(model: &Model, plan: &Plan) -> Result<Session, SessionError> {
-        let mut team = Team::with_threads(plan.threads)?;
+        let mut team = own_team(plan)?;
         let packed = PackedModel::new(model, plan, &mut team)?;
         Ok(Session::with(packed, TeamHandle::Own(team)))
     }
@@ -128,9 +134,9 @@ impl Session {
     /// A session on weights that are packed already, with a team of its own.
     ///
     /// # Errors
-    /// What [`Team::with_threads`] refuses.
+    /// What [`Team::new`] refuses.
     pub fn from_packed(packed: Arc<PackedModel>) -> Result<Session, SessionError> {
-        let team = Team::with_threads(packed.plan().threads)?;
+        let team = own_team(packed.plan())?;
         Ok(Session::with(packed, TeamHandle::Own(team)))
     }
 
