@@ -77,7 +77,11 @@ const MAX_ROWS: usize = 6;
 /// Accumulators that a tile may keep: what is left of the registers after `N` weight vectors (or
 /// one, streamed) and the broadcast values.
 const fn accumulators(registers: usize) -> usize {
-    if registers >= 32 { 24 } else { 12 }
+    match registers {
+        32.. => 24,
+        16.. => 12,
+        _ => 4,
+    }
 }
 
 /// Rows per tile for `rows` rows: as few tiles as fit, as even as possible, since the passes over
@@ -114,7 +118,7 @@ pub(super) fn product<S: Simd, const N: usize>(s: S, mut job: Product<'_>) {
                 ($(($m:literal, $p:literal))*) => {
                     match (rows, width) {
                         $(($m, $p) => {
-                            if $m * $p * N <= accumulators(S::REGISTERS) {
+                            if const { $m * $p * N <= accumulators(S::REGISTERS) } {
                                 tile::<S, $m, N, $p>(s, &mut job, row, panel);
                             }
                         })*
