@@ -10,6 +10,8 @@ mod cell;
 mod error;
 mod interface;
 mod layer;
+#[cfg(feature = "onnx")]
+mod onnx;
 mod open;
 #[cfg(feature = "safetensors")]
 mod safetensors;

@@ -5,9 +5,10 @@ use std::path::Path;
 use super::{LoadError, Model};
 
 impl Model {
-    /// The model in the file at `path`, whose ending says what it is: `.safetensors`
-    /// (`Model::from_safetensors`, default options). Upper and lower case are the same. A
-    /// format is read only where this crate's feature of that name is on.
+    /// The model in the file at `path`, whose ending says what it is: `.onnx`
+    /// (`Model::from_onnx`) or `.safetensors` (`Model::from_safetensors`, default options). Upper
+    /// and lower case are the same. A format is read only where this crate's feature of that name
+    /// is on.
     ///
     /// # Errors
     /// [`LoadError::UnknownFormat`] for another ending, [`LoadError::Io`] when the file cannot be
@@ -15,6 +16,10 @@ impl Model {
     pub fn open(path: impl AsRef<Path>) -> Result<Model, LoadError> {
         let path = path.as_ref();
         let ending = path.extension().and_then(|e| e.to_str()).unwrap_or("");
+        #[cfg(feature = "onnx")]
+        if ending.eq_ignore_ascii_case("onnx") {
+            return Model::from_onnx(&read(path)?);
+        }
         #[cfg(feature = "safetensors")]
         if ending.eq_ignore_ascii_case("safetensors") {
             return Model::from_safetensors(&read(path)?, &super::SafetensorsOptions::default());
@@ -27,7 +32,7 @@ impl Model {
     }
 }
 
-#[cfg(feature = "safetensors")]
+#[cfg(any(feature = "onnx", feature = "safetensors"))]
 fn read(path: &Path) -> Result<Vec<u8>, LoadError> {
     std::fs::read(path).map_err(|source| LoadError::Io {
         path: path.into(),
@@ -38,6 +43,8 @@ fn read(path: &Path) -> Result<Vec<u8>, LoadError> {
 /// The endings that this build reads, for people.
 fn supported() -> String {
     let endings: &[&str] = &[
+        #[cfg(feature = "onnx")]
+        ".onnx",
         #[cfg(feature = "safetensors")]
         ".safetensors",
     ];

@@ -1,0 +1,64 @@
+//! Sizes of axes, some of them known only when the model runs.
+
+/// A product of a known factor and sizes that the graph's inputs leave open, e.g. `8 · batch`.
+/// Equal products are equal sizes, whatever the input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Extent {
+    factor: i64,
+    /// Sorted; one entry per power.
+    symbols: Vec<u32>,
+}
+
+/// Factors a product may have; beyond that its value is simply not tracked.
+const MOST_SYMBOLS: usize = 16;
+
+impl Extent {
+    /// A known size.
+    pub(super) fn known(size: i64) -> Extent {
+        Extent {
+            factor: size,
+            symbols: Vec::new(),
+        }
+    }
+
+    /// A size that an input leaves open.
+    pub(super) fn symbol(id: u32) -> Extent {
+        Extent {
+            factor: 1,
+            symbols: vec![id],
+        }
+    }
+
+    /// The size, where it is known now.
+    pub(super) fn as_known(&self) -> Option<i64> {
+        self.symbols.is_empty().then_some(self.factor)
+    }
+
+    /// Whether it is known to be this.
+    pub(super) fn is(&self, size: usize) -> bool {
+        self.as_known()
+            .is_some_and(|n| i64::try_from(size) == Ok(n))
+    }
+
+    /// Whether two sizes cannot be equal.
+    pub(super) fn contradicts(&self, size: usize) -> bool {
+        self.as_known().is_some() && !self.is(size)
+    }
+
+    /// The product, unless it overflows.
+    pub(super) fn times(&self, other: &Extent) -> Option<Extent> {
+        let factor = self.factor.checked_mul(other.factor)?;
+        if self.symbols.len() + other.symbols.len() > MOST_SYMBOLS {
+            return None;
+        }
+        let mut symbols = [self.symbols.as_slice(), &other.symbols].concat();
+        symbols.sort_unstable();
+        Some(Extent { factor, symbols })
+    }
+
+    /// The product of several.
+    pub(super) fn product<'a>(of: impl IntoIterator<Item = &'a Extent>) -> Option<Extent> {
+        of.into_iter()
+            .try_fold(Extent::known(1), |product, e| product.times(e))
+    }
+}

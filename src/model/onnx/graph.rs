@@ -1,0 +1,206 @@
+//! The walk over the graph: values by name, and the checks that make it a graph at all.
+
+use std::collections::HashMap;
+
+use super::budget::{Budget, malformed};
+use super::extent::Extent;
+use super::glue;
+use super::node::{Node, SUPPORTED};
+use super::proto::{GraphProto, TensorProto, ValueInfoProto};
+use super::recurrent;
+use super::tensor::{self, MOST_AXES};
+use super::value::Value;
+use super::view::{Atom, Mark, Source, View};
+use super::wiring::Wiring;
+use crate::model::{LoadError, Model};
+
+/// A graph input as declared.
+pub(super) struct Declared {
+    pub name: String,
+    /// One size for each axis.
+    pub shape: Vec<Extent>,
+}
+
+/// The model that a graph describes.
+pub(super) fn load(graph: GraphProto, budget: &mut Budget) -> Result<Model, LoadError> {
+    if graph.sparse_initializer.is_some() {
+        return Err(malformed(
+            "sparse initializers are not supported; save the weights dense",
+        ));
+    }
+    let mut names = Names::default();
+    for tensor in graph.initializer {
+        names.add_initializer(tensor)?;
+    }
+    let mut wiring = Wiring::new(declared_inputs(&graph.input, &mut names)?);
+    for proto in &graph.node {
+        let node = Node { proto };
+        if !matches!(proto.domain.as_str(), "" | "ai.onnx") {
+            return Err(node.error(format!(
+                "operators of domain {:?} are not supported; supported: {SUPPORTED}",
+                proto.domain
+            )));
+        }
+        let inputs = names.inputs(node)?;
+        let outputs = match recurrent::kind(&proto.op_type) {
+            Some(kind) => {
+                let read = recurrent::read(node, kind, &inputs, budget)?;
+                let views = wiring.layer(node, read, &inputs)?;
+                views.into_iter().map(Value::View).collect()
+            }
+            None => glue::evaluate(node, &inputs, budget)?,
+        };
+        names.add_outputs(node, outputs)?;
+    }
+    if graph.output.is_empty() {
+        return Err(malformed("the graph has no outputs"));
+    }
+    for output in &graph.output {
+        let value = names.value(&output.name)?.ok_or_else(|| {
+            malformed(format!(
+                "graph output {:?} is given by no node",
+                output.name
+            ))
+        })?;
+        wiring.output(output, &value)?;
+    }
+    wiring.finish()
+}
+
+/// The graph's inputs that are no initializers, each as a value of its own.
+fn declared_inputs(
+    inputs: &[ValueInfoProto],
+    names: &mut Names,
+) -> Result<Vec<Declared>, LoadError> {
+    let mut declared: Vec<Declared> = Vec::new();
+    // Axes that share a name share a size.
+    let mut symbols: HashMap<&str, u32> = HashMap::new();
+    let mut next = 0;
+    for info in inputs {
+        // Before IR version 4 every initializer was an input too.
+        if names.initializers.contains_key(&info.name) {
+            continue;
+        }
+        let refuse = |reason: String| LoadError::Tensor {
+            name: info.name.clone(),
+            reason,
+        };
+        let tensor = info.r#type.as_ref().and_then(|t| t.tensor_type.as_ref());
+        let Some((tensor, shape)) = tensor.and_then(|t| Some((t, t.shape.as_ref()?))) else {
+            return Err(refuse(
+                "this graph input has no tensor shape; supported: tensors with a declared number \
+                 of axes"
+                    .into(),
+            ));
+        };
+        if shape.dim.len() > MOST_AXES {
+            return Err(refuse(format!(
+                "this graph input has {} axes; at most {MOST_AXES} are supported",
+                shape.dim.len()
+            )));
+        }
+        let mut extents = Vec::with_capacity(shape.dim.len());
+        for dim in &shape.dim {
+            extents.push(match dim.dim_value {
+                Some(size) if size < 1 => {
+                    return Err(refuse(format!(
+                        "this graph input declares an axis of size {size}; sizes must be positive"
+                    )));
+                }
+                Some(size) => Extent::known(size),
+                None => {
+                    next += 1;
+                    Extent::symbol(match dim.dim_param.as_str() {
+                        "" => next,
+                        name => *symbols.entry(name).or_insert(next),
+                    })
+                }
+            });
+        }
+        let axes = extents.iter().enumerate();
+        let axes = axes.map(|(axis, e)| vec![Atom::new(Mark::Declared(axis), e.clone())]);
+        let view = View {
+            source: Source::Input(declared.len()),
+            axes: axes.collect(),
+            element: tensor.elem_type,
+            cuts: Vec::new(),
+            direction: None,
+        };
+        names.add(&info.name, Value::View(view))?;
+        declared.push(Declared {
+            name: info.name.clone(),
+            shape: extents,
+        });
+    }
+    Ok(declared)
+}
+
+/// Values by name; initializers are decoded when first used, so that unused ones cost nothing.
+#[derive(Default)]
+struct Names {
+    initializers: HashMap<String, Option<TensorProto>>,
+    values: HashMap<String, Value>,
+}
+
+impl Names {
+    fn add_initializer(&mut self, tensor: TensorProto) -> Result<(), LoadError> {
+        let name = tensor.name.clone();
+        if self.initializers.contains_key(&name) {
+            return Err(malformed(format!("two initializers are named {name:?}")));
+        }
+        self.initializers.insert(name, Some(tensor));
+        Ok(())
+    }
+
+    fn add(&mut self, name: &str, value: Value) -> Result<(), LoadError> {
+        if self.initializers.contains_key(name) || self.values.contains_key(name) {
+            return Err(malformed(format!("two values are named {name:?}")));
+        }
+        self.values.insert(name.to_string(), value);
+        Ok(())
+    }
+
+    fn value(&mut self, name: &str) -> Result<Option<Value>, LoadError> {
+        if let Some(proto) = self.initializers.get_mut(name).and_then(Option::take) {
+            let tensor = tensor::decode(name, &proto)?;
+            self.values
+                .insert(name.to_string(), Value::Constant(tensor));
+        }
+        Ok(self.values.get(name).cloned())
+    }
+
+    fn inputs(&mut self, node: Node) -> Result<Vec<Option<Value>>, LoadError> {
+        let mut inputs = Vec::with_capacity(node.proto.input.len());
+        for name in &node.proto.input {
+            inputs.push(if name.is_empty() {
+                None
+            } else {
+                let value = self.value(name)?;
+                Some(value.ok_or_else(|| {
+                    node.error(format!(
+                        "its input {name:?} is given by no earlier node, initializer or graph \
+                         input; nodes must be sorted and without cycles"
+                    ))
+                })?)
+            });
+        }
+        Ok(inputs)
+    }
+
+    fn add_outputs(&mut self, node: Node, outputs: Vec<Value>) -> Result<(), LoadError> {
+        let names = &node.proto.output;
+        if names.len() > outputs.len() {
+            return Err(node.error(format!(
+                "{} outputs; it gives {}",
+                names.len(),
+                outputs.len()
+            )));
+        }
+        for (name, value) in names.iter().zip(outputs) {
+            if !name.is_empty() {
+                self.add(name, value)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,36 @@
+//! A node of the graph, with the names that messages use.
+
+use super::proto::NodeProto;
+use crate::model::LoadError;
+
+/// Operators the loader understands, for messages.
+pub(super) const SUPPORTED: &str = "LSTM, GRU and RNN, joined by Add (of two directions), Cast, \
+     Concat, Constant, ConstantOfShape, Expand, Gather, Identity, Mul (of sizes), ReduceSum (of two \
+     directions), Reshape, Shape, Slice, Split, Squeeze, Transpose, Unsqueeze";
+
+/// A borrowed node.
+#[derive(Clone, Copy)]
+pub(super) struct Node<'a> {
+    pub proto: &'a NodeProto,
+}
+
+impl<'a> Node<'a> {
+    /// Its name, or its first output's.
+    pub(super) fn name(self) -> &'a str {
+        if self.proto.name.is_empty() {
+            self.proto.output.first().map_or("", String::as_str)
+        } else {
+            &self.proto.name
+        }
+    }
+
+    /// An error about this node.
+    pub(super) fn error(self, reason: impl Into<String>) -> LoadError {
+        LoadError::Node {
+            name: self.name().to_string(),
+            // An operator's name is written bare, and must not break the message's line.
+            operator: self.proto.op_type.escape_debug().to_string(),
+            reason: reason.into(),
+        }
+    }
+}
