@@ -19,7 +19,10 @@ fuzz_target!(|bytes: &[u8]| {
                 let sequence = matches!(port.role, Role::Input | Role::Output);
                 assert_eq!(count(Axis::Time), usize::from(sequence));
                 assert_eq!(count(Axis::Batch), 1);
-                assert_eq!(count(Axis::Feature), usize::from(port.role != Role::Lengths));
+                assert_eq!(
+                    count(Axis::Feature),
+                    usize::from(port.role != Role::Lengths)
+                );
                 assert!(port.axes.iter().all(|group| !group.is_empty()));
             }
         }

@@ -404,7 +404,7 @@ fn directions_are_summed_from_a_split() {
     );
     let model = load(graph).unwrap();
     assert_eq!(model.layers()[0].merge(), Merge::Sum);
-    assert_eq!(model.output_size(), H as usize);
+    assert_eq!(model.layers()[0].output_size(), H as usize);
 }
 
 #[test]
