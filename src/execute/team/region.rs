@@ -40,10 +40,10 @@ impl Worker<'_> {
     /// or has ended its job and so will never come. `run` then reports which of the two.
     #[inline]
     pub fn barrier(&self) {
-        if self.region.threads > 1 {
-            if let Err(broken) = self.region.barrier.arrive(self.region.awake) {
-                self.give_up(broken);
-            }
+        if self.region.threads > 1
+            && let Err(broken) = self.region.barrier.arrive(self.region.awake)
+        {
+            self.give_up(broken);
         }
     }
 
