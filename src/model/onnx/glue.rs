@@ -557,7 +557,7 @@ impl<'a> Glue<'a> {
             Value::Constant(t) => t.is_zero(),
             _ => false,
         };
-        if parts.iter().all(|p| zero(p)) {
+        if parts.iter().all(zero) {
             let mut shape = parts[0].shape();
             shape[axis] = parts.iter().try_fold(Extent::known(0), |sum, p| {
                 let size = p.shape()[axis].as_ref()?.as_known()?;

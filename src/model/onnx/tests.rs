@@ -320,7 +320,8 @@ fn axes_keep_their_meaning_through_glue() {
     use Axis::{Batch, Direction, Feature, Time};
     let transpose = |perm: &[i64]| node("Transpose", &["Y"], &["t"], vec![list("perm", perm)]);
     let reshape = || node("Reshape", &["t", "shape"], &["out"], vec![]);
-    let cases: [(&[i64], &[i64], &[&[Axis]]); 4] = [
+    type Case<'a> = (&'a [i64], &'a [i64], &'a [&'a [Axis]]);
+    let cases: [Case<'_>; 4] = [
         (
             &[0, 2, 1, 3],
             &[0, 0, -1],

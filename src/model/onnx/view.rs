@@ -222,7 +222,7 @@ impl View {
                 *group = vec![Atom::one()];
             }
             ([Mark::Direction, Mark::Feature], [Some(2), Some(features)])
-                if length == *features && start % features == 0 =>
+                if length == *features && start.is_multiple_of(*features) =>
             {
                 view.direction = Some(start / features);
                 group.remove(0);
@@ -237,7 +237,7 @@ impl View {
                     view.direction = Some(start % 2);
                     *layers = vec![layers[start / 2]];
                     *group = vec![Atom::one()];
-                } else if each > 0 && start % each == 0 && length % each == 0 {
+                } else if each > 0 && start.is_multiple_of(each) && length.is_multiple_of(each) {
                     *layers = layers[start / each..(start + length) / each].to_vec();
                     group[0].extent = Extent::known(length as i64);
                     if layers.len() == 1 {
