@@ -197,6 +197,15 @@ fn main() {
             row("fraction, 9 terms", &|values| {
                 fraction::<9>(isa, sigmoid, values)
             });
+            row("fraction, 11 terms", &|values| {
+                fraction::<11>(isa, sigmoid, values)
+            });
+            row("fraction, 13 terms", &|values| {
+                fraction::<13>(isa, sigmoid, values)
+            });
+            row("fraction, 15 terms", &|values| {
+                fraction::<15>(isa, sigmoid, values)
+            });
         }
     }
 }
