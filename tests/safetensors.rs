@@ -576,7 +576,7 @@ fn open_goes_by_the_ending() {
         assert!(matches!(error, LoadError::UnknownFormat { .. }), "{error}");
         let error = error.to_string();
         assert!(
-            error.contains(name) && error.contains("use .safetensors"),
+            error.contains(name) && error.contains(".safetensors"),
             "{error}"
         );
     }
