@@ -1,0 +1,125 @@
+//! Every kernel of this CPU against the reference, bit by bit, on one thread and without the test
+//! harness: threads hang under the emulator that runs this for AArch64. The last line is a checksum
+//! of the reference's own bits, which must not depend on the architecture either.
+//!
+//! Arguments: the names of the instruction sets that must be there, whatever else is.
+
+#[path = "../../common/mod.rs"]
+mod common;
+
+use cellstream::execute::team::Team;
+use cellstream::execute::{PackedModel, Session};
+use cellstream::kernels::{Isa, activate_all};
+use cellstream::model::{Layer, Model};
+use cellstream::plan::Plan;
+use cellstream::reference;
+use common::{ACTIVATIONS, Batch, Random, Results, usual_cells};
+
+/// FNV-1a over the bits of every number, all NaNs being one.
+struct Checksum(u64);
+
+impl Checksum {
+    fn add(&mut self, values: &[f32]) {
+        for value in values {
+            let bits = if value.is_nan() { f32::NAN } else { *value }.to_bits();
+            self.0 = (self.0 ^ u64::from(bits)).wrapping_mul(0x100_0000_01b3);
+        }
+    }
+}
+
+fn same(a: f32, b: f32) -> bool {
+    a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan())
+}
+
+fn activations(isas: &[Isa], checksum: &mut Checksum) {
+    // All bit patterns in long strides, and the neighbours of every power of two.
+    let strided = (0..=u32::MAX / 40_009).map(|i| i * 40_009);
+    let edges = (0..512u32)
+        .flat_map(|i| (0..5).map(move |near| (i << 23).wrapping_add(near).wrapping_sub(2)));
+    let inputs: Vec<f32> = strided.chain(edges).map(f32::from_bits).collect();
+    for activation in ACTIVATIONS {
+        let expected: Vec<f32> = inputs
+            .iter()
+            .map(|&x| reference::activate(activation, x))
+            .collect();
+        checksum.add(&expected);
+        for &isa in isas {
+            let mut found = inputs.clone();
+            activate_all(isa, activation, &mut found).unwrap();
+            for ((x, y), z) in inputs.iter().zip(&found).zip(&expected) {
+                assert!(
+                    same(*y, *z),
+                    "{isa} {activation:?} of {x:e} is {y:e}, the reference says {z:e}"
+                );
+            }
+        }
+    }
+}
+
+fn check(model: &Model, batch: &Batch, isas: &[Isa], checksum: &mut Checksum) {
+    let expected = Results::reference(model, batch);
+    for values in [&expected.values, &expected.hn, &expected.cn] {
+        checksum.add(values);
+    }
+    for &isa in isas {
+        let plan = Plan::with_threads(model, batch.batch, batch.steps, 1);
+        let mut team = Team::with_threads(1).unwrap();
+        let packed = PackedModel::for_isa(model, &plan, &mut team, isa).unwrap();
+        let mut session = Session::from_packed(packed).unwrap();
+        for round in 0..2 {
+            let mut found = Results::dirty(model, batch);
+            session.run(&batch.input(), &mut found.output()).unwrap();
+            found.assert_same(&expected, format_args!("{isa}, round {round}, {model:?}"));
+        }
+    }
+}
+
+fn main() {
+    let isas = Isa::available();
+    for required in std::env::args().skip(1) {
+        let required: Isa = required.parse().unwrap();
+        assert!(isas.contains(&required), "this CPU has no {required}");
+    }
+    let mut checksum = Checksum(0xcbf2_9ce4_8422_2325);
+    let mut cases = 0;
+    activations(&isas, &mut checksum);
+
+    let mut random = Random::new(1);
+    let sizes = (1..=70).chain([100, 127, 128, 129, 255, 256, 257]);
+    for size in sizes {
+        for (cell, options) in usual_cells() {
+            let other = random.0.usize(1..=20);
+            for (input, hidden) in [(size, other), (other, size)] {
+                let layer = Layer::single(random.direction(cell, input, hidden, options));
+                let model = Model::new(vec![layer]).unwrap();
+                let batch = Batch::full(&mut random, &model, 1 + size % 3, 2);
+                check(&model, &batch, &isas, &mut checksum);
+                cases += 1;
+            }
+        }
+    }
+    for batch in 1..=33 {
+        for (cell, options) in usual_cells() {
+            let layer = random.layer(cell, 9, 17, options, (batch % 4) as u8);
+            let model = Model::new(vec![layer]).unwrap();
+            let batch = Batch::ragged(&mut random, &model, batch, 3);
+            check(&model, &batch, &isas, &mut checksum);
+            cases += 1;
+        }
+    }
+    for seed in 0..150 {
+        let mut random = Random::new(seed);
+        let model = random.stack(30);
+        let (batch, steps) = (random.0.usize(0..7), random.0.usize(0..9));
+        let batch = Batch::ragged(&mut random, &model, batch, steps);
+        check(&model, &batch, &isas, &mut checksum);
+        cases += 1;
+    }
+    let names: Vec<_> = isas.iter().map(Isa::to_string).collect();
+    println!(
+        "{cases} models and {} activations: {} equal the reference",
+        ACTIVATIONS.len(),
+        names.join(", ")
+    );
+    println!("checksum of the reference: {:016x}", checksum.0);
+}
