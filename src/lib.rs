@@ -3,13 +3,15 @@
 //!
 //! The data's path is the order of the modules: a [`model`] is loaded or built, [`plan`] says who
 //! owns which slice of its weights, [`execute`] packs them and runs sequences on a pinned team,
-//! with the arithmetic of [`kernels`]. [`mod@reference`] is the specification of every bit.
+//! with the arithmetic of [`kernels`]; [`layers`] surround it in a whole model. [`mod@reference`] is the
+//! specification of every bit.
 #![deny(missing_docs)]
 
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod execute;
 pub mod kernels;
+pub mod layers;
 pub mod machine;
 pub mod model;
 pub mod plan;

@@ -1,0 +1,61 @@
+//! What these layers refuse.
+
+use crate::kernels::IsaError;
+
+/// Why a layer could not be made, or a call was refused. Nothing has been written then.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LayerError {
+    /// A symbol that the table has no row for.
+    #[error("symbol {symbol} is not in the table; it has {symbols}, counted from 0")]
+    Symbol {
+        /// The symbol given.
+        symbol: usize,
+        /// Rows of the table.
+        symbols: usize,
+    },
+    /// A slice has the wrong length.
+    #[error("{name}: expected {expected} values, found {found}")]
+    Values {
+        /// Which slice.
+        name: &'static str,
+        /// The number of values that fits.
+        expected: usize,
+        /// The number it has.
+        found: usize,
+    },
+    /// Two parts of a model that do not fit together.
+    #[error("{upper} takes {takes} features, but {lower} gives {gives}")]
+    DoesNotFit {
+        /// The part that is fed.
+        upper: &'static str,
+        /// Features it takes.
+        takes: usize,
+        /// The part that feeds it.
+        lower: &'static str,
+        /// Features that gives.
+        gives: usize,
+    },
+    /// More symbols than memory has room for.
+    #[error(
+        "an answer of up to {limit} symbols is more than memory can hold; choose a lower limit"
+    )]
+    Limit {
+        /// The limit given.
+        limit: usize,
+    },
+    /// The instruction set that `CELLSTREAM_ISA` names cannot be used.
+    #[error(transparent)]
+    Isa(#[from] IsaError),
+}
+
+/// Refuses a slice of another length than `expected`.
+pub(super) fn expect(name: &'static str, found: usize, expected: usize) -> Result<(), LayerError> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(LayerError::Values {
+        name,
+        expected,
+        found,
+    })
+}

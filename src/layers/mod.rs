@@ -1,0 +1,15 @@
+//! What surrounds the recurrent core in a model: symbols in ([`Embedding`]), logits out
+//! ([`Dense`]), and answers fed back ([`Greedy`]).
+//!
+//! Their arithmetic keeps the promise of the core: the same bits whatever the batch and the
+//! instruction set.
+
+mod dense;
+mod embedding;
+mod error;
+mod greedy;
+
+pub use dense::Dense;
+pub use embedding::Embedding;
+pub use error::LayerError;
+pub use greedy::{DecodeError, Decoded, Greedy, GreedyOptions, argmax};

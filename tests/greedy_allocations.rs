@@ -1,0 +1,75 @@
+//! Decoding allocates nothing: neither the embedding, nor the step, nor the dense layer.
+
+use std::alloc::{GlobalAlloc, Layout as Memory, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use cellstream::execute::{Session, State};
+use cellstream::layers::{Dense, Embedding, Greedy, GreedyOptions};
+use cellstream::model::{Gru, Lstm, Matrix, Model};
+use cellstream::plan::Plan;
+
+/// Counts what it hands on to the system's allocator.
+struct Counting;
+
+static CALLS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call is handed on unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Memory) -> *mut u8 {
+        CALLS.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Memory) {
+        CALLS.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn calls() -> usize {
+    CALLS.load(Ordering::SeqCst)
+}
+
+/// One test, so that no other thread of the harness allocates meanwhile.
+#[test]
+fn decoding_allocates_nothing() {
+    let before = calls();
+    drop(vec![0u8; 100]);
+    assert_eq!(calls() - before, 2, "the counter counts");
+
+    let (symbols, features, hidden) = (41, 9, 33);
+    let models: [Model; 2] = [
+        Gru::new(features, hidden).random(1).unwrap(),
+        Lstm::new(features, hidden).layers(2).random(2).unwrap(),
+    ];
+    let matrix = |rows: usize, cols: usize| {
+        let values = (0..rows * cols).map(|v| (v as f32 * 0.7).sin()).collect();
+        Matrix::new(rows, cols, values).unwrap()
+    };
+    for model in models {
+        for threads in 1..=2 {
+            let session = Session::new(&model, &Plan::with_threads(&model, 1, 1, threads)).unwrap();
+            let embedding = Embedding::new(matrix(symbols, features));
+            let dense = Dense::new(&matrix(symbols, hidden), &[0.0; 41]).unwrap();
+            let options = GreedyOptions {
+                bos: 0,
+                eos: 1,
+                limit: 40,
+            };
+            let mut decoder = Greedy::new(session, embedding, dense, options).unwrap();
+            let mut initial = State::zero(model.signature(), 1);
+            for run in 0..5 {
+                initial.h.fill(0.1 * run as f32);
+                let before = calls();
+                let decoded = decoder.decode(&initial).unwrap().symbols.len();
+                let made = calls() - before;
+                assert!(decoded > 0, "a decoder that does nothing allocates nothing");
+                assert_eq!(made, 0, "{threads} threads, run {run}");
+            }
+        }
+    }
+}
