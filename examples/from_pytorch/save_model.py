@@ -1,7 +1,7 @@
 """Saves a PyTorch LSTM for cellstream, with an input and PyTorch's own answer to it.
 
     pip install torch safetensors numpy
-    python examples/from_pytorch/save_model.py [FOLDER]      (default: target/from_pytorch)
+    python examples/from_pytorch/save_model.py [FOLDER]      (default: target/from_pytorch of this repository)
 
 writes lstm.safetensors, input.npy [time, batch, feature] and output.npy [time, batch, 2 * hidden].
 """
@@ -13,7 +13,8 @@ import numpy
 import torch
 from safetensors.torch import save_file
 
-folder = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "target/from_pytorch")
+root = pathlib.Path(__file__).resolve().parents[2]
+folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else root / "target/from_pytorch"
 folder.mkdir(parents=True, exist_ok=True)
 
 torch.manual_seed(1)

@@ -1,0 +1,181 @@
+//! The word-to-phonemes model of `examples/models`: an encoder, whose final states start a greedy
+//! decoder. `examples/models/README.md` says what it computes.
+
+pub mod textbook;
+
+use std::error::Error;
+
+use cellstream::execute::team::{SharedTeam, Team};
+use cellstream::execute::{PackedModel, State};
+use cellstream::kernels::Isa;
+use cellstream::layers::{Dense, Embedding, Greedy, GreedyOptions};
+use cellstream::machine::Topology;
+use cellstream::model::{SafetensorsOptions, Tensors};
+use cellstream::{Input, Model, Output, Plan, Session};
+
+/// The file, wherever the program is started from.
+pub const PATH: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/examples/models/g2p.safetensors"
+);
+
+/// Letters of a word that there is room for at first.
+const USUAL_LETTERS: usize = 24;
+
+/// The model, ready to run.
+pub struct G2p {
+    vocabulary: Vocabulary,
+    letters: Embedding,
+    encoder: Session,
+    decoder: Greedy,
+    /// Features of the word's letters.
+    features: Vec<f32>,
+    /// What the encoder hands to the decoder.
+    state: State,
+    threads: usize,
+    isa: Isa,
+}
+
+impl G2p {
+    /// Loads the model from the bytes of its file.
+    pub fn load(bytes: &[u8]) -> Result<G2p, Box<dyn Error>> {
+        let tensors = Tensors::from_bytes(bytes)?;
+        let recurrent =
+            |prefix: &str| Model::from_tensors(&tensors, &SafetensorsOptions::new().prefix(prefix));
+        let encoder = recurrent("encoder.rnn.")?;
+        let decoder = recurrent("decoder.rnn.")?;
+
+        // The two never run at once, so they share one team. The decoder has most of the work.
+        let topology = Topology::detect();
+        let decoder_plan = Plan::estimate(&decoder, 1, 1, topology.team_size());
+        let threads = decoder_plan.threads;
+        let encoder_plan = Plan::with_threads(&encoder, 1, USUAL_LETTERS, threads);
+        let mut team = Team::new(&topology.cpus_for_team(threads))?;
+        team.pin_caller();
+        let encoder = PackedModel::new(&encoder, &encoder_plan, &mut team)?;
+        let decoder = PackedModel::new(&decoder, &decoder_plan, &mut team)?;
+        let team = SharedTeam::new(team);
+        let (isa, signature) = (decoder.isa(), decoder.signature());
+
+        Ok(G2p {
+            vocabulary: Vocabulary::load(&tensors)?,
+            letters: Embedding::new(tensors.matrix("encoder.embedding.weight")?),
+            encoder: Session::on_team(encoder, team.clone())?,
+            decoder: Greedy::new(
+                Session::on_team(decoder, team)?,
+                Embedding::new(tensors.matrix("decoder.embedding.weight")?),
+                Dense::new(
+                    &tensors.matrix("output.weight")?,
+                    &tensors.vector("output.bias")?,
+                )?,
+                greedy_options(&tensors)?,
+            )?,
+            features: Vec::new(),
+            state: State::zero(signature, 1),
+            threads,
+            isa,
+        })
+    }
+
+    /// What the letters and phonemes are called.
+    pub fn vocabulary(&self) -> &Vocabulary {
+        &self.vocabulary
+    }
+
+    /// Threads and instruction set that it runs on.
+    pub fn runs_on(&self) -> (usize, Isa) {
+        (self.threads, self.isa)
+    }
+
+    /// The phonemes of a word, as indices into the vocabulary, as its letters are.
+    pub fn phonemes(&mut self, letters: &[usize]) -> Result<&[usize], Box<dyn Error>> {
+        self.encoder.reserve(1, letters.len());
+        self.features
+            .resize(letters.len() * self.letters.features(), 0.0);
+        self.letters.run(letters, &mut self.features)?;
+        // Only the final states are asked for: forward, then reverse, as the decoder takes them.
+        let input = Input::new(&self.features, letters.len(), 1);
+        let mut output = Output::default().hn(&mut self.state.h);
+        self.encoder.run(&input, &mut output)?;
+        Ok(self.decoder.decode(&self.state)?.symbols)
+    }
+}
+
+/// The model's symbols.
+pub struct Vocabulary {
+    letters: Vec<String>,
+    phonemes: Vec<String>,
+}
+
+/// A word that the model cannot read.
+#[derive(Debug, PartialEq, thiserror::Error)]
+pub enum WordError {
+    /// No letter at all.
+    #[error("an empty word has no pronunciation")]
+    Empty,
+    /// A letter outside the vocabulary.
+    #[error("{word}: the model does not know {letter:?}; it knows {known}")]
+    Letter {
+        word: String,
+        letter: char,
+        known: String,
+    },
+}
+
+impl Vocabulary {
+    fn load(tensors: &Tensors<'_>) -> Result<Vocabulary, String> {
+        let format = (entry(tensors, "format")?, entry(tensors, "format_version")?);
+        if format != ("cellstream.g2p", "1") {
+            return Err(format!(
+                "format {} {}; supported is cellstream.g2p 1",
+                format.0, format.1
+            ));
+        }
+        let names =
+            |key| Ok::<_, String>(entry(tensors, key)?.split(' ').map(Into::into).collect());
+        Ok(Vocabulary {
+            letters: names("letters")?,
+            phonemes: names("phonemes")?,
+        })
+    }
+
+    /// The indices of a word's letters, upper or lower case.
+    pub fn letters(&self, word: &str) -> Result<Vec<usize>, WordError> {
+        if word.is_empty() {
+            return Err(WordError::Empty);
+        }
+        let index = |letter: char| {
+            let known = self.letters.iter().position(|l| l.chars().eq([letter]));
+            known.ok_or_else(|| WordError::Letter {
+                word: word.into(),
+                letter,
+                known: self.letters.join(" "),
+            })
+        };
+        word.to_lowercase().chars().map(index).collect()
+    }
+
+    /// The names of phonemes, separated by spaces.
+    pub fn spell(&self, phonemes: &[usize]) -> String {
+        let names: Vec<&str> = phonemes.iter().map(|&p| &self.phonemes[p][..]).collect();
+        names.join(" ")
+    }
+}
+
+fn entry<'t>(tensors: &'t Tensors<'_>, key: &str) -> Result<&'t str, String> {
+    let text = tensors.metadata(key);
+    text.ok_or_else(|| format!("the file's metadata has no entry {key:?}"))
+}
+
+fn greedy_options(tensors: &Tensors<'_>) -> Result<GreedyOptions, String> {
+    let number = |key| {
+        let text = entry(tensors, key)?;
+        let number = text.parse::<usize>();
+        number.map_err(|e| format!("metadata {key:?}: {text:?}: {e}"))
+    };
+    Ok(GreedyOptions {
+        bos: number("bos_index")?,
+        eos: number("eos_index")?,
+        limit: number("max_output_length")?,
+    })
+}
