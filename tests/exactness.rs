@@ -7,6 +7,7 @@ use cellstream::execute::{PackedModel, Session};
 use cellstream::kernels::Isa;
 use cellstream::model::{Cell, Layer, Model};
 use cellstream::plan::Plan;
+use common::isas::isas;
 use common::{Batch, Options, Random, Results, usual_cells};
 
 fn session(model: &Model, plan: &Plan, isa: Isa) -> Session {
@@ -37,7 +38,7 @@ fn random_models_batches_and_plans() {
         for layer in &mut plan.layers {
             layer.chunk_steps = random.0.usize(1..=steps.max(1));
         }
-        for isa in Isa::available() {
+        for &isa in isas() {
             check(&model, &batch, &plan, isa);
         }
     }
@@ -54,7 +55,7 @@ fn hidden_and_input_sizes_around_every_tile() {
                 let layer = Layer::single(random.direction(cell, input, hidden, options));
                 let model = Model::new(vec![layer]).unwrap();
                 let batch = Batch::full(&mut random, &model, 1 + size % 3, 3);
-                for isa in Isa::available() {
+                for &isa in isas() {
                     let plan = Plan::with_threads(&model, batch.batch, 3, 1 + size % 2);
                     check(&model, &batch, &plan, isa);
                 }
@@ -72,7 +73,7 @@ fn large_sizes() {
                 let layer = Layer::single(random.direction(cell, input, hidden, options));
                 let model = Model::new(vec![layer]).unwrap();
                 let batch = Batch::full(&mut random, &model, 2, 2);
-                for isa in Isa::available() {
+                for &isa in isas() {
                     check(&model, &batch, &Plan::with_threads(&model, 2, 2, 2), isa);
                 }
             }
@@ -88,7 +89,7 @@ fn every_batch_size() {
             let layer = random.layer(cell, 19, 37, options, (batch % 4) as u8);
             let model = Model::new(vec![layer]).unwrap();
             let batch = Batch::ragged(&mut random, &model, batch, 5);
-            for isa in Isa::available() {
+            for &isa in isas() {
                 for threads in 1..=4 {
                     let plan = Plan::with_threads(&model, batch.batch, 5, threads);
                     check(&model, &batch, &plan, isa);
@@ -108,7 +109,7 @@ fn not_a_number_and_infinity_pass_through() {
         batch.values[7] = f32::NAN;
         batch.values[33] = f32::INFINITY;
         batch.values[50] = f32::MAX;
-        for isa in Isa::available() {
+        for &isa in isas() {
             check(&model, &batch, &Plan::with_threads(&model, 3, 6, 2), isa);
         }
     }
@@ -124,11 +125,7 @@ fn a_step_at_a_time_gives_the_whole_sequence() {
         let model = Model::new(vec![Layer::single(lower), Layer::single(upper)]).unwrap();
         let batch = Batch::full(&mut random, &model, 3, 8);
         let expected = Results::reference(&model, &batch);
-        let mut session = session(
-            &model,
-            &Plan::with_threads(&model, 3, 1, 2),
-            Isa::available()[0],
-        );
+        let mut session = session(&model, &Plan::with_threads(&model, 3, 1, 2), isas()[0]);
         let mut state = cellstream::execute::State::zero(model.signature(), 3);
         let mut found = Results::dirty(&model, &batch);
         let steps = batch

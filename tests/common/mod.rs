@@ -1,6 +1,8 @@
 //! What several integration tests share: random models and inputs, and comparison by bits.
 #![allow(dead_code, missing_docs)] // each test binary uses a part
 
+pub mod isas;
+
 use cellstream::model::{
     Activation, Cell, Direction, Input, Layer, Layout, Matrix, Merge, Model, Output, Peepholes,
     ResetForm, Weights,
