@@ -1,10 +1,12 @@
 #![cfg(all(feature = "onnx", feature = "safetensors"))]
 //! Every fixture of `tests/fixtures/onnx`, loaded and run by the plain-loop reference, against what
-//! ONNX Runtime answered to the same named arrays.
+//! ONNX Runtime answered to the same named arrays; and sessions against the reference, bit for bit.
 
 use std::path::{Path, PathBuf};
 
+use cellstream::execute::Session;
 use cellstream::model::{Array, ArrayMap, Elements, Model};
+use cellstream::plan::Plan;
 use cellstream::reference;
 use safetensors::{Dtype, SafeTensors};
 
@@ -60,6 +62,24 @@ fn every_fixture_answers_as_onnx_runtime_did() {
         let input = map.input(&inputs).unwrap_or_else(|e| panic!("{name}: {e}"));
         let mut results = map.room(&input);
         reference::run(&model, &input.borrow(), &mut results.borrow()).unwrap();
+
+        for threads in [1, 2] {
+            let plan = Plan::with_threads(&model, input.batch, input.steps, threads);
+            let mut session = Session::new(&model, &plan).unwrap();
+            let mut found = map.room(&input);
+            for values in [&mut found.values, &mut found.hn, &mut found.cn] {
+                values.fill(f32::NAN);
+            }
+            (session.run(&input.borrow(), &mut found.borrow())).unwrap();
+            for (found, expected) in [
+                (&found.values, &results.values),
+                (&found.hn, &results.hn),
+                (&found.cn, &results.cn),
+            ] {
+                let bits = |v: &[f32]| v.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+                assert_eq!(bits(found), bits(expected), "{name}: {threads} threads");
+            }
+        }
 
         assert!(!model.interface().outputs.is_empty(), "{name}");
         for port in &model.interface().outputs {

@@ -1,14 +1,17 @@
 //! The reference against PyTorch and ONNX Runtime, on answers kept in `tests/fixtures/peers` (its README
 //! says what they hold and how they were made), and both against a float64 run of the same formulas.
+//! Sessions of one and of two threads must give the reference's bits.
 //!
 //! `cargo test --test peers -- --nocapture` prints whose rounding error is the larger.
 
 use std::path::Path;
 
+use cellstream::execute::Session;
 use cellstream::model::{
     Activation, Cell, Direction, Input, Layer, Layout, Matrix, Merge, Model, Output, Peepholes,
     ResetForm, Weights,
 };
+use cellstream::plan::Plan;
 use cellstream::reference;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
@@ -392,9 +395,9 @@ impl Case<'_> {
         let mut wanted = Output::new(&mut output).hn(&mut hn).cn(&mut cn);
         reference::run(&model, &given, &mut wanted).unwrap();
 
+        let mut wrong = self.sessions_differ(&model, &given, [&output, &hn, &cn]);
         let tolerance = tolerance(self);
         let mut all = Errors::default();
-        let mut wrong = Vec::new();
         for (key, ours, axes, order) in [
             ("output", &output, self.text("output_axes"), order),
             ("hn", &hn, states, "DBF"),
@@ -459,6 +462,38 @@ impl Case<'_> {
             all = all.max(e);
         }
         (all, wrong)
+    }
+
+    /// Runs sessions of one and two threads; with a line for each value whose bits are not `expected`.
+    fn sessions_differ(
+        &self,
+        model: &Model,
+        input: &Input<'_>,
+        expected: [&Vec<f32>; 3],
+    ) -> Vec<String> {
+        let mut wrong = Vec::new();
+        for threads in [1, 2] {
+            let plan = Plan::with_threads(model, input.batch, input.steps, threads);
+            let mut session = Session::new(model, &plan).unwrap();
+            // Dirty with another value than the reference's, so that what neither writes shows.
+            let [mut values, mut hn, mut cn] = expected.map(|e| vec![f32::INFINITY; e.len()]);
+            let mut output = Output::new(&mut values).hn(&mut hn).cn(&mut cn);
+            session.run(input, &mut output).unwrap();
+            for (found, expected, key) in [
+                (values, expected[0], "output"),
+                (hn, expected[1], "hn"),
+                (cn, expected[2], "cn"),
+            ] {
+                let mut pairs = found.iter().zip(expected);
+                if let Some(at) = pairs.position(|(a, b)| a.to_bits() != b.to_bits()) {
+                    wrong.push(format!(
+                        "{}/{key}[{at}]: {threads} threads give {:e}, the reference {:e}",
+                        self.name, found[at], expected[at]
+                    ));
+                }
+            }
+        }
+        wrong
     }
 
     /// An output array in the order of axes that the reference writes.
