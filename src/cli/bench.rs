@@ -35,7 +35,10 @@ pub struct Arguments {
     #[arg(long, value_name = "T", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     steps: u32,
     /// A list of shapes instead
-    #[arg(long, conflicts_with_all = ["model", "cell", "input", "hidden", "bidirectional"])]
+    #[arg(long, conflicts_with_all = [
+        "model", "cell", "input", "hidden", "layers", "bidirectional", "batch", "steps", "prefix",
+        "batch_first",
+    ])]
     suite: Option<Suite>,
     /// Use at most this many cores; the plan may use fewer (default: all)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -148,7 +151,7 @@ fn cases(arguments: &Arguments) -> Result<Vec<Case>, Failure> {
                         cell: Some(cell),
                         input: Some(input),
                         hidden: Some(hidden),
-                        layers: 1,
+                        layers: None,
                         bidirectional: false,
                     };
                     Case::Shaped(shape, batch as usize, steps as usize)
@@ -157,12 +160,19 @@ fn cases(arguments: &Arguments) -> Result<Vec<Case>, Failure> {
         return Ok(shapes.collect());
     }
     let model = match &arguments.model {
+        None if arguments.file.prefix.is_some() || arguments.file.batch_first => {
+            return Err(Failure::usage(
+                "--prefix and --batch-first say how a model file is read; give one",
+            ));
+        }
         None => arguments.shape.model()?,
         Some(path) => {
             let shape = &arguments.shape;
-            if shape.input.is_some() || shape.hidden.is_some() || shape.bidirectional {
-                return Err(Failure::new(
-                    "--input, --hidden and --bidirectional describe a shape; a model file has its own",
+            let sizes = [shape.input, shape.hidden, shape.layers];
+            if sizes.iter().any(Option::is_some) || shape.bidirectional {
+                return Err(Failure::usage(
+                    "--input, --hidden, --layers and --bidirectional describe a shape; a model file \
+                     has its own",
                 ));
             }
             open(path, &arguments.file, shape.cell)?

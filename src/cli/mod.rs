@@ -2,7 +2,7 @@
 //! file, a variant of `Command` and an arm in [`main`].
 //!
 //! Exit status: 0 done; 1 the input was refused, with one line on standard error that says what to
-//! change ([`Failure`]); 2 usage (from clap).
+//! change ([`Failure`]); 2 usage (from clap, or a [`Failure`] about arguments that clap cannot see).
 
 mod bench;
 mod machine;
@@ -11,6 +11,7 @@ mod npy;
 mod run;
 
 use std::fmt;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -40,10 +41,10 @@ pub fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever reads our output has seen enough (`cellstream machine | head -1`).
-        Err(failure) if failure.closed_pipe => ExitCode::SUCCESS,
+        Err(failure) if failure.kind == Kind::ClosedPipe => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("cellstream: {failure}");
-            ExitCode::from(1)
+            ExitCode::from(if failure.kind == Kind::Usage { 2 } else { 1 })
         }
     }
 }
@@ -54,7 +55,14 @@ pub fn main() -> ExitCode {
 #[derive(Debug)]
 pub struct Failure {
     line: String,
-    closed_pipe: bool,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Refused,
+    Usage,
+    ClosedPipe,
 }
 
 impl Failure {
@@ -62,8 +70,26 @@ impl Failure {
     fn new(line: impl Into<String>) -> Failure {
         Failure {
             line: line.into(),
-            closed_pipe: false,
+            kind: Kind::Refused,
         }
+    }
+
+    /// Arguments that make no sense together, whatever is in the files.
+    fn usage(line: impl Into<String>) -> Failure {
+        Failure {
+            line: line.into(),
+            kind: Kind::Usage,
+        }
+    }
+
+    /// The same refusal, of this file: for errors that do not say which.
+    fn of(self, path: &Path) -> Failure {
+        let path = path.display().to_string();
+        let line = match self.line.contains(&path) {
+            true => self.line,
+            false => format!("{path}: {}", self.line).replace(['\n', '\r'], " "),
+        };
+        Failure { line, ..self }
     }
 }
 
@@ -90,7 +116,10 @@ impl<E: std::error::Error + 'static> From<E> for Failure {
         }
         Failure {
             line: line.replace(['\n', '\r'], " "),
-            closed_pipe,
+            kind: match closed_pipe {
+                true => Kind::ClosedPipe,
+                false => Kind::Refused,
+            },
         }
     }
 }

@@ -63,14 +63,16 @@ pub fn open(
     options: &FileOptions,
     cell: Option<CellName>,
 ) -> Result<Model, Failure> {
-    let is_onnx = path.extension().is_some_and(|e| e == "onnx");
-    if is_onnx && (options.prefix.is_some() || options.batch_first || cell.is_some()) {
+    let ending = path.extension().unwrap_or_default();
+    if ending.eq_ignore_ascii_case("onnx")
+        && (options.prefix.is_some() || options.batch_first || cell.is_some())
+    {
         return Err(Failure::new(
             "--prefix, --batch-first and --cell are for safetensors files; an ONNX file says all \
              that itself",
         ));
     }
-    open_with(path, options, cell)
+    open_with(path, options, cell).map_err(|failure| failure.of(path))
 }
 
 #[cfg(feature = "safetensors")]
@@ -80,12 +82,12 @@ fn open_with(
     cell: Option<CellName>,
 ) -> Result<Model, Failure> {
     use crate::model::SafetensorsOptions;
+    let ending = path.extension().unwrap_or_default();
     let plain = options.prefix.is_none() && cell.is_none();
-    let model = if plain {
+    let model = if plain || !ending.eq_ignore_ascii_case("safetensors") {
         Model::open(path)?
     } else {
-        let bytes =
-            std::fs::read(path).map_err(|e| Failure::new(format!("{}: {e}", path.display())))?;
+        let bytes = std::fs::read(path)?;
         let mut chosen = SafetensorsOptions::new();
         if let Some(prefix) = &options.prefix {
             chosen = chosen.prefix(prefix);
@@ -118,9 +120,9 @@ pub struct Shape {
     /// Hidden units per layer and direction
     #[arg(long, value_name = "H", value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
     pub hidden: Option<u32>,
-    /// Layers
-    #[arg(long, value_name = "L", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub layers: u32,
+    /// Layers (default: 1)
+    #[arg(long, value_name = "L", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub layers: Option<u32>,
     /// Run both directions in every layer, outputs concatenated
     #[arg(long)]
     pub bidirectional: bool,
@@ -130,11 +132,12 @@ impl Shape {
     /// The model, or what is missing.
     pub fn model(&self) -> Result<Model, Failure> {
         let (Some(cell), Some(input), Some(hidden)) = (self.cell, self.input, self.hidden) else {
-            return Err(Failure::new(
+            return Err(Failure::usage(
                 "give a model file, or a shape: --cell, --input and --hidden",
             ));
         };
-        let (input, hidden, layers) = (input as usize, hidden as usize, self.layers as usize);
+        let (input, hidden) = (input as usize, hidden as usize);
+        let layers = self.layers.unwrap_or(1) as usize;
         macro_rules! stack {
             ($builder:ty) => {{
                 let stack = <$builder>::new(input, hidden).layers(layers);

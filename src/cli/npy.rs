@@ -9,6 +9,9 @@ use npyz::{NpyFile, Order, TypeChar, WriterBuilder};
 use super::Failure;
 use crate::model::{Array, Elements};
 
+/// What the axes of an array without elements may multiply to, those of length 0 left out.
+const MAX_EMPTY: usize = 1 << 20;
+
 /// Reads an array of float32, or of 32- or 64-bit integers.
 pub fn read(path: &Path) -> Result<Array, Failure> {
     let refused =
@@ -30,6 +33,14 @@ pub fn read(path: &Path) -> Result<Array, Failure> {
     if claimed.is_none_or(|claimed| claimed > bytes) {
         return Err(refused(&format_args!(
             "holds fewer elements than its shape {shape:?} says"
+        )));
+    }
+    // A shape with a 0 in it needs no bytes, but states are made for each of its sequences.
+    let others =
+        (shape.iter().filter(|&&l| l > 0)).try_fold(1, |all: usize, &l| all.checked_mul(l));
+    if others.is_none_or(|others| others > MAX_EMPTY) && claimed == Some(0) {
+        return Err(refused(&format_args!(
+            "is empty, yet has the shape {shape:?}; its other axes may multiply to {MAX_EMPTY} at most"
         )));
     }
     let fortran = npy.order() == Order::Fortran;

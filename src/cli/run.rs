@@ -59,8 +59,17 @@ impl FromStr for Named {
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let model = open(&arguments.model, &arguments.file, arguments.cell)?;
     let map = ArrayMap::new(&model);
-    for output in &arguments.output {
+    for (index, output) in arguments.output.iter().enumerate() {
         map.check_output(&output.name)?;
+        let before = &arguments.output[..index];
+        if let Some(other) = before.iter().find(|other| other.path == output.path) {
+            return Err(Failure::new(format!(
+                "{}: {:?} and {:?} would be written to the same file; give each its own",
+                output.path.display(),
+                other.name,
+                output.name
+            )));
+        }
     }
     let arrays: Vec<(String, Array)> = (arguments.input.iter())
         .map(|input| Ok((input.name.clone(), npy::read(&input.path)?)))
