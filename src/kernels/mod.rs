@@ -19,6 +19,7 @@ mod product;
 mod set;
 mod shared;
 pub mod simd;
+mod values;
 
 pub use activation::Activation;
 #[cfg(target_arch = "x86_64")]
@@ -31,8 +32,9 @@ pub use isa::{ISA_VARIABLE, Isa, IsaError};
 pub use math::activate_all;
 #[cfg(target_arch = "aarch64")]
 pub use neon::Neon;
-pub use pack::{Aligned, PackedMatrix, Source, pack_vectors, zeroed};
+pub use pack::{PackedMatrix, Source, pack_vectors};
 pub use portable::Portable;
 pub use product::{Product, Rows, Start};
 pub use set::{Kernels, kernels};
 pub use shared::{Columns, Shared};
+pub use values::{Aligned, Values, zeroed};

@@ -13,22 +13,12 @@
 
 use std::ops::Range;
 
-use aligned_vec::{AVec, ConstAlign};
-
-/// Memory that starts on a cache line.
-pub type Aligned = AVec<f32, ConstAlign<64>>;
-
-/// A zeroed buffer that starts on a cache line.
-pub fn zeroed(len: usize) -> Aligned {
-    let mut buffer = AVec::new(64);
-    buffer.resize(len, 0.0);
-    buffer
-}
+use super::values::{Aligned, Values, zeroed};
 
 /// The weights of some hidden units for one product, packed for one lane count.
 #[derive(Debug)]
 pub struct PackedMatrix {
-    data: Aligned,
+    data: Values,
     lanes: usize,
     gates: usize,
     depth: usize,
@@ -59,7 +49,7 @@ impl PackedMatrix {
     ) -> PackedMatrix {
         let panels = units.len().div_ceil(lanes);
         let depth = source.depth;
-        let mut data = zeroed(panels * depth * gates.len() * lanes);
+        let mut data = Values::zeroed(panels * depth * gates.len() * lanes);
         let vector = gates.len() * lanes;
         for (slot, gate) in gates.iter().enumerate() {
             for (at, unit) in units.clone().enumerate() {

@@ -26,6 +26,7 @@ use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 
 use super::{LoadError, Matrix};
+use crate::kernels::Values;
 
 /// Largest header that is read: some 30 000 tensors, far beyond a recurrent model, and little
 /// enough that parsing it needs no more memory than a small model.
@@ -135,7 +136,11 @@ impl<'a> Tensors<'a> {
     /// `F16` or `BF16`.
     pub fn matrix(&self, name: &str) -> Result<Matrix, LoadError> {
         let [rows, cols] = self.matrix_shape(name)?;
-        Ok(Matrix::new(rows, cols, self.values(name)?)?)
+        // At most twice the tensor's bytes in the file: `from_bytes` has held shape, dtype, range
+        // and file against each other.
+        let mut values = Values::zeroed(rows * cols);
+        self.read(name, &mut values)?;
+        Ok(Matrix::from_values(rows, cols, values)?)
     }
 
     /// The tensor `name`, `[length]`.
@@ -144,8 +149,10 @@ impl<'a> Tensors<'a> {
     /// [`LoadError::Tensor`] unless it exists, has one axis, not of length 0, and is of `F32`,
     /// `F16` or `BF16`.
     pub fn vector(&self, name: &str) -> Result<Vec<f32>, LoadError> {
-        self.vector_shape(name)?;
-        self.values(name)
+        let [length] = self.vector_shape(name)?;
+        let mut values = vec![0.0; length];
+        self.read(name, &mut values)?;
+        Ok(values)
     }
 
     /// The shape of what [`Tensors::matrix`] would give, refusing what it would refuse.
@@ -187,9 +194,8 @@ impl<'a> Tensors<'a> {
         info.ok_or_else(|| tensor(name, "is not in the file".into()))
     }
 
-    /// All values as `f32`. The output is as large as the tensor's bytes in the file, or twice
-    /// as large: `from_bytes` has held shape, dtype, range and file against each other.
-    fn values(&self, name: &str) -> Result<Vec<f32>, LoadError> {
+    /// Writes all values as `f32`.
+    fn read(&self, name: &str, values: &mut [f32]) -> Result<(), LoadError> {
         let info = self.info(name)?;
         let (from, to) = info.data_offsets;
         let bytes = &self.data[from..to];
@@ -198,16 +204,15 @@ impl<'a> Tensors<'a> {
             Dtype::BF16 => (2, widen_bf16),
             _ => (4, read_f32),
         };
-        let mut values = vec![0.0; bytes.len() / width];
         if values.len() <= BLOCK {
-            widen(bytes, &mut values);
+            widen(bytes, values);
         } else {
             values
                 .par_chunks_mut(BLOCK)
                 .zip(bytes.par_chunks(BLOCK * width))
                 .for_each(|(values, bytes)| widen(bytes, values));
         }
-        Ok(values)
+        Ok(())
     }
 }
 

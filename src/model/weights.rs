@@ -1,13 +1,14 @@
 //! Weight matrices in row-major order, gates stacked along the rows in PyTorch's order.
 
 use super::{CellKind, ModelError};
+use crate::kernels::Values;
 
 /// A dense row-major `f32` matrix.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Matrix {
     rows: usize,
     cols: usize,
-    data: Vec<f32>,
+    data: Values,
 }
 
 impl Matrix {
@@ -16,6 +17,15 @@ impl Matrix {
     /// # Errors
     /// [`ModelError::Shape`] when `data` does not hold `rows * cols` values.
     pub fn new(rows: usize, cols: usize, data: Vec<f32>) -> Result<Matrix, ModelError> {
+        Matrix::from_values(rows, cols, data.into())
+    }
+
+    /// As [`Matrix::new`], from memory that a loader has chosen.
+    pub(super) fn from_values(
+        rows: usize,
+        cols: usize,
+        data: Values,
+    ) -> Result<Matrix, ModelError> {
         if rows.checked_mul(cols) != Some(data.len()) {
             return Err(ModelError::Shape {
                 tensor: "matrix",

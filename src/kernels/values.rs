@@ -1,0 +1,126 @@
+//! Memory for weights: large blocks are pages of their own, given back the moment they are dropped.
+//!
+//! Weights are packed while the model they come from still exists, and outlive it. On the heap the
+//! packed ones would come to stand after the model's. An allocator that gives back only the heap's
+//! end (as glibc's does, once a program has freed a few large blocks) would keep the room of every
+//! dropped model, and a session would hold its weights twice.
+
+use std::ops::{Deref, DerefMut};
+
+use aligned_vec::{AVec, ConstAlign};
+use memmap2::MmapMut;
+
+/// Memory that starts on a cache line.
+pub type Aligned = AVec<f32, ConstAlign<64>>;
+
+/// A zeroed buffer that starts on a cache line.
+pub fn zeroed(len: usize) -> Aligned {
+    let mut buffer = AVec::new(64);
+    buffer.resize(len, 0.0);
+    buffer
+}
+
+/// From this many bytes on, values are pages of their own.
+const OWN_PAGES: usize = 256 << 10;
+
+/// Values of a fixed number that stay for long. Unless made from a `Vec`, they start on a cache line.
+#[derive(Debug)]
+pub struct Values(Memory);
+
+#[derive(Debug)]
+enum Memory {
+    Vec(Vec<f32>),
+    Aligned(Aligned),
+    Pages(MmapMut),
+}
+
+impl Values {
+    /// `len` zeros.
+    pub fn zeroed(len: usize) -> Values {
+        let bytes = len.saturating_mul(4);
+        if bytes >= OWN_PAGES
+            && let Ok(pages) = MmapMut::map_anon(bytes)
+        {
+            return Values(Memory::Pages(pages));
+        }
+        Values(Memory::Aligned(zeroed(len)))
+    }
+}
+
+impl From<Vec<f32>> for Values {
+    fn from(values: Vec<f32>) -> Values {
+        Values(Memory::Vec(values))
+    }
+}
+
+impl Deref for Values {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        match &self.0 {
+            Memory::Vec(values) => values,
+            Memory::Aligned(values) => values,
+            // SAFETY: pages are aligned for f32, and any bytes of theirs are one.
+            Memory::Pages(pages) => unsafe {
+                std::slice::from_raw_parts(pages.as_ptr().cast(), pages.len() / 4)
+            },
+        }
+    }
+}
+
+impl DerefMut for Values {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        match &mut self.0 {
+            Memory::Vec(values) => values,
+            Memory::Aligned(values) => values,
+            // SAFETY: as above, and the pages are borrowed for as long as the values.
+            Memory::Pages(pages) => unsafe {
+                std::slice::from_raw_parts_mut(pages.as_mut_ptr().cast(), pages.len() / 4)
+            },
+        }
+    }
+}
+
+impl Clone for Values {
+    fn clone(&self) -> Values {
+        let mut copy = Values::zeroed(self.len());
+        copy.copy_from_slice(self);
+        copy
+    }
+}
+
+impl PartialEq for Values {
+    fn eq(&self, other: &Values) -> bool {
+        self[..] == other[..]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_and_large_values_are_zeroed_aligned_and_writable() {
+        for len in [
+            0,
+            1,
+            17,
+            OWN_PAGES / 4 - 1,
+            OWN_PAGES / 4,
+            OWN_PAGES / 4 + 1,
+        ] {
+            let mut values = Values::zeroed(len);
+            assert_eq!((values.len(), values.as_ptr() as usize % 64), (len, 0));
+            assert!(values.iter().all(|v| v.to_bits() == 0));
+            for (at, value) in values.iter_mut().enumerate() {
+                *value = at as f32;
+            }
+            let copy = values.clone();
+            assert!(copy == values && copy == Values::from(values.to_vec()));
+            if let Some(last) = values.last_mut() {
+                *last = -1.0;
+                assert!(copy != values);
+            }
+        }
+    }
+}
