@@ -60,7 +60,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for (number, stream) in streams.iter().enumerate() {
         let steps = stream.samples.len() / FEATURES;
         let mut whole = vec![0.0; steps * HIDDEN];
-        session.reserve(1, steps);
+        session.reserve(1, steps)?;
         session.run(
             &Input::new(&stream.samples, steps, 1),
             &mut Output::new(&mut whole),

@@ -3,7 +3,7 @@
 mod common;
 
 use cellstream::execute::team::Team;
-use cellstream::execute::{PackedModel, Session};
+use cellstream::execute::{PackedModel, Session, State};
 use cellstream::kernels::Isa;
 use cellstream::model::{Cell, Input, Layer, Model, Output};
 use cellstream::plan::Plan;
@@ -48,14 +48,58 @@ fn random_models_batches_and_plans() {
         let model = random.stack(40);
         let (batch, steps) = (random.0.usize(0..7), random.0.usize(0..9));
         let batch = Batch::ragged(&mut random, &model, batch, steps);
-        let threads = random.0.usize(1..=4);
-        let mut plan = Plan::with_threads(&model, batch.batch, batch.steps, threads);
-        for layer in &mut plan.layers {
-            layer.chunk_steps = random.0.usize(1..=steps.max(1));
-        }
+        let plan = random_plan(&mut random, &model, batch.batch, batch.steps);
         for &isa in isas() {
             check(&model, &batch, &plan, isa);
         }
+    }
+}
+
+/// Any plan that is legal, with room for the batch or more.
+fn random_plan(random: &mut Random, model: &Model, batch: usize, steps: usize) -> Plan {
+    let threads = random.0.usize(1..=4);
+    let room = (batch + random.0.usize(0..3), steps + random.0.usize(0..4));
+    let mut plan = Plan::with_threads(model, room.0, room.1, threads);
+    for (plan, layer) in plan.layers.iter_mut().zip(model.layers()) {
+        plan.chunk_steps = random.0.usize(1..=steps.max(1));
+        for (partition, direction) in plan.directions.iter_mut().zip(layer.directions()) {
+            partition.units = random_cut(random, direction.hidden_size(), threads);
+            if direction.weights().projection.is_some() {
+                partition.projected = random_cut(random, direction.output_size(), threads);
+            }
+        }
+    }
+    plan
+}
+
+/// `0..units` cut at random groups of 16, so that some workers may own all and some nothing.
+fn random_cut(random: &mut Random, units: usize, parts: usize) -> Vec<std::ops::Range<usize>> {
+    let groups = units.div_ceil(16);
+    let mut bounds: Vec<usize> = (1..parts)
+        .map(|_| (16 * random.0.usize(0..=groups)).min(units))
+        .collect();
+    bounds.extend([0, units]);
+    bounds.sort_unstable();
+    bounds.windows(2).map(|pair| pair[0]..pair[1]).collect()
+}
+
+/// A plan whose only sharing is between the owner of the units and the owner of the projection.
+#[test]
+fn units_and_projection_of_two_owners() {
+    let mut random = Random::new(5);
+    let options = Options {
+        projection: true,
+        ..Options::default()
+    };
+    let layer = Layer::single(random.direction(Cell::LSTM, 9, 40, options));
+    let rows = layer.output_size();
+    let model = Model::new(vec![layer]).unwrap();
+    let mut plan = Plan::with_threads(&model, 3, 200, 2);
+    plan.layers[0].directions[0].units = vec![0..40, 40..40];
+    plan.layers[0].directions[0].projected = vec![0..0, 0..rows];
+    let batch = Batch::full(&mut random, &model, 3, 200);
+    for &isa in isas() {
+        check(&model, &batch, &plan, isa);
     }
 }
 
@@ -140,17 +184,18 @@ fn a_step_at_a_time_gives_the_whole_sequence() {
         let model = Model::new(vec![Layer::single(lower), Layer::single(upper)]).unwrap();
         let batch = Batch::full(&mut random, &model, 3, 8);
         let expected = Results::reference(&model, &batch);
-        let mut session = session(&model, &Plan::with_threads(&model, 3, 1, 2), isas()[0]);
-        let mut state = cellstream::execute::State::zero(model.signature(), 3);
-        let mut found = Results::dirty(&model, &batch);
-        let steps = batch
-            .values
-            .chunks(3 * 7)
-            .zip(found.values.chunks_mut(3 * 33));
-        for (x, y) in steps {
-            session.step(x, &mut state, y).unwrap();
+        for &isa in isas() {
+            let threads = 1 + seed as usize % 4;
+            let plan = Plan::with_threads(&model, 3, 1, threads);
+            let mut session = session(&model, &plan, isa);
+            let mut state = State::zero(model.signature(), 3);
+            let mut found = Results::dirty(&model, &batch);
+            let inputs = batch.values.chunks(3 * 7);
+            for (x, y) in inputs.zip(found.values.chunks_mut(3 * 33)) {
+                session.step(x, &mut state, y).unwrap();
+            }
+            (found.hn, found.cn) = (state.h, state.c);
+            found.assert_same(&expected, format_args!("seed {seed}, {isa}"));
         }
-        (found.hn, found.cn) = (state.h, state.c);
-        found.assert_same(&expected, format_args!("seed {seed}"));
     }
 }

@@ -4,6 +4,7 @@ mod common;
 
 use cellstream::execute::team::{SharedTeam, Team};
 use cellstream::execute::{PackError, PackedModel, RunError, Session, SessionError, State};
+use cellstream::machine::Topology;
 use cellstream::model::{Gru, Input, InputError, Lstm, Merge, Model, Output};
 use cellstream::plan::{Plan, PlanError};
 use common::{Batch, Random, Results};
@@ -121,9 +122,69 @@ fn a_larger_input_is_refused_until_room_is_reserved() {
         .run(&batch.input(), &mut found.output())
         .unwrap_err();
     assert!(refused.to_string().contains("reserve(2, 5)"), "{refused}");
-    session.reserve(2, 5);
+    session.reserve(2, 5).unwrap();
     session.run(&batch.input(), &mut found.output()).unwrap();
     found.assert_same(&Results::reference(&model, &batch), "after reserve");
+}
+
+#[test]
+fn room_that_no_memory_has_is_refused_and_the_old_room_kept() {
+    let model = lstm();
+    let mut random = Random::new(5);
+    let mut session = session(&model, 1, 2);
+    for (batch, steps) in [
+        (usize::MAX, 2),
+        (1 << 60, 16),
+        (1 << 40, 1 << 10),
+        (1, usize::MAX),
+    ] {
+        let refused = session.reserve(batch, steps).unwrap_err();
+        assert!(
+            matches!(refused, SessionError::TooLarge { .. }),
+            "{refused}"
+        );
+        let mut plan = Plan::with_threads(&model, 1, 2, 2);
+        (plan.batch, plan.steps) = (batch, steps);
+        assert!(matches!(
+            Session::new(&model, &plan),
+            Err(SessionError::TooLarge { .. })
+        ));
+    }
+    let batch = Batch::full(&mut random, &model, 1, 2);
+    let mut found = Results::dirty(&model, &batch);
+    session.run(&batch.input(), &mut found.output()).unwrap();
+    found.assert_same(&Results::reference(&model, &batch), "after refusals");
+}
+
+#[test]
+fn a_pinned_caller_gets_the_same_cores_again() {
+    let model = lstm();
+    // A thread of its own, since it stays pinned.
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let before = Topology::detect();
+            let first = session(&model, 1, 1);
+            assert!(first.pin_caller());
+            assert_eq!(Topology::detect(), before);
+            let second = session(&model, 1, 1);
+            assert!(second.pin_caller());
+            assert_eq!(Plan::estimate(&model, 1, 1, before.team_size()).threads, 1);
+        });
+    });
+}
+
+#[test]
+fn a_team_of_the_callers_own_serves_one_session() {
+    let model = lstm();
+    let plan = Plan::with_threads(&model, 2, 3, 2);
+    let mut team = Team::with_threads(2).unwrap();
+    let packed = PackedModel::new(&model, &plan, &mut team).unwrap();
+    let mut session = Session::with_team(packed, team).unwrap();
+    let mut random = Random::new(6);
+    let batch = Batch::ragged(&mut random, &model, 2, 3);
+    let mut found = Results::dirty(&model, &batch);
+    session.run(&batch.input(), &mut found.output()).unwrap();
+    found.assert_same(&Results::reference(&model, &batch), "own team");
 }
 
 #[test]
@@ -193,6 +254,20 @@ fn plans_that_do_not_fit_are_refused() {
     let mut empty = good.clone();
     empty.layers[1].chunk_steps = 0;
     assert_eq!(empty.check(&model), Err(PlanError::EmptyChunk { layer: 1 }));
+    for threads in [0, usize::MAX] {
+        let wrong = Plan {
+            threads,
+            ..good.clone()
+        };
+        assert!(matches!(
+            Session::new(&model, &wrong),
+            Err(SessionError::Pack(PackError::Plan(
+                PlanError::Threads { .. }
+            )))
+        ));
+    }
+    let many = Plan::estimate(&model, 1, 1, usize::MAX);
+    assert!(many.check(&model).is_ok() && many.threads <= 2);
     let mut gap = good.clone();
     gap.layers[0].directions[0].units[1].start = 17;
     assert!(matches!(

@@ -89,7 +89,7 @@ impl G2p {
 
     /// The phonemes of a word, as indices into the vocabulary, as its letters are.
     pub fn phonemes(&mut self, letters: &[usize]) -> Result<&[usize], Box<dyn Error>> {
-        self.encoder.reserve(1, letters.len());
+        self.encoder.reserve(1, letters.len())?;
         self.features
             .resize(letters.len() * self.letters.features(), 0.0);
         self.letters.run(letters, &mut self.features)?;

@@ -223,7 +223,7 @@ fn measure(case: &Case, arguments: &Arguments, machine: &Machine) -> Result<Row,
     let (median, p99) = (at(0.5), at(0.99));
     let ceilings = machine.ceilings.as_ref();
     let ceilings = ceilings.ok_or_else(|| Failure::new("the machine's ceilings are not known"))?;
-    let bound = plan.bound(model, &machine.topology, ceilings);
+    let bound = plan.bound(model, &machine.topology, ceilings)?;
     let first = &model.layers()[0];
     Ok(Row {
         cell: first.kind().to_string(),

@@ -22,13 +22,21 @@ pub(super) struct Active {
 }
 
 impl Active {
-    /// Makes room, so that [`Active::set`] allocates nothing up to these sizes.
-    pub fn reserve(&mut self, batch: usize, steps: usize) {
-        let room = |v: &mut Vec<usize>, len: usize| v.reserve_exact(len.saturating_sub(v.len()));
-        room(&mut self.order, batch);
-        room(&mut self.lengths, batch);
-        room(&mut self.offsets, steps + 1);
-        room(&mut self.input_rows, batch * steps);
+    /// With room, so that [`Active::set`] allocates nothing up to these sizes; `None` where there
+    /// is no memory for that.
+    pub fn with_room(batch: usize, steps: usize) -> Option<Active> {
+        let mut active = Active::default();
+        active.order.try_reserve_exact(batch).ok()?;
+        active.lengths.try_reserve_exact(batch).ok()?;
+        active
+            .offsets
+            .try_reserve_exact(steps.checked_add(1)?)
+            .ok()?;
+        active
+            .input_rows
+            .try_reserve_exact(batch.checked_mul(steps)?)
+            .ok()?;
+        Some(active)
     }
 
     /// Takes the lengths of `input`, which has been checked.

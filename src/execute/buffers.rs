@@ -1,20 +1,17 @@
 //! Everything a run writes to besides the caller's output, allocated before it.
 
-use super::packed::{PackedDirection, PackedLayer, PackedModel};
-use crate::kernels::{Aligned, Shared, zeroed};
+use super::packed::{PackedDirection, PackedLayer, PackedModel, Part};
+use crate::kernels::{Aligned, Shared, try_zeroed};
 use crate::model::Merge;
 use crate::plan::UNIT_GRANULE;
 
 /// A buffer that the workers of one run share.
 pub(super) struct Buffer(Aligned);
 
-// SAFETY: the contents are only reached through `Shared`, whose unsafe methods ask their callers to
-// keep threads apart.
-unsafe impl Sync for Buffer {}
-
 impl Buffer {
-    fn new(len: usize) -> Buffer {
-        Buffer(zeroed(len))
+    /// `rows` times `columns` zeros; `None` where there is no memory for them.
+    fn new(rows: usize, columns: usize) -> Option<Buffer> {
+        Some(Buffer(try_zeroed(rows.checked_mul(columns)?)?))
     }
 
     /// A handle for one worker.
@@ -49,78 +46,93 @@ pub(super) struct Buffers {
     pub steps: usize,
     /// Per layer, per direction.
     pub states: Vec<Vec<DirectionBuffers>>,
-    /// Per worker, per direction of a layer: pre-activations of a chunk, then of the second phase.
+    /// Per worker, per direction of a layer: pre-activations of a chunk of steps.
     pub z: Vec<[Buffer; 2]>,
-    /// Per worker: pre-activations of the second phase.
+    /// Per worker: pre-activations of a projection.
     pub second: Vec<Buffer>,
     /// `[rows of all steps, features]`: outputs of even and of odd layers but the last.
     pub between_layers: [Buffer; 2],
 }
 
 impl Buffers {
-    /// Buffers for up to `batch` sequences of up to `steps` steps.
-    pub fn new(model: &PackedModel, batch: usize, steps: usize) -> Buffers {
-        let rows = batch * steps;
+    /// Buffers for up to `batch` sequences of up to `steps` steps; `None` where there is no memory
+    /// for them.
+    pub fn new(model: &PackedModel, batch: usize, steps: usize) -> Option<Buffers> {
+        let rows = batch.checked_mul(steps)?;
         let lanes = model.kernels.lanes();
-        let states = model.layers.iter().map(|layer| {
-            let summed = layer.directions.len() == 2 && layer.merge == Merge::Sum;
-            layer
-                .directions
-                .iter()
-                .map(|direction| {
-                    let recurrence = direction.recurrence;
-                    let hidden = |needed: bool| match needed {
-                        true => Buffer::new(batch * padded(direction.hidden)),
-                        false => Buffer::new(0),
+        let mut states = Vec::with_capacity(model.layers.len());
+        for layer in &model.layers {
+            let directions = layer.directions.iter();
+            let buffers: Option<Vec<_>> = directions
+                .map(|direction| DirectionBuffers::new(layer, direction, batch, rows))
+                .collect();
+            states.push(buffers?);
+        }
+        // The widest rows that a worker needs in any layer.
+        let widest = |worker: usize, width: &dyn Fn(&PackedDirection, &Part) -> usize| {
+            let directions = model.layers.iter().flat_map(|layer| &layer.directions);
+            let widths = directions.map(|direction| width(direction, &direction.parts[worker]));
+            widths.max().unwrap_or(0)
+        };
+        let mut z = Vec::with_capacity(model.plan.threads);
+        let mut second = Vec::with_capacity(model.plan.threads);
+        for worker in 0..model.plan.threads {
+            let chunk = |index: usize| {
+                let mut most = 0;
+                for layer in &model.layers {
+                    let Some(direction) = layer.directions.get(index) else {
+                        continue;
                     };
-                    let h = || Buffer::new(batch * padded(direction.state));
-                    DirectionBuffers {
-                        h: [h(), h()],
-                        c: hidden(recurrence.is_lstm()),
-                        between: hidden(recurrence.has_second_phase()),
-                        apart: Buffer::new(if summed { rows * direction.state } else { 0 }),
-                    }
-                })
-                .collect()
-        });
-        let states = states.collect();
-        let most =
-            |worker: usize, size: &dyn Fn(&PackedLayer, &PackedDirection, usize) -> usize| {
-                let all = model.layers.iter().flat_map(|layer| {
-                    let directions = layer.directions.iter();
-                    directions.map(|direction| size(layer, direction, worker))
-                });
-                all.max().unwrap_or(0)
+                    let units = direction.parts[worker].units.len().next_multiple_of(lanes);
+                    let row = units.checked_mul(direction.recurrence.z_slots())?;
+                    let chunk = layer.chunk_steps.min(steps).checked_mul(batch)?;
+                    most = most.max(chunk.checked_mul(row)?);
+                }
+                Buffer::new(most, 1)
             };
-        let z = |layer: &PackedLayer, direction: &PackedDirection, worker: usize| {
-            let panels = direction.parts[worker].units.len().div_ceil(lanes);
-            let chunk = layer.chunk_steps.min(steps) * batch;
-            chunk * panels * direction.recurrence.z_slots() * lanes
-        };
-        let second = |_: &PackedLayer, direction: &PackedDirection, worker: usize| {
-            let part = &direction.parts[worker];
-            let projects = part.second.is_some() && direction.recurrence.is_lstm();
-            match projects {
-                true => batch * part.second_units.len().next_multiple_of(lanes),
-                false => 0,
-            }
-        };
-        let workers = 0..model.plan.threads;
-        let (upper, _) = model.layers.split_at(model.layers.len() - 1);
-        let widest = |parity: usize| {
+            z.push([chunk(0)?, chunk(1)?]);
+            let projected = |direction: &PackedDirection, part: &Part| {
+                let projects = part.second.is_some() && direction.recurrence.is_lstm();
+                if projects {
+                    part.second_units.len().next_multiple_of(lanes)
+                } else {
+                    0
+                }
+            };
+            second.push(Buffer::new(batch, widest(worker, &projected))?);
+        }
+        let upper = &model.layers[..model.layers.len() - 1];
+        let between_layers = |parity: usize| {
             let layers = upper.iter().skip(parity).step_by(2);
-            rows * layers.map(|layer| layer.features).max().unwrap_or(0)
+            Buffer::new(rows, layers.map(|layer| layer.features).max().unwrap_or(0))
         };
-        Buffers {
+        Some(Buffers {
             batch,
             steps,
             states,
-            z: workers
-                .clone()
-                .map(|w| [0, 1].map(|_| Buffer::new(most(w, &z))))
-                .collect(),
-            second: workers.map(|w| Buffer::new(most(w, &second))).collect(),
-            between_layers: [0, 1].map(|parity| Buffer::new(widest(parity))),
-        }
+            z,
+            second,
+            between_layers: [between_layers(0)?, between_layers(1)?],
+        })
+    }
+}
+
+impl DirectionBuffers {
+    fn new(
+        layer: &PackedLayer,
+        direction: &PackedDirection,
+        batch: usize,
+        rows: usize,
+    ) -> Option<DirectionBuffers> {
+        let summed = layer.directions.len() == 2 && layer.merge == Merge::Sum;
+        let recurrence = direction.recurrence;
+        let needed = |needed: bool| if needed { padded(direction.hidden) } else { 0 };
+        let h = || Buffer::new(batch, padded(direction.state));
+        Some(DirectionBuffers {
+            h: [h()?, h()?],
+            c: Buffer::new(batch, needed(recurrence.is_lstm()))?,
+            between: Buffer::new(batch, needed(direction.two_phase))?,
+            apart: Buffer::new(rows, if summed { direction.state } else { 0 })?,
+        })
     }
 }

@@ -38,6 +38,8 @@ pub(super) struct PackedLayer {
 pub(super) struct PackedDirection {
     pub recurrence: Recurrence,
     pub reverse: bool,
+    /// A step has a second phase, that needs every worker's result of the first.
+    pub two_phase: bool,
     pub input: usize,
     pub hidden: usize,
     /// Size of the recurrent state.
@@ -130,15 +132,6 @@ impl Recurrence {
             } => &[0, 1, 3],
             Recurrence::Gru { .. } => &[0, 1],
             Recurrence::Rnn { .. } => &[0],
-        }
-    }
-
-    /// Whether a step has a second phase, that needs every worker's result of the first.
-    pub fn has_second_phase(self) -> bool {
-        match self {
-            Recurrence::Lstm { projected, .. } => projected,
-            Recurrence::Gru { reset, .. } => reset == ResetForm::Before,
-            Recurrence::Rnn { .. } => false,
         }
     }
 
@@ -310,6 +303,7 @@ impl PackedModel {
                     .map(|(direction, parts)| PackedDirection {
                         recurrence: Recurrence::of(direction),
                         reverse: direction.is_reverse(),
+                        two_phase: direction.is_two_phase(),
                         input: direction.input_size(),
                         hidden: direction.hidden_size(),
                         state: direction.output_size(),

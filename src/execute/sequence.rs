@@ -132,7 +132,7 @@ impl<'a> LayerWalk<'a, '_> {
                 unsafe { self.first_phase(index, taken) };
             }
             self.meet();
-            if directions.iter().any(|d| d.recurrence.has_second_phase()) {
+            if directions.iter().any(|d| d.two_phase) {
                 for index in 0..directions.len() {
                     // SAFETY: all have met since the first phase.
                     unsafe { self.second_phase(index, taken) };
@@ -420,7 +420,7 @@ fn state_units<'p>(
     direction: &PackedDirection,
     part: &'p super::packed::Part,
 ) -> &'p std::ops::Range<usize> {
-    match direction.recurrence.has_second_phase() {
+    match direction.two_phase {
         true => &part.second_units,
         false => &part.units,
     }

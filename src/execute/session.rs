@@ -8,7 +8,6 @@ use super::packed::{PackError, PackedModel};
 use super::sequence::Run;
 use super::team::{SharedTeam, Team, TeamError, TeamPanicked};
 use crate::kernels::Shared;
-use crate::machine::Topology;
 use crate::model::{Input, InputError, Layout, Model, Output, Signature};
 use crate::plan::Plan;
 
@@ -55,6 +54,25 @@ pub enum SessionError {
     /// The weights could not be packed.
     #[error(transparent)]
     Pack(#[from] PackError),
+    /// There is no memory for so many sequences or steps.
+    #[error("no memory for {batch} sequences of {steps} steps; make room for fewer")]
+    TooLarge {
+        /// Sequences asked for.
+        batch: usize,
+        /// Steps asked for.
+        steps: usize,
+    },
+}
+
+/// Everything that a session for these sizes writes to.
+fn room(
+    model: &PackedModel,
+    batch: usize,
+    steps: usize,
+) -> Result<(Buffers, Active), SessionError> {
+    let too_large = SessionError::TooLarge { batch, steps };
+    let room = Buffers::new(model, batch, steps).zip(Active::with_room(batch, steps));
+    room.ok_or(too_large)
 }
 
 /// Why a run was refused, or ended early.
@@ -114,11 +132,6 @@ impl State {
     }
 }
 
-/// A team for `plan`: physical cores first, those that share a cache together.
-fn own_team(plan: &Plan) -> Result<Team, TeamError> {
-    Team::new(&Topology::detect().cpus_for_team(plan.threads))
-}
-
 impl Session {
     /// Makes a team of the plan's threads and packs the weights on it, with room for the plan's
     /// batch and steps.
@@ -126,42 +139,57 @@ impl Session {
     /// # Errors
     /// What [`Team::new`] and [`PackedModel::new`] refuse.
     pub fn new(model: &Model, plan: &Plan) -> Result<Session, SessionError> {
-        let mut team = own_team(plan)?;
+        plan.check(model).map_err(PackError::from)?;
+        let mut team = Team::with_threads(plan.threads)?;
         let packed = PackedModel::new(model, plan, &mut team)?;
-        Ok(Session::with(packed, TeamHandle::Own(team)))
+        Session::with_handle(packed, TeamHandle::Own(team))
     }
 
     /// A session on weights that are packed already, with a team of its own.
     ///
     /// # Errors
-    /// What [`Team::new`] refuses.
+    /// What [`Team::with_threads`] refuses; [`SessionError::TooLarge`].
     pub fn from_packed(packed: Arc<PackedModel>) -> Result<Session, SessionError> {
-        let team = own_team(packed.plan())?;
-        Ok(Session::with(packed, TeamHandle::Own(team)))
+        let team = Team::with_threads(packed.plan().threads)?;
+        Session::with_handle(packed, TeamHandle::Own(team))
+    }
+
+    /// A session on weights that are packed already, with this team, on the cores that it is on.
+    /// Sessions that are to run at once need cores of their own: [`Team::with_threads`] gives each
+    /// team the same ones.
+    ///
+    /// # Errors
+    /// [`PackError::Threads`] when the team has another number of threads than the plan;
+    /// [`SessionError::TooLarge`].
+    pub fn with_team(packed: Arc<PackedModel>, team: Team) -> Result<Session, SessionError> {
+        Session::with_handle(packed, TeamHandle::Own(team))
     }
 
     /// A session on weights that are packed already, on a team that others use too.
     ///
     /// # Errors
-    /// [`PackError::Threads`] when the team has another number of threads than the plan.
+    /// As [`Session::with_team`].
     pub fn on_team(packed: Arc<PackedModel>, team: SharedTeam) -> Result<Session, SessionError> {
-        let (planned, found) = (packed.plan().threads, team.threads());
+        Session::with_handle(packed, TeamHandle::Shared(team))
+    }
+
+    fn with_handle(model: Arc<PackedModel>, team: TeamHandle) -> Result<Session, SessionError> {
+        let planned = model.plan().threads;
+        let found = match &team {
+            TeamHandle::Own(team) => team.threads(),
+            TeamHandle::Shared(team) => team.threads(),
+        };
         if planned != found {
             return Err(PackError::Threads { planned, found }.into());
         }
-        Ok(Session::with(packed, TeamHandle::Shared(team)))
-    }
-
-    fn with(model: Arc<PackedModel>, team: TeamHandle) -> Session {
         let Plan { batch, steps, .. } = *model.plan();
-        let mut active = Active::default();
-        active.reserve(batch, steps);
-        Session {
-            buffers: Buffers::new(&model, batch, steps),
-            active,
+        let (buffers, active) = room(&model, batch, steps)?;
+        Ok(Session {
             model,
             team,
-        }
+            buffers,
+            active,
+        })
     }
 
     /// The packed weights, to make more sessions from.
@@ -185,12 +213,15 @@ impl Session {
     }
 
     /// Makes room for `batch` sequences of `steps` steps, if there is less. Allocates.
-    pub fn reserve(&mut self, batch: usize, steps: usize) {
+    ///
+    /// # Errors
+    /// [`SessionError::TooLarge`]; the session keeps the room it had.
+    pub fn reserve(&mut self, batch: usize, steps: usize) -> Result<(), SessionError> {
         let (batch, steps) = (batch.max(self.buffers.batch), steps.max(self.buffers.steps));
         if (batch, steps) != (self.buffers.batch, self.buffers.steps) {
-            self.buffers = Buffers::new(&self.model, batch, steps);
-            self.active.reserve(batch, steps);
+            (self.buffers, self.active) = room(&self.model, batch, steps)?;
         }
+        Ok(())
     }
 
     /// Runs the model over `input` and writes what `output` asks for.

@@ -37,4 +37,4 @@ pub use portable::Portable;
 pub use product::{Product, Rows, Start};
 pub use set::{Kernels, kernels};
 pub use shared::{Columns, Shared};
-pub use values::{Aligned, Values, zeroed};
+pub use values::{Aligned, Values, try_zeroed, zeroed};

@@ -33,8 +33,8 @@ impl<'a> Shared<'a> {
     /// Shares the `len` elements at `start`.
     ///
     /// # Safety
-    /// They stay allocated and initialised for `'a`, and during it are only reached through copies
-    /// of the result.
+    /// They stay allocated and initialised for `'a`, and during it whoever writes them does so
+    /// through a copy of the result.
     pub unsafe fn from_raw(start: *mut f32, len: usize) -> Shared<'a> {
         Shared {
             start,

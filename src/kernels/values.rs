@@ -20,6 +20,14 @@ pub fn zeroed(len: usize) -> Aligned {
     buffer
 }
 
+/// As [`zeroed`]; `None` where there is no memory for it.
+pub fn try_zeroed(len: usize) -> Option<Aligned> {
+    let mut buffer = AVec::new(64);
+    buffer.try_reserve_exact(len).ok()?;
+    buffer.resize(len, 0.0);
+    Some(buffer)
+}
+
 /// From this many bytes on, values are pages of their own.
 const OWN_PAGES: usize = 256 << 10;
 

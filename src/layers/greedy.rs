@@ -132,8 +132,9 @@ impl Greedy {
         }
         embedding.row(options.bos)?;
         embedding.row(options.eos)?;
-        session.reserve(1, 1);
         let GreedyOptions { limit, .. } = options;
+        let no_memory = |_| LayerError::Limit { limit };
+        session.reserve(1, 1).map_err(no_memory)?;
         let mut room = Vec::new();
         room.try_reserve_exact(limit)
             .map_err(|_| LayerError::Limit { limit })?;

@@ -10,6 +10,8 @@ pub mod hwloc;
 pub mod sysfs;
 mod topology;
 
+use std::sync::OnceLock;
+
 pub use ceilings::{Bound, BoundBy, Ceilings, CeilingsError, Rate, ReadRates, TeamCeilings};
 pub use topology::{
     Bytes, Cache, CacheKind, Core, CpuList, Level, NumaNode, Source, Topology, TopologyError,
@@ -67,13 +69,27 @@ fn isa_names<S: serde::Serializer>(isas: &[Isa], to: S) -> Result<S::Ok, S::Erro
     to.collect_seq(isas.iter().map(Isa::to_string))
 }
 
-/// The logical CPUs that the calling thread may run on, ascending.
-pub fn allowed_cpus() -> Vec<usize> {
-    let ids = core_affinity::get_core_ids().unwrap_or_default();
-    let mut cpus: Vec<usize> = ids.into_iter().map(|core| core.id).collect();
-    if cpus.is_empty() {
-        cpus = (0..num_cpus::get().max(1)).collect();
-    }
-    cpus.sort_unstable();
-    cpus
+/// The logical CPUs that this process may run on, ascending; never empty.
+///
+/// Asked once and remembered: the system answers for the calling thread, and one that has been
+/// pinned meanwhile would see a machine of a single core.
+pub fn allowed_cpus() -> &'static [usize] {
+    static CPUS: OnceLock<Vec<usize>> = OnceLock::new();
+    CPUS.get_or_init(|| {
+        let ids = core_affinity::get_core_ids().unwrap_or_default();
+        let mut cpus: Vec<usize> = ids.into_iter().map(|core| core.id).collect();
+        if cpus.is_empty() {
+            cpus = (0..num_cpus::get().max(1)).collect();
+        }
+        cpus.sort_unstable();
+        cpus
+    })
+}
+
+/// Threads that can run at once: the CPUs of [`allowed_cpus`], or fewer where a container has a
+/// quota. Asked once and remembered.
+pub fn runnable_threads() -> usize {
+    static THREADS: OnceLock<usize> = OnceLock::new();
+    // num_cpus counts what the affinity and a container's quota allow.
+    *THREADS.get_or_init(|| num_cpus::get().max(1))
 }

@@ -162,13 +162,14 @@ impl Topology {
     /// ```
     pub fn detect() -> Topology {
         let allowed = super::allowed_cpus();
-        let found = super::sysfs::read(std::path::Path::new("/"), &allowed);
+        let found = super::sysfs::read(std::path::Path::new("/"), allowed);
         #[cfg(feature = "hwloc")]
         let found = found.or_else(|first| super::hwloc::read(&allowed).map_err(|_| first));
         let mut topology =
-            found.unwrap_or_else(|error| Topology::count_only(&allowed, error.to_string()));
+            found.unwrap_or_else(|error| Topology::count_only(allowed, error.to_string()));
         // num_cpus honours the quota of control groups, which the affinity mask does not show.
-        topology.cpu_quota = Some(num_cpus::get()).filter(|&quota| quota < topology.cpus());
+        topology.cpu_quota =
+            Some(super::runnable_threads()).filter(|&quota| quota < topology.cpus());
         topology
     }
 

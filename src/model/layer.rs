@@ -1,6 +1,6 @@
 //! A layer: one or two directions over the same input sequence.
 
-use super::{Cell, CellKind, ModelError, Weights};
+use super::{Cell, CellKind, ModelError, ResetForm, Weights};
 
 /// One recurrence over the sequence, first step to last or each sequence's last step to its first.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,6 +62,16 @@ impl Direction {
     /// Whether it runs from each sequence's end to its start.
     pub fn is_reverse(&self) -> bool {
         self.reverse
+    }
+
+    /// Whether a step has two products of which the second needs all of the first's results: a GRU
+    /// that resets before the product, an LSTM with a projection.
+    pub fn is_two_phase(&self) -> bool {
+        match self.cell {
+            Cell::Lstm { .. } => self.weights.projection.is_some(),
+            Cell::Gru { reset, .. } => reset == ResetForm::Before,
+            Cell::Rnn { .. } => false,
+        }
     }
 
     /// The weights.

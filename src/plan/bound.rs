@@ -1,6 +1,6 @@
 //! The shortest time that a machine's ceilings allow for a plan.
 
-use super::Plan;
+use super::{Plan, PlanError};
 use crate::machine::{Bound, BoundBy, Ceilings, Level, Topology};
 use crate::model::{Direction, Model};
 
@@ -11,10 +11,19 @@ impl Plan {
     ///
     /// Input products read their weights once per chunk; recurrent ones at every step. What binds is
     /// what the largest part of the time is bound by.
-    pub fn bound(&self, model: &Model, topology: &Topology, ceilings: &Ceilings) -> Bound {
+    ///
+    /// # Errors
+    /// What [`Plan::check`] refuses.
+    pub fn bound(
+        &self,
+        model: &Model,
+        topology: &Topology,
+        ceilings: &Ceilings,
+    ) -> Result<Bound, PlanError> {
+        self.check(model)?;
         let mut by_cause: Vec<(BoundBy, f64)> = Vec::new();
         let mut phase = |values: usize, rows: usize, resident: usize, times: usize| {
-            let flops = 2.0 * (values * rows) as f64;
+            let flops = 2.0 * values as f64 * rows as f64;
             let level = match topology.cores.first() {
                 Some(core) => topology.level_holding(core, 4 * resident / self.threads),
                 None => Level::Memory,
@@ -28,9 +37,16 @@ impl Plan {
                 .map(|d| d.weights().input.data().len())
                 .sum();
             let (chunks, rest) = (self.steps / plan.chunk_steps, self.steps % plan.chunk_steps);
-            phase(input, self.batch * plan.chunk_steps, input, chunks);
+            if chunks > 0 {
+                phase(
+                    input,
+                    self.batch.saturating_mul(plan.chunk_steps),
+                    input,
+                    chunks,
+                );
+            }
             if rest > 0 {
-                phase(input, self.batch * rest, input, 1);
+                phase(input, self.batch.saturating_mul(rest), input, 1);
             }
             phase(recurrent, self.batch, recurrent, self.steps);
         }
@@ -39,12 +55,12 @@ impl Plan {
             of_cause.map(|(_, seconds)| seconds).sum()
         };
         let causes = by_cause.iter().map(|(by, _)| *by);
-        Bound {
+        Ok(Bound {
             seconds: by_cause.iter().map(|(_, seconds)| seconds).sum(),
             by: causes
                 .max_by(|a, b| share(*a).total_cmp(&share(*b)))
                 .unwrap_or(BoundBy::Compute),
-        }
+        })
     }
 }
 

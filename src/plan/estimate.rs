@@ -5,8 +5,8 @@
 //! of the workers. The rates are those of a server core of 2024; only their proportions matter, for
 //! they decide no more than how many workers are worth waking.
 
-use super::{LayerPlan, Partition, Plan, split_units};
-use crate::model::{Cell, Direction, Layer, Model, ResetForm};
+use super::{LayerPlan, MOST_THREADS, Partition, Plan, UNIT_GRANULE, split_units};
+use crate::model::{Layer, Model};
 
 /// Per core.
 const FLOPS: f64 = 150e9;
@@ -27,18 +27,27 @@ const CHUNK_ROWS: usize = 12;
 
 impl Plan {
     /// The plan that should be fastest on up to `threads` cores for `batch` sequences of `steps`
-    /// steps, judged by arithmetic and bytes alone. `threads` 0 counts as 1.
+    /// steps, judged by arithmetic and bytes alone. `threads` 0 counts as 1; more threads than the
+    /// model has groups of [`UNIT_GRANULE`] units are never of use.
     pub fn estimate(model: &Model, batch: usize, steps: usize, threads: usize) -> Plan {
-        let best = (1..=threads.max(1))
-            .map(|threads| (threads, seconds(model, batch, steps, threads)))
-            .min_by(|a, b| a.1.total_cmp(&b.1));
-        Plan::with_threads(model, batch, steps, best.map_or(1, |(threads, _)| threads))
+        let groups =
+            |layer: &Layer| layer.directions().len() * layer.hidden_size().div_ceil(UNIT_GRANULE);
+        let useful = model.layers().iter().map(groups).max().unwrap_or(1);
+        let best = (1..=threads.clamp(1, useful.clamp(1, MOST_THREADS)))
+            .map(|threads| Plan::with_threads(model, batch, steps, threads))
+            .map(|plan| (seconds(model, &plan), plan))
+            .min_by(|a, b| a.0.total_cmp(&b.0));
+        best.map_or_else(
+            || Plan::with_threads(model, batch, steps, 1),
+            |(_, plan)| plan,
+        )
     }
 
-    /// The plan that splits every layer over exactly `threads` workers. Two directions get half of
+    /// The plan that splits every layer over exactly `threads` workers (from 1 to
+    /// [`MOST_THREADS`]). Two directions get half of
     /// the workers each, where the number is even: they need not meet at every step then.
     pub fn with_threads(model: &Model, batch: usize, steps: usize, threads: usize) -> Plan {
-        let threads = threads.max(1);
+        let threads = threads.clamp(1, MOST_THREADS);
         let layers = model.layers().iter();
         Plan {
             threads,
@@ -89,57 +98,41 @@ fn plan_layer(layer: &Layer, batch: usize, steps: usize, threads: usize) -> Laye
     }
 }
 
-/// Estimated seconds of a run on `threads` workers.
-fn seconds(model: &Model, batch: usize, steps: usize, threads: usize) -> f64 {
-    let region = if threads > 1 { REGION } else { 0.0 };
-    let layers = model.layers().iter();
-    region
-        + layers
-            .map(|layer| {
-                let apart = layer.directions().len() == 2 && threads.is_multiple_of(2);
-                let meets = threads > 1 && !(apart && threads == 2);
-                let barriers = if meets {
-                    phases(&layer.directions()[0])
-                } else {
-                    0
-                };
-                let work: f64 = layer
-                    .directions()
-                    .iter()
-                    .map(|d| work(d, batch, threads))
-                    .sum();
-                steps as f64 * (work + barriers as f64 * BARRIER)
-            })
-            .sum::<f64>()
+/// Estimated seconds of a run.
+fn seconds(model: &Model, plan: &Plan) -> f64 {
+    let region = if plan.threads > 1 { REGION } else { 0.0 };
+    let layers = model.layers().iter().zip(&plan.layers);
+    let steps = layers.map(|(layer, split)| {
+        let meetings = match split.directions.iter().any(Partition::is_shared) {
+            true if layer.directions()[0].is_two_phase() => 2.0,
+            true => 1.0,
+            false => 0.0,
+        };
+        // The busiest worker sets the pace.
+        let workers = 0..plan.threads;
+        let busiest = workers.map(|worker| step_seconds(layer, split, plan.batch, worker));
+        busiest.fold(0.0, f64::max) + meetings * BARRIER
+    });
+    region + plan.steps as f64 * steps.sum::<f64>()
 }
 
-/// Seconds of one step of one direction, spread over all workers.
-fn work(direction: &Direction, batch: usize, threads: usize) -> f64 {
-    let weights = direction.weights();
-    let recurrent =
-        weights.recurrent.data().len() + weights.projection.as_ref().map_or(0, |p| p.data().len());
-    // Hidden units come in groups, and the busiest worker sets the pace.
-    let share = split_units(direction.hidden_size(), threads)
-        .iter()
-        .map(|r| r.len())
-        .max()
-        .map_or(1.0, |most| most as f64 / direction.hidden_size() as f64);
-    let values = recurrent + weights.input.data().len();
-    let arithmetic = 2.0 * (values * batch) as f64 * share / FLOPS;
-    let bytes = 4.0 * recurrent as f64 * share;
+/// Seconds of one worker's part of one step of a layer, both directions together: they share its
+/// caches.
+fn step_seconds(layer: &Layer, split: &LayerPlan, batch: usize, worker: usize) -> f64 {
+    let (mut recurrent, mut all) = (0.0, 0.0);
+    for (direction, partition) in layer.directions().iter().zip(&split.directions) {
+        let weights = direction.weights();
+        let share = partition.units[worker].len() as f64 / direction.hidden_size() as f64;
+        let projection = weights.projection.as_ref().map_or(0, |p| p.data().len());
+        let own = share * (weights.recurrent.data().len() + projection) as f64;
+        recurrent += own;
+        all += own + share * weights.input.data().len() as f64;
+    }
+    let bytes = 4.0 * recurrent;
     let bandwidth = match bytes as usize {
         fits if fits <= L1.1 => L1.0,
         fits if fits <= L2.1 => L2.0,
         _ => L3,
     };
-    arithmetic.max(bytes / bandwidth)
-}
-
-/// Meetings per step.
-fn phases(direction: &Direction) -> usize {
-    let two = match direction.cell() {
-        Cell::Gru { reset, .. } => *reset == ResetForm::Before,
-        _ => direction.weights().projection.is_some(),
-    };
-    if two { 2 } else { 1 }
+    (2.0 * all * batch as f64 / FLOPS).max(bytes / bandwidth)
 }

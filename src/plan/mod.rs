@@ -14,6 +14,9 @@ use crate::model::{Layer, Model};
 pub use bound::flops;
 pub use split::{UNIT_GRANULE, split_units};
 
+/// Most workers of a plan. More than there are groups of units in any model that fits a machine.
+pub const MOST_THREADS: usize = 4096;
+
 /// How a model is run: for sessions of up to `batch` sequences of up to `steps` steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
@@ -49,17 +52,24 @@ pub struct Partition {
 impl Partition {
     /// Whether more than one worker takes part, so that they must meet at every step.
     pub fn is_shared(&self) -> bool {
-        let owners = |parts: &[Range<usize>]| parts.iter().filter(|r| !r.is_empty()).count();
-        owners(&self.units) > 1 || owners(&self.projected) > 1
+        // Units and projection rows together: each side reads what the other writes.
+        let parts = self.units.iter().zip(&self.projected);
+        parts
+            .filter(|(units, rows)| !(units.is_empty() && rows.is_empty()))
+            .count()
+            > 1
     }
 }
 
 /// Why a plan does not fit a model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// No worker.
-    #[error("a plan needs at least one thread")]
-    NoThreads,
+    /// No worker, or more than a team can have.
+    #[error("a plan needs 1 to {MOST_THREADS} threads, this one has {threads}")]
+    Threads {
+        /// In the plan.
+        threads: usize,
+    },
     /// Another number of layers or directions.
     #[error("the plan is for {planned} {what}, the model has {found}")]
     Count {
@@ -99,8 +109,10 @@ impl Plan {
     /// # Errors
     /// What does not fit.
     pub fn check(&self, model: &Model) -> Result<(), PlanError> {
-        if self.threads == 0 {
-            return Err(PlanError::NoThreads);
+        if self.threads == 0 || self.threads > MOST_THREADS {
+            return Err(PlanError::Threads {
+                threads: self.threads,
+            });
         }
         expect_count("layers", self.layers.len(), model.layers().len())?;
         for (index, (plan, layer)) in self.layers.iter().zip(model.layers()).enumerate() {

@@ -36,6 +36,7 @@ pub use patience::Patience;
 pub use region::Worker;
 pub use shared::SharedTeam;
 
+use crate::machine::Topology;
 use patience::Awake;
 use region::Region;
 use sync::{Arc, AtomicU32, Builder, JoinHandle, Ordering};
@@ -132,31 +133,19 @@ impl Team {
         Ok(team)
     }
 
-    /// A team of `threads` threads on the cores that the process may use, one after the other; with
-    /// more threads than cores it starts again at the first.
+    /// A team of `threads` threads on the cores that the process may use: physical cores first,
+    /// those that share a cache together ([`Topology::cpus_for_team`]); with more threads than cores
+    /// it starts again at the first.
+    ///
+    /// Every team made so starts at the same core. Teams that are to run at once either share their
+    /// threads ([`SharedTeam`]) or are given cores of their own ([`Team::new`]).
     ///
     /// # Errors
     /// As [`new`](Self::new).
     pub fn with_threads(threads: usize) -> Result<Self, TeamError> {
-        let available = &pin::machine().cores;
-        if available.is_empty() {
-            // A system that does not tell its cores: unpinned.
-            return Self::start(
-                threads,
-                Patience::default(),
-                threads > pin::machine().at_once,
-            );
-        }
         // Before the list is made: `threads` may be anything.
         check(threads)?;
-        Self::new(
-            &available
-                .iter()
-                .copied()
-                .cycle()
-                .take(threads)
-                .collect::<Vec<_>>(),
-        )
+        Self::new(&Topology::detect().cpus_for_team(threads))
     }
 
     fn start(threads: usize, patience: Patience, oversubscribed: bool) -> Result<Self, TeamError> {

@@ -2,11 +2,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use super::*;
+use crate::machine::allowed_cpus;
 
 /// Teams in all states of rest: patient, and parking at every chance.
 fn teams(threads: usize) -> [Team; 2] {
-    let cores: Vec<usize> = pin::machine()
-        .cores
+    let cores: Vec<usize> = allowed_cpus()
         .iter()
         .copied()
         .cycle()
@@ -75,7 +75,7 @@ fn more_threads_than_cores_finish() {
 
 #[test]
 fn a_core_may_be_named_twice() {
-    let core = pin::machine().cores[0];
+    let core = allowed_cpus()[0];
     let mut team = Team::new(&[core, core, core]).unwrap();
     phases(&mut team, PHASES / 10);
 }
@@ -111,7 +111,7 @@ fn worker_zero_is_the_caller_and_the_others_are_not() {
 
 #[test]
 fn workers_are_where_they_were_pinned() {
-    let cores = &pin::machine().cores;
+    let cores = allowed_cpus();
     let mut team = Team::new(cores).unwrap();
     assert!(team.pinned());
     std::thread::scope(|scope| {
