@@ -5,6 +5,18 @@
 //! owns which slice of its weights, [`execute`] packs them and runs sequences on a pinned team,
 //! with the arithmetic of [`kernels`]; [`layers`] surround it in a whole model. [`mod@reference`] is the
 //! specification of every bit.
+//!
+//! ```no_run
+//! # let (batch, steps, cores) = (1, 100, 2);
+//! # let (input, mut output) = (vec![0.0; 6400], vec![0.0; 25600]);
+//! use cellstream::{Input, Model, Output, Plan, Session};
+//!
+//! let model = Model::open("speech.safetensors")?; // or .onnx
+//! let plan = Plan::estimate(&model, batch, steps, cores); // how to split it
+//! let mut session = Session::new(&model, &plan)?; // packs the weights, wakes the pinned team
+//! session.run(&Input::new(&input, steps, batch), &mut Output::new(&mut output))?; // no allocation
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![deny(missing_docs)]
 
 #[cfg(feature = "cli")]

@@ -131,6 +131,9 @@ fn merge(layer: &Layer, mut outputs: Vec<Vec<Vec<f32>>>) -> Vec<Vec<f32>> {
 }
 
 /// One step of one direction: `x` `[E]` and the state before it, to the state after it.
+///
+/// # Panics
+/// If the state has not the sizes of the direction.
 pub fn step_cell(direction: &Direction, x: &[f32], state: &mut State) {
     let weights = direction.weights();
     let clip = |z: f32| match direction.clip() {

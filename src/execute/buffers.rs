@@ -49,7 +49,7 @@ pub(super) struct Buffers {
     /// Per worker, per direction of a layer: pre-activations of a chunk of steps.
     pub z: Vec<[Buffer; 2]>,
     /// Per worker: pre-activations of a projection.
-    pub second: Vec<Buffer>,
+    pub projected: Vec<Buffer>,
     /// `[rows of all steps, features]`: outputs of even and of odd layers but the last.
     pub between_layers: [Buffer; 2],
 }
@@ -75,7 +75,7 @@ impl Buffers {
             widths.max().unwrap_or(0)
         };
         let mut z = Vec::with_capacity(model.plan.threads);
-        let mut second = Vec::with_capacity(model.plan.threads);
+        let mut projected = Vec::with_capacity(model.plan.threads);
         for worker in 0..model.plan.threads {
             let chunk = |index: usize| {
                 let mut most = 0;
@@ -91,7 +91,7 @@ impl Buffers {
                 Buffer::new(most, 1)
             };
             z.push([chunk(0)?, chunk(1)?]);
-            let projected = |direction: &PackedDirection, part: &Part| {
+            let rows_of = |direction: &PackedDirection, part: &Part| {
                 let projects = part.second.is_some() && direction.recurrence.is_lstm();
                 if projects {
                     part.second_units.len().next_multiple_of(lanes)
@@ -99,7 +99,7 @@ impl Buffers {
                     0
                 }
             };
-            second.push(Buffer::new(batch, widest(worker, &projected))?);
+            projected.push(Buffer::new(batch, widest(worker, &rows_of))?);
         }
         let upper = &model.layers[..model.layers.len() - 1];
         let between_layers = |parity: usize| {
@@ -111,7 +111,7 @@ impl Buffers {
             steps,
             states,
             z,
-            second,
+            projected,
             between_layers: [between_layers(0)?, between_layers(1)?],
         })
     }

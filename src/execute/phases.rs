@@ -3,8 +3,8 @@
 use super::buffers::{DirectionBuffers, padded};
 use super::packed::{PackedDirection, Part, Recurrence};
 use crate::kernels::{
-    Columns, GruCandidate, GruGates, GruReset, Kernels, LstmGates, PlainState, Product, Rows,
-    Shared, Start,
+    Activation, Columns, GruCandidate, GruGates, GruReset, Kernels, LstmGates, PackedMatrix,
+    PlainState, Product, Rows, Shared, Start,
 };
 use crate::model::ResetForm;
 
@@ -15,8 +15,8 @@ pub(super) struct Phases<'a> {
     pub direction: &'a PackedDirection,
     pub part: &'a Part,
     pub buffers: &'a DirectionBuffers,
-    /// Pre-activations of the second phase, this worker's own.
-    pub second: Shared<'a>,
+    /// Pre-activations of a projection, this worker's own.
+    pub projected: Shared<'a>,
 }
 
 /// One step of one direction.
@@ -99,14 +99,9 @@ impl<'a> Phases<'a> {
             z,
             z_slots: direction.recurrence.z_slots(),
         });
-        let [even, odd] = [0, 1].map(|i| self.buffers.h[i].share());
-        let (before, after) = if step.taken.is_multiple_of(2) {
-            (even, odd)
-        } else {
-            (odd, even)
-        };
+        let before = self.buffers.h[step.taken % 2].share();
         let before = self.own(before, direction.state, units.start);
-        let after = self.own(after, direction.state, units.start);
+        let after = self.after(&step, units.start);
         let between = self.own(self.buffers.between.share(), hidden, units.start);
         let y = Self::output(&step, units.start);
         // SAFETY: the columns are this worker's own, or the old state's, by the caller's promise.
@@ -163,82 +158,114 @@ impl<'a> Phases<'a> {
         }
     }
 
-    /// The second phase, of a projected LSTM or a GRU that resets before the product. `z` is what
-    /// the first phase left.
+    /// What the first phase handed over, all columns of the running rows.
+    ///
+    /// # Safety
+    /// Nobody writes it during the phase.
+    unsafe fn between(&self, step: &Step<'_>) -> &'a [f32] {
+        let rows = 0..step.rows * padded(self.direction.hidden);
+        // SAFETY: the caller's promise.
+        unsafe { self.buffers.between.share().read(rows) }
+    }
+
+    /// The new state, columns from unit `first`.
+    fn after(&self, step: &Step<'_>, first: usize) -> Columns<'a> {
+        let after = self.buffers.h[(step.taken + 1) % 2].share();
+        self.own(after, self.direction.state, first)
+    }
+
+    /// The second phase of a GRU that resets before the product: the candidate over the reset state,
+    /// and the blend. `z` is what the first phase left.
     ///
     /// # Safety
     /// All workers have met since the first phase. Until they meet again, nobody writes the buffer
     /// between the phases or the old state, and nobody else touches this part's columns of the new
     /// state or the output.
-    pub unsafe fn second(&self, step: Step<'a>, z: &mut [f32]) {
-        let Some(weights) = &self.part.second else {
-            return;
-        };
-        let direction = self.direction;
+    unsafe fn candidate(
+        &self,
+        step: Step<'a>,
+        weights: &PackedMatrix,
+        (candidate, clip): (Activation, Option<f32>),
+        z: &mut [f32],
+    ) {
         let units = self.part.second_units.clone();
-        let stride = padded(direction.hidden);
-        let after = self.own(
-            self.buffers.h[(step.taken + 1) % 2].share(),
-            direction.state,
-            units.start,
-        );
-        let y = Self::output(&step, units.start);
-        let product = Product {
+        self.kernels.product(Product {
             // SAFETY: the caller's promise.
-            a: unsafe { self.buffers.between.share().read(0..step.rows * stride) },
-            rows: Rows::Strided(stride),
+            a: unsafe { self.between(&step) },
+            rows: Rows::Strided(padded(self.direction.hidden)),
+            row_count: step.rows,
+            weights,
+            slots: &[2],
+            start: Start::Continue,
+            z: &mut *z,
+            z_slots: self.direction.recurrence.z_slots(),
+        });
+        let before = self.buffers.h[step.taken % 2].share();
+        // SAFETY: the columns are this worker's own, by the caller's promise.
+        unsafe {
+            self.kernels.gru_candidate(GruCandidate {
+                z,
+                rows: step.rows,
+                units: units.len(),
+                candidate,
+                clip,
+                before: self.own(before, self.direction.state, units.start),
+                h: self.after(&step, units.start),
+                y: Self::output(&step, units.start),
+            });
+        }
+    }
+
+    /// The second phase of a projected LSTM: the projection of the whole hidden state.
+    ///
+    /// # Safety
+    /// As [`Phases::candidate`].
+    unsafe fn project(&self, step: Step<'a>, weights: &PackedMatrix) {
+        let units = self.part.second_units.clone();
+        // SAFETY: the buffer belongs to this worker alone.
+        let z = unsafe { self.projected.write(0..self.projected.len()) };
+        self.kernels.product(Product {
+            // SAFETY: the caller's promise.
+            a: unsafe { self.between(&step) },
+            rows: Rows::Strided(padded(self.direction.hidden)),
             row_count: step.rows,
             weights,
             slots: &[0],
             start: Start::Zero,
-            z: &mut [],
+            z: &mut *z,
             z_slots: 1,
-        };
-        match direction.recurrence {
-            Recurrence::Gru {
-                candidate, clip, ..
-            } => {
-                self.kernels.product(Product {
-                    slots: &[2],
-                    start: Start::Continue,
-                    z: &mut *z,
-                    z_slots: direction.recurrence.z_slots(),
-                    ..product
-                });
-                let before = self.buffers.h[step.taken % 2].share();
-                // SAFETY: the columns are this worker's own, by the caller's promise.
-                unsafe {
-                    self.kernels.gru_candidate(GruCandidate {
-                        z,
-                        rows: step.rows,
-                        units: units.len(),
-                        candidate,
-                        clip,
-                        before: self.own(before, direction.state, units.start),
-                        h: after,
-                        y,
-                    });
-                }
-            }
-            _ => {
-                // SAFETY: the buffer belongs to this worker alone.
-                let z = unsafe { self.second.write(0..self.second.len()) };
-                self.kernels.product(Product {
-                    z: &mut *z,
-                    ..product
-                });
-                // SAFETY: the columns are this worker's own, by the caller's promise.
-                unsafe {
-                    self.kernels.plain_state(PlainState {
-                        z,
-                        rows: step.rows,
-                        units: units.len(),
-                        activation: None,
-                        clip: None,
-                        h: after,
-                        y,
-                    });
-                }
+        });
+        // SAFETY: the columns are this worker's own, by the caller's promise.
+        unsafe {
+            self.kernels.plain_state(PlainState {
+                z,
+                rows: step.rows,
+                units: units.len(),
+                activation: None,
+                clip: None,
+                h: self.after(&step, units.start),
+                y: Self::output(&step, units.start),
+            });
+        }
+    }
+
+    /// The second phase, where there is one. `z` gives what the first phase left; a projection does
+    /// not ask for it, since its owner may own no hidden units.
+    ///
+    /// # Safety
+    /// As [`Phases::candidate`].
+    pub unsafe fn second<'z>(&self, step: Step<'a>, z: impl FnOnce() -> &'z mut [f32]) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match (&self.part.second, self.direction.recurrence) {
+                (None, _) => {}
+                (
+                    Some(weights),
+                    Recurrence::Gru {
+                        candidate, clip, ..
+                    },
+                ) => self.candidate(step, weights, (candidate, clip), z()),
+                (Some(weights), _) => self.project(step, weights),
             }
         }
     }

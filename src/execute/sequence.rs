@@ -175,7 +175,7 @@ impl<'a> LayerWalk<'a, '_> {
             direction,
             part: &direction.parts[self.worker.index],
             buffers: &self.states[index],
-            second: self.run.buffers.second[self.worker.index].share(),
+            projected: self.run.buffers.projected[self.worker.index].share(),
         }
     }
 
@@ -237,16 +237,8 @@ impl<'a> LayerWalk<'a, '_> {
             return;
         }
         let step = self.step(index, taken);
-        let projects = self.layer.directions[index].recurrence.is_lstm();
-        // SAFETY: the caller's promise; the slice is dropped with this call. A projection does not
-        // use it, and its owner may own no hidden units.
-        unsafe {
-            let z = match projects {
-                true => &mut [],
-                false => self.z(index, taken, &phases),
-            };
-            phases.second(step, z);
-        }
+        // SAFETY: the caller's promise; the slice is dropped with this call.
+        unsafe { phases.second(step, || self.z(index, taken, &phases)) };
     }
 
     /// The input products of all running rows of `steps`.

@@ -40,7 +40,7 @@ impl PackedMatrix {
     /// Packs `gates` (indices of blocks of rows) of the hidden units in `units`.
     ///
     /// # Panics
-    /// If the source does not hold those gates and units.
+    /// If the source does not hold those gates and units, or `lanes` is 0.
     pub fn new(
         lanes: usize,
         source: Source<'_>,
@@ -104,7 +104,7 @@ impl PackedMatrix {
 /// Packs one value per gate and unit (a bias) as `[panel][gates][lanes]`, zero-filled.
 ///
 /// # Panics
-/// If some gate has fewer values than `units` asks for.
+/// If some gate has fewer values than `units` asks for, or `lanes` is 0.
 pub fn pack_vectors(lanes: usize, gates: &[&[f32]], units: Range<usize>) -> Aligned {
     let panels = units.len().div_ceil(lanes);
     let mut packed = zeroed(panels * gates.len() * lanes);

@@ -164,7 +164,7 @@ impl Topology {
         let allowed = super::allowed_cpus();
         let found = super::sysfs::read(std::path::Path::new("/"), allowed);
         #[cfg(feature = "hwloc")]
-        let found = found.or_else(|first| super::hwloc::read(&allowed).map_err(|_| first));
+        let found = found.or_else(|first| super::hwloc::read(allowed).map_err(|_| first));
         let mut topology =
             found.unwrap_or_else(|error| Topology::count_only(allowed, error.to_string()));
         // num_cpus honours the quota of control groups, which the affinity mask does not show.
