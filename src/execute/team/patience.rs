@@ -50,9 +50,8 @@ impl Awake {
 
     /// Polls until there is a value or patience ends.
     ///
-    /// It never yields: Linux's scheduler takes the rest of its time slice from a thread that yields
-    /// but keeps the credit of one that sleeps, so beside a busy thread parking is the faster way
-    /// to be back in time.
+    /// It never yields: beside a foreign busy thread that gives time away, while a parked thread is
+    /// woken when there is something to do (figures in the README beside this file).
     #[inline]
     pub(super) fn poll<T>(self, mut poll: impl FnMut() -> Option<T>) -> Option<T> {
         if cfg!(loom) {
