@@ -330,16 +330,18 @@ fn this_machine() {
     let mut cpus: Vec<usize> = t.cores.iter().flat_map(|c| c.cpus.clone()).collect();
     cpus.sort_unstable();
     assert_eq!(cpus, allowed_cpus());
-    let pinned = std::thread::spawn(|| {
-        let only = core_affinity::CoreId {
-            id: allowed_cpus()[0],
-        };
-        assert!(core_affinity::set_for_current(only));
-        (only.id, Topology::detect())
-    });
-    let (only, restricted) = pinned.join().unwrap();
+    let only = allowed_cpus()[0];
+    let restricted = sysfs::read(Path::new("/"), &[only]).unwrap();
     assert_eq!(restricted.cores.len(), 1);
     assert_eq!(restricted.cores[0].cpus, [only]);
+    // What the process may use is remembered: a thread that has been pinned sees the whole of it.
+    let pinned = std::thread::spawn(move || {
+        assert!(core_affinity::set_for_current(core_affinity::CoreId {
+            id: only
+        }));
+        Topology::detect()
+    });
+    assert_eq!(pinned.join().unwrap(), t);
 }
 
 #[cfg(all(feature = "hwloc", target_os = "linux"))]
