@@ -144,7 +144,11 @@ fn cellstream(folder: &Path, arguments: &[&str], isa: Option<&str>) -> Output {
 }
 
 fn refused(out: &Output, parts: &[&str]) {
-    assert_eq!(out.status.code(), Some(1), "{out:?}");
+    refused_with(1, out, parts);
+}
+
+fn refused_with(status: i32, out: &Output, parts: &[&str]) {
+    assert_eq!(out.status.code(), Some(status), "{out:?}");
     assert!(out.stdout.is_empty(), "{out:?}");
     let text = String::from_utf8(out.stderr.clone()).unwrap();
     assert_eq!(text.lines().count(), 1, "{text}");
@@ -158,6 +162,52 @@ fn refused(out: &Output, parts: &[&str]) {
 fn a_pytorch_lstm_of_three_layers_and_two_directions() {
     let case = Case::pytorch_lstm();
     case.answers(&["input", "h0", "c0"], &["output", "hn", "cn"]);
+}
+
+#[test]
+fn batch_first_told_by_the_file_and_again_by_the_option() {
+    let case = Case::pytorch_lstm();
+    let (shape, values) = npy::read_floats(&case.path("input.npy"));
+    let [steps, batch, features] = shape[..] else {
+        panic!("{shape:?}");
+    };
+    assert_ne!(steps, batch);
+    let turned: Vec<f32> = (0..batch * steps * features)
+        .map(|i| {
+            let (b, t, f) = (i / features / steps, i / features % steps, i % features);
+            values[(t * batch + b) * features + f]
+        })
+        .collect();
+    std::fs::write(
+        case.path("turned.npy"),
+        npy::floats(&[batch, steps, features], &turned),
+    )
+    .unwrap();
+    let plain = std::fs::read(case.path(&case.model)).unwrap();
+    let tensors = SafeTensors::deserialize(&plain).unwrap();
+    let metadata = [("cellstream.batch_first".to_string(), "true".to_string())];
+    let told = serialize(tensors.tensors(), Some(metadata.into())).unwrap();
+    std::fs::write(case.path("told.safetensors"), told).unwrap();
+
+    let out = case.run(&[&case.model, "--input=input=input.npy", "--output=output=y.npy"]);
+    assert_eq!(out.status.code(), Some(0), "{out:?}");
+    let (_, expected) = npy::read_floats(&case.path("y.npy"));
+    let size = expected.len() / (steps * batch);
+    for (model, option) in [
+        (&*case.model, &["--batch-first"][..]),
+        ("told.safetensors", &[]),
+        ("told.safetensors", &["--batch-first"]),
+    ] {
+        let ask = ["--input=input=turned.npy", "--output=output=y.npy"];
+        let out = case.run(&[&[model], &ask[..], option].concat());
+        assert_eq!(out.status.code(), Some(0), "{out:?}");
+        let (shape, found) = npy::read_floats(&case.path("y.npy"));
+        assert_eq!(shape, [batch, steps, size], "{model} {option:?}");
+        for (at, found) in found.iter().enumerate() {
+            let (b, t, f) = (at / size / steps, at / size % steps, at % size);
+            assert_eq!(*found, expected[(t * batch + b) * size + f], "{model} {option:?}");
+        }
+    }
 }
 
 #[test]
@@ -257,7 +307,8 @@ fn model_files_that_cannot_be_read() {
         &["cut.onnx: ", "not a readable ONNX file"],
     );
     std::fs::write(case.path("WHOLE.ONNX"), &whole).unwrap();
-    refused(
+    refused_with(
+        2,
         &run("WHOLE.ONNX", &["--cell", "lstm"]),
         &["--cell", "for safetensors files"],
     );

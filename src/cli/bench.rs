@@ -40,7 +40,7 @@ pub struct Arguments {
         "batch_first",
     ])]
     suite: Option<Suite>,
-    /// Use at most this many cores; the plan may use fewer (default: all)
+    /// Use at most this many cores; the plan may use fewer, and never more than there are (default: all)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
     /// Precision of weights and products

@@ -67,7 +67,7 @@ pub fn open(
     if ending.eq_ignore_ascii_case("onnx")
         && (options.prefix.is_some() || options.batch_first || cell.is_some())
     {
-        return Err(Failure::new(
+        return Err(Failure::usage(
             "--prefix, --batch-first and --cell are for safetensors files; an ONNX file says all \
              that itself",
         ));
@@ -83,24 +83,22 @@ fn open_with(
 ) -> Result<Model, Failure> {
     use crate::model::SafetensorsOptions;
     let ending = path.extension().unwrap_or_default();
-    let plain = options.prefix.is_none() && cell.is_none();
-    let model = if plain || !ending.eq_ignore_ascii_case("safetensors") {
-        Model::open(path)?
-    } else {
-        let bytes = std::fs::read(path)?;
-        let mut chosen = SafetensorsOptions::new();
-        if let Some(prefix) = &options.prefix {
-            chosen = chosen.prefix(prefix);
-        }
-        if let Some(cell) = cell {
-            chosen = chosen.cell(cell.cell());
-        }
-        Model::from_safetensors(&bytes, &chosen)?
-    };
-    Ok(match options.batch_first {
-        true => model.batch_first(),
-        false => model,
-    })
+    if !ending.eq_ignore_ascii_case("safetensors") {
+        return Ok(Model::open(path)?);
+    }
+    let bytes = std::fs::read(path)?;
+    let mut chosen = SafetensorsOptions::new();
+    if let Some(prefix) = &options.prefix {
+        chosen = chosen.prefix(prefix);
+    }
+    if let Some(cell) = cell {
+        chosen = chosen.cell(cell.cell());
+    }
+    // An option instead of an exchange of axes afterwards: the file may say the same itself.
+    if options.batch_first {
+        chosen = chosen.batch_first(true);
+    }
+    Ok(Model::from_safetensors(&bytes, &chosen)?)
 }
 
 #[cfg(not(feature = "safetensors"))]
@@ -155,10 +153,24 @@ impl Shape {
     }
 }
 
-/// The threads to plan for: those asked for, or one per core.
+/// The threads to plan for: one per core, or as many as asked for if these are fewer.
 pub fn threads(asked: Option<u32>) -> usize {
-    match asked {
-        Some(threads) => threads as usize,
-        None => Topology::detect().team_size(),
+    most_threads(asked, Topology::detect().team_size())
+}
+
+/// Estimates take every thread for a core of its own, so none is planned for that has no core.
+fn most_threads(asked: Option<u32>, cores: usize) -> usize {
+    asked.map_or(cores, |threads| cores.min(threads as usize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_threads_are_planned_than_there_are_cores() {
+        assert_eq!(most_threads(None, 4), 4);
+        assert_eq!(most_threads(Some(3), 4), 3);
+        assert_eq!(most_threads(Some(1024), 4), 4);
     }
 }

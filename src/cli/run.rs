@@ -30,7 +30,7 @@ pub struct Arguments {
     /// Kind of cell, where the tensors do not say (default: from their shapes)
     #[arg(long, value_name = "CELL")]
     cell: Option<CellName>,
-    /// Use at most this many cores (default: all)
+    /// Use at most this many cores; more than there are mean all (default: all)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
 }

@@ -107,20 +107,21 @@ impl Interface {
         Interface { inputs, outputs }
     }
 
-    /// The port of `model` with this name among its inputs.
+    /// The input with this name.
     pub fn input(&self, name: &str) -> Option<&Port> {
         self.inputs.iter().find(|p| p.name == name)
     }
 
-    /// The port of `model` with this name among its outputs.
+    /// The output with this name.
     pub fn output(&self, name: &str) -> Option<&Port> {
         self.outputs.iter().find(|p| p.name == name)
     }
 }
 
 impl Model {
-    /// The same model with time and batch exchanged in the first two axes of `input` and `output`,
-    /// as PyTorch's `batch_first=True`; states keep their axes, as there.
+    /// The same model with the batch before the time in the first two axes of `input` and `output`,
+    /// as PyTorch's `batch_first=True`; states keep their axes, as there. Only a port whose axes
+    /// start with time, then batch, is changed, so that doing it twice is doing it once.
     #[must_use]
     pub fn batch_first(mut self) -> Model {
         let ports = self
@@ -129,10 +130,30 @@ impl Model {
             .iter_mut()
             .chain(&mut self.interface.outputs);
         for port in ports.filter(|p| matches!(p.role, Role::Input | Role::Output)) {
-            if port.axes.len() >= 2 {
-                port.axes.swap(0, 1);
+            if let [first, second, ..] = port.axes.as_mut_slice()
+                && (first.as_slice(), second.as_slice()) == (&[Axis::Time], &[Axis::Batch])
+            {
+                std::mem::swap(first, second);
             }
         }
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Lstm;
+
+    #[test]
+    fn batch_first_twice_is_batch_first_once() {
+        let model = Lstm::new(3, 2).random(1).unwrap();
+        let once = model.clone().batch_first();
+        for ports in [&once.interface.inputs, &once.interface.outputs] {
+            assert_eq!(ports[0].axes[0], [Axis::Batch]);
+            assert_eq!(ports[0].axes[1], [Axis::Time]);
+        }
+        assert_ne!(once, model);
+        assert_eq!(once.clone().batch_first(), once);
     }
 }
