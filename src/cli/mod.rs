@@ -68,28 +68,27 @@ enum Kind {
 impl Failure {
     /// A refusal in the command line's own words.
     fn new(line: impl Into<String>) -> Failure {
-        Failure {
-            line: line.into(),
-            kind: Kind::Refused,
-        }
+        Failure::one_line(line.into(), Kind::Refused)
     }
 
     /// Arguments that make no sense together, whatever is in the files.
     fn usage(line: impl Into<String>) -> Failure {
-        Failure {
-            line: line.into(),
-            kind: Kind::Usage,
-        }
+        Failure::one_line(line.into(), Kind::Usage)
+    }
+
+    /// Every failure is made here: one line, whatever a file name or a library put in.
+    fn one_line(line: String, kind: Kind) -> Failure {
+        let line = line.replace(['\n', '\r'], " ");
+        Failure { line, kind }
     }
 
     /// The same refusal, of this file: for errors that do not say which.
     fn of(self, path: &Path) -> Failure {
-        let path = path.display().to_string();
-        let line = match self.line.contains(&path) {
-            true => self.line,
-            false => format!("{path}: {}", self.line).replace(['\n', '\r'], " "),
-        };
-        Failure { line, ..self }
+        let named = Failure::one_line(path.display().to_string(), self.kind);
+        match self.line.contains(&named.line) {
+            true => self,
+            false => Failure::one_line(format!("{}: {}", named.line, self.line), self.kind),
+        }
     }
 }
 
@@ -104,7 +103,7 @@ impl<E: std::error::Error + 'static> From<E> for Failure {
         let closed_pipe = (&error as &dyn std::error::Error)
             .downcast_ref::<std::io::Error>()
             .is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe);
-        // The line names every cause, and stays one line whatever a file name or library put in.
+        // The line names every cause.
         let mut line = error.to_string();
         let mut cause = error.source();
         while let Some(inner) = cause {
@@ -114,13 +113,11 @@ impl<E: std::error::Error + 'static> From<E> for Failure {
             }
             cause = inner.source();
         }
-        Failure {
-            line: line.replace(['\n', '\r'], " "),
-            kind: match closed_pipe {
-                true => Kind::ClosedPipe,
-                false => Kind::Refused,
-            },
-        }
+        let kind = match closed_pipe {
+            true => Kind::ClosedPipe,
+            false => Kind::Refused,
+        };
+        Failure::one_line(line, kind)
     }
 }
 
@@ -146,5 +143,15 @@ mod tests {
             failure.to_string(),
             "cannot load x.onnx: invalid digit found in string"
         );
+    }
+
+    #[test]
+    fn a_path_of_two_lines_is_named_once_in_one() {
+        let path = Path::new("a\nb.npy");
+        let failure = Failure::new(format!("{}: is empty", path.display())).of(path);
+        assert_eq!(failure.to_string(), "a b.npy: is empty");
+        let failure = Failure::usage("give\r\none").of(path);
+        assert_eq!(failure.to_string(), "a b.npy: give  one");
+        assert_eq!(failure.kind, Kind::Usage);
     }
 }

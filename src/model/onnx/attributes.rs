@@ -61,7 +61,12 @@ impl<'a> Attributes<'a> {
 
     /// An integer that is 0 or 1; 0 if not given.
     pub(super) fn flag(&self, name: &str) -> Result<bool, LoadError> {
-        match self.int(name)?.unwrap_or(0) {
+        self.flag_or(name, false)
+    }
+
+    /// An integer that is 0 or 1, with what it means if not given.
+    pub(super) fn flag_or(&self, name: &str, default: bool) -> Result<bool, LoadError> {
+        match self.int(name)?.unwrap_or(i64::from(default)) {
             0 => Ok(false),
             1 => Ok(true),
             other => Err(self

@@ -792,7 +792,7 @@ impl<'a> Glue<'a> {
 
     fn reduce_sum(&mut self) -> Result1 {
         let attributes = self.attributes(&["axes", "keepdims", "noop_with_empty_axes"])?;
-        let keep = attributes.int("keepdims")?.unwrap_or(1) != 0;
+        let keep = attributes.flag_or("keepdims", true)?;
         attributes.flag("noop_with_empty_axes")?;
         let value = self.first(1, 2)?;
         let axes = self.attribute_or_input(&attributes, "axes", 1)?;

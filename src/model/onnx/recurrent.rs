@@ -182,7 +182,7 @@ fn cells(
     let all = activations::read(node, attributes, each * count)?
         .unwrap_or_else(|| defaults.repeat(count));
     let input_forget = kind == CellKind::Lstm && attributes.flag("input_forget")?;
-    let after = kind == CellKind::Gru && attributes.int("linear_before_reset")?.unwrap_or(0) != 0;
+    let after = kind == CellKind::Gru && attributes.flag("linear_before_reset")?;
     Ok(all
         .chunks_exact(each)
         .map(|f| match kind {

@@ -252,10 +252,10 @@ fn gru_gates_go_from_zrh_to_rzh_in_each_direction() {
 }
 
 #[test]
-fn missing_biases_are_zero_and_nonzero_reset_forms_are_after() {
+fn missing_biases_are_zero_and_the_linear_reset_form_is_after() {
     let graph = changed("GRU", 1, |g| {
         g.node[0].input.truncate(3);
-        g.node[0].attribute.push(int("linear_before_reset", 5));
+        g.node[0].attribute.push(int("linear_before_reset", 1));
     });
     let model = load(graph).unwrap();
     let direction = &model.layers()[0].directions()[0];
@@ -510,6 +510,10 @@ fn refuses_attributes_it_does_not_know_or_believe() {
         &["the_lstm", "hidden_size is 3", "2 hidden units"],
     );
     refused(lstm(int("layout", 2)), &["\"layout\" is 2", "0 and 1"]);
+    refused(
+        with_attribute("GRU", int("linear_before_reset", 5)),
+        &["the_gru", "\"linear_before_reset\" is 5", "0 and 1"],
+    );
     refused(
         lstm(int("clip", 1)),
         &["\"clip\" has type 2", "must be a float"],
@@ -796,6 +800,15 @@ fn refuses_glue_that_changes_values() {
         (
             node("ReduceSum", &["Y"], &["out"], vec![list("axes", &[0])]),
             &["the_reducesum", "direction axis"],
+        ),
+        (
+            node(
+                "ReduceSum",
+                &["Y"],
+                &["out"],
+                vec![list("axes", &[1]), int("keepdims", 2)],
+            ),
+            &["the_reducesum", "\"keepdims\" is 2", "0 and 1"],
         ),
     ];
     for (n, parts) in cases {
