@@ -189,7 +189,11 @@ fn batch_first_told_by_the_file_and_again_by_the_option() {
     let told = serialize(tensors.tensors(), Some(metadata.into())).unwrap();
     std::fs::write(case.path("told.safetensors"), told).unwrap();
 
-    let out = case.run(&[&case.model, "--input=input=input.npy", "--output=output=y.npy"]);
+    let out = case.run(&[
+        &case.model,
+        "--input=input=input.npy",
+        "--output=output=y.npy",
+    ]);
     assert_eq!(out.status.code(), Some(0), "{out:?}");
     let (_, expected) = npy::read_floats(&case.path("y.npy"));
     let size = expected.len() / (steps * batch);
@@ -205,7 +209,11 @@ fn batch_first_told_by_the_file_and_again_by_the_option() {
         assert_eq!(shape, [batch, steps, size], "{model} {option:?}");
         for (at, found) in found.iter().enumerate() {
             let (b, t, f) = (at / size / steps, at / size % steps, at % size);
-            assert_eq!(*found, expected[(t * batch + b) * size + f], "{model} {option:?}");
+            assert_eq!(
+                *found,
+                expected[(t * batch + b) * size + f],
+                "{model} {option:?}"
+            );
         }
     }
 }
