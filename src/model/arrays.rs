@@ -69,6 +69,39 @@ pub enum ArrayError {
         /// What it must hold.
         expected: &'static str,
     },
+    /// The elements are not as many as the shape says.
+    #[error("{name:?} holds {found} elements, another number than its shape {shape:?} says")]
+    Elements {
+        /// The name.
+        name: String,
+        /// Elements given.
+        found: usize,
+        /// The shape given.
+        shape: Vec<usize>,
+    },
+    /// An array without an axis over steps or sequences, of which there are several.
+    #[error("{name:?} has no axis for {size} {what}; give inputs of 1")]
+    NoAxis {
+        /// The name.
+        name: String,
+        /// "steps" or "sequences".
+        what: &'static str,
+        /// How many there are.
+        size: usize,
+    },
+    /// More sequences than there is room for the states of.
+    #[error(
+        "{name:?} has {batch} sequences of {state} state values each, more than there is room for; \
+         give fewer sequences (at most {MOST_STATES} values, and what memory holds)"
+    )]
+    TooLarge {
+        /// The input sequence's name.
+        name: String,
+        /// Its sequences.
+        batch: usize,
+        /// Hidden or cell state values of one sequence, all layers together.
+        state: usize,
+    },
     /// A length below zero.
     #[error("{name:?}: sequence {sequence} has length {length}; lengths are counted from 0")]
     NegativeLength {
@@ -80,6 +113,10 @@ pub enum ArrayError {
         length: i64,
     },
 }
+
+/// Values of all initial hidden, or cell, states together, 1 GiB of each: an input without elements
+/// may claim any number of sequences.
+const MOST_STATES: usize = 1 << 28;
 
 /// The sizes behind a model's ports. It keeps no weights, so the model may be dropped.
 #[derive(Clone, Debug)]
@@ -259,29 +296,45 @@ impl ArrayMap {
         layers.map(|&(d, h, c)| d * if cell { c } else { h }).sum()
     }
 
-    /// Where the blocks of `layers` start in a state buffer, one per layer and direction.
-    fn blocks<'a>(
-        &'a self,
-        layers: &'a [usize],
+    /// Every state value of `layers`: where it is in a state buffer, and where in an array with
+    /// these strides.
+    fn pair(
+        &self,
+        layers: &[usize],
         cell: bool,
         batch: usize,
-    ) -> impl Iterator<Item = usize> + 'a {
-        let size = move |layer: usize| match cell {
+        strides: Strides,
+        mut each: impl FnMut(usize, usize),
+    ) {
+        let size = |layer: usize| match cell {
             true => self.layers[layer].2,
             false => self.layers[layer].1,
         };
-        layers.iter().flat_map(move |&layer| {
-            let below = (0..layer)
-                .map(|l| self.layers[l].0 * size(l))
-                .sum::<usize>();
-            (0..self.layers[layer].0).map(move |d| (below + d * size(layer)) * batch)
-        })
+        // A block for each layer and direction.
+        let mut index = 0;
+        for &layer in layers {
+            let below: usize = (0..layer).map(|l| self.layers[l].0 * size(l)).sum();
+            for direction in 0..self.layers[layer].0 {
+                let block = (below + direction * size(layer)) * batch;
+                for sequence in 0..batch {
+                    let row = index * strides.layer_direction + sequence * strides.batch;
+                    for f in 0..size(layer) {
+                        each(
+                            block + sequence * size(layer) + f,
+                            row + f * strides.feature,
+                        );
+                    }
+                }
+                index += 1;
+            }
+        }
     }
 
     /// The input that named arrays make.
     ///
     /// # Errors
-    /// Names that are unknown, missing or repeated; arrays of the wrong type or shape.
+    /// Names that are unknown, missing or repeated; arrays of the wrong type or shape, or that hold
+    /// another number of elements than their shape says; more sequences than there is room for.
     pub fn input(&self, arrays: &[(String, Array)]) -> Result<OwnedInput, ArrayError> {
         let mut given = Vec::new();
         for (index, (name, array)) in arrays.iter().enumerate() {
@@ -316,16 +369,19 @@ impl ArrayMap {
                 _ => (Some(input.steps), Some(input.batch)),
             };
             let sizes = self.sizes(&port.role, time, batch);
+            check_elements(port, array)?;
             let (sizes, strides) = resolve(port, &array.shape, sizes)?;
             match &port.role {
                 Role::Input => {
                     input.steps = sizes.time.unwrap_or(1);
                     input.batch = sizes.batch.unwrap_or(1);
-                    input.h0 = vec![0.0; input.batch * self.state_size(false)];
-                    input.c0 = vec![0.0; input.batch * self.state_size(true)];
                     let from = floats(port, array)?;
+                    input.h0 = zeros(port, input.batch, self.state_size(false))?;
+                    input.c0 = zeros(port, input.batch, self.state_size(true))?;
                     input.values.reserve_exact(from.len());
-                    for step in 0..input.steps {
+                    // Of an empty array, one axis may be as long as its shape pleases.
+                    let steps = if from.is_empty() { 0 } else { input.steps };
+                    for step in 0..steps {
                         for sequence in 0..input.batch {
                             let row = step * strides.time + sequence * strides.batch;
                             let feature = |f| from[row + f * strides.feature];
@@ -338,16 +394,9 @@ impl ArrayMap {
                     let cell = matches!(port.role, Role::InitialCell(_));
                     let from = floats(port, array)?;
                     let state = if cell { &mut input.c0 } else { &mut input.h0 };
-                    for (index, block) in self.blocks(layers, cell, input.batch).enumerate() {
-                        for sequence in 0..input.batch {
-                            for f in 0..sizes.feature {
-                                let at = index * strides.layer_direction
-                                    + sequence * strides.batch
-                                    + f * strides.feature;
-                                state[block + sequence * sizes.feature + f] = from[at];
-                            }
-                        }
-                    }
+                    self.pair(layers, cell, input.batch, strides, |value, at| {
+                        state[value] = from[at];
+                    });
                 }
                 // Loaders put only input roles among the inputs.
                 Role::Output | Role::FinalHidden(_) | Role::FinalCell(_) => {}
@@ -377,7 +426,7 @@ impl ArrayMap {
     /// One output as a named array, in its port's axes.
     ///
     /// # Errors
-    /// [`ArrayError::Unknown`] with the names there are.
+    /// [`ArrayError::Unknown`] with the names there are; [`ArrayError::NoAxis`].
     pub fn output(
         &self,
         name: &str,
@@ -394,20 +443,14 @@ impl ArrayMap {
             Role::FinalHidden(layers) | Role::FinalCell(layers) => {
                 let cell = matches!(port.role, Role::FinalCell(_));
                 let state = if cell { &results.cn } else { &results.hn };
-                for (index, block) in self.blocks(layers, cell, input.batch).enumerate() {
-                    for sequence in 0..input.batch {
-                        for f in 0..sizes.feature {
-                            let at = index * strides.layer_direction
-                                + sequence * strides.batch
-                                + f * strides.feature;
-                            to[at] = state[block + sequence * sizes.feature + f];
-                        }
-                    }
-                }
+                self.pair(layers, cell, input.batch, strides, |value, at| {
+                    to[at] = state[value];
+                });
             }
             _ => {
                 let mut from = results.values.iter();
-                for step in 0..input.steps {
+                let steps = if to.is_empty() { 0 } else { input.steps };
+                for step in 0..steps {
                     for sequence in 0..input.batch {
                         for direction in 0..sizes.direction {
                             let row = step * strides.time
@@ -453,7 +496,8 @@ fn resolve(port: &Port, shape: &[usize], mut sizes: Sizes) -> Result<(Sizes, Str
     let mut strides = Strides::default();
     let mut inner = 1;
     for (&length, axes) in shape.iter().zip(&port.axes).rev() {
-        let known: usize = axes.iter().filter_map(|&a| sizes.of(a)).product();
+        let known = axes.iter().filter_map(|&a| sizes.of(a));
+        let known = known.fold(1, usize::saturating_mul);
         let mut unknown = axes.iter().filter(|&&a| sizes.of(a).is_none());
         if let Some(axis) = unknown.next() {
             if unknown.next().is_some() || known == 0 || !length.is_multiple_of(known) {
@@ -477,10 +521,61 @@ fn resolve(port: &Port, shape: &[usize], mut sizes: Sizes) -> Result<(Sizes, Str
                 Axis::One => continue,
             };
             *stride = inner;
-            inner *= sizes.of(axis).unwrap_or(1);
+            // Too large only in an array without elements, where no stride is used.
+            inner = inner.saturating_mul(sizes.of(axis).unwrap_or(1));
+        }
+    }
+    let lacks = |axis| !port.axes.iter().flatten().any(|&a| a == axis);
+    let mut over = vec![(Axis::Batch, "sequences")];
+    if matches!(port.role, Role::Input | Role::Output) {
+        over.push((Axis::Time, "steps"));
+    }
+    for (axis, what) in over {
+        if let Some(size) = sizes.of(axis).filter(|&size| size != 1)
+            && lacks(axis)
+        {
+            let name = port.name.clone();
+            return Err(ArrayError::NoAxis { name, what, size });
         }
     }
     Ok((sizes, strides))
+}
+
+/// Arrays are public data: their elements may be fewer than their shape says.
+fn check_elements(port: &Port, array: &Array) -> Result<(), ArrayError> {
+    let found = match &array.elements {
+        Elements::Floats(values) => values.len(),
+        Elements::Integers(values) => values.len(),
+    };
+    // An axis of length 0 makes an array empty, however long the others are.
+    let said = match array.shape.contains(&0) {
+        true => Some(0),
+        false => (array.shape.iter()).try_fold(1, |all: usize, &length| all.checked_mul(length)),
+    };
+    match said == Some(found) {
+        true => Ok(()),
+        false => Err(ArrayError::Elements {
+            name: port.name.clone(),
+            found,
+            shape: array.shape.clone(),
+        }),
+    }
+}
+
+/// Zero states of `batch` sequences, or a refusal where an allocation would abort.
+fn zeros(port: &Port, batch: usize, state: usize) -> Result<Vec<f32>, ArrayError> {
+    let too_large = || ArrayError::TooLarge {
+        name: port.name.clone(),
+        batch,
+        state,
+    };
+    let count = batch.checked_mul(state);
+    let count = count.filter(|&count| count <= MOST_STATES);
+    let count = count.ok_or_else(too_large)?;
+    let mut values = Vec::new();
+    values.try_reserve_exact(count).map_err(|_| too_large())?;
+    values.resize(count, 0.0);
+    Ok(values)
 }
 
 fn floats<'a>(port: &Port, array: &'a Array) -> Result<&'a [f32], ArrayError> {
@@ -614,6 +709,80 @@ mod tests {
                 .unwrap_err()
                 .to_string()
                 .contains("output, hn, cn")
+        );
+    }
+
+    #[test]
+    fn arrays_that_contradict_themselves_are_refused() {
+        let map = ArrayMap::new(&model());
+        let x = |shape: &[usize], count: usize| Array {
+            shape: shape.to_vec(),
+            elements: Elements::Floats(vec![1.0; count]),
+        };
+        for (shape, count) in [
+            (vec![3, 2, 3], 17),
+            (vec![3, 2, 3], 19),
+            (vec![0, 2, 3], 6),
+            (vec![usize::MAX, usize::MAX, 3], 3),
+            (vec![1 << 62, 4, 3], 0),
+        ] {
+            let given = [("input".to_string(), x(&shape, count))];
+            let error = map.input(&given).unwrap_err();
+            assert!(matches!(error, ArrayError::Elements { .. }), "{shape:?}");
+            let text = error.to_string();
+            assert!(text.contains(&format!("{count} elements")), "{text}");
+        }
+        let given = [
+            ("input".to_string(), x(&[3, 2, 3], 18)),
+            ("h0".to_string(), x(&[4, 2, 2], 15)),
+        ];
+        let error = map.input(&given).unwrap_err().to_string();
+        assert!(error.starts_with("\"h0\" holds 15 elements"), "{error}");
+    }
+
+    #[test]
+    fn sequences_without_steps_are_refused_where_their_states_have_no_room() {
+        let map = ArrayMap::new(&model());
+        let empty = |shape: [usize; 3]| Array {
+            shape: shape.to_vec(),
+            elements: Elements::Floats(vec![]),
+        };
+        // Eight values of state for each sequence.
+        for batch in [MOST_STATES / 8 + 1, 1 << 40, usize::MAX] {
+            let given = [("input".to_string(), empty([0, batch, 3]))];
+            let error = map.input(&given).unwrap_err();
+            let name = "input".to_string();
+            assert_eq!(
+                error,
+                ArrayError::TooLarge {
+                    name,
+                    batch,
+                    state: 8
+                }
+            );
+        }
+        let given = [("input".to_string(), empty([usize::MAX, 0, 3]))];
+        let input = map.input(&given).unwrap();
+        assert_eq!((input.steps, input.batch), (usize::MAX, 0));
+        assert!(input.values.is_empty() && input.h0.is_empty());
+    }
+
+    #[test]
+    fn an_array_without_a_batch_axis_is_of_one_sequence() {
+        let mut interface = model().interface().clone();
+        let output = interface.outputs.iter_mut().find(|p| p.name == "output");
+        output.unwrap().axes.remove(1);
+        let model = Model::with_interface(model().layers().to_vec(), interface).unwrap();
+        let map = ArrayMap::new(&model);
+        let of = |batch| {
+            let x = floats_of(&[3, batch, 3], |_| 0.0);
+            let input = map.input(&[("input".into(), x)]).unwrap();
+            map.output("output", &input, &map.room(&input))
+        };
+        assert_eq!(of(1).unwrap().shape, [3, 4]);
+        assert_eq!(
+            of(2).unwrap_err().to_string(),
+            "\"output\" has no axis for 2 sequences; give inputs of 1"
         );
     }
 }

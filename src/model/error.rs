@@ -39,6 +39,14 @@ pub enum ModelError {
         /// The cell it was found on.
         kind: CellKind,
     },
+    /// A named input or output that does not describe the layers, or not unambiguously.
+    #[error("port {port:?}: {reason}")]
+    Interface {
+        /// Its name.
+        port: String,
+        /// What is wrong, and what would be accepted.
+        reason: String,
+    },
     /// A clip that is not positive.
     #[error("clip must be positive, found {clip}")]
     Clip {

@@ -56,7 +56,8 @@ impl Model {
     /// As [`Model::new`], with the named inputs and outputs that a file gave.
     ///
     /// # Errors
-    /// As [`Model::new`].
+    /// As [`Model::new`]; [`ModelError::Interface`] for an interface that breaks one of the rules at
+    /// [`Interface`].
     pub fn with_interface(layers: Vec<Layer>, interface: Interface) -> Result<Model, ModelError> {
         if layers.is_empty() {
             return Err(ModelError::NoLayers);
@@ -70,6 +71,7 @@ impl Model {
                 });
             }
         }
+        interface.check(&layers)?;
         Ok(Model { layers, interface })
     }
 

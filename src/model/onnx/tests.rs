@@ -747,7 +747,7 @@ fn refuses_states_and_lengths_from_elsewhere() {
 #[test]
 fn refuses_glue_that_changes_values() {
     let glue = |n: NodeProto| behind(vec![n], vec![ints("one", &[1]), ints("two", &[0, 0, -1])]);
-    let cases: [(NodeProto, &[&str]); 12] = [
+    let cases: [(NodeProto, &[&str]); 13] = [
         (
             node("Reshape", &["Y", "one"], &["out"], vec![]),
             &["the_reshape", "whole axes"],
