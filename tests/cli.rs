@@ -364,6 +364,10 @@ fn arrays_that_do_not_fit() {
         &[given, to, "--output=hn=y.npy"],
         &["y.npy", "\"output\" and \"hn\""],
     );
+    case.refuses(
+        &[given, to, "--output=hn=./y.npy"],
+        &["y.npy", "\"output\" and \"hn\""],
+    );
 
     write("flat.npy", &npy::floats(&[4], &[0.0; 4]));
     let axes = format!("features={features}]");
@@ -451,6 +455,10 @@ fn outputs_that_cannot_be_written() {
     std::fs::create_dir(case.path("folder.npy")).unwrap();
     case.refuses(&[given, "--output=output=folder.npy"], &["folder.npy: "]);
     assert!(!case.path("folder.npy.partial").exists());
+    // The one that could be written is not left behind alone.
+    for second in ["--output=hn=no/h.npy", "--output=hn=folder.npy"] {
+        case.refuses(&[given, "--output=output=y.npy", second], &[".npy: "]);
+    }
 }
 
 #[test]

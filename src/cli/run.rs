@@ -14,7 +14,8 @@ use crate::plan::Plan;
 ///
 /// For ONNX models the names are the graph's own. For safetensors the inputs are input [steps, batch,
 /// features], lengths [batch], h0 and c0 [layers*directions, batch, size], of which only input must
-/// be given; the outputs are output, hn and cn (shapes and meanings as in PyTorch).
+/// be given; the outputs are output, hn and cn (shapes and meanings as in PyTorch). Either all
+/// outputs are written or, where one cannot be, none.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// Model file: .safetensors or .onnx
@@ -62,7 +63,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     for (index, output) in arguments.output.iter().enumerate() {
         map.check_output(&output.name)?;
         let before = &arguments.output[..index];
-        if let Some(other) = before.iter().find(|other| other.path == output.path) {
+        // Without a look at the disk: y.npy and ./y.npy are one.
+        let place = |named: &Named| std::path::absolute(&named.path);
+        let same =
+            |other: &&Named| matches!((place(other), place(output)), (Ok(a), Ok(b)) if a == b);
+        if let Some(other) = before.iter().find(same) {
             return Err(Failure::new(format!(
                 "{}: {:?} and {:?} would be written to the same file; give each its own",
                 output.path.display(),
@@ -81,8 +86,12 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     drop(model);
     let mut results = map.room(&input);
     session.run(&borrowed, &mut results.borrow())?;
-    for output in &arguments.output {
-        npy::write(&output.path, &map.output(&output.name, &input, &results)?)?;
-    }
-    Ok(())
+    // All are whole before one is in its place.
+    let partials: Vec<npy::Partial> = (arguments.output.iter())
+        .map(|output| {
+            let array = map.output(&output.name, &input, &results)?;
+            npy::write(&output.path, &array)
+        })
+        .collect::<Result<_, Failure>>()?;
+    partials.into_iter().try_for_each(npy::Partial::put)
 }
