@@ -605,6 +605,64 @@ fn bench_prints_every_documented_field() {
 }
 
 #[test]
+fn bench_refuses_what_the_machine_has_no_memory_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let bench = |text: &str| {
+        let arguments: Vec<&str> = text.split(' ').collect();
+        cellstream(folder.path(), &arguments, None)
+    };
+    refused(
+        &bench("bench --cell lstm --input 1048576 --hidden 65536"),
+        &["weights need 2176.0 GiB", "--input, --hidden, --layers"],
+    );
+    refused(
+        &bench("bench --cell rnn --input 1 --hidden 65536 --layers 1024 --bidirectional"),
+        &["weights need ", "--layers"],
+    );
+    refused(
+        &bench("bench --cell gru --input 16 --hidden 16 --batch 65536 --steps 1048576"),
+        &["need 8192.0 GiB", "--batch and --steps"],
+    );
+}
+
+#[test]
+fn an_output_that_memory_cannot_hold() {
+    let case = Case::pytorch_lstm();
+    // One input feature and many outputs: a small array asks for terabytes.
+    let tall = |rows: usize| vec![0; rows * 4];
+    let (size, states) = (4096, vec![0; 4096 * 4096 * 4]);
+    let input = tall(size);
+    let tensors = [
+        ("weight_ih_l0", vec![size, 1], &input),
+        ("weight_hh_l0", vec![size, size], &states),
+    ]
+    .map(|(name, shape, data)| (name, TensorView::new(Dtype::F32, shape, data).unwrap()));
+    std::fs::write(
+        case.path("tall.safetensors"),
+        serialize(tensors, None).unwrap(),
+    )
+    .unwrap();
+    // Written as a hole: 256 MiB of zeros on no disk.
+    let steps = 1 << 26;
+    std::fs::write(
+        case.path("long.npy"),
+        npy::bytes("<f4", &[steps, 1, 1], &[]),
+    )
+    .unwrap();
+    let file = std::fs::OpenOptions::new()
+        .write(true)
+        .open(case.path("long.npy"));
+    let file = file.unwrap();
+    file.set_len(file.metadata().unwrap().len() + 4 * steps as u64)
+        .unwrap();
+    let ask = ["--input=input=long.npy", "--output=output=y.npy"];
+    refused(
+        &case.run(&[&["tall.safetensors"], &ask[..]].concat()),
+        &["need 1024.3 GiB", "--input input"],
+    );
+}
+
+#[test]
 fn bench_takes_a_model_file_and_refuses_what_contradicts_it() {
     let case = Case::pytorch_lstm();
     let bench = |more: &[&str]| {

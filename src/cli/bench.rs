@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::Failure;
+use super::memory::afford_run;
 use super::model::{FileOptions, Precision, Shape, open, threads};
 use crate::execute::Session;
 use crate::machine::{BoundBy, Machine};
@@ -15,8 +16,13 @@ use crate::reference;
 /// How long a model takes here, as a fraction of what the machine allows.
 ///
 /// Takes a model file, a shape with random weights (--cell, --input, --hidden, …), or --suite. The
-/// machine's ceilings are measured first (one to two seconds). Answers are checked against the
-/// reference before anything is timed. Runs are warm, on full-length sequences of random values.
+/// machine's ceilings are measured first (one to two seconds). Runs are warm, on full-length sequences
+/// of random values.
+///
+/// Before a case is timed, a short run is held against the reference, bit for bit: 7 sequences (or B)
+/// of two steps more than the longest chunk of steps that the plan computes together (or T). Where
+/// that takes over 2*10^8 multiply-adds the steps are cut first, then the sequences, but not below 3
+/// and 2. Longer runs and other values are not checked.
 ///
 /// With --json, one object a line: cell, input, hidden, layers, bidirectional, batch, steps, threads,
 /// precision, plan, median_ms, p99_ms, gflops, bound_ms, bound_by, fraction_of_bound, runs.
@@ -178,6 +184,7 @@ fn cases(arguments: &Arguments) -> Result<Vec<Case>, Failure> {
             open(path, &arguments.file, shape.cell)?
         }
     };
+    afford_run(&model, batch, steps, "--batch and --steps")?;
     Ok(vec![Case::Loaded(model, batch, steps)])
 }
 
@@ -187,13 +194,14 @@ fn measure(case: &Case, arguments: &Arguments, machine: &Machine) -> Result<Row,
         Case::Loaded(model, batch, steps) => (model, *batch, *steps),
         Case::Shaped(shape, batch, steps) => {
             shaped = shape.model()?;
+            afford_run(&shaped, *batch, *steps, "another --suite")?;
             (&shaped, *batch, *steps)
         }
     };
     let plan = Plan::estimate(model, batch, steps, threads(arguments.threads));
     let mut session = Session::new(model, &plan)?;
     session.pin_caller();
-    check(model, &mut session, batch, steps)?;
+    check(model, &plan, &mut session, batch, steps)?;
 
     let signature = model.signature();
     let mut random = fastrand::Rng::with_seed(1);
@@ -249,12 +257,36 @@ fn measure(case: &Case, arguments: &Arguments, machine: &Machine) -> Result<Row,
 /// Runs of a case at the least: enough for its 99th percentile to be one of them.
 const MIN_RUNS: usize = 11;
 
-/// Steps and sequences that are checked: the reference takes its time.
-const CHECKED: (usize, usize) = (3, 2);
+/// Sequences that are checked: more than any kernel takes at once, and no multiple of what it does.
+const CHECKED_BATCH: usize = 7;
+
+/// Multiply-adds of a check: the reference takes its time, about a second for these.
+const CHECKED_PRODUCTS: usize = 200_000_000;
+
+/// The steps and sequences to check of a run of `steps` and `batch`, where the longest chunk is of
+/// `chunk` steps and a step of one sequence takes `products` multiply-adds.
+fn checked(chunk: usize, products: usize, batch: usize, steps: usize) -> (usize, usize) {
+    const FEWEST: (usize, usize) = (3, 2);
+    // Over the boundary of a chunk, with a step whose state comes from beyond it.
+    let steps = steps.min(chunk.saturating_add(2).max(FEWEST.0));
+    let rows = CHECKED_PRODUCTS / products.max(1);
+    let batch = batch.min(CHECKED_BATCH);
+    let batch = batch.min((rows / steps.min(FEWEST.0).max(1)).max(FEWEST.1));
+    let steps = steps.min((rows / batch.max(1)).max(FEWEST.0));
+    (steps, batch)
+}
 
 /// Compares a short run with the reference, bit for bit.
-fn check(model: &Model, session: &mut Session, batch: usize, steps: usize) -> Result<(), Failure> {
-    let (steps, batch) = (steps.min(CHECKED.0), batch.min(CHECKED.1));
+fn check(
+    model: &Model,
+    plan: &Plan,
+    session: &mut Session,
+    batch: usize,
+    steps: usize,
+) -> Result<(), Failure> {
+    let chunk = plan.layers.iter().map(|layer| layer.chunk_steps).max();
+    let products = model.weight_bytes() / 4;
+    let (steps, batch) = checked(chunk.unwrap_or(1), products, batch, steps);
     let signature = model.signature();
     let mut random = fastrand::Rng::with_seed(2);
     let values: Vec<f32> = (0..steps * batch * signature.input)
@@ -295,4 +327,23 @@ fn text(row: &Row) -> String {
         format!("{:?}", row.bound_by).to_lowercase(),
         100.0 * row.fraction_of_bound,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checks_cross_a_chunk_where_the_cost_allows() {
+        // Everything of a small run; over a chunk of a long one.
+        assert_eq!(checked(10, 1000, 1, 5), (5, 1));
+        assert_eq!(checked(10, 1000, 64, 100), (12, 7));
+        assert_eq!(checked(1, 1000, 64, 100), (3, 7));
+        // 40 rows of 5 million products: steps give way before sequences.
+        assert_eq!(checked(10, 5_000_000, 64, 100), (5, 7));
+        // 10 rows: then sequences, to a floor of both.
+        assert_eq!(checked(10, 20_000_000, 64, 100), (3, 3));
+        assert_eq!(checked(10, usize::MAX, 64, 100), (3, 2));
+        assert_eq!(checked(10, usize::MAX, 1, 1), (1, 1));
+    }
 }

@@ -6,6 +6,7 @@
 
 mod bench;
 mod machine;
+mod memory;
 mod model;
 mod npy;
 mod run;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 
 use super::Failure;
+use super::memory::afford_weights;
 use crate::machine::Topology;
 use crate::model::{Cell, Gru, Lstm, Merge, Model, Rnn};
 
@@ -136,6 +137,7 @@ impl Shape {
         };
         let (input, hidden) = (input as usize, hidden as usize);
         let layers = self.layers.unwrap_or(1) as usize;
+        afford_weights(self.values(cell.cell().kind().gates()))?;
         macro_rules! stack {
             ($builder:ty) => {{
                 let stack = <$builder>::new(input, hidden).layers(layers);
@@ -150,6 +152,19 @@ impl Shape {
             CellName::Gru => stack!(Gru),
             CellName::Rnn => stack!(Rnn),
         })
+    }
+
+    /// Values of all weights and biases, if they can be counted.
+    fn values(&self, gates: usize) -> Option<u64> {
+        let (input, hidden) = (u64::from(self.input?), u64::from(self.hidden?));
+        let directions = if self.bidirectional { 2 } else { 1 };
+        let layer = |input: u64| {
+            let row = input.checked_add(hidden)?.checked_add(2)?;
+            row.checked_mul(hidden)?
+                .checked_mul(gates as u64 * directions)
+        };
+        let above = u64::from(self.layers.unwrap_or(1)).saturating_sub(1);
+        layer(input)?.checked_add(layer(hidden * directions)?.checked_mul(above)?)
     }
 }
 
@@ -166,6 +181,26 @@ fn most_threads(asked: Option<u32>, cores: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_shapes_weights_are_counted_before_they_are_made() {
+        for (cell, layers, bidirectional) in [
+            (CellName::Lstm, 1, false),
+            (CellName::Gru, 3, true),
+            (CellName::Rnn, 2, false),
+        ] {
+            let shape = Shape {
+                cell: Some(cell),
+                input: Some(5),
+                hidden: Some(3),
+                layers: Some(layers),
+                bidirectional,
+            };
+            let bytes = shape.model().unwrap().weight_bytes();
+            let values = shape.values(cell.cell().kind().gates());
+            assert_eq!(values, Some(bytes as u64 / 4), "{cell:?}");
+        }
+    }
 
     #[test]
     fn no_more_threads_are_planned_than_there_are_cores() {

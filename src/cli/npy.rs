@@ -66,7 +66,7 @@ pub fn read(path: &Path) -> Result<Array, Failure> {
     let mut file = File::open(path).map_err(|e| refused(&e))?;
     let bytes = file.metadata().map_err(|e| refused(&e))?.len();
     let header = header(&mut file, bytes).map_err(|e| refused(&e))?;
-    let npy = NpyFile::new(Cursor::new(header).chain(BufReader::new(file)))
+    let npy = NpyFile::new(BufReader::new(Cursor::new(header).chain(file)))
         .map_err(|e| refused(&format_args!("not a readable .npy file ({e})")))?;
     let shape: Vec<usize> = (npy.shape().iter())
         .map(|&length| usize::try_from(length))

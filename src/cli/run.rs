@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use super::Failure;
+use super::memory::afford_run;
 use super::model::{CellName, FileOptions, open, threads};
 use super::npy;
 use crate::execute::Session;
@@ -81,6 +82,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         .collect::<Result<_, Failure>>()?;
     let input = map.input(&arrays)?;
     let borrowed = input.borrow();
+    let names: Vec<&str> = arguments.input.iter().map(|i| i.name.as_str()).collect();
+    let given = format!("--input {}", names.join(", "));
+    afford_run(&model, input.batch, input.steps, &given)?;
     let plan = Plan::estimate(&model, input.batch, input.steps, threads(arguments.threads));
     let mut session = Session::new(&model, &plan)?;
     drop(model);
