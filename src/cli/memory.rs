@@ -15,9 +15,8 @@ fn available() -> u64 {
 
 /// `MemAvailable:   12345 kB`, in bytes.
 fn parse(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines();
-    let line = line.filter_map(|line| line.strip_prefix("MemAvailable:"));
-    let kib = line.last()?.trim().strip_suffix("kB")?.trim();
+    let mut line = (meminfo.lines()).filter_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.next()?.trim().strip_suffix("kB")?.trim();
     kib.parse::<u64>().ok()?.checked_mul(1024)
 }
 
