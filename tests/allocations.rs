@@ -1,54 +1,23 @@
 //! `Session::run` and `Session::step` allocate nothing, on any thread.
 
 mod common;
-
-use std::alloc::{GlobalAlloc, Layout as Memory, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
+#[path = "common/counting.rs"]
+mod counting;
 
 use cellstream::execute::team::{SharedTeam, Team};
 use cellstream::execute::{PackedModel, Session, State};
 use cellstream::model::Model;
 use cellstream::plan::Plan;
 use common::{Batch, Random, Results, usual_cells};
-
-/// Counts what it hands on to the system's allocator.
-struct Counting;
-
-static CALLS: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call is handed on unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Memory) -> *mut u8 {
-        CALLS.fetch_add(1, Ordering::SeqCst);
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Memory) {
-        CALLS.fetch_add(1, Ordering::SeqCst);
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(memory, layout) }
-    }
-    unsafe fn realloc(&self, memory: *mut u8, layout: Memory, size: usize) -> *mut u8 {
-        CALLS.fetch_add(1, Ordering::SeqCst);
-        // SAFETY: the caller's promise.
-        unsafe { System.realloc(memory, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+use counting::calls;
 
 /// One test, so that no other thread of the harness allocates meanwhile.
 #[test]
 fn running_allocates_nothing() {
     let mut random = Random::new(1);
-    let before = CALLS.load(Ordering::SeqCst);
+    let before = calls();
     drop(vec![0u8; 100]);
-    assert_eq!(
-        CALLS.load(Ordering::SeqCst) - before,
-        2,
-        "the counter counts"
-    );
+    assert_eq!(calls() - before, 2, "the counter counts");
 
     for (cell, options) in usual_cells() {
         for way in 0..4 {
@@ -68,9 +37,9 @@ fn running_allocates_nothing() {
                         let (batch, steps) = (5 - round % 3, 7 - round);
                         let batch = Batch::ragged(&mut random, &model, batch, steps);
                         let mut results = Results::dirty(&model, &batch);
-                        let before = CALLS.load(Ordering::SeqCst);
+                        let before = calls();
                         session.run(&batch.input(), &mut results.output()).unwrap();
-                        let made = CALLS.load(Ordering::SeqCst) - before;
+                        let made = calls() - before;
                         assert_eq!(
                             made, 0,
                             "{cell:?}, way {way}, {threads} threads, run {round}"
@@ -80,9 +49,9 @@ fn running_allocates_nothing() {
                         let mut state = State::zero(model.signature(), 3);
                         let x = random.values(3 * 9);
                         let mut y = vec![0.0; 3 * model.signature().output];
-                        let before = CALLS.load(Ordering::SeqCst);
+                        let before = calls();
                         session.step(&x, &mut state, &mut y).unwrap();
-                        let made = CALLS.load(Ordering::SeqCst) - before;
+                        let made = calls() - before;
                         assert_eq!(made, 0, "{cell:?}, {threads} threads, step");
                     }
                 }

@@ -1,38 +1,13 @@
 //! Decoding allocates nothing: neither the embedding, nor the step, nor the dense layer.
 
-use std::alloc::{GlobalAlloc, Layout as Memory, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
+#[path = "common/counting.rs"]
+mod counting;
 
 use cellstream::execute::{Session, State};
 use cellstream::layers::{Dense, Embedding, Greedy, GreedyOptions};
 use cellstream::model::{Gru, Lstm, Matrix, Model};
 use cellstream::plan::Plan;
-
-/// Counts what it hands on to the system's allocator.
-struct Counting;
-
-static CALLS: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call is handed on unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Memory) -> *mut u8 {
-        CALLS.fetch_add(1, Ordering::SeqCst);
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Memory) {
-        CALLS.fetch_add(1, Ordering::SeqCst);
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-fn calls() -> usize {
-    CALLS.load(Ordering::SeqCst)
-}
+use counting::calls;
 
 /// One test, so that no other thread of the harness allocates meanwhile.
 #[test]

@@ -1,43 +1,24 @@
 //! A run of a team, alone or shared, allocates nothing.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+#[path = "common/counting.rs"]
+mod counting;
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use cellstream::execute::team::{SharedTeam, Team};
-
-/// The system's allocator, counting what is asked of it on any thread.
-struct Counting;
-
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: hands every call on unchanged to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Relaxed);
-        // SAFETY: the caller's promise is the same one.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+use counting::calls;
 
 /// Allocations in 200 runs; every tenth is waited for, so that the team has parked.
 fn count(mut run: impl FnMut()) -> usize {
     run();
-    let before = ALLOCATIONS.load(Relaxed);
+    let before = calls();
     for round in 0..200 {
         if round % 10 == 0 {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         run();
     }
-    ALLOCATIONS.load(Relaxed) - before
+    calls() - before
 }
 
 // One test only: others in this process would be counted too.

@@ -8,6 +8,8 @@ mod phases;
 mod sequence;
 mod session;
 pub mod team;
+#[cfg(test)]
+mod work_tests;
 
 pub use packed::{PackError, PackedModel};
 pub use session::{RunError, Session, SessionError, State};
