@@ -45,8 +45,9 @@ pub fn run(model: &Model, input: &Input<'_>, output: &mut Output<'_>) -> Result<
     if let Some(values) = output.values.as_deref_mut() {
         values.fill(0.0);
     }
+    let layout = input.layout_for(&model.signature());
     for sequence in 0..input.batch {
-        let row = |step| input.layout.row(step, input.steps, sequence, input.batch);
+        let row = |step| layout.row(step, input.steps, sequence, input.batch);
         let mut xs: Vec<Vec<f32>> = (0..input.length(sequence))
             .map(|step| {
                 let size = model.signature().input;

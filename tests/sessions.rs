@@ -5,8 +5,9 @@ mod common;
 use cellstream::execute::team::{SharedTeam, Team};
 use cellstream::execute::{PackError, PackedModel, RunError, Session, SessionError, State};
 use cellstream::machine::Topology;
-use cellstream::model::{Gru, Input, InputError, Lstm, Merge, Model, Output};
+use cellstream::model::{Gru, Input, InputError, Layout, Lstm, Merge, Model, Output};
 use cellstream::plan::{Plan, PlanError};
+use cellstream::reference;
 use common::{Batch, Random, Results};
 
 fn lstm() -> Model {
@@ -185,6 +186,38 @@ fn a_team_of_the_callers_own_serves_one_session() {
     let mut found = Results::dirty(&model, &batch);
     session.run(&batch.input(), &mut found.output()).unwrap();
     found.assert_same(&Results::reference(&model, &batch), "own team");
+}
+
+#[test]
+fn a_batch_first_model_takes_batch_major_input_unless_told_otherwise() {
+    let plain = lstm();
+    let model = lstm().batch_first();
+    assert_eq!(plain.layout(), Layout::TimeMajor);
+    assert_eq!(model.layout(), Layout::BatchMajor);
+    let mut random = Random::new(7);
+    let values = random.values(4 * 3 * 3);
+    let input = Input::new(&values, 4, 3);
+    let mut session = session(&model, 3, 4);
+    let mut run = |input: Input<'_>| {
+        let mut found = vec![0.0; 4 * 3 * 20];
+        let mut output = Output::new(&mut found);
+        session.run(&input, &mut output).unwrap();
+        found
+    };
+    let reference = |model: &Model, input: Input<'_>| {
+        let mut expected = vec![0.0; 4 * 3 * 20];
+        reference::run(model, &input, &mut Output::new(&mut expected)).unwrap();
+        expected
+    };
+    let batch_major = run(input);
+    assert_eq!(batch_major, reference(&model, input));
+    assert_eq!(
+        batch_major,
+        reference(&plain, input.layout(Layout::BatchMajor))
+    );
+    let time_major = run(input.layout(Layout::TimeMajor));
+    assert_eq!(time_major, reference(&plain, input));
+    assert_ne!(time_major, batch_major);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use super::Failure;
 use super::memory::afford_weights;
 use crate::machine::Topology;
-use crate::model::{Cell, Gru, Lstm, Merge, Model, Rnn};
+use crate::model::{Activation, Cell, Gru, Lstm, Merge, Model, Rnn};
 
 /// The kinds of cell that a shape can name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -18,6 +18,8 @@ pub enum CellName {
     Gru,
     /// Vanilla recurrence with tanh
     Rnn,
+    /// Vanilla recurrence with relu
+    RnnRelu,
 }
 
 impl CellName {
@@ -26,6 +28,9 @@ impl CellName {
             CellName::Lstm => Cell::LSTM,
             CellName::Gru => Cell::GRU,
             CellName::Rnn => Cell::RNN,
+            CellName::RnnRelu => Cell::Rnn {
+                activation: Activation::Relu,
+            },
         }
     }
 }
@@ -139,8 +144,8 @@ impl Shape {
         let layers = self.layers.unwrap_or(1) as usize;
         afford_weights(self.values(cell.cell().kind().gates()))?;
         macro_rules! stack {
-            ($builder:ty) => {{
-                let stack = <$builder>::new(input, hidden).layers(layers);
+            ($builder:ty $(, $activation:expr)?) => {{
+                let stack = <$builder>::new(input, hidden).layers(layers)$(.activation($activation))?;
                 match self.bidirectional {
                     true => stack.bidirectional(Merge::Concat).random(1)?,
                     false => stack.random(1)?,
@@ -151,6 +156,7 @@ impl Shape {
             CellName::Lstm => stack!(Lstm),
             CellName::Gru => stack!(Gru),
             CellName::Rnn => stack!(Rnn),
+            CellName::RnnRelu => stack!(Rnn, Activation::Relu),
         })
     }
 

@@ -39,8 +39,8 @@ impl Active {
         Some(active)
     }
 
-    /// Takes the lengths of `input`, which has been checked.
-    pub fn set(&mut self, input: &Input<'_>) {
+    /// Takes the lengths of `input`, which has been checked and is kept in `layout`.
+    pub fn set(&mut self, input: &Input<'_>, layout: Layout) {
         self.order.clear();
         self.order.extend(0..input.batch);
         // Indices break ties, so the order is one and the same however the sort works.
@@ -59,7 +59,7 @@ impl Active {
             }
             let kept = self.order[..rows]
                 .iter()
-                .map(|&b| input.layout.row(step, input.steps, b, input.batch));
+                .map(|&b| layout.row(step, input.steps, b, input.batch));
             self.input_rows.extend(kept);
             self.offsets.push(self.input_rows.len());
         }
@@ -117,10 +117,8 @@ mod tests {
             let (batch, steps) = (random.usize(0..9), random.usize(0..7));
             let lengths: Vec<_> = (0..batch).map(|_| random.usize(0..=steps)).collect();
             for layout in [Layout::TimeMajor, Layout::BatchMajor] {
-                let input = Input::new(&[], steps, batch)
-                    .lengths(&lengths)
-                    .layout(layout);
-                active.set(&input);
+                let input = Input::new(&[], steps, batch).lengths(&lengths);
+                active.set(&input, layout);
                 let longest = lengths.iter().max().copied().unwrap_or(0);
                 assert_eq!(active.steps(), longest);
                 assert_eq!(active.span(0..longest).len(), lengths.iter().sum::<usize>());

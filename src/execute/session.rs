@@ -286,12 +286,13 @@ impl Session {
                 room_steps: self.buffers.steps,
             });
         }
-        self.active.set(input);
+        let layout = input.layout_for(&self.model.signature());
+        self.active.set(input, layout);
         let run = Run {
             model: &self.model,
             buffers: &self.buffers,
             active: &self.active,
-            layout: input.layout,
+            layout,
             steps,
             batch,
             input: input.values,

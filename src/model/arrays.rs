@@ -153,7 +153,7 @@ impl OwnedInput {
             values: &self.values,
             steps: self.steps,
             batch: self.batch,
-            layout: Layout::TimeMajor,
+            layout: Some(Layout::TimeMajor),
             lengths: self.lengths.as_deref(),
             h0: Some(&self.h0),
             c0: Some(&self.c0),

@@ -149,11 +149,9 @@ fn given_cell(
     tensors: &Tensors<'_>,
     options: &SafetensorsOptions,
 ) -> Result<Option<(Cell, &'static str)>, LoadError> {
-    if let Some(cell) = options.cell {
-        return Ok(Some((cell, "the options ask for")));
-    }
+    let asked = options.cell.map(|cell| (cell, "the options ask for"));
     let cell = match tensors.metadata(CELL_KEY) {
-        None => return Ok(None),
+        None => return Ok(asked),
         Some("lstm") => Cell::LSTM,
         Some("gru") => Cell::GRU,
         Some("rnn_tanh") => Cell::RNN,
@@ -165,7 +163,24 @@ fn given_cell(
             return Err(metadata(CELL_KEY, other, supported));
         }
     };
-    Ok(Some((cell, "the metadata says")))
+    match (asked, tensors.metadata(CELL_KEY)) {
+        // The entry tells four cells apart; options may go on to say what it has no word for.
+        (Some((asked, _)), Some(said)) if is_other(asked, cell) => Err(metadata(
+            CELL_KEY,
+            said,
+            "the cell that the options ask for, or leave it out of them",
+        )),
+        (Some(asked), _) => Ok(Some(asked)),
+        (None, _) => Ok(Some((cell, "the metadata says"))),
+    }
+}
+
+/// Whether a cell that was asked for contradicts the one that a file names.
+fn is_other(asked: Cell, said: Cell) -> bool {
+    match (asked, said) {
+        (Cell::Rnn { .. }, Cell::Rnn { .. }) => asked != said,
+        _ => asked.kind() != said.kind(),
+    }
 }
 
 fn metadata(key: &'static str, value: &str, supported: &'static str) -> LoadError {

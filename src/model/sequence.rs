@@ -1,6 +1,6 @@
 //! What a run takes and gives: a batch of sequences and their states, as borrowed slices.
 
-use super::{Direction, Layer, Model};
+use super::{Axis, Direction, Layer, Model, Port, Role};
 
 /// Order of the first two axes of input and output sequences.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -28,14 +28,15 @@ impl Layout {
 /// `[layers * directions, batch, size]` where all sizes are equal.
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a> {
-    /// The values: `[steps, batch, features]` or as [`Input::layout`] says.
+    /// The values: `[steps, batch, features]` or `[batch, steps, features]`, as the layout says.
     pub values: &'a [f32],
     /// Steps of the longest sequence that fits.
     pub steps: usize,
     /// Number of sequences.
     pub batch: usize,
-    /// Order of the first two axes, of the output too.
-    pub layout: Layout,
+    /// Order of the first two axes, of the output too; `None` for the model's own
+    /// ([`Model::layout`]).
+    pub layout: Option<Layout>,
     /// Steps of each sequence, at most [`Input::steps`]; all of them where `None`.
     pub lengths: Option<&'a [usize]>,
     /// Initial hidden state; zero where `None`.
@@ -45,23 +46,23 @@ pub struct Input<'a> {
 }
 
 impl<'a> Input<'a> {
-    /// Full-length time-major sequences that start from zero states.
+    /// Full-length sequences in the model's own layout that start from zero states.
     pub fn new(values: &'a [f32], steps: usize, batch: usize) -> Input<'a> {
         Input {
             values,
             steps,
             batch,
-            layout: Layout::TimeMajor,
+            layout: None,
             lengths: None,
             h0: None,
             c0: None,
         }
     }
 
-    /// Sets the order of the first two axes of input and output.
+    /// Sets the order of the first two axes of input and output, whatever the model's own is.
     #[must_use]
     pub fn layout(mut self, layout: Layout) -> Self {
-        self.layout = layout;
+        self.layout = Some(layout);
         self
     }
 
@@ -84,6 +85,11 @@ impl<'a> Input<'a> {
     pub fn c0(mut self, c0: &'a [f32]) -> Self {
         self.c0 = Some(c0);
         self
+    }
+
+    /// The layout given, or the model's own.
+    pub fn layout_for(&self, signature: &Signature) -> Layout {
+        self.layout.unwrap_or(signature.layout)
     }
 
     /// Steps of one sequence.
@@ -198,6 +204,8 @@ pub struct Signature {
     pub hidden_state: usize,
     /// Cell state values per sequence, over all LSTM layers and directions.
     pub cell_state: usize,
+    /// Order of the first two axes of input and output, where a run does not say otherwise.
+    pub layout: Layout,
 }
 
 impl Model {
@@ -209,6 +217,21 @@ impl Model {
             output: self.layers()[self.layers().len() - 1].output_size(),
             hidden_state: directions().map(Direction::output_size).sum(),
             cell_state: directions().map(Direction::cell_state_size).sum(),
+            layout: self.layout(),
+        }
+    }
+
+    /// The order of the first two axes that the file, or [`Model::batch_first`], gives the input:
+    /// what a run takes unless its [`Input`] says otherwise.
+    pub fn layout(&self) -> Layout {
+        let is_input = |port: &&Port| port.role == Role::Input;
+        let input = self.interface().inputs.iter().find(is_input);
+        let mut axes = input
+            .into_iter()
+            .flat_map(|port| port.axes.iter().flatten());
+        match axes.find(|axis| matches!(axis, Axis::Time | Axis::Batch)) {
+            Some(Axis::Batch) => Layout::BatchMajor,
+            _ => Layout::TimeMajor,
         }
     }
 }

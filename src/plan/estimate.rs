@@ -28,7 +28,8 @@ const CHUNK_ROWS: usize = 12;
 impl Plan {
     /// The plan that should be fastest on up to `threads` cores for `batch` sequences of `steps`
     /// steps, judged by arithmetic and bytes alone. `threads` 0 counts as 1; more threads than the
-    /// model has groups of [`UNIT_GRANULE`] units are never of use.
+    /// model has groups of [`UNIT_GRANULE`] units are never of use. This machine's cores are
+    /// [`crate::machine::Topology::team_size`].
     pub fn estimate(model: &Model, batch: usize, steps: usize, threads: usize) -> Plan {
         let groups =
             |layer: &Layer| layer.directions().len() * layer.hidden_size().div_ceil(UNIT_GRANULE);

@@ -254,7 +254,7 @@ impl Batch {
             values: &self.values,
             steps: self.steps,
             batch: self.batch,
-            layout: self.layout,
+            layout: Some(self.layout),
             lengths: self.lengths.as_deref(),
             h0: self.h0.as_deref(),
             c0: self.c0.as_deref(),
