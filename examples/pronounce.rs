@@ -21,7 +21,8 @@ fn main() -> ExitCode {
     let words: Vec<String> = (std::env::args_os().skip(1))
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
-    if words.is_empty() {
+    // A word may begin with anything but a hyphen: that is an option, and there are none.
+    if words.is_empty() || words.iter().any(|word| word.starts_with('-')) {
         eprintln!("usage: cargo run --release --example pronounce -- WORD...");
         return ExitCode::from(2);
     }

@@ -325,10 +325,20 @@ fn metadata_and_options_say_what_shapes_cannot() {
     assert_eq!(first_axis(&model), Axis::Batch);
     assert_eq!(cell(model), relu);
 
-    let options = SafetensorsOptions::new().cell(Cell::RNN).batch_first(false);
+    let options = SafetensorsOptions::new().batch_first(false);
     let model = told.load_with(&options).expect("loads");
     assert_eq!(first_axis(&model), Axis::Time);
-    assert_eq!(cell(model), Cell::RNN);
+    let options = SafetensorsOptions::new().cell(Cell::RNN);
+    let error = told
+        .load_with(&options)
+        .expect_err("contradicts")
+        .to_string();
+    assert!(
+        error.contains("\"cellstream.cell\" is \"rnn_relu\""),
+        "{error}"
+    );
+    let model = told.load_with(&options.cell(relu)).expect("agrees");
+    assert_eq!(cell(model), relu);
 
     for (name, expected, gates) in [
         ("lstm", Cell::LSTM, 4),

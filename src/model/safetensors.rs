@@ -52,7 +52,7 @@ impl SafetensorsOptions {
         self
     }
 
-    /// The cell of every layer; a contradiction with the shapes is an error. Without it the
+    /// The cell of every layer; a contradiction with shapes or metadata is an error. Without it the
     /// metadata entry `cellstream.cell` says it (`lstm`, `gru`, `rnn_tanh` or `rnn_relu`), or else
     /// the shapes do, with PyTorch's activations ([`Cell::LSTM`], [`Cell::GRU`], [`Cell::RNN`]).
     #[must_use]
