@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use super::Failure;
 use super::memory::afford_run;
-use super::model::{CellName, FileOptions, open, threads};
+use super::model::{CellName, FileOptions, Precision, open, threads};
 use super::npy;
 use crate::execute::Session;
 use crate::model::{Array, ArrayMap};
@@ -35,6 +35,9 @@ pub struct Arguments {
     /// Use at most this many cores; more than there are mean all (default: all)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
+    /// Precision of weights and products
+    #[arg(long, value_enum, default_value_t = Precision::F32)]
+    precision: Precision,
 }
 
 /// `NAME=FILE`.
@@ -59,6 +62,8 @@ impl FromStr for Named {
 
 /// Loads, runs, writes.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    // The only one so far; another will have to say here which weights it packs.
+    let Precision::F32 = arguments.precision;
     let model = open(&arguments.model, &arguments.file, arguments.cell)?;
     let map = ArrayMap::new(&model);
     for (index, output) in arguments.output.iter().enumerate() {
