@@ -169,7 +169,6 @@ fn a_pinned_caller_gets_the_same_cores_again() {
             assert_eq!(Topology::detect(), before);
             let second = session(&model, 1, 1);
             assert!(second.pin_caller());
-            assert_eq!(Plan::estimate(&model, 1, 1, before.team_size()).threads, 1);
         });
     });
 }

@@ -137,7 +137,7 @@ impl Session {
     /// batch and steps.
     ///
     /// # Errors
-    /// What [`Team::new`] and [`PackedModel::new`] refuse.
+    /// What [`Team::with_threads`] and [`PackedModel::new`] refuse; [`SessionError::TooLarge`].
     pub fn new(model: &Model, plan: &Plan) -> Result<Session, SessionError> {
         plan.check(model).map_err(PackError::from)?;
         let mut team = Team::with_threads(plan.threads)?;
