@@ -44,6 +44,9 @@ pub(super) struct PackedDirection {
     pub hidden: usize,
     /// Size of the recurrent state.
     pub state: usize,
+    /// Values per sequence of the hidden states, and of the cell states, that stand before this
+    /// direction's blocks.
+    pub states_before: (usize, usize),
     pub parts: Vec<Part>,
 }
 
@@ -296,18 +299,25 @@ impl PackedModel {
             }
         })?;
         let mut layers = Vec::with_capacity(packed.len());
+        let (mut hidden_before, mut cell_before) = (0, 0);
         for ((layer, plan), parts) in model.layers().iter().zip(&plan.layers).zip(packed) {
             let directions = layer.directions().iter().zip(parts);
             layers.push(PackedLayer {
                 directions: directions
-                    .map(|(direction, parts)| PackedDirection {
-                        recurrence: Recurrence::of(direction),
-                        reverse: direction.is_reverse(),
-                        two_phase: direction.is_two_phase(),
-                        input: direction.input_size(),
-                        hidden: direction.hidden_size(),
-                        state: direction.output_size(),
-                        parts: parts.into_iter().filter_map(OnceLock::into_inner).collect(),
+                    .map(|(direction, parts)| {
+                        let states_before = (hidden_before, cell_before);
+                        hidden_before += direction.output_size();
+                        cell_before += direction.cell_state_size();
+                        PackedDirection {
+                            recurrence: Recurrence::of(direction),
+                            reverse: direction.is_reverse(),
+                            two_phase: direction.is_two_phase(),
+                            input: direction.input_size(),
+                            hidden: direction.hidden_size(),
+                            state: direction.output_size(),
+                            states_before,
+                            parts: parts.into_iter().filter_map(OnceLock::into_inner).collect(),
+                        }
                     })
                     .collect(),
                 merge: layer.merge(),

@@ -58,7 +58,6 @@ impl<'a> Run<'a> {
     /// and output slices meanwhile.
     pub unsafe fn work(&self, worker: &Worker<'_>) {
         self.clear_past_ends(worker);
-        let (mut h_block, mut c_block) = (0, 0);
         let mut source = Source::Caller;
         let last = self.model.layers.len() - 1;
         for (index, layer) in self.model.layers.iter().enumerate() {
@@ -79,7 +78,7 @@ impl<'a> Run<'a> {
                 to_caller,
             };
             // SAFETY: the caller's promise; layers are kept apart by the meetings at their ends.
-            unsafe { walk.go(&mut h_block, &mut c_block) };
+            unsafe { walk.go() };
             source = Source::Below(between);
         }
     }
@@ -115,15 +114,12 @@ struct LayerWalk<'a, 'w> {
 impl<'a> LayerWalk<'a, '_> {
     /// # Safety
     /// As [`Run::work`].
-    unsafe fn go(&self, h_block: &mut usize, c_block: &mut usize) {
+    unsafe fn go(&self) {
         let directions = &self.layer.directions;
         let steps = self.run.active.steps();
-        let (h_start, c_start) = (*h_block, *c_block);
         for (direction, states) in directions.iter().zip(self.states) {
             // SAFETY: own columns only.
-            unsafe { self.load_states(direction, states, *h_block, *c_block) };
-            *h_block += self.run.batch * direction.state;
-            *c_block += self.run.batch * cell_size(direction);
+            unsafe { self.load_states(direction, states) };
         }
         self.meet();
         for taken in 0..steps {
@@ -140,12 +136,9 @@ impl<'a> LayerWalk<'a, '_> {
                 self.meet();
             }
         }
-        let (mut h_block, mut c_block) = (h_start, c_start);
         for (direction, states) in directions.iter().zip(self.states) {
             // SAFETY: own columns only.
-            unsafe { self.store_states(direction, states, h_block, c_block) };
-            h_block += self.run.batch * direction.state;
-            c_block += self.run.batch * cell_size(direction);
+            unsafe { self.store_states(direction, states) };
         }
         if self.is_summed() {
             self.worker.barrier();
@@ -300,20 +293,21 @@ impl<'a> LayerWalk<'a, '_> {
         }
     }
 
+    /// Where a direction's blocks start in the caller's hidden and cell states.
+    fn state_blocks(&self, direction: &PackedDirection) -> (usize, usize) {
+        let (hidden, cell) = direction.states_before;
+        (self.run.batch * hidden, self.run.batch * cell)
+    }
+
     /// Copies this worker's columns of the initial states into both state buffers: a reverse
     /// direction's sequences start at different steps, so at either parity.
     ///
     /// # Safety
     /// Nobody else touches these columns.
-    unsafe fn load_states(
-        &self,
-        direction: &PackedDirection,
-        states: &DirectionBuffers,
-        h_block: usize,
-        c_block: usize,
-    ) {
+    unsafe fn load_states(&self, direction: &PackedDirection, states: &DirectionBuffers) {
         let part = &direction.parts[self.worker.index];
         let h_units = state_units(direction, part);
+        let (h_block, c_block) = self.state_blocks(direction);
         for (row, &sequence) in self.run.active.order().iter().enumerate() {
             for h in &states.h {
                 let from = self
@@ -339,15 +333,10 @@ impl<'a> LayerWalk<'a, '_> {
     ///
     /// # Safety
     /// Nobody else touches these columns.
-    unsafe fn store_states(
-        &self,
-        direction: &PackedDirection,
-        states: &DirectionBuffers,
-        h_block: usize,
-        c_block: usize,
-    ) {
+    unsafe fn store_states(&self, direction: &PackedDirection, states: &DirectionBuffers) {
         let part = &direction.parts[self.worker.index];
         let h_units = state_units(direction, part);
+        let (h_block, c_block) = self.state_blocks(direction);
         for (row, &sequence) in self.run.active.order().iter().enumerate() {
             // The last step that wrote this row: a forward sequence ends at its own length, a
             // reverse one with the run.
@@ -415,13 +404,6 @@ fn state_units<'p>(
     match direction.two_phase {
         true => &part.second_units,
         false => &part.units,
-    }
-}
-
-fn cell_size(direction: &PackedDirection) -> usize {
-    match direction.recurrence.is_lstm() {
-        true => direction.hidden,
-        false => 0,
     }
 }
 
