@@ -26,6 +26,7 @@ pub mod kernels;
 pub mod layers;
 pub mod machine;
 pub mod model;
+pub mod partition;
 pub mod plan;
 pub mod reference;
 
