@@ -22,6 +22,7 @@
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod execute;
+pub mod graph;
 pub mod kernels;
 pub mod layers;
 pub mod machine;
@@ -29,6 +30,7 @@ pub mod model;
 pub mod partition;
 pub mod plan;
 pub mod reference;
+pub mod schedule;
 
 pub use execute::Session;
 pub use model::{Input, Model, Output};
