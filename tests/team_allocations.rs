@@ -5,7 +5,7 @@ mod counting;
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use cellstream::execute::team::{SharedTeam, Team};
+use cellstream::execute::team::{SharedTeam, Team, Track};
 use counting::calls;
 
 /// Allocations in 200 runs; every tenth is waited for, so that the team has parked.
@@ -33,8 +33,12 @@ fn a_run_allocates_nothing() {
                     work.fetch_add(1, Relaxed);
                     worker.barrier();
                 }
+                worker.advance(Track::Marks);
+                worker.wait_for((worker.index + 1) % threads, Track::Marks, 1);
             })
             .unwrap();
+            team.run_on(threads.div_ceil(2), |worker| worker.barrier())
+                .unwrap();
         });
         assert_eq!(allocations, 0, "{threads} threads");
         assert_eq!(work.into_inner(), 201 * 10 * threads as u64);

@@ -33,8 +33,8 @@ pub(super) enum Broken {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Awaited;
 
+/// How many workers a region has, each `arrive` and `leave` is told: it differs between regions.
 pub(super) struct Barrier {
-    workers: u32,
     /// Written by every arrival, read by no waiter.
     counts: OwnLine<AtomicU32>,
     /// Read by the waiters, written by the last arrival (and by who is about to sleep).
@@ -42,9 +42,8 @@ pub(super) struct Barrier {
 }
 
 impl Barrier {
-    pub(super) fn new(workers: u32) -> Self {
+    pub(super) fn new() -> Self {
         Self {
-            workers,
             counts: OwnLine(AtomicU32::new(0)),
             gate: Gate::new(),
         }
@@ -57,9 +56,9 @@ impl Barrier {
         self.gate.mend();
     }
 
-    /// Waits until all workers have arrived: what each has written before, all see after.
+    /// Waits until all `workers` have arrived: what each has written before, all see after.
     #[inline]
-    pub(super) fn arrive(&self, awake: Awake) -> Result<(), Broken> {
+    pub(super) fn arrive(&self, workers: u32, awake: Awake) -> Result<(), Broken> {
         // A worker that was told of a break and still comes back is not counted again: at most one
         // arrival each, and none of the worker that failed, can never open the gate by mistake.
         let seen = self.gate.epoch().ok_or(Broken::Elsewhere)?;
@@ -74,7 +73,7 @@ impl Barrier {
                 Broken::Unequal
             });
         }
-        if before + 1 == self.workers {
+        if before + 1 == workers {
             // Relaxed: nobody arrives again before passing the gate, which publishes it.
             self.counts.0.store(0, Ordering::Relaxed);
             self.gate.open(seen);
@@ -93,9 +92,9 @@ impl Barrier {
     }
 
     /// Says that this worker touches nothing of the region's job from now on. Returns whether all
-    /// others had left before. An error means: not left; break down, then leave again.
+    /// others of the `workers` had left before. An error means: not left; break down, then leave again.
     #[inline]
-    pub(super) fn leave(&self) -> Result<bool, Awaited> {
+    pub(super) fn leave(&self, workers: u32) -> Result<bool, Awaited> {
         let mut counts = self.counts.0.load(Ordering::Relaxed);
         loop {
             // Before, not after leaving: once left, the region may be over, and what is broken
@@ -110,7 +109,7 @@ impl Barrier {
                 Ordering::AcqRel,
                 Ordering::Relaxed,
             ) {
-                Ok(_) => return Ok(counts / LEFT + 1 == self.workers),
+                Ok(_) => return Ok(counts / LEFT + 1 == workers),
                 Err(now) => counts = now,
             }
         }

@@ -10,6 +10,7 @@ use loom::thread;
 
 use super::barrier::Barrier;
 use super::gate::{Gate, Passed};
+use super::progress::Counter;
 use super::*;
 
 /// All interleavings with at most this many preemptions; `None`: all there are.
@@ -41,12 +42,13 @@ impl Slots {
         self.0[worker].with_mut(|slot| unsafe { *slot = value });
     }
 
-    fn sum(&self) -> usize {
+    fn get(&self, worker: usize) -> usize {
         // SAFETY: as in `set`.
-        self.0
-            .iter()
-            .map(|slot| slot.with(|slot| unsafe { *slot }))
-            .sum()
+        self.0[worker].with(|slot| unsafe { *slot })
+    }
+
+    fn sum(&self) -> usize {
+        (0..self.0.len()).map(|worker| self.get(worker)).sum()
     }
 }
 
@@ -116,16 +118,16 @@ fn a_broken_gate_keeps_nobody() {
 
 fn barrier_phases(workers: usize, phases: usize, preemptions: Option<usize>) {
     explore(preemptions, move || {
-        let shared = Arc::new((Barrier::new(workers as u32), Slots::new(workers)));
+        let shared = Arc::new((Barrier::new(), Slots::new(workers)));
         together(workers, move |index| {
             let (barrier, slots) = &*shared;
             for phase in 1..=phases {
                 slots.set(index, phase);
-                barrier.arrive(awake()).unwrap();
+                barrier.arrive(workers as u32, awake()).unwrap();
                 assert_eq!(slots.sum(), workers * phase);
                 // The reads must be over before the next writes.
                 if phase < phases {
-                    barrier.arrive(awake()).unwrap();
+                    barrier.arrive(workers as u32, awake()).unwrap();
                 }
             }
         });
@@ -145,15 +147,15 @@ fn three_workers_meet_at_each_barrier() {
 #[test]
 fn a_break_frees_two_workers_wherever_they_are() {
     explore(Some(3), || {
-        let barrier = Arc::new(Barrier::new(3));
+        let barrier = Arc::new(Barrier::new());
         together(3, move |index| {
             if index == 0 {
                 barrier.break_down();
             } else {
-                assert!(barrier.arrive(awake()).is_err());
-                assert!(barrier.arrive(awake()).is_err());
+                assert!(barrier.arrive(3, awake()).is_err());
+                assert!(barrier.arrive(3, awake()).is_err());
             }
-            barrier.leave().unwrap();
+            barrier.leave(3).unwrap();
         });
     });
 }
@@ -247,4 +249,172 @@ fn a_worker_that_ends_early_is_not_waited_for() {
             worker.barrier();
         }
     });
+}
+
+/// A counter that has already counted to `FAR`: its next advances wrap within the model.
+const FAR: u32 = u32::MAX;
+
+#[test]
+fn a_count_reaches_its_sleeper_and_publishes() {
+    explore(None, || {
+        let shared = Arc::new((Counter::at(FAR), Slots::new(1)));
+        together(2, move |index| {
+            let (counter, slots) = &*shared;
+            if index == 0 {
+                slots.set(0, 7);
+                counter.advance();
+                counter.advance();
+            } else {
+                counter
+                    .wait(FAR.wrapping_add(1), awake())
+                    .expect("not closed");
+                assert_eq!(slots.sum(), 7);
+                counter
+                    .wait(FAR.wrapping_add(2), awake())
+                    .expect("not closed");
+            }
+        });
+    });
+}
+
+/// The wake-up at the first count must not leave who waits for the second asleep for ever.
+#[test]
+fn two_sleepers_wait_for_different_counts() {
+    explore(Some(3), || {
+        let shared = Arc::new((Counter::new(), Slots::new(2)));
+        together(3, move |index| {
+            let (counter, slots) = &*shared;
+            if index == 0 {
+                slots.set(0, 7);
+                counter.advance();
+                slots.set(1, 1);
+                counter.advance();
+            } else {
+                counter.wait(index as u32, awake()).expect("not closed");
+                assert_eq!(slots.get(0), 7);
+                if index == 2 {
+                    assert_eq!(slots.sum(), 8);
+                }
+            }
+        });
+    });
+}
+
+#[test]
+fn a_closed_counter_gives_what_it_has_and_keeps_nobody() {
+    explore(Some(3), || {
+        let shared = Arc::new((Counter::new(), Slots::new(1)));
+        together(3, move |index| {
+            let (counter, slots) = &*shared;
+            if index == 0 {
+                slots.set(0, 7);
+                counter.advance();
+                counter.close();
+            } else {
+                // Worker 1 passes, worker 2 does not; both have seen the write.
+                let wanted = index as u32;
+                assert_eq!(counter.wait(wanted, awake()).is_ok(), wanted == 1);
+                assert_eq!(slots.sum(), 7);
+            }
+        });
+    });
+}
+
+/// Two workers that exchange their slots by counters alone, as the steps of a sequence do.
+#[test]
+fn two_workers_exchange_by_counters() {
+    explore(Some(4), || {
+        let shared = Arc::new(([Counter::new(), Counter::new()], Slots::new(2)));
+        together(2, move |index| {
+            let (counters, slots) = &*shared;
+            let meet = |count| {
+                counters[index].advance();
+                counters[1 - index].wait(count, awake()).expect("open");
+            };
+            slots.set(index, 1);
+            meet(1);
+            assert_eq!(slots.sum(), 2);
+            meet(2);
+            // After the other has read.
+            slots.set(1 - index, 2);
+        });
+    });
+}
+
+#[test]
+fn a_wait_on_a_worker_that_leaves_early_ends() {
+    fails(Some(2), TeamPanicked::Barrier, |worker| {
+        worker.advance(Track::Steps);
+        if worker.index == 0 {
+            worker.wait_for(1, Track::Steps, 1);
+            worker.wait_for(1, Track::Steps, 2);
+            unreachable!("worker 1 never counts to 2");
+        }
+    });
+}
+
+#[test]
+fn a_wait_on_a_caller_that_panics_ends() {
+    fails(Some(2), TeamPanicked::Job { worker: 0 }, |worker| {
+        if worker.index == 0 {
+            std::panic::resume_unwind(Box::new(()));
+        }
+        worker.wait_for(0, Track::Marks, 1);
+    });
+}
+
+#[test]
+fn a_region_starts_with_new_counters() {
+    explore(Some(1), || {
+        let mut team = Team::start(2, Patience::default(), true).unwrap();
+        let slots = Slots::new(2);
+        let slots = &slots;
+        for run in 1..=2 {
+            team.run(|worker| {
+                if worker.index == 0 {
+                    slots.set(0, run);
+                    worker.advance(Track::Steps);
+                } else {
+                    // A count left over from the first region would let it pass too early.
+                    worker.wait_for(0, Track::Steps, 1);
+                    assert_eq!(slots.sum(), run);
+                }
+            })
+            .unwrap();
+        }
+    });
+}
+
+/// Regions on the sizes given, one after the other.
+fn sizes(threads: usize, regions: &'static [usize], preemptions: Option<usize>) {
+    explore(preemptions, move || {
+        let mut team = Team::start(threads, Patience::default(), true).unwrap();
+        let slots = Slots::new(threads);
+        let slots = &slots;
+        for &workers in regions {
+            team.run_on(workers, |worker| {
+                assert_eq!(worker.threads(), workers);
+                slots.set(worker.index, workers);
+            })
+            .unwrap();
+            for index in 0..workers {
+                assert_eq!(slots.get(index), workers);
+            }
+        }
+    });
+}
+
+#[test]
+fn both_then_one_then_both() {
+    sizes(2, &[2, 1, 2], Some(3));
+}
+
+#[test]
+fn two_of_three_then_all() {
+    sizes(3, &[2, 3], Some(1));
+}
+
+#[test]
+fn all_then_two_of_three() {
+    sizes(3, &[3, 2], Some(1));
 }

@@ -2,8 +2,10 @@
 //!
 //! A step of a recurrent network takes microseconds, so its threads can neither be started for it
 //! nor be handed tasks through a queue. A [`Team`] keeps one thread per core; [`Team::run`] opens one
-//! parallel region on them, in which a whole sequence is computed, and [`Worker::barrier`] separates
-//! the steps. Between regions the threads spin for a moment and then sleep. The protocol, and why
+//! parallel region on them, in which a whole sequence is computed. [`Worker::barrier`] separates
+//! the steps for all; with [`Worker::advance`] and [`Worker::wait_for`] a worker waits only for those
+//! whose results it needs. [`Team::run_on`] leaves the rest of the team
+//! asleep. Between regions the threads spin for a moment and then sleep. The protocol, and why
 //! it cannot lose a wake-up, is in the README beside the code.
 //!
 //! ```
@@ -26,13 +28,18 @@ mod gate;
 mod loom_tests;
 mod patience;
 mod pin;
+mod progress;
 mod region;
+#[cfg(all(test, not(loom)))]
+mod schedule_tests;
 mod shared;
 mod sync;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod wait;
 
 pub use patience::Patience;
+pub use progress::Track;
 pub use region::Worker;
 pub use shared::SharedTeam;
 
@@ -70,8 +77,8 @@ pub enum TeamError {
     },
 }
 
-/// A job did not end on all workers of its region. The team can be used again; what the job has
-/// written is incomplete.
+/// A job did not end on all workers of its region, or could not start. The team can be used again;
+/// what the job has written is incomplete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TeamPanicked {
@@ -81,11 +88,21 @@ pub enum TeamPanicked {
         /// The worker's index.
         worker: usize,
     },
-    /// The job ended on a worker while another waited for it at a barrier.
+    /// The job ended on a worker while another waited for it: at a barrier, or for a count that it
+    /// never reached ([`Worker::wait_for`]).
     #[error(
-        "the job ended on one worker while another waited for it at a barrier; every worker must call barrier equally often"
+        "the job ended on one worker while another waited for it; every worker must call barrier \
+         equally often and advance as often as others wait for"
     )]
     Barrier,
+    /// A region of no worker, or of more than the team has; the job has not been called.
+    #[error("a region of {asked} workers on a team of {threads}; ask for 1 to {threads}")]
+    Workers {
+        /// The number asked for.
+        asked: usize,
+        /// How many the team has.
+        threads: usize,
+    },
 }
 
 /// N threads that run jobs together: worker 0 is whoever calls [`run`](Self::run), the other N − 1
@@ -157,8 +174,8 @@ impl Team {
             cores: Vec::new(),
             pinned: false,
         };
-        let first = team.region.first();
         for index in 1..threads {
+            let first = team.region.first(index);
             let region = Arc::clone(&team.region);
             let thread = Builder::new()
                 .name(format!("cellstream-{index}"))
@@ -202,7 +219,27 @@ impl Team {
     /// If the job panics on a worker, the others leave it at their next barrier, and this returns
     /// which one it was, once none of them uses the job any more. The team can then be used again.
     pub fn run<F: Fn(Worker<'_>) + Sync>(&mut self, job: F) -> Result<(), TeamPanicked> {
-        self.region.run(&job)
+        self.run_on(self.threads(), job)
+    }
+
+    /// [`run`](Self::run) on workers 0 to `workers` − 1 only; the other threads are left as they are,
+    /// asleep if they sleep. On one worker it is a call of the job on the calling thread.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run); or `workers` is 0, or more than [`threads`](Self::threads).
+    pub fn run_on<F: Fn(Worker<'_>) + Sync>(
+        &mut self,
+        workers: usize,
+        job: F,
+    ) -> Result<(), TeamPanicked> {
+        let threads = self.threads();
+        match u32::try_from(workers) {
+            Ok(count) if (1..=threads).contains(&workers) => self.region.run(count, &job),
+            _ => Err(TeamPanicked::Workers {
+                asked: workers,
+                threads,
+            }),
+        }
     }
 }
 

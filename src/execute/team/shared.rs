@@ -55,7 +55,7 @@ impl SharedTeam {
         self.queue.threads
     }
 
-    /// How many callers of [`run`](Self::run) there are now: one that runs, the others waiting.
+    /// How many callers of [`run`](Self::run) and [`run_on`](Self::run_on) there are now: one that runs, the others waiting.
     #[must_use]
     pub fn callers(&self) -> usize {
         let turns = lock(&self.queue.turns);
@@ -68,6 +68,18 @@ impl SharedTeam {
     /// # Errors
     /// As [`Team::run`].
     pub fn run<F: Fn(Worker<'_>) + Sync>(&self, job: F) -> Result<(), TeamPanicked> {
+        self.run_on(self.threads(), job)
+    }
+
+    /// [`Team::run_on`], after all who asked earlier; otherwise as [`run`](Self::run).
+    ///
+    /// # Errors
+    /// As [`Team::run_on`].
+    pub fn run_on<F: Fn(Worker<'_>) + Sync>(
+        &self,
+        workers: usize,
+        job: F,
+    ) -> Result<(), TeamPanicked> {
         let queue = &*self.queue;
         {
             let mut turns = lock(&queue.turns);
@@ -80,7 +92,7 @@ impl SharedTeam {
                     .unwrap_or_else(PoisonError::into_inner);
             }
         }
-        let outcome = lock(&queue.team).run(job);
+        let outcome = lock(&queue.team).run_on(workers, job);
         lock(&queue.turns).served += 1;
         queue.next.notify_all();
         outcome

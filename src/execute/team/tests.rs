@@ -1,6 +1,7 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
+use super::progress::Counter;
 use super::*;
 use crate::machine::allowed_cpus;
 
@@ -339,4 +340,237 @@ fn a_shared_team_survives_a_panic() {
     let team = SharedTeam::new(Team::with_threads(2).unwrap());
     assert!(team.run(|_| fall()).is_err());
     assert_eq!(team.run(|worker| worker.barrier()), Ok(()));
+}
+
+#[test]
+fn each_worker_sees_what_the_others_wrote_before_they_advanced() {
+    for threads in [1, 2, 3, 8] {
+        for (mut team, count) in teams(threads).into_iter().zip([PHASES / 4, PHASES / 40]) {
+            let slots: Vec<AtomicU64> = (0..threads).map(|_| AtomicU64::new(0)).collect();
+            team.run(|worker| {
+                for step in 1..=count as u32 {
+                    // Written before anybody asks for it, overwritten after all have read it.
+                    slots[worker.index].store(u64::from(step), Relaxed);
+                    for (track, expected) in [(Track::Steps, true), (Track::Marks, false)] {
+                        worker.advance(track);
+                        for (other, slot) in slots.iter().enumerate() {
+                            worker.wait_for(other, track, step);
+                            if expected {
+                                assert_eq!(slot.load(Relaxed), u64::from(step), "worker {other}");
+                            }
+                        }
+                    }
+                }
+            })
+            .unwrap();
+        }
+    }
+}
+
+#[test]
+fn tracks_are_apart_and_start_at_zero_in_each_region() {
+    for mut team in teams(2) {
+        for _ in 0..100 {
+            let marked = AtomicU64::new(0);
+            team.run(|worker| {
+                worker.wait_for(1 - worker.index, Track::Steps, 0);
+                if worker.index == 0 {
+                    for _ in 0..3 {
+                        worker.advance(Track::Steps);
+                    }
+                    worker.wait_for(1, Track::Steps, 1);
+                    marked.store(1, Relaxed);
+                    worker.advance(Track::Marks);
+                } else {
+                    worker.wait_for(0, Track::Steps, 3);
+                    assert_eq!(marked.load(Relaxed), 0);
+                    worker.advance(Track::Steps);
+                    worker.wait_for(0, Track::Marks, 1);
+                    assert_eq!(marked.load(Relaxed), 1);
+                }
+            })
+            .unwrap();
+        }
+    }
+}
+
+#[test]
+fn counts_wrap() {
+    let awake = Awake::new(Patience::default(), true);
+    for start in [u32::MAX - 1, (1 << 30) - 2, (1 << 31) - 2, 5] {
+        let counter = Counter::at(start);
+        for more in 0..5 {
+            let now = start.wrapping_add(more);
+            for (ahead, reached) in [(0, true), (1, false), (1 << 28, false)] {
+                assert_eq!(counter.has(now.wrapping_add(ahead)), reached);
+            }
+            counter.wait(now, awake).unwrap();
+            counter.wait(now.wrapping_sub(1 << 28), awake).unwrap();
+            counter.advance();
+        }
+        counter.close();
+        counter.wait(start.wrapping_add(5), awake).unwrap();
+        counter.wait(start.wrapping_add(6), awake).unwrap_err();
+    }
+}
+
+#[test]
+fn waiting_in_vain_ends_in_an_error() {
+    for threads in 2..=4 {
+        for mut team in teams(threads) {
+            let last = threads - 1;
+            for (name, worker, count) in [("oneself", 0, 2), ("another", last, 2), ("none", 9, 0)] {
+                let past = AtomicU64::new(0);
+                let outcome = team.run(|me| {
+                    me.advance(Track::Steps);
+                    me.wait_for(me.index, Track::Steps, 1);
+                    if me.index == 0 {
+                        me.wait_for(worker, Track::Steps, count);
+                        past.fetch_add(1, Relaxed);
+                    }
+                });
+                assert_eq!(outcome, Err(TeamPanicked::Barrier), "{name}");
+                assert_eq!(past.into_inner(), 0, "{name}");
+                phases(&mut team, 10);
+            }
+        }
+    }
+}
+
+/// Each waits for its neighbour or at the barrier; one panic goes through all of them.
+#[test]
+fn a_panic_goes_from_one_wait_to_the_next() {
+    for threads in 2..=4 {
+        for mut team in teams(threads) {
+            for culprit in 0..threads {
+                let past = AtomicU64::new(0);
+                let outcome = team.run(|worker| {
+                    if worker.index == culprit {
+                        fall();
+                    }
+                    let before = (worker.index + threads - 1) % threads;
+                    if worker.index % 2 == 0 {
+                        worker.wait_for(before, Track::Marks, 1);
+                    } else {
+                        worker.barrier();
+                    }
+                    past.fetch_add(1, Relaxed);
+                    worker.advance(Track::Marks);
+                });
+                assert_eq!(outcome, Err(TeamPanicked::Job { worker: culprit }));
+                assert_eq!(past.into_inner(), 0);
+                phases(&mut team, 10);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_region_runs_on_the_workers_asked_for() {
+    for threads in [1, 2, 3, 6] {
+        for mut team in teams(threads) {
+            let mut random = fastrand::Rng::with_seed(threads as u64);
+            for _ in 0..if cfg!(miri) { 10 } else { 500 } {
+                let workers = random.usize(1..=threads);
+                let calls: Vec<AtomicU64> = (0..threads).map(|_| AtomicU64::new(0)).collect();
+                team.run_on(workers, |worker| {
+                    assert_eq!(worker.threads(), workers);
+                    calls[worker.index].fetch_add(1, Relaxed);
+                    worker.barrier();
+                    let called = calls.iter().filter(|calls| calls.load(Relaxed) == 1);
+                    assert_eq!(called.count(), workers);
+                })
+                .unwrap();
+                for (index, calls) in calls.into_iter().enumerate() {
+                    assert_eq!(calls.into_inner(), u64::from(index < workers));
+                }
+            }
+            phases(&mut team, 10);
+        }
+    }
+}
+
+#[test]
+fn a_failure_in_a_part_of_the_team_ends_with_its_region() {
+    for mut team in teams(4) {
+        for workers in 1..=4 {
+            for culprit in 0..workers {
+                let outcome = team.run_on(workers, |worker| {
+                    if worker.index == culprit {
+                        fall();
+                    }
+                    worker.barrier();
+                });
+                assert_eq!(outcome, Err(TeamPanicked::Job { worker: culprit }));
+                phases(&mut team, 10);
+            }
+        }
+    }
+}
+
+#[test]
+fn regions_of_impossible_sizes_are_refused() {
+    for threads in [1, 3] {
+        let team = SharedTeam::new(Team::with_threads(threads).unwrap());
+        for asked in [0, threads + 1, 1 << 32, usize::MAX] {
+            let outcome = team.run_on(asked, |_| unreachable!("the job must not be called"));
+            assert_eq!(outcome, Err(TeamPanicked::Workers { asked, threads }));
+        }
+        let calls = AtomicUsize::new(0);
+        let count = |_: Worker<'_>| {
+            calls.fetch_add(1, Relaxed);
+        };
+        assert_eq!(team.run_on(1, count), Ok(()));
+        assert_eq!(team.run(count), Ok(()));
+        assert_eq!(calls.into_inner(), 1 + threads);
+    }
+}
+
+/// Times that a thread of this process has gone to sleep, and whether it sleeps.
+#[cfg(target_os = "linux")]
+fn sleeps(thread: u32) -> (u64, bool) {
+    let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).unwrap();
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.expect("a field of every Linux").trim().to_owned()
+    };
+    (
+        field("voluntary_ctxt_switches:").parse().unwrap(),
+        field("State:").starts_with('S'),
+    )
+}
+
+#[cfg(all(target_os = "linux", not(miri)))]
+#[test]
+fn who_does_not_take_part_is_not_woken() {
+    let [_, mut team] = teams(3);
+    let ids = [const { AtomicUsize::new(0) }; 3];
+    team.run(|worker| {
+        let link = std::fs::read_link("/proc/thread-self").unwrap();
+        let id = link.file_name().unwrap().to_str().unwrap().parse().unwrap();
+        ids[worker.index].store(id, Relaxed);
+    })
+    .unwrap();
+    let ids = ids.map(|id| id.into_inner() as u32);
+    let mut runs = |workers: usize| {
+        let parked = || {
+            while !ids[1..].iter().all(|&id| sleeps(id).1) {
+                std::thread::yield_now();
+            }
+        };
+        parked();
+        let before = ids.map(|id| sleeps(id).0);
+        for _ in 0..100 {
+            team.run_on(workers, |_| {}).unwrap();
+            parked();
+        }
+        [1, 2].map(|index| sleeps(ids[index]).0 - before[index])
+    };
+    // A thread shows as asleep shortly before its going to sleep is counted: 1 is as good as 0.
+    let [one, two] = runs(1);
+    assert!(one <= 1 && two <= 1, "{one}, {two}");
+    let [one, two] = runs(2);
+    assert!(one >= 50 && two <= 1, "{one}, {two}");
+    let [one, two] = runs(3);
+    assert!(one >= 50 && two >= 50, "{one}, {two}");
 }
