@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let plan = Plan::estimate(&model, 8, 100, cores);
     let mut session = Session::new(&model, &plan)?;
     session.pin_caller();
-    println!("{} thread(s), {}", plan.threads, session.packed().isa());
+    println!("{} thread(s), {}", plan.threads(), session.packed().isa());
 
     // Many times: any batch and length that there is room for.
     println!("batch  steps     time per run   as the reference");

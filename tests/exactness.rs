@@ -6,12 +6,13 @@ use cellstream::execute::team::Team;
 use cellstream::execute::{PackedModel, Session, State};
 use cellstream::kernels::Isa;
 use cellstream::model::{Cell, Input, Layer, Model, Output};
-use cellstream::plan::Plan;
+use cellstream::plan::{AheadBy, Plan};
+use cellstream::schedule::schedules;
 use common::isas::isas;
 use common::{Batch, Options, Random, Results, usual_cells};
 
 fn session(model: &Model, plan: &Plan, isa: Isa) -> Session {
-    let mut team = Team::with_threads(plan.threads).unwrap();
+    let mut team = Team::with_threads(plan.threads()).unwrap();
     let packed = PackedModel::for_isa(model, plan, &mut team, isa).unwrap();
     Session::from_packed(packed).unwrap()
 }
@@ -48,39 +49,84 @@ fn random_models_batches_and_plans() {
         let model = random.stack(40);
         let (batch, steps) = (random.0.usize(0..7), random.0.usize(0..9));
         let batch = Batch::ragged(&mut random, &model, batch, steps);
-        let plan = random_plan(&mut random, &model, batch.batch, batch.steps);
+        let plan = random.plan(&model, batch.batch, batch.steps);
         for &isa in isas() {
             check(&model, &batch, &plan, isa);
         }
     }
 }
 
-/// Any plan that is legal, with room for the batch or more.
-fn random_plan(random: &mut Random, model: &Model, batch: usize, steps: usize) -> Plan {
-    let threads = random.0.usize(1..=4);
-    let room = (batch + random.0.usize(0..3), steps + random.0.usize(0..4));
-    let mut plan = Plan::with_threads(model, room.0, room.1, threads);
-    for (plan, layer) in plan.layers.iter_mut().zip(model.layers()) {
-        plan.chunk_steps = random.0.usize(1..=steps.max(1));
-        for (partition, direction) in plan.directions.iter_mut().zip(layer.directions()) {
-            partition.units = random_cut(random, direction.hidden_size(), threads);
-            if direction.weights().projection.is_some() {
-                partition.projected = random_cut(random, direction.output_size(), threads);
+/// Long enough for workers to drift apart, and stacks high enough for buffers to be used again:
+/// either all layers have rows taken ahead by others, or each has one owner, so that they run as a
+/// wavefront where directions allow it.
+#[test]
+fn many_steps_of_high_stacks() {
+    for seed in 0..30 {
+        let mut random = Random::new(seed);
+        let ways = if seed % 4 == 0 { 4 } else { 1 };
+        let mut input = random.0.usize(1..=20);
+        let layers = (0..random.0.usize(3..=5)).map(|_| {
+            let (cell, options) = random.cell();
+            let (hidden, way) = (random.0.usize(17..=64), random.0.u8(..ways));
+            let layer = random.layer(cell, input, hidden, options, way);
+            input = layer.output_size();
+            layer
+        });
+        let model = Model::new(layers.collect()).unwrap();
+        let (batch, steps) = (random.0.usize(1..4), random.0.usize(50..90));
+        let batch = Batch::ragged(&mut random, &model, batch, steps);
+        let mut plan = Plan::with_threads(&model, batch.batch, steps, 2 + seed as usize % 3);
+        let entries = plan.entries.iter_mut();
+        let layers = entries.flat_map(|e| {
+            let (threads, groups) = (e.configuration.threads, e.configuration.row_groups);
+            let layers = e.configuration.layers.iter_mut().enumerate();
+            layers.map(move |(index, layer)| (index, layer, threads / groups))
+        });
+        for (index, layer, workers) in layers {
+            layer.chunk_steps = random.0.usize(1..20);
+            if seed % 2 == 0 {
+                layer.ahead = AheadBy::Rows(random.0.usize(1..=workers));
+                continue;
+            }
+            layer.ahead = AheadBy::Owners;
+            let owner = index % workers;
+            for direction in &mut layer.directions {
+                for parts in [
+                    &mut direction.partition.units,
+                    &mut direction.partition.projected,
+                ] {
+                    let size = parts.last().map_or(0, |last| last.end);
+                    *parts = (0..workers)
+                        .map(|w| size * usize::from(w > owner)..size * usize::from(w >= owner))
+                        .collect();
+                }
+            }
+        }
+        for &isa in isas() {
+            check(&model, &batch, &plan, isa);
+        }
+    }
+}
+
+/// Not a sample of them: each schedule that the search can come to, of each kind of step.
+#[test]
+fn every_schedule_of_every_cell() {
+    let mut random = Random::new(7);
+    for (cell, options) in usual_cells() {
+        let direction = random.direction(cell, 13, 40, options);
+        let schedules = schedules(&direction);
+        let model = Model::new(vec![Layer::single(direction)]).unwrap();
+        let batch = Batch::ragged(&mut random, &model, 4, 9);
+        for schedule in schedules {
+            let mut plan = random.plan(&model, batch.batch, batch.steps);
+            for entry in &mut plan.entries {
+                entry.configuration.layers[0].directions[0].schedule = schedule.clone();
+            }
+            for &isa in isas() {
+                check(&model, &batch, &plan, isa);
             }
         }
     }
-    plan
-}
-
-/// `0..units` cut at random groups of 16, so that some workers may own all and some nothing.
-fn random_cut(random: &mut Random, units: usize, parts: usize) -> Vec<std::ops::Range<usize>> {
-    let groups = units.div_ceil(16);
-    let mut bounds: Vec<usize> = (1..parts)
-        .map(|_| (16 * random.0.usize(0..=groups)).min(units))
-        .collect();
-    bounds.extend([0, units]);
-    bounds.sort_unstable();
-    bounds.windows(2).map(|pair| pair[0]..pair[1]).collect()
 }
 
 /// A plan whose only sharing is between the owner of the units and the owner of the projection.
@@ -95,8 +141,9 @@ fn units_and_projection_of_two_owners() {
     let rows = layer.output_size();
     let model = Model::new(vec![layer]).unwrap();
     let mut plan = Plan::with_threads(&model, 3, 200, 2);
-    plan.layers[0].directions[0].units = vec![0..40, 40..40];
-    plan.layers[0].directions[0].projected = vec![0..0, 0..rows];
+    let partition = &mut plan.entries[0].configuration.layers[0].directions[0].partition;
+    partition.units = vec![0..40, 40..40];
+    partition.projected = vec![0..0, 0..rows];
     let batch = Batch::full(&mut random, &model, 3, 200);
     for &isa in isas() {
         check(&model, &batch, &plan, isa);

@@ -1,7 +1,7 @@
 //! The tiled product against an independent matrix multiplication.
 
 use approx::assert_abs_diff_eq;
-use cellstream::kernels::{Isa, PackedMatrix, Product, Rows, Source, Start, kernels};
+use cellstream::kernels::{Isa, PackedMatrix, Product, Rows, Source, Start, Sweep, kernels};
 
 #[test]
 fn every_tile_shape_multiplies() {
@@ -37,6 +37,7 @@ fn every_tile_shape_multiplies() {
                         start: Start::Continue,
                         z: &mut z,
                         z_slots: gates,
+                        sweep: Sweep::Wide,
                     });
 
                     // [rows, depth] times the transposed [gates * units, depth].

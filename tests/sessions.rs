@@ -6,8 +6,9 @@ use cellstream::execute::team::{SharedTeam, Team};
 use cellstream::execute::{PackError, PackedModel, RunError, Session, SessionError, State};
 use cellstream::machine::Topology;
 use cellstream::model::{Gru, Input, InputError, Layout, Lstm, Merge, Model, Output};
-use cellstream::plan::{Plan, PlanError};
+use cellstream::plan::{AheadBy, Plan, PlanError};
 use cellstream::reference;
+use cellstream::schedule::Place;
 use common::{Batch, Random, Results};
 
 fn lstm() -> Model {
@@ -145,7 +146,7 @@ fn room_that_no_memory_has_is_refused_and_the_old_room_kept() {
             "{refused}"
         );
         let mut plan = Plan::with_threads(&model, 1, 2, 2);
-        (plan.batch, plan.steps) = (batch, steps);
+        (plan.entries[0].batch, plan.entries[0].steps) = (batch, steps);
         assert!(matches!(
             Session::new(&model, &plan),
             Err(SessionError::TooLarge { .. })
@@ -275,6 +276,30 @@ fn sessions_share_weights_and_teams_and_take_turns() {
 }
 
 #[test]
+fn each_request_runs_by_the_entry_nearest_to_its_size() {
+    let model = lstm();
+    let mut random = Random::new(9);
+    let mut plan = Plan::with_threads(&model, 8, 40, 2);
+    for (batch, steps, threads) in [(1, 1, 1), (8, 1, 2), (1, 40, 1)] {
+        let other = Plan::with_threads(&model, batch, steps, threads);
+        plan.entries.extend(other.entries);
+    }
+    plan.entries[3].configuration.layers[0].chunk_steps = 3;
+    let mut session = Session::new(&model, &plan).unwrap();
+    for (batch, steps, entry) in [(8, 33, 0), (1, 2, 1), (6, 1, 2), (2, 40, 3)] {
+        assert_eq!(plan.nearest(batch, steps), entry);
+        let batch = Batch::ragged(&mut random, &model, batch, steps);
+        let mut found = Results::dirty(&model, &batch);
+        session.run(&batch.input(), &mut found.output()).unwrap();
+        found.assert_same(&Results::reference(&model, &batch), entry);
+    }
+    // Entries that split the weights alike share them.
+    let one = Session::new(&model, &Plan::with_threads(&model, 8, 40, 2)).unwrap();
+    let bytes = one.packed().bytes();
+    assert_eq!(session.packed().bytes(), 2 * bytes);
+}
+
+#[test]
 fn plans_that_do_not_fit_are_refused() {
     let model = lstm();
     let good = Plan::with_threads(&model, 1, 1, 2);
@@ -284,13 +309,11 @@ fn plans_that_do_not_fit_are_refused() {
         Err(SessionError::Pack(PackError::Plan(PlanError::Count { .. })))
     ));
     let mut empty = good.clone();
-    empty.layers[1].chunk_steps = 0;
+    empty.entries[0].configuration.layers[1].chunk_steps = 0;
     assert_eq!(empty.check(&model), Err(PlanError::EmptyChunk { layer: 1 }));
     for threads in [0, usize::MAX] {
-        let wrong = Plan {
-            threads,
-            ..good.clone()
-        };
+        let mut wrong = good.clone();
+        wrong.entries[0].configuration.threads = threads;
         assert!(matches!(
             Session::new(&model, &wrong),
             Err(SessionError::Pack(PackError::Plan(
@@ -299,12 +322,54 @@ fn plans_that_do_not_fit_are_refused() {
         ));
     }
     let many = Plan::estimate(&model, 1, 1, usize::MAX);
-    assert!(many.check(&model).is_ok() && many.threads <= 2);
+    assert!(many.check(&model).is_ok() && many.threads() <= 2);
     let mut gap = good.clone();
-    gap.layers[0].directions[0].units[1].start = 17;
+    let partition = &mut gap.entries[0].configuration.layers[0].directions[0].partition;
+    partition.units[1].start = 17;
     assert!(matches!(
         gap.check(&model),
         Err(PlanError::Partition { layer: 0, .. })
+    ));
+    // More ways to cut the weights than anybody needs: refused before any is packed.
+    let wide = Lstm::new(1024, 1024).random(1).unwrap();
+    let cuts = (1..64).map(|cut| {
+        let mut plan = Plan::with_threads(&wide, 1, cut, 2);
+        let partition = &mut plan.entries[0].configuration.layers[0].directions[0].partition;
+        partition.units = vec![0..16 * cut, 16 * cut..1024];
+        plan.entries.remove(0)
+    });
+    let hostile = Plan {
+        entries: cuts.collect(),
+    };
+    assert!(matches!(
+        Session::new(&wide, &hostile),
+        Err(SessionError::Pack(PackError::TooLarge { .. }))
+    ));
+    for rows in [0, 3] {
+        let mut ahead = good.clone();
+        ahead.entries[0].configuration.layers[1].ahead = AheadBy::Rows(rows);
+        let refused = PlanError::Ahead {
+            layer: 1,
+            rows,
+            workers: 2,
+        };
+        assert_eq!(ahead.check(&model), Err(refused));
+    }
+    for row_groups in [0, 3] {
+        let mut groups = good.clone();
+        groups.entries[0].configuration.row_groups = row_groups;
+        let refused = PlanError::RowGroups {
+            threads: 2,
+            row_groups,
+        };
+        assert_eq!(groups.check(&model), Err(refused));
+    }
+    let mut late = good.clone();
+    let schedule = &mut late.entries[0].configuration.layers[0].directions[0].schedule;
+    schedule.input[0] = Place::Phase(1);
+    assert!(matches!(
+        late.check(&model),
+        Err(PlanError::Schedule { layer: 0, .. })
     ));
     let team = SharedTeam::new(Team::with_threads(1).unwrap());
     let packed = Session::new(&model, &good).unwrap().packed().clone();

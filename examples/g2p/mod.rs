@@ -48,7 +48,7 @@ impl G2p {
         // The two never run at once, so they share one team. The decoder has most of the work.
         let topology = Topology::detect();
         let decoder_plan = Plan::estimate(&decoder, 1, 1, topology.team_size());
-        let threads = decoder_plan.threads;
+        let threads = decoder_plan.threads();
         let encoder_plan = Plan::with_threads(&encoder, 1, USUAL_LETTERS, threads);
         let mut team = Team::new(&topology.cpus_for_team(threads))?;
         team.pin_caller();

@@ -5,11 +5,14 @@
 //! change ([`Failure`]); 2 usage (from clap, or a [`Failure`] about arguments that clap cannot see).
 
 mod bench;
+mod explain;
 mod machine;
 mod memory;
 mod model;
 mod npy;
+mod plan;
 mod run;
+mod tune;
 
 use std::fmt;
 use std::path::Path;
@@ -30,6 +33,8 @@ enum Command {
     Machine(machine::Arguments),
     Run(run::Arguments),
     Bench(bench::Arguments),
+    Explain(explain::Arguments),
+    Tune(tune::Arguments),
 }
 
 /// Reads the process's arguments and does what they say.
@@ -38,6 +43,8 @@ pub fn main() -> ExitCode {
         Command::Machine(arguments) => machine::run(&arguments),
         Command::Run(arguments) => run::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Explain(arguments) => explain::run(&arguments),
+        Command::Tune(arguments) => tune::run(&arguments),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -47,6 +54,14 @@ pub fn main() -> ExitCode {
             eprintln!("cellstream: {failure}");
             ExitCode::from(if failure.kind == Kind::Usage { 2 } else { 1 })
         }
+    }
+}
+
+/// A time given as an argument.
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if seconds > 0.0 && seconds <= 3600.0 => Ok(seconds),
+        _ => Err("expected seconds above 0, at most 3600".into()),
     }
 }
 

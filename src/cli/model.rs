@@ -52,6 +52,52 @@ impl Precision {
     }
 }
 
+/// A model file, or a shape with random weights.
+#[derive(Debug, clap::Args)]
+pub struct ModelOrShape {
+    /// Model file: .safetensors or .onnx
+    pub model: Option<PathBuf>,
+    #[command(flatten)]
+    pub shape: Shape,
+    #[command(flatten)]
+    pub file: FileOptions,
+}
+
+impl ModelOrShape {
+    /// The model.
+    pub fn model(&self) -> Result<Model, Failure> {
+        self.open_or(|shape| shape.model())
+    }
+
+    /// The model, weights of a shape left zero: for questions about sizes.
+    pub fn sizes(&self) -> Result<Model, Failure> {
+        self.open_or(|shape| shape.made(Fill::Zeros))
+    }
+
+    fn open_or(
+        &self,
+        make: impl FnOnce(&Shape) -> Result<Model, Failure>,
+    ) -> Result<Model, Failure> {
+        let Some(path) = &self.model else {
+            if self.file.prefix.is_some() || self.file.batch_first {
+                return Err(Failure::usage(
+                    "--prefix and --batch-first say how a model file is read; give one",
+                ));
+            }
+            return make(&self.shape);
+        };
+        let shape = &self.shape;
+        let sizes = [shape.input, shape.hidden, shape.layers];
+        if sizes.iter().any(Option::is_some) || shape.bidirectional {
+            return Err(Failure::usage(
+                "--input, --hidden, --layers and --bidirectional describe a shape; a model file has \
+                 its own",
+            ));
+        }
+        open(path, &self.file, shape.cell)
+    }
+}
+
 /// How a file of tensors is read.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct FileOptions {
@@ -132,9 +178,20 @@ pub struct Shape {
     pub bidirectional: bool,
 }
 
+/// What a shape's weights are.
+#[derive(Clone, Copy, Debug)]
+enum Fill {
+    Random,
+    Zeros,
+}
+
 impl Shape {
     /// The model, or what is missing.
     pub fn model(&self) -> Result<Model, Failure> {
+        self.made(Fill::Random)
+    }
+
+    fn made(&self, fill: Fill) -> Result<Model, Failure> {
         let (Some(cell), Some(input), Some(hidden)) = (self.cell, self.input, self.hidden) else {
             return Err(Failure::usage(
                 "give a model file, or a shape: --cell, --input and --hidden",
@@ -146,9 +203,13 @@ impl Shape {
         macro_rules! stack {
             ($builder:ty $(, $activation:expr)?) => {{
                 let stack = <$builder>::new(input, hidden).layers(layers)$(.activation($activation))?;
-                match self.bidirectional {
-                    true => stack.bidirectional(Merge::Concat).random(1)?,
-                    false => stack.random(1)?,
+                let stack = match self.bidirectional {
+                    true => stack.bidirectional(Merge::Concat),
+                    false => stack,
+                };
+                match fill {
+                    Fill::Random => stack.random(1)?,
+                    Fill::Zeros => stack.zeros()?,
                 }
             }};
         }

@@ -5,11 +5,11 @@ use std::str::FromStr;
 
 use super::Failure;
 use super::memory::afford_run;
-use super::model::{CellName, FileOptions, Precision, open, threads};
+use super::model::{CellName, FileOptions, Precision, open};
 use super::npy;
+use super::plan::{PlanOption, plan_for};
 use crate::execute::Session;
 use crate::model::{Array, ArrayMap};
-use crate::plan::Plan;
 
 /// Runs a model over .npy arrays, and writes .npy arrays.
 ///
@@ -38,6 +38,8 @@ pub struct Arguments {
     /// Precision of weights and products
     #[arg(long, value_enum, default_value_t = Precision::F32)]
     precision: Precision,
+    #[command(flatten)]
+    plan: PlanOption,
 }
 
 /// `NAME=FILE`.
@@ -90,7 +92,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let names: Vec<&str> = arguments.input.iter().map(|i| i.name.as_str()).collect();
     let given = format!("--input {}", names.join(", "));
     afford_run(&model, input.batch, input.steps, &given)?;
-    let plan = Plan::estimate(&model, input.batch, input.steps, threads(arguments.threads));
+    let size = (input.batch, input.steps);
+    let (plan, _) = plan_for(&model, size, arguments.threads, &arguments.plan)?;
     let mut session = Session::new(&model, &plan)?;
     drop(model);
     let mut results = map.room(&input);

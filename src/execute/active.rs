@@ -22,30 +22,37 @@ pub(super) struct Active {
 }
 
 impl Active {
-    /// With room, so that [`Active::set`] allocates nothing up to these sizes; `None` where there
-    /// is no memory for that.
-    pub fn with_room(batch: usize, steps: usize) -> Option<Active> {
+    /// With room for a group's part, so that [`Active::set`] allocates nothing up to these sizes;
+    /// `None` where there is no memory for that.
+    pub fn with_room(batch: usize, group_batch: usize, steps: usize) -> Option<Active> {
         let mut active = Active::default();
         active.order.try_reserve_exact(batch).ok()?;
-        active.lengths.try_reserve_exact(batch).ok()?;
+        active.lengths.try_reserve_exact(group_batch).ok()?;
         active
             .offsets
             .try_reserve_exact(steps.checked_add(1)?)
             .ok()?;
         active
             .input_rows
-            .try_reserve_exact(batch.checked_mul(steps)?)
+            .try_reserve_exact(group_batch.checked_mul(steps)?)
             .ok()?;
         Some(active)
     }
 
-    /// Takes the lengths of `input`, which has been checked and is kept in `layout`.
-    pub fn set(&mut self, input: &Input<'_>, layout: Layout) {
+    /// Takes the lengths of `input`, which has been checked and is kept in `layout`: of those
+    /// sequences that fall to group `group` of `groups`, dealt out by length, so that all groups have
+    /// about as much to do.
+    pub fn set(&mut self, input: &Input<'_>, layout: Layout, (group, groups): (usize, usize)) {
         self.order.clear();
         self.order.extend(0..input.batch);
         // Indices break ties, so the order is one and the same however the sort works.
         self.order
             .sort_unstable_by_key(|&b| (std::cmp::Reverse(input.length(b)), b));
+        let mut place = 0;
+        self.order.retain(|_| {
+            place += 1;
+            (place - 1) % groups == group
+        });
         self.lengths.clear();
         self.lengths
             .extend(self.order.iter().map(|&b| input.length(b)));
@@ -63,6 +70,11 @@ impl Active {
             self.input_rows.extend(kept);
             self.offsets.push(self.input_rows.len());
         }
+    }
+
+    /// Number of sequences.
+    pub fn batch(&self) -> usize {
+        self.order.len()
     }
 
     /// Steps of the longest sequence.
@@ -118,7 +130,7 @@ mod tests {
             let lengths: Vec<_> = (0..batch).map(|_| random.usize(0..=steps)).collect();
             for layout in [Layout::TimeMajor, Layout::BatchMajor] {
                 let input = Input::new(&[], steps, batch).lengths(&lengths);
-                active.set(&input, layout);
+                active.set(&input, layout, (0, 1));
                 let longest = lengths.iter().max().copied().unwrap_or(0);
                 assert_eq!(active.steps(), longest);
                 assert_eq!(active.span(0..longest).len(), lengths.iter().sum::<usize>());
@@ -133,6 +145,29 @@ mod tests {
                     assert_eq!(&active.input_rows()[rows], kept);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn groups_share_out_every_sequence_and_the_work() {
+        let mut random = fastrand::Rng::with_seed(4);
+        let mut active = Active::default();
+        for _ in 0..200 {
+            let (batch, steps, groups) =
+                (random.usize(0..9), random.usize(1..7), random.usize(1..5));
+            let lengths: Vec<_> = (0..batch).map(|_| random.usize(0..=steps)).collect();
+            let input = Input::new(&[], steps, batch).lengths(&lengths);
+            let (mut all, mut work) = (Vec::new(), Vec::new());
+            for group in 0..groups {
+                active.set(&input, Layout::TimeMajor, (group, groups));
+                all.extend_from_slice(active.order());
+                work.push(active.span(0..active.steps()).len());
+                assert_eq!(active.batch(), active.order().len());
+            }
+            all.sort_unstable();
+            assert!(all.into_iter().eq(0..batch));
+            // Dealt by length, no group has more than one longest sequence above another.
+            assert!(work.iter().max().unwrap() - work.iter().min().unwrap() <= steps);
         }
     }
 }

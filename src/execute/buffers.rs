@@ -1,8 +1,7 @@
 //! Everything a run writes to besides the caller's output, allocated before it.
 
-use super::packed::{PackedDirection, PackedLayer, PackedModel, Part};
+use super::packed::{PackedConfiguration, PackedDirection, PackedLayer};
 use crate::kernels::{Aligned, Shared, try_zeroed};
-use crate::model::Merge;
 use crate::plan::UNIT_GRANULE;
 
 /// A buffer that the workers of one run share.
@@ -40,79 +39,79 @@ pub(super) struct DirectionBuffers {
     pub apart: Buffer,
 }
 
-/// All buffers of a session.
+/// All buffers of one group of workers.
 pub(super) struct Buffers {
-    pub batch: usize,
-    pub steps: usize,
     /// Per layer, per direction.
     pub states: Vec<Vec<DirectionBuffers>>,
     /// Per worker, per direction of a layer: pre-activations of a chunk of steps.
     pub z: Vec<[Buffer; 2]>,
     /// Per worker: pre-activations of a projection.
     pub projected: Vec<Buffer>,
-    /// `[rows of all steps, features]`: outputs of even and of odd layers but the last.
-    pub between_layers: [Buffer; 2],
+    /// `[rows of all steps, features]`: outputs of layers but the last. Two of them, taken in turn,
+    /// or one per layer where a layer is read while it is written.
+    pub between_layers: Vec<Buffer>,
 }
 
 impl Buffers {
-    /// Buffers for up to `batch` sequences of up to `steps` steps; `None` where there is no memory
-    /// for them.
-    pub fn new(model: &PackedModel, batch: usize, steps: usize) -> Option<Buffers> {
+    /// Buffers for up to `batch` sequences of up to `steps` steps, run by any of `configurations`;
+    /// `None` where there is no memory for them.
+    pub fn new(
+        lanes: usize,
+        configurations: &[&PackedConfiguration],
+        batch: usize,
+        steps: usize,
+    ) -> Option<Buffers> {
         let rows = batch.checked_mul(steps)?;
-        let lanes = model.kernels.lanes();
-        let mut states = Vec::with_capacity(model.layers.len());
-        for layer in &model.layers {
+        let layers = &configurations.first()?.layers;
+        let mut states = Vec::with_capacity(layers.len());
+        for layer in layers {
             let directions = layer.directions.iter();
             let buffers: Option<Vec<_>> = directions
                 .map(|direction| DirectionBuffers::new(layer, direction, batch, rows))
                 .collect();
             states.push(buffers?);
         }
-        // The widest rows that a worker needs in any layer.
-        let widest = |worker: usize, width: &dyn Fn(&PackedDirection, &Part) -> usize| {
-            let directions = model.layers.iter().flat_map(|layer| &layer.directions);
-            let widths = directions.map(|direction| width(direction, &direction.parts[worker]));
-            widths.max().unwrap_or(0)
-        };
-        let mut z = Vec::with_capacity(model.plan.threads);
-        let mut projected = Vec::with_capacity(model.plan.threads);
-        for worker in 0..model.plan.threads {
+        let workers = configurations.iter().map(|c| c.group_size()).max()?;
+        let mut z = Vec::with_capacity(workers);
+        let mut projected = Vec::with_capacity(workers);
+        // The largest that a worker needs in any layer of any configuration.
+        let all = || configurations.iter().flat_map(|c| &c.layers);
+        for worker in 0..workers {
             let chunk = |index: usize| {
                 let mut most = 0;
-                for layer in &model.layers {
+                for layer in all() {
                     let Some(direction) = layer.directions.get(index) else {
                         continue;
                     };
-                    let units = direction.parts[worker].units.len().next_multiple_of(lanes);
-                    let row = units.checked_mul(direction.recurrence.z_slots())?;
-                    let chunk = layer.chunk_steps.min(steps).checked_mul(batch)?;
+                    let Some(part) = direction.parts.get(worker) else {
+                        continue;
+                    };
+                    let row = part.z_row(lanes, direction.recurrence);
+                    let chunk = layer.chunk(direction).min(steps).checked_mul(batch)?;
                     most = most.max(chunk.checked_mul(row)?);
                 }
                 Buffer::new(most, 1)
             };
             z.push([chunk(0)?, chunk(1)?]);
-            let rows_of = |direction: &PackedDirection, part: &Part| {
-                let projects = part.second.is_some() && direction.recurrence.is_lstm();
-                if projects {
-                    part.second_units.len().next_multiple_of(lanes)
-                } else {
-                    0
-                }
-            };
-            projected.push(Buffer::new(batch, widest(worker, &rows_of))?);
+            let parts = all().flat_map(|l| &l.directions);
+            let parts = parts.filter_map(|d| d.parts.get(worker));
+            let widths = parts.map(|part| part.projected.len().next_multiple_of(lanes));
+            projected.push(Buffer::new(batch, widths.max().unwrap_or(0))?);
         }
-        let upper = &model.layers[..model.layers.len() - 1];
-        let between_layers = |parity: usize| {
-            let layers = upper.iter().skip(parity).step_by(2);
-            Buffer::new(rows, layers.map(|layer| layer.features).max().unwrap_or(0))
+        let upper = &layers[..layers.len() - 1];
+        let apart = match configurations.iter().any(|c| c.meetings.is_pipelined()) {
+            true => upper.len(),
+            false => upper.len().min(2),
         };
+        let between_layers = (0..apart).map(|first| {
+            let layers = upper.iter().skip(first).step_by(apart);
+            Buffer::new(rows, layers.map(|layer| layer.features).max().unwrap_or(0))
+        });
         Some(Buffers {
-            batch,
-            steps,
             states,
             z,
             projected,
-            between_layers: [between_layers(0)?, between_layers(1)?],
+            between_layers: between_layers.collect::<Option<_>>()?,
         })
     }
 }
@@ -124,15 +123,19 @@ impl DirectionBuffers {
         batch: usize,
         rows: usize,
     ) -> Option<DirectionBuffers> {
-        let summed = layer.directions.len() == 2 && layer.merge == Merge::Sum;
         let recurrence = direction.recurrence;
         let needed = |needed: bool| if needed { padded(direction.hidden) } else { 0 };
         let h = || Buffer::new(batch, padded(direction.state));
+        let apart = if layer.is_summed() {
+            direction.state
+        } else {
+            0
+        };
         Some(DirectionBuffers {
             h: [h()?, h()?],
             c: Buffer::new(batch, needed(recurrence.is_lstm()))?,
             between: Buffer::new(batch, needed(direction.two_phase))?,
-            apart: Buffer::new(rows, if summed { direction.state } else { 0 })?,
+            apart: Buffer::new(rows, apart)?,
         })
     }
 }

@@ -3,8 +3,15 @@
 
 mod active;
 mod buffers;
+#[cfg(test)]
+mod late_tests;
+mod meetings;
+#[cfg(test)]
+mod meetings_tests;
 mod packed;
+mod part;
 mod phases;
+mod recurrence;
 mod sequence;
 mod session;
 pub mod team;

@@ -1,26 +1,42 @@
-//! The weights of a model, cut and packed for a plan: each part by the worker that will read it, so
+//! The weights of a model, cut and packed for a plan: each part by a worker that will read it, so
 //! that its pages and cache lines are where they are needed from the start.
+//!
+//! A plan has a configuration for each size of request. Where two of them, or two groups of workers,
+//! ask for the same part, they share it, and the first worker that asked packs it. On a machine with
+//! several memory nodes the others may be on another one; plans of one configuration and one group
+//! have each part packed by its only reader.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
+use super::meetings::Meetings;
+use super::part::Part;
+use super::recurrence::Recurrence;
 use super::team::{Team, TeamPanicked};
-use crate::kernels::{
-    Activation, Aligned, Isa, IsaError, Kernels, LstmFunctions, PackedMatrix, Source, kernels,
-    pack_vectors,
-};
-use crate::model::{Cell, Direction, Matrix, Merge, Model, ResetForm, Signature};
-use crate::plan::{LayerPlan, Partition, Plan, PlanError};
+use crate::kernels::{Isa, IsaError, Kernels, kernels};
+use crate::model::{Direction, Layer, Merge, Model, Signature};
+use crate::plan::{AheadBy, Configuration, DirectionPlan, LayerPlan, Plan, PlanError};
+use crate::schedule::{DirectionSchedule, PanelOrder};
 
 /// Packed weights, ready to run. Sessions share them through an [`Arc`]; nothing in them refers to
 /// the [`Model`], which may be dropped.
 pub struct PackedModel {
     pub(super) kernels: Box<dyn Kernels>,
     pub(super) signature: Signature,
-    pub(super) layers: Vec<PackedLayer>,
+    /// One per entry of the plan.
+    pub(super) configurations: Vec<PackedConfiguration>,
     pub(super) plan: Plan,
     /// Whether the model can be fed step by step: no direction needs the future.
     pub(super) streams: bool,
+}
+
+/// A configuration with its weights.
+pub(super) struct PackedConfiguration {
+    pub threads: usize,
+    pub row_groups: usize,
+    pub layers: Vec<PackedLayer>,
+    pub meetings: Meetings,
 }
 
 /// One layer.
@@ -30,11 +46,11 @@ pub(super) struct PackedLayer {
     /// Features of an output step.
     pub features: usize,
     pub chunk_steps: usize,
-    /// Some direction is split among workers, so all meet at every step.
-    pub is_shared: bool,
+    pub ahead: AheadBy,
+    pub order: PanelOrder,
 }
 
-/// One direction: its shape, and a part per worker.
+/// One direction: its shape, and a part per worker of a group.
 pub(super) struct PackedDirection {
     pub recurrence: Recurrence,
     pub reverse: bool,
@@ -47,189 +63,33 @@ pub(super) struct PackedDirection {
     /// Values per sequence of the hidden states, and of the cell states, that stand before this
     /// direction's blocks.
     pub states_before: (usize, usize),
-    pub parts: Vec<Part>,
+    /// Some product is taken ahead.
+    pub is_ahead: bool,
+    /// All input products are taken ahead.
+    pub is_all_ahead: bool,
+    pub parts: Vec<Arc<Part>>,
 }
 
-/// What the phases of a step are, and their elementwise functions.
-#[derive(Clone, Copy)]
-pub(super) enum Recurrence {
-    Lstm {
-        functions: LstmFunctions,
-        projected: bool,
-    },
-    Gru {
-        gate: Activation,
-        candidate: Activation,
-        clip: Option<f32>,
-        reset: ResetForm,
-    },
-    Rnn {
-        activation: Activation,
-        clip: Option<f32>,
-    },
-}
-
-impl Recurrence {
-    fn of(direction: &Direction) -> Recurrence {
-        let clip = direction.clip();
-        match *direction.cell() {
-            Cell::Lstm {
-                gate,
-                candidate,
-                output,
-                input_forget,
-            } => Recurrence::Lstm {
-                functions: LstmFunctions {
-                    gate,
-                    candidate,
-                    output,
-                    input_forget,
-                    clip,
-                },
-                projected: direction.weights().projection.is_some(),
-            },
-            Cell::Gru {
-                gate,
-                candidate,
-                reset,
-            } => Recurrence::Gru {
-                gate,
-                candidate,
-                clip,
-                reset,
-            },
-            Cell::Rnn { activation } => Recurrence::Rnn { activation, clip },
-        }
-    }
-
-    /// Vectors of pre-activations per panel.
-    pub fn z_slots(self) -> usize {
-        match self {
-            Recurrence::Lstm { .. } => 4,
-            Recurrence::Gru {
-                reset: ResetForm::After,
-                ..
-            } => 4,
-            Recurrence::Gru { .. } => 3,
-            Recurrence::Rnn { .. } => 1,
-        }
-    }
-
-    /// Slots that the input product adds to.
-    pub fn input_slots(self) -> &'static [usize] {
-        match self {
-            Recurrence::Lstm { .. } => &[0, 1, 2, 3],
-            Recurrence::Gru { .. } => &[0, 1, 2],
-            Recurrence::Rnn { .. } => &[0],
-        }
-    }
-
-    /// Slots that the product with the old state adds to. A GRU that resets after the product keeps
-    /// the two parts of its candidate apart.
-    pub fn state_slots(self) -> &'static [usize] {
-        match self {
-            Recurrence::Lstm { .. } => &[0, 1, 2, 3],
-            Recurrence::Gru {
-                reset: ResetForm::After,
-                ..
-            } => &[0, 1, 3],
-            Recurrence::Gru { .. } => &[0, 1],
-            Recurrence::Rnn { .. } => &[0],
-        }
-    }
-
-    pub fn is_lstm(self) -> bool {
-        matches!(self, Recurrence::Lstm { .. })
+impl PackedConfiguration {
+    /// Workers of a group.
+    pub fn group_size(&self) -> usize {
+        self.threads / self.row_groups
     }
 }
 
-/// What one worker owns of one direction.
-pub(super) struct Part {
-    pub units: Range<usize>,
-    pub input: PackedMatrix,
-    pub recurrent: PackedMatrix,
-    /// `[panels][z_slots][lanes]`, where the chains start.
-    pub bias: Aligned,
-    /// `[panels][3][lanes]`.
-    pub peepholes: Option<Aligned>,
-    /// The product of the second phase: the projection, or a GRU's candidate.
-    pub second: Option<PackedMatrix>,
-    /// Rows of the second product: projection rows, or the same hidden units.
-    pub second_units: Range<usize>,
-}
+impl PackedLayer {
+    /// Both directions are written apart and added afterwards.
+    pub fn is_summed(&self) -> bool {
+        self.directions.len() == 2 && self.merge == Merge::Sum
+    }
 
-impl Part {
-    fn pack(lanes: usize, direction: &Direction, partition: &Partition, worker: usize) -> Part {
-        let recurrence = Recurrence::of(direction);
-        let weights = direction.weights();
-        let hidden = direction.hidden_size();
-        let units = partition.units[worker].clone();
-        let matrix = |matrix: &Matrix, rows: usize, gates: &[usize], units: &Range<usize>| {
-            let source = Source {
-                values: matrix.data(),
-                depth: matrix.cols(),
-                units: rows,
-            };
-            PackedMatrix::new(lanes, source, gates, units.clone())
-        };
-        let gates = direction.cell().kind().gates();
-        let all: Vec<usize> = (0..gates).collect();
-        // Every gate but the candidate of a GRU that resets before the product.
-        let first = &all[..recurrence.state_slots().len()];
-        let (second, second_units) = match (&weights.projection, first.len() < gates) {
-            (Some(projection), _) => {
-                let rows = partition.projected[worker].clone();
-                let packed = matrix(projection, projection.rows(), &[0], &rows);
-                (Some(packed), rows)
-            }
-            (None, true) => {
-                let packed = matrix(&weights.recurrent, hidden, &[2], &units);
-                (Some(packed), units.clone())
-            }
-            (None, false) => (None, 0..0),
-        };
-        let peepholes = weights.peepholes.as_ref();
-        Part {
-            input: matrix(&weights.input, hidden, &all, &units),
-            recurrent: matrix(&weights.recurrent, hidden, first, &units),
-            bias: pack_bias(lanes, direction, &units),
-            peepholes: peepholes
-                .map(|p| pack_vectors(lanes, &[&p.input, &p.forget, &p.output], units.clone())),
-            second,
-            second_units,
-            units,
+    /// Steps whose pre-activations stand in a buffer at once.
+    pub fn chunk(&self, direction: &PackedDirection) -> usize {
+        match direction.is_ahead {
+            true => self.chunk_steps,
+            false => 1,
         }
     }
-
-    fn bytes(&self) -> usize {
-        let vectors = self.bias.len() + self.peepholes.as_ref().map_or(0, |p| p.len());
-        let second = self.second.as_ref().map_or(0, PackedMatrix::bytes);
-        self.input.bytes() + self.recurrent.bytes() + second + 4 * vectors
-    }
-}
-
-/// Both biases added, except where the two parts of a candidate stay apart.
-fn pack_bias(lanes: usize, direction: &Direction, units: &Range<usize>) -> Aligned {
-    let weights = direction.weights();
-    let hidden = direction.hidden_size();
-    let block = |bias: &[f32], gate: usize| bias[gate * hidden..(gate + 1) * hidden].to_vec();
-    let mut starts: Vec<Vec<f32>> = (0..direction.cell().kind().gates())
-        .map(|gate| {
-            let input = block(&weights.input_bias, gate);
-            let recurrent = block(&weights.recurrent_bias, gate);
-            input.iter().zip(&recurrent).map(|(a, b)| a + b).collect()
-        })
-        .collect();
-    if let Cell::Gru {
-        reset: ResetForm::After,
-        ..
-    } = direction.cell()
-    {
-        starts[2] = block(&weights.input_bias, 2);
-        starts.push(block(&weights.recurrent_bias, 2));
-    }
-    let slices: Vec<&[f32]> = starts.iter().map(Vec::as_slice).collect();
-    pack_vectors(lanes, &slices, units.clone())
 }
 
 /// Why weights could not be packed.
@@ -249,14 +109,101 @@ pub enum PackError {
         /// In the team.
         found: usize,
     },
+    /// Entries that cut the weights in too many ways.
+    #[error(
+        "the plan's entries need {bytes} bytes of packed weights, more than {most}: copies of the \
+         model's; plan for fewer sizes"
+    )]
+    TooLarge {
+        /// Of all different parts.
+        bytes: u64,
+        /// What is allowed.
+        most: u64,
+    },
     /// A worker panicked while packing.
     #[error(transparent)]
     Team(#[from] TeamPanicked),
 }
 
+/// What makes two parts the same.
+#[derive(PartialEq, Eq, Hash)]
+struct PartKey<'p> {
+    layer: usize,
+    direction: usize,
+    schedule: &'p DirectionSchedule,
+    units: &'p Range<usize>,
+    projected: &'p Range<usize>,
+}
+
+/// A part to be packed, by the first worker that asked for it.
+struct Order<'p> {
+    layer: usize,
+    direction: usize,
+    plan: &'p DirectionPlan,
+    worker: usize,
+    part: OnceLock<Arc<Part>>,
+}
+
+impl<'p> PartKey<'p> {
+    fn new(layer: usize, direction: usize, plan: &'p DirectionPlan, worker: usize) -> PartKey<'p> {
+        PartKey {
+            layer,
+            direction,
+            schedule: &plan.schedule,
+            units: &plan.partition.units[worker],
+            projected: &plan.partition.projected[worker],
+        }
+    }
+}
+
+/// Every part that some configuration asks for, once.
+type Orders<'p> = HashMap<PartKey<'p>, Order<'p>>;
+
+fn orders(plan: &Plan) -> Orders<'_> {
+    let mut orders = Orders::new();
+    for configuration in plan.entries.iter().map(|e| &e.configuration) {
+        for (layer, layer_plan) in configuration.layers.iter().enumerate() {
+            for (direction, plan) in layer_plan.directions.iter().enumerate() {
+                for worker in 0..configuration.group_size() {
+                    let key = PartKey::new(layer, direction, plan, worker);
+                    orders.entry(key).or_insert_with(|| Order {
+                        layer,
+                        direction,
+                        plan,
+                        worker,
+                        part: OnceLock::new(),
+                    });
+                }
+            }
+        }
+    }
+    orders
+}
+
+/// Copies of a model's weights that the entries of a plan may need together: every entry may cut
+/// them in its own way, and a hostile plan file would in a thousand.
+const MOST_COPIES: u64 = 32;
+
+fn most_bytes(model: &Model) -> u64 {
+    // Small models have padding instead of copies.
+    MOST_COPIES * model.weight_bytes() as u64 + (256 << 20)
+}
+
+/// Bytes of all parts together, without padding.
+fn packed_bytes(model: &Model, orders: &Orders<'_>) -> u64 {
+    let bytes = orders.iter().map(|(key, order)| {
+        let direction = &model.layers()[order.layer].directions()[order.direction];
+        let gates = direction.cell().kind().gates() as u64;
+        let depth = (direction.input_size() + direction.output_size()) as u64;
+        let projection = key.projected.len() as u64 * direction.hidden_size() as u64;
+        4 * (key.units.len() as u64 * gates * depth + projection)
+    });
+    bytes.fold(0, u64::saturating_add)
+}
+
 impl PackedModel {
-    /// Packs `model` for `plan`, each part on the worker of `team` that will use it, for the best
-    /// instruction set of this CPU (or the one that `CELLSTREAM_ISA` names).
+    /// Packs `model` for `plan` on the threads of `team`, for the instruction set that
+    /// [`Isa::select`] names.
     ///
     /// # Errors
     /// A plan that does not fit the model or the team, or an instruction set that is not there.
@@ -275,62 +222,57 @@ impl PackedModel {
         isa: Isa,
     ) -> Result<Arc<PackedModel>, PackError> {
         plan.check(model)?;
-        if plan.threads != team.threads() {
+        PackedModel::pack(model, plan, team, isa)
+    }
+
+    /// Packs configurations that are candidates for the same size, which no plan for use may hold.
+    pub(crate) fn for_candidates(
+        model: &Model,
+        candidates: &Plan,
+        team: &mut Team,
+    ) -> Result<Arc<PackedModel>, PackError> {
+        for entry in &candidates.entries {
+            entry.configuration.check(model)?;
+        }
+        PackedModel::pack(model, candidates, team, Isa::select()?)
+    }
+
+    /// Packs entries that have been checked.
+    fn pack(
+        model: &Model,
+        plan: &Plan,
+        team: &mut Team,
+        isa: Isa,
+    ) -> Result<Arc<PackedModel>, PackError> {
+        if plan.threads() != team.threads() {
             return Err(PackError::Threads {
-                planned: plan.threads,
+                planned: plan.threads(),
                 found: team.threads(),
             });
         }
         let kernels = kernels(isa)?;
         let lanes = kernels.lanes();
-        let packed: Vec<Vec<Vec<OnceLock<Part>>>> = (model.layers().iter())
-            .map(|layer| {
-                let parts = || (0..plan.threads).map(|_| OnceLock::new()).collect();
-                layer.directions().iter().map(|_| parts()).collect()
-            })
-            .collect();
+        let orders = orders(plan);
+        let (bytes, most) = (packed_bytes(model, &orders), most_bytes(model));
+        if bytes > most {
+            return Err(PackError::TooLarge { bytes, most });
+        }
         team.run(|worker| {
-            for ((layer, plan), packed) in model.layers().iter().zip(&plan.layers).zip(&packed) {
-                let directions = layer.directions().iter().zip(&plan.directions);
-                for ((direction, partition), parts) in directions.zip(packed) {
-                    parts[worker.index]
-                        .get_or_init(|| Part::pack(lanes, direction, partition, worker.index));
-                }
+            for order in orders.values().filter(|order| order.worker == worker.index) {
+                let direction = &model.layers()[order.layer].directions()[order.direction];
+                let pack = || Arc::new(Part::pack(lanes, direction, order.plan, order.worker));
+                order.part.get_or_init(pack);
             }
         })?;
-        let mut layers = Vec::with_capacity(packed.len());
-        let (mut hidden_before, mut cell_before) = (0, 0);
-        for ((layer, plan), parts) in model.layers().iter().zip(&plan.layers).zip(packed) {
-            let directions = layer.directions().iter().zip(parts);
-            layers.push(PackedLayer {
-                directions: directions
-                    .map(|(direction, parts)| {
-                        let states_before = (hidden_before, cell_before);
-                        hidden_before += direction.output_size();
-                        cell_before += direction.cell_state_size();
-                        PackedDirection {
-                            recurrence: Recurrence::of(direction),
-                            reverse: direction.is_reverse(),
-                            two_phase: direction.is_two_phase(),
-                            input: direction.input_size(),
-                            hidden: direction.hidden_size(),
-                            state: direction.output_size(),
-                            states_before,
-                            parts: parts.into_iter().filter_map(OnceLock::into_inner).collect(),
-                        }
-                    })
-                    .collect(),
-                merge: layer.merge(),
-                features: layer.output_size(),
-                chunk_steps: plan.chunk_steps,
-                is_shared: is_shared(plan),
-            });
-        }
+        let configurations = plan.entries.iter();
+        let configurations = configurations
+            .map(|entry| PackedConfiguration::new(model, &entry.configuration, &orders))
+            .collect();
         let mut directions = model.layers().iter().flat_map(|l| l.directions());
         Ok(Arc::new(PackedModel {
             kernels,
             signature: model.signature(),
-            layers,
+            configurations,
             plan: plan.clone(),
             streams: !directions.any(Direction::is_reverse),
         }))
@@ -338,8 +280,12 @@ impl PackedModel {
 
     /// Bytes of packed weights and biases.
     pub fn bytes(&self) -> usize {
-        let directions = self.layers.iter().flat_map(|l| &l.directions);
-        directions.flat_map(|d| &d.parts).map(Part::bytes).sum()
+        let layers = self.configurations.iter().flat_map(|c| &c.layers);
+        let parts = layers.flat_map(|l| &l.directions).flat_map(|d| &d.parts);
+        let mut parts: Vec<&Arc<Part>> = parts.collect();
+        parts.sort_unstable_by_key(|part| Arc::as_ptr(part));
+        parts.dedup_by_key(|part| Arc::as_ptr(part));
+        parts.iter().map(|part| part.bytes()).sum()
     }
 
     /// The instruction set that the weights are packed for.
@@ -358,6 +304,64 @@ impl PackedModel {
     }
 }
 
-fn is_shared(plan: &LayerPlan) -> bool {
-    plan.directions.iter().any(Partition::is_shared)
+impl PackedConfiguration {
+    /// Takes the packed parts that the configuration asks for.
+    fn new(model: &Model, plan: &Configuration, orders: &Orders<'_>) -> PackedConfiguration {
+        let mut states_before = (0, 0);
+        let layers = model.layers().iter().zip(&plan.layers).enumerate();
+        let layers: Vec<_> = layers
+            .map(|(index, (layer, plan))| {
+                PackedLayer::new(index, layer, plan, orders, &mut states_before)
+            })
+            .collect();
+        PackedConfiguration {
+            threads: plan.threads,
+            row_groups: plan.row_groups,
+            meetings: Meetings::new(model, plan),
+            layers,
+        }
+    }
+}
+
+impl PackedLayer {
+    fn new(
+        index: usize,
+        layer: &Layer,
+        plan: &LayerPlan,
+        orders: &Orders<'_>,
+        states_before: &mut (usize, usize),
+    ) -> PackedLayer {
+        let mut directions = Vec::with_capacity(plan.directions.len());
+        for (at, (direction, plan)) in layer.directions().iter().zip(&plan.directions).enumerate() {
+            let part = |worker: usize| {
+                let key = PartKey::new(index, at, plan, worker);
+                orders
+                    .get(&key)
+                    .and_then(|order| order.part.get())
+                    .map(Arc::clone)
+            };
+            directions.push(PackedDirection {
+                recurrence: Recurrence::of(direction),
+                reverse: direction.is_reverse(),
+                two_phase: direction.is_two_phase(),
+                input: direction.input_size(),
+                hidden: direction.hidden_size(),
+                state: direction.output_size(),
+                states_before: *states_before,
+                is_ahead: plan.schedule.is_ahead(),
+                is_all_ahead: plan.schedule.is_all_ahead(),
+                parts: (0..plan.partition.units.len()).filter_map(part).collect(),
+            });
+            states_before.0 += direction.output_size();
+            states_before.1 += direction.cell_state_size();
+        }
+        PackedLayer {
+            directions,
+            merge: layer.merge(),
+            features: layer.output_size(),
+            chunk_steps: plan.chunk_steps,
+            ahead: plan.ahead,
+            order: plan.order,
+        }
+    }
 }

@@ -1,10 +1,12 @@
 //! One phase of one step of one worker: the products and gates that it owns.
 
 use super::buffers::{DirectionBuffers, padded};
-use super::packed::{PackedDirection, Part, Recurrence};
+use super::packed::PackedDirection;
+use super::part::{Operand, PackedProduct, Part};
+use super::recurrence::Recurrence;
 use crate::kernels::{
-    Activation, Columns, GruCandidate, GruGates, GruReset, Kernels, LstmGates, PackedMatrix,
-    PlainState, Product, Rows, Shared, Start,
+    Columns, GruCandidate, GruGates, GruReset, Kernels, LstmGates, PlainState, Product, Rows,
+    Shared, Start, Sweep,
 };
 use crate::model::ResetForm;
 
@@ -26,29 +28,84 @@ pub(super) struct Step<'a> {
     pub taken: usize,
     /// Sequences that run.
     pub rows: usize,
+    /// The rows of the layer's input at this step.
+    pub input: InputRows<'a>,
+    pub sweep: Sweep,
     /// The layer's output at this step, first column that of the direction; `None` to write none.
     pub y: Option<Columns<'a>>,
+}
+
+/// Some rows of a layer's input.
+#[derive(Clone, Copy)]
+pub(super) struct InputRows<'a> {
+    pub values: &'a [f32],
+    pub rows: Rows<'a>,
+    pub count: usize,
 }
 
 impl<'a> Phases<'a> {
     /// Values of pre-activations per row.
     pub fn z_row(&self) -> usize {
-        let lanes = self.kernels.lanes();
-        self.part.units.len().next_multiple_of(lanes) * self.direction.recurrence.z_slots()
+        self.part
+            .z_row(self.kernels.lanes(), self.direction.recurrence)
     }
 
-    /// The input products of a chunk of steps: `z = bias + W x`.
-    pub fn input_product(&self, a: &[f32], rows: Rows<'_>, row_count: usize, z: &mut [f32]) {
+    /// The input products that are taken ahead: `z = bias + W x`.
+    pub fn take_ahead(&self, input: InputRows<'_>, z: &mut [f32]) {
+        if let Some(product) = &self.part.ahead {
+            let start = Start::Bias(&self.part.bias);
+            self.product(
+                product,
+                (input.values, input.rows, input.count),
+                start,
+                Sweep::Wide,
+                z,
+            );
+        }
+    }
+
+    fn product(
+        &self,
+        product: &PackedProduct,
+        (a, rows, row_count): (&[f32], Rows<'_>, usize),
+        start: Start<'_>,
+        sweep: Sweep,
+        z: &mut [f32],
+    ) {
         self.kernels.product(Product {
             a,
             rows,
             row_count,
-            weights: &self.part.input,
-            slots: self.direction.recurrence.input_slots(),
-            start: Start::Bias(&self.part.bias),
+            weights: &product.weights,
+            slots: &product.slots,
+            start,
             z,
             z_slots: self.direction.recurrence.z_slots(),
+            sweep,
         });
+    }
+
+    /// The products of one phase, added to `z`. Where nothing is taken ahead, the first one starts
+    /// the chains.
+    ///
+    /// # Safety
+    /// Nobody writes what the products read: the old state, and in the second phase the buffer
+    /// between the phases.
+    unsafe fn products(&self, phase: usize, step: &Step<'a>, z: &mut [f32]) {
+        for (index, product) in self.part.phases[phase].iter().enumerate() {
+            let operand = match product.operand {
+                Operand::Input => (step.input.values, step.input.rows, step.input.count),
+                // SAFETY: the caller's promise.
+                Operand::State => unsafe { self.before(step) },
+                // SAFETY: the caller's promise.
+                Operand::Between => unsafe { self.between(step) },
+            };
+            let start = match (phase, index, &self.part.ahead) {
+                (0, 0, None) => Start::Bias(&self.part.bias),
+                _ => Start::Continue,
+            };
+            self.product(product, operand, start, step.sweep, z);
+        }
     }
 
     /// This worker's columns of a padded state.
@@ -73,13 +130,32 @@ impl<'a> Phases<'a> {
     ///
     /// # Safety
     /// Nobody writes it during the phase.
-    unsafe fn before(&self, step: &Step<'_>) -> &'a [f32] {
-        let rows = 0..step.rows * padded(self.direction.state);
+    unsafe fn before(&self, step: &Step<'_>) -> (&'a [f32], Rows<'a>, usize) {
+        let stride = padded(self.direction.state);
+        let h = self.buffers.h[step.taken % 2].share();
         // SAFETY: the caller's promise.
-        unsafe { self.buffers.h[step.taken % 2].share().read(rows) }
+        let values = unsafe { h.read(0..step.rows * stride) };
+        (values, Rows::Strided(stride), step.rows)
     }
 
-    /// The first phase. `z` holds the input products of the running rows.
+    /// What the first phase handed over, all columns of the running rows.
+    ///
+    /// # Safety
+    /// Nobody writes it during the phase.
+    unsafe fn between(&self, step: &Step<'_>) -> (&'a [f32], Rows<'a>, usize) {
+        let stride = padded(self.direction.hidden);
+        // SAFETY: the caller's promise.
+        let values = unsafe { self.buffers.between.share().read(0..step.rows * stride) };
+        (values, Rows::Strided(stride), step.rows)
+    }
+
+    /// The new state, columns from unit `first`.
+    fn after(&self, step: &Step<'_>, first: usize) -> Columns<'a> {
+        let after = self.buffers.h[(step.taken + 1) % 2].share();
+        self.own(after, self.direction.state, first)
+    }
+
+    /// The first phase. `z` holds what was taken ahead for the running rows, if anything was.
     ///
     /// # Safety
     /// Until all workers have met again, nobody writes the old state, and nobody else touches this
@@ -88,17 +164,8 @@ impl<'a> Phases<'a> {
         let direction = self.direction;
         let hidden = direction.hidden;
         let units = self.part.units.clone();
-        self.kernels.product(Product {
-            // SAFETY: the caller's promise.
-            a: unsafe { self.before(&step) },
-            rows: Rows::Strided(padded(direction.state)),
-            row_count: step.rows,
-            weights: &self.part.recurrent,
-            slots: direction.recurrence.state_slots(),
-            start: Start::Continue,
-            z,
-            z_slots: direction.recurrence.z_slots(),
-        });
+        // SAFETY: the caller's promise.
+        unsafe { self.products(0, &step, z) };
         let before = self.buffers.h[step.taken % 2].share();
         let before = self.own(before, direction.state, units.start);
         let after = self.after(&step, units.start);
@@ -158,22 +225,6 @@ impl<'a> Phases<'a> {
         }
     }
 
-    /// What the first phase handed over, all columns of the running rows.
-    ///
-    /// # Safety
-    /// Nobody writes it during the phase.
-    unsafe fn between(&self, step: &Step<'_>) -> &'a [f32] {
-        let rows = 0..step.rows * padded(self.direction.hidden);
-        // SAFETY: the caller's promise.
-        unsafe { self.buffers.between.share().read(rows) }
-    }
-
-    /// The new state, columns from unit `first`.
-    fn after(&self, step: &Step<'_>, first: usize) -> Columns<'a> {
-        let after = self.buffers.h[(step.taken + 1) % 2].share();
-        self.own(after, self.direction.state, first)
-    }
-
     /// The second phase of a GRU that resets before the product: the candidate over the reset state,
     /// and the blend. `z` is what the first phase left.
     ///
@@ -181,25 +232,19 @@ impl<'a> Phases<'a> {
     /// All workers have met since the first phase. Until they meet again, nobody writes the buffer
     /// between the phases or the old state, and nobody else touches this part's columns of the new
     /// state or the output.
-    unsafe fn candidate(
-        &self,
-        step: Step<'a>,
-        weights: &PackedMatrix,
-        (candidate, clip): (Activation, Option<f32>),
-        z: &mut [f32],
-    ) {
-        let units = self.part.second_units.clone();
-        self.kernels.product(Product {
-            // SAFETY: the caller's promise.
-            a: unsafe { self.between(&step) },
-            rows: Rows::Strided(padded(self.direction.hidden)),
-            row_count: step.rows,
-            weights,
-            slots: &[2],
-            start: Start::Continue,
-            z: &mut *z,
-            z_slots: self.direction.recurrence.z_slots(),
-        });
+    pub unsafe fn candidate(&self, step: Step<'a>, z: &mut [f32]) {
+        let Recurrence::Gru {
+            gate,
+            candidate,
+            clip,
+            ..
+        } = self.direction.recurrence
+        else {
+            return;
+        };
+        let units = self.part.units.clone();
+        // SAFETY: the caller's promise.
+        unsafe { self.products(1, &step, z) };
         let before = self.buffers.h[step.taken % 2].share();
         // SAFETY: the columns are this worker's own, by the caller's promise.
         unsafe {
@@ -207,6 +252,7 @@ impl<'a> Phases<'a> {
                 z,
                 rows: step.rows,
                 units: units.len(),
+                gate,
                 candidate,
                 clip,
                 before: self.own(before, self.direction.state, units.start),
@@ -220,53 +266,37 @@ impl<'a> Phases<'a> {
     ///
     /// # Safety
     /// As [`Phases::candidate`].
-    unsafe fn project(&self, step: Step<'a>, weights: &PackedMatrix) {
-        let units = self.part.second_units.clone();
+    pub unsafe fn project(&self, step: Step<'a>) {
+        let Some(weights) = &self.part.projection else {
+            return;
+        };
+        let rows = self.part.projected.clone();
         // SAFETY: the buffer belongs to this worker alone.
         let z = unsafe { self.projected.write(0..self.projected.len()) };
+        // SAFETY: the caller's promise.
+        let (a, stride, row_count) = unsafe { self.between(&step) };
         self.kernels.product(Product {
-            // SAFETY: the caller's promise.
-            a: unsafe { self.between(&step) },
-            rows: Rows::Strided(padded(self.direction.hidden)),
-            row_count: step.rows,
+            a,
+            rows: stride,
+            row_count,
             weights,
             slots: &[0],
             start: Start::Zero,
             z: &mut *z,
             z_slots: 1,
+            sweep: step.sweep,
         });
         // SAFETY: the columns are this worker's own, by the caller's promise.
         unsafe {
             self.kernels.plain_state(PlainState {
                 z,
                 rows: step.rows,
-                units: units.len(),
+                units: rows.len(),
                 activation: None,
                 clip: None,
-                h: self.after(&step, units.start),
-                y: Self::output(&step, units.start),
+                h: self.after(&step, rows.start),
+                y: Self::output(&step, rows.start),
             });
-        }
-    }
-
-    /// The second phase, where there is one. `z` gives what the first phase left; a projection does
-    /// not ask for it, since its owner may own no hidden units.
-    ///
-    /// # Safety
-    /// As [`Phases::candidate`].
-    pub unsafe fn second<'z>(&self, step: Step<'a>, z: impl FnOnce() -> &'z mut [f32]) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            match (&self.part.second, self.direction.recurrence) {
-                (None, _) => {}
-                (
-                    Some(weights),
-                    Recurrence::Gru {
-                        candidate, clip, ..
-                    },
-                ) => self.candidate(step, weights, (candidate, clip), z()),
-                (Some(weights), _) => self.project(step, weights),
-            }
         }
     }
 }

@@ -2,31 +2,43 @@
 //!
 //! ```text
 //! for layer in layers
-//!   own columns of the states <- initial states
+//!   own columns of the states <- initial states; meet
 //!   for step in steps
-//!     for direction in directions             forward at `step`, reverse at `last - step`
-//!       every chunk of steps: z <- bias + W x        needs no state, so it is taken ahead
+//!     for direction in directions                 forward at `step`, reverse at `last - step`
+//!       every chunk of steps: take products ahead   needs no state, only the layer below
 //!       first phase: own units of the new state      reads all of the old state
-//!     meet                                           only where a direction is split
+//!     meet
 //!     second phase, where there is one; meet
 //!   final states <- own columns of the states
-//!   meet; directions to be summed: sum them, meet
+//!   directions to be summed: wait for the owners, sum
 //! ```
 //!
-//! Who may touch what between two meetings is written in README.md beside this file.
+//! Nobody waits for more than it needs: a worker meets those that it shares a direction with, and
+//! waits for the layer below only up to the steps that it is about to read. Where a layer and the one
+//! above belong to different workers, that makes them run at the same time, a chunk of steps apart.
+//!
+//! Who may touch what between two meetings is written in README.md beside this file; how far to wait
+//! is counted in `meetings.rs`.
+
+use std::cell::Cell;
+use std::ops::Range;
 
 use super::active::{Active, step_rows};
 use super::buffers::{Buffers, DirectionBuffers, padded};
-use super::packed::{PackedDirection, PackedLayer, PackedModel};
-use super::phases::{Phases, Step};
-use super::team::Worker;
-use crate::kernels::{Columns, Rows, Shared};
-use crate::model::{Layout, Merge};
+use super::meetings::LayerMeetings;
+use super::packed::{PackedConfiguration, PackedDirection, PackedLayer};
+use super::phases::{InputRows, Phases, Step};
+use super::team::{Track, Worker};
+use crate::kernels::{Columns, Kernels, Rows, Shared, Sweep};
+use crate::model::Layout;
+use crate::plan::AheadBy;
+use crate::schedule::PanelOrder;
 
-/// A run, as all workers see it. Slices have been checked against the model's signature.
+/// A run, as all workers of a group see it. Slices have been checked against the model's signature.
 #[derive(Clone, Copy)]
 pub(super) struct Run<'a> {
-    pub model: &'a PackedModel,
+    pub kernels: &'a dyn Kernels,
+    pub configuration: &'a PackedConfiguration,
     pub buffers: &'a Buffers,
     pub active: &'a Active,
     pub layout: Layout,
@@ -39,6 +51,22 @@ pub(super) struct Run<'a> {
     pub values: Option<Shared<'a>>,
     pub hn: Option<Shared<'a>>,
     pub cn: Option<Shared<'a>>,
+}
+
+/// One worker of the group that does a run.
+#[derive(Clone, Copy)]
+pub(super) struct Member<'w> {
+    pub worker: &'w Worker<'w>,
+    /// Which of the group.
+    pub index: usize,
+    /// The team's index of the group's first.
+    pub first: usize,
+}
+
+impl Member<'_> {
+    fn wait_for(&self, member: usize, track: Track, count: u32) {
+        self.worker.wait_for(self.first + member, track, count);
+    }
 }
 
 /// The input of a layer.
@@ -54,41 +82,52 @@ impl<'a> Run<'a> {
     /// Computes this worker's part of everything.
     ///
     /// # Safety
-    /// Every worker of the team calls this once, with equal runs; nobody else touches the buffers
-    /// and output slices meanwhile.
-    pub unsafe fn work(&self, worker: &Worker<'_>) {
-        self.clear_past_ends(worker);
+    /// Every worker of the group calls this once, with equal runs; nobody else touches the buffers,
+    /// nor the group's sequences in the output slices, meanwhile.
+    pub unsafe fn work(&self, member: Member<'_>) {
+        self.clear_past_ends(member.index);
         let mut source = Source::Caller;
-        let last = self.model.layers.len() - 1;
-        for (index, layer) in self.model.layers.iter().enumerate() {
-            let between = self.buffers.between_layers[index % 2].share();
-            let to_caller = index == last;
-            let target = if to_caller {
-                self.values
-            } else {
-                Some(between)
+        let layers = &self.configuration.layers;
+        for (index, layer) in layers.iter().enumerate() {
+            let to_caller = index + 1 == layers.len();
+            let (target, between) = match to_caller {
+                true => (self.values, None),
+                false => {
+                    let between = &self.buffers.between_layers;
+                    let between = between[index % between.len()].share();
+                    (Some(between), Some(between))
+                }
             };
             let walk = LayerWalk {
                 run: self,
-                worker,
+                member,
+                index,
                 layer,
+                meetings: self.configuration.meetings.layer(index),
                 states: &self.buffers.states[index],
                 source,
                 target,
                 to_caller,
+                met: Cell::new(0),
+                readable: Cell::new(0),
             };
-            // SAFETY: the caller's promise; layers are kept apart by the meetings at their ends.
-            unsafe { walk.go() };
-            source = Source::Below(between);
+            if walk.meetings.takes_part(member.index) {
+                // SAFETY: the caller's promise; layers are kept apart by their waits.
+                unsafe { walk.go() };
+            }
+            if let Some(between) = between {
+                source = Source::Below(between);
+            }
         }
     }
 
     /// Zeroes the output past each sequence's end, sequences dealt out to workers in turn.
-    fn clear_past_ends(&self, worker: &Worker<'_>) {
-        let (Some(values), Some(layer)) = (self.values, self.model.layers.last()) else {
+    fn clear_past_ends(&self, member: usize) {
+        let (Some(values), Some(layer)) = (self.values, self.configuration.layers.last()) else {
             return;
         };
-        for row in (worker.index..self.batch).step_by(worker.threads()) {
+        let group_size = self.configuration.group_size();
+        for row in (member..self.active.batch()).step_by(group_size) {
             for step in self.active.length(row)..self.steps {
                 let (first, stride) = step_rows(self.layout, step, self.steps, self.batch);
                 let at = (first + self.active.order()[row] * stride) * layer.features;
@@ -103,12 +142,18 @@ impl<'a> Run<'a> {
 /// One layer of a run, as one worker goes through it.
 struct LayerWalk<'a, 'w> {
     run: &'w Run<'a>,
-    worker: &'w Worker<'w>,
+    member: Member<'w>,
+    index: usize,
     layer: &'a PackedLayer,
+    meetings: &'a LayerMeetings,
     states: &'a [DirectionBuffers],
     source: Source<'a>,
     target: Option<Shared<'a>>,
     to_caller: bool,
+    /// Meetings so far.
+    met: Cell<u32>,
+    /// Steps of the layer below that are known to be complete.
+    readable: Cell<usize>,
 }
 
 impl<'a> LayerWalk<'a, '_> {
@@ -116,59 +161,135 @@ impl<'a> LayerWalk<'a, '_> {
     /// As [`Run::work`].
     unsafe fn go(&self) {
         let directions = &self.layer.directions;
-        let steps = self.run.active.steps();
-        for (direction, states) in directions.iter().zip(self.states) {
-            // SAFETY: own columns only.
-            unsafe { self.load_states(direction, states) };
+        let steps = self.steps();
+        let is_owner = self.meetings.owners.contains(&self.member.index);
+        if is_owner {
+            for (direction, states) in directions.iter().zip(self.states) {
+                // SAFETY: own columns only.
+                unsafe { self.load_states(direction, states) };
+            }
+            self.meet();
         }
-        self.meet();
+        let two_phase = directions.iter().any(|d| d.two_phase);
         for taken in 0..steps {
+            if taken.is_multiple_of(self.layer.chunk_steps) {
+                // SAFETY: waits for those who may still read what it writes.
+                unsafe { self.take_ahead(taken) };
+            }
+            if !is_owner {
+                continue;
+            }
             for index in 0..directions.len() {
                 // SAFETY: all have met since the last phase that wrote what this one reads.
                 unsafe { self.first_phase(index, taken) };
             }
             self.meet();
-            if directions.iter().any(|d| d.two_phase) {
+            if two_phase {
                 for index in 0..directions.len() {
                     // SAFETY: all have met since the first phase.
                     unsafe { self.second_phase(index, taken) };
                 }
                 self.meet();
             }
+            self.mark_progress(taken + 1);
+        }
+        if !is_owner {
+            return;
         }
         for (direction, states) in directions.iter().zip(self.states) {
             // SAFETY: own columns only.
             unsafe { self.store_states(direction, states) };
         }
-        if self.is_summed() {
-            self.worker.barrier();
-            // SAFETY: all have met since the directions wrote their outputs.
+        self.mark_end();
+        if self.layer.is_summed() {
+            for &owner in &self.meetings.owners {
+                let count = self.meetings.own_output(owner, steps, steps);
+                self.wait_for_mark(self.index, owner, count);
+            }
+            // SAFETY: all owners have written their outputs.
             unsafe { self.sum_directions() };
-        }
-        if !self.to_caller {
-            self.worker.barrier();
+            self.mark();
         }
     }
 
-    /// Waits for all workers, where some direction is split among them.
+    fn steps(&self) -> usize {
+        self.run.active.steps()
+    }
+
+    /// Waits for those that it shares a direction with.
     fn meet(&self) {
-        if self.layer.is_shared {
-            self.worker.barrier();
+        let peers = &self.meetings.peers[self.member.index];
+        if peers.is_empty() {
+            return;
+        }
+        self.member.worker.advance(Track::Steps);
+        self.met.set(self.met.get().wrapping_add(1));
+        let meetings = &self.run.configuration.meetings;
+        for &peer in peers {
+            let before = meetings.steps_before(self.index, peer, self.steps());
+            let count = before.wrapping_add(self.met.get());
+            self.member.wait_for(peer, Track::Steps, count);
         }
     }
 
-    fn is_summed(&self) -> bool {
-        self.layer.directions.len() == 2 && self.layer.merge == Merge::Sum && self.target.is_some()
+    fn mark(&self) {
+        self.member.worker.advance(Track::Marks);
     }
 
-    fn phases(&self, index: usize) -> Phases<'a> {
+    fn wait_for_mark(&self, layer: usize, owner: usize, count: u32) {
+        let meetings = &self.run.configuration.meetings;
+        let before = meetings.marks_before(layer, owner, self.steps());
+        let count = before.wrapping_add(count);
+        self.member.wait_for(owner, Track::Marks, count);
+    }
+
+    /// Tells the layer above and those who take rows ahead that `done` steps are complete.
+    fn mark_progress(&self, done: usize) {
+        if self.meetings.ahead > 0
+            && (done.is_multiple_of(self.layer.chunk_steps) || done == self.steps())
+        {
+            self.mark();
+        }
+        if let Some(every) = self.meetings.mark_every
+            && done.is_multiple_of(every)
+            && done < self.steps()
+        {
+            self.mark();
+        }
+    }
+
+    /// Tells the others that all own output is written.
+    fn mark_end(&self) {
+        if !self.to_caller || self.layer.is_summed() {
+            self.mark();
+        }
+    }
+
+    /// Waits until the layer below has written its first `steps` steps.
+    fn wait_for_input(&self, steps: usize) {
+        if self.index == 0 || steps <= self.readable.get() {
+            return;
+        }
+        let below = self.index - 1;
+        let meetings = self.run.configuration.meetings.layer(below);
+        for &owner in &meetings.owners {
+            let count = meetings.output(owner, steps, self.steps());
+            self.wait_for_mark(below, owner, count);
+        }
+        self.readable.set(match meetings.mark_every {
+            Some(_) => steps,
+            None => self.steps(),
+        });
+    }
+
+    fn phases(&self, index: usize, owner: usize) -> Phases<'a> {
         let direction = &self.layer.directions[index];
         Phases {
-            kernels: &*self.run.model.kernels,
+            kernels: self.run.kernels,
             direction,
-            part: &direction.parts[self.worker.index],
+            part: &direction.parts[owner],
             buffers: &self.states[index],
-            projected: self.run.buffers.projected[self.worker.index].share(),
+            projected: self.run.buffers.projected[owner].share(),
         }
     }
 
@@ -176,93 +297,168 @@ impl<'a> LayerWalk<'a, '_> {
     fn step_of(&self, direction: &PackedDirection, taken: usize) -> usize {
         match direction.reverse {
             false => taken,
-            true => self.run.active.steps() - 1 - taken,
+            true => self.steps() - 1 - taken,
         }
     }
 
     /// This worker's pre-activations of the running rows of `taken`, whose chunk has been taken.
     ///
     /// # Safety
-    /// The result is dropped before the next call for this direction.
+    /// The result is dropped before the next call for this direction, and nobody else writes it.
     unsafe fn z(&self, index: usize, taken: usize, phases: &Phases<'a>) -> &'a mut [f32] {
         let direction = &self.layer.directions[index];
         let step = self.step_of(direction, taken);
         let first = self.chunk(direction, taken).start;
         let rows = self.run.active.span(first..step).len();
         let count = self.run.active.rows(step);
-        let z = self.run.buffers.z[self.worker.index][index].share();
-        // SAFETY: the buffer is this worker's own; the caller keeps two borrows apart.
+        let z = self.run.buffers.z[self.member.index][index].share();
+        // SAFETY: the buffer is this worker's own while it takes steps; the caller keeps two borrows
+        // apart.
         unsafe { z.write(rows * phases.z_row()..(rows + count) * phases.z_row()) }
     }
 
-    /// The steps of the chunk that `taken` belongs to.
-    fn chunk(&self, direction: &PackedDirection, taken: usize) -> std::ops::Range<usize> {
-        let steps = self.run.active.steps();
-        let from = taken - taken % self.layer.chunk_steps;
-        let to = (from + self.layer.chunk_steps).min(steps);
+    /// The steps whose pre-activations stand in the buffer together with those of `taken`.
+    fn chunk(&self, direction: &PackedDirection, taken: usize) -> Range<usize> {
+        let (steps, chunk) = (self.steps(), self.layer.chunk(direction));
+        let from = taken - taken % chunk;
+        let to = (from + chunk).min(steps);
         match direction.reverse {
             false => from..to,
             true => steps - to..steps - from,
         }
     }
 
+    /// Takes this worker's share of what is computed ahead for the chunk that begins with `taken`.
+    ///
+    /// # Safety
+    /// As [`Run::work`].
+    unsafe fn take_ahead(&self, taken: usize) {
+        let directions = || self.layer.directions.iter().enumerate();
+        let me = self.member.index;
+        let AheadBy::Rows(_) = self.layer.ahead else {
+            for (index, direction) in directions().filter(|(_, d)| d.is_ahead) {
+                let rows = self.run.active.span(self.chunk(direction, taken));
+                // SAFETY: the buffer is this worker's own.
+                unsafe { self.take_rows(index, me, taken, 0..rows.len()) };
+            }
+            return;
+        };
+        let count = self.meetings.ahead;
+        if count == 0 {
+            return;
+        }
+        let chunk = taken / self.layer.chunk_steps;
+        if me < count {
+            for &owner in &self.meetings.owners {
+                let done = self.meetings.chunks_done(owner, chunk);
+                self.wait_for_mark(self.index, owner, done);
+            }
+            for (index, direction) in directions().filter(|(_, d)| d.is_ahead) {
+                let rows = self.run.active.span(self.chunk(direction, taken)).len();
+                let share = rows * me / count..rows * (me + 1) / count;
+                for &owner in &self.meetings.owners {
+                    // SAFETY: the owners are done with the chunk before, and these rows are no other
+                    // worker's.
+                    unsafe { self.take_rows(index, owner, taken, share.clone()) };
+                }
+            }
+            self.mark();
+        }
+        if self.meetings.owners.contains(&me) {
+            for worker in 0..count {
+                let taken = self.meetings.taken_ahead(worker, chunk);
+                self.wait_for_mark(self.index, worker, taken);
+            }
+        }
+    }
+
+    /// Some rows of the products that are taken ahead for `owner`, of the chunk of `taken`.
+    ///
+    /// # Safety
+    /// Nobody else touches these rows of the owner's pre-activations.
+    unsafe fn take_rows(&self, index: usize, owner: usize, taken: usize, rows: Range<usize>) {
+        let phases = self.phases(index, owner);
+        if phases.part.units.is_empty() || rows.is_empty() {
+            return;
+        }
+        let direction = &self.layer.directions[index];
+        let steps = self.chunk(direction, taken);
+        self.wait_for_input(steps.end);
+        let first = self.run.active.span(0..steps.start).len();
+        // SAFETY: the layer below has been written, by the wait above.
+        let input = unsafe { self.input(direction, first + rows.start..first + rows.end) };
+        let z = self.run.buffers.z[owner][index].share();
+        // SAFETY: the caller's promise.
+        let z = unsafe { z.write(rows.start * phases.z_row()..rows.end * phases.z_row()) };
+        phases.take_ahead(input, z);
+    }
+
+    /// Rows of the layer's input, counted over all steps.
+    ///
+    /// # Safety
+    /// The layer below has written them.
+    unsafe fn input(&self, direction: &PackedDirection, span: Range<usize>) -> InputRows<'a> {
+        let features = direction.input;
+        let count = span.len();
+        match self.source {
+            Source::Caller => InputRows {
+                values: self.run.input,
+                rows: Rows::Listed {
+                    rows: &self.run.active.input_rows()[span],
+                    stride: features,
+                },
+                count,
+            },
+            Source::Below(below) => InputRows {
+                // SAFETY: the caller's promise.
+                values: unsafe { below.read(span.start * features..span.end * features) },
+                rows: Rows::Strided(features),
+                count,
+            },
+        }
+    }
+
     /// # Safety
     /// As [`Phases::first`].
     unsafe fn first_phase(&self, index: usize, taken: usize) {
-        let phases = self.phases(index);
+        let phases = self.phases(index, self.member.index);
         if phases.part.units.is_empty() {
             return;
         }
-        let direction = &self.layer.directions[index];
-        if taken.is_multiple_of(self.layer.chunk_steps) {
-            self.take_chunk(index, self.chunk(direction, taken), &phases);
-        }
-        let step = self.step(index, taken);
         // SAFETY: the caller's promise; the slice is dropped with this call.
-        unsafe { phases.first(step, self.z(index, taken, &phases)) };
+        unsafe {
+            let step = self.step(index, taken);
+            phases.first(step, self.z(index, taken, &phases));
+        }
     }
 
     /// # Safety
-    /// As [`Phases::second`].
+    /// As [`Phases::candidate`].
     unsafe fn second_phase(&self, index: usize, taken: usize) {
-        let phases = self.phases(index);
-        if phases.part.second_units.is_empty() {
-            return;
-        }
-        let step = self.step(index, taken);
+        let phases = self.phases(index, self.member.index);
         // SAFETY: the caller's promise; the slice is dropped with this call.
-        unsafe { phases.second(step, || self.z(index, taken, &phases)) };
-    }
-
-    /// The input products of all running rows of `steps`.
-    fn take_chunk(&self, index: usize, steps: std::ops::Range<usize>, phases: &Phases<'a>) {
-        let features = self.layer.directions[index].input;
-        let span = self.run.active.span(steps);
-        let z = self.run.buffers.z[self.worker.index][index].share();
-        // SAFETY: the buffer is this worker's own, and nothing else holds a part of it now.
-        let z = unsafe { z.write(0..span.len() * phases.z_row()) };
-        match self.source {
-            Source::Caller => {
-                let rows = Rows::Listed {
-                    rows: &self.run.active.input_rows()[span.clone()],
-                    stride: features,
-                };
-                phases.input_product(self.run.input, rows, span.len(), z);
-            }
-            Source::Below(below) => {
-                // SAFETY: the layer below has been written, and all have met since.
-                let a = unsafe { below.read(span.start * features..span.end * features) };
-                phases.input_product(a, Rows::Strided(features), span.len(), z);
+        unsafe {
+            if phases.part.projection.is_some() {
+                if !phases.part.projected.is_empty() {
+                    phases.project(self.step(index, taken));
+                }
+            } else if phases.direction.two_phase && !phases.part.units.is_empty() {
+                let step = self.step(index, taken);
+                phases.candidate(step, self.z(index, taken, &phases));
             }
         }
     }
 
-    /// What the phases need to know of a step.
-    fn step(&self, index: usize, taken: usize) -> Step<'a> {
+    /// What the phases need to know of a step. Waits for its input, where that has not been taken.
+    ///
+    /// # Safety
+    /// As [`Run::work`].
+    unsafe fn step(&self, index: usize, taken: usize) -> Step<'a> {
         let direction = &self.layer.directions[index];
         let step = self.step_of(direction, taken);
         let active = self.run.active;
-        let row = active.span(0..step).len();
+        let span = active.span(step..step + 1);
+        let row = span.start;
         let columns = |memory, row: usize, features: usize, column: usize| Columns {
             memory,
             first: row * features + column,
@@ -271,7 +467,7 @@ impl<'a> LayerWalk<'a, '_> {
         };
         let y = self.target.map(|target| {
             let features = self.layer.features;
-            if self.is_summed() {
+            if self.layer.is_summed() {
                 let apart = self.states[index].apart.share();
                 columns(apart, row, direction.state, 0)
             } else if self.to_caller {
@@ -286,9 +482,28 @@ impl<'a> LayerWalk<'a, '_> {
                 columns(target, row, features, index * direction.state)
             }
         });
+        let in_step = !direction.is_all_ahead;
+        if in_step {
+            self.wait_for_input(step + 1);
+        }
+        let input = match in_step {
+            // SAFETY: the layer below has been written, by the wait above.
+            true => unsafe { self.input(direction, span.clone()) },
+            false => InputRows {
+                values: &[],
+                rows: Rows::Strided(0),
+                count: 0,
+            },
+        };
         Step {
             taken,
-            rows: active.rows(step),
+            rows: span.len(),
+            input,
+            sweep: match (self.layer.order, taken % 2) {
+                (PanelOrder::Cyclic, _) => Sweep::Wide,
+                (PanelOrder::Serpentine, 0) => Sweep::Forth,
+                (PanelOrder::Serpentine, _) => Sweep::Back,
+            },
             y,
         }
     }
@@ -305,8 +520,8 @@ impl<'a> LayerWalk<'a, '_> {
     /// # Safety
     /// Nobody else touches these columns.
     unsafe fn load_states(&self, direction: &PackedDirection, states: &DirectionBuffers) {
-        let part = &direction.parts[self.worker.index];
-        let h_units = state_units(direction, part);
+        let part = &direction.parts[self.member.index];
+        let h_units = part.state_units();
         let (h_block, c_block) = self.state_blocks(direction);
         for (row, &sequence) in self.run.active.order().iter().enumerate() {
             for h in &states.h {
@@ -334,8 +549,8 @@ impl<'a> LayerWalk<'a, '_> {
     /// # Safety
     /// Nobody else touches these columns.
     unsafe fn store_states(&self, direction: &PackedDirection, states: &DirectionBuffers) {
-        let part = &direction.parts[self.worker.index];
-        let h_units = state_units(direction, part);
+        let part = &direction.parts[self.member.index];
+        let h_units = part.state_units();
         let (h_block, c_block) = self.state_blocks(direction);
         for (row, &sequence) in self.run.active.order().iter().enumerate() {
             // The last step that wrote this row: a forward sequence ends at its own length, a
@@ -361,20 +576,25 @@ impl<'a> LayerWalk<'a, '_> {
         }
     }
 
-    /// Adds the two directions' outputs, rows dealt out to workers in turn.
+    /// Adds the two directions' outputs, rows dealt out to the owners in turn.
     ///
     /// # Safety
     /// Both outputs are complete, and nobody else touches this worker's rows of the target.
     unsafe fn sum_directions(&self) {
         let Some(target) = self.target else { return };
         let active = self.run.active;
+        let owners = &self.meetings.owners;
+        let me = owners
+            .iter()
+            .position(|&o| o == self.member.index)
+            .unwrap_or(0);
         let features = self.layer.features;
         let [forward, reverse] = [0, 1].map(|i| self.states[i].apart.share());
         for step in 0..active.steps() {
             let span = active.span(step..step + 1);
             let (first, stride) = step_rows(self.run.layout, step, self.run.steps, self.run.batch);
             let start = span.start;
-            for row in span.skip(self.worker.index).step_by(self.worker.threads()) {
+            for row in span.skip(me).step_by(owners.len()) {
                 let to = match self.to_caller {
                     true => first + active.order()[row - start] * stride,
                     false => row,
@@ -396,17 +616,6 @@ impl<'a> LayerWalk<'a, '_> {
     }
 }
 
-/// Columns of the recurrent state that a worker writes.
-fn state_units<'p>(
-    direction: &PackedDirection,
-    part: &'p super::packed::Part,
-) -> &'p std::ops::Range<usize> {
-    match direction.two_phase {
-        true => &part.second_units,
-        false => &part.units,
-    }
-}
-
 /// Copies the `units` of one row, or zeroes them.
 ///
 /// # Safety
@@ -415,7 +624,7 @@ unsafe fn copy_row(
     to: Shared<'_>,
     to_row: usize,
     from: Option<(Shared<'_>, usize)>,
-    units: &std::ops::Range<usize>,
+    units: &Range<usize>,
 ) {
     if units.is_empty() {
         return;

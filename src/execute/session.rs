@@ -5,11 +5,11 @@ use std::sync::Arc;
 use super::active::Active;
 use super::buffers::Buffers;
 use super::packed::{PackError, PackedModel};
-use super::sequence::Run;
-use super::team::{SharedTeam, Team, TeamError, TeamPanicked};
+use super::sequence::{Member, Run};
+use super::team::{SharedTeam, Team, TeamError, TeamPanicked, Worker};
 use crate::kernels::Shared;
 use crate::model::{Input, InputError, Layout, Model, Output, Signature};
-use crate::plan::Plan;
+use crate::plan::{Configuration, Plan};
 
 /// Runs one model. A session with a team of its own waits for nobody; sessions on a
 /// [`SharedTeam`] take turns.
@@ -36,6 +36,15 @@ use crate::plan::Plan;
 pub struct Session {
     model: Arc<PackedModel>,
     team: TeamHandle,
+    /// Sequences and steps there is room for.
+    room: (usize, usize),
+    /// The configuration to run as, where it is not chosen by size.
+    fixed: Option<usize>,
+    groups: Vec<Group>,
+}
+
+/// What one group of workers needs for its sequences.
+struct Group {
     buffers: Buffers,
     active: Active,
 }
@@ -64,15 +73,21 @@ pub enum SessionError {
     },
 }
 
-/// Everything that a session for these sizes writes to.
-fn room(
-    model: &PackedModel,
-    batch: usize,
-    steps: usize,
-) -> Result<(Buffers, Active), SessionError> {
-    let too_large = SessionError::TooLarge { batch, steps };
-    let room = Buffers::new(model, batch, steps).zip(Active::with_room(batch, steps));
-    room.ok_or(too_large)
+/// Everything that a session for these sizes writes to, for each group of workers.
+fn room(model: &PackedModel, batch: usize, steps: usize) -> Result<Vec<Group>, SessionError> {
+    let groups = model.configurations.iter().map(|c| c.row_groups).max();
+    let group = |index: usize| {
+        let configurations = model.configurations.iter();
+        let using: Vec<_> = configurations.filter(|c| c.row_groups > index).collect();
+        let fewest = using.iter().map(|c| c.row_groups).min()?;
+        let group_batch = batch.div_ceil(fewest);
+        Some(Group {
+            buffers: Buffers::new(model.kernels.lanes(), &using, group_batch, steps)?,
+            active: Active::with_room(batch, group_batch, steps)?,
+        })
+    };
+    let groups: Option<_> = (0..groups.unwrap_or(1)).map(group).collect();
+    groups.ok_or(SessionError::TooLarge { batch, steps })
 }
 
 /// Why a run was refused, or ended early.
@@ -140,7 +155,7 @@ impl Session {
     /// What [`Team::with_threads`] and [`PackedModel::new`] refuse; [`SessionError::TooLarge`].
     pub fn new(model: &Model, plan: &Plan) -> Result<Session, SessionError> {
         plan.check(model).map_err(PackError::from)?;
-        let mut team = Team::with_threads(plan.threads)?;
+        let mut team = Team::with_threads(plan.threads())?;
         let packed = PackedModel::new(model, plan, &mut team)?;
         Session::with_handle(packed, TeamHandle::Own(team))
     }
@@ -150,7 +165,7 @@ impl Session {
     /// # Errors
     /// What [`Team::with_threads`] refuses; [`SessionError::TooLarge`].
     pub fn from_packed(packed: Arc<PackedModel>) -> Result<Session, SessionError> {
-        let team = Team::with_threads(packed.plan().threads)?;
+        let team = Team::with_threads(packed.plan().threads())?;
         Session::with_handle(packed, TeamHandle::Own(team))
     }
 
@@ -173,8 +188,31 @@ impl Session {
         Session::with_handle(packed, TeamHandle::Shared(team))
     }
 
+    /// A session that can run as any of `candidates`, all for the same size, as
+    /// [`Session::run_as`] says.
+    pub(crate) fn for_candidates(
+        model: &Model,
+        candidates: &[Configuration],
+        batch: usize,
+        steps: usize,
+    ) -> Result<Session, SessionError> {
+        let plan = Plan {
+            entries: (candidates.iter())
+                .flat_map(|c| Plan::of(c.clone(), batch, steps).entries)
+                .collect(),
+        };
+        let mut team = Team::with_threads(plan.threads())?;
+        let packed = PackedModel::for_candidates(model, &plan, &mut team)?;
+        Session::with_handle(packed, TeamHandle::Own(team))
+    }
+
+    /// Runs every request by this entry of the plan from now on.
+    pub(crate) fn run_as(&mut self, entry: usize) {
+        self.fixed = Some(entry.min(self.model.configurations.len() - 1));
+    }
+
     fn with_handle(model: Arc<PackedModel>, team: TeamHandle) -> Result<Session, SessionError> {
-        let planned = model.plan().threads;
+        let planned = model.plan().threads();
         let found = match &team {
             TeamHandle::Own(team) => team.threads(),
             TeamHandle::Shared(team) => team.threads(),
@@ -182,13 +220,14 @@ impl Session {
         if planned != found {
             return Err(PackError::Threads { planned, found }.into());
         }
-        let Plan { batch, steps, .. } = *model.plan();
-        let (buffers, active) = room(&model, batch, steps)?;
+        let (batch, steps) = (model.plan().batch(), model.plan().steps());
+        let groups = room(&model, batch, steps)?;
         Ok(Session {
             model,
             team,
-            buffers,
-            active,
+            room: (batch, steps),
+            fixed: None,
+            groups,
         })
     }
 
@@ -217,9 +256,10 @@ impl Session {
     /// # Errors
     /// [`SessionError::TooLarge`]; the session keeps the room it had.
     pub fn reserve(&mut self, batch: usize, steps: usize) -> Result<(), SessionError> {
-        let (batch, steps) = (batch.max(self.buffers.batch), steps.max(self.buffers.steps));
-        if (batch, steps) != (self.buffers.batch, self.buffers.steps) {
-            (self.buffers, self.active) = room(&self.model, batch, steps)?;
+        let larger = (batch.max(self.room.0), steps.max(self.room.1));
+        if larger != self.room {
+            self.groups = room(&self.model, larger.0, larger.1)?;
+            self.room = larger;
         }
         Ok(())
     }
@@ -278,36 +318,54 @@ impl Session {
         [h0, c0, values, hn, cn]: [Option<Shared<'_>>; 5],
     ) -> Result<(), RunError> {
         let Input { batch, steps, .. } = *input;
-        if batch > self.buffers.batch || steps > self.buffers.steps {
+        let (room_batch, room_steps) = self.room;
+        if batch > room_batch || steps > room_steps {
             return Err(RunError::Capacity {
                 batch,
                 steps,
-                room_batch: self.buffers.batch,
-                room_steps: self.buffers.steps,
+                room_batch,
+                room_steps,
             });
         }
+        let nearest = || self.model.plan.nearest(batch, steps);
+        let entry = self.fixed.unwrap_or_else(nearest);
+        let configuration = &self.model.configurations[entry];
         let layout = input.layout_for(&self.model.signature());
-        self.active.set(input, layout);
-        let run = Run {
-            model: &self.model,
-            buffers: &self.buffers,
-            active: &self.active,
-            layout,
-            steps,
-            batch,
-            input: input.values,
-            h0,
-            c0,
-            values,
-            hn,
-            cn,
+        let row_groups = configuration.row_groups;
+        for (index, group) in self.groups.iter_mut().enumerate().take(row_groups) {
+            group.active.set(input, layout, (index, row_groups));
+        }
+        let (groups, kernels) = (&self.groups, &*self.model.kernels);
+        let work = |worker: Worker<'_>| {
+            let size = configuration.group_size();
+            let group = worker.index / size;
+            let run = Run {
+                kernels,
+                configuration,
+                buffers: &groups[group].buffers,
+                active: &groups[group].active,
+                layout,
+                steps,
+                batch,
+                input: input.values,
+                h0,
+                c0,
+                values,
+                hn,
+                cn,
+            };
+            let member = Member {
+                index: worker.index % size,
+                first: group * size,
+                worker: &worker,
+            };
+            // SAFETY: each worker calls this once, groups have buffers and sequences of their own,
+            // and `&mut self` and the slices' borrows keep everybody else away.
+            unsafe { run.work(member) };
         };
-        // SAFETY: each worker calls this once, and `&mut self` and the slices' borrows keep
-        // everybody else away from the buffers and outputs.
-        let work = |worker: super::team::Worker<'_>| unsafe { run.work(&worker) };
         match &mut self.team {
-            TeamHandle::Own(team) => team.run(work)?,
-            TeamHandle::Shared(team) => team.run(work)?,
+            TeamHandle::Own(team) => team.run_on(configuration.threads, work)?,
+            TeamHandle::Shared(team) => team.run_on(configuration.threads, work)?,
         }
         Ok(())
     }

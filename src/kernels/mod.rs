@@ -34,7 +34,7 @@ pub use math::activate_all;
 pub use neon::Neon;
 pub use pack::{PackedMatrix, Source, pack_vectors};
 pub use portable::Portable;
-pub use product::{Product, Rows, Start};
+pub use product::{Product, Rows, Start, Sweep};
 pub use set::{Kernels, kernels};
 pub use shared::{Columns, Shared};
 pub use values::{Aligned, Values, try_zeroed, zeroed};

@@ -50,6 +50,22 @@ impl Rows<'_> {
     }
 }
 
+/// The way through the panels, which are independent: it changes no bit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sweep {
+    /// First to last, in tiles as wide as the registers allow: the longest runs through each panel.
+    Wide,
+    /// First to last, in tiles just wide enough to fill the pipelines. Alternating with
+    /// [`Sweep::Back`], what a cache still holds of the sweep before is used first; the narrower the
+    /// tiles the more, since within a tile each panel is read from its start.
+    Forth,
+    /// Last to first, in the tiles of [`Sweep::Forth`].
+    Back,
+}
+
+/// Multiply-adds in flight that hide their latency: 4 cycles, two a cycle on most cores.
+const CHAINS: usize = 8;
+
 /// One product: `z[row][panel][slot] += Σ_k a[row][k] * weights[panel][k][gate]`.
 #[derive(Debug)]
 pub struct Product<'a> {
@@ -69,6 +85,8 @@ pub struct Product<'a> {
     pub z: &'a mut [f32],
     /// Slots per panel of `z`.
     pub z_slots: usize,
+    /// The way through the panels.
+    pub sweep: Sweep,
 }
 
 /// Rows of the tallest tile.
@@ -104,11 +122,19 @@ pub(super) fn product<S: Simd, const N: usize>(s: S, mut job: Product<'_>) {
     }
     let limit = (accumulators(S::REGISTERS) / N).min(MAX_ROWS);
     let height = tile_rows(job.row_count, limit);
-    let mut panel = 0;
-    while panel < weights.panels() {
-        let left = weights.panels() - panel;
-        let fits = |p: usize| p <= left && height * p * N <= accumulators(S::REGISTERS);
+    let mut left = weights.panels();
+    while left > 0 {
+        let fills = |p: usize| match job.sweep {
+            Sweep::Wide => false,
+            Sweep::Forth | Sweep::Back => height * p * N >= CHAINS,
+        };
+        let fits =
+            |p: usize| p <= left && height * p * N <= accumulators(S::REGISTERS) && !fills(p / 2);
         let width = [4, 2].into_iter().find(|&p| fits(p)).unwrap_or(1);
+        let panel = match job.sweep {
+            Sweep::Wide | Sweep::Forth => weights.panels() - left,
+            Sweep::Back => left - width,
+        };
         let mut row = 0;
         while row < job.row_count {
             let rows = height.min(job.row_count - row);
@@ -133,7 +159,7 @@ pub(super) fn product<S: Simd, const N: usize>(s: S, mut job: Product<'_>) {
             }
             row += rows;
         }
-        panel += width;
+        left -= width;
     }
 }
 

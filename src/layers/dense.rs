@@ -13,7 +13,7 @@
 use super::LayerError;
 use super::error::expect;
 use crate::kernels::{
-    Aligned, Isa, Kernels, PackedMatrix, Product, Rows, Source, Start, kernels, pack_vectors,
+    Aligned, Isa, Kernels, PackedMatrix, Product, Rows, Source, Start, Sweep, kernels, pack_vectors,
 };
 use crate::model::Matrix;
 
@@ -127,6 +127,7 @@ impl Dense {
                     start: Start::Bias(&block.bias),
                     z: &mut z,
                     z_slots: 1,
+                    sweep: Sweep::Wide,
                 });
                 for row in 0..row_count {
                     let to = (first + row) * outputs + index * BLOCK;

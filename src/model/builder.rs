@@ -234,11 +234,23 @@ impl<C: BuiltCell> Builder<C> {
     pub fn random(&self, seed: u64) -> Result<Model, ModelError> {
         let mut random = fastrand::Rng::with_seed(seed);
         let bound = 1.0 / (self.hidden.max(1) as f32).sqrt();
-        let mut values = |count: usize| -> Vec<f32> {
+        self.filled(|count| {
             (0..count)
                 .map(|_| (2.0 * random.f32() - 1.0) * bound)
                 .collect()
-        };
+        })
+    }
+
+    /// The model with all weights zero: for questions about its shape alone. It takes no time to
+    /// make, and most systems give it memory only where that is looked at.
+    ///
+    /// # Errors
+    /// As [`Builder::build`].
+    pub fn zeros(&self) -> Result<Model, ModelError> {
+        self.filled(|count| vec![0.0; count])
+    }
+
+    fn filled(&self, mut values: impl FnMut(usize) -> Vec<f32>) -> Result<Model, ModelError> {
         let gates = self.cell.cell().kind().gates();
         self.build(|slot| {
             let rows = gates * slot.hidden;

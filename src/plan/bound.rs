@@ -1,74 +1,204 @@
 //! The shortest time that a machine's ceilings allow for a plan.
 
-use super::{Plan, PlanError};
+use super::{AheadBy, Configuration, DirectionPlan, Entry, LayerPlan, PlanError};
 use crate::machine::{Bound, BoundBy, Ceilings, Level, Topology};
-use crate::model::{Direction, Model};
+use crate::model::{Direction, Layer, Model};
+use crate::schedule::Place;
 
-impl Plan {
-    /// The bound on running full-length sequences: over all phases, the larger of arithmetic over
-    /// peak and bytes of weights over the bandwidth of the level where each core's slice of them
-    /// fits (deepcpu section 3, equation 1).
+impl Entry {
+    /// The bound on running full-length sequences: for each worker and phase, the larger of
+    /// arithmetic over peak and bytes of weights over the bandwidth of the level where its slice of
+    /// them fits (deepcpu section 3, equation 1), each worker with its share of what all cores reach
+    /// at once. A layer takes as long as its slowest worker; layers of different workers run side by
+    /// side.
     ///
-    /// Input products read their weights once per chunk; recurrent ones at every step. What binds is
-    /// what the largest part of the time is bound by.
+    /// Products taken ahead read their weights once per chunk, all others at every step. What binds
+    /// is what the largest part of the time is bound by.
     ///
     /// # Errors
-    /// What [`Plan::check`] refuses.
+    /// What [`Configuration::check`] refuses.
     pub fn bound(
         &self,
         model: &Model,
         topology: &Topology,
         ceilings: &Ceilings,
     ) -> Result<Bound, PlanError> {
-        self.check(model)?;
-        let mut by_cause: Vec<(BoundBy, f64)> = Vec::new();
-        let mut phase = |values: usize, rows: usize, resident: usize, times: usize| {
-            let flops = 2.0 * values as f64 * rows as f64;
-            let level = match topology.cores.first() {
-                Some(core) => topology.level_holding(core, 4 * resident / self.threads),
-                None => Level::Memory,
-            };
-            let bound = ceilings.bound(flops, 4.0 * values as f64, level, self.threads);
-            by_cause.push((bound.by, bound.seconds * times as f64));
+        let configuration = &self.configuration;
+        configuration.check(model)?;
+        let reader = Reader {
+            topology,
+            ceilings,
+            threads: configuration.threads,
         };
-        for (plan, layer) in self.layers.iter().zip(model.layers()) {
-            let recurrent: usize = layer.directions().iter().map(recurrent_values).sum();
-            let input: usize = (layer.directions().iter())
-                .map(|d| d.weights().input.data().len())
-                .sum();
-            let (chunks, rest) = (self.steps / plan.chunk_steps, self.steps % plan.chunk_steps);
-            if chunks > 0 {
-                phase(
-                    input,
-                    self.batch.saturating_mul(plan.chunk_steps),
-                    input,
-                    chunks,
-                );
+        let rows = self.batch.div_ceil(configuration.row_groups);
+        let workers = configuration.group_size();
+        let layers = || configuration.layers.iter().zip(model.layers());
+        let by_layer = |worker: usize| -> Vec<Time> {
+            let times = layers().map(|(plan, layer)| {
+                let mut time = Time::default();
+                reader.steps(&mut time, plan, layer, worker, (rows, self.steps));
+                reader.ahead(&mut time, plan, layer, worker, (rows, self.steps));
+                time
+            });
+            times.collect()
+        };
+        let times: Vec<Vec<Time>> = (0..workers).map(by_layer).collect();
+        let slowest = |times: &mut dyn Iterator<Item = Time>| {
+            times.max_by(|a, b| a.seconds().total_cmp(&b.seconds()))
+        };
+        let total = match configuration.is_wavefront() {
+            true => slowest(&mut times.into_iter().map(|t| t.into_iter().sum())),
+            false => Some(
+                (0..configuration.layers.len())
+                    .filter_map(|layer| slowest(&mut times.iter().map(|t| t[layer])))
+                    .sum(),
+            ),
+        };
+        Ok(total.unwrap_or_default().bound())
+    }
+}
+
+impl Configuration {
+    /// Whether some layer runs on other workers than the one below, so that both run at once.
+    pub(super) fn is_wavefront(&self) -> bool {
+        let workers = self.group_size();
+        let apart = |pair: &[LayerPlan]| !(0..workers).any(|w| pair.iter().all(|l| l.is_owner(w)));
+        self.layers.windows(2).any(apart)
+    }
+}
+
+/// Seconds by what they are bound by.
+#[derive(Clone, Copy, Debug, Default)]
+struct Time([f64; 5]);
+
+const CAUSES: [BoundBy; 5] = [
+    BoundBy::Compute,
+    BoundBy::L1,
+    BoundBy::L2,
+    BoundBy::L3,
+    BoundBy::Memory,
+];
+
+impl Time {
+    fn add(&mut self, bound: Bound, times: f64) {
+        for (seconds, cause) in self.0.iter_mut().zip(CAUSES) {
+            if cause == bound.by {
+                *seconds += bound.seconds * times;
             }
-            if rest > 0 {
-                phase(input, self.batch.saturating_mul(rest), input, 1);
-            }
-            phase(recurrent, self.batch, recurrent, self.steps);
         }
-        let share = |by: BoundBy| -> f64 {
-            let of_cause = by_cause.iter().filter(|(cause, _)| *cause == by);
-            of_cause.map(|(_, seconds)| seconds).sum()
-        };
-        let causes = by_cause.iter().map(|(by, _)| *by);
-        Ok(Bound {
-            seconds: by_cause.iter().map(|(_, seconds)| seconds).sum(),
-            by: causes
-                .max_by(|a, b| share(*a).total_cmp(&share(*b)))
-                .unwrap_or(BoundBy::Compute),
+    }
+
+    fn seconds(&self) -> f64 {
+        self.0.iter().sum()
+    }
+
+    fn bound(&self) -> Bound {
+        let causes = CAUSES.into_iter().zip(self.0);
+        let largest = causes.max_by(|a, b| a.1.total_cmp(&b.1));
+        Bound {
+            seconds: self.seconds(),
+            by: match largest {
+                Some((by, seconds)) if seconds > 0.0 => by,
+                _ => BoundBy::Compute,
+            },
+        }
+    }
+}
+
+impl std::iter::Sum for Time {
+    fn sum<I: Iterator<Item = Time>>(times: I) -> Time {
+        times.fold(Time::default(), |mut sum, time| {
+            sum.0.iter_mut().zip(time.0).for_each(|(s, t)| *s += t);
+            sum
         })
     }
 }
 
-/// Weights that a step reads.
-fn recurrent_values(direction: &Direction) -> usize {
-    let weights = direction.weights();
-    let projection = weights.projection.as_ref();
-    weights.recurrent.data().len() + projection.map_or(0, |p| p.data().len())
+/// One worker's way to its weights.
+struct Reader<'m> {
+    topology: &'m Topology,
+    ceilings: &'m Ceilings,
+    threads: usize,
+}
+
+impl Reader<'_> {
+    /// The bound on products of so many weights with `rows` rows, read from where `resident` of them
+    /// fit.
+    fn phase(&self, values: f64, rows: f64, resident: f64) -> Bound {
+        let level = match self.topology.cores.first() {
+            Some(core) => self.topology.level_holding(core, (4.0 * resident) as usize),
+            None => Level::Memory,
+        };
+        // As if all did the same: a worker's share of what the team reaches together.
+        let team = self.threads as f64;
+        let (flops, bytes) = (2.0 * values * rows * team, 4.0 * values * team);
+        self.ceilings.bound(flops, bytes, level, self.threads)
+    }
+
+    /// The phases of all steps.
+    fn steps(
+        &self,
+        time: &mut Time,
+        plan: &LayerPlan,
+        layer: &Layer,
+        worker: usize,
+        (rows, steps): (usize, usize),
+    ) {
+        let directions = layer.directions().iter().zip(&plan.directions);
+        let values = directions
+            .map(|(d, plan)| step_values(d, plan, worker))
+            .sum();
+        time.add(self.phase(values, rows as f64, values), steps as f64);
+    }
+
+    /// What is taken ahead, chunk by chunk.
+    fn ahead(
+        &self,
+        time: &mut Time,
+        plan: &LayerPlan,
+        layer: &Layer,
+        worker: usize,
+        (rows, steps): (usize, usize),
+    ) {
+        let of = |worker: usize| -> f64 {
+            let directions = layer.directions().iter().zip(&plan.directions);
+            directions
+                .map(|(d, plan)| ahead_values(d, plan, worker))
+                .sum()
+        };
+        let (values, share) = match plan.ahead {
+            AheadBy::Owners => (of(worker), 1.0),
+            AheadBy::Rows(count) if worker < count => {
+                let workers = plan.directions[0].partition.units.len();
+                ((0..workers).map(of).sum(), 1.0 / count as f64)
+            }
+            AheadBy::Rows(_) => (0.0, 0.0),
+        };
+        let (chunks, rest) = (steps / plan.chunk_steps, steps % plan.chunk_steps);
+        for (chunk, times) in [(plan.chunk_steps, chunks), (rest, usize::from(rest > 0))] {
+            if times > 0 {
+                let rows = rows as f64 * chunk as f64 * share;
+                time.add(self.phase(values, rows, values), times as f64);
+            }
+        }
+    }
+}
+
+/// Weights that a worker reads at every step of a direction.
+fn step_values(direction: &Direction, plan: &DirectionPlan, worker: usize) -> f64 {
+    let (state, input) = (direction.output_size(), direction.input_size());
+    let gates = plan.schedule.input.iter();
+    let in_step = gates.filter(|place| **place != Place::Ahead).count();
+    let unit = state as f64 * plan.schedule.recurrent.len() as f64 + (in_step * input) as f64;
+    let rows = plan.partition.projected[worker].len() * direction.hidden_size();
+    plan.partition.units[worker].len() as f64 * unit + rows as f64
+}
+
+/// Weights of a worker's units that are multiplied ahead of the steps.
+fn ahead_values(direction: &Direction, plan: &DirectionPlan, worker: usize) -> f64 {
+    let gates = plan.schedule.input.iter();
+    let ahead = gates.filter(|place| **place == Place::Ahead).count();
+    (plan.partition.units[worker].len() * ahead) as f64 * direction.input_size() as f64
 }
 
 /// Floating-point operations of running `batch` sequences of `steps` steps: two per weight of every
@@ -76,7 +206,103 @@ fn recurrent_values(direction: &Direction) -> usize {
 pub fn flops(model: &Model, batch: usize, steps: usize) -> f64 {
     let directions = model.layers().iter().flat_map(|layer| layer.directions());
     let values: usize = directions
-        .map(|d| recurrent_values(d) + d.weights().input.data().len())
+        .map(|d| {
+            let weights = d.weights();
+            let projection = weights.projection.as_ref().map_or(0, |p| p.data().len());
+            weights.recurrent.data().len() + weights.input.data().len() + projection
+        })
         .sum();
     2.0 * values as f64 * batch as f64 * steps as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::{Rate, ReadRates, TeamCeilings};
+    use crate::model::Lstm;
+    use crate::plan::Plan;
+    use crate::schedule::DirectionSchedule;
+
+    /// Two cores, 100 GFLOP/s each; reads 200, 100, 50 and 10 GB/s each from L1, L2, L3, memory.
+    fn ceilings() -> Ceilings {
+        let rate = |value: f64| Rate { value, spread: 0.0 };
+        let team = |threads: usize| {
+            let all = threads as f64;
+            TeamCeilings {
+                threads,
+                pinned: true,
+                fma_f32_gflops: rate(100.0 * all),
+                read_gbps: ReadRates {
+                    l1: Some(rate(200.0 * all)),
+                    l2: Some(rate(100.0 * all)),
+                    l3: Some(rate(50.0 * all)),
+                    memory: rate(10.0 * all),
+                },
+            }
+        };
+        Ceilings {
+            isa: crate::kernels::Isa::Portable,
+            one: team(1),
+            all: team(2),
+        }
+    }
+
+    /// Cores with 32 KiB of L1 and 256 KiB of L2, and nothing that they share.
+    fn seconds(model: &Model, entry: &Entry) -> f64 {
+        let topology = Topology::count_only(&[0, 1], "for a test".into());
+        entry.bound(model, &topology, &ceilings()).unwrap().seconds
+    }
+
+    fn close(found: f64, expected: f64) {
+        approx::assert_relative_eq!(found, expected, max_relative = 1e-9);
+    }
+
+    /// 64 units with 64 inputs: W and U have 64 KiB each; 4096 values of each per 16 units.
+    #[test]
+    fn each_core_reads_its_own_slice_at_its_own_rate() {
+        let model = Lstm::new(64, 64).random(1).unwrap();
+        let mut plan = Plan::with_threads(&model, 1, 100, 2);
+        let entry = &mut plan.entries[0];
+        entry.configuration.layers[0].chunk_steps = 100;
+        // 32 KiB of U per core and step from L1, W once for 100 rows: arithmetic.
+        let step = 32768.0 / 200e9;
+        let ahead = 2.0 * 8192.0 * 100.0 / 100e9;
+        close(seconds(&model, entry), 100.0 * step + ahead);
+        // Uneven: the larger part sets the pace, from L2.
+        let partition = &mut entry.configuration.layers[0].directions[0].partition;
+        partition.units = vec![0..48, 48..64];
+        let step = 49152.0 / 100e9;
+        let ahead = 2.0 * 12288.0 * 100.0 / 100e9;
+        close(seconds(&model, entry), 100.0 * step + ahead);
+    }
+
+    #[test]
+    fn groups_of_sequences_read_all_weights_each() {
+        let model = Lstm::new(64, 64).random(1).unwrap();
+        let mut plan = Plan::with_threads(&model, 2, 10, 1);
+        let entry = &mut plan.entries[0];
+        entry.configuration.threads = 2;
+        entry.configuration.row_groups = 2;
+        let direction = &model.layers()[0].directions()[0];
+        let layer = &mut entry.configuration.layers[0];
+        layer.directions[0].schedule = DirectionSchedule::none_ahead(direction);
+        // Both matrices at every step, 128 KiB from L2, though the core has one of two sequences.
+        close(seconds(&model, entry), 10.0 * 131072.0 / 100e9);
+    }
+
+    #[test]
+    fn layers_of_different_cores_run_side_by_side() {
+        let model = Lstm::new(64, 64).layers(2).random(1).unwrap();
+        let mut plan = Plan::with_threads(&model, 1, 10, 1);
+        let alone = seconds(&model, &plan.entries[0]);
+        let configuration = &mut plan.entries[0].configuration;
+        configuration.threads = 2;
+        for (owner, layer) in configuration.layers.iter_mut().enumerate() {
+            let partition = &mut layer.directions[0].partition;
+            let empty = if owner == 0 { 64..64 } else { 0..0 };
+            partition.units.insert(1 - owner, empty);
+            partition.projected.push(0..0);
+        }
+        close(seconds(&model, &plan.entries[0]), alone / 2.0);
+    }
 }

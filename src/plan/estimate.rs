@@ -1,59 +1,85 @@
-//! A plan without measuring: one worker, or the team split by hidden units.
+//! A plan without measuring.
 //!
-//! The time of a step is the larger of its arithmetic and the bytes of weights that each worker
-//! reads at the bandwidth of the cache they fit in (deepcpu section 3, equation 1), and the meetings
-//! of the workers. The rates are those of a server core of 2024; only their proportions matter, for
-//! they decide no more than how many workers are worth waking.
+//! ```text
+//! for each arrangement of the model over the cores, panels cyclic or serpentine
+//!   step of a worker = max(arithmetic, bytes from each level / its bandwidth) + gates
+//!   step of a layer  = its slowest worker + a meeting per phase, where anybody shares
+//!   ahead, per chunk = arithmetic or bytes, divided among those who take it
+//! the least, and of those within a hundredth of it the one with the fewest cores
+//! ```
+//!
+//! Products are taken for those of the widest vectors, whatever the instruction set. Which bytes come
+//! from which level is the partition's model ([`crate::partition`]), asked twice:
+//! what the second level cannot keep comes from the shared cache, what the first cannot keep from
+//! the second (deepcpu section 3, equation 1, per level).
 
-use super::{LayerPlan, MOST_THREADS, Partition, Plan, UNIT_GRANULE, split_units};
-use crate::model::{Layer, Model};
+use std::collections::HashMap;
 
-/// Per core.
-const FLOPS: f64 = 150e9;
-/// Bytes per second from the first-level cache, and its size in bytes.
-const L1: (f64, usize) = (300e9, 40 << 10);
-/// Likewise from the second level.
-const L2: (f64, usize) = (120e9, 3 << 19);
-/// Bytes per second from the shared cache.
-const L3: f64 = 30e9;
-/// Seconds that a meeting of all workers takes.
-const BARRIER: f64 = 0.25e-6;
-/// Seconds that waking the others and joining them takes, once per run.
-const REGION: f64 = 2e-6;
+use super::rates::Rates;
+use super::{
+    AheadBy, Configuration, DirectionPlan, LayerPlan, MOST_THREADS, Partition, Plan, PlanError,
+    arrangements, split_units,
+};
+use crate::model::{CellKind, Direction, Layer, Model};
+use crate::partition::{Grain, Part, Problem, Sequence, Shape};
+use crate::schedule::{DirectionSchedule, PanelOrder};
+
 /// Bytes of hoisted pre-activations per worker: a part of the second-level cache.
 const CHUNK_BYTES: usize = 256 << 10;
+/// Likewise where they had better be in the shared cache than the input weights be read often.
+const LONG_CHUNK_BYTES: usize = 8 << 20;
 /// Steps taken together at the least, where there are as many: rows of a tall tile.
 const CHUNK_ROWS: usize = 12;
+/// Part of the arithmetic peak that tiles of few and of many rows reach.
+const TILE_EFFICIENCY: f64 = 0.7;
 
 impl Plan {
-    /// The plan that should be fastest on up to `threads` cores for `batch` sequences of `steps`
-    /// steps, judged by arithmetic and bytes alone. `threads` 0 counts as 1; more threads than the
-    /// model has groups of [`UNIT_GRANULE`] units are never of use. This machine's cores are
-    /// [`crate::machine::Topology::team_size`].
-    pub fn estimate(model: &Model, batch: usize, steps: usize, threads: usize) -> Plan {
-        let groups =
-            |layer: &Layer| layer.directions().len() * layer.hidden_size().div_ceil(UNIT_GRANULE);
-        let useful = model.layers().iter().map(groups).max().unwrap_or(1);
-        let best = (1..=threads.clamp(1, useful.clamp(1, MOST_THREADS)))
-            .map(|threads| Plan::with_threads(model, batch, steps, threads))
-            .map(|plan| (seconds(model, &plan), plan))
-            .min_by(|a, b| a.0.total_cmp(&b.0));
-        best.map_or_else(
-            || Plan::with_threads(model, batch, steps, 1),
-            |(_, plan)| plan,
-        )
+    /// The plan that should be fastest on up to `cores` cores for `batch` sequences of `steps`
+    /// steps, judged by arithmetic and by bytes against this machine's caches. `cores` 0 counts
+    /// as 1. This machine's cores are [`crate::machine::Topology::team_size`].
+    pub fn estimate(model: &Model, batch: usize, steps: usize, cores: usize) -> Plan {
+        let configuration = estimate(model, (batch, steps), cores, Rates::here());
+        Plan::of(configuration, batch, steps)
     }
 
     /// The plan that splits every layer over exactly `threads` workers (from 1 to
     /// [`MOST_THREADS`]). Two directions get half of
     /// the workers each, where the number is even: they need not meet at every step then.
     pub fn with_threads(model: &Model, batch: usize, steps: usize, threads: usize) -> Plan {
+        let configuration = Configuration::with_threads(model, batch, steps, threads);
+        Plan::of(configuration, batch, steps)
+    }
+}
+
+impl Configuration {
+    /// Seconds that the estimate expects of a run of `batch` sequences of `steps` steps, with this
+    /// machine's caches and the rates of a server core of 2024: good for comparing plans, within a
+    /// factor of two or so as a time.
+    ///
+    /// # Errors
+    /// What [`Configuration::check`] refuses.
+    pub fn expected(&self, model: &Model, batch: usize, steps: usize) -> Result<f64, PlanError> {
+        self.check(model)?;
+        let mut costs = Costs {
+            rates: Rates::here(),
+            size: (batch, steps),
+            steps: HashMap::new(),
+        };
+        Ok(costs.as_is(model, self))
+    }
+
+    /// As [`Plan::with_threads`].
+    pub fn with_threads(
+        model: &Model,
+        batch: usize,
+        steps: usize,
+        threads: usize,
+    ) -> Configuration {
         let threads = threads.clamp(1, MOST_THREADS);
         let layers = model.layers().iter();
-        Plan {
+        Configuration {
             threads,
-            batch,
-            steps,
+            row_groups: 1,
             layers: layers
                 .map(|layer| plan_layer(layer, batch, steps, threads))
                 .collect(),
@@ -63,77 +89,380 @@ impl Plan {
 
 fn plan_layer(layer: &Layer, batch: usize, steps: usize, threads: usize) -> LayerPlan {
     let apart = layer.directions().len() == 2 && threads.is_multiple_of(2);
-    let directions: Vec<_> = (layer.directions().iter().enumerate())
-        .map(|(index, direction)| {
-            let place = |size: usize| match apart {
-                false => split_units(size, threads),
-                true => {
-                    let half = split_units(size, threads / 2);
-                    let none = |at: usize| vec![at..at; threads / 2];
-                    match index {
-                        0 => [half, none(size)].concat(),
-                        _ => [none(0), half].concat(),
-                    }
+    let directions = (layer.directions().iter().enumerate()).map(|(index, direction)| {
+        let place = |size: usize| match apart {
+            false => split_units(size, threads),
+            true => {
+                let half = split_units(size, threads / 2);
+                let none = |at: usize| vec![at..at; threads / 2];
+                match index {
+                    0 => [half, none(size)].concat(),
+                    _ => [none(0), half].concat(),
                 }
-            };
-            let projected = match direction.weights().projection {
-                Some(_) => direction.output_size(),
-                None => 0,
-            };
-            Partition {
+            }
+        };
+        let projected = match direction.weights().projection {
+            Some(_) => direction.output_size(),
+            None => 0,
+        };
+        DirectionPlan {
+            schedule: DirectionSchedule::all_ahead(direction),
+            partition: Partition {
                 units: place(direction.hidden_size()),
                 projected: place(projected),
-            }
-        })
-        .collect();
-    let widest = directions
-        .iter()
-        .flat_map(|d| &d.units)
-        .map(|r| r.len())
-        .max();
-    let row_bytes = widest.unwrap_or(0).max(1) * 4 * layer.kind().gates();
-    let rows = (CHUNK_BYTES / row_bytes).max(CHUNK_ROWS);
-    LayerPlan {
-        chunk_steps: (rows / batch.max(1)).clamp(1, steps.max(1)),
-        directions,
+            },
+        }
+    });
+    let mut plan = LayerPlan {
+        chunk_steps: 1,
+        ahead: AheadBy::Owners,
+        order: PanelOrder::Cyclic,
+        directions: directions.collect(),
+    };
+    plan.chunk_steps = chunk_steps(layer, &plan, batch, steps);
+    plan
+}
+
+/// As many steps as their pre-activations leave room for in the second-level cache; or more, if
+/// writing and reading them in the shared cache moves less than reading the input weights once for
+/// each short chunk.
+fn chunk_steps(layer: &Layer, plan: &LayerPlan, batch: usize, steps: usize) -> usize {
+    let units = plan.directions.iter().flat_map(|d| &d.partition.units);
+    let widest = units.map(|r| r.len()).max().unwrap_or(0);
+    let row_bytes = widest.max(1) * 4 * layer.kind().gates();
+    let within = |bytes: usize| {
+        let rows = (bytes / row_bytes).max(CHUNK_ROWS);
+        (rows / batch.max(1)).clamp(1, steps.max(1))
+    };
+    let [short, long] = [CHUNK_BYTES, LONG_CHUNK_BYTES].map(within);
+    let per_step = |chunk: usize| (row_bytes * layer.input_size()) as f64 / chunk as f64;
+    let results = 2.0 * row_bytes as f64 * batch as f64;
+    match per_step(long) + results < per_step(short) {
+        true => long,
+        false => short,
     }
 }
 
-/// Estimated seconds of a run.
-fn seconds(model: &Model, plan: &Plan) -> f64 {
-    let region = if plan.threads > 1 { REGION } else { 0.0 };
-    let layers = model.layers().iter().zip(&plan.layers);
-    let steps = layers.map(|(layer, split)| {
-        let meetings = match split.directions.iter().any(Partition::is_shared) {
-            true if layer.directions()[0].is_two_phase() => 2.0,
-            true => 1.0,
+/// Bytes of the weights that a worker reads at each step of the layer.
+fn step_bytes(layer: &Layer, plan: &LayerPlan, worker: usize) -> usize {
+    let parts = layer.directions().iter().zip(&plan.directions);
+    let values = parts.map(|(direction, plan)| {
+        let units = plan.partition.units[worker].len();
+        let projected = plan.partition.projected[worker].len();
+        let gates = direction.cell().kind().gates();
+        units * gates * direction.output_size() + projected * direction.hidden_size()
+    });
+    4 * values.sum::<usize>()
+}
+
+/// Bytes of the recurrent weights of the largest slice.
+fn slice_bytes(layer: &Layer, plan: &LayerPlan) -> usize {
+    let slices = layer.directions().iter().zip(&plan.directions);
+    let slices = slices.map(|(direction, plan)| {
+        let units = plan.partition.units.iter().map(|r| r.len()).max();
+        4 * units.unwrap_or(0) * direction.output_size() * layer.kind().gates()
+    });
+    slices.max().unwrap_or(0)
+}
+
+/// The least estimated time over all arrangements, in both orders of panels.
+fn estimate(model: &Model, size: (usize, usize), cores: usize, rates: &Rates) -> Configuration {
+    let cores = cores.clamp(1, MOST_THREADS);
+    let mut costs = Costs {
+        rates,
+        size,
+        steps: HashMap::new(),
+    };
+    let mut best: Option<(f64, Configuration)> = None;
+    // In order of cores, so that more of them must be worth it.
+    for way in arrangements(model, size, cores) {
+        let ordered = costs.ordered(model, way);
+        if best
+            .as_ref()
+            .is_none_or(|(least, _)| ordered.0 < 0.99 * least)
+        {
+            best = Some(ordered);
+        }
+    }
+    match best {
+        Some((_, configuration)) => configuration,
+        None => Configuration::with_threads(model, size.0, size.1, 1),
+    }
+}
+
+/// What decides the time of a worker's part of a step.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct StepKey {
+    rows: usize,
+    depth: usize,
+    units: usize,
+    gates: usize,
+    chunk: usize,
+    order: PanelOrder,
+    /// Bytes of the other weights that the worker reads at the same step.
+    others: usize,
+}
+
+/// Estimated times of configurations for one size of request.
+struct Costs<'r> {
+    rates: &'r Rates,
+    size: (usize, usize),
+    /// Seconds of a product of a step, by what decides them: many arrangements share them.
+    steps: HashMap<StepKey, f64>,
+}
+
+impl Costs<'_> {
+    /// Seconds of a run as the configuration says.
+    fn as_is(&mut self, model: &Model, way: &Configuration) -> f64 {
+        let rows = self.size.0.div_ceil(way.row_groups);
+        let layers = way.layers.iter().zip(model.layers());
+        let layers: Vec<f64> = layers
+            .map(|(plan, layer)| self.layer(layer, plan, rows, way.group_size()))
+            .collect();
+        self.run(way, &layers)
+    }
+
+    /// Seconds of a run whose layers take so long.
+    fn run(&self, way: &Configuration, layers: &[f64]) -> f64 {
+        let region = match way.threads {
+            1 => 0.0,
+            _ => self.rates.region,
+        };
+        region
+            + match way.is_wavefront() {
+                false => layers.iter().sum::<f64>(),
+                true => wavefront(way, layers, self.size.1),
+            }
+    }
+
+    /// Seconds of a run, each layer in the order of panels that suits it.
+    fn ordered(&mut self, model: &Model, mut way: Configuration) -> (f64, Configuration) {
+        let rows = self.size.0.div_ceil(way.row_groups);
+        let workers = way.group_size();
+        let mut layers = Vec::with_capacity(way.layers.len());
+        for (plan, layer) in way.layers.iter_mut().zip(model.layers()) {
+            plan.chunk_steps = chunk_steps(layer, plan, rows, self.size.1);
+            let [cyclic, serpentine] = [PanelOrder::Cyclic, PanelOrder::Serpentine].map(|order| {
+                plan.order = order;
+                self.layer(layer, plan, rows, workers)
+            });
+            // Of equals, a single row goes to and fro where its weights leave the first level: what
+            // the model does not see (the prefetchers, conflicts within a set) gains by it.
+            let repeated = rows == 1 && self.size.1 > 1;
+            let leaves_l1 = repeated && slice_bytes(layer, plan) > self.rates.private[0];
+            let better = match leaves_l1 {
+                true => serpentine <= cyclic,
+                false => serpentine < 0.99 * cyclic,
+            };
+            plan.order = match better {
+                true => PanelOrder::Serpentine,
+                false => PanelOrder::Cyclic,
+            };
+            layers.push(cyclic.min(serpentine));
+        }
+        (self.run(&way, &layers), way)
+    }
+
+    /// Seconds of one layer, all steps.
+    fn layer(&mut self, layer: &Layer, plan: &LayerPlan, rows: usize, workers: usize) -> f64 {
+        let steps = self.size.1 as f64;
+        let shared = plan.directions.iter().any(|d| d.partition.is_shared());
+        let phases = match layer.directions().iter().any(Direction::is_two_phase) {
+            true => 2.0,
+            false => 1.0,
+        };
+        let meetings = match shared {
+            true => phases * self.rates.meeting,
             false => 0.0,
         };
-        // The busiest worker sets the pace.
-        let workers = 0..plan.threads;
-        let busiest = workers.map(|worker| step_seconds(layer, split, plan.batch, worker));
-        busiest.fold(0.0, f64::max) + meetings * BARRIER
-    });
-    region + plan.steps as f64 * steps.sum::<f64>()
+        let (mut step, mut ahead, mut all_ahead) = (0f64, 0f64, 0f64);
+        for worker in 0..workers {
+            let (mut own_step, mut own_ahead) = (0.0, 0.0);
+            let all = step_bytes(layer, plan, worker);
+            for (direction, plan_of) in layer.directions().iter().zip(&plan.directions) {
+                let units = plan_of.partition.units[worker].len();
+                let projected = plan_of.partition.projected[worker].len();
+                if units + projected > 0 {
+                    own_step += self.step(direction, plan, rows, (units, projected), all);
+                }
+                if units > 0 {
+                    own_ahead += self.ahead(direction, plan, rows, units);
+                }
+            }
+            step = step.max(own_step);
+            ahead = ahead.max(own_ahead);
+            all_ahead += own_ahead;
+        }
+        let ahead = match plan.ahead {
+            AheadBy::Owners => ahead,
+            AheadBy::Rows(count) => {
+                let chunks = self.size.1.div_ceil(plan.chunk_steps) as f64;
+                all_ahead / count as f64 + 2.0 * chunks * self.rates.meeting
+            }
+        };
+        ahead + steps * (step + meetings)
+    }
+
+    /// Seconds of one worker's part of one step of one direction.
+    fn step(
+        &mut self,
+        direction: &Direction,
+        plan: &LayerPlan,
+        rows: usize,
+        (units, projected): (usize, usize),
+        all: usize,
+    ) -> f64 {
+        let gates = direction.cell().kind().gates();
+        let key = |depth: usize, units: usize, gates: usize| StepKey {
+            rows,
+            depth,
+            units,
+            gates,
+            chunk: plan.chunk_steps,
+            order: plan.order,
+            others: all.saturating_sub(4 * depth * units * gates),
+        };
+        let state = direction.output_size();
+        let mut seconds = self.product(key(state, units, gates));
+        if projected > 0 {
+            seconds += self.product(key(direction.hidden_size(), projected, 1));
+        }
+        let vectors = units.div_ceil(16) as f64 * rows as f64;
+        let activations = match direction.cell().kind() {
+            CellKind::Lstm => 5,
+            CellKind::Gru => 4,
+            CellKind::Rnn => 1,
+        };
+        seconds + self.rates.phase + vectors * f64::from(activations) * self.rates.gate
+    }
+
+    /// Seconds of a product of a step, its weights where the caches keep them.
+    fn product(&mut self, key: StepKey) -> f64 {
+        if key.units == 0 {
+            return 0.0;
+        }
+        let rates = self.rates;
+        *self.steps.entry(key).or_insert_with(|| {
+            let shape = Shape::f32(key.rows, key.depth, key.units, key.gates);
+            let grain = Grain::default().swept(key.order, key.rows, key.gates);
+            let state = key.rows.saturating_mul(key.units).max(1);
+            let moved = |level: usize| {
+                let problem = Problem {
+                    shape,
+                    grain,
+                    sequence: Sequence {
+                        // What is asked for is the steady state.
+                        steps: usize::MAX,
+                        chunk_steps: key.chunk,
+                        kept_bytes: 4 + key.others.div_ceil(state),
+                        streamed_bytes: 4,
+                    },
+                    cache: rates.cache(level),
+                };
+                let part = Part {
+                    rows: key.rows,
+                    units: key.units,
+                    depth: key.depth,
+                };
+                problem.part_movement(part, key.order).per_step as f64
+            };
+            let flops = 2.0 * (shape.b_bytes() / 4) as f64 * key.rows as f64;
+            let efficiency = if key.rows == 1 { 1.0 } else { TILE_EFFICIENCY };
+            let tiles = key
+                .rows
+                .div_ceil((grain.accumulators / key.gates).min(grain.rows).max(1));
+            let read = (shape.b_bytes() as f64) * tiles as f64;
+            let [l1, l2, l3] = rates.bandwidth;
+            // What comes from further away waits for it; the rest overlaps with the arithmetic.
+            let (from_l2, from_l3) = (moved(0), moved(1));
+            let bytes = (read / l1).max(from_l2 / l2) + from_l3 * (1.0 / l3 - 1.0 / l2);
+            bytes.max(flops / (rates.flops * efficiency))
+        })
+    }
+
+    /// Seconds of the input products of one worker's units, all steps.
+    fn ahead(&self, direction: &Direction, plan: &LayerPlan, rows: usize, units: usize) -> f64 {
+        let gates = direction.cell().kind().gates();
+        let values = (direction.input_size() * units * gates) as f64;
+        let steps = self.size.1;
+        let rows = rows as f64 * steps as f64;
+        let flops = 2.0 * values * rows / (self.rates.flops * TILE_EFFICIENCY);
+        let chunks = steps.div_ceil(plan.chunk_steps) as f64;
+        flops.max(chunks * 4.0 * values / self.rates.bandwidth[2])
+    }
 }
 
-/// Seconds of one worker's part of one step of a layer, both directions together: they share its
-/// caches.
-fn step_seconds(layer: &Layer, split: &LayerPlan, batch: usize, worker: usize) -> f64 {
-    let (mut recurrent, mut all) = (0.0, 0.0);
-    for (direction, partition) in layer.directions().iter().zip(&split.directions) {
-        let weights = direction.weights();
-        let share = partition.units[worker].len() as f64 / direction.hidden_size() as f64;
-        let projection = weights.projection.as_ref().map_or(0, |p| p.data().len());
-        let own = share * (weights.recurrent.data().len() + projection) as f64;
-        recurrent += own;
-        all += own + share * weights.input.data().len() as f64;
+/// Seconds of layers that follow each other through the steps: the slowest stage, and a chunk of each
+/// of the others before and after it.
+fn wavefront(way: &Configuration, layers: &[f64], steps: usize) -> f64 {
+    let mut stages: Vec<(f64, f64)> = Vec::new();
+    for (index, (plan, seconds)) in way.layers.iter().zip(layers).enumerate() {
+        let chunk = seconds * plan.chunk_steps as f64 / steps.max(1) as f64;
+        let same = index > 0 && {
+            let below = &way.layers[index - 1];
+            (0..way.group_size()).any(|w| below.is_owner(w) && plan.is_owner(w))
+        };
+        match stages.last_mut() {
+            Some(stage) if same => *stage = (stage.0 + seconds, stage.1 + chunk),
+            _ => stages.push((*seconds, chunk)),
+        }
     }
-    let bytes = 4.0 * recurrent;
-    let bandwidth = match bytes as usize {
-        fits if fits <= L1.1 => L1.0,
-        fits if fits <= L2.1 => L2.0,
-        _ => L3,
-    };
-    (2.0 * all * batch as f64 / FLOPS).max(bytes / bandwidth)
+    let slowest = stages.iter().map(|s| s.0).fold(0.0, f64::max);
+    let chunks: f64 = stages.iter().map(|s| s.1).sum();
+    slowest + chunks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Lstm, Merge};
+
+    fn of(model: &Model, size: (usize, usize), cores: usize, l2: usize) -> Configuration {
+        estimate(model, size, cores, &Rates::of([48 << 10, l2]))
+    }
+
+    #[test]
+    fn a_model_that_one_core_keeps_wakes_no_other() {
+        let model = Lstm::new(8, 16).random(1).unwrap();
+        assert_eq!(of(&model, (1, 100), 8, 1 << 20).threads, 1);
+        let model = Lstm::new(64, 512).random(1).unwrap();
+        let plan = of(&model, (1, 100), 2, 2 << 20);
+        assert_eq!((plan.threads, plan.row_groups), (2, 1));
+        assert!(plan.layers[0].directions[0].partition.is_shared());
+    }
+
+    #[test]
+    fn small_weights_and_many_sequences_make_groups_that_never_meet() {
+        let model = Lstm::new(64, 64).random(1).unwrap();
+        let plan = of(&model, (20, 100), 2, 1 << 20);
+        assert_eq!((plan.threads, plan.row_groups), (2, 2));
+    }
+
+    #[test]
+    fn more_weights_than_a_cache_keeps_are_swept_to_and_fro() {
+        let model = Lstm::new(64, 768).random(1).unwrap();
+        let plan = of(&model, (1, 100), 2, 2 << 20);
+        assert_eq!(plan.layers[0].order, PanelOrder::Serpentine);
+    }
+
+    #[test]
+    fn a_large_input_on_few_units_is_taken_by_all() {
+        let model = Lstm::new(4096, 32).random(1).unwrap();
+        let plan = of(&model, (1, 100), 2, 1 << 20);
+        assert_eq!(plan.threads, 2);
+        assert_ne!(plan.layers[0].ahead, AheadBy::Owners);
+    }
+
+    #[test]
+    fn every_estimate_fits_its_model() {
+        let stack = Lstm::new(5, 40).layers(3).bidirectional(Merge::Sum);
+        let model = stack.random(1).unwrap();
+        for cores in [0, 1, 2, 5, 16] {
+            for size in [(0, 0), (1, 1), (3, 50), (1 << 40, 1 << 40)] {
+                let plan = of(&model, size, cores, 1 << 20);
+                plan.check(&model).unwrap();
+                assert!(plan.threads <= cores.max(1));
+            }
+        }
+    }
 }

@@ -1,46 +1,130 @@
-//! The plan: who owns which slice of the weights, and how many steps are taken together.
+//! The plan: for each size of request, who owns which slice of the weights and what is executed when.
 //!
-//! A plan is plain data. It can change the time of a run, never its answer. Here it comes from an
-//! estimate ([`Plan::estimate`]); a search writes the same data after measuring.
+//! A plan is plain data. It can change the time of a run, never its answer. It comes from an
+//! estimate ([`Plan::estimate`]) or from a search that measured the same data.
 
+mod arrange;
 mod bound;
+mod check;
+mod describe;
 mod estimate;
+mod file;
+mod load;
+mod phases;
+mod rates;
 mod split;
+mod stamp;
+mod traffic;
 
 use std::ops::Range;
 
-use crate::model::{Layer, Model};
+use crate::model::Model;
+use crate::schedule::{DirectionSchedule, PanelOrder};
 
+pub(crate) use arrange::arrangements;
 pub use bound::flops;
+pub use check::PlanError;
+pub use file::PlanFileError;
+pub use load::Loaded;
+pub use phases::{PlannedPhase, PlannedProduct};
 pub use split::{UNIT_GRANULE, split_units};
+pub use stamp::{KERNEL_SET, Stamp};
+pub use traffic::{CoreTraffic, IntoCache, LayerTraffic};
 
 /// Most workers of a plan. More than there are groups of units in any model that fits a machine.
 pub const MOST_THREADS: usize = 4096;
 
-/// How a model is run: for sessions of up to `batch` sequences of up to `steps` steps.
+/// How a model is run: a configuration for each size of request that was planned for.
+///
+/// A session has room for the largest of these sizes and runs each request by the entry nearest to
+/// its actual size ([`Plan::nearest`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Workers of the team, each on a core of its own.
-    pub threads: usize,
-    /// Most sequences a session has room for.
+    /// At least one; no two for the same size.
+    pub entries: Vec<Entry>,
+}
+
+/// What was planned for one size of request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Sequences.
     pub batch: usize,
-    /// Most steps a session has room for.
+    /// Steps of the longest sequence.
     pub steps: usize,
+    /// What to do.
+    pub configuration: Configuration,
+    /// What it took when it was tuned; `None` for an estimate.
+    pub measured: Option<Measured>,
+}
+
+/// What tuning found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Measured {
+    /// Time of the configuration.
+    pub cost: Cost,
+    /// The second best, in words, and its time; `None` where there was only one candidate.
+    pub runner_up: Option<(String, Cost)>,
+}
+
+/// A measured time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Cost {
+    /// Median, in nanoseconds.
+    pub median_ns: u64,
+    /// Distance between the first and the third quartile, in nanoseconds.
+    pub spread_ns: u64,
+}
+
+/// How a model is run for one size of request.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Configuration {
+    /// Workers, each on a core of its own; a multiple of `row_groups`.
+    pub threads: usize,
+    /// Groups of workers (X_i of deepcpu Theorem 5.2). Each runs the whole model on its own
+    /// sequences, and never meets another: more weights are read, nobody waits.
+    pub row_groups: usize,
     /// One entry per layer of the model.
     pub layers: Vec<LayerPlan>,
 }
 
-/// How one layer is run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// How one layer is run by a group of workers.
+///
+/// Where a layer and the one above belong to different workers, they run at the same time, the
+/// upper one a chunk of steps behind: the layer × time wavefront needs no more than that.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LayerPlan {
-    /// Steps whose input products are computed together, ahead of the recurrence. At least 1.
+    /// Steps whose products are taken ahead together. At least 1.
     pub chunk_steps: usize,
-    /// One entry per direction.
-    pub directions: Vec<Partition>,
+    /// Who takes products ahead.
+    pub ahead: AheadBy,
+    /// The order of panels from step to step.
+    pub order: PanelOrder,
+    /// One entry per direction. Directions of different workers run at the same time.
+    pub directions: Vec<DirectionPlan>,
 }
 
-/// Who computes what of one direction.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// How one direction of a layer is run.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct DirectionPlan {
+    /// What is executed when.
+    pub schedule: DirectionSchedule,
+    /// Who executes what.
+    pub partition: Partition,
+}
+
+/// Who takes the products that are executed ahead of their steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum AheadBy {
+    /// The owner of each unit: nobody waits for anybody.
+    #[default]
+    Owners,
+    /// The first so many workers of the group, each some of the rows: another degree of parallelism
+    /// than that of the steps, for two meetings per chunk.
+    Rows(usize),
+}
+
+/// Who computes what of one direction, among the workers of a group.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Partition {
     /// Hidden units of each worker, in order, together `0..hidden`; may be empty. A worker that
     /// owns a unit owns all its gates, so nothing is exchanged before the activation.
@@ -50,116 +134,138 @@ pub struct Partition {
 }
 
 impl Partition {
+    /// The workers that take part.
+    pub fn owners(&self) -> impl Iterator<Item = usize> + '_ {
+        let parts = self.units.iter().zip(&self.projected).enumerate();
+        parts
+            .filter(|(_, (units, rows))| !(units.is_empty() && rows.is_empty()))
+            .map(|(worker, _)| worker)
+    }
+
     /// Whether more than one worker takes part, so that they must meet at every step.
     pub fn is_shared(&self) -> bool {
         // Units and projection rows together: each side reads what the other writes.
-        let parts = self.units.iter().zip(&self.projected);
-        parts
-            .filter(|(units, rows)| !(units.is_empty() && rows.is_empty()))
-            .count()
-            > 1
-    }
-}
-
-/// Why a plan does not fit a model.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PlanError {
-    /// No worker, or more than a team can have.
-    #[error("a plan needs 1 to {MOST_THREADS} threads, this one has {threads}")]
-    Threads {
-        /// In the plan.
-        threads: usize,
-    },
-    /// Another number of layers or directions.
-    #[error("the plan is for {planned} {what}, the model has {found}")]
-    Count {
-        /// Layers, or directions of a layer.
-        what: &'static str,
-        /// In the plan.
-        planned: usize,
-        /// In the model.
-        found: usize,
-    },
-    /// A chunk of no steps.
-    #[error("layer {layer}: a chunk needs at least one step")]
-    EmptyChunk {
-        /// Index of the layer.
-        layer: usize,
-    },
-    /// Parts that leave out, repeat or misplace units.
-    #[error(
-        "layer {layer}: the workers' {what} must be {threads} ranges that follow each other, start \
-         at multiples of {UNIT_GRANULE} and cover 0..{size}"
-    )]
-    Partition {
-        /// Index of the layer.
-        layer: usize,
-        /// Units or projection rows.
-        what: &'static str,
-        /// Workers.
-        threads: usize,
-        /// What must be covered.
-        size: usize,
-    },
-}
-
-impl Plan {
-    /// Checks that the plan covers every unit of `model` exactly once.
-    ///
-    /// # Errors
-    /// What does not fit.
-    pub fn check(&self, model: &Model) -> Result<(), PlanError> {
-        if self.threads == 0 || self.threads > MOST_THREADS {
-            return Err(PlanError::Threads {
-                threads: self.threads,
-            });
-        }
-        expect_count("layers", self.layers.len(), model.layers().len())?;
-        for (index, (plan, layer)) in self.layers.iter().zip(model.layers()).enumerate() {
-            plan.check(index, self.threads, layer)?;
-        }
-        Ok(())
+        self.owners().count() > 1
     }
 }
 
 impl LayerPlan {
-    fn check(&self, index: usize, threads: usize, layer: &Layer) -> Result<(), PlanError> {
-        if self.chunk_steps == 0 {
-            return Err(PlanError::EmptyChunk { layer: index });
+    /// Whether the worker owns a part of the layer.
+    pub fn is_owner(&self, worker: usize) -> bool {
+        let mut partitions = self.directions.iter().map(|d| &d.partition);
+        partitions.any(|p| p.owners().any(|owner| owner == worker))
+    }
+}
+
+impl Configuration {
+    /// Workers of a group.
+    pub fn group_size(&self) -> usize {
+        self.threads / self.row_groups.max(1)
+    }
+}
+
+impl Plan {
+    /// A plan of one configuration, for up to `batch` sequences of up to `steps` steps.
+    pub fn of(configuration: Configuration, batch: usize, steps: usize) -> Plan {
+        Plan {
+            entries: vec![Entry {
+                batch,
+                steps,
+                configuration,
+                measured: None,
+            }],
         }
-        let directions = layer.directions();
-        expect_count("directions", self.directions.len(), directions.len())?;
-        for (partition, direction) in self.directions.iter().zip(directions) {
-            let projected = match direction.weights().projection {
-                Some(_) => direction.output_size(),
-                None => 0,
-            };
-            let parts = [
-                ("units", &partition.units, direction.hidden_size()),
-                ("projection rows", &partition.projected, projected),
-            ];
-            for (what, parts, size) in parts {
-                if parts.len() != threads || !split::covers(parts, size) {
-                    return Err(PlanError::Partition {
-                        layer: index,
-                        what,
-                        threads,
-                        size,
-                    });
-                }
+    }
+
+    /// Workers of the team: the most that any entry asks for.
+    pub fn threads(&self) -> usize {
+        let threads = self.entries.iter().map(|e| e.configuration.threads);
+        threads.max().unwrap_or(1)
+    }
+
+    /// Most sequences that were planned for.
+    pub fn batch(&self) -> usize {
+        self.entries.iter().map(|e| e.batch).max().unwrap_or(0)
+    }
+
+    /// Most steps that were planned for.
+    pub fn steps(&self) -> usize {
+        self.entries.iter().map(|e| e.steps).max().unwrap_or(0)
+    }
+
+    /// The index of the entry for a request: the one whose batch and steps differ from it by the
+    /// smallest factors, the first of equals.
+    pub fn nearest(&self, batch: usize, steps: usize) -> usize {
+        let apart = |a: usize, b: usize| (a.max(1) as f64 / b.max(1) as f64).log2().abs();
+        // Time is about proportional to steps whatever the configuration; the batch decides more.
+        let distance = |e: &Entry| 2.0 * apart(e.batch, batch) + apart(e.steps, steps);
+        let entries = self.entries.iter().enumerate();
+        let nearest = entries.min_by(|a, b| distance(a.1).total_cmp(&distance(b.1)));
+        nearest.map_or(0, |(index, _)| index)
+    }
+
+    /// Whether the plan was tuned, not estimated.
+    pub fn is_tuned(&self) -> bool {
+        self.entries.iter().all(|e| e.measured.is_some())
+    }
+
+    /// Checks that every entry covers every unit of `model` exactly once and schedules each product
+    /// after what it needs.
+    ///
+    /// # Errors
+    /// What does not fit.
+    pub fn check(&self, model: &Model) -> Result<(), PlanError> {
+        if self.entries.is_empty() {
+            return Err(PlanError::Empty);
+        }
+        for (index, entry) in self.entries.iter().enumerate() {
+            let same = |e: &Entry| (e.batch, e.steps) == (entry.batch, entry.steps);
+            if self.entries[..index].iter().any(same) {
+                return Err(PlanError::Repeated {
+                    batch: entry.batch,
+                    steps: entry.steps,
+                });
             }
+            entry.configuration.check(model)?;
         }
         Ok(())
     }
 }
 
-fn expect_count(what: &'static str, planned: usize, found: usize) -> Result<(), PlanError> {
-    if planned == found {
-        return Ok(());
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Lstm;
+
+    #[test]
+    fn a_request_gets_the_entry_nearest_to_it() {
+        let model = Lstm::new(4, 16).random(1).unwrap();
+        let sizes = [(1, 1), (1, 100), (20, 100)];
+        let entries =
+            sizes.map(|(batch, steps)| Plan::estimate(&model, batch, steps, 1).entries.remove(0));
+        let plan = Plan {
+            entries: entries.to_vec(),
+        };
+        for (index, (batch, steps)) in sizes.into_iter().enumerate() {
+            assert_eq!(plan.nearest(batch, steps), index);
+        }
+        assert_eq!(plan.nearest(0, 0), 0);
+        assert_eq!(plan.nearest(2, 60), 1);
+        assert_eq!(plan.nearest(1, 4), 0);
+        assert_eq!(plan.nearest(64, 1000), 2);
+        assert_eq!((plan.batch(), plan.steps(), plan.threads()), (20, 100, 1));
     }
-    Err(PlanError::Count {
-        what,
-        planned,
-        found,
-    })
+
+    #[test]
+    fn a_plan_without_entries_or_with_two_for_one_size_is_refused() {
+        let model = Lstm::new(4, 16).random(1).unwrap();
+        assert_eq!(
+            Plan { entries: vec![] }.check(&model),
+            Err(PlanError::Empty)
+        );
+        let mut plan = Plan::estimate(&model, 2, 3, 1);
+        plan.entries.push(plan.entries[0].clone());
+        let repeated = PlanError::Repeated { batch: 2, steps: 3 };
+        assert_eq!(plan.check(&model), Err(repeated));
+    }
 }

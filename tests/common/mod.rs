@@ -2,6 +2,8 @@
 #![allow(dead_code, missing_docs)] // each test binary uses a part
 
 pub mod isas;
+pub mod plan_files;
+pub mod plans;
 
 use cellstream::model::{
     Activation, Cell, Direction, Input, Layer, Layout, Matrix, Merge, Model, Output, Peepholes,

@@ -33,14 +33,13 @@ pub struct GruGates<'a> {
 /// First pass of a step that resets before the product.
 #[derive(Debug)]
 pub struct GruReset<'a> {
-    /// `[rows][panels][3][lanes]`: reset, update, input part of the candidate. The update gate is
-    /// left in its slot, activated.
-    pub z: &'a mut [f32],
+    /// `[rows][panels][3][lanes]`; only the reset gate, the first slot, need be complete.
+    pub z: &'a [f32],
     /// Sequences that are still running.
     pub rows: usize,
     /// Hidden units of this worker.
     pub units: usize,
-    /// Activation of both gates.
+    /// Activation of the gate.
     pub gate: Activation,
     /// Bound on the input of every activation.
     pub clip: Option<f32>,
@@ -53,12 +52,14 @@ pub struct GruReset<'a> {
 /// Second pass of a step that resets before the product.
 #[derive(Clone, Copy, Debug)]
 pub struct GruCandidate<'a> {
-    /// As [`GruReset::z`] left it, with the state's product added to the candidate.
+    /// `[rows][panels][3][lanes]`: the second slot the update gate, the third the candidate.
     pub z: &'a [f32],
     /// Sequences that are still running.
     pub rows: usize,
     /// Hidden units of this worker.
     pub units: usize,
+    /// Activation of the update gate.
+    pub gate: Activation,
     /// Activation of the candidate.
     pub candidate: Activation,
     /// Bound on the input of every activation.
@@ -120,14 +121,15 @@ pub(in crate::kernels) unsafe fn gru_reset<S: Simd>(s: S, job: GruReset<'_>) {
     let panels = job.units.div_ceil(S::LANES);
     for row in 0..job.rows {
         for panel in 0..panels {
-            let z = &mut job.z[(row * panels + panel) * 3 * S::LANES..][..3 * S::LANES];
-            let gate = |z| match job.gate {
-                Activation::Sigmoid => Usual.gate(s, clamp(s, job.clip, z)),
-                _ => apply.gate(s, clamp(s, job.clip, z)),
+            let z = clamp(
+                s,
+                job.clip,
+                s.load(&job.z[(row * panels + panel) * 3 * S::LANES..]),
+            );
+            let r = match job.gate {
+                Activation::Sigmoid => Usual.gate(s, z),
+                _ => apply.gate(s, z),
             };
-            let r = gate(s.load(z));
-            let update = gate(s.load(&z[S::LANES..]));
-            s.store(update, &mut z[S::LANES..]);
             // SAFETY: these are this job's units.
             unsafe {
                 let before = load_state(s, &job.before, row, panel);
@@ -143,7 +145,19 @@ pub(in crate::kernels) unsafe fn gru_reset<S: Simd>(s: S, job: GruReset<'_>) {
 /// As [`gru_gates`].
 #[inline(always)]
 pub(in crate::kernels) unsafe fn gru_candidate<S: Simd>(s: S, job: GruCandidate<'_>) {
-    let apply = Chosen([job.candidate; 3]);
+    // SAFETY: the caller's promise is passed on.
+    unsafe {
+        match (job.gate, job.candidate) {
+            (Activation::Sigmoid, Activation::Tanh) => blend(s, job, Usual),
+            (gate, candidate) => blend(s, job, Chosen([gate, candidate, candidate])),
+        }
+    }
+}
+
+/// # Safety
+/// As [`gru_gates`].
+#[inline(always)]
+unsafe fn blend<S: Simd>(s: S, job: GruCandidate<'_>, apply: impl Functions) {
     let panels = job.units.div_ceil(S::LANES);
     let out = Blend {
         before: job.before,
@@ -154,13 +168,10 @@ pub(in crate::kernels) unsafe fn gru_candidate<S: Simd>(s: S, job: GruCandidate<
     for row in 0..job.rows {
         for panel in 0..panels {
             let z = &job.z[(row * panels + panel) * 3 * S::LANES..][..3 * S::LANES];
-            let n = clamp(s, job.clip, s.load(&z[2 * S::LANES..]));
-            let n = match job.candidate {
-                Activation::Tanh => Usual.candidate(s, n),
-                _ => apply.candidate(s, n),
-            };
+            let [update, n] = [1, 2].map(|slot| clamp(s, job.clip, s.load(&z[slot * S::LANES..])));
+            let (update, n) = (apply.gate(s, update), apply.candidate(s, n));
             // SAFETY: these are this job's units.
-            unsafe { out.store(s, s.load(&z[S::LANES..]), n, row, panel) };
+            unsafe { out.store(s, update, n, row, panel) };
         }
     }
 }

@@ -82,7 +82,7 @@ fn check_in_chunks(
     }
     for &isa in isas {
         let mut plan = Plan::with_threads(model, batch.batch, batch.steps, 1);
-        for layer in &mut plan.layers {
+        for layer in &mut plan.entries[0].configuration.layers {
             layer.chunk_steps = chunk_steps.unwrap_or(layer.chunk_steps);
         }
         let mut team = Team::with_threads(1).unwrap();

@@ -1,0 +1,236 @@
+//! `cellstream tune`: once per model, find the fastest way to run it here and keep it in a file.
+
+use std::io::{IsTerminal, Read, Write};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::Failure;
+use super::memory::afford_run;
+use super::model::{ModelOrShape, Precision, threads};
+use crate::plan::{Cost, Entry, Plan};
+use crate::tune::{Effort, Options, Progress, Tuned, tune};
+
+/// Finds the fastest way to run a model on this machine, once, and keeps it in a plan file.
+///
+/// Every candidate (how many cores, who owns which slice of the weights, which products are taken
+/// ahead of the steps, in what order the weights are swept) is first held against the reference, bit
+/// for bit, then timed against the others in turn. Slow ones are dropped early; of those too close to
+/// tell, the one with the fewest cores wins.
+///
+/// Requests vary in size, so one tuning covers a grid: each --batch with each --steps. A session
+/// takes the entry nearest to the request at hand. Ctrl-C ends the tuning and keeps the best so far.
+///
+/// `run` and `bench` take the file with --plan, the library with Plan::load_or_estimate.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    source: ModelOrShape,
+    /// Sequences per request, one or several sizes
+    #[arg(long, value_name = "B,…", value_delimiter = ',', default_values_t = [1, 10],
+        value_parser = clap::value_parser!(u32).range(1..=65536))]
+    batch: Vec<u32>,
+    /// Steps per sequence, one or several lengths
+    #[arg(long, value_name = "T,…", value_delimiter = ',', default_values_t = [10, 100],
+        value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    steps: Vec<u32>,
+    /// Use at most this many cores (default: all)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: Option<u32>,
+    /// Precision of weights and products
+    #[arg(long, value_enum, default_value_t = Precision::F32)]
+    precision: Precision,
+    /// Time for the whole tuning
+    #[arg(long, value_name = "S", default_value_t = 20.0, value_parser = super::seconds)]
+    seconds: f64,
+    /// How hard to look
+    #[arg(long, value_enum, default_value_t = Effort::Measure)]
+    effort: Effort,
+    /// Write the plan to this file
+    #[arg(short, long, value_name = "PLAN")]
+    output: Option<PathBuf>,
+}
+
+/// Tunes, prints what was chosen, writes the plan.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let Precision::F32 = arguments.precision;
+    let model = arguments.source.model()?;
+    if let Some(path) = &arguments.output {
+        writable(path)?;
+    }
+    let grid = arguments.batch.iter();
+    let sizes: Vec<(usize, usize)> = grid
+        .flat_map(|&batch| arguments.steps.iter().map(move |&steps| (batch, steps)))
+        .map(|(batch, steps)| (batch as usize, steps as usize))
+        .collect();
+    for &(batch, steps) in &sizes {
+        afford_run(&model, batch, steps, "--batch and --steps")?;
+    }
+    let options = Options {
+        sizes,
+        cores: threads(arguments.threads),
+        budget: Duration::from_secs_f64(arguments.seconds),
+        effort: arguments.effort,
+    };
+    static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+    ctrlc::set_handler(|| {
+        // A second one is for those who do not want to wait for what the first one keeps.
+        if INTERRUPTED.swap(true, Ordering::Relaxed) {
+            std::process::exit(130);
+        }
+    })?;
+    let bar = bar();
+    let tuned = tune(&model, &options, |progress| {
+        show(&bar, progress);
+        match INTERRUPTED.load(Ordering::Relaxed) {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    })?;
+    bar.finish_and_clear();
+    let mut out = std::io::stdout().lock();
+    print(&mut out, &model, &tuned, &options)?;
+    if let Some(path) = &arguments.output {
+        tuned.plan.save(path, &model)?;
+        writeln!(out, "\nwritten to {}", path.display())?;
+    } else if options.effort != Effort::Estimate {
+        writeln!(out, "\nnothing was written; give -o PLAN to keep this")?;
+    }
+    Ok(())
+}
+
+/// Refuses, before any time is spent, a place that no plan can be written to, or a file that is no plan
+/// and so is somebody's by mistake.
+fn writable(path: &Path) -> Result<(), Failure> {
+    const FIRST: &[u8] = b"cellstream plan ";
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
+    if folder.is_some_and(|folder| !folder.is_dir()) || path.is_dir() {
+        let why = "-o needs a file in a folder that exists";
+        return Err(Failure::new(why).of(path));
+    }
+    let mut start = Vec::new();
+    match std::fs::File::open(path) {
+        Ok(file) => file.take(FIRST.len() as u64).read_to_end(&mut start)?,
+        Err(_) => return Ok(()),
+    };
+    match start.is_empty() || start == FIRST {
+        true => Ok(()),
+        false => {
+            Err(Failure::new("is there already and is no plan; give -o another name").of(path))
+        }
+    }
+}
+
+/// A bar on a terminal, nothing elsewhere.
+fn bar() -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{bar:24} {percent:>3}%  {wide_msg}");
+    let bar = ProgressBar::new(1000);
+    if let Ok(style) = style {
+        bar.set_style(style);
+    }
+    bar
+}
+
+fn show(bar: &ProgressBar, progress: &Progress<'_>) {
+    bar.set_position((1000.0 * progress.fraction) as u64);
+    let (size, sizes) = progress.size;
+    let of = match sizes {
+        1 => String::new(),
+        _ => format!("size {} of {sizes}, ", size + 1),
+    };
+    bar.set_message(format!(
+        "{of}{}: {} left, best {}: {}",
+        progress.stage,
+        progress.standing,
+        time(progress.best.1),
+        progress.best.0
+    ));
+}
+
+/// A median in a unit that suits it.
+fn time(cost: Cost) -> String {
+    match cost.median_ns {
+        ns if ns < 1_000_000 => format!("{:.1} µs", ns as f64 / 1e3),
+        ns => format!("{:.2} ms", ns as f64 / 1e6),
+    }
+}
+
+fn print(
+    out: &mut impl Write,
+    model: &crate::Model,
+    tuned: &Tuned,
+    options: &Options,
+) -> Result<(), Failure> {
+    if options.effort == Effort::Estimate {
+        writeln!(out, "estimated, nothing timed:")?;
+    } else {
+        let early = if tuned.interrupted {
+            ", broken off"
+        } else {
+            ""
+        };
+        writeln!(
+            out,
+            "{} candidates held against the reference, {} timed runs{early}:",
+            tuned.candidates, tuned.runs
+        )?;
+    }
+    writeln!(
+        out,
+        "(a schedule has a letter per gate, input products / products with the state: a = taken ahead \
+         of the steps, in chunks of so many steps; 1, 2 = in that phase of the step)"
+    )?;
+    for entry in &tuned.plan.entries {
+        writeln!(out, "\nbatch {}, {} steps", entry.batch, entry.steps)?;
+        print_entry(out, model, entry, options)?;
+    }
+    Ok(())
+}
+
+fn print_entry(
+    out: &mut impl Write,
+    model: &crate::Model,
+    entry: &Entry,
+    options: &Options,
+) -> Result<(), Failure> {
+    let Some(measured) = &entry.measured else {
+        writeln!(
+            out,
+            "  estimate   {:>22}  {}",
+            "not timed", entry.configuration
+        )?;
+        return Ok(());
+    };
+    let cost = |cost: Cost| match cost.spread_ns {
+        0 => format!("{:>11}       ", time(cost)),
+        _ => format!("{:>11} ±{:>4.1} %", time(cost), spread(cost)),
+    };
+    writeln!(
+        out,
+        "  chosen     {:>22}  {}",
+        cost(measured.cost),
+        entry.configuration
+    )?;
+    if let Some((words, second)) = &measured.runner_up {
+        writeln!(out, "  runner-up  {:>22}  {words}", cost(*second))?;
+    }
+    let estimate = Plan::estimate(model, entry.batch, entry.steps, options.cores);
+    if estimate.entries[0].configuration == entry.configuration {
+        writeln!(
+            out,
+            "  this is the estimate, too; another must beat it in every one of the last races"
+        )?;
+    }
+    Ok(())
+}
+
+/// Half the distance between the quartiles, in per cent of the median.
+fn spread(cost: Cost) -> f64 {
+    50.0 * cost.spread_ns as f64 / cost.median_ns.max(1) as f64
+}

@@ -1,0 +1,212 @@
+//! Who waits for whom, and for how much of the other's progress.
+//!
+//! Each worker counts its own progress on two tracks (`team/progress.rs`): `Steps`, once per phase
+//! of every step of a layer that it shares with others, and `Marks`, at the few places where a worker
+//! outside of that circle may wait for it. How often a worker has counted by a given point of the run
+//! follows from the plan and the number of steps alone, so everyone can work out what to wait for.
+//! README.md beside this file says which race each wait prevents.
+
+use crate::model::{Layer, Merge, Model};
+use crate::plan::{AheadBy, Configuration, LayerPlan};
+
+/// The meetings of a group of workers.
+pub(super) struct Meetings {
+    layers: Vec<LayerMeetings>,
+}
+
+/// The meetings of one layer.
+pub(super) struct LayerMeetings {
+    /// For each worker, those that it meets after each phase: they own parts of the same direction,
+    /// or share one with somebody who does. Empty where nobody shares anything with it.
+    pub peers: Vec<Vec<usize>>,
+    /// Workers that own a part of the layer.
+    pub owners: Vec<usize>,
+    /// Phases of a step.
+    phases: usize,
+    chunk_steps: usize,
+    /// The first so many workers take some rows ahead for all owners; 0 where owners do.
+    pub ahead: usize,
+    /// The layer's output is marked each time so many steps are complete; `None`: at its end only.
+    pub mark_every: Option<usize>,
+    /// The last layer is marked for nobody.
+    is_last: bool,
+    is_summed: bool,
+}
+
+impl Meetings {
+    pub fn new(model: &Model, plan: &Configuration) -> Meetings {
+        let layers = model.layers().iter().zip(&plan.layers).enumerate();
+        let layers = layers.map(|(index, (layer, layer_plan))| {
+            LayerMeetings::new(layer, layer_plan, plan.layers.get(index + 1))
+        });
+        Meetings {
+            layers: layers.collect(),
+        }
+    }
+
+    pub fn layer(&self, layer: usize) -> &LayerMeetings {
+        &self.layers[layer]
+    }
+
+    /// Some layer is read while it is still being written, so that no two may share a buffer.
+    pub fn is_pipelined(&self) -> bool {
+        self.layers.iter().any(|layer| layer.mark_every.is_some())
+    }
+
+    /// `Steps` that a worker has counted before `layer`, in a run of so many steps.
+    pub fn steps_before(&self, layer: usize, worker: usize, steps: usize) -> u32 {
+        let layers = self.layers[..layer].iter();
+        layers.fold(0, |sum, layer| sum.wrapping_add(layer.steps(worker, steps)))
+    }
+
+    /// `Marks` that a worker has counted before `layer`.
+    pub fn marks_before(&self, layer: usize, worker: usize, steps: usize) -> u32 {
+        let layers = self.layers[..layer].iter();
+        layers.fold(0, |sum, layer| sum.wrapping_add(layer.marks(worker, steps)))
+    }
+}
+
+impl LayerMeetings {
+    fn new(layer: &Layer, plan: &LayerPlan, next: Option<&LayerPlan>) -> LayerMeetings {
+        let workers = plan.directions[0].partition.units.len();
+        let owners: Vec<usize> = (0..workers).filter(|&w| plan.is_owner(w)).collect();
+        let is_ahead = plan.directions.iter().any(|d| d.schedule.is_ahead());
+        let ahead = match plan.ahead {
+            AheadBy::Rows(count) if is_ahead => count,
+            _ => 0,
+        };
+        let phases = match layer.directions().iter().any(|d| d.is_two_phase()) {
+            true => 2,
+            false => 1,
+        };
+        LayerMeetings {
+            peers: peers(plan, workers),
+            mark_every: mark_every(layer, plan, next, ahead),
+            owners,
+            phases,
+            chunk_steps: plan.chunk_steps,
+            ahead,
+            is_last: next.is_none(),
+            is_summed: layer.directions().len() == 2 && layer.merge() == Merge::Sum,
+        }
+    }
+
+    fn is_owner(&self, worker: usize) -> bool {
+        self.owners.binary_search(&worker).is_ok()
+    }
+
+    /// Whether the worker has anything to do in this layer.
+    pub fn takes_part(&self, worker: usize) -> bool {
+        self.is_owner(worker) || worker < self.ahead
+    }
+
+    /// `Steps` counted in this layer: when the states are loaded, and after each phase.
+    fn steps(&self, worker: usize, steps: usize) -> u32 {
+        match self.peers[worker].is_empty() {
+            true => 0,
+            false => (1 + steps * self.phases) as u32,
+        }
+    }
+
+    /// `Marks` counted in this layer.
+    fn marks(&self, worker: usize, steps: usize) -> u32 {
+        let chunks = steps.div_ceil(self.chunk_steps) as u32;
+        let ahead = chunks.wrapping_mul(self.marks_per_chunk(worker));
+        let end = match self.is_owner(worker) && (self.is_summed || !self.is_last) {
+            true => self.output_marks(steps, steps) + u32::from(self.is_summed),
+            false => 0,
+        };
+        ahead.wrapping_add(end)
+    }
+
+    /// Marks per chunk: when rows have been taken ahead, and when the owner is done with them.
+    fn marks_per_chunk(&self, worker: usize) -> u32 {
+        match self.ahead {
+            0 => 0,
+            ahead => u32::from(worker < ahead) + u32::from(self.is_owner(worker)),
+        }
+    }
+
+    /// Marks of output when `done` of `steps` steps are complete.
+    fn output_marks(&self, done: usize, steps: usize) -> u32 {
+        match self.mark_every {
+            // The last mark may come early: it is due when all steps are done.
+            Some(every) if done < steps => done.div_ceil(every) as u32,
+            Some(every) => steps.div_ceil(every).max(1) as u32,
+            None => 1,
+        }
+    }
+
+    /// Marks of this layer that a worker has counted when its rows of chunk `chunk` are taken.
+    pub fn taken_ahead(&self, worker: usize, chunk: usize) -> u32 {
+        (chunk as u32).wrapping_mul(self.marks_per_chunk(worker)) + 1
+    }
+
+    /// Marks of this layer that an owner has counted when it is done with `chunks` chunks.
+    pub fn chunks_done(&self, worker: usize, chunks: usize) -> u32 {
+        (chunks as u32).wrapping_mul(self.marks_per_chunk(worker))
+    }
+
+    /// Marks of this layer that an owner has counted when the first `done` steps of its own output
+    /// are complete.
+    pub fn own_output(&self, worker: usize, done: usize, steps: usize) -> u32 {
+        let chunks = steps.div_ceil(self.chunk_steps);
+        self.chunks_done(worker, chunks)
+            .wrapping_add(self.output_marks(done, steps))
+    }
+
+    /// Marks of this layer that an owner has counted when the layer above may read the first `done`
+    /// steps.
+    pub fn output(&self, worker: usize, done: usize, steps: usize) -> u32 {
+        self.own_output(worker, done, steps) + u32::from(self.is_summed)
+    }
+}
+
+/// How often the output is marked: as often as the layer above can make use of it, where that is
+/// run by somebody else. A reverse direction above or below needs the whole sequence first.
+fn mark_every(
+    layer: &Layer,
+    plan: &LayerPlan,
+    next: Option<&LayerPlan>,
+    ahead: usize,
+) -> Option<usize> {
+    let next = next?;
+    let [direction] = layer.directions() else {
+        return None;
+    };
+    let workers = next.directions[0].partition.units.len();
+    let reader = |worker: usize| match next.ahead {
+        AheadBy::Rows(count) => worker < count || next.is_owner(worker),
+        AheadBy::Owners => next.is_owner(worker),
+    };
+    let elsewhere = (0..workers).any(|worker| reader(worker) && !plan.is_owner(worker));
+    if direction.is_reverse() || ahead > 0 || !elsewhere {
+        return None;
+    }
+    match next.directions.iter().all(|d| d.schedule.is_all_ahead()) {
+        true => Some(next.chunk_steps),
+        false => Some(1),
+    }
+}
+
+/// For each worker, the others that it is connected to by directions they both own parts of.
+fn peers(plan: &LayerPlan, workers: usize) -> Vec<Vec<usize>> {
+    let mut circle: Vec<usize> = (0..workers).collect();
+    for direction in &plan.directions {
+        let owners: Vec<usize> = direction.partition.owners().collect();
+        for pair in owners.windows(2) {
+            let (from, to) = (circle[pair[0]], circle[pair[1]]);
+            circle
+                .iter_mut()
+                .filter(|c| **c == from)
+                .for_each(|c| *c = to);
+        }
+    }
+    let others = |worker: usize| {
+        let workers = 0..workers;
+        { workers }
+            .filter(|&other| other != worker && circle[other] == circle[worker])
+            .collect()
+    };
+    (0..workers).map(others).collect()
+}

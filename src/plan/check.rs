@@ -1,0 +1,170 @@
+//! Whether a configuration fits a model.
+
+use super::{AheadBy, Configuration, LayerPlan, MOST_THREADS, UNIT_GRANULE, split};
+use crate::model::{Layer, Model};
+use crate::schedule::ScheduleError;
+
+/// Why a plan does not fit a model.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// Nothing is planned.
+    #[error("the plan has no entries")]
+    Empty,
+    /// Two entries for one size.
+    #[error("the plan has two entries for {batch} sequences of {steps} steps")]
+    Repeated {
+        /// Sequences.
+        batch: usize,
+        /// Steps.
+        steps: usize,
+    },
+    /// No worker, or more than a team can have.
+    #[error("a plan needs 1 to {MOST_THREADS} threads, this one has {threads}")]
+    Threads {
+        /// In the plan.
+        threads: usize,
+    },
+    /// Groups of unequal size, or none.
+    #[error("{threads} threads cannot form {row_groups} equal groups")]
+    RowGroups {
+        /// Workers.
+        threads: usize,
+        /// Groups.
+        row_groups: usize,
+    },
+    /// Another number of layers or directions.
+    #[error("the plan is for {planned} {what}, the model has {found}")]
+    Count {
+        /// Layers, or directions of a layer.
+        what: &'static str,
+        /// In the plan.
+        planned: usize,
+        /// In the model.
+        found: usize,
+    },
+    /// A chunk of no steps.
+    #[error("layer {layer}: a chunk needs at least one step")]
+    EmptyChunk {
+        /// Index of the layer.
+        layer: usize,
+    },
+    /// Rows dealt out to nobody, or to more workers than a group has.
+    #[error("layer {layer}: rows taken ahead need 1 to {workers} workers, the plan says {rows}")]
+    Ahead {
+        /// Index of the layer.
+        layer: usize,
+        /// Workers in the plan.
+        rows: usize,
+        /// Workers of a group.
+        workers: usize,
+    },
+    /// A schedule that the cell does not allow.
+    #[error("layer {layer}: {source}")]
+    Schedule {
+        /// Index of the layer.
+        layer: usize,
+        /// What is wrong.
+        source: ScheduleError,
+    },
+    /// Parts that leave out, repeat or misplace units.
+    #[error(
+        "layer {layer}: the workers' {what} must be {workers} ranges that follow each other, start \
+         at multiples of {UNIT_GRANULE} and cover 0..{size}"
+    )]
+    Partition {
+        /// Index of the layer.
+        layer: usize,
+        /// Units or projection rows.
+        what: &'static str,
+        /// Workers of a group.
+        workers: usize,
+        /// What must be covered.
+        size: usize,
+    },
+}
+
+impl Configuration {
+    /// Checks that the configuration covers every unit of `model` exactly once and schedules each
+    /// product after what it needs.
+    ///
+    /// # Errors
+    /// What does not fit.
+    pub fn check(&self, model: &Model) -> Result<(), PlanError> {
+        let Configuration {
+            threads,
+            row_groups,
+            ..
+        } = *self;
+        if threads == 0 || threads > MOST_THREADS {
+            return Err(PlanError::Threads { threads });
+        }
+        if row_groups == 0 || !threads.is_multiple_of(row_groups) {
+            return Err(PlanError::RowGroups {
+                threads,
+                row_groups,
+            });
+        }
+        expect_count("layers", self.layers.len(), model.layers().len())?;
+        for (index, (plan, layer)) in self.layers.iter().zip(model.layers()).enumerate() {
+            plan.check(index, self.group_size(), layer)?;
+        }
+        Ok(())
+    }
+}
+
+impl LayerPlan {
+    fn check(&self, index: usize, workers: usize, layer: &Layer) -> Result<(), PlanError> {
+        if self.chunk_steps == 0 {
+            return Err(PlanError::EmptyChunk { layer: index });
+        }
+        if let AheadBy::Rows(rows) = self.ahead
+            && !(1..=workers).contains(&rows)
+        {
+            return Err(PlanError::Ahead {
+                layer: index,
+                rows,
+                workers,
+            });
+        }
+        let directions = layer.directions();
+        expect_count("directions", self.directions.len(), directions.len())?;
+        for (plan, direction) in self.directions.iter().zip(directions) {
+            let scheduled = plan.schedule.check(direction);
+            scheduled.map_err(|source| PlanError::Schedule {
+                layer: index,
+                source,
+            })?;
+            let projected = match direction.weights().projection {
+                Some(_) => direction.output_size(),
+                None => 0,
+            };
+            let partition = &plan.partition;
+            let parts = [
+                ("units", &partition.units, direction.hidden_size()),
+                ("projection rows", &partition.projected, projected),
+            ];
+            for (what, parts, size) in parts {
+                if parts.len() != workers || !split::covers(parts, size) {
+                    return Err(PlanError::Partition {
+                        layer: index,
+                        what,
+                        workers,
+                        size,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn expect_count(what: &'static str, planned: usize, found: usize) -> Result<(), PlanError> {
+    if planned == found {
+        return Ok(());
+    }
+    Err(PlanError::Count {
+        what,
+        planned,
+        found,
+    })
+}

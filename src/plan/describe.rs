@@ -1,0 +1,114 @@
+//! A configuration in words, for people who compare two of them.
+
+use std::fmt;
+
+use super::{AheadBy, Configuration, LayerPlan};
+use crate::schedule::PanelOrder;
+
+/// One line: cores, who owns what, when input products are taken, in which order panels are swept.
+/// Layers that are alike are described once.
+impl fmt::Display for Configuration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cores = |count: usize| if count == 1 { "core" } else { "cores" };
+        write!(f, "{} {}", self.threads, cores(self.threads))?;
+        if self.row_groups > 1 {
+            write!(f, " in {} groups of sequences", self.row_groups)?;
+        }
+        let layers: Vec<String> = (self.layers.iter())
+            .map(|layer| layer.words(self.group_size()))
+            .collect();
+        let mut first = 0;
+        while first < layers.len() {
+            let alike = layers[first..].iter().take_while(|l| **l == layers[first]);
+            let last = first + alike.count() - 1;
+            match (first, last) {
+                (0, last) if last + 1 == layers.len() => write!(f, "; {}", layers[first])?,
+                (first, last) if first == last => write!(f, "; layer {first}: {}", layers[first])?,
+                _ => write!(f, "; layers {first}–{last}: {}", layers[first])?,
+            }
+            first = last + 1;
+        }
+        Ok(())
+    }
+}
+
+impl LayerPlan {
+    fn words(&self, workers: usize) -> String {
+        let owners: Vec<usize> = (0..workers).filter(|&w| self.is_owner(w)).collect();
+        let units = match &owners[..] {
+            [_] if workers == 1 => String::from("all units"),
+            [one] => format!("all units on core {one}"),
+            many if self.directions.iter().all(|d| !d.partition.is_shared()) => {
+                format!("a direction on each of {} cores", many.len())
+            }
+            many if many.len() == workers => String::from("units split"),
+            many => format!("units split over cores {many:?}"),
+        };
+        let schedules: Vec<String> = (self.directions.iter())
+            .map(|d| d.schedule.to_string())
+            .collect();
+        let alike = schedules.windows(2).all(|pair| pair[0] == pair[1]);
+        let schedules = match alike {
+            true => schedules[0].clone(),
+            false => schedules.join(" and "),
+        };
+        let ahead = match (
+            self.directions.iter().any(|d| d.schedule.is_ahead()),
+            self.ahead,
+        ) {
+            (false, _) => String::new(),
+            (true, AheadBy::Owners) => format!(", chunks of {}", self.chunk_steps),
+            (true, AheadBy::Rows(rows)) => {
+                format!(", chunks of {} by {rows} cores", self.chunk_steps)
+            }
+        };
+        let order = match self.order {
+            PanelOrder::Cyclic => "cyclic",
+            PanelOrder::Serpentine => "serpentine",
+        };
+        format!("{units}, schedule {schedules}{ahead}, {order}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::model::{Lstm, Merge};
+    use crate::plan::{AheadBy, Configuration};
+    use crate::schedule::{DirectionSchedule, PanelOrder};
+
+    #[test]
+    fn alike_layers_are_described_once() {
+        let model = Lstm::new(4, 64).layers(3).random(1).unwrap();
+        let mut plan = Configuration::with_threads(&model, 1, 10, 2);
+        assert_eq!(
+            plan.to_string(),
+            "2 cores; units split, schedule aaaa/1111, chunks of 10, cyclic"
+        );
+        plan.layers[2].order = PanelOrder::Serpentine;
+        plan.layers[2].ahead = AheadBy::Rows(2);
+        assert_eq!(
+            plan.to_string(),
+            "2 cores; layers 0–1: units split, schedule aaaa/1111, chunks of 10, cyclic; layer 2: \
+             units split, schedule aaaa/1111, chunks of 10 by 2 cores, serpentine"
+        );
+    }
+
+    #[test]
+    fn directions_apart_and_one_core_have_words_of_their_own() {
+        let model = Lstm::new(4, 64)
+            .bidirectional(Merge::Sum)
+            .random(1)
+            .unwrap();
+        let mut plan = Configuration::with_threads(&model, 1, 10, 2);
+        let direction = &model.layers()[0].directions()[1];
+        plan.layers[0].directions[1].schedule = DirectionSchedule::none_ahead(direction);
+        assert_eq!(
+            plan.to_string(),
+            "2 cores; a direction on each of 2 cores, schedule aaaa/1111 and 1111/1111, chunks of \
+             10, cyclic"
+        );
+        let plan = Configuration::with_threads(&model, 4, 1, 1);
+        let words = "1 core; all units, schedule aaaa/1111, chunks of 1, cyclic";
+        assert_eq!(plan.to_string(), words);
+    }
+}

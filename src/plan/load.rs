@@ -1,0 +1,106 @@
+//! A plan from a file where there is one that fits, else the estimate.
+
+use std::ops::Deref;
+use std::path::Path;
+
+use super::{Plan, PlanFileError};
+use crate::kernels::IsaError;
+use crate::machine::Topology;
+use crate::model::Model;
+
+/// Sequences and steps that [`Plan::load_or_estimate`] estimates for.
+const SIZES: ([usize; 3], [usize; 3]) = ([1, 4, 16], [1, 10, 100]);
+
+/// A plan, and why it is an estimate if it is one. It can be used wherever a `&Plan` is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loaded {
+    /// The plan.
+    pub plan: Plan,
+    /// Why the file was not used; `None` where the plan is the file's.
+    pub fallback: Option<PlanFileError>,
+}
+
+impl Deref for Loaded {
+    type Target = Plan;
+    fn deref(&self) -> &Plan {
+        &self.plan
+    }
+}
+
+impl Plan {
+    /// The plan in the file if it was made for this machine and a model of this shape. Otherwise, be
+    /// the file absent, damaged or for something else, the estimate for all of this machine's cores,
+    /// 1, 4 and 16 sequences, and 1, 10 and 100 steps; a session makes room for more with
+    /// [`Session::reserve`](crate::Session::reserve). Which it is, and why, is
+    /// [`Loaded::fallback`]; nothing is printed.
+    ///
+    /// ```
+    /// use cellstream::model::Lstm;
+    /// use cellstream::{Plan, Session};
+    ///
+    /// let model = Lstm::new(8, 16).random(1)?;
+    /// let plan = Plan::load_or_estimate("no such folder/speech.plan", &model)?;
+    /// if let Some(why) = &plan.fallback {
+    ///     eprintln!("estimating: {why}");
+    /// }
+    /// let session = Session::new(&model, &plan)?;
+    /// # assert!(plan.fallback.is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`IsaError`] if `CELLSTREAM_ISA` names an instruction set that is unknown or absent: no plan
+    /// could be run.
+    pub fn load_or_estimate(path: impl AsRef<Path>, model: &Model) -> Result<Loaded, IsaError> {
+        loaded_or(Plan::load(path, model), || {
+            let cores = Topology::detect().team_size();
+            let (batches, steps) = SIZES;
+            let sizes = batches.into_iter().flat_map(|b| steps.map(|s| (b, s)));
+            let entries = sizes.flat_map(|(b, s)| Plan::estimate(model, b, s, cores).entries);
+            Plan {
+                entries: entries.collect(),
+            }
+        })
+    }
+
+    /// As [`Plan::load_or_estimate`], for requests of `batch` sequences of `steps` steps and a team
+    /// of up to `threads`: the estimate is for these, and a file whose plan has more threads is not
+    /// used. A file's plan may have room for less; see
+    /// [`Session::reserve`](crate::Session::reserve).
+    ///
+    /// # Errors
+    /// As [`Plan::load_or_estimate`].
+    pub fn load_or_estimate_for(
+        path: impl AsRef<Path>,
+        model: &Model,
+        batch: usize,
+        steps: usize,
+        threads: usize,
+    ) -> Result<Loaded, IsaError> {
+        let loaded = Plan::load(path, model).and_then(|plan| {
+            let (planned, most) = (plan.threads(), threads.max(1));
+            match planned > most {
+                true => Err(PlanFileError::Threads { planned, most }),
+                false => Ok(plan),
+            }
+        });
+        loaded_or(loaded, || Plan::estimate(model, batch, steps, threads))
+    }
+}
+
+fn loaded_or(
+    loaded: Result<Plan, PlanFileError>,
+    estimate: impl FnOnce() -> Plan,
+) -> Result<Loaded, IsaError> {
+    match loaded {
+        Ok(plan) => Ok(Loaded {
+            plan,
+            fallback: None,
+        }),
+        Err(PlanFileError::Isa(error)) => Err(error),
+        Err(why) => Ok(Loaded {
+            plan: estimate(),
+            fallback: Some(why),
+        }),
+    }
+}

@@ -1,0 +1,65 @@
+//! What an estimate takes the machine for.
+
+use std::sync::OnceLock;
+
+use crate::machine::Topology;
+use crate::partition::Cache;
+
+/// Rates and sizes of one core. The sizes are this machine's; the rates lie between those measured on
+/// a Xeon of 2023 (181 GFLOP/s; reads 330, 132 and 31 GB/s) and an EPYC of 2024 (279; 407, 265, 111),
+/// because only their proportions matter: they decide between plans, they promise no time. Meetings,
+/// regions and gates were timed on the latter (`cargo bench --bench barrier`, `tuning/README.md`).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rates {
+    /// Multiply-add operations per second, times two.
+    pub flops: f64,
+    /// Bytes per second from the first and second level, and from the shared cache.
+    pub bandwidth: [f64; 3],
+    /// Bytes of the first and the second level.
+    pub private: [usize; 2],
+    /// Seconds that a meeting takes.
+    pub meeting: f64,
+    /// Seconds that waking the others and joining them takes, once per run.
+    pub region: f64,
+    /// Seconds per gate and vector of units: activations and what they wait for.
+    pub gate: f64,
+    /// Seconds that a phase takes besides.
+    pub phase: f64,
+}
+
+/// Ways of a second-level cache, and bytes of a page, where the system tells neither.
+const WAYS: usize = 16;
+const PAGE: usize = 4096;
+
+impl Rates {
+    /// With the private caches of this machine's first core, read once.
+    pub fn here() -> &'static Rates {
+        static RATES: OnceLock<Rates> = OnceLock::new();
+        RATES.get_or_init(|| {
+            let topology = Topology::detect();
+            let bytes = |level: u8| {
+                let core = topology.cores.first()?;
+                Some(topology.cache_at(core, level)?.bytes)
+            };
+            Rates::of([bytes(1).unwrap_or(32 << 10), bytes(2).unwrap_or(256 << 10)])
+        })
+    }
+
+    /// With private caches of these sizes.
+    pub fn of(private: [usize; 2]) -> Rates {
+        Rates {
+            flops: 150e9,
+            bandwidth: [350e9, 200e9, 60e9],
+            private,
+            meeting: 0.21e-6,
+            region: 1e-6,
+            gate: 18e-9,
+            phase: 0.08e-6,
+        }
+    }
+
+    /// A private cache as the partition's model sees it.
+    pub fn cache(&self, level: usize) -> Cache {
+        Cache::new(self.private[level], WAYS, PAGE)
+    }
+}

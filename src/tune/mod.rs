@@ -1,0 +1,428 @@
+//! Tuning: candidates are verified against the reference, then timed, then one is chosen.
+//!
+//! ```text
+//! for size in the grid of (batch, steps)
+//!   best <- the estimate
+//!   for stage in arrangements × orders, schedules, chunks, single layers
+//!     candidates <- best, and the stage's variations of it
+//!     drop who differs from the reference in any bit           (that is a defect, and is reported)
+//!     best <- the winner of a race among them
+//!   last races: best, the runner-up, the estimate; in doubt, the estimate
+//! ```
+//!
+//! `exhaustive` races all combinations instead of stage after stage.
+
+mod candidates;
+mod race;
+mod track;
+mod verify;
+
+use std::ops::ControlFlow;
+use std::panic::resume_unwind;
+use std::time::{Duration, Instant};
+
+use crate::execute::{PackError, SessionError};
+use crate::model::Model;
+use crate::plan::{Configuration, Cost, Entry, Measured, Plan, arrangements};
+use race::{Rounds, race};
+use track::SessionTrack;
+
+pub use verify::{Check, VerifyError};
+
+/// How hard to look, as in FFTW.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+pub enum Effort {
+    /// Time nothing: the estimate, by arithmetic and bytes
+    Estimate,
+    /// Time one dimension after the other
+    #[default]
+    Measure,
+    /// Time all combinations
+    Exhaustive,
+}
+
+/// What to tune for.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Sizes of requests: sequences and steps. One entry of the plan each.
+    pub sizes: Vec<(usize, usize)>,
+    /// The most cores to use.
+    pub cores: usize,
+    /// Time for all sizes together.
+    pub budget: Duration,
+    /// How hard to look.
+    pub effort: Effort,
+}
+
+/// How far a tuning has come.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress<'a> {
+    /// The size being tuned, counted from 0, and how many there are.
+    pub size: (usize, usize),
+    /// What is varied now.
+    pub stage: &'static str,
+    /// Candidates that are still in the race.
+    pub standing: usize,
+    /// The best so far, and its time.
+    pub best: (&'a Configuration, Cost),
+    /// Part of the budget that is used up, from 0 to 1.
+    pub fraction: f64,
+}
+
+/// A tuned plan, and what it took.
+#[derive(Clone, Debug)]
+pub struct Tuned {
+    /// One entry per size, or fewer where the tuning was broken off before their turn.
+    pub plan: Plan,
+    /// Timed runs, warm-up runs not counted.
+    pub runs: usize,
+    /// Candidates that were verified and timed.
+    pub candidates: usize,
+    /// Broken off by the caller.
+    pub interrupted: bool,
+}
+
+/// Why a model could not be tuned.
+#[derive(Debug, thiserror::Error)]
+pub enum TuneError {
+    /// Nothing to tune for.
+    #[error("give at least one size to tune for, each with one sequence and one step or more")]
+    NoSize,
+    /// A session could not be made.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// A candidate could not be run, or gave a wrong answer.
+    #[error("{candidate}: {source}")]
+    Verify {
+        /// The candidate, in words.
+        candidate: String,
+        /// What happened.
+        source: VerifyError,
+    },
+}
+
+impl From<PackError> for TuneError {
+    fn from(error: PackError) -> TuneError {
+        SessionError::from(error).into()
+    }
+}
+
+/// Finds the fastest configuration of `model` for each size, within the budget: when it is used up
+/// the lap under way is the last one, besides one of each size that has none yet. `progress` is told
+/// of each round and may break off; what has been found by then is kept, and what has not been
+/// reached is estimated.
+///
+/// # Errors
+/// [`TuneError`]; a candidate that gives a wrong answer ends the tuning, because it is a defect.
+///
+/// ```
+/// use std::ops::ControlFlow;
+/// use std::time::Duration;
+/// use cellstream::model::Lstm;
+/// use cellstream::tune::{Effort, Options, tune};
+///
+/// let model = Lstm::new(8, 16).random(1)?;
+/// let options = Options {
+///     sizes: vec![(1, 10)],
+///     cores: 2,
+///     budget: Duration::from_millis(50),
+///     effort: Effort::Measure,
+/// };
+/// let tuned = tune(&model, &options, |_| ControlFlow::Continue(()))?;
+/// assert!(tuned.plan.is_tuned());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn tune(
+    model: &Model,
+    options: &Options,
+    mut progress: impl FnMut(&Progress<'_>) -> ControlFlow<()> + Send,
+) -> Result<Tuned, TuneError> {
+    // On a thread of its own: the thread that takes part in the runs is pinned to a core.
+    std::thread::scope(|scope| {
+        let tuning = scope.spawn(|| search(model, options, &mut progress));
+        tuning.join().unwrap_or_else(|panic| resume_unwind(panic))
+    })
+}
+
+fn search(
+    model: &Model,
+    options: &Options,
+    progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
+) -> Result<Tuned, TuneError> {
+    let mut sizes = options.sizes.clone();
+    sizes.sort_unstable();
+    sizes.dedup();
+    if sizes.is_empty() || sizes.iter().any(|&(batch, steps)| batch == 0 || steps == 0) {
+        return Err(TuneError::NoSize);
+    }
+    let start = Instant::now();
+    let mut search = Search {
+        model,
+        options,
+        start,
+        deadline: start,
+        size: (0, sizes.len()),
+        progress,
+        runs: 0,
+        candidates: 0,
+        interrupted: false,
+    };
+    let mut entries = Vec::with_capacity(sizes.len());
+    for (index, &(batch, steps)) in sizes.iter().enumerate() {
+        search.size.0 = index;
+        // What is left is shared out evenly among the sizes that are left.
+        let left = options.budget.saturating_sub(start.elapsed());
+        search.deadline = Instant::now() + left / (sizes.len() - index) as u32;
+        entries.push(search.entry(batch, steps)?);
+    }
+    Ok(Tuned {
+        plan: Plan { entries },
+        runs: search.runs,
+        candidates: search.candidates,
+        interrupted: search.interrupted,
+    })
+}
+
+/// A tuning under way.
+struct Search<'a> {
+    model: &'a Model,
+    options: &'a Options,
+    start: Instant,
+    /// When the present size has used up its share.
+    deadline: Instant,
+    size: (usize, usize),
+    progress: &'a mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
+    runs: usize,
+    candidates: usize,
+    interrupted: bool,
+}
+
+/// The candidates of a race, best first; never empty.
+type Ranking = Vec<(Configuration, Cost)>;
+
+/// The best of a race and the second best.
+struct Podium {
+    best: (Configuration, Cost),
+    second: Option<(Configuration, Cost)>,
+}
+
+impl Podium {
+    fn of(ranking: Ranking) -> Podium {
+        let mut ranking = ranking.into_iter();
+        Podium {
+            best: ranking.next().expect("a race has a candidate or more"),
+            second: ranking.next(),
+        }
+    }
+}
+
+/// The stage whose rounds are spread over time, with a pause after each: what else happens on a machine
+/// comes and goes in seconds, and must not decide alone.
+const FINAL: &str = "final";
+const PAUSE: Duration = Duration::from_millis(20);
+/// Races that make the last stage.
+const FINALS: u32 = 3;
+
+/// Candidates that are packed and raced at once.
+const HEAT: usize = 24;
+
+impl Search<'_> {
+    fn entry(&mut self, batch: usize, steps: usize) -> Result<Entry, TuneError> {
+        let size = (batch, steps);
+        let estimate = Plan::estimate(self.model, batch, steps, self.options.cores);
+        let mut entry = estimate.entries[0].clone();
+        if self.options.effort == Effort::Estimate || self.interrupted {
+            return Ok(entry);
+        }
+        let podium = match self.options.effort {
+            Effort::Exhaustive => self.exhaustive(&entry.configuration, size)?,
+            _ => self.staged(&entry.configuration, size)?,
+        };
+        let second = podium.second.map(|(c, cost)| (c.to_string(), cost));
+        entry.configuration = podium.best.0;
+        entry.measured = Some(Measured {
+            cost: podium.best.1,
+            runner_up: second,
+        });
+        Ok(entry)
+    }
+
+    /// One dimension after the other, each from the best of the one before.
+    fn staged(
+        &mut self,
+        estimate: &Configuration,
+        size: (usize, usize),
+    ) -> Result<Podium, TuneError> {
+        let (model, cores, steps) = (self.model, self.options.cores, size.1);
+        let arrangements = arrangements(model, size, cores);
+        let first = arrangements.iter().flat_map(candidates::with_orders);
+        let first = [estimate.clone()].into_iter().chain(first).collect();
+        let first = candidates::distinct(first);
+        let mut podium = self.heats(first, "cores and partition", size, 0.35)?;
+        type Vary = fn(&Model, &Configuration, usize) -> Vec<Configuration>;
+        let stages: [(&'static str, Vary, f64); 4] = [
+            ("schedule", |m, c, _| candidates::with_schedules(m, c), 0.4),
+            (
+                "chunk",
+                |_, c, steps| candidates::with_chunks(c, steps),
+                0.4,
+            ),
+            ("panel order", |_, c, _| candidates::with_orders(c), 0.3),
+            (
+                "single layers",
+                |m, c, steps| match m.layers().len() {
+                    1 => Vec::new(),
+                    _ => candidates::with_one_layer(c, steps),
+                },
+                0.4,
+            ),
+        ];
+        for (stage, vary, share) in stages {
+            let mut all = vec![podium.best.0.clone()];
+            all.extend(vary(model, &podium.best.0, steps));
+            podium = self.next(podium, candidates::distinct(all), stage, size, share)?;
+        }
+        self.last(podium, estimate, size)
+    }
+
+    /// All combinations, in heats whose winner goes on to the next.
+    fn exhaustive(
+        &mut self,
+        estimate: &Configuration,
+        size: (usize, usize),
+    ) -> Result<Podium, TuneError> {
+        let all: Vec<_> = (arrangements(self.model, size, self.options.cores).iter())
+            .flat_map(|c| candidates::with_schedules(self.model, c))
+            .flat_map(|c| candidates::with_chunks(&c, size.1))
+            .flat_map(|c| candidates::with_orders(&c))
+            .filter(|c| c != estimate)
+            .collect();
+        let all = candidates::distinct(all);
+        let all = [estimate.clone()].into_iter().chain(all).collect();
+        let podium = self.heats(all, "all combinations", size, 0.9)?;
+        self.last(podium, estimate, size)
+    }
+
+    /// A last look at the best, the second and the estimate. Whoever is to replace the estimate must
+    /// beat it in each of a few races, every one with the weights packed anew: which pages they get is
+    /// luck, and so is the minute in which an earlier race was won.
+    fn last(
+        &mut self,
+        podium: Podium,
+        estimate: &Configuration,
+        size: (usize, usize),
+    ) -> Result<Podium, TuneError> {
+        let mut finalists = vec![podium.best.0.clone()];
+        finalists.extend(podium.second.as_ref().map(|(c, _)| c.clone()));
+        finalists.push(estimate.clone());
+        let finalists = candidates::distinct(finalists);
+        let mut last = None;
+        for left in (1..=FINALS).rev() {
+            if self.interrupted || (last.is_some() && Instant::now() >= self.deadline) {
+                break;
+            }
+            let mut ranking = self.race(FINAL, finalists.clone(), size, 1.0 / left as f64)?;
+            let best = ranking[0].1;
+            let place = ranking.iter().position(|(c, _)| c == estimate);
+            let place = place.filter(|&place| race::is_tie(best, ranking[place].1));
+            if let Some(place) = place {
+                ranking[..=place].rotate_right(1);
+                return Ok(Podium::of(ranking));
+            }
+            last = Some(ranking);
+        }
+        Ok(last.map_or(podium, Podium::of))
+    }
+
+    /// Races of few candidates at a time, since each cuts the weights in its own way; the winner of one
+    /// goes on to the next.
+    fn heats(
+        &mut self,
+        all: Vec<Configuration>,
+        stage: &'static str,
+        size: (usize, usize),
+        share: f64,
+    ) -> Result<Podium, TuneError> {
+        let mut heats = all.chunks(HEAT);
+        let mut left = heats.len() as f64;
+        let first = heats.next().unwrap_or_default().to_vec();
+        let mut podium = Podium::of(self.race(stage, first, size, share / left)?);
+        for heat in heats {
+            left -= 1.0;
+            let all = [podium.best.0.clone()].into_iter().chain(heat.to_vec());
+            podium = self.next(podium, all.collect(), stage, size, share / left)?;
+        }
+        Ok(podium)
+    }
+
+    /// A race from which the podium goes on, unless there is no time or nobody to race against.
+    fn next(
+        &mut self,
+        podium: Podium,
+        all: Vec<Configuration>,
+        stage: &'static str,
+        size: (usize, usize),
+        share: f64,
+    ) -> Result<Podium, TuneError> {
+        if all.len() < 2 || self.interrupted || Instant::now() >= self.deadline {
+            return Ok(podium);
+        }
+        let next = Podium::of(self.race(stage, all, size, share)?);
+        Ok(Podium {
+            second: next.second.or(podium.second),
+            best: next.best,
+        })
+    }
+
+    /// Verifies and races candidates, for a share of the time that is left to this size.
+    fn race(
+        &mut self,
+        stage: &'static str,
+        all: Vec<Configuration>,
+        size: (usize, usize),
+        share: f64,
+    ) -> Result<Ranking, TuneError> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        let until = Instant::now() + left.mul_f64(share);
+        let mut track = SessionTrack::new(self.model, &all, size)?;
+        let verified = track.verify(self.model, &all, &mut || Instant::now() >= until)?;
+        self.candidates += verified;
+        let Search {
+            ref mut progress,
+            ref mut interrupted,
+            ..
+        } = *self;
+        let budget = self.options.budget.as_secs_f64().max(1e-9);
+        let (start, size_index) = (self.start, self.size);
+        let mut round = |standing: usize, best: (usize, Cost)| {
+            let report = Progress {
+                size: size_index,
+                stage,
+                standing,
+                best: (&all[best.0], best.1),
+                fraction: (start.elapsed().as_secs_f64() / budget).min(1.0),
+            };
+            if progress(&report).is_break() {
+                *interrupted = true;
+            }
+            if stage == FINAL {
+                let left = until.saturating_duration_since(Instant::now());
+                std::thread::sleep(PAUSE.min(left));
+            }
+            *interrupted || Instant::now() >= until
+        };
+        let rounds = match stage {
+            FINAL => Rounds {
+                least: 11,
+                most: 25,
+            },
+            _ => Rounds { least: 5, most: 25 },
+        };
+        let results = race(verified, rounds, &mut track.with(until, &mut round));
+        self.runs += track.runs();
+        let ranking = results.into_iter();
+        let ranking = ranking.map(|r| (all[r.candidate].clone(), r.cost));
+        Ok(ranking.collect())
+    }
+}

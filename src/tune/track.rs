@@ -1,0 +1,144 @@
+//! The race track of real candidates: one session that can run as any of them.
+
+use std::time::Instant;
+
+use super::race::Track;
+use super::verify::Check;
+use super::{TuneError, VerifyError};
+use crate::execute::Session;
+use crate::model::{Input, Model, Output};
+use crate::plan::{Configuration, Cost};
+
+/// Runs of one lap last about so long together, in nanoseconds, where one run does not already.
+const LAP: u64 = 1_000_000;
+/// Timed runs of one lap: enough for a median, no more than tell anything new.
+const RUNS: (u64, u64) = (3, 9);
+/// From so many nanoseconds on a run is a lap by itself: what the caches hold at its start no longer
+/// matters.
+const LONG: u64 = 5_000_000;
+/// Multiply-adds of the reference run that candidates are held against: about a tenth of a second.
+const CHECKED_PRODUCTS: usize = Check::THOROUGH / 10;
+
+/// Candidates packed together (what they have in common is packed once), and their input.
+pub(super) struct SessionTrack {
+    session: Session,
+    cores: Vec<usize>,
+    size: (usize, usize),
+    values: Vec<f32>,
+    output: Vec<f32>,
+    runs: usize,
+}
+
+impl SessionTrack {
+    pub fn new(
+        model: &Model,
+        candidates: &[Configuration],
+        (batch, steps): (usize, usize),
+    ) -> Result<SessionTrack, TuneError> {
+        let session = Session::for_candidates(model, candidates, batch, steps)?;
+        session.pin_caller();
+        let signature = model.signature();
+        let mut random = fastrand::Rng::with_seed(1);
+        let values = (0..steps * batch * signature.input).map(|_| 2.0 * random.f32() - 1.0);
+        Ok(SessionTrack {
+            values: values.collect(),
+            output: vec![0.0; steps * batch * signature.output],
+            cores: candidates.iter().map(|c| c.threads).collect(),
+            size: (batch, steps),
+            runs: 0,
+            session,
+        })
+    }
+
+    /// Holds every candidate against the reference, until `stop` says that time is up, but at least
+    /// the first; returns how many.
+    pub fn verify(
+        &mut self,
+        model: &Model,
+        candidates: &[Configuration],
+        stop: &mut dyn FnMut() -> bool,
+    ) -> Result<usize, TuneError> {
+        let failed = |index: usize, source: VerifyError| TuneError::Verify {
+            candidate: candidates[index].to_string(),
+            source,
+        };
+        let check = Check::new(model, candidates, self.size, CHECKED_PRODUCTS);
+        let mut check = check.map_err(|source| failed(0, source))?;
+        for index in 0..candidates.len() {
+            if index > 0 && stop() {
+                return Ok(index);
+            }
+            self.session.run_as(index);
+            let held = check.hold(&mut self.session);
+            held.map_err(|source| failed(index, source))?;
+        }
+        Ok(candidates.len())
+    }
+
+    /// Timed runs so far.
+    pub fn runs(&self) -> usize {
+        self.runs
+    }
+
+    /// The track with somebody who is told of each round and says when to stop.
+    pub fn with<'t>(&'t mut self, until: Instant, round: Round<'t>) -> Watched<'t> {
+        Watched {
+            track: self,
+            until,
+            round,
+        }
+    }
+
+    fn time(&mut self) -> u64 {
+        let (batch, steps) = self.size;
+        let input = Input::new(&self.values, steps, batch);
+        let start = Instant::now();
+        let done = self.session.run(&input, &mut Output::new(&mut self.output));
+        let time = start.elapsed().as_nanos() as u64;
+        // The same session has run the same sizes when it was verified.
+        debug_assert!(done.is_ok(), "{done:?}");
+        time.max(1)
+    }
+
+    /// The median of a few runs in a row, after one that brings the weights into the caches.
+    fn lap(&mut self, candidate: usize) -> u64 {
+        self.session.run_as(candidate);
+        let first = self.time();
+        if first >= LONG {
+            self.runs += 1;
+            return first;
+        }
+        let count = (LAP / first).clamp(RUNS.0, RUNS.1);
+        let mut times: Vec<u64> = (0..count).map(|_| self.time()).collect();
+        self.runs += times.len();
+        times.sort_unstable();
+        times[times.len() / 2]
+    }
+}
+
+type Round<'t> = &'t mut dyn FnMut(usize, (usize, Cost)) -> bool;
+
+/// A track under watch.
+pub(super) struct Watched<'t> {
+    track: &'t mut SessionTrack,
+    until: Instant,
+    round: Round<'t>,
+}
+
+impl Track for Watched<'_> {
+    fn lap(&mut self, candidate: usize) -> u64 {
+        self.track.lap(candidate)
+    }
+
+    fn is_over(&mut self) -> bool {
+        Instant::now() >= self.until
+    }
+
+    fn round(&mut self, standing: usize, best: (usize, Cost)) -> bool {
+        (self.round)(standing, best)
+    }
+
+    fn cores(&self, candidate: usize) -> usize {
+        self.track.cores[candidate]
+    }
+}

@@ -1,0 +1,151 @@
+//! Holding a candidate against the reference before it is timed.
+
+use crate::execute::{RunError, Session};
+use crate::model::{Input, InputError, Model, Output};
+use crate::plan::Configuration;
+use crate::reference;
+
+/// Why a check did not come to its end, or how it ended.
+#[derive(Debug, thiserror::Error)]
+pub enum VerifyError {
+    /// The reference refused the input, which is a defect of the check.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// The session refused or broke off.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// Some value differs from the reference in some bit.
+    #[error(
+        "the answer differs from the reference; this is a defect of cellstream, please report it"
+    )]
+    Differs,
+}
+
+/// Sequences that are checked: more than any kernel takes at once, and no multiple of what it does.
+const CHECKED_BATCH: usize = 7;
+
+/// A short run with the reference's answer, for sessions of any number of configurations.
+///
+/// ```
+/// use cellstream::model::Lstm;
+/// use cellstream::tune::Check;
+/// use cellstream::{Plan, Session};
+///
+/// let model = Lstm::new(8, 16).random(1)?;
+/// let plan = Plan::estimate(&model, 2, 10, 2);
+/// let mut session = Session::new(&model, &plan)?;
+/// let configuration = plan.entries[0].configuration.clone();
+/// Check::new(&model, &[configuration], (2, 10), Check::THOROUGH)?.hold(&mut session)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Check {
+    values: Vec<f32>,
+    steps: usize,
+    batch: usize,
+    expected: Vec<f32>,
+    found: Vec<f32>,
+}
+
+impl Check {
+    /// Multiply-adds of a thorough check: the reference takes about a second for them.
+    pub const THOROUGH: usize = 200_000_000;
+
+    /// The answer to hold `configurations` against, of a run of up to `steps` steps and `batch`
+    /// sequences that crosses the boundary of their chunks if it may: it takes no more than about
+    /// `products` multiply-adds, but at least 3 steps of 2 sequences, where there are as many.
+    ///
+    /// # Errors
+    /// None for any model: the input is made to fit.
+    pub fn new(
+        model: &Model,
+        configurations: &[Configuration],
+        (batch, steps): (usize, usize),
+        products: usize,
+    ) -> Result<Check, VerifyError> {
+        let layers = configurations.iter().flat_map(|c| &c.layers);
+        let chunk = layers.map(|layer| layer.chunk_steps).max().unwrap_or(1);
+        let rows = products / (model.weight_bytes() / 4).max(1);
+        let (steps, batch) = checked(chunk, rows, batch, steps);
+        let signature = model.signature();
+        let mut random = fastrand::Rng::with_seed(2);
+        let values: Vec<f32> = (0..steps * batch * signature.input)
+            .map(|_| 2.0 * random.f32() - 1.0)
+            .collect();
+        let mut expected = vec![0.0; steps * batch * signature.output];
+        let input = Input::new(&values, steps, batch);
+        reference::run(model, &input, &mut Output::new(&mut expected))?;
+        let found = vec![f32::NAN; expected.len()];
+        Ok(Check {
+            values,
+            steps,
+            batch,
+            expected,
+            found,
+        })
+    }
+
+    /// Runs the session and compares every value, bit for bit (two NaNs are equal).
+    ///
+    /// # Errors
+    /// [`VerifyError::Differs`], or what the session refuses.
+    pub fn hold(&mut self, session: &mut Session) -> Result<(), VerifyError> {
+        self.found.fill(f32::NAN);
+        let input = Input::new(&self.values, self.steps, self.batch);
+        session.run(&input, &mut Output::new(&mut self.found))?;
+        let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
+        match self.found.iter().zip(&self.expected).all(same) {
+            true => Ok(()),
+            false => Err(VerifyError::Differs),
+        }
+    }
+}
+
+/// The steps and sequences to check of a run of `steps` and `batch`, where the longest chunk is of
+/// `chunk` steps and `rows` steps of one sequence may be taken.
+fn checked(chunk: usize, rows: usize, batch: usize, steps: usize) -> (usize, usize) {
+    const FEWEST: (usize, usize) = (3, 2);
+    // Over the boundary of a chunk, with a step whose state comes from beyond it.
+    let steps = steps.min(chunk.saturating_add(2).max(FEWEST.0));
+    let batch = batch.min(CHECKED_BATCH);
+    let batch = batch.min((rows / steps.min(FEWEST.0).max(1)).max(FEWEST.1));
+    let steps = steps.min((rows / batch.max(1)).max(FEWEST.0));
+    (steps, batch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Lstm;
+    use crate::plan::Plan;
+
+    #[test]
+    fn checks_cross_a_chunk_where_the_cost_allows() {
+        let rows = |products: usize| Check::THOROUGH / products;
+        // Everything of a small run; over a chunk of a long one.
+        assert_eq!(checked(10, rows(1000), 1, 5), (5, 1));
+        assert_eq!(checked(10, rows(1000), 64, 100), (12, 7));
+        assert_eq!(checked(1, rows(1000), 64, 100), (3, 7));
+        // 40 rows of 5 million products: steps give way before sequences.
+        assert_eq!(checked(10, rows(5_000_000), 64, 100), (5, 7));
+        // 10 rows: then sequences, to a floor of both.
+        assert_eq!(checked(10, rows(20_000_000), 64, 100), (3, 3));
+        assert_eq!(checked(10, rows(200_000_000), 64, 100), (3, 2));
+        assert_eq!(checked(10, rows(200_000_000), 1, 1), (1, 1));
+    }
+
+    #[test]
+    fn a_session_of_another_model_does_not_pass() {
+        let model = Lstm::new(5, 20).random(1).unwrap();
+        let [same, other] = [1, 2].map(|seed| Lstm::new(5, 20).random(seed).unwrap());
+        let plan = Plan::with_threads(&model, 3, 9, 2);
+        let configuration = plan.entries[0].configuration.clone();
+        let mut check = Check::new(&model, &[configuration], (3, 9), Check::THOROUGH).unwrap();
+        let mut session = Session::new(&same, &plan).unwrap();
+        check.hold(&mut session).unwrap();
+        let mut session = Session::new(&other, &plan).unwrap();
+        assert!(matches!(
+            check.hold(&mut session),
+            Err(VerifyError::Differs)
+        ));
+    }
+}

@@ -1,0 +1,172 @@
+//! `cellstream tune` as a user meets it: a plan that loads again, sizes in a grid, Ctrl-C, refusals.
+#![cfg(feature = "cli")]
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use cellstream::model::{Lstm, Merge, Model};
+use cellstream::plan::Plan;
+
+fn tune(folder: &Path, more: &[&str]) -> Output {
+    let shape = ["tune", "--cell=lstm", "--input=8", "--hidden=32"];
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cellstream"));
+    command.args(shape).args(more).current_dir(folder);
+    command.output().unwrap()
+}
+
+/// A shape's plan needs no weights: the command makes its own.
+fn shape() -> Model {
+    Lstm::new(8, 32).random(9).unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[test]
+fn one_tuning_covers_a_grid_and_its_plan_loads_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let sizes = ["--batch=3,1", "--steps=2,7", "--seconds=1", "-o", "a.plan"];
+    let done = tune(folder.path(), &sizes);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let said = text(&done.stdout);
+    assert!(said.contains("written to a.plan"), "{said}");
+    let plan = Plan::load(folder.path().join("a.plan"), &shape()).unwrap();
+    assert!(plan.is_tuned());
+    let sizes: Vec<_> = plan.entries.iter().map(|e| (e.batch, e.steps)).collect();
+    assert_eq!(sizes, [(1, 2), (1, 7), (3, 2), (3, 7)]);
+    for entry in &plan.entries {
+        let measured = entry.measured.as_ref().unwrap();
+        assert!(measured.cost.median_ns > 0 && measured.runner_up.is_some());
+        // What is printed is what was written.
+        assert!(said.contains(&entry.configuration.to_string()), "{said}");
+    }
+}
+
+#[test]
+fn an_estimate_is_written_without_times() {
+    let folder = tempfile::tempdir().unwrap();
+    let done = tune(folder.path(), &["--effort=estimate", "-o", "b.plan"]);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let plan = Plan::load(folder.path().join("b.plan"), &shape()).unwrap();
+    assert!(plan.entries.iter().all(|e| e.measured.is_none()));
+    let sizes: Vec<_> = plan.entries.iter().map(|e| (e.batch, e.steps)).collect();
+    assert_eq!(sizes, [(1, 10), (1, 100), (10, 10), (10, 100)]);
+}
+
+#[test]
+fn every_shape_of_model_can_be_tuned() {
+    for more in [
+        &["--bidirectional"][..],
+        &["--layers=2"],
+        &["--effort=exhaustive"],
+        &["--threads=1"],
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let size = ["--batch=2", "--steps=4", "--seconds=0.4"];
+        let done = tune(folder.path(), &[&size, more].concat());
+        assert!(done.status.success(), "{more:?}: {}", text(&done.stderr));
+        assert!(text(&done.stdout).contains("nothing was written"));
+    }
+    let both = Lstm::new(8, 32).bidirectional(Merge::Concat).random(1);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("c.plan");
+    let more = [
+        "--bidirectional",
+        "--seconds=0.2",
+        "--batch=1",
+        "--steps=3",
+        "-o",
+        "c.plan",
+    ];
+    assert!(tune(folder.path(), &more).status.success());
+    assert!(Plan::load(&path, &both.unwrap()).is_ok());
+    assert!(Plan::load(&path, &shape()).is_err());
+}
+
+#[test]
+fn what_cannot_be_tuned_is_refused_in_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let theirs = folder.path().join("model.safetensors");
+    std::fs::write(&theirs, "weights").unwrap();
+    for (more, status) in [
+        (&["--batch=0"][..], 2),
+        (&["--seconds=0"], 2),
+        (&["--steps=x"], 2),
+        (
+            &[
+                "--seconds=0.1",
+                "--batch=1",
+                "--steps=2",
+                "-o",
+                "no/such/folder.plan",
+            ],
+            1,
+        ),
+        (&["--batch=65536", "--steps=1048576"], 1),
+        // Somebody's file, and a folder: nothing is timed, nothing is overwritten.
+        (&["-o", "model.safetensors"], 1),
+        (&["-o", "."], 1),
+    ] {
+        let done = tune(folder.path(), more);
+        assert_eq!(done.status.code(), Some(status), "{more:?}");
+        let said = text(&done.stderr);
+        assert!(
+            status == 2 || said.trim_end().lines().count() == 1,
+            "{said}"
+        );
+        assert!(done.stdout.is_empty(), "{more:?}: nothing was timed");
+    }
+    assert_eq!(std::fs::read(theirs).unwrap(), b"weights");
+}
+
+/// What has been found by then is written, and the command ends well.
+#[cfg(unix)]
+#[test]
+fn ctrl_c_keeps_the_best_so_far() {
+    let folder = tempfile::tempdir().unwrap();
+    let shape = [
+        "tune",
+        "--cell=lstm",
+        "--input=8",
+        "--hidden=32",
+        "--effort=exhaustive",
+    ];
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cellstream"));
+    command
+        .args(shape)
+        .args(["--seconds=3600", "--steps=100,200,300", "-o", "d.plan"]);
+    command.current_dir(folder.path()).stdout(Stdio::piped());
+    let child = command.spawn().unwrap();
+    // Until the handler stands, an interrupt would end the process.
+    let status = format!("/proc/{}/status", child.id());
+    let caught = || {
+        let text = std::fs::read_to_string(&status).unwrap_or_default();
+        let line = text
+            .lines()
+            .find_map(|l| l.strip_prefix("SigCgt:").map(str::trim));
+        line.is_some_and(|mask| u64::from_str_radix(mask, 16).unwrap() & 0b10 != 0)
+    };
+    while !caught() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let id = child.id().to_string();
+    assert!(
+        Command::new("kill")
+            .args(["-INT", &id])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let done = child.wait_with_output().unwrap();
+    assert_eq!(done.status.code(), Some(0));
+    assert!(
+        text(&done.stdout).contains("broken off"),
+        "{}",
+        text(&done.stdout)
+    );
+    let plan = Plan::load(folder.path().join("d.plan"), &self::shape()).unwrap();
+    assert_eq!(plan.entries.len(), 6);
+    // The sizes whose turn never came are estimated.
+    assert!(plan.entries[0].measured.is_some() && plan.entries[5].measured.is_none());
+}

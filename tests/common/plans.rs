@@ -1,0 +1,126 @@
+//! Any plan that is legal.
+
+use std::ops::Range;
+
+use cellstream::model::{Direction, Layer, Model};
+use cellstream::plan::{
+    AheadBy, Configuration, DirectionPlan, Entry, LayerPlan, Partition, Plan, UNIT_GRANULE,
+};
+use cellstream::schedule::{DirectionSchedule, PanelOrder, Place};
+
+use super::Random;
+
+impl Random {
+    /// A plan of up to three entries, with room for `batch` sequences of `steps` steps or more.
+    pub fn plan(&mut self, model: &Model, batch: usize, steps: usize) -> Plan {
+        let room = (batch + self.0.usize(0..3), steps + self.0.usize(0..4));
+        let mut plan = Plan::of(self.configuration(model, steps), room.0, room.1);
+        for smaller in 1..self.0.usize(1..=3) {
+            let (batch, steps) = (room.0 / (1 + smaller), room.1 / (1 + smaller));
+            if plan
+                .entries
+                .iter()
+                .all(|e| (e.batch, e.steps) != (batch, steps))
+            {
+                plan.entries.push(Entry {
+                    batch,
+                    steps,
+                    configuration: self.configuration(model, steps),
+                    measured: None,
+                });
+            }
+        }
+        plan
+    }
+
+    /// One configuration for up to 6 threads.
+    pub fn configuration(&mut self, model: &Model, steps: usize) -> Configuration {
+        let row_groups = self.0.usize(1..=3);
+        let workers = self.0.usize(1..=if row_groups == 1 { 4 } else { 2 });
+        let layers = model.layers().iter();
+        Configuration {
+            threads: row_groups * workers,
+            row_groups,
+            layers: layers
+                .map(|layer| self.layer_plan(layer, workers, steps))
+                .collect(),
+        }
+    }
+
+    fn layer_plan(&mut self, layer: &Layer, workers: usize, steps: usize) -> LayerPlan {
+        // Often all of a layer is one worker's, so that stacks become wavefronts.
+        let alone = self.0.bool().then(|| self.0.usize(0..workers));
+        let directions = layer.directions().iter();
+        LayerPlan {
+            chunk_steps: self.0.usize(1..=steps.max(1)),
+            ahead: match self.0.u8(0..3) {
+                0 => AheadBy::Rows(self.0.usize(1..=workers)),
+                _ => AheadBy::Owners,
+            },
+            order: match self.0.bool() {
+                true => PanelOrder::Cyclic,
+                false => PanelOrder::Serpentine,
+            },
+            directions: directions
+                .map(|direction| DirectionPlan {
+                    schedule: self.schedule(direction),
+                    partition: self.partition(direction, workers, alone),
+                })
+                .collect(),
+        }
+    }
+
+    /// Any schedule that the cell allows, found by trial.
+    pub fn schedule(&mut self, direction: &Direction) -> DirectionSchedule {
+        loop {
+            let mut schedule = DirectionSchedule::all_ahead(direction);
+            for place in schedule.input.iter_mut().chain(&mut schedule.recurrent) {
+                *place = match self.0.u8(0..4) {
+                    0 => Place::Phase(0),
+                    1 => Place::Phase(1),
+                    _ => *place,
+                };
+            }
+            if schedule.check(direction).is_ok() {
+                return schedule;
+            }
+        }
+    }
+
+    fn partition(
+        &mut self,
+        direction: &Direction,
+        workers: usize,
+        alone: Option<usize>,
+    ) -> Partition {
+        let projected = match direction.weights().projection {
+            Some(_) => direction.output_size(),
+            None => 0,
+        };
+        let mut cut = |size| match alone {
+            None => self.cut(size, workers),
+            Some(owner) => (0..workers)
+                .map(|worker| match worker.cmp(&owner) {
+                    std::cmp::Ordering::Less => 0..0,
+                    std::cmp::Ordering::Equal => 0..size,
+                    std::cmp::Ordering::Greater => size..size,
+                })
+                .collect(),
+        };
+        Partition {
+            units: cut(direction.hidden_size()),
+            projected: cut(projected),
+        }
+    }
+
+    /// `0..units` cut at random groups, so that some workers may own all and some nothing.
+    fn cut(&mut self, units: usize, parts: usize) -> Vec<Range<usize>> {
+        let groups = units.div_ceil(UNIT_GRANULE);
+        let mut bounds: Vec<usize> = (1..parts)
+            .map(|_| (UNIT_GRANULE * self.0.usize(0..=groups)).min(units))
+            .collect();
+        bounds.extend([0, units]);
+        bounds.sort_unstable();
+        bounds.windows(2).map(|pair| pair[0]..pair[1]).collect()
+    }
+}
