@@ -1,0 +1,166 @@
+//! DeepCPU figure 4a: what each optimisation of an LSTM brings.
+//!
+//! Question: how much do fusion, hoisting and partitioning bring, and how much of it needs each slice
+//! of the weights to stay on its core?
+//!
+//! Method: [batch, dimension], input and hidden size equal, 100 steps. (i) eight products per step
+//! with a parallel GEMM; (ii) one per step, as TensorFlow and CNTK; (iii) everything but
+//! weight-centric streamlining: the crate's kernels, fused and hoisted, but slices change cores at
+//! each step, on as many cores as (iv) has; (iv) everything: a session with a tuned plan. All are
+//! checked against the reference, (iii) and (iv) must agree to the bit. "kept" is the program of (iii)
+//! with slices that stay: a control, it should be near (iv). Interleaved rounds; medians and ratios
+//! with quartiles.
+//!
+//! Reading: (i)/(iv) is the whole gain. (iii)/(iv) is the share of streamlining: large where the
+//! recurrent weights exceed one core's private cache but a core's slice of them does not. Where (iv)
+//! uses one core there is nothing to move, and (iii) is (iv).
+
+use cellstream_experiments::figure::{Axis, Bars, bars};
+use cellstream_experiments::gemm::{Gemm, Library};
+use cellstream_experiments::lstm_by_gemm::{Form, LstmByGemm};
+use cellstream_experiments::nest::Nest;
+use cellstream_experiments::report::{Report, ms, two};
+use cellstream_experiments::rounds::{Contender, geometric_mean};
+use cellstream_experiments::runner::{Expected, Runner, tuned};
+use cellstream_experiments::settings::Settings;
+use cellstream_experiments::shapes::Shape;
+use cellstream_experiments::sliced::Mapping;
+use cellstream_experiments::{Outcome, gemm::Split};
+use clap::Parser;
+
+const BATCHES: [usize; 3] = [1, 10, 20];
+const DIMENSIONS: [usize; 4] = [64, 256, 512, 1024];
+
+/// DeepCPU figure 4a
+#[derive(Parser)]
+struct Arguments {
+    #[command(flatten)]
+    settings: Settings,
+}
+
+fn main() -> Outcome {
+    let settings = Arguments::parse().settings;
+    let mut names: Vec<String> = Vec::new();
+    for library in Library::ALL {
+        names.push(format!("8 × {}", library.name()));
+        names.push(format!("fused, {}", library.name()));
+    }
+    names.extend(["all but WCS", "kept", "all"].map(String::from));
+    let mut columns = vec!["[batch, dim]".to_string(), "cores".to_string()];
+    columns.extend(names.iter().map(|name| format!("{name}, ms")));
+    let opponents = names.len() - 1;
+    columns.extend(
+        names[..opponents]
+            .iter()
+            .map(|name| format!("{name} / all")),
+    );
+    columns.push("splits".to_string());
+    let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
+    let question =
+        "LSTM, 100 steps: what each optimisation brings (milliseconds, and times as long as `all`)";
+    let mut report = Report::new(&settings, "fig4a", question, &columns);
+
+    let mut groups = Vec::new();
+    let mut heights = vec![Vec::new(); names.len()];
+    let mut ratios_at_one = vec![Vec::new(); opponents];
+    for batch in settings.cut(&BATCHES, 2) {
+        for dimension in settings.cut(&DIMENSIONS, 2) {
+            let shape = Shape::square(*batch, *dimension);
+            let row = measure(&settings, shape)?;
+            let mut cells = vec![format!("[{batch}, {dimension}]"), row.cores.to_string()];
+            cells.extend(row.seconds.iter().map(|s| ms(*s)));
+            cells.extend(row.ratios.iter().map(|(_, text)| text.clone()));
+            cells.push(row.splits);
+            report.row(cells);
+            groups.push(format!("[{batch},{dimension}]"));
+            for (heights, seconds) in heights.iter_mut().zip(&row.seconds) {
+                heights.push(1e3 * seconds);
+            }
+            if *batch == 1 {
+                for (ratios, (ratio, _)) in ratios_at_one.iter_mut().zip(&row.ratios) {
+                    ratios.push(*ratio);
+                }
+            }
+        }
+    }
+    for (name, ratios) in names.iter().zip(&ratios_at_one) {
+        let mean = two(geometric_mean(ratios));
+        report.note(format!(
+            "batch 1, geometric mean of `{name}` / `all`: {mean}"
+        ));
+    }
+    report.write()?;
+    let drawn = names.into_iter().zip(heights);
+    let drawn: Vec<Bars> = drawn.map(|(name, values)| Bars { name, values }).collect();
+    let title = "LSTM, 100 steps, [batch, input = hidden]: what each optimisation brings";
+    bars(
+        &report.figure()?,
+        title,
+        &Axis::log("milliseconds"),
+        &groups,
+        &drawn,
+    )?;
+    Ok(())
+}
+
+struct Row {
+    cores: usize,
+    /// In the order of the names.
+    seconds: Vec<f64>,
+    /// How many times as long as the last: median, and in words.
+    ratios: Vec<(f64, String)>,
+    splits: String,
+}
+
+fn measure(settings: &Settings, shape: Shape) -> Result<Row, Box<dyn std::error::Error>> {
+    let (model, batch, cores) = (shape.lstm()?, shape.batch, settings.cores());
+    let plan = tuned(&model, (batch, shape.steps), cores, settings.tuning(4.0))?.plan;
+    let configuration = &plan.entries[0].configuration;
+    let gemms = Library::ALL
+        .iter()
+        .map(|library| Gemm::new(cores, *library));
+    let gemms: Vec<Gemm> = gemms.collect::<Result<_, _>>()?;
+    let mut all = Runner::new(&model, &plan)?;
+    let x = all.x().to_vec();
+    let expected = Expected::new(&model, batch, &x)?;
+    expected.check("all", all.y(), 0.0)?;
+    let mut by_gemm = Vec::new();
+    for gemm in &gemms {
+        for form in [Form::Apart, Form::Fused] {
+            let mut lstm = LstmByGemm::new(&model, gemm, form, batch, &x)?;
+            lstm.run();
+            expected.check(gemm.library().name(), &lstm.y, 1e-4)?;
+            by_gemm.push(lstm);
+        }
+    }
+    let mut nests = Vec::new();
+    for mapping in [Mapping::Rotated, Mapping::Kept] {
+        let how = (configuration.threads, mapping, &configuration.layers[0]);
+        let mut nest = Nest::new(&model, how, batch, &x)?;
+        nest.run()?;
+        if nest.y != all.y() {
+            return Err(format!("{mapping:?} differs from the session").into());
+        }
+        nests.push(nest);
+    }
+    let splits: Vec<Split> = by_gemm.iter().map(LstmByGemm::split).collect();
+    let mut contenders: Vec<Contender<'_>> = Vec::new();
+    for lstm in &mut by_gemm {
+        contenders.push(Contender::timing_itself("", || lstm.run()));
+    }
+    for nest in &mut nests {
+        contenders.push(Contender::timing_itself("", || {
+            nest.run().unwrap_or_default()
+        }));
+    }
+    contenders.push(all.contender(""));
+    let times = settings.rounds().race(&mut contenders);
+    let (all, opponents) = times.split_last().ok_or("no contender")?;
+    let ratios = opponents.iter().map(|times| times.over(all));
+    Ok(Row {
+        cores: configuration.threads,
+        seconds: times.iter().map(|times| times.median()).collect(),
+        ratios: ratios.map(|ratio| (ratio.median, ratio.text())).collect(),
+        splits: format!("{splits:?}"),
+    })
+}

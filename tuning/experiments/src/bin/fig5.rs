@@ -1,0 +1,172 @@
+//! DeepCPU figures 5a, 5b and 5c: time and GFLOP/s of an LSTM by dimension, length and batch.
+//!
+//! Question: how do times grow with the size of the state, the length of sequences and their number?
+//!
+//! Method: 5a input = hidden from 32 to 1024, batch 1, 100 steps; 5b length from 1 to 100, 256 units,
+//! batch 1; 5c batch from 1 to 20, 256 units, 100 steps. Ours is a session with a tuned plan; the
+//! opponents are eight products per step, and one, by a parallel GEMM. Interleaved rounds.
+//!
+//! Reading: GFLOP/s counts products only. In 5a ours falls where a core's slice leaves its private
+//! cache; in 5b it rises with the length, as the weights are loaded once per sequence; in 5c all rise,
+//! as weights are used for more rows each time they are read.
+
+use cellstream::plan::flops;
+use cellstream_experiments::Outcome;
+use cellstream_experiments::figure::{Axis, Line, Panel, lines};
+use cellstream_experiments::gemm::{Gemm, Library};
+use cellstream_experiments::lstm_by_gemm::{Form, LstmByGemm};
+use cellstream_experiments::report::{Report, ms, two};
+use cellstream_experiments::rounds::Contender;
+use cellstream_experiments::runner::{Expected, Runner, tuned};
+use cellstream_experiments::settings::Settings;
+use cellstream_experiments::shapes::Shape;
+use clap::{Parser, ValueEnum};
+
+/// DeepCPU figures 5a, 5b and 5c
+#[derive(Parser)]
+struct Arguments {
+    #[command(flatten)]
+    settings: Settings,
+    /// Only this figure
+    #[arg(long)]
+    part: Option<Part>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// By dimension
+    A,
+    /// By length
+    B,
+    /// By batch
+    C,
+}
+
+impl Part {
+    /// File, question, axis and values.
+    fn what(self) -> (&'static str, &'static str, Axis, &'static [usize]) {
+        match self {
+            Part::A => (
+                "fig5a",
+                "LSTM, batch 1, 100 steps, by input = hidden size",
+                Axis::log("input = hidden size"),
+                &[32, 64, 128, 256, 512, 1024],
+            ),
+            Part::B => (
+                "fig5b",
+                "LSTM, input = hidden = 256, batch 1, by number of steps",
+                Axis::log("steps"),
+                &[1, 2, 5, 10, 20, 50, 100],
+            ),
+            Part::C => (
+                "fig5c",
+                "LSTM, input = hidden = 256, 100 steps, by batch",
+                Axis::linear("batch"),
+                &[1, 2, 5, 10, 15, 20],
+            ),
+        }
+    }
+
+    fn shape(self, value: usize) -> Shape {
+        match self {
+            Part::A => Shape::square(1, value),
+            Part::B => Shape {
+                steps: value,
+                ..Shape::square(1, 256)
+            },
+            Part::C => Shape::square(value, 256),
+        }
+    }
+}
+
+fn main() -> Outcome {
+    let arguments = Arguments::parse();
+    for part in [Part::A, Part::B, Part::C] {
+        if arguments.part.is_none_or(|only| only == part) {
+            draw(&arguments.settings, part)?;
+            println!();
+        }
+    }
+    Ok(())
+}
+
+fn draw(settings: &Settings, part: Part) -> Outcome {
+    let (file, question, x, values) = part.what();
+    let mut names = vec!["ours".to_string()];
+    for library in Library::ALL {
+        names.push(format!("8 × {}", library.name()));
+        names.push(format!("fused, {}", library.name()));
+    }
+    let mut columns = vec![x.label.clone(), "cores".to_string()];
+    columns.extend(names.iter().map(|name| format!("{name}, ms")));
+    columns.extend(names.iter().map(|name| format!("{name}, GFLOP/s")));
+    let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
+    let mut report = Report::new(settings, file, question, &columns);
+    let mut times = vec![Vec::new(); names.len()];
+    let mut rates = vec![Vec::new(); names.len()];
+    for &value in settings.cut(values, 3) {
+        let (cores, flops, seconds) = measure(settings, part.shape(value))?;
+        let each_rate: Vec<f64> = seconds
+            .iter()
+            .map(|seconds| 1e-9 * flops / seconds)
+            .collect();
+        let mut cells = vec![value.to_string(), cores.to_string()];
+        cells.extend(seconds.iter().map(|seconds| ms(*seconds)));
+        cells.extend(each_rate.iter().map(|rate| two(*rate)));
+        report.row(cells);
+        for (index, (seconds, rate)) in seconds.iter().zip(each_rate).enumerate() {
+            times[index].push((value as f64, 1e3 * seconds));
+            rates[index].push((value as f64, rate));
+        }
+    }
+    report.write()?;
+    let lines_of = |points: Vec<Vec<(f64, f64)>>| {
+        let each = names.iter().cloned().zip(points);
+        each.map(|(name, points)| Line { name, points }).collect()
+    };
+    let panel = |title: &str, y: Axis, lines: Vec<Line>| Panel {
+        title: title.into(),
+        x: x.clone(),
+        y,
+        lines,
+    };
+    let panels = [
+        panel("time", Axis::log("milliseconds"), lines_of(times)),
+        panel("rate", Axis::linear("GFLOP/s"), lines_of(rates)),
+    ];
+    lines(&report.figure()?, question, &panels)?;
+    Ok(())
+}
+
+/// Cores of the plan, operations, and seconds of each contender.
+fn measure(
+    settings: &Settings,
+    shape: Shape,
+) -> Result<(usize, f64, Vec<f64>), Box<dyn std::error::Error>> {
+    let (model, batch, cores) = (shape.lstm()?, shape.batch, settings.cores());
+    let plan = tuned(&model, (batch, shape.steps), cores, settings.tuning(2.0))?.plan;
+    let gemms = Library::ALL
+        .iter()
+        .map(|library| Gemm::new(cores, *library));
+    let gemms: Vec<Gemm> = gemms.collect::<Result<_, _>>()?;
+    let mut ours = Runner::new(&model, &plan)?;
+    let x = ours.x().to_vec();
+    let expected = Expected::new(&model, batch, &x)?;
+    expected.check("ours", ours.y(), 0.0)?;
+    let mut by_gemm = Vec::new();
+    for gemm in &gemms {
+        for form in [Form::Apart, Form::Fused] {
+            let mut lstm = LstmByGemm::new(&model, gemm, form, batch, &x)?;
+            lstm.run();
+            expected.check(gemm.library().name(), &lstm.y, 1e-4)?;
+            by_gemm.push(lstm);
+        }
+    }
+    let mut contenders = vec![ours.contender("")];
+    for lstm in &mut by_gemm {
+        contenders.push(Contender::timing_itself("", || lstm.run()));
+    }
+    let times = settings.rounds().race(&mut contenders);
+    let seconds = times.iter().map(|times| times.median()).collect();
+    Ok((plan.threads(), flops(&model, batch, shape.steps), seconds))
+}

@@ -1,0 +1,110 @@
+//! Cyclic against serpentine order of weight panels.
+//!
+//! Question: what does going through a core's panels backwards at every other step bring, and does it
+//! ever cost?
+//!
+//! Method: LSTM, input 64, 100 steps, all cores, the estimate's plan with either order. Answers must
+//! agree to the bit. Interleaved rounds. The weights are packed anew several times and the samples
+//! put together, since which pages they come to lie in moves times by a few per cent.
+//!
+//! Reading: cyclic/serpentine above 1 is the gain. It is expected where a core's slice is somewhat
+//! larger than its private cache (KiB per core against it is printed): a cyclic sweep then evicts each
+//! panel just before its reuse. Far below and far above there is nothing to win, and nothing should
+//! be lost.
+
+use cellstream::Plan;
+use cellstream::machine::Topology;
+use cellstream::schedule::PanelOrder;
+use cellstream_experiments::Outcome;
+use cellstream_experiments::figure::{Axis, Line, Panel, lines};
+use cellstream_experiments::plans::race;
+use cellstream_experiments::report::{Report, ms};
+use cellstream_experiments::settings::Settings;
+use cellstream_experiments::shapes::Shape;
+use clap::Parser;
+
+const HIDDEN: [usize; 9] = [256, 384, 512, 640, 768, 896, 1024, 1280, 1536];
+const BATCHES: [usize; 2] = [1, 10];
+
+/// Cyclic against serpentine order of weight panels
+#[derive(Parser)]
+struct Arguments {
+    #[command(flatten)]
+    settings: Settings,
+    /// Times the weights are packed anew
+    #[arg(long, default_value_t = 3)]
+    packings: usize,
+}
+
+fn main() -> Outcome {
+    let arguments = Arguments::parse();
+    let settings = &arguments.settings;
+    let question = "LSTM, input 64, 100 steps: cyclic and serpentine order of panels";
+    let columns = [
+        "[batch, hidden]",
+        "cores",
+        "KiB per core",
+        "private KiB",
+        "cyclic, ms",
+        "serpentine, ms",
+        "cyclic / serpentine",
+    ];
+    let mut report = Report::new(settings, "serpentine", question, &columns);
+    let topology = Topology::detect();
+    let private = topology.cores.first();
+    let private = private.map_or(0, |core| topology.private_cache_bytes(core));
+    let cores = settings.cores();
+    let mut drawn = Vec::new();
+    for batch in settings.cut(&BATCHES, 1) {
+        let mut points = Vec::new();
+        for hidden in settings.cut(&HIDDEN, 3) {
+            let shape = Shape {
+                input: 64,
+                hidden: *hidden,
+                batch: *batch,
+                steps: 100,
+            };
+            let model = shape.lstm()?;
+            let plan = Plan::with_threads(&model, *batch, shape.steps, cores);
+            let [cyclic, serpentine] = [PanelOrder::Cyclic, PanelOrder::Serpentine].map(|order| {
+                let mut plan = plan.clone();
+                let entries = plan.entries.iter_mut();
+                let layers = entries.flat_map(|entry| &mut entry.configuration.layers);
+                layers.for_each(|layer| layer.order = order);
+                plan
+            });
+            let plans = [&cyclic, &serpentine];
+            let times = race(&model, &plans, settings.rounds(), arguments.packings)?;
+            let (cyclic, serpentine) = (&times[0], &times[1]);
+            let ratio = cyclic.over(serpentine);
+            report.row(vec![
+                format!("[{batch}, {hidden}]"),
+                cores.to_string(),
+                (16 * hidden * hidden / cores / 1024).to_string(),
+                (private >> 10).to_string(),
+                ms(cyclic.median()),
+                ms(serpentine.median()),
+                ratio.text(),
+            ]);
+            points.push((*hidden as f64, ratio.median));
+        }
+        drawn.push(Line {
+            name: format!("batch {batch}"),
+            points,
+        });
+    }
+    report.write()?;
+    let flat = drawn[0].points.iter().map(|(x, _)| (*x, 1.0));
+    drawn.push(Line {
+        name: "no difference".into(),
+        points: flat.collect(),
+    });
+    let panel = Panel {
+        title: String::new(),
+        x: Axis::log("hidden units"),
+        y: Axis::near("cyclic time / serpentine time"),
+        lines: drawn,
+    };
+    lines(&report.figure()?, "Gain of the serpentine order", &[panel])?;
+    Ok(())
+}

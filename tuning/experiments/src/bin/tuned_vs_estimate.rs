@@ -1,0 +1,119 @@
+//! Is a tuned plan ever slower than the estimate, and how far is the estimate off?
+//!
+//! Method: DeepCPU's Table 1, 15 shapes as LSTM and GRU. Each is tuned afresh (`--seconds` each), then
+//! the tuned plan and the estimate race, interleaved, with the weights packed anew three times. Where
+//! both are the same configuration there is nothing to race and the ratio is 1.
+//!
+//! Reading: estimate/tuned, with quartiles over the rounds. A tuned plan is called slower where three
+//! quarters of the rounds say so and the median does by more than 2 %. The estimate is called near
+//! where its median is at most 1.10 times the tuned one's.
+
+use cellstream::Plan;
+use cellstream_experiments::Outcome;
+use cellstream_experiments::figure::{Axis, Bars, bars};
+use cellstream_experiments::plans::race;
+use cellstream_experiments::report::{Report, ms};
+use cellstream_experiments::rounds::{Quartiles, geometric_mean};
+use cellstream_experiments::runner::tuned;
+use cellstream_experiments::settings::Settings;
+use cellstream_experiments::shapes::TABLE1;
+use clap::Parser;
+
+/// Tuned plans against estimates, on the 30 rows of Table 1
+#[derive(Parser)]
+struct Arguments {
+    #[command(flatten)]
+    settings: Settings,
+}
+
+fn main() -> Outcome {
+    let settings = Arguments::parse().settings;
+    let question = "Table 1: tuned plan against estimate (estimate / tuned above 1: tuning pays)";
+    let columns = [
+        "cell input/hidden/batch/steps",
+        "tuned, ms",
+        "estimate, ms",
+        "estimate / tuned",
+        "verdict",
+        "tuned plan",
+        "estimated plan",
+    ];
+    let mut report = Report::new(&settings, "tuned_vs_estimate", question, &columns);
+    let cores = settings.cores();
+    let (mut slower, mut near, mut ratios) = (Vec::new(), 0, Vec::new());
+    let (mut groups, mut drawn) = (Vec::new(), [Vec::new(), Vec::new()]);
+    let shapes = settings.cut(&TABLE1, 2);
+    for shape in shapes {
+        let models = [("LSTM", shape.lstm()?), ("GRU", shape.gru()?)];
+        groups.push(format!(
+            "{}/{}/{}/{}",
+            shape.input, shape.hidden, shape.batch, shape.steps
+        ));
+        for ((cell, model), drawn) in models.iter().zip(&mut drawn) {
+            let size = (shape.batch, shape.steps);
+            let best = tuned(model, size, cores, settings.tuning(8.0))?.plan;
+            let estimate = Plan::estimate(model, size.0, size.1, cores);
+            let plans = [&best, &estimate];
+            let names = plans.map(|plan| plan.entries[0].configuration.to_string());
+            let same = best.entries[0].configuration == estimate.entries[0].configuration;
+            let raced = if same { &plans[..1] } else { &plans };
+            let times = race(model, raced, settings.rounds(), 3)?;
+            let (tuned, estimated) = (&times[0], &times[times.len() - 1]);
+            let ratio = estimated.over(tuned);
+            let verdict = verdict(ratio, same);
+            let row = format!("{cell} {}", groups[groups.len() - 1]);
+            if verdict.contains("slower") {
+                slower.push(row.clone());
+            }
+            near += usize::from(ratio.median <= 1.10);
+            ratios.push(ratio.median);
+            drawn.push(ratio.median);
+            let [tuned_plan, estimated_plan] = names;
+            report.row(vec![
+                row,
+                ms(tuned.median()),
+                ms(estimated.median()),
+                ratio.text(),
+                verdict.to_string(),
+                tuned_plan,
+                estimated_plan,
+            ]);
+        }
+    }
+    let rows = ratios.len();
+    report.note(format!(
+        "estimate within 10 % of tuned: {near} of {rows} rows"
+    ));
+    report.note(format!(
+        "tuned slower beyond noise: {} of {rows} rows {slower:?}",
+        slower.len()
+    ));
+    let mean = geometric_mean(&ratios);
+    report.note(format!("geometric mean of estimate / tuned: {mean:.3}"));
+    report.write()?;
+    let [lstm, gru] = drawn;
+    let drawn = [("LSTM", lstm), ("GRU", gru)];
+    let drawn = drawn.map(|(name, values)| Bars {
+        name: name.into(),
+        values,
+    });
+    let title = "Time of the estimate / time of the tuned plan";
+    let groups: Vec<String> = groups.iter().map(|g| g.replace('/', " ")).collect();
+    bars(
+        &report.figure()?,
+        title,
+        &Axis::linear("ratio"),
+        &groups,
+        &drawn,
+    )?;
+    Ok(())
+}
+
+fn verdict(ratio: Quartiles, same: bool) -> &'static str {
+    match ratio {
+        _ if same => "same plan",
+        r if r.high < 1.0 && r.median < 0.98 => "tuned slower",
+        r if r.low > 1.0 && r.median > 1.02 => "tuned faster",
+        _ => "within noise",
+    }
+}

@@ -1,0 +1,73 @@
+//! The command line that all experiments have.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use cellstream::machine::Topology;
+
+use crate::rounds::Rounds;
+
+/// Flags of every experiment.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Settings {
+    /// Small sizes and few rounds: shows that it works, not how fast it is
+    #[arg(long)]
+    pub quick: bool,
+    /// Rounds of each race, one sample of every contender in each
+    #[arg(long, value_name = "N")]
+    pub rounds: Option<usize>,
+    /// Use at most this many cores (default: all)
+    #[arg(long, value_name = "N")]
+    pub cores: Option<usize>,
+    /// Seconds of each tuning, for experiments that tune
+    #[arg(long, value_name = "S")]
+    pub seconds: Option<f64>,
+    /// Where tables and figures go (default: tuning/results, or with --quick the system's temporary folder)
+    #[arg(long, value_name = "DIR")]
+    pub results: Option<PathBuf>,
+}
+
+impl Settings {
+    /// Cores to use.
+    pub fn cores(&self) -> usize {
+        let all = Topology::detect().team_size();
+        self.cores.unwrap_or(all).clamp(1, all)
+    }
+
+    /// How to race.
+    pub fn rounds(&self) -> Rounds {
+        let (count, lap) = match self.quick {
+            true => (3, Duration::from_micros(500)),
+            false => (21, Duration::from_millis(5)),
+        };
+        Rounds {
+            count: self.rounds.unwrap_or(count).max(1),
+            lap,
+            limit: Duration::from_secs(12),
+        }
+    }
+
+    /// The budget of one tuning: `--seconds`, or a default.
+    pub fn tuning(&self, default: f64) -> Duration {
+        let default = if self.quick { 0.3 } else { default };
+        let seconds = self.seconds.unwrap_or(default);
+        Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(1))
+    }
+
+    /// `full`, or with `--quick` its first `few` elements.
+    pub fn cut<'a, T>(&self, full: &'a [T], few: usize) -> &'a [T] {
+        match self.quick {
+            true => &full[..few.min(full.len())],
+            false => full,
+        }
+    }
+
+    /// Where results go.
+    pub fn folder(&self) -> PathBuf {
+        match (&self.results, self.quick) {
+            (Some(folder), _) => folder.clone(),
+            (None, true) => std::env::temp_dir().join("cellstream-experiments"),
+            (None, false) => PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../results")),
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Where and when a result was taken.
+
+use std::process::Command;
+
+use cellstream::kernels::Isa;
+use cellstream::machine::Topology;
+use cellstream::plan::KERNEL_SET;
+
+/// The lines that stand above each table.
+pub fn stamp() -> Vec<String> {
+    let now = jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M UTC");
+    vec![
+        format!("date: {now}"),
+        format!("machine: {}", machine()),
+        format!("cellstream: {}", version()),
+        format!("command: {}", command()),
+        format!("load before: {}", load()),
+    ]
+}
+
+fn machine() -> String {
+    let topology = Topology::detect();
+    let isa = Isa::select().map_or_else(|e| e.to_string(), |isa| isa.to_string());
+    let caches = topology.cores.first().map_or(Vec::new(), |core| {
+        let caches = topology.data_caches(core);
+        let text = caches.map(|c| {
+            let shared = if c.sharing_cores > 1 { " shared" } else { "" };
+            format!("L{} {} KiB{shared}", c.level, c.bytes >> 10)
+        });
+        text.collect()
+    });
+    let (cpu, cores) = (&topology.cpu_model, topology.team_size());
+    format!("{cpu}, {cores} cores, {isa}, {}", caches.join(", "))
+}
+
+/// The crate's version and, in a checkout, its commit.
+fn version() -> String {
+    let run = |args: &[&str]| {
+        let mut git = Command::new("git");
+        let out = git.args(["-C", env!("CARGO_MANIFEST_DIR")]).args(args);
+        let out = out.output().ok().filter(|out| out.status.success())?;
+        Some(String::from_utf8_lossy(&out.stdout).trim().to_string())
+    };
+    let commit = run(&["rev-parse", "--short", "HEAD"]).unwrap_or_else(|| "no commit".into());
+    let changed = run(&["status", "--porcelain", "--", "../../src"]);
+    let changed = changed.is_some_and(|files| !files.is_empty());
+    let changed = if changed { " with changes" } else { "" };
+    format!("{commit}{changed}, kernels {KERNEL_SET}")
+}
+
+/// The program without its folder, and its arguments.
+fn command() -> String {
+    let mut words: Vec<String> = std::env::args().collect();
+    if let Some(program) = words.first_mut() {
+        let name = std::path::Path::new(&*program).file_name();
+        let name = name.map(|name| name.to_string_lossy().into_owned());
+        *program = name.unwrap_or_default();
+    }
+    words.join(" ")
+}
+
+fn load() -> String {
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load = load.split(' ').next().filter(|load| !load.is_empty());
+    load.unwrap_or("unknown").to_string()
+}
