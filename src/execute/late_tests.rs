@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
-use super::meetings_tests::Case;
+use super::meetings_cases::Case;
 use super::team::Team;
 use super::{PackedModel, Session};
 use crate::kernels::{

@@ -7,6 +7,8 @@ mod buffers;
 mod late_tests;
 mod meetings;
 #[cfg(test)]
+mod meetings_cases;
+#[cfg(test)]
 mod meetings_tests;
 mod packed;
 mod part;
