@@ -164,26 +164,58 @@ fn another_model_is_named_by_the_first_line_that_differs() {
 fn another_machine_is_named_by_the_field_that_differs() {
     let (model, stamp) = (two_layers(), example_stamp());
     type Change = fn(&mut Stamp);
-    let changes: [(&str, Change, &str, &str); 7] = [
+    let changes: [(&str, Change, &str, &str, &str); 7] = [
         (
             "cpu",
             |s| s.cpu = "AMD\nEPYC".into(),
             "AMD EPYC",
             "AMD\\u{a}EPYC",
+            "the processor is \"AMD EPYC\" in the plan and \"AMD\\u{a}EPYC\" here",
         ),
-        ("isa", |s| s.isa = Isa::Avx2, "avx512", "avx2"),
-        ("cores", |s| s.cores = 1, "2", "1"),
-        ("smt", |s| s.smt = 2, "1", "2"),
-        ("numa_nodes", |s| s.numa_nodes = 2, "1", "2"),
+        (
+            "isa",
+            |s| s.isa = Isa::Avx2,
+            "avx512",
+            "avx2",
+            "the instruction set is avx512 in the plan and avx2 here",
+        ),
+        (
+            "cores",
+            |s| s.cores = 1,
+            "2",
+            "1",
+            "the number of cores is 2 in the plan and 1 here",
+        ),
+        (
+            "smt",
+            |s| s.smt = 2,
+            "1",
+            "2",
+            "the number of threads per core is 1 in the plan and 2 here",
+        ),
+        (
+            "numa_nodes",
+            |s| s.numa_nodes = 2,
+            "1",
+            "2",
+            "the number of memory nodes is 1 in the plan and 2 here",
+        ),
         (
             "private_caches",
             |s| s.private_caches = vec![],
             "48 KiB, 1 MiB",
             "",
+            "the size of a core's own caches is 48 KiB, 1 MiB in the plan and none here",
         ),
-        ("shared_cache", |s| s.shared_cache = 0, "32 MiB", "0 B"),
+        (
+            "shared_cache",
+            |s| s.shared_cache = 0,
+            "32 MiB",
+            "0 B",
+            "the size of the shared cache is 32 MiB in the plan and 0 B here",
+        ),
     ];
-    for (field, change, planned, here) in changes {
+    for (field, change, planned, here, sentence) in changes {
         let mut other = stamp.clone();
         change(&mut other);
         let (planned, here) = (planned.to_string(), here.to_string());
@@ -192,7 +224,10 @@ fn another_machine_is_named_by_the_field_that_differs() {
             planned,
             here,
         };
-        assert_eq!(refusal(EXAMPLE, &model, &other), expected);
+        let refused = refusal(EXAMPLE, &model, &other);
+        assert_eq!(refused, expected);
+        let sentence = format!("the plan is for another machine: {sentence}");
+        assert_eq!(refused.to_string(), sentence);
         // And a file of that machine is read there.
         if other.cores == 2 {
             let plan = Plan::from_text(EXAMPLE.as_bytes(), &model, &stamp).unwrap();
@@ -200,14 +235,17 @@ fn another_machine_is_named_by_the_field_that_differs() {
             assert_eq!(Plan::from_text(text.as_bytes(), &model, &other), Ok(plan));
         }
     }
-    for (here, word) in [(0, "newer"), (2, "older")] {
+    for (here, sentence) in [
+        (0, "version 1 of the kernels, which is newer than version 0"),
+        (2, "version 1 of the kernels, which is older than version 2"),
+    ] {
         let other = Stamp {
             kernels: here,
             ..stamp.clone()
         };
         let error = refusal(EXAMPLE, &model, &other);
         assert_eq!(error, PlanFileError::Kernels { planned: 1, here });
-        assert!(error.to_string().contains(word), "{error}");
+        assert!(error.to_string().contains(sentence), "{error}");
     }
 }
 

@@ -282,12 +282,6 @@ fn what_is_wrong_is_named() {
         ),
         (
             "checksum none",
-            "",
-            line_of("checksum") - 1,
-            "`batch N steps N` or `checksum SUM`",
-        ),
-        (
-            "checksum none",
             "checksum none\nbatch",
             line_of("checksum") + 1,
             "nothing after",
@@ -333,6 +327,19 @@ fn what_is_wrong_is_named() {
             "{refused}"
         );
     }
+    // A file that ends too early, by its last line; what stands there is not made up.
+    let (start, _) = text.rsplit_once("checksum").unwrap();
+    let refused = judge.read(start.as_bytes()).unwrap_err();
+    let cut = PlanFileError::Cut {
+        line: line_of("checksum") - 2,
+        expected: "`batch N steps N` or `checksum SUM`",
+    };
+    assert_eq!(refused, cut);
+    let said = refused.to_string();
+    assert!(
+        said.contains("ends after line") && !said.contains('"'),
+        "{said}"
+    );
     // Bytes that are no text, by the line they are in.
     let mut bytes = text.clone().into_bytes();
     let at = text.find("  threads").unwrap();
@@ -348,9 +355,20 @@ fn what_is_wrong_is_named() {
         judge.read(later.as_bytes()),
         Err(PlanFileError::Format { found: 23 })
     );
+    for nothing in ["", "\n", " \r\n\t"] {
+        assert_eq!(judge.read(nothing.as_bytes()), Err(PlanFileError::Empty));
+    }
+    for (above, line) in [("# mine\n", 2), ("\n\n", 3), ("\r\n# a\r\n", 3)] {
+        let refused = judge.read((above.to_string() + &text).as_bytes());
+        assert_eq!(refused, Err(PlanFileError::Heading { line }));
+    }
+    match judge.read(format!(" {text}").as_bytes()).unwrap_err() {
+        PlanFileError::Corrupt { line, expected, .. } => {
+            assert!(line == 1 && expected.contains("no space"), "{expected}");
+        }
+        error => panic!("{error}"),
+    }
     for other in [
-        "",
-        "\n",
         "cellstream",
         "cellstream plan",
         "{\"plan\": 1}",

@@ -98,6 +98,20 @@ impl Stamp {
     }
 }
 
+/// What a field of the stamp says, for a sentence.
+pub(super) fn in_words(field: &str) -> &str {
+    match field {
+        "cpu" => "the processor",
+        "isa" => "the instruction set",
+        "cores" => "the number of cores",
+        "smt" => "the number of threads per core",
+        "numa_nodes" => "the number of memory nodes",
+        "private_caches" => "the size of a core's own caches",
+        "shared_cache" => "the size of the shared cache",
+        other => other,
+    }
+}
+
 /// What a plan means depends on: the lines of the file that say which model it is for.
 ///
 /// Weights, activations and clipping change neither who can own what nor what can be executed when,

@@ -49,10 +49,10 @@ impl<'a> Significant<'a> {
         Some((self.last, line))
     }
 
-    /// The number of the next line; behind the last, that of the one which should follow.
+    /// The number of the next line; behind the last, that of the last.
     pub fn peeked_number(&mut self) -> usize {
         self.peek();
-        self.lines.peek().map_or(self.last, |(index, _)| *index) + 1
+        self.lines.peek().map_or(self.last, |(index, _)| index + 1)
     }
 
     pub fn starts_with(&mut self, keyword: &str) -> bool {
@@ -60,10 +60,13 @@ impl<'a> Significant<'a> {
         first == Some(keyword)
     }
 
-    /// The next line is not what is `expected`.
+    /// The next line is not what is `expected`, or is not there.
     pub fn unexpected(&mut self, expected: &'static str) -> PlanFileError {
-        let number = self.peeked_number();
-        corrupt(number, expected, self.peek().unwrap_or("the end"))
+        let line = self.peeked_number();
+        match self.peek() {
+            Some(found) => corrupt(line, expected, found),
+            None => PlanFileError::Cut { line, expected },
+        }
     }
 
     /// Takes a line that holds what `read` takes, and nothing else.

@@ -32,8 +32,8 @@
 //! checksum c8ef63a3c8bd7fe6
 //! ```
 //!
-//! Spaces at the start of a line, empty lines and lines that start with `#` mean nothing. The sum is
-//! over all other lines; `checksum none` is for files that are edited by hand. Whatever a file holds,
+//! The first line is always the format's. After it, spaces at the start of a line, empty lines and
+//! lines that start with `#` mean nothing. The sum is over all other lines; `checksum none` is for files that are edited by hand. Whatever a file holds,
 //! a plan that comes from it has passed [`Plan::check`].
 
 mod lines;
@@ -44,7 +44,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-use super::stamp::{Stamp, identity};
+use super::stamp::{self, Stamp, identity};
 use super::{Plan, PlanError};
 use crate::kernels::IsaError;
 use crate::model::Model;
@@ -66,6 +66,9 @@ pub enum PlanFileError {
         /// The system's words.
         why: String,
     },
+    /// A file that holds nothing, or only spaces.
+    #[error("no plan file: the file is empty")]
+    Empty,
     /// Another kind of file.
     #[error("no plan file: it starts with \"{found}\", a plan with \"cellstream plan {FORMAT}\"")]
     NotAPlan {
@@ -80,7 +83,24 @@ pub enum PlanFileError {
         /// The file's.
         found: u64,
     },
-    /// A line that is damaged, missing or too much.
+    /// The format line stands behind comments or empty lines.
+    #[error(
+        "line 1 of the plan file must be the format line `cellstream plan {FORMAT}`, which stands in \
+         line {line}: move what is above it below"
+    )]
+    Heading {
+        /// Where it stands, counted from 1.
+        line: usize,
+    },
+    /// The last lines are missing.
+    #[error("the plan file ends after line {line}, where {expected} is expected")]
+    Cut {
+        /// The last line that means something, counted from 1.
+        line: usize,
+        /// What would be accepted next.
+        expected: &'static str,
+    },
+    /// A line that is damaged or too much.
     #[error("line {line} of the plan file is corrupt: it is \"{found}\", expected {expected}")]
     Corrupt {
         /// Its number, counted from 1.
@@ -116,7 +136,12 @@ pub enum PlanFileError {
         here: String,
     },
     /// Made on another machine.
-    #[error("the plan is for another machine: its {field} is \"{planned}\", here it is \"{here}\"")]
+    #[error(
+        "the plan is for another machine: {} is {} in the plan and {} here",
+        stamp::in_words(field),
+        shown(field, planned),
+        shown(field, here)
+    )]
     Machine {
         /// The first field of the stamp that differs.
         field: &'static str,
@@ -127,7 +152,7 @@ pub enum PlanFileError {
     },
     /// Measured with other kernels.
     #[error(
-        "the plan is for {} kernels: version {planned}, these are {here}; tune again",
+        "the plan is for version {planned} of the kernels, which is {} than version {here} here",
         if planned < here { "older" } else { "newer" }
     )]
     Kernels {
@@ -243,6 +268,15 @@ fn same_model(lines: &[(usize, &str)], model: &Model) -> Result<(), PlanFileErro
             planned: lines::excerpt(planned),
             here: here.clone(),
         }),
+    }
+}
+
+/// A value of the stamp within a sentence: names of processors are of several words.
+fn shown(field: &str, value: &str) -> String {
+    match (field, value) {
+        (_, "") => "none".into(),
+        ("cpu", name) => format!("\"{name}\""),
+        _ => value.into(),
     }
 }
 

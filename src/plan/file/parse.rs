@@ -11,6 +11,8 @@ use crate::plan::{
 };
 use crate::schedule::{DirectionSchedule, PanelOrder};
 
+/// What a file starts with, before the version.
+const HEADING: &[u8] = b"cellstream plan ";
 /// Longest file.
 pub(super) const MOST_BYTES: u64 = 16 << 20;
 /// Most entries: comparing each with each stays a matter of milliseconds.
@@ -114,9 +116,8 @@ pub(super) fn sum(text: &str) -> Sum {
 fn heading(bytes: &[u8]) -> Result<&str, PlanFileError> {
     let first = bytes.split(|&byte| byte == b'\n').next().unwrap_or(bytes);
     let first = first.strip_suffix(b"\r").unwrap_or(first);
-    let Some(version) = first.strip_prefix(b"cellstream plan ") else {
-        let found = excerpt(&String::from_utf8_lossy(first));
-        return Err(PlanFileError::NotAPlan { found });
+    let Some(version) = first.strip_prefix(HEADING) else {
+        return Err(no_heading(bytes, first));
     };
     match str::from_utf8(version).ok().and_then(number::<u64>) {
         Some(FORMAT) => {}
@@ -133,6 +134,29 @@ fn heading(bytes: &[u8]) -> Result<&str, PlanFileError> {
         let found = String::from_utf8_lossy(text.unwrap_or_default());
         corrupt(line, "text in UTF-8", &found)
     })
+}
+
+/// Why a file does not start as one must: the line tells a plan from all other files, so nothing may
+/// stand above it.
+fn no_heading(bytes: &[u8], first: &[u8]) -> PlanFileError {
+    if bytes.trim_ascii().is_empty() {
+        return PlanFileError::Empty;
+    }
+    let lines = bytes.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
+    let meaning = |(_, line): &(usize, &[u8])| !(line.is_empty() || line.starts_with(b"#"));
+    match lines.enumerate().find(meaning) {
+        Some((0, line)) if line.starts_with(HEADING) => {
+            let found = String::from_utf8_lossy(first);
+            corrupt(1, "`cellstream plan 1` with no space before it", &found)
+        }
+        Some((index, line)) if line.starts_with(HEADING) => {
+            PlanFileError::Heading { line: index + 1 }
+        }
+        _ => {
+            let found = excerpt(&String::from_utf8_lossy(first));
+            PlanFileError::NotAPlan { found }
+        }
+    }
 }
 
 fn entry(lines: &mut Significant) -> Result<Entry, PlanFileError> {
