@@ -91,7 +91,14 @@ fn bench_says_which_plan_it_used() {
     assert_eq!(field(&out, "plan"), "estimate");
     one_line(
         &out.stderr,
-        &["a.plan", "another model", "layers 2", "the estimate"],
+        &[
+            "a.plan",
+            "another model",
+            "layers 2",
+            "the estimate",
+            // The file is good for the model that it is for.
+            "`cellstream tune … -o OTHER.plan`",
+        ],
     );
     let out = bench(folder.path(), &["--plan", "a.plan", "--layers=2"]);
     assert!(
@@ -109,7 +116,11 @@ fn bench_says_which_plan_it_used() {
     assert_eq!(field(&out, "plan"), "estimate");
     one_line(
         &out.stderr,
-        &["another machine", "its cpu is \"Z80\"", "the estimate"],
+        &[
+            "another machine: the processor is \"Z80\" in the plan",
+            "the estimate",
+            "`cellstream tune … -o a.plan`",
+        ],
     );
     // Damaged.
     std::fs::write(&path, text.replace("chunk ", "chunk 1")).unwrap();
@@ -142,10 +153,12 @@ fn a_plan_of_more_threads_than_asked_for_is_not_used() {
 fn a_mistyped_plan_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("model.onnx"), "\u{8}\u{1}").unwrap();
+    std::fs::write(folder.path().join("empty.plan"), "").unwrap();
     for (name, parts) in [
         ("absent.plan", ["absent.plan", "cannot read"]),
         (".", [".", "cannot read"]),
         ("model.onnx", ["model.onnx", "no plan file"]),
+        ("empty.plan", ["empty.plan", "the file is empty"]),
     ] {
         let out = bench(folder.path(), &["--plan", name]);
         assert_eq!(out.status.code(), Some(1), "{name}: {out:?}");

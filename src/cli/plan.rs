@@ -13,7 +13,8 @@ use crate::tune::{Effort, Options, tune};
 /// Which plan file.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct PlanOption {
-    /// Use this plan file; where it is for another model or machine, or damaged, say so and estimate
+    /// Use this plan file. One that is absent, empty or no plan at all is refused; one that is for
+    /// another model or machine, or damaged, is named on standard error, and the estimate is used
     #[arg(long, value_name = "PLAN")]
     plan: Option<PathBuf>,
 }
@@ -52,7 +53,7 @@ impl Origin {
 /// entries, the nearest. `asked` is the most threads asked for.
 ///
 /// # Errors
-/// A file that is not there or is no plan at all: its name was mistyped. Any other that cannot be
+/// A file that is not there, empty or no plan at all: its name was mistyped. Any other that cannot be
 /// used is named on standard error, and the estimate is taken.
 pub fn plan_for(
     model: &Model,
@@ -102,12 +103,21 @@ pub fn entry_for(
         Ok(entry) if entry.measured.is_some() => Ok((entry, Origin::Tuned)),
         Ok(entry) => Ok((entry, Origin::File)),
         Err(PlanFileError::Isa(error)) => Err(error.into()),
-        Err(error @ (PlanFileError::Io { .. } | PlanFileError::NotAPlan { .. })) => {
-            Err(Failure::from(error).of(path))
-        }
+        Err(
+            error @ (PlanFileError::Io { .. }
+            | PlanFileError::Empty
+            | PlanFileError::NotAPlan { .. }),
+        ) => Err(Failure::from(error).of(path)),
         Err(error) => {
+            // Another model may still need its file.
+            let place = match error {
+                PlanFileError::Model { .. } => "OTHER.plan".into(),
+                _ => path.display().to_string(),
+            };
             let why = Failure::from(error).of(path);
-            eprintln!("cellstream: {why}; going on with the estimate");
+            let advice = format!("`cellstream tune … -o {place}` makes a plan that fits");
+            let line = Failure::new(format!("{why}; going on with the estimate; {advice}"));
+            eprintln!("cellstream: {line}");
             Ok(estimate())
         }
     }
