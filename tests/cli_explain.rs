@@ -288,6 +288,15 @@ fn a_plans_measurement_stands_beside_the_bound() {
         "{page}"
     );
 
+    let text = std::fs::read_to_string(&path).unwrap();
+    let (start, _) = text.rsplit_once("checksum").unwrap();
+    std::fs::write(&path, start.to_string() + "checksum none").unwrap();
+    let page = words(&done(&with(&LSTM, &with(&plan, &[QUIET]))));
+    assert!(
+        page.contains("edited by hand") && !page.contains("3 ms"),
+        "{page}"
+    );
+
     let other = ["--cell=lstm", "--input=65", "--hidden=256", QUIET];
     let out = explain(&with(&other, &plan));
     assert_eq!(out.status.code(), Some(0));

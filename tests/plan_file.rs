@@ -249,6 +249,20 @@ fn another_machine_is_named_by_the_field_that_differs() {
     }
 }
 
+/// The times are of what stood there before.
+#[test]
+fn a_plan_edited_by_hand_has_no_measured_times() {
+    let (model, stamp) = (two_layers(), example_stamp());
+    let (start, _) = EXAMPLE.rsplit_once("checksum").unwrap();
+    let text = start.replace("chunk 25", "chunk 20") + "checksum none\n";
+    let edited = Plan::from_text(text.as_bytes(), &model, &stamp).unwrap();
+    let mut expected = Plan::from_text(EXAMPLE.as_bytes(), &model, &stamp).unwrap();
+    assert!(expected.is_tuned());
+    expected.entries[0].measured = None;
+    expected.entries[0].configuration.layers[0].chunk_steps = 20;
+    assert_eq!(edited, expected);
+}
+
 #[test]
 fn what_would_be_refused_when_read_is_not_written() {
     let model = Lstm::new(4, 64).random(1).unwrap();

@@ -440,10 +440,14 @@ impl Page {
             ),
         );
         let Some(measured) = &facts.measured else {
-            self.about(
-                "measured",
-                "nothing yet: `cellstream tune … -o PLAN`, then --plan PLAN",
-            );
+            let text = match facts.plan.origin {
+                Origin::File => {
+                    "nothing: the plan is an estimate, or was edited by hand, and then the times in \
+                     it are not taken"
+                }
+                _ => "nothing yet: `cellstream tune … -o PLAN`, then --plan PLAN",
+            };
+            self.about("measured", text);
             return;
         };
         self.about("measured", &measured_words(measured, facts));

@@ -33,8 +33,9 @@
 //! ```
 //!
 //! The first line is always the format's. After it, spaces at the start of a line, empty lines and
-//! lines that start with `#` mean nothing. The sum is over all other lines; `checksum none` is for files that are edited by hand. Whatever a file holds,
-//! a plan that comes from it has passed [`Plan::check`].
+//! lines that start with `#` mean nothing. The sum is over all other lines; `checksum none` is for files
+//! that are edited by hand, whose measured times are not taken: they are of the plan before the edit.
+//! Whatever a file holds, a plan that comes from it has passed [`Plan::check`].
 
 mod lines;
 mod parse;
@@ -49,6 +50,7 @@ use super::{Plan, PlanError};
 use crate::kernels::IsaError;
 use crate::model::Model;
 use crate::schedule::PanelOrder;
+use parse::Checksum;
 
 /// The version of the format that is written, and the only one that is read.
 const FORMAT: u64 = 1;
@@ -216,7 +218,8 @@ impl Plan {
     }
 
     /// Reads the text of a plan file. Any bytes at all are an error or a plan that
-    /// [`Plan::check`] accepts, with no more threads than the machine has CPUs.
+    /// [`Plan::check`] accepts, with no more threads than the machine has CPUs. A file that was edited
+    /// by hand (`checksum none`) gives a plan without measured times: they were taken before the edit.
     ///
     /// # Errors
     /// Everything but [`PlanFileError::Io`] and [`PlanFileError::Isa`]. A damaged line comes first,
@@ -228,8 +231,12 @@ impl Plan {
                 most: parse::MOST_BYTES,
             });
         }
-        let parsed = parse::file(text, stamp)?;
-        parsed.checksum?;
+        let mut parsed = parse::file(text, stamp)?;
+        if parsed.checksum? == Checksum::Waived {
+            // They were measured before the edit.
+            let entries = &mut parsed.plan.entries;
+            entries.iter_mut().for_each(|entry| entry.measured = None);
+        }
         same_model(&parsed.model, model)?;
         for ((field, here), planned) in stamp.fields().into_iter().zip(&parsed.machine) {
             if here.trim() != *planned {

@@ -29,7 +29,15 @@ pub(super) struct Parsed<'a> {
     /// The plan, its entries in ascending order of their sizes.
     pub plan: Plan,
     /// Whether the sum is right, or waived.
-    pub checksum: Result<(), PlanFileError>,
+    pub checksum: Result<Checksum, PlanFileError>,
+}
+
+/// A sum that does not stand in the way.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Checksum {
+    Right,
+    /// `none`: edited by hand.
+    Waived,
 }
 
 const MODEL: &str = "`model HASH`";
@@ -242,7 +250,7 @@ fn cost(tokens: &mut Tokens) -> Option<Cost> {
     })
 }
 
-fn checksum(lines: &mut Significant) -> Result<Result<(), PlanFileError>, PlanFileError> {
+fn checksum(lines: &mut Significant) -> Result<Result<Checksum, PlanFileError>, PlanFileError> {
     let found = format!("{:016x}", lines.sum);
     let line = lines.peeked_number();
     let written = lines.read(CHECKSUM, |t| {
@@ -250,8 +258,11 @@ fn checksum(lines: &mut Significant) -> Result<Result<(), PlanFileError>, PlanFi
         let hexadecimal = sum.len() == 16 && sum.bytes().all(|b| b.is_ascii_hexdigit());
         (hexadecimal || sum == "none").then_some(sum)
     })?;
-    if written == "none" || written.eq_ignore_ascii_case(&found) {
-        return Ok(Ok(()));
+    if written == "none" {
+        return Ok(Ok(Checksum::Waived));
+    }
+    if written.eq_ignore_ascii_case(&found) {
+        return Ok(Ok(Checksum::Right));
     }
     let written = written.to_string();
     Ok(Err(PlanFileError::Checksum {
