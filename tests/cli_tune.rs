@@ -5,7 +5,8 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use cellstream::model::{Lstm, Merge, Model};
-use cellstream::plan::Plan;
+use cellstream::plan::{Cost, Entry, Measured, Plan};
+use cellstream::tune::Tuned;
 
 fn tune(folder: &Path, more: &[&str]) -> Output {
     let shape = ["tune", "--cell=lstm", "--input=8", "--hidden=32"];
@@ -120,11 +121,9 @@ fn what_cannot_be_tuned_is_refused_in_one_line() {
     assert_eq!(std::fs::read(theirs).unwrap(), b"weights");
 }
 
-/// What has been found by then is written, and the command ends well.
+/// The output of a tuning of six sizes, interrupted while it is at the first.
 #[cfg(unix)]
-#[test]
-fn ctrl_c_keeps_the_best_so_far() {
-    let folder = tempfile::tempdir().unwrap();
+fn interrupted(folder: &Path) -> String {
     let shape = [
         "tune",
         "--cell=lstm",
@@ -136,7 +135,7 @@ fn ctrl_c_keeps_the_best_so_far() {
     command
         .args(shape)
         .args(["--seconds=3600", "--steps=100,200,300", "-o", "d.plan"]);
-    command.current_dir(folder.path()).stdout(Stdio::piped());
+    command.current_dir(folder).stdout(Stdio::piped());
     let child = command.spawn().unwrap();
     // Until the handler stands, an interrupt would end the process.
     let status = format!("/proc/{}/status", child.id());
@@ -160,13 +159,105 @@ fn ctrl_c_keeps_the_best_so_far() {
     );
     let done = child.wait_with_output().unwrap();
     assert_eq!(done.status.code(), Some(0));
-    assert!(
-        text(&done.stdout).contains("broken off"),
-        "{}",
-        text(&done.stdout)
-    );
-    let plan = Plan::load(folder.path().join("d.plan"), &self::shape()).unwrap();
+    let said = text(&done.stdout);
+    assert!(said.contains("broken off"), "{said}");
+    said
+}
+
+/// What has been found by then is written, and the command ends well.
+#[cfg(unix)]
+#[test]
+fn ctrl_c_keeps_the_best_so_far() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = interrupted(folder.path());
+    assert!(said.ends_with("written to d.plan\n"), "{said}");
+    let plan = Plan::load(folder.path().join("d.plan"), &shape()).unwrap();
     assert_eq!(plan.entries.len(), 6);
     // The sizes whose turn never came are estimated.
     assert!(plan.entries[0].measured.is_some() && plan.entries[5].measured.is_none());
+}
+
+/// An entry that no tuning would choose, or time, so.
+fn earlier(model: &Model, batch: usize, steps: usize) -> Entry {
+    let mut entry = Plan::with_threads(model, batch, steps, 1).entries.remove(0);
+    entry.configuration.layers[0].chunk_steps = 3;
+    entry.measured = Some(Measured {
+        cost: Cost {
+            median_ns: 123_456_789,
+            spread_ns: 7,
+        },
+        runner_up: None,
+    });
+    entry
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_loses_nothing_of_an_earlier_plan() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("d.plan");
+    let model = shape();
+    // The size at hand, one whose turn does not come, and one that was not asked for.
+    let entries = [(1, 100), (7, 7), (10, 300)].map(|(b, s)| earlier(&model, b, s));
+    let before = Plan {
+        entries: entries.to_vec(),
+    };
+    before.save(&path, &model).unwrap();
+    let said = interrupted(folder.path());
+    let closing = "written to d.plan, with 3 entries of the plan that was there";
+    assert!(said.contains(closing), "{said}");
+    let plan = Plan::load(&path, &model).unwrap();
+    assert_eq!(plan.entries.len(), 7);
+    for entry in &before.entries {
+        assert!(plan.entries.contains(entry), "{plan:?}");
+    }
+
+    // A plan of another model cannot be kept, and that is said.
+    let other = Lstm::new(8, 48).random(1).unwrap();
+    let before = Plan {
+        entries: vec![earlier(&other, 1, 100)],
+    };
+    before.save(&path, &other).unwrap();
+    let said = interrupted(folder.path());
+    assert!(said.contains("could not be kept: the plan is for another model"));
+    assert_eq!(Plan::load(&path, &model).unwrap().entries.len(), 6);
+}
+
+/// What was finished replaces the earlier plan's, and is never replaced by it.
+#[test]
+fn a_finished_size_is_not_taken_from_an_earlier_plan() {
+    let model = shape();
+    let sizes = [(1, 1), (1, 2), (1, 3), (1, 4)];
+    let estimate = |(b, s)| Plan::estimate(&model, b, s, 1).entries.remove(0);
+    let mut entries = sizes.map(estimate).to_vec();
+    let cost = Cost {
+        median_ns: 5,
+        spread_ns: 1,
+    };
+    // Finished, finished, under way, not begun.
+    for entry in &mut entries[..3] {
+        entry.measured = Some(Measured {
+            cost,
+            runner_up: None,
+        });
+    }
+    let mut tuned = Tuned {
+        plan: Plan {
+            entries: entries.clone(),
+        },
+        finished: 2,
+        runs: 1,
+        candidates: 1,
+        interrupted: true,
+    };
+    let mut old = [(1, 1), (1, 3), (1, 4)].map(|(b, s)| earlier(&model, b, s));
+    // Not measured: better than an estimate only.
+    old[1].measured = None;
+    old[2].measured = None;
+    let kept = tuned.keep(Plan {
+        entries: old.to_vec(),
+    });
+    assert_eq!(kept, 1);
+    entries[3] = old[2].clone();
+    assert_eq!(tuned.plan.entries, entries);
 }

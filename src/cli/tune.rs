@@ -11,7 +11,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::Failure;
 use super::memory::afford_run;
 use super::model::{ModelOrShape, Precision, threads};
-use crate::plan::{Cost, Entry, Plan};
+use crate::model::Model;
+use crate::plan::{Cost, Entry, Plan, PlanFileError};
 use crate::tune::{Effort, Options, Progress, Tuned, tune};
 
 /// Finds the fastest way to run a model on this machine, once, and keeps it in a plan file.
@@ -22,7 +23,8 @@ use crate::tune::{Effort, Options, Progress, Tuned, tune};
 /// tell, the one with the fewest cores wins.
 ///
 /// Requests vary in size, so one tuning covers a grid: each --batch with each --steps. A session
-/// takes the entry nearest to the request at hand. Ctrl-C ends the tuning and keeps the best so far.
+/// takes the entry nearest to the request at hand. Ctrl-C ends the tuning and keeps the best so far; of
+/// sizes that were not finished, what the plan that is there already has.
 ///
 /// `run` and `bench` take the file with --plan, the library with Plan::load_or_estimate.
 #[derive(Debug, clap::Args)]
@@ -83,7 +85,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
     })?;
     let bar = bar();
-    let tuned = tune(&model, &options, |progress| {
+    let mut tuned = tune(&model, &options, |progress| {
         show(&bar, progress);
         match INTERRUPTED.load(Ordering::Relaxed) {
             true => ControlFlow::Break(()),
@@ -94,8 +96,12 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     print(&mut out, &model, &tuned, &options)?;
     if let Some(path) = &arguments.output {
+        let kept = match tuned.interrupted {
+            true => keep(&mut tuned, path, &model),
+            false => String::new(),
+        };
         tuned.plan.save(path, &model)?;
-        writeln!(out, "\nwritten to {}", path.display())?;
+        writeln!(out, "\nwritten to {}{kept}", path.display())?;
     } else if options.effort != Effort::Estimate {
         writeln!(out, "\nnothing was written; give -o PLAN to keep this")?;
     }
@@ -121,6 +127,23 @@ fn writable(path: &Path) -> Result<(), Failure> {
         false => {
             Err(Failure::new("is there already and is no plan; give -o another name").of(path))
         }
+    }
+}
+
+/// Keeps what an earlier plan has and a tuning that was broken off has not; says what that was.
+fn keep(tuned: &mut Tuned, path: &Path, model: &Model) -> String {
+    match Plan::load(path, model) {
+        Ok(earlier) => match tuned.keep(earlier) {
+            0 => String::new(),
+            1 => {
+                ", with an entry of the plan that was there for a size that was not finished".into()
+            }
+            kept => format!(
+                ", with {kept} entries of the plan that was there for sizes that were not finished"
+            ),
+        },
+        Err(PlanFileError::Io { .. } | PlanFileError::Empty) => String::new(),
+        Err(why) => format!("; what was there could not be kept: {}", Failure::from(why)),
     }
 }
 
@@ -163,7 +186,7 @@ fn time(cost: Cost) -> String {
 
 fn print(
     out: &mut impl Write,
-    model: &crate::Model,
+    model: &Model,
     tuned: &Tuned,
     options: &Options,
 ) -> Result<(), Failure> {
@@ -195,7 +218,7 @@ fn print(
 
 fn print_entry(
     out: &mut impl Write,
-    model: &crate::Model,
+    model: &Model,
     entry: &Entry,
     options: &Options,
 ) -> Result<(), Failure> {

@@ -73,14 +73,43 @@ pub struct Progress<'a> {
 /// A tuned plan, and what it took.
 #[derive(Clone, Debug)]
 pub struct Tuned {
-    /// One entry per size, or fewer where the tuning was broken off before their turn.
+    /// One entry per size, in ascending order; estimates of those whose turn did not come before the
+    /// tuning was broken off.
     pub plan: Plan,
+    /// How many entries, from the first, are of sizes whose tuning came to its end.
+    pub finished: usize,
     /// Timed runs, warm-up runs not counted.
     pub runs: usize,
     /// Candidates that were verified and timed.
     pub candidates: usize,
     /// Broken off by the caller.
     pub interrupted: bool,
+}
+
+impl Tuned {
+    /// Adds what an earlier plan of the model knows and this tuning, broken off, does not: its entries of
+    /// other sizes, its measured ones of sizes that were not finished, and any instead of an estimate.
+    /// Returns how many.
+    pub fn keep(&mut self, earlier: Plan) -> usize {
+        let mut kept = 0;
+        for old in earlier.entries {
+            let size = |entry: &Entry| (entry.batch, entry.steps);
+            let mut sizes = self.plan.entries.iter().map(size);
+            match sizes.position(|found| found == size(&old)) {
+                None => self.plan.entries.push(old),
+                Some(index) if index < self.finished => continue,
+                Some(index) => {
+                    let found = &mut self.plan.entries[index];
+                    if old.measured.is_none() && found.measured.is_some() {
+                        continue;
+                    }
+                    *found = old;
+                }
+            }
+            kept += 1;
+        }
+        kept
+    }
 }
 
 /// Why a model could not be tuned.
@@ -169,14 +198,17 @@ fn search(
         interrupted: false,
     };
     let mut entries = Vec::with_capacity(sizes.len());
+    let mut finished = 0;
     for (index, &(batch, steps)) in sizes.iter().enumerate() {
         search.size.0 = index;
         // What is left is shared out evenly among the sizes that are left.
         let left = options.budget.saturating_sub(start.elapsed());
         search.deadline = Instant::now() + left / (sizes.len() - index) as u32;
         entries.push(search.entry(batch, steps)?);
+        finished += usize::from(!search.interrupted);
     }
     Ok(Tuned {
+        finished,
         plan: Plan { entries },
         runs: search.runs,
         candidates: search.candidates,
