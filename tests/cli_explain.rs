@@ -144,9 +144,12 @@ fn pages_fit_a_screen() {
         for line in page.lines() {
             assert!(line.chars().count() <= 100, "{line}");
         }
+        let from = page.lines().position(|l| l.starts_with("schedules"));
+        let to = page.lines().position(|l| l.starts_with("chosen"));
+        assert!(to.unwrap() - from.unwrap() <= 10, "{page}");
         for part in [
             "model ",
-            "after rule 3",
+            "rule 3, ",
             "chosen ",
             "moved ",
             "bound ",
@@ -159,7 +162,7 @@ fn pages_fit_a_screen() {
     for part in [
         "8 matrix products a step",
         "[U_i U_f U_g U_o]·h",
-        "  16  left to be tried",
+        "  16  can be run",
     ] {
         assert!(page.contains(part), "{part} in {page}");
     }

@@ -75,6 +75,9 @@ pub struct GraphFacts {
 /// How many schedules are left.
 #[derive(Debug, serde::Serialize)]
 pub struct ScheduleFacts {
+    /// The last rule in half a line, for the page.
+    #[serde(skip)]
+    pub brief: Option<&'static str>,
     /// What the last rule asks for.
     pub asks: &'static str,
     /// What it cuts, and why nothing is lost.
@@ -267,26 +270,26 @@ fn model_facts(model: &Model) -> ModelFacts {
 
 fn schedule_facts(model: &Model, steps: usize) -> Vec<ScheduleFacts> {
     let counts = model_counts(model, steps);
-    let fact = |count: Count, asks, cuts, why| ScheduleFacts {
+    let fact = |count: Count, asks| ScheduleFacts {
+        brief: None,
         asks,
-        cuts,
-        why,
+        cuts: None,
+        why: None,
         left: count.to_string(),
         log10: count.log10(),
     };
     let after = [counts.symmetric, counts.dependent, counts.kept];
-    let mut facts = vec![fact(counts.all, "no rule", None, None)];
-    facts.extend(
-        RULES
-            .iter()
-            .zip(after)
-            .map(|(rule, count)| fact(count, rule.asks, Some(rule.cuts), Some(rule.why))),
-    );
+    let after = RULES.iter().zip(after).map(|(rule, count)| ScheduleFacts {
+        brief: Some(rule.brief),
+        cuts: Some(rule.cuts),
+        why: Some(rule.why),
+        ..fact(count, rule.asks)
+    });
+    let mut facts = vec![fact(counts.all, "no rule")];
+    facts.extend(after);
     facts.push(fact(
         counts.in_order,
-        "those that keep every sum's order, and so every bit",
-        None,
-        None,
+        "they keep each sum's order, and so every bit",
     ));
     facts
 }

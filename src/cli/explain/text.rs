@@ -6,9 +6,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use super::facts::{Facts, IntoFacts, LayerFacts, MeasuredFacts, ProductFacts};
-use super::words::{
-    clean, number, plural, ratio, significant, size, time, wrapped, wrapped_at, wrapped_from,
-};
+use super::words::{clean, number, plural, ratio, significant, size, time, wrapped, wrapped_at};
 use crate::cli::plan::Origin;
 use crate::machine::{Bytes, Rate};
 use crate::model::{CellKind, Model};
@@ -18,8 +16,8 @@ use crate::plan::CoreTraffic;
 const WIDTH: usize = 100;
 /// Where text starts; what it is about stands before.
 const MARGIN: usize = 11;
-/// Where text behind a number of schedules starts, unless that is longer.
-const COUNT: usize = 16;
+/// Characters of a number of schedules, unless one is longer.
+const COUNT: usize = 14;
 /// Kinds of layers that are shown; a stack mostly has one or two.
 const MOST_KINDS: usize = 2;
 /// Rows of a table of cores.
@@ -105,7 +103,7 @@ impl Page {
             ""
         };
         let projection = match facts.model.projection {
-            Some(_) => "; P·m makes the state",
+            Some(_) => "; P·m (projection times the cell's output) makes the state",
             None => "",
         };
         let mut text = format!(
@@ -139,24 +137,24 @@ impl Page {
         self.about(
             "schedules",
             "A schedule sorts the products into phases: those of a phase run at once, then the cores \
-             meet. A phase with a state in it is time-dependent. Three rules cut them down:",
+             meet. So many there are, and so many are left after each rule, the fastest among them:",
         );
-        for (index, row) in facts.schedules.iter().enumerate() {
-            let text = match (index, row.cuts, row.why) {
-                (0, ..) => "with no rule".into(),
-                (n, Some(cuts), Some(why)) => {
-                    format!("after rule {n}: {}. Cuts {cuts}: {why}.", row.asks)
+        let rows = &facts.schedules;
+        let widest = rows.iter().map(|row| row.left.chars().count()).max();
+        let widest = widest.unwrap_or(0).max(COUNT);
+        for (index, row) in rows.iter().enumerate() {
+            let text = match row.brief {
+                Some(brief) => format!("rule {index}, {brief}"),
+                None if index == 0 => "with no rule".into(),
+                None if facts.model.layers > 1 => {
+                    format!("can be run: {}; each layer by itself", row.asks)
                 }
-                _ if facts.model.layers > 1 => {
-                    format!("left, each layer by itself: {}", row.asks)
-                }
-                _ => format!("left to be tried: {}", row.asks),
+                None => format!("can be run: {}", row.asks),
             };
-            let mut start = format!("{:>width$}  ", row.left, width = COUNT - 2);
-            let first = WIDTH - start.len();
-            for line in wrapped_from(&text, first, WIDTH - COUNT) {
-                self.line(&format!("{start}{line}"));
-                start = " ".repeat(COUNT);
+            let mut count = row.left.as_str();
+            for line in wrapped(&text, WIDTH - widest - 2) {
+                self.line(&format!("{count:>widest$}  {line}"));
+                count = "";
             }
         }
     }
