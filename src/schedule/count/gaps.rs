@@ -148,28 +148,42 @@ fn exact_fill(slots: Slots, gap: Gap, choose: &[Vec<u128>]) -> Option<Vec<u128>>
             fubini
         }
     };
-    let mut forced = gap.clone();
-    forced[0] = 0;
-    let mut fill = vec![0; most + 1];
-    fill[0] = 1;
-    let times = [
-        (&gap, slots.gaps),
-        (&forced, slots.forced),
-        (&block, slots.blocks),
-    ];
-    for (slot, times) in times {
-        for _ in 0..times {
-            let product = (0..=most).map(|all| {
-                let parts = (0..=all).map(|here| {
-                    choose[all][here]
-                        .checked_mul(slot[here])?
-                        .checked_mul(fill[all - here])
-                });
-                parts
-                    .into_iter()
-                    .try_fold(0_u128, |sum, ways| sum.checked_add(ways?))
+    // Which of the products that are in both come into the slot.
+    filled(slots, &gap, &block, |slot, fill| {
+        let product = (0..=most).map(|all| {
+            let parts = (0..=all).map(|here| {
+                choose[all][here]
+                    .checked_mul(slot[here])?
+                    .checked_mul(fill[all - here])
             });
-            fill = product.collect::<Option<_>>()?;
+            parts
+                .into_iter()
+                .try_fold(0_u128, |sum, ways| sum.checked_add(ways?))
+        });
+        product.collect()
+    })
+}
+
+/// The ways to put products into all slots of a segment, by how many there are, from those of a gap
+/// and of a block; `times` joins two such series. A gap that must not be empty has none for none.
+fn filled<T: Copy + Default>(
+    slots: Slots,
+    gap: &[T],
+    block: &[T],
+    times: impl Fn(&[T], &[T]) -> Option<Vec<T>>,
+) -> Option<Vec<T>> {
+    let mut forced = gap.to_vec();
+    forced[0] = T::default();
+    // One way to put nothing nowhere, as into a block.
+    let mut fill = vec![T::default(); block.len()];
+    fill[0] = block[0];
+    for (slot, count) in [
+        (gap, slots.gaps),
+        (&forced, slots.forced),
+        (block, slots.blocks),
+    ] {
+        for _ in 0..count {
+            fill = times(slot, &fill)?;
         }
     }
     Some(fill)
@@ -259,23 +273,11 @@ fn series(slots: Slots, gap: Gap, most: usize) -> Vec<f64> {
             ordered
         }
     };
-    let mut forced = gap.clone();
-    forced[0] = 0.0;
-    let mut fill = vec![0.0; most + 1];
-    fill[0] = 1.0;
-    let times = [
-        (&gap, slots.gaps),
-        (&forced, slots.forced),
-        (&block, slots.blocks),
-    ];
-    for (slot, times) in times {
-        for _ in 0..times {
-            let product =
-                (0..=most).map(|all| (0..=all).map(|here| slot[here] * fill[all - here]).sum());
-            fill = product.collect();
-        }
-    }
-    fill
+    let product = |slot: &[f64], fill: &[f64]| {
+        let sum = |all| (0..=all).map(|here| slot[here] * fill[all - here]).sum();
+        Some((0..=most).map(sum).collect())
+    };
+    filled(slots, &gap, &block, product).expect("floats take any sum")
 }
 
 /// `ln Σ over p ≥ q of exp(row[p]) · fill[p - q]` for all `q`.
