@@ -407,9 +407,8 @@ fn what_cannot_be_loaded_is_estimated_and_says_why() {
     let loaded = Plan::load_or_estimate(folder.path(), &model).unwrap();
     assert!(matches!(loaded.fallback, Some(PlanFileError::Io { .. })));
     std::fs::write(&path, "cellstream plan 2\n").unwrap();
-    let loaded = Plan::load_or_estimate_for(&path, &model, 3, 7, 1).unwrap();
+    let loaded = Plan::load_or_estimate(&path, &model).unwrap();
     assert_eq!(loaded.fallback, Some(PlanFileError::Format { found: 2 }));
-    assert_eq!(loaded.plan, Plan::estimate(&model, 3, 7, 1));
     std::fs::write(&path, "PK\u{3}\u{4}").unwrap();
     let loaded = Plan::load_or_estimate(&path, &model).unwrap();
     assert!(matches!(
@@ -426,24 +425,10 @@ fn what_cannot_be_loaded_is_estimated_and_says_why() {
     let threads = Stamp::detect().unwrap().most_threads().min(2);
     let plan = Plan::with_threads(&model, 2, 5, threads);
     plan.save(&path, &model).unwrap();
-    for loaded in [
-        Plan::load_or_estimate(&path, &model).unwrap(),
-        Plan::load_or_estimate_for(&path, &model, 3, 7, 2).unwrap(),
-    ] {
-        assert_eq!((&loaded.plan, &loaded.fallback), (&plan, &None));
-    }
-    if threads == 2 {
-        let loaded = Plan::load_or_estimate_for(&path, &model, 3, 7, 1).unwrap();
-        let refused = PlanFileError::Threads {
-            planned: 2,
-            most: 1,
-        };
-        assert_eq!(loaded.fallback, Some(refused));
-        assert_eq!(loaded.threads(), 1);
-    }
+    let loaded = Plan::load_or_estimate(&path, &model).unwrap();
+    assert_eq!((&loaded.plan, &loaded.fallback), (&plan, &None));
 
     // A session takes it as it is.
-    let loaded = Plan::load_or_estimate(&path, &model).unwrap();
     let mut session = Session::new(&model, &loaded).unwrap();
     let batch = Batch::full(&mut Random::new(1), &model, 2, 5);
     let mut found = Results::dirty(&model, &batch);

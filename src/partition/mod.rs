@@ -325,17 +325,6 @@ impl Problem {
             .saturating_add(times(2 * split.depth, self.shape.c_bytes()))
     }
 
-    /// As [`Problem::once`], summed over the parts as they are ([`Problem::part_bytes`]).
-    pub fn once_exact(&self, split: Split) -> u64 {
-        let parts = self.parts(split).into_iter();
-        let bytes = parts.map(|part| self.part_bytes(part));
-        bytes.fold(0u64, |sum, [a, b, c]| {
-            sum.saturating_add(a)
-                .saturating_add(b)
-                .saturating_add(c.saturating_mul(2))
-        })
-    }
-
     /// Bytes of A, B and C that a part has: rows of A in whole cache lines, panels in whole lanes.
     pub fn part_bytes(&self, part: Part) -> [u64; 3] {
         let units = part.units.next_multiple_of(self.grain.lanes.max(1));

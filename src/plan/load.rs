@@ -52,55 +52,25 @@ impl Plan {
     /// [`IsaError`] if `CELLSTREAM_ISA` names an instruction set that is unknown or absent: no plan
     /// could be run.
     pub fn load_or_estimate(path: impl AsRef<Path>, model: &Model) -> Result<Loaded, IsaError> {
-        loaded_or(Plan::load(path, model), || {
-            let cores = Topology::detect().team_size();
-            let (batches, steps) = SIZES;
-            let sizes = batches.into_iter().flat_map(|b| steps.map(|s| (b, s)));
-            let entries = sizes.flat_map(|(b, s)| Plan::estimate(model, b, s, cores).entries);
-            Plan {
+        let why = match Plan::load(path, model) {
+            Ok(plan) => {
+                return Ok(Loaded {
+                    plan,
+                    fallback: None,
+                });
+            }
+            Err(PlanFileError::Isa(error)) => return Err(error),
+            Err(why) => why,
+        };
+        let cores = Topology::detect().team_size();
+        let (batches, steps) = SIZES;
+        let sizes = batches.into_iter().flat_map(|b| steps.map(|s| (b, s)));
+        let entries = sizes.flat_map(|(b, s)| Plan::estimate(model, b, s, cores).entries);
+        Ok(Loaded {
+            plan: Plan {
                 entries: entries.collect(),
-            }
-        })
-    }
-
-    /// As [`Plan::load_or_estimate`], for requests of `batch` sequences of `steps` steps and a team
-    /// of up to `threads`: the estimate is for these, and a file whose plan has more threads is not
-    /// used. A file's plan may have room for less; see
-    /// [`Session::reserve`](crate::Session::reserve).
-    ///
-    /// # Errors
-    /// As [`Plan::load_or_estimate`].
-    pub fn load_or_estimate_for(
-        path: impl AsRef<Path>,
-        model: &Model,
-        batch: usize,
-        steps: usize,
-        threads: usize,
-    ) -> Result<Loaded, IsaError> {
-        let loaded = Plan::load(path, model).and_then(|plan| {
-            let (planned, most) = (plan.threads(), threads.max(1));
-            match planned > most {
-                true => Err(PlanFileError::Threads { planned, most }),
-                false => Ok(plan),
-            }
-        });
-        loaded_or(loaded, || Plan::estimate(model, batch, steps, threads))
-    }
-}
-
-fn loaded_or(
-    loaded: Result<Plan, PlanFileError>,
-    estimate: impl FnOnce() -> Plan,
-) -> Result<Loaded, IsaError> {
-    match loaded {
-        Ok(plan) => Ok(Loaded {
-            plan,
-            fallback: None,
-        }),
-        Err(PlanFileError::Isa(error)) => Err(error),
-        Err(why) => Ok(Loaded {
-            plan: estimate(),
+            },
             fallback: Some(why),
-        }),
+        })
     }
 }

@@ -27,9 +27,11 @@ pub(super) struct Rates {
     pub phase: f64,
 }
 
-/// Ways of a second-level cache, and bytes of a page, where the system tells neither.
-const WAYS: usize = 16;
-const PAGE: usize = 4096;
+/// Lines of a set of a second-level cache, which the system does not tell. The exact number hardly
+/// matters.
+pub(super) const WAYS: usize = 16;
+/// Bytes of a page, and so of a way of most first-level caches.
+pub(super) const PAGE: usize = 4096;
 
 impl Rates {
     /// With the private caches of this machine's first core, read once.

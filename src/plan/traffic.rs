@@ -14,16 +14,12 @@
 
 use std::ops::Range;
 
+use super::rates::{PAGE, WAYS};
 use super::{AheadBy, Configuration, DirectionPlan, LayerPlan, PlanError};
 use crate::machine::{Core, Level, Topology};
 use crate::model::{Cell, CellKind, Direction, Layer, Model, ResetForm};
 use crate::partition::{Cache, Grain, Movement, PanelOrder, Part, Problem, Sequence, Shape, Split};
 use crate::schedule::Place;
-
-/// Bytes of a page, and so of a way of most first-level caches.
-const PAGE: usize = 4096;
-/// Lines of a set of a second-level cache. The exact number hardly matters.
-const WAYS: usize = 16;
 
 /// What the cores of a team hold and move of one layer.
 #[derive(Clone, Debug, PartialEq)]

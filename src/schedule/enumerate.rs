@@ -89,16 +89,7 @@ pub fn surviving_schedules(direction: &Direction) -> Vec<DirectionSchedule> {
     schedules
 }
 
-/// All schedules of a layer: each of its first direction's with each of its second's. Those that
-/// give both directions the same schedule come first, since equal cells want equal schedules.
-pub fn layer_schedules(layer: &Layer) -> Vec<Vec<DirectionSchedule>> {
-    let of_each: Vec<_> = layer.directions().iter().map(schedules).collect();
-    let mut all = choices(&of_each);
-    all.sort_by_key(|each| each.windows(2).any(|pair| pair[0] != pair[1]));
-    all
-}
-
-/// How many schedules a model has: the product over its layers of [`layer_schedules`]' numbers. Too
+/// How many schedules a model has: the product over its directions of how many [`schedules`] gives. Too
 /// many to list for more than a few layers (they need not be: layers do not compete, so each can be
 /// chosen by itself). `None` if it is more than a `u128` holds.
 pub fn schedule_count(model: &Model) -> Option<u128> {

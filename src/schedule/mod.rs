@@ -19,6 +19,6 @@ mod rules;
 pub use crate::partition::PanelOrder;
 pub use count::{Count, Counts, direction_counts, model_counts};
 pub use direction::{DirectionSchedule, ParseScheduleError, Place, ScheduleError};
-pub use enumerate::{layer_schedules, schedule_count, schedules, surviving_schedules};
+pub use enumerate::{schedule_count, schedules, surviving_schedules};
 pub use phased::{Fused, Phase, PhasedError, PhasedSchedule};
 pub use rules::{RULES, Rule};

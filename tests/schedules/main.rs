@@ -8,10 +8,10 @@ use std::collections::BTreeSet;
 
 use cellstream::Model;
 use cellstream::graph::Graph;
-use cellstream::model::{Gru, Lstm, Merge, ResetForm, Rnn};
+use cellstream::model::{Gru, Layer, Lstm, Merge, ResetForm, Rnn};
 use cellstream::schedule::{
-    Count, PhasedSchedule, direction_counts, layer_schedules, model_counts, schedule_count,
-    surviving_schedules,
+    Count, DirectionSchedule, PhasedSchedule, direction_counts, model_counts, schedule_count,
+    schedules, surviving_schedules,
 };
 use orders::Dag;
 
@@ -58,6 +58,18 @@ fn expanded(model: &Model, graph: &Graph) -> Vec<PhasedSchedule> {
                 .map(|(one, two)| each(vec![one.clone(), two.clone()]))
                 .collect()
         }
+        _ => panic!("a layer has one direction or two"),
+    }
+}
+
+/// Each schedule of a layer's first direction, with each of its second's.
+fn layer_schedules(layer: &Layer) -> Vec<Vec<DirectionSchedule>> {
+    let of_each: Vec<_> = layer.directions().iter().map(schedules).collect();
+    match &of_each[..] {
+        [one] => one.iter().map(|one| vec![one.clone()]).collect(),
+        [one, two] => { one.iter() }
+            .flat_map(|one| two.iter().map(|two| vec![one.clone(), two.clone()]))
+            .collect(),
         _ => panic!("a layer has one direction or two"),
     }
 }

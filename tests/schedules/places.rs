@@ -4,11 +4,10 @@ use cellstream::Model;
 use cellstream::graph::{Graph, Node, Operand, Product};
 use cellstream::model::{Direction, Gru, Layer, Lstm, Merge, ResetForm, Rnn};
 use cellstream::schedule::{
-    DirectionSchedule, Phase, PhasedError, PhasedSchedule, Place, layer_schedules, schedules,
-    surviving_schedules,
+    DirectionSchedule, Phase, PhasedError, PhasedSchedule, Place, schedules, surviving_schedules,
 };
 
-use super::{cells, gru, lstm, projected, rnn};
+use super::{cells, gru, layer_schedules, lstm, projected, rnn};
 
 fn direction(model: &Model) -> &Direction {
     &model.layers()[0].directions()[0]
