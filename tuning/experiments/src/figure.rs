@@ -80,6 +80,17 @@ pub struct Bars {
     pub values: Vec<f64>,
 }
 
+impl Bars {
+    /// Names with their values.
+    pub fn of_each<N: Into<String>>(all: impl IntoIterator<Item = (N, Vec<f64>)>) -> Vec<Bars> {
+        let named = all.into_iter().map(|(name, values)| Bars {
+            name: name.into(),
+            values,
+        });
+        named.collect()
+    }
+}
+
 type Drawn = Result<(), Box<dyn std::error::Error>>;
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 

@@ -114,6 +114,17 @@ impl Gemm {
         })
     }
 
+    /// One of each library, for as many cores.
+    ///
+    /// # Errors
+    /// Threads are refused.
+    pub fn of_each(cores: usize) -> Result<Vec<Gemm>, ThreadPoolBuildError> {
+        let libraries = Library::ALL.iter();
+        libraries
+            .map(|library| Gemm::new(cores, *library))
+            .collect()
+    }
+
     /// Whose inner loops.
     pub fn library(&self) -> Library {
         self.library
@@ -156,6 +167,22 @@ impl Gemm {
         }
         let fastest = (0..splits.len()).min_by_key(|&index| best[index]);
         splits[fastest.unwrap_or(0)]
+    }
+
+    /// How long so many of the same product take, one after the other.
+    pub fn time_of(&self, times: usize, split: Split, product: Product<'_>) -> Duration {
+        let Product { c, .. } = product;
+        self.time(|| {
+            for _ in 0..times {
+                self.multiply(
+                    split,
+                    Product {
+                        c: &mut *c,
+                        ..product
+                    },
+                );
+            }
+        })
     }
 
     /// Multiplies. Call it within [`Gemm::time`].

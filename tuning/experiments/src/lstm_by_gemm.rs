@@ -16,6 +16,7 @@ use cellstream::Model;
 use cellstream::kernels::{Activation, Isa, activate_all};
 
 use crate::gemm::{Gemm, Product, Split};
+use crate::runner::Expected;
 
 /// Which products a step has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +51,29 @@ pub struct LstmByGemm<'g> {
 }
 
 impl<'g> LstmByGemm<'g> {
+    /// Both forms with each of `gemms`, which have been run once and held against the reference.
+    ///
+    /// # Errors
+    /// As [`LstmByGemm::new`]; an answer that is farther than 1e-4 from what is expected.
+    pub fn of_each(
+        model: &Model,
+        gemms: &'g [Gemm],
+        batch: usize,
+        x: &[f32],
+        expected: &Expected,
+    ) -> Result<Vec<LstmByGemm<'g>>, Box<dyn std::error::Error>> {
+        let mut all = Vec::new();
+        for gemm in gemms {
+            for form in [Form::Apart, Form::Fused] {
+                let mut lstm = LstmByGemm::new(model, gemm, form, batch, x)?;
+                lstm.run();
+                expected.check(gemm.library().name(), &lstm.y, 1e-4)?;
+                all.push(lstm);
+            }
+        }
+        Ok(all)
+    }
+
     /// For the first direction of the first layer of `model` and an input `[steps, batch, features]`;
     /// with the split that is fastest for it.
     ///
@@ -231,7 +255,6 @@ fn transposed(
 mod tests {
     use super::*;
     use crate::gemm::Library;
-    use crate::runner::Expected;
     use crate::shapes::{Shape, numbers};
 
     #[test]

@@ -104,20 +104,16 @@ fn measure(
         let (a, b) = (&a, &b);
         let mut c = vec![0.0; batch * 4 * depth];
         let mut run = move |split: Split| {
-            gemm.time(|| {
-                for _ in 0..TIMES {
-                    let product = Product {
-                        rows: batch,
-                        depth,
-                        columns: 4 * depth,
-                        a,
-                        b,
-                        c: &mut c,
-                        add: false,
-                    };
-                    gemm.multiply(split, product);
-                }
-            })
+            let product = Product {
+                rows: batch,
+                depth,
+                columns: 4 * depth,
+                a,
+                b,
+                c: &mut c,
+                add: false,
+            };
+            gemm.time_of(TIMES, split, product)
         };
         // Only splits over all of these cores: how many are best is the question.
         let parts = |split: Split| match split {

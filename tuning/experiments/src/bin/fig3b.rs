@@ -87,8 +87,7 @@ fn main() -> Outcome {
         }
     }
     report.write()?;
-    let drawn = names.into_iter().zip(heights);
-    let drawn: Vec<Bars> = drawn.map(|(name, values)| Bars { name, values }).collect();
+    let drawn = Bars::of_each(names.into_iter().zip(heights));
     let title = "Two products [batch, K]·[K, 4K], in sequence and in parallel";
     bars(
         &report.figure()?,
@@ -109,10 +108,7 @@ fn measure(
     let cores = settings.cores();
     let a = [0, 1].map(|index| numbers(batch * depth + index));
     let b = [0, 1].map(|index| numbers(4 * depth * depth + index));
-    let gemms = Library::ALL
-        .iter()
-        .map(|library| Gemm::new(cores, *library));
-    let gemms: Vec<Gemm> = gemms.collect::<Result<_, _>>()?;
+    let gemms = Gemm::of_each(cores)?;
     let mut contenders: Vec<Contender<'_>> = Vec::new();
     for gemm in &gemms {
         for (_, layout) in LAYOUTS {

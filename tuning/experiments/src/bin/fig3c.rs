@@ -50,10 +50,7 @@ fn main() -> Outcome {
     let private = topology.cores.first();
     let private = private.map_or(0, |core| topology.private_cache_bytes(core));
 
-    let gemms = Library::ALL
-        .iter()
-        .map(|library| Gemm::new(cores, *library));
-    let gemms: Vec<Gemm> = gemms.collect::<Result<_, _>>()?;
+    let gemms = Gemm::of_each(cores)?;
     let mut groups = Vec::new();
     let mut heights = vec![Vec::new(); names.len()];
     for &batch in settings.cut(&BATCHES, 1) {
@@ -73,20 +70,16 @@ fn main() -> Outcome {
                 let (a, b) = (&a, &b);
                 let mut c = vec![0.0; batch * 4 * depth];
                 let mut run = move |split: Split| {
-                    gemm.time(|| {
-                        for _ in 0..STEPS {
-                            let product = Product {
-                                rows: batch,
-                                depth,
-                                columns: 4 * depth,
-                                a,
-                                b,
-                                c: &mut c,
-                                add: false,
-                            };
-                            gemm.multiply(split, product);
-                        }
-                    })
+                    let product = Product {
+                        rows: batch,
+                        depth,
+                        columns: 4 * depth,
+                        a,
+                        b,
+                        c: &mut c,
+                        add: false,
+                    };
+                    gemm.time_of(STEPS, split, product)
                 };
                 let split = gemm.best_split(batch, &mut run);
                 contenders.push(Contender::timing_itself("", move || run(split)));
@@ -117,13 +110,7 @@ fn main() -> Outcome {
         }
     }
     report.write()?;
-    let drawn = names.iter().zip(heights);
-    let drawn: Vec<Bars> = drawn
-        .map(|(name, values)| Bars {
-            name: name.to_string(),
-            values,
-        })
-        .collect();
+    let drawn = Bars::of_each(names.into_iter().zip(heights));
     let title = "100 products with the same weights, [batch, K]·[K, 4K]";
     bars(
         &report.figure()?,

@@ -17,7 +17,7 @@
 
 use cellstream_experiments::figure::{Axis, Bars, bars};
 use cellstream_experiments::gemm::{Gemm, Library};
-use cellstream_experiments::lstm_by_gemm::{Form, LstmByGemm};
+use cellstream_experiments::lstm_by_gemm::LstmByGemm;
 use cellstream_experiments::nest::Nest;
 use cellstream_experiments::report::{Report, ms, two};
 use cellstream_experiments::rounds::{Contender, geometric_mean};
@@ -90,8 +90,7 @@ fn main() -> Outcome {
         ));
     }
     report.write()?;
-    let drawn = names.into_iter().zip(heights);
-    let drawn: Vec<Bars> = drawn.map(|(name, values)| Bars { name, values }).collect();
+    let drawn = Bars::of_each(names.into_iter().zip(heights));
     let title = "LSTM, 100 steps, [batch, input = hidden]: what each optimisation brings";
     bars(
         &report.figure()?,
@@ -116,23 +115,12 @@ fn measure(settings: &Settings, shape: Shape) -> Result<Row, Box<dyn std::error:
     let (model, batch, cores) = (shape.lstm()?, shape.batch, settings.cores());
     let plan = tuned(&model, (batch, shape.steps), cores, settings.tuning(4.0))?.plan;
     let configuration = &plan.entries[0].configuration;
-    let gemms = Library::ALL
-        .iter()
-        .map(|library| Gemm::new(cores, *library));
-    let gemms: Vec<Gemm> = gemms.collect::<Result<_, _>>()?;
+    let gemms = Gemm::of_each(cores)?;
     let mut all = Runner::new(&model, &plan)?;
     let x = all.x().to_vec();
     let expected = Expected::new(&model, batch, &x)?;
     expected.check("all", all.y(), 0.0)?;
-    let mut by_gemm = Vec::new();
-    for gemm in &gemms {
-        for form in [Form::Apart, Form::Fused] {
-            let mut lstm = LstmByGemm::new(&model, gemm, form, batch, &x)?;
-            lstm.run();
-            expected.check(gemm.library().name(), &lstm.y, 1e-4)?;
-            by_gemm.push(lstm);
-        }
-    }
+    let mut by_gemm = LstmByGemm::of_each(&model, &gemms, batch, &x, &expected)?;
     let mut nests = Vec::new();
     for mapping in [Mapping::Rotated, Mapping::Kept] {
         let how = (configuration.threads, mapping, &configuration.layers[0]);

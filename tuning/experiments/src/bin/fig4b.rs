@@ -89,7 +89,7 @@ fn main() -> Outcome {
     let serpentine = plan.order == PanelOrder::Serpentine;
     let cores = arguments.of_cores.unwrap_or(cores);
     // The replay's core takes every core's slice in turn, in buffers for one of them.
-    if cores == 0 || shape.hidden % (UNIT_GRANULE * cores) != 0 {
+    if cores == 0 || !shape.hidden.is_multiple_of(UNIT_GRANULE * cores) {
         return Err(format!(
             "{} units are not dealt out evenly to {cores} cores",
             shape.hidden
@@ -156,10 +156,7 @@ fn main() -> Outcome {
     report.write()?;
     let groups = modes.map(|(name, _, _)| name.to_string());
     let drawn = [("simulated", misses), ("predicted", predicted.to_vec())];
-    let drawn = drawn.map(|(name, values)| Bars {
-        name: name.into(),
-        values,
-    });
+    let drawn = Bars::of_each(drawn);
     let title = "Lines that one core fetches into its private cache";
     bars(
         &report.figure()?,

@@ -14,7 +14,7 @@ use cellstream::plan::flops;
 use cellstream_experiments::Outcome;
 use cellstream_experiments::figure::{Axis, Line, Panel, lines};
 use cellstream_experiments::gemm::{Gemm, Library};
-use cellstream_experiments::lstm_by_gemm::{Form, LstmByGemm};
+use cellstream_experiments::lstm_by_gemm::LstmByGemm;
 use cellstream_experiments::report::{Report, ms, two};
 use cellstream_experiments::rounds::Contender;
 use cellstream_experiments::runner::{Expected, Runner, tuned};
@@ -145,23 +145,12 @@ fn measure(
 ) -> Result<(usize, f64, Vec<f64>), Box<dyn std::error::Error>> {
     let (model, batch, cores) = (shape.lstm()?, shape.batch, settings.cores());
     let plan = tuned(&model, (batch, shape.steps), cores, settings.tuning(2.0))?.plan;
-    let gemms = Library::ALL
-        .iter()
-        .map(|library| Gemm::new(cores, *library));
-    let gemms: Vec<Gemm> = gemms.collect::<Result<_, _>>()?;
+    let gemms = Gemm::of_each(cores)?;
     let mut ours = Runner::new(&model, &plan)?;
     let x = ours.x().to_vec();
     let expected = Expected::new(&model, batch, &x)?;
     expected.check("ours", ours.y(), 0.0)?;
-    let mut by_gemm = Vec::new();
-    for gemm in &gemms {
-        for form in [Form::Apart, Form::Fused] {
-            let mut lstm = LstmByGemm::new(&model, gemm, form, batch, &x)?;
-            lstm.run();
-            expected.check(gemm.library().name(), &lstm.y, 1e-4)?;
-            by_gemm.push(lstm);
-        }
-    }
+    let mut by_gemm = LstmByGemm::of_each(&model, &gemms, batch, &x, &expected)?;
     let mut contenders = vec![ours.contender("")];
     for lstm in &mut by_gemm {
         contenders.push(Contender::timing_itself("", || lstm.run()));

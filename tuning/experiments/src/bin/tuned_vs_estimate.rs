@@ -93,10 +93,7 @@ fn main() -> Outcome {
     report.write()?;
     let [lstm, gru] = drawn;
     let drawn = [("LSTM", lstm), ("GRU", gru)];
-    let drawn = drawn.map(|(name, values)| Bars {
-        name: name.into(),
-        values,
-    });
+    let drawn = Bars::of_each(drawn);
     let title = "Time of the estimate / time of the tuned plan";
     let groups: Vec<String> = groups.iter().map(|g| g.replace('/', " ")).collect();
     bars(
