@@ -33,7 +33,8 @@ fn machine() -> String {
     format!("{cpu}, {cores} cores, {isa}, {}", caches.join(", "))
 }
 
-/// The crate's version and, in a checkout, its commit.
+/// In a checkout the commit, the tree of the library's sources, which stays the same where the commit
+/// is rewritten, and whether they were changed; and the version of the kernels.
 fn version() -> String {
     let run = |args: &[&str]| {
         let mut git = Command::new("git");
@@ -42,10 +43,12 @@ fn version() -> String {
         Some(String::from_utf8_lossy(&out.stdout).trim().to_string())
     };
     let commit = run(&["rev-parse", "--short", "HEAD"]).unwrap_or_else(|| "no commit".into());
+    let sources = run(&["rev-parse", "--short", "HEAD:src"]);
+    let sources = sources.map_or(String::new(), |tree| format!(" (src {tree})"));
     let changed = run(&["status", "--porcelain", "--", "../../src"]);
     let changed = changed.is_some_and(|files| !files.is_empty());
     let changed = if changed { " with changes" } else { "" };
-    format!("{commit}{changed}, kernels {KERNEL_SET}")
+    format!("{commit}{sources}{changed}, kernels {KERNEL_SET}")
 }
 
 /// The program without its folder, and its arguments.
