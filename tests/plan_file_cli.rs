@@ -140,7 +140,10 @@ fn a_plan_of_more_threads_than_asked_for_is_not_used() {
     if plan.save(folder.path().join("a.plan"), &shape()).is_ok() {
         let out = bench(folder.path(), &["--json", "--plan=a.plan", "--threads=1"]);
         assert_eq!(out.status.code(), Some(0), "{out:?}");
-        one_line(&out.stderr, &["2 threads", "1 may be used"]);
+        one_line(
+            &out.stderr,
+            &["2 threads", "1 may be used", "-o OTHER.plan`"],
+        );
         let row: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
         assert_eq!(
             (&row["plan"], &row["threads"]),

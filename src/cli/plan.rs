@@ -109,9 +109,9 @@ pub fn entry_for(
             | PlanFileError::NotAPlan { .. }),
         ) => Err(Failure::from(error).of(path)),
         Err(error) => {
-            // Another model may still need its file.
+            // Another model, or a run on more threads, may still need its file.
             let place = match error {
-                PlanFileError::Model { .. } => "OTHER.plan".into(),
+                PlanFileError::Model { .. } | PlanFileError::Threads { .. } => "OTHER.plan".into(),
                 _ => path.display().to_string(),
             };
             let why = Failure::from(error).of(path);

@@ -26,7 +26,7 @@ use crate::tune::{Effort, Options, Progress, Tuned, tune};
 /// takes the entry nearest to the request at hand. Ctrl-C ends the tuning and keeps the best so far; of
 /// sizes that were not finished, what the plan that is there already has.
 ///
-/// `run` and `bench` take the file with --plan, the library with Plan::load_or_estimate.
+/// `run`, `bench` and `explain` take the file with --plan, the library with Plan::load_or_estimate.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     #[command(flatten)]
