@@ -114,7 +114,11 @@ pub(super) fn product<S: Simd, const N: usize>(s: S, mut job: Product<'_>) {
     let weights = job.weights;
     assert_eq!((weights.lanes(), weights.gates()), (S::LANES, N));
     assert_eq!(job.slots.len(), N);
-    assert!(job.slots.iter().all(|&slot| slot < job.z_slots));
+    let mut slots = [0; N];
+    for (slot, &given) in slots.iter_mut().zip(job.slots) {
+        assert!(given < job.z_slots);
+        *slot = given;
+    }
     let vector = job.z_slots * S::LANES;
     assert!(job.z.len() >= job.row_count * weights.panels() * vector);
     if let Start::Bias(bias) = job.start {
@@ -124,13 +128,7 @@ pub(super) fn product<S: Simd, const N: usize>(s: S, mut job: Product<'_>) {
     let height = tile_rows(job.row_count, limit);
     let mut left = weights.panels();
     while left > 0 {
-        let fills = |p: usize| match job.sweep {
-            Sweep::Wide => false,
-            Sweep::Forth | Sweep::Back => height * p * N >= CHAINS,
-        };
-        let fits =
-            |p: usize| p <= left && height * p * N <= accumulators(S::REGISTERS) && !fills(p / 2);
-        let width = [4, 2].into_iter().find(|&p| fits(p)).unwrap_or(1);
+        let width = tile_panels::<S, N>(height, left, job.sweep);
         let panel = match job.sweep {
             Sweep::Wide | Sweep::Forth => weights.panels() - left,
             Sweep::Back => left - width,
@@ -145,7 +143,9 @@ pub(super) fn product<S: Simd, const N: usize>(s: S, mut job: Product<'_>) {
                     match (rows, width) {
                         $(($m, $p) => {
                             if const { $m * $p * N <= accumulators(S::REGISTERS) } {
-                                tile::<S, $m, N, $p>(s, &mut job, row, panel);
+                                // SAFETY: slots and lengths have been checked above, and these are
+                                // rows and panels of the job.
+                                unsafe { tile::<S, $m, N, $p>(s, &mut job, &slots, row, panel) };
                             }
                         })*
                         _ => unreachable!("tile shapes are bounded above"),
@@ -163,37 +163,98 @@ pub(super) fn product<S: Simd, const N: usize>(s: S, mut job: Product<'_>) {
     }
 }
 
+/// Panels per tile for tiles of `height` rows, of the `left` ones that are still to do.
+#[inline(always)]
+fn tile_panels<S: Simd, const N: usize>(height: usize, left: usize, sweep: Sweep) -> usize {
+    let mut width = 4;
+    while width > 1 {
+        let fits = width <= left && height * width * N <= accumulators(S::REGISTERS);
+        let wider_than_needed = match sweep {
+            Sweep::Wide => false,
+            Sweep::Forth | Sweep::Back => height * (width / 2) * N >= CHAINS,
+        };
+        if fits && !wider_than_needed {
+            break;
+        }
+        width /= 2;
+    }
+    width
+}
+
 /// The microkernel: `M` rows by `P` panels, `M * P * N` accumulators.
+///
+/// Plain loops over arrays, and no closure handed to the standard library: its functions are compiled
+/// without the instruction set, so that vectors would travel through memory, by calls.
+///
+/// # Safety
+/// `z`, and the bias if there is one, hold `z_slots` vectors for each panel of the weights, `z` for
+/// each of `row_count` rows; `slots` are below `z_slots`; the rows and panels are the job's.
 #[allow(clippy::needless_range_loop)] // indices name registers; iterators would hide which
 #[inline(always)]
-fn tile<S: Simd, const M: usize, const N: usize, const P: usize>(
+unsafe fn tile<S: Simd, const M: usize, const N: usize, const P: usize>(
     s: S,
     job: &mut Product<'_>,
+    slots: &[usize; N],
     row: usize,
     panel: usize,
 ) {
-    let depth = job.weights.depth();
-    let panels = job.weights.panels();
-    let rows: [&[f32]; M] = std::array::from_fn(|m| &job.a[job.rows.start(row + m)..][..depth]);
-    let weights: [&[f32]; P] = std::array::from_fn(|p| job.weights.panel(panel + p));
-    let slot = |panel: usize, slot: usize| (panel * job.z_slots + slot) * S::LANES;
-    let at = |m: usize, p: usize, n: usize| {
-        (row + m) * panels * job.z_slots * S::LANES + slot(panel + p, job.slots[n])
+    let (depth, panels, z_slots) = (job.weights.depth(), job.weights.panels(), job.z_slots);
+    debug_assert!(row + M <= job.row_count && panel + P <= panels);
+    let mut a = [std::ptr::null::<f32>(); M];
+    for m in 0..M {
+        a[m] = job.a[job.rows.start(row + m)..][..depth].as_ptr();
+    }
+    let mut w = [std::ptr::null::<f32>(); P];
+    for p in 0..P {
+        w[p] = job.weights.panel(panel + p).as_ptr();
+    }
+    let z = job.z.as_mut_ptr();
+    let row_vectors = panels * z_slots;
+    let at = |m: usize, p: usize, slot: usize| {
+        ((row + m) * row_vectors + (panel + p) * z_slots + slot) * S::LANES
     };
-    let mut sum: [[[S::F32; N]; P]; M] = std::array::from_fn(|m| {
-        std::array::from_fn(|p| {
-            std::array::from_fn(|n| match job.start {
-                Start::Bias(bias) => s.load(&bias[slot(panel + p, job.slots[n])..]),
-                Start::Zero => s.splat(0.0),
-                Start::Continue => s.load(&job.z[at(m, p, n)..]),
-            })
-        })
-    });
-    let a: [*const f32; M] = rows.map(<[f32]>::as_ptr);
-    let w: [*const f32; P] = weights.map(<[f32]>::as_ptr);
+    let mut sum = [[[s.splat(0.0); N]; P]; M];
+    // SAFETY: all places are within `z` and the bias, by the caller's promise.
+    unsafe {
+        match job.start {
+            Start::Zero => {}
+            Start::Bias(bias) => {
+                for p in 0..P {
+                    let bias = bias.as_ptr().add((panel + p) * z_slots * S::LANES);
+                    for n in 0..N {
+                        let start = s.load_ptr(bias.add(slots[n] * S::LANES));
+                        for m in 0..M {
+                            sum[m][p][n] = start;
+                        }
+                    }
+                    if z_slots != N {
+                        // Slots that are not this product's.
+                        for slot in 0..z_slots {
+                            let start = s.load_ptr(bias.add(slot * S::LANES));
+                            for m in 0..M {
+                                s.store_ptr(start, z.add(at(m, p, slot)));
+                            }
+                        }
+                    }
+                }
+            }
+            Start::Continue => {
+                for m in 0..M {
+                    for p in 0..P {
+                        for n in 0..N {
+                            sum[m][p][n] = s.load_ptr(z.add(at(m, p, slots[n])));
+                        }
+                    }
+                }
+            }
+        }
+    }
     for k in 0..depth {
-        // SAFETY: each row slice holds `depth` values, and k < depth.
-        let x: [S::F32; M] = std::array::from_fn(|m| s.splat(unsafe { *a[m].add(k) }));
+        let mut x = [s.splat(0.0); M];
+        for m in 0..M {
+            // SAFETY: each row slice holds `depth` values, and k < depth.
+            x[m] = s.splat(unsafe { *a[m].add(k) });
+        }
         for p in 0..P {
             for n in 0..N {
                 // SAFETY: a panel holds `depth * N` vectors, and k * N + n is one of them.
@@ -206,16 +267,9 @@ fn tile<S: Simd, const M: usize, const N: usize, const P: usize>(
     }
     for m in 0..M {
         for p in 0..P {
-            if let Start::Bias(bias) = job.start {
-                let from = slot(panel + p, 0);
-                let to = (row + m) * panels * job.z_slots * S::LANES + from;
-                let len = job.z_slots * S::LANES;
-                if job.z_slots != N {
-                    job.z[to..to + len].copy_from_slice(&bias[from..from + len]);
-                }
-            }
             for n in 0..N {
-                s.store(sum[m][p][n], &mut job.z[at(m, p, n)..]);
+                // SAFETY: as above.
+                unsafe { s.store_ptr(sum[m][p][n], z.add(at(m, p, slots[n]))) };
             }
         }
     }

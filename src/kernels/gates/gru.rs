@@ -3,7 +3,9 @@
 //! Resetting after the product takes one pass. Resetting before it takes two, since every worker
 //! needs the whole reset state before any can compute its candidates.
 
-use super::{Chosen, Functions, Units, Usual, clamp, flush, load_state, store_state, store_units};
+use super::{
+    Chosen, Functions, Usual, clamp, flush, read_row, rows_together, store_part, write_row,
+};
 use crate::kernels::simd::Simd;
 use crate::kernels::{Activation, Columns};
 
@@ -80,9 +82,12 @@ pub struct GruCandidate<'a> {
 pub(in crate::kernels) unsafe fn gru_gates<S: Simd>(s: S, job: GruGates<'_>) {
     // SAFETY: the caller's promise is passed on.
     unsafe {
-        match (job.gate, job.candidate) {
-            (Activation::Sigmoid, Activation::Tanh) => step(s, job, Usual),
-            (gate, candidate) => step(s, job, Chosen([gate, candidate, candidate])),
+        match (job.gate, job.candidate, job.clip) {
+            (Activation::Sigmoid, Activation::Tanh, None) => step::<S, false>(s, &job, Usual),
+            (Activation::Sigmoid, Activation::Tanh, _) => step::<S, true>(s, &job, Usual),
+            (gate, candidate, _) => {
+                step::<S, true>(s, &job, Chosen([gate, candidate, candidate]));
+            }
         }
     }
 }
@@ -90,24 +95,38 @@ pub(in crate::kernels) unsafe fn gru_gates<S: Simd>(s: S, job: GruGates<'_>) {
 /// # Safety
 /// As [`gru_gates`].
 #[inline(always)]
-unsafe fn step<S: Simd>(s: S, job: GruGates<'_>, apply: impl Functions) {
-    let panels = job.units.div_ceil(S::LANES);
-    for row in 0..job.rows {
-        for panel in 0..panels {
-            let z = &job.z[(row * panels + panel) * 4 * S::LANES..][..4 * S::LANES];
-            let [zr, zz, input, state] = [0, 1, 2, 3].map(|slot| s.load(&z[slot * S::LANES..]));
-            let r = apply.gate(s, clamp(s, job.clip, zr));
-            let z = apply.gate(s, clamp(s, job.clip, zz));
-            let n = apply.candidate(s, clamp(s, job.clip, s.fma(r, state, input)));
-            let out = Blend {
-                before: job.before,
-                h: job.h,
-                y: job.y,
-                units: job.units,
-            };
+unsafe fn step<S: Simd, const CLIP: bool>(s: S, job: &GruGates<'_>, apply: impl Functions) {
+    let clip = if CLIP { job.clip } else { None };
+    let len = job.units.next_multiple_of(S::LANES);
+    let together = rows_together(job.units.div_ceil(S::LANES));
+    let mut first = 0;
+    while first < job.rows {
+        let end = (first + together).min(job.rows);
+        for row in first..end {
+            let z = &job.z[row * 4 * len..][..4 * len];
             // SAFETY: these are this job's units.
-            unsafe { out.store(s, z, n, row, panel) };
+            let new = unsafe { write_row(&job.h, row, len) };
+            // The candidate's input stands where the new state will: nobody reads that meanwhile.
+            for (z, new) in z
+                .chunks_exact(4 * S::LANES)
+                .zip(new.chunks_exact_mut(S::LANES))
+            {
+                let r = apply.gate(s, clamp(s, clip, s.load(z)));
+                let (input, state) = (s.load(&z[2 * S::LANES..]), s.load(&z[3 * S::LANES..]));
+                s.store(clamp(s, clip, s.fma(r, state, input)), new);
+            }
         }
+        for row in first..end {
+            let z = &job.z[row * 4 * len..][..4 * len];
+            // SAFETY: these are this job's units.
+            let mut states = unsafe { States::new(job.before, job.h, job.y, row, job.units, len) };
+            for (panel, z) in z.chunks_exact(4 * S::LANES).enumerate() {
+                let update = apply.gate(s, clamp(s, clip, s.load(&z[S::LANES..])));
+                let n = apply.candidate(s, s.load(&states.new[panel * S::LANES..]));
+                states.blend(s, update, n, panel);
+            }
+        }
+        first = end;
     }
 }
 
@@ -118,23 +137,26 @@ unsafe fn step<S: Simd>(s: S, job: GruGates<'_>, apply: impl Functions) {
 #[inline(always)]
 pub(in crate::kernels) unsafe fn gru_reset<S: Simd>(s: S, job: GruReset<'_>) {
     let apply = Chosen([job.gate; 3]);
-    let panels = job.units.div_ceil(S::LANES);
+    let len = job.units.next_multiple_of(S::LANES);
     for row in 0..job.rows {
-        for panel in 0..panels {
-            let z = clamp(
-                s,
-                job.clip,
-                s.load(&job.z[(row * panels + panel) * 3 * S::LANES..]),
-            );
+        let z = &job.z[row * 3 * len..][..3 * len];
+        // SAFETY: these are this job's units.
+        let (before, reset) = unsafe {
+            (
+                read_row(&job.before, row, len),
+                write_row(&job.reset, row, len),
+            )
+        };
+        let vectors = z
+            .chunks_exact(3 * S::LANES)
+            .zip(before.chunks_exact(S::LANES));
+        for ((z, before), reset) in vectors.zip(reset.chunks_exact_mut(S::LANES)) {
+            let z = clamp(s, job.clip, s.load(z));
             let r = match job.gate {
                 Activation::Sigmoid => Usual.gate(s, z),
                 _ => apply.gate(s, z),
             };
-            // SAFETY: these are this job's units.
-            unsafe {
-                let before = load_state(s, &job.before, row, panel);
-                store_state(s, s.mul(r, before), &job.reset, row, panel);
-            }
+            s.store(s.mul(r, s.load(before)), reset);
         }
     }
 }
@@ -158,45 +180,60 @@ pub(in crate::kernels) unsafe fn gru_candidate<S: Simd>(s: S, job: GruCandidate<
 /// As [`gru_gates`].
 #[inline(always)]
 unsafe fn blend<S: Simd>(s: S, job: GruCandidate<'_>, apply: impl Functions) {
-    let panels = job.units.div_ceil(S::LANES);
-    let out = Blend {
-        before: job.before,
-        h: job.h,
-        y: job.y,
-        units: job.units,
-    };
+    let len = job.units.next_multiple_of(S::LANES);
     for row in 0..job.rows {
-        for panel in 0..panels {
-            let z = &job.z[(row * panels + panel) * 3 * S::LANES..][..3 * S::LANES];
-            let [update, n] = [1, 2].map(|slot| clamp(s, job.clip, s.load(&z[slot * S::LANES..])));
-            let (update, n) = (apply.gate(s, update), apply.candidate(s, n));
-            // SAFETY: these are this job's units.
-            unsafe { out.store(s, update, n, row, panel) };
+        let z = &job.z[row * 3 * len..][..3 * len];
+        // SAFETY: these are this job's units.
+        let mut states = unsafe { States::new(job.before, job.h, job.y, row, job.units, len) };
+        for (panel, z) in z.chunks_exact(3 * S::LANES).enumerate() {
+            let update = apply.gate(s, clamp(s, job.clip, s.load(&z[S::LANES..])));
+            let n = apply.candidate(s, clamp(s, job.clip, s.load(&z[2 * S::LANES..])));
+            states.blend(s, update, n, panel);
         }
     }
 }
 
-/// The last line of every GRU: `h' = (1 - z) n + z h`.
-struct Blend<'a> {
-    before: Columns<'a>,
-    h: Columns<'a>,
-    y: Option<Columns<'a>>,
-    units: usize,
+/// One row of the states that the last line of every GRU is about.
+struct States<'a> {
+    before: &'a [f32],
+    new: &'a mut [f32],
+    y: Option<&'a mut [f32]>,
 }
 
-impl Blend<'_> {
+impl<'a> States<'a> {
     /// # Safety
-    /// As [`gru_gates`], for this panel of `row`.
+    /// As [`gru_gates`], for `row`, and `h` and `y` are not borrowed elsewhere.
     #[inline(always)]
-    unsafe fn store<S: Simd>(&self, s: S, z: S::F32, n: S::F32, row: usize, panel: usize) {
+    unsafe fn new(
+        before: Columns<'a>,
+        h: Columns<'a>,
+        y: Option<Columns<'a>>,
+        row: usize,
+        units: usize,
+        len: usize,
+    ) -> States<'a> {
         // SAFETY: the caller's promise.
         unsafe {
-            let before = load_state(s, &self.before, row, panel);
-            let h = flush(s, s.fma(z, before, s.mul(s.sub(s.splat(1.0), z), n)));
-            store_state(s, h, &self.h, row, panel);
-            if let Some(y) = &self.y {
-                store_units(s, h, y, row, Units::of_panel(panel, S::LANES, self.units));
+            States {
+                before: read_row(&before, row, len),
+                new: write_row(&h, row, len),
+                y: match &y {
+                    Some(y) => Some(write_row(y, row, units)),
+                    None => None,
+                },
             }
+        }
+    }
+
+    /// `h' = (1 - z) n + z h`.
+    #[inline(always)]
+    fn blend<S: Simd>(&mut self, s: S, z: S::F32, n: S::F32, panel: usize) {
+        let first = panel * S::LANES;
+        let before = s.load(&self.before[first..]);
+        let h = flush(s, s.fma(z, before, s.mul(s.sub(s.splat(1.0), z), n)));
+        s.store(h, &mut self.new[first..]);
+        if let Some(y) = &mut self.y {
+            store_part(s, h, &mut y[first..]);
         }
     }
 }

@@ -1,6 +1,8 @@
 //! LSTM: four pre-activations and the old cell state to the new cell and hidden state.
 
-use super::{Chosen, Functions, Units, Usual, clamp, flush, load_state, store_state, store_units};
+use super::{
+    Chosen, Functions, Usual, clamp, flush, read_row, rows_together, store_part, write_row,
+};
 use crate::kernels::simd::Simd;
 use crate::kernels::{Activation, Columns};
 
@@ -47,50 +49,136 @@ pub struct LstmGates<'a> {
 #[inline(always)]
 pub(in crate::kernels) unsafe fn lstm_gates<S: Simd>(s: S, job: LstmGates<'_>) {
     let f = job.functions;
+    let usual = (f.gate, f.candidate, f.output)
+        == (Activation::Sigmoid, Activation::Tanh, Activation::Tanh);
+    let plain = f.clip.is_none() && !f.input_forget && job.peepholes.is_none();
     // SAFETY: the caller's promise is passed on.
     unsafe {
-        match (f.gate, f.candidate, f.output) {
-            (Activation::Sigmoid, Activation::Tanh, Activation::Tanh) => step(s, job, Usual),
-            (gate, candidate, output) => step(s, job, Chosen([gate, candidate, output])),
+        match (usual, plain) {
+            (true, true) => step::<S, true>(s, &job, Usual),
+            (true, false) => step::<S, false>(s, &job, Usual),
+            _ => step::<S, false>(s, &job, Chosen([f.gate, f.candidate, f.output])),
         }
     }
 }
 
+/// `PLAIN`: no clip, no peepholes, a forget gate of its own.
+///
 /// # Safety
 /// As [`lstm_gates`].
 #[inline(always)]
-unsafe fn step<S: Simd>(s: S, job: LstmGates<'_>, apply: impl Functions) {
-    let panels = job.units.div_ceil(S::LANES);
-    let LstmFunctions {
-        clip, input_forget, ..
-    } = job.functions;
-    for row in 0..job.rows {
-        for panel in 0..panels {
-            let z = &job.z[(row * panels + panel) * 4 * S::LANES..][..4 * S::LANES];
-            let [zi, zf, zg, zo] = [0, 1, 2, 3].map(|slot| s.load(&z[slot * S::LANES..]));
-            let peep = |slot: usize, z: S::F32, c: S::F32| match job.peepholes {
-                None => z,
-                Some(p) => s.fma(s.load(&p[(panel * 3 + slot) * S::LANES..]), c, z),
-            };
-            // SAFETY: these are this job's units.
-            let c = unsafe { load_state(s, &job.c, row, panel) };
-            let i = apply.gate(s, clamp(s, clip, peep(0, zi, c)));
-            let f = match input_forget {
-                true => s.sub(s.splat(1.0), i),
-                false => apply.gate(s, clamp(s, clip, peep(1, zf, c))),
-            };
-            let g = apply.candidate(s, clamp(s, clip, zg));
-            let c = flush(s, s.fma(f, c, s.mul(i, g)));
-            let o = apply.gate(s, clamp(s, clip, peep(2, zo, c)));
-            let h = flush(s, s.mul(o, apply.output(s, c)));
-            // SAFETY: these are this job's units.
-            unsafe {
-                store_state(s, c, &job.c, row, panel);
-                store_state(s, h, &job.h, row, panel);
-                if let Some(y) = &job.y {
-                    store_units(s, h, y, row, Units::of_panel(panel, S::LANES, job.units));
-                }
-            }
+unsafe fn step<S: Simd, const PLAIN: bool>(s: S, job: &LstmGates<'_>, apply: impl Functions) {
+    let together = rows_together(job.units.div_ceil(S::LANES));
+    let mut first = 0;
+    while first < job.rows {
+        let end = (first + together).min(job.rows);
+        for row in first..end {
+            // SAFETY: the caller's promise is passed on.
+            unsafe { cell_state::<S, PLAIN>(s, job, apply, row) };
+        }
+        for row in first..end {
+            // SAFETY: the caller's promise is passed on.
+            unsafe { hidden_state::<S, PLAIN>(s, job, apply, row) };
+        }
+        first = end;
+    }
+}
+
+/// A row's pre-activations.
+#[inline(always)]
+fn row_of_z<'a, S: Simd>(job: &LstmGates<'a>, row: usize) -> &'a [f32] {
+    let len = job.units.div_ceil(S::LANES) * 4 * S::LANES;
+    &job.z[row * len..][..len]
+}
+
+/// A pre-activation, with its peephole and clipped.
+#[inline(always)]
+fn gate_input<S: Simd, const PLAIN: bool>(
+    s: S,
+    job: &LstmGates<'_>,
+    (panel, peephole): (usize, usize),
+    z: S::F32,
+    c: S::F32,
+) -> S::F32 {
+    if PLAIN {
+        return z;
+    }
+    let z = match job.peepholes {
+        None => z,
+        Some(p) => s.fma(s.load(&p[(panel * 3 + peephole) * S::LANES..]), c, z),
+    };
+    clamp(s, job.functions.clip, z)
+}
+
+/// `c' = f c + i g`.
+///
+/// # Safety
+/// As [`lstm_gates`].
+#[inline(always)]
+unsafe fn cell_state<S: Simd, const PLAIN: bool>(
+    s: S,
+    job: &LstmGates<'_>,
+    apply: impl Functions,
+    row: usize,
+) {
+    let z = row_of_z::<S>(job, row);
+    // SAFETY: these are this job's units.
+    let states = unsafe { write_row(&job.c, row, z.len() / 4) };
+    let vectors = z
+        .chunks_exact(4 * S::LANES)
+        .zip(states.chunks_exact_mut(S::LANES));
+    for (panel, (z, state)) in vectors.enumerate() {
+        let c = s.load(state);
+        let i = gate_input::<S, PLAIN>(s, job, (panel, 0), s.load(z), c);
+        let i = apply.gate(s, i);
+        let f = if !PLAIN && job.functions.input_forget {
+            s.sub(s.splat(1.0), i)
+        } else {
+            let f = gate_input::<S, PLAIN>(s, job, (panel, 1), s.load(&z[S::LANES..]), c);
+            apply.gate(s, f)
+        };
+        let g = s.load(&z[2 * S::LANES..]);
+        let g = if PLAIN {
+            g
+        } else {
+            clamp(s, job.functions.clip, g)
+        };
+        let g = apply.candidate(s, g);
+        s.store(flush(s, s.fma(f, c, s.mul(i, g))), state);
+    }
+}
+
+/// `h' = o φ(c')`, of the new cell state.
+///
+/// # Safety
+/// As [`lstm_gates`].
+#[inline(always)]
+unsafe fn hidden_state<S: Simd, const PLAIN: bool>(
+    s: S,
+    job: &LstmGates<'_>,
+    apply: impl Functions,
+    row: usize,
+) {
+    let z = row_of_z::<S>(job, row);
+    let len = z.len() / 4;
+    // SAFETY: these are this job's units.
+    let (states, new) = unsafe { (read_row(&job.c, row, len), write_row(&job.h, row, len)) };
+    // SAFETY: as above.
+    let mut y = job
+        .y
+        .as_ref()
+        .map(|y| unsafe { write_row(y, row, job.units) });
+    let vectors = z
+        .chunks_exact(4 * S::LANES)
+        .zip(states.chunks_exact(S::LANES));
+    let vectors = vectors.zip(new.chunks_exact_mut(S::LANES)).enumerate();
+    for (panel, ((z, c), new)) in vectors {
+        let c = s.load(c);
+        let o = gate_input::<S, PLAIN>(s, job, (panel, 2), s.load(&z[3 * S::LANES..]), c);
+        let h = flush(s, s.mul(apply.gate(s, o), apply.output(s, c)));
+        s.store(h, new);
+        if let Some(y) = &mut y {
+            store_part(s, h, &mut y[panel * S::LANES..]);
         }
     }
 }

@@ -99,61 +99,48 @@ fn apply<S: Simd>(s: S, activation: Activation, z: S::F32) -> S::F32 {
     s.load(&lanes)
 }
 
-/// Where a panel's values go, whole or, for the last panel of odd sizes, in part.
+/// Vectors of states that are computed up to the same point before any is finished. The second half
+/// of a state hangs on the first by a long chain of dependent operations; a core finds enough to do
+/// meanwhile only among as many others.
+const TOGETHER: usize = 8;
+
+/// Rows of `panels` vectors that make up [`TOGETHER`].
+#[inline(always)]
+fn rows_together(panels: usize) -> usize {
+    (TOGETHER / panels.max(1)).max(1)
+}
+
+/// This worker's `len` values of a row, to read.
 ///
 /// # Safety
-/// As [`super::Shared::write`] for this panel's units of `row`.
+/// As [`super::Shared::read`] for these units of `row`.
 #[inline(always)]
-unsafe fn store_units<S: Simd>(s: S, v: S::F32, to: &Columns<'_>, row: usize, units: Units) {
-    let start = to.row(row) + units.first;
-    if units.count == S::LANES {
-        // SAFETY: the caller's promise.
-        s.store(v, unsafe { to.memory.write(start..start + S::LANES) });
+unsafe fn read_row<'a>(from: &Columns<'a>, row: usize, len: usize) -> &'a [f32] {
+    let start = from.row(row);
+    // SAFETY: the caller's promise.
+    unsafe { from.memory.read(start..start + len) }
+}
+
+/// This worker's `len` values of a row, to write.
+///
+/// # Safety
+/// As [`super::Shared::write`] for these units of `row`.
+#[inline(always)]
+unsafe fn write_row<'a>(to: &Columns<'a>, row: usize, len: usize) -> &'a mut [f32] {
+    let start = to.row(row);
+    // SAFETY: the caller's promise.
+    unsafe { to.memory.write(start..start + len) }
+}
+
+/// Writes one vector to the start of `to`, or as much of it as there is room for: the last panel of
+/// an odd size.
+#[inline(always)]
+fn store_part<S: Simd>(s: S, v: S::F32, to: &mut [f32]) {
+    if to.len() >= S::LANES {
+        s.store(v, to);
     } else {
         let mut lanes = [0.0; 16];
         s.store(v, &mut lanes);
-        // SAFETY: the caller's promise.
-        let part = unsafe { to.memory.write(start..start + units.count) };
-        part.copy_from_slice(&lanes[..units.count]);
+        to.copy_from_slice(&lanes[..to.len()]);
     }
-}
-
-/// The hidden units of one panel, counted from the worker's first.
-#[derive(Clone, Copy)]
-struct Units {
-    first: usize,
-    count: usize,
-}
-
-impl Units {
-    #[inline(always)]
-    fn of_panel(panel: usize, lanes: usize, units: usize) -> Units {
-        let first = panel * lanes;
-        Units {
-            first,
-            count: lanes.min(units - first),
-        }
-    }
-}
-
-/// The worker's vector of a padded state.
-///
-/// # Safety
-/// As [`super::Shared::read`] for this panel's units of `row`.
-#[inline(always)]
-unsafe fn load_state<S: Simd>(s: S, from: &Columns<'_>, row: usize, panel: usize) -> S::F32 {
-    let start = from.row(row) + panel * S::LANES;
-    // SAFETY: the caller's promise.
-    s.load(unsafe { from.memory.read(start..start + S::LANES) })
-}
-
-/// Writes the worker's vector of a padded state.
-///
-/// # Safety
-/// As [`super::Shared::write`] for this panel's units of `row`.
-#[inline(always)]
-unsafe fn store_state<S: Simd>(s: S, v: S::F32, to: &Columns<'_>, row: usize, panel: usize) {
-    let start = to.row(row) + panel * S::LANES;
-    // SAFETY: the caller's promise.
-    s.store(v, unsafe { to.memory.write(start..start + S::LANES) });
 }

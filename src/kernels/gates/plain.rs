@@ -1,6 +1,6 @@
 //! A state that is one pre-activation: the vanilla RNN's, and an LSTM's projected one.
 
-use super::{Chosen, Functions, Units, Usual, clamp, flush, store_state, store_units};
+use super::{Chosen, Functions, Usual, clamp, flush, store_part, write_row};
 use crate::kernels::simd::Simd;
 use crate::kernels::{Activation, Columns};
 
@@ -29,22 +29,28 @@ pub struct PlainState<'a> {
 /// For the units of this job nobody else touches `h` and `y`.
 #[inline(always)]
 pub(in crate::kernels) unsafe fn plain_state<S: Simd>(s: S, job: PlainState<'_>) {
-    let panels = job.units.div_ceil(S::LANES);
+    let len = job.units.next_multiple_of(S::LANES);
     for row in 0..job.rows {
-        for panel in 0..panels {
-            let z = s.load(&job.z[(row * panels + panel) * S::LANES..]);
+        let z = &job.z[row * len..][..len];
+        // SAFETY: these are this job's units.
+        let new = unsafe { write_row(&job.h, row, len) };
+        // SAFETY: as above.
+        let mut y = job
+            .y
+            .as_ref()
+            .map(|y| unsafe { write_row(y, row, job.units) });
+        let vectors = z.chunks_exact(S::LANES).zip(new.chunks_exact_mut(S::LANES));
+        for (panel, (z, new)) in vectors.enumerate() {
+            let z = s.load(z);
             let h = match job.activation {
                 None => z,
                 Some(Activation::Tanh) => Usual.candidate(s, clamp(s, job.clip, z)),
                 Some(other) => Chosen([other; 3]).gate(s, clamp(s, job.clip, z)),
             };
             let h = flush(s, h);
-            // SAFETY: these are this job's units.
-            unsafe {
-                store_state(s, h, &job.h, row, panel);
-                if let Some(y) = &job.y {
-                    store_units(s, h, y, row, Units::of_panel(panel, S::LANES, job.units));
-                }
+            s.store(h, new);
+            if let Some(y) = &mut y {
+                store_part(s, h, &mut y[panel * S::LANES..]);
             }
         }
     }
