@@ -85,7 +85,10 @@ fn many_steps_of_high_stacks() {
         for (index, layer, workers) in layers {
             layer.chunk_steps = random.0.usize(1..20);
             if seed % 2 == 0 {
-                layer.ahead = AheadBy::Rows(random.0.usize(1..=workers));
+                layer.ahead = AheadBy::Rows {
+                    workers: random.0.usize(1..=workers),
+                    owners_share: random.0.u16(0..=1000),
+                };
                 continue;
             }
             layer.ahead = AheadBy::Owners;

@@ -347,7 +347,10 @@ fn plans_that_do_not_fit_are_refused() {
     ));
     for rows in [0, 3] {
         let mut ahead = good.clone();
-        ahead.entries[0].configuration.layers[1].ahead = AheadBy::Rows(rows);
+        ahead.entries[0].configuration.layers[1].ahead = AheadBy::Rows {
+            workers: rows,
+            owners_share: 500,
+        };
         let refused = PlanError::Ahead {
             layer: 1,
             rows,

@@ -87,7 +87,11 @@ impl Buffers {
                         continue;
                     };
                     let row = part.z_row(lanes, direction.recurrence);
-                    let chunk = layer.chunk(direction).min(steps).checked_mul(batch)?;
+                    let steps_kept = match layer.keeps_two_chunks(direction) {
+                        true => layer.chunk_steps.min(steps).checked_mul(2)?,
+                        false => layer.chunk(direction).min(steps),
+                    };
+                    let chunk = steps_kept.checked_mul(batch)?;
                     most = most.max(chunk.checked_mul(row)?);
                 }
                 Buffer::new(most, 1)

@@ -72,7 +72,7 @@ impl LayerMeetings {
         let owners: Vec<usize> = (0..workers).filter(|&w| plan.is_owner(w)).collect();
         let is_ahead = plan.directions.iter().any(|d| d.schedule.is_ahead());
         let ahead = match plan.ahead {
-            AheadBy::Rows(count) if is_ahead => count,
+            AheadBy::Rows { workers, .. } if is_ahead => workers,
             _ => 0,
         };
         let phases = match layer.directions().iter().any(|d| d.is_two_phase()) {
@@ -137,21 +137,31 @@ impl LayerMeetings {
         }
     }
 
-    /// Marks of this layer that a worker has counted when its rows of chunk `chunk` are taken.
+    /// Marks of this layer that a worker has counted when its rows of chunk `chunk` are taken. One that
+    /// also owns units takes the rows of a chunk before it runs the steps of the chunk before: it marks
+    /// taken 0, taken 1, done 0, taken 2, done 1, ….
     pub fn taken_ahead(&self, worker: usize, chunk: usize) -> u32 {
-        (chunk as u32).wrapping_mul(self.marks_per_chunk(worker)) + 1
+        match (chunk, self.is_owner(worker)) {
+            (0, _) => 1,
+            (chunk, true) => (chunk as u32).wrapping_mul(2),
+            (chunk, false) => (chunk as u32).wrapping_add(1),
+        }
     }
 
-    /// Marks of this layer that an owner has counted when it is done with `chunks` chunks.
-    pub fn chunks_done(&self, worker: usize, chunks: usize) -> u32 {
-        (chunks as u32).wrapping_mul(self.marks_per_chunk(worker))
+    /// Marks of this layer that an owner has counted when it is done with `chunks` of the chunks of so
+    /// many steps: one that takes rows has taken the next chunk as well, while there is one.
+    pub fn chunks_done(&self, worker: usize, chunks: usize, steps: usize) -> u32 {
+        let own = (chunks as u32).wrapping_mul(self.marks_per_chunk(worker));
+        let is_between = chunks > 0 && chunks < steps.div_ceil(self.chunk_steps);
+        let is_taker = worker < self.ahead;
+        own.wrapping_add(u32::from(is_between && is_taker))
     }
 
     /// Marks of this layer that an owner has counted when the first `done` steps of its own output
     /// are complete.
     pub fn own_output(&self, worker: usize, done: usize, steps: usize) -> u32 {
         let chunks = steps.div_ceil(self.chunk_steps);
-        self.chunks_done(worker, chunks)
+        self.chunks_done(worker, chunks, steps)
             .wrapping_add(self.output_marks(done, steps))
     }
 
@@ -176,7 +186,7 @@ fn mark_every(
     };
     let workers = next.directions[0].partition.units.len();
     let reader = |worker: usize| match next.ahead {
-        AheadBy::Rows(count) => worker < count || next.is_owner(worker),
+        AheadBy::Rows { workers, .. } => worker < workers || next.is_owner(worker),
         AheadBy::Owners => next.is_owner(worker),
     };
     let elsewhere = (0..workers).any(|worker| reader(worker) && !plan.is_owner(worker));

@@ -117,7 +117,10 @@ impl Case {
                 chunk_steps: random.usize(1..=steps.max(1)).min(random.usize(1..=12)),
                 ahead: match random.bool() {
                     true => AheadBy::Owners,
-                    false => AheadBy::Rows(random.usize(1..=workers)),
+                    false => AheadBy::Rows {
+                        workers: random.usize(1..=workers),
+                        owners_share: random.u16(0..=1000),
+                    },
                 },
                 order: PanelOrder::Cyclic,
                 directions,
@@ -238,11 +241,35 @@ impl Case {
     /// How many take rows ahead for others.
     pub fn takers(&self, layer: usize) -> usize {
         match self.plan.layers[layer].ahead {
-            AheadBy::Rows(count) if self.directions(layer).any(|d| self.is_ahead(layer, d)) => {
-                count
+            AheadBy::Rows { workers, .. }
+                if self.directions(layer).any(|d| self.is_ahead(layer, d)) =>
+            {
+                workers
             }
             _ => 0,
         }
+    }
+
+    /// The rows of a chunk that `taker` takes. Who has steps to run besides takes another share, but
+    /// for the first chunk.
+    pub fn share(&self, layer: usize, rows: usize, taker: usize, chunk: usize) -> Range<usize> {
+        let takers = self.takers(layer);
+        let AheadBy::Rows { owners_share, .. } = self.plan.layers[layer].ahead else {
+            return 0..0;
+        };
+        let owners = self.owners(layer);
+        let (busy, free): (Vec<_>, Vec<_>) = (0..takers).partition(|w| owners.contains(w));
+        if chunk == 0 || busy.is_empty() || free.is_empty() {
+            return rows * taker / takers..rows * (taker + 1) / takers;
+        }
+        let cut = rows * owners_share as usize / 1000;
+        let of = |all: &[usize], from: usize, len: usize| {
+            let at = all.iter().position(|&w| w == taker)?;
+            Some(from + len * at / all.len()..from + len * (at + 1) / all.len())
+        };
+        of(&busy, 0, cut)
+            .or_else(|| of(&free, cut, rows - cut))
+            .unwrap()
     }
 
     /// After how many steps each a layer's output is marked for workers other than its own.
@@ -251,7 +278,7 @@ impl Case {
         let next = self.plan.layers.get(upper)?;
         let owners = self.owners(layer);
         let takers = match next.ahead {
-            AheadBy::Rows(count) => count,
+            AheadBy::Rows { workers, .. } => workers,
             AheadBy::Owners => 0,
         };
         let others = (0..takers)

@@ -198,9 +198,21 @@ impl Writer<'_> {
         let steps = self.chunk(direction, taken);
         let first = self.case.rows(steps.clone()).start;
         self.read_input(steps, first + rows.start..first + rows.end);
+        let before = self.other_place(direction, taken);
         for row in rows {
-            let spot = self.spot(Memory::Z(owner, direction), row, None);
+            let spot = self.spot(Memory::Z(owner, direction), before + row, None);
             self.write(spot, 3 * (first + row));
+        }
+    }
+
+    /// Where rows are taken for others, odd chunks stand behind even ones.
+    fn other_place(&self, direction: usize, taken: usize) -> usize {
+        let takes_turns =
+            self.case.takers(self.layer) > 0 && self.case.is_ahead(self.layer, direction);
+        let chunk = taken / self.case.plan.layers[self.layer].chunk_steps;
+        match takes_turns && chunk % 2 == 1 {
+            true => 1000,
+            false => 0,
         }
     }
 
@@ -218,17 +230,31 @@ impl Writer<'_> {
             }
             return;
         }
-        let chunk = taken / self.case.plan.layers[layer].chunk_steps;
-        if me < takers {
+        // Wait 6: the first two chunks before the first step, then each before the steps of the last.
+        let each = self.case.plan.layers[layer].chunk_steps;
+        let chunk = taken / each;
+        let mut next = vec![chunk + 1];
+        if chunk == 0 {
+            next.insert(0, 0);
+        }
+        for chunk in next
+            .into_iter()
+            .filter(|chunk| chunk * each < self.case.steps)
+        {
+            if me >= takers {
+                break;
+            }
             for &owner in &owners {
-                let count = self.meetings.layer(layer).chunks_done(owner, chunk);
+                let steps = self.case.steps;
+                let done = chunk.max(1) - 1;
+                let count = self.meetings.layer(layer).chunks_done(owner, done, steps);
                 self.wait_for_mark(layer, owner, count);
             }
             for &direction in &ahead {
-                let rows = self.case.rows(self.chunk(direction, taken)).len();
+                let rows = self.case.rows(self.chunk(direction, chunk * each)).len();
                 for &owner in &owners {
-                    let share = rows * me / takers..rows * (me + 1) / takers;
-                    self.take_rows(direction, owner, taken, share);
+                    let share = self.case.share(layer, rows, me, chunk);
+                    self.take_rows(direction, owner, chunk * each, share);
                 }
             }
             self.advance(Track::Marks);
@@ -249,8 +275,9 @@ impl Writer<'_> {
     /// Passes on own pre-activations, which are at `version` of three.
     fn z(&mut self, direction: usize, taken: usize, version: Option<usize>) {
         let first = self.case.rows(self.chunk(direction, taken)).start;
+        let before = self.other_place(direction, taken);
         for row in self.rows(self.step_of(direction, taken)) {
-            let spot = self.spot(Memory::Z(self.me, direction), row - first, None);
+            let spot = self.spot(Memory::Z(self.me, direction), before + row - first, None);
             if let Some(version) = version {
                 self.read(spot, 3 * row + version);
             }

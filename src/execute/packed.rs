@@ -90,6 +90,11 @@ impl PackedLayer {
             false => 1,
         }
     }
+
+    /// Whether a chunk is taken while the one before is still in use.
+    pub fn keeps_two_chunks(&self, direction: &PackedDirection) -> bool {
+        direction.is_ahead && self.ahead != AheadBy::Owners
+    }
 }
 
 /// Why weights could not be packed.

@@ -309,7 +309,8 @@ impl<'a> LayerWalk<'a, '_> {
         let direction = &self.layer.directions[index];
         let step = self.step_of(direction, taken);
         let first = self.chunk(direction, taken).start;
-        let rows = self.run.active.span(first..step).len();
+        let rows =
+            self.rows_before_chunk(direction, taken) + self.run.active.span(first..step).len();
         let count = self.run.active.rows(step);
         let z = self.run.buffers.z[self.member.index][index].share();
         // SAFETY: the buffer is this worker's own while it takes steps; the caller keeps two borrows
@@ -335,41 +336,69 @@ impl<'a> LayerWalk<'a, '_> {
     unsafe fn take_ahead(&self, taken: usize) {
         let directions = || self.layer.directions.iter().enumerate();
         let me = self.member.index;
-        let AheadBy::Rows(_) = self.layer.ahead else {
+        if self.layer.ahead == AheadBy::Owners {
             for (index, direction) in directions().filter(|(_, d)| d.is_ahead) {
                 let rows = self.run.active.span(self.chunk(direction, taken));
                 // SAFETY: the buffer is this worker's own.
                 unsafe { self.take_rows(index, me, taken, 0..rows.len()) };
             }
             return;
-        };
-        let count = self.meetings.ahead;
-        if count == 0 {
-            return;
         }
-        let chunk = taken / self.layer.chunk_steps;
+        let (count, chunk_steps) = (self.meetings.ahead, self.layer.chunk_steps);
+        let chunk = taken / chunk_steps;
         if me < count {
-            for &owner in &self.meetings.owners {
-                let done = self.meetings.chunks_done(owner, chunk);
-                self.wait_for_mark(self.index, owner, done);
+            if chunk == 0 {
+                // SAFETY: passed on.
+                unsafe { self.take_share(0) };
             }
-            for (index, direction) in directions().filter(|(_, d)| d.is_ahead) {
-                let rows = self.run.active.span(self.chunk(direction, taken)).len();
-                let share = rows * me / count..rows * (me + 1) / count;
-                for &owner in &self.meetings.owners {
-                    // SAFETY: the owners are done with the chunk before, and these rows are no other
-                    // worker's.
-                    unsafe { self.take_rows(index, owner, taken, share.clone()) };
-                }
+            if taken + chunk_steps < self.steps() {
+                // SAFETY: passed on.
+                unsafe { self.take_share(chunk + 1) };
             }
-            self.mark();
         }
-        if self.meetings.owners.contains(&me) {
+        if count > 0 && self.meetings.owners.contains(&me) {
             for worker in 0..count {
                 let taken = self.meetings.taken_ahead(worker, chunk);
                 self.wait_for_mark(self.index, worker, taken);
             }
         }
+    }
+
+    /// Takes this worker's rows of a chunk, for all owners. Pre-activations of two chunks stand side
+    /// by side, so that those of the chunk before may still be in use.
+    ///
+    /// # Safety
+    /// As [`Run::work`].
+    unsafe fn take_share(&self, chunk: usize) {
+        let me = self.member.index;
+        let owners = &self.meetings.owners;
+        for &owner in owners {
+            let done = (self.meetings).chunks_done(owner, chunk.saturating_sub(1), self.steps());
+            self.wait_for_mark(self.index, owner, done);
+        }
+        let taken = chunk * self.layer.chunk_steps;
+        let directions = self.layer.directions.iter().enumerate();
+        for (index, direction) in directions.filter(|(_, d)| d.is_ahead) {
+            let rows = self.run.active.span(self.chunk(direction, taken)).len();
+            let is_owner = |worker| owners.contains(&worker);
+            let share = self.layer.ahead.share(rows, me, chunk == 0, is_owner);
+            for &owner in owners {
+                // SAFETY: the owners are done with the chunk that stood here before, and these rows
+                // are no other worker's.
+                unsafe { self.take_rows(index, owner, taken, share.clone()) };
+            }
+        }
+        self.mark();
+    }
+
+    /// Rows of pre-activations that stand in the buffer before those of the chunk of `taken`: where
+    /// rows are taken for others, chunks take turns between two places.
+    fn rows_before_chunk(&self, direction: &PackedDirection, taken: usize) -> usize {
+        if !self.layer.keeps_two_chunks(direction) {
+            return 0;
+        }
+        let chunk = self.layer.chunk_steps;
+        taken / chunk % 2 * chunk.min(self.steps()) * self.run.active.batch()
     }
 
     /// Some rows of the products that are taken ahead for `owner`, of the chunk of `taken`.
@@ -388,8 +417,10 @@ impl<'a> LayerWalk<'a, '_> {
         // SAFETY: the layer below has been written, by the wait above.
         let input = unsafe { self.input(direction, first + rows.start..first + rows.end) };
         let z = self.run.buffers.z[owner][index].share();
+        let before = self.rows_before_chunk(direction, taken);
+        let places = (before + rows.start) * phases.z_row()..(before + rows.end) * phases.z_row();
         // SAFETY: the caller's promise.
-        let z = unsafe { z.write(rows.start * phases.z_row()..rows.end * phases.z_row()) };
+        let z = unsafe { z.write(places) };
         phases.take_ahead(input, z);
     }
 

@@ -92,9 +92,15 @@ fn of_group(model: &Model, size: (usize, usize), workers: usize) -> Vec<Configur
             if !has_input {
                 continue;
             }
-            way.layers
-                .iter_mut()
-                .for_each(|l| l.ahead = AheadBy::Rows(workers));
+            // While the owners run steps the others take the next chunk; how much of it falls to the
+            // owners as well is for whoever refines this.
+            for layer in &mut way.layers {
+                layer.ahead = AheadBy::even_rows(workers, owners);
+                layer.chunk_steps = layer
+                    .chunk_steps
+                    .min(size.1.div_ceil(RELAYED_CHUNKS).max(1));
+            }
+            ways.push(with_owners_share(&way, 500));
         }
         ways.push(way);
     }
@@ -117,6 +123,29 @@ fn of_group(model: &Model, size: (usize, usize), workers: usize) -> Vec<Configur
         ways.push(placed(model, size, workers, owners, false));
     }
     ways
+}
+
+/// Chunks of a sequence whose rows are taken ahead by workers that do not run its steps: the first one
+/// is waited for.
+const RELAYED_CHUNKS: usize = 8;
+
+/// The same with another share of the rows that are taken ahead for those who run the steps: so many
+/// thousandths of what an even share would be.
+pub(crate) fn with_owners_share(way: &Configuration, of_even: usize) -> Configuration {
+    let mut other = way.clone();
+    for layer in &mut other.layers {
+        let AheadBy::Rows { workers, .. } = layer.ahead else {
+            continue;
+        };
+        let owners = (0..workers).filter(|&w| layer.is_owner(w)).count();
+        if owners > 0 && owners < workers {
+            layer.ahead = AheadBy::Rows {
+                workers,
+                owners_share: (of_even * owners / workers).min(1000) as u16,
+            };
+        }
+    }
+    other
 }
 
 /// Each layer owned by a range of workers, its directions together or half of the workers each.

@@ -166,21 +166,25 @@ impl Reader<'_> {
                 .map(|(d, plan)| ahead_values(d, plan, worker))
                 .sum()
         };
-        let (values, share) = match plan.ahead {
-            AheadBy::Owners => (of(worker), 1.0),
-            AheadBy::Rows(count) if worker < count => {
-                let workers = plan.directions[0].partition.units.len();
-                ((0..workers).map(of).sum(), 1.0 / count as f64)
-            }
-            AheadBy::Rows(_) => (0.0, 0.0),
+        let values = match plan.ahead {
+            AheadBy::Owners => of(worker),
+            AheadBy::Rows { .. } => (0..plan.directions[0].partition.units.len()).map(of).sum(),
         };
-        let (chunks, rest) = (steps / plan.chunk_steps, steps % plan.chunk_steps);
-        for (chunk, times) in [(plan.chunk_steps, chunks), (rest, usize::from(rest > 0))] {
-            if times > 0 {
-                let rows = rows as f64 * chunk as f64 * share;
-                time.add(self.phase(values, rows, values), times as f64);
+        let mut add = |steps: usize, is_first: bool, times: usize| {
+            let all = rows * steps;
+            let share = match plan.ahead {
+                AheadBy::Owners => 0..all,
+                ahead => ahead.share(all, worker, is_first, |w| plan.is_owner(w)),
+            };
+            if times > 0 && !share.is_empty() {
+                time.add(self.phase(values, share.len() as f64, values), times as f64);
             }
-        }
+        };
+        let chunk = plan.chunk_steps.min(steps);
+        let (chunks, rest) = (steps / chunk.max(1), steps % chunk.max(1));
+        add(chunk, true, chunks.min(1));
+        add(chunk, false, chunks.saturating_sub(1));
+        add(rest, false, usize::from(rest > 0));
     }
 }
 

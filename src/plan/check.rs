@@ -48,6 +48,16 @@ pub enum PlanError {
         /// Index of the layer.
         layer: usize,
     },
+    /// Owners that are to take more rows than there are.
+    #[error(
+        "layer {layer}: owners take at most 1000 thousandths of the rows, the plan says {owners_share}"
+    )]
+    OwnersShare {
+        /// Which layer.
+        layer: usize,
+        /// In the plan.
+        owners_share: u16,
+    },
     /// Rows dealt out to nobody, or to more workers than a group has.
     #[error("layer {layer}: rows taken ahead need 1 to {workers} workers, the plan says {rows}")]
     Ahead {
@@ -117,14 +127,24 @@ impl LayerPlan {
         if self.chunk_steps == 0 {
             return Err(PlanError::EmptyChunk { layer: index });
         }
-        if let AheadBy::Rows(rows) = self.ahead
-            && !(1..=workers).contains(&rows)
+        if let AheadBy::Rows {
+            workers: rows,
+            owners_share,
+        } = self.ahead
         {
-            return Err(PlanError::Ahead {
-                layer: index,
-                rows,
-                workers,
-            });
+            if !(1..=workers).contains(&rows) {
+                return Err(PlanError::Ahead {
+                    layer: index,
+                    rows,
+                    workers,
+                });
+            }
+            if owners_share > 1000 {
+                return Err(PlanError::OwnersShare {
+                    layer: index,
+                    owners_share,
+                });
+            }
         }
         let directions = layer.directions();
         expect_count("directions", self.directions.len(), directions.len())?;

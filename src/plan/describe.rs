@@ -58,8 +58,20 @@ impl LayerPlan {
         ) {
             (false, _) => String::new(),
             (true, AheadBy::Owners) => format!(", chunks of {}", self.chunk_steps),
-            (true, AheadBy::Rows(rows)) => {
-                format!(", chunks of {} by {rows} cores", self.chunk_steps)
+            (
+                true,
+                AheadBy::Rows {
+                    workers,
+                    owners_share,
+                },
+            ) => {
+                let owners = (0..workers).filter(|&worker| self.is_owner(worker)).count();
+                let share = match owners == 0 || owners == workers {
+                    true => String::new(),
+                    false => format!(", {} % by owners", f64::from(owners_share) / 10.0),
+                };
+                let chunk = self.chunk_steps;
+                format!(", chunks of {chunk} by {workers} cores{share}")
             }
         };
         let order = match self.order {
@@ -85,7 +97,7 @@ mod tests {
             "2 cores; units split, schedule aaaa/1111, chunks of 10, cyclic"
         );
         plan.layers[2].order = PanelOrder::Serpentine;
-        plan.layers[2].ahead = AheadBy::Rows(2);
+        plan.layers[2].ahead = AheadBy::even_rows(2, 1);
         assert_eq!(
             plan.to_string(),
             "2 cores; layers 0–1: units split, schedule aaaa/1111, chunks of 10, cyclic; layer 2: \

@@ -242,6 +242,7 @@ impl Costs<'_> {
         let mut layers = Vec::with_capacity(way.layers.len());
         for (plan, layer) in way.layers.iter_mut().zip(model.layers()) {
             plan.chunk_steps = chunk_steps(layer, plan, rows, self.size.1);
+            self.balance(layer, plan, rows, workers);
             let [cyclic, serpentine] = [PanelOrder::Cyclic, PanelOrder::Serpentine].map(|order| {
                 plan.order = order;
                 self.layer(layer, plan, rows, workers)
@@ -275,9 +276,9 @@ impl Costs<'_> {
             true => phases * self.rates.meeting,
             false => 0.0,
         };
-        let (mut step, mut ahead, mut all_ahead) = (0f64, 0f64, 0f64);
+        let (mut step, mut ahead, mut all_ahead) = (0f64, 0f64, Ahead::default());
         for worker in 0..workers {
-            let (mut own_step, mut own_ahead) = (0.0, 0.0);
+            let (mut own_step, mut own_ahead) = (0.0, Ahead::default());
             let all = step_bytes(layer, plan, worker);
             for (direction, plan_of) in layer.directions().iter().zip(&plan.directions) {
                 let units = plan_of.partition.units[worker].len();
@@ -286,21 +287,92 @@ impl Costs<'_> {
                     own_step += self.step(direction, plan, rows, (units, projected), all);
                 }
                 if units > 0 {
-                    own_ahead += self.ahead(direction, plan, rows, units);
+                    own_ahead += self.ahead(direction, rows, units);
                 }
             }
             step = step.max(own_step);
-            ahead = ahead.max(own_ahead);
+            let chunks = self.size.1.div_ceil(plan.chunk_steps) as f64;
+            ahead = ahead.max(own_ahead.chunks(chunks, 1.0));
             all_ahead += own_ahead;
         }
-        let ahead = match plan.ahead {
-            AheadBy::Owners => ahead,
-            AheadBy::Rows(count) => {
-                let chunks = self.size.1.div_ceil(plan.chunk_steps) as f64;
-                all_ahead / count as f64 + 2.0 * chunks * self.rates.meeting
-            }
+        let steps = steps * (step + meetings);
+        match plan.ahead {
+            AheadBy::Owners => ahead + steps,
+            AheadBy::Rows {
+                workers: takers,
+                owners_share,
+            } => self.relayed(plan, all_ahead, steps, takers, owners_share),
+        }
+    }
+
+    /// Seconds of a layer whose rows are taken ahead by `takers` workers while the owners among them
+    /// run the steps of the chunk before.
+    fn relayed(
+        &self,
+        plan: &LayerPlan,
+        ahead: Ahead,
+        steps: f64,
+        takers: usize,
+        owners_share: u16,
+    ) -> f64 {
+        let chunks = self.size.1.div_ceil(plan.chunk_steps).max(1) as f64;
+        let owners = (0..takers).filter(|&w| plan.is_owner(w)).count();
+        let even = 1.0 / takers as f64;
+        let own = match (owners, takers - owners) {
+            (0, _) => 0.0,
+            (_, 0) => even,
+            (owners, _) => f64::from(owners_share) / 1000.0 / owners as f64,
         };
-        ahead + steps * (step + meetings)
+        let free = match takers - owners {
+            0 => 0.0,
+            free => (1.0 - own * owners as f64) / free as f64,
+        };
+        // One chunk's worth of each.
+        let of = |share: f64| match share > 0.0 {
+            true => ahead.chunks(chunks, share) / chunks,
+            false => 0.0,
+        };
+        let steps = steps / chunks;
+        let between = (of(own) + steps).max(of(free));
+        let meetings = 2.0 * chunks * self.rates.meeting;
+        of(even) + (chunks - 1.0) * between + steps + meetings
+    }
+
+    /// Chooses the chunk, and what of it the owners take, where workers that run no steps take rows.
+    fn balance(&mut self, layer: &Layer, plan: &mut LayerPlan, rows: usize, workers: usize) {
+        let AheadBy::Rows {
+            workers: takers, ..
+        } = plan.ahead
+        else {
+            return;
+        };
+        let owners = (0..takers).filter(|&w| plan.is_owner(w)).count();
+        if owners == 0 || owners == takers {
+            return;
+        }
+        let steps = self.size.1;
+        let whole = plan.chunk_steps;
+        let mut best: Option<(f64, usize, u16)> = None;
+        for chunk in [1, 2, 4, 8, 16].map(|parts| steps.div_ceil(parts).min(whole).max(1)) {
+            for share in (0..=8).map(|eighths| (eighths * 1000 * owners / takers / 8) as u16) {
+                plan.chunk_steps = chunk;
+                plan.ahead = AheadBy::Rows {
+                    workers: takers,
+                    owners_share: share,
+                };
+                let seconds = self.layer(layer, plan, rows, workers);
+                if best.is_none_or(|(least, _, _)| seconds < least) {
+                    best = Some((seconds, chunk, share));
+                }
+            }
+        }
+        if let Some((_, chunk, owners_share)) = best {
+            plan.chunk_steps = chunk;
+            plan.ahead = AheadBy::Rows {
+                workers: takers,
+                owners_share,
+            };
+        }
     }
 
     /// Seconds of one worker's part of one step of one direction.
@@ -380,15 +452,38 @@ impl Costs<'_> {
         })
     }
 
-    /// Seconds of the input products of one worker's units, all steps.
-    fn ahead(&self, direction: &Direction, plan: &LayerPlan, rows: usize, units: usize) -> f64 {
+    /// The input products of one worker's units, all steps.
+    fn ahead(&self, direction: &Direction, rows: usize, units: usize) -> Ahead {
         let gates = direction.cell().kind().gates();
         let values = (direction.input_size() * units * gates) as f64;
-        let steps = self.size.1;
-        let rows = rows as f64 * steps as f64;
-        let flops = 2.0 * values * rows / (self.rates.flops * TILE_EFFICIENCY);
-        let chunks = steps.div_ceil(plan.chunk_steps) as f64;
-        flops.max(chunks * 4.0 * values / self.rates.bandwidth[2])
+        let rows = rows as f64 * self.size.1 as f64;
+        Ahead {
+            arithmetic: 2.0 * values * rows / (self.rates.flops * TILE_EFFICIENCY),
+            weights: 4.0 * values / self.rates.bandwidth[2],
+        }
+    }
+}
+
+/// Seconds of products that are taken ahead.
+#[derive(Clone, Copy, Default)]
+struct Ahead {
+    /// Of their arithmetic, all steps.
+    arithmetic: f64,
+    /// Of reading their weights once.
+    weights: f64,
+}
+
+impl Ahead {
+    /// Of a share of the rows, in so many chunks.
+    fn chunks(self, chunks: f64, share: f64) -> f64 {
+        (share * self.arithmetic).max(chunks * self.weights)
+    }
+}
+
+impl std::ops::AddAssign for Ahead {
+    fn add_assign(&mut self, other: Ahead) {
+        self.arithmetic += other.arithmetic;
+        self.weights += other.weights;
     }
 }
 

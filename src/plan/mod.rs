@@ -21,7 +21,7 @@ use std::ops::Range;
 use crate::model::Model;
 use crate::schedule::{DirectionSchedule, PanelOrder};
 
-pub(crate) use arrange::arrangements;
+pub(crate) use arrange::{arrangements, with_owners_share};
 pub use bound::flops;
 pub use check::PlanError;
 pub use file::PlanFileError;
@@ -118,9 +118,60 @@ pub enum AheadBy {
     /// The owner of each unit: nobody waits for anybody.
     #[default]
     Owners,
-    /// The first so many workers of the group, each some of the rows: another degree of parallelism
-    /// than that of the steps, for two meetings per chunk.
-    Rows(usize),
+    /// Workers of the group, each some of the rows: another degree of parallelism than that of the
+    /// steps, for two meetings per chunk. A chunk is taken while the steps of the one before are run,
+    /// so workers that own nothing are never idle for longer than the first chunk.
+    Rows {
+        /// The first so many workers of the group take rows.
+        workers: usize,
+        /// Thousandths of each chunk that go to those of them who also own units, and so have steps to
+        /// run meanwhile; the first chunk, which nothing runs beside, is shared evenly. Without
+        /// meaning where all are owners, or none is.
+        owners_share: u16,
+    },
+}
+
+impl AheadBy {
+    /// Rows taken by the first `workers` workers of a group, each as many.
+    pub fn even_rows(workers: usize, owners: usize) -> AheadBy {
+        let even = 1000 * owners.min(workers) / workers.max(1);
+        AheadBy::Rows {
+            workers,
+            owners_share: even as u16,
+        }
+    }
+
+    /// Which of a chunk's `rows` fall to `worker`; none where owners take their own.
+    pub(crate) fn share(
+        self,
+        rows: usize,
+        worker: usize,
+        is_first_chunk: bool,
+        is_owner: impl Fn(usize) -> bool,
+    ) -> Range<usize> {
+        let AheadBy::Rows {
+            workers,
+            owners_share,
+        } = self
+        else {
+            return 0..0;
+        };
+        if worker >= workers {
+            return rows..rows;
+        }
+        let owners = (0..workers).filter(|&w| is_owner(w)).count();
+        if is_first_chunk || owners == 0 || owners == workers {
+            return rows * worker / workers..rows * (worker + 1) / workers;
+        }
+        let alike = is_owner(worker);
+        let place = (0..worker).filter(|&w| is_owner(w) == alike).count();
+        let cut = rows * usize::from(owners_share) / 1000;
+        let (first, len, count) = match alike {
+            true => (0, cut, owners),
+            false => (cut, rows - cut, workers - owners),
+        };
+        first + len * place / count..first + len * (place + 1) / count
+    }
 }
 
 /// Who computes what of one direction, among the workers of a group.

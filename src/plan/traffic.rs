@@ -295,11 +295,15 @@ impl Run<'_> {
             let own = d.partition.units[member].len();
             let (rows, units) = match plan.ahead {
                 AheadBy::Owners => (all, own),
-                AheadBy::Rows(workers) if member < workers => (
-                    all * (member + 1) / workers - all * member / workers,
-                    direction.hidden_size(),
-                ),
-                AheadBy::Rows(_) => (0, 0),
+                // A chunk of the many, not the first.
+                ahead @ AheadBy::Rows { .. } => {
+                    let is_first = chunk >= self.steps;
+                    let share = ahead.share(all, member, is_first, |w| plan.is_owner(w));
+                    match share.is_empty() {
+                        true => (0, 0),
+                        false => (share.len(), direction.hidden_size()),
+                    }
+                }
             };
             let gates = count(&d.schedule.input, Place::Ahead);
             let depth = direction.input_size();
@@ -391,7 +395,7 @@ impl Run<'_> {
             // makes that a question of what was touched in between.
             (true, AheadBy::Owners) => (chunk + 1, chunk),
             // What others took ahead has to come over.
-            (true, AheadBy::Rows(_)) => (chunk, chunk),
+            (true, AheadBy::Rows { .. }) => (chunk, chunk),
         };
         Problem {
             shape: Shape::f32(rows, product.depth, product.units, product.gates),

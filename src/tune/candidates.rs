@@ -3,6 +3,7 @@
 //! ```text
 //! schedules   the phased schedules that survive the three rules
 //! chunks      steps whose input products are taken together
+//! shares      how many of their rows fall to those who run the steps meanwhile
 //! orders      panels cyclic or serpentine
 //! ```
 //!
@@ -12,7 +13,7 @@
 use std::collections::HashSet;
 
 use crate::model::Model;
-use crate::plan::Configuration;
+use crate::plan::{Configuration, with_owners_share};
 use crate::schedule::{PanelOrder, schedules};
 
 /// The configuration with each schedule that the three rules leave: the first of each direction's own,
@@ -55,6 +56,13 @@ pub(super) fn with_chunks(base: &Configuration, steps: usize) -> Vec<Configurati
             .chain(all.filter(ahead))
             .collect(),
     )
+}
+
+/// The configuration with other shares of the rows taken ahead for those who run the steps as well.
+pub(super) fn with_shares(base: &Configuration) -> Vec<Configuration> {
+    let shares = [0, 125, 250, 375, 500, 625, 750, 875, 1000];
+    let all = shares.map(|of_even| with_owners_share(base, of_even));
+    distinct([base.clone()].into_iter().chain(all).collect())
 }
 
 /// Both orders of panels, everywhere.

@@ -293,12 +293,18 @@ impl Search<'_> {
         let first = candidates::distinct(first);
         let mut podium = self.heats(first, "cores and partition", size, 0.35)?;
         type Vary = fn(&Model, &Configuration, usize) -> Vec<Configuration>;
-        let stages: [(&'static str, Vary, f64); 4] = [
+        let stages: [(&'static str, Vary, f64); 6] = [
             ("schedule", |m, c, _| candidates::with_schedules(m, c), 0.4),
             (
                 "chunk",
                 |_, c, steps| candidates::with_chunks(c, steps),
                 0.4,
+            ),
+            ("share", |_, c, _| candidates::with_shares(c), 0.3),
+            (
+                "chunk",
+                |_, c, steps| candidates::with_chunks(c, steps),
+                0.3,
             ),
             ("panel order", |_, c, _| candidates::with_orders(c), 0.3),
             (

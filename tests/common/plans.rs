@@ -54,7 +54,10 @@ impl Random {
         LayerPlan {
             chunk_steps: self.0.usize(1..=steps.max(1)),
             ahead: match self.0.u8(0..3) {
-                0 => AheadBy::Rows(self.0.usize(1..=workers)),
+                0 => AheadBy::Rows {
+                    workers: self.0.usize(1..=workers),
+                    owners_share: self.0.u16(0..=1000),
+                },
                 _ => AheadBy::Owners,
             },
             order: match self.0.bool() {

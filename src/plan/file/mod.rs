@@ -26,10 +26,10 @@
 //!   layer 0 chunk 25 ahead owners order serpentine
 //!     direction 0 aaaa/1111 units 0..256 256..256
 //!     direction 1 aaaa/1111 units 0..0 0..256
-//!   layer 1 chunk 100 ahead rows 2 order cyclic
+//!   layer 1 chunk 100 ahead rows 2 owners_share 500 order cyclic
 //!     direction 0 aaa/111 units 0..16 16..48
 //!
-//! checksum c8ef63a3c8bd7fe6
+//! checksum b26a5787a35c84af
 //! ```
 //!
 //! The first line is always the format's. After it, spaces at the start of a line, empty lines and

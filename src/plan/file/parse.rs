@@ -212,7 +212,10 @@ fn layer(lines: &mut Significant, index: usize) -> Result<LayerPlan, PlanFileErr
             chunk_steps: t.size("chunk")?,
             ahead: match t.keyword("ahead")?.word()? {
                 "owners" => AheadBy::Owners,
-                "rows" => AheadBy::Rows(t.number()?),
+                "rows" => AheadBy::Rows {
+                    workers: t.number()?,
+                    owners_share: t.keyword("owners_share")?.number()?.try_into().ok()?,
+                },
                 _ => return None,
             },
             order: match t.keyword("order")?.word()? {

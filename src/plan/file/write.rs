@@ -67,7 +67,10 @@ fn entry(to: &mut String, entry: &Entry) -> fmt::Result {
     for (index, layer) in configuration.layers.iter().enumerate() {
         let ahead = match layer.ahead {
             AheadBy::Owners => "owners".to_string(),
-            AheadBy::Rows(workers) => format!("rows {workers}"),
+            AheadBy::Rows {
+                workers,
+                owners_share,
+            } => format!("rows {workers} owners_share {owners_share}"),
         };
         let (chunk, order) = (layer.chunk_steps, order_name(layer.order));
         writeln!(
