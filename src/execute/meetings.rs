@@ -12,6 +12,9 @@ use crate::plan::{AheadBy, Configuration, LayerPlan};
 /// The meetings of a group of workers.
 pub(super) struct Meetings {
     layers: Vec<LayerMeetings>,
+    /// For each layer, and the end, and each worker: the `Steps` it has counted before, at the starts of
+    /// layers and per step. Summed up here, because whoever meets asks at every phase.
+    before: Vec<Vec<(u32, u32)>>,
 }
 
 /// The meetings of one layer.
@@ -39,9 +42,18 @@ impl Meetings {
         let layers = layers.map(|(index, (layer, layer_plan))| {
             LayerMeetings::new(layer, layer_plan, plan.layers.get(index + 1))
         });
-        Meetings {
-            layers: layers.collect(),
+        let layers: Vec<LayerMeetings> = layers.collect();
+        let workers = layers.first().map_or(0, |layer| layer.peers.len());
+        let mut before = vec![vec![(0, 0); workers]];
+        for (index, layer) in layers.iter().enumerate() {
+            let counted = before[index].iter().zip(&layer.peers);
+            let counted = counted.map(|(&(starts, per_step), peers)| match peers.is_empty() {
+                true => (starts, per_step),
+                false => (starts + 1, per_step + layer.phases as u32),
+            });
+            before.push(counted.collect());
         }
+        Meetings { layers, before }
     }
 
     pub fn layer(&self, layer: usize) -> &LayerMeetings {
@@ -53,10 +65,11 @@ impl Meetings {
         self.layers.iter().any(|layer| layer.mark_every.is_some())
     }
 
-    /// `Steps` that a worker has counted before `layer`, in a run of so many steps.
+    /// `Steps` that a worker has counted before `layer`, in a run of so many steps: one for each layer
+    /// in which it has peers, when the states are loaded, and one after each phase.
     pub fn steps_before(&self, layer: usize, worker: usize, steps: usize) -> u32 {
-        let layers = self.layers[..layer].iter();
-        layers.fold(0, |sum, layer| sum.wrapping_add(layer.steps(worker, steps)))
+        let (starts, per_step) = self.before[layer][worker];
+        per_step.wrapping_mul(steps as u32).wrapping_add(starts)
     }
 
     /// `Marks` that a worker has counted before `layer`.
@@ -98,14 +111,6 @@ impl LayerMeetings {
     /// Whether the worker has anything to do in this layer.
     pub fn takes_part(&self, worker: usize) -> bool {
         self.is_owner(worker) || worker < self.ahead
-    }
-
-    /// `Steps` counted in this layer: when the states are loaded, and after each phase.
-    fn steps(&self, worker: usize, steps: usize) -> u32 {
-        match self.peers[worker].is_empty() {
-            true => 0,
-            false => (1 + steps * self.phases) as u32,
-        }
     }
 
     /// `Marks` counted in this layer.

@@ -16,9 +16,12 @@ mod phases;
 mod recurrence;
 mod sequence;
 mod session;
+mod states;
 pub mod team;
+mod trace;
 #[cfg(test)]
 mod work_tests;
 
 pub use packed::{PackError, PackedModel};
 pub use session::{RunError, Session, SessionError, State};
+pub use trace::{LayerTrace, Part, Spent, Trace, WorkerTrace};

@@ -4,6 +4,7 @@ use super::buffers::{DirectionBuffers, padded};
 use super::packed::PackedDirection;
 use super::part::{Operand, PackedProduct, Part};
 use super::recurrence::Recurrence;
+use super::trace::{self, Probe};
 use crate::kernels::{
     Columns, GruCandidate, GruGates, GruReset, Kernels, LstmGates, PlainState, Product, Rows,
     Shared, Start, Sweep,
@@ -12,13 +13,14 @@ use crate::model::ResetForm;
 
 /// What a phase of one direction needs, the same for all steps.
 #[derive(Clone, Copy)]
-pub(super) struct Phases<'a> {
+pub(super) struct Phases<'a, P> {
     pub kernels: &'a dyn Kernels,
     pub direction: &'a PackedDirection,
     pub part: &'a Part,
     pub buffers: &'a DirectionBuffers,
     /// Pre-activations of a projection, this worker's own.
     pub projected: Shared<'a>,
+    pub probe: P,
 }
 
 /// One step of one direction.
@@ -43,7 +45,7 @@ pub(super) struct InputRows<'a> {
     pub count: usize,
 }
 
-impl<'a> Phases<'a> {
+impl<'a, P: Probe> Phases<'a, P> {
     /// Values of pre-activations per row.
     pub fn z_row(&self) -> usize {
         self.part
@@ -61,6 +63,7 @@ impl<'a> Phases<'a> {
                 Sweep::Wide,
                 z,
             );
+            self.probe.lap(trace::Part::Ahead);
         }
     }
 
@@ -166,6 +169,7 @@ impl<'a> Phases<'a> {
         let units = self.part.units.clone();
         // SAFETY: the caller's promise.
         unsafe { self.products(0, &step, z) };
+        self.probe.lap(trace::Part::Products);
         let before = self.buffers.h[step.taken % 2].share();
         let before = self.own(before, direction.state, units.start);
         let after = self.after(&step, units.start);
@@ -223,6 +227,7 @@ impl<'a> Phases<'a> {
                 }),
             }
         }
+        self.probe.lap(trace::Part::Gates);
     }
 
     /// The second phase of a GRU that resets before the product: the candidate over the reset state,
@@ -245,6 +250,7 @@ impl<'a> Phases<'a> {
         let units = self.part.units.clone();
         // SAFETY: the caller's promise.
         unsafe { self.products(1, &step, z) };
+        self.probe.lap(trace::Part::SecondProducts);
         let before = self.buffers.h[step.taken % 2].share();
         // SAFETY: the columns are this worker's own, by the caller's promise.
         unsafe {
@@ -260,6 +266,7 @@ impl<'a> Phases<'a> {
                 y: Self::output(&step, units.start),
             });
         }
+        self.probe.lap(trace::Part::SecondGates);
     }
 
     /// The second phase of a projected LSTM: the projection of the whole hidden state.
@@ -286,6 +293,7 @@ impl<'a> Phases<'a> {
             z_slots: 1,
             sweep: step.sweep,
         });
+        self.probe.lap(trace::Part::SecondProducts);
         // SAFETY: the columns are this worker's own, by the caller's promise.
         unsafe {
             self.kernels.plain_state(PlainState {
@@ -298,5 +306,6 @@ impl<'a> Phases<'a> {
                 y: Self::output(&step, rows.start),
             });
         }
+        self.probe.lap(trace::Part::SecondGates);
     }
 }

@@ -24,11 +24,13 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use super::active::{Active, step_rows};
-use super::buffers::{Buffers, DirectionBuffers, padded};
+use super::buffers::{Buffers, DirectionBuffers};
 use super::meetings::LayerMeetings;
 use super::packed::{PackedConfiguration, PackedDirection, PackedLayer};
 use super::phases::{InputRows, Phases, Step};
+use super::states::Sum;
 use super::team::{Track, Worker};
+use super::trace::{Part, Probe};
 use crate::kernels::{Columns, Kernels, Rows, Shared, Sweep};
 use crate::model::Layout;
 use crate::plan::AheadBy;
@@ -79,15 +81,17 @@ enum Source<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// Computes this worker's part of everything.
+    /// Computes this worker's part of everything, and tells `probe` of each boundary between parts.
     ///
     /// # Safety
     /// Every worker of the group calls this once, with equal runs; nobody else touches the buffers,
     /// nor the group's sequences in the output slices, meanwhile.
-    pub unsafe fn work(&self, member: Member<'_>) {
+    pub unsafe fn work<P: Probe>(&self, member: Member<'_>, probe: P) {
+        probe.begin();
         self.clear_past_ends(member.index);
         let mut source = Source::Caller;
         let layers = &self.configuration.layers;
+        probe.of_layer(layers.len() - 1).lap(Part::States);
         for (index, layer) in layers.iter().enumerate() {
             let to_caller = index + 1 == layers.len();
             let (target, between) = match to_caller {
@@ -108,6 +112,7 @@ impl<'a> Run<'a> {
                 source,
                 target,
                 to_caller,
+                probe: probe.of_layer(index),
                 met: Cell::new(0),
                 readable: Cell::new(0),
             };
@@ -120,27 +125,10 @@ impl<'a> Run<'a> {
             }
         }
     }
-
-    /// Zeroes the output past each sequence's end, sequences dealt out to workers in turn.
-    fn clear_past_ends(&self, member: usize) {
-        let (Some(values), Some(layer)) = (self.values, self.configuration.layers.last()) else {
-            return;
-        };
-        let group_size = self.configuration.group_size();
-        for row in (member..self.active.batch()).step_by(group_size) {
-            for step in self.active.length(row)..self.steps {
-                let (first, stride) = step_rows(self.layout, step, self.steps, self.batch);
-                let at = (first + self.active.order()[row] * stride) * layer.features;
-                // SAFETY: no phase touches rows past their sequence's end, and no other worker has
-                // this sequence.
-                unsafe { values.write(at..at + layer.features) }.fill(0.0);
-            }
-        }
-    }
 }
 
 /// One layer of a run, as one worker goes through it.
-struct LayerWalk<'a, 'w> {
+struct LayerWalk<'a, 'w, P> {
     run: &'w Run<'a>,
     member: Member<'w>,
     index: usize,
@@ -150,13 +138,14 @@ struct LayerWalk<'a, 'w> {
     source: Source<'a>,
     target: Option<Shared<'a>>,
     to_caller: bool,
+    probe: P,
     /// Meetings so far.
     met: Cell<u32>,
     /// Steps of the layer below that are known to be complete.
     readable: Cell<usize>,
 }
 
-impl<'a> LayerWalk<'a, '_> {
+impl<'a, P: Probe> LayerWalk<'a, '_, P> {
     /// # Safety
     /// As [`Run::work`].
     unsafe fn go(&self) {
@@ -166,8 +155,9 @@ impl<'a> LayerWalk<'a, '_> {
         if is_owner {
             for (direction, states) in directions.iter().zip(self.states) {
                 // SAFETY: own columns only.
-                unsafe { self.load_states(direction, states) };
+                unsafe { self.run.load_states(self.member.index, direction, states) };
             }
+            self.probe.lap(Part::States);
             self.meet();
         }
         let two_phase = directions.iter().any(|d| d.two_phase);
@@ -198,18 +188,38 @@ impl<'a> LayerWalk<'a, '_> {
         }
         for (direction, states) in directions.iter().zip(self.states) {
             // SAFETY: own columns only.
-            unsafe { self.store_states(direction, states) };
+            unsafe { self.run.store_states(self.member.index, direction, states) };
         }
+        self.probe.lap(Part::States);
         self.mark_end();
         if self.layer.is_summed() {
             for &owner in &self.meetings.owners {
                 let count = self.meetings.own_output(owner, steps, steps);
                 self.wait_for_mark(self.index, owner, count);
             }
+            self.probe.lap(Part::Waiting);
             // SAFETY: all owners have written their outputs.
             unsafe { self.sum_directions() };
             self.mark();
         }
+    }
+
+    /// # Safety
+    /// All owners have written their outputs.
+    unsafe fn sum_directions(&self) {
+        let Some(target) = self.target else { return };
+        let owners = &self.meetings.owners;
+        let mine = owners.iter().position(|&o| o == self.member.index);
+        let sum = Sum {
+            apart: [0, 1].map(|i| self.states[i].apart.share()),
+            features: self.layer.features,
+            target,
+            to_caller: self.to_caller,
+            share: (mine.unwrap_or(0), owners.len()),
+        };
+        // SAFETY: the caller's promise; each owner has rows of its own.
+        unsafe { self.run.sum_directions(sum) };
+        self.probe.lap(Part::Summing);
     }
 
     fn steps(&self) -> usize {
@@ -230,6 +240,7 @@ impl<'a> LayerWalk<'a, '_> {
             let count = before.wrapping_add(self.met.get());
             self.member.wait_for(peer, Track::Steps, count);
         }
+        self.probe.lap(Part::Meeting);
     }
 
     fn mark(&self) {
@@ -276,13 +287,14 @@ impl<'a> LayerWalk<'a, '_> {
             let count = meetings.output(owner, steps, self.steps());
             self.wait_for_mark(below, owner, count);
         }
+        self.probe.lap(Part::Waiting);
         self.readable.set(match meetings.mark_every {
             Some(_) => steps,
             None => self.steps(),
         });
     }
 
-    fn phases(&self, index: usize, owner: usize) -> Phases<'a> {
+    fn phases(&self, index: usize, owner: usize) -> Phases<'a, P> {
         let direction = &self.layer.directions[index];
         Phases {
             kernels: self.run.kernels,
@@ -290,6 +302,7 @@ impl<'a> LayerWalk<'a, '_> {
             part: &direction.parts[owner],
             buffers: &self.states[index],
             projected: self.run.buffers.projected[owner].share(),
+            probe: self.probe,
         }
     }
 
@@ -305,7 +318,7 @@ impl<'a> LayerWalk<'a, '_> {
     ///
     /// # Safety
     /// The result is dropped before the next call for this direction, and nobody else writes it.
-    unsafe fn z(&self, index: usize, taken: usize, phases: &Phases<'a>) -> &'a mut [f32] {
+    unsafe fn z(&self, index: usize, taken: usize, phases: &Phases<'a, P>) -> &'a mut [f32] {
         let direction = &self.layer.directions[index];
         let step = self.step_of(direction, taken);
         let first = self.chunk(direction, taken).start;
@@ -361,6 +374,7 @@ impl<'a> LayerWalk<'a, '_> {
                 let taken = self.meetings.taken_ahead(worker, chunk);
                 self.wait_for_mark(self.index, worker, taken);
             }
+            self.probe.lap(Part::Waiting);
         }
     }
 
@@ -376,6 +390,7 @@ impl<'a> LayerWalk<'a, '_> {
             let done = (self.meetings).chunks_done(owner, chunk.saturating_sub(1), self.steps());
             self.wait_for_mark(self.index, owner, done);
         }
+        self.probe.lap(Part::Waiting);
         let taken = chunk * self.layer.chunk_steps;
         let directions = self.layer.directions.iter().enumerate();
         for (index, direction) in directions.filter(|(_, d)| d.is_ahead) {
@@ -536,137 +551,6 @@ impl<'a> LayerWalk<'a, '_> {
                 (PanelOrder::Serpentine, _) => Sweep::Back,
             },
             y,
-        }
-    }
-
-    /// Where a direction's blocks start in the caller's hidden and cell states.
-    fn state_blocks(&self, direction: &PackedDirection) -> (usize, usize) {
-        let (hidden, cell) = direction.states_before;
-        (self.run.batch * hidden, self.run.batch * cell)
-    }
-
-    /// Copies this worker's columns of the initial states into both state buffers: a reverse
-    /// direction's sequences start at different steps, so at either parity.
-    ///
-    /// # Safety
-    /// Nobody else touches these columns.
-    unsafe fn load_states(&self, direction: &PackedDirection, states: &DirectionBuffers) {
-        let part = &direction.parts[self.member.index];
-        let h_units = part.state_units();
-        let (h_block, c_block) = self.state_blocks(direction);
-        for (row, &sequence) in self.run.active.order().iter().enumerate() {
-            for h in &states.h {
-                let from = self
-                    .run
-                    .h0
-                    .map(|h0| (h0, h_block + sequence * direction.state));
-                // SAFETY: own columns.
-                unsafe { copy_row(h.share(), row * padded(direction.state), from, h_units) };
-            }
-            if direction.recurrence.is_lstm() {
-                let from = self
-                    .run
-                    .c0
-                    .map(|c0| (c0, c_block + sequence * direction.hidden));
-                let to = row * padded(direction.hidden);
-                // SAFETY: own columns.
-                unsafe { copy_row(states.c.share(), to, from, &part.units) };
-            }
-        }
-    }
-
-    /// Copies this worker's columns of the final states to the caller.
-    ///
-    /// # Safety
-    /// Nobody else touches these columns.
-    unsafe fn store_states(&self, direction: &PackedDirection, states: &DirectionBuffers) {
-        let part = &direction.parts[self.member.index];
-        let h_units = part.state_units();
-        let (h_block, c_block) = self.state_blocks(direction);
-        for (row, &sequence) in self.run.active.order().iter().enumerate() {
-            // The last step that wrote this row: a forward sequence ends at its own length, a
-            // reverse one with the run.
-            let taken = match direction.reverse {
-                false => self.run.active.length(row),
-                true => self.run.active.steps(),
-            };
-            if let Some(hn) = self.run.hn {
-                let from = (states.h[taken % 2].share(), row * padded(direction.state));
-                let to = h_block + sequence * direction.state;
-                // SAFETY: own columns.
-                unsafe { copy_row(hn, to, Some(from), h_units) };
-            }
-            if let Some(cn) = self.run.cn
-                && direction.recurrence.is_lstm()
-            {
-                let from = (states.c.share(), row * padded(direction.hidden));
-                let to = c_block + sequence * direction.hidden;
-                // SAFETY: own columns.
-                unsafe { copy_row(cn, to, Some(from), &part.units) };
-            }
-        }
-    }
-
-    /// Adds the two directions' outputs, rows dealt out to the owners in turn.
-    ///
-    /// # Safety
-    /// Both outputs are complete, and nobody else touches this worker's rows of the target.
-    unsafe fn sum_directions(&self) {
-        let Some(target) = self.target else { return };
-        let active = self.run.active;
-        let owners = &self.meetings.owners;
-        let me = owners
-            .iter()
-            .position(|&o| o == self.member.index)
-            .unwrap_or(0);
-        let features = self.layer.features;
-        let [forward, reverse] = [0, 1].map(|i| self.states[i].apart.share());
-        for step in 0..active.steps() {
-            let span = active.span(step..step + 1);
-            let (first, stride) = step_rows(self.run.layout, step, self.run.steps, self.run.batch);
-            let start = span.start;
-            for row in span.skip(me).step_by(owners.len()) {
-                let to = match self.to_caller {
-                    true => first + active.order()[row - start] * stride,
-                    false => row,
-                };
-                let from = row * features..(row + 1) * features;
-                // SAFETY: the caller's promise; rows are this worker's own.
-                let (sum, forward, reverse) = unsafe {
-                    (
-                        target.write(to * features..(to + 1) * features),
-                        forward.read(from.clone()),
-                        reverse.read(from),
-                    )
-                };
-                for ((sum, f), r) in sum.iter_mut().zip(forward).zip(reverse) {
-                    *sum = f + r;
-                }
-            }
-        }
-    }
-}
-
-/// Copies the `units` of one row, or zeroes them.
-///
-/// # Safety
-/// Nobody else touches these columns of either buffer.
-unsafe fn copy_row(
-    to: Shared<'_>,
-    to_row: usize,
-    from: Option<(Shared<'_>, usize)>,
-    units: &Range<usize>,
-) {
-    if units.is_empty() {
-        return;
-    }
-    // SAFETY: the caller's promise.
-    let to = unsafe { to.write(to_row + units.start..to_row + units.end) };
-    match from {
-        None => to.fill(0.0),
-        Some((from, row)) => {
-            // SAFETY: the caller's promise.
-            to.copy_from_slice(unsafe { from.read(row + units.start..row + units.end) });
         }
     }
 }

@@ -7,6 +7,7 @@ use super::buffers::Buffers;
 use super::packed::{PackError, PackedModel};
 use super::sequence::{Member, Run};
 use super::team::{SharedTeam, Team, TeamError, TeamPanicked, Worker};
+use super::trace::{Off, Probe, Tables, Trace};
 use crate::kernels::Shared;
 use crate::model::{Input, InputError, Layout, Model, Output, Signature};
 use crate::plan::{Configuration, Plan};
@@ -273,6 +274,49 @@ impl Session {
     /// Slices that do not fit, or more sequences or steps than there is room for: nothing has been
     /// written then.
     pub fn run(&mut self, input: &Input<'_>, output: &mut Output<'_>) -> Result<(), RunError> {
+        self.start_whole(input, output, |_| Off)?;
+        Ok(())
+    }
+
+    /// As [`Session::run`], to the same bits, and tells where the time went. Allocates the trace.
+    ///
+    /// ```
+    /// # use cellstream::model::{Input, Lstm, Output};
+    /// use cellstream::execute::Part;
+    /// # use cellstream::{Plan, Session};
+    /// # let model = Lstm::new(8, 16).random(1)?;
+    /// # let (steps, batch) = (5, 2);
+    /// # let mut session = Session::new(&model, &Plan::estimate(&model, batch, steps, 2))?;
+    /// # let input = vec![0.5; steps * batch * 8];
+    /// # let mut output = vec![0.0; steps * batch * 16];
+    /// let (input, mut output) = (Input::new(&input, steps, batch), Output::new(&mut output));
+    /// let trace = session.run_traced(&input, &mut output)?;
+    /// let caller = &trace.workers[0];
+    /// assert_eq!(caller.spent(Part::Gates).calls, 5); // once a step
+    /// assert!(caller.spent(Part::Gates).time < trace.wall);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Session::run`].
+    pub fn run_traced(
+        &mut self,
+        input: &Input<'_>,
+        output: &mut Output<'_>,
+    ) -> Result<Trace, RunError> {
+        let plan = self.model.plan();
+        let tables = Tables::new(plan.threads(), self.model.configurations[0].layers.len());
+        let workers = self.start_whole(input, output, |worker| tables.probe(worker))?;
+        Ok(tables.finish(workers))
+    }
+
+    /// Runs whole sequences, with a probe for each worker of the team. Returns how many took part.
+    fn start_whole<P: Probe>(
+        &mut self,
+        input: &Input<'_>,
+        output: &mut Output<'_>,
+        probe: impl Fn(usize) -> P + Sync,
+    ) -> Result<usize, RunError> {
         input.check(&self.model.signature(), output)?;
         let given = |states: Option<&[f32]>| {
             states.map(|s| {
@@ -284,7 +328,7 @@ impl Session {
         let values = output.values.as_deref_mut().map(Shared::new);
         let hn = output.hn.as_deref_mut().map(Shared::new);
         let cn = output.cn.as_deref_mut().map(Shared::new);
-        self.start(input, [h0, c0, values, hn, cn])
+        self.start(input, [h0, c0, values, hn, cn], probe)
     }
 
     /// One step of `state.batch()` streams: `x` is `[batch, input]`, `y` `[batch, output]`, and
@@ -308,15 +352,18 @@ impl Session {
         // Each worker reads its columns of the initial state before it writes them, and touches no
         // others, so both may be the same memory.
         let [values, h, c] = [output.values, output.hn, output.cn].map(|s| s.map(Shared::new));
-        self.start(&input, [h, c, values, h, c])
+        self.start(&input, [h, c, values, h, c], |_| Off)?;
+        Ok(())
     }
 
-    /// Runs a checked input, with `h0`, `c0`, `values`, `hn` and `cn`.
-    fn start(
+    /// Runs a checked input, with `h0`, `c0`, `values`, `hn` and `cn`, and a probe for each worker.
+    /// Returns how many took part.
+    fn start<P: Probe>(
         &mut self,
         input: &Input<'_>,
         [h0, c0, values, hn, cn]: [Option<Shared<'_>>; 5],
-    ) -> Result<(), RunError> {
+        probe: impl Fn(usize) -> P + Sync,
+    ) -> Result<usize, RunError> {
         let Input { batch, steps, .. } = *input;
         let (room_batch, room_steps) = self.room;
         if batch > room_batch || steps > room_steps {
@@ -361,12 +408,12 @@ impl Session {
             };
             // SAFETY: each worker calls this once, groups have buffers and sequences of their own,
             // and `&mut self` and the slices' borrows keep everybody else away.
-            unsafe { run.work(member) };
+            unsafe { run.work(member, probe(worker.index)) };
         };
         match &mut self.team {
             TeamHandle::Own(team) => team.run_on(configuration.threads, work)?,
             TeamHandle::Shared(team) => team.run_on(configuration.threads, work)?,
         }
-        Ok(())
+        Ok(configuration.threads)
     }
 }
