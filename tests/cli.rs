@@ -139,6 +139,7 @@ fn cellstream(folder: &Path, arguments: &[&str], isa: Option<&str>) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_cellstream"));
     command.args(arguments).current_dir(folder);
     command.env_remove("CELLSTREAM_ISA");
+    command.env_remove("CELLSTREAM_TRACE");
     command.envs(isa.map(|isa| ("CELLSTREAM_ISA", isa)));
     command.output().unwrap()
 }
@@ -602,6 +603,112 @@ fn bench_prints_every_documented_field() {
     );
     let fraction = number("bound_ms") / number("median_ms");
     assert!(close(number("fraction_of_bound"), fraction), "{text}");
+}
+
+/// Lines of a table of parts: name and share of the time in percent. Part names may have two words.
+fn shares(table: &str) -> Vec<(String, f64)> {
+    let lines = table.lines().filter_map(|line| {
+        let name = line.get(..16)?.trim().to_string();
+        let share = line.get(16..)?.split('%').next()?.split_whitespace();
+        Some((name, share.last()?.parse().ok()?))
+    });
+    lines.collect()
+}
+
+fn sum_to_the_whole(shares: &[(String, f64)]) {
+    let parts = shares.iter().filter(|(name, _)| !name.starts_with("layer"));
+    let sum: f64 = parts.map(|(_, share)| share).sum();
+    // Each is rounded to a tenth.
+    assert!((sum - 100.0).abs() < 1.0, "{shares:?}");
+}
+
+fn names(shares: &[(String, f64)]) -> Vec<&str> {
+    shares.iter().map(|(name, _)| name.as_str()).collect()
+}
+
+#[test]
+fn a_traced_run_prints_its_parts_and_writes_the_same() {
+    let case = Case::pytorch_lstm();
+    let run = |trace: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cellstream"));
+        command.args(["run", &case.model, "--input=input=input.npy"]);
+        command.args(["--output=output=y.npy", "--threads=1"]);
+        command.current_dir(case.folder.path());
+        command.env("CELLSTREAM_TRACE", trace).output().unwrap()
+    };
+    let out = run("yes");
+    refused(&out, &["CELLSTREAM_TRACE", "\"yes\"", "set it to 1"]);
+    assert!(!case.path("y.npy").exists());
+    let mut written = Vec::new();
+    for off in ["", "0"] {
+        let out = run(off);
+        assert_eq!(out.status.code(), Some(0), "{out:?}");
+        assert!(out.stdout.is_empty() && out.stderr.is_empty(), "{out:?}");
+        written.push(std::fs::read(case.path("y.npy")).unwrap());
+    }
+    let out = run("1");
+    assert_eq!(out.status.code(), Some(0), "{out:?}");
+    assert!(out.stdout.is_empty(), "{out:?}");
+    written.push(std::fs::read(case.path("y.npy")).unwrap());
+    assert!(written.iter().all(|w| *w == written[0]));
+    let shares = shares(std::str::from_utf8(&out.stderr).unwrap());
+    // Three layers of one worker: it meets nobody.
+    let (parts, layers) = (names(&shares), ["layer 0", "layer 1", "layer 2"]);
+    for part in ["products", "gates", "states", "other"]
+        .iter()
+        .chain(&layers)
+    {
+        assert!(parts.contains(part), "{part} in {parts:?}");
+    }
+    assert!(!parts.contains(&"meeting"), "{parts:?}");
+    sum_to_the_whole(&shares);
+}
+
+#[test]
+fn bench_says_where_the_time_goes() {
+    let folder = tempfile::tempdir().unwrap();
+    let bench = |more: &[&str]| {
+        let out = cellstream(folder.path(), &[&SMALL[..], more].concat(), None);
+        assert_eq!(out.status.code(), Some(0), "{out:?}");
+        String::from_utf8(out.stdout).unwrap()
+    };
+    let text = bench(&["--profile"]);
+    let table = text.split_once("of time").unwrap().1;
+    let (table, _) = table.split_once("products take").unwrap();
+    let shares = shares(table);
+    for part in ["products", "gates", "other"] {
+        assert!(names(&shares).contains(&part), "{part} in {text}");
+    }
+    sum_to_the_whole(&shares);
+    assert!(text.contains("at the peak of arithmetic"), "{text}");
+
+    let text = bench(&["--profile", "--json"]);
+    assert_eq!(text.lines().count(), 1, "{text}");
+    let row: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let profile = &row["profile"];
+    let wall = profile["wall_ms"].as_f64().unwrap();
+    let workers = profile["workers_ms"].as_array().unwrap();
+    assert_eq!(workers.len() as u64, row["threads"].as_u64().unwrap());
+    for worker in workers {
+        let times = worker.as_object().unwrap().values();
+        let times: Vec<f64> = times.map(|time| time.as_f64().unwrap()).collect();
+        assert!(times.iter().all(|&time| time >= 0.0), "{text}");
+        assert!(
+            (times.iter().sum::<f64>() / wall - 1.0).abs() < 1e-6,
+            "{text}"
+        );
+    }
+    for (part, calls) in [("products", 5), ("gates", 5), ("summing", 0)] {
+        assert_eq!(profile["calls"][part], calls, "{text}");
+    }
+    assert!(profile["runs"].as_u64().unwrap() > 0, "{text}");
+    assert!(
+        profile["products_at_peak_ms"].as_f64().unwrap() > 0.0,
+        "{text}"
+    );
+
+    let row: serde_json::Value = serde_json::from_str(&bench(&["--json"])).unwrap();
+    assert!(row.get("profile").is_none());
 }
 
 #[test]

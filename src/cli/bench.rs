@@ -7,9 +7,10 @@ use super::Failure;
 use super::memory::afford_run;
 use super::model::{ModelOrShape, Precision, Shape};
 use super::plan::{Origin, PlanOption, plan_for, tuned};
+use super::profile::Profile;
 use super::seconds;
 use crate::execute::Session;
-use crate::machine::{BoundBy, Machine};
+use crate::machine::{BoundBy, Level, Machine};
 use crate::model::{Input, Model, Output};
 use crate::plan::{Plan, flops};
 use crate::tune::Check;
@@ -25,8 +26,14 @@ use crate::tune::Check;
 /// that takes over 2*10^8 multiply-adds the steps are cut first, then the sequences, but not below 3
 /// and 2. Longer runs and other values are not checked.
 ///
+/// With --profile, runs that are traced follow those that are timed, and a table says where their
+/// time went: one line per part of the work, its mean over the workers and each worker's share of the
+/// wall time. What leads up to a part is counted with it; "other" is waking the team and waiting for
+/// its last. Reading the clock makes traced runs a little longer.
+///
 /// With --json, one object a line: cell, input, hidden, layers, bidirectional, batch, steps, threads,
-/// precision, plan, median_ms, p99_ms, gflops, bound_ms, bound_by, fraction_of_bound, runs.
+/// precision, plan, median_ms, p99_ms, gflops, bound_ms, bound_by, fraction_of_bound, runs; with
+/// --profile also profile.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     #[command(flatten)]
@@ -58,6 +65,9 @@ pub struct Arguments {
     /// Time each case for about this long
     #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = seconds)]
     seconds: f64,
+    /// Then trace some runs and say where their time went
+    #[arg(long)]
+    profile: bool,
     /// Print one JSON object a line
     #[arg(long)]
     json: bool,
@@ -109,6 +119,11 @@ struct Row {
     bound_by: BoundBy,
     fraction_of_bound: f64,
     runs: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    profile: Option<serde_json::Value>,
+    /// The profile, for a person.
+    #[serde(skip)]
+    table: String,
 }
 
 /// Measures and prints.
@@ -128,7 +143,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         let row = measure(&case, arguments, &machine)?;
         match arguments.json {
             true => writeln!(out, "{}", serde_json::to_string(&row)?)?,
-            false => writeln!(out, "{}", text(&row))?,
+            false => write!(out, "{}\n{}", text(&row), row.table)?,
         }
         out.flush()?;
     }
@@ -204,12 +219,10 @@ fn measure(case: &Case, arguments: &Arguments, machine: &Machine) -> Result<Row,
         .map(|_| 2.0 * random.f32() - 1.0)
         .collect();
     let mut results = vec![0.0; steps * batch * signature.output];
+    let input = Input::new(&values, steps, batch);
     let mut time = || -> Result<Duration, Failure> {
         let start = Instant::now();
-        session.run(
-            &Input::new(&values, steps, batch),
-            &mut Output::new(&mut results),
-        )?;
+        session.run(&input, &mut Output::new(&mut results))?;
         Ok(start.elapsed())
     };
     for _ in 0..3 {
@@ -227,6 +240,20 @@ fn measure(case: &Case, arguments: &Arguments, machine: &Machine) -> Result<Row,
     let ceilings = machine.ceilings.as_ref();
     let ceilings = ceilings.ok_or_else(|| Failure::new("the machine's ceilings are not known"))?;
     let bound = plan.entries[0].bound(model, &machine.topology, ceilings)?;
+    let (mut profile, mut table) = (None, String::new());
+    if arguments.profile {
+        let (begin, mut traces) = (Instant::now(), Vec::new());
+        while traces.len() < MIN_RUNS
+            || (begin.elapsed() < budget / 4 && traces.len() < MOST_TRACED)
+        {
+            traces.push(session.run_traced(&input, &mut Output::new(&mut results))?);
+        }
+        let found = Profile::new(traces, steps);
+        let flops = flops(model, batch, steps);
+        let at_peak = 1e3 * (ceilings.bound(flops, 0.0, Level::L1, plan.threads())).seconds;
+        table = format!("\n{found}{}\n\n", found.products_beside_peak(at_peak));
+        profile = Some(found.json(at_peak));
+    }
     let first = &model.layers()[0];
     Ok(Row {
         cell: first.kind().to_string(),
@@ -246,11 +273,16 @@ fn measure(case: &Case, arguments: &Arguments, machine: &Machine) -> Result<Row,
         bound_by: bound.by,
         fraction_of_bound: bound.seconds / median,
         runs: times.len(),
+        profile,
+        table,
     })
 }
 
 /// Runs of a case at the least: enough for its 99th percentile to be one of them.
 const MIN_RUNS: usize = 11;
+
+/// Traced runs at the most: their traces are kept until all are done.
+const MOST_TRACED: usize = 1000;
 
 const HEADING: &str = "cell  input hidden layers batch steps threads     plan   median ms      p99 ms  \
                        GFLOP/s    bound ms  bound by  of bound";

@@ -11,6 +11,7 @@ mod memory;
 mod model;
 mod npy;
 mod plan;
+mod profile;
 mod run;
 mod tune;
 

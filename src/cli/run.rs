@@ -8,6 +8,7 @@ use super::memory::afford_run;
 use super::model::{CellName, FileOptions, Precision, open};
 use super::npy;
 use super::plan::{PlanOption, plan_for};
+use super::profile::{self, Profile};
 use crate::execute::Session;
 use crate::model::{Array, ArrayMap};
 
@@ -17,6 +18,8 @@ use crate::model::{Array, ArrayMap};
 /// features], lengths [batch], h0 and c0 [layers*directions, batch, size], of which only input must
 /// be given; the outputs are output, hn and cn (shapes and meanings as in PyTorch). Either all
 /// outputs are written or, where one cannot be, none.
+///
+/// With CELLSTREAM_TRACE=1 in the environment, standard error says where the run's time went.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// Model file: .safetensors or .onnx
@@ -66,6 +69,7 @@ impl FromStr for Named {
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     // The only one so far; another will have to say here which weights it packs.
     let Precision::F32 = arguments.precision;
+    let is_traced = profile::is_asked()?;
     let model = open(&arguments.model, &arguments.file, arguments.cell)?;
     let map = ArrayMap::new(&model);
     for (index, output) in arguments.output.iter().enumerate() {
@@ -97,7 +101,12 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut session = Session::new(&model, &plan)?;
     drop(model);
     let mut results = map.room(&input);
-    session.run(&borrowed, &mut results.borrow())?;
+    if is_traced {
+        let trace = session.run_traced(&borrowed, &mut results.borrow())?;
+        eprint!("{}", Profile::new(vec![trace], input.steps));
+    } else {
+        session.run(&borrowed, &mut results.borrow())?;
+    }
     // All are whole before one is in its place.
     let partials: Vec<npy::Partial> = (arguments.output.iter())
         .map(|output| {
