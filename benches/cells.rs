@@ -1,20 +1,29 @@
-//! Whole sequences, beside a loop that does each step with a general matrix multiplication.
+//! Whole sequences of every kind of cell; LSTMs beside a loop that does each step with a general matrix
+//! multiplication.
 //!
-//! Both are checked against the reference first. The loop is what a careful user would write with
+//!     cargo bench --bench cells [-- --quick] [lstm | gru | "gru reset first" | rnn]
+//!
+//! Groups are named input/hidden/batch/steps. The loop is what a careful user would write with
 //! `matrixmultiply`: inputs hoisted into one product, one product per step, plain activations.
+//!
+//! Each is held against the reference before it is timed: sessions bit for bit. The reference is slow,
+//! so sequences of large cells are short, and runs that are tests leave out the largest.
+
+use std::cell::LazyCell;
+use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 
-use cellstream::model::{Direction, Lstm};
+use cellstream::model::{Direction, Gru, Lstm, ResetForm, Rnn};
 use cellstream::{Input, Model, Output, Plan, Session, reference};
 
-/// Input, hidden, batch, steps.
-const SHAPES: [(usize, usize, usize, usize); 4] = [
-    (64, 64, 1, 100),
-    (256, 256, 1, 100),
-    (64, 64, 20, 100),
-    (256, 256, 20, 100),
-];
+/// Hidden size, which is the input's too, and steps.
+const SIZES: [(usize, usize); 3] = [(64, 100), (256, 20), (1024, 5)];
+
+const BATCHES: [usize; 3] = [1, 10, 20];
+
+/// The largest hidden size of a run that only asks whether this works.
+const LARGEST_TESTED: usize = 256;
 
 /// `to[rows, columns] += a[rows, depth] · w[columns, depth]ᵀ`.
 fn multiply(rows: usize, depth: usize, columns: usize, a: &[f32], w: &[f32], to: &mut [f32]) {
@@ -80,35 +89,77 @@ fn check(model: &Model, x: &[f32], batch: usize, steps: usize, y: &[f32], tolera
     assert!(largest <= tolerance, "{largest} off the reference");
 }
 
+fn models(size: usize) -> [(&'static str, Model); 4] {
+    let gru = Gru::new(size, size);
+    let models = [
+        ("lstm", Lstm::new(size, size).random(1)),
+        ("gru", gru.clone().random(1)),
+        ("gru reset first", gru.reset(ResetForm::Before).random(1)),
+        ("rnn", Rnn::new(size, size).random(1)),
+    ];
+    models.map(|(name, model)| (name, model.expect("a valid shape")))
+}
+
 fn cells(criterion: &mut Criterion) {
-    for (input, hidden, batch, steps) in SHAPES {
-        let model = Lstm::new(input, hidden).random(1).expect("a valid shape");
-        let mut random = fastrand::Rng::with_seed(1);
-        let x: Vec<f32> = (0..steps * batch * input).map(|_| random.f32()).collect();
-        let mut y = vec![0.0; steps * batch * hidden];
-        let mut group = criterion.benchmark_group(format!("lstm {input}/{hidden}/{batch}/{steps}"));
+    let is_test = !std::env::args().any(|argument| argument == "--bench");
+    let sizes = SIZES.into_iter();
+    for (size, steps) in sizes.filter(|&(size, _)| !is_test || size <= LARGEST_TESTED) {
+        for (name, model) in models(size) {
+            for batch in BATCHES {
+                cell(criterion, name, &model, (size, batch, steps));
+            }
+        }
+    }
+}
+
+/// What is timed is made and checked when it is first called for: a filter may leave it out.
+fn cell(
+    criterion: &mut Criterion,
+    name: &str,
+    model: &Model,
+    (size, batch, steps): (usize, usize, usize),
+) {
+    let mut random = fastrand::Rng::with_seed(1);
+    let x: Vec<f32> = (0..steps * batch * size).map(|_| random.f32()).collect();
+    let mut y = vec![0.0; steps * batch * size];
+    let mut group = criterion.benchmark_group(format!("{name} {size}/{size}/{batch}/{steps}"));
+    group.warm_up_time(Duration::from_millis(100));
+    group.measurement_time(Duration::from_millis(500));
+    group.sample_size(20);
+    if name == "lstm" {
         let direction = &model.layers()[0].directions()[0];
-        by_products(direction, &x, batch, steps, &mut y);
-        check(&model, &x, batch, steps, &y, 1e-4);
+        let checked = LazyCell::new(|| {
+            let mut y = vec![0.0; steps * batch * size];
+            by_products(direction, &x, batch, steps, &mut y);
+            check(model, &x, batch, steps, &y, 1e-4);
+        });
         group.bench_function("general products", |b| {
+            LazyCell::force(&checked);
             b.iter(|| by_products(direction, &x, batch, steps, &mut y));
         });
-        for threads in 1..=2 {
-            let plan = Plan::with_threads(&model, batch, steps, threads);
-            let mut session = Session::new(&model, &plan).expect("a plan of this model");
-            session.pin_caller();
-            let mut run = |y: &mut [f32]| {
-                let input = Input::new(&x, steps, batch);
-                session.run(&input, &mut Output::new(y)).expect("sizes fit");
-            };
-            run(&mut y);
-            check(&model, &x, batch, steps, &y, 0.0);
-            group.bench_function(format!("session, {threads} threads"), |b| {
-                b.iter(|| run(&mut y));
-            });
-        }
-        group.finish();
     }
+    let input = Input::new(&x, steps, batch);
+    for threads in 1..=2 {
+        let mut session = None;
+        group.bench_function(format!("session, {threads} threads"), |b| {
+            let session = session.get_or_insert_with(|| {
+                let plan = Plan::with_threads(model, batch, steps, threads);
+                let mut session = Session::new(model, &plan).expect("a plan of this model");
+                session.pin_caller();
+                session
+                    .run(&input, &mut Output::new(&mut y))
+                    .expect("sizes fit");
+                check(model, &x, batch, steps, &y, 0.0);
+                session
+            });
+            b.iter(|| {
+                session
+                    .run(&input, &mut Output::new(&mut y))
+                    .expect("sizes fit");
+            });
+        });
+    }
+    group.finish();
 }
 
 criterion_group!(benches, cells);
