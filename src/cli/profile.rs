@@ -109,7 +109,7 @@ impl Profile {
             .collect();
         let mean = mean(&times);
         format!(
-            "products take {mean:.4} ms a worker; at the peak of arithmetic {at_peak:.4} ms, {:.0}% of that",
+            "products take {mean:.4} ms a worker, {:.0}% of it at the peak of arithmetic ({at_peak:.4} ms)",
             100.0 * at_peak / mean
         )
     }
