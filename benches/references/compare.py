@@ -1,0 +1,219 @@
+#!/usr/bin/env python3
+"""cellstream beside the libraries a user would pick instead, on the same weights, in turn.
+
+Called by ./run, which installs and builds what it needs; or by itself where that is done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import platform
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+import chart
+import exact
+import models
+import report
+from peers import HERE, OURS, Peer, cores, known
+from rounds import Ended, Refused, Window, Worker, load, race
+from suites import SUITES, Row, rows_of
+
+
+def arguments() -> argparse.Namespace:
+    root = HERE.parent.parent
+    target = Path(os.environ.get("CARGO_TARGET_DIR", root / "target"))
+    parser = argparse.ArgumentParser(prog="benches/references/run", description=__doc__)
+    parser.add_argument("suite", nargs="?", choices=SUITES, help="which rows")
+    parser.add_argument("--self-check", action="store_true", help="three tiny rows: does the harness run here?")
+    parser.add_argument("--threads", type=int, default=2, metavar="N", help="cores, and threads of each library (2)")
+    parser.add_argument("--rows", metavar="REGEX", help="only rows whose name has this in it")
+    parser.add_argument("--peers", metavar="A,B", help="only these libraries (ours always)")
+    parser.add_argument("--plan", choices=("tuned", "estimate"), default="tuned", help="ours: tune first, or estimate")
+    parser.add_argument("--tune-seconds", type=float, default=10.0, metavar="S", help="at most, for each row (10)")
+    parser.add_argument("--rounds", type=int, default=7, metavar="R", help="turns of each library on a row (7)")
+    parser.add_argument("--window", type=float, default=0.15, metavar="S", help="seconds timed per turn (0.15)")
+    parser.add_argument("--lengths", type=Path, metavar="FILE", help="sweep: CSV of lengths for its ragged rows")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--csv", type=Path, metavar="FILE")
+    parser.add_argument("--chart", type=Path, metavar="FILE", help=".png or .svg")
+    parser.add_argument("--list", action="store_true", help="print the rows and stop")
+    parser.add_argument("--tensorflow-python", metavar="PATH", help="a Python that has TensorFlow")
+    parser.add_argument("--cellstream", type=Path, default=target / "release" / "cellstream", metavar="PROGRAM")
+    parser.add_argument("--rust", type=Path, default=target / "references" / "release", metavar="FOLDER",
+                        help="where rust-peers' programs are")  # fmt: skip
+    parser.add_argument("--seed", type=int, default=1, help="of the order of turns")
+    given = parser.parse_args()
+    if bool(given.suite) == given.self_check:
+        parser.error("give a suite or --self-check")
+    return given
+
+
+def main() -> int:
+    given = arguments()
+    if given.self_check:
+        given.rounds, given.window, given.tune_seconds = 2, 0.01, 0.5
+    rows = rows_of("self-check" if given.self_check else given.suite, given.lengths)
+    rows = [row for row in rows if not given.rows or re.search(given.rows, row.name)]
+    if not rows:
+        raise SystemExit(f"--rows {given.rows}: no row has that in its name; --list prints the names")
+    if given.list:
+        print(*(f"{row.name:<36} {row.group:<24} {row.note}" for row in rows), sep="\n")
+        return 0
+    pinned = cores(given.threads)
+    workers = start(chosen(given), pinned)
+    names = [worker.peer.name for worker in workers]
+    stamp = stamp_of(given, pinned, workers)
+    for key, value in stamp.items():
+        print(f"{key}: {', '.join(f'{k} {v}' for k, v in value.items()) if isinstance(value, dict) else value}")
+    table, results, order = report.Table(names), [], random.Random(given.seed)
+    print("\n" + table.heading(), flush=True)
+    try:
+        for row in rows:
+            result = compare(row, workers, given, pinned, order)
+            results.append(result)
+            print(table.line(result), flush=True)
+    except KeyboardInterrupt:
+        print("interrupted; what there is so far:")
+    finally:
+        for worker in workers:
+            worker.end()
+    peers = [name for name in names if name != OURS]
+    more = report.means(results, peers) + report.ragged(results) + report.cliffs(results)
+    print(*table.notes(), *more, sep="\n")
+    if given.json:
+        report.write_json(given.json, stamp, results)
+    if given.csv:
+        report.write_csv(given.csv, stamp, results, names)
+    if given.chart:
+        title = f"{given.suite or 'self-check'}, {given.threads} thread{'s' if given.threads > 1 else ''}, f32"
+        chart.draw(given.chart, title, results, names)
+    wrong = sorted({name for result in results for name in result.wrong})
+    if wrong:
+        print(f"wrong output in at least one row: {', '.join(wrong)}")
+    return 1 if OURS in wrong or not all(OURS in result.times for result in results) else 0
+
+
+def chosen(given: argparse.Namespace) -> list[Peer]:
+    """Those asked for; a name that there is no worker for is refused."""
+    all_of_them = known(given.threads, given.rust, given.tensorflow_python)
+    if given.peers is None:
+        return all_of_them
+    wanted = [name.strip() for name in given.peers.split(",") if name.strip()]
+    if unknown := set(wanted) - {peer.name for peer in all_of_them}:
+        names = ", ".join(peer.name for peer in all_of_them)
+        raise SystemExit(f"--peers: {', '.join(sorted(unknown))}: not known here; there are {names}")
+    return [peer for peer in all_of_them if peer.name in (*wanted, OURS)]
+
+
+def start(peers: list[Peer], pinned: set[int]) -> list[Worker]:
+    """A worker for each that is installed; the others by name, with the reason."""
+    workers = []
+    for peer in peers:
+        worker, why = Worker(peer, pinned), peer.missing()
+        if why is None:
+            try:
+                worker.start()
+            except Ended as error:
+                why = str(error)
+        if why is None:
+            workers.append(worker)
+        elif peer.name == OURS:
+            raise SystemExit(f"{OURS}: {why}")
+        else:
+            print(f"skipped {peer.name}: {why}")
+    return workers
+
+
+def compare(
+    row: Row, workers: list[Worker], given: argparse.Namespace, pinned: set[int], order: random.Random
+) -> report.Result:
+    """One row: write, tune, load, check, race."""
+    result = report.Result(row)
+    with tempfile.TemporaryDirectory(prefix="cellstream-references-") as name:
+        folder = Path(name)
+        weights, values, no_onnx = models.write(row, folder)
+        expected = exact.exact(row, weights, values)
+        del weights, values
+        plan = None
+        if given.plan == "tuned":
+            plan = tuned(row, folder, given, pinned, no_onnx)
+        ready = []
+        for worker in workers:
+            peer = worker.peer
+            if no_onnx and (peer.reads == "onnx" or (peer.name == OURS and len(row.stacks) > 1)):
+                result.absent[peer.name] = no_onnx
+                continue
+            try:
+                facts = load(worker, row.as_message(), folder, given.threads, plan if peer.name == OURS else None)
+                worker.ask({"do": "output", "path": str(folder / "output.f32")}, 60.0)
+            except (Refused, Ended) as error:
+                result.absent[peer.name] = str(error)
+                continue
+            if peer.name == OURS:
+                result.ours = facts
+            error = exact.error(row, expected, np.fromfile(folder / "output.f32", np.float32))
+            result.errors[peer.name] = error
+            if error > exact.TOLERANCE:
+                result.wrong.add(peer.name)
+            ready.append(worker)
+        # The files are read; memory caches hold nothing of theirs that anybody needs.
+        window = Window(given.rounds, given.window)
+        result.times, failed = race(ready, window, order)
+        result.absent.update(failed)
+    return result
+
+
+def tuned(
+    row: Row, folder: Path, given: argparse.Namespace, pinned: set[int], no_onnx: str | None
+) -> Path | None:
+    """What a user does once per model: `cellstream tune`, on the same cores. All workers are stopped."""
+    file = "model.safetensors" if len(row.stacks) == 1 else "model.onnx"
+    if no_onnx and file == "model.onnx":
+        return None
+    plan = folder / "tuned.plan"
+    command = [str(given.cellstream), "tune", str(folder / file), "--batch", str(row.batch), "--steps", str(row.steps),
+               "--threads", str(given.threads), "--seconds", str(given.tune_seconds), "-o", str(plan)]  # fmt: skip
+    if not given.cellstream.exists():
+        raise SystemExit(f"{given.cellstream} is not built (cargo build --release), or use --plan estimate")
+    done = subprocess.run(
+        command, capture_output=True, text=True, preexec_fn=lambda: os.sched_setaffinity(0, pinned)
+    )
+    if done.returncode != 0:
+        raise SystemExit(f"{row.name}: cellstream tune: {done.stderr.strip()}")
+    return plan
+
+
+def stamp_of(given: argparse.Namespace, pinned: set[int], workers: list[Worker]) -> dict:
+    """What was run where: a result without it cannot be compared with another."""
+    processor = platform.machine()
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            processor = line.split(":", 1)[1].strip()
+            break
+    revision = "unknown"
+    if shutil.which("git"):
+        git = ["git", "-C", str(HERE), "describe", "--always", "--dirty"]
+        revision = subprocess.run(git, capture_output=True, text=True).stdout.strip() or revision
+    return {
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "command": "benches/references/run " + " ".join(sys.argv[1:]),
+        "machine": f"{processor}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.2f} at the start",
+        "cores": f"{sorted(pinned)}, {given.threads} threads, {given.plan} plan",
+        "rounds": f"{given.rounds} of {given.window} s each, random order; f32; tolerance {exact.TOLERANCE} to f64",
+        "revision": revision,
+        "versions": {worker.peer.name: worker.version for worker in workers},
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

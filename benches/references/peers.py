@@ -1,0 +1,77 @@
+"""Who takes part: how each library's worker is started, and why one cannot be."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+OURS = "cellstream"
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A library and the program that speaks for it."""
+
+    name: str
+    command: tuple[str, ...]
+    module: str | None = None  # what its Python must be able to import
+    environment: dict[str, str] = field(default_factory=dict)
+    reads: str = "onnx"
+
+    def missing(self) -> str | None:
+        """Why it cannot take part, in words; None if it can."""
+        if self.module is None:
+            if Path(self.command[0]).exists():
+                return None
+            return f"{self.command[0]} is not built (cargo build --release in {HERE.name}/rust-peers)"
+        python = self.command[0]
+        # A module that is found may still not load, e.g. for a library of the system's.
+        tried = subprocess.run([python, "-c", f"import {self.module}"], capture_output=True, text=True)
+        if tried.returncode == 0:
+            return None
+        return (tried.stderr.strip().splitlines() or [f"{python} ended with {tried.returncode}"])[-1]
+
+
+def known(threads: int, rust: Path, tensorflow_python: str | None) -> list[Peer]:
+    """All libraries that there is a worker for, ours last. Each gets `threads` by its own setting; those
+    that read it from the environment get it here, the others in their workers."""
+    many = {"RAYON_NUM_THREADS": str(threads), "RTEN_NUM_THREADS": str(threads)}
+    # oneDNN's and PyTorch's pool.
+    openmp = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+
+    def python(name: str, module: str, reads: str, interpreter: str = sys.executable) -> Peer:
+        worker = str(HERE / "workers" / f"with_{name}.py")
+        return Peer(name, (interpreter, worker), module, openmp, reads)
+
+    peers = [
+        python("pytorch", "torch, safetensors", "safetensors"),
+        python("onnxruntime", "onnxruntime", "onnx"),
+        python("openvino", "openvino", "onnx"),
+        Peer("tract", (str(rust / "tract"),), environment=many),
+        Peer("rten", (str(rust / "rten"),), environment=many),
+        Peer("candle", (str(rust / "candle"),), environment=many, reads="safetensors"),
+    ]
+    if tensorflow_python:
+        modules = "tensorflow, safetensors"
+        peers.append(python("tensorflow", modules, "safetensors", tensorflow_python))
+    return [*peers, Peer(OURS, (str(rust / "ours"),), reads="safetensors")]
+
+
+def cores(threads: int) -> set[int]:
+    """The first `threads` cores this process may use, one logical CPU of each: two siblings of one core
+    would share its arithmetic."""
+    chosen: set[int] = set()
+    taken: set[str] = set()
+    for cpu in sorted(os.sched_getaffinity(0)):
+        path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        core = path.read_text().strip() if path.exists() else str(cpu)
+        if core not in taken and len(chosen) < threads:
+            taken.add(core)
+            chosen.add(cpu)
+    if len(chosen) < threads:
+        raise SystemExit(f"--threads {threads}: this machine lets us use {len(chosen)} cores; ask for at most these")
+    return chosen

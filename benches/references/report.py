@@ -1,0 +1,215 @@
+"""The table, and what it comes to."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from peers import OURS
+from rounds import Timing
+from suites import Row
+
+
+@dataclass
+class Result:
+    """A row's times, and what is to be said of them."""
+
+    row: Row
+    times: dict[str, Timing] = field(default_factory=dict)
+    errors: dict[str, float] = field(default_factory=dict)  # largest difference from f64
+    wrong: set[str] = field(default_factory=set)
+    absent: dict[str, str] = field(default_factory=dict)  # who does not run it, and why
+    ours: dict = field(default_factory=dict)  # bound, plan
+
+    @property
+    def best(self) -> tuple[str, float] | None:
+        """The fastest peer whose answer is right."""
+        right = [(t.median, name) for name, t in self.times.items() if name != OURS and name not in self.wrong]
+        return (min(right)[1], min(right)[0]) if right else None
+
+    @property
+    def own(self) -> float | None:
+        return self.times[OURS].median if OURS in self.times and OURS not in self.wrong else None
+
+    @property
+    def ratio(self) -> float | None:
+        """Best peer / ours."""
+        return self.best[1] / self.own if self.best and self.own else None
+
+    @property
+    def of_bound(self) -> float | None:
+        # The bound is on full-length sequences.
+        if not self.own or "bound_ms" not in self.ours or self.row.lengths:
+            return None
+        return self.ours["bound_ms"] / (1e3 * self.own)
+
+    @property
+    def nearest(self) -> str | None:
+        """Whose output is nearest to f64."""
+        return min(self.errors, key=lambda name: self.errors[name]) if self.errors else None
+
+    def as_json(self) -> dict:
+        row = self.row
+        return {
+            **row.as_message(),
+            "group": row.group,
+            "note": row.note,
+            "gflops": row.flops / self.own / 1e9 if self.own else None,
+            "libraries": {
+                name: {**timing.as_json(), "error_f64": self.errors.get(name), "wrong": name in self.wrong}
+                for name, timing in self.times.items()
+            },
+            "absent": self.absent,
+            "wrong": sorted(self.wrong),
+            "nearest_f64": self.nearest,
+            "best_peer": self.best[0] if self.best else None,
+            "ratio": self.ratio,
+            "of_bound": self.of_bound,
+            **{f"our_{key}": value for key, value in self.ours.items()},
+        }
+
+
+def number(value: float | None, digits: int = 4, unit: str = "") -> str:
+    """So many significant digits, never in powers of ten."""
+    if value is None:
+        return "–"
+    places = max(0, digits - 1 - math.floor(math.log10(value))) if value > 0 else 0
+    return f"{value:.{min(places, 6)}f}{unit}"
+
+
+class Table:
+    """Printed line by line, as rows are done."""
+
+    def __init__(self, peers: list[str]) -> None:
+        self.peers = [name for name in peers if name != OURS]
+        self.widths = [max(9, len(name) + 2) for name in self.peers]
+        self.footnotes: dict[str, int] = {}
+
+    def heading(self) -> str:
+        names = "".join(f"{name:>{width}}" for name, width in zip(self.peers, self.widths, strict=True))
+        return f"{'median, ms':<36}{names}{OURS:>12}{'p99/med':>9}{'best/ours':>11}{'of bound':>10}  nearest f64"
+
+    def line(self, result: Result) -> str:
+        cells = "".join(f"{self.cell(result, n):>{w}}" for n, w in zip(self.peers, self.widths, strict=True))
+        own = result.times.get(OURS)
+        tail = number(own.at(0.99) / own.median, 3) if own else "–"
+        ratio, share = number(result.ratio, 3), result.of_bound
+        percent = f"{100 * share:.0f} %" if share else "–"
+        nearest = f"{result.nearest} {result.errors[result.nearest]:.1e}" if result.nearest else "–"
+        own_cell = self.cell(result, OURS)
+        return f"{result.row.name:<36}{cells}{own_cell:>12}{tail:>9}{ratio:>11}{percent:>10}  {nearest}"
+
+    def cell(self, result: Result, name: str) -> str:
+        if name in result.times:
+            mark = "" if name not in result.wrong else self.mark(f"{name}: wrong output, not counted")
+            return number(1e3 * result.times[name].median) + mark
+        if name in result.absent:
+            return "–" + self.mark(f"{name}: {result.absent[name]}")
+        return "–"
+
+    def mark(self, text: str) -> str:
+        return f"[{self.footnotes.setdefault(text, len(self.footnotes) + 1)}]"
+
+    def notes(self) -> list[str]:
+        return [f"[{index}] {text}" for text, index in self.footnotes.items()]
+
+
+def mean(ratios: list[float]) -> float | None:
+    """Geometric."""
+    return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None
+
+
+def means(results: list[Result], peers: list[str]) -> list[str]:
+    """Best peer / ours, and each peer / ours, over all rows and by group."""
+    counted = [result for result in results if result.row.counts and result.ratio]
+    if not counted:
+        return []
+    lines = ["", "geometric means of best peer / ours:"]
+    cells = sorted({result.row.cell for result in counted})
+    parts = [("all rows", counted)]
+    parts += [(cell, [r for r in counted if r.row.cell == cell]) for cell in cells]
+    groups = dict.fromkeys(result.row.group for result in counted)
+    parts += [(group, [r for r in counted if r.row.group == group]) for group in groups]
+    for name, part in parts:
+        ratios = [r.ratio for r in part if r.ratio]
+        worst = min(part, key=lambda r: r.ratio or math.inf)
+        behind = sum(ratio < 1 for ratio in ratios)
+        lines.append(
+            f"  {name:<24}{number(mean(ratios), 3):>7}   {len(part):>3} rows, {behind} behind, "
+            f"least {number(worst.ratio, 3)} ({worst.row.name})"
+        )
+    lines.append("geometric means of peer / ours, rows that the peer runs:")
+    for peer in peers:
+        usable = [r for r in counted if peer in r.times and peer not in r.wrong and r.own]
+        ratios = [r.times[peer].median / r.own for r in usable if r.own]
+        lines.append(f"  {peer:<24}{number(mean(ratios), 3):>7}   {len(ratios):>3} rows")
+    return lines
+
+
+def ragged(results: list[Result]) -> list[str]:
+    """Rates of useful steps: sequences of different lengths against as many of their mean length."""
+    lines = []
+    for result in results:
+        if result.row.group != "ragged":
+            continue
+        twin = next((r for r in results if r.row.group == "equal" and r.row.cell == result.row.cell), None)
+        for name, timing in result.times.items():
+            if name in result.wrong or twin is None or name not in twin.times:
+                continue
+            rate = result.row.useful_steps / timing.median
+            equal = twin.row.useful_steps / twin.times[name].median
+            lines.append(
+                f"  {result.row.cell} {name:<14} {rate / 1e3:>8.1f} thousand useful steps/s, "
+                f"{equal / 1e3:>8.1f} at equal lengths: {rate / equal:.2f}"
+            )
+    return ["", "unequal lengths:", *lines] if lines else []
+
+
+def cliffs(results: list[Result]) -> list[str]:
+    """Ours against a smooth curve: each hidden size against its neighbours, on log-log axes."""
+    lines = []
+    for cell in ("lstm", "gru"):
+        done = [r for r in results if r.row.group == "hidden" and r.row.cell == cell and r.own]
+        done.sort(key=lambda r: r.row.stacks[0].hidden)
+        found = []
+        for before, here, after in zip(done, done[1:], done[2:], strict=False):
+            x = [math.log(r.row.stacks[0].hidden) for r in (before, here, after)]
+            y = [math.log(r.own) for r in (before, here, after) if r.own]
+            smooth = y[0] + (y[2] - y[0]) * (x[1] - x[0]) / (x[2] - x[0])
+            found.append((math.exp(y[1] - smooth), here.row.stacks[0].hidden))
+        if found:
+            worst = ", ".join(f"{hidden}: {off:.2f}" for off, hidden in sorted(found, reverse=True)[:4])
+            lines.append(f"  {cell}: {worst}")
+    return ["", "hidden sizes furthest above their neighbours' curve (time / curve):", *lines] if lines else []
+
+
+def write_json(path: Path, stamp: dict, results: list[Result]) -> None:
+    path.write_text(json.dumps({**stamp, "rows": [r.as_json() for r in results]}, indent=1) + "\n")
+
+
+def write_csv(path: Path, stamp: dict, results: list[Result], names: list[str]) -> None:
+    """A line per row; what the run was stands on top, after a #."""
+    with path.open("w", newline="") as file:
+        for key, value in stamp.items():
+            file.write(f"# {key}: {json.dumps(value) if isinstance(value, dict | list) else value}\n")
+        out = csv.writer(file)
+        parts = ("median_ms", "p25_ms", "p75_ms", "p99_ms", "error_f64")
+        out.writerow(
+            ["row", "group", *(f"{n}_{p}" for n in names for p in parts), "best_peer", "ratio", "bound_ms", "of_bound",
+             "nearest_f64", "wrong"]
+        )  # fmt: skip
+        for result in results:
+            line = result.as_json()
+            cells = [line["libraries"].get(name, {}).get(part, "") for name in names for part in parts]
+            out.writerow(
+                [result.row.name, result.row.group, *map(rounded, cells), line["best_peer"], rounded(line["ratio"]),
+                 rounded(line.get("our_bound_ms")), rounded(line["of_bound"]), line["nearest_f64"],
+                 " ".join(line["wrong"])]
+            )  # fmt: skip
+
+
+def rounded(value: float | str | None) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value if value is not None else "")

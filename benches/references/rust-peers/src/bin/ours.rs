@@ -1,0 +1,78 @@
+//! The worker of cellstream itself, through the API a user has: open, plan, session, run.
+
+use anyhow::{Context, Result};
+use cellstream::machine::Machine;
+use cellstream::{Input, Model, Output, Plan, Session};
+use cellstream_references::{Load, Network, serve};
+use serde_json::{Value, json};
+
+struct Ours {
+    session: Session,
+    values: Vec<f32>,
+    results: Vec<f32>,
+    lengths: Option<Vec<usize>>,
+    steps: usize,
+    batch: usize,
+    facts: Value,
+}
+
+fn load(request: &Load, machine: &Machine) -> Result<Box<dyn Network>> {
+    let row = &request.row;
+    // Stacks that differ have no form in one state dict of PyTorch's; their ONNX graph is one file.
+    let file = match row.stacks.len() {
+        1 => "model.safetensors",
+        _ => "model.onnx",
+    };
+    let model = Model::open(request.folder.join(file))?;
+    let plan = match &request.plan {
+        Some(path) => Plan::load(path, &model)?,
+        None => Plan::estimate(&model, row.batch, row.steps, request.threads),
+    };
+    let (entry, chosen) = (&plan.entries[0], &plan.entries[0].configuration);
+    let ceilings = machine.ceilings.as_ref().context("the ceilings are measured at the start")?;
+    let bound = entry.bound(&model, &machine.topology, ceilings)?;
+    let facts = json!({
+        "bound_ms": 1e3 * bound.seconds,
+        "bound_by": format!("{:?}", bound.by).to_lowercase(),
+        "threads": plan.threads(),
+        "tuned": plan.is_tuned(),
+        "plan": chosen.to_string(),
+    });
+    let session = Session::new(&model, &plan)?;
+    session.pin_caller();
+    Ok(Box::new(Ours {
+        session,
+        values: request.values()?,
+        results: vec![0.0; row.steps * row.batch * row.output],
+        lengths: row.lengths.clone(),
+        steps: row.steps,
+        batch: row.batch,
+        facts,
+    }))
+}
+
+impl Network for Ours {
+    fn call(&mut self) -> Result<()> {
+        let mut input = Input::new(&self.values, self.steps, self.batch);
+        if let Some(lengths) = &self.lengths {
+            input = input.lengths(lengths);
+        }
+        self.session.run(&input, &mut Output::new(&mut self.results))?;
+        Ok(())
+    }
+
+    fn output(&mut self) -> Result<Vec<f32>> {
+        Ok(self.results.clone())
+    }
+
+    fn facts(&mut self) -> Result<Value> {
+        Ok(self.facts.clone())
+    }
+}
+
+fn main() -> Result<()> {
+    // Once, so that all rows are held to the same ceilings; the formula is `cellstream bench`'s.
+    let mut machine = Machine::detect()?;
+    machine.measure()?;
+    serve("cellstream", |request| load(request, &machine))
+}

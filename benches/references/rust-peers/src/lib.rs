@@ -1,0 +1,161 @@
+//! What the Rust workers of `benches/references` share: requests come in on stdin and answers go out on
+//! stdout, one JSON object a line, as `workers/protocol.py` says. Times are taken around the call alone.
+
+use std::io::{BufRead, Write};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// Equal layers on top of each other.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct Stack {
+    /// Features of a step of the first layer.
+    pub input: usize,
+    /// Hidden units per direction.
+    pub hidden: usize,
+    /// Layers.
+    pub layers: usize,
+    /// Both directions in every layer, outputs concatenated.
+    pub bidirectional: bool,
+}
+
+/// A network and the size of a request.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Row {
+    /// `lstm` or `gru`.
+    pub cell: String,
+    /// Sequences.
+    pub batch: usize,
+    /// Steps of the longest sequence.
+    pub steps: usize,
+    /// Steps of each sequence; all of them where `None`.
+    pub lengths: Option<Vec<usize>>,
+    /// Features of an input step.
+    pub input: usize,
+    /// Values of an output step.
+    pub output: usize,
+    /// The layers, bottom first.
+    pub stacks: Vec<Stack>,
+}
+
+/// What to load.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Load {
+    /// The network.
+    pub row: Row,
+    /// Where `model.safetensors`, `model.onnx` and `input.f32` lie.
+    pub folder: PathBuf,
+    /// Threads to use.
+    pub threads: usize,
+    /// Ours only: a plan file; the estimate where `None`.
+    pub plan: Option<PathBuf>,
+}
+
+impl Load {
+    /// The input, `[steps, batch, features]`.
+    pub fn values(&self) -> Result<Vec<f32>> {
+        let path = self.folder.join("input.f32");
+        let bytes = std::fs::read(&path).with_context(|| path.display().to_string())?;
+        let value = |b: &[u8]| f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
+        Ok(bytes.chunks_exact(4).map(value).collect())
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(tag = "do", rename_all = "lowercase")]
+enum Request {
+    Load(Load),
+    Run {
+        runs: usize,
+        warm_runs: usize,
+        warm_seconds: f64,
+    },
+    Output {
+        path: PathBuf,
+    },
+}
+
+/// A network ready to run on one input.
+pub trait Network {
+    /// What is timed.
+    fn call(&mut self) -> Result<()>;
+    /// The results of the last call, `[steps, batch, values]`.
+    fn output(&mut self) -> Result<Vec<f32>>;
+    /// What else is to be told of it.
+    fn facts(&mut self) -> Result<Value> {
+        Ok(json!({}))
+    }
+}
+
+/// The version of a package that this program was built with, from the lock file.
+fn version_of(package: &str) -> &'static str {
+    let lock = include_str!("../Cargo.lock");
+    let after = lock.split_once(&format!("name = \"{package}\"\nversion = \""));
+    let version = after.and_then(|(_, rest)| rest.split_once('"'));
+    version.map_or("unknown", |(version, _)| version)
+}
+
+/// Answers requests until stdin ends. `package` is the library's name in the lock file.
+pub fn serve(package: &str, mut load: impl FnMut(&Load) -> Result<Box<dyn Network>>) -> Result<()> {
+    let mut answers = std::io::stdout();
+    let mut answer = |message: Value| -> Result<()> {
+        writeln!(answers, "{message}")?;
+        Ok(answers.flush()?)
+    };
+    answer(json!({ "ok": { "version": version_of(package) } }))?;
+    let mut loaded: Option<Box<dyn Network>> = None;
+    for line in std::io::stdin().lock().lines() {
+        let done = handle(serde_json::from_str(&line?)?, &mut loaded, &mut load);
+        answer(done.unwrap_or_else(|error| {
+            let text = format!("{error:#}");
+            let first: String = text.lines().next().unwrap_or_default().chars().take(200).collect();
+            json!({ "error": first })
+        }))?;
+    }
+    Ok(())
+}
+
+fn handle(
+    request: Request,
+    loaded: &mut Option<Box<dyn Network>>,
+    load: &mut impl FnMut(&Load) -> Result<Box<dyn Network>>,
+) -> Result<Value> {
+    if let Request::Load(request) = &request {
+        *loaded = None; // frees the last one first: two need not fit into memory
+        let network = loaded.insert(load(request)?);
+        network.call()?;
+        return Ok(json!({ "ok": network.facts()? }));
+    }
+    let network = loaded.as_mut().context("nothing is loaded")?;
+    match request {
+        Request::Load(_) => Ok(json!({})),
+        Request::Run {
+            runs,
+            warm_runs,
+            warm_seconds,
+        } => {
+            // After a pause the caches hold another library's weights.
+            let (begin, warm) = (Instant::now(), Duration::from_secs_f64(warm_seconds));
+            let mut done = 0;
+            while done < warm_runs || begin.elapsed() < warm {
+                network.call()?;
+                done += 1;
+            }
+            let mut times = Vec::with_capacity(runs);
+            for _ in 0..runs {
+                let start = Instant::now();
+                network.call()?;
+                times.push(start.elapsed().as_secs_f64());
+            }
+            Ok(json!({ "times": times }))
+        }
+        Request::Output { path } => {
+            let bytes: Vec<u8> = (network.output()?.iter()).flat_map(|v| v.to_le_bytes()).collect();
+            std::fs::write(path, bytes)?;
+            Ok(json!({ "ok": {} }))
+        }
+    }
+}

@@ -1,0 +1,98 @@
+"""What all Python workers share: they read requests from stdin and answer on stdout, a JSON object a line.
+
+    {"do": "load", "row": {…}, "folder": F, "threads": N}     -> {"ok": {…}} or {"error": why}
+    {"do": "run", "runs": N, "warm_runs": n, "warm_seconds": s}  -> {"times": [seconds, …]}
+    {"do": "output", "path": P}                                -> {"ok": {}}, f32 values in P
+
+Times are taken here, around the call alone: no pipe, no JSON is in them.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+
+class Loaded(Protocol):
+    """A network ready to run on one input."""
+
+    call: Callable[[], object]  # what is timed
+
+    def output(self) -> np.ndarray:
+        """The results of the last call, [T, B, directions x H]."""
+
+
+class Request:
+    """A network as its library shall load it."""
+
+    def __init__(self, message: dict) -> None:
+        self.row: dict = message["row"]
+        self.folder = Path(message["folder"])
+        self.threads: int = message["threads"]
+        shape = (self.row["steps"], self.row["batch"], self.row["input"])
+        self.values = np.fromfile(self.folder / "input.f32", np.float32).reshape(shape)
+        self.lengths: list[int] | None = self.row["lengths"]
+
+    @property
+    def onnx(self) -> str:
+        return str(self.folder / "model.onnx")
+
+    @property
+    def safetensors(self) -> str:
+        return str(self.folder / "model.safetensors")
+
+
+def serve(version: str, load: Callable[[Request], Loaded]) -> None:
+    """Answers requests until stdin ends."""
+    # Libraries print where they like; our answers get a descriptor of their own.
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+
+    def answer(message: dict) -> None:
+        answers.write(json.dumps(message) + "\n")
+
+    answer({"ok": {"version": version}})
+    loaded: Loaded | None = None
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            if request["do"] == "load":
+                loaded = None  # frees the last one first: two need not fit into memory
+                gc.collect()
+                loaded = load(Request(request))
+                loaded.call()
+                answer({"ok": {}})
+            elif request["do"] == "run":
+                assert loaded is not None
+                answer({"times": run(loaded.call, request)})
+            elif request["do"] == "output":
+                assert loaded is not None
+                np.ascontiguousarray(loaded.output(), np.float32).tofile(request["path"])
+                answer({"ok": {}})
+        except Exception as error:  # noqa: BLE001  whatever a library throws is its answer to this row
+            answer({"error": f"{type(error).__name__}: {error}".splitlines()[0][:200]})
+
+
+def run(call: Callable[[], object], request: dict) -> list[float]:
+    """Warm-up calls first: after a pause the caches hold another library's weights."""
+    clock = time.perf_counter
+    begin, warm = clock(), 0
+    while warm < request["warm_runs"] or clock() - begin < request["warm_seconds"]:
+        call()
+        warm += 1
+    times = []
+    gc.disable()  # a collection would be Python's time, not the library's
+    for _ in range(request["runs"]):
+        start = clock()
+        call()
+        times.append(clock() - start)
+    gc.enable()
+    return times
