@@ -19,6 +19,10 @@ MARKS = {
 }
 
 
+def duration(seconds: float) -> str:
+    return f"{1e6 * seconds:.3g} µs" if seconds < 1e-4 else f"{1e3 * seconds:.3g} ms"
+
+
 def draw(path: Path, title: str, results: list[Result], names: list[str]) -> None:
     """A bar to the best peer, a mark for each; 1 is our own time."""
     import matplotlib
@@ -27,7 +31,7 @@ def draw(path: Path, title: str, results: list[Result], names: list[str]) -> Non
     import matplotlib.pyplot as plt
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    shown = [result for result in results if result.own and result.ratio]
+    shown = [result for result in results if result.own and result.ratio and result.row.counts]
     if not shown:
         raise ValueError("no row was timed for us and for a peer; nothing to draw")
     height = 1.6 + 0.27 * len(shown)
@@ -55,11 +59,11 @@ def draw(path: Path, title: str, results: list[Result], names: list[str]) -> Non
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.grid(axis="x", color="#dddddd", zorder=0)
     axes.set_axisbelow(True)
-    labels = [f"{r.row.name}   {1e3 * (r.own or 0):.3g} ms" for r in shown]
+    labels = [f"{r.row.name}   {duration(r.own or 0)}" for r in shown]
     axes.set_yticks(list(places), labels, fontsize=8)
     axes.set_ylim(len(shown) - 0.4, -0.6)
     axes.set_xlabel("time / ours, log scale; the bar ends at the fastest peer")
-    average = mean([r.ratio for r in shown if r.ratio and r.row.counts])
+    average = mean([r.ratio for r in shown if r.ratio])
     note = f"; fastest peer / ours, geometric mean: {average:.2f}" if average else ""
     axes.set_title(f"{title}{note}", fontsize=10, loc="left")
     # Outside the axes, where no row can hide it.

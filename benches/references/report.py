@@ -187,7 +187,20 @@ def cliffs(results: list[Result]) -> list[str]:
 
 
 def write_json(path: Path, stamp: dict, results: list[Result]) -> None:
-    path.write_text(json.dumps({**stamp, "rows": [r.as_json() for r in results]}, indent=1) + "\n")
+    text = json.dumps({**stamp, "rows": [short(r.as_json()) for r in results]}, indent=1, allow_nan=False)
+    path.write_text(text + "\n")
+
+
+def short(value: object) -> object:
+    """Floats to six digits: more are noise, and make a file twice as long. JSON has no infinity."""
+    match value:
+        case float():
+            return float(f"{value:.6g}") if math.isfinite(value) else None
+        case dict():
+            return {key: short(part) for key, part in value.items()}
+        case list() | tuple():
+            return [short(part) for part in value]
+    return value
 
 
 def write_csv(path: Path, stamp: dict, results: list[Result], names: list[str]) -> None:
