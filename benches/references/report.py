@@ -85,12 +85,12 @@ class Table:
 
     def __init__(self, peers: list[str]) -> None:
         self.peers = [name for name in peers if name != OURS]
-        self.widths = [max(9, len(name) + 2) for name in self.peers]
+        self.widths = [max(12, len(name) + 2) for name in self.peers]  # a footnote's mark, too
         self.footnotes: dict[str, int] = {}
 
     def heading(self) -> str:
         names = "".join(f"{name:>{width}}" for name, width in zip(self.peers, self.widths, strict=True))
-        return f"{'median, ms':<36}{names}{OURS:>12}{'p99/med':>9}{'best/ours':>11}{'of bound':>10}  nearest f64"
+        return f"{'median, ms':<36}{names}{OURS:>13}{'p99/med':>9}{'best/ours':>11}{'of bound':>10}  nearest f64"
 
     def line(self, result: Result) -> str:
         cells = "".join(f"{self.cell(result, n):>{w}}" for n, w in zip(self.peers, self.widths, strict=True))
@@ -100,7 +100,7 @@ class Table:
         percent = f"{100 * share:.0f} %" if share else "–"
         nearest = f"{result.nearest} {result.errors[result.nearest]:.1e}" if result.nearest else "–"
         own_cell = self.cell(result, OURS)
-        return f"{result.row.name:<36}{cells}{own_cell:>12}{tail:>9}{ratio:>11}{percent:>10}  {nearest}"
+        return f"{result.row.name:<36}{cells}{own_cell:>13}{tail:>9}{ratio:>11}{percent:>10}  {nearest}"
 
     def cell(self, result: Result, name: str) -> str:
         if name in result.times:

@@ -111,7 +111,13 @@ pub fn serve(package: &str, mut load: impl FnMut(&Load) -> Result<Box<dyn Networ
         let done = handle(serde_json::from_str(&line?)?, &mut loaded, &mut load);
         answer(done.unwrap_or_else(|error| {
             let text = format!("{error:#}");
-            let first: String = text.lines().next().unwrap_or_default().chars().take(200).collect();
+            let first: String = text
+                .lines()
+                .next()
+                .unwrap_or_default()
+                .chars()
+                .take(200)
+                .collect();
             json!({ "error": first })
         }))?;
     }
@@ -153,7 +159,9 @@ fn handle(
             Ok(json!({ "times": times }))
         }
         Request::Output { path } => {
-            let bytes: Vec<u8> = (network.output()?.iter()).flat_map(|v| v.to_le_bytes()).collect();
+            let bytes: Vec<u8> = (network.output()?.iter())
+                .flat_map(|v| v.to_le_bytes())
+                .collect();
             std::fs::write(path, bytes)?;
             Ok(json!({ "ok": {} }))
         }

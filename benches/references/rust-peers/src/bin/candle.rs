@@ -20,7 +20,9 @@ impl Cell {
         match self {
             Cell::Lstm(cell) => cell.states_to_tensor(&cell.seq(input)?),
             // It joins the states along the features, not along an axis of steps.
-            Cell::Gru(cell) => (cell.states_to_tensor(&cell.seq(input)?)?).reshape((batch, steps, ())),
+            Cell::Gru(cell) => {
+                (cell.states_to_tensor(&cell.seq(input)?)?).reshape((batch, steps, ()))
+            }
         }
     }
 }
@@ -43,7 +45,11 @@ fn load(request: &Load) -> Result<Box<dyn Network>> {
             1 => String::new(),
             _ => format!("{index}."),
         };
-        let ends: &[&str] = if stack.bidirectional { &["", "_reverse"] } else { &[""] };
+        let ends: &[&str] = if stack.bidirectional {
+            &["", "_reverse"]
+        } else {
+            &[""]
+        };
         for layer in 0..stack.layers {
             let features = match layer {
                 0 => stack.input,
@@ -94,7 +100,11 @@ impl Network for Candle {
 
     fn output(&mut self) -> Result<Vec<f32>> {
         let result = self.result.as_ref().context("not run yet")?;
-        Ok(result.transpose(0, 1)?.contiguous()?.flatten_all()?.to_vec1()?)
+        Ok(result
+            .transpose(0, 1)?
+            .contiguous()?
+            .flatten_all()?
+            .to_vec1()?)
     }
 }
 

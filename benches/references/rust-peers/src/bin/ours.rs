@@ -29,7 +29,10 @@ fn load(request: &Load, machine: &Machine) -> Result<Box<dyn Network>> {
         None => Plan::estimate(&model, row.batch, row.steps, request.threads),
     };
     let (entry, chosen) = (&plan.entries[0], &plan.entries[0].configuration);
-    let ceilings = machine.ceilings.as_ref().context("the ceilings are measured at the start")?;
+    let ceilings = machine
+        .ceilings
+        .as_ref()
+        .context("the ceilings are measured at the start")?;
     let bound = entry.bound(&model, &machine.topology, ceilings)?;
     let facts = json!({
         "bound_ms": 1e3 * bound.seconds,
@@ -57,7 +60,8 @@ impl Network for Ours {
         if let Some(lengths) = &self.lengths {
             input = input.lengths(lengths);
         }
-        self.session.run(&input, &mut Output::new(&mut self.results))?;
+        self.session
+            .run(&input, &mut Output::new(&mut self.results))?;
         Ok(())
     }
 

@@ -37,7 +37,8 @@ fn load(request: &Load) -> Result<Box<dyn Network>> {
 
 impl Network for Rten {
     fn call(&mut self) -> Result<()> {
-        let mut inputs: Vec<(NodeId, ValueOrView)> = vec![(self.input.0, self.input.1.view().into())];
+        let mut inputs: Vec<(NodeId, ValueOrView)> =
+            vec![(self.input.0, self.input.1.view().into())];
         if let Some((node, lengths)) = &self.lengths {
             inputs.push((*node, lengths.view().into()));
         }

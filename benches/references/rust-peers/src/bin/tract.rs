@@ -1,6 +1,6 @@
 //! The worker of tract, from ONNX.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use cellstream_references::{Load, Network, serve};
 use tract_onnx::prelude::*;
 
@@ -11,7 +11,6 @@ struct Tract {
 }
 
 fn load(request: &Load) -> Result<Box<dyn Network>> {
-    ensure!(request.row.lengths.is_none(), "its loader reads no sequence_lens");
     // Its products are split over these; cells themselves run on one thread.
     multithread::set_default_executor(match request.threads {
         1 => multithread::Executor::SingleThread,
@@ -22,9 +21,14 @@ fn load(request: &Load) -> Result<Box<dyn Network>> {
     let model = model.into_optimized()?.into_runnable()?;
     let shape = [row.steps, row.batch, row.input];
     let input = Tensor::from_shape(&shape, &request.values()?)?;
+    let mut inputs: TVec<TValue> = tvec!(input.into());
+    if let Some(lengths) = &row.lengths {
+        let lengths: Vec<i32> = lengths.iter().map(|&length| length as i32).collect();
+        inputs.push(Tensor::from_shape(&[row.batch], &lengths)?.into());
+    }
     Ok(Box::new(Tract {
         model,
-        inputs: tvec!(input.into()),
+        inputs,
         result: None,
     }))
 }
@@ -38,7 +42,11 @@ impl Network for Tract {
 
     fn output(&mut self) -> Result<Vec<f32>> {
         let result = self.result.as_ref().context("not run yet")?;
-        Ok(result.to_plain_array_view::<f32>()?.iter().copied().collect())
+        Ok(result
+            .to_plain_array_view::<f32>()?
+            .iter()
+            .copied()
+            .collect())
     }
 }
 
