@@ -155,12 +155,11 @@ class Window:
 
     rounds: int
     seconds: float  # of timed calls, for each library in each round
-    least_runs: int = 3  # where one call is longer than the window
     most_runs: int = 5000
-    # As long as a frequency governor and a pool of threads need to wake up; and at least two calls, which
-    # bring the weights back into the caches.
+    # As long as a frequency governor and a pool of threads need to wake up, and one call at least, which
+    # brings the weights back into the caches.
     warm_seconds: float = 0.02
-    warm_runs: int = 2
+    warm_runs: int = 1
 
 
 # For a load, or one round of a library: beyond it a row is unusable for users too.
@@ -183,9 +182,9 @@ def race(workers: list[Worker], window: Window, order: random.Random) -> tuple[d
     # Not counted: it says how many calls fill a window.
     runs: dict[str, int] = {}
     for worker in workers:
-        if first := timed(worker, window.least_runs):
+        if first := timed(worker, 1):
             wanted = int(window.seconds / max(statistics.median(first), 1e-9))
-            runs[worker.peer.name] = min(max(wanted, window.least_runs), window.most_runs)
+            runs[worker.peer.name] = min(max(wanted, 1), window.most_runs)
     for _ in range(window.rounds):
         turn = [worker for worker in workers if worker.peer.name not in failed]
         order.shuffle(turn)
