@@ -31,7 +31,7 @@ const LONG_CHUNK_BYTES: usize = 8 << 20;
 /// Steps taken together at the least, where there are as many: rows of a tall tile.
 const CHUNK_ROWS: usize = 12;
 /// Part of the arithmetic peak that tiles of few and of many rows reach.
-const TILE_EFFICIENCY: f64 = 0.7;
+const TILE_EFFICIENCY: f64 = 0.93;
 
 impl Plan {
     /// The plan that should be fastest on up to `cores` cores for `batch` sequences of `steps`

@@ -50,12 +50,12 @@ impl Rates {
     /// With private caches of these sizes.
     pub fn of(private: [usize; 2]) -> Rates {
         Rates {
-            flops: 150e9,
-            bandwidth: [350e9, 200e9, 60e9],
+            flops: 220e9,
+            bandwidth: [350e9, 200e9, 80e9],
             private,
             meeting: 0.21e-6,
             region: 1e-6,
-            gate: 18e-9,
+            gate: 3.5e-9,
             phase: 0.08e-6,
         }
     }
