@@ -23,17 +23,18 @@ def duration(seconds: float) -> str:
     return f"{1e6 * seconds:.3g} µs" if seconds < 1e-4 else f"{1e3 * seconds:.3g} ms"
 
 
-def draw(path: Path, title: str, results: list[Result], names: list[str]) -> None:
-    """A bar to the best peer, a mark for each; 1 is our own time."""
+def draw(path: Path, title: str, results: list[Result], names: list[str]) -> bool:
+    """A bar to the best peer, a mark for each; 1 is our own time. Where no row has both, no figure: False."""
+    shown = [result for result in results if result.own and result.ratio and result.row.counts]
+    if not shown:
+        return False
+
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    shown = [result for result in results if result.own and result.ratio and result.row.counts]
-    if not shown:
-        raise ValueError("no row was timed for us and for a peer; nothing to draw")
     height = 1.6 + 0.27 * len(shown)
     figure, axes = plt.subplots(figsize=(9.5, height), layout="constrained")
     places = range(len(shown))
@@ -72,3 +73,4 @@ def draw(path: Path, title: str, results: list[Result], names: list[str]) -> Non
         axes.spines[side].set_visible(False)
     figure.savefig(path, dpi=150)
     plt.close(figure)
+    return True

@@ -12,6 +12,7 @@ import os
 import platform
 import random
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -48,6 +49,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--chart", type=Path, metavar="FILE", help=".png or .svg")
     parser.add_argument("--list", action="store_true", help="print the rows and stop")
     parser.add_argument("--tensorflow-python", metavar="PATH", help="a Python that has TensorFlow")
+    parser.add_argument("--no-rust-peers", action="store_true", help="without tract, rten and candle")
     parser.add_argument("--cellstream", type=Path, default=target / "release" / "cellstream", metavar="PROGRAM")
     parser.add_argument("--rust", type=Path, default=target / "references" / "release", metavar="FOLDER",
                         help="where rust-peers' programs are")  # fmt: skip
@@ -70,11 +72,14 @@ def main() -> int:
         print(*(f"{row.name:<36} {row.group:<24} {row.note}" for row in rows), sep="\n")
         return 0
     pinned = cores(given.threads)
-    workers = start(chosen(given), pinned)
+    workers, skipped = start(chosen(given), pinned)
     names = [worker.peer.name for worker in workers]
     stamp = stamp_of(given, pinned, workers)
     for key, value in stamp.items():
         print(f"{key}: {', '.join(f'{k} {v}' for k, v in value.items()) if isinstance(value, dict) else value}")
+    for name, why in skipped.items():
+        print(f"skipped {name}: {why}")
+    stamp["skipped"] = skipped
     table, results, order = report.Table(names), [], random.Random(given.seed)
     print("\n" + table.heading(), flush=True)
     try:
@@ -88,7 +93,7 @@ def main() -> int:
         for worker in workers:
             worker.end()
     peers = [name for name in names if name != OURS]
-    more = report.means(results, peers) + report.ragged(results) + report.cliffs(results)
+    more = report.means(results, peers) + report.ragged(results) + report.growth(results)
     print(*table.notes(), *more, sep="\n")
     if given.json:
         report.write_json(given.json, stamp, results)
@@ -96,7 +101,8 @@ def main() -> int:
         report.write_csv(given.csv, stamp, results, names)
     if given.chart:
         title = f"{given.suite or 'self-check'}, {given.threads} thread{'s' if given.threads > 1 else ''}, f32"
-        chart.draw(given.chart, title, results, names)
+        if not chart.draw(given.chart, title, results, names):
+            print(f"no chart in {given.chart}: no row that counts was timed both for us and for a peer")
     wrong = sorted({name for result in results for name in result.wrong})
     if wrong:
         print(f"wrong output in at least one row: {', '.join(wrong)}")
@@ -105,7 +111,8 @@ def main() -> int:
 
 def chosen(given: argparse.Namespace) -> list[Peer]:
     """Those asked for; a name that there is no worker for is refused."""
-    all_of_them = known(given.threads, given.rust, given.tensorflow_python)
+    rust_peers = not given.no_rust_peers
+    all_of_them = known(given.threads, given.rust, given.tensorflow_python, rust_peers)
     if given.peers is None:
         return all_of_them
     wanted = [name.strip() for name in given.peers.split(",") if name.strip()]
@@ -115,9 +122,9 @@ def chosen(given: argparse.Namespace) -> list[Peer]:
     return [peer for peer in all_of_them if peer.name in (*wanted, OURS)]
 
 
-def start(peers: list[Peer], pinned: set[int]) -> list[Worker]:
+def start(peers: list[Peer], pinned: set[int]) -> tuple[list[Worker], dict[str, str]]:
     """A worker for each that is installed; the others by name, with the reason."""
-    workers = []
+    workers, skipped = [], {}
     for peer in peers:
         worker, why = Worker(peer, pinned), peer.missing()
         if why is None:
@@ -130,8 +137,8 @@ def start(peers: list[Peer], pinned: set[int]) -> list[Worker]:
         elif peer.name == OURS:
             raise SystemExit(f"{OURS}: {why}")
         else:
-            print(f"skipped {peer.name}: {why}")
-    return workers
+            skipped[peer.name] = without_folders(why)
+    return workers, skipped
 
 
 def compare(
@@ -157,7 +164,7 @@ def compare(
                 facts = load(worker, row.as_message(), folder, given.threads, plan if peer.name == OURS else None)
                 worker.ask({"do": "output", "path": str(folder / "output.f32")}, 60.0)
             except (Refused, Ended) as error:
-                result.absent[peer.name] = str(error)
+                result.absent[peer.name] = without_folders(str(error))
                 continue
             if peer.name == OURS:
                 result.ours = facts
@@ -169,7 +176,7 @@ def compare(
         # The files are read; memory caches hold nothing of theirs that anybody needs.
         window = Window(given.rounds, given.window)
         result.times, failed = race(ready, window, order)
-        result.absent.update(failed)
+        result.absent.update({name: without_folders(why) for name, why in failed.items()})
     return result
 
 
@@ -193,6 +200,25 @@ def tuned(
     return plan
 
 
+def without_folders(text: str) -> str:
+    """Of absolute paths the last part only: where a folder lies on this machine says nothing to a reader,
+    and temporary ones would make a footnote of their own for every row."""
+    return re.sub(r"""(?<![\w./])(?:file://)?/(?:[^\s/'"]+/)+""", "", text)
+
+
+def command() -> str:
+    """What was called, of paths the last part only: all of ./run's arguments, or ours without it."""
+    whole = os.environ.get("REFERENCES_COMMAND")
+    program, given = ("compare.py", sys.argv[1:]) if whole is None else ("run", whole.splitlines())
+
+    def name_only(argument: str) -> str:
+        # No row has a slash in its name, so what has one is a path, perhaps behind `--option=`.
+        option, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
+        return option + equals + (Path(value).name if "/" in value else value)
+
+    return shlex.join([f"benches/references/{program}", *map(name_only, given)])
+
+
 def stamp_of(given: argparse.Namespace, pinned: set[int], workers: list[Worker]) -> dict:
     """What was run where: a result without it cannot be compared with another."""
     processor = platform.machine()
@@ -206,7 +232,7 @@ def stamp_of(given: argparse.Namespace, pinned: set[int], workers: list[Worker])
         revision = subprocess.run(git, capture_output=True, text=True).stdout.strip() or revision
     return {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "command": "benches/references/run " + " ".join(sys.argv[1:]),
+        "command": command(),
         "machine": f"{processor}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.2f} at the start",
         "cores": f"{sorted(pinned)}, {given.threads} threads, {given.plan} plan",
         "rounds": f"{given.rounds} of {given.window} s each, random order; f32; tolerance {exact.TOLERANCE} to f64",

@@ -21,9 +21,12 @@ class Peer:
     module: str | None = None  # what its Python must be able to import
     environment: dict[str, str] = field(default_factory=dict)
     reads: str = "onnx"
+    left_out: str | None = None  # why it is not asked for, whatever is installed
 
     def missing(self) -> str | None:
         """Why it cannot take part, in words; None if it can."""
+        if self.left_out:
+            return self.left_out
         if self.module is None:
             if Path(self.command[0]).exists():
                 return None
@@ -36,12 +39,15 @@ class Peer:
         return (tried.stderr.strip().splitlines() or [f"{python} ended with {tried.returncode}"])[-1]
 
 
-def known(threads: int, rust: Path, tensorflow_python: str | None) -> list[Peer]:
+def known(threads: int, rust: Path, tensorflow_python: str | None, rust_peers: bool = True) -> list[Peer]:
     """All libraries that there is a worker for, ours last. Each gets `threads` by its own setting; those
     that read it from the environment get it here, the others in their workers."""
     many = {"RAYON_NUM_THREADS": str(threads), "RTEN_NUM_THREADS": str(threads)}
     # oneDNN's and PyTorch's pool.
     openmp = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+
+    # Programs of an earlier build may still lie there, of other versions: they are not timed.
+    left_out = None if rust_peers else "not built: --no-rust-peers"
 
     def python(name: str, module: str, reads: str, interpreter: str = sys.executable) -> Peer:
         worker = str(HERE / "workers" / f"with_{name}.py")
@@ -51,9 +57,9 @@ def known(threads: int, rust: Path, tensorflow_python: str | None) -> list[Peer]
         python("pytorch", "torch, safetensors", "safetensors"),
         python("onnxruntime", "onnxruntime", "onnx"),
         python("openvino", "openvino", "onnx"),
-        Peer("tract", (str(rust / "tract"),), environment=many),
-        Peer("rten", (str(rust / "rten"),), environment=many),
-        Peer("candle", (str(rust / "candle"),), environment=many, reads="safetensors"),
+        Peer("tract", (str(rust / "tract"),), environment=many, left_out=left_out),
+        Peer("rten", (str(rust / "rten"),), environment=many, left_out=left_out),
+        Peer("candle", (str(rust / "candle"),), environment=many, reads="safetensors", left_out=left_out),
     ]
     if tensorflow_python:
         modules = "tensorflow, safetensors"

@@ -168,8 +168,41 @@ def ragged(results: list[Result]) -> list[str]:
     return ["", "unequal lengths:", *lines] if lines else []
 
 
+FLAT = 1.25  # times the least: beyond it the time per step is not called flat
+CLIFF = 1.5  # times the line between its neighbours: beyond it a hidden size is named
+
+
+def growth(results: list[Result]) -> list[str]:
+    """How our own time grows with the steps and with the hidden size."""
+    return per_step(results) + cliffs(results)
+
+
+def per_step(results: list[Result]) -> list[str]:
+    """Time per step over T; flat where only the steps cost."""
+    lines = []
+    for cell in ("lstm", "gru"):
+        swept = [r for r in results if r.row.group == "steps" and r.row.cell == cell]
+        # The row of 100 steps is that of the same network among the hidden sizes.
+        networks = {(r.row.stacks, r.row.batch) for r in swept}
+        swept += [r for r in results if r.row.group == "hidden" and r.row.cell == cell
+                  and (r.row.stacks, r.row.batch) in networks]  # fmt: skip
+        cost = {r.row.steps: 1e6 * r.own / r.row.steps for r in sorted(swept, key=lambda r: r.row.steps) if r.own}
+        if not cost:
+            continue
+        line = f"  {cell}: " + ", ".join(f"T {steps} {number(each, 3)}" for steps, each in cost.items())
+        if many := {steps: each for steps, each in cost.items() if steps >= 10}:
+            least, most = min(many, key=lambda t: many[t]), max(many, key=lambda t: many[t])
+            above = [f"T {steps}" for steps, each in many.items() if each > FLAT * many[least]]
+            line += (
+                f"; T >= 10: least {number(many[least], 3)} (T {least}), most {number(many[most], 3)} (T {most}), "
+                f"above {FLAT} x the least: {', '.join(above) or 'none'}"
+            )
+        lines.append(line)
+    return ["", "growth with the steps, µs per step:", *lines] if lines else []
+
+
 def cliffs(results: list[Result]) -> list[str]:
-    """Ours against a smooth curve: each hidden size against its neighbours, on log-log axes."""
+    """Each hidden size against the line between its neighbours, on log-log axes."""
     lines = []
     for cell in ("lstm", "gru"):
         done = [r for r in results if r.row.group == "hidden" and r.row.cell == cell and r.own]
@@ -178,12 +211,14 @@ def cliffs(results: list[Result]) -> list[str]:
         for before, here, after in zip(done, done[1:], done[2:], strict=False):
             x = [math.log(r.row.stacks[0].hidden) for r in (before, here, after)]
             y = [math.log(r.own) for r in (before, here, after) if r.own]
-            smooth = y[0] + (y[2] - y[0]) * (x[1] - x[0]) / (x[2] - x[0])
-            found.append((math.exp(y[1] - smooth), here.row.stacks[0].hidden))
+            line = y[0] + (y[2] - y[0]) * (x[1] - x[0]) / (x[2] - x[0])
+            found.append((math.exp(y[1] - line), here.row.stacks[0].hidden))
         if found:
-            worst = ", ".join(f"{hidden}: {off:.2f}" for off, hidden in sorted(found, reverse=True)[:4])
-            lines.append(f"  {cell}: {worst}")
-    return ["", "hidden sizes furthest above their neighbours' curve (time / curve):", *lines] if lines else []
+            found.sort(reverse=True)
+            named = ", ".join(f"{hidden}: {off:.2f}" for off, hidden in found if off > CLIFF)
+            lines.append(f"  {cell}: {named or f'none (most {found[0][0]:.2f}, {found[0][1]})'}")
+    title = f"growth with the hidden size, more than {CLIFF} x above the line between its neighbours (log-log):"
+    return ["", title, *lines] if lines else []
 
 
 def write_json(path: Path, stamp: dict, results: list[Result]) -> None:
