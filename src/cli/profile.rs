@@ -108,9 +108,12 @@ impl Profile {
             .map(|w| products.iter().map(|&p| w.parts[p as usize]).sum())
             .collect();
         let mean = mean(&times);
+        let share = match mean > 0.0 {
+            true => format!(", {:.0}% of it", 100.0 * at_peak / mean),
+            false => String::new(),
+        };
         format!(
-            "products take {mean:.4} ms a worker, {:.0}% of it at the peak of arithmetic ({at_peak:.4} ms)",
-            100.0 * at_peak / mean
+            "products take {mean:.4} ms a worker{share} at the peak of arithmetic ({at_peak:.4} ms)"
         )
     }
 

@@ -43,7 +43,8 @@ pub(super) struct DirectionBuffers {
 pub(super) struct Buffers {
     /// Per layer, per direction.
     pub states: Vec<Vec<DirectionBuffers>>,
-    /// Per worker, per direction of a layer: pre-activations of a chunk of steps.
+    /// Per worker, per direction of a layer: pre-activations of a chunk of steps, or of two
+    /// where one is taken while the other is in use.
     pub z: Vec<[Buffer; 2]>,
     /// Per worker: pre-activations of a projection.
     pub projected: Vec<Buffer>,

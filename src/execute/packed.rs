@@ -83,7 +83,7 @@ impl PackedLayer {
         self.directions.len() == 2 && self.merge == Merge::Sum
     }
 
-    /// Steps whose pre-activations stand in a buffer at once.
+    /// Steps whose pre-activations are taken together.
     pub fn chunk(&self, direction: &PackedDirection) -> usize {
         match direction.is_ahead {
             true => self.chunk_steps,

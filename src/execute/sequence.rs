@@ -5,7 +5,8 @@
 //!   own columns of the states <- initial states; meet
 //!   for step in steps
 //!     for direction in directions                 forward at `step`, reverse at `last - step`
-//!       every chunk of steps: take products ahead   needs no state, only the layer below
+//!       every chunk of steps: take products ahead   needs no state, only the layer below; where rows
+//!                                                   are dealt out, of the next chunk
 //!       first phase: own units of the new state      reads all of the old state
 //!     meet
 //!     second phase, where there is one; meet
@@ -326,12 +327,12 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
             self.rows_before_chunk(direction, taken) + self.run.active.span(first..step).len();
         let count = self.run.active.rows(step);
         let z = self.run.buffers.z[self.member.index][index].share();
-        // SAFETY: the buffer is this worker's own while it takes steps; the caller keeps two borrows
-        // apart.
+        // SAFETY: these rows are this worker's own while it takes steps (who takes rows for it meanwhile
+        // writes those of the other chunk's place); the caller keeps two borrows apart.
         unsafe { z.write(rows * phases.z_row()..(rows + count) * phases.z_row()) }
     }
 
-    /// The steps whose pre-activations stand in the buffer together with those of `taken`.
+    /// The steps whose pre-activations are taken together with those of `taken`.
     fn chunk(&self, direction: &PackedDirection, taken: usize) -> Range<usize> {
         let (steps, chunk) = (self.steps(), self.layer.chunk(direction));
         let from = taken - taken % chunk;

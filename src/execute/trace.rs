@@ -159,6 +159,7 @@ pub(super) struct Tables {
 
 /// One worker's table. Atomic only so that it may be shared at all: one worker writes it, and
 /// whoever reads it has waited for the run to end.
+#[repr(align(128))] // two lines: each worker's laps stay on its own
 struct Table {
     started: AtomicU64,
     /// The last boundary. Times are nanoseconds since the origin.

@@ -120,7 +120,11 @@ pub(super) fn product<S: Simd, const N: usize>(s: S, mut job: Product<'_>) {
         *slot = given;
     }
     let vector = job.z_slots * S::LANES;
-    assert!(job.z.len() >= job.row_count * weights.panels() * vector);
+    // The tiles below write through pointers: a count that wraps must not pass.
+    let values = (job.row_count)
+        .checked_mul(weights.panels())
+        .and_then(|vectors| vectors.checked_mul(vector));
+    assert!(values.is_some_and(|values| job.z.len() >= values));
     if let Start::Bias(bias) = job.start {
         assert!(bias.len() >= weights.panels() * vector);
     }
@@ -146,6 +150,8 @@ pub(super) fn product<S: Simd, const N: usize>(s: S, mut job: Product<'_>) {
                                 // SAFETY: slots and lengths have been checked above, and these are
                                 // rows and panels of the job.
                                 unsafe { tile::<S, $m, N, $p>(s, &mut job, &slots, row, panel) };
+                            } else {
+                                unreachable!("tile shapes are bounded above")
                             }
                         })*
                         _ => unreachable!("tile shapes are bounded above"),

@@ -59,10 +59,17 @@ impl Entry {
 }
 
 impl Configuration {
-    /// Whether some layer runs on other workers than the one below, so that both run at once.
+    /// Whether some layer runs on other workers than the one below, so that both run at once. A layer
+    /// whose rows are taken ahead by others is read only when it is complete.
     pub(super) fn is_wavefront(&self) -> bool {
         let workers = self.group_size();
-        let apart = |pair: &[LayerPlan]| !(0..workers).any(|w| pair.iter().all(|l| l.is_owner(w)));
+        let is_marked = |below: &LayerPlan| {
+            below.ahead == AheadBy::Owners
+                || !below.directions.iter().any(|d| d.schedule.is_ahead())
+        };
+        let apart = |pair: &[LayerPlan]| {
+            is_marked(&pair[0]) && !(0..workers).any(|w| pair.iter().all(|l| l.is_owner(w)))
+        };
         self.layers.windows(2).any(apart)
     }
 }
@@ -171,7 +178,7 @@ impl Reader<'_> {
             AheadBy::Rows { .. } => (0..plan.directions[0].partition.units.len()).map(of).sum(),
         };
         let mut add = |steps: usize, is_first: bool, times: usize| {
-            let all = rows * steps;
+            let all = rows.saturating_mul(steps);
             let share = match plan.ahead {
                 AheadBy::Owners => 0..all,
                 ahead => ahead.share(all, worker, is_first, |w| plan.is_owner(w)),

@@ -53,7 +53,7 @@ pub enum PlanError {
         "layer {layer}: owners take at most 1000 thousandths of the rows, the plan says {owners_share}"
     )]
     OwnersShare {
-        /// Which layer.
+        /// Index of the layer.
         layer: usize,
         /// In the plan.
         owners_share: u16,

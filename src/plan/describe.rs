@@ -97,7 +97,7 @@ mod tests {
             "2 cores; units split, schedule aaaa/1111, chunks of 10, cyclic"
         );
         plan.layers[2].order = PanelOrder::Serpentine;
-        plan.layers[2].ahead = AheadBy::even_rows(2, 1);
+        plan.layers[2].ahead = AheadBy::even_rows(2, 2);
         assert_eq!(
             plan.to_string(),
             "2 cores; layers 0–1: units split, schedule aaaa/1111, chunks of 10, cyclic; layer 2: \

@@ -4,7 +4,8 @@
 //! for each arrangement of the model over the cores, panels cyclic or serpentine
 //!   step of a worker = max(arithmetic, bytes from each level / its bandwidth) + gates
 //!   step of a layer  = its slowest worker + a meeting per phase, where anybody shares
-//!   ahead, per chunk = arithmetic or bytes, divided among those who take it
+//!   ahead, per chunk = arithmetic or bytes, divided among those who take it; where some of them run no
+//!                      steps, beside the steps of the chunk before, in the shares that balance both
 //! the least, and of those within a hundredth of it the one with the fewest cores
 //! ```
 //!

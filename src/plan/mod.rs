@@ -120,7 +120,7 @@ pub enum AheadBy {
     Owners,
     /// Workers of the group, each some of the rows: another degree of parallelism than that of the
     /// steps, for two meetings per chunk. A chunk is taken while the steps of the one before are run,
-    /// so workers that own nothing are never idle for longer than the first chunk.
+    /// so workers that own nothing have work beside every chunk but the last.
     Rows {
         /// The first so many workers of the group take rows.
         workers: usize,
@@ -132,7 +132,8 @@ pub enum AheadBy {
 }
 
 impl AheadBy {
-    /// Rows taken by the first `workers` workers of a group, each as many.
+    /// Rows taken by the first `workers` workers of a group, each as many (to a thousandth of a chunk),
+    /// where `owners` of them own units.
     pub fn even_rows(workers: usize, owners: usize) -> AheadBy {
         let even = 1000 * owners.min(workers) / workers.max(1);
         AheadBy::Rows {
@@ -159,18 +160,22 @@ impl AheadBy {
         if worker >= workers {
             return rows..rows;
         }
+        // A plan file may ask for as many rows as a usize can count.
+        let part = |of: usize, numerator: usize, denominator: usize| {
+            (of as u128 * numerator as u128 / denominator as u128) as usize
+        };
         let owners = (0..workers).filter(|&w| is_owner(w)).count();
         if is_first_chunk || owners == 0 || owners == workers {
-            return rows * worker / workers..rows * (worker + 1) / workers;
+            return part(rows, worker, workers)..part(rows, worker + 1, workers);
         }
         let alike = is_owner(worker);
         let place = (0..worker).filter(|&w| is_owner(w) == alike).count();
-        let cut = rows * usize::from(owners_share) / 1000;
+        let cut = part(rows, usize::from(owners_share.min(1000)), 1000);
         let (first, len, count) = match alike {
             true => (0, cut, owners),
             false => (cut, rows - cut, workers - owners),
         };
-        first + len * place / count..first + len * (place + 1) / count
+        first + part(len, place, count)..first + part(len, place + 1, count)
     }
 }
 
@@ -318,5 +323,32 @@ mod tests {
         plan.entries.push(plan.entries[0].clone());
         let repeated = PlanError::Repeated { batch: 2, steps: 3 };
         assert_eq!(plan.check(&model), Err(repeated));
+    }
+
+    #[test]
+    fn shares_of_rows_are_all_rows_once_however_many() {
+        for rows in [0, 1, 7, 1000, usize::MAX] {
+            for owners in [vec![], vec![0], vec![1, 2], vec![0, 1, 2, 3]] {
+                for (owners_share, is_first) in
+                    [(0, false), (333, false), (1000, false), (333, true)]
+                {
+                    let ahead = AheadBy::Rows {
+                        workers: 4,
+                        owners_share,
+                    };
+                    let share = |w| ahead.share(rows, w, is_first, |w| owners.contains(&w));
+                    let mut shares: Vec<_> = (0..4).map(share).collect();
+                    assert!(share(4).is_empty());
+                    let of_owners: u128 = owners.iter().map(|&w| shares[w].len() as u128).sum();
+                    if !is_first && (1..4).contains(&owners.len()) {
+                        assert_eq!(of_owners, rows as u128 * u128::from(owners_share) / 1000);
+                    }
+                    shares.sort_by_key(|share| (share.start, share.end));
+                    let ends = [0].into_iter().chain(shares.iter().map(|share| share.end));
+                    assert!(shares.iter().map(|share| share.start).eq(ends.take(4)));
+                    assert_eq!(shares[3].end, rows);
+                }
+            }
+        }
     }
 }

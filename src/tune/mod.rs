@@ -3,7 +3,8 @@
 //! ```text
 //! for size in the grid of (batch, steps)
 //!   best <- the estimate
-//!   for stage in arrangements × orders, schedules, chunks, single layers
+//!   for stage in arrangements × orders, schedules, chunks, shares and chunks of rows that others take
+//!                ahead, orders, single layers
 //!     candidates <- best, and the stage's variations of it
 //!     drop who differs from the reference in any bit           (that is a defect, and is reported)
 //!     best <- the winner of a race among them
@@ -302,8 +303,11 @@ impl Search<'_> {
             ),
             ("share", |_, c, _| candidates::with_shares(c), 0.3),
             (
-                "chunk",
-                |_, c, steps| candidates::with_chunks(c, steps),
+                "chunk of shared rows",
+                |_, c, steps| match candidates::with_shares(c).len() {
+                    1 => Vec::new(),
+                    _ => candidates::with_chunks(c, steps),
+                },
                 0.3,
             ),
             ("panel order", |_, c, _| candidates::with_orders(c), 0.3),
@@ -333,6 +337,7 @@ impl Search<'_> {
         let all: Vec<_> = (arrangements(self.model, size, self.options.cores).iter())
             .flat_map(|c| candidates::with_schedules(self.model, c))
             .flat_map(|c| candidates::with_chunks(&c, size.1))
+            .flat_map(|c| candidates::with_shares(&c))
             .flat_map(|c| candidates::with_orders(&c))
             .filter(|c| c != estimate)
             .collect();

@@ -52,8 +52,7 @@ const FEWER: &str = "at most 1024 entries";
 const TEAM: &str = "`threads N row_groups N`";
 const COST: &str = "`cost_ns N spread_ns N`";
 const RUNNER_UP: &str = "`runner_up cost_ns N spread_ns N: WORDS`";
-const LAYER: &str =
-    "`layer N chunk N ahead owners|rows N order cyclic|serpentine`, N counted from 0";
+const LAYER: &str = "`layer N chunk N ahead owners|rows N owners_share N order cyclic|serpentine`, layers counted from 0";
 const DIRECTION: &str = "`direction N SCHEDULE units A..B … [projection A..B …]`, N counted from 0";
 const CHECKSUM: &str = "`checksum SUM`, SUM 16 hexadecimal digits or `none`";
 const END: &str = "nothing after the checksum";
@@ -214,7 +213,11 @@ fn layer(lines: &mut Significant, index: usize) -> Result<LayerPlan, PlanFileErr
                 "owners" => AheadBy::Owners,
                 "rows" => AheadBy::Rows {
                     workers: t.number()?,
-                    owners_share: t.keyword("owners_share")?.number()?.try_into().ok()?,
+                    // Absent in files of older kernels, which are refused as such.
+                    owners_share: match t.next_is("owners_share") {
+                        true => t.size("owners_share")?.try_into().ok()?,
+                        false => 0,
+                    },
                 },
                 _ => return None,
             },
