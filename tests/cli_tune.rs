@@ -45,6 +45,24 @@ fn one_tuning_covers_a_grid_and_its_plan_loads_again() {
 }
 
 #[test]
+fn a_later_tuning_of_another_size_adds_to_the_plan() {
+    let folder = tempfile::tempdir().unwrap();
+    for (batch, kept) in [
+        ("--batch=1", ""),
+        ("--batch=3", ", with an entry of the plan"),
+    ] {
+        let size = [batch, "--steps=4", "--seconds=0.3", "-o", "d.plan"];
+        let done = tune(folder.path(), &size);
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        let said = text(&done.stdout);
+        assert!(said.contains(&format!("written to d.plan{kept}")), "{said}");
+    }
+    let plan = Plan::load(folder.path().join("d.plan"), &shape()).unwrap();
+    let sizes: Vec<_> = plan.entries.iter().map(|e| (e.batch, e.steps)).collect();
+    assert_eq!(sizes, [(1, 4), (3, 4)]);
+}
+
+#[test]
 fn an_estimate_is_written_without_times() {
     let folder = tempfile::tempdir().unwrap();
     let done = tune(folder.path(), &["--effort=estimate", "-o", "b.plan"]);

@@ -23,8 +23,9 @@ use crate::tune::{Effort, Options, Progress, Tuned, tune};
 /// tell, the one with the fewest cores wins.
 ///
 /// Requests vary in size, so one tuning covers a grid: each --batch with each --steps. A session
-/// takes the entry nearest to the request at hand. Ctrl-C ends the tuning and keeps the best so far; of
-/// sizes that were not finished, what the plan that is there already has.
+/// takes the entry nearest to the request at hand. Entries that the plan file already has for other sizes
+/// stay. Ctrl-C ends the tuning and keeps the best so far; of sizes that were not finished, what the plan
+/// that is there already has.
 ///
 /// `run`, `bench` and `explain` take the file with --plan, the library with Plan::load_or_estimate.
 #[derive(Debug, clap::Args)]
@@ -96,10 +97,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     print(&mut out, &model, &tuned, &options)?;
     if let Some(path) = &arguments.output {
-        let kept = match tuned.interrupted {
-            true => keep(&mut tuned, path, &model),
-            false => String::new(),
-        };
+        let kept = keep(&mut tuned, path, &model);
         tuned.plan.save(path, &model)?;
         writeln!(out, "\nwritten to {}{kept}", path.display())?;
     } else if options.effort != Effort::Estimate {
@@ -130,17 +128,14 @@ fn writable(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Keeps what an earlier plan has and a tuning that was broken off has not; says what that was.
+/// Keeps what an earlier plan has and this tuning has not: entries of sizes that were not asked for, or
+/// not finished; says how many.
 fn keep(tuned: &mut Tuned, path: &Path, model: &Model) -> String {
     match Plan::load(path, model) {
         Ok(earlier) => match tuned.keep(earlier) {
             0 => String::new(),
-            1 => {
-                ", with an entry of the plan that was there for a size that was not finished".into()
-            }
-            kept => format!(
-                ", with {kept} entries of the plan that was there for sizes that were not finished"
-            ),
+            1 => ", with an entry of the plan that was there".into(),
+            kept => format!(", with {kept} entries of the plan that was there"),
         },
         Err(PlanFileError::Io { .. } | PlanFileError::Empty) => String::new(),
         Err(why) => format!("; what was there could not be kept: {}", Failure::from(why)),

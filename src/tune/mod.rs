@@ -88,8 +88,9 @@ pub struct Tuned {
 }
 
 impl Tuned {
-    /// Adds what an earlier plan of the model knows and this tuning, broken off, does not: its entries of
-    /// other sizes, its measured ones of sizes that were not finished, and any instead of an estimate.
+    /// Adds what an earlier plan of the model knows and this tuning does not: its entries of other sizes
+    /// and, where this one was broken off, its measured ones of sizes that were not finished, and any
+    /// instead of an estimate.
     /// Returns how many.
     pub fn keep(&mut self, earlier: Plan) -> usize {
         let mut kept = 0;
