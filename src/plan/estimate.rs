@@ -267,6 +267,21 @@ impl Costs<'_> {
 
     /// Seconds of one layer, all steps.
     fn layer(&mut self, layer: &Layer, plan: &LayerPlan, rows: usize, workers: usize) -> f64 {
+        let times = self.times(layer, plan, rows, workers);
+        match plan.ahead {
+            AheadBy::Owners => times.ahead + times.steps,
+            AheadBy::Rows {
+                workers: takers,
+                owners_share,
+            } => {
+                let owners = (0..takers).filter(|&w| plan.is_owner(w)).count();
+                self.relayed(&times, plan.chunk_steps, (takers, owners), owners_share)
+            }
+        }
+    }
+
+    /// What a layer's time is made of.
+    fn times(&mut self, layer: &Layer, plan: &LayerPlan, rows: usize, workers: usize) -> Times {
         let steps = self.size.1 as f64;
         let shared = plan.directions.iter().any(|d| d.partition.is_shared());
         let phases = match layer.directions().iter().any(Direction::is_two_phase) {
@@ -296,28 +311,23 @@ impl Costs<'_> {
             ahead = ahead.max(own_ahead.chunks(chunks, 1.0));
             all_ahead += own_ahead;
         }
-        let steps = steps * (step + meetings);
-        match plan.ahead {
-            AheadBy::Owners => ahead + steps,
-            AheadBy::Rows {
-                workers: takers,
-                owners_share,
-            } => self.relayed(plan, all_ahead, steps, takers, owners_share),
+        Times {
+            ahead,
+            all_ahead,
+            steps: steps * (step + meetings),
         }
     }
 
-    /// Seconds of a layer whose rows are taken ahead by `takers` workers while the owners among them
+    /// Seconds of a layer whose rows are taken ahead by `takers` workers while the `owners` among them
     /// run the steps of the chunk before.
     fn relayed(
         &self,
-        plan: &LayerPlan,
-        ahead: Ahead,
-        steps: f64,
-        takers: usize,
+        times: &Times,
+        chunk_steps: usize,
+        (takers, owners): (usize, usize),
         owners_share: u16,
     ) -> f64 {
-        let chunks = self.size.1.div_ceil(plan.chunk_steps).max(1) as f64;
-        let owners = (0..takers).filter(|&w| plan.is_owner(w)).count();
+        let chunks = self.size.1.div_ceil(chunk_steps).max(1) as f64;
         let even = 1.0 / takers as f64;
         let own = match (owners, takers - owners) {
             (0, _) => 0.0,
@@ -330,10 +340,10 @@ impl Costs<'_> {
         };
         // One chunk's worth of each.
         let of = |share: f64| match share > 0.0 {
-            true => ahead.chunks(chunks, share) / chunks,
+            true => times.all_ahead.chunks(chunks, share) / chunks,
             false => 0.0,
         };
-        let steps = steps / chunks;
+        let steps = times.steps / chunks;
         let between = (of(own) + steps).max(of(free));
         let meetings = 2.0 * chunks * self.rates.meeting;
         of(even) + (chunks - 1.0) * between + steps + meetings
@@ -355,13 +365,11 @@ impl Costs<'_> {
         let whole = plan.chunk_steps;
         let mut best: Option<(f64, usize, u16)> = None;
         for chunk in [1, 2, 4, 8, 16].map(|parts| steps.div_ceil(parts).min(whole).max(1)) {
+            plan.chunk_steps = chunk;
+            // The share changes who takes rows, not what they or the steps cost.
+            let times = self.times(layer, plan, rows, workers);
             for share in (0..=8).map(|eighths| (eighths * 1000 * owners / takers / 8) as u16) {
-                plan.chunk_steps = chunk;
-                plan.ahead = AheadBy::Rows {
-                    workers: takers,
-                    owners_share: share,
-                };
-                let seconds = self.layer(layer, plan, rows, workers);
+                let seconds = self.relayed(&times, chunk, (takers, owners), share);
                 if best.is_none_or(|(least, _, _)| seconds < least) {
                     best = Some((seconds, chunk, share));
                 }
@@ -463,6 +471,16 @@ impl Costs<'_> {
             weights: 4.0 * values / self.rates.bandwidth[2],
         }
     }
+}
+
+/// Seconds of a layer's parts, all steps.
+struct Times {
+    /// Products taken ahead, each worker's own: of the slowest.
+    ahead: f64,
+    /// All of them, for whoever takes them.
+    all_ahead: Ahead,
+    /// Steps and their meetings.
+    steps: f64,
 }
 
 /// Seconds of products that are taken ahead.
