@@ -122,6 +122,13 @@ fn bench_says_which_plan_it_used() {
             "`cellstream tune … -o a.plan`",
         ],
     );
+    // Behind somebody's heading: what is asked for stands in the message, and `tune` would refuse the
+    // file, so no command is suggested.
+    std::fs::write(&path, format!("# ours\n{text}")).unwrap();
+    let out = bench(folder.path(), &["--json", "--plan", "a.plan"]);
+    assert_eq!(field(&out, "plan"), "estimate");
+    one_line(&out.stderr, &["in line 2: move", "the estimate"]);
+    assert!(!String::from_utf8_lossy(&out.stderr).contains("cellstream tune"));
     // Damaged.
     std::fs::write(&path, text.replace("chunk ", "chunk 1")).unwrap();
     let out = bench(folder.path(), &["--json", "--plan", "a.plan"]);

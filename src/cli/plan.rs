@@ -114,9 +114,14 @@ pub fn entry_for(
                 PlanFileError::Model { .. } | PlanFileError::Threads { .. } => "OTHER.plan".into(),
                 _ => path.display().to_string(),
             };
+            // Its own words say what to mend: it is a plan, only not from line 1 on, and `tune` would
+            // take it for somebody's text.
+            let advice = match error {
+                PlanFileError::Heading { .. } => String::new(),
+                _ => format!("; `cellstream tune … -o {place}` makes a plan that fits"),
+            };
             let why = Failure::from(error).of(path);
-            let advice = format!("`cellstream tune … -o {place}` makes a plan that fits");
-            let line = Failure::new(format!("{why}; going on with the estimate; {advice}"));
+            let line = Failure::new(format!("{why}; going on with the estimate{advice}"));
             eprintln!("cellstream: {line}");
             Ok(estimate())
         }
