@@ -26,7 +26,7 @@ pub struct GruGates<'a> {
     pub clip: Option<f32>,
     /// Old hidden state, read.
     pub before: Columns<'a>,
-    /// New hidden state, written.
+    /// New hidden state, written; the candidate's input stands here in between.
     pub h: Columns<'a>,
     /// The layer's output, written.
     pub y: Option<Columns<'a>>,
