@@ -26,7 +26,7 @@ import exact
 import models
 import report
 from peers import HERE, OURS, Peer, cores, known
-from rounds import Ended, Refused, Window, Worker, load, race
+from rounds import BARE, Ended, Refused, Window, Worker, load, race
 from suites import SUITES, Row, rows_of
 
 
@@ -93,7 +93,7 @@ def main() -> int:
         for worker in workers:
             worker.end()
     peers = [name for name in names if name != OURS]
-    more = report.means(results, peers) + report.ragged(results) + report.growth(results)
+    more = report.means(results, peers) + report.ragged(results) + report.growth(results) + report.evenness(results)
     print(*table.notes(), *more, sep="\n")
     if given.json:
         report.write_json(given.json, stamp, results)
@@ -176,6 +176,7 @@ def compare(
         # The files are read; memory caches hold nothing of theirs that anybody needs.
         window = Window(given.rounds, given.window)
         result.times, failed = race(ready, window, order)
+        result.bare = result.times.pop(BARE, None)
         result.absent.update({name: without_folders(why) for name, why in failed.items()})
     return result
 

@@ -23,6 +23,7 @@ class Result:
     wrong: set[str] = field(default_factory=set)
     absent: dict[str, str] = field(default_factory=dict)  # who does not run it, and why
     ours: dict = field(default_factory=dict)  # bound, plan
+    bare: Timing | None = None  # a loop of plain arithmetic as long as our call, in our turns
 
     @property
     def best(self) -> tuple[str, float] | None:
@@ -68,6 +69,7 @@ class Result:
             "best_peer": self.best[0] if self.best else None,
             "ratio": self.ratio,
             "of_bound": self.of_bound,
+            "bare_loop": self.bare.as_json() if self.bare else None,
             **{f"our_{key}": value for key, value in self.ours.items()},
         }
 
@@ -90,17 +92,18 @@ class Table:
 
     def heading(self) -> str:
         names = "".join(f"{name:>{width}}" for name, width in zip(self.peers, self.widths, strict=True))
-        return f"{'median, ms':<36}{names}{OURS:>13}{'p99/med':>9}{'best/ours':>11}{'of bound':>10}  nearest f64"
+        return f"{'median, ms':<36}{names}{OURS:>13}{'p99/med':>9}{'bare':>7}{'best/ours':>11}{'of bound':>10}  nearest f64"
 
     def line(self, result: Result) -> str:
         cells = "".join(f"{self.cell(result, n):>{w}}" for n, w in zip(self.peers, self.widths, strict=True))
         own = result.times.get(OURS)
-        tail = number(own.at(0.99) / own.median, 3) if own else "–"
+        tail = number(own.tail, 3) if own else "–"
+        bare = number(result.bare.tail, 3) if result.bare else "–"
         ratio, share = number(result.ratio, 3), result.of_bound
         percent = f"{100 * share:.0f} %" if share else "–"
         nearest = f"{result.nearest} {result.errors[result.nearest]:.1e}" if result.nearest else "–"
         own_cell = self.cell(result, OURS)
-        return f"{result.row.name:<36}{cells}{own_cell:>13}{tail:>9}{ratio:>11}{percent:>10}  {nearest}"
+        return f"{result.row.name:<36}{cells}{own_cell:>13}{tail:>9}{bare:>7}{ratio:>11}{percent:>10}  {nearest}"
 
     def cell(self, result: Result, name: str) -> str:
         if name in result.times:
@@ -166,6 +169,23 @@ def ragged(results: list[Result]) -> list[str]:
                 f"{equal / 1e3:>8.1f} at equal lengths: {rate / equal:.2f}"
             )
     return ["", "unequal lengths:", *lines] if lines else []
+
+
+EVEN = 1.5  # p99 over the median
+
+
+def evenness(results: list[Result]) -> list[str]:
+    """Rows whose slowest calls stand out, and whether those of a bare loop do as well."""
+    both = [(r.times[OURS].tail, r.bare.tail) for r in results if OURS in r.times and r.bare]
+    if not both:
+        return []
+    ours, bare = (sum(pair[which] > EVEN for pair in both) for which in (0, 1))
+    only = sum(own > EVEN >= loop for own, loop in both)
+    return [
+        "",
+        f"p99 above {EVEN} x the median: ours in {ours} of {len(both)} rows, a bare loop as long in {bare}; "
+        f"ours alone in {only}",
+    ]
 
 
 FLAT = 1.25  # times the least: beyond it the time per step is not called flat
@@ -246,14 +266,15 @@ def write_csv(path: Path, stamp: dict, results: list[Result], names: list[str]) 
         out = csv.writer(file)
         parts = ("median_ms", "p25_ms", "p75_ms", "p99_ms", "error_f64")
         out.writerow(
-            ["row", "group", *(f"{n}_{p}" for n in names for p in parts), "best_peer", "ratio", "bound_ms", "of_bound",
-             "nearest_f64", "wrong"]
+            ["row", "group", *(f"{n}_{p}" for n in names for p in parts), "bare_median_ms", "bare_p99_ms", "best_peer", "ratio",
+             "bound_ms", "of_bound", "nearest_f64", "wrong"]
         )  # fmt: skip
         for result in results:
             line = result.as_json()
             cells = [line["libraries"].get(name, {}).get(part, "") for name in names for part in parts]
+            bare = [(line["bare_loop"] or {}).get(part, "") for part in ("median_ms", "p99_ms")]
             out.writerow(
-                [result.row.name, result.row.group, *map(rounded, cells), line["best_peer"], rounded(line["ratio"]),
+                [result.row.name, result.row.group, *map(rounded, cells), *map(rounded, bare), line["best_peer"], rounded(line["ratio"]),
                  rounded(line.get("our_bound_ms")), rounded(line["of_bound"]), line["nearest_f64"],
                  " ".join(line["wrong"])]
             )  # fmt: skip

@@ -24,7 +24,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from peers import Peer
+from peers import OURS, Peer
 
 
 def confine(cores: set[int]) -> None:
@@ -138,6 +138,11 @@ class Timing:
     def median(self) -> float:
         return self.at(0.5)
 
+    @property
+    def tail(self) -> float:
+        """p99 over the median."""
+        return self.at(0.99) / self.median
+
     def as_json(self) -> dict:
         return {
             "median_ms": 1e3 * self.median,
@@ -166,8 +171,12 @@ class Window:
 PATIENCE = 300.0
 
 
+# Beside the libraries: what the machine does to a loop as long as our call (rust-peers/src/bare.rs).
+BARE = "bare loop"
+
+
 def race(workers: list[Worker], window: Window, order: random.Random) -> tuple[dict[str, Timing], dict[str, str]]:
-    """Times all workers, each with its row loaded. Who fails is left out, with the reason."""
+    """Times all workers, each with its row loaded, and the bare loop. Who fails is left out, with the reason."""
     times: dict[str, Timing] = {}
     failed: dict[str, str] = {}
 
@@ -194,8 +203,12 @@ def race(workers: list[Worker], window: Window, order: random.Random) -> tuple[d
         turn = [worker for worker in workers if worker.peer.name not in failed]
         order.shuffle(turn)
         for worker in turn:
-            if found := timed(worker, runs[worker.peer.name]):
+            count = runs[worker.peer.name]
+            if found := timed(worker, count):
                 times.setdefault(worker.peer.name, Timing()).rounds.append(found)
+            if found and worker.peer.name == OURS:
+                request = {"do": "bare", "runs": count, "seconds": statistics.median(found)}
+                times.setdefault(BARE, Timing()).rounds.append(worker.ask(request, PATIENCE)["times"])
     return {name: timing for name, timing in times.items() if name not in failed}, failed
 
 

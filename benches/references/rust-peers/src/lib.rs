@@ -1,6 +1,8 @@
 //! What the Rust workers of `benches/references` share: requests come in on stdin and answers go out on
 //! stdout, one JSON object a line, as `workers/protocol.py` says. Times are taken around the call alone.
 
+mod bare;
+
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -75,6 +77,10 @@ enum Request {
     },
     Output {
         path: PathBuf,
+    },
+    Bare {
+        runs: usize,
+        seconds: f64,
     },
 }
 
@@ -165,5 +171,6 @@ fn handle(
             std::fs::write(path, bytes)?;
             Ok(json!({ "ok": {} }))
         }
+        Request::Bare { runs, seconds } => Ok(json!({ "times": bare::times(runs, seconds) })),
     }
 }
