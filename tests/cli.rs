@@ -605,7 +605,7 @@ fn bench_prints_every_documented_field() {
     assert!(close(number("fraction_of_bound"), fraction), "{text}");
 }
 
-/// Lines of a table of parts: name and share of the time in percent. Part names may have two words.
+/// Lines of a table of activities: name and share of the time in percent. Names may have two words.
 fn shares(table: &str) -> Vec<(String, f64)> {
     let lines = table.lines().filter_map(|line| {
         let name = line.get(..16)?.trim().to_string();
@@ -616,8 +616,8 @@ fn shares(table: &str) -> Vec<(String, f64)> {
 }
 
 fn sum_to_the_whole(shares: &[(String, f64)]) {
-    let parts = shares.iter().filter(|(name, _)| !name.starts_with("layer"));
-    let sum: f64 = parts.map(|(_, share)| share).sum();
+    let activities = shares.iter().filter(|(name, _)| !name.starts_with("layer"));
+    let sum: f64 = activities.map(|(_, share)| share).sum();
     // Each is rounded to a tenth.
     assert!((sum - 100.0).abs() < 1.0, "{shares:?}");
 }
@@ -627,7 +627,7 @@ fn names(shares: &[(String, f64)]) -> Vec<&str> {
 }
 
 #[test]
-fn a_traced_run_prints_its_parts_and_writes_the_same() {
+fn a_traced_run_prints_its_activities_and_writes_the_same() {
     let case = Case::pytorch_lstm();
     let run = |trace: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_cellstream"));
@@ -651,16 +651,21 @@ fn a_traced_run_prints_its_parts_and_writes_the_same() {
     assert!(out.stdout.is_empty(), "{out:?}");
     written.push(std::fs::read(case.path("y.npy")).unwrap());
     assert!(written.iter().all(|w| *w == written[0]));
-    let shares = shares(std::str::from_utf8(&out.stderr).unwrap());
+    let table = std::str::from_utf8(&out.stderr).unwrap();
+    assert!(table.contains("\nactivity  "), "{table}");
+    let shares = shares(table);
     // Three layers of one worker: it meets nobody.
-    let (parts, layers) = (names(&shares), ["layer 0", "layer 1", "layer 2"]);
-    for part in ["products", "gates", "states", "other"]
+    let (activities, layers) = (names(&shares), ["layer 0", "layer 1", "layer 2"]);
+    for activity in ["products", "gates", "states", "other"]
         .iter()
         .chain(&layers)
     {
-        assert!(parts.contains(part), "{part} in {parts:?}");
+        assert!(
+            activities.contains(activity),
+            "{activity} in {activities:?}"
+        );
     }
-    assert!(!parts.contains(&"meeting"), "{parts:?}");
+    assert!(!activities.contains(&"meeting"), "{activities:?}");
     sum_to_the_whole(&shares);
 }
 
@@ -676,8 +681,8 @@ fn bench_says_where_the_time_goes() {
     let table = text.split_once("of time").unwrap().1;
     let (table, _) = table.split_once("products take").unwrap();
     let shares = shares(table);
-    for part in ["products", "gates", "other"] {
-        assert!(names(&shares).contains(&part), "{part} in {text}");
+    for activity in ["products", "gates", "other"] {
+        assert!(names(&shares).contains(&activity), "{activity} in {text}");
     }
     sum_to_the_whole(&shares);
     assert!(text.contains("at the peak of arithmetic"), "{text}");
@@ -698,8 +703,8 @@ fn bench_says_where_the_time_goes() {
             "{text}"
         );
     }
-    for (part, calls) in [("products", 5), ("gates", 5), ("summing", 0)] {
-        assert_eq!(profile["calls"][part], calls, "{text}");
+    for (activity, calls) in [("products", 5), ("gates", 5), ("summing", 0)] {
+        assert_eq!(profile["calls"][activity], calls, "{text}");
     }
     assert!(profile["runs"].as_u64().unwrap() > 0, "{text}");
     assert!(

@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use cellstream::execute::{Part, Session, Trace};
+use cellstream::execute::{Activity, Session, Trace};
 use cellstream::model::{Input, Layer, Merge, Model, Output};
 use cellstream::plan::{AheadBy, LayerPlan, Plan};
 use common::{Batch, Random, Results, usual_cells};
@@ -13,14 +13,16 @@ use common::{Batch, Random, Results, usual_cells};
 /// twice and nothing is left out.
 fn times_add_up(trace: &Trace) {
     for worker in &trace.workers {
-        let parts = Part::ALL.into_iter().map(|part| worker.spent(part).time);
-        assert_eq!(worker.started + parts.sum::<Duration>(), worker.ended);
+        let times = Activity::ALL
+            .into_iter()
+            .map(|activity| worker.spent(activity).time);
+        assert_eq!(worker.started + times.sum::<Duration>(), worker.ended);
         assert!(worker.ended <= trace.wall);
-        for part in Part::ALL {
-            let layers = worker.layers.iter().map(|layer| layer.spent(part).time);
-            assert_eq!(layers.sum::<Duration>(), worker.spent(part).time);
-            let spent = worker.spent(part);
-            assert!(spent.calls > 0 || spent.time.is_zero(), "{part:?}");
+        for activity in Activity::ALL {
+            let layers = worker.layers.iter().map(|layer| layer.spent(activity).time);
+            assert_eq!(layers.sum::<Duration>(), worker.spent(activity).time);
+            let spent = worker.spent(activity);
+            assert!(spent.calls > 0 || spent.time.is_zero(), "{activity:?}");
         }
     }
 }
@@ -66,9 +68,15 @@ fn an_input_that_does_not_fit_is_refused_as_ever() {
     assert_eq!(traced.unwrap_err(), plain.unwrap_err());
 }
 
-/// Calls per part in one layer of a run over `steps` steps: from the plan, as the schedule of a step
+/// Calls per activity in one layer of a run over `steps` steps: from the plan, as the schedule of a step
 /// has it. `None` where others than the plan decide.
-fn calls(layer: &Layer, plan: &LayerPlan, worker: usize, steps: u64, part: Part) -> Option<u64> {
+fn calls(
+    layer: &Layer,
+    plan: &LayerPlan,
+    worker: usize,
+    steps: u64,
+    activity: Activity,
+) -> Option<u64> {
     let directions = || layer.directions().iter().zip(&plan.directions);
     let owns = |plan: &&cellstream::plan::DirectionPlan| !plan.partition.units[worker].is_empty();
     let first = directions().filter(|(_, plan)| owns(plan)).count() as u64;
@@ -89,22 +97,22 @@ fn calls(layer: &Layer, plan: &LayerPlan, worker: usize, steps: u64, part: Part)
     let is_summed = directions().len() == 2 && layer.merge() == Merge::Sum;
     let is_owner = plan.is_owner(worker);
     let meets = plan.directions.iter().any(|d| d.partition.is_shared());
-    Some(match part {
-        Part::Ahead => chunks * ahead.count() as u64,
-        Part::Products | Part::Gates => steps * first,
-        Part::SecondProducts | Part::SecondGates => steps * second.count() as u64,
-        Part::Meeting => u64::from(meets && is_owner) * (1 + steps * phases),
-        Part::Summing => u64::from(is_summed && is_owner),
+    Some(match activity {
+        Activity::Ahead => chunks * ahead.count() as u64,
+        Activity::Products | Activity::Gates => steps * first,
+        Activity::SecondProducts | Activity::SecondGates => steps * second.count() as u64,
+        Activity::Meeting => u64::from(meets && is_owner) * (1 + steps * phases),
+        Activity::Summing => u64::from(is_summed && is_owner),
         // Loaded, and stored.
-        Part::States => 2 * u64::from(is_owner),
-        Part::Waiting => return None,
+        Activity::States => 2 * u64::from(is_owner),
+        Activity::Waiting => return None,
     })
 }
 
 #[test]
 fn calls_are_those_of_the_schedule() {
     let (input, hidden, batch, steps) = (9, 40, 3, 11);
-    let mut seen = [0; Part::COUNT];
+    let mut seen = [0; Activity::COUNT];
     for (seed, (cell, options)) in usual_cells().into_iter().enumerate() {
         // Forward, reverse, concatenated, summed.
         for way in 0..4 {
@@ -129,20 +137,20 @@ fn calls_are_those_of_the_schedule() {
                 for (index, worker) in trace.workers.iter().enumerate() {
                     let layers = model.layers().iter().zip(&configuration.layers);
                     for (at, (layer, plan)) in layers.enumerate() {
-                        for part in Part::ALL {
-                            let found = worker.layers[at].spent(part).calls;
-                            seen[part as usize] += found;
+                        for activity in Activity::ALL {
+                            let found = worker.layers[at].spent(activity).calls;
+                            seen[activity as usize] += found;
                             if let Some(mut expected) =
-                                calls(layer, plan, index, steps as u64, part)
+                                calls(layer, plan, index, steps as u64, activity)
                             {
                                 // Output past the ends is zeroed as the last layer's.
-                                expected += u64::from(part == Part::States && at == 1);
-                                let what = format!("{part:?}, {cell:?}, {threads} threads");
+                                expected += u64::from(activity == Activity::States && at == 1);
+                                let what = format!("{activity:?}, {cell:?}, {threads} threads");
                                 assert_eq!(found, expected, "{what}, way {way}, layer {at}");
                             }
                         }
                     }
-                    let waits = worker.layers[1].spent(Part::Waiting).calls > 0;
+                    let waits = worker.layers[1].spent(Activity::Waiting).calls > 0;
                     assert_eq!(waits, configuration.layers[1].is_owner(index));
                 }
             }

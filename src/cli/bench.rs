@@ -27,8 +27,8 @@ use crate::tune::Check;
 /// and 2. Longer runs and other values are not checked.
 ///
 /// With --profile, runs that are traced follow those that are timed, and a table says where their
-/// time went: one line per part of the work, its mean over the workers and each worker's share of the
-/// wall time. What leads up to a part is counted with it; "other" is waking the team and waiting for
+/// time went: one line per activity, its mean over the workers and each worker's share of the
+/// wall time. What leads up to one is counted with it; "other" is waking the team and waiting for
 /// its last. Reading the clock makes traced runs a little longer.
 ///
 /// With --json, one object a line: cell, input, hidden, layers, bidirectional, batch, steps, threads,

@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 
 use super::Failure;
-use crate::execute::{Part, Trace, WorkerTrace};
+use crate::execute::{Activity, Trace, WorkerTrace};
 
 /// Set to 1, it makes `run` print where the time went.
 const TRACE_VARIABLE: &str = "CELLSTREAM_TRACE";
@@ -33,27 +33,27 @@ pub struct Profile {
 /// One worker's part of it.
 #[derive(Clone, Default)]
 struct WorkerProfile {
-    parts: [f64; Part::COUNT],
-    calls: [u64; Part::COUNT],
+    spent: [f64; Activity::COUNT],
+    calls: [u64; Activity::COUNT],
     layers: Vec<f64>,
 }
 
 impl WorkerProfile {
     fn add(&mut self, trace: &WorkerTrace, weight: f64) {
         self.layers.resize(trace.layers.len(), 0.0);
-        for part in Part::ALL {
-            let at = part as usize;
+        for activity in Activity::ALL {
+            let at = activity as usize;
             for (sum, layer) in self.layers.iter_mut().zip(&trace.layers) {
-                let milliseconds = 1e3 * weight * layer.spent(part).time.as_secs_f64();
+                let milliseconds = 1e3 * weight * layer.spent(activity).time.as_secs_f64();
                 *sum += milliseconds;
-                self.parts[at] += milliseconds;
+                self.spent[at] += milliseconds;
             }
-            self.calls[at] = trace.spent(part).calls;
+            self.calls[at] = trace.spent(activity).calls;
         }
     }
 
     fn covered(&self) -> f64 {
-        self.parts.iter().sum()
+        self.spent.iter().sum()
     }
 }
 
@@ -84,13 +84,15 @@ impl Profile {
     /// As JSON: milliseconds per run, and calls per run of the worker with the most.
     pub fn json(&self, products_at_peak: f64) -> serde_json::Value {
         let workers = self.workers.iter().map(|worker| {
-            let parts = Part::ALL.map(|part| (part.name(), worker.parts[part as usize]));
+            let times =
+                Activity::ALL.map(|activity| (activity.name(), worker.spent[activity as usize]));
             let other = ("other", self.wall - worker.covered());
-            let fields = parts.into_iter().chain([other]);
+            let fields = times.into_iter().chain([other]);
             let fields = fields.map(|(name, time)| (name.to_string(), time.into()));
             serde_json::Value::Object(fields.collect())
         });
-        let calls = Part::ALL.map(|part| (part.name().to_string(), self.calls(part).into()));
+        let calls = Activity::ALL
+            .map(|activity| (activity.name().to_string(), self.calls(activity).into()));
         serde_json::json!({
             "runs": self.runs,
             "wall_ms": self.wall,
@@ -102,10 +104,14 @@ impl Profile {
 
     /// One line beside the bound: the products' mean time, and what the machine's arithmetic allows.
     pub fn products_beside_peak(&self, at_peak: f64) -> String {
-        let products = [Part::Ahead, Part::Products, Part::SecondProducts];
+        let products = [
+            Activity::Ahead,
+            Activity::Products,
+            Activity::SecondProducts,
+        ];
         let times = self.workers.iter();
         let times: Vec<f64> = times
-            .map(|w| products.iter().map(|&p| w.parts[p as usize]).sum())
+            .map(|w| products.iter().map(|&p| w.spent[p as usize]).sum())
             .collect();
         let mean = mean(&times);
         let share = match mean > 0.0 {
@@ -117,11 +123,11 @@ impl Profile {
         )
     }
 
-    fn calls(&self, part: Part) -> u64 {
+    fn calls(&self, activity: Activity) -> u64 {
         let calls = self
             .workers
             .iter()
-            .map(|worker| worker.calls[part as usize]);
+            .map(|worker| worker.calls[activity as usize]);
         calls.max().unwrap_or(0)
     }
 
@@ -159,7 +165,7 @@ fn extremes(times: &[f64]) -> [f64; 2] {
     [least, most]
 }
 
-/// A table: one line per part that occurs, mean over the workers and each worker's share of the wall
+/// A table: one line per activity that occurs, mean over the workers and each worker's share of the wall
 /// time; then, of a stack, one line per layer.
 impl fmt::Display for Profile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -175,7 +181,7 @@ impl fmt::Display for Profile {
         write!(
             f,
             "{:<16} {:>7} {:>10} {:>8}",
-            "part", "calls", "µs a step", "of time"
+            "activity", "calls", "µs a step", "of time"
         )?;
         match self.workers.len() <= MOST_COLUMNS {
             true => (0..self.workers.len()).try_for_each(|w| write!(f, "  worker {w}"))?,
@@ -185,11 +191,11 @@ impl fmt::Display for Profile {
         let each = |time: &dyn Fn(&WorkerProfile) -> f64| -> Vec<f64> {
             self.workers.iter().map(time).collect()
         };
-        for part in Part::ALL {
-            let calls = self.calls(part);
+        for activity in Activity::ALL {
+            let calls = self.calls(activity);
             if calls > 0 {
-                let times = each(&|worker| worker.parts[part as usize]);
-                let name = part.name().replace('_', " ");
+                let times = each(&|worker| worker.spent[activity as usize]);
+                let name = activity.name().replace('_', " ");
                 writeln!(f, "{}", self.line(&name, Some(calls), &times))?;
             }
         }

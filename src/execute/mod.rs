@@ -24,4 +24,4 @@ mod work_tests;
 
 pub use packed::{PackError, PackedModel};
 pub use session::{RunError, Session, SessionError, State};
-pub use trace::{LayerTrace, Part, Spent, Trace, WorkerTrace};
+pub use trace::{Activity, LayerTrace, Spent, Trace, WorkerTrace};

@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use super::meetings::Meetings;
-use super::part::Part;
+use super::part::PackedPart;
 use super::recurrence::Recurrence;
 use super::team::{Team, TeamPanicked};
 use crate::kernels::{Isa, IsaError, Kernels, kernels};
@@ -67,7 +67,7 @@ pub(super) struct PackedDirection {
     pub is_ahead: bool,
     /// All input products are taken ahead.
     pub is_all_ahead: bool,
-    pub parts: Vec<Arc<Part>>,
+    pub parts: Vec<Arc<PackedPart>>,
 }
 
 impl PackedConfiguration {
@@ -146,7 +146,7 @@ struct Order<'p> {
     direction: usize,
     plan: &'p DirectionPlan,
     worker: usize,
-    part: OnceLock<Arc<Part>>,
+    part: OnceLock<Arc<PackedPart>>,
 }
 
 impl<'p> PartKey<'p> {
@@ -265,7 +265,8 @@ impl PackedModel {
         team.run(|worker| {
             for order in orders.values().filter(|order| order.worker == worker.index) {
                 let direction = &model.layers()[order.layer].directions()[order.direction];
-                let pack = || Arc::new(Part::pack(lanes, direction, order.plan, order.worker));
+                let pack =
+                    || Arc::new(PackedPart::pack(lanes, direction, order.plan, order.worker));
                 order.part.get_or_init(pack);
             }
         })?;
@@ -287,7 +288,7 @@ impl PackedModel {
     pub fn bytes(&self) -> usize {
         let layers = self.configurations.iter().flat_map(|c| &c.layers);
         let parts = layers.flat_map(|l| &l.directions).flat_map(|d| &d.parts);
-        let mut parts: Vec<&Arc<Part>> = parts.collect();
+        let mut parts: Vec<&Arc<PackedPart>> = parts.collect();
         parts.sort_unstable_by_key(|part| Arc::as_ptr(part));
         parts.dedup_by_key(|part| Arc::as_ptr(part));
         parts.iter().map(|part| part.bytes()).sum()

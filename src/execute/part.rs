@@ -28,8 +28,8 @@ pub(super) struct PackedProduct {
     pub slots: Vec<usize>,
 }
 
-/// What one worker owns of one direction.
-pub(super) struct Part {
+/// One worker's part of a direction's partition, packed.
+pub(super) struct PackedPart {
     pub units: Range<usize>,
     /// The product that is taken ahead of the steps, if any is.
     pub ahead: Option<PackedProduct>,
@@ -45,8 +45,13 @@ pub(super) struct Part {
     pub peepholes: Option<Aligned>,
 }
 
-impl Part {
-    pub fn pack(lanes: usize, direction: &Direction, plan: &DirectionPlan, worker: usize) -> Part {
+impl PackedPart {
+    pub fn pack(
+        lanes: usize,
+        direction: &Direction,
+        plan: &DirectionPlan,
+        worker: usize,
+    ) -> PackedPart {
         let recurrence = Recurrence::of(direction);
         let weights = direction.weights();
         let hidden = direction.hidden_size();
@@ -102,7 +107,7 @@ impl Part {
             PackedMatrix::new(lanes, source, &[0], projected.clone())
         });
         let peepholes = weights.peepholes.as_ref();
-        Part {
+        PackedPart {
             ahead: with_input(Place::Ahead),
             phases: [phase(0), phase(1)],
             projection,

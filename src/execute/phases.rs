@@ -2,9 +2,9 @@
 
 use super::buffers::{DirectionBuffers, padded};
 use super::packed::PackedDirection;
-use super::part::{Operand, PackedProduct, Part};
+use super::part::{Operand, PackedPart, PackedProduct};
 use super::recurrence::Recurrence;
-use super::trace::{self, Probe};
+use super::trace::{Activity, Probe};
 use crate::kernels::{
     Columns, GruCandidate, GruGates, GruReset, Kernels, LstmGates, PlainState, Product, Rows,
     Shared, Start, Sweep,
@@ -16,7 +16,7 @@ use crate::model::ResetForm;
 pub(super) struct Phases<'a, P> {
     pub kernels: &'a dyn Kernels,
     pub direction: &'a PackedDirection,
-    pub part: &'a Part,
+    pub part: &'a PackedPart,
     pub buffers: &'a DirectionBuffers,
     /// Pre-activations of a projection, this worker's own.
     pub projected: Shared<'a>,
@@ -63,7 +63,7 @@ impl<'a, P: Probe> Phases<'a, P> {
                 Sweep::Wide,
                 z,
             );
-            self.probe.lap(trace::Part::Ahead);
+            self.probe.lap(Activity::Ahead);
         }
     }
 
@@ -169,7 +169,7 @@ impl<'a, P: Probe> Phases<'a, P> {
         let units = self.part.units.clone();
         // SAFETY: the caller's promise.
         unsafe { self.products(0, &step, z) };
-        self.probe.lap(trace::Part::Products);
+        self.probe.lap(Activity::Products);
         let before = self.buffers.h[step.taken % 2].share();
         let before = self.own(before, direction.state, units.start);
         let after = self.after(&step, units.start);
@@ -227,7 +227,7 @@ impl<'a, P: Probe> Phases<'a, P> {
                 }),
             }
         }
-        self.probe.lap(trace::Part::Gates);
+        self.probe.lap(Activity::Gates);
     }
 
     /// The second phase of a GRU that resets before the product: the candidate over the reset state,
@@ -250,7 +250,7 @@ impl<'a, P: Probe> Phases<'a, P> {
         let units = self.part.units.clone();
         // SAFETY: the caller's promise.
         unsafe { self.products(1, &step, z) };
-        self.probe.lap(trace::Part::SecondProducts);
+        self.probe.lap(Activity::SecondProducts);
         let before = self.buffers.h[step.taken % 2].share();
         // SAFETY: the columns are this worker's own, by the caller's promise.
         unsafe {
@@ -266,7 +266,7 @@ impl<'a, P: Probe> Phases<'a, P> {
                 y: Self::output(&step, units.start),
             });
         }
-        self.probe.lap(trace::Part::SecondGates);
+        self.probe.lap(Activity::SecondGates);
     }
 
     /// The second phase of a projected LSTM: the projection of the whole hidden state.
@@ -293,7 +293,7 @@ impl<'a, P: Probe> Phases<'a, P> {
             z_slots: 1,
             sweep: step.sweep,
         });
-        self.probe.lap(trace::Part::SecondProducts);
+        self.probe.lap(Activity::SecondProducts);
         // SAFETY: the columns are this worker's own, by the caller's promise.
         unsafe {
             self.kernels.plain_state(PlainState {
@@ -306,6 +306,6 @@ impl<'a, P: Probe> Phases<'a, P> {
                 y: Self::output(&step, rows.start),
             });
         }
-        self.probe.lap(trace::Part::SecondGates);
+        self.probe.lap(Activity::SecondGates);
     }
 }

@@ -31,7 +31,7 @@ use super::packed::{PackedConfiguration, PackedDirection, PackedLayer};
 use super::phases::{InputRows, Phases, Step};
 use super::states::Sum;
 use super::team::{Track, Worker};
-use super::trace::{Part, Probe};
+use super::trace::{Activity, Probe};
 use crate::kernels::{Columns, Kernels, Rows, Shared, Sweep};
 use crate::model::Layout;
 use crate::plan::AheadBy;
@@ -92,7 +92,7 @@ impl<'a> Run<'a> {
         self.clear_past_ends(member.index);
         let mut source = Source::Caller;
         let layers = &self.configuration.layers;
-        probe.of_layer(layers.len() - 1).lap(Part::States);
+        probe.of_layer(layers.len() - 1).lap(Activity::States);
         for (index, layer) in layers.iter().enumerate() {
             let to_caller = index + 1 == layers.len();
             let (target, between) = match to_caller {
@@ -158,7 +158,7 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
                 // SAFETY: own columns only.
                 unsafe { self.run.load_states(self.member.index, direction, states) };
             }
-            self.probe.lap(Part::States);
+            self.probe.lap(Activity::States);
             self.meet();
         }
         let two_phase = directions.iter().any(|d| d.two_phase);
@@ -191,14 +191,14 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
             // SAFETY: own columns only.
             unsafe { self.run.store_states(self.member.index, direction, states) };
         }
-        self.probe.lap(Part::States);
+        self.probe.lap(Activity::States);
         self.mark_end();
         if self.layer.is_summed() {
             for &owner in &self.meetings.owners {
                 let count = self.meetings.own_output(owner, steps, steps);
                 self.wait_for_mark(self.index, owner, count);
             }
-            self.probe.lap(Part::Waiting);
+            self.probe.lap(Activity::Waiting);
             // SAFETY: all owners have written their outputs.
             unsafe { self.sum_directions() };
             self.mark();
@@ -220,7 +220,7 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
         };
         // SAFETY: the caller's promise; each owner has rows of its own.
         unsafe { self.run.sum_directions(sum) };
-        self.probe.lap(Part::Summing);
+        self.probe.lap(Activity::Summing);
     }
 
     fn steps(&self) -> usize {
@@ -241,7 +241,7 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
             let count = before.wrapping_add(self.met.get());
             self.member.wait_for(peer, Track::Steps, count);
         }
-        self.probe.lap(Part::Meeting);
+        self.probe.lap(Activity::Meeting);
     }
 
     fn mark(&self) {
@@ -288,7 +288,7 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
             let count = meetings.output(owner, steps, self.steps());
             self.wait_for_mark(below, owner, count);
         }
-        self.probe.lap(Part::Waiting);
+        self.probe.lap(Activity::Waiting);
         self.readable.set(match meetings.mark_every {
             Some(_) => steps,
             None => self.steps(),
@@ -375,7 +375,7 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
                 let taken = self.meetings.taken_ahead(worker, chunk);
                 self.wait_for_mark(self.index, worker, taken);
             }
-            self.probe.lap(Part::Waiting);
+            self.probe.lap(Activity::Waiting);
         }
     }
 
@@ -391,7 +391,7 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
             let done = (self.meetings).chunks_done(owner, chunk.saturating_sub(1), self.steps());
             self.wait_for_mark(self.index, owner, done);
         }
-        self.probe.lap(Part::Waiting);
+        self.probe.lap(Activity::Waiting);
         let taken = chunk * self.layer.chunk_steps;
         let directions = self.layer.directions.iter().enumerate();
         for (index, direction) in directions.filter(|(_, d)| d.is_ahead) {

@@ -282,7 +282,7 @@ impl Session {
     ///
     /// ```
     /// # use cellstream::model::{Input, Lstm, Output};
-    /// use cellstream::execute::Part;
+    /// use cellstream::execute::Activity;
     /// # use cellstream::{Plan, Session};
     /// # let model = Lstm::new(8, 16).random(1)?;
     /// # let (steps, batch) = (5, 2);
@@ -292,8 +292,8 @@ impl Session {
     /// let (input, mut output) = (Input::new(&input, steps, batch), Output::new(&mut output));
     /// let trace = session.run_traced(&input, &mut output)?;
     /// let caller = &trace.workers[0];
-    /// assert_eq!(caller.spent(Part::Gates).calls, 5); // once a step
-    /// assert!(caller.spent(Part::Gates).time < trace.wall);
+    /// assert_eq!(caller.spent(Activity::Gates).calls, 5); // once a step
+    /// assert!(caller.spent(Activity::Gates).time < trace.wall);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///

@@ -1,6 +1,6 @@
 //! Where the time of a run goes.
 //!
-//! Workers report each boundary between two parts of their work to a [`Probe`]. [`Off`] has nothing
+//! Workers report each boundary between two activities to a [`Probe`]. [`Off`] has nothing
 //! in it and does nothing, so a run that is not traced is compiled to the code that it would be
 //! without probes. [`Laps`] reads the clock once per boundary and adds the time since the boundary
 //! before to a table of its worker, which was allocated before the run.
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// What a worker spends its time on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Part {
+pub enum Activity {
     /// Input products that are taken ahead of the steps. A call covers one direction's chunk of
     /// steps, for one owner of units.
     Ahead,
@@ -32,40 +32,40 @@ pub enum Part {
     Summing,
 }
 
-impl Part {
+impl Activity {
     /// How many there are.
     pub const COUNT: usize = 9;
 
     /// All, in the order in which a step goes through them.
-    pub const ALL: [Part; Part::COUNT] = [
-        Part::Ahead,
-        Part::Products,
-        Part::Gates,
-        Part::SecondProducts,
-        Part::SecondGates,
-        Part::Meeting,
-        Part::Waiting,
-        Part::States,
-        Part::Summing,
+    pub const ALL: [Activity; Activity::COUNT] = [
+        Activity::Ahead,
+        Activity::Products,
+        Activity::Gates,
+        Activity::SecondProducts,
+        Activity::SecondGates,
+        Activity::Meeting,
+        Activity::Waiting,
+        Activity::States,
+        Activity::Summing,
     ];
 
     /// For people and as a key: lower case, words joined by `_`.
     pub fn name(self) -> &'static str {
         match self {
-            Part::Ahead => "ahead",
-            Part::Products => "products",
-            Part::Gates => "gates",
-            Part::SecondProducts => "second_products",
-            Part::SecondGates => "second_gates",
-            Part::Meeting => "meeting",
-            Part::Waiting => "waiting",
-            Part::States => "states",
-            Part::Summing => "summing",
+            Activity::Ahead => "ahead",
+            Activity::Products => "products",
+            Activity::Gates => "gates",
+            Activity::SecondProducts => "second_products",
+            Activity::SecondGates => "second_gates",
+            Activity::Meeting => "meeting",
+            Activity::Waiting => "waiting",
+            Activity::States => "states",
+            Activity::Summing => "summing",
         }
     }
 }
 
-/// Time and calls of one part.
+/// Time and calls of one activity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
     /// From the boundary before each call to its end, added up.
@@ -77,19 +77,19 @@ pub struct Spent {
 /// What one worker did for one layer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayerTrace {
-    spent: [Spent; Part::COUNT],
+    spent: [Spent; Activity::COUNT],
 }
 
 impl LayerTrace {
-    /// What was spent on a part.
-    pub fn spent(&self, part: Part) -> Spent {
-        self.spent[part as usize]
+    /// What was spent on an activity.
+    pub fn spent(&self, activity: Activity) -> Spent {
+        self.spent[activity as usize]
     }
 }
 
 /// What one worker did in a run.
 ///
-/// `started`, the parts of all layers, and `wall - ended` add up to the wall time of the run, with
+/// `started`, the activities of all layers, and `wall - ended` add up to the wall time of the run, with
 /// nothing left out and nothing counted twice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerTrace {
@@ -102,11 +102,11 @@ pub struct WorkerTrace {
 }
 
 impl WorkerTrace {
-    /// What was spent on a part, in all layers.
-    pub fn spent(&self, part: Part) -> Spent {
+    /// What was spent on an activity, in all layers.
+    pub fn spent(&self, activity: Activity) -> Spent {
         let mut sum = Spent::default();
         for layer in &self.layers {
-            let spent = layer.spent(part);
+            let spent = layer.spent(activity);
             sum.time += spent.time;
             sum.calls += spent.calls;
         }
@@ -126,14 +126,14 @@ pub struct Trace {
     pub workers: Vec<WorkerTrace>,
 }
 
-/// Where a worker reports the boundaries between the parts of its work.
+/// Where a worker reports the boundaries between its activities.
 pub(super) trait Probe: Copy {
-    /// The same worker's probe for the parts of a layer.
+    /// The same worker's probe for a layer's activities.
     fn of_layer(self, layer: usize) -> Self;
     /// The worker begins.
     fn begin(self);
-    /// One call of a part ends here; what came since the last boundary belongs to it.
-    fn lap(self, part: Part);
+    /// One call of an activity ends here; what came since the last boundary belongs to it.
+    fn lap(self, activity: Activity);
 }
 
 /// No trace.
@@ -148,7 +148,7 @@ impl Probe for Off {
     #[inline(always)]
     fn begin(self) {}
     #[inline(always)]
-    fn lap(self, _: Part) {}
+    fn lap(self, _: Activity) {}
 }
 
 /// The tables of one run's workers.
@@ -164,8 +164,8 @@ struct Table {
     started: AtomicU64,
     /// The last boundary. Times are nanoseconds since the origin.
     last: AtomicU64,
-    /// Time and calls, per layer and part.
-    layers: Vec<[[AtomicU64; 2]; Part::COUNT]>,
+    /// Time and calls, per layer and activity.
+    layers: Vec<[[AtomicU64; 2]; Activity::COUNT]>,
 }
 
 fn add(to: &AtomicU64, value: u64) {
@@ -199,7 +199,7 @@ impl Tables {
     pub fn finish(&self, workers: usize) -> Trace {
         let wall = self.origin.elapsed();
         let time = |time: &AtomicU64| Duration::from_nanos(time.load(Ordering::Relaxed));
-        let layer = |layer: &[[AtomicU64; 2]; Part::COUNT]| LayerTrace {
+        let layer = |layer: &[[AtomicU64; 2]; Activity::COUNT]| LayerTrace {
             spent: layer.each_ref().map(|[spent, calls]| Spent {
                 time: time(spent),
                 calls: calls.load(Ordering::Relaxed),
@@ -242,11 +242,11 @@ impl Probe for Laps<'_> {
         self.table.last.store(now, Ordering::Relaxed);
     }
 
-    fn lap(self, part: Part) {
+    fn lap(self, activity: Activity) {
         let now = self.now();
         let since = now - self.table.last.load(Ordering::Relaxed);
         self.table.last.store(now, Ordering::Relaxed);
-        let [time, calls] = &self.table.layers[self.layer][part as usize];
+        let [time, calls] = &self.table.layers[self.layer][activity as usize];
         add(time, since);
         add(calls, 1);
     }
