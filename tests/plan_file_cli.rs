@@ -129,6 +129,15 @@ fn bench_says_which_plan_it_used() {
     assert_eq!(field(&out, "plan"), "estimate");
     one_line(&out.stderr, &["in line 2: move", "the estimate"]);
     assert!(!String::from_utf8_lossy(&out.stderr).contains("cellstream tune"));
+    // Saved by an editor that marks UTF-8: the same.
+    std::fs::write(&path, format!("\u{feff}{text}")).unwrap();
+    let out = bench(folder.path(), &["--json", "--plan", "a.plan"]);
+    assert_eq!(field(&out, "plan"), "estimate");
+    one_line(
+        &out.stderr,
+        &["byte order mark (BOM", "without BOM", "the estimate"],
+    );
+    assert!(!String::from_utf8_lossy(&out.stderr).contains("cellstream tune"));
     // Damaged.
     std::fs::write(&path, text.replace("chunk ", "chunk 1")).unwrap();
     let out = bench(folder.path(), &["--json", "--plan", "a.plan"]);

@@ -362,6 +362,10 @@ fn what_is_wrong_is_named() {
         let refused = judge.read((above.to_string() + &text).as_bytes());
         assert_eq!(refused, Err(PlanFileError::Heading { line }));
     }
+    for marked in ["\u{feff}", "\u{feff}\r\n", "\u{feff}# mine\n"] {
+        let refused = judge.read((marked.to_string() + &text).as_bytes());
+        assert_eq!(refused, Err(PlanFileError::ByteOrderMark), "{marked:?}");
+    }
     match judge.read(format!(" {text}").as_bytes()).unwrap_err() {
         PlanFileError::Corrupt { line, expected, .. } => {
             assert!(line == 1 && expected.contains("no space"), "{expected}");
@@ -372,6 +376,8 @@ fn what_is_wrong_is_named() {
         "cellstream",
         "cellstream plan",
         "{\"plan\": 1}",
+        // Another kind of file, with or without a mark.
+        "\u{feff}{\"plan\": 1}",
         "\u{1b}[2J",
     ] {
         let refused = judge.read(other.as_bytes());

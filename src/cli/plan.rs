@@ -117,7 +117,7 @@ pub fn entry_for(
             // Its own words say what to mend: it is a plan, only not from line 1 on, and `tune` would
             // take it for somebody's text.
             let advice = match error {
-                PlanFileError::Heading { .. } => String::new(),
+                PlanFileError::Heading { .. } | PlanFileError::ByteOrderMark => String::new(),
                 _ => format!("; `cellstream tune … -o {place}` makes a plan that fits"),
             };
             let why = Failure::from(error).of(path);

@@ -32,7 +32,7 @@
 //! checksum b26a5787a35c84af
 //! ```
 //!
-//! The first line is always the format's. After it, spaces at the start of a line, empty lines and
+//! The first line is always the format's, with no byte order mark before it. After it, spaces at the start of a line, empty lines and
 //! lines that start with `#` mean nothing. The sum is over all other lines; `checksum none` is for files
 //! that are edited by hand, whose measured times are not taken: they are of the plan before the edit.
 //! Whatever a file holds, a plan that comes from it has passed [`Plan::check`].
@@ -94,6 +94,12 @@ pub enum PlanFileError {
         /// Where it stands, counted from 1.
         line: usize,
     },
+    /// A plan behind a byte order mark, which some editors write unasked.
+    #[error(
+        "the plan file starts with a byte order mark (BOM, bytes EF BB BF), and must start with \
+         `cellstream plan {FORMAT}`: save it as UTF-8 without BOM"
+    )]
+    ByteOrderMark,
     /// The last lines are missing.
     #[error("the plan file ends after line {line}, where {expected} is expected")]
     Cut {

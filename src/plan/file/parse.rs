@@ -13,6 +13,8 @@ use crate::schedule::{DirectionSchedule, PanelOrder};
 
 /// What a file starts with, before the version.
 const HEADING: &[u8] = b"cellstream plan ";
+/// What some editors put before a text in UTF-8.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 /// Longest file.
 pub(super) const MOST_BYTES: u64 = 16 << 20;
 /// Most entries: comparing each with each stays a matter of milliseconds.
@@ -149,9 +151,14 @@ fn no_heading(bytes: &[u8], first: &[u8]) -> PlanFileError {
     if bytes.trim_ascii().is_empty() {
         return PlanFileError::Empty;
     }
-    let lines = bytes.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
+    let unmarked = bytes.strip_prefix(BYTE_ORDER_MARK);
+    let text = unmarked.unwrap_or(bytes);
+    let lines = text.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
     let meaning = |(_, line): &(usize, &[u8])| !(line.is_empty() || line.starts_with(b"#"));
     match lines.enumerate().find(meaning) {
+        Some((_, line)) if line.starts_with(HEADING) && unmarked.is_some() => {
+            PlanFileError::ByteOrderMark
+        }
         Some((0, line)) if line.starts_with(HEADING) => {
             let found = String::from_utf8_lossy(first);
             corrupt(1, "`cellstream plan 1` with no space before it", &found)
