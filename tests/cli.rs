@@ -165,6 +165,38 @@ fn a_pytorch_lstm_of_three_layers_and_two_directions() {
     case.answers(&["input", "h0", "c0"], &["output", "hn", "cn"]);
 }
 
+/// PyTorch would refuse one of two; here, as in ONNX, the other is zero, and `--help` says so.
+#[test]
+fn of_an_lstms_states_one_may_be_given_and_the_other_is_zero() {
+    let case = Case::pytorch_lstm();
+    let (shape, values) = npy::read_floats(&case.path("h0.npy"));
+    let zeros = npy::floats(&shape, &vec![0.0; values.len()]);
+    std::fs::write(case.path("zeros.npy"), zeros).unwrap();
+    let run = |states: &[&str]| {
+        let asked = ["output", "hn", "cn"].map(|name| format!("--output={name}={name}_out.npy"));
+        let asked = asked.iter().map(String::as_str);
+        let given = [case.model.as_str(), "--input=input=input.npy"].into_iter();
+        let arguments: Vec<&str> = given.chain(states.iter().copied()).chain(asked).collect();
+        let out = case.run(&arguments);
+        assert_eq!(out.status.code(), Some(0), "{out:?}");
+        assert!(out.stderr.is_empty(), "{out:?}");
+        ["output", "hn", "cn"]
+            .map(|name| std::fs::read(case.path(&format!("{name}_out.npy"))).unwrap())
+    };
+    let neither = run(&[]);
+    for (given, other) in [("h0", "c0"), ("c0", "h0")] {
+        let given = format!("--input={given}={given}.npy");
+        let alone = run(&[&given]);
+        assert!(alone == run(&[&given, &format!("--input={other}=zeros.npy")]));
+        assert!(alone != neither);
+    }
+    let help = case.run(&["--help"]);
+    let help = String::from_utf8(help.stdout).unwrap();
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    let promise = "A state that is not given is zero, also where only one of h0 and c0 is.";
+    assert!(help.contains(promise), "{help}");
+}
+
 #[test]
 fn batch_first_told_by_the_file_and_again_by_the_option() {
     let case = Case::pytorch_lstm();

@@ -62,6 +62,32 @@ fn a_sequence_of_length_zero_keeps_its_state_and_gives_zeros() {
     assert_eq!(found.hn[60 + 20..60 + 40], h0[60 + 20..60 + 40]);
 }
 
+/// Not given is zero, to the bit, whatever an earlier run left in the session and whichever of the two
+/// it is.
+#[test]
+fn a_state_that_is_not_given_is_zero_beside_one_that_is() {
+    let model = lstm();
+    let mut random = Random::new(3);
+    let mut session = session(&model, 3, 4);
+    let both = Batch::full(&mut random, &model, 3, 4);
+    let (h0, c0) = (random.values(3 * 40), random.values(3 * 40));
+    let zeros = vec![0.0; 3 * 40];
+    let mut answer = |h0: Option<&[f32]>, c0: Option<&[f32]>| {
+        let mut input = both.input();
+        (input.h0, input.c0) = (h0, c0);
+        let mut found = Results::dirty(&model, &both);
+        session.run(&input, &mut found.output()).unwrap();
+        [found.values, found.hn, found.cn].map(|v| v.into_iter().map(f32::to_bits).collect())
+    };
+    let full: [Vec<u32>; 3] = answer(Some(&h0), Some(&c0));
+    let alone = answer(Some(&h0), None);
+    assert_eq!(alone, answer(Some(&h0), Some(&zeros)));
+    assert_ne!(alone, full);
+    let alone = answer(None, Some(&c0));
+    assert_eq!(alone, answer(Some(&zeros), Some(&c0)));
+    assert_ne!(alone, full);
+}
+
 #[test]
 fn what_does_not_fit_is_named_and_nothing_is_written() {
     let model = lstm();

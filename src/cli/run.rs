@@ -16,8 +16,9 @@ use crate::model::{Array, ArrayMap};
 ///
 /// For ONNX models the names are the graph's own. For safetensors the inputs are input [steps, batch,
 /// features], lengths [batch], h0 and c0 [layers*directions, batch, size], of which only input must
-/// be given; the outputs are output, hn and cn (shapes and meanings as in PyTorch). Either all
-/// outputs are written or, where one cannot be, none.
+/// be given; the outputs are output, hn and cn (shapes and meanings as in PyTorch). A state that is not
+/// given is zero, also where only one of h0 and c0 is. Either all outputs are written or, where one
+/// cannot be, none.
 ///
 /// With CELLSTREAM_TRACE=1 in the environment, standard error says where the run's time went.
 #[derive(Debug, clap::Args)]

@@ -170,7 +170,8 @@ pub struct Interface {
 impl Interface {
     /// PyTorch's: inputs `input` `[T, B, E]`, `lengths` `[B]`, `h0` and `c0` `[layers × directions,
     /// B, size]`; outputs `output` `[T, B, directions × size]`, `hn`, `cn`. State ports exist only
-    /// where all layers have states of one size, since they could not be one array otherwise.
+    /// where all layers have states of one size, since they could not be one array otherwise. Unlike
+    /// PyTorch's, an LSTM may be given one of `h0` and `c0`: the other is zero.
     pub fn pytorch(layers: &[Layer]) -> Interface {
         use Axis::{Batch, Direction, Feature, LayerDirection, Time};
         let port = |name: &str, role, axes: &[&[Axis]], optional| Port {

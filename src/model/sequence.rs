@@ -25,7 +25,9 @@ impl Layout {
 /// A batch of input sequences, with their lengths and initial states where they have any.
 ///
 /// States are blocks of `[batch, size]`, one per layer and direction, layer by layer: PyTorch's
-/// `[layers * directions, batch, size]` where all sizes are equal.
+/// `[layers * directions, batch, size]` where all sizes are equal. Each state that is not given is zero,
+/// whatever the other is: an LSTM with [`Input::h0`] alone starts from `c0 = 0`, to the same bits as if
+/// the zeros were given. (ONNX's `initial_h` and `initial_c` mean the same; PyTorch takes both or none.)
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a> {
     /// The values: `[steps, batch, features]` or `[batch, steps, features]`, as the layout says.
@@ -39,9 +41,9 @@ pub struct Input<'a> {
     pub layout: Option<Layout>,
     /// Steps of each sequence, at most [`Input::steps`]; all of them where `None`.
     pub lengths: Option<&'a [usize]>,
-    /// Initial hidden state; zero where `None`.
+    /// Initial hidden state; zero where `None`, even if [`Input::c0`] is given.
     pub h0: Option<&'a [f32]>,
-    /// Initial cell state (LSTM layers only); zero where `None`.
+    /// Initial cell state (LSTM layers only); zero where `None`, even if [`Input::h0`] is given.
     pub c0: Option<&'a [f32]>,
 }
 
@@ -73,14 +75,14 @@ impl<'a> Input<'a> {
         self
     }
 
-    /// Sets the initial hidden state.
+    /// Sets the initial hidden state; the cell state stays as it is, zero unless given.
     #[must_use]
     pub fn h0(mut self, h0: &'a [f32]) -> Self {
         self.h0 = Some(h0);
         self
     }
 
-    /// Sets the initial cell state.
+    /// Sets the initial cell state; the hidden state stays as it is, zero unless given.
     #[must_use]
     pub fn c0(mut self, c0: &'a [f32]) -> Self {
         self.c0 = Some(c0);
