@@ -1,12 +1,14 @@
 //! `cellstream tune` as a user meets it: a plan that loads again, sizes in a grid, Ctrl-C, refusals.
 #![cfg(feature = "cli")]
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use cellstream::model::{Lstm, Merge, Model};
 use cellstream::plan::{Cost, Entry, Measured, Plan};
-use cellstream::tune::Tuned;
+use cellstream::tune::{Effort, Kept, Options, Tuned};
 
 fn tune(folder: &Path, more: &[&str]) -> Output {
     let shape = ["tune", "--cell=lstm", "--input=8", "--hidden=32"];
@@ -27,7 +29,7 @@ fn text(bytes: &[u8]) -> String {
 #[test]
 fn one_tuning_covers_a_grid_and_its_plan_loads_again() {
     let folder = tempfile::tempdir().unwrap();
-    let sizes = ["--batch=3,1", "--steps=2,7", "--seconds=1", "-o", "a.plan"];
+    let sizes = ["--batch=3,1", "--steps=2,7", "--seconds=3", "-o", "a.plan"];
     let done = tune(folder.path(), &sizes);
     assert!(done.status.success(), "{}", text(&done.stderr));
     let said = text(&done.stdout);
@@ -182,7 +184,8 @@ fn interrupted(folder: &Path) -> String {
     said
 }
 
-/// What has been found by then is written, and the command ends well.
+/// What has been found by then is written, and the command ends well. That what was measured by then is
+/// taken: `what_was_measured_before_a_break_is_evidence_from_three_rounds_on`.
 #[cfg(unix)]
 #[test]
 fn ctrl_c_keeps_the_best_so_far() {
@@ -192,7 +195,7 @@ fn ctrl_c_keeps_the_best_so_far() {
     let plan = Plan::load(folder.path().join("d.plan"), &shape()).unwrap();
     assert_eq!(plan.entries.len(), 6);
     // The sizes whose turn never came are estimated.
-    assert!(plan.entries[0].measured.is_some() && plan.entries[5].measured.is_none());
+    assert!(plan.entries[1..].iter().all(|e| e.measured.is_none()));
 }
 
 /// An entry that no tuning would choose, or time, so.
@@ -224,6 +227,10 @@ fn ctrl_c_loses_nothing_of_an_earlier_plan() {
     let said = interrupted(folder.path());
     let closing = "written to d.plan, with 3 entries of the plan that was there";
     assert!(said.contains(closing), "{said}");
+    assert!(
+        said.ends_with(": batch 1, 100 steps; batch 10, 300 steps\n"),
+        "{said}"
+    );
     let plan = Plan::load(&path, &model).unwrap();
     assert_eq!(plan.entries.len(), 7);
     for entry in &before.entries {
@@ -263,7 +270,7 @@ fn a_finished_size_is_not_taken_from_an_earlier_plan() {
         plan: Plan {
             entries: entries.clone(),
         },
-        finished: 2,
+        finished: vec![true, true, false, false],
         runs: 1,
         candidates: 1,
         interrupted: true,
@@ -275,7 +282,102 @@ fn a_finished_size_is_not_taken_from_an_earlier_plan() {
     let kept = tuned.keep(Plan {
         entries: old.to_vec(),
     });
-    assert_eq!(kept, 1);
+    let one = Kept {
+        others: 0,
+        instead: vec![(1, 4)],
+    };
+    assert_eq!(kept, one);
     entries[3] = old[2].clone();
     assert_eq!(tuned.plan.entries, entries);
+
+    // Measured: better than what was cut short.
+    let measured = [(1, 1), (1, 3), (7, 7)].map(|(b, s)| earlier(&model, b, s));
+    let kept = tuned.keep(Plan {
+        entries: measured.to_vec(),
+    });
+    let two = Kept {
+        others: 1,
+        instead: vec![(1, 3)],
+    };
+    assert_eq!(kept, two);
+    entries[2] = measured[1].clone();
+    entries.push(measured[2].clone());
+    assert_eq!(tuned.plan.entries, entries);
+}
+
+/// A tuning that is out of time at once: one lap of one candidate.
+const NO_TIME: [&str; 3] = ["--batch=1", "--steps=4", "--seconds=0.000001"];
+
+#[test]
+fn one_lap_is_no_measurement() {
+    let folder = tempfile::tempdir().unwrap();
+    let done = tune(folder.path(), &[&NO_TIME[..], &["-o", "e.plan"]].concat());
+    assert_eq!(done.status.code(), Some(0), "{done:?}");
+    let said = text(&done.stdout);
+    assert!(said.contains("too few timed runs"), "{said}");
+    assert!(!said.contains("chosen") && !said.contains('±'), "{said}");
+    let plan = Plan::load(folder.path().join("e.plan"), &shape()).unwrap();
+    assert_eq!(plan.entries.len(), 1);
+    assert_eq!(plan.entries[0].measured, None);
+    let threads = plan.threads();
+    assert_eq!(plan, Plan::estimate(&shape(), 1, 4, threads));
+}
+
+/// Neither where time was up, nor where nothing was to be timed; and not where there is a plan of estimates.
+#[test]
+fn a_measured_entry_stays_where_the_new_one_was_not_raced_to_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("f.plan");
+    let model = shape();
+    let mut before = Plan {
+        entries: vec![earlier(&model, 1, 4)],
+    };
+    before.save(&path, &model).unwrap();
+    for more in [&[][..], &["--effort=estimate"]] {
+        let done = tune(
+            folder.path(),
+            &[&NO_TIME[..], &["-o", "f.plan"], more].concat(),
+        );
+        assert_eq!(done.status.code(), Some(0), "{done:?}");
+        let said = text(&done.stdout);
+        assert!(said.ends_with("an end: batch 1, 4 steps\n"), "{said}");
+        assert_eq!(Plan::load(&path, &model).unwrap(), before);
+    }
+    // An estimate that was asked for takes the place of another.
+    before.entries[0].measured = None;
+    before.save(&path, &model).unwrap();
+    let estimate = [&NO_TIME[..], &["-o", "f.plan", "--effort=estimate"]].concat();
+    let said = text(&tune(folder.path(), &estimate).stdout);
+    assert!(said.ends_with("written to f.plan\n"), "{said}");
+    assert_ne!(Plan::load(&path, &model).unwrap(), before);
+}
+
+/// Broken off after so many rounds of the first race; no clock decides.
+#[test]
+fn what_was_measured_before_a_break_is_evidence_from_three_rounds_on() {
+    let model = shape();
+    let options = Options {
+        sizes: vec![(1, 4), (2, 4)],
+        cores: 1,
+        budget: Duration::from_secs(1 << 20),
+        effort: Effort::Measure,
+    };
+    for (rounds, measured) in [(1, false), (2, false), (3, true), (4, true)] {
+        let mut seen = 0;
+        let tuned = cellstream::tune::tune(&model, &options, |_| {
+            seen += 1;
+            match seen == rounds {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        });
+        let tuned = tuned.unwrap();
+        assert!(tuned.interrupted && tuned.finished == [false, false]);
+        let found = [0, 1].map(|at: usize| tuned.plan.entries[at].measured.is_some());
+        assert_eq!(found, [measured, false], "{rounds} rounds");
+        if !measured {
+            let estimate = Plan::estimate(&model, 1, 4, 1);
+            assert_eq!(tuned.plan.entries[0], estimate.entries[0]);
+        }
+    }
 }

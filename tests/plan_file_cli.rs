@@ -253,3 +253,13 @@ fn shape_plan(path: &Path) {
         .save(path, &shape())
         .unwrap();
 }
+
+/// A tuning out of time at once has chosen nothing, and that is what the row says.
+#[test]
+fn a_tuning_that_measured_too_little_is_called_an_estimate() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = bench(folder.path(), &["--json", "--tune=0.000001"]);
+    assert_eq!(out.status.code(), Some(0), "{out:?}");
+    let row: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(row["plan"], "estimate");
+}

@@ -128,7 +128,8 @@ pub fn entry_for(
     }
 }
 
-/// The plan that tuning finds for requests of one size, in about so many seconds.
+/// The plan that tuning finds for requests of one size, in about so many seconds; the estimate where they
+/// were too few to choose by.
 pub fn tuned(
     model: &Model,
     size: (usize, usize),
@@ -142,5 +143,9 @@ pub fn tuned(
         effort: Effort::Measure,
     };
     let tuned = tune(model, &options, |_| ControlFlow::Continue(()))?;
-    Ok((tuned.plan, Origin::Tuned))
+    let origin = match tuned.plan.is_tuned() {
+        true => Origin::Tuned,
+        false => Origin::Estimate,
+    };
+    Ok((tuned.plan, origin))
 }

@@ -24,8 +24,10 @@ use crate::tune::{Effort, Options, Progress, Tuned, tune};
 ///
 /// Requests vary in size, so one tuning covers a grid: each --batch with each --steps. A session
 /// takes the entry nearest to the request at hand. Entries that the plan file already has for other sizes
-/// stay. Ctrl-C ends the tuning and keeps the best so far; of sizes that were not finished, what the plan
-/// that is there already has.
+/// stay, and so do its measured ones of sizes that --seconds were too few to race to their end, or that
+/// are only estimated. Ctrl-C ends the tuning, keeps the best so far in the same way, and is no error. A
+/// size that had no three rounds of a race is left to the estimate, since nothing was measured that one
+/// could choose by.
 ///
 /// `run`, `bench` and `explain` take the file with --plan, the library with Plan::load_or_estimate.
 #[derive(Debug, clap::Args)]
@@ -129,14 +131,28 @@ fn writable(path: &Path) -> Result<(), Failure> {
 }
 
 /// Keeps what an earlier plan has and this tuning has not: entries of sizes that were not asked for, or
-/// not finished; says how many.
+/// not raced to their end; says how many, and which of those that were asked for.
 fn keep(tuned: &mut Tuned, path: &Path, model: &Model) -> String {
     match Plan::load(path, model) {
-        Ok(earlier) => match tuned.keep(earlier) {
-            0 => String::new(),
-            1 => ", with an entry of the plan that was there".into(),
-            kept => format!(", with {kept} entries of the plan that was there"),
-        },
+        Ok(earlier) => {
+            let kept = tuned.keep(earlier);
+            let mut text = match kept.others + kept.instead.len() {
+                0 => String::new(),
+                1 => ", with an entry of the plan that was there".into(),
+                kept => format!(", with {kept} entries of the plan that was there"),
+            };
+            if !kept.instead.is_empty() {
+                let sizes = kept.instead.iter();
+                let sizes: Vec<_> = sizes
+                    .map(|(b, s)| format!("batch {b}, {s} steps"))
+                    .collect();
+                let sizes = sizes.join("; ");
+                text +=
+                    "\nthe entry that was there stays where this tuning did not race to an end: ";
+                text += &sizes;
+            }
+            text
+        }
         Err(PlanFileError::Io { .. } | PlanFileError::Empty) => String::new(),
         Err(why) => format!("; what was there could not be kept: {}", Failure::from(why)),
     }
@@ -204,9 +220,15 @@ fn print(
         "(a schedule has a letter per gate, input products / products with the state: a = taken ahead \
          of the steps, in chunks of so many steps; 1, 2 = in that phase of the step)"
     )?;
-    for entry in &tuned.plan.entries {
+    for (entry, finished) in tuned.plan.entries.iter().zip(&tuned.finished) {
         writeln!(out, "\nbatch {}, {} steps", entry.batch, entry.steps)?;
         print_entry(out, model, entry, options)?;
+        if !finished && entry.measured.is_some() {
+            writeln!(
+                out,
+                "  not raced to its end, which takes more time: the last races were cut short"
+            )?;
+        }
     }
     Ok(())
 }
@@ -218,11 +240,12 @@ fn print_entry(
     options: &Options,
 ) -> Result<(), Failure> {
     let Some(measured) = &entry.measured else {
-        writeln!(
-            out,
-            "  estimate   {:>22}  {}",
-            "not timed", entry.configuration
-        )?;
+        let why = match options.effort {
+            Effort::Estimate => "not timed",
+            // One lap would look like the best of measurements: it has no spread.
+            _ => "too few timed runs",
+        };
+        writeln!(out, "  estimate   {why:>22}  {}", entry.configuration)?;
         return Ok(());
     };
     let cost = |cost: Cost| match cost.spread_ns {

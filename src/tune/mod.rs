@@ -11,6 +11,9 @@
 //!   last races: best, the runner-up, the estimate; in doubt, the estimate
 //! ```
 //!
+//! Where time is up before any race has three complete rounds, nothing is chosen: the entry is the
+//! estimate, without times.
+//!
 //! `exhaustive` races all combinations instead of stage after stage.
 
 mod candidates;
@@ -25,7 +28,7 @@ use std::time::{Duration, Instant};
 use crate::execute::{PackError, SessionError};
 use crate::model::Model;
 use crate::plan::{Configuration, Cost, Entry, Measured, Plan, arrangements};
-use race::{Rounds, race};
+use race::{EVIDENCE, Rounds, race};
 use track::SessionTrack;
 
 pub use verify::{Check, VerifyError};
@@ -74,11 +77,12 @@ pub struct Progress<'a> {
 /// A tuned plan, and what it took.
 #[derive(Clone, Debug)]
 pub struct Tuned {
-    /// One entry per size, in ascending order; estimates of those whose turn did not come before the
-    /// tuning was broken off.
+    /// One entry per size, in ascending order; estimates, not measured, of those that had no three
+    /// complete rounds of a race before time was up or the tuning was broken off.
     pub plan: Plan,
-    /// How many entries, from the first, are of sizes whose tuning came to its end.
-    pub finished: usize,
+    /// Of each entry, whether its size was raced to its end: the last races were run, and none of them
+    /// was cut short.
+    pub finished: Vec<bool>,
     /// Timed runs, warm-up runs not counted.
     pub runs: usize,
     /// Candidates that were verified and timed.
@@ -87,28 +91,40 @@ pub struct Tuned {
     pub interrupted: bool,
 }
 
+/// What [`Tuned::keep`] took from an earlier plan.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// How many entries of sizes that were not tuned.
+    pub others: usize,
+    /// Sizes, as sequences and steps, that were tuned and whose earlier entry is kept all the same.
+    pub instead: Vec<(usize, usize)>,
+}
+
 impl Tuned {
-    /// Adds what an earlier plan of the model knows and this tuning does not: its entries of other sizes
-    /// and, where this one was broken off, its measured ones of sizes that were not finished, and any
-    /// instead of an estimate.
-    /// Returns how many.
-    pub fn keep(&mut self, earlier: Plan) -> usize {
-        let mut kept = 0;
+    /// Adds what an earlier plan of the model knows better than this tuning: its entries of other sizes,
+    /// its measured ones of sizes that were not raced to their end, and where both are estimates the
+    /// earlier one, unless estimates are all that was asked for.
+    pub fn keep(&mut self, earlier: Plan) -> Kept {
+        let mut kept = Kept::default();
         for old in earlier.entries {
-            let size = |entry: &Entry| (entry.batch, entry.steps);
-            let mut sizes = self.plan.entries.iter().map(size);
-            match sizes.position(|found| found == size(&old)) {
-                None => self.plan.entries.push(old),
-                Some(index) if index < self.finished => continue,
-                Some(index) => {
-                    let found = &mut self.plan.entries[index];
-                    if old.measured.is_none() && found.measured.is_some() {
-                        continue;
-                    }
-                    *found = old;
-                }
+            let size = (old.batch, old.steps);
+            let mut sizes = self.plan.entries.iter().map(|e| (e.batch, e.steps));
+            let Some(index) = sizes.position(|found| found == size) else {
+                self.plan.entries.push(old);
+                kept.others += 1;
+                continue;
+            };
+            let found = &mut self.plan.entries[index];
+            let finished = self.finished.get(index).copied().unwrap_or(true);
+            let is_better = match (&old.measured, &found.measured) {
+                (Some(_), None) => true,
+                (None, Some(_)) => false,
+                _ => !finished,
+            };
+            if is_better {
+                *found = old;
+                kept.instead.push(size);
             }
-            kept += 1;
         }
         kept
     }
@@ -142,7 +158,7 @@ impl From<PackError> for TuneError {
 /// Finds the fastest configuration of `model` for each size, within the budget: when it is used up
 /// the lap under way is the last one, besides one of each size that has none yet. `progress` is told
 /// of each round and may break off; what has been found by then is kept, and what has not been
-/// reached is estimated.
+/// reached, or not in three complete rounds of a race, is estimated.
 ///
 /// # Errors
 /// [`TuneError`]; a candidate that gives a wrong answer ends the tuning, because it is a defect.
@@ -161,7 +177,10 @@ impl From<PackError> for TuneError {
 ///     effort: Effort::Measure,
 /// };
 /// let tuned = tune(&model, &options, |_| ControlFlow::Continue(()))?;
-/// assert!(tuned.plan.is_tuned());
+/// assert_eq!(tuned.plan.entries.len(), 1);
+/// if !tuned.finished[0] {
+///     println!("more time would tell more");
+/// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn tune(
@@ -200,14 +219,15 @@ fn search(
         interrupted: false,
     };
     let mut entries = Vec::with_capacity(sizes.len());
-    let mut finished = 0;
+    let mut finished = Vec::with_capacity(sizes.len());
     for (index, &(batch, steps)) in sizes.iter().enumerate() {
         search.size.0 = index;
         // What is left is shared out evenly among the sizes that are left.
         let left = options.budget.saturating_sub(start.elapsed());
         search.deadline = Instant::now() + left / (sizes.len() - index) as u32;
-        entries.push(search.entry(batch, steps)?);
-        finished += usize::from(!search.interrupted);
+        let (entry, is_finished) = search.entry(batch, steps)?;
+        entries.push(entry);
+        finished.push(is_finished);
     }
     Ok(Tuned {
         finished,
@@ -233,21 +253,67 @@ struct Search<'a> {
 }
 
 /// The candidates of a race, best first; never empty.
-type Ranking = Vec<(Configuration, Cost)>;
+struct Ranking {
+    places: Vec<(Configuration, Cost)>,
+    /// Complete rounds.
+    rounds: usize,
+    /// Not cut short: as many rounds as may decide.
+    is_whole: bool,
+}
 
 /// The best of a race and the second best.
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Podium {
     best: (Configuration, Cost),
     second: Option<(Configuration, Cost)>,
+    /// Complete rounds of that race.
+    rounds: usize,
 }
 
 impl Podium {
     fn of(ranking: Ranking) -> Podium {
-        let mut ranking = ranking.into_iter();
+        let mut places = ranking.places.into_iter();
         Podium {
-            best: ranking.next().expect("a race has a candidate or more"),
-            second: ranking.next(),
+            best: places.next().expect("a race has a candidate or more"),
+            second: places.next(),
+            rounds: ranking.rounds,
         }
+    }
+
+    fn is_evidence(&self) -> bool {
+        self.rounds >= EVIDENCE
+    }
+
+    /// What stands after a later race: its own, unless it was cut so short that the one before tells more.
+    fn then(self, later: Podium) -> Podium {
+        if self.is_evidence() && !later.is_evidence() {
+            return self;
+        }
+        Podium {
+            second: later.second.or(self.second),
+            ..later
+        }
+    }
+
+    /// What stands after one of the last races. In doubt, the estimate, even where that race was cut so
+    /// short that its times are none.
+    fn then_last(self, mut race: Ranking, estimate: &Configuration) -> Podium {
+        let Some(place) = race.tie_of(estimate) else {
+            return self.then(Podium::of(race));
+        };
+        race.places[..=place].rotate_right(1);
+        match self.best.0 == *estimate {
+            true => self.then(Podium::of(race)),
+            false => Podium::of(race),
+        }
+    }
+}
+
+impl Ranking {
+    /// The place of a candidate that cannot be told from the best.
+    fn tie_of(&self, candidate: &Configuration) -> Option<usize> {
+        let place = self.places.iter().position(|(c, _)| c == candidate)?;
+        race::is_tie(self.places[0].1, self.places[place].1).then_some(place)
     }
 }
 
@@ -262,24 +328,28 @@ const FINALS: u32 = 3;
 const HEAT: usize = 24;
 
 impl Search<'_> {
-    fn entry(&mut self, batch: usize, steps: usize) -> Result<Entry, TuneError> {
+    /// The entry of a size, and whether it was raced to its end.
+    fn entry(&mut self, batch: usize, steps: usize) -> Result<(Entry, bool), TuneError> {
         let size = (batch, steps);
         let estimate = Plan::estimate(self.model, batch, steps, self.options.cores);
         let mut entry = estimate.entries[0].clone();
         if self.options.effort == Effort::Estimate || self.interrupted {
-            return Ok(entry);
+            return Ok((entry, !self.interrupted));
         }
-        let podium = match self.options.effort {
+        let (podium, is_finished) = match self.options.effort {
             Effort::Exhaustive => self.exhaustive(&entry.configuration, size)?,
             _ => self.staged(&entry.configuration, size)?,
         };
+        if !podium.is_evidence() {
+            return Ok((entry, false));
+        }
         let second = podium.second.map(|(c, cost)| (c.to_string(), cost));
         entry.configuration = podium.best.0;
         entry.measured = Some(Measured {
             cost: podium.best.1,
             runner_up: second,
         });
-        Ok(entry)
+        Ok((entry, is_finished))
     }
 
     /// One dimension after the other, each from the best of the one before.
@@ -287,7 +357,7 @@ impl Search<'_> {
         &mut self,
         estimate: &Configuration,
         size: (usize, usize),
-    ) -> Result<Podium, TuneError> {
+    ) -> Result<(Podium, bool), TuneError> {
         let (model, cores, steps) = (self.model, self.options.cores, size.1);
         let arrangements = arrangements(model, size, cores);
         let first = arrangements.iter().flat_map(candidates::with_orders);
@@ -334,7 +404,7 @@ impl Search<'_> {
         &mut self,
         estimate: &Configuration,
         size: (usize, usize),
-    ) -> Result<Podium, TuneError> {
+    ) -> Result<(Podium, bool), TuneError> {
         let all: Vec<_> = (arrangements(self.model, size, self.options.cores).iter())
             .flat_map(|c| candidates::with_schedules(self.model, c))
             .flat_map(|c| candidates::with_chunks(&c, size.1))
@@ -350,33 +420,32 @@ impl Search<'_> {
 
     /// A last look at the best, the second and the estimate. Whoever is to replace the estimate must
     /// beat it in each of a few races, every one with the weights packed anew: which pages they get is
-    /// luck, and so is the minute in which an earlier race was won.
+    /// luck, and so is the minute in which an earlier race was won. Gives also whether they came to their
+    /// end.
     fn last(
         &mut self,
-        podium: Podium,
+        mut podium: Podium,
         estimate: &Configuration,
         size: (usize, usize),
-    ) -> Result<Podium, TuneError> {
+    ) -> Result<(Podium, bool), TuneError> {
         let mut finalists = vec![podium.best.0.clone()];
         finalists.extend(podium.second.as_ref().map(|(c, _)| c.clone()));
         finalists.push(estimate.clone());
         let finalists = candidates::distinct(finalists);
-        let mut last = None;
+        let mut is_whole = true;
         for left in (1..=FINALS).rev() {
-            if self.interrupted || (last.is_some() && Instant::now() >= self.deadline) {
+            if self.interrupted || (left < FINALS && Instant::now() >= self.deadline) {
+                return Ok((podium, false));
+            }
+            let ranking = self.race(FINAL, finalists.clone(), size, 1.0 / left as f64)?;
+            let is_decided = ranking.tie_of(estimate).is_some();
+            is_whole &= ranking.is_whole;
+            podium = podium.then_last(ranking, estimate);
+            if is_decided {
                 break;
             }
-            let mut ranking = self.race(FINAL, finalists.clone(), size, 1.0 / left as f64)?;
-            let best = ranking[0].1;
-            let place = ranking.iter().position(|(c, _)| c == estimate);
-            let place = place.filter(|&place| race::is_tie(best, ranking[place].1));
-            if let Some(place) = place {
-                ranking[..=place].rotate_right(1);
-                return Ok(Podium::of(ranking));
-            }
-            last = Some(ranking);
         }
-        Ok(last.map_or(podium, Podium::of))
+        Ok((podium, is_whole))
     }
 
     /// Races of few candidates at a time, since each cuts the weights in its own way; the winner of one
@@ -412,11 +481,7 @@ impl Search<'_> {
         if all.len() < 2 || self.interrupted || Instant::now() >= self.deadline {
             return Ok(podium);
         }
-        let next = Podium::of(self.race(stage, all, size, share)?);
-        Ok(Podium {
-            second: next.second.or(podium.second),
-            best: next.best,
-        })
+        Ok(podium.then(Podium::of(self.race(stage, all, size, share)?)))
     }
 
     /// Verifies and races candidates, for a share of the time that is left to this size.
@@ -465,8 +530,79 @@ impl Search<'_> {
         };
         let results = race(verified, rounds, &mut track.with(until, &mut round));
         self.runs += track.runs();
-        let ranking = results.into_iter();
-        let ranking = ranking.map(|r| (all[r.candidate].clone(), r.cost));
-        Ok(ranking.collect())
+        let places = results.standings.into_iter();
+        let places = places.map(|r| (all[r.candidate].clone(), r.cost));
+        Ok(Ranking {
+            places: places.collect(),
+            rounds: results.rounds,
+            is_whole: results.rounds >= rounds.least,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Lstm;
+
+    /// Three configurations, the estimate first; each differs from the others.
+    fn configurations() -> [Configuration; 3] {
+        let model = Lstm::new(5, 64).random(1).unwrap();
+        [1, 2, 3].map(|chunk| {
+            let mut found = Configuration::with_threads(&model, 1, 9, 1);
+            found.layers[0].chunk_steps = chunk;
+            found
+        })
+    }
+
+    fn ranking(places: &[(&Configuration, u64)], rounds: usize) -> Ranking {
+        let cost = |median_ns| Cost {
+            median_ns,
+            spread_ns: 0,
+        };
+        let places = places.iter().map(|&(c, time)| (c.clone(), cost(time)));
+        Ranking {
+            places: places.collect(),
+            rounds,
+            is_whole: rounds >= 11,
+        }
+    }
+
+    #[test]
+    fn a_race_cut_short_takes_no_place_of_one_that_was_not() {
+        let [a, b, c] = &configurations();
+        let podium = |places: &[_], rounds| Podium::of(ranking(places, rounds));
+        let first = podium(&[(a, 100), (b, 120)], 3);
+        for rounds in 0..3 {
+            let later = podium(&[(c, 90), (a, 100)], rounds);
+            assert_eq!(first.clone().then(later), first, "{rounds} rounds");
+        }
+        let later = podium(&[(c, 90), (a, 100)], 3);
+        assert_eq!(first.clone().then(later.clone()), later);
+        // Of two that were, the later, and who is second stays second.
+        let found = podium(&[(a, 100), (b, 120)], 0).then(podium(&[(c, 90)], 1));
+        assert_eq!((&found.best.0, found.rounds), (c, 1));
+        assert_eq!(found.second.unwrap().0, *b);
+    }
+
+    #[test]
+    fn in_doubt_the_estimate_but_with_no_time_that_was_not_measured() {
+        let [estimate, b, c] = &configurations();
+        let podium = |places: &[_], rounds| Podium::of(ranking(places, rounds));
+        let before = podium(&[(b, 100), (c, 120)], 5);
+        // A tie in a race with evidence, and in one without.
+        for (rounds, is_evidence) in [(11, true), (1, false)] {
+            let tie = ranking(&[(b, 1000), (estimate, 1005)], rounds);
+            let found = before.clone().then_last(tie, estimate);
+            assert_eq!(&found.best.0, estimate);
+            assert_eq!(found.is_evidence(), is_evidence);
+        }
+        // Beaten once more, though in few laps: what was measured before stands.
+        let beaten = ranking(&[(b, 1000), (estimate, 2000)], 1);
+        assert_eq!(before.clone().then_last(beaten, estimate), before);
+        // The estimate itself was measured before.
+        let before = podium(&[(estimate, 100), (c, 120)], 5);
+        let tie = ranking(&[(estimate, 1000), (c, 2000)], 1);
+        assert_eq!(before.clone().then_last(tie, estimate), before);
     }
 }

@@ -30,6 +30,19 @@ pub(super) struct Standing {
     pub cost: Cost,
 }
 
+/// How a race came out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Results {
+    /// Best first.
+    pub standings: Vec<Standing>,
+    /// Rounds in which all who were still in had their lap.
+    pub rounds: usize,
+}
+
+/// Rounds from which on results are evidence. Of one sample the spread is 0, which looks like the best of
+/// measurements, and of two the system may have disturbed either.
+pub(super) const EVIDENCE: usize = 3;
+
 /// Rounds after which one may be dropped for being slower within the noise, and when to stop.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rounds {
@@ -43,7 +56,8 @@ const HOPELESS: f64 = 1.5;
 
 /// Races `candidates` candidates; best first, those dropped early by the times they had by then.
 /// The first gets at least one lap; whoever gets none, because time is up, is left out.
-pub(super) fn race(candidates: usize, rounds: Rounds, track: &mut impl Track) -> Vec<Standing> {
+pub(super) fn race(candidates: usize, rounds: Rounds, track: &mut impl Track) -> Results {
+    let mut complete = 0;
     let mut samples: Vec<Vec<u64>> = vec![Vec::new(); candidates];
     let mut standing: Vec<usize> = (0..candidates).collect();
     'race: for round in 0..rounds.most.max(1) {
@@ -56,6 +70,7 @@ pub(super) fn race(candidates: usize, rounds: Rounds, track: &mut impl Track) ->
             let at = samples.partition_point(|&sample| sample < lap);
             samples.insert(at, lap);
         }
+        complete += 1;
         let Some(best) = standing.iter().copied().min_by_key(|&c| cost(&samples[c])) else {
             break;
         };
@@ -74,7 +89,7 @@ pub(super) fn race(candidates: usize, rounds: Rounds, track: &mut impl Track) ->
             break;
         }
     }
-    let mut results: Vec<Standing> = (0..candidates)
+    let mut standings: Vec<Standing> = (0..candidates)
         .filter(|&candidate| !samples[candidate].is_empty())
         .map(|candidate| Standing {
             candidate,
@@ -82,16 +97,19 @@ pub(super) fn race(candidates: usize, rounds: Rounds, track: &mut impl Track) ->
         })
         .collect();
     // Who was dropped stands behind all who were not, whatever its few samples say.
-    results.sort_by_key(|r| (!standing.contains(&r.candidate), r.cost, r.candidate));
-    if let Some(best) = results.first().copied() {
-        let ties = results.iter().enumerate();
+    standings.sort_by_key(|r| (!standing.contains(&r.candidate), r.cost, r.candidate));
+    if let Some(best) = standings.first().copied() {
+        let ties = standings.iter().enumerate();
         let ties =
             ties.filter(|(_, r)| is_tie(best.cost, r.cost) && standing.contains(&r.candidate));
         let fewest = ties.min_by_key(|(place, r)| (track.cores(r.candidate), *place));
         let place = fewest.map_or(0, |(place, _)| place);
-        results[..=place].rotate_right(1);
+        standings[..=place].rotate_right(1);
     }
-    results
+    Results {
+        standings,
+        rounds: complete,
+    }
 }
 
 /// Whether `other` is too near to `best` to be told from it: within one per cent, or within half of
@@ -143,6 +161,10 @@ mod tests {
         }
 
         fn run(&mut self) -> Vec<Standing> {
+            self.results().standings
+        }
+
+        fn results(&mut self) -> Results {
             let rounds = Rounds { least: 3, most: 15 };
             race(self.runners.len(), rounds, self)
         }
@@ -213,6 +235,24 @@ mod tests {
         assert_eq!((results.len(), results[0].candidate), (2, 1));
         assert!(Simulated::new(&[], 0, 1).run().is_empty());
         assert_eq!(Simulated::new(&[(5, 1)], 0, 1).run().len(), 1);
+    }
+
+    /// Who has had a lap more than the others has not had a round more.
+    #[test]
+    fn only_complete_rounds_count() {
+        for (budget, laps, rounds) in [
+            (1, [1, 0], 0),
+            (150, [1, 1], 1),
+            (300, [2, 1], 1),
+            (400, [2, 2], 2),
+            (u64::MAX / 1000, [3, 3], EVIDENCE),
+        ] {
+            let mut race = Simulated::new(&[(100, 1), (120, 1)].map(scaled), 0, 1);
+            race.budget = 1000 * budget;
+            let results = race.results();
+            assert_eq!(race.laps, laps, "{budget} µs");
+            assert_eq!(results.rounds, rounds, "{budget} µs");
+        }
     }
 
     #[test]
