@@ -154,6 +154,7 @@ def compare(
         plan = None
         if given.plan == "tuned":
             plan = tuned(row, folder, given, pinned, no_onnx)
+            result.was_to_be_tuned = plan is not None
         ready = []
         for worker in workers:
             peer = worker.peer
@@ -191,6 +192,8 @@ def tuned(
     plan = folder / "tuned.plan"
     command = [str(given.cellstream), "tune", str(folder / file), "--batch", str(row.batch), "--steps", str(row.steps),
                "--threads", str(given.threads), "--seconds", str(given.tune_seconds), "-o", str(plan)]  # fmt: skip
+    if row.lengths:
+        command += ["--lengths", ",".join(map(str, row.lengths))]
     if not given.cellstream.exists():
         raise SystemExit(f"{given.cellstream} is not built (cargo build --release), or use --plan estimate")
     done = subprocess.run(

@@ -23,6 +23,7 @@ class Result:
     wrong: set[str] = field(default_factory=set)
     absent: dict[str, str] = field(default_factory=dict)  # who does not run it, and why
     ours: dict = field(default_factory=dict)  # bound, plan
+    was_to_be_tuned: bool = False
     bare: Timing | None = None  # a loop of plain arithmetic as long as our call, in our turns
 
     @property
@@ -92,7 +93,8 @@ class Table:
 
     def heading(self) -> str:
         names = "".join(f"{name:>{width}}" for name, width in zip(self.peers, self.widths, strict=True))
-        return f"{'median, ms':<36}{names}{OURS:>13}{'p99/med':>9}{'bare':>7}{'best/ours':>11}{'of bound':>10}  nearest f64"
+        tail = f"{'p99/med':>9}{'bare':>7}{'best/ours':>11}{'of bound':>10}  nearest f64"
+        return f"{'median, ms':<36}{names}{OURS:>13}{tail}"
 
     def line(self, result: Result) -> str:
         cells = "".join(f"{self.cell(result, n):>{w}}" for n, w in zip(self.peers, self.widths, strict=True))
@@ -108,6 +110,8 @@ class Table:
     def cell(self, result: Result, name: str) -> str:
         if name in result.times:
             mark = "" if name not in result.wrong else self.mark(f"{name}: wrong output, not counted")
+            if name == OURS and result.was_to_be_tuned and not result.ours.get("tuned"):
+                mark += self.mark(f"{name}: tuning was too short to choose by; the estimate")
             return number(1e3 * result.times[name].median) + mark
         if name in result.absent:
             return "–" + self.mark(f"{name}: {result.absent[name]}")
@@ -266,17 +270,17 @@ def write_csv(path: Path, stamp: dict, results: list[Result], names: list[str]) 
         out = csv.writer(file)
         parts = ("median_ms", "p25_ms", "p75_ms", "p99_ms", "error_f64")
         out.writerow(
-            ["row", "group", *(f"{n}_{p}" for n in names for p in parts), "bare_median_ms", "bare_p99_ms", "best_peer", "ratio",
-             "bound_ms", "of_bound", "nearest_f64", "wrong"]
+            ["row", "group", *(f"{n}_{p}" for n in names for p in parts), "bare_median_ms", "bare_p99_ms",
+             "best_peer", "ratio", "bound_ms", "of_bound", "nearest_f64", "wrong"]
         )  # fmt: skip
         for result in results:
             line = result.as_json()
             cells = [line["libraries"].get(name, {}).get(part, "") for name in names for part in parts]
             bare = [(line["bare_loop"] or {}).get(part, "") for part in ("median_ms", "p99_ms")]
             out.writerow(
-                [result.row.name, result.row.group, *map(rounded, cells), *map(rounded, bare), line["best_peer"], rounded(line["ratio"]),
-                 rounded(line.get("our_bound_ms")), rounded(line["of_bound"]), line["nearest_f64"],
-                 " ".join(line["wrong"])]
+                [result.row.name, result.row.group, *map(rounded, [*cells, *bare]), line["best_peer"],
+                 rounded(line["ratio"]), rounded(line.get("our_bound_ms")), rounded(line["of_bound"]),
+                 line["nearest_f64"], " ".join(line["wrong"])]
             )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 //! The worker of cellstream itself, through the API a user has: open, plan, session, run.
 
 use anyhow::{Context, Result};
-use cellstream::machine::Machine;
+use cellstream::machine::{Machine, TeamCeilings};
 use cellstream::{Input, Model, Output, Plan, Session};
 use cellstream_references::{Load, Network, serve};
 use serde_json::{Value, json};
@@ -41,6 +41,7 @@ fn load(request: &Load, machine: &mut Machine) -> Result<Box<dyn Network>> {
         "bound_by": format!("{:?}", bound.by).to_lowercase(),
         "threads": plan.threads(),
         "tuned": plan.is_tuned(),
+        "ceilings": rates(&ceilings.all),
         "plan": chosen.to_string(),
     });
     let session = Session::new(&model, &plan)?;
@@ -54,6 +55,19 @@ fn load(request: &Load, machine: &mut Machine) -> Result<Box<dyn Network>> {
         batch: row.batch,
         facts,
     }))
+}
+
+/// GFLOP/s and GB/s of all cores at once.
+fn rates(team: &TeamCeilings) -> Value {
+    let read = &team.read_gbps;
+    json!({
+        "threads": team.threads,
+        "fma_f32_gflops": team.fma_f32_gflops.value,
+        "l1_gbps": read.l1.map(|rate| rate.value),
+        "l2_gbps": read.l2.map(|rate| rate.value),
+        "l3_gbps": read.l3.map(|rate| rate.value),
+        "memory_gbps": read.memory.value,
+    })
 }
 
 impl Network for Ours {
