@@ -122,13 +122,15 @@ fn bench_says_which_plan_it_used() {
             "`cellstream tune … -o a.plan`",
         ],
     );
-    // Behind somebody's heading: what is asked for stands in the message, and `tune` would refuse the
-    // file, so no command is suggested.
-    std::fs::write(&path, format!("# ours\n{text}")).unwrap();
-    let out = bench(folder.path(), &["--json", "--plan", "a.plan"]);
-    assert_eq!(field(&out, "plan"), "estimate");
-    one_line(&out.stderr, &["in line 2: move", "the estimate"]);
-    assert!(!String::from_utf8_lossy(&out.stderr).contains("cellstream tune"));
+    // Behind somebody's heading, or a space: what is asked for stands in the message, and `tune` would
+    // refuse the file, so no command is suggested.
+    for (before, said) in [("# ours\n", "in line 2: move"), (" ", "no space before")] {
+        std::fs::write(&path, format!("{before}{text}")).unwrap();
+        let out = bench(folder.path(), &["--json", "--plan", "a.plan"]);
+        assert_eq!(field(&out, "plan"), "estimate");
+        one_line(&out.stderr, &[said, "the estimate"]);
+        assert!(!String::from_utf8_lossy(&out.stderr).contains("cellstream tune"));
+    }
     // Saved by an editor that marks UTF-8: the same.
     std::fs::write(&path, format!("\u{feff}{text}")).unwrap();
     let out = bench(folder.path(), &["--json", "--plan", "a.plan"]);

@@ -117,7 +117,9 @@ pub fn entry_for(
             // Its own words say what to mend: it is a plan, only not from line 1 on, and `tune` would
             // take it for somebody's text.
             let advice = match error {
-                PlanFileError::Heading { .. } | PlanFileError::ByteOrderMark => String::new(),
+                PlanFileError::Heading { .. }
+                | PlanFileError::ByteOrderMark
+                | PlanFileError::Corrupt { line: 1, .. } => String::new(),
                 _ => format!("; `cellstream tune … -o {place}` makes a plan that fits"),
             };
             let why = Failure::from(error).of(path);
@@ -138,6 +140,7 @@ pub fn tuned(
 ) -> Result<(Plan, Origin), Failure> {
     let options = Options {
         sizes: vec![size],
+        lengths: Vec::new(),
         cores: threads(asked),
         budget: Duration::from_secs_f64(seconds),
         effort: Effort::Measure,
