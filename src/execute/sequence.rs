@@ -82,7 +82,7 @@ enum Source<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// Computes this worker's part of everything, and tells `probe` of each boundary between parts.
+    /// Computes this worker's part of everything, and tells `probe` of each boundary between activities.
     ///
     /// # Safety
     /// Every worker of the group calls this once, with equal runs; nobody else touches the buffers,

@@ -193,7 +193,7 @@ fn metadata(key: &'static str, value: &str, supported: &'static str) -> LoadErro
 
 /// The tensors of one direction of one layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Part {
+enum Role {
     InputWeight,
     RecurrentWeight,
     InputBias,
@@ -201,19 +201,19 @@ enum Part {
     Projection,
 }
 
-impl Part {
-    const ALL: [(Part, &str); 5] = [
-        (Part::InputWeight, "weight_ih"),
-        (Part::RecurrentWeight, "weight_hh"),
-        (Part::InputBias, "bias_ih"),
-        (Part::RecurrentBias, "bias_hh"),
-        (Part::Projection, "weight_hr"),
+impl Role {
+    const ALL: [(Role, &str); 5] = [
+        (Role::InputWeight, "weight_ih"),
+        (Role::RecurrentWeight, "weight_hh"),
+        (Role::InputBias, "bias_ih"),
+        (Role::RecurrentBias, "bias_hh"),
+        (Role::Projection, "weight_hr"),
     ];
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(Part::ALL[*self as usize].1)
+        f.write_str(Role::ALL[*self as usize].1)
     }
 }
 
@@ -225,7 +225,7 @@ struct Place {
 }
 
 /// `encoder.rnn.weight_ih_l0_reverse` into prefix, part and place; `None` for other names.
-fn parse(name: &str) -> Option<(&str, Part, Place)> {
+fn parse(name: &str) -> Option<(&str, Role, Place)> {
     let (name, reverse) = match name.strip_suffix("_reverse") {
         Some(name) => (name, true),
         None => (name, false),
@@ -235,7 +235,7 @@ fn parse(name: &str) -> Option<(&str, Part, Place)> {
     if layer.to_string() != number {
         return None; // `+1` and `01` are not how layers are numbered, and `01` would be a second 1
     }
-    Part::ALL.iter().find_map(|&(part, text)| {
+    Role::ALL.iter().find_map(|&(part, text)| {
         let prefix = name.strip_suffix(text)?;
         Some((prefix, part, Place { layer, reverse }))
     })
@@ -253,7 +253,7 @@ struct Stack<'t> {
 
 impl<'t> Stack<'t> {
     fn find(tensors: &'t Tensors<'t>, wanted: Option<&str>) -> Result<Stack<'t>, LoadError> {
-        let mut stacks: BTreeMap<&str, BTreeSet<(Place, Part)>> = BTreeMap::new();
+        let mut stacks: BTreeMap<&str, BTreeSet<(Place, Role)>> = BTreeMap::new();
         let mut others = Vec::new();
         for name in tensors.names() {
             match parse(name) {
@@ -304,7 +304,7 @@ impl<'t> Stack<'t> {
     fn of(
         tensors: &'t Tensors<'t>,
         prefix: &'t str,
-        parts: &BTreeSet<(Place, Part)>,
+        parts: &BTreeSet<(Place, Role)>,
     ) -> Result<Stack<'t>, LoadError> {
         let mut places: Vec<Place> = parts.iter().map(|&(place, _)| place).collect();
         places.dedup();
@@ -315,13 +315,13 @@ impl<'t> Stack<'t> {
             bidirectional,
             biases: parts
                 .iter()
-                .any(|&(_, part)| matches!(part, Part::InputBias | Part::RecurrentBias)),
+                .any(|&(_, part)| matches!(part, Role::InputBias | Role::RecurrentBias)),
             places,
         };
         // Counted along the places found, since a hostile layer number is no reason to count far.
         let missing = |place| {
             tensor(
-                &stack.name(Part::InputWeight, place),
+                &stack.name(Role::InputWeight, place),
                 "is missing; layers are numbered from 0 without gaps, and all have a _reverse or \
                  none"
                     .into(),
@@ -346,7 +346,7 @@ impl<'t> Stack<'t> {
         Ok(stack)
     }
 
-    fn name(&self, part: Part, place: Place) -> String {
+    fn name(&self, part: Role, place: Place) -> String {
         let reverse = if place.reverse { "_reverse" } else { "" };
         format!("{}{part}_l{}{reverse}", self.prefix, place.layer)
     }
@@ -366,11 +366,11 @@ impl<'t> Stack<'t> {
     ) -> Result<usize, LoadError> {
         let name = |part| self.name(part, place);
         let matrix = |part| self.tensors.matrix_shape(&name(part));
-        let [rows, input] = matrix(Part::InputWeight)?;
-        let [_, state] = matrix(Part::RecurrentWeight)?;
-        let projected = self.tensors.shape(&name(Part::Projection)).is_some();
+        let [rows, input] = matrix(Role::InputWeight)?;
+        let [_, state] = matrix(Role::RecurrentWeight)?;
+        let projected = self.tensors.shape(&name(Role::Projection)).is_some();
         let hidden = if projected {
-            matrix(Part::Projection)?[1]
+            matrix(Role::Projection)?[1]
         } else {
             state
         };
@@ -381,21 +381,21 @@ impl<'t> Stack<'t> {
             .find(|kind| hidden.checked_mul(kind.gates()) == Some(rows))
             .ok_or_else(|| {
                 tensor(
-                    &name(Part::InputWeight),
+                    &name(Role::InputWeight),
                     format!(
                         "has {rows} rows for the hidden size {hidden} (the columns of {}); \
                          supported are 4 (lstm), 3 (gru) or 1 (rnn) rows per hidden unit",
                         name(if projected {
-                            Part::Projection
+                            Role::Projection
                         } else {
-                            Part::RecurrentWeight
+                            Role::RecurrentWeight
                         })
                     ),
                 )
             })?;
         if projected && kind != CellKind::Lstm {
             return Err(tensor(
-                &name(Part::Projection),
+                &name(Role::Projection),
                 format!("is a projection on {kind}; supported is a projection on lstm"),
             ));
         }
@@ -409,7 +409,7 @@ impl<'t> Stack<'t> {
         ));
         if kind != expected.kind() {
             return Err(tensor(
-                &name(Part::InputWeight),
+                &name(Role::InputWeight),
                 format!(
                     "has {rows} rows for the hidden size {hidden}, as {kind} has, but {who} {}",
                     expected.kind()
@@ -418,14 +418,14 @@ impl<'t> Stack<'t> {
         }
 
         if below.is_some_and(|below| below != input) {
-            self.expect(Part::InputWeight, place, &[rows, below.unwrap_or(input)])?;
+            self.expect(Role::InputWeight, place, &[rows, below.unwrap_or(input)])?;
         }
-        self.expect(Part::RecurrentWeight, place, &[rows, state])?;
+        self.expect(Role::RecurrentWeight, place, &[rows, state])?;
         if projected {
-            self.expect(Part::Projection, place, &[state, hidden])?;
+            self.expect(Role::Projection, place, &[state, hidden])?;
         }
         if self.biases {
-            for part in [Part::InputBias, Part::RecurrentBias] {
+            for part in [Role::InputBias, Role::RecurrentBias] {
                 if self.tensors.shape(&name(part)).is_none() {
                     return Err(tensor(
                         &name(part),
@@ -442,7 +442,7 @@ impl<'t> Stack<'t> {
                 reverse: false,
                 ..place
             };
-            for part in [Part::InputWeight, Part::RecurrentWeight] {
+            for part in [Role::InputWeight, Role::RecurrentWeight] {
                 let [rows, cols] = self.tensors.matrix_shape(&self.name(part, forward))?;
                 self.expect(part, place, &[rows, cols])?;
             }
@@ -450,7 +450,7 @@ impl<'t> Stack<'t> {
         Ok(state)
     }
 
-    fn expect(&self, part: Part, place: Place, shape: &[usize]) -> Result<(), LoadError> {
+    fn expect(&self, part: Role, place: Place, shape: &[usize]) -> Result<(), LoadError> {
         let name = self.name(part, place);
         match self.tensors.shape(&name) {
             Some(found) if found != shape => Err(tensor(
@@ -467,20 +467,20 @@ impl<'t> Stack<'t> {
 
     fn weights(&self, place: Place) -> Result<Weights, LoadError> {
         let matrix = |part| self.tensors.matrix(&self.name(part, place));
-        let input = matrix(Part::InputWeight)?;
+        let input = matrix(Role::InputWeight)?;
         let bias = |part| match self.biases {
             true => self.tensors.vector(&self.name(part, place)),
             false => Ok(vec![0.0; input.rows()]),
         };
         let projection: Option<Matrix> = self
             .tensors
-            .shape(&self.name(Part::Projection, place))
-            .map(|_| matrix(Part::Projection))
+            .shape(&self.name(Role::Projection, place))
+            .map(|_| matrix(Role::Projection))
             .transpose()?;
         Ok(Weights {
-            recurrent: matrix(Part::RecurrentWeight)?,
-            input_bias: bias(Part::InputBias)?,
-            recurrent_bias: bias(Part::RecurrentBias)?,
+            recurrent: matrix(Role::RecurrentWeight)?,
+            input_bias: bias(Role::InputBias)?,
+            recurrent_bias: bias(Role::RecurrentBias)?,
             peepholes: None,
             projection,
             input,

@@ -475,7 +475,7 @@ impl Costs<'_> {
 
 /// Seconds of a layer's parts, all steps.
 struct Times {
-    /// Products taken ahead, each worker's own: of the slowest.
+    /// Products taken ahead by the units' owners: the slowest worker's.
     ahead: f64,
     /// All of them, for whoever takes them.
     all_ahead: Ahead,
