@@ -29,11 +29,11 @@ fn text(bytes: &[u8]) -> String {
 #[test]
 fn one_tuning_covers_a_grid_and_its_plan_loads_again() {
     let folder = tempfile::tempdir().unwrap();
-    let sizes = ["--batch=3,1", "--steps=2,7", "--seconds=3", "-o", "a.plan"];
+    let sizes = ["--batch=3,1", "--steps=2,7", "--seconds=60", "-o", "a.plan"];
     let done = tune(folder.path(), &sizes);
     assert!(done.status.success(), "{}", text(&done.stderr));
     let said = text(&done.stdout);
-    assert!(said.contains("written to a.plan"), "{said}");
+    assert!(said.ends_with("written to a.plan\n"), "{said}");
     let plan = Plan::load(folder.path().join("a.plan"), &shape()).unwrap();
     assert!(plan.is_tuned());
     let sizes: Vec<_> = plan.entries.iter().map(|e| (e.batch, e.steps)).collect();
@@ -112,6 +112,7 @@ fn what_cannot_be_tuned_is_refused_in_one_line() {
     std::fs::write(&theirs, "weights").unwrap();
     for (more, status) in [
         (&["--batch=0"][..], 2),
+        (&["--lengths=3,0"], 2),
         (&["--seconds=0"], 2),
         (&["--steps=x"], 2),
         (
@@ -340,7 +341,7 @@ fn a_measured_entry_stays_where_the_new_one_was_not_raced_to_its_end() {
         );
         assert_eq!(done.status.code(), Some(0), "{done:?}");
         let said = text(&done.stdout);
-        assert!(said.ends_with("an end: batch 1, 4 steps\n"), "{said}");
+        assert!(said.ends_with("finish them: batch 1, 4 steps\n"), "{said}");
         assert_eq!(Plan::load(&path, &model).unwrap(), before);
     }
     // An estimate that was asked for takes the place of another.
@@ -358,6 +359,7 @@ fn what_was_measured_before_a_break_is_evidence_from_three_rounds_on() {
     let model = shape();
     let options = Options {
         sizes: vec![(1, 4), (2, 4)],
+        lengths: Vec::new(),
         cores: 1,
         budget: Duration::from_secs(1 << 20),
         effort: Effort::Measure,
@@ -380,4 +382,25 @@ fn what_was_measured_before_a_break_is_evidence_from_three_rounds_on() {
             assert_eq!(tuned.plan.entries[0], estimate.entries[0]);
         }
     }
+}
+
+/// With all the time there is, each size is raced to its end, and nothing of an earlier plan is better.
+#[test]
+fn a_tuning_that_was_finished_says_so_and_replaces_what_was_measured_before() {
+    let model = shape();
+    let options = Options {
+        sizes: vec![(1, 4)],
+        lengths: vec![3, 4],
+        cores: 1,
+        budget: Duration::from_secs(1 << 20),
+        effort: Effort::Measure,
+    };
+    let mut tuned =
+        cellstream::tune::tune(&model, &options, |_| ControlFlow::Continue(())).unwrap();
+    assert_eq!(tuned.finished, [true]);
+    assert!(!tuned.interrupted && tuned.plan.is_tuned());
+    let kept = tuned.keep(Plan {
+        entries: vec![earlier(&model, 1, 4)],
+    });
+    assert_eq!(kept, Kept::default());
 }

@@ -58,7 +58,7 @@ pub struct Arguments {
     precision: Precision,
     #[command(flatten)]
     plan: PlanOption,
-    /// Tune each case first, for S seconds (too few to choose by: the estimate, and called so)
+    /// Tune each case first, for S seconds; if that is too short, the estimate is used and named
     #[arg(long, value_name = "S", num_args = 0..=1, default_missing_value = "20",
         conflicts_with = "plan", value_parser = seconds)]
     tune: Option<f64>,

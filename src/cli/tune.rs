@@ -23,11 +23,11 @@ use crate::tune::{Effort, Options, Progress, Tuned, tune};
 /// tell, the one with the fewest cores wins.
 ///
 /// Requests vary in size, so one tuning covers a grid: each --batch with each --steps. A session
-/// takes the entry nearest to the request at hand. Entries that the plan file already has for other sizes
-/// stay, and so do its measured ones of sizes that --seconds were too few to race to their end, or that
-/// are only estimated. Ctrl-C ends the tuning, keeps the best so far in the same way, and is no error. A
-/// size that had no three rounds of a race is left to the estimate, since nothing was measured that one
-/// could choose by.
+/// takes the entry nearest to the request at hand. Where sequences of one request differ in length, say
+/// with --lengths what is usual: it decides whether they are better split among the cores or run together. Entries that the plan file already has for other sizes
+/// stay, and so do those of sizes for which --seconds were too few, unless they are estimates and the new
+/// ones are measured. Ctrl-C ends the tuning, keeps the best so far in the same way, and is no error. A size
+/// that did not get three rounds of a race keeps the estimate: too little was measured to choose by.
 ///
 /// `run`, `bench` and `explain` take the file with --plan, the library with Plan::load_or_estimate.
 #[derive(Debug, clap::Args)]
@@ -42,6 +42,10 @@ pub struct Arguments {
     #[arg(long, value_name = "T,…", value_delimiter = ',', default_values_t = [10, 100],
         value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     steps: Vec<u32>,
+    /// Time requests whose sequences are so long, in turn, --steps at most (default: all are)
+    #[arg(long, value_name = "N,…", value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    lengths: Vec<u32>,
     /// Use at most this many cores (default: all)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
@@ -76,6 +80,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let options = Options {
         sizes,
+        lengths: arguments.lengths.iter().map(|&l| l as usize).collect(),
         cores: threads(arguments.threads),
         budget: Duration::from_secs_f64(arguments.seconds),
         effort: arguments.effort,
@@ -147,8 +152,7 @@ fn keep(tuned: &mut Tuned, path: &Path, model: &Model) -> String {
                     .map(|(b, s)| format!("batch {b}, {s} steps"))
                     .collect();
                 let sizes = sizes.join("; ");
-                text +=
-                    "\nthe entry that was there stays where this tuning did not race to an end: ";
+                text += "\nkept from the file, because this tuning did not finish them: ";
                 text += &sizes;
             }
             text
@@ -226,7 +230,7 @@ fn print(
         if !finished && entry.measured.is_some() {
             writeln!(
                 out,
-                "  not raced to its end, which takes more time: the last races were cut short"
+                "  not finished, which takes more time: the last races were cut short or not run"
             )?;
         }
     }

@@ -51,6 +51,10 @@ pub enum Effort {
 pub struct Options {
     /// Sizes of requests: sequences and steps. One entry of the plan each.
     pub sizes: Vec<(usize, usize)>,
+    /// Steps of single sequences, dealt out to those of a request in turn; one that is longer than the
+    /// size's steps counts as those. Empty: all are as long as the size says. Which plan is best may
+    /// depend on it: where many sequences end early, few are left to share the reading of weights.
+    pub lengths: Vec<usize>,
     /// The most cores to use.
     pub cores: usize,
     /// Time for all sizes together.
@@ -80,8 +84,8 @@ pub struct Tuned {
     /// One entry per size, in ascending order; estimates, not measured, of those that had no three
     /// complete rounds of a race before time was up or the tuning was broken off.
     pub plan: Plan,
-    /// Of each entry, whether its size was raced to its end: the last races were run, and none of them
-    /// was cut short.
+    /// Of each entry, whether all was done for its size that was asked for: the last races were run, and
+    /// none of them was cut short; or there was nothing to be timed.
     pub finished: Vec<bool>,
     /// Timed runs, warm-up runs not counted.
     pub runs: usize,
@@ -136,6 +140,9 @@ pub enum TuneError {
     /// Nothing to tune for.
     #[error("give at least one size to tune for, each with one sequence and one step or more")]
     NoSize,
+    /// A sequence of no steps to tune for.
+    #[error("lengths to tune for are of one step or more, or none are given")]
+    NoLength,
     /// A session could not be made.
     #[error(transparent)]
     Session(#[from] SessionError),
@@ -172,6 +179,7 @@ impl From<PackError> for TuneError {
 /// let model = Lstm::new(8, 16).random(1)?;
 /// let options = Options {
 ///     sizes: vec![(1, 10)],
+///     lengths: Vec::new(),
 ///     cores: 2,
 ///     budget: Duration::from_millis(50),
 ///     effort: Effort::Measure,
@@ -205,6 +213,9 @@ fn search(
     sizes.dedup();
     if sizes.is_empty() || sizes.iter().any(|&(batch, steps)| batch == 0 || steps == 0) {
         return Err(TuneError::NoSize);
+    }
+    if options.lengths.contains(&0) {
+        return Err(TuneError::NoLength);
     }
     let start = Instant::now();
     let mut search = Search {
@@ -295,17 +306,13 @@ impl Podium {
         }
     }
 
-    /// What stands after one of the last races. In doubt, the estimate, even where that race was cut so
-    /// short that its times are none.
+    /// What stands after one of the last races: in doubt, the estimate. A race cut so short that it is no
+    /// evidence decides nothing.
     fn then_last(self, mut race: Ranking, estimate: &Configuration) -> Podium {
-        let Some(place) = race.tie_of(estimate) else {
-            return self.then(Podium::of(race));
-        };
-        race.places[..=place].rotate_right(1);
-        match self.best.0 == *estimate {
-            true => self.then(Podium::of(race)),
-            false => Podium::of(race),
+        if let Some(place) = race.tie_of(estimate) {
+            race.places[..=place].rotate_right(1);
         }
+        self.then(Podium::of(race))
     }
 }
 
@@ -319,11 +326,16 @@ impl Ranking {
 
 /// The stage whose rounds are spread over time, with a pause after each: what else happens on a machine
 /// comes and goes, and must not decide alone. On a virtual machine phases of half a second to one and a half
-/// have been seen in which its two cores had the arithmetic of one: the last races together last longer.
+/// have been seen in which its two cores had the arithmetic of one: whoever replaces the estimate has won for
+/// longer.
 const FINAL: &str = "final";
 const PAUSE: Duration = Duration::from_millis(60);
 /// Races that make the last stage.
 const FINALS: u32 = 3;
+/// Rounds of each before anybody is dropped.
+const FINAL_ROUNDS: usize = 11;
+/// What the stages before leave to it of a size's time: all its pauses and some laps, or this part.
+const RESERVED: (Duration, f64) = (Duration::from_millis(2500), 0.4);
 
 /// Candidates that are packed and raced at once.
 const HEAT: usize = 24;
@@ -337,10 +349,15 @@ impl Search<'_> {
         if self.options.effort == Effort::Estimate || self.interrupted {
             return Ok((entry, !self.interrupted));
         }
-        let (podium, is_finished) = match self.options.effort {
+        let end = self.deadline;
+        let left = end.saturating_duration_since(Instant::now());
+        self.deadline = end - RESERVED.0.min(left.mul_f64(RESERVED.1));
+        let podium = match self.options.effort {
             Effort::Exhaustive => self.exhaustive(&entry.configuration, size)?,
             _ => self.staged(&entry.configuration, size)?,
         };
+        self.deadline = end;
+        let (podium, is_finished) = self.last(podium, &entry.configuration, size)?;
         if !podium.is_evidence() {
             return Ok((entry, false));
         }
@@ -358,7 +375,7 @@ impl Search<'_> {
         &mut self,
         estimate: &Configuration,
         size: (usize, usize),
-    ) -> Result<(Podium, bool), TuneError> {
+    ) -> Result<Podium, TuneError> {
         let (model, cores, steps) = (self.model, self.options.cores, size.1);
         let arrangements = arrangements(model, size, cores);
         let first = arrangements.iter().flat_map(candidates::with_orders);
@@ -397,7 +414,7 @@ impl Search<'_> {
             all.extend(vary(model, &podium.best.0, steps));
             podium = self.next(podium, candidates::distinct(all), stage, size, share)?;
         }
-        self.last(podium, estimate, size)
+        Ok(podium)
     }
 
     /// All combinations, in heats whose winner goes on to the next.
@@ -405,7 +422,7 @@ impl Search<'_> {
         &mut self,
         estimate: &Configuration,
         size: (usize, usize),
-    ) -> Result<(Podium, bool), TuneError> {
+    ) -> Result<Podium, TuneError> {
         let all: Vec<_> = (arrangements(self.model, size, self.options.cores).iter())
             .flat_map(|c| candidates::with_schedules(self.model, c))
             .flat_map(|c| candidates::with_chunks(&c, size.1))
@@ -415,14 +432,13 @@ impl Search<'_> {
             .collect();
         let all = candidates::distinct(all);
         let all = [estimate.clone()].into_iter().chain(all).collect();
-        let podium = self.heats(all, "all combinations", size, 0.9)?;
-        self.last(podium, estimate, size)
+        self.heats(all, "all combinations", size, 0.9)
     }
 
     /// A last look at the best, the second and the estimate. Whoever is to replace the estimate must
     /// beat it in each of a few races, every one with the weights packed anew: which pages they get is
-    /// luck, and so is the minute in which an earlier race was won. Gives also whether they came to their
-    /// end.
+    /// luck, and so is the minute in which an earlier race was won. Without time for that, what was found
+    /// before stands. Gives also whether they came to their end.
     fn last(
         &mut self,
         mut podium: Podium,
@@ -439,7 +455,7 @@ impl Search<'_> {
                 return Ok((podium, false));
             }
             let ranking = self.race(FINAL, finalists.clone(), size, 1.0 / left as f64)?;
-            let is_decided = ranking.tie_of(estimate).is_some();
+            let is_decided = ranking.rounds >= EVIDENCE && ranking.tie_of(estimate).is_some();
             is_whole &= ranking.is_whole;
             podium = podium.then_last(ranking, estimate);
             if is_decided {
@@ -495,7 +511,7 @@ impl Search<'_> {
     ) -> Result<Ranking, TuneError> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         let until = Instant::now() + left.mul_f64(share);
-        let mut track = SessionTrack::new(self.model, &all, size)?;
+        let mut track = SessionTrack::new(self.model, &all, size, &self.options.lengths)?;
         let verified = track.verify(self.model, &all, &mut || Instant::now() >= until)?;
         self.candidates += verified;
         let Search {
@@ -518,13 +534,14 @@ impl Search<'_> {
             }
             if stage == FINAL {
                 let left = until.saturating_duration_since(Instant::now());
-                std::thread::sleep(PAUSE.min(left));
+                // Where time is short, shorter pauses: enough rounds come first.
+                std::thread::sleep(PAUSE.min(left / (2 * FINAL_ROUNDS as u32)));
             }
             *interrupted || Instant::now() >= until
         };
         let rounds = match stage {
             FINAL => Rounds {
-                least: 11,
+                least: FINAL_ROUNDS,
                 most: 25,
             },
             _ => Rounds { least: 5, most: 25 },
@@ -587,17 +604,16 @@ mod tests {
     }
 
     #[test]
-    fn in_doubt_the_estimate_but_with_no_time_that_was_not_measured() {
+    fn in_doubt_the_estimate_but_not_by_a_race_cut_short() {
         let [estimate, b, c] = &configurations();
         let podium = |places: &[_], rounds| Podium::of(ranking(places, rounds));
         let before = podium(&[(b, 100), (c, 120)], 5);
-        // A tie in a race with evidence, and in one without.
-        for (rounds, is_evidence) in [(11, true), (1, false)] {
-            let tie = ranking(&[(b, 1000), (estimate, 1005)], rounds);
-            let found = before.clone().then_last(tie, estimate);
-            assert_eq!(&found.best.0, estimate);
-            assert_eq!(found.is_evidence(), is_evidence);
-        }
+        let tie = |rounds| ranking(&[(b, 1000), (estimate, 1005)], rounds);
+        let found = before.clone().then_last(tie(11), estimate);
+        assert_eq!(&found.best.0, estimate);
+        assert!(found.is_evidence());
+        // Two laps decide nothing.
+        assert_eq!(before.clone().then_last(tie(1), estimate), before);
         // Beaten once more, though in few laps: what was measured before stands.
         let beaten = ranking(&[(b, 1000), (estimate, 2000)], 1);
         assert_eq!(before.clone().then_last(beaten, estimate), before);

@@ -25,6 +25,7 @@ pub(super) struct SessionTrack {
     cores: Vec<usize>,
     size: (usize, usize),
     values: Vec<f32>,
+    lengths: Option<Vec<usize>>,
     output: Vec<f32>,
     runs: usize,
 }
@@ -34,13 +35,17 @@ impl SessionTrack {
         model: &Model,
         candidates: &[Configuration],
         (batch, steps): (usize, usize),
+        lengths: &[usize],
     ) -> Result<SessionTrack, TuneError> {
         let session = Session::for_candidates(model, candidates, batch, steps)?;
         session.pin_caller();
         let signature = model.signature();
         let mut random = fastrand::Rng::with_seed(1);
         let values = (0..steps * batch * signature.input).map(|_| 2.0 * random.f32() - 1.0);
+        let dealt = lengths.iter().cycle().take(batch);
+        let dealt: Vec<usize> = dealt.map(|&length| length.min(steps)).collect();
         Ok(SessionTrack {
+            lengths: (!dealt.is_empty()).then_some(dealt),
             values: values.collect(),
             output: vec![0.0; steps * batch * signature.output],
             cores: candidates.iter().map(|c| c.threads).collect(),
@@ -91,7 +96,10 @@ impl SessionTrack {
 
     fn time(&mut self) -> u64 {
         let (batch, steps) = self.size;
-        let input = Input::new(&self.values, steps, batch);
+        let mut input = Input::new(&self.values, steps, batch);
+        if let Some(lengths) = &self.lengths {
+            input = input.lengths(lengths);
+        }
         let start = Instant::now();
         let done = self.session.run(&input, &mut Output::new(&mut self.output));
         let time = start.elapsed().as_nanos() as u64;
@@ -140,5 +148,31 @@ impl Track for Watched<'_> {
 
     fn cores(&self, candidate: usize) -> usize {
         self.track.cores[candidate]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Lstm;
+
+    #[test]
+    fn sequences_are_as_long_as_was_asked_for_in_turn() {
+        let model = Lstm::new(2, 3).random(1).unwrap();
+        let (batch, steps) = (3, 5);
+        let plan = [Configuration::with_threads(&model, batch, steps, 1)];
+        for (lengths, expected) in [
+            (&[][..], [5, 5, 5]),
+            (&[2, 9], [2, 5, 2]),
+            (&[1, 2, 3, 4], [1, 2, 3]),
+        ] {
+            let mut track = SessionTrack::new(&model, &plan, (batch, steps), lengths).unwrap();
+            track.lap(0);
+            // Past a sequence's end the output is zero; a state of random weights is not.
+            let is_running =
+                |t: usize, s: usize| track.output[(t * batch + s) * 3..][..3] != [0.0; 3];
+            let found = [0, 1, 2].map(|s| (0..steps).filter(|&t| is_running(t, s)).count());
+            assert_eq!(found, expected, "{lengths:?}");
+        }
     }
 }

@@ -78,6 +78,7 @@ pub fn tuned(
 ) -> Result<Tuned, TuneError> {
     let options = Options {
         sizes: vec![(batch, steps)],
+        lengths: Vec::new(),
         cores,
         budget,
         effort: Effort::Measure,

@@ -96,6 +96,7 @@ fn tuning(settings: &Settings, report: &mut Report) -> Outcome {
     let model = shape.lstm()?;
     let options = Options {
         sizes: vec![(shape.batch, shape.steps)],
+        lengths: Vec::new(),
         cores: settings.cores(),
         budget: settings.tuning(20.0),
         effort: Effort::Measure,
@@ -116,11 +117,11 @@ fn tuning(settings: &Settings, report: &mut Report) -> Outcome {
         tuned.runs,
         options.budget.as_secs_f64()
     ));
-    let took = best
-        .measured
-        .as_ref()
-        .map_or(0.0, |m| 1e-6 * m.cost.median_ns as f64);
-    report.note(format!("chosen: {} ({took:.3} ms)", best.configuration));
+    let took = match &best.measured {
+        Some(measured) => format!("{:.3} ms", 1e-6 * measured.cost.median_ns as f64),
+        None => "the estimate, not measured".into(),
+    };
+    report.note(format!("chosen: {} ({took})", best.configuration));
     report.note(format!(
         "standing after the first round of each stage, at most: {most:?}"
     ));
