@@ -1,7 +1,7 @@
 //! The worker of cellstream itself, through the API a user has: open, plan, session, run.
 
-use anyhow::{Context, Result};
-use cellstream::machine::{Machine, TeamCeilings};
+use anyhow::Result;
+use cellstream::machine::{Ceilings, Machine, Rate, ReadRates, TeamCeilings};
 use cellstream::{Input, Model, Output, Plan, Session};
 use cellstream_references::{Load, Network, serve};
 use serde_json::{Value, json};
@@ -16,9 +16,44 @@ struct Ours {
     facts: Value,
 }
 
-fn load(request: &Load, machine: &mut Machine) -> Result<Box<dyn Network>> {
-    // In the row's own minute: the ceilings of a slow minute would flatter the rows of all others.
-    machine.measure()?;
+/// The best rates that were ever measured here: what a machine gave once it can give.
+struct Best(Option<Ceilings>);
+
+impl Best {
+    /// Measures once more; a slow minute does not lower what was found.
+    fn measure(&mut self, machine: &mut Machine) -> Result<Ceilings> {
+        let now = machine.measure()?.clone();
+        let best = match &self.0 {
+            None => now,
+            Some(before) => Ceilings {
+                isa: now.isa,
+                one: better(before.one, now.one),
+                all: better(before.all, now.all),
+            },
+        };
+        self.0 = Some(best.clone());
+        Ok(best)
+    }
+}
+
+fn better(a: TeamCeilings, b: TeamCeilings) -> TeamCeilings {
+    let faster = |a: Rate, b: Rate| if a.value > b.value { a } else { b };
+    let level = |a: Option<Rate>, b: Option<Rate>| a.zip(b).map(|(a, b)| faster(a, b));
+    let (x, y) = (a.read_gbps, b.read_gbps);
+    TeamCeilings {
+        fma_f32_gflops: faster(a.fma_f32_gflops, b.fma_f32_gflops),
+        read_gbps: ReadRates {
+            l1: level(x.l1, y.l1),
+            l2: level(x.l2, y.l2),
+            l3: level(x.l3, y.l3),
+            memory: faster(x.memory, y.memory),
+        },
+        ..b
+    }
+}
+
+fn load(request: &Load, machine: &mut Machine, best: &mut Best) -> Result<Box<dyn Network>> {
+    let ceilings = best.measure(machine)?;
     let row = &request.row;
     // Stacks that differ have no form in one state dict of PyTorch's; their ONNX graph is one file.
     let file = match row.stacks.len() {
@@ -31,11 +66,7 @@ fn load(request: &Load, machine: &mut Machine) -> Result<Box<dyn Network>> {
         None => Plan::estimate(&model, row.batch, row.steps, request.threads),
     };
     let (entry, chosen) = (&plan.entries[0], &plan.entries[0].configuration);
-    let ceilings = machine
-        .ceilings
-        .as_ref()
-        .context("the ceilings have just been measured")?;
-    let bound = entry.bound(&model, &machine.topology, ceilings)?;
+    let bound = entry.bound(&model, &machine.topology, &ceilings)?;
     let facts = json!({
         "bound_ms": 1e3 * bound.seconds,
         "bound_by": format!("{:?}", bound.by).to_lowercase(),
@@ -91,7 +122,13 @@ impl Network for Ours {
 }
 
 fn main() -> Result<()> {
-    // The bound's formula is `cellstream bench`'s.
-    let mut machine = Machine::detect()?;
-    serve("cellstream", |request| load(request, &mut machine))
+    // The bound's formula is `cellstream bench`'s. Measured a few times before the first row, and again with
+    // each: the second core may be a moment's half.
+    let (mut machine, mut best) = (Machine::detect()?, Best(None));
+    for _ in 0..3 {
+        best.measure(&mut machine)?;
+    }
+    serve("cellstream", |request| {
+        load(request, &mut machine, &mut best)
+    })
 }
