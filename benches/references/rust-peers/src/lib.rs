@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use bare::Companions;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -112,9 +113,15 @@ pub fn serve(package: &str, mut load: impl FnMut(&Load) -> Result<Box<dyn Networ
         Ok(answers.flush()?)
     };
     answer(json!({ "ok": { "version": version_of(package) } }))?;
+    let companions = Companions::new();
     let mut loaded: Option<Box<dyn Network>> = None;
     for line in std::io::stdin().lock().lines() {
-        let done = handle(serde_json::from_str(&line?)?, &mut loaded, &mut load);
+        let done = handle(
+            serde_json::from_str(&line?)?,
+            &mut loaded,
+            &mut load,
+            &companions,
+        );
         answer(done.unwrap_or_else(|error| {
             let text = format!("{error:#}");
             let first: String = text
@@ -134,6 +141,7 @@ fn handle(
     request: Request,
     loaded: &mut Option<Box<dyn Network>>,
     load: &mut impl FnMut(&Load) -> Result<Box<dyn Network>>,
+    companions: &Companions,
 ) -> Result<Value> {
     if let Request::Load(request) = &request {
         *loaded = None; // frees the last one first: two need not fit into memory
@@ -171,6 +179,6 @@ fn handle(
             std::fs::write(path, bytes)?;
             Ok(json!({ "ok": {} }))
         }
-        Request::Bare { runs, seconds } => Ok(json!({ "times": bare::times(runs, seconds) })),
+        Request::Bare { runs, seconds } => Ok(json!({ "times": companions.times(runs, seconds) })),
     }
 }
