@@ -181,12 +181,7 @@ def race(workers: list[Worker], window: Window, order: random.Random) -> tuple[d
     failed: dict[str, str] = {}
 
     def timed(worker: Worker, runs: int) -> list[float] | None:
-        return answered(
-            worker,
-            {"do": "run", "runs": runs, "warm_runs": window.warm_runs, "warm_seconds": window.warm_seconds},
-        )
-
-    def answered(worker: Worker, request: dict) -> list[float] | None:
+        request = {"do": "run", "runs": runs, "warm_runs": window.warm_runs, "warm_seconds": window.warm_seconds}
         try:
             return worker.ask(request, PATIENCE)["times"]
         except (Refused, Ended) as error:
@@ -214,7 +209,8 @@ def race(workers: list[Worker], window: Window, order: random.Random) -> tuple[d
             if found and worker.peer.name == OURS:
                 # As long in every round: a loop that followed a slow round of ours would look uneven, too.
                 length = statistics.median(times[OURS].rounds[0])
-                if bare := answered(worker, {"do": "bare", "runs": count, "seconds": length}):
+                with contextlib.suppress(Refused, Ended):
+                    bare = worker.ask({"do": "bare", "runs": count, "seconds": length}, PATIENCE)["times"]
                     times.setdefault(BARE, Timing()).rounds.append(bare)
     return {name: timing for name, timing in times.items() if name not in failed}, failed
 

@@ -24,10 +24,12 @@ use crate::tune::{Effort, Options, Progress, Tuned, tune};
 ///
 /// Requests vary in size, so one tuning covers a grid: each --batch with each --steps. A session
 /// takes the entry nearest to the request at hand. Where sequences of one request differ in length, say
-/// with --lengths what is usual: it decides whether they are better split among the cores or run together. Entries that the plan file already has for other sizes
-/// stay, and so do those of sizes for which --seconds were too few, unless they are estimates and the new
-/// ones are measured. Ctrl-C ends the tuning, keeps the best so far in the same way, and is no error. A size
-/// that did not get three rounds of a race keeps the estimate: too little was measured to choose by.
+/// with --lengths what is usual: it decides whether they are better split among the cores or run together.
+///
+/// Entries that the plan file already has for other sizes stay, and so do those of sizes for which
+/// --seconds were too few, unless they are estimates and the new ones are measured. Ctrl-C ends the tuning,
+/// keeps the best so far in the same way, and is no error. A size that did not get three rounds of a race
+/// keeps the estimate: too little was measured to choose by.
 ///
 /// `run`, `bench` and `explain` take the file with --plan, the library with Plan::load_or_estimate.
 #[derive(Debug, clap::Args)]
@@ -42,7 +44,7 @@ pub struct Arguments {
     #[arg(long, value_name = "T,…", value_delimiter = ',', default_values_t = [10, 100],
         value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     steps: Vec<u32>,
-    /// Time requests whose sequences are so long, in turn, --steps at most (default: all are)
+    /// Steps of the sequences in a timed request, dealt out in turn, --steps at most (default: all --steps)
     #[arg(long, value_name = "N,…", value_delimiter = ',',
         value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     lengths: Vec<u32>,

@@ -51,8 +51,8 @@ pub enum Effort {
 pub struct Options {
     /// Sizes of requests: sequences and steps. One entry of the plan each.
     pub sizes: Vec<(usize, usize)>,
-    /// Steps of single sequences, dealt out to those of a request in turn; one that is longer than the
-    /// size's steps counts as those. Empty: all are as long as the size says. Which plan is best may
+    /// Steps of single sequences, dealt out to those of a request in turn; where they are fewer, they get
+    /// some, evenly from the longest down. One that is longer than the size's steps counts as those. Empty: all are as long as the size says. Which plan is best may
     /// depend on it: where many sequences end early, few are left to share the reading of weights.
     pub lengths: Vec<usize>,
     /// The most cores to use.
@@ -84,8 +84,8 @@ pub struct Tuned {
     /// One entry per size, in ascending order; estimates, not measured, of those that had no three
     /// complete rounds of a race before time was up or the tuning was broken off.
     pub plan: Plan,
-    /// Of each entry, whether all was done for its size that was asked for: the last races were run, and
-    /// none of them was cut short; or there was nothing to be timed.
+    /// Of each entry, whether all was done for its size that was asked for: no race was left out or cut
+    /// short for want of time; or there was nothing to be timed.
     pub finished: Vec<bool>,
     /// Timed runs, warm-up runs not counted.
     pub runs: usize,
@@ -228,6 +228,7 @@ fn search(
         runs: 0,
         candidates: 0,
         interrupted: false,
+        cut: false,
     };
     let mut entries = Vec::with_capacity(sizes.len());
     let mut finished = Vec::with_capacity(sizes.len());
@@ -261,6 +262,8 @@ struct Search<'a> {
     runs: usize,
     candidates: usize,
     interrupted: bool,
+    /// Of the present size: something before the last races was left out or cut short for want of time.
+    cut: bool,
 }
 
 /// The candidates of a race, best first; never empty.
@@ -327,14 +330,14 @@ impl Ranking {
 /// The stage whose rounds are spread over time, with a pause after each: what else happens on a machine
 /// comes and goes, and must not decide alone. On a virtual machine phases of half a second to one and a half
 /// have been seen in which its two cores had the arithmetic of one: whoever replaces the estimate has won for
-/// longer.
+/// about as long.
 const FINAL: &str = "final";
 const PAUSE: Duration = Duration::from_millis(60);
 /// Races that make the last stage.
 const FINALS: u32 = 3;
 /// Rounds of each before anybody is dropped.
 const FINAL_ROUNDS: usize = 11;
-/// What the stages before leave to it of a size's time: all its pauses and some laps, or this part.
+/// What the stages before leave to it of a size's time: this much, or this part.
 const RESERVED: (Duration, f64) = (Duration::from_millis(2500), 0.4);
 
 /// Candidates that are packed and raced at once.
@@ -349,6 +352,7 @@ impl Search<'_> {
         if self.options.effort == Effort::Estimate || self.interrupted {
             return Ok((entry, !self.interrupted));
         }
+        self.cut = false;
         let end = self.deadline;
         let left = end.saturating_duration_since(Instant::now());
         self.deadline = end - RESERVED.0.min(left.mul_f64(RESERVED.1));
@@ -357,7 +361,8 @@ impl Search<'_> {
             _ => self.staged(&entry.configuration, size)?,
         };
         self.deadline = end;
-        let (podium, is_finished) = self.last(podium, &entry.configuration, size)?;
+        let (podium, is_whole) = self.last(podium, &entry.configuration, size)?;
+        let is_finished = is_whole && !self.cut;
         if !podium.is_evidence() {
             return Ok((entry, false));
         }
@@ -495,7 +500,11 @@ impl Search<'_> {
         size: (usize, usize),
         share: f64,
     ) -> Result<Podium, TuneError> {
-        if all.len() < 2 || self.interrupted || Instant::now() >= self.deadline {
+        if all.len() < 2 {
+            return Ok(podium);
+        }
+        if self.interrupted || Instant::now() >= self.deadline {
+            self.cut = true;
             return Ok(podium);
         }
         Ok(podium.then(Podium::of(self.race(stage, all, size, share)?)))
@@ -548,12 +557,14 @@ impl Search<'_> {
         };
         let results = race(verified, rounds, &mut track.with(until, &mut round));
         self.runs += track.runs();
+        let is_whole = verified == all.len() && results.rounds >= rounds.least;
+        self.cut |= !is_whole;
         let places = results.standings.into_iter();
         let places = places.map(|r| (all[r.candidate].clone(), r.cost));
         Ok(Ranking {
             places: places.collect(),
             rounds: results.rounds,
-            is_whole: results.rounds >= rounds.least,
+            is_whole,
         })
     }
 }

@@ -42,6 +42,13 @@ impl SessionTrack {
         let signature = model.signature();
         let mut random = fastrand::Rng::with_seed(1);
         let values = (0..steps * batch * signature.input).map(|_| 2.0 * random.f32() - 1.0);
+        let mut lengths = lengths.to_vec();
+        if batch < lengths.len() {
+            lengths.sort_unstable_by(|a, b| b.cmp(a));
+            lengths = (0..batch)
+                .map(|s| lengths[s * lengths.len() / batch])
+                .collect();
+        }
         let dealt = lengths.iter().cycle().take(batch);
         let dealt: Vec<usize> = dealt.map(|&length| length.min(steps)).collect();
         Ok(SessionTrack {
@@ -164,7 +171,8 @@ mod tests {
         for (lengths, expected) in [
             (&[][..], [5, 5, 5]),
             (&[2, 9], [2, 5, 2]),
-            (&[1, 2, 3, 4], [1, 2, 3]),
+            (&[1, 2, 3, 4], [4, 3, 2]),
+            (&[1, 1, 1, 1, 2, 3], [3, 1, 1]),
         ] {
             let mut track = SessionTrack::new(&model, &plan, (batch, steps), lengths).unwrap();
             track.lap(0);

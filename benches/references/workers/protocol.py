@@ -2,7 +2,7 @@
 
     {"do": "load", "row": {…}, "folder": F, "threads": N}     -> {"ok": {…}} or {"error": why}
     {"do": "run", "runs": N, "warm_runs": n, "warm_seconds": s}  -> {"times": [seconds, …]}
-    {"do": "bare", "runs": N, "seconds": s}                    -> {"times": [seconds, …]}, our worker alone
+    {"do": "bare", "runs": N, "seconds": s}                    -> {"times": [seconds, …]}, asked of ours alone
     {"do": "output", "path": P}                                -> {"ok": {}}, f32 values in P
 
 Times are taken here, around the call alone: no pipe, no JSON is in them.

@@ -33,8 +33,9 @@
 //! ```
 //!
 //! The first line is always the format's, with no byte order mark before it. After it, spaces at the start
-//! of a line, empty lines and lines that start with `#` mean nothing. The sum is over all other lines; `checksum none` is for files
-//! that are edited by hand, whose measured times are not taken: they are of the plan before the edit.
+//! of a line, empty lines and lines that start with `#` mean nothing. The sum is over all other lines;
+//! `checksum none` is for files that are edited by hand, whose measured times are not taken: they are of
+//! the plan before the edit.
 //! Whatever a file holds, a plan that comes from it has passed [`Plan::check`].
 
 mod lines;
