@@ -341,7 +341,7 @@ fn a_measured_entry_stays_where_the_new_one_was_not_raced_to_its_end() {
         );
         assert_eq!(done.status.code(), Some(0), "{done:?}");
         let said = text(&done.stdout);
-        assert!(said.ends_with("finish them: batch 1, 4 steps\n"), "{said}");
+        assert!(said.ends_with("and kept: batch 1, 4 steps\n"), "{said}");
         assert_eq!(Plan::load(&path, &model).unwrap(), before);
     }
     // An estimate that was asked for takes the place of another.

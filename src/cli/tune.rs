@@ -154,7 +154,7 @@ fn keep(tuned: &mut Tuned, path: &Path, model: &Model) -> String {
                     .map(|(b, s)| format!("batch {b}, {s} steps"))
                     .collect();
                 let sizes = sizes.join("; ");
-                text += "\nkept from the file, because this tuning did not finish them: ";
+                text += "\nbetter known there than this tuning found out, and kept: ";
                 text += &sizes;
             }
             text
@@ -232,7 +232,7 @@ fn print(
         if !finished && entry.measured.is_some() {
             writeln!(
                 out,
-                "  not finished, which takes more time: the last races were cut short or not run"
+                "  not finished, which takes more time: races were cut short or left out"
             )?;
         }
     }

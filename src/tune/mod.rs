@@ -262,7 +262,7 @@ struct Search<'a> {
     runs: usize,
     candidates: usize,
     interrupted: bool,
-    /// Of the present size: something before the last races was left out or cut short for want of time.
+    /// Of the present size: a race was left out or cut short.
     cut: bool,
 }
 
@@ -271,8 +271,6 @@ struct Ranking {
     places: Vec<(Configuration, Cost)>,
     /// Complete rounds.
     rounds: usize,
-    /// Not cut short: as many rounds as may decide.
-    is_whole: bool,
 }
 
 /// The best of a race and the second best.
@@ -308,22 +306,20 @@ impl Podium {
             ..later
         }
     }
-
-    /// What stands after one of the last races: in doubt, the estimate. A race cut so short that it is no
-    /// evidence decides nothing.
-    fn then_last(self, mut race: Ranking, estimate: &Configuration) -> Podium {
-        if let Some(place) = race.tie_of(estimate) {
-            race.places[..=place].rotate_right(1);
-        }
-        self.then(Podium::of(race))
-    }
 }
 
 impl Ranking {
-    /// The place of a candidate that cannot be told from the best.
-    fn tie_of(&self, candidate: &Configuration) -> Option<usize> {
-        let place = self.places.iter().position(|(c, _)| c == candidate)?;
-        race::is_tie(self.places[0].1, self.places[place].1).then_some(place)
+    /// In doubt, the estimate: puts it first where it cannot be told from the best, and says whether it
+    /// did. A race cut so short that it is no evidence decides nothing.
+    fn favour(&mut self, estimate: &Configuration) -> bool {
+        let place = self.places.iter().position(|(c, _)| c == estimate);
+        let place = place
+            .filter(|&place| race::is_tie(self.places[0].1, self.places[place].1))
+            .filter(|_| self.rounds >= EVIDENCE);
+        if let Some(place) = place {
+            self.places[..=place].rotate_right(1);
+        }
+        place.is_some()
     }
 }
 
@@ -361,8 +357,7 @@ impl Search<'_> {
             _ => self.staged(&entry.configuration, size)?,
         };
         self.deadline = end;
-        let (podium, is_whole) = self.last(podium, &entry.configuration, size)?;
-        let is_finished = is_whole && !self.cut;
+        let podium = self.last(podium, &entry.configuration, size)?;
         if !podium.is_evidence() {
             return Ok((entry, false));
         }
@@ -372,7 +367,7 @@ impl Search<'_> {
             cost: podium.best.1,
             runner_up: second,
         });
-        Ok((entry, is_finished))
+        Ok((entry, !self.cut))
     }
 
     /// One dimension after the other, each from the best of the one before.
@@ -443,31 +438,30 @@ impl Search<'_> {
     /// A last look at the best, the second and the estimate. Whoever is to replace the estimate must
     /// beat it in each of a few races, every one with the weights packed anew: which pages they get is
     /// luck, and so is the minute in which an earlier race was won. Without time for that, what was found
-    /// before stands. Gives also whether they came to their end.
+    /// before stands.
     fn last(
         &mut self,
         mut podium: Podium,
         estimate: &Configuration,
         size: (usize, usize),
-    ) -> Result<(Podium, bool), TuneError> {
+    ) -> Result<Podium, TuneError> {
         let mut finalists = vec![podium.best.0.clone()];
         finalists.extend(podium.second.as_ref().map(|(c, _)| c.clone()));
         finalists.push(estimate.clone());
         let finalists = candidates::distinct(finalists);
-        let mut is_whole = true;
         for left in (1..=FINALS).rev() {
             if self.interrupted || (left < FINALS && Instant::now() >= self.deadline) {
-                return Ok((podium, false));
+                self.cut = true;
+                break;
             }
-            let ranking = self.race(FINAL, finalists.clone(), size, 1.0 / left as f64)?;
-            let is_decided = ranking.rounds >= EVIDENCE && ranking.tie_of(estimate).is_some();
-            is_whole &= ranking.is_whole;
-            podium = podium.then_last(ranking, estimate);
+            let mut ranking = self.race(FINAL, finalists.clone(), size, 1.0 / left as f64)?;
+            let is_decided = ranking.favour(estimate);
+            podium = podium.then(Podium::of(ranking));
             if is_decided {
                 break;
             }
         }
-        Ok((podium, is_whole))
+        Ok(podium)
     }
 
     /// Races of few candidates at a time, since each cuts the weights in its own way; the winner of one
@@ -557,14 +551,12 @@ impl Search<'_> {
         };
         let results = race(verified, rounds, &mut track.with(until, &mut round));
         self.runs += track.runs();
-        let is_whole = verified == all.len() && results.rounds >= rounds.least;
-        self.cut |= !is_whole;
+        self.cut |= verified < all.len() || results.rounds < rounds.least;
         let places = results.standings.into_iter();
         let places = places.map(|r| (all[r.candidate].clone(), r.cost));
         Ok(Ranking {
             places: places.collect(),
             rounds: results.rounds,
-            is_whole,
         })
     }
 }
@@ -593,7 +585,6 @@ mod tests {
         Ranking {
             places: places.collect(),
             rounds,
-            is_whole: rounds >= 11,
         }
     }
 
@@ -619,18 +610,67 @@ mod tests {
         let [estimate, b, c] = &configurations();
         let podium = |places: &[_], rounds| Podium::of(ranking(places, rounds));
         let before = podium(&[(b, 100), (c, 120)], 5);
-        let tie = |rounds| ranking(&[(b, 1000), (estimate, 1005)], rounds);
-        let found = before.clone().then_last(tie(11), estimate);
-        assert_eq!(&found.best.0, estimate);
-        assert!(found.is_evidence());
+        let after = |before: &Podium, places: &[_], rounds| {
+            let mut race = ranking(places, rounds);
+            let is_decided = race.favour(estimate);
+            (before.clone().then(Podium::of(race)), is_decided)
+        };
+        let tie = [(b, 1000), (estimate, 1005)];
+        let (found, is_decided) = after(&before, &tie, EVIDENCE);
+        assert!(is_decided && found.best.0 == *estimate && found.is_evidence());
         // Two laps decide nothing.
-        assert_eq!(before.clone().then_last(tie(1), estimate), before);
+        assert_eq!(after(&before, &tie, EVIDENCE - 1), (before.clone(), false));
         // Beaten once more, though in few laps: what was measured before stands.
-        let beaten = ranking(&[(b, 1000), (estimate, 2000)], 1);
-        assert_eq!(before.clone().then_last(beaten, estimate), before);
+        let beaten = [(b, 1000), (estimate, 2000)];
+        assert_eq!(after(&before, &beaten, 1), (before.clone(), false));
         // The estimate itself was measured before.
         let before = podium(&[(estimate, 100), (c, 120)], 5);
-        let tie = ranking(&[(estimate, 1000), (c, 2000)], 1);
-        assert_eq!(before.clone().then_last(tie, estimate), before);
+        let ahead = [(estimate, 1000), (c, 2000)];
+        assert_eq!(after(&before, &ahead, 1), (before.clone(), false));
+        assert!(after(&before, &ahead, EVIDENCE).1);
+    }
+
+    #[test]
+    fn what_there_was_no_time_for_is_not_finished() {
+        let model = Lstm::new(5, 64).random(1).unwrap();
+        let options = Options {
+            sizes: Vec::new(),
+            lengths: Vec::new(),
+            cores: 1,
+            budget: Duration::ZERO,
+            effort: Effort::Measure,
+        };
+        let mut search = Search {
+            model: &model,
+            options: &options,
+            start: Instant::now(),
+            deadline: Instant::now() + Duration::from_secs(1 << 20),
+            size: (0, 1),
+            progress: &mut |_| ControlFlow::Continue(()),
+            runs: 0,
+            candidates: 0,
+            interrupted: false,
+            cut: false,
+        };
+        let [a, b, _] = &configurations();
+        let podium = Podium::of(ranking(&[(a, 100)], 5));
+        let (two, size) = ([a, b].map(Clone::clone).to_vec(), (1, 9));
+        let next = |search: &mut Search<'_>, all: &[Configuration]| {
+            search.cut = false;
+            let found = search.next(podium.clone(), all.to_vec(), "chunk", size, 0.5);
+            (found.unwrap() == podium, search.cut)
+        };
+        assert_eq!(next(&mut search, &two), (false, false));
+        // Out of time: left out, unless there is nobody to race against.
+        search.deadline = Instant::now();
+        assert_eq!(next(&mut search, &two), (true, true));
+        assert_eq!(next(&mut search, &two[..1]), (true, false));
+        // Cut short.
+        search.cut = false;
+        assert!(search.race("chunk", two, size, 0.5).unwrap().rounds < EVIDENCE);
+        assert!(search.cut);
+        // Of the last races the second is left out.
+        search.cut = false;
+        assert!(search.last(podium.clone(), b, size).is_ok() && search.cut);
     }
 }
