@@ -1,0 +1,482 @@
+//! The search under way: stage after stage of races, then the last ones.
+
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use super::race::{EVIDENCE, Rounds, is_tie, race};
+use super::track::SessionTrack;
+use super::{Effort, Options, Progress, TuneError, Tuned, candidates};
+use crate::model::Model;
+use crate::plan::{Configuration, Cost, Entry, Measured, Plan, arrangements};
+
+pub(super) fn search(
+    model: &Model,
+    options: &Options,
+    progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
+) -> Result<Tuned, TuneError> {
+    let mut sizes = options.sizes.clone();
+    sizes.sort_unstable();
+    sizes.dedup();
+    if sizes.is_empty() || sizes.iter().any(|&(batch, steps)| batch == 0 || steps == 0) {
+        return Err(TuneError::NoSize);
+    }
+    if options.lengths.contains(&0) {
+        return Err(TuneError::NoLength);
+    }
+    let start = Instant::now();
+    let mut search = Search {
+        model,
+        options,
+        start,
+        deadline: start,
+        size: (0, sizes.len()),
+        progress,
+        runs: 0,
+        candidates: 0,
+        interrupted: false,
+        cut: false,
+    };
+    let mut entries = Vec::with_capacity(sizes.len());
+    let mut finished = Vec::with_capacity(sizes.len());
+    for (index, &(batch, steps)) in sizes.iter().enumerate() {
+        search.size.0 = index;
+        // What is left is shared out evenly among the sizes that are left.
+        let left = options.budget.saturating_sub(start.elapsed());
+        search.deadline = Instant::now() + left / (sizes.len() - index) as u32;
+        let (entry, is_finished) = search.entry(batch, steps)?;
+        entries.push(entry);
+        finished.push(is_finished);
+    }
+    Ok(Tuned {
+        finished,
+        plan: Plan { entries },
+        runs: search.runs,
+        candidates: search.candidates,
+        interrupted: search.interrupted,
+    })
+}
+
+/// A tuning under way.
+struct Search<'a> {
+    model: &'a Model,
+    options: &'a Options,
+    start: Instant,
+    /// When the present size has used up its share.
+    deadline: Instant,
+    size: (usize, usize),
+    progress: &'a mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
+    runs: usize,
+    candidates: usize,
+    interrupted: bool,
+    /// Of the present size: a race was left out or cut short.
+    cut: bool,
+}
+
+/// The candidates of a race, best first; never empty.
+struct Ranking {
+    places: Vec<(Configuration, Cost)>,
+    /// Complete rounds.
+    rounds: usize,
+}
+
+/// The best of a race and the second best.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Podium {
+    best: (Configuration, Cost),
+    second: Option<(Configuration, Cost)>,
+    /// Complete rounds of that race.
+    rounds: usize,
+}
+
+impl Podium {
+    fn of(ranking: Ranking) -> Podium {
+        let mut places = ranking.places.into_iter();
+        Podium {
+            best: places.next().expect("a race has a candidate or more"),
+            second: places.next(),
+            rounds: ranking.rounds,
+        }
+    }
+
+    fn is_evidence(&self) -> bool {
+        self.rounds >= EVIDENCE
+    }
+
+    /// What stands after a later race: its own, unless it was cut so short that the one before tells more.
+    fn then(self, later: Podium) -> Podium {
+        if self.is_evidence() && !later.is_evidence() {
+            return self;
+        }
+        Podium {
+            second: later.second.or(self.second),
+            ..later
+        }
+    }
+}
+
+impl Ranking {
+    /// In doubt, the estimate: puts it first where it cannot be told from the best, and says whether it
+    /// did. A race cut so short that it is no evidence decides nothing.
+    fn favour(&mut self, estimate: &Configuration) -> bool {
+        let place = self.places.iter().position(|(c, _)| c == estimate);
+        let place = place
+            .filter(|&place| is_tie(self.places[0].1, self.places[place].1))
+            .filter(|_| self.rounds >= EVIDENCE);
+        if let Some(place) = place {
+            self.places[..=place].rotate_right(1);
+        }
+        place.is_some()
+    }
+}
+
+/// The stage whose rounds are spread over time, with a pause after each: what else happens on a machine
+/// comes and goes, and must not decide alone. On a virtual machine phases of half a second to one and a half
+/// have been seen in which its two cores had the arithmetic of one: whoever replaces the estimate has won for
+/// about as long.
+const FINAL: &str = "final";
+const PAUSE: Duration = Duration::from_millis(60);
+/// Races that make the last stage.
+const FINALS: u32 = 3;
+/// Rounds of each before anybody is dropped.
+const FINAL_ROUNDS: usize = 11;
+/// What the stages before leave to it of a size's time: this much, or this part.
+const RESERVED: (Duration, f64) = (Duration::from_millis(2500), 0.4);
+
+/// Candidates that are packed and raced at once.
+const HEAT: usize = 24;
+
+impl Search<'_> {
+    /// The entry of a size, and whether it was raced to its end.
+    fn entry(&mut self, batch: usize, steps: usize) -> Result<(Entry, bool), TuneError> {
+        let size = (batch, steps);
+        let estimate = Plan::estimate(self.model, batch, steps, self.options.cores);
+        let mut entry = estimate.entries[0].clone();
+        if self.options.effort == Effort::Estimate || self.interrupted {
+            return Ok((entry, !self.interrupted));
+        }
+        self.cut = false;
+        let end = self.deadline;
+        let left = end.saturating_duration_since(Instant::now());
+        self.deadline = end - RESERVED.0.min(left.mul_f64(RESERVED.1));
+        let podium = match self.options.effort {
+            Effort::Exhaustive => self.exhaustive(&entry.configuration, size)?,
+            _ => self.staged(&entry.configuration, size)?,
+        };
+        self.deadline = end;
+        let podium = self.last(podium, &entry.configuration, size)?;
+        if !podium.is_evidence() {
+            return Ok((entry, false));
+        }
+        let second = podium.second.map(|(c, cost)| (c.to_string(), cost));
+        entry.configuration = podium.best.0;
+        entry.measured = Some(Measured {
+            cost: podium.best.1,
+            runner_up: second,
+        });
+        Ok((entry, !self.cut))
+    }
+
+    /// One dimension after the other, each from the best of the one before.
+    fn staged(
+        &mut self,
+        estimate: &Configuration,
+        size: (usize, usize),
+    ) -> Result<Podium, TuneError> {
+        let (model, cores, steps) = (self.model, self.options.cores, size.1);
+        let arrangements = arrangements(model, size, cores);
+        let first = arrangements.iter().flat_map(candidates::with_orders);
+        let first = [estimate.clone()].into_iter().chain(first).collect();
+        let first = candidates::distinct(first);
+        let mut podium = self.heats(first, "cores and partition", size, 0.35)?;
+        type Vary = fn(&Model, &Configuration, usize) -> Vec<Configuration>;
+        let stages: [(&'static str, Vary, f64); 6] = [
+            ("schedule", |m, c, _| candidates::with_schedules(m, c), 0.4),
+            (
+                "chunk",
+                |_, c, steps| candidates::with_chunks(c, steps),
+                0.4,
+            ),
+            ("share", |_, c, _| candidates::with_shares(c), 0.3),
+            (
+                "chunk of shared rows",
+                |_, c, steps| match candidates::with_shares(c).len() {
+                    1 => Vec::new(),
+                    _ => candidates::with_chunks(c, steps),
+                },
+                0.3,
+            ),
+            ("panel order", |_, c, _| candidates::with_orders(c), 0.3),
+            (
+                "single layers",
+                |m, c, steps| match m.layers().len() {
+                    1 => Vec::new(),
+                    _ => candidates::with_one_layer(c, steps),
+                },
+                0.4,
+            ),
+        ];
+        for (stage, vary, share) in stages {
+            let mut all = vec![podium.best.0.clone()];
+            all.extend(vary(model, &podium.best.0, steps));
+            podium = self.next(podium, candidates::distinct(all), stage, size, share)?;
+        }
+        Ok(podium)
+    }
+
+    /// All combinations, in heats whose winner goes on to the next.
+    fn exhaustive(
+        &mut self,
+        estimate: &Configuration,
+        size: (usize, usize),
+    ) -> Result<Podium, TuneError> {
+        let all: Vec<_> = (arrangements(self.model, size, self.options.cores).iter())
+            .flat_map(|c| candidates::with_schedules(self.model, c))
+            .flat_map(|c| candidates::with_chunks(&c, size.1))
+            .flat_map(|c| candidates::with_shares(&c))
+            .flat_map(|c| candidates::with_orders(&c))
+            .filter(|c| c != estimate)
+            .collect();
+        let all = candidates::distinct(all);
+        let all = [estimate.clone()].into_iter().chain(all).collect();
+        self.heats(all, "all combinations", size, 0.9)
+    }
+
+    /// A last look at the best, the second and the estimate. Whoever is to replace the estimate must
+    /// beat it in each of a few races, every one with the weights packed anew: which pages they get is
+    /// luck, and so is the minute in which an earlier race was won. Without time for that, what was found
+    /// before stands.
+    fn last(
+        &mut self,
+        mut podium: Podium,
+        estimate: &Configuration,
+        size: (usize, usize),
+    ) -> Result<Podium, TuneError> {
+        let mut finalists = vec![podium.best.0.clone()];
+        finalists.extend(podium.second.as_ref().map(|(c, _)| c.clone()));
+        finalists.push(estimate.clone());
+        let finalists = candidates::distinct(finalists);
+        for left in (1..=FINALS).rev() {
+            if self.interrupted || (left < FINALS && Instant::now() >= self.deadline) {
+                self.cut = true;
+                break;
+            }
+            let mut ranking = self.race(FINAL, finalists.clone(), size, 1.0 / left as f64)?;
+            let is_decided = ranking.favour(estimate);
+            podium = podium.then(Podium::of(ranking));
+            if is_decided {
+                break;
+            }
+        }
+        Ok(podium)
+    }
+
+    /// Races of few candidates at a time, since each cuts the weights in its own way; the winner of one
+    /// goes on to the next.
+    fn heats(
+        &mut self,
+        all: Vec<Configuration>,
+        stage: &'static str,
+        size: (usize, usize),
+        share: f64,
+    ) -> Result<Podium, TuneError> {
+        let mut heats = all.chunks(HEAT);
+        let mut left = heats.len() as f64;
+        let first = heats.next().unwrap_or_default().to_vec();
+        let mut podium = Podium::of(self.race(stage, first, size, share / left)?);
+        for heat in heats {
+            left -= 1.0;
+            let all = [podium.best.0.clone()].into_iter().chain(heat.to_vec());
+            podium = self.next(podium, all.collect(), stage, size, share / left)?;
+        }
+        Ok(podium)
+    }
+
+    /// A race from which the podium goes on, unless there is no time or nobody to race against.
+    fn next(
+        &mut self,
+        podium: Podium,
+        all: Vec<Configuration>,
+        stage: &'static str,
+        size: (usize, usize),
+        share: f64,
+    ) -> Result<Podium, TuneError> {
+        if all.len() < 2 {
+            return Ok(podium);
+        }
+        if self.interrupted || Instant::now() >= self.deadline {
+            self.cut = true;
+            return Ok(podium);
+        }
+        Ok(podium.then(Podium::of(self.race(stage, all, size, share)?)))
+    }
+
+    /// Verifies and races candidates, for a share of the time that is left to this size.
+    fn race(
+        &mut self,
+        stage: &'static str,
+        all: Vec<Configuration>,
+        size: (usize, usize),
+        share: f64,
+    ) -> Result<Ranking, TuneError> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        let until = Instant::now() + left.mul_f64(share);
+        let mut track = SessionTrack::new(self.model, &all, size, &self.options.lengths)?;
+        let verified = track.verify(self.model, &all, &mut || Instant::now() >= until)?;
+        self.candidates += verified;
+        let Search {
+            ref mut progress,
+            ref mut interrupted,
+            ..
+        } = *self;
+        let budget = self.options.budget.as_secs_f64().max(1e-9);
+        let (start, size_index) = (self.start, self.size);
+        let mut round = |standing: usize, best: (usize, Cost)| {
+            let report = Progress {
+                size: size_index,
+                stage,
+                standing,
+                best: (&all[best.0], best.1),
+                fraction: (start.elapsed().as_secs_f64() / budget).min(1.0),
+            };
+            if progress(&report).is_break() {
+                *interrupted = true;
+            }
+            if stage == FINAL {
+                let left = until.saturating_duration_since(Instant::now());
+                // Where time is short, shorter pauses: enough rounds come first.
+                std::thread::sleep(PAUSE.min(left / (2 * FINAL_ROUNDS as u32)));
+            }
+            *interrupted || Instant::now() >= until
+        };
+        let rounds = match stage {
+            FINAL => Rounds {
+                least: FINAL_ROUNDS,
+                most: 25,
+            },
+            _ => Rounds { least: 5, most: 25 },
+        };
+        let results = race(verified, rounds, &mut track.with(until, &mut round));
+        self.runs += track.runs();
+        self.cut |= verified < all.len() || results.rounds < rounds.least;
+        let places = results.standings.into_iter();
+        let places = places.map(|r| (all[r.candidate].clone(), r.cost));
+        Ok(Ranking {
+            places: places.collect(),
+            rounds: results.rounds,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Lstm;
+
+    /// Three configurations, the estimate first; each differs from the others.
+    fn configurations() -> [Configuration; 3] {
+        let model = Lstm::new(5, 64).random(1).unwrap();
+        [1, 2, 3].map(|chunk| {
+            let mut found = Configuration::with_threads(&model, 1, 9, 1);
+            found.layers[0].chunk_steps = chunk;
+            found
+        })
+    }
+
+    fn ranking(places: &[(&Configuration, u64)], rounds: usize) -> Ranking {
+        let cost = |median_ns| Cost {
+            median_ns,
+            spread_ns: 0,
+        };
+        let places = places.iter().map(|&(c, time)| (c.clone(), cost(time)));
+        Ranking {
+            places: places.collect(),
+            rounds,
+        }
+    }
+
+    #[test]
+    fn a_race_cut_short_takes_no_place_of_one_that_was_not() {
+        let [a, b, c] = &configurations();
+        let podium = |places: &[_], rounds| Podium::of(ranking(places, rounds));
+        let first = podium(&[(a, 100), (b, 120)], 3);
+        for rounds in 0..3 {
+            let later = podium(&[(c, 90), (a, 100)], rounds);
+            assert_eq!(first.clone().then(later), first, "{rounds} rounds");
+        }
+        let later = podium(&[(c, 90), (a, 100)], 3);
+        assert_eq!(first.clone().then(later.clone()), later);
+        // Of two that were, the later, and who is second stays second.
+        let found = podium(&[(a, 100), (b, 120)], 0).then(podium(&[(c, 90)], 1));
+        assert_eq!((&found.best.0, found.rounds), (c, 1));
+        assert_eq!(found.second.unwrap().0, *b);
+    }
+
+    #[test]
+    fn in_doubt_the_estimate_but_not_by_a_race_cut_short() {
+        let [estimate, b, c] = &configurations();
+        let podium = |places: &[_], rounds| Podium::of(ranking(places, rounds));
+        let before = podium(&[(b, 100), (c, 120)], 5);
+        let after = |before: &Podium, places: &[_], rounds| {
+            let mut race = ranking(places, rounds);
+            let is_decided = race.favour(estimate);
+            (before.clone().then(Podium::of(race)), is_decided)
+        };
+        let tie = [(b, 1000), (estimate, 1005)];
+        let (found, is_decided) = after(&before, &tie, EVIDENCE);
+        assert!(is_decided && found.best.0 == *estimate && found.is_evidence());
+        // Two laps decide nothing.
+        assert_eq!(after(&before, &tie, EVIDENCE - 1), (before.clone(), false));
+        // Beaten once more, though in few laps: what was measured before stands.
+        let beaten = [(b, 1000), (estimate, 2000)];
+        assert_eq!(after(&before, &beaten, 1), (before.clone(), false));
+        // The estimate itself was measured before.
+        let before = podium(&[(estimate, 100), (c, 120)], 5);
+        let ahead = [(estimate, 1000), (c, 2000)];
+        assert_eq!(after(&before, &ahead, 1), (before.clone(), false));
+        assert!(after(&before, &ahead, EVIDENCE).1);
+    }
+
+    #[test]
+    fn what_there_was_no_time_for_is_not_finished() {
+        let model = Lstm::new(5, 64).random(1).unwrap();
+        let options = Options {
+            sizes: Vec::new(),
+            lengths: Vec::new(),
+            cores: 1,
+            budget: Duration::ZERO,
+            effort: Effort::Measure,
+        };
+        let mut search = Search {
+            model: &model,
+            options: &options,
+            start: Instant::now(),
+            deadline: Instant::now() + Duration::from_secs(1 << 20),
+            size: (0, 1),
+            progress: &mut |_| ControlFlow::Continue(()),
+            runs: 0,
+            candidates: 0,
+            interrupted: false,
+            cut: false,
+        };
+        let [a, b, _] = &configurations();
+        let podium = Podium::of(ranking(&[(a, 100)], 5));
+        let (two, size) = ([a, b].map(Clone::clone).to_vec(), (1, 9));
+        let next = |search: &mut Search<'_>, all: &[Configuration]| {
+            search.cut = false;
+            let found = search.next(podium.clone(), all.to_vec(), "chunk", size, 0.5);
+            (found.unwrap() == podium, search.cut)
+        };
+        assert_eq!(next(&mut search, &two), (false, false));
+        // Out of time: left out, unless there is nobody to race against.
+        search.deadline = Instant::now();
+        assert_eq!(next(&mut search, &two), (true, true));
+        assert_eq!(next(&mut search, &two[..1]), (true, false));
+        // Cut short.
+        search.cut = false;
+        assert!(search.race("chunk", two, size, 0.5).unwrap().rounds < EVIDENCE);
+        assert!(search.cut);
+        // Of the last races the second is left out.
+        search.cut = false;
+        assert!(search.last(podium.clone(), b, size).is_ok() && search.cut);
+    }
+}
