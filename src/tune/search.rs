@@ -115,30 +115,44 @@ impl Podium {
 }
 
 impl Ranking {
-    /// In doubt, the estimate: puts it first where it cannot be told from the best, and says whether it
-    /// did. A race cut so short that it is no evidence decides nothing.
-    fn favour(&mut self, estimate: &Configuration) -> bool {
-        let place = self.places.iter().position(|(c, _)| c == estimate);
-        let place = place
-            .filter(|&place| is_tie(self.places[0].1, self.places[place].1))
-            .filter(|_| self.rounds >= EVIDENCE);
-        if let Some(place) = place {
+    fn is_evidence(&self) -> bool {
+        self.rounds >= EVIDENCE
+    }
+
+    /// In doubt, the estimate: puts it first unless the best is quicker beyond a tie and by more than
+    /// `worth` times, or ties with it on fewer cores; says whether it did. A race cut so short that it
+    /// is no evidence decides nothing.
+    fn favour(&mut self, estimate: &Configuration, worth: f64) -> bool {
+        let Some(place) = self.places.iter().position(|(c, _)| c == estimate) else {
+            return false;
+        };
+        let (best, cost) = (&self.places[0], self.places[place].1);
+        let is_in_doubt =
+            is_tie(best.1, cost) || (cost.median_ns as f64) < worth * best.1.median_ns as f64;
+        let spares_cores = best.0.threads < estimate.threads;
+        let is_first = self.is_evidence() && (place == 0 || is_in_doubt && !spares_cores);
+        if is_first {
             self.places[..=place].rotate_right(1);
         }
-        place.is_some()
+        is_first
     }
 }
 
 /// The stage whose rounds are spread over time, with a pause after each: what else happens on a machine
 /// comes and goes, and must not decide alone. On a virtual machine phases of half a second to one and a half
 /// have been seen in which its two cores had the arithmetic of one: whoever replaces the estimate has won for
-/// about as long.
+/// longer than that.
 const FINAL: &str = "final";
 const PAUSE: Duration = Duration::from_millis(60);
-/// Races that make the last stage.
-const FINALS: u32 = 3;
+/// Races that make the last stage. Of two that are alike but for the luck of their pages, one wins all of
+/// them once in 32 times.
+const FINALS: usize = 5;
 /// Rounds of each before anybody is dropped.
-const FINAL_ROUNDS: usize = 11;
+const FINAL_ROUNDS: usize = 7;
+/// How many times as quick as the estimate one must be, in every one of these races, to replace it.
+const WORTH: f64 = 1.03;
+/// The same where there was no time for all of them.
+const WORTH_UNPROVEN: f64 = 1.10;
 /// What the stages before leave to it of a size's time: this much, or this part.
 const RESERVED: (Duration, f64) = (Duration::from_millis(2500), 0.4);
 
@@ -243,7 +257,8 @@ impl Search<'_> {
 
     /// A last look at the best, the second and the estimate. Whoever is to replace the estimate must
     /// beat it in each of a few races, every one with the weights packed anew: which pages they get is
-    /// luck, and so is the minute in which an earlier race was won. Without time for that, what was found
+    /// luck, and so is the minute in which an earlier race was won. Without time for all of them it must
+    /// have been well ahead in the last; without time for any, and on an interruption, what was found
     /// before stands.
     fn last(
         &mut self,
@@ -255,17 +270,27 @@ impl Search<'_> {
         finalists.extend(podium.second.as_ref().map(|(c, _)| c.clone()));
         finalists.push(estimate.clone());
         let finalists = candidates::distinct(finalists);
-        for left in (1..=FINALS).rev() {
-            if self.interrupted || (left < FINALS && Instant::now() >= self.deadline) {
-                self.cut = true;
-                break;
+        let (mut races, mut won, mut last) = (0, 0, None);
+        while races < FINALS && !self.interrupted && (races == 0 || Instant::now() < self.deadline)
+        {
+            let share = 1.0 / (FINALS - races) as f64;
+            let mut ranking = self.race(FINAL, finalists.clone(), size, share)?;
+            races += 1;
+            if ranking.favour(estimate, WORTH) {
+                return Ok(podium.then(Podium::of(ranking)));
             }
-            let mut ranking = self.race(FINAL, finalists.clone(), size, 1.0 / left as f64)?;
-            let is_decided = ranking.favour(estimate);
+            if ranking.is_evidence() {
+                won += 1;
+                last = Some(ranking);
+            }
+        }
+        let is_proven = won == FINALS;
+        self.cut |= !is_proven;
+        if let Some(mut ranking) = last {
+            if !is_proven && !self.interrupted {
+                ranking.favour(estimate, WORTH_UNPROVEN);
+            }
             podium = podium.then(Podium::of(ranking));
-            if is_decided {
-                break;
-            }
         }
         Ok(podium)
     }
@@ -418,7 +443,7 @@ mod tests {
         let before = podium(&[(b, 100), (c, 120)], 5);
         let after = |before: &Podium, places: &[_], rounds| {
             let mut race = ranking(places, rounds);
-            let is_decided = race.favour(estimate);
+            let is_decided = race.favour(estimate, 1.03);
             (before.clone().then(Podium::of(race)), is_decided)
         };
         let tie = [(b, 1000), (estimate, 1005)];
@@ -434,6 +459,33 @@ mod tests {
         let ahead = [(estimate, 1000), (c, 2000)];
         assert_eq!(after(&before, &ahead, 1), (before.clone(), false));
         assert!(after(&before, &ahead, EVIDENCE).1);
+    }
+
+    #[test]
+    fn the_estimate_gives_way_to_what_is_well_ahead_or_wakes_fewer_cores() {
+        let [mut estimate, best, _] = configurations();
+        let gives_way = |estimate: &Configuration, best_ns, worth| {
+            let mut race = ranking(&[(&best, best_ns), (estimate, 1000)], EVIDENCE);
+            let is_first = race.favour(estimate, worth);
+            assert_eq!(is_first, race.places[0].0 == *estimate);
+            !is_first
+        };
+        for (best_ns, worth, expected) in [
+            (980, 1.03, false),
+            (960, 1.03, true),
+            (960, 1.10, false),
+            (900, 1.10, true),
+        ] {
+            let found = gives_way(&estimate, best_ns, worth);
+            assert_eq!(found, expected, "{best_ns} ns, {worth}");
+        }
+        estimate.threads = 2;
+        // A tie is enough for whoever leaves a core alone.
+        assert!(gives_way(&estimate, 1000, 1.03));
+        let mut behind = ranking(&[(&estimate, 1000), (&best, 1001)], EVIDENCE);
+        assert!(behind.favour(&estimate, 1.03));
+        let mut absent = ranking(&[(&best, 1000)], EVIDENCE);
+        assert!(!absent.favour(&estimate, 1.03));
     }
 
     #[test]
