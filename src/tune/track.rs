@@ -1,6 +1,6 @@
 //! The race track of real candidates: one session that can run as any of them.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::race::Track;
 use super::verify::Check;
@@ -27,6 +27,8 @@ pub(super) struct SessionTrack {
     values: Vec<f32>,
     lengths: Option<Vec<usize>>,
     output: Vec<f32>,
+    /// Nanoseconds that the runs before a lap last at least; one run in any case.
+    warm_up: u64,
     runs: usize,
 }
 
@@ -57,6 +59,7 @@ impl SessionTrack {
             output: vec![0.0; steps * batch * signature.output],
             cores: candidates.iter().map(|c| c.threads).collect(),
             size: (batch, steps),
+            warm_up: 0,
             runs: 0,
             session,
         })
@@ -87,6 +90,11 @@ impl SessionTrack {
         Ok(candidates.len())
     }
 
+    /// Before each lap, runs that last so long together instead of one.
+    pub fn warm_up_for(&mut self, time: Duration) {
+        self.warm_up = time.as_nanos() as u64;
+    }
+
     /// Timed runs so far.
     pub fn runs(&self) -> usize {
         self.runs
@@ -115,13 +123,17 @@ impl SessionTrack {
         time.max(1)
     }
 
-    /// The median of a few runs in a row, after one that brings the weights into the caches.
+    /// The median of a few runs in a row, after one or more that bring the weights into the caches.
     fn lap(&mut self, candidate: usize) -> u64 {
         self.session.run_as(candidate);
         let first = self.time();
         if first >= LONG {
             self.runs += 1;
             return first;
+        }
+        let mut warm_up = first;
+        while warm_up < self.warm_up {
+            warm_up += self.time();
         }
         let count = (LAP / first).clamp(RUNS.0, RUNS.1);
         let mut times: Vec<u64> = (0..count).map(|_| self.time()).collect();
