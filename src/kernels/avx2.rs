@@ -1,23 +1,31 @@
-//! AVX2 with FMA: 8 lanes, 16 registers, a mask is a vector whose lanes are all ones or all zeros.
+//! AVX2 with FMA (and VNNI where it is there): 8 lanes, 16 registers, a mask is a vector whose lanes are all ones or all zeros.
 
 use super::Isa;
-use super::simd::Simd;
+use super::simd::{Dot, DotJob, Plain, Simd};
 use std::arch::x86_64::*;
 
-/// Proof that this CPU has AVX2 and FMA.
+/// Proof that this CPU has AVX2 and FMA, and whether it has AVX-VNNI.
 #[derive(Clone, Copy, Debug)]
-pub struct Avx2(());
+pub struct Avx2 {
+    vnni: bool,
+}
 
 impl Avx2 {
     /// The token, if this CPU has the instruction set.
     pub fn new() -> Option<Self> {
         let here = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
-        here.then_some(Self(()))
+        let vnni = is_x86_feature_detected!("avxvnni");
+        here.then_some(Self { vnni })
     }
 }
 
 #[target_feature(enable = "avx2,fma")]
 fn enabled<R>(f: impl FnOnce() -> R) -> R {
+    f()
+}
+
+#[target_feature(enable = "avx2,fma,avxvnni")]
+fn enabled_with_vnni<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
@@ -140,5 +148,62 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn shr_i32<const N: i32>(self, a: __m256i) -> __m256i {
         op!(_mm256_srai_epi32::<N>(a))
+    }
+    #[inline(always)]
+    fn max_i32(self, a: __m256i, b: __m256i) -> __m256i {
+        op!(_mm256_max_epi32(a, b))
+    }
+    #[inline(always)]
+    fn to_f32(self, a: __m256i) -> __m256 {
+        op!(_mm256_cvtepi32_ps(a))
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(self, v: __m256i, to: *mut u8) {
+        // SAFETY: the caller vouches for the pointer, the token for the instruction set.
+        unsafe {
+            // The lowest bytes of each half's lanes, side by side.
+            let lowest = _mm256_set1_epi32(0x0c08_0400);
+            let bytes = _mm256_shuffle_epi8(v, lowest);
+            let low = _mm256_castsi256_si128(bytes);
+            let high = _mm256_extracti128_si256::<1>(bytes);
+            _mm_storel_epi64(to.cast(), _mm_unpacklo_epi32(low, high));
+        }
+    }
+
+    const BYTE_ZERO: i32 = 128;
+    #[inline(always)]
+    fn dot4(self, sum: __m256i, a: __m256i, w: __m256i) -> __m256i {
+        // Magnitudes times weights that took the sign: a pair is at most 2 · 127², which 16 bits hold.
+        op!({
+            let a = _mm256_xor_si256(a, _mm256_set1_epi8(-128));
+            let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(a), _mm256_sign_epi8(w, a));
+            _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+        })
+    }
+    #[inline(always)]
+    fn with_dot<J: DotJob<Self>>(self, plain: bool, job: J) {
+        if self.vnni && !plain {
+            op!(enabled_with_vnni(
+                #[inline(always)]
+                || job.run(self, Vnni(()))
+            ));
+        } else {
+            op!(enabled(
+                #[inline(always)]
+                || job.run(self, Plain)
+            ));
+        }
+    }
+}
+
+/// Proof that this CPU has AVX-VNNI: made only where the token says so.
+#[derive(Clone, Copy, Debug)]
+struct Vnni(());
+
+impl Dot<Avx2> for Vnni {
+    const COUNTS_ZERO: bool = true;
+    #[inline(always)]
+    fn dot4(self, _: Avx2, sum: __m256i, a: __m256i, w: __m256i) -> __m256i {
+        op!(_mm256_dpbusd_avx_epi32(sum, a, w))
     }
 }

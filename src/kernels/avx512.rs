@@ -1,12 +1,14 @@
-//! AVX-512 (F, VL, BW, DQ): 16 lanes, 32 registers, one mask register bit per lane.
+//! AVX-512 (F, VL, BW, DQ; VNNI where it is there): 16 lanes, 32 registers, one mask register bit per lane.
 
 use super::Isa;
-use super::simd::Simd;
+use super::simd::{Dot, DotJob, Plain, Simd};
 use std::arch::x86_64::*;
 
-/// Proof that this CPU has AVX-512 F, VL, BW and DQ.
+/// Proof that this CPU has AVX-512 F, VL, BW and DQ, and whether it has VNNI.
 #[derive(Clone, Copy, Debug)]
-pub struct Avx512(());
+pub struct Avx512 {
+    vnni: bool,
+}
 
 impl Avx512 {
     /// The token, if this CPU has the instruction set.
@@ -15,12 +17,18 @@ impl Avx512 {
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512dq");
-        here.then_some(Self(()))
+        let vnni = is_x86_feature_detected!("avx512vnni");
+        here.then_some(Self { vnni })
     }
 }
 
 #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq")]
 fn enabled<R>(f: impl FnOnce() -> R) -> R {
+    f()
+}
+
+#[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx512vnni")]
+fn enabled_with_vnni<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
@@ -145,5 +153,57 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn shr_i32<const N: i32>(self, a: __m512i) -> __m512i {
         op!(_mm512_srav_epi32(a, _mm512_set1_epi32(N)))
+    }
+    #[inline(always)]
+    fn max_i32(self, a: __m512i, b: __m512i) -> __m512i {
+        op!(_mm512_max_epi32(a, b))
+    }
+    #[inline(always)]
+    fn to_f32(self, a: __m512i) -> __m512 {
+        op!(_mm512_cvtepi32_ps(a))
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(self, v: __m512i, to: *mut u8) {
+        // SAFETY: the caller vouches for the pointer, the token for the instruction set.
+        unsafe { _mm_storeu_si128(to.cast(), _mm512_cvtepi32_epi8(v)) }
+    }
+
+    const BYTE_ZERO: i32 = 128;
+    #[inline(always)]
+    fn dot4(self, sum: __m512i, a: __m512i, w: __m512i) -> __m512i {
+        // Magnitudes times weights that took the sign: a pair is at most 2 · 127², which 16 bits hold.
+        op!({
+            let a = _mm512_xor_si512(a, _mm512_set1_epi8(-128));
+            let negative = _mm512_movepi8_mask(a);
+            let w = _mm512_mask_sub_epi8(w, negative, _mm512_setzero_si512(), w);
+            let pairs = _mm512_maddubs_epi16(_mm512_abs_epi8(a), w);
+            _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))
+        })
+    }
+    #[inline(always)]
+    fn with_dot<J: DotJob<Self>>(self, plain: bool, job: J) {
+        if self.vnni && !plain {
+            op!(enabled_with_vnni(
+                #[inline(always)]
+                || job.run(self, Vnni(()))
+            ));
+        } else {
+            op!(enabled(
+                #[inline(always)]
+                || job.run(self, Plain)
+            ));
+        }
+    }
+}
+
+/// Proof that this CPU has AVX-512 VNNI: made only where the token says so.
+#[derive(Clone, Copy, Debug)]
+struct Vnni(());
+
+impl Dot<Avx512> for Vnni {
+    const COUNTS_ZERO: bool = true;
+    #[inline(always)]
+    fn dot4(self, _: Avx512, sum: __m512i, a: __m512i, w: __m512i) -> __m512i {
+        op!(_mm512_dpbusd_epi32(sum, a, w))
     }
 }

@@ -32,9 +32,9 @@ pub use isa::{ISA_VARIABLE, Isa, IsaError};
 pub use math::activate_all;
 #[cfg(target_arch = "aarch64")]
 pub use neon::Neon;
-pub use pack::{PackedMatrix, Source, pack_vectors};
+pub use pack::{INT8_DEPTH, Numbers, PackedMatrix, Source, pack_vectors};
 pub use portable::Portable;
-pub use product::{Product, Rows, Start, Sweep};
-pub use set::{Kernels, kernels};
+pub use product::{Product, Rows, Start, Sweep, TINY_ROW};
+pub use set::{Kernels, kernels, plain_kernels};
 pub use shared::{Columns, Shared};
-pub use values::{Aligned, Values, try_zeroed, zeroed};
+pub use values::{Aligned, Values, Word, try_zeroed, zeroed};

@@ -1,23 +1,31 @@
-//! AArch64 Advanced SIMD: 4 lanes, 32 registers, a mask is a vector whose lanes are all ones or all zeros.
+//! AArch64 Advanced SIMD (and its dot product where it is there): 4 lanes, 32 registers, a mask is a vector whose lanes are all ones or all zeros.
 
 use super::Isa;
-use super::simd::Simd;
+use super::simd::{Dot, DotJob, Plain, Simd};
 use std::arch::aarch64::*;
 use std::arch::is_aarch64_feature_detected;
 
-/// Proof that this CPU has Advanced SIMD.
+/// Proof that this CPU has Advanced SIMD, and whether it has its dot product.
 #[derive(Clone, Copy, Debug)]
-pub struct Neon(());
+pub struct Neon {
+    dot: bool,
+}
 
 impl Neon {
     /// The token, if this CPU has the instruction set.
     pub fn new() -> Option<Self> {
-        is_aarch64_feature_detected!("neon").then_some(Self(()))
+        let dot = is_aarch64_feature_detected!("dotprod");
+        is_aarch64_feature_detected!("neon").then_some(Self { dot })
     }
 }
 
 #[target_feature(enable = "neon")]
 fn enabled<R>(f: impl FnOnce() -> R) -> R {
+    f()
+}
+
+#[target_feature(enable = "neon,dotprod")]
+fn enabled_with_dot<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
@@ -130,5 +138,73 @@ impl Simd for Neon {
     #[inline(always)]
     fn shr_i32<const N: i32>(self, a: int32x4_t) -> int32x4_t {
         op!(vshrq_n_s32::<N>(a))
+    }
+    #[inline(always)]
+    fn max_i32(self, a: int32x4_t, b: int32x4_t) -> int32x4_t {
+        op!(vmaxq_s32(a, b))
+    }
+    #[inline(always)]
+    fn to_f32(self, a: int32x4_t) -> float32x4_t {
+        op!(vcvtq_f32_s32(a))
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(self, v: int32x4_t, to: *mut u8) {
+        // SAFETY: the caller vouches for the pointer, the token for the instruction set.
+        unsafe {
+            let halves = vmovn_s32(v);
+            let bytes = vmovn_s16(vcombine_s16(halves, halves));
+            let word = vget_lane_s32::<0>(vreinterpret_s32_s8(bytes));
+            to.cast::<i32>().write_unaligned(word);
+        }
+    }
+
+    const BYTE_ZERO: i32 = 0;
+    #[inline(always)]
+    fn dot4(self, sum: int32x4_t, a: int32x4_t, w: int32x4_t) -> int32x4_t {
+        op!({
+            let (a, w) = (vreinterpretq_s8_s32(a), vreinterpretq_s8_s32(w));
+            let low = vmull_s8(vget_low_s8(a), vget_low_s8(w));
+            let high = vmull_s8(vget_high_s8(a), vget_high_s8(w));
+            let lanes = vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high));
+            vaddq_s32(sum, lanes)
+        })
+    }
+    #[inline(always)]
+    fn with_dot<J: DotJob<Self>>(self, plain: bool, job: J) {
+        if self.dot && !plain {
+            op!(enabled_with_dot(
+                #[inline(always)]
+                || job.run(self, DotProduct(()))
+            ));
+        } else {
+            op!(enabled(
+                #[inline(always)]
+                || job.run(self, Plain)
+            ));
+        }
+    }
+}
+
+/// Proof that this CPU has the dot product instructions: made only where the token says so.
+#[derive(Clone, Copy, Debug)]
+struct DotProduct(());
+
+impl Dot<Neon> for DotProduct {
+    const COUNTS_ZERO: bool = false;
+    #[inline(always)]
+    fn dot4(self, _: Neon, mut sum: int32x4_t, a: int32x4_t, w: int32x4_t) -> int32x4_t {
+        // The intrinsic is not stable yet.
+        // SAFETY: the token proves that the CPU has the instruction, which touches registers only.
+        unsafe {
+            std::arch::asm!(
+                ".arch_extension dotprod",
+                "sdot {sum:v}.4s, {a:v}.16b, {w:v}.16b",
+                sum = inout(vreg) sum,
+                a = in(vreg) a,
+                w = in(vreg) w,
+                options(pure, nomem, nostack, preserves_flags)
+            );
+        }
+        sum
     }
 }

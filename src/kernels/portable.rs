@@ -123,4 +123,27 @@ impl Simd for Portable {
     fn shr_i32<const N: i32>(self, a: [i32; LANES]) -> [i32; LANES] {
         a.map(|x| x >> N)
     }
+    #[inline(always)]
+    fn max_i32(self, a: [i32; LANES], b: [i32; LANES]) -> [i32; LANES] {
+        from_fn(|i| if a[i] > b[i] { a[i] } else { b[i] })
+    }
+    #[inline(always)]
+    fn to_f32(self, a: [i32; LANES]) -> [f32; LANES] {
+        a.map(|x| x as f32)
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(self, v: [i32; LANES], to: *mut u8) {
+        // SAFETY: the caller vouches for LANES bytes.
+        unsafe { to.cast::<[u8; LANES]>().write(v.map(|x| x as u8)) }
+    }
+
+    const BYTE_ZERO: i32 = 0;
+    #[inline(always)]
+    fn dot4(self, sum: [i32; LANES], a: [i32; LANES], w: [i32; LANES]) -> [i32; LANES] {
+        from_fn(|i| {
+            let (a, w) = (a[i].to_ne_bytes(), w[i].to_ne_bytes());
+            let products = from_fn::<_, 4, _>(|b| i32::from(a[b] as i8) * i32::from(w[b] as i8));
+            products.into_iter().fold(sum[i], i32::wrapping_add)
+        })
+    }
 }

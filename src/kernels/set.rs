@@ -17,8 +17,16 @@ pub trait Kernels: Send + Sync {
     /// Runs a [`Product`].
     ///
     /// # Panics
-    /// If its slices are shorter than its sizes say, or its weights were packed for other lanes.
-    fn product(&self, job: Product<'_>);
+    /// If its slices are shorter than its sizes say, its weights were packed for other lanes, or they
+    /// are of int8, for which [`Kernels::product_in`] is there.
+    fn product(&self, job: Product<'_>) {
+        self.product_in(job, &mut []);
+    }
+    /// Runs a [`Product`], with the words of room that [`super::PackedMatrix::room`] asks for.
+    ///
+    /// # Panics
+    /// As [`Kernels::product`], or if there is less room.
+    fn product_in(&self, job: Product<'_>, room: &mut [u32]);
     /// LSTM states from pre-activations.
     ///
     /// # Safety
@@ -55,13 +63,31 @@ pub fn kernels(isa: Isa) -> Result<Box<dyn Kernels>, IsaError> {
     impl Visitor for Make {
         type Out = Box<dyn Kernels>;
         fn visit<S: Simd>(self, s: S) -> Box<dyn Kernels> {
-            Box::new(Set(s))
+            Box::new(Set { s, plain: false })
         }
     }
     dispatch(isa, Make)
 }
 
-struct Set<S>(S);
+/// As [`kernels`], without instructions that only some CPUs of the instruction set have.
+///
+/// # Errors
+/// As [`kernels`].
+pub fn plain_kernels(isa: Isa) -> Result<Box<dyn Kernels>, IsaError> {
+    struct Make;
+    impl Visitor for Make {
+        type Out = Box<dyn Kernels>;
+        fn visit<S: Simd>(self, s: S) -> Box<dyn Kernels> {
+            Box::new(Set { s, plain: true })
+        }
+    }
+    dispatch(isa, Make)
+}
+
+struct Set<S> {
+    s: S,
+    plain: bool,
+}
 
 impl<S: Simd> Kernels for Set<S> {
     fn isa(&self) -> Isa {
@@ -72,22 +98,19 @@ impl<S: Simd> Kernels for Set<S> {
         S::LANES
     }
 
-    fn product(&self, job: Product<'_>) {
-        let s = self.0;
-        s.vectorize(
-            #[inline(always)]
-            || match job.weights.gates() {
-                1 => product::<S, 1>(s, job),
-                2 => product::<S, 2>(s, job),
-                3 => product::<S, 3>(s, job),
-                4 => product::<S, 4>(s, job),
-                more => panic!("no cell has {more} gates"),
-            },
-        );
+    fn product_in(&self, mut job: Product<'_>, room: &mut [u32]) {
+        let (s, plain) = (self.s, self.plain);
+        match job.weights.gates() {
+            1 => product::<S, 1>(s, &mut job, room, plain),
+            2 => product::<S, 2>(s, &mut job, room, plain),
+            3 => product::<S, 3>(s, &mut job, room, plain),
+            4 => product::<S, 4>(s, &mut job, room, plain),
+            more => panic!("no cell has {more} gates"),
+        }
     }
 
     unsafe fn lstm_gates(&self, job: LstmGates<'_>) {
-        let s = self.0;
+        let s = self.s;
         s.vectorize(
             #[inline(always)]
             // SAFETY: the caller's promise.
@@ -96,7 +119,7 @@ impl<S: Simd> Kernels for Set<S> {
     }
 
     unsafe fn gru_gates(&self, job: GruGates<'_>) {
-        let s = self.0;
+        let s = self.s;
         s.vectorize(
             #[inline(always)]
             // SAFETY: the caller's promise.
@@ -105,7 +128,7 @@ impl<S: Simd> Kernels for Set<S> {
     }
 
     unsafe fn gru_reset(&self, job: GruReset<'_>) {
-        let s = self.0;
+        let s = self.s;
         s.vectorize(
             #[inline(always)]
             // SAFETY: the caller's promise.
@@ -114,7 +137,7 @@ impl<S: Simd> Kernels for Set<S> {
     }
 
     unsafe fn gru_candidate(&self, job: GruCandidate<'_>) {
-        let s = self.0;
+        let s = self.s;
         s.vectorize(
             #[inline(always)]
             // SAFETY: the caller's promise.
@@ -123,7 +146,7 @@ impl<S: Simd> Kernels for Set<S> {
     }
 
     unsafe fn plain_state(&self, job: PlainState<'_>) {
-        let s = self.0;
+        let s = self.s;
         s.vectorize(
             #[inline(always)]
             // SAFETY: the caller's promise.

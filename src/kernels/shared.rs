@@ -3,26 +3,28 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// A borrowed `f32` buffer, of which several workers hold copies and each touches a part.
+use super::values::Word;
+
+/// A borrowed buffer, of which several workers hold copies and each touches a part.
 ///
 /// Which worker may touch which part is the caller's protocol (see `execute/README.md`); this type
 /// only keeps every access within the buffer.
 #[derive(Clone, Copy, Debug)]
-pub struct Shared<'a> {
-    start: *mut f32,
+pub struct Shared<'a, T = f32> {
+    start: *mut T,
     len: usize,
-    borrow: PhantomData<&'a mut [f32]>,
+    borrow: PhantomData<&'a mut [T]>,
 }
 
 // SAFETY: the pointer is only followed by the unsafe methods below, whose callers promise that no
 // two threads touch one element at once with either writing it.
-unsafe impl Send for Shared<'_> {}
+unsafe impl<T: Word> Send for Shared<'_, T> {}
 // SAFETY: as above.
-unsafe impl Sync for Shared<'_> {}
+unsafe impl<T: Word> Sync for Shared<'_, T> {}
 
-impl<'a> Shared<'a> {
+impl<'a, T: Word> Shared<'a, T> {
     /// Shares `buffer` for as long as it is borrowed.
-    pub fn new(buffer: &'a mut [f32]) -> Shared<'a> {
+    pub fn new(buffer: &'a mut [T]) -> Shared<'a, T> {
         Shared {
             start: buffer.as_mut_ptr(),
             len: buffer.len(),
@@ -35,7 +37,7 @@ impl<'a> Shared<'a> {
     /// # Safety
     /// They stay allocated and initialised for `'a`, and during it whoever writes them does so
     /// through a copy of the result.
-    pub unsafe fn from_raw(start: *mut f32, len: usize) -> Shared<'a> {
+    pub unsafe fn from_raw(start: *mut T, len: usize) -> Shared<'a, T> {
         Shared {
             start,
             len,
@@ -61,7 +63,7 @@ impl<'a> Shared<'a> {
     /// # Panics
     /// If `range` is not within the buffer.
     #[inline(always)]
-    pub unsafe fn read(&self, range: Range<usize>) -> &'a [f32] {
+    pub unsafe fn read(&self, range: Range<usize>) -> &'a [T] {
         assert!(range.start <= range.end && range.end <= self.len);
         // SAFETY: the range is within the buffer, and the caller keeps writers away.
         unsafe { std::slice::from_raw_parts(self.start.add(range.start), range.len()) }
@@ -76,7 +78,7 @@ impl<'a> Shared<'a> {
     /// If `range` is not within the buffer.
     #[inline(always)]
     #[allow(clippy::mut_from_ref)] // disjointness is the caller's promise, not the borrow's
-    pub unsafe fn write(&self, range: Range<usize>) -> &'a mut [f32] {
+    pub unsafe fn write(&self, range: Range<usize>) -> &'a mut [T] {
         assert!(range.start <= range.end && range.end <= self.len);
         // SAFETY: the range is within the buffer, and the caller keeps everybody else away.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }

@@ -104,4 +104,65 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn shl_i32<const N: i32>(self, a: Self::I32) -> Self::I32;
     /// Arithmetic right shift by `N` bits.
     fn shr_i32<const N: i32>(self, a: Self::I32) -> Self::I32;
+    /// The greater of two signed numbers.
+    fn max_i32(self, a: Self::I32, b: Self::I32) -> Self::I32;
+    /// The nearest float, ties to even.
+    fn to_f32(self, a: Self::I32) -> Self::F32;
+    /// Loads [`Simd::LANES`] words; no alignment needed.
+    ///
+    /// # Safety
+    /// `from` must be valid for reading [`Simd::LANES`] words.
+    #[inline(always)]
+    unsafe fn load_words(self, from: *const u32) -> Self::I32 {
+        // SAFETY: the caller's promise; a load does not look at the bits.
+        self.to_bits(unsafe { self.load_ptr(from.cast()) })
+    }
+    /// Stores the lowest byte of each lane; no alignment needed.
+    ///
+    /// # Safety
+    /// `to` must be valid for writing [`Simd::LANES`] bytes.
+    unsafe fn store_bytes(self, v: Self::I32, to: *mut u8);
+
+    /// What a byte of the left operand of [`Simd::dot4`] stands above its value: 128 where the
+    /// instructions want it unsigned, else 0.
+    const BYTE_ZERO: i32;
+    /// In each lane `sum + Σ a[i] · w[i]` over its four bytes, wrapping: `a` as
+    /// [`Simd::BYTE_ZERO`] says, `w` signed, no value beyond ±127.
+    fn dot4(self, sum: Self::I32, a: Self::I32, w: Self::I32) -> Self::I32;
+    /// Runs `job` with the quickest [`Dot`] of this CPU, compiled with its instructions enabled;
+    /// with [`Plain`] where `plain` asks for it.
+    #[inline(always)]
+    fn with_dot<J: DotJob<Self>>(self, _plain: bool, job: J) {
+        self.vectorize(
+            #[inline(always)]
+            || job.run(self, Plain),
+        );
+    }
+}
+
+/// A dot product of four bytes per lane: [`Simd::dot4`], or an instruction that not every CPU of an
+/// instruction set has. All give the same sums once [`Simd::BYTE_ZERO`] is accounted for.
+pub trait Dot<S: Simd>: Copy {
+    /// Whether the result holds `BYTE_ZERO · Σ w` beside the sum of products.
+    const COUNTS_ZERO: bool;
+    /// As [`Simd::dot4`].
+    fn dot4(self, s: S, sum: S::I32, a: S::I32, w: S::I32) -> S::I32;
+}
+
+/// What [`Simd::with_dot`] runs.
+pub trait DotJob<S: Simd> {
+    /// Marked `#[inline(always)]`.
+    fn run<D: Dot<S>>(self, s: S, dot: D);
+}
+
+/// [`Simd::dot4`] itself, which every CPU of the instruction set has.
+#[derive(Clone, Copy, Debug)]
+pub struct Plain;
+
+impl<S: Simd> Dot<S> for Plain {
+    const COUNTS_ZERO: bool = false;
+    #[inline(always)]
+    fn dot4(self, s: S, sum: S::I32, a: S::I32, w: S::I32) -> S::I32 {
+        s.dot4(sum, a, w)
+    }
 }

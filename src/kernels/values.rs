@@ -11,20 +11,35 @@ use aligned_vec::{AVec, ConstAlign};
 use memmap2::MmapMut;
 
 /// Memory that starts on a cache line.
-pub type Aligned = AVec<f32, ConstAlign<64>>;
+pub type Aligned<T = f32> = AVec<T, ConstAlign<64>>;
+
+/// A number of four bytes, any of whose bits are one.
+pub trait Word: Copy + Default + PartialEq + Send + Sync + std::fmt::Debug + sealed::Word {}
+
+impl Word for f32 {}
+impl Word for i32 {}
+impl Word for u32 {}
+
+mod sealed {
+    /// Keeps the list of words to those that this module has looked at.
+    pub trait Word {}
+    impl Word for f32 {}
+    impl Word for i32 {}
+    impl Word for u32 {}
+}
 
 /// A zeroed buffer that starts on a cache line.
-pub fn zeroed(len: usize) -> Aligned {
+pub fn zeroed<T: Word>(len: usize) -> Aligned<T> {
     let mut buffer = AVec::new(64);
-    buffer.resize(len, 0.0);
+    buffer.resize(len, T::default());
     buffer
 }
 
 /// As [`zeroed`]; `None` where there is no memory for it.
-pub fn try_zeroed(len: usize) -> Option<Aligned> {
+pub fn try_zeroed<T: Word>(len: usize) -> Option<Aligned<T>> {
     let mut buffer = AVec::new(64);
     buffer.try_reserve_exact(len).ok()?;
-    buffer.resize(len, 0.0);
+    buffer.resize(len, T::default());
     Some(buffer)
 }
 
@@ -33,18 +48,18 @@ const OWN_PAGES: usize = 256 << 10;
 
 /// Values of a fixed number that stay for long. Unless made from a `Vec`, they start on a cache line.
 #[derive(Debug)]
-pub struct Values(Memory);
+pub struct Values<T: Word = f32>(Memory<T>);
 
 #[derive(Debug)]
-enum Memory {
-    Vec(Vec<f32>),
-    Aligned(Aligned),
+enum Memory<T: Word> {
+    Vec(Vec<T>),
+    Aligned(Aligned<T>),
     Pages(MmapMut),
 }
 
-impl Values {
+impl<T: Word> Values<T> {
     /// `len` zeros.
-    pub fn zeroed(len: usize) -> Values {
+    pub fn zeroed(len: usize) -> Values<T> {
         let bytes = len.saturating_mul(4);
         if bytes >= OWN_PAGES
             && let Ok(pages) = MmapMut::map_anon(bytes)
@@ -55,20 +70,20 @@ impl Values {
     }
 }
 
-impl From<Vec<f32>> for Values {
-    fn from(values: Vec<f32>) -> Values {
+impl<T: Word> From<Vec<T>> for Values<T> {
+    fn from(values: Vec<T>) -> Values<T> {
         Values(Memory::Vec(values))
     }
 }
 
-impl Deref for Values {
-    type Target = [f32];
+impl<T: Word> Deref for Values<T> {
+    type Target = [T];
 
-    fn deref(&self) -> &[f32] {
+    fn deref(&self) -> &[T] {
         match &self.0 {
             Memory::Vec(values) => values,
             Memory::Aligned(values) => values,
-            // SAFETY: pages are aligned for f32, and any bytes of theirs are one.
+            // SAFETY: pages are aligned for words, and any four bytes of theirs are one.
             Memory::Pages(pages) => unsafe {
                 std::slice::from_raw_parts(pages.as_ptr().cast(), pages.len() / 4)
             },
@@ -76,8 +91,8 @@ impl Deref for Values {
     }
 }
 
-impl DerefMut for Values {
-    fn deref_mut(&mut self) -> &mut [f32] {
+impl<T: Word> DerefMut for Values<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
         match &mut self.0 {
             Memory::Vec(values) => values,
             Memory::Aligned(values) => values,
@@ -89,16 +104,16 @@ impl DerefMut for Values {
     }
 }
 
-impl Clone for Values {
-    fn clone(&self) -> Values {
+impl<T: Word> Clone for Values<T> {
+    fn clone(&self) -> Values<T> {
         let mut copy = Values::zeroed(self.len());
         copy.copy_from_slice(self);
         copy
     }
 }
 
-impl PartialEq for Values {
-    fn eq(&self, other: &Values) -> bool {
+impl<T: Word> PartialEq for Values<T> {
+    fn eq(&self, other: &Values<T>) -> bool {
         self[..] == other[..]
     }
 }
@@ -117,7 +132,7 @@ mod tests {
             OWN_PAGES / 4,
             OWN_PAGES / 4 + 1,
         ] {
-            let mut values = Values::zeroed(len);
+            let mut values = Values::<f32>::zeroed(len);
             assert_eq!((values.len(), values.as_ptr() as usize % 64), (len, 0));
             assert!(values.iter().all(|v| v.to_bits() == 0));
             for (at, value) in values.iter_mut().enumerate() {

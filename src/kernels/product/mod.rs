@@ -11,9 +11,25 @@
 //! The real loop takes a tile of `M` rows by `P` panels at a time, all in registers: one row alone
 //! is a chain of dependent multiply-adds, and only many independent chains fill the pipelines.
 //! The order of `k` within a chain never changes, so no tile shape changes a bit.
+//!
+//! Weights of int8 meet a left operand of int8: its rows are quantised first, each with a scale of its
+//! own. Their sum is exact, and is scaled and added to the start in one rounding:
+//!
+//! ```text
+//! z[row][panel] = fma(Σ_k qa[row][k] * qw[panel][k], scale[row] * scale[panel], start)
+//! ```
 
-use super::pack::PackedMatrix;
-use super::simd::Simd;
+mod element;
+mod place;
+mod quantize;
+mod tile;
+
+use self::element::{Bf16, Element, F32, Int8};
+pub use self::quantize::TINY_ROW;
+use self::quantize::quantize;
+use self::tile::{Left, tile};
+use super::pack::{Int8Words, PackedMatrix, Words};
+use super::simd::{Dot, DotJob, Simd};
 
 /// Where the chains of a product start.
 #[derive(Clone, Copy, Debug)]
@@ -108,9 +124,70 @@ fn tile_rows(rows: usize, limit: usize) -> usize {
     rows.div_ceil(rows.div_ceil(limit).max(1))
 }
 
-/// Runs a product. `N` is the number of gates of the weights.
+/// Runs a product. `N` is the number of gates of the weights; `room` has the words that
+/// [`PackedMatrix::room`] asks for; `plain` keeps to instructions that the whole instruction set has.
 #[inline(always)]
-pub(super) fn product<S: Simd, const N: usize>(s: S, mut job: Product<'_>) {
+pub(super) fn product<S: Simd, const N: usize>(
+    s: S,
+    job: &mut Product<'_>,
+    room: &mut [u32],
+    plain: bool,
+) {
+    match job.weights.words() {
+        Words::F32(words) => s.vectorize(
+            #[inline(always)]
+            || panels::<S, _, N>(s, F32(words), Left::of(job), job),
+        ),
+        Words::Bf16(words) => s.vectorize(
+            #[inline(always)]
+            || panels::<S, _, N>(s, Bf16(words), Left::of(job), job),
+        ),
+        Words::Int8(words) => s.with_dot(plain, Quantized::<'_, '_, N> { job, words, room }),
+    }
+}
+
+/// A product whose left operand is to be quantised.
+struct Quantized<'j, 'a, const N: usize> {
+    job: &'j mut Product<'a>,
+    words: &'a Int8Words,
+    room: &'j mut [u32],
+}
+
+impl<S: Simd, const N: usize> DotJob<S> for Quantized<'_, '_, N> {
+    #[inline(always)]
+    fn run<D: Dot<S>>(self, s: S, dot: D) {
+        let Quantized { job, words, room } = self;
+        let (rows, depth) = (job.row_count, job.weights.depth());
+        let groups = depth.div_ceil(4);
+        assert!(room.len() >= job.weights.room(rows));
+        let (quads, scales) = room.split_at_mut(rows * groups);
+        for row in 0..rows {
+            let values = &job.a[job.rows.start(row)..][..depth];
+            let scale = quantize(s, values, &mut quads[row * groups..][..groups]);
+            scales[row] = scale.to_bits();
+        }
+        let int8 = Int8 {
+            words,
+            scales: &scales[..rows],
+            dot,
+        };
+        let left = Left {
+            values: &*quads,
+            rows: Rows::Strided(groups),
+            words: groups,
+        };
+        panels::<S, _, N>(s, int8, left, job);
+    }
+}
+
+/// All panels of a product, tile after tile.
+#[inline(always)]
+fn panels<S: Simd, E: Element<S>, const N: usize>(
+    s: S,
+    element: E,
+    left_rows: Left<'_, E::Left>,
+    job: &mut Product<'_>,
+) {
     let weights = job.weights;
     assert_eq!((weights.lanes(), weights.gates()), (S::LANES, N));
     assert_eq!(job.slots.len(), N);
@@ -149,7 +226,11 @@ pub(super) fn product<S: Simd, const N: usize>(s: S, mut job: Product<'_>) {
                             if const { $m * $p * N <= accumulators(S::REGISTERS) } {
                                 // SAFETY: slots and lengths have been checked above, and these are
                                 // rows and panels of the job.
-                                unsafe { tile::<S, $m, N, $p>(s, &mut job, &slots, row, panel) };
+                                unsafe {
+                                    tile::<S, E, $m, N, $p>(
+                                        s, element, left_rows, job, &slots, row, panel,
+                                    );
+                                }
                             } else {
                                 unreachable!("tile shapes are bounded above")
                             }
@@ -185,100 +266,6 @@ fn tile_panels<S: Simd, const N: usize>(height: usize, left: usize, sweep: Sweep
         width /= 2;
     }
     width
-}
-
-/// The microkernel: `M` rows by `P` panels, `M * P * N` accumulators.
-///
-/// Plain loops over arrays, and no closure handed to the standard library: its functions are compiled
-/// without the instruction set, so that vectors would travel through memory, by calls.
-///
-/// # Safety
-/// `z`, and the bias if there is one, hold `z_slots` vectors for each panel of the weights, `z` for
-/// each of `row_count` rows; `slots` are below `z_slots`; the rows and panels are the job's.
-#[allow(clippy::needless_range_loop)] // indices name registers; iterators would hide which
-#[inline(always)]
-unsafe fn tile<S: Simd, const M: usize, const N: usize, const P: usize>(
-    s: S,
-    job: &mut Product<'_>,
-    slots: &[usize; N],
-    row: usize,
-    panel: usize,
-) {
-    let (depth, panels, z_slots) = (job.weights.depth(), job.weights.panels(), job.z_slots);
-    debug_assert!(row + M <= job.row_count && panel + P <= panels);
-    let mut a = [std::ptr::null::<f32>(); M];
-    for m in 0..M {
-        a[m] = job.a[job.rows.start(row + m)..][..depth].as_ptr();
-    }
-    let mut w = [std::ptr::null::<f32>(); P];
-    for p in 0..P {
-        w[p] = job.weights.panel(panel + p).as_ptr();
-    }
-    let z = job.z.as_mut_ptr();
-    let row_vectors = panels * z_slots;
-    let at = |m: usize, p: usize, slot: usize| {
-        ((row + m) * row_vectors + (panel + p) * z_slots + slot) * S::LANES
-    };
-    let mut sum = [[[s.splat(0.0); N]; P]; M];
-    // SAFETY: all places are within `z` and the bias, by the caller's promise.
-    unsafe {
-        match job.start {
-            Start::Zero => {}
-            Start::Bias(bias) => {
-                for p in 0..P {
-                    let bias = bias.as_ptr().add((panel + p) * z_slots * S::LANES);
-                    for n in 0..N {
-                        let start = s.load_ptr(bias.add(slots[n] * S::LANES));
-                        for m in 0..M {
-                            sum[m][p][n] = start;
-                        }
-                    }
-                    if z_slots != N {
-                        // Slots that are not this product's.
-                        for slot in 0..z_slots {
-                            let start = s.load_ptr(bias.add(slot * S::LANES));
-                            for m in 0..M {
-                                s.store_ptr(start, z.add(at(m, p, slot)));
-                            }
-                        }
-                    }
-                }
-            }
-            Start::Continue => {
-                for m in 0..M {
-                    for p in 0..P {
-                        for n in 0..N {
-                            sum[m][p][n] = s.load_ptr(z.add(at(m, p, slots[n])));
-                        }
-                    }
-                }
-            }
-        }
-    }
-    for k in 0..depth {
-        let mut x = [s.splat(0.0); M];
-        for m in 0..M {
-            // SAFETY: each row slice holds `depth` values, and k < depth.
-            x[m] = s.splat(unsafe { *a[m].add(k) });
-        }
-        for p in 0..P {
-            for n in 0..N {
-                // SAFETY: a panel holds `depth * N` vectors, and k * N + n is one of them.
-                let w = unsafe { s.load_ptr(w[p].add((k * N + n) * S::LANES)) };
-                for m in 0..M {
-                    sum[m][p][n] = s.fma(x[m], w, sum[m][p][n]);
-                }
-            }
-        }
-    }
-    for m in 0..M {
-        for p in 0..P {
-            for n in 0..N {
-                // SAFETY: as above.
-                unsafe { s.store_ptr(sum[m][p][n], z.add(at(m, p, slots[n]))) };
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,316 @@
+//! What the microkernel multiplies and adds: one type for each kind of number that weights are kept
+//! as. All are chains over `k` in order; what differs is how many steps a word holds.
+
+use super::super::pack::{Int8Words, PackedMatrix};
+use super::super::simd::{Dot, Simd};
+use super::Start;
+use super::place::Place;
+
+/// The arithmetic of a product. Vectors of weights are counted `[group of k][gate]` from the start of
+/// a panel, those that stand beside them `[panel][gate]`.
+pub(super) trait Element<S: Simd>: Copy {
+    /// A word of a row of the left operand.
+    type Left: Copy;
+    /// Such a word in every lane.
+    type X: Copy;
+    /// A vector of weights.
+    type W: Copy;
+    /// What is added up.
+    type Sum: Copy;
+    /// Steps of the chain that a word of the weights holds.
+    const STEPS: usize;
+    /// The words of a panel.
+    fn panel(self, weights: &PackedMatrix, panel: usize) -> *const u32;
+    /// The left operand of a group of steps.
+    ///
+    /// # Safety
+    /// `row` holds the group, whole.
+    unsafe fn left(self, s: S, row: *const Self::Left, group: usize) -> Self::X;
+    /// The left operand of a last group that is not whole.
+    ///
+    /// # Safety
+    /// `row` holds the first step of the group.
+    #[inline(always)]
+    unsafe fn left_rest(self, s: S, row: *const Self::Left, group: usize) -> Self::X {
+        // SAFETY: of one step there is no part; of others the rows are filled up.
+        unsafe { self.left(s, row, group) }
+    }
+    /// A vector of weights.
+    ///
+    /// # Safety
+    /// `from` is valid for reading a vector.
+    unsafe fn weights(self, s: S, from: *const u32) -> Self::W;
+    /// No sum.
+    fn zero(self, s: S) -> Self::Sum;
+    /// The sums of a tile before the first term.
+    ///
+    /// # Safety
+    /// As [`super::tile::tile`].
+    unsafe fn begin<const M: usize, const N: usize, const P: usize>(
+        self,
+        s: S,
+        place: Place<'_, N>,
+        sum: &mut [[[Self::Sum; N]; P]; M],
+    );
+    /// Adds a group's terms.
+    fn add(self, s: S, x: Self::X, w: Self::W, sum: Self::Sum) -> Self::Sum;
+    /// Adds the terms of a last group that is not whole.
+    #[inline(always)]
+    fn add_rest(self, s: S, x: Self::X, w: Self::W, sum: Self::Sum) -> Self::Sum {
+        self.add(s, x, w, sum)
+    }
+    /// The tile's pre-activations after the last term.
+    ///
+    /// # Safety
+    /// As [`super::tile::tile`].
+    unsafe fn end<const M: usize, const N: usize, const P: usize>(
+        self,
+        s: S,
+        place: Place<'_, N>,
+        sum: [[[Self::Sum; N]; P]; M],
+    );
+}
+
+/// Binary32: one step a word.
+#[derive(Clone, Copy)]
+pub(super) struct F32<'a>(pub &'a [f32]);
+
+impl<S: Simd> Element<S> for F32<'_> {
+    type Left = f32;
+    type X = S::F32;
+    type W = S::F32;
+    type Sum = S::F32;
+    const STEPS: usize = 1;
+
+    #[inline(always)]
+    fn panel(self, weights: &PackedMatrix, panel: usize) -> *const u32 {
+        panel_words(self.0, weights, weights.depth(), panel)
+    }
+    #[inline(always)]
+    unsafe fn left(self, s: S, row: *const f32, group: usize) -> S::F32 {
+        // SAFETY: the caller's promise.
+        s.splat(unsafe { *row.add(group) })
+    }
+    #[inline(always)]
+    unsafe fn weights(self, s: S, from: *const u32) -> S::F32 {
+        // SAFETY: the caller's promise.
+        unsafe { s.load_ptr(from.cast()) }
+    }
+    #[inline(always)]
+    fn zero(self, s: S) -> S::F32 {
+        s.splat(0.0)
+    }
+    #[inline(always)]
+    unsafe fn begin<const M: usize, const N: usize, const P: usize>(
+        self,
+        s: S,
+        place: Place<'_, N>,
+        sum: &mut [[[S::F32; N]; P]; M],
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { place.begin_chains(s, sum) };
+    }
+    #[inline(always)]
+    fn add(self, s: S, x: S::F32, w: S::F32, sum: S::F32) -> S::F32 {
+        s.fma(x, w, sum)
+    }
+    #[inline(always)]
+    unsafe fn end<const M: usize, const N: usize, const P: usize>(
+        self,
+        s: S,
+        place: Place<'_, N>,
+        sum: [[[S::F32; N]; P]; M],
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { place.end_chains(s, sum) };
+    }
+}
+
+/// bf16: two steps a word, each widened (exactly) where it is used.
+#[derive(Clone, Copy)]
+pub(super) struct Bf16<'a>(pub &'a [u32]);
+
+impl<S: Simd> Element<S> for Bf16<'_> {
+    type Left = f32;
+    type X = [S::F32; 2];
+    type W = S::I32;
+    type Sum = S::F32;
+    const STEPS: usize = 2;
+
+    #[inline(always)]
+    fn panel(self, weights: &PackedMatrix, panel: usize) -> *const u32 {
+        panel_words(self.0, weights, weights.depth().div_ceil(2), panel)
+    }
+    #[inline(always)]
+    unsafe fn left(self, s: S, row: *const f32, group: usize) -> [S::F32; 2] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            [
+                s.splat(*row.add(2 * group)),
+                s.splat(*row.add(2 * group + 1)),
+            ]
+        }
+    }
+    #[inline(always)]
+    unsafe fn left_rest(self, s: S, row: *const f32, group: usize) -> [S::F32; 2] {
+        // SAFETY: the caller's promise.
+        [s.splat(unsafe { *row.add(2 * group) }); 2]
+    }
+    #[inline(always)]
+    unsafe fn weights(self, s: S, from: *const u32) -> S::I32 {
+        // SAFETY: the caller's promise.
+        unsafe { s.load_words(from) }
+    }
+    #[inline(always)]
+    fn zero(self, s: S) -> S::F32 {
+        s.splat(0.0)
+    }
+    #[inline(always)]
+    unsafe fn begin<const M: usize, const N: usize, const P: usize>(
+        self,
+        s: S,
+        place: Place<'_, N>,
+        sum: &mut [[[S::F32; N]; P]; M],
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { place.begin_chains(s, sum) };
+    }
+    #[inline(always)]
+    fn add(self, s: S, x: [S::F32; 2], w: S::I32, sum: S::F32) -> S::F32 {
+        let upper = s.from_bits(s.and_i32(w, s.splat_i32(-0x1_0000)));
+        let sum = s.fma(x[0], s.from_bits(s.shl_i32::<16>(w)), sum);
+        s.fma(x[1], upper, sum)
+    }
+    /// The second step is none: adding a zero would turn -0 into 0, and infinity into NaN.
+    #[inline(always)]
+    fn add_rest(self, s: S, x: [S::F32; 2], w: S::I32, sum: S::F32) -> S::F32 {
+        s.fma(x[0], s.from_bits(s.shl_i32::<16>(w)), sum)
+    }
+    #[inline(always)]
+    unsafe fn end<const M: usize, const N: usize, const P: usize>(
+        self,
+        s: S,
+        place: Place<'_, N>,
+        sum: [[[S::F32; N]; P]; M],
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { place.end_chains(s, sum) };
+    }
+}
+
+/// int8 times int8: four steps a word, summed exactly, scaled once.
+#[derive(Clone, Copy)]
+pub(super) struct Int8<'a, D> {
+    pub words: &'a Int8Words,
+    /// The bits of the scale of each row of the left operand.
+    pub scales: &'a [u32],
+    pub dot: D,
+}
+
+impl<S: Simd, D: Dot<S>> Element<S> for Int8<'_, D> {
+    type Left = u32;
+    type X = S::I32;
+    type W = S::I32;
+    type Sum = S::I32;
+    const STEPS: usize = 4;
+
+    #[inline(always)]
+    fn panel(self, weights: &PackedMatrix, panel: usize) -> *const u32 {
+        panel_words(
+            &self.words.quads,
+            weights,
+            weights.depth().div_ceil(4),
+            panel,
+        )
+    }
+    #[inline(always)]
+    unsafe fn left(self, s: S, row: *const u32, group: usize) -> S::I32 {
+        // SAFETY: the caller's promise.
+        s.splat_i32(unsafe { *row.add(group) } as i32)
+    }
+    #[inline(always)]
+    unsafe fn weights(self, s: S, from: *const u32) -> S::I32 {
+        // SAFETY: the caller's promise.
+        unsafe { s.load_words(from) }
+    }
+    #[inline(always)]
+    fn zero(self, s: S) -> S::I32 {
+        s.splat_i32(0)
+    }
+    #[allow(clippy::needless_range_loop)] // indices name registers; iterators would hide which
+    #[inline(always)]
+    unsafe fn begin<const M: usize, const N: usize, const P: usize>(
+        self,
+        s: S,
+        place: Place<'_, N>,
+        sum: &mut [[[S::I32; N]; P]; M],
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { place.store_starts::<S, M, P>(s) };
+        if !D::COUNTS_ZERO {
+            return;
+        }
+        const { assert!(S::BYTE_ZERO == 0 || S::BYTE_ZERO == 128) };
+        for p in 0..P {
+            for n in 0..N {
+                let vector = ((place.panel + p) * N + n) * S::LANES;
+                // SAFETY: there is a sum of weights for each vector beside them.
+                let sums = unsafe { s.load_words(self.words.sums.as_ptr().add(vector).cast()) };
+                let excess = s.sub_i32(s.splat_i32(0), s.shl_i32::<7>(sums));
+                for m in 0..M {
+                    sum[m][p][n] = excess;
+                }
+            }
+        }
+    }
+    #[inline(always)]
+    fn add(self, s: S, x: S::I32, w: S::I32, sum: S::I32) -> S::I32 {
+        self.dot.dot4(s, sum, x, w)
+    }
+    #[allow(clippy::needless_range_loop)] // as above
+    #[inline(always)]
+    unsafe fn end<const M: usize, const N: usize, const P: usize>(
+        self,
+        s: S,
+        place: Place<'_, N>,
+        sum: [[[S::I32; N]; P]; M],
+    ) {
+        // A copy, so that the loop of many instructions below does not index the sums themselves.
+        let mut done = [[[s.splat_i32(0); N]; P]; M];
+        for m in 0..M {
+            for p in 0..P {
+                for n in 0..N {
+                    done[m][p][n] = sum[m][p][n];
+                }
+            }
+        }
+        for m in 0..M {
+            let of_row = s.splat(f32::from_bits(self.scales[place.row + m]));
+            for p in 0..P {
+                for n in 0..N {
+                    let vector = ((place.panel + p) * N + n) * S::LANES;
+                    // SAFETY: rows, panels and slots are the job's, and there is a scale for each
+                    // vector beside the weights.
+                    unsafe {
+                        let z = place.z::<S>(m, p, n);
+                        let start = match place.start {
+                            Start::Zero => s.splat(0.0),
+                            Start::Bias(_) | Start::Continue => s.load_ptr(z),
+                        };
+                        let of_weights = s.load_ptr(self.words.scales.as_ptr().add(vector));
+                        let scale = s.mul(of_row, of_weights);
+                        s.store_ptr(s.fma(s.to_f32(done[m][p][n]), scale, start), z);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A panel of `groups` groups of steps; checked here, once for all that the microkernel reads.
+#[inline(always)]
+fn panel_words<T>(words: &[T], weights: &PackedMatrix, groups: usize, panel: usize) -> *const u32 {
+    const { assert!(size_of::<T>() == 4) };
+    let size = groups * weights.gates() * weights.lanes();
+    words[panel * size..][..size].as_ptr().cast()
+}

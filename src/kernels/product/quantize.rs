@@ -1,0 +1,66 @@
+//! Rows of the left operand as whole numbers from -127 to 127 times one scale for each row.
+//!
+//! ```text
+//! most = max |a[k]|
+//! scale = most / 127;  q[k] = a[k] · (127 / most), rounded to the nearest even
+//! ```
+//!
+//! The greatest is found among bits: without the sign they order as the floats do, with infinity and
+//! NaN beyond all others, and no order of comparing changes the result.
+
+use super::super::simd::Simd;
+
+/// Rows whose greatest magnitude is below this are quantised to zeros, so that no division overflows.
+pub const TINY_ROW: f32 = 1.0 / (1u128 << 100) as f32;
+
+/// Adding it rounds what is small to a whole number, which the lowest bits then hold.
+const ROUND: f32 = 1.5 * (1 << 23) as f32;
+
+/// Quantises one row of `depth` values into `depth / 4` words, rounded up; returns its scale, NaN for
+/// a row that holds a value that is not finite (whose bytes then mean nothing).
+#[inline(always)]
+pub(super) fn quantize<S: Simd>(s: S, row: &[f32], quads: &mut [u32]) -> f32 {
+    assert!(quads.len() == row.len().div_ceil(4));
+    let whole = row.len() / S::LANES * S::LANES;
+    let mut most = s.splat_i32(0);
+    let unsigned = s.splat_i32(i32::MAX);
+    let mut k = 0;
+    while k < whole {
+        most = s.max_i32(most, s.and_i32(s.to_bits(s.load(&row[k..])), unsigned));
+        k += S::LANES;
+    }
+    let mut lanes = [0.0f32; 64];
+    s.store(s.from_bits(most), &mut lanes);
+    let mut most = 0;
+    for value in lanes[..S::LANES].iter().chain(&row[whole..]) {
+        most = most.max(value.to_bits() & 0x7fff_ffff);
+    }
+    let most = f32::from_bits(most);
+    let (scale, inverse) = if most < TINY_ROW {
+        (0.0, 0.0)
+    } else if most < f32::INFINITY {
+        (most / 127.0, 127.0 / most)
+    } else {
+        (f32::NAN, 0.0)
+    };
+    let bytes = quads.as_mut_ptr().cast::<u8>();
+    let (inverses, round) = (s.splat(inverse), s.splat(ROUND));
+    // From the bits of a rounded sum to the byte.
+    let offset = ROUND.to_bits() as i32 - S::BYTE_ZERO;
+    let offsets = s.splat_i32(offset);
+    let mut k = 0;
+    while k < whole {
+        let rounded = s.add(s.mul(s.load(&row[k..]), inverses), round);
+        let q = s.sub_i32(s.to_bits(rounded), offsets);
+        // SAFETY: `quads` has a byte for each value, and `k + LANES` is at most their number.
+        unsafe { s.store_bytes(q, bytes.add(k)) };
+        k += S::LANES;
+    }
+    for k in whole..4 * quads.len() {
+        let value = if k < row.len() { row[k] * inverse } else { 0.0 };
+        let q = (value + ROUND).to_bits() as i32 - offset;
+        // SAFETY: k is below the number of bytes.
+        unsafe { *bytes.add(k) = q as u8 };
+    }
+    scale
+}

@@ -1,0 +1,114 @@
+//! The microkernel: a tile of rows by panels, all in registers.
+
+use super::super::simd::Simd;
+use super::element::Element;
+use super::place::Place;
+use super::{Product, Rows};
+
+/// The rows that a tile multiplies with: of the job itself, or what was made of them.
+#[derive(Clone, Copy)]
+pub(super) struct Left<'a, T> {
+    pub values: &'a [T],
+    pub rows: Rows<'a>,
+    /// Words of a row.
+    pub words: usize,
+}
+
+impl<'a> Left<'a, f32> {
+    /// The job's own.
+    #[inline(always)]
+    pub fn of(job: &Product<'a>) -> Left<'a, f32> {
+        Left {
+            values: job.a,
+            rows: job.rows,
+            words: job.weights.depth(),
+        }
+    }
+}
+
+impl<T> Left<'_, T> {
+    #[inline(always)]
+    fn row(&self, row: usize) -> *const T {
+        self.values[self.rows.start(row)..][..self.words].as_ptr()
+    }
+}
+
+/// `M` rows by `P` panels, `M * P * N` accumulators.
+///
+/// Plain loops over arrays, and no closure handed to the standard library: its functions are compiled
+/// without the instruction set, so that vectors would travel through memory, by calls.
+///
+/// # Safety
+/// `z`, and the bias if there is one, hold `z_slots` vectors for each panel of the weights, `z` for
+/// each of `row_count` rows; `slots` are below `z_slots`; the rows and panels are the job's, and
+/// `element` is what its weights hold.
+#[allow(clippy::needless_range_loop)] // indices name registers; iterators would hide which
+#[inline(always)]
+pub(super) unsafe fn tile<
+    S: Simd,
+    E: Element<S>,
+    const M: usize,
+    const N: usize,
+    const P: usize,
+>(
+    s: S,
+    element: E,
+    left: Left<'_, E::Left>,
+    job: &mut Product<'_>,
+    slots: &[usize; N],
+    row: usize,
+    panel: usize,
+) {
+    debug_assert!(row + M <= job.row_count && panel + P <= job.weights.panels());
+    let mut a = [std::ptr::null::<E::Left>(); M];
+    for m in 0..M {
+        a[m] = left.row(row + m);
+    }
+    let mut w = [std::ptr::null::<u32>(); P];
+    for p in 0..P {
+        w[p] = element.panel(job.weights, panel + p);
+    }
+    let depth = job.weights.depth();
+    // SAFETY: the caller's promise.
+    let place = unsafe { Place::new::<S>(job, slots, row, panel) };
+    let mut sum = [[[element.zero(s); N]; P]; M];
+    // SAFETY: the caller's promise.
+    unsafe { element.begin(s, place, &mut sum) };
+    let groups = depth / E::STEPS;
+    for group in 0..groups {
+        // SAFETY: each row holds the words of `depth` steps, and this group is whole.
+        let mut x = [unsafe { element.left(s, a[0], group) }; M];
+        for m in 1..M {
+            // SAFETY: as above.
+            x[m] = unsafe { element.left(s, a[m], group) };
+        }
+        for p in 0..P {
+            for n in 0..N {
+                // SAFETY: a panel holds N vectors for each group.
+                let w = unsafe { element.weights(s, w[p].add((group * N + n) * S::LANES)) };
+                for m in 0..M {
+                    sum[m][p][n] = element.add(s, x[m], w, sum[m][p][n]);
+                }
+            }
+        }
+    }
+    if E::STEPS > 1 && !depth.is_multiple_of(E::STEPS) {
+        // SAFETY: each row holds the first step of the last group.
+        let mut x = [unsafe { element.left_rest(s, a[0], groups) }; M];
+        for m in 1..M {
+            // SAFETY: as above.
+            x[m] = unsafe { element.left_rest(s, a[m], groups) };
+        }
+        for p in 0..P {
+            for n in 0..N {
+                // SAFETY: a panel holds N vectors for this group, too.
+                let w = unsafe { element.weights(s, w[p].add((groups * N + n) * S::LANES)) };
+                for m in 0..M {
+                    sum[m][p][n] = element.add_rest(s, x[m], w, sum[m][p][n]);
+                }
+            }
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe { element.end(s, place, sum) };
+}
