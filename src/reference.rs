@@ -27,13 +27,16 @@ mod activation;
 pub use activation::activate;
 
 use crate::model::{
-    Activation, Cell, Direction, Input, InputError, Layer, Matrix, Merge, Model, Output, ResetForm,
-    Weights,
+    Activation, Cell, Direction, Input, InputError, Layer, Matrix, Merge, Model, Output, Precision,
+    ResetForm, Weights,
 };
 
 /// New states below this magnitude become zero: 2⁻⁶⁴, so that a product of a state and any weight
 /// above 2⁻⁶² is a normal number.
 pub const TINY_STATE: f32 = 1.0 / (1u64 << 63) as f32 / 2.0;
+
+/// Rows whose greatest magnitude is below 2⁻¹⁰⁰ are quantised to zeros.
+const TINY_ROW: f32 = 1.0 / (1u128 << 100) as f32;
 
 /// Runs `model` over `input` and writes what `output` asks for.
 ///
@@ -277,10 +280,31 @@ fn pre_activation(weights: &Weights, row: usize, x: &[f32], h: &[f32]) -> f32 {
     chain(z, &weights.recurrent, row, h)
 }
 
-/// `start + Σ_k values[k] · matrix[row][k]`, rounded after each term.
+/// `start + Σ_k values[k] · matrix[row][k]`, rounded after each term; for int8 see [`Precision`].
 fn chain(start: f32, matrix: &Matrix, row: usize, values: &[f32]) -> f32 {
+    if matrix.precision() == Precision::Int8 {
+        let (q, scale) = quantize(values);
+        let terms = q.iter().zip(matrix.whole_row(row));
+        let sum: i64 = terms.map(|(q, w)| q * i64::from(w)).sum();
+        return (sum as f32).mul_add(scale * matrix.scales()[row], start);
+    }
     let terms = values.iter().zip(matrix.row(row));
     terms.fold(start, |z, (value, weight)| value.mul_add(*weight, z))
+}
+
+/// Whole numbers from -127 to 127 and their scale, for the left operand of a product with int8.
+pub fn quantize(values: &[f32]) -> (Vec<i64>, f32) {
+    if values.iter().any(|v| !v.is_finite()) {
+        return (vec![0; values.len()], f32::NAN);
+    }
+    let most = values.iter().fold(0.0f32, |most, v| most.max(v.abs()));
+    if most < TINY_ROW {
+        return (vec![0; values.len()], 0.0);
+    }
+    let q = values
+        .iter()
+        .map(|v| (v * (127.0 / most)).round_ties_even());
+    (q.map(|q| q as i64).collect(), most / 127.0)
 }
 
 /// Zero where the state is tiny; NaN stays NaN.

@@ -56,6 +56,21 @@ fn random_models_batches_and_plans() {
     }
 }
 
+#[test]
+fn random_models_in_lower_precisions() {
+    for seed in 0..300 {
+        let mut random = Random::new(seed);
+        let model = random.stack(40);
+        let model = random.in_some_precision(model);
+        let (batch, steps) = (random.0.usize(0..20), random.0.usize(0..9));
+        let batch = Batch::ragged(&mut random, &model, batch, steps);
+        let plan = random.plan(&model, batch.batch, batch.steps);
+        for &isa in isas() {
+            check(&model, &batch, &plan, isa);
+        }
+    }
+}
+
 /// Long enough for workers to drift apart, and stacks high enough for buffers to be used again:
 /// either all layers have rows taken ahead by others, or each has one owner, so that they run as a
 /// wavefront where directions allow it.

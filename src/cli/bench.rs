@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use super::Failure;
 use super::memory::afford_run;
-use super::model::{ModelOrShape, Precision, Shape};
+use super::model::{ModelOrShape, PrecisionName, Shape, in_precision};
 use super::plan::{Origin, PlanOption, plan_for, tuned};
 use super::profile::Profile;
 use super::seconds;
 use crate::execute::Session;
 use crate::machine::{BoundBy, Level, Machine};
-use crate::model::{Input, Model, Output};
+use crate::model::{Input, Model, Output, Precision};
 use crate::plan::{Plan, flops};
 use crate::tune::Check;
 
@@ -53,9 +53,9 @@ pub struct Arguments {
     /// Use at most this many cores; the plan may use fewer, and never more than there are (default: all)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
-    /// Precision of weights and products
-    #[arg(long, value_enum, default_value_t = Precision::F32)]
-    precision: Precision,
+    /// Precision of weights and products (default: that of the model, of shapes f32)
+    #[arg(long, value_enum)]
+    precision: Option<PrecisionName>,
     #[command(flatten)]
     plan: PlanOption,
     /// Tune each case first, for S seconds; if that is too short, the estimate is used and named
@@ -178,7 +178,7 @@ fn cases(arguments: &Arguments) -> Result<Vec<Case>, Failure> {
         });
         return Ok(shapes.collect());
     }
-    let model = arguments.source.model()?;
+    let model = in_precision(arguments.source.model()?, arguments.precision)?;
     afford_run(&model, batch, steps, "--batch and --steps")?;
     let plan = match arguments.tune {
         Some(_) => None,
@@ -197,7 +197,7 @@ fn measure(case: &Case, arguments: &Arguments, machine: &Machine) -> Result<Row,
     let (model, batch, steps, planned) = match case {
         Case::Loaded(model, batch, steps, plan) => (model, *batch, *steps, plan.clone()),
         Case::Shaped(shape, batch, steps) => {
-            shaped = shape.model()?;
+            shaped = in_precision(shape.model()?, arguments.precision)?;
             afford_run(&shaped, *batch, *steps, "another --suite")?;
             (&shaped, *batch, *steps, None)
         }
@@ -264,7 +264,7 @@ fn measure(case: &Case, arguments: &Arguments, machine: &Machine) -> Result<Row,
         batch,
         steps,
         threads: plan.threads(),
-        precision: arguments.precision.name(),
+        precision: model.precision().map_or("mixed", Precision::name),
         plan: origin,
         median_ms: 1e3 * median,
         p99_ms: 1e3 * p99,

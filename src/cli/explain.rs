@@ -8,7 +8,7 @@ use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 
 use super::Failure;
-use super::model::{ModelOrShape, Precision, threads};
+use super::model::{ModelOrShape, PrecisionName, in_precision, threads};
 use super::plan::{PlanOption, entry_for};
 use crate::graph::Graph;
 use crate::machine::Machine;
@@ -37,9 +37,9 @@ pub struct Arguments {
     /// Use at most this many cores (default: all)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
-    /// Precision of weights and products
-    #[arg(long, value_enum, default_value_t = Precision::F32)]
-    precision: Precision,
+    /// Precision of weights and products (default: that of the model, of shapes f32)
+    #[arg(long, value_enum)]
+    precision: Option<PrecisionName>,
     #[command(flatten)]
     plan: PlanOption,
     /// Write the graph of products for Graphviz to FILE, of at most 8 steps; - is standard output,
@@ -60,7 +60,6 @@ const DRAWN: (usize, usize) = (8, 3);
 
 /// Gathers and prints.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let Precision::F32 = arguments.precision;
     let to_stdout = arguments
         .dot
         .as_ref()
@@ -70,7 +69,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             "--dot - and --json would both print on standard output; give --dot a file",
         ));
     }
-    let model = arguments.source.sizes()?;
+    let model = in_precision(arguments.source.sizes()?, arguments.precision)?;
     let (batch, steps) = (arguments.batch as usize, arguments.steps as usize);
     let mut drawn = None;
     if let Some(path) = &arguments.dot {

@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use super::Failure;
 use super::memory::afford_weights;
 use crate::machine::Topology;
-use crate::model::{Activation, Cell, Gru, Lstm, Merge, Model, Rnn};
+use crate::model::{Activation, Cell, Gru, Lstm, Merge, Model, Precision, Rnn};
 
 /// The kinds of cell that a shape can name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -36,20 +36,25 @@ impl CellName {
 }
 
 /// Precisions of weights and products.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Precision {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PrecisionName {
     /// 32-bit floats
-    #[default]
     F32,
+    /// Weights in bfloat16, products in 32-bit floats
+    Bf16,
+    /// Weights and what they multiply in 8-bit whole numbers, with a scale for each row
+    Int8,
 }
 
-impl Precision {
-    /// As it is written on the command line and in results.
-    pub fn name(self) -> &'static str {
-        match self {
-            Precision::F32 => "f32",
-        }
-    }
+/// The model with its weights in the precision that was asked for, if one was.
+pub fn in_precision(model: Model, asked: Option<PrecisionName>) -> Result<Model, Failure> {
+    let precision = match asked {
+        None => return Ok(model),
+        Some(PrecisionName::F32) => Precision::F32,
+        Some(PrecisionName::Bf16) => Precision::Bf16,
+        Some(PrecisionName::Int8) => Precision::Int8,
+    };
+    Ok(model.in_precision(precision)?)
 }
 
 /// A model file, or a shape with random weights.

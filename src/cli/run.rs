@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use super::Failure;
 use super::memory::afford_run;
-use super::model::{CellName, FileOptions, Precision, open};
+use super::model::{CellName, FileOptions, PrecisionName, in_precision, open};
 use super::npy;
 use super::plan::{PlanOption, plan_for};
 use super::profile::{self, Profile};
@@ -39,9 +39,9 @@ pub struct Arguments {
     /// Use at most this many cores; more than there are mean all (default: all)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
-    /// Precision of weights and products
-    #[arg(long, value_enum, default_value_t = Precision::F32)]
-    precision: Precision,
+    /// Precision of weights and products (default: that of the model, of shapes f32)
+    #[arg(long, value_enum)]
+    precision: Option<PrecisionName>,
     #[command(flatten)]
     plan: PlanOption,
 }
@@ -68,10 +68,9 @@ impl FromStr for Named {
 
 /// Loads, runs, writes.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    // The only one so far; another will have to say here which weights it packs.
-    let Precision::F32 = arguments.precision;
     let is_traced = profile::is_asked()?;
     let model = open(&arguments.model, &arguments.file, arguments.cell)?;
+    let model = in_precision(model, arguments.precision)?;
     let map = ArrayMap::new(&model);
     for (index, output) in arguments.output.iter().enumerate() {
         map.check_output(&output.name)?;

@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::Failure;
 use super::memory::afford_run;
-use super::model::{ModelOrShape, Precision, threads};
+use super::model::{ModelOrShape, PrecisionName, in_precision, threads};
 use crate::model::Model;
 use crate::plan::{Cost, Entry, Plan, PlanFileError};
 use crate::tune::{Effort, Options, Progress, Tuned, tune};
@@ -51,9 +51,9 @@ pub struct Arguments {
     /// Use at most this many cores (default: all)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
-    /// Precision of weights and products
-    #[arg(long, value_enum, default_value_t = Precision::F32)]
-    precision: Precision,
+    /// Precision of weights and products (default: that of the model, of shapes f32)
+    #[arg(long, value_enum)]
+    precision: Option<PrecisionName>,
     /// Time for the whole tuning
     #[arg(long, value_name = "S", default_value_t = 20.0, value_parser = super::seconds)]
     seconds: f64,
@@ -67,8 +67,7 @@ pub struct Arguments {
 
 /// Tunes, prints what was chosen, writes the plan.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let Precision::F32 = arguments.precision;
-    let model = arguments.source.model()?;
+    let model = in_precision(arguments.source.model()?, arguments.precision)?;
     if let Some(path) = &arguments.output {
         writable(path)?;
     }

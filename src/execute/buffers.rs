@@ -1,20 +1,20 @@
 //! Everything a run writes to besides the caller's output, allocated before it.
 
 use super::packed::{PackedConfiguration, PackedDirection, PackedLayer};
-use crate::kernels::{Aligned, Shared, try_zeroed};
+use crate::kernels::{Aligned, Shared, Word, try_zeroed};
 use crate::plan::UNIT_GRANULE;
 
 /// A buffer that the workers of one run share.
-pub(super) struct Buffer(Aligned);
+pub(super) struct Buffer<T: Word = f32>(Aligned<T>);
 
-impl Buffer {
+impl<T: Word> Buffer<T> {
     /// `rows` times `columns` zeros; `None` where there is no memory for them.
-    fn new(rows: usize, columns: usize) -> Option<Buffer> {
+    fn new(rows: usize, columns: usize) -> Option<Buffer<T>> {
         Some(Buffer(try_zeroed(rows.checked_mul(columns)?)?))
     }
 
     /// A handle for one worker.
-    pub fn share(&self) -> Shared<'_> {
+    pub fn share(&self) -> Shared<'_, T> {
         // SAFETY: the vector keeps a raw pointer to its elements, so writing through a copy of it
         // breaks no borrow; and no method of this type reads or writes them any other way.
         unsafe { Shared::from_raw(self.0.as_ptr().cast_mut(), self.0.len()) }
@@ -48,6 +48,8 @@ pub(super) struct Buffers {
     pub z: Vec<[Buffer; 2]>,
     /// Per worker: pre-activations of a projection.
     pub projected: Vec<Buffer>,
+    /// Per worker: room in which its products of int8 quantise what they multiply with.
+    pub rooms: Vec<Buffer<u32>>,
     /// `[rows of all steps, features]`: outputs of layers but the last. Two of them, taken in turn,
     /// or one per layer where a layer is read while it is written.
     pub between_layers: Vec<Buffer>,
@@ -75,6 +77,7 @@ impl Buffers {
         let workers = configurations.iter().map(|c| c.group_size()).max()?;
         let mut z = Vec::with_capacity(workers);
         let mut projected = Vec::with_capacity(workers);
+        let mut rooms = Vec::with_capacity(workers);
         // The largest that a worker needs in any layer of any configuration.
         let all = || configurations.iter().flat_map(|c| &c.layers);
         for worker in 0..workers {
@@ -102,6 +105,19 @@ impl Buffers {
             let parts = parts.filter_map(|d| d.parts.get(worker));
             let widths = parts.map(|part| part.projected.len().next_multiple_of(lanes));
             projected.push(Buffer::new(batch, widths.max().unwrap_or(0))?);
+            // Who takes rows ahead for others does so with their weights: of any worker's part.
+            let mut most = 0;
+            for layer in all() {
+                for direction in &layer.directions {
+                    let ahead = layer.chunk(direction).min(steps).checked_mul(batch)?;
+                    let parts = direction.parts.iter().enumerate();
+                    let parts = parts
+                        .filter(|&(owner, _)| owner == worker || layer.keeps_two_chunks(direction));
+                    let room = parts.map(|(_, part)| part.room(batch, ahead)).max();
+                    most = most.max(room.unwrap_or(0));
+                }
+            }
+            rooms.push(Buffer::new(most, 1)?);
         }
         let upper = &layers[..layers.len() - 1];
         let apart = match configurations.iter().any(|c| c.meetings.is_pipelined()) {
@@ -116,6 +132,7 @@ impl Buffers {
             states,
             z,
             projected,
+            rooms,
             between_layers: between_layers.collect::<Option<_>>()?,
         })
     }

@@ -48,9 +48,9 @@ impl Kernels for Late {
     fn lanes(&self) -> usize {
         self.inner.lanes()
     }
-    fn product(&self, job: Product<'_>) {
+    fn product_in(&self, job: Product<'_>, room: &mut [u32]) {
         self.wait();
-        self.inner.product(job);
+        self.inner.product_in(job, room);
     }
     unsafe fn lstm_gates(&self, job: LstmGates<'_>) {
         self.wait();

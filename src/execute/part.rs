@@ -64,7 +64,7 @@ impl PackedPart {
             };
             (!gates.is_empty()).then(|| PackedProduct {
                 operand,
-                weights: PackedMatrix::new(lanes, source, &gates, units.clone()),
+                weights: PackedMatrix::of(matrix.numbers(), lanes, source, &gates, units.clone()),
                 slots: gates.iter().map(|&gate| slots[gate]).collect(),
             })
         };
@@ -104,7 +104,7 @@ impl PackedPart {
                 depth: projection.cols(),
                 units: projection.rows(),
             };
-            PackedMatrix::new(lanes, source, &[0], projected.clone())
+            PackedMatrix::of(projection.numbers(), lanes, source, &[0], projected.clone())
         });
         let peepholes = weights.peepholes.as_ref();
         PackedPart {
@@ -122,6 +122,17 @@ impl PackedPart {
     /// Values of pre-activations per row.
     pub fn z_row(&self, lanes: usize, recurrence: Recurrence) -> usize {
         self.units.len().next_multiple_of(lanes) * recurrence.z_slots()
+    }
+
+    /// Words that the products of a step of `rows` rows, and one taken ahead of `ahead` rows, need to
+    /// quantise what they multiply with.
+    pub fn room(&self, rows: usize, ahead: usize) -> usize {
+        let ahead = self.ahead.iter().map(|product| product.weights.room(ahead));
+        let steps = self.phases.iter().flatten().map(|p| &p.weights);
+        let steps = steps
+            .chain(&self.projection)
+            .map(|weights| weights.room(rows));
+        ahead.chain(steps).max().unwrap_or(0)
     }
 
     /// Columns of the recurrent state that the owner writes.

@@ -20,6 +20,8 @@ pub(super) struct Phases<'a, P> {
     pub buffers: &'a DirectionBuffers,
     /// Pre-activations of a projection, this worker's own.
     pub projected: Shared<'a>,
+    /// Where this worker's products quantise what they multiply with.
+    pub room: Shared<'a, u32>,
     pub probe: P,
 }
 
@@ -75,7 +77,7 @@ impl<'a, P: Probe> Phases<'a, P> {
         sweep: Sweep,
         z: &mut [f32],
     ) {
-        self.kernels.product(Product {
+        self.run(Product {
             a,
             rows,
             row_count,
@@ -86,6 +88,13 @@ impl<'a, P: Probe> Phases<'a, P> {
             z_slots: self.direction.recurrence.z_slots(),
             sweep,
         });
+    }
+
+    fn run(&self, product: Product<'_>) {
+        let room = product.weights.room(product.row_count);
+        // SAFETY: the buffer belongs to this worker alone, which runs one product at a time.
+        let room = unsafe { self.room.write(0..room) };
+        self.kernels.product_in(product, room);
     }
 
     /// The products of one phase, added to `z`. Where nothing is taken ahead, the first one starts
@@ -282,7 +291,7 @@ impl<'a, P: Probe> Phases<'a, P> {
         let z = unsafe { self.projected.write(0..self.projected.len()) };
         // SAFETY: the caller's promise.
         let (a, stride, row_count) = unsafe { self.between(&step) };
-        self.kernels.product(Product {
+        self.run(Product {
             a,
             rows: stride,
             row_count,

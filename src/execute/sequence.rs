@@ -303,6 +303,7 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
             part: &direction.parts[owner],
             buffers: &self.states[index],
             projected: self.run.buffers.projected[owner].share(),
+            room: self.run.buffers.rooms[self.member.index].share(),
             probe: self.probe,
         }
     }

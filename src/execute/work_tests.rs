@@ -31,11 +31,11 @@ impl Kernels for Counting {
     fn lanes(&self) -> usize {
         self.inner.lanes()
     }
-    fn product(&self, job: Product<'_>) {
+    fn product_in(&self, job: Product<'_>, room: &mut [u32]) {
         let weights = job.weights.panels() * self.lanes() * job.weights.gates();
         let work = job.row_count * weights * job.weights.depth();
         self.multiply_adds.fetch_add(work, Ordering::Relaxed);
-        self.inner.product(job);
+        self.inner.product_in(job, room);
     }
     unsafe fn lstm_gates(&self, job: LstmGates<'_>) {
         self.gates(job.rows, job.units);

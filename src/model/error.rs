@@ -53,6 +53,22 @@ pub enum ModelError {
         /// The value given.
         clip: f32,
     },
+    /// A weight or a scale that int8 cannot hold.
+    #[error("int8 takes finite weights, from -127 to 127 times a finite scale; found {value}")]
+    NotQuantisable {
+        /// The value.
+        value: f32,
+    },
+    /// A product whose sum of int8 could overflow.
+    #[error(
+        "int8 takes products of at most {most} values, this one has {cols}; keep it in bf16 or f32"
+    )]
+    TooDeepForInt8 {
+        /// Columns of the matrix.
+        cols: usize,
+        /// The most.
+        most: usize,
+    },
     /// The two directions of a layer do not match.
     #[error("the two directions of a layer need one kind of cell and equal sizes")]
     DirectionsDiffer,

@@ -79,6 +79,10 @@ impl Direction {
         &self.weights
     }
 
+    pub(super) fn weights_mut(&mut self) -> &mut Weights {
+        &mut self.weights
+    }
+
     /// `E`, features per input step.
     pub fn input_size(&self) -> usize {
         self.weights.input.cols()
@@ -154,6 +158,10 @@ impl Layer {
     /// The directions: one, or forward then reverse.
     pub fn directions(&self) -> &[Direction] {
         &self.directions
+    }
+
+    pub(super) fn directions_mut(&mut self) -> &mut [Direction] {
+        &mut self.directions
     }
 
     /// How two directions are merged (meaningless for one).

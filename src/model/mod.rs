@@ -13,6 +13,7 @@ mod layer;
 #[cfg(feature = "onnx")]
 mod onnx;
 mod open;
+mod precision;
 #[cfg(feature = "safetensors")]
 mod safetensors;
 mod sequence;
@@ -28,6 +29,7 @@ pub use cell::{Cell, CellKind, ResetForm};
 pub use error::{LoadError, ModelError};
 pub use interface::{Axis, Interface, Port, Role};
 pub use layer::{Direction, Layer, Merge};
+pub use precision::{Precision, UnknownPrecision};
 pub use sequence::{Input, InputError, Layout, Output, Signature};
 #[cfg(feature = "safetensors")]
 pub use tensors::Tensors;
@@ -85,9 +87,9 @@ impl Model {
         &self.interface
     }
 
-    /// Bytes of all weights and biases as `f32`.
+    /// Bytes of all weights and biases, in the precision they have.
     pub fn weight_bytes(&self) -> usize {
         let directions = self.layers.iter().flat_map(Layer::directions);
-        4 * directions.map(|d| d.weights().values()).sum::<usize>()
+        directions.map(|d| d.weights().bytes()).sum::<usize>()
     }
 }

@@ -1,14 +1,18 @@
 //! Weight matrices in row-major order, gates stacked along the rows in PyTorch's order.
 
-use super::{CellKind, ModelError};
+use super::precision::{check_depth, round};
+use super::{CellKind, ModelError, Precision};
 use crate::kernels::Values;
 
-/// A dense row-major `f32` matrix.
+/// A dense row-major matrix: its values, and the numbers they are kept as when they are packed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Matrix {
     rows: usize,
     cols: usize,
     data: Values,
+    precision: Precision,
+    /// Of int8: one for each row.
+    scales: Vec<f32>,
 }
 
 impl Matrix {
@@ -33,7 +37,96 @@ impl Matrix {
                 found: format!("{} values", data.len()),
             });
         }
-        Ok(Matrix { rows, cols, data })
+        Ok(Matrix {
+            rows,
+            cols,
+            data,
+            precision: Precision::F32,
+            scales: Vec::new(),
+        })
+    }
+
+    /// A matrix of int8: row `j` holds `scales[j] · values[j][k]`.
+    ///
+    /// # Errors
+    /// [`ModelError::Shape`] for another number of values or scales,
+    /// [`ModelError::NotQuantisable`] for a value of -128, or a scale that is negative or makes a weight infinite,
+    /// [`ModelError::TooDeepForInt8`].
+    pub fn from_int8(
+        rows: usize,
+        cols: usize,
+        values: &[i8],
+        scales: Vec<f32>,
+    ) -> Result<Matrix, ModelError> {
+        check_depth(cols)?;
+        if scales.len() != rows {
+            return Err(ModelError::Shape {
+                tensor: "scales",
+                expected: format!("{rows} values"),
+                found: format!("{} values", scales.len()),
+            });
+        }
+        let is_scale = |s: f32| s >= 0.0 && (127.0 * s).is_finite();
+        let bad = scales.iter().copied().find(|s| !is_scale(*s));
+        let bad = bad.or(values.contains(&-128).then_some(-128.0));
+        if let Some(value) = bad {
+            return Err(ModelError::NotQuantisable { value });
+        }
+        let scale = |at: usize| scales[at / cols.max(1)];
+        let data = values.iter().enumerate();
+        let data = if values.len() == rows.saturating_mul(cols) {
+            data.map(|(at, &q)| scale(at) * f32::from(q)).collect()
+        } else {
+            vec![0.0; values.len()]
+        };
+        let matrix = Matrix::new(rows, cols, data)?;
+        Ok(Matrix {
+            precision: Precision::Int8,
+            scales,
+            ..matrix
+        })
+    }
+
+    /// The same matrix kept as other numbers, rounded as [`Precision`] says. What has that precision
+    /// already stays as it is.
+    ///
+    /// # Errors
+    /// For int8: [`ModelError::NotQuantisable`] for values that are not finite,
+    /// [`ModelError::TooDeepForInt8`].
+    pub fn in_precision(&self, precision: Precision) -> Result<Matrix, ModelError> {
+        if precision == self.precision {
+            return Ok(self.clone());
+        }
+        let rounded = round(&self.data, (self.rows, self.cols), precision)?;
+        Ok(Matrix {
+            rows: self.rows,
+            cols: self.cols,
+            data: rounded.values.into(),
+            precision,
+            scales: rounded.scales,
+        })
+    }
+
+    /// The numbers that it is kept as.
+    pub fn precision(&self) -> Precision {
+        self.precision
+    }
+
+    /// Of int8 the scale of each row, else empty.
+    pub fn scales(&self) -> &[f32] {
+        &self.scales
+    }
+
+    /// Of int8 the whole numbers of a row: values over the scale; 0 where that is 0.
+    pub fn whole_row(&self, row: usize) -> impl Iterator<Item = i8> {
+        let scale = self.scales.get(row).copied().unwrap_or(0.0);
+        let values = self.row(row).iter();
+        values.map(move |value| (value / scale).round_ties_even() as i8)
+    }
+
+    /// Bytes of the numbers and scales.
+    pub fn bytes(&self) -> usize {
+        self.precision.bytes() * self.data.len() + 4 * self.scales.len()
     }
 
     /// Number of rows.
@@ -46,7 +139,7 @@ impl Matrix {
         self.cols
     }
 
-    /// One row.
+    /// One row, as values.
     pub fn row(&self, row: usize) -> &[f32] {
         &self.data[row * self.cols..(row + 1) * self.cols]
     }
@@ -98,6 +191,15 @@ impl Weights {
             + self.recurrent_bias.len()
             + self.peepholes.as_ref().map_or(0, |p| 3 * p.input.len())
             + self.projection.as_ref().map_or(0, |p| p.data.len())
+    }
+
+    /// Bytes of all tensors.
+    pub fn bytes(&self) -> usize {
+        let vectors = self.input_bias.len()
+            + self.recurrent_bias.len()
+            + self.peepholes.as_ref().map_or(0, |p| 3 * p.input.len());
+        let projection = self.projection.as_ref().map_or(0, Matrix::bytes);
+        self.input.bytes() + self.recurrent.bytes() + projection + 4 * vectors
     }
 
     /// Checks every shape against the input's, and returns the hidden size.

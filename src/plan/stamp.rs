@@ -3,7 +3,7 @@
 
 use crate::kernels::{Isa, IsaError};
 use crate::machine::{Bytes, Topology};
-use crate::model::{Cell, Direction, Layer, Merge, Model, ResetForm};
+use crate::model::{Cell, Direction, Layer, Merge, Model, Precision, ResetForm};
 
 /// The version of the kernels that plans are measured with.
 ///
@@ -119,7 +119,7 @@ pub(super) fn in_words(field: &str) -> &str {
 pub(super) fn identity(model: &Model) -> Vec<String> {
     let layers = model.layers().iter().enumerate();
     let mut lines = vec![
-        "precision f32".to_string(),
+        format!("precision {}", precision(model)),
         format!("layers {}", model.layers().len()),
     ];
     lines.extend(layers.map(|(index, layer)| format!("layer {index}: {}", describe(layer))));
@@ -127,6 +127,22 @@ pub(super) fn identity(model: &Model) -> Vec<String> {
     lines.iter().for_each(|line| sum.line(line));
     lines.insert(0, format!("model {sum:016x}"));
     lines
+}
+
+/// One name where all weights have the same precision, else those of every matrix.
+fn precision(model: &Model) -> String {
+    if let Some(precision) = model.precision() {
+        return precision.to_string();
+    }
+    let layers = model.layers().iter().map(|layer| {
+        let directions = layer.directions().iter().map(|direction| {
+            let all = direction.weights().precisions().into_iter().flatten();
+            let all: Vec<_> = all.map(Precision::name).collect();
+            all.join("/")
+        });
+        directions.collect::<Vec<_>>().join(" + ")
+    });
+    layers.collect::<Vec<_>>().join(", ")
 }
 
 fn describe(layer: &Layer) -> String {
@@ -222,6 +238,7 @@ mod tests {
     #[test]
     fn every_part_of_a_shape_is_told_apart() {
         let gru = |reset| Gru::new(8, 16).reset(reset);
+        let two = Lstm::new(8, 16).layers(2).random(1).unwrap();
         let models = [
             Lstm::new(8, 16).random(1),
             Lstm::new(9, 16).random(1),
@@ -234,6 +251,16 @@ mod tests {
             gru(ResetForm::Before).random(1),
             gru(ResetForm::After).random(1),
             Rnn::new(8, 16).random(1),
+            Rnn::new(8, 16)
+                .random(1)
+                .unwrap()
+                .in_precision(Precision::Bf16),
+            Rnn::new(8, 16)
+                .random(1)
+                .unwrap()
+                .in_precision(Precision::Int8),
+            two.in_precisions(&[Precision::Bf16, Precision::Int8]),
+            two.in_precisions(&[Precision::Int8, Precision::Bf16]),
         ];
         let mut seen = std::collections::BTreeSet::new();
         for model in models {

@@ -7,7 +7,7 @@ pub mod plans;
 
 use cellstream::model::{
     Activation, Cell, Direction, Input, Layer, Layout, Matrix, Merge, Model, Output, Peepholes,
-    ResetForm, Weights,
+    Precision, ResetForm, Weights,
 };
 use cellstream::reference;
 
@@ -86,6 +86,38 @@ impl Random {
 
     fn matrix(&mut self, rows: usize, cols: usize) -> Matrix {
         Matrix::new(rows, cols, self.scaled(rows * cols, cols)).unwrap()
+    }
+
+    /// The model with a precision of its own for each matrix, or one for all.
+    pub fn in_some_precision(&mut self, model: Model) -> Model {
+        let mut any = || Precision::ALL[self.0.usize(..3)];
+        let one = any();
+        let mixed = any() == Precision::F32;
+        let mut pick = || if mixed { any() } else { one };
+        let layers = model.layers().iter().map(|layer| {
+            let mut directions: Vec<Direction> = layer.directions().to_vec();
+            for direction in &mut directions {
+                let mut weights = direction.weights().clone();
+                weights.input = weights.input.in_precision(pick()).unwrap();
+                weights.recurrent = weights.recurrent.in_precision(pick()).unwrap();
+                weights.projection = weights.projection.map(|p| p.in_precision(pick()).unwrap());
+                let mut converted = Direction::new(*direction.cell(), weights).unwrap();
+                if let Some(clip) = direction.clip() {
+                    converted = converted.with_clip(clip).unwrap();
+                }
+                if direction.is_reverse() {
+                    converted = converted.reversed();
+                }
+                *direction = converted;
+            }
+            match <[Direction; 2]>::try_from(directions) {
+                Ok([forward, reverse]) => {
+                    Layer::bidirectional(forward, reverse, layer.merge()).unwrap()
+                }
+                Err(mut one) => Layer::single(one.remove(0)),
+            }
+        });
+        Model::new(layers.collect()).unwrap()
     }
 
     pub fn direction(

@@ -6,6 +6,9 @@
 
 #[path = "../../common/mod.rs"]
 mod common;
+#[allow(dead_code)] // memory is measured where the other tests are
+#[path = "../../common/reduced.rs"]
+mod reduced;
 
 use cellstream::execute::team::Team;
 use cellstream::execute::{PackedModel, Session};
@@ -191,7 +194,13 @@ fn main() {
         let chunk_steps = random.0.usize(1..=steps.max(1));
         check_in_chunks(&model, &batch, Some(chunk_steps), &isas, &mut checksum);
         cases += 1;
+        let model = random.in_some_precision(model);
+        check_in_chunks(&model, &batch, Some(chunk_steps), &isas, &mut checksum);
+        cases += 1;
     }
+    reduced::random_products_of_both_precisions();
+    reduced::no_sum_of_int8_overflows();
+    reduced::rows_that_have_no_scale();
     let names: Vec<_> = isas.iter().map(Isa::to_string).collect();
     println!(
         "{cases} models and {} activations: {} equal the reference",

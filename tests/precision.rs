@@ -1,0 +1,192 @@
+//! Models in lower precision: what weights become, what is refused, what stays.
+
+mod common;
+
+use cellstream::model::{Gru, Lstm, Matrix, Model, ModelError, Precision};
+use common::Random;
+
+fn matrix(rows: usize, cols: usize, values: &[f32]) -> Matrix {
+    Matrix::new(rows, cols, values.to_vec()).unwrap()
+}
+
+/// The `half` crate rounds independently.
+#[test]
+fn bf16_is_the_nearest_with_ties_to_even() {
+    let mut random = Random::new(1);
+    let mut values: Vec<f32> = (0..20_000)
+        .map(|_| f32::from_bits(random.0.u32(..)))
+        .collect();
+    let ties = [
+        0x3f80_8000,
+        0x3f81_8000,
+        0x3f80_8001,
+        0x3f80_7fff,
+        0x7f7f_ffff,
+        1,
+        0x8000_0000,
+    ];
+    values.extend(ties.map(f32::from_bits));
+    values.extend([
+        f32::NAN,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::from_bits(0x7f80_0001),
+    ]);
+    let found = matrix(1, values.len(), &values)
+        .in_precision(Precision::Bf16)
+        .unwrap();
+    for (value, found) in values.iter().zip(found.data()) {
+        let expected = half::bf16::from_f32(*value).to_f32();
+        let same = expected.to_bits() == found.to_bits() || expected.is_nan() && found.is_nan();
+        assert!(same, "{value:e}: {found:e}, not {expected:e}");
+    }
+}
+
+#[test]
+fn int8_is_the_nearest_multiple_of_the_scale() {
+    let mut random = Random::new(2);
+    let (rows, cols) = (50, 33);
+    let mut values = random.values(rows * cols);
+    for (at, value) in values.iter_mut().enumerate() {
+        // Rows of very different magnitude; one of zeros, one too small for a scale.
+        *value *= [1.0, 1e-20, 3e30, 0.0, 1e-35][at / cols % 5];
+    }
+    let before = matrix(rows, cols, &values);
+    let after = before.in_precision(Precision::Int8).unwrap();
+    assert_eq!(after.scales().len(), rows);
+    for row in 0..rows {
+        let most = before
+            .row(row)
+            .iter()
+            .fold(0.0f32, |most, v| most.max(v.abs()));
+        let scale = after.scales()[row];
+        if row % 5 > 2 {
+            assert_eq!(scale, 0.0);
+            assert!(
+                after.row(row).iter().all(|v| *v == 0.0) && after.whole_row(row).all(|q| q == 0)
+            );
+            continue;
+        }
+        assert_eq!(scale, most / 127.0);
+        let whole: Vec<i8> = after.whole_row(row).collect();
+        assert!(whole.iter().any(|q| q.abs() == 127) && !whole.contains(&-128));
+        for ((before, after), q) in before.row(row).iter().zip(after.row(row)).zip(whole) {
+            assert_eq!(*after, scale * f32::from(q));
+            let error = (f64::from(*before) - f64::from(scale) * f64::from(q)).abs();
+            assert!(error <= 0.5001 * f64::from(scale), "{before} {after}");
+        }
+    }
+    // Converting again changes nothing, and neither does making the same matrix from its parts.
+    assert_eq!(after.in_precision(Precision::Int8).unwrap(), after);
+    let whole: Vec<i8> = (0..rows)
+        .flat_map(|row| after.whole_row(row).collect::<Vec<_>>())
+        .collect();
+    let scales = after.scales().to_vec();
+    assert_eq!(
+        Matrix::from_int8(rows, cols, &whole, scales).unwrap(),
+        after
+    );
+}
+
+/// Any scale and any whole number survive the product that values are kept as.
+#[test]
+fn whole_numbers_come_back_from_every_scale() {
+    let mut random = Random::new(3);
+    let all: Vec<i8> = (-127..=127).collect();
+    for _ in 0..20_000 {
+        let scale = f32::from_bits(random.0.u32(..0x7f80_0000));
+        if !(scale * 127.0).is_finite() || scale == 0.0 {
+            continue;
+        }
+        let matrix = Matrix::from_int8(1, all.len(), &all, vec![scale]).unwrap();
+        assert!(matrix.whole_row(0).eq(all.iter().copied()), "{scale:e}");
+    }
+}
+
+#[test]
+fn what_int8_cannot_hold_is_refused() {
+    for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let refused = matrix(2, 2, &[1.0, 2.0, value, 0.0]).in_precision(Precision::Int8);
+        assert!(
+            matches!(refused, Err(ModelError::NotQuantisable { .. })),
+            "{refused:?}"
+        );
+    }
+    let deep = cellstream::kernels::INT8_DEPTH + 1;
+    let too_deep = ModelError::TooDeepForInt8 {
+        cols: deep,
+        most: deep - 1,
+    };
+    let zeros = vec![0.0; deep];
+    assert_eq!(
+        matrix(1, deep, &zeros).in_precision(Precision::Int8),
+        Err(too_deep.clone())
+    );
+    assert_eq!(
+        Matrix::from_int8(1, deep, &vec![0; deep], vec![1.0]),
+        Err(too_deep)
+    );
+    for (values, scales) in [
+        (&[1i8, -128][..], vec![1.0]),
+        (&[1, 2], vec![f32::NAN]),
+        (&[1, 2], vec![-1.0]),
+        (&[1, 2], vec![f32::MAX]),
+    ] {
+        let refused = Matrix::from_int8(1, 2, values, scales.clone());
+        assert!(
+            matches!(refused, Err(ModelError::NotQuantisable { .. })),
+            "{scales:?}"
+        );
+    }
+    for (values, scales) in [(&[1i8, 2][..], vec![1.0, 1.0]), (&[1, 2, 3], vec![1.0])] {
+        let refused = Matrix::from_int8(1, 2, values, scales);
+        assert!(
+            matches!(refused, Err(ModelError::Shape { .. })),
+            "{refused:?}"
+        );
+    }
+    let model = Lstm::new(3, 4).layers(2).random(1).unwrap();
+    let refused = model.in_precisions(&[Precision::Int8]);
+    assert!(matches!(refused, Err(ModelError::Shape { .. })));
+}
+
+#[test]
+fn a_model_has_one_precision_or_one_for_each_layer() {
+    let model = Gru::new(16, 256).layers(2).random(1).unwrap();
+    assert_eq!(model.precision(), Some(Precision::F32));
+    let whole = model.in_precision(Precision::Int8).unwrap();
+    assert_eq!(whole.precision(), Some(Precision::Int8));
+    assert!(whole.weight_bytes() * 100 < model.weight_bytes() * 27);
+    let mixed = model
+        .in_precisions(&[Precision::Bf16, Precision::Int8])
+        .unwrap();
+    assert_eq!(mixed.precision(), None);
+    let of_layer = |model: &Model, layer: usize| {
+        let direction = &model.layers()[layer].directions()[0];
+        direction.weights().precisions()
+    };
+    assert_eq!(
+        of_layer(&mixed, 0),
+        [Some(Precision::Bf16), Some(Precision::Bf16), None]
+    );
+    assert_eq!(
+        of_layer(&mixed, 1),
+        [Some(Precision::Int8), Some(Precision::Int8), None]
+    );
+    // Biases are what they were.
+    let bias = |model: &Model| {
+        model.layers()[1].directions()[0]
+            .weights()
+            .input_bias
+            .clone()
+    };
+    assert_eq!(bias(&model), bias(&whole));
+    for precision in Precision::ALL {
+        assert_eq!(precision.name().parse(), Ok(precision));
+    }
+    let unknown = "fp8".parse::<Precision>().unwrap_err();
+    assert_eq!(
+        unknown.to_string(),
+        "unknown precision \"fp8\"; use f32, bf16 or int8"
+    );
+}
