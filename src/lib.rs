@@ -33,6 +33,7 @@ pub mod plan;
 pub mod reference;
 pub mod schedule;
 pub mod tune;
+mod whole_file;
 
 pub use execute::Session;
 pub use model::{Input, Model, Output};

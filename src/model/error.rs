@@ -155,6 +155,25 @@ pub enum LoadError {
     Model(#[from] ModelError),
 }
 
+/// Why a model was not written to a file. Nothing has been written then.
+#[derive(Debug, thiserror::Error)]
+pub enum SaveError {
+    /// The file could not be written.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The model has something that no file of the format can say.
+    #[error("a safetensors file cannot hold {what}")]
+    Unsupported {
+        /// What it has, and what would be accepted.
+        what: String,
+    },
+}
+
 /// The first few of `names`, quoted: a file may hold thousands, an error is one line.
 fn listed(names: &[String]) -> String {
     const SHOWN: usize = 8;

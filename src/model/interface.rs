@@ -265,11 +265,16 @@ impl Model {
     /// start with time, then batch, is changed, so that doing it twice is doing it once.
     #[must_use]
     pub fn batch_first(mut self) -> Model {
-        let ports = self
-            .interface
-            .inputs
-            .iter_mut()
-            .chain(&mut self.interface.outputs);
+        self.interface = self.interface.batch_first();
+        self
+    }
+}
+
+impl Interface {
+    /// As [`Model::batch_first`].
+    #[must_use]
+    pub(super) fn batch_first(mut self) -> Interface {
+        let ports = self.inputs.iter_mut().chain(&mut self.outputs);
         for port in ports.filter(|p| matches!(p.role, Role::Input | Role::Output)) {
             if let [first, second, ..] = port.axes.as_mut_slice()
                 && (first.as_slice(), second.as_slice()) == (&[Axis::Time], &[Axis::Batch])

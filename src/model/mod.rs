@@ -10,12 +10,16 @@ mod cell;
 mod error;
 mod interface;
 mod layer;
+#[cfg(feature = "safetensors")]
+mod metadata;
 #[cfg(feature = "onnx")]
 mod onnx;
 mod open;
 mod precision;
 #[cfg(feature = "safetensors")]
 mod safetensors;
+#[cfg(feature = "safetensors")]
+mod save;
 mod sequence;
 #[cfg(feature = "safetensors")]
 mod tensors;
@@ -26,7 +30,7 @@ pub use self::safetensors::SafetensorsOptions;
 pub use arrays::{Array, ArrayError, ArrayMap, Elements, OwnedInput, OwnedOutput};
 pub use builder::{Gru, Lstm, Rnn};
 pub use cell::{Cell, CellKind, ResetForm};
-pub use error::{LoadError, ModelError};
+pub use error::{LoadError, ModelError, SaveError};
 pub use interface::{Axis, Interface, Port, Role};
 pub use layer::{Direction, Layer, Merge};
 pub use precision::{Precision, UnknownPrecision};

@@ -10,15 +10,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use super::tensors::{Shape, Tensors, tensor};
+use super::metadata::{self, DirectionText, LayerText, Metadata};
+use super::tensors::{Shape, Tensors, scale_name, tensor};
 use super::{
-    Activation, Cell, CellKind, Direction, Layer, LoadError, Matrix, Merge, Model, Weights,
+    Cell, CellKind, Direction, Layer, Layout, LoadError, Merge, Model, Peepholes, Weights,
 };
 
-const CELL_KEY: &str = "cellstream.cell";
-const BATCH_FIRST_KEY: &str = "cellstream.batch_first";
-const SUPPORTED: &str = "supported are weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0 and \
-     weight_hr_l0, for every layer number, with or without _reverse";
+const SUPPORTED: &str = "supported are weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, \
+     weight_hr_l0 and peephole_l0, for every layer number, with or without _reverse, and _scale behind \
+     a weight of I8";
 
 /// What a safetensors file does not say by itself.
 ///
@@ -80,6 +80,12 @@ impl Model {
     /// The kind of cell follows from `G`, the rows of `weight_ih` over the hidden size: 4 for an
     /// LSTM, 3 for a GRU, 1 for an RNN.
     ///
+    /// Beyond PyTorch, as [`Model::save_safetensors`] writes them: a weight may be `I8` with its
+    /// scales, `weight_ih_l0_scale` `[G·H]`, and is then int8 ([`Matrix::from_int8`](super::Matrix::from_int8)); an LSTM may
+    /// have `peephole_l0` `[3, H]` (to the input, forget and output gate); and the metadata may say
+    /// the rest of a model. `BF16` weights are kept as bf16 only where `cellstream.precision` is
+    /// `bf16` or `mixed`.
+    ///
     /// # Errors
     /// [`LoadError::Malformed`] for bytes that are no such file; [`LoadError::Tensor`] naming a
     /// tensor that is missing, of another shape or type, or not part of the stack;
@@ -100,78 +106,95 @@ impl Model {
         tensors: &Tensors<'_>,
         options: &SafetensorsOptions,
     ) -> Result<Model, LoadError> {
-        let stack = Stack::find(tensors, options.prefix.as_deref())?;
-        let mut cell = given_cell(tensors, options)?;
-        let batch_first = match options.batch_first {
-            Some(yes) => yes,
-            None => match tensors.metadata(BATCH_FIRST_KEY) {
-                None | Some("false") => false,
-                Some("true") => true,
-                Some(other) => return Err(metadata(BATCH_FIRST_KEY, other, "true or false")),
-            },
-        };
+        let said = Metadata::read(tensors)?;
+        let stack = Stack::find(tensors, &said, options.prefix.as_deref())?;
+        let mut cell = given_cell(&said, options)?;
 
         // All shapes before any value: a file that is refused costs its header only.
         let mut below = None;
-        for layer in stack.layers() {
-            let mut size = 0;
-            for &place in layer {
-                size += stack.check(place, &mut cell, below)?;
+        for places in stack.layers() {
+            let (mut one, mut all) = (0, 0);
+            for &place in places {
+                one = stack.check(place, &mut cell, below)?;
+                all += one;
             }
-            below = Some(size);
+            below = Some(match stack.merge(places[0].layer) {
+                Merge::Concat => all,
+                Merge::Sum => one,
+            });
         }
-        let (cell, _) = cell.expect("a stack has a place, and a checked place a cell");
 
         let layers = stack.layers().map(|places| {
-            let direction = |place| -> Result<Direction, LoadError> {
-                Ok(Direction::new(cell, stack.weights(place)?)?)
+            let direction = |place: Place| -> Result<Direction, LoadError> {
+                let text = stack.text(place);
+                let cell = text.map(|text| text.cell).or(cell.map(|(cell, _)| cell));
+                let cell = cell.expect("a checked place has a cell");
+                let direction = Direction::new(cell, stack.weights(place)?)?;
+                let direction = match text {
+                    Some(text) => text.finish(direction)?,
+                    None => direction,
+                };
+                Ok(match place.reverse {
+                    true => direction.reversed(),
+                    false => direction,
+                })
             };
             match *places {
                 [forward, reverse, ..] => Ok(Layer::bidirectional(
                     direction(forward)?,
                     direction(reverse)?,
-                    Merge::Concat,
+                    stack.merge(forward.layer),
                 )?),
                 _ => Ok(Layer::single(direction(places[0])?)),
             }
         });
-        let model = Model::new(layers.collect::<Result<_, LoadError>>()?)?;
-        Ok(if batch_first {
-            model.batch_first()
-        } else {
-            model
-        })
+        let layers = layers.collect::<Result<_, LoadError>>()?;
+        let model = match said.interface {
+            Some(interface) => Model::with_interface(layers, interface)?,
+            None => Model::new(layers)?,
+        };
+        match (options.batch_first.or(said.batch_first), model.layout()) {
+            (Some(true), _) => Ok(model.batch_first()),
+            // Only ports of the metadata can be so by themselves.
+            (Some(false), Layout::BatchMajor) => Err(metadata::refused(
+                metadata::INTERFACE,
+                "batch first",
+                "time first, as the options ask, or leave it out of them",
+            )),
+            _ => Ok(model),
+        }
     }
 }
 
-/// The cell that options or metadata give, and who gave it, for the error when shapes contradict.
-fn given_cell(
-    tensors: &Tensors<'_>,
-    options: &SafetensorsOptions,
-) -> Result<Option<(Cell, &'static str)>, LoadError> {
-    let asked = options.cell.map(|cell| (cell, "the options ask for"));
-    let cell = match tensors.metadata(CELL_KEY) {
-        None => return Ok(asked),
-        Some("lstm") => Cell::LSTM,
-        Some("gru") => Cell::GRU,
-        Some("rnn_tanh") => Cell::RNN,
-        Some("rnn_relu") => Cell::Rnn {
-            activation: Activation::Relu,
-        },
-        Some(other) => {
-            let supported = "lstm, gru, rnn_tanh or rnn_relu";
-            return Err(metadata(CELL_KEY, other, supported));
-        }
+/// A cell, and who gave it, for the error when shapes contradict.
+type Given = (Cell, &'static str);
+
+/// The cell of all layers that options or metadata give.
+fn given_cell(said: &Metadata, options: &SafetensorsOptions) -> Result<Option<Given>, LoadError> {
+    let asked = options.cell;
+    let cells = said.layers.iter().flatten();
+    let cells = cells.flat_map(LayerText::directions).map(|d| d.cell);
+    // An entry for all layers tells four cells apart; options may go on to say what it has no word for.
+    let (key, contradicted) = match said.cell {
+        Some(cell) => (
+            metadata::CELL,
+            asked.filter(|a| is_other(*a, cell)).and(Some(cell)),
+        ),
+        None => (
+            metadata::LAYERS,
+            cells
+                .into_iter()
+                .find(|cell| asked.is_some_and(|a| a != *cell)),
+        ),
     };
-    match (asked, tensors.metadata(CELL_KEY)) {
-        // The entry tells four cells apart; options may go on to say what it has no word for.
-        (Some((asked, _)), Some(said)) if is_other(asked, cell) => Err(metadata(
-            CELL_KEY,
-            said,
+    match (contradicted, asked, said.cell) {
+        (Some(cell), ..) => Err(metadata::refused(
+            key,
+            &cell.kind().to_string(),
             "the cell that the options ask for, or leave it out of them",
         )),
-        (Some(asked), _) => Ok(Some(asked)),
-        (None, _) => Ok(Some((cell, "the metadata says"))),
+        (None, Some(asked), _) => Ok(Some((asked, "the options ask for"))),
+        (None, None, said) => Ok(said.map(|cell| (cell, "the metadata says"))),
     }
 }
 
@@ -183,14 +206,6 @@ fn is_other(asked: Cell, said: Cell) -> bool {
     }
 }
 
-fn metadata(key: &'static str, value: &str, supported: &'static str) -> LoadError {
-    LoadError::Metadata {
-        key,
-        value: value.into(),
-        supported,
-    }
-}
-
 /// The tensors of one direction of one layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Role {
@@ -199,16 +214,20 @@ enum Role {
     InputBias,
     RecurrentBias,
     Projection,
+    Peephole,
 }
 
 impl Role {
-    const ALL: [(Role, &str); 5] = [
+    const ALL: [(Role, &str); 6] = [
         (Role::InputWeight, "weight_ih"),
         (Role::RecurrentWeight, "weight_hh"),
         (Role::InputBias, "bias_ih"),
         (Role::RecurrentBias, "bias_hh"),
         (Role::Projection, "weight_hr"),
+        (Role::Peephole, "peephole"),
     ];
+
+    const MATRICES: [Role; 3] = [Role::InputWeight, Role::RecurrentWeight, Role::Projection];
 }
 
 impl fmt::Display for Role {
@@ -224,8 +243,17 @@ struct Place {
     reverse: bool,
 }
 
-/// `encoder.rnn.weight_ih_l0_reverse` into prefix, part and place; `None` for other names.
+/// `encoder.rnn.weight_ih_l0_reverse` into prefix, part and place; `None` for other names. The scale
+/// of a matrix is part of it.
 fn parse(name: &str) -> Option<(&str, Role, Place)> {
+    if let Some(name) = name.strip_suffix("_scale") {
+        let of = parse_tensor(name);
+        return of.filter(|(_, part, _)| Role::MATRICES.contains(part));
+    }
+    parse_tensor(name)
+}
+
+fn parse_tensor(name: &str) -> Option<(&str, Role, Place)> {
     let (name, reverse) = match name.strip_suffix("_reverse") {
         Some(name) => (name, true),
         None => (name, false),
@@ -244,15 +272,19 @@ fn parse(name: &str) -> Option<(&str, Role, Place)> {
 /// The tensors of one prefix, with all places that they should have.
 struct Stack<'t> {
     tensors: &'t Tensors<'t>,
+    said: &'t Metadata,
     prefix: &'t str,
-    /// Layer by layer from 0; forward, or forward then reverse.
+    /// Layer by layer from 0; forward, reverse, or forward then reverse.
     places: Vec<Place>,
-    bidirectional: bool,
     biases: bool,
 }
 
 impl<'t> Stack<'t> {
-    fn find(tensors: &'t Tensors<'t>, wanted: Option<&str>) -> Result<Stack<'t>, LoadError> {
+    fn find(
+        tensors: &'t Tensors<'t>,
+        said: &'t Metadata,
+        wanted: Option<&str>,
+    ) -> Result<Stack<'t>, LoadError> {
         let mut stacks: BTreeMap<&str, BTreeSet<(Place, Role)>> = BTreeMap::new();
         let mut others = Vec::new();
         for name in tensors.names() {
@@ -286,7 +318,7 @@ impl<'t> Stack<'t> {
             Some(_) => name.strip_prefix(prefix).is_some_and(|n| !n.contains('.')),
         });
         match (refused, wanted) {
-            (None, _) => Stack::of(tensors, prefix, parts),
+            (None, _) => Stack::of(tensors, said, prefix, parts),
             (Some(name), None) => Err(tensor(
                 name,
                 format!(
@@ -303,25 +335,71 @@ impl<'t> Stack<'t> {
 
     fn of(
         tensors: &'t Tensors<'t>,
+        said: &'t Metadata,
         prefix: &'t str,
         parts: &BTreeSet<(Place, Role)>,
     ) -> Result<Stack<'t>, LoadError> {
         let mut places: Vec<Place> = parts.iter().map(|&(place, _)| place).collect();
         places.dedup();
-        let bidirectional = places.iter().any(|p| p.reverse);
         let stack = Stack {
             tensors,
+            said,
             prefix,
-            bidirectional,
             biases: parts
                 .iter()
                 .any(|&(_, part)| matches!(part, Role::InputBias | Role::RecurrentBias)),
             places,
         };
+        match &said.layers {
+            Some(layers) => stack.match_described(layers)?,
+            None => stack.match_uniform()?,
+        }
+        Ok(stack)
+    }
+
+    /// All places that the metadata describes, and no other.
+    fn match_described(&self, layers: &[LayerText]) -> Result<(), LoadError> {
+        let described = layers.iter().enumerate().flat_map(|(layer, text)| {
+            let place = |reverse| move |_| Place { layer, reverse };
+            let forward = text.forward.as_ref().map(place(false));
+            forward
+                .into_iter()
+                .chain(text.reverse.as_ref().map(place(true)))
+        });
+        let mut found = self.places.iter().copied();
+        let key = metadata::LAYERS;
+        for expected in described {
+            match found.next() {
+                Some(place) if place < expected => return Err(self.surplus(place)),
+                Some(place) if place == expected => {}
+                _ => {
+                    let reason = format!("is missing; the metadata {key:?} describes its layer");
+                    return Err(tensor(&self.name(Role::InputWeight, expected), reason));
+                }
+            }
+        }
+        found
+            .next()
+            .map_or(Ok(()), |place| Err(self.surplus(place)))
+    }
+
+    fn surplus(&self, place: Place) -> LoadError {
+        let parts = Role::ALL.map(|(part, _)| self.name(part, place));
+        let there = parts.iter().find(|n| self.tensors.shape(n).is_some());
+        let reason = format!(
+            "is of no layer or direction that the metadata {:?} describes",
+            metadata::LAYERS
+        );
+        tensor(there.unwrap_or(&parts[0]), reason)
+    }
+
+    /// All layers from 0, all with both directions or none.
+    fn match_uniform(&self) -> Result<(), LoadError> {
+        let bidirectional = self.places.iter().any(|p| p.reverse);
         // Counted along the places found, since a hostile layer number is no reason to count far.
         let missing = |place| {
             tensor(
-                &stack.name(Role::InputWeight, place),
+                &self.name(Role::InputWeight, place),
                 "is missing; layers are numbered from 0 without gaps, and all have a _reverse or \
                  none"
                     .into(),
@@ -331,7 +409,7 @@ impl<'t> Stack<'t> {
             layer: 0,
             reverse: false,
         };
-        for &place in &stack.places {
+        for &place in &self.places {
             if place != expected {
                 return Err(missing(expected));
             }
@@ -340,10 +418,10 @@ impl<'t> Stack<'t> {
                 reverse: bidirectional && !place.reverse,
             };
         }
-        if expected.reverse {
-            return Err(missing(expected));
+        match expected.reverse {
+            true => Err(missing(expected)),
+            false => Ok(()),
         }
-        Ok(stack)
     }
 
     fn name(&self, part: Role, place: Place) -> String {
@@ -352,7 +430,25 @@ impl<'t> Stack<'t> {
     }
 
     fn layers(&self) -> impl Iterator<Item = &[Place]> {
-        self.places.chunks(1 + usize::from(self.bidirectional))
+        self.places.chunk_by(|a, b| a.layer == b.layer)
+    }
+
+    /// What the metadata describes of a layer.
+    fn layer_text(&self, layer: usize) -> Option<&'t LayerText> {
+        self.said.layers.as_ref()?.get(layer)
+    }
+
+    fn text(&self, place: Place) -> Option<&'t DirectionText> {
+        let layer = self.layer_text(place.layer)?;
+        match place.reverse {
+            true => layer.reverse.as_ref(),
+            false => layer.forward.as_ref(),
+        }
+    }
+
+    fn merge(&self, layer: usize) -> Merge {
+        self.layer_text(layer)
+            .map_or(Merge::Concat, LayerText::merge)
     }
 
     /// Holds the shapes at `place` against each other, against `cell` (set by the first place if
@@ -361,14 +457,14 @@ impl<'t> Stack<'t> {
     fn check(
         &self,
         place: Place,
-        cell: &mut Option<(Cell, &'static str)>,
+        cell: &mut Option<Given>,
         below: Option<usize>,
     ) -> Result<usize, LoadError> {
         let name = |part| self.name(part, place);
-        let matrix = |part| self.tensors.matrix_shape(&name(part));
+        let matrix = |part| self.tensors.weight_shape(&name(part), self.said.precision);
         let [rows, input] = matrix(Role::InputWeight)?;
         let [_, state] = matrix(Role::RecurrentWeight)?;
-        let projected = self.tensors.shape(&name(Role::Projection)).is_some();
+        let projected = self.has_projection(place);
         let hidden = if projected {
             matrix(Role::Projection)?[1]
         } else {
@@ -399,14 +495,15 @@ impl<'t> Stack<'t> {
                 format!("is a projection on {kind}; supported is a projection on lstm"),
             ));
         }
-        let (expected, who) = *cell.get_or_insert((
-            match kind {
-                CellKind::Lstm => Cell::LSTM,
-                CellKind::Gru => Cell::GRU,
-                CellKind::Rnn => Cell::RNN,
-            },
-            "the first layer is",
-        ));
+        let usual = match kind {
+            CellKind::Lstm => Cell::LSTM,
+            CellKind::Gru => Cell::GRU,
+            CellKind::Rnn => Cell::RNN,
+        };
+        let (expected, who) = match self.text(place) {
+            Some(text) => (text.cell, "the metadata says"),
+            None => *cell.get_or_insert((usual, "the first layer is")),
+        };
         if kind != expected.kind() {
             return Err(tensor(
                 &name(Role::InputWeight),
@@ -436,18 +533,36 @@ impl<'t> Stack<'t> {
                 self.expect(part, place, &[rows])?;
             }
         }
-        if place.reverse {
+        if self.tensors.shape(&name(Role::Peephole)).is_some() {
+            if kind != CellKind::Lstm {
+                let reason = format!("is a peephole on {kind}; supported is a peephole on lstm");
+                return Err(tensor(&name(Role::Peephole), reason));
+            }
+            self.tensors.matrix_shape(&name(Role::Peephole))?;
+            self.expect(Role::Peephole, place, &[3, hidden])?;
+        }
+        let forward = Place {
+            reverse: false,
+            ..place
+        };
+        if place.reverse && self.places.binary_search(&forward).is_ok() {
             // The layer's other direction has been checked, so its tensors are there.
-            let forward = Place {
-                reverse: false,
-                ..place
-            };
             for part in [Role::InputWeight, Role::RecurrentWeight] {
-                let [rows, cols] = self.tensors.matrix_shape(&self.name(part, forward))?;
+                let of_forward = self.name(part, forward);
+                let [rows, cols] = self
+                    .tensors
+                    .weight_shape(&of_forward, self.said.precision)?;
                 self.expect(part, place, &[rows, cols])?;
             }
         }
         Ok(state)
+    }
+
+    /// Also where there is but its scale, which is refused with its name then.
+    fn has_projection(&self, place: Place) -> bool {
+        let name = self.name(Role::Projection, place);
+        let names = [scale_name(&name), name];
+        names.iter().any(|name| self.tensors.shape(name).is_some())
     }
 
     fn expect(&self, part: Role, place: Place, shape: &[usize]) -> Result<(), LoadError> {
@@ -466,23 +581,34 @@ impl<'t> Stack<'t> {
     }
 
     fn weights(&self, place: Place) -> Result<Weights, LoadError> {
-        let matrix = |part| self.tensors.matrix(&self.name(part, place));
+        let matrix = |part| {
+            self.tensors
+                .weight(&self.name(part, place), self.said.precision)
+        };
         let input = matrix(Role::InputWeight)?;
         let bias = |part| match self.biases {
             true => self.tensors.vector(&self.name(part, place)),
             false => Ok(vec![0.0; input.rows()]),
         };
-        let projection: Option<Matrix> = self
-            .tensors
-            .shape(&self.name(Role::Projection, place))
-            .map(|_| matrix(Role::Projection))
-            .transpose()?;
+        let projection = self.has_projection(place).then(|| matrix(Role::Projection));
+        let peepholes = self.name(Role::Peephole, place);
+        let peepholes = match self.tensors.shape(&peepholes) {
+            Some(_) => {
+                let rows = self.tensors.matrix(&peepholes)?;
+                Some(Peepholes {
+                    input: rows.row(0).into(),
+                    forget: rows.row(1).into(),
+                    output: rows.row(2).into(),
+                })
+            }
+            None => None,
+        };
         Ok(Weights {
             recurrent: matrix(Role::RecurrentWeight)?,
             input_bias: bias(Role::InputBias)?,
             recurrent_bias: bias(Role::RecurrentBias)?,
-            peepholes: None,
-            projection,
+            peepholes,
+            projection: projection.transpose()?,
             input,
         })
     }

@@ -25,12 +25,13 @@ use rayon::prelude::*;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 
-use super::{LoadError, Matrix};
+use super::metadata::{Kept, PRECISION};
+use super::{LoadError, Matrix, Precision};
 use crate::kernels::Values;
 
 /// Largest header that is read: some 30 000 tensors, far beyond a recurrent model, and little
 /// enough that parsing it needs no more memory than a small model.
-const MAX_HEADER: usize = 4 << 20;
+pub(super) const MAX_HEADER: usize = 4 << 20;
 
 /// Values that one parallel task widens; smaller tensors are widened on the caller's thread.
 const BLOCK: usize = 1 << 16;
@@ -157,21 +158,90 @@ impl<'a> Tensors<'a> {
 
     /// The shape of what [`Tensors::matrix`] would give, refusing what it would refuse.
     pub(super) fn matrix_shape(&self, name: &str) -> Result<[usize; 2], LoadError> {
-        self.checked_shape(name, "two axes")
+        self.checked_shape(name, "two axes", &FLOATS)
     }
 
     /// The shape of what [`Tensors::vector`] would give, refusing what it would refuse.
     pub(super) fn vector_shape(&self, name: &str) -> Result<[usize; 1], LoadError> {
-        self.checked_shape(name, "one axis")
+        self.checked_shape(name, "one axis", &FLOATS)
+    }
+
+    /// The shape of what [`Tensors::weight`] would give, refusing what it would refuse but for values.
+    pub(super) fn weight_shape(
+        &self,
+        name: &str,
+        kept: Option<Kept>,
+    ) -> Result<[usize; 2], LoadError> {
+        let (scale, has_scale) = (scale_name(name), self.shape(&scale_name(name)).is_some());
+        let is_int8 = (self.header.info(name)).is_some_and(|info| info.dtype == Dtype::I8);
+        if has_scale && !is_int8 {
+            let reason = format!("is the scale of {name}, which is no tensor of I8");
+            return Err(tensor(&scale, reason));
+        }
+        if is_int8 && !has_scale {
+            let reason = format!(
+                "has dtype I8 without scales; supported are F32, F16 and BF16, and I8 with a tensor \
+                 {scale} of one value for each row"
+            );
+            return Err(tensor(name, reason));
+        }
+        let dtypes: &[Dtype] = match kept {
+            None | Some(Kept::AsStored) => &[Dtype::F32, Dtype::F16, Dtype::BF16, Dtype::I8],
+            Some(Kept::All(Precision::F32)) => &FLOATS,
+            Some(Kept::All(Precision::Bf16)) => &[Dtype::BF16],
+            Some(Kept::All(Precision::Int8)) => &[Dtype::I8],
+        };
+        let info = self.info(name)?;
+        if let Some(Kept::All(precision)) = kept
+            && !dtypes.contains(&info.dtype)
+        {
+            let reason = format!(
+                "has dtype {}, but the metadata {PRECISION:?} is {:?}",
+                info.dtype,
+                precision.name()
+            );
+            return Err(tensor(name, reason));
+        }
+        let [rows, cols] = self.checked_shape(name, "two axes", dtypes)?;
+        if is_int8 {
+            let [scales] = self.vector_shape(&scale)?;
+            if scales != rows {
+                let reason = format!("has shape [{scales}]; beside {name} it must be [{rows}]");
+                return Err(tensor(&scale, reason));
+            }
+        }
+        Ok([rows, cols])
+    }
+
+    /// The matrix `name` of a recurrent layer, in the precision that `kept` asks for: int8 where it is
+    /// I8 with a tensor `{name}_scale` `[rows]`, bf16 where it is BF16 and its file means that.
+    pub(super) fn weight(&self, name: &str, kept: Option<Kept>) -> Result<Matrix, LoadError> {
+        let [rows, cols] = self.weight_shape(name, kept)?;
+        let info = self.info(name)?;
+        let unfit = |error: super::ModelError| tensor(name, error.to_string());
+        match (info.dtype, kept) {
+            (Dtype::I8, _) => {
+                let (from, to) = info.data_offsets;
+                let values: Vec<i8> = self.data[from..to].iter().map(|&b| b as i8).collect();
+                let scales = self.vector(&scale_name(name))?;
+                Matrix::from_int8(rows, cols, &values, scales).map_err(unfit)
+            }
+            (Dtype::BF16, Some(Kept::AsStored | Kept::All(Precision::Bf16))) => self
+                .matrix(name)?
+                .in_precision(Precision::Bf16)
+                .map_err(unfit),
+            _ => self.matrix(name),
+        }
     }
 
     fn checked_shape<const N: usize>(
         &self,
         name: &str,
         axes: &str,
+        dtypes: &[Dtype],
     ) -> Result<[usize; N], LoadError> {
         let info = self.info(name)?;
-        if !matches!(info.dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16) {
+        if !dtypes.contains(&info.dtype) {
             return Err(tensor(
                 name,
                 format!("has dtype {}; supported are F32, F16 and BF16", info.dtype),
@@ -214,6 +284,14 @@ impl<'a> Tensors<'a> {
         }
         Ok(())
     }
+}
+
+/// Widened to `f32` without a scale.
+const FLOATS: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::BF16];
+
+/// The tensor with the scales of a tensor's rows.
+pub(super) fn scale_name(name: &str) -> String {
+    format!("{name}_scale")
 }
 
 type Widen = fn(&[u8], &mut [f32]);

@@ -51,6 +51,7 @@ use super::{Plan, PlanError};
 use crate::kernels::IsaError;
 use crate::model::Model;
 use crate::schedule::PanelOrder;
+use crate::whole_file::replace;
 use parse::Checksum;
 
 /// The version of the format that is written, and the only one that is read.
@@ -203,7 +204,8 @@ impl Plan {
     /// A plan that [`Plan::load`] would refuse; [`PlanFileError::Io`].
     pub fn save(&self, path: impl AsRef<Path>, model: &Model) -> Result<(), PlanFileError> {
         let text = self.to_text(model, &Stamp::detect()?)?;
-        replace(path.as_ref(), text.as_bytes()).map_err(|error| io_error("write", &error))
+        let written = replace(path.as_ref(), |file| file.write_all(text.as_bytes()));
+        written.map_err(|error| io_error("write", &error))
     }
 
     /// Reads a plan that was saved on this machine for a model of this shape: all of it, or none.
@@ -315,27 +317,4 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     let file = File::open(path)?;
     file.take(parse::MOST_BYTES + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
-}
-
-/// Puts a file in the place of another, at once.
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".plan-").suffix(".partial");
-    // Readable as any other new file is; a temporary one would be its owner's alone.
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    // Removed when dropped, unless it was put in its place.
-    let mut partial = builder.tempfile_in(folder)?;
-    partial.write_all(bytes)?;
-    partial.as_file().sync_all()?;
-    partial.persist(path).map_err(|error| error.error)?;
-    // The new name is safe once the folder is. Not every system can open one, and the file is whole.
-    if let Ok(folder) = File::open(folder) {
-        let _ = folder.sync_all();
-    }
-    Ok(())
 }

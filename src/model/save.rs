@@ -1,0 +1,213 @@
+//! A model as a safetensors file, from which exactly this model is read back.
+//!
+//! ```text
+//! header: what the metadata must say, then name, dtype, shape and place of each tensor
+//! data:   tensor by tensor, little-endian, in the precision of each matrix
+//! ```
+//!
+//! The `safetensors` crate's own writer keeps the metadata in a map without order; here equal models
+//! give equal bytes, and no more than one row is held beside the model.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::Path;
+
+use half::bf16;
+use safetensors::tensor::{Dtype, TensorInfo};
+
+use super::metadata::Metadata;
+use super::tensors::{MAX_HEADER, scale_name};
+use super::{Matrix, Model, Precision, SaveError};
+use crate::whole_file::replace;
+
+impl Model {
+    /// Writes the model to a safetensors file, under the names and with the metadata that
+    /// [`Model::from_safetensors`] reads, each matrix in its precision: F32, BF16, or I8 with a scale
+    /// for each row. The file is written whole or not at all: after an error, whatever stood there
+    /// before still does. Equal models give equal bytes.
+    ///
+    /// ```
+    /// use cellstream::model::{Lstm, Model, Precision};
+    /// let path = std::env::temp_dir().join("cellstream-doc-save.safetensors");
+    /// let model = Lstm::new(64, 256).random(1)?.in_precision(Precision::Int8)?;
+    /// model.save_safetensors(&path)?;
+    /// assert_eq!(Model::open(&path)?, model);
+    /// # std::fs::remove_file(path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`SaveError::Unsupported`] for a layer without input features, more tensors than the format's
+    /// reader takes, int8 whose values are not whole multiples of their scale (one so large that its
+    /// multiples are infinite), and an activation's parameter or a clip that is not finite;
+    /// [`SaveError::Io`].
+    pub fn save_safetensors(&self, path: impl AsRef<Path>) -> Result<(), SaveError> {
+        let path = path.as_ref();
+        let tensors = tensors(self)?;
+        let header = header(&Metadata::of(self), &tensors)?;
+        let written = replace(path, |file| {
+            file.write_all(&(header.len() as u64).to_le_bytes())?;
+            file.write_all(&header)?;
+            tensors.iter().try_for_each(|tensor| tensor.write(file))
+        });
+        written.map_err(|source| SaveError::Io {
+            path: path.into(),
+            source,
+        })
+    }
+}
+
+struct Tensor<'m> {
+    name: String,
+    dtype: Dtype,
+    shape: Vec<usize>,
+    values: Numbers<'m>,
+}
+
+enum Numbers<'m> {
+    Floats(Vec<&'m [f32]>),
+    Bf16(&'m Matrix),
+    Int8(&'m Matrix),
+}
+
+impl<'m> Tensor<'m> {
+    fn vectors(name: String, shape: Vec<usize>, values: Vec<&'m [f32]>) -> Tensor<'m> {
+        Tensor {
+            name,
+            dtype: Dtype::F32,
+            shape,
+            values: Numbers::Floats(values),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        self.shape.iter().product::<usize>() * self.dtype.bitsize() / 8
+    }
+
+    fn write(&self, file: &mut impl Write) -> io::Result<()> {
+        match &self.values {
+            Numbers::Floats(parts) => (parts.iter().copied().flatten())
+                .try_for_each(|value| file.write_all(&value.to_le_bytes())),
+            Numbers::Bf16(matrix) => (matrix.data().iter()).try_for_each(|&value| {
+                // Rounded already: the lower half is zero.
+                file.write_all(&bf16::from_bits((value.to_bits() >> 16) as u16).to_le_bytes())
+            }),
+            Numbers::Int8(matrix) => (0..matrix.rows()).try_for_each(|row| {
+                let row: Vec<u8> = matrix.whole_row(row).map(|value| value as u8).collect();
+                file.write_all(&row)
+            }),
+        }
+    }
+}
+
+/// All tensors in the file's order: wide types first, so that each stands aligned behind the ones
+/// before, then by name.
+fn tensors(model: &Model) -> Result<Vec<Tensor<'_>>, SaveError> {
+    let mut tensors = Vec::new();
+    for (index, layer) in model.layers().iter().enumerate() {
+        if layer.input_size() == 0 {
+            let what = format!("layer {index}, which has no input features; use at least 1");
+            return Err(SaveError::Unsupported { what });
+        }
+        for direction in layer.directions() {
+            let suffix = if direction.is_reverse() {
+                "_reverse"
+            } else {
+                ""
+            };
+            let name = |part: &str| format!("{part}_l{index}{suffix}");
+            let weights = direction.weights();
+            let matrices = [
+                ("weight_ih", Some(&weights.input)),
+                ("weight_hh", Some(&weights.recurrent)),
+                ("weight_hr", weights.projection.as_ref()),
+            ];
+            for (part, matrix) in matrices {
+                if let Some(matrix) = matrix {
+                    add_matrix(&mut tensors, name(part), matrix)?;
+                }
+            }
+            for (part, bias) in [
+                ("bias_ih", &weights.input_bias),
+                ("bias_hh", &weights.recurrent_bias),
+            ] {
+                tensors.push(Tensor::vectors(name(part), vec![bias.len()], vec![bias]));
+            }
+            if let Some(p) = &weights.peepholes {
+                let rows = vec![&p.input[..], &p.forget, &p.output];
+                let shape = vec![3, direction.hidden_size()];
+                tensors.push(Tensor::vectors(name("peephole"), shape, rows));
+            }
+        }
+    }
+    let width = |tensor: &Tensor<'_>| std::cmp::Reverse(tensor.dtype.bitsize());
+    tensors.sort_by(|a, b| (width(a), &a.name).cmp(&(width(b), &b.name)));
+    Ok(tensors)
+}
+
+/// A matrix and, of int8, its scales.
+fn add_matrix<'m>(
+    tensors: &mut Vec<Tensor<'m>>,
+    name: String,
+    matrix: &'m Matrix,
+) -> Result<(), SaveError> {
+    let (dtype, values) = match matrix.precision() {
+        Precision::F32 => (Dtype::F32, Numbers::Floats(vec![matrix.data()])),
+        Precision::Bf16 => (Dtype::BF16, Numbers::Bf16(matrix)),
+        Precision::Int8 => (Dtype::I8, Numbers::Int8(matrix)),
+    };
+    if matrix.precision() == Precision::Int8 {
+        let scales = matrix.scales();
+        let is_whole = (0..matrix.rows()).all(|row| {
+            let mut pairs = matrix.whole_row(row).zip(matrix.row(row));
+            pairs.all(|(whole, &value)| scales[row] * f32::from(whole) == value)
+        });
+        if !is_whole {
+            let what = format!("{name} in int8: its values are no multiples of its scales");
+            return Err(SaveError::Unsupported { what });
+        }
+        let scale = scale_name(&name);
+        tensors.push(Tensor::vectors(scale, vec![scales.len()], vec![scales]));
+    }
+    tensors.push(Tensor {
+        name,
+        dtype,
+        shape: vec![matrix.rows(), matrix.cols()],
+        values,
+    });
+    Ok(())
+}
+
+/// The header's JSON, padded so that the data behind it is aligned as the format asks.
+fn header(metadata: &Metadata, tensors: &[Tensor<'_>]) -> Result<Vec<u8>, SaveError> {
+    let unsupported = |what: String| SaveError::Unsupported { what };
+    let json = |error: serde_json::Error| unsupported(error.to_string());
+    let entries: BTreeMap<&str, String> = metadata.entries()?.into_iter().collect();
+    let entries = serde_json::to_string(&entries).map_err(json)?;
+    let mut header = format!("{{\"__metadata__\":{entries}");
+    let mut start = 0;
+    for tensor in tensors {
+        let end = start + tensor.bytes();
+        let info = TensorInfo {
+            dtype: tensor.dtype,
+            shape: tensor.shape.clone(),
+            data_offsets: (start, end),
+        };
+        let name = serde_json::to_string(&tensor.name).map_err(json)?;
+        let info = serde_json::to_string(&info).map_err(json)?;
+        header += &format!(",{name}:{info}");
+        start = end;
+    }
+    header.push('}');
+    while !header.len().is_multiple_of(8) {
+        header.push(' ');
+    }
+    match header.len() > MAX_HEADER {
+        true => Err(unsupported(format!(
+            "a model with so many tensors: their header would have {} bytes, and at most {MAX_HEADER} \
+             are read",
+            header.len()
+        ))),
+        false => Ok(header.into_bytes()),
+    }
+}
