@@ -12,6 +12,8 @@ mod model;
 mod npy;
 mod plan;
 mod profile;
+#[cfg(feature = "safetensors")]
+mod quantize;
 mod run;
 mod tune;
 
@@ -36,6 +38,8 @@ enum Command {
     Bench(bench::Arguments),
     Explain(explain::Arguments),
     Tune(tune::Arguments),
+    #[cfg(feature = "safetensors")]
+    Quantize(quantize::Arguments),
 }
 
 /// Reads the process's arguments and does what they say.
@@ -46,6 +50,8 @@ pub fn main() -> ExitCode {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Tune(arguments) => tune::run(&arguments),
+        #[cfg(feature = "safetensors")]
+        Command::Quantize(arguments) => quantize::run(&arguments),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

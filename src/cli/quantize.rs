@@ -1,0 +1,339 @@
+//! `cellstream quantize`: a model in another precision, as a file, and what that costs and gains.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::Failure;
+use super::memory::afford_run;
+use super::model::{CellName, FileOptions, PrecisionName, in_precision, open};
+use super::npy;
+use super::plan::{PlanOption, plan_for};
+use crate::execute::Session;
+use crate::machine::Machine;
+use crate::model::{ArrayMap, Matrix, Model, OwnedInput, OwnedOutput, Precision, Role};
+
+/// Writes a model in another precision to a safetensors file, and reports what that costs and gains.
+///
+/// The file is smaller by the ratio, and `run` on it gives the bits that `run --precision` gives on the
+/// original, by the same names of inputs and outputs.
+///
+/// The report: bytes of both files and of the weights; the error of each weight matrix, as a
+/// fraction of its root mean square; the error of the output over the sample, against the same weights
+/// in f32; and the time of such a run with both, predicted (the bound that the machine's ceilings set,
+/// which are measured first, one to two seconds) and measured (medians over about half a second, in
+/// turns, with the estimated plan on all cores).
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Model file: .safetensors or .onnx
+    model: PathBuf,
+    /// Precision of weights and products
+    #[arg(long, value_enum)]
+    precision: PrecisionName,
+    /// The model's input, as `run` takes it; states start from zero (default: 64 steps of random values)
+    #[arg(long, value_name = "X.npy")]
+    sample: Option<PathBuf>,
+    /// Where to write: a .safetensors file
+    #[arg(short, long, value_name = "OUT")]
+    output: PathBuf,
+    #[command(flatten)]
+    file: FileOptions,
+    /// Kind of cell, where the tensors do not say (default: from their shapes)
+    #[arg(long, value_name = "CELL")]
+    cell: Option<CellName>,
+}
+
+/// Steps of the random sample.
+const STEPS: usize = 64;
+
+/// How long both precisions are timed together, and one of them in a row.
+const TIMED: Duration = Duration::from_millis(500);
+const LAP: Duration = Duration::from_millis(20);
+
+/// Converts, measures, writes, reports.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let (path, output) = (&arguments.model, &arguments.output);
+    check_output(path, output)?;
+    let loaded = open(path, &arguments.file, arguments.cell)?;
+    // Values as the file has them: the error of a file that is reduced already is not this one's.
+    let exact = loaded.in_precision(Precision::F32)?;
+    let reduced = in_precision(loaded, Some(arguments.precision)).map_err(|f| f.of(path))?;
+    let (input, sample) = sample(&exact, arguments.sample.as_deref())?;
+    let (batch, steps) = (input.batch, input.steps);
+
+    let mut machine = Machine::detect()?;
+    machine.measure()?;
+    let mut of_exact = Timed::new(&exact, &input, &machine)?;
+    let mut of_reduced = Timed::new(&reduced, &input, &machine)?;
+    let error = Errors::of(of_reduced.output(), of_exact.output());
+    race(&mut of_exact, &mut of_reduced, &input)?;
+
+    reduced.save_safetensors(output)?;
+    let name = reduced.precision().map_or("mixed", Precision::name);
+    let file = |path: &Path| -> Result<u64, Failure> { Ok(std::fs::metadata(path)?.len()) };
+    let mut text = String::new();
+    let lines = &mut text;
+    writeln!(
+        lines,
+        "{:<10} {:>12} {:>12} {:>7}",
+        "bytes", "f32", name, "ratio"
+    )?;
+    let sizes = [
+        ("file", file(path)?, file(output)?),
+        (
+            "weights",
+            exact.weight_bytes() as u64,
+            reduced.weight_bytes() as u64,
+        ),
+    ];
+    for (what, before, after) in sizes {
+        let ratio = after as f64 / before as f64;
+        writeln!(lines, "{what:<10} {before:>12} {after:>12} {ratio:>7.3}")?;
+    }
+    weight_errors(lines, &exact, &reduced)?;
+    writeln!(lines, "\noutput error against f32, over {sample}")?;
+    let of_output = "root mean square of the output";
+    writeln!(
+        lines,
+        "max {:.3e}   rms {:.3e}   {of_output} {:.3e}",
+        error.most, error.rms, error.of
+    )?;
+
+    let threads = [&of_exact, &of_reduced].map(|timed| timed.threads);
+    writeln!(lines, "\ntime at batch {batch}, {steps} steps, in ms")?;
+    writeln!(
+        lines,
+        "{:<10} {:>12} {:>12} {:>7}",
+        "", "predicted", "measured", "threads"
+    )?;
+    let (before, after) = (
+        [of_exact.bound, of_exact.median()],
+        [of_reduced.bound, of_reduced.median()],
+    );
+    for (name, [predicted, measured], threads) in
+        [("f32", before, threads[0]), (name, after, threads[1])]
+    {
+        let (predicted, measured) = (1e3 * predicted, 1e3 * measured);
+        writeln!(
+            lines,
+            "{name:<10} {predicted:>12.4} {measured:>12.4} {threads:>7}"
+        )?;
+    }
+    let [predicted, measured] = [0, 1].map(|at| before[at] / after[at]);
+    writeln!(lines, "{:<10} {predicted:>12.2} {measured:>12.2}", "times")?;
+    std::io::stdout().write_all(text.as_bytes())?;
+    Ok(())
+}
+
+/// Refuses what could not be opened again, and what would take the original's place.
+fn check_output(model: &Path, output: &Path) -> Result<(), Failure> {
+    let ending = output.extension().unwrap_or_default();
+    if !ending.eq_ignore_ascii_case("safetensors") {
+        let line = "a model is written as safetensors; end the name in .safetensors";
+        return Err(Failure::new(line).of(output));
+    }
+    if output.is_dir() {
+        return Err(Failure::new("is a folder; name a file").of(output));
+    }
+    // Followed through links. What is not there is not the model.
+    match (model.canonicalize(), output.canonicalize()) {
+        (Ok(model), Ok(output)) if model == output => {
+            Err(Failure::new("is the model itself; write to another file").of(&output))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The input to compare with, and what it is, for the report.
+fn sample(model: &Model, path: Option<&Path>) -> Result<(OwnedInput, String), Failure> {
+    let inputs = &model.interface().inputs;
+    let port = inputs.iter().find(|port| port.role == Role::Input);
+    let port = port.ok_or_else(|| Failure::new("the model has no input sequence"))?;
+    let input = match path {
+        Some(path) => {
+            let given = [(port.name.clone(), npy::read(path)?)];
+            let input = ArrayMap::new(model).input(&given);
+            let input = input.map_err(|error| Failure::from(error).of(path))?;
+            if input.values.is_empty() {
+                return Err(Failure::new("is empty; give at least a step").of(path));
+            }
+            input
+        }
+        None => {
+            let mut random = fastrand::Rng::with_seed(1);
+            let signature = model.signature();
+            let values = (0..STEPS * signature.input).map(|_| 2.0 * random.f32() - 1.0);
+            OwnedInput {
+                values: values.collect(),
+                steps: STEPS,
+                batch: 1,
+                lengths: None,
+                h0: vec![0.0; signature.hidden_state],
+                c0: vec![0.0; signature.cell_state],
+            }
+        }
+    };
+    let what = match path {
+        Some(path) => path.display().to_string(),
+        None => {
+            format!("{STEPS} steps of random values from -1 to 1 (--sample X.npy takes real ones)")
+        }
+    };
+    afford_run(model, input.batch, input.steps, "--sample")?;
+    Ok((input, what))
+}
+
+/// A model at work: its output over the sample, and times.
+struct Timed {
+    session: Session,
+    results: OwnedOutput,
+    threads: usize,
+    /// In seconds.
+    bound: f64,
+    times: Vec<f64>,
+}
+
+impl Timed {
+    fn new(model: &Model, input: &OwnedInput, machine: &Machine) -> Result<Timed, Failure> {
+        let size = (input.batch, input.steps);
+        let (plan, _) = plan_for(model, size, None, &PlanOption::default())?;
+        let ceilings = machine.ceilings.as_ref();
+        let ceilings =
+            ceilings.ok_or_else(|| Failure::new("the machine's ceilings are not known"))?;
+        let bound = plan.entries[0].bound(model, &machine.topology, ceilings)?;
+        let mut session = Session::new(model, &plan)?;
+        session.pin_caller();
+        let mut results = ArrayMap::new(model).room(input);
+        session.run(&input.borrow(), &mut results.borrow())?;
+        Ok(Timed {
+            session,
+            results,
+            threads: plan.threads(),
+            bound: bound.seconds,
+            times: Vec::new(),
+        })
+    }
+
+    fn output(&self) -> &[f32] {
+        &self.results.values
+    }
+
+    fn time(&mut self, input: &OwnedInput) -> Result<f64, Failure> {
+        let start = Instant::now();
+        self.session
+            .run(&input.borrow(), &mut self.results.borrow())?;
+        Ok(start.elapsed().as_secs_f64())
+    }
+
+    /// Some runs in a row, after one that brings the weights back into the caches.
+    fn lap(&mut self, input: &OwnedInput) -> Result<(), Failure> {
+        self.time(input)?;
+        let start = Instant::now();
+        loop {
+            let time = self.time(input)?;
+            self.times.push(time);
+            if start.elapsed() >= LAP {
+                return Ok(());
+            }
+        }
+    }
+
+    fn median(&self) -> f64 {
+        let mut times = self.times.clone();
+        times.sort_by(f64::total_cmp);
+        times[times.len() / 2]
+    }
+}
+
+/// Times two in turns, so that a slow moment hits both.
+fn race(a: &mut Timed, b: &mut Timed, input: &OwnedInput) -> Result<(), Failure> {
+    let start = Instant::now();
+    while a.times.len() < 3 || start.elapsed() < TIMED {
+        a.lap(input)?;
+        b.lap(input)?;
+    }
+    Ok(())
+}
+
+/// How far values are from others.
+struct Errors {
+    most: f64,
+    rms: f64,
+    /// Root mean square of those others.
+    of: f64,
+}
+
+impl Errors {
+    fn of(found: &[f32], exact: &[f32]) -> Errors {
+        let (mut most, mut squares, mut of) = (0.0f64, 0.0f64, 0.0f64);
+        for (&found, &exact) in found.iter().zip(exact) {
+            let (error, exact) = (f64::from(found) - f64::from(exact), f64::from(exact));
+            // Where both are the same infinity there is no error.
+            let error = if f64::from(found) == exact {
+                0.0
+            } else {
+                error.abs()
+            };
+            // `max` would pass over NaN.
+            most = if error > most || error.is_nan() {
+                error
+            } else {
+                most
+            };
+            squares += error * error;
+            of += exact * exact;
+        }
+        let mean = |sum: f64| (sum / exact.len().max(1) as f64).sqrt();
+        Errors {
+            most,
+            rms: mean(squares),
+            of: mean(of),
+        }
+    }
+}
+
+/// A line for each matrix.
+fn weight_errors(lines: &mut String, exact: &Model, reduced: &Model) -> Result<(), Failure> {
+    writeln!(
+        lines,
+        "\nweight error, as a fraction of the matrix's root mean square"
+    )?;
+    writeln!(
+        lines,
+        "{:<6} {:<9} {:<10} {:>9} {:>9}",
+        "layer", "direction", "matrix", "max", "rms"
+    )?;
+    for (index, (exact, reduced)) in exact.layers().iter().zip(reduced.layers()).enumerate() {
+        for (exact, reduced) in exact.directions().iter().zip(reduced.directions()) {
+            let way = if exact.is_reverse() {
+                "reverse"
+            } else {
+                "forward"
+            };
+            let (exact, reduced) = (exact.weights(), reduced.weights());
+            let pairs: [(&str, Option<(&Matrix, &Matrix)>); 3] = [
+                ("input", Some((&exact.input, &reduced.input))),
+                ("recurrent", Some((&exact.recurrent, &reduced.recurrent))),
+                (
+                    "projection",
+                    exact.projection.as_ref().zip(reduced.projection.as_ref()),
+                ),
+            ];
+            for (name, pair) in pairs {
+                let Some((exact, reduced)) = pair else {
+                    continue;
+                };
+                let error = Errors::of(reduced.data(), exact.data());
+                // All zero is exact in every precision.
+                let of = if error.of == 0.0 { 1.0 } else { error.of };
+                let (most, rms) = (error.most / of, error.rms / of);
+                writeln!(
+                    lines,
+                    "{index:<6} {way:<9} {name:<10} {most:>9.2e} {rms:>9.2e}"
+                )?;
+            }
+        }
+    }
+    Ok(())
+}
