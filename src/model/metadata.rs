@@ -346,8 +346,7 @@ impl Metadata {
                 && !layer.directions()[0].is_reverse()
                 && layer.merge() == Merge::Concat
         };
-        let is_word = WORDS.iter().any(|(_, known)| *known == cell);
-        let is_plain = is_word && layers.iter().all(is_plain);
+        let is_plain = Metadata::word(&cell).is_some() && layers.iter().all(is_plain);
         let interface = model.interface();
         let pytorch = Interface::pytorch(layers);
         let batch_first = match *interface == pytorch {
@@ -363,12 +362,17 @@ impl Metadata {
         }
     }
 
+    /// The value of [`CELL`] for this cell, if it has one.
+    pub fn word(cell: &Cell) -> Option<&'static str> {
+        let known = WORDS.iter().find(|(_, known)| known == cell);
+        known.map(|(word, _)| *word)
+    }
+
     /// The entries, by key.
     pub fn entries(&self) -> Result<Vec<(&'static str, String)>, SaveError> {
         let mut entries = Vec::new();
-        let word = |cell: &Cell| WORDS.iter().find(|(_, known)| known == cell);
-        if let Some((word, _)) = self.cell.as_ref().and_then(word) {
-            entries.push((CELL, word.to_string()));
+        if let Some(word) = self.cell.as_ref().and_then(Metadata::word) {
+            entries.push((CELL, word.into()));
         }
         let failed = |error: serde_json::Error| SaveError::Unsupported {
             what: format!("{error} as a parameter of a cell or its clip; use finite ones"),

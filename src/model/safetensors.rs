@@ -53,8 +53,8 @@ impl SafetensorsOptions {
     }
 
     /// The cell of every layer; a contradiction with shapes or metadata is an error. Without it the
-    /// metadata entry `cellstream.cell` says it (`lstm`, `gru`, `rnn_tanh` or `rnn_relu`), or else
-    /// the shapes do, with PyTorch's activations ([`Cell::LSTM`], [`Cell::GRU`], [`Cell::RNN`]).
+    /// metadata entry `cellstream.cell` says it (`lstm`, `gru`, `rnn_tanh` or `rnn_relu`), or
+    /// `cellstream.layers` of each layer, or else the shapes do, with PyTorch's activations ([`Cell::LSTM`], [`Cell::GRU`], [`Cell::RNN`]).
     #[must_use]
     pub fn cell(mut self, cell: Cell) -> SafetensorsOptions {
         self.cell = Some(cell);
@@ -62,7 +62,8 @@ impl SafetensorsOptions {
     }
 
     /// Whether the first axis of input and output is the batch, not the time. Without it the
-    /// metadata entry `cellstream.batch_first` says it (`true` or `false`), or else it is not.
+    /// metadata entry `cellstream.batch_first` says it (`true` or `false`), or `cellstream.interface`
+    /// of each port, or else it is not.
     #[must_use]
     pub fn batch_first(mut self, yes: bool) -> SafetensorsOptions {
         self.batch_first = Some(yes);
@@ -190,7 +191,7 @@ fn given_cell(said: &Metadata, options: &SafetensorsOptions) -> Result<Option<Gi
     match (contradicted, asked, said.cell) {
         (Some(cell), ..) => Err(metadata::refused(
             key,
-            &cell.kind().to_string(),
+            Metadata::word(&cell).unwrap_or("another cell"),
             "the cell that the options ask for, or leave it out of them",
         )),
         (None, Some(asked), _) => Ok(Some((asked, "the options ask for"))),

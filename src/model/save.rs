@@ -38,9 +38,7 @@ impl Model {
     ///
     /// # Errors
     /// [`SaveError::Unsupported`] for a layer without input features, more tensors than the format's
-    /// reader takes, int8 whose values are not whole multiples of their scale (one so large that its
-    /// multiples are infinite), and an activation's parameter or a clip that is not finite;
-    /// [`SaveError::Io`].
+    /// reader takes, and an activation's parameter or a clip that is not finite; [`SaveError::Io`].
     pub fn save_safetensors(&self, path: impl AsRef<Path>) -> Result<(), SaveError> {
         let path = path.as_ref();
         let tensors = tensors(self)?;
@@ -124,7 +122,7 @@ fn tensors(model: &Model) -> Result<Vec<Tensor<'_>>, SaveError> {
             ];
             for (part, matrix) in matrices {
                 if let Some(matrix) = matrix {
-                    add_matrix(&mut tensors, name(part), matrix)?;
+                    add_matrix(&mut tensors, name(part), matrix);
                 }
             }
             for (part, bias) in [
@@ -146,11 +144,7 @@ fn tensors(model: &Model) -> Result<Vec<Tensor<'_>>, SaveError> {
 }
 
 /// A matrix and, of int8, its scales.
-fn add_matrix<'m>(
-    tensors: &mut Vec<Tensor<'m>>,
-    name: String,
-    matrix: &'m Matrix,
-) -> Result<(), SaveError> {
+fn add_matrix<'m>(tensors: &mut Vec<Tensor<'m>>, name: String, matrix: &'m Matrix) {
     let (dtype, values) = match matrix.precision() {
         Precision::F32 => (Dtype::F32, Numbers::Floats(vec![matrix.data()])),
         Precision::Bf16 => (Dtype::BF16, Numbers::Bf16(matrix)),
@@ -158,14 +152,6 @@ fn add_matrix<'m>(
     };
     if matrix.precision() == Precision::Int8 {
         let scales = matrix.scales();
-        let is_whole = (0..matrix.rows()).all(|row| {
-            let mut pairs = matrix.whole_row(row).zip(matrix.row(row));
-            pairs.all(|(whole, &value)| scales[row] * f32::from(whole) == value)
-        });
-        if !is_whole {
-            let what = format!("{name} in int8: its values are no multiples of its scales");
-            return Err(SaveError::Unsupported { what });
-        }
         let scale = scale_name(&name);
         tensors.push(Tensor::vectors(scale, vec![scales.len()], vec![scales]));
     }
@@ -175,7 +161,6 @@ fn add_matrix<'m>(
         shape: vec![matrix.rows(), matrix.cols()],
         values,
     });
-    Ok(())
 }
 
 /// The header's JSON, padded so that the data behind it is aligned as the format asks.
