@@ -56,6 +56,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (path, output) = (&arguments.model, &arguments.output);
     check_output(path, output)?;
     let loaded = open(path, &arguments.file, arguments.cell)?;
+    let bytes_before = loaded.weight_bytes();
     // Values as the file has them: the error of a file that is reduced already is not this one's.
     let exact = loaded.in_precision(Precision::F32)?;
     let reduced = in_precision(loaded, Some(arguments.precision)).map_err(|f| f.of(path))?;
@@ -77,13 +78,13 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     writeln!(
         lines,
         "{:<10} {:>12} {:>12} {:>7}",
-        "bytes", "f32", name, "ratio"
+        "bytes", "original", name, "ratio"
     )?;
     let sizes = [
         ("file", file(path)?, file(output)?),
         (
             "weights",
-            exact.weight_bytes() as u64,
+            bytes_before as u64,
             reduced.weight_bytes() as u64,
         ),
     ];
@@ -136,10 +137,15 @@ fn check_output(model: &Path, output: &Path) -> Result<(), Failure> {
     if output.is_dir() {
         return Err(Failure::new("is a folder; name a file").of(output));
     }
+    // Before anything is measured: the last word is the system's, when the file is written.
+    let folder = output.parent().filter(|f| !f.as_os_str().is_empty());
+    if folder.is_some_and(|folder| !folder.is_dir()) {
+        return Err(Failure::new("its folder is not there; make it first").of(output));
+    }
     // Followed through links. What is not there is not the model.
     match (model.canonicalize(), output.canonicalize()) {
-        (Ok(model), Ok(output)) if model == output => {
-            Err(Failure::new("is the model itself; write to another file").of(&output))
+        (Ok(model), Ok(written)) if model == written => {
+            Err(Failure::new("is the model itself; write to another file").of(output))
         }
         _ => Ok(()),
     }
