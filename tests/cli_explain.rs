@@ -85,6 +85,30 @@ fn an_lstm_in_numbers() {
 }
 
 #[test]
+fn weights_have_the_bytes_and_the_name_of_their_precision() {
+    for (name, bytes, scales) in [("bf16", 2, 0), ("int8", 1, 4 * 1024 * 2)] {
+        let precision = format!("--precision={name}");
+        let asked = with(&LSTM, &[&precision, "--threads=1", QUIET]);
+        let facts = json(&asked);
+        assert_eq!(facts["model"]["precision"], name);
+        // Biases stay as they are; int8 has a scale for each row of W and of U.
+        let weights = 1024 * (64 + 256) * bytes + scales + 4 * 2 * 1024;
+        assert_eq!(facts["model"]["weight_bytes"], weights, "{name}");
+        let core = &facts["layers"][0]["cores"][0];
+        assert_eq!(core["step_weights"], 1024 * 256 * bytes);
+        assert_eq!(core["ahead_weights"], 1024 * 64 * bytes);
+        let page = done(&asked);
+        assert!(page.contains(&format!("of weights ({name})")), "{page}");
+        assert!(page.contains(&format!(" {} KiB", 256 * bytes)), "{page}");
+        assert!(page.lines().count() <= 48, "{page}");
+        assert!(
+            page.lines().all(|line| line.chars().count() <= 100),
+            "{page}"
+        );
+    }
+}
+
+#[test]
 fn what_is_moved_is_summed_over_layers() {
     let shape = [
         "--cell=gru",
@@ -178,6 +202,23 @@ fn the_bound_is_that_of_the_measured_ceilings() {
         .unwrap();
     let seconds = bound["seconds"].as_f64().unwrap();
     assert!(seconds >= 0.99 * bound["flops"].as_f64().unwrap() / (1e9 * peak));
+    // Of int8 it is held against the peak of dot products.
+    let int8 = json(&with(&LSTM, &["--threads=1", "--precision=int8"]));
+    let bound_of = &int8["bound"];
+    assert_eq!(bound_of["flops"], bound["flops"]);
+    assert_eq!(bound_of["operations"]["int8"], bound["flops"]);
+    assert_eq!(bound["operations"]["f32"], bound["flops"]);
+    let peak = bound_of["ceilings"]["one"]["dot_int8_gops"]["value"]
+        .as_f64()
+        .unwrap();
+    let least = bound["flops"].as_f64().unwrap() / (1e9 * peak);
+    assert!(bound_of["seconds"].as_f64().unwrap() >= 0.99 * least);
+    let page = words(&done(&with(&LSTM, &["--precision=int8"])));
+    let part = "MOP in int8";
+    assert!(
+        page.contains("int8 arithmetic") && page.contains(part),
+        "{page}"
+    );
     let by = bound["by"].as_str().unwrap();
     assert!(
         ["compute", "l1", "l2", "l3", "memory"].contains(&by),

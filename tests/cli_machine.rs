@@ -29,7 +29,8 @@ fn json_is_one_object_with_every_documented_field() {
     for team in ["one", "all"] {
         let team = &json["ceilings"][team];
         assert!(team["pinned"].is_boolean());
-        for rate in [&team["fma_f32_gflops"], &team["read_gbps"]["memory"]] {
+        let (fma, dot) = (&team["fma_f32_gflops"], &team["dot_int8_gops"]);
+        for rate in [fma, dot, &team["read_gbps"]["memory"]] {
             assert!(rate["value"].as_f64().unwrap() > 0.0);
             assert!(rate["spread"].as_f64().is_some());
         }
@@ -44,7 +45,7 @@ fn text_fits_a_screen_and_names_the_instruction_set_in_use() {
     let out = cellstream(&["machine"], Some("portable"));
     let text = String::from_utf8(out.stdout).unwrap();
     assert!(text.contains("portable (used)"), "{text}");
-    for part in ["cpu ", "cores ", "f32 FMA", "read memory"] {
+    for part in ["cpu ", "cores ", "f32 FMA", "int8 dot", "read memory"] {
         assert!(text.contains(part), "{part} in {text}");
     }
     assert!(text.lines().all(|line| line.len() <= 100), "{text}");

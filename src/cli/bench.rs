@@ -12,7 +12,7 @@ use super::seconds;
 use crate::execute::Session;
 use crate::machine::{BoundBy, Level, Machine};
 use crate::model::{Input, Model, Output, Precision};
-use crate::plan::{Plan, flops};
+use crate::plan::{Plan, flops, operations};
 use crate::tune::Check;
 
 /// How long a model takes here, as a fraction of what the machine allows.
@@ -249,8 +249,8 @@ fn measure(case: &Case, arguments: &Arguments, machine: &Machine) -> Result<Row,
             traces.push(session.run_traced(&input, &mut Output::new(&mut results))?);
         }
         let found = Profile::new(traces, steps);
-        let flops = flops(model, batch, steps);
-        let at_peak = 1e3 * (ceilings.bound(flops, 0.0, Level::L1, plan.threads())).seconds;
+        let work = operations(model, batch, steps);
+        let at_peak = 1e3 * (ceilings.bound(work, 0.0, Level::L1, plan.threads())).seconds;
         table = format!("\n{found}{}\n\n", found.products_beside_peak(at_peak));
         profile = Some(found.json(at_peak));
     }

@@ -11,8 +11,9 @@ use crate::machine::{Bytes, CacheKind, CpuList, Machine, Rate, Source, TeamCeili
 /// kind, bytes, line_bytes, cpus, sharing_cores; numa_nodes: id, cpus; cpu_quota: whole CPUs the
 /// container grants, or null; source: "sysfs", "hwloc" or {"count_only": {"why"}}), isas (best
 /// first), isa (the one in use), ceilings (isa; one and all, for one core and for all at once:
-/// threads, pinned, fma_f32_gflops, read_gbps: l1, l2, l3, memory). A measured rate is an object:
-/// value (10^9 flops or bytes per second, the team together) and spread ((best - median round) / best).
+/// threads, pinned, fma_f32_gflops, dot_int8_gops, read_gbps: l1, l2, l3, memory). A measured rate is an
+/// object: value (10^9 operations or bytes per second, the team together) and spread ((best - median
+/// round) / best).
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// Print one JSON object instead of text
@@ -66,6 +67,7 @@ fn text(machine: &Machine) -> String {
             }
         };
         row("f32 FMA     GFLOP/s", |t| Some(t.fma_f32_gflops));
+        row("int8 dot      GOP/s", |t| Some(t.dot_int8_gops));
         row("read L1        GB/s", |t| t.read_gbps.l1);
         row("read L2        GB/s", |t| t.read_gbps.l2);
         row("read L3        GB/s", |t| t.read_gbps.l3);

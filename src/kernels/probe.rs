@@ -2,10 +2,10 @@
 //!
 //! [`fma_chains`] keeps the FMA units busy: one chain `a = fma(a, m, c)` waits for its own latency
 //! (4 or 5 cycles on the cores that matter), so it takes latency x units independent chains to fill
-//! the units, all in registers. [`read_sum`] keeps the load ports busy: every loaded vector meets one
+//! the units, all in registers. [`dot_chains`] does the same with int8 dot products. [`read_sum`] keeps the load ports busy: every loaded vector meets one
 //! integer addition, the cheapest thing that still forces the load.
 
-use super::simd::Simd;
+use super::simd::{Dot, DotJob, Simd};
 use super::{Isa, IsaError, Visitor, dispatch};
 use std::hint::black_box;
 
@@ -56,6 +56,93 @@ pub fn fma_chains(isa: Isa, steps: u64) -> Result<u64, IsaError> {
         steps * (2 * CHAINS * S::LANES) as u64
     }
     dispatch(isa, Chains(steps))
+}
+
+/// Runs `steps` int8 dot products on every chain, with the quickest instruction of this CPU; returns
+/// how many operations that was (two for each of the four bytes of each lane).
+///
+/// # Errors
+/// [`IsaError::Unavailable`] if this CPU lacks `isa`.
+pub fn dot_chains(isa: Isa, steps: u64) -> Result<u64, IsaError> {
+    let done = run_dot_chains(isa, steps, WEIGHTS)?;
+    black_box(done.chains);
+    Ok(done.operations)
+}
+
+/// Weights of a lane of [`dot_chains`]. With four equal bytes they make 0, so that a chain, which is
+/// its own left operand, keeps the value it starts from and no byte leaves ±127.
+const WEIGHTS: [i8; 4] = [100, -75, 50, -75];
+
+/// What [`run_dot_chains`] did.
+struct DotsDone {
+    operations: u64,
+    /// By chain: what each lane held at the start, and what its first lane holds now.
+    chains: Vec<(i32, i32)>,
+}
+
+fn run_dot_chains(isa: Isa, steps: u64, weights: [i8; 4]) -> Result<DotsDone, IsaError> {
+    struct Chains(u64, [i8; 4]);
+    impl Visitor for Chains {
+        type Out = DotsDone;
+        fn visit<S: Simd>(self, s: S) -> DotsDone {
+            // The latency is 4 or 5 cycles here, too; with more chains compilers have kept some in memory.
+            if S::REGISTERS >= 32 {
+                run::<S, 16>(s, self)
+            } else {
+                run::<S, 12>(s, self)
+            }
+        }
+    }
+    struct Job<'a, const CHAINS: usize> {
+        steps: u64,
+        weights: i32,
+        starts: [i32; CHAINS],
+        ends: &'a mut [i32; CHAINS],
+    }
+    impl<S: Simd, const CHAINS: usize> DotJob<S> for Job<'_, CHAINS> {
+        #[inline(always)]
+        fn run<D: Dot<S>>(self, s: S, dot: D) {
+            let weights = s.splat_i32(self.weights);
+            let mut chains = [weights; CHAINS];
+            for (chain, &start) in chains.iter_mut().zip(&self.starts) {
+                *chain = s.splat_i32(start);
+            }
+            for _ in 0..self.steps {
+                for chain in &mut chains {
+                    // Were the left operand constant, what does not add up on its own would be
+                    // worked out once, before the loop.
+                    *chain = dot.dot4(s, *chain, *chain, weights);
+                }
+            }
+            let mut out = [0.0; 64];
+            for (chain, end) in chains.into_iter().zip(self.ends) {
+                s.store(s.from_bits(chain), black_box(&mut out));
+                *end = out[0].to_bits() as i32;
+            }
+        }
+    }
+    fn run<S: Simd, const CHAINS: usize>(s: S, Chains(steps, weights): Chains) -> DotsDone {
+        // Chains that start alike would be one.
+        let starts = std::array::from_fn(|chain| {
+            let byte = (chain as i32 + 1 + S::BYTE_ZERO) as u8;
+            i32::from_ne_bytes([byte; 4])
+        });
+        let weights = i32::from_ne_bytes(weights.map(|weight| weight as u8));
+        let (starts, weights) = black_box((starts, weights));
+        let mut ends = [0; CHAINS];
+        let job = Job::<CHAINS> {
+            steps,
+            weights,
+            starts,
+            ends: &mut ends,
+        };
+        s.with_dot(false, job);
+        DotsDone {
+            operations: steps * (2 * 4 * CHAINS * S::LANES) as u64,
+            chains: starts.into_iter().zip(ends).collect(),
+        }
+    }
+    dispatch(isa, Chains(steps, weights))
 }
 
 /// Reads `data` from front to back `passes` times, and returns the wrapping sum of the bit patterns
@@ -121,6 +208,37 @@ mod tests {
                     "{isa} {len}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn every_chain_adds_a_dot_product_a_step() {
+        for isa in Isa::available() {
+            let kept = run_dot_chains(isa, 5, WEIGHTS).unwrap();
+            assert!(kept.chains.iter().all(|(start, end)| start == end), "{isa}");
+            // Other weights: one step adds four times each chain's own value, and where the left
+            // operand is unsigned maybe the zero that it stands above, times the sum of the weights.
+            let moved = run_dot_chains(isa, 1, [1; 4]).unwrap();
+            for (chain, (start, end)) in moved.chains.iter().enumerate() {
+                let added = end - start - 4 * (chain as i32 + 1);
+                assert!(added == 0 || added == 4 * 128, "{isa} {chain}: {added}");
+            }
+        }
+    }
+
+    #[test]
+    fn dot_products_are_counted_four_to_a_lane() {
+        for isa in Isa::available() {
+            let one = dot_chains(isa, 1).unwrap();
+            assert_eq!(dot_chains(isa, 10).unwrap(), 10 * one);
+            let lanes = match isa {
+                Isa::Avx512 => 16,
+                Isa::Avx2 => 8,
+                Isa::Neon => 4,
+                Isa::Portable => continue,
+            };
+            let chains = run_dot_chains(isa, 1, WEIGHTS).unwrap().chains.len();
+            assert_eq!(one, 2 * 4 * lanes * chains as u64);
         }
     }
 

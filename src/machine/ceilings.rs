@@ -4,7 +4,7 @@
 //! for each team (one thread; every core):
 //!     pin one thread to each core; each fills its own buffers (first touch, on its own node)
 //!     ROUNDS times:
-//!         for each resource (FMA units, L1, L2, L3, memory):
+//!         for each resource (FMA units, dot products, L1, L2, L3, memory):
 //!             SAMPLES times: all start at one agreed instant and do a fixed amount of work;
 //!                            rate = work of all / (last end - agreed start)
 //!             the round's rate = median of its samples
@@ -22,7 +22,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use super::topology::{Level, Topology};
-use crate::kernels::probe::{fma_chains, read_sum};
+use crate::kernels::probe::{dot_chains, fma_chains, read_sum};
 use crate::kernels::{Isa, IsaError};
 
 const ROUNDS: usize = 11;
@@ -71,6 +71,9 @@ pub struct TeamCeilings {
     pub pinned: bool,
     /// Rate of f32 fused multiply-adds, two flops each, in GFLOP/s.
     pub fma_f32_gflops: Rate,
+    /// Rate of int8 multiply-adds, two operations each, in GOP/s: with the quickest dot product that
+    /// the CPU has.
+    pub dot_int8_gops: Rate,
     /// Read bandwidth.
     pub read_gbps: ReadRates,
 }
@@ -96,7 +99,7 @@ pub struct Ceilings {
     serde(rename_all = "lowercase")
 )]
 pub enum BoundBy {
-    /// The FMA units.
+    /// The units that multiply and add.
     Compute,
     /// Reading from L1.
     L1,
@@ -106,6 +109,33 @@ pub enum BoundBy {
     L3,
     /// Reading from memory.
     Memory,
+}
+
+/// Multiplications and additions, each counted as one, by the units that do them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "cli", derive(serde::Serialize))]
+pub struct Operations {
+    /// In f32, those with bf16 weights among them: they are widened and multiplied in f32.
+    pub f32: f64,
+    /// In int8 with sums of 32 bits.
+    pub int8: f64,
+}
+
+impl Operations {
+    /// All of them.
+    pub fn all(&self) -> f64 {
+        self.f32 + self.int8
+    }
+}
+
+/// Of f32.
+impl From<f64> for Operations {
+    fn from(flops: f64) -> Operations {
+        Operations {
+            f32: flops,
+            int8: 0.0,
+        }
+    }
 }
 
 /// The shortest time the ceilings allow.
@@ -150,15 +180,23 @@ impl Ceilings {
         Ok(Ceilings { isa, one, all })
     }
 
-    /// The shortest time that `threads` threads need for `flops` floating-point operations while
+    /// The shortest time that `threads` threads need for `work` (a number alone is of f32) while
     /// reading `bytes` from `resident_level`, all threads' work counted together:
-    /// max(flops / peak, bytes / bandwidth), as in the roofline model (Williams, Waterman, Patterson,
-    /// "Roofline", CACM 52(4), 2009). The two overlap at best, hence the maximum.
+    /// max(work / peak, bytes / bandwidth), as in the roofline model (Williams, Waterman, Patterson,
+    /// "Roofline", CACM 52(4), 2009). The two overlap at best, hence the maximum. Operations of f32 and
+    /// of int8 have peaks of their own and take turns, as they wait for the same units.
     ///
     /// A team between the two measured ones is granted `threads` x the single core's rate, but no
     /// more than all cores' rate: never less than it really has, so the bound stays a bound. A level
     /// without a measured rate counts as the next farther one.
-    pub fn bound(&self, flops: f64, bytes: f64, resident_level: Level, threads: usize) -> Bound {
+    pub fn bound(
+        &self,
+        work: impl Into<Operations>,
+        bytes: f64,
+        resident_level: Level,
+        threads: usize,
+    ) -> Bound {
+        let work = work.into();
         let rate = |of: &dyn Fn(&TeamCeilings) -> f64| {
             let (one, all) = (of(&self.one), of(&self.all));
             let threads = threads.max(1);
@@ -170,7 +208,8 @@ impl Ceilings {
             }
         };
         let (level, by) = self.measured_level(resident_level);
-        let compute = flops / (1e9 * rate(&|team| team.fma_f32_gflops.value));
+        let compute = work.f32 / (1e9 * rate(&|team| team.fma_f32_gflops.value))
+            + work.int8 / (1e9 * rate(&|team| team.dot_int8_gops.value));
         let reading = bytes / (1e9 * rate(&|team| team.read_gbps.at(level).value));
         if reading > compute {
             Bound {
@@ -251,6 +290,7 @@ impl Buffers {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Resource {
     Fma,
+    Dot,
     Read(Level),
 }
 
@@ -264,7 +304,7 @@ struct Job {
 
 /// One thread's answer.
 struct Done {
-    /// Flops or bytes.
+    /// Operations or bytes.
     work: u64,
     end: Instant,
 }
@@ -310,7 +350,8 @@ fn measure_team(
             .into_iter()
             .filter(|(_, size)| size.is_some())
             .map(|(level, _)| Resource::Read(level));
-        let mut courses: Vec<Course> = std::iter::once(Resource::Fma)
+        let mut courses: Vec<Course> = [Resource::Fma, Resource::Dot]
+            .into_iter()
             .chain(reads)
             .map(|resource| Course {
                 resource,
@@ -339,6 +380,7 @@ fn measure_team(
             threads,
             pinned,
             fma_f32_gflops: rate(Resource::Fma).unwrap_or(none),
+            dot_int8_gops: rate(Resource::Dot).unwrap_or(none),
             read_gbps: ReadRates {
                 l1: rate(Resource::Read(Level::L1)),
                 l2: rate(Resource::Read(Level::L2)),
@@ -446,7 +488,7 @@ fn measuring_thread(
     let mut next_window = 0;
     for job in jobs {
         let data = match job.resource {
-            Resource::Fma => &[],
+            Resource::Fma | Resource::Dot => &[],
             Resource::Read(Level::L1) => front(sizes.l1),
             Resource::Read(Level::L2) => front(sizes.l2),
             Resource::Read(Level::L3) => front(sizes.l3),
@@ -465,6 +507,7 @@ fn measuring_thread(
         }
         let work = match job.resource {
             Resource::Fma => fma_chains(isa, job.repeats * 1000),
+            Resource::Dot => dot_chains(isa, job.repeats * 1000),
             Resource::Read(_) => read_sum(isa, data, job.repeats as usize).map(|sum| {
                 std::hint::black_box(sum);
                 job.repeats * size_of_val(data) as u64
@@ -507,12 +550,13 @@ mod tests {
         Rate { value, spread: 0.0 }
     }
 
-    /// One core: 100 GFLOP/s, reads 200, 100, 50, 10 GB/s; four cores: 4x in caches, 2x in memory.
+    /// One core: 100 GFLOP/s, 400 GOP/s in int8, reads 200, 100, 50, 10 GB/s; four cores: 4x in caches, 2x in memory.
     fn ceilings() -> Ceilings {
         let team = |threads: usize, private: f64, memory: f64| TeamCeilings {
             threads,
             pinned: true,
             fma_f32_gflops: rate(100.0 * private),
+            dot_int8_gops: rate(400.0 * private),
             read_gbps: ReadRates {
                 l1: Some(rate(200.0 * private)),
                 l2: Some(rate(100.0 * private)),
@@ -543,6 +587,30 @@ mod tests {
         expect(c.bound(0.0, 1e9, Level::L1, 1), 0.005, BoundBy::L1);
         expect(c.bound(0.0, 1e9, Level::L2, 1), 0.010, BoundBy::L2);
         expect(c.bound(0.0, 0.0, Level::L2, 1), 0.0, BoundBy::Compute);
+    }
+
+    #[test]
+    fn each_kind_of_arithmetic_has_its_own_peak_and_they_take_turns() {
+        let c = ceilings();
+        let int8 = |int8: f64| Operations { f32: 0.0, int8 };
+        // 1e9 operations at 400 GOP/s: 2.5 ms.
+        expect(
+            c.bound(int8(1e9), 0.0, Level::L1, 1),
+            0.0025,
+            BoundBy::Compute,
+        );
+        expect(c.bound(int8(1e9), 1e9, Level::L1, 1), 0.005, BoundBy::L1);
+        expect(
+            c.bound(int8(1e9), 0.0, Level::L1, 4),
+            0.000625,
+            BoundBy::Compute,
+        );
+        let both = Operations {
+            f32: 1e9,
+            int8: 1e9,
+        };
+        expect(c.bound(both, 1e9, Level::L2, 1), 0.0125, BoundBy::Compute);
+        assert_eq!(both.all(), 2e9);
     }
 
     #[test]
@@ -617,7 +685,8 @@ mod tests {
                 assert_eq!(rate.is_some(), topology.cache_at(core, level).is_some());
             }
             let rates = [reads.l1, reads.l2, reads.l3, Some(reads.memory)];
-            for rate in rates.into_iter().flatten().chain([team.fma_f32_gflops]) {
+            let peaks = [team.fma_f32_gflops, team.dot_int8_gops];
+            for rate in rates.into_iter().flatten().chain(peaks) {
                 assert!(rate.value > 0.0 && rate.value.is_finite(), "{team:?}");
                 assert!((0.0..1.0).contains(&rate.spread), "{team:?}");
             }

@@ -12,7 +12,9 @@ mod topology;
 
 use std::sync::OnceLock;
 
-pub use ceilings::{Bound, BoundBy, Ceilings, CeilingsError, Rate, ReadRates, TeamCeilings};
+pub use ceilings::{
+    Bound, BoundBy, Ceilings, CeilingsError, Operations, Rate, ReadRates, TeamCeilings,
+};
 pub use topology::{
     Bytes, Cache, CacheKind, Core, CpuList, Level, NumaNode, Source, Topology, TopologyError,
 };

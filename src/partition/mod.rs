@@ -94,6 +94,14 @@ impl Shape {
         }
     }
 
+    /// The same with weights of so many bytes, states and pre-activations as they are.
+    pub fn with_weights_of(self, weight_bytes: usize) -> Shape {
+        Shape {
+            weight_bytes,
+            ..self
+        }
+    }
+
     /// Bytes of A.
     pub fn a_bytes(&self) -> u64 {
         [self.rows, self.depth, self.value_bytes].product_u64()

@@ -1,15 +1,15 @@
 //! The shortest time that a machine's ceilings allow for a plan.
 
 use super::{AheadBy, Configuration, DirectionPlan, Entry, LayerPlan, PlanError};
-use crate::machine::{Bound, BoundBy, Ceilings, Level, Topology};
-use crate::model::{Direction, Layer, Model};
+use crate::machine::{Bound, BoundBy, Ceilings, Level, Operations, Topology};
+use crate::model::{Direction, Layer, Matrix, Model, Precision};
 use crate::schedule::Place;
 
 impl Entry {
     /// The bound on running full-length sequences: for each worker and phase, the larger of
     /// arithmetic over peak and bytes of weights over the bandwidth of the level where its slice of
     /// them fits (deepcpu section 3, equation 1), each worker with its share of what all cores reach
-    /// at once. A layer takes as long as its slowest worker; layers of different workers run side by
+    /// at once. Each matrix has the bytes and the peak of its own precision. A layer takes as long as its slowest worker; layers of different workers run side by
     /// side.
     ///
     /// Products taken ahead read their weights once per chunk, all others at every step. What binds
@@ -121,6 +121,62 @@ impl std::iter::Sum for Time {
     }
 }
 
+/// Weights by the arithmetic that they take part in, and their bytes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Slice {
+    /// Values that are multiplied in f32: those of bf16, too.
+    f32: f64,
+    /// Values that are multiplied in int8.
+    int8: f64,
+    bytes: f64,
+}
+
+impl Slice {
+    /// So many rows of a matrix.
+    fn of(matrix: &Matrix, rows: usize) -> Slice {
+        let values = rows as f64 * matrix.cols() as f64;
+        let bytes = values * matrix.precision().bytes() as f64;
+        match matrix.precision() {
+            Precision::F32 | Precision::Bf16 => Slice {
+                f32: values,
+                int8: 0.0,
+                bytes,
+            },
+            Precision::Int8 => Slice {
+                f32: 0.0,
+                int8: values,
+                // A scale for each row.
+                bytes: bytes + 4.0 * rows as f64,
+            },
+        }
+    }
+
+    /// A multiplication and an addition for each value and row of the other operand.
+    fn operations(self, rows: f64) -> Operations {
+        Operations {
+            f32: 2.0 * self.f32 * rows,
+            int8: 2.0 * self.int8 * rows,
+        }
+    }
+}
+
+impl std::ops::Add for Slice {
+    type Output = Slice;
+    fn add(self, other: Slice) -> Slice {
+        Slice {
+            f32: self.f32 + other.f32,
+            int8: self.int8 + other.int8,
+            bytes: self.bytes + other.bytes,
+        }
+    }
+}
+
+impl std::iter::Sum for Slice {
+    fn sum<I: Iterator<Item = Slice>>(slices: I) -> Slice {
+        slices.fold(Slice::default(), |sum, slice| sum + slice)
+    }
+}
+
 /// One worker's way to its weights.
 struct Reader<'m> {
     topology: &'m Topology,
@@ -129,17 +185,16 @@ struct Reader<'m> {
 }
 
 impl Reader<'_> {
-    /// The bound on products of so many weights with `rows` rows, read from where `resident` of them
-    /// fit.
-    fn phase(&self, values: f64, rows: f64, resident: f64) -> Bound {
+    /// The bound on products of these weights with `rows` rows, read from where they fit.
+    fn phase(&self, weights: Slice, rows: f64) -> Bound {
         let level = match self.topology.cores.first() {
-            Some(core) => self.topology.level_holding(core, (4.0 * resident) as usize),
+            Some(core) => self.topology.level_holding(core, weights.bytes as usize),
             None => Level::Memory,
         };
         // As if all did the same: a worker's share of what the team reaches together.
         let team = self.threads as f64;
-        let (flops, bytes) = (2.0 * values * rows * team, 4.0 * values * team);
-        self.ceilings.bound(flops, bytes, level, self.threads)
+        let (work, bytes) = (weights.operations(rows * team), weights.bytes * team);
+        self.ceilings.bound(work, bytes, level, self.threads)
     }
 
     /// The phases of all steps.
@@ -152,10 +207,10 @@ impl Reader<'_> {
         (rows, steps): (usize, usize),
     ) {
         let directions = layer.directions().iter().zip(&plan.directions);
-        let values = directions
-            .map(|(d, plan)| step_values(d, plan, worker))
+        let weights = directions
+            .map(|(d, plan)| step_weights(d, plan, worker))
             .sum();
-        time.add(self.phase(values, rows as f64, values), steps as f64);
+        time.add(self.phase(weights, rows as f64), steps as f64);
     }
 
     /// What is taken ahead, chunk by chunk.
@@ -167,13 +222,13 @@ impl Reader<'_> {
         worker: usize,
         (rows, steps): (usize, usize),
     ) {
-        let of = |worker: usize| -> f64 {
+        let of = |worker: usize| -> Slice {
             let directions = layer.directions().iter().zip(&plan.directions);
             directions
-                .map(|(d, plan)| ahead_values(d, plan, worker))
+                .map(|(d, plan)| ahead_weights(d, plan, worker))
                 .sum()
         };
-        let values = match plan.ahead {
+        let weights = match plan.ahead {
             AheadBy::Owners => of(worker),
             AheadBy::Rows { .. } => (0..plan.directions[0].partition.units.len()).map(of).sum(),
         };
@@ -184,7 +239,7 @@ impl Reader<'_> {
                 ahead => ahead.share(all, worker, is_first, |w| plan.is_owner(w)),
             };
             if times > 0 && !share.is_empty() {
-                time.add(self.phase(values, share.len() as f64, values), times as f64);
+                time.add(self.phase(weights, share.len() as f64), times as f64);
             }
         };
         let chunk = plan.chunk_steps.min(steps);
@@ -196,34 +251,44 @@ impl Reader<'_> {
 }
 
 /// Weights that a worker reads at every step of a direction.
-fn step_values(direction: &Direction, plan: &DirectionPlan, worker: usize) -> f64 {
-    let (state, input) = (direction.output_size(), direction.input_size());
+fn step_weights(direction: &Direction, plan: &DirectionPlan, worker: usize) -> Slice {
+    let weights = direction.weights();
     let gates = plan.schedule.input.iter();
     let in_step = gates.filter(|place| **place != Place::Ahead).count();
-    let unit = state as f64 * plan.schedule.recurrent.len() as f64 + (in_step * input) as f64;
-    let rows = plan.partition.projected[worker].len() * direction.hidden_size();
-    plan.partition.units[worker].len() as f64 * unit + rows as f64
+    let units = plan.partition.units[worker].len();
+    let projected = plan.partition.projected[worker].len();
+    let projection = weights.projection.as_ref();
+    Slice::of(&weights.recurrent, units * plan.schedule.recurrent.len())
+        + Slice::of(&weights.input, units * in_step)
+        + projection.map_or_else(Slice::default, |matrix| Slice::of(matrix, projected))
 }
 
 /// Weights of a worker's units that are multiplied ahead of the steps.
-fn ahead_values(direction: &Direction, plan: &DirectionPlan, worker: usize) -> f64 {
+fn ahead_weights(direction: &Direction, plan: &DirectionPlan, worker: usize) -> Slice {
     let gates = plan.schedule.input.iter();
     let ahead = gates.filter(|place| **place == Place::Ahead).count();
-    (plan.partition.units[worker].len() * ahead) as f64 * direction.input_size() as f64
+    let units = plan.partition.units[worker].len();
+    Slice::of(&direction.weights().input, units * ahead)
 }
 
-/// Floating-point operations of running `batch` sequences of `steps` steps: two per weight of every
-/// product, activations not counted.
+/// Operations of running `batch` sequences of `steps` steps, whatever the precision: two per weight
+/// of every product, activations not counted.
 pub fn flops(model: &Model, batch: usize, steps: usize) -> f64 {
+    operations(model, batch, steps).all()
+}
+
+/// As [`flops`], by the precision in which they are done.
+pub fn operations(model: &Model, batch: usize, steps: usize) -> Operations {
     let directions = model.layers().iter().flat_map(|layer| layer.directions());
-    let values: usize = directions
-        .map(|d| {
+    let weights: Slice = directions
+        .flat_map(|d| {
             let weights = d.weights();
-            let projection = weights.projection.as_ref().map_or(0, |p| p.data().len());
-            weights.recurrent.data().len() + weights.input.data().len() + projection
+            let matrices = [&weights.recurrent, &weights.input].into_iter();
+            matrices.chain(&weights.projection)
         })
+        .map(|matrix| Slice::of(matrix, matrix.rows()))
         .sum();
-    2.0 * values as f64 * batch as f64 * steps as f64
+    weights.operations(batch as f64 * steps as f64)
 }
 
 #[cfg(test)]
@@ -234,7 +299,7 @@ mod tests {
     use crate::plan::Plan;
     use crate::schedule::DirectionSchedule;
 
-    /// Two cores, 100 GFLOP/s each; reads 200, 100, 50 and 10 GB/s each from L1, L2, L3, memory.
+    /// Two cores, 100 GFLOP/s and 400 GOP/s of int8 each; reads 200, 100, 50 and 10 GB/s each from L1, L2, L3, memory.
     fn ceilings() -> Ceilings {
         let rate = |value: f64| Rate { value, spread: 0.0 };
         let team = |threads: usize| {
@@ -243,6 +308,7 @@ mod tests {
                 threads,
                 pinned: true,
                 fma_f32_gflops: rate(100.0 * all),
+                dot_int8_gops: rate(400.0 * all),
                 read_gbps: ReadRates {
                     l1: Some(rate(200.0 * all)),
                     l2: Some(rate(100.0 * all)),
@@ -315,5 +381,77 @@ mod tests {
             partition.projected.push(0..0);
         }
         close(seconds(&model, &plan.entries[0]), alone / 2.0);
+    }
+
+    #[test]
+    fn bf16_weights_are_half_the_bytes_and_the_same_arithmetic() {
+        // 48 units of 64: 48 KiB of U in f32 come from L2; 24 KiB of bf16 stay in L1.
+        let model = Lstm::new(64, 64).random(1).unwrap();
+        let model = model.in_precision(Precision::Bf16).unwrap();
+        let mut plan = Plan::with_threads(&model, 1, 100, 2);
+        let entry = &mut plan.entries[0];
+        entry.configuration.layers[0].chunk_steps = 100;
+        entry.configuration.layers[0].directions[0].partition.units = vec![0..48, 48..64];
+        // 12288 weights: 123 ns of reading, 246 ns of arithmetic.
+        let step = 2.0 * 12288.0 / 100e9;
+        close(seconds(&model, entry), 100.0 * step + 100.0 * step);
+
+        // 256 units: U has 1 MiB in f32, 512 KiB in bf16, beyond both caches; reading takes longest.
+        let model = Lstm::new(1, 256).random(1).unwrap();
+        let mut plan = Plan::with_threads(&model, 1, 100, 1);
+        plan.entries[0].configuration.layers[0].chunk_steps = 100;
+        let ahead = 2.0 * 1024.0 * 100.0 / 100e9;
+        for (precision, bytes) in [(Precision::F32, 1048576.0), (Precision::Bf16, 524288.0)] {
+            let model = model.in_precision(precision).unwrap();
+            let expected = 100.0 * bytes / 10e9 + ahead;
+            close(seconds(&model, &plan.entries[0]), expected);
+        }
+    }
+
+    #[test]
+    fn int8_weights_have_a_peak_of_their_own_and_a_scale_for_each_row() {
+        let model = Lstm::new(64, 256).random(1).unwrap();
+        let model = model.in_precision(Precision::Int8).unwrap();
+        let mut plan = Plan::with_threads(&model, 1, 100, 2);
+        plan.entries[0].configuration.layers[0].chunk_steps = 100;
+        // 128 units, 512 rows of 256 and of 64: 130 KiB from L2 take longer than their arithmetic.
+        let step = (512.0 * 256.0 + 512.0 * 4.0) / 100e9;
+        let ahead = 2.0 * 512.0 * 64.0 * 100.0 / 400e9;
+        close(seconds(&model, &plan.entries[0]), 100.0 * step + ahead);
+        // Of 20 sequences it is the arithmetic, in all.
+        plan.entries[0].batch = 20;
+        let work = 2.0 * 512.0 * (256.0 + 64.0) * 20.0;
+        close(seconds(&model, &plan.entries[0]), 100.0 * work / 400e9);
+        let all = 4.0 * work * 5.0;
+        assert_eq!(
+            operations(&model, 1, 10),
+            Operations {
+                f32: 0.0,
+                int8: all / 20.0
+            }
+        );
+        assert_eq!(flops(&model, 1, 10), all / 20.0);
+    }
+
+    #[test]
+    fn layers_of_different_precisions_add_up() {
+        let model = Lstm::new(64, 64).layers(2).random(1).unwrap();
+        let mixed = [Precision::Int8, Precision::F32];
+        let mixed = model.in_precisions(&mixed).unwrap();
+        let mut plan = Plan::with_threads(&model, 20, 10, 1);
+        for layer in &mut plan.entries[0].configuration.layers {
+            layer.chunk_steps = 10;
+        }
+        // 16384 weights in W and in U, 20 rows: arithmetic everywhere.
+        let work = 2.0 * 2.0 * 16384.0 * 20.0 * 10.0;
+        close(
+            seconds(&mixed, &plan.entries[0]),
+            work / 400e9 + work / 100e9,
+        );
+        let done = Operations {
+            f32: work,
+            int8: work,
+        };
+        assert_eq!(operations(&mixed, 20, 10), done);
     }
 }

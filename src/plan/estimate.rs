@@ -9,10 +9,10 @@
 //! the least, and of those within a hundredth of it the one with the fewest cores
 //! ```
 //!
-//! Products are taken for those of the widest vectors, whatever the instruction set. Which bytes come
-//! from which level is the partition's model ([`crate::partition`]), asked twice:
-//! what the second level cannot keep comes from the shared cache, what the first cannot keep from
-//! the second (deepcpu section 3, equation 1, per level).
+//! Products are taken for those of the widest vectors, whatever the instruction set; each has the bytes
+//! and the rate of its weights' precision. Which bytes come from which level is the partition's model
+//! ([`crate::partition`]), asked twice: what the second level cannot keep comes from the shared cache,
+//! what the first cannot keep from the second (deepcpu section 3, equation 1, per level).
 
 use std::collections::HashMap;
 
@@ -21,7 +21,7 @@ use super::{
     AheadBy, Configuration, DirectionPlan, LayerPlan, MOST_THREADS, Partition, Plan, PlanError,
     arrangements, split_units,
 };
-use crate::model::{CellKind, Direction, Layer, Model};
+use crate::model::{CellKind, Direction, Layer, Matrix, Model, Precision};
 use crate::partition::{Grain, Part, Problem, Sequence, Shape};
 use crate::schedule::{DirectionSchedule, PanelOrder};
 
@@ -136,7 +136,10 @@ fn chunk_steps(layer: &Layer, plan: &LayerPlan, batch: usize, steps: usize) -> u
         (rows / batch.max(1)).clamp(1, steps.max(1))
     };
     let [short, long] = [CHUNK_BYTES, LONG_CHUNK_BYTES].map(within);
-    let per_step = |chunk: usize| (row_bytes * layer.input_size()) as f64 / chunk as f64;
+    let inputs = layer.directions().iter().map(|d| &d.weights().input);
+    let bytes = inputs.map(|matrix| matrix.precision().bytes()).max();
+    let weights = widest.max(1) * layer.kind().gates() * layer.input_size() * bytes.unwrap_or(0);
+    let per_step = |chunk: usize| weights as f64 / chunk as f64;
     let results = 2.0 * row_bytes as f64 * batch as f64;
     match per_step(long) + results < per_step(short) {
         true => long,
@@ -147,13 +150,21 @@ fn chunk_steps(layer: &Layer, plan: &LayerPlan, batch: usize, steps: usize) -> u
 /// Bytes of the weights that a worker reads at each step of the layer.
 fn step_bytes(layer: &Layer, plan: &LayerPlan, worker: usize) -> usize {
     let parts = layer.directions().iter().zip(&plan.directions);
-    let values = parts.map(|(direction, plan)| {
+    let bytes = parts.map(|(direction, plan)| {
         let units = plan.partition.units[worker].len();
         let projected = plan.partition.projected[worker].len();
         let gates = direction.cell().kind().gates();
-        units * gates * direction.output_size() + projected * direction.hidden_size()
+        let weights = direction.weights();
+        let projection = weights.projection.as_ref();
+        units * gates * bytes_of_row(&weights.recurrent)
+            + projection.map_or(0, |matrix| projected * bytes_of_row(matrix))
     });
-    4 * values.sum::<usize>()
+    bytes.sum()
+}
+
+/// Bytes of one row of a matrix.
+fn bytes_of_row(matrix: &Matrix) -> usize {
+    matrix.cols() * matrix.precision().bytes()
 }
 
 /// Bytes of the recurrent weights of the largest slice.
@@ -161,7 +172,7 @@ fn slice_bytes(layer: &Layer, plan: &LayerPlan) -> usize {
     let slices = layer.directions().iter().zip(&plan.directions);
     let slices = slices.map(|(direction, plan)| {
         let units = plan.partition.units.iter().map(|r| r.len()).max();
-        4 * units.unwrap_or(0) * direction.output_size() * layer.kind().gates()
+        units.unwrap_or(0) * bytes_of_row(&direction.weights().recurrent) * layer.kind().gates()
     });
     slices.max().unwrap_or(0)
 }
@@ -198,6 +209,7 @@ struct StepKey {
     depth: usize,
     units: usize,
     gates: usize,
+    precision: Precision,
     chunk: usize,
     order: PanelOrder,
     /// Bytes of the other weights that the worker reads at the same step.
@@ -394,19 +406,20 @@ impl Costs<'_> {
         all: usize,
     ) -> f64 {
         let gates = direction.cell().kind().gates();
-        let key = |depth: usize, units: usize, gates: usize| StepKey {
+        let key = |matrix: &Matrix, units: usize, gates: usize| StepKey {
             rows,
-            depth,
+            depth: matrix.cols(),
             units,
             gates,
+            precision: matrix.precision(),
             chunk: plan.chunk_steps,
             order: plan.order,
-            others: all.saturating_sub(4 * depth * units * gates),
+            others: all.saturating_sub(bytes_of_row(matrix) * units * gates),
         };
-        let state = direction.output_size();
-        let mut seconds = self.product(key(state, units, gates));
-        if projected > 0 {
-            seconds += self.product(key(direction.hidden_size(), projected, 1));
+        let weights = direction.weights();
+        let mut seconds = self.product(key(&weights.recurrent, units, gates));
+        if let Some(projection) = weights.projection.as_ref().filter(|_| projected > 0) {
+            seconds += self.product(key(projection, projected, 1));
         }
         let vectors = units.div_ceil(16) as f64 * rows as f64;
         let activations = match direction.cell().kind() {
@@ -424,7 +437,9 @@ impl Costs<'_> {
         }
         let rates = self.rates;
         *self.steps.entry(key).or_insert_with(|| {
-            let shape = Shape::f32(key.rows, key.depth, key.units, key.gates);
+            let bytes = key.precision.bytes();
+            let shape =
+                Shape::f32(key.rows, key.depth, key.units, key.gates).with_weights_of(bytes);
             let grain = Grain::default().swept(key.order, key.rows, key.gates);
             let state = key.rows.saturating_mul(key.units).max(1);
             let moved = |level: usize| {
@@ -447,7 +462,7 @@ impl Costs<'_> {
                 };
                 problem.part_movement(part, key.order).per_step as f64
             };
-            let flops = 2.0 * (shape.b_bytes() / 4) as f64 * key.rows as f64;
+            let work = 2.0 * (shape.b_bytes() / bytes as u64) as f64 * key.rows as f64;
             let efficiency = if key.rows == 1 { 1.0 } else { TILE_EFFICIENCY };
             let tiles = key
                 .rows
@@ -457,18 +472,20 @@ impl Costs<'_> {
             // What comes from further away waits for it; the rest overlaps with the arithmetic.
             let (from_l2, from_l3) = (moved(0), moved(1));
             let bytes = (read / l1).max(from_l2 / l2) + from_l3 * (1.0 / l3 - 1.0 / l2);
-            bytes.max(flops / (rates.flops * efficiency))
+            bytes.max(work / (rates.operations(key.precision) * efficiency))
         })
     }
 
     /// The input products of one worker's units, all steps.
     fn ahead(&self, direction: &Direction, rows: usize, units: usize) -> Ahead {
         let gates = direction.cell().kind().gates();
-        let values = (direction.input_size() * units * gates) as f64;
+        let input = &direction.weights().input;
+        let values = (input.cols() * units * gates) as f64;
         let rows = rows as f64 * self.size.1 as f64;
         Ahead {
-            arithmetic: 2.0 * values * rows / (self.rates.flops * TILE_EFFICIENCY),
-            weights: 4.0 * values / self.rates.bandwidth[2],
+            arithmetic: 2.0 * values * rows
+                / (self.rates.operations(input.precision()) * TILE_EFFICIENCY),
+            weights: input.precision().bytes() as f64 * values / self.rates.bandwidth[2],
         }
     }
 }
@@ -565,6 +582,45 @@ mod tests {
         let plan = of(&model, (1, 100), 2, 1 << 20);
         assert_eq!(plan.threads, 2);
         assert_ne!(plan.layers[0].ahead, AheadBy::Owners);
+    }
+
+    /// A core's 512 units have 8 MiB of recurrent weights in f32, 4 in bf16, 2 in int8, beside 2 MiB of L2.
+    #[test]
+    fn fewer_bytes_and_faster_products_take_less_time() {
+        let model = Lstm::new(64, 1024).random(1).unwrap();
+        let rates = Rates::of([48 << 10, 2 << 20]);
+        let seconds = |precision: Precision, batch: usize| {
+            let model = model.in_precision(precision).unwrap();
+            let way = Configuration::with_threads(&model, batch, 100, 2);
+            let mut costs = Costs {
+                rates: &rates,
+                size: (batch, 100),
+                steps: HashMap::new(),
+            };
+            costs.as_is(&model, &way)
+        };
+        let [f32, bf16, int8] = Precision::ALL.map(|precision| seconds(precision, 1));
+        assert!(bf16 < 0.6 * f32 && int8 < 0.6 * bf16, "{f32} {bf16} {int8}");
+        // Of many sequences the arithmetic counts.
+        let [f32, bf16, int8] = Precision::ALL.map(|precision| seconds(precision, 600));
+        assert!(
+            bf16 > f32 && (0.25..0.4).contains(&(int8 / f32)),
+            "{f32} {bf16} {int8}"
+        );
+    }
+
+    /// 4 KiB of results a step: chunks of 64 in the private cache, or of 2048 that are written and read in
+    /// the shared one, 8 KiB a step. What that saves of 1 MiB of f32 for each chunk is more: 16 KiB a step
+    /// against half a KiB; of bf16 it is half of that.
+    #[test]
+    fn chunks_are_as_long_as_the_input_weights_are_worth() {
+        let model = Lstm::new(256, 256).random(1).unwrap();
+        let chunks = Precision::ALL.map(|precision| {
+            let model = model.in_precision(precision).unwrap();
+            let way = Configuration::with_threads(&model, 1, 10_000, 1);
+            way.layers[0].chunk_steps
+        });
+        assert_eq!(chunks, [2048, 64, 64]);
     }
 
     #[test]

@@ -22,7 +22,7 @@ use crate::model::Model;
 use crate::schedule::{DirectionSchedule, PanelOrder};
 
 pub(crate) use arrange::{arrangements, with_owners_share};
-pub use bound::flops;
+pub use bound::{flops, operations};
 pub use check::PlanError;
 pub use file::PlanFileError;
 pub use load::Loaded;

@@ -11,13 +11,16 @@
 //! The movement is that of [`Problem`]: bytes between a cache and whatever stands behind it. Asked
 //! with the largest private cache that is the traffic with the shared cache, which the paper's
 //! private-cache-aware partitioning minimises; asked with L1, the traffic with L2.
+//!
+//! Weights have the bytes of their precision, states and pre-activations those of f32. What int8 adds
+//! is small and left out: a scale for each row, and the states quantised.
 
 use std::ops::Range;
 
 use super::rates::{PAGE, WAYS};
 use super::{AheadBy, Configuration, DirectionPlan, LayerPlan, PlanError};
 use crate::machine::{Core, Level, Topology};
-use crate::model::{Cell, CellKind, Direction, Layer, Model, ResetForm};
+use crate::model::{Cell, CellKind, Direction, Layer, Matrix, Model, Precision, ResetForm};
 use crate::partition::{Cache, Grain, Movement, PanelOrder, Part, Problem, Sequence, Shape, Split};
 use crate::schedule::Place;
 
@@ -153,7 +156,7 @@ impl Configuration {
 
 /// All that the traffic of a direction depends on.
 #[derive(PartialEq)]
-struct Sizes(CellKind, bool, [usize; 3]);
+struct Sizes(CellKind, bool, [usize; 3], [Option<Precision>; 3]);
 
 impl Sizes {
     fn of(direction: &Direction) -> Sizes {
@@ -162,7 +165,9 @@ impl Sizes {
             direction.hidden_size(),
             direction.output_size(),
         ];
-        Sizes(direction.cell().kind(), direction.is_two_phase(), sizes)
+        let precisions = direction.weights().precisions();
+        let kind = direction.cell().kind();
+        Sizes(kind, direction.is_two_phase(), sizes, precisions)
     }
 }
 
@@ -172,9 +177,18 @@ struct StepProduct {
     depth: usize,
     units: usize,
     gates: usize,
+    /// Of one weight.
+    weight_bytes: usize,
     /// It adds to what was taken ahead.
     continues: bool,
     cell_state: bool,
+}
+
+impl StepProduct {
+    /// The product with so many rows.
+    fn shape(&self, rows: usize) -> Shape {
+        Shape::f32(rows, self.depth, self.units, self.gates).with_weights_of(self.weight_bytes)
+    }
 }
 
 struct Run<'a> {
@@ -263,10 +277,7 @@ impl Run<'_> {
             results_bytes(direction, units).saturating_mul((rows * chunk) as u64)
         });
         let ahead = self.ahead_parts(plan, layer, worker);
-        let step_weights = products
-            .iter()
-            .map(|p| weight_bytes(p.depth, p.units, p.gates))
-            .sum();
+        let step_weights = products.iter().map(|p| weight_bytes(p.shape(1))).sum();
         let core = self.cores.get(worker).copied().flatten();
         let bytes = usize::try_from(step_weights).unwrap_or(usize::MAX);
         CoreTraffic {
@@ -274,10 +285,7 @@ impl Run<'_> {
             units: partitions().map(|p| p.units[member].clone()).collect(),
             projected: partitions().map(|p| p.projected[member].clone()).collect(),
             step_weights,
-            ahead_weights: ahead
-                .iter()
-                .map(|(_, shape)| weight_bytes(shape.depth, shape.units, shape.gates))
-                .sum(),
+            ahead_weights: ahead.iter().map(|(_, shape)| weight_bytes(*shape)).sum(),
             ahead_results: ahead_results.sum(),
             home: core.map_or(Level::Memory, |core| {
                 self.topology.level_holding(core, bytes)
@@ -307,9 +315,10 @@ impl Run<'_> {
             };
             let gates = count(&d.schedule.input, Place::Ahead);
             let depth = direction.input_size();
+            let bytes = direction.weights().input.precision().bytes();
             (
                 Part { rows, units, depth },
-                Shape::f32(rows, depth, units, gates),
+                Shape::f32(rows, depth, units, gates).with_weights_of(bytes),
             )
         });
         let any = |(part, shape): &(Part, Shape)| {
@@ -334,7 +343,7 @@ impl Run<'_> {
             WAYS
         };
         let cache = Cache::new(bytes, ways, PAGE);
-        let own = |p: &StepProduct| weight_bytes(p.depth, p.units, p.gates);
+        let own = |p: &StepProduct| weight_bytes(p.shape(1));
         let all: u64 = products.iter().map(own).sum();
         let (mut steps, mut kept) = (Movement::default(), 0.0);
         for product in products {
@@ -398,7 +407,7 @@ impl Run<'_> {
             (true, AheadBy::Rows { .. }) => (chunk, chunk),
         };
         Problem {
-            shape: Shape::f32(rows, product.depth, product.units, product.gates),
+            shape: product.shape(rows),
             grain: grain.swept(plan.order, rows, product.gates),
             sequence: Sequence {
                 steps,
@@ -422,14 +431,16 @@ fn step_products(plan: &LayerPlan, layer: &Layer, member: usize) -> Vec<StepProd
 
 fn of_direction(direction: &Direction, plan: &DirectionPlan, member: usize) -> Vec<StepProduct> {
     let schedule = &plan.schedule;
-    let of_units = |depth, gates, continues| StepProduct {
-        depth,
+    let weights = direction.weights();
+    let of_units = |matrix: &Matrix, gates, continues| StepProduct {
+        depth: matrix.cols(),
         units: plan.partition.units[member].len(),
         gates,
+        weight_bytes: matrix.precision().bytes(),
         continues,
         cell_state: direction.cell().kind() == CellKind::Lstm,
     };
-    let (input, state) = (direction.input_size(), direction.output_size());
+    let (input, state) = (&weights.input, &weights.recurrent);
     let resets_before = resets(direction.cell(), ResetForm::Before);
     let mut products = Vec::new();
     for phase in [Place::Phase(0), Place::Phase(1)] {
@@ -440,13 +451,14 @@ fn of_direction(direction: &Direction, plan: &DirectionPlan, member: usize) -> V
         products.push(of_units(state, recurrent - late, schedule.is_ahead()));
         products.push(of_units(state, late, schedule.is_ahead()));
     }
-    products.push(StepProduct {
-        depth: direction.hidden_size(),
+    products.extend(weights.projection.as_ref().map(|projection| StepProduct {
+        depth: projection.cols(),
         units: plan.partition.projected[member].len(),
         gates: 1,
+        weight_bytes: projection.precision().bytes(),
         continues: false,
         cell_state: false,
-    });
+    }));
     products
 }
 
@@ -458,10 +470,10 @@ fn count(places: &[Place], place: Place) -> usize {
     places.iter().filter(|p| **p == place).count()
 }
 
-/// Bytes of packed weights.
-fn weight_bytes(depth: usize, units: usize, gates: usize) -> u64 {
-    let units = units.next_multiple_of(Grain::default().lanes);
-    Shape::f32(1, depth, units, gates).b_bytes()
+/// Bytes of a product's weights, packed.
+fn weight_bytes(product: Shape) -> u64 {
+    let units = product.units.next_multiple_of(Grain::default().lanes);
+    Shape { units, ..product }.b_bytes()
 }
 
 /// Bytes of the pre-activations of one sequence and step.
@@ -472,9 +484,10 @@ fn results_bytes(direction: &Direction, units: usize) -> u64 {
 }
 
 fn forgetful(layer: &Layer, batch: usize, threads: usize) -> u64 {
-    let once = |depth: usize, units: usize, gates: usize| {
+    let once = |matrix: &Matrix, units: usize, gates: usize| {
+        let bytes = matrix.precision().bytes();
         let problem = Problem {
-            shape: Shape::f32(batch, depth, units, gates),
+            shape: Shape::f32(batch, matrix.cols(), units, gates).with_weights_of(bytes),
             grain: Grain::default(),
             sequence: Sequence::of_steps(1),
             cache: Cache::fully_associative(0),
@@ -484,19 +497,20 @@ fn forgetful(layer: &Layer, batch: usize, threads: usize) -> u64 {
             units: threads,
             depth: 1,
         };
-        match depth {
+        match matrix.cols() {
             0 => 0,
             _ => problem.once(split),
         }
     };
     let of_direction = |direction: &Direction| {
         let (hidden, gates) = (direction.hidden_size(), direction.cell().kind().gates());
-        let projection = match direction.weights().projection {
-            Some(_) => once(hidden, direction.output_size(), 1),
+        let weights = direction.weights();
+        let projection = match &weights.projection {
+            Some(projection) => once(projection, direction.output_size(), 1),
             None => 0,
         };
-        once(direction.input_size(), hidden, gates)
-            .saturating_add(once(direction.output_size(), hidden, gates))
+        once(&weights.input, hidden, gates)
+            .saturating_add(once(&weights.recurrent, hidden, gates))
             .saturating_add(projection)
     };
     let directions = layer.directions().iter().map(of_direction);

@@ -2,7 +2,7 @@
 
 use crate::execute::{RunError, Session};
 use crate::model::{Input, InputError, Model, Output};
-use crate::plan::Configuration;
+use crate::plan::{Configuration, flops};
 use crate::reference;
 
 /// Why a check did not come to its end, or how it ended.
@@ -64,7 +64,8 @@ impl Check {
     ) -> Result<Check, VerifyError> {
         let layers = configurations.iter().flat_map(|c| &c.layers);
         let chunk = layers.map(|layer| layer.chunk_steps).max().unwrap_or(1);
-        let rows = products / (model.weight_bytes() / 4).max(1);
+        let of_row = flops(model, 1, 1) / 2.0;
+        let rows = (products as f64 / of_row.max(1.0)) as usize;
         let (steps, batch) = checked(chunk, rows, batch, steps);
         let signature = model.signature();
         let mut random = fastrand::Rng::with_seed(2);

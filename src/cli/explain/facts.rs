@@ -5,10 +5,10 @@ use std::path::Path;
 use crate::cli::Failure;
 use crate::cli::plan::Origin;
 use crate::graph::GraphCounts;
-use crate::machine::{BoundBy, Ceilings, Machine, Topology};
-use crate::model::{Cell, Layer, Model, ResetForm};
+use crate::machine::{BoundBy, Ceilings, Machine, Operations, Topology};
+use crate::model::{Cell, Layer, Model, Precision, ResetForm};
 use crate::partition::{Movement, PanelOrder};
-use crate::plan::{Cost, Entry, LayerTraffic, PlannedPhase, flops};
+use crate::plan::{Cost, Entry, LayerTraffic, PlannedPhase, operations};
 use crate::schedule::{Count, RULES, model_counts};
 
 /// What is asked.
@@ -52,6 +52,8 @@ pub struct ModelFacts {
     pub projection: Option<usize>,
     pub layers: usize,
     pub bidirectional: bool,
+    /// `mixed` where matrices differ.
+    pub precision: &'static str,
     pub weight_bytes: usize,
 }
 
@@ -152,7 +154,9 @@ pub struct IntoFacts {
 pub struct BoundFacts {
     pub seconds: f64,
     pub by: BoundBy,
+    /// All, and by the precision in which they are done.
     pub flops: f64,
+    pub operations: Operations,
     pub ceilings: Ceilings,
 }
 
@@ -230,7 +234,8 @@ impl Facts {
                 (Some(bound), Some(ceilings)) => Some(BoundFacts {
                     seconds: bound.seconds,
                     by: bound.by,
-                    flops: flops(model, batch, steps),
+                    flops: operations(model, batch, steps).all(),
+                    operations: operations(model, batch, steps),
                     ceilings: ceilings.clone(),
                 }),
                 _ => None,
@@ -264,6 +269,7 @@ fn model_facts(model: &Model) -> ModelFacts {
         projection: direction.weights().projection.as_ref().map(|p| p.rows()),
         layers: model.layers().len(),
         bidirectional: model.layers().iter().all(|l| l.directions().len() == 2),
+        precision: model.precision().map_or("mixed", Precision::name),
         weight_bytes: model.weight_bytes(),
     }
 }

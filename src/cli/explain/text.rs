@@ -60,7 +60,7 @@ impl Page {
         });
         let projection = model.projection.map(|rows| format!(" projected to {rows}"));
         let text = format!(
-            "{}{}: {} inputs, {} units{}, {}{}; {} of weights (f32)",
+            "{}{}: {} inputs, {} units{}, {}{}; {} of weights ({})",
             model.cell,
             reset.unwrap_or_default(),
             model.input,
@@ -73,6 +73,10 @@ impl Page {
                 ""
             },
             size(model.weight_bytes as u64),
+            match model.precision {
+                "mixed" => "of several precisions",
+                one => one,
+            },
         );
         self.about("model", &text);
         let request = &facts.request;
@@ -406,6 +410,19 @@ impl Page {
                 );
             }
         }
+        let work = bound.operations;
+        let mut peaks = Vec::new();
+        let mut request = Vec::new();
+        if work.f32 > 0.0 || work.int8 == 0.0 {
+            let peak = team.fma_f32_gflops.value;
+            peaks.push(format!("f32 arithmetic {peak:.0} GFLOP/s"));
+            request.push(format!("{} MFLOP", significant(work.f32 * 1e-6)));
+        }
+        if work.int8 > 0.0 {
+            let peak = team.dot_int8_gops.value;
+            peaks.push(format!("int8 arithmetic {peak:.0} GOP/s"));
+            request.push(format!("{} MOP in int8", significant(work.int8 * 1e-6)));
+        }
         use crate::machine::BoundBy;
         let by = match bound.by {
             BoundBy::Compute => "arithmetic",
@@ -417,12 +434,11 @@ impl Page {
         self.about(
             "bound",
             &format!(
-                "Measured on {}: f32 arithmetic {:.0} GFLOP/s; reading {reads} GB/s. The request is {} \
-                 MFLOP, and each step reads its weights anew. So no run on these cores can be faster than \
-                 {}. Most of it is {by}.",
+                "Measured on {}: {}; reading {reads} GB/s. The request is {}, and each step reads its \
+                 weights anew. So no run on these cores can be faster than {}. Most of it is {by}.",
                 plural(team.threads as u128, "core"),
-                team.fma_f32_gflops.value,
-                significant(bound.flops * 1e-6),
+                peaks.join(", "),
+                request.join(" and "),
                 time(bound.seconds),
             ),
         );

@@ -272,3 +272,52 @@ fn layers_that_differ_are_told_apart() {
             .is_err()
     );
 }
+
+#[test]
+fn weights_have_the_bytes_of_their_precision_and_states_those_of_f32() {
+    let model = Lstm::new(64, 256).random(1).unwrap();
+    let mut plan = Configuration::with_threads(&model, 1, 100, 2);
+    plan.layers[0].chunk_steps = 50;
+    for (precision, bytes) in [(Precision::Bf16, 2), (Precision::Int8, 1)] {
+        let model = model.in_precision(precision).unwrap();
+        let traffic = of(&model, &plan, (1, 100), 4 << 20);
+        for core in &traffic.cores {
+            assert_eq!(core.step_weights, 256 * 128 * 4 * bytes);
+            assert_eq!(core.ahead_weights, 64 * 128 * 4 * bytes);
+            assert_eq!(core.ahead_results, 50 * 2048);
+            let l2 = core.caches[1];
+            near(l2.steps.first_step, 1024 + 256 * 128 * 4 * bytes + 2 * 2048);
+            near(l2.ahead, 50 * 256 + 64 * 128 * 4 * bytes + 2 * 50 * 2048);
+        }
+        let with_input = 2 * 256 + 64 * 1024 * bytes + 2 * 4096;
+        let with_state = 2 * 1024 + 256 * 1024 * bytes + 2 * 4096;
+        assert_eq!(traffic.forgetful, with_input + with_state);
+        // 512 KiB of f32 on each core do not stay in 384 KiB, and the home is beyond it.
+        let small = of(&model, &plan, (1, 100), 384 << 10);
+        let core = &small.cores[0];
+        assert_eq!(core.home, Level::L2, "{precision}");
+        assert!(
+            core.caches[1].kept > 0.9,
+            "{precision} {}",
+            core.caches[1].kept
+        );
+    }
+    let small = of(&model, &plan, (1, 100), 384 << 10);
+    assert_eq!(small.cores[0].home, Level::Memory);
+}
+
+#[test]
+fn each_layer_has_the_bytes_of_its_own_precision() {
+    let model = Lstm::new(32, 32).layers(3).projection(32).random(1);
+    let each = [Precision::F32, Precision::Int8, Precision::Bf16];
+    let model = model.unwrap().in_precisions(&each).unwrap();
+    let plan = Configuration::with_threads(&model, 1, 10, 1);
+    let topology = cores(1, 48 << 10, 1 << 20);
+    let layers = plan.traffic(&model, 1, 10, &topology).unwrap();
+    for (layer, bytes) in layers.iter().zip([4, 1, 2]) {
+        let core = &layer.cores[0];
+        // U and the projection.
+        assert_eq!(core.step_weights, (32 * 32 * 4 + 32 * 32) * bytes);
+        assert_eq!(core.ahead_weights, 32 * 32 * 4 * bytes);
+    }
+}

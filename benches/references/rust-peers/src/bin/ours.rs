@@ -42,6 +42,7 @@ fn better(a: TeamCeilings, b: TeamCeilings) -> TeamCeilings {
     let (x, y) = (a.read_gbps, b.read_gbps);
     TeamCeilings {
         fma_f32_gflops: faster(a.fma_f32_gflops, b.fma_f32_gflops),
+        dot_int8_gops: faster(a.dot_int8_gops, b.dot_int8_gops),
         read_gbps: ReadRates {
             l1: level(x.l1, y.l1),
             l2: level(x.l2, y.l2),
