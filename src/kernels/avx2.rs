@@ -1,4 +1,5 @@
-//! AVX2 with FMA (and VNNI where it is there): 8 lanes, 16 registers, a mask is a vector whose lanes are all ones or all zeros.
+//! AVX2 with FMA (and VNNI where it is there): 8 lanes, 16 registers, a mask is a vector whose lanes
+//! are all ones or all zeros.
 
 use super::Isa;
 use super::simd::{Dot, DotJob, Plain, Simd};

@@ -1,4 +1,5 @@
-//! AVX-512 (F, VL, BW, DQ; VNNI where it is there): 16 lanes, 32 registers, one mask register bit per lane.
+//! AVX-512 (F, VL, BW, DQ; VNNI where it is there): 16 lanes, 32 registers, one mask register bit per
+//! lane.
 
 use super::Isa;
 use super::simd::{Dot, DotJob, Plain, Simd};

@@ -550,7 +550,8 @@ mod tests {
         Rate { value, spread: 0.0 }
     }
 
-    /// One core: 100 GFLOP/s, 400 GOP/s in int8, reads 200, 100, 50, 10 GB/s; four cores: 4x in caches, 2x in memory.
+    /// One core: 100 GFLOP/s, 400 GOP/s in int8, reads 200, 100, 50, 10 GB/s; four cores: 4x in caches,
+    /// 2x in memory.
     fn ceilings() -> Ceilings {
         let team = |threads: usize, private: f64, memory: f64| TeamCeilings {
             threads,

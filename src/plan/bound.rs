@@ -9,8 +9,8 @@ impl Entry {
     /// The bound on running full-length sequences: for each worker and phase, the larger of
     /// arithmetic over peak and bytes of weights over the bandwidth of the level where its slice of
     /// them fits (deepcpu section 3, equation 1), each worker with its share of what all cores reach
-    /// at once. Each matrix has the bytes and the peak of its own precision. A layer takes as long as its slowest worker; layers of different workers run side by
-    /// side.
+    /// at once. Each matrix has the bytes and the peak of its own precision. A layer takes as long as
+    /// its slowest worker; layers of different workers run side by side.
     ///
     /// Products taken ahead read their weights once per chunk, all others at every step. What binds
     /// is what the largest part of the time is bound by.
