@@ -16,6 +16,9 @@
 //! has two chains for its candidate, each with its own bias. Every other operation is one IEEE-754
 //! binary32 operation, in the order written here.
 //!
+//! A product with weights of int8 is no chain but one term, `fma(sum, scale, z)`; see
+//! [`Precision`](crate::model::Precision) and [`quantize`].
+//!
 //! # Tiny states
 //!
 //! A new state smaller in magnitude than [`TINY_STATE`] becomes `0`. A state that decays towards
@@ -292,7 +295,8 @@ fn chain(start: f32, matrix: &Matrix, row: usize, values: &[f32]) -> f32 {
     terms.fold(start, |z, (value, weight)| value.mul_add(*weight, z))
 }
 
-/// Whole numbers from -127 to 127 and their scale, for the left operand of a product with int8.
+/// Whole numbers from -127 to 127 and their scale, for the left operand of a product with int8. The scale
+/// is NaN where a value is not finite, and 0 where all are tiny.
 pub fn quantize(values: &[f32]) -> (Vec<i64>, f32) {
     if values.iter().any(|v| !v.is_finite()) {
         return (vec![0; values.len()], f32::NAN);

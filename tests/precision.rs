@@ -105,7 +105,14 @@ fn whole_numbers_come_back_from_every_scale() {
 
 #[test]
 fn what_int8_cannot_hold_is_refused() {
-    for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+    // Of the greatest float the scale times 127 is infinite.
+    for value in [
+        f32::NAN,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::MAX,
+        f32::MIN,
+    ] {
         let refused = matrix(2, 2, &[1.0, 2.0, value, 0.0]).in_precision(Precision::Int8);
         assert!(
             matches!(refused, Err(ModelError::NotQuantisable { .. })),

@@ -7,7 +7,7 @@ mod reduced;
 
 #[test]
 fn random_products_of_both_precisions() {
-    reduced::random_products_of_both_precisions();
+    reduced::random_products_of_both_precisions(400);
 }
 
 #[test]

@@ -54,7 +54,10 @@ pub fn in_precision(model: Model, asked: Option<PrecisionName>) -> Result<Model,
         Some(PrecisionName::Bf16) => Precision::Bf16,
         Some(PrecisionName::Int8) => Precision::Int8,
     };
-    Ok(model.in_precision(precision)?)
+    match model.precision() == Some(precision) {
+        true => Ok(model),
+        false => Ok(model.in_precision(precision)?),
+    }
 }
 
 /// A model file, or a shape with random weights.

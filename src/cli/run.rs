@@ -39,7 +39,7 @@ pub struct Arguments {
     /// Use at most this many cores; more than there are mean all (default: all)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
-    /// Precision of weights and products (default: that of the model, of shapes f32)
+    /// Precision of weights and products (default: that of the model)
     #[arg(long, value_enum)]
     precision: Option<PrecisionName>,
     #[command(flatten)]
@@ -70,7 +70,7 @@ impl FromStr for Named {
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let is_traced = profile::is_asked()?;
     let model = open(&arguments.model, &arguments.file, arguments.cell)?;
-    let model = in_precision(model, arguments.precision)?;
+    let model = in_precision(model, arguments.precision).map_err(|f| f.of(&arguments.model))?;
     let map = ArrayMap::new(&model);
     for (index, output) in arguments.output.iter().enumerate() {
         map.check_output(&output.name)?;

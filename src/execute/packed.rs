@@ -15,7 +15,7 @@ use super::part::PackedPart;
 use super::recurrence::Recurrence;
 use super::team::{Team, TeamPanicked};
 use crate::kernels::{Isa, IsaError, Kernels, kernels};
-use crate::model::{Direction, Layer, Merge, Model, Signature};
+use crate::model::{Direction, Layer, Matrix, Merge, Model, Precision, Signature};
 use crate::plan::{AheadBy, Configuration, DirectionPlan, LayerPlan, Plan, PlanError};
 use crate::schedule::{DirectionSchedule, PanelOrder};
 
@@ -198,10 +198,20 @@ fn most_bytes(model: &Model) -> u64 {
 fn packed_bytes(model: &Model, orders: &Orders<'_>) -> u64 {
     let bytes = orders.iter().map(|(key, order)| {
         let direction = &model.layers()[order.layer].directions()[order.direction];
-        let gates = direction.cell().kind().gates() as u64;
-        let depth = (direction.input_size() + direction.output_size()) as u64;
-        let projection = key.projected.len() as u64 * direction.hidden_size() as u64;
-        4 * (key.units.len() as u64 * gates * depth + projection)
+        let weights = direction.weights();
+        let gates = direction.cell().kind().gates();
+        let of = |matrix: &Matrix, rows: usize| {
+            // Of int8 a scale and a sum stand beside each row.
+            let beside = match matrix.precision() {
+                Precision::Int8 => 8,
+                Precision::F32 | Precision::Bf16 => 0,
+            };
+            rows as u64 * (matrix.cols() * matrix.precision().bytes() + beside) as u64
+        };
+        let projection = weights.projection.as_ref();
+        of(&weights.input, key.units.len() * gates)
+            + of(&weights.recurrent, key.units.len() * gates)
+            + projection.map_or(0, |matrix| of(matrix, key.projected.len()))
     });
     bytes.fold(0, u64::saturating_add)
 }
@@ -368,6 +378,34 @@ impl PackedLayer {
             chunk_steps: plan.chunk_steps,
             ahead: plan.ahead,
             order: plan.order,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Lstm;
+
+    /// What a plan may pack is counted in the bytes that the model's numbers take: everything once, and
+    /// for int8 a sum beside each scale, without biases.
+    #[test]
+    fn bytes_are_those_of_the_precision() {
+        let model = Lstm::new(48, 64).projection(32).random(1).unwrap();
+        let biases = 4 * 2 * 4 * 64;
+        for precision in Precision::ALL {
+            let model = model.in_precision(precision).unwrap();
+            let plan = Plan::with_threads(&model, 1, 9, 2);
+            let sums = match precision {
+                Precision::Int8 => 4 * (4 * 64 + 4 * 64 + 32),
+                _ => 0,
+            };
+            let expected = model.weight_bytes() - biases + sums;
+            assert_eq!(
+                packed_bytes(&model, &orders(&plan)),
+                expected as u64,
+                "{precision}"
+            );
         }
     }
 }

@@ -58,8 +58,8 @@ pub struct Source<'a> {
     pub units: usize,
 }
 
-/// The numbers that weights are kept as. They must be able to hold the values, which packing does
-/// not round.
+/// The numbers that weights are kept as. They must be able to hold the values: what others become is
+/// not defined.
 #[derive(Clone, Copy, Debug)]
 pub enum Numbers<'a> {
     /// Binary32.
@@ -221,7 +221,7 @@ impl PackedMatrix {
 
 /// How many scales a value is; 0 of a row of zeros, whose scale is 0.
 fn whole(value: f32, scale: f32) -> i8 {
-    (value / scale).round_ties_even() as i8
+    (value / scale).round_ties_even().clamp(-127.0, 127.0) as i8
 }
 
 /// Packs one value per gate and unit (a bias) as `[panel][gates][lanes]`, zero-filled.

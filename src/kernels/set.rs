@@ -59,14 +59,7 @@ pub trait Kernels: Send + Sync {
 /// # Errors
 /// [`IsaError::Unavailable`] if this CPU lacks it.
 pub fn kernels(isa: Isa) -> Result<Box<dyn Kernels>, IsaError> {
-    struct Make;
-    impl Visitor for Make {
-        type Out = Box<dyn Kernels>;
-        fn visit<S: Simd>(self, s: S) -> Box<dyn Kernels> {
-            Box::new(Set { s, plain: false })
-        }
-    }
-    dispatch(isa, Make)
+    dispatch(isa, Make { plain: false })
 }
 
 /// As [`kernels`], without instructions that only some CPUs of the instruction set have.
@@ -74,14 +67,19 @@ pub fn kernels(isa: Isa) -> Result<Box<dyn Kernels>, IsaError> {
 /// # Errors
 /// As [`kernels`].
 pub fn plain_kernels(isa: Isa) -> Result<Box<dyn Kernels>, IsaError> {
-    struct Make;
-    impl Visitor for Make {
-        type Out = Box<dyn Kernels>;
-        fn visit<S: Simd>(self, s: S) -> Box<dyn Kernels> {
-            Box::new(Set { s, plain: true })
-        }
+    dispatch(isa, Make { plain: true })
+}
+
+struct Make {
+    plain: bool,
+}
+
+impl Visitor for Make {
+    type Out = Box<dyn Kernels>;
+    fn visit<S: Simd>(self, s: S) -> Box<dyn Kernels> {
+        let plain = self.plain;
+        Box::new(Set { s, plain })
     }
-    dispatch(isa, Make)
 }
 
 struct Set<S> {

@@ -208,8 +208,10 @@ impl Ceilings {
             }
         };
         let (level, by) = self.measured_level(resident_level);
-        let compute = work.f32 / (1e9 * rate(&|team| team.fma_f32_gflops.value))
-            + work.int8 / (1e9 * rate(&|team| team.dot_int8_gops.value));
+        // No work takes no time, at a peak that was not measured, too.
+        let time = |work: f64, peak: f64| if work > 0.0 { work / (1e9 * peak) } else { 0.0 };
+        let compute = time(work.f32, rate(&|team| team.fma_f32_gflops.value))
+            + time(work.int8, rate(&|team| team.dot_int8_gops.value));
         let reading = bytes / (1e9 * rate(&|team| team.read_gbps.at(level).value));
         if reading > compute {
             Bound {

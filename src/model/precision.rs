@@ -14,6 +14,7 @@
 //! ```text
 //! most  = max |x[k]|                                   less than 2^-100: all q are 0, and so is the scale
 //! scale = most / 127;  q[k] = x[k] · (127 / most), rounded to the nearest even
+//!                                                      some x[k] not finite: z is NaN
 //! z     = fma(Σ_k q[k] · W_q[j][k], scale · scale_j, z)          the sum exact, then rounded to f32
 //! ```
 //!
@@ -110,6 +111,9 @@ pub(super) fn round(
                 }
                 let most = row.iter().fold(0.0f32, |most, v| most.max(v.abs()));
                 let scale = if most < TINY_ROW { 0.0 } else { most / 127.0 };
+                if !(127.0 * scale).is_finite() {
+                    return Err(ModelError::NotQuantisable { value: most });
+                }
                 for value in row.iter_mut() {
                     let q = if scale == 0.0 { 0.0 } else { *value / scale };
                     *value = scale * q.round_ties_even().clamp(-127.0, 127.0);

@@ -244,7 +244,7 @@ impl<'a> Tensors<'a> {
         if !dtypes.contains(&info.dtype) {
             return Err(tensor(
                 name,
-                format!("has dtype {}; supported are F32, F16 and BF16", info.dtype),
+                format!("has dtype {}; supported are {}", info.dtype, listed(dtypes)),
             ));
         }
         match <[usize; N]>::try_from(info.shape.as_slice()) {
@@ -283,6 +283,16 @@ impl<'a> Tensors<'a> {
                 .for_each(|(values, bytes)| widen(bytes, values));
         }
         Ok(())
+    }
+}
+
+/// "F32, F16 and BF16".
+fn listed(dtypes: &[Dtype]) -> String {
+    let names: Vec<String> = dtypes.iter().map(Dtype::to_string).collect();
+    match names.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, others)) => format!("{} and {last}", others.join(", ")),
+        None => String::new(),
     }
 }
 

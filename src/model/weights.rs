@@ -46,7 +46,8 @@ impl Matrix {
         })
     }
 
-    /// A matrix of int8: row `j` holds `scales[j] · values[j][k]`.
+    /// A matrix of int8 from row-major `values` `[rows, cols]` and `scales` `[rows]`: row `j` holds
+    /// `scales[j] · values[j][k]`.
     ///
     /// # Errors
     /// [`ModelError::Shape`] for another number of values or scales,
@@ -112,16 +113,22 @@ impl Matrix {
         self.precision
     }
 
-    /// Of int8 the scale of each row, else empty.
+    /// Of int8 the scale of each row, `[rows]`; else empty.
     pub fn scales(&self) -> &[f32] {
         &self.scales
     }
 
-    /// Of int8 the whole numbers of a row: values over the scale; 0 where that is 0.
+    /// Of int8 the whole numbers of a row: values over the scale; 0 where that is 0. All 0 of others.
+    ///
+    /// # Panics
+    /// If there is no such row.
     pub fn whole_row(&self, row: usize) -> impl Iterator<Item = i8> {
         let scale = self.scales.get(row).copied().unwrap_or(0.0);
         let values = self.row(row).iter();
-        values.map(move |value| (value / scale).round_ties_even() as i8)
+        values.map(move |value| match scale {
+            0.0 => 0,
+            _ => (value / scale).round_ties_even() as i8,
+        })
     }
 
     /// Bytes of the numbers and scales.

@@ -107,8 +107,10 @@ impl Podium {
         if self.is_evidence() && !later.is_evidence() {
             return self;
         }
+        // Who was second before may be the winner now.
+        let before = self.second.filter(|(c, _)| *c != later.best.0);
         Podium {
-            second: later.second.or(self.second),
+            second: later.second.or(before),
             ..later
         }
     }
@@ -274,7 +276,8 @@ impl Search<'_> {
         finalists.extend(podium.second.as_ref().map(|(c, _)| c.clone()));
         finalists.push(estimate.clone());
         let finalists = candidates::distinct(finalists);
-        let (mut races, mut won, mut last) = (0, 0, None);
+        let (mut races, mut won) = (0, 0);
+        let mut last: Option<Ranking> = None;
         while races < FINALS && !self.interrupted && (races == 0 || Instant::now() < self.deadline)
         {
             let share = 1.0 / (FINALS - races) as f64;
@@ -284,7 +287,9 @@ impl Search<'_> {
                 return Ok(podium.then(Podium::of(ranking)));
             }
             if ranking.is_evidence() {
-                won += 1;
+                let winner = &ranking.places[0].0;
+                let again = last.as_ref().is_some_and(|r| r.places[0].0 == *winner);
+                won = if again { won + 1 } else { 1 };
                 last = Some(ranking);
             }
         }
@@ -441,6 +446,9 @@ mod tests {
         let found = podium(&[(a, 100), (b, 120)], 0).then(podium(&[(c, 90)], 1));
         assert_eq!((&found.best.0, found.rounds), (c, 1));
         assert_eq!(found.second.unwrap().0, *b);
+        // Nobody is second to itself.
+        let found = podium(&[(a, 100), (b, 120)], 3).then(podium(&[(b, 90)], 3));
+        assert_eq!((&found.best.0, found.second), (b, None));
     }
 
     #[test]

@@ -2,7 +2,6 @@
 //! with and without the instructions that only some of its CPUs have.
 
 use crate::common::Random;
-use crate::common::isas::isas;
 use cellstream::kernels::{
     INT8_DEPTH, Isa, Kernels, Numbers, PackedMatrix, Product, Rows, Source, Start, Sweep, kernels,
     plain_kernels,
@@ -16,7 +15,7 @@ fn all_kernels() -> Vec<(String, Box<dyn Kernels>)> {
             (format!("{isa}, plain"), plain_kernels(isa).unwrap()),
         ]
     };
-    isas().iter().flat_map(both).collect()
+    Isa::available().iter().flat_map(both).collect()
 }
 
 /// A product and what it should give.
@@ -184,9 +183,9 @@ fn assert_bits(found: &[f32], expected: &[f32], what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}");
 }
 
-pub fn random_products_of_both_precisions() {
+pub fn random_products_of_both_precisions(rounds: usize) {
     let mut random = Random::new(3);
-    for round in 0..400 {
+    for round in 0..rounds {
         let case = Case::random(&mut random);
         for (name, kernels) in all_kernels() {
             let found = case.run(&*kernels, Numbers::Int8(&case.scales));

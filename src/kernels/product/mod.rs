@@ -13,7 +13,7 @@
 //! The order of `k` within a chain never changes, so no tile shape changes a bit.
 //!
 //! Weights of int8 meet a left operand of int8: its rows are quantised first, each with a scale of its
-//! own. Their sum is exact, and is scaled and added to the start in one rounding:
+//! own. Their sum is exact; it is rounded to f32, as is the product of the two scales, and then added:
 //!
 //! ```text
 //! z[row][panel] = fma(Σ_k qa[row][k] * qw[panel][k], scale[row] * scale[panel], start)

@@ -194,11 +194,14 @@ fn main() {
         let chunk_steps = random.0.usize(1..=steps.max(1));
         check_in_chunks(&model, &batch, Some(chunk_steps), &isas, &mut checksum);
         cases += 1;
+        if seed % 3 > 0 {
+            continue;
+        }
         let model = random.in_some_precision(model);
         check_in_chunks(&model, &batch, Some(chunk_steps), &isas, &mut checksum);
         cases += 1;
     }
-    reduced::random_products_of_both_precisions();
+    reduced::random_products_of_both_precisions(100);
     reduced::no_sum_of_int8_overflows();
     reduced::rows_that_have_no_scale();
     let names: Vec<_> = isas.iter().map(Isa::to_string).collect();
