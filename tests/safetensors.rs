@@ -540,7 +540,7 @@ fn refusals() {
         (
             lstm().dtype(Dtype::F64),
             plain(),
-            &["\"weight_ih_l0\"", "F64", "F32, F16 and BF16"],
+            &["\"weight_ih_l0\"", "F64", "F32, F16, BF16 and I8"],
         ),
         (
             lstm().dtype(Dtype::I8),
