@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::Failure;
 use super::memory::afford_run;
-use super::model::{ModelOrShape, PrecisionName, Shape, in_precision};
+use super::model::{ModelOrShape, Shape, in_precision};
 use super::plan::{Origin, PlanOption, plan_for, tuned};
 use super::profile::Profile;
 use super::seconds;
@@ -55,7 +55,7 @@ pub struct Arguments {
     threads: Option<u32>,
     /// Precision of weights and products (default: that of the model, of shapes f32)
     #[arg(long, value_enum)]
-    precision: Option<PrecisionName>,
+    precision: Option<Precision>,
     #[command(flatten)]
     plan: PlanOption,
     /// Tune each case first, for S seconds; if that is too short, the estimate is used and named

@@ -8,11 +8,11 @@ use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 
 use super::Failure;
-use super::model::{ModelOrShape, PrecisionName, in_precision, threads};
+use super::model::{ModelOrShape, in_precision, threads};
 use super::plan::{PlanOption, entry_for};
 use crate::graph::Graph;
 use crate::machine::Machine;
-use crate::model::Model;
+use crate::model::{Model, Precision};
 use facts::{Facts, Question};
 
 /// What is done with a model, and why: its matrix products, the orders in which they can be executed,
@@ -39,7 +39,7 @@ pub struct Arguments {
     threads: Option<u32>,
     /// Precision of weights and products (default: that of the model, of shapes f32)
     #[arg(long, value_enum)]
-    precision: Option<PrecisionName>,
+    precision: Option<Precision>,
     #[command(flatten)]
     plan: PlanOption,
     /// Write the graph of products for Graphviz to FILE, of at most 8 steps; - is standard output,

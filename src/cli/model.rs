@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
+use clap::builder::PossibleValue;
 
 use super::Failure;
 use super::memory::afford_weights;
@@ -35,28 +36,30 @@ impl CellName {
     }
 }
 
-/// Precisions of weights and products.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum PrecisionName {
-    /// 32-bit floats
-    F32,
-    /// Weights in bfloat16, products in 32-bit floats
-    Bf16,
-    /// Weights and what they multiply in 8-bit whole numbers, with a scale for each row
-    Int8,
+impl ValueEnum for Precision {
+    fn value_variants<'a>() -> &'a [Precision] {
+        &Precision::ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let help = match self {
+            Precision::F32 => "32-bit floats",
+            Precision::Bf16 => "Weights in bfloat16, products in 32-bit floats",
+            Precision::Int8 => {
+                "Weights and what they multiply in 8-bit whole numbers, with a scale for each row"
+            }
+        };
+        Some(PossibleValue::new(self.name()).help(help))
+    }
 }
 
 /// The model with its weights in the precision that was asked for, if one was.
-pub fn in_precision(model: Model, asked: Option<PrecisionName>) -> Result<Model, Failure> {
-    let precision = match asked {
-        None => return Ok(model),
-        Some(PrecisionName::F32) => Precision::F32,
-        Some(PrecisionName::Bf16) => Precision::Bf16,
-        Some(PrecisionName::Int8) => Precision::Int8,
-    };
-    match model.precision() == Some(precision) {
-        true => Ok(model),
-        false => Ok(model.in_precision(precision)?),
+pub fn in_precision(model: Model, asked: Option<Precision>) -> Result<Model, Failure> {
+    match asked {
+        Some(precision) if model.precision() != Some(precision) => {
+            Ok(model.in_precision(precision)?)
+        }
+        _ => Ok(model),
     }
 }
 

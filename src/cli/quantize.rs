@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::Failure;
 use super::memory::afford_run;
-use super::model::{CellName, FileOptions, PrecisionName, in_precision, open};
+use super::model::{CellName, FileOptions, in_precision, open};
 use super::npy;
 use super::plan::{PlanOption, plan_for};
 use crate::execute::Session;
@@ -30,7 +30,7 @@ pub struct Arguments {
     model: PathBuf,
     /// Precision of weights and products
     #[arg(long, value_enum)]
-    precision: PrecisionName,
+    precision: Precision,
     /// The model's input, as `run` takes it; states start from zero (default: 64 steps of random values)
     #[arg(long, value_name = "X.npy")]
     sample: Option<PathBuf>,

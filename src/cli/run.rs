@@ -5,12 +5,12 @@ use std::str::FromStr;
 
 use super::Failure;
 use super::memory::afford_run;
-use super::model::{CellName, FileOptions, PrecisionName, in_precision, open};
+use super::model::{CellName, FileOptions, in_precision, open};
 use super::npy;
 use super::plan::{PlanOption, plan_for};
 use super::profile::{self, Profile};
 use crate::execute::Session;
-use crate::model::{Array, ArrayMap};
+use crate::model::{Array, ArrayMap, Precision};
 
 /// Runs a model over .npy arrays, and writes .npy arrays.
 ///
@@ -41,7 +41,7 @@ pub struct Arguments {
     threads: Option<u32>,
     /// Precision of weights and products (default: that of the model)
     #[arg(long, value_enum)]
-    precision: Option<PrecisionName>,
+    precision: Option<Precision>,
     #[command(flatten)]
     plan: PlanOption,
 }

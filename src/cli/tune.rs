@@ -10,8 +10,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::Failure;
 use super::memory::afford_run;
-use super::model::{ModelOrShape, PrecisionName, in_precision, threads};
-use crate::model::Model;
+use super::model::{ModelOrShape, in_precision, threads};
+use crate::model::{Model, Precision};
 use crate::plan::{Cost, Entry, Plan, PlanFileError};
 use crate::tune::{Effort, Options, Progress, Tuned, tune};
 
@@ -53,7 +53,7 @@ pub struct Arguments {
     threads: Option<u32>,
     /// Precision of weights and products (default: that of the model, of shapes f32)
     #[arg(long, value_enum)]
-    precision: Option<PrecisionName>,
+    precision: Option<Precision>,
     /// Time for the whole tuning
     #[arg(long, value_name = "S", default_value_t = 20.0, value_parser = super::seconds)]
     seconds: f64,

@@ -33,7 +33,7 @@ pub use cell::{Cell, CellKind, ResetForm};
 pub use error::{LoadError, ModelError, SaveError};
 pub use interface::{Axis, Interface, Port, Role};
 pub use layer::{Direction, Layer, Merge};
-pub use precision::{Precision, UnknownPrecision};
+pub use precision::Precision;
 pub use sequence::{Input, InputError, Layout, Output, Signature};
 #[cfg(feature = "safetensors")]
 pub use tensors::Tensors;

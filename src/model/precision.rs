@@ -22,7 +22,6 @@
 //! those of PyTorch's dynamic quantisation, but for its zero points and its scale over a whole batch.
 
 use std::fmt;
-use std::str::FromStr;
 
 use super::{Direction, Layer, Matrix, Model, ModelError, Weights};
 use crate::kernels::{INT8_DEPTH, Numbers, TINY_ROW};
@@ -65,23 +64,6 @@ impl Precision {
 impl fmt::Display for Precision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-/// A name that is none of a precision's.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown precision {name:?}; use f32, bf16 or int8")]
-pub struct UnknownPrecision {
-    /// What was given.
-    pub name: String,
-}
-
-impl FromStr for Precision {
-    type Err = UnknownPrecision;
-
-    fn from_str(name: &str) -> Result<Precision, UnknownPrecision> {
-        let found = Precision::ALL.into_iter().find(|p| p.name() == name);
-        found.ok_or_else(|| UnknownPrecision { name: name.into() })
     }
 }
 

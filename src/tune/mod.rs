@@ -52,8 +52,8 @@ pub struct Options {
     /// Sizes of requests: sequences and steps. One entry of the plan each.
     pub sizes: Vec<(usize, usize)>,
     /// Steps of single sequences, dealt out to those of a request in turn; where they are fewer, they get
-    /// some, evenly from the longest down. One that is longer than the size's steps counts as those. Empty: all are as long as the size says. Which plan is best may
-    /// depend on it: where many sequences end early, few are left to share the reading of weights.
+    /// some, evenly from the longest down. One that is longer than the size's steps counts as those. Empty:
+    /// all are as long as the size says. Which plan is best may depend on it: where many sequences end early, few are left to share the reading of weights.
     pub lengths: Vec<usize>,
     /// The most cores to use.
     pub cores: usize,

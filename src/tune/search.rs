@@ -162,6 +162,32 @@ const WORTH_UNPROVEN: f64 = 1.10;
 /// What the stages before leave to it of a size's time: this much, or this part.
 const RESERVED: (Duration, f64) = (Duration::from_millis(2500), 0.4);
 
+/// The last races in which the estimate was beaten.
+#[derive(Default)]
+struct Finals {
+    /// How many the last one's winner has won in a row.
+    won: usize,
+    last: Option<Ranking>,
+}
+
+impl Finals {
+    /// A race that is no evidence counts for nobody.
+    fn add(&mut self, ranking: Ranking) {
+        if !ranking.is_evidence() {
+            return;
+        }
+        let winner = &ranking.places[0].0;
+        let again = (self.last.as_ref()).is_some_and(|last| last.places[0].0 == *winner);
+        self.won = if again { self.won + 1 } else { 1 };
+        self.last = Some(ranking);
+    }
+
+    /// One and the same has won all of them.
+    fn is_proven(&self) -> bool {
+        self.won == FINALS
+    }
+}
+
 /// Candidates that are packed and raced at once.
 const HEAT: usize = 24;
 
@@ -276,8 +302,7 @@ impl Search<'_> {
         finalists.extend(podium.second.as_ref().map(|(c, _)| c.clone()));
         finalists.push(estimate.clone());
         let finalists = candidates::distinct(finalists);
-        let (mut races, mut won) = (0, 0);
-        let mut last: Option<Ranking> = None;
+        let (mut races, mut finals) = (0, Finals::default());
         while races < FINALS && !self.interrupted && (races == 0 || Instant::now() < self.deadline)
         {
             let share = 1.0 / (FINALS - races) as f64;
@@ -286,16 +311,11 @@ impl Search<'_> {
             if ranking.favour(estimate, WORTH) {
                 return Ok(podium.then(Podium::of(ranking)));
             }
-            if ranking.is_evidence() {
-                let winner = &ranking.places[0].0;
-                let again = last.as_ref().is_some_and(|r| r.places[0].0 == *winner);
-                won = if again { won + 1 } else { 1 };
-                last = Some(ranking);
-            }
+            finals.add(ranking);
         }
-        let is_proven = won == FINALS;
+        let is_proven = finals.is_proven();
         self.cut |= !is_proven;
-        if let Some(mut ranking) = last {
+        if let Some(mut ranking) = finals.last {
             if !is_proven && !self.interrupted {
                 ranking.favour(estimate, WORTH_UNPROVEN);
             }
@@ -501,6 +521,30 @@ mod tests {
         assert!(behind.favour(&estimate, 1.03));
         let mut absent = ranking(&[(&best, 1000)], EVIDENCE);
         assert!(!absent.favour(&estimate, 1.03));
+    }
+
+    #[test]
+    fn one_and_the_same_must_win_every_last_race() {
+        let [a, b, c] = &configurations();
+        let is_proven = |winners: &[(&Configuration, usize)]| {
+            let mut finals = Finals::default();
+            for &(winner, rounds) in winners {
+                finals.add(ranking(&[(winner, 900), (a, 1000)], rounds));
+            }
+            finals.is_proven()
+        };
+        let all = [(b, EVIDENCE); FINALS];
+        assert!(is_proven(&all));
+        assert!(!is_proven(&all[1..]));
+        let mut other = all;
+        for at in 0..FINALS {
+            other[at].0 = c;
+            assert!(!is_proven(&other), "another won race {at}");
+            other[at].0 = b;
+            other[at].1 = EVIDENCE - 1;
+            assert!(!is_proven(&other), "race {at} was cut short");
+            other[at].1 = EVIDENCE;
+        }
     }
 
     #[test]
