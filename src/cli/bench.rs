@@ -1,12 +1,14 @@
 //! `cellstream bench`: how long a model takes here, and how near that is to the machine's bound.
 
 use std::io::{IsTerminal, Write};
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use super::Failure;
 use super::memory::afford_run;
-use super::model::{ModelOrShape, Shape, in_precision};
+use super::model::{ModelOrShape, Shape, threads};
 use super::plan::{Origin, PlanOption, plan_for, tuned};
+use super::precision::{MeasuredPrecision, Purpose};
 use super::profile::Profile;
 use super::seconds;
 use crate::execute::Session;
@@ -53,9 +55,8 @@ pub struct Arguments {
     /// Use at most this many cores; the plan may use fewer, and never more than there are (default: all)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
-    /// Precision of weights and products (default: that of the model, of shapes f32)
-    #[arg(long, value_enum)]
-    precision: Option<Precision>,
+    #[command(flatten)]
+    precision: MeasuredPrecision,
     #[command(flatten)]
     plan: PlanOption,
     /// Tune each case first, for S seconds; if that is too short, the estimate is used and named
@@ -150,6 +151,27 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The model in the precisions that were asked for. What `auto` chose goes to standard error: results may be
+/// read by programs.
+fn in_precisions(
+    model: Model,
+    arguments: &Arguments,
+    size: (usize, usize),
+) -> Result<Model, Failure> {
+    let purpose = Purpose {
+        sizes: vec![size],
+        cores: threads(arguments.threads),
+        budget: CHOOSING,
+    };
+    let go_on = |_: &_| ControlFlow::Continue(());
+    let (model, choice) = arguments.precision.of(model, purpose, go_on)?;
+    eprint!("{}", choice.unwrap_or_default());
+    Ok(model)
+}
+
+/// How long `auto` may take to choose precisions.
+const CHOOSING: Duration = Duration::from_secs(10);
+
 /// A model made when its turn comes, so that a suite holds one at a time.
 enum Case {
     /// With its plan, unless it is to be tuned: a file that is refused is so before anything is
@@ -178,7 +200,7 @@ fn cases(arguments: &Arguments) -> Result<Vec<Case>, Failure> {
         });
         return Ok(shapes.collect());
     }
-    let model = in_precision(arguments.source.model()?, arguments.precision)?;
+    let model = in_precisions(arguments.source.model()?, arguments, (batch, steps))?;
     afford_run(&model, batch, steps, "--batch and --steps")?;
     let plan = match arguments.tune {
         Some(_) => None,
@@ -197,7 +219,7 @@ fn measure(case: &Case, arguments: &Arguments, machine: &Machine) -> Result<Row,
     let (model, batch, steps, planned) = match case {
         Case::Loaded(model, batch, steps, plan) => (model, *batch, *steps, plan.clone()),
         Case::Shaped(shape, batch, steps) => {
-            shaped = in_precision(shape.model()?, arguments.precision)?;
+            shaped = in_precisions(shape.model()?, arguments, (*batch, *steps))?;
             afford_run(&shaped, *batch, *steps, "another --suite")?;
             (&shaped, *batch, *steps, None)
         }

@@ -8,11 +8,12 @@ use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 
 use super::Failure;
-use super::model::{ModelOrShape, in_precision, threads};
+use super::model::{ModelOrShape, threads};
 use super::plan::{PlanOption, entry_for};
+use super::precision::{Precisions, in_precisions};
 use crate::graph::Graph;
 use crate::machine::Machine;
-use crate::model::{Model, Precision};
+use crate::model::Model;
 use facts::{Facts, Question};
 
 /// What is done with a model, and why: its matrix products, the orders in which they can be executed,
@@ -37,9 +38,10 @@ pub struct Arguments {
     /// Use at most this many cores (default: all)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
-    /// Precision of weights and products (default: that of the model, of shapes f32)
-    #[arg(long, value_enum)]
-    precision: Option<Precision>,
+    /// Precision of weights and products: f32, bf16, int8, or one for each layer, as in int8,bf16 (default:
+    /// that of the model, of shapes f32)
+    #[arg(long, value_name = "P")]
+    precision: Option<Precisions>,
     #[command(flatten)]
     plan: PlanOption,
     /// Write the graph of products for Graphviz to FILE, of at most 8 steps; - is standard output,
@@ -69,7 +71,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             "--dot - and --json would both print on standard output; give --dot a file",
         ));
     }
-    let model = in_precision(arguments.source.sizes()?, arguments.precision)?;
+    let model = in_precisions(arguments.source.sizes()?, arguments.precision.as_ref())?;
     let (batch, steps) = (arguments.batch as usize, arguments.steps as usize);
     let mut drawn = None;
     if let Some(path) = &arguments.dot {

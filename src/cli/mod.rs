@@ -11,10 +11,12 @@ mod memory;
 mod model;
 mod npy;
 mod plan;
+mod precision;
 mod profile;
 #[cfg(feature = "safetensors")]
 mod quantize;
 mod run;
+mod sample;
 mod tune;
 
 use std::fmt;

@@ -3,12 +3,11 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use clap::builder::PossibleValue;
 
 use super::Failure;
 use super::memory::afford_weights;
 use crate::machine::Topology;
-use crate::model::{Activation, Cell, Gru, Lstm, Merge, Model, Precision, Rnn};
+use crate::model::{Activation, Cell, Gru, Lstm, Merge, Model, Rnn};
 
 /// The kinds of cell that a shape can name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -33,33 +32,6 @@ impl CellName {
                 activation: Activation::Relu,
             },
         }
-    }
-}
-
-impl ValueEnum for Precision {
-    fn value_variants<'a>() -> &'a [Precision] {
-        &Precision::ALL
-    }
-
-    fn to_possible_value(&self) -> Option<PossibleValue> {
-        let help = match self {
-            Precision::F32 => "32-bit floats",
-            Precision::Bf16 => "Weights in bfloat16, products in 32-bit floats",
-            Precision::Int8 => {
-                "Weights and what they multiply in 8-bit whole numbers, with a scale for each row"
-            }
-        };
-        Some(PossibleValue::new(self.name()).help(help))
-    }
-}
-
-/// The model with its weights in the precision that was asked for, if one was.
-pub fn in_precision(model: Model, asked: Option<Precision>) -> Result<Model, Failure> {
-    match asked {
-        Some(precision) if model.precision() != Some(precision) => {
-            Ok(model.in_precision(precision)?)
-        }
-        _ => Ok(model),
     }
 }
 

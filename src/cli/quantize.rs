@@ -2,17 +2,18 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::Failure;
-use super::memory::afford_run;
-use super::model::{CellName, FileOptions, in_precision, open};
-use super::npy;
+use super::model::{CellName, FileOptions, open, threads};
 use super::plan::{PlanOption, plan_for};
+use super::precision::{Asked, Purpose, choose, in_precisions};
+use super::sample::Sample;
 use crate::execute::Session;
 use crate::machine::Machine;
-use crate::model::{ArrayMap, Matrix, Model, OwnedInput, OwnedOutput, Precision, Role};
+use crate::model::{ArrayMap, Matrix, Model, OwnedInput, OwnedOutput, Precision};
 
 /// Writes a model in another precision to a safetensors file, and reports what that costs and gains.
 ///
@@ -28,9 +29,10 @@ use crate::model::{ArrayMap, Matrix, Model, OwnedInput, OwnedOutput, Precision, 
 pub struct Arguments {
     /// Model file: .safetensors or .onnx
     model: PathBuf,
-    /// Precision of weights and products
-    #[arg(long, value_enum)]
-    precision: Precision,
+    /// Precision of weights and products: bf16, int8, f32; one for each layer, as in int8,bf16; or auto:ERR, the
+    /// fastest mix, at the sample's size, whose output over the sample differs by at most ERR from that in f32
+    #[arg(long, value_name = "P")]
+    precision: Asked,
     /// The model's input, as `run` takes it; states start from zero (default: 64 steps of random values)
     #[arg(long, value_name = "X.npy")]
     sample: Option<PathBuf>,
@@ -44,9 +46,8 @@ pub struct Arguments {
     cell: Option<CellName>,
 }
 
-/// Steps of the random sample.
-const STEPS: usize = 64;
-
+/// How long `auto` may take to choose.
+const CHOOSING: Duration = Duration::from_secs(10);
 /// How long both precisions are timed together, and one of them in a row.
 const TIMED: Duration = Duration::from_millis(500);
 const LAP: Duration = Duration::from_millis(20);
@@ -59,21 +60,39 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let bytes_before = loaded.weight_bytes();
     // Values as the file has them: the error of a file that is reduced already is not this one's.
     let exact = loaded.in_precision(Precision::F32)?;
-    let reduced = in_precision(loaded, Some(arguments.precision)).map_err(|f| f.of(path))?;
-    let (input, sample) = sample(&exact, arguments.sample.as_deref())?;
+    let sample = Sample::new(&exact, arguments.sample.as_deref())?;
+    let Sample { input, what } = &sample;
     let (batch, steps) = (input.batch, input.steps);
+    let choice;
+    let reduced = match &arguments.precision {
+        Asked::Within(most_error) => {
+            let purpose = Purpose {
+                sizes: vec![(batch, steps)],
+                cores: threads(None),
+                budget: CHOOSING,
+            };
+            let go_on = |_: &_| ControlFlow::Continue(());
+            let (chosen, words) = choose(&loaded, *most_error, &sample, purpose, go_on)?;
+            choice = format!("{words}\n");
+            chosen
+        }
+        Asked::For(asked) => {
+            choice = String::new();
+            in_precisions(loaded, Some(asked)).map_err(|f| f.of(path))?
+        }
+    };
 
     let mut machine = Machine::detect()?;
     machine.measure()?;
-    let mut of_exact = Timed::new(&exact, &input, &machine)?;
-    let mut of_reduced = Timed::new(&reduced, &input, &machine)?;
+    let mut of_exact = Timed::new(&exact, input, &machine)?;
+    let mut of_reduced = Timed::new(&reduced, input, &machine)?;
     let error = Errors::of(of_reduced.output(), of_exact.output());
-    race(&mut of_exact, &mut of_reduced, &input)?;
+    race(&mut of_exact, &mut of_reduced, input)?;
 
     reduced.save_safetensors(output)?;
     let name = reduced.precision().map_or("mixed", Precision::name);
     let file = |path: &Path| -> Result<u64, Failure> { Ok(std::fs::metadata(path)?.len()) };
-    let mut text = String::new();
+    let mut text = choice;
     let lines = &mut text;
     writeln!(
         lines,
@@ -93,7 +112,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         writeln!(lines, "{what:<10} {before:>12} {after:>12} {ratio:>7.3}")?;
     }
     weight_errors(lines, &exact, &reduced)?;
-    writeln!(lines, "\noutput error against f32, over {sample}")?;
+    writeln!(lines, "\noutput error against f32, over {what}")?;
     let of_output = "root mean square of the output";
     writeln!(
         lines,
@@ -149,45 +168,6 @@ fn check_output(model: &Path, output: &Path) -> Result<(), Failure> {
         }
         _ => Ok(()),
     }
-}
-
-/// The input to compare with, and what it is, for the report.
-fn sample(model: &Model, path: Option<&Path>) -> Result<(OwnedInput, String), Failure> {
-    let inputs = &model.interface().inputs;
-    let port = inputs.iter().find(|port| port.role == Role::Input);
-    let port = port.ok_or_else(|| Failure::new("the model has no input sequence"))?;
-    let input = match path {
-        Some(path) => {
-            let given = [(port.name.clone(), npy::read(path)?)];
-            let input = ArrayMap::new(model).input(&given);
-            let input = input.map_err(|error| Failure::from(error).of(path))?;
-            if input.values.is_empty() {
-                return Err(Failure::new("is empty; give at least a step").of(path));
-            }
-            input
-        }
-        None => {
-            let mut random = fastrand::Rng::with_seed(1);
-            let signature = model.signature();
-            let values = (0..STEPS * signature.input).map(|_| 2.0 * random.f32() - 1.0);
-            OwnedInput {
-                values: values.collect(),
-                steps: STEPS,
-                batch: 1,
-                lengths: None,
-                h0: vec![0.0; signature.hidden_state],
-                c0: vec![0.0; signature.cell_state],
-            }
-        }
-    };
-    let what = match path {
-        Some(path) => path.display().to_string(),
-        None => {
-            format!("{STEPS} steps of random values from -1 to 1 (--sample X.npy takes real ones)")
-        }
-    };
-    afford_run(model, input.batch, input.steps, "--sample")?;
-    Ok((input, what))
 }
 
 /// A model at work: its output over the sample, and times.

@@ -5,12 +5,13 @@ use std::str::FromStr;
 
 use super::Failure;
 use super::memory::afford_run;
-use super::model::{CellName, FileOptions, in_precision, open};
+use super::model::{CellName, FileOptions, open};
 use super::npy;
 use super::plan::{PlanOption, plan_for};
+use super::precision::{Precisions, in_precisions};
 use super::profile::{self, Profile};
 use crate::execute::Session;
-use crate::model::{Array, ArrayMap, Precision};
+use crate::model::{Array, ArrayMap};
 
 /// Runs a model over .npy arrays, and writes .npy arrays.
 ///
@@ -39,9 +40,10 @@ pub struct Arguments {
     /// Use at most this many cores; more than there are mean all (default: all)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
-    /// Precision of weights and products (default: that of the model)
-    #[arg(long, value_enum)]
-    precision: Option<Precision>,
+    /// Precision of weights and products: f32, bf16, int8, or one for each layer, as in int8,bf16 (default:
+    /// that of the model)
+    #[arg(long, value_name = "P")]
+    precision: Option<Precisions>,
     #[command(flatten)]
     plan: PlanOption,
 }
@@ -70,7 +72,8 @@ impl FromStr for Named {
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let is_traced = profile::is_asked()?;
     let model = open(&arguments.model, &arguments.file, arguments.cell)?;
-    let model = in_precision(model, arguments.precision).map_err(|f| f.of(&arguments.model))?;
+    let model = in_precisions(model, arguments.precision.as_ref());
+    let model = model.map_err(|f| f.of(&arguments.model))?;
     let map = ArrayMap::new(&model);
     for (index, output) in arguments.output.iter().enumerate() {
         map.check_output(&output.name)?;

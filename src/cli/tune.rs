@@ -4,14 +4,15 @@ use std::io::{IsTerminal, Read, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::Failure;
 use super::memory::afford_run;
-use super::model::{ModelOrShape, in_precision, threads};
-use crate::model::{Model, Precision};
+use super::model::{ModelOrShape, threads};
+use super::precision::{MeasuredPrecision, Purpose};
+use crate::model::Model;
 use crate::plan::{Cost, Entry, Plan, PlanFileError};
 use crate::tune::{Effort, Options, Progress, Tuned, tune};
 
@@ -51,9 +52,8 @@ pub struct Arguments {
     /// Use at most this many cores (default: all)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
-    /// Precision of weights and products (default: that of the model, of shapes f32)
-    #[arg(long, value_enum)]
-    precision: Option<Precision>,
+    #[command(flatten)]
+    precision: MeasuredPrecision,
     /// Time for the whole tuning
     #[arg(long, value_name = "S", default_value_t = 20.0, value_parser = super::seconds)]
     seconds: f64,
@@ -65,9 +65,21 @@ pub struct Arguments {
     output: Option<PathBuf>,
 }
 
+/// The part of the time in which `auto` chooses precisions.
+const CHOOSING: f64 = 0.3;
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+fn flow() -> ControlFlow<()> {
+    match INTERRUPTED.load(Ordering::Relaxed) {
+        true => ControlFlow::Break(()),
+        false => ControlFlow::Continue(()),
+    }
+}
+
 /// Tunes, prints what was chosen, writes the plan.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let model = in_precision(arguments.source.model()?, arguments.precision)?;
+    let model = arguments.source.model()?;
     if let Some(path) = &arguments.output {
         writable(path)?;
     }
@@ -79,30 +91,43 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     for &(batch, steps) in &sizes {
         afford_run(&model, batch, steps, "--batch and --steps")?;
     }
-    let options = Options {
-        sizes,
-        lengths: arguments.lengths.iter().map(|&l| l as usize).collect(),
-        cores: threads(arguments.threads),
-        budget: Duration::from_secs_f64(arguments.seconds),
-        effort: arguments.effort,
-    };
-    static INTERRUPTED: AtomicBool = AtomicBool::new(false);
     ctrlc::set_handler(|| {
         // A second one is for those who do not want to wait for what the first one keeps.
         if INTERRUPTED.swap(true, Ordering::Relaxed) {
             std::process::exit(130);
         }
     })?;
-    let bar = bar();
+    let (cores, budget) = (
+        threads(arguments.threads),
+        Duration::from_secs_f64(arguments.seconds),
+    );
+    let (bar, start) = (bar(), Instant::now());
+    let purpose = Purpose {
+        sizes: sizes.clone(),
+        cores,
+        budget: budget.mul_f64(CHOOSING),
+    };
+    let (model, choice) = arguments.precision.of(model, purpose, |progress| {
+        bar.set_position((1000.0 * CHOOSING * progress.fraction) as u64);
+        bar.set_message(format!("precisions: {}", progress.stage));
+        flow()
+    })?;
+    let options = Options {
+        sizes,
+        lengths: arguments.lengths.iter().map(|&l| l as usize).collect(),
+        cores,
+        budget: budget.saturating_sub(start.elapsed()),
+        effort: arguments.effort,
+    };
     let mut tuned = tune(&model, &options, |progress| {
         show(&bar, progress);
-        match INTERRUPTED.load(Ordering::Relaxed) {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
-        }
+        flow()
     })?;
     bar.finish_and_clear();
     let mut out = std::io::stdout().lock();
+    if let Some(words) = &choice {
+        writeln!(out, "{words}")?;
+    }
     print(&mut out, &model, &tuned, &options)?;
     if let Some(path) = &arguments.output {
         let kept = keep(&mut tuned, path, &model);

@@ -15,8 +15,14 @@
 //! estimate, without times.
 //!
 //! `exhaustive` races all combinations instead of stage after stage.
+//!
+//! Which precision each layer has is chosen before that, by [`choose_precisions`]: another mix is another
+//! model, with other answers, for which other plans may be best.
 
+mod against_f32;
 mod candidates;
+mod mixes;
+mod precision;
 mod race;
 mod search;
 mod track;
@@ -26,11 +32,12 @@ use std::ops::ControlFlow;
 use std::panic::resume_unwind;
 use std::time::Duration;
 
-use crate::execute::{PackError, SessionError};
-use crate::model::Model;
+use crate::execute::{PackError, RunError, SessionError};
+use crate::model::{Model, ModelError};
 use crate::plan::{Configuration, Cost, Plan};
 use search::search;
 
+pub use precision::{Chosen, Mix, PrecisionOptions, PrecisionProgress, choose_precisions};
 pub use verify::{Check, VerifyError};
 
 /// How hard to look, as in FFTW.
@@ -143,6 +150,18 @@ pub enum TuneError {
     /// A sequence of no steps to tune for.
     #[error("lengths to tune for are of one step or more, or none are given")]
     NoLength,
+    /// A sample without a step.
+    #[error("the sample is empty; give at least a step of a sequence")]
+    NoSample,
+    /// The sample could not be run.
+    #[error("the sample: {0}")]
+    Sample(#[from] RunError),
+    /// The model has no such precisions.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// Broken off before there was anything to keep.
+    #[error("broken off before precisions were chosen")]
+    BrokenOff,
     /// A session could not be made.
     #[error(transparent)]
     Session(#[from] SessionError),

@@ -124,7 +124,7 @@ impl SessionTrack {
     }
 
     /// The median of a few runs in a row, after one or more that bring the weights into the caches.
-    fn lap(&mut self, candidate: usize) -> u64 {
+    pub fn lap(&mut self, candidate: usize) -> u64 {
         self.session.run_as(candidate);
         let first = self.time();
         if first >= LONG {
