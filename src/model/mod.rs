@@ -16,6 +16,7 @@ mod metadata;
 mod onnx;
 mod open;
 mod precision;
+mod quantised;
 #[cfg(feature = "safetensors")]
 mod safetensors;
 #[cfg(feature = "safetensors")]
@@ -34,6 +35,7 @@ pub use error::{LoadError, ModelError, SaveError};
 pub use interface::{Axis, Interface, Port, Role};
 pub use layer::{Direction, Layer, Merge};
 pub use precision::Precision;
+pub use quantised::{MatrixKind, QuantisedMatrix, Requantised};
 pub use sequence::{Input, InputError, Layout, Output, Signature};
 #[cfg(feature = "safetensors")]
 pub use tensors::Tensors;
@@ -42,10 +44,19 @@ pub use weights::{Matrix, Peepholes, Weights};
 pub use crate::kernels::Activation;
 
 /// A recurrent network: one or more layers, each feeding the next.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Model {
     layers: Vec<Layer>,
     interface: Interface,
+    /// Of matrices that a file held in 8 bits.
+    quantised: Vec<QuantisedMatrix>,
+}
+
+/// Equal layers and interfaces. Where their numbers come from ([`Model::quantised`]) changes no answer.
+impl PartialEq for Model {
+    fn eq(&self, other: &Model) -> bool {
+        self.layers == other.layers && self.interface == other.interface
+    }
 }
 
 impl Model {
@@ -78,7 +89,11 @@ impl Model {
             }
         }
         interface.check(&layers)?;
-        Ok(Model { layers, interface })
+        Ok(Model {
+            layers,
+            interface,
+            quantised: Vec::new(),
+        })
     }
 
     /// The layers, first to last.

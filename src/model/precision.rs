@@ -198,6 +198,7 @@ impl Model {
             });
         }
         let mut model = self.clone();
+        model.forget_quantised(precisions);
         for (layer, &precision) in model.layers.iter_mut().zip(precisions) {
             layer.convert(precision)?;
         }

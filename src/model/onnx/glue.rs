@@ -194,6 +194,8 @@ impl<'a> Glue<'a> {
                         || to == data_type::INT32 && v.iter().all(|n| i32::try_from(*n).is_ok())
                 }
                 Data::Float(_) => to == data_type::FLOAT,
+                Data::Int8(_) => to == data_type::INT8,
+                Data::Uint8(_) => to == data_type::UINT8,
             },
             Value::View(v) => {
                 v.element == to

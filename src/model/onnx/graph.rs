@@ -7,12 +7,17 @@ use super::extent::Extent;
 use super::glue;
 use super::node::{Node, SUPPORTED};
 use super::proto::{GraphProto, TensorProto, ValueInfoProto};
-use super::recurrent;
+use super::recurrent::{self, Operator};
 use super::tensor::{self, MOST_AXES};
 use super::value::Value;
 use super::view::{Atom, Mark, Source, View};
 use super::wiring::Wiring;
 use crate::model::{LoadError, Model};
+
+/// The domain of ONNX Runtime's own operators …
+pub(super) const MICROSOFT: &str = "com.microsoft";
+/// … and the version of it whose DynamicQuantizeLSTM was read.
+const MICROSOFT_VERSION: i64 = 1;
 
 /// A graph input as declared.
 pub(super) struct Declared {
@@ -21,8 +26,12 @@ pub(super) struct Declared {
     pub shape: Vec<Extent>,
 }
 
-/// The model that a graph describes.
-pub(super) fn load(graph: GraphProto, budget: &mut Budget) -> Result<Model, LoadError> {
+/// The model that a graph describes. `microsoft` is the version of that domain that the file imports.
+pub(super) fn load(
+    graph: GraphProto,
+    microsoft: Option<i64>,
+    budget: &mut Budget,
+) -> Result<Model, LoadError> {
     if graph.sparse_initializer.is_some() {
         return Err(malformed(
             "sparse initializers are not supported; save the weights dense",
@@ -35,16 +44,14 @@ pub(super) fn load(graph: GraphProto, budget: &mut Budget) -> Result<Model, Load
     let mut wiring = Wiring::new(declared_inputs(&graph.input, &mut names)?);
     for proto in &graph.node {
         let node = Node { proto };
-        if !matches!(proto.domain.as_str(), "" | "ai.onnx") {
-            return Err(node.error(format!(
-                "operators of domain {:?} are not supported; supported: {SUPPORTED}",
-                proto.domain
-            )));
-        }
+        let operator = match proto.domain.as_str() {
+            "" | "ai.onnx" => recurrent::standard(&proto.op_type),
+            domain => Some(foreign(node, domain, microsoft)?),
+        };
         let inputs = names.inputs(node)?;
-        let outputs = match recurrent::kind(&proto.op_type) {
-            Some(kind) => {
-                let read = recurrent::read(node, kind, &inputs, budget)?;
+        let outputs = match operator {
+            Some(operator) => {
+                let read = recurrent::read(node, operator, &inputs, budget)?;
                 let views = wiring.layer(node, read, &inputs)?;
                 views.into_iter().map(Value::View).collect()
             }
@@ -65,6 +72,28 @@ pub(super) fn load(graph: GraphProto, budget: &mut Budget) -> Result<Model, Load
         wiring.output(output, &value)?;
     }
     wiring.finish()
+}
+
+/// The operator of a node outside ONNX's own domain.
+fn foreign(node: Node, domain: &str, microsoft: Option<i64>) -> Result<Operator, LoadError> {
+    let operator = match domain {
+        MICROSOFT => recurrent::microsoft(&node.proto.op_type),
+        _ => None,
+    };
+    let refused = || {
+        node.error(format!(
+            "operators of domain {domain:?} are not supported; supported: {SUPPORTED}"
+        ))
+    };
+    let operator = operator.ok_or_else(refused)?;
+    match microsoft {
+        Some(MICROSOFT_VERSION) => Ok(operator),
+        found => Err(node.error(format!(
+            "the file imports {} of the operator set {MICROSOFT:?}; supported: version \
+             {MICROSOFT_VERSION}",
+            found.map_or("no version".into(), |v| format!("version {v}"))
+        ))),
+    }
 }
 
 /// The graph's inputs that are no initializers, each as a value of its own.

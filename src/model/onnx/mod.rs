@@ -1,4 +1,4 @@
-//! ONNX files whose graph is one chain of LSTM, GRU or RNN nodes.
+//! ONNX files whose graph is one chain of LSTM, GRU, RNN or DynamicQuantizeLSTM nodes.
 //!
 //! ```text
 //! admit the bytes (bounded growth), decode the protobuf messages
@@ -15,11 +15,13 @@
 mod activations;
 mod attributes;
 mod budget;
+mod constants;
 mod extent;
 mod glue;
 mod graph;
 mod node;
 mod proto;
+mod quantised;
 mod recurrent;
 mod tensor;
 mod value;
@@ -44,31 +46,32 @@ impl Model {
     /// at any size, even where the file declares one. Weights may be float, float16 or bfloat16;
     /// all arithmetic is in `f32`.
     ///
+    /// `DynamicQuantizeLSTM` nodes of domain `com.microsoft` (what ONNX Runtime's `quantize_dynamic`
+    /// makes of LSTM) give layers of [`Precision::Int8`](super::Precision::Int8). Weights with zero
+    /// points in the middle (int8: 0, uint8: 128) keep their whole numbers and scales; others, and those
+    /// that hold -128, are quantised anew, by rows. [`Model::quantised`] says which. What the weights are
+    /// multiplied with is quantised in both, but not alike: the operator takes one scale and zero point
+    /// for the whole input sequence of a batch, and for all states of a step, while here each sequence
+    /// and step has a scale, symmetric around 0, so that no batch-mate changes an answer. Answers
+    /// therefore agree within the error of such rounding, not to the last bits.
+    ///
     /// # Errors
     /// [`LoadError::Malformed`] for bytes that are no ONNX file, [`LoadError::Node`] and
     /// [`LoadError::Tensor`] for what is not supported, with what is.
     pub fn from_onnx(bytes: &[u8]) -> Result<Model, LoadError> {
         budget::admit(bytes)?;
         let file = proto::ModelProto::decode(bytes).map_err(|e| malformed(e.to_string()))?;
-        let mut versions = file
-            .opset_import
-            .iter()
-            .filter(|o| matches!(o.domain.as_str(), "" | "ai.onnx"));
         let supported = format!("supported: {} to {}", OPSETS.start(), OPSETS.end());
-        match (versions.next(), versions.next()) {
-            (None, _) => {
+        match version(&file, "the ONNX operator set", &["", "ai.onnx"])? {
+            None => {
                 return Err(malformed(format!(
                     "it names no version of the ONNX operator set; {supported}"
                 )));
             }
-            (Some(o), None) if OPSETS.contains(&o.version) => {}
-            (Some(o), None) => {
-                return Err(malformed(format!("opset {}; {supported}", o.version)));
-            }
-            (Some(_), Some(_)) => {
-                return Err(malformed("it names two versions of the ONNX operator set"));
-            }
+            Some(opset) if OPSETS.contains(&opset) => {}
+            Some(opset) => return Err(malformed(format!("opset {opset}; {supported}"))),
         }
+        let microsoft = version(&file, "the operator set com.microsoft", &[graph::MICROSOFT])?;
         if let Some(function) = file.functions.first() {
             return Err(malformed(format!(
                 "function {:?} of domain {:?}: functions are not supported; inline them before \
@@ -79,6 +82,20 @@ impl Model {
             )));
         }
         let graph = file.graph.ok_or_else(|| malformed("it has no graph"))?;
-        graph::load(graph, &mut Budget::of_file(bytes.len()))
+        graph::load(graph, microsoft, &mut Budget::of_file(bytes.len()))
+    }
+}
+
+/// The one version of an operator set that a file imports, if it does.
+fn version(
+    file: &proto::ModelProto,
+    set: &str,
+    domains: &[&str],
+) -> Result<Option<i64>, LoadError> {
+    let imports = file.opset_import.iter();
+    let mut versions = imports.filter(|o| domains.contains(&o.domain.as_str()));
+    match (versions.next(), versions.next()) {
+        (Some(_), Some(_)) => Err(malformed(format!("it names two versions of {set}"))),
+        (found, _) => Ok(found.map(|o| o.version)),
     }
 }

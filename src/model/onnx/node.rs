@@ -4,7 +4,8 @@ use super::proto::NodeProto;
 use crate::model::LoadError;
 
 /// Operators the loader understands, for messages.
-pub(super) const SUPPORTED: &str = "LSTM, GRU and RNN, joined by Add (of two directions), Cast, \
+pub(super) const SUPPORTED: &str = "LSTM, GRU and RNN, DynamicQuantizeLSTM of domain \
+     com.microsoft, joined by Add (of two directions), Cast, \
      Concat, Constant, ConstantOfShape, Expand, Gather, Identity, Mul (of sizes), ReduceSum (of two \
      directions), Reshape, Shape, Slice, Split, Squeeze, Transpose, Unsqueeze";
 

@@ -1,17 +1,51 @@
-//! One LSTM, GRU or RNN node's attributes and weights as directions of a layer.
+//! One LSTM, GRU, RNN or DynamicQuantizeLSTM node's attributes and weights as directions of a layer.
 //!
 //! ONNX shapes, for `D` directions and `G` gates: `W [D, G·H, E]`, `R [D, G·H, H]`,
 //! `B [D, 2·G·H]` (input biases, then recurrent ones), `P [D, 3·H]` (input, output, forget).
+//! DynamicQuantizeLSTM has `W [D, E, 4·H]`, `R [D, H, 4·H]`, in 8 bits (`quantised.rs`).
 
 use super::activations;
 use super::attributes::Attributes;
 use super::budget::Budget;
+use super::constants::Constants;
 use super::node::Node;
+use super::quantised::Quantised;
 use super::tensor::Tensor;
 use super::value::Value;
 use crate::model::{
-    Activation, Cell, CellKind, Direction, LoadError, Matrix, Peepholes, ResetForm, Weights,
+    Activation, Cell, CellKind, Direction, LoadError, Matrix, MatrixKind, Peepholes,
+    QuantisedMatrix, Requantised, ResetForm, Weights,
 };
+
+/// Which operator a recurrent node is.
+#[derive(Clone, Copy)]
+pub(super) struct Operator {
+    kind: CellKind,
+    /// DynamicQuantizeLSTM.
+    quantised: bool,
+}
+
+/// The operator of ONNX of that name.
+pub(super) fn standard(name: &str) -> Option<Operator> {
+    let kind = match name {
+        "LSTM" => CellKind::Lstm,
+        "GRU" => CellKind::Gru,
+        "RNN" => CellKind::Rnn,
+        _ => return None,
+    };
+    Some(Operator {
+        kind,
+        quantised: false,
+    })
+}
+
+/// ONNX Runtime's own operator of that name.
+pub(super) fn microsoft(name: &str) -> Option<Operator> {
+    (name == "DynamicQuantizeLSTM").then_some(Operator {
+        kind: CellKind::Lstm,
+        quantised: true,
+    })
+}
 
 /// The directions of a recurrent node, and what its wiring must know.
 pub(super) struct Recurrent {
@@ -21,16 +55,8 @@ pub(super) struct Recurrent {
     pub batch_major: bool,
     pub input_size: usize,
     pub hidden_size: usize,
-}
-
-/// The kind of cell an operator stands for.
-pub(super) fn kind(operator: &str) -> Option<CellKind> {
-    match operator {
-        "LSTM" => Some(CellKind::Lstm),
-        "GRU" => Some(CellKind::Gru),
-        "RNN" => Some(CellKind::Rnn),
-        _ => None,
-    }
+    /// Matrices that the file has in 8 bits, as of layer 0.
+    pub quantised: Vec<QuantisedMatrix>,
 }
 
 /// Row blocks of ONNX (LSTM i, o, f, c; GRU z, r, h) in this crate's order (LSTM i, f, c, o;
@@ -43,14 +69,54 @@ fn gate_order(kind: CellKind) -> &'static [usize] {
     }
 }
 
+/// The columns of an LSTM's four gates in ONNX's order, in this crate's.
+pub(super) fn gate_columns(columns: usize) -> impl Iterator<Item = usize> {
+    let hidden = columns / 4;
+    let gates = gate_order(CellKind::Lstm).iter();
+    gates.flat_map(move |gate| gate * hidden..(gate + 1) * hidden)
+}
+
+/// W or R of a node, as the file stores them.
+enum Stored<'a> {
+    Plain(&'a Tensor),
+    Quantised(Quantised<'a>),
+}
+
+impl Stored<'_> {
+    /// One direction's, with this crate's rows; of 8 bits also whether it was quantised anew.
+    fn matrix(
+        &self,
+        kind: CellKind,
+        (rows, cols): (usize, usize),
+        at: usize,
+        of: usize,
+    ) -> Result<(Matrix, Option<Option<Requantised>>), LoadError> {
+        match self {
+            Stored::Plain(tensor) => {
+                let values = reordered(part(tensor, at, of), kind, cols);
+                Ok((Matrix::new(rows, cols, values)?, None))
+            }
+            Stored::Quantised(quantised) => {
+                let (matrix, requantised) = quantised.matrix(at, of)?;
+                Ok((matrix, Some(requantised)))
+            }
+        }
+    }
+}
+
 /// Reads a node's attributes and its constant inputs.
 pub(super) fn read(
     node: Node,
-    kind: CellKind,
+    operator: Operator,
     inputs: &[Option<Value>],
     budget: &mut Budget,
 ) -> Result<Recurrent, LoadError> {
-    let most = if kind == CellKind::Lstm { 8 } else { 6 };
+    let Operator { kind, quantised } = operator;
+    let most = match (quantised, kind) {
+        (true, _) => 12,
+        (false, CellKind::Lstm) => 8,
+        (false, _) => 6,
+    };
     if inputs.len() > most {
         return Err(node.error(format!("{} inputs; it takes at most {most}", inputs.len())));
     }
@@ -61,8 +127,10 @@ pub(super) fn read(
         "clip",
         "direction",
         "hidden_size",
-        "layout",
     ];
+    if !quantised {
+        known.push("layout");
+    }
     match kind {
         CellKind::Lstm => known.push("input_forget"),
         CellKind::Gru => known.push("linear_before_reset"),
@@ -81,16 +149,31 @@ pub(super) fn read(
     };
     let count = reverse.len();
     let gates = kind.gates();
-    let constant = |index: usize, name: &'static str| weight(node, inputs, index, name);
-    let required = |index, name| {
-        constant(index, name)?
-            .ok_or_else(|| node.error(format!("input {index} ({name}) is missing")))
+    let constants = Constants::new(node, inputs);
+    let tensor = |index: usize| match quantised {
+        false => constants.required_floats(index),
+        true => constants.required_bytes(index),
+    };
+    // Rows, and what a row holds, in the order in which the file has those axes.
+    let shape = |rows, cols| match quantised {
+        false => [Some(count), rows, cols],
+        true => [Some(count), cols, rows],
+    };
+    let depth = |dims: &[usize]| match quantised {
+        false => dims.last().copied(),
+        true => dims.get(1).copied(),
+    };
+    let stored = |index: usize, tensor| {
+        Ok::<_, LoadError>(match quantised {
+            false => Stored::Plain(tensor),
+            true => Stored::Quantised(Quantised::read(node, constants, index, tensor)?),
+        })
     };
 
-    let r = required(2, "R")?;
-    let hidden = *r.dims.last().unwrap_or(&0);
+    let r = tensor(2)?;
+    let hidden = depth(&r.dims).unwrap_or(0);
     let rows = hidden.checked_mul(gates).unwrap_or(0);
-    expect(node, "R", &r, &[Some(count), Some(rows), Some(hidden)])?;
+    constants.expect(2, r, &[&shape(Some(rows), Some(hidden))])?;
     if let Some(size) = attributes.int("hidden_size")?
         && usize::try_from(size) != Ok(hidden)
     {
@@ -99,42 +182,54 @@ pub(super) fn read(
             r.dims
         )));
     }
-    let w = required(1, "W")?;
-    expect(node, "W", &w, &[Some(count), Some(rows), None])?;
-    let input_size = w.dims[2];
-    let b = constant(3, "B")?;
-    if let Some(b) = &b {
-        expect(node, "B", b, &[Some(count), rows.checked_mul(2)])?;
+    let w = tensor(1)?;
+    constants.expect(1, w, &[&shape(Some(rows), None)])?;
+    let input_size = depth(&w.dims).unwrap_or(0);
+    let (w, r) = (stored(1, w)?, stored(2, r)?);
+    let b = constants.floats(3)?;
+    if let Some(b) = b {
+        constants.expect(3, b, &[&[Some(count), rows.checked_mul(2)]])?;
     }
     let p = match kind {
-        CellKind::Lstm => constant(7, "P")?,
+        CellKind::Lstm => constants.floats(7)?,
         _ => None,
     };
-    if let Some(p) = &p {
-        expect(node, "P", p, &[Some(count), hidden.checked_mul(3)])?;
+    if let Some(p) = p {
+        constants.expect(7, p, &[&[Some(count), hidden.checked_mul(3)]])?;
     }
 
     let cells = cells(node, kind, &attributes, count)?;
     let clip = attributes.float("clip")?;
     let mut directions = Vec::with_capacity(count);
+    let mut taken = Vec::new();
     for (at, (cell, reverse)) in cells.into_iter().zip(reverse).enumerate() {
         let values = rows * (input_size + hidden + 2) + 3 * hidden;
         budget.charge(values).map_err(|e| node.error(e))?;
-        let biases = b.as_ref().map(|b| part(b, at, count));
+        let (input, input_taken) = w.matrix(kind, (rows, input_size), at, count)?;
+        let (recurrent, recurrent_taken) = r.matrix(kind, (rows, hidden), at, count)?;
+        for (index, matrix, requantised) in [
+            (1, MatrixKind::Input, input_taken),
+            (2, MatrixKind::Recurrent, recurrent_taken),
+        ] {
+            taken.extend(requantised.map(|requantised| QuantisedMatrix {
+                layer: 0,
+                reverse: *reverse,
+                matrix,
+                tensor: constants.name(index).to_string(),
+                requantised,
+            }));
+        }
+        let biases = b.map(|b| part(b, at, count));
         let bias = |half: usize| match biases {
             Some(both) => reordered(&both[half * rows..(half + 1) * rows], kind, 1),
             None => vec![0.0; rows],
         };
         let weights = Weights {
-            input: Matrix::new(
-                rows,
-                input_size,
-                reordered(part(&w, at, count), kind, input_size),
-            )?,
-            recurrent: Matrix::new(rows, hidden, reordered(part(&r, at, count), kind, hidden))?,
+            input,
+            recurrent,
             input_bias: bias(0),
             recurrent_bias: bias(1),
-            peepholes: p.as_ref().map(|p| {
+            peepholes: p.map(|p| {
                 let all = part(p, at, count);
                 Peepholes {
                     input: all[..hidden].to_vec(),
@@ -162,6 +257,7 @@ pub(super) fn read(
         batch_major: attributes.flag("layout")?,
         input_size,
         hidden_size: hidden,
+        quantised: taken,
     })
 }
 
@@ -204,54 +300,6 @@ fn cells(
             CellKind::Rnn => Cell::Rnn { activation: f[0] },
         })
         .collect())
-}
-
-/// A constant float input, if given.
-fn weight(
-    node: Node,
-    inputs: &[Option<Value>],
-    index: usize,
-    name: &str,
-) -> Result<Option<Tensor>, LoadError> {
-    match inputs.get(index).and_then(Option::as_ref) {
-        None => Ok(None),
-        Some(Value::Constant(tensor)) if tensor.as_floats().is_some() => Ok(Some(tensor.clone())),
-        Some(other) => Err(node.error(format!(
-            "input {index} ({name}) is {}; supported: a constant of floats (an initializer)",
-            match other {
-                Value::Constant(_) => "a constant of integers",
-                other => other.kind(),
-            }
-        ))),
-    }
-}
-
-/// Refuses a weight whose shape is another (`None` stands for any size).
-fn expect(
-    node: Node,
-    name: &str,
-    tensor: &Tensor,
-    shape: &[Option<usize>],
-) -> Result<(), LoadError> {
-    let fits = tensor.dims.len() == shape.len()
-        && std::iter::zip(&tensor.dims, shape).all(|(d, s)| *d > 0 && s.is_none_or(|s| s == *d));
-    if fits {
-        return Ok(());
-    }
-    let wanted: Vec<String> = shape
-        .iter()
-        .map(|s| s.map_or("any".into(), |s| s.to_string()))
-        .collect();
-    let input = ["X", "W", "R", "B", "", "", "", "P"]
-        .iter()
-        .position(|n| *n == name)
-        .and_then(|i| node.proto.input.get(i))
-        .map_or("", String::as_str);
-    Err(node.error(format!(
-        "{name} ({input:?}) has shape {:?}; it must be [{}]",
-        tensor.dims,
-        wanted.join(", ")
-    )))
 }
 
 /// One direction's values.

@@ -1,6 +1,7 @@
 //! Constant tensors: decoding them from the file, and the few operations exporters leave on them
 //! (PyTorch's exporters reorder large weights with Slice and Concat nodes).
 
+use std::mem::discriminant;
 use std::rc::Rc;
 
 use half::{bf16, f16};
@@ -12,18 +13,33 @@ use crate::model::LoadError;
 /// Axes that any value may have; exported recurrent graphs use at most 4.
 pub(super) const MOST_AXES: usize = 16;
 
-/// The values of a tensor, widened.
+/// The values of a tensor: floats and integers widened, bytes as they are, since they are weights and
+/// their type says where their middle lies.
 #[derive(Debug, PartialEq)]
 pub(super) enum Data {
     Float(Vec<f32>),
     Int(Vec<i64>),
+    Int8(Vec<i8>),
+    Uint8(Vec<u8>),
 }
 
 impl Data {
-    fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         match self {
             Data::Float(v) => v.len(),
             Data::Int(v) => v.len(),
+            Data::Int8(v) => v.len(),
+            Data::Uint8(v) => v.len(),
+        }
+    }
+
+    /// What they are, for messages.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Data::Float(_) => "floats",
+            Data::Int(_) => "integers",
+            Data::Int8(_) => "int8",
+            Data::Uint8(_) => "uint8",
         }
     }
 }
@@ -54,7 +70,7 @@ impl Tensor {
     pub(super) fn as_ints(&self) -> Option<&[i64]> {
         match &*self.data {
             Data::Int(v) => Some(v),
-            Data::Float(_) => None,
+            _ => None,
         }
     }
 
@@ -62,7 +78,7 @@ impl Tensor {
     pub(super) fn as_floats(&self) -> Option<&[f32]> {
         match &*self.data {
             Data::Float(v) => Some(v),
-            Data::Int(_) => None,
+            _ => None,
         }
     }
 
@@ -71,6 +87,8 @@ impl Tensor {
         match &*self.data {
             Data::Float(v) => v.iter().all(|x| *x == 0.0),
             Data::Int(v) => v.iter().all(|x| *x == 0),
+            Data::Int8(v) => v.iter().all(|x| *x == 0),
+            Data::Uint8(v) => v.iter().all(|x| *x == 0),
         }
     }
 
@@ -110,7 +128,7 @@ impl Tensor {
         let agree = |t: &Tensor| {
             t.dims.len() == dims.len()
                 && (0..dims.len()).all(|d| d == axis || t.dims[d] == dims[d])
-                && matches!(*t.data, Data::Float(_)) == matches!(*parts[0].data, Data::Float(_))
+                && discriminant(&*t.data) == discriminant(&*parts[0].data)
         };
         if !parts.iter().all(agree) {
             return Err("the constants joined differ in type or in shape off the axis".into());
@@ -119,30 +137,28 @@ impl Tensor {
         budget.charge(parts.iter().map(|t| t.data.len()).sum())?;
         dims[axis] = parts.iter().map(|t| t.dims[axis]).sum();
         let outer: usize = dims[..axis].iter().product();
-        let run = |t: &Tensor| t.data.len() / outer.max(1);
-        Ok(match &*parts[0].data {
-            Data::Float(_) => Tensor::floats(
-                dims,
-                (0..outer)
-                    .flat_map(|o| {
-                        parts.iter().flat_map(move |t| {
-                            &t.as_floats().unwrap_or_default()[o * run(t)..(o + 1) * run(t)]
-                        })
-                    })
-                    .copied()
-                    .collect(),
-            ),
-            Data::Int(_) => Tensor::ints(
-                dims,
-                (0..outer)
-                    .flat_map(|o| {
-                        parts.iter().flat_map(move |t| {
-                            &t.as_ints().unwrap_or_default()[o * run(t)..(o + 1) * run(t)]
-                        })
-                    })
-                    .copied()
-                    .collect(),
-            ),
+        let all = parts.iter().map(|t| &*t.data);
+        let data = match &*parts[0].data {
+            Data::Float(_) => Data::Float(interleaved(outer, all, |d| match d {
+                Data::Float(v) => v,
+                _ => &[],
+            })),
+            Data::Int(_) => Data::Int(interleaved(outer, all, |d| match d {
+                Data::Int(v) => v,
+                _ => &[],
+            })),
+            Data::Int8(_) => Data::Int8(interleaved(outer, all, |d| match d {
+                Data::Int8(v) => v,
+                _ => &[],
+            })),
+            Data::Uint8(_) => Data::Uint8(interleaved(outer, all, |d| match d {
+                Data::Uint8(v) => v,
+                _ => &[],
+            })),
+        };
+        Ok(Tensor {
+            dims,
+            data: Rc::new(data),
         })
     }
 
@@ -172,15 +188,39 @@ impl Tensor {
         starts: impl Iterator<Item = usize>,
         run: usize,
     ) -> Tensor {
-        match &*self.data {
-            Data::Float(v) => {
-                Tensor::floats(dims, starts.flat_map(|s| &v[s..s + run]).copied().collect())
-            }
-            Data::Int(v) => {
-                Tensor::ints(dims, starts.flat_map(|s| &v[s..s + run]).copied().collect())
-            }
+        let data = match &*self.data {
+            Data::Float(v) => Data::Float(runs(v, starts, run)),
+            Data::Int(v) => Data::Int(runs(v, starts, run)),
+            Data::Int8(v) => Data::Int8(runs(v, starts, run)),
+            Data::Uint8(v) => Data::Uint8(runs(v, starts, run)),
+        };
+        Tensor {
+            dims,
+            data: Rc::new(data),
         }
     }
+}
+
+/// `run` values from each start.
+fn runs<T: Copy>(values: &[T], starts: impl Iterator<Item = usize>, run: usize) -> Vec<T> {
+    let all = starts.flat_map(|s| &values[s..s + run]);
+    all.copied().collect()
+}
+
+/// The first of `outer` equal shares of every part, then the second of every part, and so on.
+fn interleaved<'a, T: Copy + 'a>(
+    outer: usize,
+    parts: impl Iterator<Item = &'a Data> + Clone,
+    values: impl Fn(&'a Data) -> &'a [T],
+) -> Vec<T> {
+    let mut all = Vec::with_capacity(parts.clone().map(Data::len).sum());
+    for share in 0..outer {
+        for part in parts.clone() {
+            let run = part.len() / outer;
+            all.extend_from_slice(&values(part)[share * run..(share + 1) * run]);
+        }
+    }
+    all
 }
 
 /// Decodes a tensor of the file; everything is checked before anything is allocated.
@@ -207,10 +247,11 @@ fn read(proto: &TensorProto) -> Result<Tensor, String> {
         data_type::FLOAT | data_type::INT32 => 4,
         data_type::FLOAT16 | data_type::BFLOAT16 => 2,
         data_type::INT64 => 8,
+        data_type::INT8 | data_type::UINT8 => 1,
         other => {
             return Err(format!(
-                "element type {} is not supported; use float, float16 or bfloat16 (weights), int32 \
-                 or int64 (shapes)",
+                "element type {} is not supported; use float, float16 or bfloat16 (weights), int8 \
+                 or uint8 (weights of DynamicQuantizeLSTM), int32 or int64 (shapes)",
                 data_type::name(other)
             ));
         }
@@ -264,6 +305,10 @@ fn read(proto: &TensorProto) -> Result<Tensor, String> {
                 .collect(),
         ),
         (data_type::INT32, None) => Data::Int(proto.int32_data.iter().map(|&v| v.into()).collect()),
+        (data_type::INT8, Some(raw)) => Data::Int8(raw.iter().map(|b| b.cast_signed()).collect()),
+        (data_type::INT8, None) => Data::Int8(narrowed(&proto.int32_data, "int8")?),
+        (data_type::UINT8, Some(raw)) => Data::Uint8(raw.to_vec()),
+        (data_type::UINT8, None) => Data::Uint8(narrowed(&proto.int32_data, "uint8")?),
         (kind, raw) => {
             let widen = |bits: u16| match kind {
                 data_type::FLOAT16 => f16::from_bits(bits).to_f32(),
@@ -290,6 +335,12 @@ fn read(proto: &TensorProto) -> Result<Tensor, String> {
         dims,
         data: Rc::new(data),
     })
+}
+
+/// Bytes, of which the typed form holds one in each 32-bit integer.
+fn narrowed<T: TryFrom<i32>>(values: &[i32], name: &str) -> Result<Vec<T>, String> {
+    let narrow = |&v| T::try_from(v).map_err(|_| format!("{v} is not of type {name}"));
+    values.iter().map(narrow).collect()
 }
 
 /// The shape, and its number of values. An empty tensor is accepted only as an empty list, since

@@ -10,7 +10,8 @@ use super::recurrent::Recurrent;
 use super::value::Value;
 use super::view::{Atom, Mark, Source, View};
 use crate::model::{
-    Axis, CellKind, Direction, Interface, Layer, LoadError, Merge, Model, Port, Role,
+    Axis, CellKind, Direction, Interface, Layer, LoadError, Merge, Model, Port, QuantisedMatrix,
+    Role,
 };
 
 /// Nodes in a chain; real stacks have ten or so.
@@ -27,6 +28,7 @@ pub(super) struct Wiring {
     layers: Vec<Stage>,
     states: Vec<StateUse>,
     outputs: Vec<Port>,
+    quantised: Vec<QuantisedMatrix>,
 }
 
 /// A layer whose merge its reader decides.
@@ -58,6 +60,7 @@ impl Wiring {
             layers: Vec::new(),
             states: Vec::new(),
             outputs: Vec::new(),
+            quantised: Vec::new(),
         }
     }
 
@@ -122,6 +125,12 @@ impl Wiring {
         if layer.kind == CellKind::Lstm {
             views.push(view(last(true), state));
         }
+        let quantised = layer.quantised.into_iter();
+        self.quantised
+            .extend(quantised.map(|matrix| QuantisedMatrix {
+                layer: index,
+                ..matrix
+            }));
         self.layers.push(Stage {
             name: node.name().to_string(),
             directions: layer.directions,
@@ -512,7 +521,7 @@ impl Wiring {
     pub(super) fn finish(mut self) -> Result<Model, LoadError> {
         if self.layers.is_empty() {
             return Err(malformed(
-                "the graph has no recurrent node; supported: LSTM, GRU and RNN",
+                "the graph has no recurrent node; supported: LSTM, GRU, RNN and DynamicQuantizeLSTM",
             ));
         }
         let mut inputs = Vec::with_capacity(self.inputs.len());
@@ -534,7 +543,9 @@ impl Wiring {
             inputs,
             outputs: self.outputs,
         };
-        Ok(Model::with_interface(layers, interface)?)
+        let mut model = Model::with_interface(layers, interface)?;
+        model.quantised = self.quantised;
+        Ok(model)
     }
 
     fn input_port(&mut self, index: usize) -> Result<Port, LoadError> {

@@ -1,0 +1,119 @@
+//! The inputs of a recurrent node that must be constants: their names, types and shapes.
+
+use super::node::Node;
+use super::tensor::{Data, Tensor};
+use super::value::Value;
+use crate::model::LoadError;
+
+/// The inputs of LSTM (the first six those of GRU and RNN), then what `DynamicQuantizeLSTM` adds.
+const NAMES: [&str; 12] = [
+    "X",
+    "W",
+    "R",
+    "B",
+    "sequence_lens",
+    "initial_h",
+    "initial_c",
+    "P",
+    "W_scale",
+    "W_zero_point",
+    "R_scale",
+    "R_zero_point",
+];
+
+/// A node's inputs.
+#[derive(Clone, Copy)]
+pub(super) struct Constants<'a> {
+    node: Node<'a>,
+    inputs: &'a [Option<Value>],
+}
+
+impl<'a> Constants<'a> {
+    pub(super) fn new(node: Node<'a>, inputs: &'a [Option<Value>]) -> Constants<'a> {
+        Constants { node, inputs }
+    }
+
+    /// What the node calls an input, and what the file does: `W ("weight")`.
+    pub(super) fn label(self, index: usize) -> String {
+        format!("{} ({:?})", NAMES[index], self.name(index))
+    }
+
+    /// An input's name in the file.
+    pub(super) fn name(self, index: usize) -> &'a str {
+        self.node.proto.input.get(index).map_or("", String::as_str)
+    }
+
+    /// Floats, if given.
+    pub(super) fn floats(self, index: usize) -> Result<Option<&'a Tensor>, LoadError> {
+        self.of(index, "floats", |data| matches!(data, Data::Float(_)))
+    }
+
+    /// Floats the node cannot do without.
+    pub(super) fn required_floats(self, index: usize) -> Result<&'a Tensor, LoadError> {
+        self.required(index, self.floats(index)?)
+    }
+
+    /// 8-bit whole numbers the node cannot do without.
+    pub(super) fn required_bytes(self, index: usize) -> Result<&'a Tensor, LoadError> {
+        let found = self.of(index, "int8 or uint8", |data| {
+            matches!(data, Data::Int8(_) | Data::Uint8(_))
+        })?;
+        self.required(index, found)
+    }
+
+    fn of(
+        self,
+        index: usize,
+        wanted: &str,
+        fits: fn(&Data) -> bool,
+    ) -> Result<Option<&'a Tensor>, LoadError> {
+        let found = match self.inputs.get(index).and_then(Option::as_ref) {
+            None => return Ok(None),
+            Some(Value::Constant(tensor)) if fits(&tensor.data) => return Ok(Some(tensor)),
+            Some(Value::Constant(tensor)) => format!("a constant of {}", tensor.data.kind()),
+            Some(other) => other.kind().to_string(),
+        };
+        Err(self.node.error(format!(
+            "input {index} ({}), {:?}, is {found}; supported: a constant of {wanted} (an \
+             initializer)",
+            NAMES[index],
+            self.name(index)
+        )))
+    }
+
+    fn required(self, index: usize, found: Option<&'a Tensor>) -> Result<&'a Tensor, LoadError> {
+        let missing = || format!("input {index} ({}) is missing", NAMES[index]);
+        found.ok_or_else(|| self.node.error(missing()))
+    }
+
+    /// Refuses a constant whose shape is none of these (`None` stands for any size).
+    pub(super) fn expect(
+        self,
+        index: usize,
+        tensor: &Tensor,
+        shapes: &[&[Option<usize>]],
+    ) -> Result<(), LoadError> {
+        let fits = |shape: &&[Option<usize>]| {
+            tensor.dims.len() == shape.len()
+                && std::iter::zip(&tensor.dims, *shape)
+                    .all(|(d, s)| *d > 0 && s.is_none_or(|s| s == *d))
+        };
+        if shapes.iter().any(fits) {
+            return Ok(());
+        }
+        let size = |s: &Option<usize>| s.map_or("any".into(), |s: usize| s.to_string());
+        let wanted: Vec<String> = shapes
+            .iter()
+            .map(|shape| {
+                let sizes: Vec<String> = shape.iter().map(size).collect();
+                format!("[{}]", sizes.join(", "))
+            })
+            .collect();
+        Err(self.node.error(format!(
+            "{} has shape {:?}; it must be {}",
+            self.label(index),
+            tensor.dims,
+            wanted.join(" or ")
+        )))
+    }
+}
