@@ -739,10 +739,50 @@ mod command {
             &["quantize", name, "--precision=bf16", "-o", "q.safetensors"],
         ));
         assert!(report.contains("64 steps of random values"), "{report}");
+        assert!(!report.contains("8-bit"), "{report}");
         let expected = Model::open(&original).unwrap();
         let expected = expected.in_precision(Precision::Bf16).unwrap();
         let found = Model::open(folder.path().join("q.safetensors")).unwrap();
         assert_eq!(found, expected);
+    }
+
+    /// The first direction's zero points are in the middle, the second's are not.
+    #[test]
+    fn what_became_of_the_8_bit_weights_of_an_onnx_model_is_reported() {
+        let folder = folder();
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/onnx_quantised");
+        let original = fixtures.join("mixed.onnx");
+        let name = original.to_str().unwrap();
+        let quantize = |precision: &str, output: &str| {
+            let arguments = ["quantize", name, "--precision", precision, "-o", output];
+            done(&cellstream(folder.path(), &arguments))
+        };
+        // Whatever it becomes: what is said is of the original.
+        for precision in ["int8", "f32"] {
+            let report = quantize(precision, "q.safetensors");
+            let lines = report
+                .lines()
+                .skip_while(|l| !l.starts_with("8-bit weights"));
+            let rows: Vec<Vec<&str>> = lines
+                .skip(2)
+                .take(5)
+                .map(|line| line.split_whitespace().take(5).collect())
+                .collect();
+            let expected: [&[&str]; 5] = [
+                &["0", "forward", "input", "kept", "\"W\""],
+                &["0", "forward", "recurrent", "kept", "\"R\""],
+                &["0", "reverse", "input", "requantised", "\"W\":"],
+                &["0", "reverse", "recurrent", "requantised", "\"R\":"],
+                &[],
+            ];
+            assert_eq!(rows, expected, "{report}");
+            assert_eq!(report.matches("zero points").count(), 2, "{report}");
+            let expected = Model::open(&original).unwrap();
+            let precision = Precision::ALL.into_iter().find(|p| p.name() == precision);
+            let expected = expected.in_precision(precision.unwrap()).unwrap();
+            let found = Model::open(folder.path().join("q.safetensors")).unwrap();
+            assert_eq!(found, expected);
+        }
     }
 
     #[test]

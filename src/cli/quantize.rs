@@ -24,7 +24,9 @@ use crate::model::{ArrayMap, Matrix, Model, OwnedInput, OwnedOutput, Precision};
 /// fraction of its root mean square; the error of the output over the sample, against the same weights
 /// in f32; and the time of such a run with both, predicted (the bound that the machine's ceilings set,
 /// which are measured first, one to two seconds) and measured (medians over about half a second, in
-/// turns, with the estimated plan on all cores).
+/// turns, with the estimated plan on all cores). Of an ONNX file whose weights are of 8 bits already
+/// (DynamicQuantizeLSTM) also which matrices kept their numbers and scales when it was read, and which
+/// were quantised anew; errors are then against the weights as they were read.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// Model file: .safetensors or .onnx
@@ -58,7 +60,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     check_output(path, output)?;
     let loaded = open(path, &arguments.file, arguments.cell)?;
     let bytes_before = loaded.weight_bytes();
-    // Values as the file has them: the error of a file that is reduced already is not this one's.
+    let of_original = quantised(&loaded)?;
+    // Values as they were read: the error of a file that is reduced already is not this one's.
     let exact = loaded.in_precision(Precision::F32)?;
     let sample = Sample::new(&exact, arguments.sample.as_deref())?;
     let Sample { input, what } = &sample;
@@ -111,6 +114,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         let ratio = after as f64 / before as f64;
         writeln!(lines, "{what:<10} {before:>12} {after:>12} {ratio:>7.3}")?;
     }
+    lines.push_str(&of_original);
     weight_errors(lines, &exact, &reduced)?;
     writeln!(lines, "\noutput error against f32, over {what}")?;
     let of_output = "root mean square of the output";
@@ -279,6 +283,43 @@ impl Errors {
     }
 }
 
+/// A line for each matrix that the original holds in 8 bits; nothing if there is none.
+fn quantised(model: &Model) -> Result<String, Failure> {
+    let mut text = String::new();
+    let lines = &mut text;
+    if model.quantised().is_empty() {
+        return Ok(text);
+    }
+    writeln!(lines, "\n8-bit weights of the original, as they were read")?;
+    writeln!(
+        lines,
+        "{:<6} {:<9} {:<10} {:<12} tensor",
+        "layer", "direction", "matrix", "numbers"
+    )?;
+    for matrix in model.quantised() {
+        let (numbers, why) = match matrix.requantised {
+            None => ("kept", String::new()),
+            Some(why) => ("requantised", format!(": {why}")),
+        };
+        writeln!(
+            lines,
+            "{:<6} {:<9} {:<10} {numbers:<12} {:?}{why}",
+            matrix.layer,
+            way(matrix.reverse),
+            matrix.matrix.to_string(),
+            matrix.tensor,
+        )?;
+    }
+    Ok(text)
+}
+
+fn way(reverse: bool) -> &'static str {
+    match reverse {
+        true => "reverse",
+        false => "forward",
+    }
+}
+
 /// A line for each matrix.
 fn weight_errors(lines: &mut String, exact: &Model, reduced: &Model) -> Result<(), Failure> {
     writeln!(
@@ -292,11 +333,7 @@ fn weight_errors(lines: &mut String, exact: &Model, reduced: &Model) -> Result<(
     )?;
     for (index, (exact, reduced)) in exact.layers().iter().zip(reduced.layers()).enumerate() {
         for (exact, reduced) in exact.directions().iter().zip(reduced.directions()) {
-            let way = if exact.is_reverse() {
-                "reverse"
-            } else {
-                "forward"
-            };
+            let way = way(exact.is_reverse());
             let (exact, reduced) = (exact.weights(), reduced.weights());
             let pairs: [(&str, Option<(&Matrix, &Matrix)>); 3] = [
                 ("input", Some((&exact.input, &reduced.input))),

@@ -203,7 +203,8 @@ pub(super) fn read(
     let mut directions = Vec::with_capacity(count);
     let mut taken = Vec::new();
     for (at, (cell, reverse)) in cells.into_iter().zip(reverse).enumerate() {
-        let values = rows * (input_size + hidden + 2) + 3 * hidden;
+        let vectors = if quantised { 4 } else { 2 };
+        let values = rows * (input_size + hidden + vectors) + 3 * hidden;
         budget.charge(values).map_err(|e| node.error(e))?;
         let (input, input_taken) = w.matrix(kind, (rows, input_size), at, count)?;
         let (recurrent, recurrent_taken) = r.matrix(kind, (rows, hidden), at, count)?;

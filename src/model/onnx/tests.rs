@@ -1,6 +1,8 @@
 //! Models built message by message: what is accepted means what ONNX says, and every refusal names
 //! the node or tensor and what is supported.
 
+mod quantised;
+
 use prost::Message;
 
 use super::proto::*;
