@@ -11,35 +11,28 @@ use super::place::Place;
 pub(super) trait Element<S: Simd>: Copy {
     /// A word of a row of the left operand.
     type Left: Copy;
-    /// Such a word in every lane.
+    /// What a row multiplies with, in every lane.
     type X: Copy;
-    /// A vector of weights.
+    /// What it multiplies: a vector of weights, or of parts of them.
     type W: Copy;
     /// What is added up.
     type Sum: Copy;
     /// Steps of the chain that a word of the weights holds.
     const STEPS: usize;
+    /// Parts of a word that are multiplied one after the other: one, or as many as it has steps.
+    const PARTS: usize;
     /// The words of a panel.
     fn panel(self, weights: &PackedMatrix, panel: usize) -> *const u32;
-    /// The left operand of a group of steps.
+    /// The left operand of a part of a group of steps.
     ///
     /// # Safety
-    /// `row` holds the group, whole.
-    unsafe fn left(self, s: S, row: *const Self::Left, group: usize) -> Self::X;
-    /// The left operand of a last group that is not whole.
-    ///
-    /// # Safety
-    /// `row` holds the first step of the group.
-    #[inline(always)]
-    unsafe fn left_rest(self, s: S, row: *const Self::Left, group: usize) -> Self::X {
-        // SAFETY: of one step there is no part; of others the rows are filled up.
-        unsafe { self.left(s, row, group) }
-    }
-    /// A vector of weights.
+    /// `row` holds the part.
+    unsafe fn left<const PART: usize>(self, s: S, row: *const Self::Left, group: usize) -> Self::X;
+    /// That part of a vector of weights.
     ///
     /// # Safety
     /// `from` is valid for reading a vector.
-    unsafe fn weights(self, s: S, from: *const u32) -> Self::W;
+    unsafe fn weights<const PART: usize>(self, s: S, from: *const u32) -> Self::W;
     /// No sum.
     fn zero(self, s: S) -> Self::Sum;
     /// The sums of a tile before the first term.
@@ -52,13 +45,8 @@ pub(super) trait Element<S: Simd>: Copy {
         place: Place<'_, N>,
         sum: &mut [[[Self::Sum; N]; P]; M],
     );
-    /// Adds a group's terms.
+    /// Adds a part's terms.
     fn add(self, s: S, x: Self::X, w: Self::W, sum: Self::Sum) -> Self::Sum;
-    /// Adds the terms of a last group that is not whole.
-    #[inline(always)]
-    fn add_rest(self, s: S, x: Self::X, w: Self::W, sum: Self::Sum) -> Self::Sum {
-        self.add(s, x, w, sum)
-    }
     /// The tile's pre-activations after the last term.
     ///
     /// # Safety
@@ -81,18 +69,19 @@ impl<S: Simd> Element<S> for F32<'_> {
     type W = S::F32;
     type Sum = S::F32;
     const STEPS: usize = 1;
+    const PARTS: usize = 1;
 
     #[inline(always)]
     fn panel(self, weights: &PackedMatrix, panel: usize) -> *const u32 {
         panel_words(self.0, weights, weights.depth(), panel)
     }
     #[inline(always)]
-    unsafe fn left(self, s: S, row: *const f32, group: usize) -> S::F32 {
+    unsafe fn left<const PART: usize>(self, s: S, row: *const f32, group: usize) -> S::F32 {
         // SAFETY: the caller's promise.
         s.splat(unsafe { *row.add(group) })
     }
     #[inline(always)]
-    unsafe fn weights(self, s: S, from: *const u32) -> S::F32 {
+    unsafe fn weights<const PART: usize>(self, s: S, from: *const u32) -> S::F32 {
         // SAFETY: the caller's promise.
         unsafe { s.load_ptr(from.cast()) }
     }
@@ -126,40 +115,36 @@ impl<S: Simd> Element<S> for F32<'_> {
     }
 }
 
-/// bf16: two steps a word, each widened (exactly) where it is used.
+/// bf16: two steps a word, each widened (exactly) where it is used. One after the other, so that no more
+/// registers are needed than for f32: the second load of a word costs nothing that the arithmetic waits for.
 #[derive(Clone, Copy)]
 pub(super) struct Bf16<'a>(pub &'a [u32]);
 
 impl<S: Simd> Element<S> for Bf16<'_> {
     type Left = f32;
-    type X = [S::F32; 2];
-    type W = S::I32;
+    type X = S::F32;
+    type W = S::F32;
     type Sum = S::F32;
     const STEPS: usize = 2;
+    const PARTS: usize = 2;
 
     #[inline(always)]
     fn panel(self, weights: &PackedMatrix, panel: usize) -> *const u32 {
         panel_words(self.0, weights, weights.depth().div_ceil(2), panel)
     }
     #[inline(always)]
-    unsafe fn left(self, s: S, row: *const f32, group: usize) -> [S::F32; 2] {
+    unsafe fn left<const PART: usize>(self, s: S, row: *const f32, group: usize) -> S::F32 {
         // SAFETY: the caller's promise.
-        unsafe {
-            [
-                s.splat(*row.add(2 * group)),
-                s.splat(*row.add(2 * group + 1)),
-            ]
-        }
+        s.splat(unsafe { *row.add(2 * group + PART) })
     }
     #[inline(always)]
-    unsafe fn left_rest(self, s: S, row: *const f32, group: usize) -> [S::F32; 2] {
+    unsafe fn weights<const PART: usize>(self, s: S, from: *const u32) -> S::F32 {
         // SAFETY: the caller's promise.
-        [s.splat(unsafe { *row.add(2 * group) }); 2]
-    }
-    #[inline(always)]
-    unsafe fn weights(self, s: S, from: *const u32) -> S::I32 {
-        // SAFETY: the caller's promise.
-        unsafe { s.load_words(from) }
+        let words = unsafe { s.load_words(from) };
+        s.from_bits(match PART {
+            0 => s.shl_i32::<16>(words),
+            _ => s.and_i32(words, s.splat_i32(-0x1_0000)),
+        })
     }
     #[inline(always)]
     fn zero(self, s: S) -> S::F32 {
@@ -176,15 +161,8 @@ impl<S: Simd> Element<S> for Bf16<'_> {
         unsafe { place.begin_chains(s, sum) };
     }
     #[inline(always)]
-    fn add(self, s: S, x: [S::F32; 2], w: S::I32, sum: S::F32) -> S::F32 {
-        let upper = s.from_bits(s.and_i32(w, s.splat_i32(-0x1_0000)));
-        let sum = s.fma(x[0], s.from_bits(s.shl_i32::<16>(w)), sum);
-        s.fma(x[1], upper, sum)
-    }
-    /// The second step is none: adding a zero would turn -0 into 0, and infinity into NaN.
-    #[inline(always)]
-    fn add_rest(self, s: S, x: [S::F32; 2], w: S::I32, sum: S::F32) -> S::F32 {
-        s.fma(x[0], s.from_bits(s.shl_i32::<16>(w)), sum)
+    fn add(self, s: S, x: S::F32, w: S::F32, sum: S::F32) -> S::F32 {
+        s.fma(x, w, sum)
     }
     #[inline(always)]
     unsafe fn end<const M: usize, const N: usize, const P: usize>(
@@ -213,6 +191,7 @@ impl<S: Simd, D: Dot<S>> Element<S> for Int8<'_, D> {
     type W = S::I32;
     type Sum = S::I32;
     const STEPS: usize = 4;
+    const PARTS: usize = 1;
 
     #[inline(always)]
     fn panel(self, weights: &PackedMatrix, panel: usize) -> *const u32 {
@@ -224,12 +203,12 @@ impl<S: Simd, D: Dot<S>> Element<S> for Int8<'_, D> {
         )
     }
     #[inline(always)]
-    unsafe fn left(self, s: S, row: *const u32, group: usize) -> S::I32 {
+    unsafe fn left<const PART: usize>(self, s: S, row: *const u32, group: usize) -> S::I32 {
         // SAFETY: the caller's promise.
         s.splat_i32(unsafe { *row.add(group) } as i32)
     }
     #[inline(always)]
-    unsafe fn weights(self, s: S, from: *const u32) -> S::I32 {
+    unsafe fn weights<const PART: usize>(self, s: S, from: *const u32) -> S::I32 {
         // SAFETY: the caller's promise.
         unsafe { s.load_words(from) }
     }

@@ -108,12 +108,15 @@ pub struct Product<'a> {
 /// Rows of the tallest tile.
 const MAX_ROWS: usize = 6;
 
-/// Accumulators that a tile may keep: what is left of the registers after `N` weight vectors (or
-/// one, streamed) and the broadcast values.
-const fn accumulators(registers: usize) -> usize {
-    match registers {
-        32.. => 24,
-        16.. => 12,
+/// Accumulators that a tile may keep: what is left of the registers after a weight vector, streamed, and
+/// the broadcast values; and, where weights are widened part by part, what the parts need, which compilers
+/// mix: with more, they keep sums in memory.
+const fn accumulators(registers: usize, parts: usize) -> usize {
+    match (registers, parts) {
+        (32.., 1) => 24,
+        (32.., _) => 20,
+        (16.., 1) => 12,
+        (16.., _) => 10,
         _ => 4,
     }
 }
@@ -205,11 +208,12 @@ fn panels<S: Simd, E: Element<S>, const N: usize>(
     if let Start::Bias(bias) = job.start {
         assert!(bias.len() >= weights.panels() * vector);
     }
-    let limit = (accumulators(S::REGISTERS) / N).min(MAX_ROWS);
+    let room = const { accumulators(S::REGISTERS, E::PARTS) };
+    let limit = (room / N).min(MAX_ROWS);
     let height = tile_rows(job.row_count, limit);
     let mut left = weights.panels();
     while left > 0 {
-        let width = tile_panels::<S, N>(height, left, job.sweep);
+        let width = tile_panels::<N>(height, left, room, job.sweep);
         let panel = match job.sweep {
             Sweep::Wide | Sweep::Forth => weights.panels() - left,
             Sweep::Back => left - width,
@@ -223,7 +227,7 @@ fn panels<S: Simd, E: Element<S>, const N: usize>(
                 ($(($m:literal, $p:literal))*) => {
                     match (rows, width) {
                         $(($m, $p) => {
-                            if const { $m * $p * N <= accumulators(S::REGISTERS) } {
+                            if const { $m * $p * N <= accumulators(S::REGISTERS, E::PARTS) } {
                                 // SAFETY: slots and lengths have been checked above, and these are
                                 // rows and panels of the job.
                                 unsafe {
@@ -250,12 +254,13 @@ fn panels<S: Simd, E: Element<S>, const N: usize>(
     }
 }
 
-/// Panels per tile for tiles of `height` rows, of the `left` ones that are still to do.
+/// Panels per tile for tiles of `height` rows, of the `left` ones that are still to do, with `room` for
+/// so many accumulators.
 #[inline(always)]
-fn tile_panels<S: Simd, const N: usize>(height: usize, left: usize, sweep: Sweep) -> usize {
+fn tile_panels<const N: usize>(height: usize, left: usize, room: usize, sweep: Sweep) -> usize {
     let mut width = 4;
     while width > 1 {
-        let fits = width <= left && height * width * N <= accumulators(S::REGISTERS);
+        let fits = width <= left && height * width * N <= room;
         let wider_than_needed = match sweep {
             Sweep::Wide => false,
             Sweep::Forth | Sweep::Back => height * (width / 2) * N >= CHAINS,

@@ -76,39 +76,56 @@ pub(super) unsafe fn tile<
     unsafe { element.begin(s, place, &mut sum) };
     let groups = depth / E::STEPS;
     for group in 0..groups {
-        // SAFETY: each row holds the words of `depth` steps, and this group is whole.
-        let mut x = [unsafe { element.left(s, a[0], group) }; M];
-        for m in 1..M {
+        // SAFETY: rows and panels hold the group, whole.
+        unsafe { part::<S, E, M, N, P, 0>(s, element, &a, &w, group, &mut sum) };
+        if E::PARTS > 1 {
             // SAFETY: as above.
-            x[m] = unsafe { element.left(s, a[m], group) };
-        }
-        for p in 0..P {
-            for n in 0..N {
-                // SAFETY: a panel holds N vectors for each group.
-                let w = unsafe { element.weights(s, w[p].add((group * N + n) * S::LANES)) };
-                for m in 0..M {
-                    sum[m][p][n] = element.add(s, x[m], w, sum[m][p][n]);
-                }
-            }
+            unsafe { part::<S, E, M, N, P, 1>(s, element, &a, &w, group, &mut sum) };
         }
     }
-    if E::STEPS > 1 && !depth.is_multiple_of(E::STEPS) {
-        // SAFETY: each row holds the first step of the last group.
-        let mut x = [unsafe { element.left_rest(s, a[0], groups) }; M];
-        for m in 1..M {
-            // SAFETY: as above.
-            x[m] = unsafe { element.left_rest(s, a[m], groups) };
-        }
-        for p in 0..P {
-            for n in 0..N {
-                // SAFETY: a panel holds N vectors for this group, too.
-                let w = unsafe { element.weights(s, w[p].add((groups * N + n) * S::LANES)) };
-                for m in 0..M {
-                    sum[m][p][n] = element.add_rest(s, x[m], w, sum[m][p][n]);
-                }
-            }
-        }
+    if !depth.is_multiple_of(E::STEPS) {
+        // Of a last group of two steps only the first: adding a zero would turn -0 into 0, and infinity into NaN.
+        // SAFETY: rows hold its first part, panels the group.
+        unsafe { part::<S, E, M, N, P, 0>(s, element, &a, &w, groups, &mut sum) };
     }
     // SAFETY: the caller's promise.
     unsafe { element.end(s, place, sum) };
+}
+
+/// Adds the terms of a part of a group.
+///
+/// # Safety
+/// The rows hold that part, the panels the group.
+#[allow(clippy::needless_range_loop)] // as above
+#[inline(always)]
+unsafe fn part<
+    S: Simd,
+    E: Element<S>,
+    const M: usize,
+    const N: usize,
+    const P: usize,
+    const PART: usize,
+>(
+    s: S,
+    element: E,
+    a: &[*const E::Left; M],
+    w: &[*const u32; P],
+    group: usize,
+    sum: &mut [[[E::Sum; N]; P]; M],
+) {
+    // SAFETY: the caller's promise.
+    let mut x = [unsafe { element.left::<PART>(s, a[0], group) }; M];
+    for m in 1..M {
+        // SAFETY: as above.
+        x[m] = unsafe { element.left::<PART>(s, a[m], group) };
+    }
+    for p in 0..P {
+        for n in 0..N {
+            // SAFETY: a panel holds N vectors for each group.
+            let w = unsafe { element.weights::<PART>(s, w[p].add((group * N + n) * S::LANES)) };
+            for m in 0..M {
+                sum[m][p][n] = element.add(s, x[m], w, sum[m][p][n]);
+            }
+        }
+    }
 }
