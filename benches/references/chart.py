@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from peers import OURS
+from peers import OURS, OURS_F32
 from report import Result, mean
 
 # Far apart for most kinds of colour vision, and told apart by shape as well.
@@ -16,6 +16,7 @@ MARKS = {
     "rten": ("#7a7a7a", "v"),
     "candle": ("#c9a800", "P"),
     "tensorflow": ("#56b4e9", "X"),
+    OURS_F32: ("black", "|"),
 }
 
 
@@ -66,6 +67,8 @@ def draw(path: Path, title: str, results: list[Result], names: list[str]) -> boo
     axes.set_xlabel("time / ours, log scale; the bar ends at the fastest peer")
     average = mean([r.ratio for r in shown if r.ratio])
     note = f"; fastest peer / ours, geometric mean: {average:.2f}" if average else ""
+    if gain := mean([r.gain for r in shown if r.gain]):
+        note += f"; our f32 / ours: {gain:.2f}"
     axes.set_title(f"{title}{note}", fontsize=10, loc="left")
     # Outside the axes, where no row can hide it.
     figure.legend(loc="outside lower center", ncols=7, fontsize=8, frameon=False)

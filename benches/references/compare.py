@@ -24,8 +24,10 @@ import numpy as np
 import chart
 import exact
 import models
+import reduced
 import report
-from peers import HERE, OURS, Peer, cores, known
+from peers import HERE, OURS, OURS_F32, Peer, cores, known
+from precisions import PRECISIONS, Precision
 from rounds import BARE, Ended, Refused, Window, Worker, load, race
 from suites import SUITES, Row, rows_of
 
@@ -35,7 +37,8 @@ def arguments() -> argparse.Namespace:
     target = Path(os.environ.get("CARGO_TARGET_DIR", root / "target"))
     parser = argparse.ArgumentParser(prog="benches/references/run", description=__doc__)
     parser.add_argument("suite", nargs="?", choices=SUITES, help="which rows")
-    parser.add_argument("--self-check", action="store_true", help="three tiny rows: does the harness run here?")
+    parser.add_argument("--self-check", action="store_true", help="a few tiny rows: does the harness run here?")
+    parser.add_argument("--precision", choices=PRECISIONS, help="of all libraries (f32); others have our f32 beside them")
     parser.add_argument("--threads", type=int, default=2, metavar="N", help="cores, and threads of each library (2)")
     parser.add_argument("--rows", metavar="REGEX", help="only rows whose name has this in it")
     parser.add_argument("--peers", metavar="A,B", help="only these libraries (ours always)")
@@ -71,10 +74,21 @@ def main() -> int:
     if given.list:
         print(*(f"{row.name:<36} {row.group:<24} {row.note}" for row in rows), sep="\n")
         return 0
+    failed = run(given, PRECISIONS[given.precision or "f32"], rows)
+    if given.self_check and not given.precision:
+        # What reduced runs have of their own is the same in every row and precision.
+        given.json = given.csv = given.chart = None
+        print()
+        failed = max(failed, run(given, PRECISIONS["int8"], rows[:1]))
+    return failed
+
+
+def run(given: argparse.Namespace, precision: Precision, rows: list[Row]) -> int:
+    """All of a table in one precision; 1 where our own answer is wrong or missing."""
     pinned = cores(given.threads)
-    workers, skipped = start(chosen(given), pinned)
+    workers, skipped = start(chosen(given, precision), pinned)
     names = [worker.peer.name for worker in workers]
-    stamp = stamp_of(given, pinned, workers)
+    stamp = stamp_of(given, precision, pinned, workers)
     for key, value in stamp.items():
         print(f"{key}: {', '.join(f'{k} {v}' for k, v in value.items()) if isinstance(value, dict) else value}")
     for name, why in skipped.items():
@@ -92,34 +106,37 @@ def main() -> int:
     finally:
         for worker in workers:
             worker.end()
-    peers = [name for name in names if name != OURS]
+    peers = [name for name in names if name not in (OURS, OURS_F32)]
     more = report.means(results, peers) + report.ragged(results) + report.growth(results) + report.evenness(results)
+    if precision.reduced:
+        more = reduced.errors(results, names) + more + reduced.gains(results) + reduced.accuracy(results)
     print(*table.notes(), *more, sep="\n")
     if given.json:
         report.write_json(given.json, stamp, results)
     if given.csv:
         report.write_csv(given.csv, stamp, results, names)
     if given.chart:
-        title = f"{given.suite or 'self-check'}, {given.threads} thread{'s' if given.threads > 1 else ''}, f32"
+        threads = f"{given.threads} thread{'s' if given.threads > 1 else ''}"
+        title = f"{given.suite or 'self-check'}, {threads}, {precision.name}"
         if not chart.draw(given.chart, title, results, names):
             print(f"no chart in {given.chart}: no row that counts was timed both for us and for a peer")
-    wrong = sorted({name for result in results for name in result.wrong})
-    if wrong:
-        print(f"wrong output in at least one row: {', '.join(wrong)}")
+    wrong = {name: why for result in results for name, why in result.wrong.items()}
+    for kind in sorted(set(wrong.values())):
+        print(f"{kind} in at least one row: {', '.join(sorted(name for name in wrong if wrong[name] == kind))}")
     return 1 if OURS in wrong or not all(OURS in result.times for result in results) else 0
 
 
-def chosen(given: argparse.Namespace) -> list[Peer]:
+def chosen(given: argparse.Namespace, precision: Precision) -> list[Peer]:
     """Those asked for; a name that there is no worker for is refused."""
     rust_peers = not given.no_rust_peers
-    all_of_them = known(given.threads, given.rust, given.tensorflow_python, rust_peers)
+    all_of_them = known(given.threads, given.rust, given.tensorflow_python, rust_peers, precision)
     if given.peers is None:
         return all_of_them
     wanted = [name.strip() for name in given.peers.split(",") if name.strip()]
     if unknown := set(wanted) - {peer.name for peer in all_of_them}:
         names = ", ".join(peer.name for peer in all_of_them)
         raise SystemExit(f"--peers: {', '.join(sorted(unknown))}: not known here; there are {names}")
-    return [peer for peer in all_of_them if peer.name in (*wanted, OURS)]
+    return [peer for peer in all_of_them if peer.name in wanted or peer.ours]
 
 
 def start(peers: list[Peer], pinned: set[int]) -> tuple[list[Worker], dict[str, str]]:
@@ -148,31 +165,32 @@ def compare(
     result = report.Result(row)
     with tempfile.TemporaryDirectory(prefix="cellstream-references-") as name:
         folder = Path(name)
-        weights, values, no_onnx = models.write(row, folder)
-        expected = exact.exact(row, weights, values)
-        del weights, values
-        plan = None
-        if given.plan == "tuned":
-            plan = tuned(row, folder, given, pinned, no_onnx)
-            result.was_to_be_tuned = plan is not None
+        made = models.write(row, folder, {worker.peer.reads for worker in workers})
+        expected = exact.exact(row, made.weights, made.values)
+        lacking = made.lacking
+        del made
         ready = []
         for worker in workers:
             peer = worker.peer
-            if no_onnx and (peer.reads == "onnx" or (peer.name == OURS and len(row.stacks) > 1)):
-                result.absent[peer.name] = no_onnx
+            why = peer.lacks(row.cell) or lacking.get(our_file(row) if peer.ours else peer.reads)
+            if why:
+                result.absent[peer.name] = why
                 continue
+            plan = None
+            if peer.ours and given.plan == "tuned":
+                plan = tuned(row, folder, given, peer, pinned)
             try:
-                facts = load(worker, row.as_message(), folder, given.threads, plan if peer.name == OURS else None)
+                facts = load(worker, row.as_message(), folder, given.threads, plan)
                 worker.ask({"do": "output", "path": str(folder / "output.f32")}, 60.0)
             except (Refused, Ended) as error:
                 result.absent[peer.name] = without_folders(str(error))
                 continue
-            if peer.name == OURS:
-                result.ours = facts
+            result.facts[peer.name] = facts
+            result.was_to_be_tuned |= plan is not None
             error = exact.error(row, expected, np.fromfile(folder / "output.f32", np.float32))
             result.errors[peer.name] = error
-            if error > exact.TOLERANCE:
-                result.wrong.add(peer.name)
+            if wrong := PRECISIONS[peer.precision].judge(row, error):
+                result.wrong[peer.name] = wrong
             ready.append(worker)
         # The files are read; memory caches hold nothing of theirs that anybody needs.
         window = Window(given.rounds, given.window)
@@ -182,16 +200,17 @@ def compare(
     return result
 
 
-def tuned(
-    row: Row, folder: Path, given: argparse.Namespace, pinned: set[int], no_onnx: str | None
-) -> Path | None:
+def our_file(row: Row) -> str:
+    """Stacks that differ have no form in one state dict of PyTorch's."""
+    return "safetensors" if len(row.stacks) == 1 else "onnx"
+
+
+def tuned(row: Row, folder: Path, given: argparse.Namespace, ours: Peer, pinned: set[int]) -> Path:
     """What a user does once per model: `cellstream tune`, on the same cores. All workers are stopped."""
-    file = "model.safetensors" if len(row.stacks) == 1 else "model.onnx"
-    if no_onnx and file == "model.onnx":
-        return None
-    plan = folder / "tuned.plan"
-    command = [str(given.cellstream), "tune", str(folder / file), "--batch", str(row.batch), "--steps", str(row.steps),
-               "--threads", str(given.threads), "--seconds", str(given.tune_seconds), "-o", str(plan)]  # fmt: skip
+    plan, model = folder / f"{ours.precision}.plan", folder / models.FILES[our_file(row)]
+    command = [str(given.cellstream), "tune", str(model), "--batch", str(row.batch), "--steps", str(row.steps),
+               "--threads", str(given.threads), "--precision", ours.precision,
+               "--seconds", str(given.tune_seconds), "-o", str(plan)]  # fmt: skip
     if row.lengths:
         command += ["--lengths", ",".join(map(str, row.lengths))]
     if not given.cellstream.exists():
@@ -223,7 +242,9 @@ def command() -> str:
     return shlex.join([f"benches/references/{program}", *map(name_only, given)])
 
 
-def stamp_of(given: argparse.Namespace, pinned: set[int], workers: list[Worker]) -> dict:
+def stamp_of(
+    given: argparse.Namespace, precision: Precision, pinned: set[int], workers: list[Worker]
+) -> dict:
     """What was run where: a result without it cannot be compared with another."""
     processor = platform.machine()
     for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -239,7 +260,8 @@ def stamp_of(given: argparse.Namespace, pinned: set[int], workers: list[Worker])
         "command": command(),
         "machine": f"{processor}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.2f} at the start",
         "cores": f"{sorted(pinned)}, {given.threads} threads, {given.plan} plan",
-        "rounds": f"{given.rounds} of {given.window} s each, random order; f32; tolerance {exact.TOLERANCE} to f64",
+        "rounds": f"{given.rounds} of {given.window} s each, random order; {precision.name}; "
+        f"tolerance {precision.tolerance} to f64",
         "revision": revision,
         "versions": {worker.peer.name: worker.version for worker in workers},
     }

@@ -7,8 +7,10 @@ product); ONNX has its own (LSTM i o f c, GRU z r h with linear_before_reset=1).
 from __future__ import annotations
 
 import json
+import logging
 import struct
 import zlib
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -55,18 +57,60 @@ def input_of(row: Row) -> np.ndarray:
     return random.uniform(-1, 1, (row.steps, row.batch, row.input)).astype(np.float32)
 
 
-def write(row: Row, folder: Path) -> tuple[Weights, np.ndarray, str | None]:
-    """Writes model.safetensors, model.onnx and input.f32; says why there is no ONNX file if so."""
+# What the files are called, by what a library says it reads. The weights in them are those of f32, but of
+# the last two: int8, with a scale for each gate of each unit, or one for each matrix.
+FILES = {
+    "safetensors": "model.safetensors",
+    "onnx": "model.onnx",
+    "onnx-int8": "model.int8.onnx",
+    "onnx-int8-per-tensor": "model.int8-per-tensor.onnx",
+}
+
+
+@dataclass
+class Written:
+    """A row's network and input; which kinds of file could not be written, and why."""
+
+    weights: Weights
+    values: np.ndarray
+    lacking: dict[str, str] = field(default_factory=dict)
+
+
+def write(row: Row, folder: Path, kinds: set[str]) -> Written:
+    """Writes input.f32, and the network as model.safetensors and what else of `kinds` there is for it."""
     folder.mkdir(parents=True, exist_ok=True)
-    weights, values = weights_of(row), input_of(row)
-    write_safetensors(weights, folder / "model.safetensors")
-    values.tofile(folder / "input.f32")
+    made = Written(weights_of(row), input_of(row))
+    write_safetensors(made.weights, folder / FILES["safetensors"])
+    made.values.tofile(folder / "input.f32")
     try:
         import onnx  # noqa: F401
     except ImportError as error:
-        return weights, values, f"no ONNX file could be written: {error}"
-    write_onnx(row, weights, folder / "model.onnx")
-    return weights, values, None
+        why = f"no ONNX file could be written: {error}"
+        made.lacking = {kind: why for kind in FILES if kind.startswith("onnx")}
+        return made
+    write_onnx(row, made.weights, folder / FILES["onnx"])
+    # ONNX has no quantised GRU; who reads these files is not asked for one.
+    if row.cell == "lstm" and any(kind.startswith("onnx-int8") for kind in kinds):
+        try:
+            write_int8(folder)
+        except ImportError as error:
+            why = f"no int8 ONNX file could be written: {error}"
+            made.lacking = {kind: why for kind in FILES if kind.startswith("onnx-int8")}
+    return made
+
+
+def write_int8(folder: Path) -> None:
+    """As its users do: ONNX Runtime's quantizer on the f32 file, which makes each LSTM a DynamicQuantizeLSTM."""
+    from onnxruntime.quantization import quantize_dynamic
+
+    # It advises to have the graph optimised first; of these nothing would come of that.
+    logging.disable(logging.WARNING)
+    try:
+        for kind in ("onnx-int8", "onnx-int8-per-tensor"):
+            per_channel = kind == "onnx-int8"
+            quantize_dynamic(folder / FILES["onnx"], folder / FILES[kind], per_channel=per_channel)
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def write_safetensors(weights: Weights, path: Path) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from peers import OURS
+from exact import Error
+from peers import OURS, OURS_F32
 from rounds import Timing
 from suites import Row
 
@@ -19,17 +21,22 @@ class Result:
 
     row: Row
     times: dict[str, Timing] = field(default_factory=dict)
-    errors: dict[str, float] = field(default_factory=dict)  # largest difference from f64
-    wrong: set[str] = field(default_factory=set)
+    errors: dict[str, Error] = field(default_factory=dict)  # from f64
+    wrong: dict[str, str] = field(default_factory=dict)  # whose answer does not count, and why
     absent: dict[str, str] = field(default_factory=dict)  # who does not run it, and why
-    ours: dict = field(default_factory=dict)  # bound, plan
+    facts: dict[str, dict] = field(default_factory=dict)  # what workers say; ours: bound, plan
     was_to_be_tuned: bool = False
     bare: Timing | None = None  # a loop of plain arithmetic as long as our call, in our turns
 
     @property
+    def ours(self) -> dict:
+        return self.facts.get(OURS, {})
+
+    @property
     def best(self) -> tuple[str, float] | None:
         """The fastest peer whose answer is right."""
-        right = [(t.median, name) for name, t in self.times.items() if name != OURS and name not in self.wrong]
+        others = {name: t for name, t in self.times.items() if name not in (OURS, OURS_F32)}
+        right = [(t.median, name) for name, t in others.items() if name not in self.wrong]
         return (min(right)[1], min(right)[0]) if right else None
 
     @property
@@ -42,6 +49,13 @@ class Result:
         return self.best[1] / self.own if self.best and self.own else None
 
     @property
+    def gain(self) -> float | None:
+        """Our own f32 / ours, in runs of a reduced precision."""
+        if not self.own or OURS_F32 not in self.times or OURS_F32 in self.wrong:
+            return None
+        return self.times[OURS_F32].median / self.own
+
+    @property
     def of_bound(self) -> float | None:
         # The bound is on full-length sequences.
         if not self.own or "bound_ms" not in self.ours or self.row.lengths:
@@ -50,8 +64,13 @@ class Result:
 
     @property
     def nearest(self) -> str | None:
-        """Whose output is nearest to f64."""
-        return min(self.errors, key=lambda name: self.errors[name]) if self.errors else None
+        """Whose output is nearest to f64, our f32 beside a reduced precision not counted."""
+        others = {name: error for name, error in self.errors.items() if name != OURS_F32}
+        return min(others, key=lambda name: others[name].most) if others else None
+
+    def error_json(self, name: str) -> dict:
+        error = self.errors.get(name)
+        return {"error_f64": error and error.most, "rms_error_f64": error and error.rms}
 
     def as_json(self) -> dict:
         row = self.row
@@ -61,11 +80,17 @@ class Result:
             "note": row.note,
             "gflops": row.flops / self.own / 1e9 if self.own else None,
             "libraries": {
-                name: {**timing.as_json(), "error_f64": self.errors.get(name), "wrong": name in self.wrong}
+                name: {
+                    **timing.as_json(),
+                    **self.error_json(name),
+                    "wrong": name in self.wrong,
+                    "facts": {} if name == OURS else self.facts.get(name, {}),
+                }
                 for name, timing in self.times.items()
             },
             "absent": self.absent,
             "wrong": sorted(self.wrong),
+            "own_f32_ratio": self.gain,
             "nearest_f64": self.nearest,
             "best_peer": self.best[0] if self.best else None,
             "ratio": self.ratio,
@@ -89,11 +114,13 @@ class Table:
     def __init__(self, peers: list[str]) -> None:
         self.peers = [name for name in peers if name != OURS]
         self.widths = [max(12, len(name) + 2) for name in self.peers]  # a footnote's mark, too
+        self.reduced = OURS_F32 in peers
         self.footnotes: dict[str, int] = {}
 
     def heading(self) -> str:
         names = "".join(f"{name:>{width}}" for name, width in zip(self.peers, self.widths, strict=True))
-        tail = f"{'p99/med':>9}{'bare':>7}{'best/ours':>11}{'of bound':>10}  nearest f64"
+        gain = f"{'f32/ours':>10}" if self.reduced else ""
+        tail = f"{'p99/med':>9}{'bare':>7}{'best/ours':>11}{gain}{'of bound':>10}  nearest f64"
         return f"{'median, ms':<36}{names}{OURS:>13}{tail}"
 
     def line(self, result: Result) -> str:
@@ -103,14 +130,15 @@ class Table:
         bare = number(result.bare.tail, 3) if result.bare else "–"
         ratio, share = number(result.ratio, 3), result.of_bound
         percent = f"{100 * share:.0f} %" if share else "–"
-        nearest = f"{result.nearest} {result.errors[result.nearest]:.1e}" if result.nearest else "–"
+        gain = f"{number(result.gain, 3):>10}" if self.reduced else ""
+        nearest = f"{result.nearest} {result.errors[result.nearest].most:.1e}" if result.nearest else "–"
         own_cell = self.cell(result, OURS)
-        return f"{result.row.name:<36}{cells}{own_cell:>13}{tail:>9}{bare:>7}{ratio:>11}{percent:>10}  {nearest}"
+        return f"{result.row.name:<36}{cells}{own_cell:>13}{tail:>9}{bare:>7}{ratio:>11}{gain}{percent:>10}  {nearest}"
 
     def cell(self, result: Result, name: str) -> str:
         if name in result.times:
-            mark = "" if name not in result.wrong else self.mark(f"{name}: wrong output, not counted")
-            if name == OURS and result.was_to_be_tuned and not result.ours.get("tuned"):
+            mark = "" if name not in result.wrong else self.mark(f"{name}: {result.wrong[name]}, not counted")
+            if name in (OURS, OURS_F32) and result.was_to_be_tuned and not result.facts[name].get("tuned"):
                 mark += self.mark(f"{name}: tuning was too short to choose by; the estimate")
             return number(1e3 * result.times[name].median) + mark
         if name in result.absent:
@@ -129,25 +157,36 @@ def mean(ratios: list[float]) -> float | None:
     return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None
 
 
+def by_parts(results: list[Result], ratio: Callable[[Result], float | None]) -> list[str]:
+    """The geometric mean of a ratio over all rows, by cell and by group; rows behind, and the least."""
+    counted = [(r.row, found) for r in results if r.row.counts and (found := ratio(r))]
+    if not counted:
+        return []
+    parts = [("all rows", counted)]
+    for cell in sorted({row.cell for row, _ in counted}):
+        parts.append((cell, [pair for pair in counted if pair[0].cell == cell]))
+    for group in dict.fromkeys(row.group for row, _ in counted):
+        parts.append((group, [pair for pair in counted if pair[0].group == group]))
+    lines = []
+    for name, part in parts:
+        ratios = [found for _, found in part]
+        row, least = min(part, key=lambda pair: pair[1])
+        behind = sum(found < 1 for found in ratios)
+        lines.append(
+            f"  {name:<24}{number(mean(ratios), 3):>7}   {len(part):>3} rows, {behind} behind, "
+            f"least {number(least, 3)} ({row.name})"
+        )
+    return lines
+
+
 def means(results: list[Result], peers: list[str]) -> list[str]:
     """Best peer / ours, and each peer / ours, over all rows and by group."""
     counted = [result for result in results if result.row.counts and result.ratio]
     if not counted:
         return []
-    lines = ["", "geometric means of best peer / ours:"]
-    cells = sorted({result.row.cell for result in counted})
-    parts = [("all rows", counted)]
-    parts += [(cell, [r for r in counted if r.row.cell == cell]) for cell in cells]
-    groups = dict.fromkeys(result.row.group for result in counted)
-    parts += [(group, [r for r in counted if r.row.group == group]) for group in groups]
-    for name, part in parts:
-        ratios = [r.ratio for r in part if r.ratio]
-        worst = min(part, key=lambda r: r.ratio or math.inf)
-        behind = sum(ratio < 1 for ratio in ratios)
-        lines.append(
-            f"  {name:<24}{number(mean(ratios), 3):>7}   {len(part):>3} rows, {behind} behind, "
-            f"least {number(worst.ratio, 3)} ({worst.row.name})"
-        )
+    lines = ["", "geometric means of best peer / ours:", *by_parts(results, lambda result: result.ratio)]
+    if behind := [result.row.name for result in counted if (result.ratio or 1) < 1]:
+        lines.append(f"  behind: {', '.join(behind)}")
     lines.append("geometric means of peer / ours, rows that the peer runs:")
     for peer in peers:
         usable = [r for r in counted if peer in r.times and peer not in r.wrong and r.own]
@@ -268,10 +307,10 @@ def write_csv(path: Path, stamp: dict, results: list[Result], names: list[str]) 
         for key, value in stamp.items():
             file.write(f"# {key}: {json.dumps(value) if isinstance(value, dict | list) else value}\n")
         out = csv.writer(file)
-        parts = ("median_ms", "p25_ms", "p75_ms", "p99_ms", "error_f64")
+        parts = ("median_ms", "p25_ms", "p75_ms", "p99_ms", "error_f64", "rms_error_f64")
         out.writerow(
             ["row", "group", *(f"{n}_{p}" for n in names for p in parts), "bare_median_ms", "bare_p99_ms",
-             "best_peer", "ratio", "bound_ms", "of_bound", "nearest_f64", "wrong"]
+             "best_peer", "ratio", "own_f32_ratio", "bound_ms", "of_bound", "nearest_f64", "wrong"]
         )  # fmt: skip
         for result in results:
             line = result.as_json()
@@ -279,7 +318,7 @@ def write_csv(path: Path, stamp: dict, results: list[Result], names: list[str]) 
             bare = [(line["bare_loop"] or {}).get(part, "") for part in ("median_ms", "p99_ms")]
             out.writerow(
                 [result.row.name, result.row.group, *map(rounded, [*cells, *bare]), line["best_peer"],
-                 rounded(line["ratio"]), rounded(line.get("our_bound_ms")), rounded(line["of_bound"]),
+                 rounded(line["ratio"]), rounded(line["own_f32_ratio"]), rounded(line.get("our_bound_ms")), rounded(line["of_bound"]),
                  line["nearest_f64"], " ".join(line["wrong"])]
             )  # fmt: skip
 

@@ -216,8 +216,8 @@ def race(workers: list[Worker], window: Window, order: random.Random) -> tuple[d
 
 
 def load(worker: Worker, row: dict, folder: Path, threads: int, plan: Path | None) -> dict:
-    """Loads a row; what the worker says of it."""
-    request = {"do": "load", "row": row, "folder": str(folder), "threads": threads}
+    """Loads a row in the library's precision; what the worker says of it."""
+    request = {"do": "load", "row": row, "folder": str(folder), "threads": threads, "precision": worker.peer.precision}
     if plan is not None:
         request["plan"] = str(plan)
     return worker.ask(request, PATIENCE)["ok"]

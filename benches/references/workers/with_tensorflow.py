@@ -21,7 +21,7 @@ class Network:
             tf.config.threading.set_intra_op_parallelism_threads(request.threads)
             tf.config.threading.set_inter_op_parallelism_threads(request.threads)
             Network.configured = True
-        tensors, row = load_file(request.safetensors), request.row
+        tensors, row = load_file(request.file("safetensors")), request.row
         self.layers: list[tuple] = []
         for index, stack in enumerate(row["stacks"]):
             start = f"{index}." if len(row["stacks"]) > 1 else ""

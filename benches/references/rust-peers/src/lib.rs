@@ -49,10 +49,12 @@ pub struct Row {
 pub struct Load {
     /// The network.
     pub row: Row,
-    /// Where `model.safetensors`, `model.onnx` and `input.f32` lie.
+    /// Where `model.safetensors`, `model.onnx`, `model.int8.onnx` and `input.f32` lie.
     pub folder: PathBuf,
     /// Threads to use.
     pub threads: usize,
+    /// `f32`, `bf16` or `int8`; a library is only asked for what it has.
+    pub precision: String,
     /// Ours only: a plan file; the estimate where `None`.
     pub plan: Option<PathBuf>,
 }

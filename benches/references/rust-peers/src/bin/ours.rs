@@ -1,7 +1,8 @@
 //! The worker of cellstream itself, through the API a user has: open, plan, session, run.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use cellstream::machine::{Ceilings, Machine, Rate, ReadRates, TeamCeilings};
+use cellstream::model::Precision;
 use cellstream::{Input, Model, Output, Plan, Session};
 use cellstream_references::{Load, Network, serve};
 use serde_json::{Value, json};
@@ -61,7 +62,11 @@ fn load(request: &Load, machine: &mut Machine, best: &mut Best) -> Result<Box<dy
         1 => "model.safetensors",
         _ => "model.onnx",
     };
-    let model = Model::open(request.folder.join(file))?;
+    let precision = (Precision::ALL.into_iter())
+        .find(|precision| precision.name() == request.precision)
+        .context("no such precision")?;
+    // Of the f32 file, as `--precision` does.
+    let model = Model::open(request.folder.join(file))?.in_precision(precision)?;
     let plan = match &request.plan {
         Some(path) => Plan::load(path, &model)?,
         None => Plan::estimate(&model, row.batch, row.steps, request.threads),
@@ -71,6 +76,7 @@ fn load(request: &Load, machine: &mut Machine, best: &mut Best) -> Result<Box<dy
     let facts = json!({
         "bound_ms": 1e3 * bound.seconds,
         "bound_by": format!("{:?}", bound.by).to_lowercase(),
+        "weight_bytes": model.weight_bytes(),
         "threads": plan.threads(),
         "tuned": plan.is_tuned(),
         "ceilings": rates(&ceilings.all),
@@ -95,6 +101,7 @@ fn rates(team: &TeamCeilings) -> Value {
     json!({
         "threads": team.threads,
         "fma_f32_gflops": team.fma_f32_gflops.value,
+        "dot_int8_gops": team.dot_int8_gops.value,
         "l1_gbps": read.l1.map(|rate| rate.value),
         "l2_gbps": read.l2.map(|rate| rate.value),
         "l3_gbps": read.l3.map(|rate| rate.value),

@@ -1,4 +1,5 @@
-//! The worker of rten, from ONNX. `RTEN_NUM_THREADS` says how many threads.
+//! The worker of rten, from ONNX; in int8 from the file that ONNX Runtime's quantizer made, with a scale for
+//! each gate of each unit. `RTEN_NUM_THREADS` says how many threads.
 
 use anyhow::{Context, Result};
 use cellstream_references::{Load, Network, serve};
@@ -16,7 +17,11 @@ struct Rten {
 
 fn load(request: &Load) -> Result<Box<dyn Network>> {
     let row = &request.row;
-    let model = Model::load_file(request.folder.join("model.onnx"))?;
+    let file = match request.precision.as_str() {
+        "int8" => "model.int8.onnx",
+        _ => "model.onnx",
+    };
+    let model = Model::load_file(request.folder.join(file))?;
     let node = |name: &str| model.node_id(name);
     let input = NdTensor::from_data([row.steps, row.batch, row.input], request.values()?);
     let lengths = match &row.lengths {
