@@ -38,7 +38,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benches/references/run", description=__doc__)
     parser.add_argument("suite", nargs="?", choices=SUITES, help="which rows")
     parser.add_argument("--self-check", action="store_true", help="a few tiny rows: does the harness run here?")
-    parser.add_argument("--precision", choices=PRECISIONS, help="of all libraries (f32); others have our f32 beside them")
+    parser.add_argument("--precision", choices=PRECISIONS, help="of all libraries (f32); reduced: our f32 beside")
     parser.add_argument("--threads", type=int, default=2, metavar="N", help="cores, and threads of each library (2)")
     parser.add_argument("--rows", metavar="REGEX", help="only rows whose name has this in it")
     parser.add_argument("--peers", metavar="A,B", help="only these libraries (ours always)")

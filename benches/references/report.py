@@ -318,8 +318,8 @@ def write_csv(path: Path, stamp: dict, results: list[Result], names: list[str]) 
             bare = [(line["bare_loop"] or {}).get(part, "") for part in ("median_ms", "p99_ms")]
             out.writerow(
                 [result.row.name, result.row.group, *map(rounded, [*cells, *bare]), line["best_peer"],
-                 rounded(line["ratio"]), rounded(line["own_f32_ratio"]), rounded(line.get("our_bound_ms")), rounded(line["of_bound"]),
-                 line["nearest_f64"], " ".join(line["wrong"])]
+                 rounded(line["ratio"]), rounded(line["own_f32_ratio"]), rounded(line.get("our_bound_ms")),
+                 rounded(line["of_bound"]), line["nearest_f64"], " ".join(line["wrong"])]
             )  # fmt: skip
 
 
