@@ -62,12 +62,19 @@ fn by_products(direction: &Direction, x: &[f32], batch: usize, steps: usize, y: 
     let bias: Vec<f32> = biases.map(|(a, b)| a + b).collect();
     let mut z = bias.repeat(steps * batch);
     let gates = 4 * hidden;
-    multiply(steps * batch, input, gates, x, weights.input.data(), &mut z);
+    multiply(
+        steps * batch,
+        input,
+        gates,
+        x,
+        &weights.input.data(),
+        &mut z,
+    );
     let mut c = vec![0.0; batch * hidden];
     let mut h = vec![0.0; batch * hidden];
     for step in 0..steps {
         let z = &mut z[step * batch * gates..][..batch * gates];
-        multiply(batch, hidden, gates, &h, weights.recurrent.data(), z);
+        multiply(batch, hidden, gates, &h, &weights.recurrent.data(), z);
         for row in 0..batch {
             for j in 0..hidden {
                 let gate = |g: usize| z[row * gates + g * hidden + j];

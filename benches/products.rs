@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use cellstream::kernels::{
-    Aligned, Isa, Kernels, PackedMatrix, Product, Rows, Source, Start, Sweep, kernels,
+    Aligned, Isa, Kernels, Numbers, PackedMatrix, Product, Rows, Source, Start, Sweep, kernels,
     pack_vectors, zeroed,
 };
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -109,7 +109,7 @@ fn products(criterion: &mut Criterion) {
             |count: usize| -> Vec<f32> { (0..count).map(|_| 2.0 * random.f32() - 1.0).collect() };
         let (weights, bias) = (values(gates * units * depth), values(gates * units));
         let source = Source {
-            values: &weights,
+            numbers: Numbers::F32(&weights),
             depth,
             units,
         };

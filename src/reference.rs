@@ -29,9 +29,10 @@ mod activation;
 
 pub use activation::activate;
 
+use crate::kernels::Numbers;
 use crate::model::{
-    Activation, Cell, Direction, Input, InputError, Layer, Matrix, Merge, Model, Output, Precision,
-    ResetForm, Weights,
+    Activation, Cell, Direction, Input, InputError, Layer, Matrix, Merge, Model, Output, ResetForm,
+    Weights,
 };
 
 /// New states below this magnitude become zero: 2⁻⁶⁴, so that a product of a state and any weight
@@ -283,16 +284,27 @@ fn pre_activation(weights: &Weights, row: usize, x: &[f32], h: &[f32]) -> f32 {
     chain(z, &weights.recurrent, row, h)
 }
 
-/// `start + Σ_k values[k] · matrix[row][k]`, rounded after each term; for int8 see [`Precision`].
+/// `start + Σ_k values[k] · matrix[row][k]`, rounded after each term; for int8 see [`Precision`](crate::model::Precision).
 fn chain(start: f32, matrix: &Matrix, row: usize, values: &[f32]) -> f32 {
-    if matrix.precision() == Precision::Int8 {
-        let (q, scale) = quantize(values);
-        let terms = q.iter().zip(matrix.whole_row(row));
-        let sum: i64 = terms.map(|(q, w)| q * i64::from(w)).sum();
-        return (sum as f32).mul_add(scale * matrix.scales()[row], start);
+    match matrix.row_numbers(row) {
+        Numbers::F32(weights) => {
+            let terms = values.iter().zip(weights);
+            terms.fold(start, |z, (value, weight)| value.mul_add(*weight, z))
+        }
+        Numbers::Bf16(weights) => {
+            let terms = values.iter().zip(weights);
+            terms.fold(start, |z, (value, half)| {
+                let weight = f32::from_bits(u32::from(*half) << 16);
+                value.mul_add(weight, z)
+            })
+        }
+        Numbers::Int8 { whole, scales } => {
+            let (q, scale) = quantize(values);
+            let terms = q.iter().zip(whole);
+            let sum: i64 = terms.map(|(q, w)| q * i64::from(*w)).sum();
+            (sum as f32).mul_add(scale * scales[0], start)
+        }
     }
-    let terms = values.iter().zip(matrix.row(row));
-    terms.fold(start, |z, (value, weight)| value.mul_add(*weight, z))
 }
 
 /// Whole numbers from -127 to 127 and their scale, for the left operand of a product with int8. The scale

@@ -2,6 +2,9 @@
 //! little else. One test, alone in its process, since it reads the process's resident memory.
 #![cfg(all(target_os = "linux", feature = "safetensors"))]
 
+#[path = "common/resident.rs"]
+mod resident;
+
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -9,38 +12,12 @@ use std::path::Path;
 use cellstream::execute::Session;
 use cellstream::model::{Input, Model, Output};
 use cellstream::plan::Plan;
+use resident::{peak, resident};
 
 const LAYERS: usize = 3;
 const SIZE: usize = 1024;
 const STEPS: usize = 10;
 const MIB: f64 = (1 << 20) as f64;
-
-/// Resident memory now, in bytes. `VmRSS` of `/proc/self/status` is a sum over CPUs that may lag by
-/// 64 pages on each; the roll-up walks the page tables.
-fn resident() -> f64 {
-    let exact = std::fs::read_to_string("/proc/self/smaps_rollup");
-    match exact {
-        Ok(text) => field(&text, "Rss:"),
-        Err(_) => field(
-            &std::fs::read_to_string("/proc/self/status").unwrap(),
-            "VmRSS:",
-        ),
-    }
-}
-
-/// The most that was resident so far, in bytes.
-fn peak() -> f64 {
-    field(
-        &std::fs::read_to_string("/proc/self/status").unwrap(),
-        "VmHWM:",
-    )
-}
-
-fn field(text: &str, name: &str) -> f64 {
-    let line = text.lines().find(|line| line.starts_with(name)).unwrap();
-    let kilobytes = line.split_ascii_whitespace().nth(1).unwrap();
-    1024.0 * kilobytes.parse::<f64>().unwrap()
-}
 
 /// Writes the stack piece by piece, so that this process never holds its weights.
 fn write_stack(path: &Path) {

@@ -180,7 +180,7 @@ fn assert_holds(matrix: &Matrix, whole: &[Vec<i32>], scales: &[f32], what: &str)
         let found: Vec<i32> = matrix.whole_row(row).map(i32::from).collect();
         assert_eq!(found, *expected, "{what}: row {row}");
         let values: Vec<f32> = expected.iter().map(|q| scales[row] * *q as f32).collect();
-        assert_eq!(bits(matrix.row(row)), bits(&values), "{what}: row {row}");
+        assert_eq!(bits(&matrix.row(row)), bits(&values), "{what}: row {row}");
     }
 }
 
@@ -310,7 +310,7 @@ fn answers_lie_where_rounding_can_lead_and_so_do_those_of_onnx_runtime() {
         let model = |_, direction: &cellstream::model::Direction| {
             let weights = direction.weights();
             [&weights.input, &weights.recurrent]
-                .map(|m| -> Rows { (0..m.rows()).map(|row| widen(m.row(row))).collect() })
+                .map(|m| -> Rows { (0..m.rows()).map(|row| widen(&m.row(row))).collect() })
         };
         let ours = enclose(&case.model, &input, Rounding::ByRow, model);
         let (most, width) = outside(&case, &input, &ours, &Answers::Ours(results));

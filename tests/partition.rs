@@ -1,6 +1,6 @@
 //! The splits that partition finds, against plain enumeration.
 
-use cellstream::kernels::{PackedMatrix, Source};
+use cellstream::kernels::{Numbers, PackedMatrix, Source};
 use cellstream::partition::{
     Cache, Grain, Options, PanelOrder, Part, Placement, Problem, Sequence, Shape, Split,
 };
@@ -167,7 +167,7 @@ fn padded_panels_are_as_large_as_packed_ones() {
         let depth = 20;
         let values = vec![1.0; gates * units * depth];
         let source = Source {
-            values: &values,
+            numbers: Numbers::F32(&values),
             depth,
             units,
         };

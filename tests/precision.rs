@@ -35,7 +35,7 @@ fn bf16_is_the_nearest_with_ties_to_even() {
     let found = matrix(1, values.len(), &values)
         .in_precision(Precision::Bf16)
         .unwrap();
-    for (value, found) in values.iter().zip(found.data()) {
+    for (value, found) in values.iter().zip(found.data().iter()) {
         let expected = half::bf16::from_f32(*value).to_f32();
         let same = expected.to_bits() == found.to_bits() || expected.is_nan() && found.is_nan();
         assert!(same, "{value:e}: {found:e}, not {expected:e}");
@@ -70,7 +70,7 @@ fn int8_is_the_nearest_multiple_of_the_scale() {
         assert_eq!(scale, most / 127.0);
         let whole: Vec<i8> = after.whole_row(row).collect();
         assert!(whole.iter().any(|q| q.abs() == 127) && !whole.contains(&-128));
-        for ((before, after), q) in before.row(row).iter().zip(after.row(row)).zip(whole) {
+        for ((before, after), q) in before.row(row).iter().zip(after.row(row).iter()).zip(whole) {
             assert_eq!(*after, scale * f32::from(q));
             let error = (f64::from(*before) - f64::from(scale) * f64::from(q)).abs();
             assert!(error <= 0.5001 * f64::from(scale), "{before} {after}");
@@ -88,9 +88,9 @@ fn int8_is_the_nearest_multiple_of_the_scale() {
     );
 }
 
-/// Any scale and any whole number survive the product that values are kept as.
+/// Whatever the scale, also where its products with them are inexact or subnormal.
 #[test]
-fn whole_numbers_come_back_from_every_scale() {
+fn whole_numbers_are_kept_under_every_scale() {
     let mut random = Random::new(3);
     let all: Vec<i8> = (-127..=127).collect();
     for _ in 0..20_000 {
@@ -100,7 +100,55 @@ fn whole_numbers_come_back_from_every_scale() {
         }
         let matrix = Matrix::from_int8(1, all.len(), &all, vec![scale]).unwrap();
         assert!(matrix.whole_row(0).eq(all.iter().copied()), "{scale:e}");
+        let values = all.iter().map(|&q| scale * f32::from(q));
+        assert_eq!(matrix.row(0)[..], values.collect::<Vec<_>>(), "{scale:e}");
     }
+}
+
+/// A row without a scale is one of zeros, whatever was written for it.
+#[test]
+fn rows_without_a_scale_are_zero() {
+    let matrix = Matrix::from_int8(2, 2, &[1, -2, 3, 4], vec![0.0, 0.5]).unwrap();
+    assert_eq!(matrix.data()[..], [0.0, 0.0, 1.5, 2.0]);
+    assert!(matrix.whole_row(0).eq([0, 0]));
+    let zeros = Matrix::from_int8(2, 2, &[0, 0, 3, 4], vec![0.0, 0.5]).unwrap();
+    assert_eq!(matrix, zeros);
+}
+
+/// NaN stays NaN, and no other value's bits change on the way through a matrix of bf16.
+#[test]
+fn every_bf16_is_kept() {
+    let all = (0..=u16::MAX).map(half::bf16::from_bits);
+    let values: Vec<f32> = all.map(half::bf16::to_f32).collect();
+    let found = matrix(256, 256, &values)
+        .in_precision(Precision::Bf16)
+        .unwrap();
+    for (value, found) in values.iter().zip(found.data().iter()) {
+        assert!(value.to_bits() == found.to_bits() || value.is_nan() && found.is_nan());
+    }
+    // As of f32, NaN makes a matrix differ from itself, and zeros are equal.
+    assert!(found != found.clone());
+    let zeros = |zero| matrix(1, 1, &[zero]).in_precision(Precision::Bf16).unwrap();
+    assert_eq!(zeros(0.0), zeros(-0.0));
+}
+
+/// The model that is given away, and the one that is only looked at, become the same.
+#[test]
+fn both_ways_of_converting_agree() {
+    let model = Lstm::new(5, 6).projection(4).layers(2).random(1).unwrap();
+    for from in Precision::ALL {
+        let model = model.in_precision(from).unwrap();
+        for to in Precision::ALL {
+            let given = model.clone().into_precision(to).unwrap();
+            assert_eq!(given, model.in_precision(to).unwrap(), "{from} to {to}");
+            assert_eq!(given.precision(), Some(to));
+        }
+    }
+    let mixed = [Precision::Bf16, Precision::Int8];
+    let given = model.clone().into_precisions(&mixed).unwrap();
+    assert_eq!(given, model.in_precisions(&mixed).unwrap());
+    let refused = model.into_precisions(&[Precision::Int8]);
+    assert!(matches!(refused, Err(ModelError::Shape { .. })));
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! The tiled product against an independent matrix multiplication.
 
 use approx::assert_abs_diff_eq;
-use cellstream::kernels::{Isa, PackedMatrix, Product, Rows, Source, Start, Sweep, kernels};
+use cellstream::kernels::{
+    Isa, Numbers, PackedMatrix, Product, Rows, Source, Start, Sweep, kernels,
+};
 
 #[test]
 fn every_tile_shape_multiplies() {
@@ -21,7 +23,7 @@ fn every_tile_shape_multiplies() {
                     let weights = values(gates * units * depth);
                     let all: Vec<usize> = (0..gates).collect();
                     let source = Source {
-                        values: &weights,
+                        numbers: Numbers::F32(&weights),
                         depth,
                         units,
                     };

@@ -207,7 +207,7 @@ fn the_file_holds_pytorchs_names_in_the_precision_of_each() {
                     }
                     other => panic!("{name}: {other:?}"),
                 };
-                assert_eq!(found, matrix.data(), "{name}");
+                assert_eq!(found[..], matrix.data()[..], "{name}");
                 names.push(name.clone());
                 if precision == Precision::Int8 {
                     names.push(format!("{name}_scale"));

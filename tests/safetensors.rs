@@ -121,15 +121,13 @@ fn lstm() -> File {
 /// Every value of `weights` is the one that the tensors' names ask for.
 fn assert_weights(weights: &Weights, prefix: &str, suffix: &str) {
     let name = |part: &str| format!("{prefix}{part}_{suffix}");
+    let projection = weights.projection.as_ref().map(|p| p.data());
     for (part, found) in [
-        ("weight_ih", weights.input.data()),
-        ("weight_hh", weights.recurrent.data()),
+        ("weight_ih", &weights.input.data()[..]),
+        ("weight_hh", &weights.recurrent.data()),
         ("bias_ih", &weights.input_bias),
         ("bias_hh", &weights.recurrent_bias),
-        (
-            "weight_hr",
-            weights.projection.as_ref().map_or(&[][..], |p| p.data()),
-        ),
+        ("weight_hr", projection.as_deref().unwrap_or_default()),
     ] {
         let name = name(part);
         assert_eq!(found, values(&name, found.len()), "{name}");

@@ -39,18 +39,18 @@ impl Textbook {
     pub fn phonemes(&self, letters: &[usize]) -> Vec<usize> {
         let mut forward = vec![0.0; self.forward.hidden()];
         for &letter in letters {
-            forward = self.forward.step(self.letters.row(letter), &forward);
+            forward = self.forward.step(&self.letters.row(letter), &forward);
         }
         let mut reverse = vec![0.0; self.reverse.hidden()];
         for &letter in letters.iter().rev() {
-            reverse = self.reverse.step(self.letters.row(letter), &reverse);
+            reverse = self.reverse.step(&self.letters.row(letter), &reverse);
         }
 
         let mut state = [forward, reverse].concat();
         let mut answer = Vec::new();
         let mut previous = self.options.bos;
         while answer.len() < self.options.limit {
-            state = self.decoder.step(self.phonemes.row(previous), &state);
+            state = self.decoder.step(&self.phonemes.row(previous), &state);
             let logits = multiply(&self.output, &state, &self.output_bias);
             previous = 0;
             for (symbol, logit) in logits.iter().enumerate() {

@@ -164,7 +164,9 @@ fn in_precisions(
         budget: CHOOSING,
     };
     let go_on = |_: &_| ControlFlow::Continue(());
-    let (model, choice) = arguments.precision.of(model, purpose, go_on)?;
+    let (model, choice) = arguments
+        .precision
+        .of(&arguments.source, model, purpose, go_on)?;
     eprint!("{}", choice.unwrap_or_default());
     Ok(model)
 }

@@ -71,7 +71,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             "--dot - and --json would both print on standard output; give --dot a file",
         ));
     }
-    let model = in_precisions(arguments.source.sizes()?, arguments.precision.as_ref())?;
+    let (source, asked) = (&arguments.source, arguments.precision.as_ref());
+    let model = in_precisions(source.sizes()?, asked).map_err(|f| source.failed(f))?;
     let (batch, steps) = (arguments.batch as usize, arguments.steps as usize);
     let mut drawn = None;
     if let Some(path) = &arguments.dot {

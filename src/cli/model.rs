@@ -52,6 +52,14 @@ impl ModelOrShape {
         self.open_or(|shape| shape.model())
     }
 
+    /// A failure of the model, with its file's name if it has one.
+    pub fn failed(&self, failure: Failure) -> Failure {
+        match &self.model {
+            Some(path) => failure.of(path),
+            None => failure,
+        }
+    }
+
     /// The model, weights of a shape left zero: for questions about sizes.
     pub fn sizes(&self) -> Result<Model, Failure> {
         self.open_or(|shape| shape.made(Fill::Zeros))

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::Failure;
+use super::model::ModelOrShape;
 use super::sample::Sample;
 use crate::model::{Model, Precision};
 use crate::tune::{Chosen, Mix, PrecisionOptions, PrecisionProgress, choose_precisions};
@@ -18,6 +19,19 @@ pub enum Precisions {
     Same(Precision),
     /// One for each layer.
     Each(Vec<Precision>),
+}
+
+impl Precisions {
+    /// Another model in these.
+    ///
+    /// # Errors
+    /// As [`in_precisions`].
+    pub fn of(&self, model: &Model) -> Result<Model, Failure> {
+        Ok(match self {
+            Precisions::Same(precision) => model.in_precision(*precision)?,
+            Precisions::Each(precisions) => model.in_precisions(precisions)?,
+        })
+    }
 }
 
 impl FromStr for Precisions {
@@ -92,9 +106,8 @@ pub fn written(precisions: &[Precision]) -> String {
 pub fn in_precisions(model: Model, asked: Option<&Precisions>) -> Result<Model, Failure> {
     Ok(match asked {
         None => model,
-        Some(Precisions::Same(precision)) if model.precision() == Some(*precision) => model,
-        Some(Precisions::Same(precision)) => model.in_precision(*precision)?,
-        Some(Precisions::Each(precisions)) => model.in_precisions(precisions)?,
+        Some(Precisions::Same(precision)) => model.into_precision(*precision)?,
+        Some(Precisions::Each(precisions)) => model.into_precisions(precisions)?,
     })
 }
 
@@ -113,13 +126,14 @@ pub struct MeasuredPrecision {
 }
 
 impl MeasuredPrecision {
-    /// The model in these precisions, and what `auto` chose, in words, if it did. Told how far that has come,
+    /// The model of this source in these precisions, and what `auto` chose, in words, if it did. Told how far that has come,
     /// `progress` may break off.
     ///
     /// # Errors
     /// As [`in_precisions`]; what [`choose_precisions`] refuses; a sample that nobody asks for.
     pub fn of(
         &self,
+        source: &ModelOrShape,
         model: Model,
         purpose: Purpose,
         progress: impl FnMut(&PrecisionProgress) -> ControlFlow<()> + Send,
@@ -131,7 +145,10 @@ impl MeasuredPrecision {
         }
         let most_error = match &self.precision {
             None => return Ok((model, None)),
-            Some(Asked::For(asked)) => return Ok((in_precisions(model, Some(asked))?, None)),
+            Some(Asked::For(asked)) => {
+                let model = in_precisions(model, Some(asked)).map_err(|f| source.failed(f))?;
+                return Ok((model, None));
+            }
             Some(Asked::Within(most_error)) => *most_error,
         };
         let sample = Sample::new(&model, self.sample.as_deref())?;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::Failure;
 use super::model::{CellName, FileOptions, open, threads};
 use super::plan::{PlanOption, plan_for};
-use super::precision::{Asked, Purpose, choose, in_precisions};
+use super::precision::{Asked, Purpose, choose};
 use super::sample::Sample;
 use crate::execute::Session;
 use crate::machine::Machine;
@@ -61,9 +61,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let loaded = open(path, &arguments.file, arguments.cell)?;
     let bytes_before = loaded.weight_bytes();
     let of_original = quantised(&loaded)?;
-    // Values as they were read: the error of a file that is reduced already is not this one's.
-    let exact = loaded.in_precision(Precision::F32)?;
-    let sample = Sample::new(&exact, arguments.sample.as_deref())?;
+    let sample = Sample::new(&loaded, arguments.sample.as_deref())?;
     let Sample { input, what } = &sample;
     let (batch, steps) = (input.batch, input.steps);
     let choice;
@@ -81,15 +79,18 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         Asked::For(asked) => {
             choice = String::new();
-            in_precisions(loaded, Some(asked)).map_err(|f| f.of(path))?
+            asked.of(&loaded).map_err(|f| f.of(path))?
         }
     };
+
+    // Values as they were read: the error of a file that is reduced already is not this one's.
+    let exact = loaded.into_precision(Precision::F32)?;
 
     let mut machine = Machine::detect()?;
     machine.measure()?;
     let mut of_exact = Timed::new(&exact, input, &machine)?;
     let mut of_reduced = Timed::new(&reduced, input, &machine)?;
-    let error = Errors::of(of_reduced.output(), of_exact.output());
+    let error = Errors::of([(of_reduced.output(), of_exact.output())]);
     race(&mut of_exact, &mut of_reduced, input)?;
 
     reduced.save_safetensors(output)?;
@@ -255,26 +256,31 @@ struct Errors {
 }
 
 impl Errors {
-    fn of(found: &[f32], exact: &[f32]) -> Errors {
-        let (mut most, mut squares, mut of) = (0.0f64, 0.0f64, 0.0f64);
-        for (&found, &exact) in found.iter().zip(exact) {
-            let (error, exact) = (f64::from(found) - f64::from(exact), f64::from(exact));
-            // Where both are the same infinity there is no error.
-            let error = if f64::from(found) == exact {
-                0.0
-            } else {
-                error.abs()
-            };
-            // `max` would pass over NaN.
-            most = if error > most || error.is_nan() {
-                error
-            } else {
-                most
-            };
-            squares += error * error;
-            of += exact * exact;
+    /// Of rows that were found, each beside what is exact.
+    fn of<Row: AsRef<[f32]>>(rows: impl IntoIterator<Item = (Row, Row)>) -> Errors {
+        let (mut most, mut squares, mut of, mut count) = (0.0f64, 0.0f64, 0.0f64, 0usize);
+        for (found, exact) in rows {
+            let (found, exact) = (found.as_ref(), exact.as_ref());
+            count += exact.len();
+            for (&found, &exact) in found.iter().zip(exact) {
+                let (error, exact) = (f64::from(found) - f64::from(exact), f64::from(exact));
+                // Where both are the same infinity there is no error.
+                let error = if f64::from(found) == exact {
+                    0.0
+                } else {
+                    error.abs()
+                };
+                // `max` would pass over NaN.
+                most = if error > most || error.is_nan() {
+                    error
+                } else {
+                    most
+                };
+                squares += error * error;
+                of += exact * exact;
+            }
         }
-        let mean = |sum: f64| (sum / exact.len().max(1) as f64).sqrt();
+        let mean = |sum: f64| (sum / count.max(1) as f64).sqrt();
         Errors {
             most,
             rms: mean(squares),
@@ -347,7 +353,8 @@ fn weight_errors(lines: &mut String, exact: &Model, reduced: &Model) -> Result<(
                 let Some((exact, reduced)) = pair else {
                     continue;
                 };
-                let error = Errors::of(reduced.data(), exact.data());
+                let rows = (0..exact.rows()).map(|row| (reduced.row(row), exact.row(row)));
+                let error = Errors::of(rows);
                 // All zero is exact in every precision.
                 let of = if error.of == 0.0 { 1.0 } else { error.of };
                 let (most, rms) = (error.most / of, error.rms / of);

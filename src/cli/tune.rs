@@ -107,11 +107,14 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         cores,
         budget: budget.mul_f64(CHOOSING),
     };
-    let (model, choice) = arguments.precision.of(model, purpose, |progress| {
-        bar.set_position((1000.0 * CHOOSING * progress.fraction) as u64);
-        bar.set_message(format!("precisions: {}", progress.stage));
-        flow()
-    })?;
+    let (model, choice) =
+        arguments
+            .precision
+            .of(&arguments.source, model, purpose, |progress| {
+                bar.set_position((1000.0 * CHOOSING * progress.fraction) as u64);
+                bar.set_message(format!("precisions: {}", progress.stage));
+                flow()
+            })?;
     let options = Options {
         sizes,
         lengths: arguments.lengths.iter().map(|&l| l as usize).collect(),

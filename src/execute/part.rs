@@ -58,13 +58,13 @@ impl PackedPart {
         let units = plan.partition.units[worker].clone();
         let product = |operand, matrix: &Matrix, slots: &[usize], gates: Vec<usize>| {
             let source = Source {
-                values: matrix.data(),
+                numbers: matrix.numbers(),
                 depth: matrix.cols(),
                 units: hidden,
             };
             (!gates.is_empty()).then(|| PackedProduct {
                 operand,
-                weights: PackedMatrix::of(matrix.numbers(), lanes, source, &gates, units.clone()),
+                weights: PackedMatrix::new(lanes, source, &gates, units.clone()),
                 slots: gates.iter().map(|&gate| slots[gate]).collect(),
             })
         };
@@ -100,11 +100,11 @@ impl PackedPart {
         let projected = plan.partition.projected[worker].clone();
         let projection = weights.projection.as_ref().map(|projection| {
             let source = Source {
-                values: projection.data(),
+                numbers: projection.numbers(),
                 depth: projection.cols(),
                 units: projection.rows(),
             };
-            PackedMatrix::of(projection.numbers(), lanes, source, &[0], projected.clone())
+            PackedMatrix::new(lanes, source, &[0], projected.clone())
         });
         let peepholes = weights.peepholes.as_ref();
         PackedPart {

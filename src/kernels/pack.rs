@@ -50,33 +50,53 @@ pub(super) struct Int8Words {
 /// A row-major matrix `[gates * units, depth]` of which some gates and units are packed.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'a> {
-    /// All values, row after row.
-    pub values: &'a [f32],
+    /// All of it, row after row; packed as what it is.
+    pub numbers: Numbers<'a>,
     /// Columns, the length of the chain.
     pub depth: usize,
     /// Rows per gate.
     pub units: usize,
 }
 
-/// The numbers that weights are kept as. They must be able to hold the values: what others become is
-/// not defined.
+/// The numbers that weights are kept as, row after row.
 #[derive(Clone, Copy, Debug)]
 pub enum Numbers<'a> {
     /// Binary32.
-    F32,
-    /// The upper half of a binary32, whose lower half is zero.
-    Bf16,
-    /// Whole numbers from -127 to 127, times a scale for each row of the source.
-    Int8(&'a [f32]),
+    F32(&'a [f32]),
+    /// bfloat16: the upper half of a binary32, whose lower half is zero.
+    Bf16(&'a [u16]),
+    /// Whole numbers times the scale of their row.
+    Int8 {
+        /// From -127 to 127.
+        whole: &'a [i8],
+        /// One for each row.
+        scales: &'a [f32],
+    },
 }
 
-impl Numbers<'_> {
-    /// Steps of a chain that one word holds.
+impl<'a> Numbers<'a> {
+    /// Steps of a chain that one word of packed weights holds.
     pub fn per_word(&self) -> usize {
         match self {
-            Numbers::F32 => 1,
-            Numbers::Bf16 => 2,
-            Numbers::Int8(_) => 4,
+            Numbers::F32(_) => 1,
+            Numbers::Bf16(_) => 2,
+            Numbers::Int8 { .. } => 4,
+        }
+    }
+
+    /// Those of one row, of `depth` columns.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    pub fn row(&self, row: usize, depth: usize) -> Numbers<'a> {
+        let columns = row * depth..(row + 1) * depth;
+        match self {
+            Numbers::F32(values) => Numbers::F32(&values[columns]),
+            Numbers::Bf16(halves) => Numbers::Bf16(&halves[columns]),
+            Numbers::Int8 { whole, scales } => Numbers::Int8 {
+                whole: &whole[columns],
+                scales: &scales[row..=row],
+            },
         }
     }
 }
@@ -85,33 +105,19 @@ impl Numbers<'_> {
 pub const INT8_DEPTH: usize = (i32::MAX / (127 * 127)) as usize;
 
 impl PackedMatrix {
-    /// Packs `gates` (indices of blocks of rows) of the hidden units in `units`, as binary32.
+    /// Packs `gates` (indices of blocks of rows) of the hidden units in `units`.
     ///
     /// # Panics
-    /// If the source does not hold those gates and units, or `lanes` is 0.
+    /// If the source does not hold those gates and units, or `lanes` is 0; for int8 also if the depth
+    /// is beyond [`INT8_DEPTH`].
     pub fn new(
         lanes: usize,
         source: Source<'_>,
         gates: &[usize],
         units: Range<usize>,
     ) -> PackedMatrix {
-        PackedMatrix::of(Numbers::F32, lanes, source, gates, units)
-    }
-
-    /// As [`PackedMatrix::new`], kept as other numbers.
-    ///
-    /// # Panics
-    /// As [`PackedMatrix::new`]; for int8 also if there are fewer scales than rows, or the depth is
-    /// beyond [`INT8_DEPTH`].
-    pub fn of(
-        numbers: Numbers<'_>,
-        lanes: usize,
-        source: Source<'_>,
-        gates: &[usize],
-        units: Range<usize>,
-    ) -> PackedMatrix {
         let (panels, depth) = (units.len().div_ceil(lanes), source.depth);
-        let groups = depth.div_ceil(numbers.per_word());
+        let groups = depth.div_ceil(source.numbers.per_word());
         let vector = gates.len() * lanes;
         // The row of the source, the word of its first group, and its place among the gates' vectors.
         let rows = gates.iter().enumerate().flat_map(|(slot, gate)| {
@@ -122,29 +128,28 @@ impl PackedMatrix {
                 (row, panel * groups * vector + lane, panel * vector + lane)
             })
         });
-        let values = |row: usize| &source.values[row * depth..][..depth];
+        let of = |row: usize| row * depth..(row + 1) * depth;
         let words = panels * groups * vector;
-        let words = match numbers {
-            Numbers::F32 => {
+        let words = match source.numbers {
+            Numbers::F32(values) => {
                 let mut words = Values::zeroed(words);
                 for (row, first, _) in rows {
-                    for (k, value) in values(row).iter().enumerate() {
+                    for (k, value) in values[of(row)].iter().enumerate() {
                         words[first + k * vector] = *value;
                     }
                 }
                 Words::F32(words)
             }
-            Numbers::Bf16 => {
+            Numbers::Bf16(halves) => {
                 let mut words = Values::<u32>::zeroed(words);
                 for (row, first, _) in rows {
-                    for (k, value) in values(row).iter().enumerate() {
-                        let half = value.to_bits() >> 16;
-                        words[first + k / 2 * vector] |= half << (16 * (k % 2));
+                    for (k, half) in halves[of(row)].iter().enumerate() {
+                        words[first + k / 2 * vector] |= u32::from(*half) << (16 * (k % 2));
                     }
                 }
                 Words::Bf16(words)
             }
-            Numbers::Int8(scales) => {
+            Numbers::Int8 { whole, scales } => {
                 assert!(depth <= INT8_DEPTH, "a sum could overflow");
                 let mut packed = Int8Words {
                     quads: Values::zeroed(words),
@@ -152,16 +157,15 @@ impl PackedMatrix {
                     sums: Values::zeroed(panels * vector),
                 };
                 for (row, first, place) in rows {
-                    let scale = scales[row];
-                    for (k, value) in values(row).iter().enumerate() {
-                        let q = whole(*value, scale);
-                        let quad = &mut packed.quads[first + k / 4 * vector];
-                        let mut bytes = quad.to_ne_bytes();
-                        bytes[k % 4] = q as u8;
-                        *quad = u32::from_ne_bytes(bytes);
-                        packed.sums[place] += i32::from(q);
+                    for (group, quad) in whole[of(row)].chunks(4).enumerate() {
+                        let mut bytes = [0; 4];
+                        for (byte, q) in bytes.iter_mut().zip(quad) {
+                            *byte = *q as u8;
+                            packed.sums[place] += i32::from(*q);
+                        }
+                        packed.quads[first + group * vector] = u32::from_ne_bytes(bytes);
                     }
-                    packed.scales[place] = scale;
+                    packed.scales[place] = scales[row];
                 }
                 Words::Int8(packed)
             }
@@ -201,10 +205,10 @@ impl PackedMatrix {
     }
 
     /// Words of room that [`super::Kernels::product_in`] needs to quantise so many rows of the left
-    /// operand; 0 where it does not.
+    /// operand; 0 where it does not, and what no memory has where they cannot be counted.
     pub fn room(&self, rows: usize) -> usize {
         match self.words {
-            Words::Int8(_) => rows * (self.depth.div_ceil(4) + 1),
+            Words::Int8(_) => rows.saturating_mul(self.depth.div_ceil(4) + 1),
             _ => 0,
         }
     }
@@ -217,11 +221,6 @@ impl PackedMatrix {
             Words::Int8(words) => words.quads.len() + words.scales.len() + words.sums.len(),
         }
     }
-}
-
-/// How many scales a value is; 0 of a row of zeros, whose scale is 0.
-fn whole(value: f32, scale: f32) -> i8 {
-    (value / scale).round_ties_even().clamp(-127.0, 127.0) as i8
 }
 
 /// Packs one value per gate and unit (a bias) as `[panel][gates][lanes]`, zero-filled.
@@ -248,7 +247,7 @@ mod tests {
         let (units, depth, lanes) = (11, 3, 4);
         let values: Vec<f32> = (0..3 * units * depth).map(|v| v as f32 + 1.0).collect();
         let source = Source {
-            values: &values,
+            numbers: Numbers::F32(&values),
             depth,
             units,
         };

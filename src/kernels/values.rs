@@ -13,12 +13,14 @@ use memmap2::MmapMut;
 /// Memory that starts on a cache line.
 pub type Aligned<T = f32> = AVec<T, ConstAlign<64>>;
 
-/// A number of four bytes, any of whose bits are one.
+/// A number of at most eight bytes, without padding, any of whose bits are one.
 pub trait Word: Copy + Default + PartialEq + Send + Sync + std::fmt::Debug + sealed::Word {}
 
 impl Word for f32 {}
 impl Word for i32 {}
 impl Word for u32 {}
+impl Word for u16 {}
+impl Word for i8 {}
 
 mod sealed {
     /// Keeps the list of words to those that this module has looked at.
@@ -26,6 +28,8 @@ mod sealed {
     impl Word for f32 {}
     impl Word for i32 {}
     impl Word for u32 {}
+    impl Word for u16 {}
+    impl Word for i8 {}
 }
 
 /// A zeroed buffer that starts on a cache line.
@@ -43,8 +47,9 @@ pub fn try_zeroed<T: Word>(len: usize) -> Option<Aligned<T>> {
     Some(buffer)
 }
 
-/// From this many bytes on, values are pages of their own.
-const OWN_PAGES: usize = 256 << 10;
+/// From this many bytes on, values are pages of their own. What the last page leaves empty is a few
+/// hundredths then.
+const OWN_PAGES: usize = 128 << 10;
 
 /// Values of a fixed number that stay for long. Unless made from a `Vec`, they start on a cache line.
 #[derive(Debug)]
@@ -60,7 +65,7 @@ enum Memory<T: Word> {
 impl<T: Word> Values<T> {
     /// `len` zeros.
     pub fn zeroed(len: usize) -> Values<T> {
-        let bytes = len.saturating_mul(4);
+        let bytes = len.saturating_mul(size_of::<T>());
         if bytes >= OWN_PAGES
             && let Ok(pages) = MmapMut::map_anon(bytes)
         {
@@ -83,9 +88,9 @@ impl<T: Word> Deref for Values<T> {
         match &self.0 {
             Memory::Vec(values) => values,
             Memory::Aligned(values) => values,
-            // SAFETY: pages are aligned for words, and any four bytes of theirs are one.
+            // SAFETY: pages are aligned for words, as many as fit, and any bytes of theirs are some.
             Memory::Pages(pages) => unsafe {
-                std::slice::from_raw_parts(pages.as_ptr().cast(), pages.len() / 4)
+                std::slice::from_raw_parts(pages.as_ptr().cast(), pages.len() / size_of::<T>())
             },
         }
     }
@@ -98,7 +103,10 @@ impl<T: Word> DerefMut for Values<T> {
             Memory::Aligned(values) => values,
             // SAFETY: as above, and the pages are borrowed for as long as the values.
             Memory::Pages(pages) => unsafe {
-                std::slice::from_raw_parts_mut(pages.as_mut_ptr().cast(), pages.len() / 4)
+                std::slice::from_raw_parts_mut(
+                    pages.as_mut_ptr().cast(),
+                    pages.len() / size_of::<T>(),
+                )
             },
         }
     }
@@ -124,24 +132,25 @@ mod tests {
 
     #[test]
     fn small_and_large_values_are_zeroed_aligned_and_writable() {
-        for len in [
-            0,
-            1,
-            17,
-            OWN_PAGES / 4 - 1,
-            OWN_PAGES / 4,
-            OWN_PAGES / 4 + 1,
-        ] {
-            let mut values = Values::<f32>::zeroed(len);
+        check(|at| at as f32, -1.0);
+        check(|at| at as u16, 1);
+        check(|at| at as i8, 1);
+    }
+
+    fn check<T: Word>(value: impl Fn(usize) -> T, other: T) {
+        let own_pages = OWN_PAGES / size_of::<T>();
+        for len in [0, 1, 17, own_pages - 1, own_pages, own_pages + 1] {
+            let mut values = Values::<T>::zeroed(len);
             assert_eq!((values.len(), values.as_ptr() as usize % 64), (len, 0));
-            assert!(values.iter().all(|v| v.to_bits() == 0));
-            for (at, value) in values.iter_mut().enumerate() {
-                *value = at as f32;
+            assert!(values.iter().all(|v| *v == T::default()));
+            for (at, place) in values.iter_mut().enumerate() {
+                *place = value(at);
             }
+            assert!(values.iter().enumerate().all(|(at, v)| *v == value(at)));
             let copy = values.clone();
             assert!(copy == values && copy == Values::from(values.to_vec()));
             if let Some(last) = values.last_mut() {
-                *last = -1.0;
+                *last = if *last == other { T::default() } else { other };
                 assert!(copy != values);
             }
         }

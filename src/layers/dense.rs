@@ -13,7 +13,8 @@
 use super::LayerError;
 use super::error::expect;
 use crate::kernels::{
-    Aligned, Isa, Kernels, PackedMatrix, Product, Rows, Source, Start, Sweep, kernels, pack_vectors,
+    Aligned, Isa, Kernels, Numbers, PackedMatrix, Product, Rows, Source, Start, Sweep, kernels,
+    pack_vectors,
 };
 use crate::model::Matrix;
 
@@ -70,8 +71,10 @@ impl Dense {
         expect("bias", bias.len(), weights.rows())?;
         let kernels = kernels(isa)?;
         let lanes = kernels.lanes();
+        // Whatever they are kept as: the products of int8 would quantise the input, too.
+        let values = weights.data();
         let source = Source {
-            values: weights.data(),
+            numbers: Numbers::F32(&values),
             depth: weights.cols(),
             units: weights.rows(),
         };

@@ -2,6 +2,7 @@
 
 use super::LayerError;
 use super::error::expect;
+use crate::kernels::Values;
 use crate::model::Matrix;
 
 /// A table of `[symbols, features]` (PyTorch `torch.nn.Embedding`, tensor `weight`).
@@ -18,23 +19,30 @@ use crate::model::Matrix;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Embedding {
-    table: Matrix,
+    symbols: usize,
+    features: usize,
+    /// `[symbols, features]`.
+    table: Values,
 }
 
 impl Embedding {
     /// Looks symbols up in `table`, a row per symbol.
     pub fn new(table: Matrix) -> Embedding {
-        Embedding { table }
+        Embedding {
+            symbols: table.rows(),
+            features: table.cols(),
+            table: table.into_values(),
+        }
     }
 
     /// Number of symbols: they are `0..symbols()`.
     pub fn symbols(&self) -> usize {
-        self.table.rows()
+        self.symbols
     }
 
     /// Features of each symbol.
     pub fn features(&self) -> usize {
-        self.table.cols()
+        self.features
     }
 
     /// The features of one symbol.
@@ -48,7 +56,11 @@ impl Embedding {
                 symbols: self.symbols(),
             });
         }
-        Ok(self.table.row(symbol))
+        Ok(self.features_of(symbol))
+    }
+
+    fn features_of(&self, symbol: usize) -> &[f32] {
+        &self.table[symbol * self.features..][..self.features]
     }
 
     /// Writes the features of `symbols`, `[symbols.len(), features]`, to `output`.
@@ -70,7 +82,7 @@ impl Embedding {
             self.row(symbol)?;
         }
         for (at, &symbol) in symbols.iter().enumerate() {
-            output[at * features..][..features].copy_from_slice(self.table.row(symbol));
+            output[at * features..][..features].copy_from_slice(self.features_of(symbol));
         }
         Ok(())
     }

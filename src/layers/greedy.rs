@@ -280,7 +280,8 @@ mod tests {
                     x = state.h.clone();
                 }
                 let logit = |j: usize| {
-                    let terms = x.iter().zip(self.weights.row(j));
+                    let weights = self.weights.row(j);
+                    let terms = x.iter().zip(weights.iter());
                     terms.fold(self.bias[j], |z, (x, w)| x.mul_add(*w, z))
                 };
                 previous = 0;

@@ -79,6 +79,11 @@ impl Direction {
         &self.weights
     }
 
+    /// The same direction with other weights of the same shapes.
+    pub(super) fn with_weights(&self, weights: Weights) -> Direction {
+        Direction { weights, ..*self }
+    }
+
     pub(super) fn weights_mut(&mut self) -> &mut Weights {
         &mut self.weights
     }
@@ -158,6 +163,14 @@ impl Layer {
     /// The directions: one, or forward then reverse.
     pub fn directions(&self) -> &[Direction] {
         &self.directions
+    }
+
+    /// The same layer with other directions of the same shapes.
+    pub(super) fn with_directions(&self, directions: Vec<Direction>) -> Layer {
+        Layer {
+            directions,
+            merge: self.merge,
+        }
     }
 
     pub(super) fn directions_mut(&mut self) -> &mut [Direction] {

@@ -10,6 +10,7 @@ mod cell;
 mod error;
 mod interface;
 mod layer;
+mod matrix;
 #[cfg(feature = "safetensors")]
 mod metadata;
 #[cfg(feature = "onnx")]
@@ -34,12 +35,13 @@ pub use cell::{Cell, CellKind, ResetForm};
 pub use error::{LoadError, ModelError, SaveError};
 pub use interface::{Axis, Interface, Port, Role};
 pub use layer::{Direction, Layer, Merge};
+pub use matrix::Matrix;
 pub use precision::Precision;
 pub use quantised::{MatrixKind, QuantisedMatrix, Requantised};
 pub use sequence::{Input, InputError, Layout, Output, Signature};
 #[cfg(feature = "safetensors")]
 pub use tensors::Tensors;
-pub use weights::{Matrix, Peepholes, Weights};
+pub use weights::{Peepholes, Weights};
 
 pub use crate::kernels::Activation;
 

@@ -23,8 +23,8 @@
 
 use std::fmt;
 
-use super::{Direction, Layer, Matrix, Model, ModelError, Weights};
-use crate::kernels::{INT8_DEPTH, Numbers, TINY_ROW};
+use super::{Layer, Matrix, Model, ModelError, Weights};
+use crate::kernels::{INT8_DEPTH, TINY_ROW, Values};
 
 /// The numbers that a matrix is kept as; see the module's text for what they mean.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -67,44 +67,42 @@ impl fmt::Display for Precision {
     }
 }
 
-/// Values that a precision can hold, with the scale of each row where it has scales.
-pub(super) struct Rounded {
-    pub values: Vec<f32>,
-    pub scales: Vec<f32>,
-}
-
-/// Rounds `values`, rows of `cols`, to what `precision` can hold.
-pub(super) fn round(
-    values: &[f32],
-    (rows, cols): (usize, usize),
-    precision: Precision,
-) -> Result<Rounded, ModelError> {
-    let mut values = values.to_vec();
-    let mut scales = Vec::new();
-    match precision {
-        Precision::F32 => {}
-        Precision::Bf16 => values.iter_mut().for_each(|v| *v = to_bf16(*v)),
-        Precision::Int8 => {
-            check_depth(cols)?;
-            for row in 0..rows {
-                let row = &mut values[row * cols..(row + 1) * cols];
-                if let Some(value) = row.iter().find(|v| !v.is_finite()) {
-                    return Err(ModelError::NotQuantisable { value: *value });
-                }
-                let most = row.iter().fold(0.0f32, |most, v| most.max(v.abs()));
-                let scale = if most < TINY_ROW { 0.0 } else { most / 127.0 };
-                if !(127.0 * scale).is_finite() {
-                    return Err(ModelError::NotQuantisable { value: most });
-                }
-                for value in row.iter_mut() {
-                    let q = if scale == 0.0 { 0.0 } else { *value / scale };
-                    *value = scale * q.round_ties_even().clamp(-127.0, 127.0);
-                }
-                scales.push(scale);
-            }
+/// The nearest bf16 of each value, row after row.
+pub(super) fn as_bf16(matrix: &Matrix) -> Values<u16> {
+    let cols = matrix.cols();
+    let mut halves = Values::zeroed(matrix.rows() * cols);
+    for (row, halves) in halves.chunks_mut(cols.max(1)).enumerate() {
+        for (half, value) in halves.iter_mut().zip(matrix.row(row).iter()) {
+            *half = to_bf16(*value);
         }
     }
-    Ok(Rounded { values, scales })
+    halves
+}
+
+/// Whole numbers, row after row, and the scale of each row.
+pub(super) fn as_int8(matrix: &Matrix) -> Result<(Values<i8>, Vec<f32>), ModelError> {
+    let (rows, cols) = (matrix.rows(), matrix.cols());
+    check_depth(cols)?;
+    let mut whole = Values::zeroed(rows * cols);
+    let mut scales = Vec::with_capacity(rows);
+    for row in 0..rows {
+        let values = matrix.row(row);
+        if let Some(value) = values.iter().find(|v| !v.is_finite()) {
+            return Err(ModelError::NotQuantisable { value: *value });
+        }
+        let most = values.iter().fold(0.0f32, |most, v| most.max(v.abs()));
+        let scale = if most < TINY_ROW { 0.0 } else { most / 127.0 };
+        if !(127.0 * scale).is_finite() {
+            return Err(ModelError::NotQuantisable { value: most });
+        }
+        if scale != 0.0 {
+            for (q, value) in whole[row * cols..].iter_mut().zip(values.iter()) {
+                *q = (value / scale).round_ties_even().clamp(-127.0, 127.0) as i8;
+            }
+        }
+        scales.push(scale);
+    }
+    Ok((whole, scales))
 }
 
 /// Longer sums of int8 could overflow 32 bits.
@@ -119,23 +117,18 @@ pub(super) fn check_depth(cols: usize) -> Result<(), ModelError> {
 }
 
 /// The nearest bfloat16, ties to even; beyond the greatest, infinity; NaN stays NaN.
-fn to_bf16(value: f32) -> f32 {
+pub(super) fn to_bf16(value: f32) -> u16 {
     let bits = value.to_bits();
-    match value.is_nan() {
-        true => f32::from_bits((bits | 0x0040_0000) & 0xffff_0000),
-        false => f32::from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000),
-    }
+    let rounded = match value.is_nan() {
+        true => bits | 0x0040_0000,
+        false => bits + 0x7fff + (bits >> 16 & 1),
+    };
+    (rounded >> 16) as u16
 }
 
-impl Matrix {
-    /// How kernels are to keep it.
-    pub(crate) fn numbers(&self) -> Numbers<'_> {
-        match self.precision() {
-            Precision::F32 => Numbers::F32,
-            Precision::Bf16 => Numbers::Bf16,
-            Precision::Int8 => Numbers::Int8(self.scales()),
-        }
-    }
+/// The value of a bfloat16, exactly.
+pub(super) fn from_bf16(half: u16) -> f32 {
+    f32::from_bits(u32::from(half) << 16)
 }
 
 impl Weights {
@@ -154,6 +147,17 @@ impl Weights {
             peepholes: self.peepholes.clone(),
             projection,
         })
+    }
+
+    /// As [`Weights::in_precision`], in place.
+    fn convert(&mut self, precision: Precision) -> Result<(), ModelError> {
+        let matrices = [&mut self.input, &mut self.recurrent];
+        for matrix in matrices.into_iter().chain(&mut self.projection) {
+            if matrix.precision() != precision {
+                *matrix = matrix.in_precision(precision)?;
+            }
+        }
+        Ok(())
     }
 
     /// The precisions of input weights, recurrent weights, and the projection's.
@@ -190,19 +194,52 @@ impl Model {
     /// # Errors
     /// As [`Matrix::in_precision`]; [`ModelError::Shape`] unless there is one for each layer.
     pub fn in_precisions(&self, precisions: &[Precision]) -> Result<Model, ModelError> {
-        if precisions.len() != self.layers().len() {
-            return Err(ModelError::Shape {
-                tensor: "precisions",
-                expected: format!("{}, one for each layer", self.layers().len()),
-                found: format!("{}", precisions.len()),
-            });
-        }
-        let mut model = self.clone();
+        self.check_count(precisions)?;
+        let layers = self.layers.iter().zip(precisions);
+        let layers = layers.map(|(layer, &precision)| layer.in_precision(precision));
+        let mut model = Model {
+            layers: layers.collect::<Result<_, _>>()?,
+            interface: self.interface.clone(),
+            quantised: self.quantised.clone(),
+        };
         model.forget_quantised(precisions);
-        for (layer, &precision) in model.layers.iter_mut().zip(precisions) {
-            layer.convert(precision)?;
-        }
         Ok(model)
+    }
+
+    /// As [`Model::in_precision`], giving each matrix's memory back once it has been converted: at no
+    /// time is there more than this model and one matrix of the other.
+    ///
+    /// # Errors
+    /// As [`Matrix::in_precision`].
+    pub fn into_precision(self, precision: Precision) -> Result<Model, ModelError> {
+        let precisions = vec![precision; self.layers.len()];
+        self.into_precisions(&precisions)
+    }
+
+    /// As [`Model::into_precision`], with one precision for each layer.
+    ///
+    /// # Errors
+    /// As [`Model::in_precisions`].
+    pub fn into_precisions(mut self, precisions: &[Precision]) -> Result<Model, ModelError> {
+        self.check_count(precisions)?;
+        self.forget_quantised(precisions);
+        for (layer, &precision) in self.layers.iter_mut().zip(precisions) {
+            for direction in layer.directions_mut() {
+                direction.weights_mut().convert(precision)?;
+            }
+        }
+        Ok(self)
+    }
+
+    fn check_count(&self, precisions: &[Precision]) -> Result<(), ModelError> {
+        match precisions.len() == self.layers.len() {
+            true => Ok(()),
+            false => Err(ModelError::Shape {
+                tensor: "precisions",
+                expected: format!("{}, one for each layer", self.layers.len()),
+                found: format!("{}", precisions.len()),
+            }),
+        }
     }
 
     /// The precision of all weights; `None` where they differ.
@@ -215,17 +252,11 @@ impl Model {
 }
 
 impl Layer {
-    fn convert(&mut self, precision: Precision) -> Result<(), ModelError> {
-        for direction in self.directions_mut() {
-            direction.convert(precision)?;
-        }
-        Ok(())
-    }
-}
-
-impl Direction {
-    fn convert(&mut self, precision: Precision) -> Result<(), ModelError> {
-        *self.weights_mut() = self.weights().in_precision(precision)?;
-        Ok(())
+    fn in_precision(&self, precision: Precision) -> Result<Layer, ModelError> {
+        let directions = self.directions().iter().map(|direction| {
+            let weights = direction.weights().in_precision(precision)?;
+            Ok::<_, ModelError>(direction.with_weights(weights))
+        });
+        Ok(self.with_directions(directions.collect::<Result<_, _>>()?))
     }
 }

@@ -597,9 +597,9 @@ impl<'t> Stack<'t> {
             Some(_) => {
                 let rows = self.tensors.matrix(&peepholes)?;
                 Some(Peepholes {
-                    input: rows.row(0).into(),
-                    forget: rows.row(1).into(),
-                    output: rows.row(2).into(),
+                    input: rows.row(0).into_owned(),
+                    forget: rows.row(1).into_owned(),
+                    output: rows.row(2).into_owned(),
                 })
             }
             None => None,

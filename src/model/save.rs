@@ -12,12 +12,12 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
 
-use half::bf16;
 use safetensors::tensor::{Dtype, TensorInfo};
 
 use super::metadata::Metadata;
 use super::tensors::{MAX_HEADER, scale_name};
 use super::{Matrix, Model, Precision, SaveError};
+use crate::kernels::Numbers;
 use crate::whole_file::replace;
 
 impl Model {
@@ -59,13 +59,12 @@ struct Tensor<'m> {
     name: String,
     dtype: Dtype,
     shape: Vec<usize>,
-    values: Numbers<'m>,
+    content: Content<'m>,
 }
 
-enum Numbers<'m> {
-    Floats(Vec<&'m [f32]>),
-    Bf16(&'m Matrix),
-    Int8(&'m Matrix),
+enum Content<'m> {
+    Vectors(Vec<&'m [f32]>),
+    Matrix(&'m Matrix),
 }
 
 impl<'m> Tensor<'m> {
@@ -74,7 +73,7 @@ impl<'m> Tensor<'m> {
             name,
             dtype: Dtype::F32,
             shape,
-            values: Numbers::Floats(values),
+            content: Content::Vectors(values),
         }
     }
 
@@ -83,17 +82,24 @@ impl<'m> Tensor<'m> {
     }
 
     fn write(&self, file: &mut impl Write) -> io::Result<()> {
-        match &self.values {
-            Numbers::Floats(parts) => (parts.iter().copied().flatten())
-                .try_for_each(|value| file.write_all(&value.to_le_bytes())),
-            Numbers::Bf16(matrix) => (matrix.data().iter()).try_for_each(|&value| {
-                // Rounded already: the lower half is zero.
-                file.write_all(&bf16::from_bits((value.to_bits() >> 16) as u16).to_le_bytes())
-            }),
-            Numbers::Int8(matrix) => (0..matrix.rows()).try_for_each(|row| {
-                let row: Vec<u8> = matrix.whole_row(row).map(|value| value as u8).collect();
-                file.write_all(&row)
-            }),
+        let mut floats = |values: &[f32]| {
+            let mut values = values.iter();
+            values.try_for_each(|value| file.write_all(&value.to_le_bytes()))
+        };
+        match &self.content {
+            Content::Vectors(parts) => parts.iter().copied().try_for_each(floats),
+            Content::Matrix(matrix) => match matrix.numbers() {
+                Numbers::F32(values) => floats(values),
+                Numbers::Bf16(halves) => {
+                    (halves.iter()).try_for_each(|half| file.write_all(&half.to_le_bytes()))
+                }
+                Numbers::Int8 { whole, .. } => {
+                    whole.chunks(matrix.cols().max(1)).try_for_each(|row| {
+                        let row: Vec<u8> = row.iter().map(|&q| q as u8).collect();
+                        file.write_all(&row)
+                    })
+                }
+            },
         }
     }
 }
@@ -145,10 +151,10 @@ fn tensors(model: &Model) -> Result<Vec<Tensor<'_>>, SaveError> {
 
 /// A matrix and, of int8, its scales.
 fn add_matrix<'m>(tensors: &mut Vec<Tensor<'m>>, name: String, matrix: &'m Matrix) {
-    let (dtype, values) = match matrix.precision() {
-        Precision::F32 => (Dtype::F32, Numbers::Floats(vec![matrix.data()])),
-        Precision::Bf16 => (Dtype::BF16, Numbers::Bf16(matrix)),
-        Precision::Int8 => (Dtype::I8, Numbers::Int8(matrix)),
+    let dtype = match matrix.precision() {
+        Precision::F32 => Dtype::F32,
+        Precision::Bf16 => Dtype::BF16,
+        Precision::Int8 => Dtype::I8,
     };
     if matrix.precision() == Precision::Int8 {
         let scales = matrix.scales();
@@ -159,7 +165,7 @@ fn add_matrix<'m>(tensors: &mut Vec<Tensor<'m>>, name: String, matrix: &'m Matri
         name,
         dtype,
         shape: vec![matrix.rows(), matrix.cols()],
-        values,
+        content: Content::Matrix(matrix),
     });
 }
 

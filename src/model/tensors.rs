@@ -26,6 +26,7 @@ use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 
 use super::metadata::{Kept, PRECISION};
+use super::precision::{check_depth, from_bf16, to_bf16};
 use super::{LoadError, Matrix, Precision};
 use crate::kernels::Values;
 
@@ -204,6 +205,7 @@ impl<'a> Tensors<'a> {
         }
         let [rows, cols] = self.checked_shape(name, "two axes", dtypes)?;
         if is_int8 {
+            check_depth(cols).map_err(|error| tensor(name, error.to_string()))?;
             let [scales] = self.vector_shape(&scale)?;
             if scales != rows {
                 let reason = format!("has shape [{scales}]; beside {name} it must be [{rows}]");
@@ -221,15 +223,21 @@ impl<'a> Tensors<'a> {
         let unfit = |error: super::ModelError| tensor(name, error.to_string());
         match (info.dtype, kept) {
             (Dtype::I8, _) => {
-                let (from, to) = info.data_offsets;
-                let values: Vec<i8> = self.data[from..to].iter().map(|&b| b as i8).collect();
+                let mut whole = Values::<i8>::zeroed(rows * cols);
+                for (q, &byte) in whole.iter_mut().zip(self.bytes(info)) {
+                    *q = byte as i8;
+                }
                 let scales = self.vector(&scale_name(name))?;
-                Matrix::from_int8(rows, cols, &values, scales).map_err(unfit)
+                Matrix::from_whole(rows, cols, whole, scales).map_err(unfit)
             }
-            (Dtype::BF16, Some(Kept::AsStored | Kept::All(Precision::Bf16))) => self
-                .matrix(name)?
-                .in_precision(Precision::Bf16)
-                .map_err(unfit),
+            (Dtype::BF16, Some(Kept::AsStored | Kept::All(Precision::Bf16))) => {
+                let mut halves = Values::<u16>::zeroed(rows * cols);
+                for (half, &bytes) in halves.iter_mut().zip(self.bytes(info).as_chunks().0) {
+                    // Through the value, which makes NaN of a form that products keep.
+                    *half = to_bf16(from_bf16(u16::from_le_bytes(bytes)));
+                }
+                Matrix::from_bf16(rows, cols, halves).map_err(unfit)
+            }
             _ => self.matrix(name),
         }
     }
@@ -264,11 +272,15 @@ impl<'a> Tensors<'a> {
         info.ok_or_else(|| tensor(name, "is not in the file".into()))
     }
 
+    fn bytes(&self, info: &TensorInfo) -> &'a [u8] {
+        let (from, to) = info.data_offsets;
+        &self.data[from..to]
+    }
+
     /// Writes all values as `f32`.
     fn read(&self, name: &str, values: &mut [f32]) -> Result<(), LoadError> {
         let info = self.info(name)?;
-        let (from, to) = info.data_offsets;
-        let bytes = &self.data[from..to];
+        let bytes = self.bytes(info);
         let (width, widen): (usize, Widen) = match info.dtype {
             Dtype::F16 => (2, widen_f16),
             Dtype::BF16 => (2, widen_bf16),

@@ -6,6 +6,7 @@ use cellstream::kernels::{
     INT8_DEPTH, Isa, Kernels, Numbers, PackedMatrix, Product, Rows, Source, Start, Sweep, kernels,
     plain_kernels,
 };
+use cellstream::model::Precision;
 
 /// All kernels of this machine, with their names.
 fn all_kernels() -> Vec<(String, Box<dyn Kernels>)> {
@@ -58,21 +59,34 @@ impl Case {
         }
     }
 
-    fn packed(&self, numbers: Numbers<'_>, lanes: usize) -> PackedMatrix {
+    fn packed(&self, precision: Precision, lanes: usize) -> PackedMatrix {
+        let (mut whole, mut halves) = (Vec::new(), Vec::new());
+        for (at, value) in self.weights.iter().enumerate() {
+            whole.push((value / self.scales[at / self.depth]).round() as i8);
+            halves.push((value.to_bits() >> 16) as u16);
+        }
+        let numbers = match precision {
+            Precision::F32 => Numbers::F32(&self.weights),
+            Precision::Bf16 => Numbers::Bf16(&halves),
+            Precision::Int8 => Numbers::Int8 {
+                whole: &whole,
+                scales: &self.scales,
+            },
+        };
         let source = Source {
-            values: &self.weights,
+            numbers,
             depth: self.depth,
             units: self.units,
         };
         let gates: Vec<usize> = (0..self.gates).collect();
-        PackedMatrix::of(numbers, lanes, source, &gates, 0..self.units)
+        PackedMatrix::new(lanes, source, &gates, 0..self.units)
     }
 
     /// What the kernels give, `[rows, gates * units]`, with one slot more than gates that nobody but
     /// the bias may touch.
-    fn run(&self, kernels: &dyn Kernels, numbers: Numbers<'_>) -> Vec<f32> {
+    fn run(&self, kernels: &dyn Kernels, precision: Precision) -> Vec<f32> {
         let lanes = kernels.lanes();
-        let weights = self.packed(numbers, lanes);
+        let weights = self.packed(precision, lanes);
         let (panels, z_slots) = (weights.panels(), self.gates + 1);
         let place = |row: usize, gate: usize, unit: usize| {
             ((row * panels + unit / lanes) * z_slots + gate) * lanes + unit % lanes
@@ -188,9 +202,9 @@ pub fn random_products_of_both_precisions(rounds: usize) {
     for round in 0..rounds {
         let case = Case::random(&mut random);
         for (name, kernels) in all_kernels() {
-            let found = case.run(&*kernels, Numbers::Int8(&case.scales));
+            let found = case.run(&*kernels, Precision::Int8);
             assert_bits(&found, &case.int8(), &format!("int8, {name}, {round}"));
-            let found = case.run(&*kernels, Numbers::Bf16);
+            let found = case.run(&*kernels, Precision::Bf16);
             assert_bits(&found, &case.bf16(), &format!("bf16, {name}, {round}"));
         }
     }
@@ -216,7 +230,7 @@ pub fn no_sum_of_int8_overflows() {
             assert!(sum.abs() <= f64::from(i32::MAX));
             let expected = (sum as f32) * (1.0 / 127.0);
             for (name, kernels) in all_kernels() {
-                let found = case.run(&*kernels, Numbers::Int8(&case.scales));
+                let found = case.run(&*kernels, Precision::Int8);
                 assert_bits(&found, &[expected; 4], &format!("{name}, {depth}, {a} {w}"));
             }
         }
@@ -239,7 +253,7 @@ pub fn rows_that_have_no_scale() {
     for (name, kernels) in all_kernels() {
         let run = |values| {
             let case = case(values);
-            case.run(&*kernels, Numbers::Int8(&case.scales))
+            case.run(&*kernels, Precision::Int8)
         };
         for (tiny, is_zero) in [(0.0, true), (-0.0, true), (1e-31, true), (1e-30, false)] {
             let found = run([tiny, 0.0, 0.0, 0.0, 0.0]);
@@ -249,7 +263,7 @@ pub fn rows_that_have_no_scale() {
                 bias: vec![0.0; 6],
                 ..case([tiny, 0.0, 0.0, 0.0, 0.0])
             };
-            let found = alone.run(&*kernels, Numbers::Int8(&alone.scales));
+            let found = alone.run(&*kernels, Precision::Int8);
             assert_eq!(
                 found.iter().all(|z| *z == 0.0),
                 is_zero,
@@ -270,11 +284,11 @@ pub fn smaller_numbers_take_less_memory() {
     let mut case = Case::random(&mut random);
     (case.depth, case.units, case.gates) = (64, 32, 4);
     case.weights = random.values(4 * 32 * 64);
-    let f32_bytes = case.packed(Numbers::F32, 16).bytes();
+    case.scales = vec![0.01; 4 * 32];
+    let f32_bytes = case.packed(Precision::F32, 16).bytes();
     assert_eq!(f32_bytes, 4 * 4 * 32 * 64);
-    assert_eq!(2 * case.packed(Numbers::Bf16, 16).bytes(), f32_bytes);
-    let scales = vec![0.01; 4 * 32];
-    let bytes = case.packed(Numbers::Int8(&scales), 16).bytes();
+    assert_eq!(2 * case.packed(Precision::Bf16, 16).bytes(), f32_bytes);
+    let bytes = case.packed(Precision::Int8, 16).bytes();
     // A scale and a sum of 4 bytes for each gate of a unit.
     assert_eq!(bytes, f32_bytes / 4 + 8 * 4 * 32);
 }

@@ -219,9 +219,12 @@ fn lstm_gates_go_from_iofc_to_ifco() {
     let order = [0, 1, 4, 5, 6, 7, 2, 3];
     for (row, from) in order.into_iter().enumerate() {
         let first = (from * E) as f32;
-        assert_eq!(weights.input.row(row), [first, first + 1.0, first + 2.0]);
+        assert_eq!(
+            weights.input.row(row)[..],
+            [first, first + 1.0, first + 2.0]
+        );
         let first = 100.0 + (from * H) as f32;
-        assert_eq!(weights.recurrent.row(row), [first, first + 1.0]);
+        assert_eq!(weights.recurrent.row(row)[..], [first, first + 1.0]);
         assert_eq!(weights.input_bias[row], 200.0 + from as f32);
         assert_eq!(weights.recurrent_bias[row], 208.0 + from as f32);
     }
@@ -288,7 +291,7 @@ fn sixteen_bit_weights_are_widened_from_raw_and_typed_data() {
             });
             let model = load(graph).unwrap();
             let input = &model.layers()[0].directions()[0].weights().input;
-            assert_eq!(input.data(), [1.0, -2.0, 0.5, 1.0, -2.0, 0.5]);
+            assert_eq!(input.data()[..], [1.0, -2.0, 0.5, 1.0, -2.0, 0.5]);
         }
     }
 }

@@ -92,6 +92,7 @@ impl<'g> LstmByGemm<'g> {
         let steps = x.len() / input / batch;
         let biases = weights.input_bias.iter().zip(&weights.recurrent_bias);
         let (w, u) = (weights.input.data(), weights.recurrent.data());
+        let (w, u) = (&*w, &*u);
         let packed = match form {
             Form::Apart => {
                 let gate = |from: &[f32], depth: usize, gate: usize| {

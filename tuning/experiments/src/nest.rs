@@ -84,17 +84,17 @@ impl Nest {
         let packed: Vec<OnceLock<Slice>> = units.iter().map(|_| OnceLock::new()).collect();
         team.run(|worker| {
             let units = units[worker.index].clone();
-            let pack = |values, depth| {
+            let pack = |numbers, depth| {
                 let source = Source {
-                    values,
+                    numbers,
                     depth,
                     units: hidden,
                 };
                 PackedMatrix::new(lanes, source, &GATES, units.clone())
             };
             packed[worker.index].get_or_init(|| Slice {
-                w: pack(weights.input.data(), input),
-                u: pack(weights.recurrent.data(), hidden),
+                w: pack(weights.input.numbers(), input),
+                u: pack(weights.recurrent.numbers(), hidden),
                 bias: pack_vectors(lanes, &bias, units.clone()),
                 units: units.clone(),
             });

@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 
 use cellstream::execute::team::Team;
 use cellstream::kernels::{
-    Aligned, Isa, Kernels, PackedMatrix, Product, Rows, Shared, Source, Start, Sweep, kernels,
-    zeroed,
+    Aligned, Isa, Kernels, Numbers, PackedMatrix, Product, Rows, Shared, Source, Start, Sweep,
+    kernels, zeroed,
 };
 use cellstream::plan::split_units;
 
@@ -54,7 +54,7 @@ impl Sliced {
         let lanes = kernels.lanes();
         let values = crate::shapes::numbers(4 * units * depth);
         let source = Source {
-            values: &values,
+            numbers: Numbers::F32(&values),
             depth,
             units,
         };

@@ -6,7 +6,7 @@
 
 use cellstream::kernels::{Activation, Columns, LstmFunctions, LstmGates, Shared};
 use cellstream::kernels::{
-    Isa, PackedMatrix, Product, Rows, Source, Start, Sweep, kernels, zeroed,
+    Isa, Numbers, PackedMatrix, Product, Rows, Source, Start, Sweep, kernels, zeroed,
 };
 use cellstream::plan::split_units;
 use cellstream::schedule::PanelOrder;
@@ -117,7 +117,7 @@ fn by_slices(arguments: &Arguments) -> Outcome {
     };
     let values = numbers(4 * hidden * hidden);
     let source = Source {
-        values: &values,
+        numbers: Numbers::F32(&values),
         depth: hidden,
         units: hidden,
     };

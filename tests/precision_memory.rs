@@ -1,0 +1,113 @@
+//! How much memory models of lower precision take, and making them: the numbers as they are, with no
+//! f32 beside them. One test, alone in its process, since it reads the process's resident memory.
+#![cfg(all(target_os = "linux", feature = "safetensors"))]
+
+#[path = "common/resident.rs"]
+mod resident;
+
+use cellstream::execute::Session;
+use cellstream::model::{Gru, Lstm, Model, Precision, SafetensorsOptions};
+use cellstream::plan::Plan;
+use resident::{peak, resident};
+
+const MIB: f64 = (1 << 20) as f64;
+/// How much `VmHWM` may be off: 64 pages for each of so many CPUs.
+const LAG: f64 = 10.0 * MIB;
+
+fn file(model: &Model) -> Vec<u8> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("m.safetensors");
+    model.save_safetensors(&path).unwrap();
+    std::fs::read(path).unwrap()
+}
+
+fn load(file: &[u8]) -> Model {
+    Model::from_safetensors(file, &SafetensorsOptions::new()).unwrap()
+}
+
+/// What `make` returns, the bytes that are resident since, and the most that were meanwhile (`None`
+/// where the system does not let its own count be reset).
+fn measured<T>(make: impl FnOnce() -> T) -> (T, f64, Option<f64>) {
+    let is_reset = std::fs::write("/proc/self/clear_refs", "5").is_ok();
+    let before = resident();
+    let made = make();
+    let most = is_reset.then(|| peak() - before);
+    (made, resident() - before, most)
+}
+
+#[test]
+fn lower_precisions_take_their_own_bytes_only() {
+    let stacks = [
+        ("LSTM 1024", Lstm::new(1024, 1024).layers(2).random(1)),
+        ("GRU 256", Gru::new(256, 256).layers(32).random(1)),
+    ];
+    for (name, model) in stacks {
+        let model = model.unwrap();
+        let values: usize = (model.layers().iter().flat_map(|l| l.directions()))
+            .map(|d| d.weights().values())
+            .sum();
+        let of_f32 = 4.0 * values as f64;
+        let [wide, half, whole] = Precision::ALL.map(|p| file(&model.in_precision(p).unwrap()));
+        drop(model);
+        // Threads that widen are started, and the allocator has its first blocks.
+        drop(load(&wide));
+
+        let mut packed = Vec::new();
+        for (file, share) in [(&wide, 1.0), (&half, 0.51), (&whole, 0.27)] {
+            let (model, held, most) = measured(|| load(file));
+            println!(
+                "{name}: a file of {:.2} MiB, model {:.2} MiB ({:.4}), peak {:.2?} MiB",
+                file.len() as f64 / MIB,
+                held / MIB,
+                held / of_f32,
+                most.map(|most| most / MIB),
+            );
+            if share == 1.0 {
+                assert!(held >= 0.99 * of_f32, "the count counts");
+            }
+            let beside = if share == 1.0 { 0.01 * of_f32 } else { 0.0 };
+            assert!(held <= share * of_f32 + beside, "{held}");
+            // Nothing of the file's size stands beside the model meanwhile.
+            let most = most.unwrap_or(0.0);
+            assert!(most <= 1.02 * file.len() as f64 + LAG, "{most}");
+
+            let of_model = held;
+            let (session, held, _) = measured(|| {
+                let plan = Plan::with_threads(&model, 1, 10, 2);
+                let session = Session::new(&model, &plan).unwrap();
+                drop(model);
+                session
+            });
+            let bytes = session.packed().bytes() as f64;
+            packed.push(bytes);
+            println!(
+                "{name}: packed {:.2} MiB ({:.4})",
+                bytes / MIB,
+                bytes / packed[0]
+            );
+            assert!(bytes <= share * packed[0], "{bytes}");
+            // The model has gone, and nothing else came.
+            assert!(held <= bytes - 0.95 * of_model + 4.0 * MIB, "{held}");
+        }
+
+        let (model, ..) = measured(|| load(&wide));
+        let (small, held, most) = measured(|| model.in_precision(Precision::Int8).unwrap());
+        assert!(held <= 0.27 * of_f32, "{held}");
+        let most = most.unwrap_or(0.0);
+        assert!(
+            most <= 0.27 * of_f32 + LAG,
+            "{most}: a copy of the model was made"
+        );
+        drop(small);
+        let (small, held, most) = measured(|| model.into_precision(Precision::Int8).unwrap());
+        println!(
+            "{name}: given away {:.2} MiB, peak {:.2?} MiB",
+            held / MIB,
+            most.map(|most| most / MIB)
+        );
+        assert!(held <= (0.27 - 0.99) * of_f32, "{held}");
+        let of_matrix = small.layers()[0].directions()[0].weights().input.bytes() as f64;
+        let most = most.unwrap_or(0.0);
+        assert!(most <= of_matrix + LAG, "{most}");
+    }
+}
