@@ -867,6 +867,31 @@ mod command {
         assert!(std::fs::read(at("m.safetensors")).unwrap() == before);
     }
 
+    /// Whoever asks for int8 is told which file's weights cannot become that.
+    #[test]
+    fn a_file_that_cannot_be_quantised_is_named() {
+        let folder = folder();
+        let path = folder.path().join("i.safetensors");
+        good_but_for_one_weight(f32::INFINITY)
+            .save_safetensors(path)
+            .unwrap();
+        let x = npy::floats(&[1, 1, 3], &[0.0; 3]);
+        std::fs::write(folder.path().join("x.npy"), x).unwrap();
+        for command in [
+            &["run", "--input=input=x.npy", "--output=output=y.npy"][..],
+            &["bench"],
+            &["tune"],
+            &["explain"],
+        ] {
+            let arguments = [command, &["i.safetensors", "--precision=int8"]].concat();
+            let out = cellstream(folder.path(), &arguments);
+            assert_eq!(out.status.code(), Some(1), "{arguments:?}: {out:?}");
+            let text = String::from_utf8(out.stderr).unwrap();
+            let is_named = text.contains("i.safetensors") && text.contains("found inf");
+            assert!(is_named && text.lines().count() == 1, "{text}");
+        }
+    }
+
     fn good_but_for_one_weight(value: f32) -> Model {
         Lstm::new(3, 2)
             .build(|slot| {

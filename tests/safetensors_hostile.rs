@@ -56,6 +56,43 @@ fn read_all(bytes: &[u8]) -> bool {
     }
 }
 
+/// Sums of int8 that could overflow are refused by their shape: of two faults the later matrix's is
+/// found, since the earlier one's is in its data.
+#[test]
+fn too_deep_for_int8_is_known_from_the_header() {
+    use cellstream::kernels::INT8_DEPTH;
+    for (hidden, refused) in [
+        (INT8_DEPTH, "weight_ih_l0"),
+        (INT8_DEPTH + 1, "weight_hr_l0"),
+    ] {
+        let rows = 4 * hidden;
+        let mut header = String::new();
+        let mut end = 0;
+        for (name, dtype, shape, bytes) in [
+            ("weight_ih_l0", "I8", format!("[{rows},1]"), rows),
+            ("weight_ih_l0_scale", "F32", format!("[{rows}]"), 4 * rows),
+            ("weight_hh_l0", "F16", format!("[{rows},1]"), 2 * rows),
+            ("weight_hr_l0", "I8", format!("[1,{hidden}]"), hidden),
+            ("weight_hr_l0_scale", "F32", "[1]".into(), 4),
+        ] {
+            let comma = if header.is_empty() { "" } else { "," };
+            header += &format!(
+                r#"{comma}"{name}":{{"dtype":"{dtype}","shape":{shape},"data_offsets":[{end},{}]}}"#,
+                end + bytes
+            );
+            end += bytes;
+        }
+        let header = format!("{{{header}}}");
+        let mut bytes = file(&header, end);
+        // -128, which no int8 matrix holds.
+        bytes[8 + header.len()] = 0x80;
+        match Model::from_safetensors(&bytes, &SafetensorsOptions::new()) {
+            Err(LoadError::Tensor { name, .. }) => assert_eq!(name, refused),
+            other => panic!("{:?}", other.err()),
+        }
+    }
+}
+
 #[test]
 fn cut_anywhere() {
     let whole = small();

@@ -24,6 +24,8 @@ mod safetensors;
 mod save;
 mod sequence;
 #[cfg(feature = "safetensors")]
+mod stack;
+#[cfg(feature = "safetensors")]
 mod tensors;
 mod weights;
 
