@@ -17,7 +17,7 @@
 //! binary32 operation, in the order written here.
 //!
 //! A product with weights of int8 is no chain but one term, `fma(sum, scale, z)`; see
-//! [`Precision`] and [`quantize`].
+//! [`Precision`](crate::model::Precision) and [`quantize`].
 //!
 //! # Tiny states
 //!
