@@ -4,6 +4,7 @@
 #[path = "../examples/g2p/mod.rs"]
 mod g2p;
 
+use cellstream::model::Precision;
 use g2p::textbook::Textbook;
 use g2p::{G2p, WordError};
 
@@ -25,21 +26,52 @@ fn sample() -> Vec<(&'static str, &'static str)> {
         .collect()
 }
 
+fn pronounce(model: &mut G2p, word: &str) -> String {
+    let letters = model.vocabulary().letters(word).unwrap();
+    let phonemes = model.phonemes(&letters).unwrap().to_vec();
+    model.vocabulary().spell(&phonemes)
+}
+
+/// bf16 and int8 may change any answer by their rounding, but none of these: not a word of 200.
 #[test]
-fn every_sampled_word_is_pronounced_as_pytorch_does() {
-    let mut model = G2p::load(&bytes()).unwrap();
+fn every_sampled_word_is_pronounced_as_pytorch_does_in_each_precision() {
     let sample = sample();
     assert_eq!(sample.len(), 200);
-    let mut wrong = Vec::new();
-    for (word, prediction) in sample {
-        let letters = model.vocabulary().letters(word).unwrap();
-        let phonemes = model.phonemes(&letters).unwrap().to_vec();
-        let spelled = model.vocabulary().spell(&phonemes);
-        if spelled != prediction {
-            wrong.push(format!("{word}: {spelled}, PyTorch {prediction}"));
+    for precision in Precision::ALL {
+        let mut model = G2p::load_in(precision, &bytes()).unwrap();
+        let mut wrong = Vec::new();
+        for (word, prediction) in &sample {
+            let spelled = pronounce(&mut model, word);
+            if spelled != *prediction {
+                wrong.push(format!("{word}: {spelled}, PyTorch {prediction}"));
+            }
         }
+        assert!(wrong.is_empty(), "{precision}: {wrong:#?}");
     }
-    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Of all 6186 held-out words bf16 changes 3, int8 29 (`tuning/accuracy`). These are some of them, where no
+/// near tie decides: bf16's by PyTorch with weights rounded to bf16, int8's by the simulation in numpy.
+#[test]
+fn a_precision_changes_the_words_that_it_is_known_to_change() {
+    let known = [
+        (
+            Precision::Bf16,
+            "conspiratorially",
+            "K AH N S P IH R AH T AO R IY AH L IY",
+        ),
+        (Precision::Bf16, "o'loughlin", "OW L AO L IH N"),
+        (Precision::Int8, "herbaceous", "HH ER B EY S AH S"),
+        (Precision::Int8, "musket", "M AH S K IH T"),
+        (Precision::Int8, "recur", "R IH K ER"),
+        (Precision::Int8, "nucleotides", "N UW K L IY OW T AY D Z"),
+    ];
+    let mut exact = G2p::load(&bytes()).unwrap();
+    for (precision, word, expected) in known {
+        let mut model = G2p::load_in(precision, &bytes()).unwrap();
+        assert_eq!(pronounce(&mut model, word), expected, "{precision} {word}");
+        assert_ne!(pronounce(&mut exact, word), expected, "f32 {word}");
+    }
 }
 
 #[test]

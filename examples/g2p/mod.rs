@@ -10,7 +10,7 @@ use cellstream::execute::{PackedModel, State};
 use cellstream::kernels::Isa;
 use cellstream::layers::{Dense, Embedding, Greedy, GreedyOptions};
 use cellstream::machine::Topology;
-use cellstream::model::{SafetensorsOptions, Tensors};
+use cellstream::model::{Precision, SafetensorsOptions, Tensors};
 use cellstream::{Input, Model, Output, Plan, Session};
 
 /// The file, wherever the program is started from.
@@ -39,9 +39,18 @@ pub struct G2p {
 impl G2p {
     /// Loads the model from the bytes of its file.
     pub fn load(bytes: &[u8]) -> Result<G2p, Box<dyn Error>> {
+        G2p::load_in(Precision::F32, bytes)
+    }
+
+    /// The same with both recurrent stacks in `precision`. Embeddings and the dense layer stay f32: they
+    /// are looked up, and a fiftieth of the arithmetic.
+    pub fn load_in(precision: Precision, bytes: &[u8]) -> Result<G2p, Box<dyn Error>> {
         let tensors = Tensors::from_bytes(bytes)?;
-        let recurrent =
-            |prefix: &str| Model::from_tensors(&tensors, &SafetensorsOptions::new().prefix(prefix));
+        let recurrent = |prefix: &str| {
+            let options = SafetensorsOptions::new().prefix(prefix);
+            let model = Model::from_tensors(&tensors, &options)?;
+            Ok::<_, Box<dyn Error>>(model.in_precision(precision)?)
+        };
         let encoder = recurrent("encoder.rnn.")?;
         let decoder = recurrent("decoder.rnn.")?;
 

@@ -1,0 +1,119 @@
+//! The phoneme error rate of the example's model in each precision, as a CSV table on standard output.
+//!
+//!     cargo run --release --example g2p_error_rate -- HELD_OUT.tsv
+//!
+//! The table of words has a header line, then words and references, separated by a tab; references, as
+//! phonemes separated by spaces, are separated by `|`. `held_out.py` beside this file writes it. The
+//! definitions of the rates are those of `examples/models/README.md`.
+
+#[allow(dead_code)] // the example also asks what it runs on
+#[path = "../../examples/g2p/mod.rs"]
+mod g2p;
+
+use std::error::Error;
+use std::path::Path;
+use std::process::ExitCode;
+
+use cellstream::model::Precision;
+use g2p::G2p;
+
+/// A word and its pronunciations, as names of phonemes.
+struct Word<'t> {
+    spelling: &'t str,
+    references: Vec<Vec<&'t str>>,
+}
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args_os().skip(1);
+    let (Some(path), None) = (arguments.next(), arguments.next()) else {
+        eprintln!("usage: cargo run --release --example g2p_error_rate -- HELD_OUT.tsv");
+        return ExitCode::from(2);
+    };
+    match rates(Path::new(&path)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn rates(path: &Path) -> Result<(), Box<dyn Error>> {
+    let table = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let words = parse(&table)?;
+    let bytes = std::fs::read(g2p::PATH).map_err(|e| format!("{}: {e}", g2p::PATH))?;
+    println!("precision,words,phonemes,edits,wrong_words,words_unlike_f32,edits_from_f32");
+    let mut exact: Vec<String> = Vec::new();
+    for precision in Precision::ALL {
+        let answers = pronounce(precision, &bytes, &words)?;
+        if precision == Precision::F32 {
+            exact.clone_from(&answers);
+        }
+        let (mut edits, mut length, mut wrong) = (0, 0, 0);
+        for (word, answer) in words.iter().zip(&answers) {
+            let answer: Vec<&str> = answer.split_whitespace().collect();
+            let against = |r: &Vec<&str>| (edit_distance(&answer, r), r.len());
+            let nearest = word.references.iter().map(against).min();
+            let (distance, of) =
+                nearest.ok_or_else(|| format!("{}: no reference", word.spelling))?;
+            edits += distance;
+            length += of;
+            wrong += usize::from(distance > 0);
+        }
+        let apart: Vec<usize> = (answers.iter().zip(&exact))
+            .map(|(a, b)| {
+                let [a, b]: [Vec<&str>; 2] = [a, b].map(|s| s.split_whitespace().collect());
+                edit_distance(&a, &b)
+            })
+            .collect();
+        let unlike = apart.iter().filter(|&&d| d > 0).count();
+        let words = words.len();
+        let apart: usize = apart.iter().sum();
+        println!("{precision},{words},{length},{edits},{wrong},{unlike},{apart}");
+    }
+    Ok(())
+}
+
+fn parse(table: &str) -> Result<Vec<Word<'_>>, String> {
+    let lines = table.lines().skip(1).map(|line| {
+        let (spelling, references) = (line.split_once('\t'))
+            .ok_or_else(|| format!("{line:?}: expected a word, a tab, and its references"))?;
+        let references = references.split('|');
+        let references = references.map(|r| r.split(' ').collect()).collect();
+        Ok(Word {
+            spelling,
+            references,
+        })
+    });
+    lines.collect()
+}
+
+/// Each word by itself. (A batch would change no answer, so none is needed.)
+fn pronounce(
+    precision: Precision,
+    bytes: &[u8],
+    words: &[Word<'_>],
+) -> Result<Vec<String>, Box<dyn Error>> {
+    let mut model = G2p::load_in(precision, bytes)?;
+    let mut answers = Vec::with_capacity(words.len());
+    for word in words {
+        let letters = model.vocabulary().letters(word.spelling)?;
+        let phonemes = model.phonemes(&letters)?.to_vec();
+        answers.push(model.vocabulary().spell(&phonemes));
+    }
+    Ok(answers)
+}
+
+/// Levenshtein's: insertions, deletions and substitutions that make `b` of `a`.
+fn edit_distance(a: &[&str], b: &[&str]) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.iter().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
