@@ -120,6 +120,15 @@ fn samples_and_sizes_that_do_not_fit_are_refused() {
     }
     let error = refusal(options(Input::new(&[], 0, 1), &[(1, 1)]));
     assert!(matches!(error, TuneError::NoSample), "{error}");
+    for most_error in [f64::NAN, -0.1] {
+        let error = refusal(PrecisionOptions {
+            most_error,
+            ..options(fitting, &[(1, 1)])
+        });
+        assert!(matches!(error, TuneError::MostError(_)), "{error}");
+    }
+    let error = refusal(options(Input::new(&values, usize::MAX, 2), &[(1, 1)]));
+    assert!(matches!(error, TuneError::Sample(_)), "{error}");
     let error = refusal(options(Input::new(&values[1..], STEPS, BATCH), &[(1, 1)]));
     assert!(matches!(error, TuneError::Sample(_)), "{error}");
     assert!(error.to_string().starts_with("the sample: "), "{error}");

@@ -120,10 +120,11 @@ def run(given: argparse.Namespace, precision: Precision, rows: list[Row]) -> int
         title = f"{given.suite or 'self-check'}, {threads}, {precision.name}"
         if not chart.draw(given.chart, title, results, names):
             print(f"no chart in {given.chart}: no row that counts was timed both for us and for a peer")
-    wrong = {name: why for result in results for name, why in result.wrong.items()}
-    for kind in sorted(set(wrong.values())):
-        print(f"{kind} in at least one row: {', '.join(sorted(name for name in wrong if wrong[name] == kind))}")
-    return 1 if OURS in wrong or not all(OURS in result.times for result in results) else 0
+    wrong = {(why, name) for result in results for name, why in result.wrong.items()}
+    for kind in sorted({why for why, _ in wrong}):
+        print(f"{kind} in at least one row: {', '.join(sorted(name for why, name in wrong if why == kind))}")
+    ours = {name for name in names if name in (OURS, OURS_F32)}
+    return 1 if ours & {name for _, name in wrong} or not all(ours <= set(result.times) for result in results) else 0
 
 
 def chosen(given: argparse.Namespace, precision: Precision) -> list[Peer]:

@@ -49,7 +49,7 @@ impl G2p {
         let recurrent = |prefix: &str| {
             let options = SafetensorsOptions::new().prefix(prefix);
             let model = Model::from_tensors(&tensors, &options)?;
-            Ok::<_, Box<dyn Error>>(model.in_precision(precision)?)
+            Ok::<_, Box<dyn Error>>(model.into_precision(precision)?)
         };
         let encoder = recurrent("encoder.rnn.")?;
         let decoder = recurrent("decoder.rnn.")?;

@@ -8,12 +8,12 @@ use super::Failure;
 use super::memory::afford_run;
 use super::model::{ModelOrShape, Shape, threads};
 use super::plan::{Origin, PlanOption, plan_for, tuned};
-use super::precision::{MeasuredPrecision, Purpose};
+use super::precision::{self, MeasuredPrecision, Purpose};
 use super::profile::Profile;
 use super::seconds;
 use crate::execute::Session;
 use crate::machine::{BoundBy, Level, Machine};
-use crate::model::{Input, Model, Output, Precision};
+use crate::model::{Input, Model, Output};
 use crate::plan::{Plan, flops, operations};
 use crate::tune::Check;
 
@@ -111,7 +111,7 @@ struct Row {
     batch: usize,
     steps: usize,
     threads: usize,
-    precision: &'static str,
+    precision: String,
     plan: Origin,
     median_ms: f64,
     p99_ms: f64,
@@ -288,7 +288,7 @@ fn measure(case: &Case, arguments: &Arguments, machine: &Machine) -> Result<Row,
         batch,
         steps,
         threads: plan.threads(),
-        precision: model.precision().map_or("mixed", Precision::name),
+        precision: precision::name(model),
         plan: origin,
         median_ms: 1e3 * median,
         p99_ms: 1e3 * p99,

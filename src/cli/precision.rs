@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::Failure;
 use super::model::ModelOrShape;
 use super::sample::Sample;
-use crate::model::{Model, Precision};
+use crate::model::{Layer, Model, Precision};
 use crate::tune::{Chosen, Mix, PrecisionOptions, PrecisionProgress, choose_precisions};
 
 /// Precisions as they are asked for.
@@ -76,6 +76,9 @@ impl FromStr for Asked {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Asked, String> {
+        if text.split(',').skip(1).any(|part| part.starts_with(AUTO)) {
+            return Err("auto:ERR stands alone: it chooses for every layer".into());
+        }
         let Some(most) = text.strip_prefix(AUTO) else {
             let asked = text.parse().map(Asked::For);
             return asked.map_err(|error: String| format!("{error}, {AUTO}:ERR"));
@@ -85,6 +88,18 @@ impl FromStr for Asked {
         let most = most.map(Asked::Within);
         most.ok_or_else(|| "auto needs the greatest error of the output, as in auto:0.01".into())
     }
+}
+
+/// The precisions of a model as they are asked for; "mixed" where they differ within a layer.
+pub fn name(model: &Model) -> String {
+    let of_layer = |layer: &Layer| {
+        let directions = layer.directions().iter();
+        let mut all = directions.flat_map(|d| d.weights().precisions()).flatten();
+        let first = all.next()?;
+        all.all(|precision| precision == first).then_some(first)
+    };
+    let each: Option<Vec<Precision>> = model.layers().iter().map(of_layer).collect();
+    each.map_or_else(|| "mixed".into(), |each| written(&each))
 }
 
 /// As [`Precisions`] are written.

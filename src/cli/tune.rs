@@ -115,11 +115,18 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
                 bar.set_message(format!("precisions: {}", progress.stage));
                 flow()
             })?;
+    // Where choosing took longer than its part, the plan still gets its own.
+    let left = match choice {
+        Some(_) => budget
+            .saturating_sub(start.elapsed())
+            .max(budget.mul_f64(1.0 - CHOOSING)),
+        None => budget,
+    };
     let options = Options {
         sizes,
         lengths: arguments.lengths.iter().map(|&l| l as usize).collect(),
         cores,
-        budget: budget.saturating_sub(start.elapsed()),
+        budget: left,
         effort: arguments.effort,
     };
     let mut tuned = tune(&model, &options, |progress| {

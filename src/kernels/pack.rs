@@ -205,7 +205,7 @@ impl PackedMatrix {
     }
 
     /// Words of room that [`super::Kernels::product_in`] needs to quantise so many rows of the left
-    /// operand; 0 where it does not, and what no memory has where they cannot be counted.
+    /// operand; 0 where it does not, `usize::MAX` where they cannot be counted.
     pub fn room(&self, rows: usize) -> usize {
         match self.words {
             Words::Int8(_) => rows.saturating_mul(self.depth.div_ceil(4) + 1),

@@ -88,7 +88,7 @@ impl<T: Word> Deref for Values<T> {
         match &self.0 {
             Memory::Vec(values) => values,
             Memory::Aligned(values) => values,
-            // SAFETY: pages are aligned for words, as many as fit, and any bytes of theirs are some.
+            // SAFETY: pages are aligned for words, as many as fit, and every bit pattern is a valid word.
             Memory::Pages(pages) => unsafe {
                 std::slice::from_raw_parts(pages.as_ptr().cast(), pages.len() / size_of::<T>())
             },

@@ -1,5 +1,5 @@
 //! Matrices in row-major order, in memory as the numbers that they are: an int8 matrix takes a byte for
-//! each, and is never widened as a whole.
+//! each.
 
 use std::borrow::Cow;
 
@@ -21,7 +21,7 @@ enum Stored {
     F32(Values),
     /// Upper halves of binary32.
     Bf16(Values<u16>),
-    /// And a scale for each row, where that is 0 with zeros.
+    /// And a scale for each row; a row whose scale is 0 holds zeros.
     Int8(Values<i8>, Vec<f32>),
 }
 
@@ -259,7 +259,11 @@ impl Matrix {
     pub fn data(&self) -> Cow<'_, [f32]> {
         match &self.stored {
             Stored::F32(values) => Cow::Borrowed(values),
-            _ => Cow::Owned(self.widened().to_vec()),
+            _ => {
+                let mut values = Vec::with_capacity(self.rows * self.cols);
+                (0..self.rows).for_each(|row| values.extend_from_slice(&self.row(row)));
+                Cow::Owned(values)
+            }
         }
     }
 }

@@ -233,7 +233,7 @@ impl<'a> Tensors<'a> {
             (Dtype::BF16, Some(Kept::AsStored | Kept::All(Precision::Bf16))) => {
                 let mut halves = Values::<u16>::zeroed(rows * cols);
                 for (half, &bytes) in halves.iter_mut().zip(self.bytes(info).as_chunks().0) {
-                    // Through the value, which makes NaN of a form that products keep.
+                    // Through the value, which makes signalling NaNs quiet, as rounding does.
                     *half = to_bf16(from_bf16(u16::from_le_bytes(bytes)));
                 }
                 Matrix::from_bf16(rows, cols, halves).map_err(unfit)

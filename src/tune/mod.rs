@@ -153,6 +153,9 @@ pub enum TuneError {
     /// A sample without a step.
     #[error("the sample is empty; give at least a step of a sequence")]
     NoSample,
+    /// No bound for an error.
+    #[error("the greatest error to allow is a number of 0 or more, not {0}")]
+    MostError(f64),
     /// The sample could not be run.
     #[error("the sample: {0}")]
     Sample(#[from] RunError),

@@ -4,9 +4,10 @@ use std::path::Path;
 
 use crate::cli::Failure;
 use crate::cli::plan::Origin;
+use crate::cli::precision;
 use crate::graph::GraphCounts;
 use crate::machine::{BoundBy, Ceilings, Machine, Operations, Topology};
-use crate::model::{Cell, Layer, Model, Precision, ResetForm};
+use crate::model::{Cell, Layer, Model, ResetForm};
 use crate::partition::{Movement, PanelOrder};
 use crate::plan::{Cost, Entry, LayerTraffic, PlannedPhase, operations};
 use crate::schedule::{Count, RULES, model_counts};
@@ -53,7 +54,7 @@ pub struct ModelFacts {
     pub layers: usize,
     pub bidirectional: bool,
     /// `mixed` where matrices differ.
-    pub precision: &'static str,
+    pub precision: String,
     pub weight_bytes: usize,
 }
 
@@ -269,7 +270,7 @@ fn model_facts(model: &Model) -> ModelFacts {
         projection: direction.weights().projection.as_ref().map(|p| p.rows()),
         layers: model.layers().len(),
         bidirectional: model.layers().iter().all(|l| l.directions().len() == 2),
-        precision: model.precision().map_or("mixed", Precision::name),
+        precision: precision::name(model),
         weight_bytes: model.weight_bytes(),
     }
 }

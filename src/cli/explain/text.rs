@@ -73,7 +73,7 @@ impl Page {
                 ""
             },
             size(model.weight_bytes as u64),
-            match model.precision {
+            match model.precision.as_str() {
                 "mixed" => "of several precisions",
                 one => one,
             },

@@ -19,7 +19,7 @@ pub(super) trait Element<S: Simd>: Copy {
     type Sum: Copy;
     /// Steps of the chain that a word of the weights holds.
     const STEPS: usize;
-    /// Parts of a word that are multiplied one after the other: one, or as many as it has steps.
+    /// Parts of a word that are multiplied one after the other: one, or its two steps.
     const PARTS: usize;
     /// The words of a panel.
     fn panel(self, weights: &PackedMatrix, panel: usize) -> *const u32;

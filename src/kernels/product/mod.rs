@@ -109,8 +109,8 @@ pub struct Product<'a> {
 const MAX_ROWS: usize = 6;
 
 /// Accumulators that a tile may keep: what is left of the registers after a weight vector, streamed, and
-/// the broadcast values; and, where weights are widened part by part, what the parts need, which compilers
-/// mix: with more, they keep sums in memory.
+/// the broadcast values; and, where weights are widened part by part, what both parts need: compilers interleave them,
+/// and with more sums than this keep some in memory.
 const fn accumulators(registers: usize, parts: usize) -> usize {
     match (registers, parts) {
         (32.., 1) => 24,

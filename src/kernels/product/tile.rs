@@ -59,6 +59,7 @@ pub(super) unsafe fn tile<
     row: usize,
     panel: usize,
 ) {
+    const { assert!(E::PARTS == 1 || E::PARTS == 2 && E::STEPS == 2) };
     debug_assert!(row + M <= job.row_count && panel + P <= job.weights.panels());
     let mut a = [std::ptr::null::<E::Left>(); M];
     for m in 0..M {

@@ -66,7 +66,7 @@ fn load(request: &Load, machine: &mut Machine, best: &mut Best) -> Result<Box<dy
         .find(|precision| precision.name() == request.precision)
         .context("no such precision")?;
     // Of the f32 file, as `--precision` does.
-    let model = Model::open(request.folder.join(file))?.in_precision(precision)?;
+    let model = Model::open(request.folder.join(file))?.into_precision(precision)?;
     let plan = match &request.plan {
         Some(path) => Plan::load(path, &model)?,
         None => Plan::estimate(&model, row.batch, row.steps, request.threads),
