@@ -127,6 +127,10 @@ fn samples_and_sizes_that_do_not_fit_are_refused() {
         });
         assert!(matches!(error, TuneError::MostError(_)), "{error}");
     }
+    let mut not_numbers = values.clone();
+    not_numbers[3] = f32::NAN;
+    let error = refusal(options(Input::new(&not_numbers, STEPS, BATCH), &[(1, 1)]));
+    assert!(matches!(error, TuneError::NotComparable), "{error}");
     let error = refusal(options(Input::new(&values, usize::MAX, 2), &[(1, 1)]));
     assert!(matches!(error, TuneError::Sample(_)), "{error}");
     let error = refusal(options(Input::new(&values[1..], STEPS, BATCH), &[(1, 1)]));
@@ -189,6 +193,8 @@ mod command {
         let mix: Vec<Precision> = mix.into_iter().map(named).collect();
         let model = model.in_precisions(&mix).unwrap();
         Plan::load(folder.path().join("p.plan"), &model).unwrap();
+        let hint = format!("it is for the model with --precision {precisions}\n");
+        assert!(text.ends_with(&hint), "{text}");
         let run = format!(
             "run m.safetensors --precision {precisions} --plan p.plan --input input=x.npy --output output=y.npy"
         );

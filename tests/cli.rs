@@ -478,6 +478,72 @@ fn arrays_that_do_not_fit() {
 }
 
 #[test]
+fn what_a_run_reads_from_is_not_written_over() {
+    let case = Case::pytorch_lstm();
+    let (given, model) = ("--input=input=input.npy", case.path("lstm.safetensors"));
+    let before = std::fs::read(&model).unwrap();
+    case.refuses(
+        &[given, "--output=output=lstm.safetensors"],
+        &["lstm.safetensors: is the model itself"],
+    );
+    assert_eq!(std::fs::read(&model).unwrap(), before);
+    let dot = [
+        "explain",
+        "lstm.safetensors",
+        "--no-measure",
+        "--dot=./lstm.safetensors",
+    ];
+    refused(
+        &cellstream(case.folder.path(), &dot, None),
+        &["is the model itself"],
+    );
+    assert_eq!(std::fs::read(&model).unwrap(), before);
+    // A state may take the place of the one before.
+    let out = case.run(&[
+        "lstm.safetensors",
+        given,
+        "--input=h0=h0.npy",
+        "--output=hn=h0.npy",
+    ]);
+    assert!(out.status.success(), "{out:?}");
+}
+
+/// A pipe stays a pipe, and a link a link.
+#[cfg(unix)]
+#[test]
+fn outputs_go_through_what_is_no_file() {
+    use std::os::unix::fs::{FileTypeExt, symlink};
+    let case = Case::pytorch_lstm();
+    let made = Command::new("mkfifo").arg(case.path("pipe")).status();
+    assert!(made.unwrap().success());
+    std::fs::write(case.path("led_to.npy"), "before").unwrap();
+    symlink("led_to.npy", case.path("link.npy")).unwrap();
+    let pipe = case.path("pipe");
+    let reader = std::thread::spawn(move || std::fs::read(pipe).unwrap());
+    let outputs = ["output=pipe", "hn=link.npy", "cn=/dev/null"].map(|o| format!("--output={o}"));
+    let mut arguments = vec!["lstm.safetensors", "--input=input=input.npy"];
+    arguments.extend(outputs.iter().map(String::as_str));
+    let out = case.run(&arguments);
+    assert!(out.status.success(), "{out:?}");
+    let plain = ["--output=output=y.npy", "--output=hn=h.npy"];
+    assert!(
+        case.run(&[&arguments[..2], &plain[..]].concat())
+            .status
+            .success()
+    );
+    assert_eq!(
+        reader.join().unwrap(),
+        std::fs::read(case.path("y.npy")).unwrap()
+    );
+    let read = |name: &str| std::fs::read(case.path(name)).unwrap();
+    assert_eq!(read("led_to.npy"), read("h.npy"));
+    assert!(case.path("link.npy").is_symlink());
+    let kind = |path: &Path| std::fs::metadata(path).unwrap().file_type();
+    assert!(kind(&case.path("pipe")).is_fifo());
+    assert!(kind(Path::new("/dev/null")).is_char_device());
+}
+
+#[test]
 fn outputs_that_cannot_be_written() {
     let case = Case::pytorch_lstm();
     let given = "--input=input=input.npy";

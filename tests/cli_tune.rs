@@ -238,15 +238,21 @@ fn ctrl_c_loses_nothing_of_an_earlier_plan() {
         assert!(plan.entries.contains(entry), "{plan:?}");
     }
 
-    // A plan of another model cannot be kept, and that is said.
+    // A plan of another model is not lost.
     let other = Lstm::new(8, 48).random(1).unwrap();
     let before = Plan {
         entries: vec![earlier(&other, 1, 100)],
     };
     before.save(&path, &other).unwrap();
-    let said = interrupted(folder.path());
-    assert!(said.contains("could not be kept: the plan is for another model"));
-    assert_eq!(Plan::load(&path, &model).unwrap().entries.len(), 6);
+    let refused = tune(folder.path(), &["--steps=1", "-o", "d.plan"]);
+    assert_eq!(refused.status.code(), Some(1));
+    let line = text(&refused.stderr);
+    assert!(
+        line.contains("d.plan: the plan is for another model"),
+        "{line}"
+    );
+    assert!(line.contains("give -o another name"), "{line}");
+    assert_eq!(Plan::load(&path, &other).unwrap(), before);
 }
 
 /// What was finished replaces the earlier plan's, and is never replaced by it.

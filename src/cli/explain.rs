@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use super::Failure;
 use super::model::{ModelOrShape, threads};
+use super::output::keep_originals;
 use super::plan::{PlanOption, entry_for};
 use super::precision::{Precisions, in_precisions};
 use crate::graph::Graph;
@@ -88,6 +89,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             draw(&model, most, &mut out)?;
             return Ok(());
         }
+        let originals = [
+            (arguments.source.model.as_deref(), "the model"),
+            (arguments.plan.path(), "the plan"),
+        ];
+        keep_originals(path, &originals)?;
         let written = std::fs::File::create(path).map_err(Failure::from);
         let mut file = std::io::BufWriter::new(written.map_err(|failure| failure.of(path))?);
         draw(&model, most, &mut file).map_err(|failure| failure.of(path))?;

@@ -10,6 +10,7 @@ mod machine;
 mod memory;
 mod model;
 mod npy;
+mod output;
 mod plan;
 mod precision;
 mod profile;

@@ -8,6 +8,7 @@ use npyz::{NpyFile, Order, TypeChar, WriterBuilder};
 
 use super::Failure;
 use crate::model::{Array, Elements};
+use crate::whole_file;
 
 /// What the axes of an array without elements may multiply to, those of length 0 left out.
 const MAX_EMPTY: usize = 1 << 20;
@@ -146,22 +147,29 @@ fn turn<T: Copy>(values: Vec<T>, shape: &[usize], fortran: bool) -> Vec<T> {
 /// A whole array in a file beside its place; removed when dropped unless put there.
 #[derive(Debug)]
 pub struct Partial {
-    beside: PathBuf,
+    /// None for a pipe or a device, which another file must not replace: it is written to when put.
+    beside: Option<PathBuf>,
+    bytes: Vec<u8>,
     path: PathBuf,
 }
 
 impl Partial {
     /// Renames the file into its place, where another is replaced.
     pub fn put(self) -> Result<(), Failure> {
-        std::fs::rename(&self.beside, &self.path)
-            .map_err(|e| Failure::new(format!("{}: {e}", self.path.display())))
+        let put = match &self.beside {
+            Some(beside) => std::fs::rename(beside, &self.path),
+            None => std::fs::write(&self.path, &self.bytes),
+        };
+        put.map_err(|e| Failure::new(format!("{}: {e}", self.path.display())))
     }
 }
 
 impl Drop for Partial {
     fn drop(&mut self) {
         // Gone already where it was put.
-        let _ = std::fs::remove_file(&self.beside);
+        if let Some(beside) = &self.beside {
+            let _ = std::fs::remove_file(beside);
+        }
     }
 }
 
@@ -178,24 +186,32 @@ pub fn write(path: &Path, array: &Array) -> Result<Partial, Failure> {
     if path.is_dir() {
         return Err(refused(std::io::ErrorKind::IsADirectory.into()));
     }
+    let shape: Vec<u64> = array.shape.iter().map(|&length| length as u64).collect();
+    let fill = |to: &mut dyn Write| -> std::io::Result<()> {
+        let options = npyz::WriteOptions::new().default_dtype().shape(&shape);
+        let mut writer = options.writer(&mut *to).begin_nd()?;
+        writer.extend(values.iter().copied())?;
+        writer.finish()?;
+        to.flush()
+    };
+    if whole_file::is_special(path) {
+        let mut bytes = Vec::new();
+        fill(&mut bytes).map_err(refused)?;
+        return Ok(Partial {
+            beside: None,
+            bytes,
+            path: path.into(),
+        });
+    }
+    let path = whole_file::place(path);
     let mut beside = path.as_os_str().to_owned();
     beside.push(".partial");
     let partial = Partial {
-        beside: beside.into(),
-        path: path.into(),
+        beside: Some(PathBuf::from(&beside)),
+        bytes: Vec::new(),
+        path: path.into_owned(),
     };
-    let written = || -> std::io::Result<()> {
-        let shape: Vec<u64> = array.shape.iter().map(|&length| length as u64).collect();
-        let mut file = BufWriter::new(File::create(&partial.beside)?);
-        let mut writer = npyz::WriteOptions::new()
-            .default_dtype()
-            .shape(&shape)
-            .writer(&mut file)
-            .begin_nd()?;
-        writer.extend(values.iter().copied())?;
-        writer.finish()?;
-        file.flush()
-    };
+    let written = || fill(&mut BufWriter::new(File::create(beside)?));
     written().map_err(refused)?;
     Ok(partial)
 }
@@ -311,7 +327,7 @@ mod tests {
             elements: Elements::Floats(vec![1.0]),
         };
         let partial = write(&path, &array).unwrap();
-        assert!(partial.beside.exists() && !path.exists());
+        assert!(partial.beside.as_ref().unwrap().exists() && !path.exists());
         drop(partial);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }

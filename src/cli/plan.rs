@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::Failure;
 use super::model::threads;
-use crate::model::Model;
+use crate::model::{Model, Precision};
 use crate::plan::{Entry, Plan, PlanFileError};
 use crate::tune::{Effort, Options, tune};
 
@@ -120,6 +120,10 @@ pub fn entry_for(
                 PlanFileError::Heading { .. }
                 | PlanFileError::ByteOrderMark
                 | PlanFileError::Corrupt { line: 1, .. } => String::new(),
+                PlanFileError::Model { ref planned, .. } if in_precision(planned).is_some() => {
+                    let precision = in_precision(planned).unwrap_or_default();
+                    format!("; --precision {precision} runs the model that it is for")
+                }
                 _ => format!("; `cellstream tune … -o {place}` makes a plan that fits"),
             };
             let why = Failure::from(error).of(path);
@@ -128,6 +132,13 @@ pub fn entry_for(
             Ok(estimate())
         }
     }
+}
+
+/// The precision that a plan's line names, if it names one that can be asked for.
+fn in_precision(line: &str) -> Option<&str> {
+    let name = line.strip_prefix("precision ")?;
+    let known = Precision::ALL.into_iter().any(|p| p.name() == name);
+    known.then_some(name)
 }
 
 /// The plan that tuning finds for requests of one size, in about so many seconds; the estimate where they

@@ -45,7 +45,8 @@ impl FromStr for Precisions {
                     .into(),
             );
         }
-        let each: Result<Vec<Precision>, String> = text.split(',').map(precision).collect();
+        let each: Result<Vec<Precision>, String> =
+            text.split(',').map(str::trim).map(precision).collect();
         match each?.as_slice() {
             [one] => Ok(Precisions::Same(*one)),
             each => Ok(Precisions::Each(each.to_vec())),
@@ -155,7 +156,7 @@ impl MeasuredPrecision {
     ) -> Result<(Model, Option<String>), Failure> {
         if self.sample.is_some() && !matches!(self.precision, Some(Asked::Within(_))) {
             return Err(Failure::usage(
-                "--sample is what --precision auto:ERR is measured over",
+                "--sample is what --precision auto:ERR is measured over; leave it out, or give auto:ERR",
             ));
         }
         let most_error = match &self.precision {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::Failure;
 use super::model::{CellName, FileOptions, open, threads};
+use super::output::keep_originals;
 use super::plan::{PlanOption, plan_for};
 use super::precision::{Asked, Purpose, choose};
 use super::sample::Sample;
@@ -166,13 +167,7 @@ fn check_output(model: &Path, output: &Path) -> Result<(), Failure> {
     if folder.is_some_and(|folder| !folder.is_dir()) {
         return Err(Failure::new("its folder is not there; make it first").of(output));
     }
-    // Followed through links. What is not there is not the model.
-    match (model.canonicalize(), output.canonicalize()) {
-        (Ok(model), Ok(written)) if model == written => {
-            Err(Failure::new("is the model itself; write to another file").of(output))
-        }
-        _ => Ok(()),
-    }
+    keep_originals(output, &[(Some(model), "the model")])
 }
 
 /// A model at work: its output over the sample, and times.

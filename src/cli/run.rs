@@ -7,6 +7,7 @@ use super::Failure;
 use super::memory::afford_run;
 use super::model::{CellName, FileOptions, open};
 use super::npy;
+use super::output::keep_originals;
 use super::plan::{PlanOption, plan_for};
 use super::precision::{Precisions, in_precisions};
 use super::profile::{self, Profile};
@@ -77,6 +78,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let map = ArrayMap::new(&model);
     for (index, output) in arguments.output.iter().enumerate() {
         map.check_output(&output.name)?;
+        let originals = [
+            (Some(arguments.model.as_path()), "the model"),
+            (arguments.plan.path(), "the plan"),
+        ];
+        keep_originals(&output.path, &originals)?;
         let before = &arguments.output[..index];
         // Without a look at the disk: y.npy and ./y.npy are one.
         let place = |named: &Named| std::path::absolute(&named.path);

@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::Failure;
 use super::memory::afford_run;
 use super::model::{ModelOrShape, threads};
-use super::precision::{MeasuredPrecision, Purpose};
+use super::precision::{self, MeasuredPrecision, Purpose};
 use crate::model::Model;
 use crate::plan::{Cost, Entry, Plan, PlanFileError};
 use crate::tune::{Effort, Options, Progress, Tuned, tune};
@@ -122,6 +122,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             .max(budget.mul_f64(1.0 - CHOOSING)),
         None => budget,
     };
+    if let Some(path) = &arguments.output {
+        not_of_another_model(path, &model)?;
+    }
     let options = Options {
         sizes,
         lengths: arguments.lengths.iter().map(|&l| l as usize).collect(),
@@ -143,6 +146,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         let kept = keep(&mut tuned, path, &model);
         tuned.plan.save(path, &model)?;
         writeln!(out, "\nwritten to {}{kept}", path.display())?;
+        if choice.is_some() {
+            let precision = precision::name(&model);
+            writeln!(out, "it is for the model with --precision {precision}")?;
+        }
     } else if options.effort != Effort::Estimate {
         writeln!(out, "\nnothing was written; give -o PLAN to keep this")?;
     }
@@ -168,6 +175,17 @@ fn writable(path: &Path) -> Result<(), Failure> {
         false => {
             Err(Failure::new("is there already and is no plan; give -o another name").of(path))
         }
+    }
+}
+
+/// Refuses a plan of another model, or of this one in other precisions: it was measured, and may still be needed.
+fn not_of_another_model(path: &Path, model: &Model) -> Result<(), Failure> {
+    match Plan::load(path, model) {
+        Err(why @ PlanFileError::Model { .. }) => {
+            let why = Failure::from(why);
+            Err(Failure::new(format!("{why}; give -o another name, or remove it")).of(path))
+        }
+        _ => Ok(()),
     }
 }
 

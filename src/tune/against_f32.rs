@@ -67,6 +67,9 @@ impl<'a> AgainstF32<'a> {
             _ => Cow::Owned(model.in_precision(Precision::F32)?),
         };
         let expected = answer(&exact, options)?;
+        if expected.iter().any(|value| value.is_nan()) {
+            return Err(TuneError::NotComparable);
+        }
         Ok(AgainstF32 {
             model,
             exact,

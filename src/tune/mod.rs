@@ -153,6 +153,11 @@ pub enum TuneError {
     /// A sample without a step.
     #[error("the sample is empty; give at least a step of a sequence")]
     NoSample,
+    /// f32's own answer for the sample is NaN in some place.
+    #[error(
+        "the output for the sample is NaN in f32 already, so no error can be measured; give another sample, or mend the weights"
+    )]
+    NotComparable,
     /// No bound for an error.
     #[error("the greatest error to allow is a number of 0 or more, not {0}")]
     MostError(f64),

@@ -82,7 +82,7 @@ pub struct PrecisionProgress {
 ///
 /// # Errors
 /// [`TuneError::NoSize`]; [`TuneError::NoSample`]; [`TuneError::Sample`] for one that does not fit;
-/// [`TuneError::MostError`];
+/// [`TuneError::MostError`]; [`TuneError::NotComparable`];
 /// [`TuneError::BrokenOff`] by `progress`; a session that cannot be made, or gives a wrong answer.
 ///
 /// ```
