@@ -32,6 +32,7 @@ pub mod partition;
 pub mod plan;
 pub mod reference;
 pub mod schedule;
+pub mod serve;
 pub mod tune;
 mod whole_file;
 

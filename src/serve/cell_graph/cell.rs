@@ -1,0 +1,319 @@
+//! Cells: what is computed for many requests at once, with the weights inside.
+//!
+//! BatchMaker, section 4.2: weights are embedded in the cell, and the first dimension of everything
+//! that goes in and out is the batch. Which rows stand in a batch is nobody's business here.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::execute::team::SharedTeam;
+
+/// Something that goes into a cell or comes out of it: `width` values per row.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Port {
+    name: String,
+    width: usize,
+}
+
+impl Port {
+    /// A port of `width` values per row. Symbols are ports of width 1: whole numbers below 2²⁴, all of
+    /// which an `f32` holds exactly.
+    pub fn new(name: impl Into<String>, width: usize) -> Port {
+        let name = name.into();
+        Port { name, width }
+    }
+
+    /// What errors call it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Values per row.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+}
+
+/// What a cell takes and gives.
+///
+/// A node of a graph *takes* the inputs and then the states, and *gives* the states and then the
+/// outputs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ports {
+    inputs: Vec<Port>,
+    states: Vec<Port>,
+    outputs: Vec<Port>,
+}
+
+impl Ports {
+    /// No ports yet.
+    pub fn new() -> Ports {
+        Ports::default()
+    }
+
+    /// Adds a port that is read.
+    pub fn input(mut self, name: impl Into<String>, width: usize) -> Ports {
+        self.inputs.push(Port::new(name, width));
+        self
+    }
+
+    /// Adds a port that is read and then overwritten in place. Where the next node of the same cell takes
+    /// all states of this one, the values stay where they are between the two.
+    pub fn state(mut self, name: impl Into<String>, width: usize) -> Ports {
+        self.states.push(Port::new(name, width));
+        self
+    }
+
+    /// Adds a port that is written.
+    pub fn output(mut self, name: impl Into<String>, width: usize) -> Ports {
+        self.outputs.push(Port::new(name, width));
+        self
+    }
+
+    /// Those that are read.
+    pub fn inputs(&self) -> &[Port] {
+        &self.inputs
+    }
+
+    /// Those that are read and overwritten.
+    pub fn states(&self) -> &[Port] {
+        &self.states
+    }
+
+    /// Those that are written.
+    pub fn outputs(&self) -> &[Port] {
+        &self.outputs
+    }
+
+    /// What a node takes, in order: inputs, states.
+    pub fn takes(&self) -> impl ExactSizeIterator<Item = &Port> + Clone {
+        Chained(self.inputs.iter(), self.states.iter())
+    }
+
+    /// What a node gives, in order: states, outputs.
+    pub fn gives(&self) -> impl ExactSizeIterator<Item = &Port> + Clone {
+        Chained(self.states.iter(), self.outputs.iter())
+    }
+}
+
+/// One iterator after another, which knows how many are left.
+#[derive(Clone)]
+struct Chained<'a>(std::slice::Iter<'a, Port>, std::slice::Iter<'a, Port>);
+
+impl<'a> Iterator for Chained<'a> {
+    type Item = &'a Port;
+
+    fn next(&mut self) -> Option<&'a Port> {
+        self.0.next().or_else(|| self.1.next())
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = self.0.len() + self.1.len();
+        (left, Some(left))
+    }
+}
+
+impl ExactSizeIterator for Chained<'_> {}
+
+/// Why a cell could not be made ready, or did not compute.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct CellError(String);
+
+impl CellError {
+    /// An error that says `why`.
+    pub fn new(why: impl fmt::Display) -> CellError {
+        CellError(why.to_string())
+    }
+}
+
+/// Where a cell will run: one worker's.
+#[derive(Clone)]
+pub struct Place {
+    /// The worker's team, on cores of its own. Cells of one worker run one after the other.
+    pub team: SharedTeam,
+    /// Most rows of a batch.
+    pub rows: usize,
+}
+
+/// A cell type: a batched computation with its weights.
+///
+/// Two nodes of the same cell that do not depend on each other may be rows of one batch; so each row's
+/// results must not depend on the others', to the last bit. Everything in this crate computes that way.
+pub trait Cell: Send + Sync {
+    /// What errors and reports call it.
+    fn name(&self) -> &str;
+
+    /// What it takes and gives.
+    fn ports(&self) -> &Ports;
+
+    /// Packs the weights where a worker will read them.
+    ///
+    /// # Errors
+    /// Why that cannot be done.
+    fn prepare(&self, place: &Place) -> Result<Box<dyn PreparedCell>, CellError>;
+}
+
+/// A cell on its worker: weights packed, room taken.
+pub trait PreparedCell: Send {
+    /// Computes all rows of `batch`. Should not allocate.
+    ///
+    /// # Errors
+    /// Ends all requests that have a row in the batch; the worker goes on. A panic does the same, and
+    /// the cell is prepared anew.
+    fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError>;
+}
+
+/// The rows that a cell is run on.
+pub struct Batch<'a> {
+    rows: usize,
+    ports: &'a Ports,
+    inputs: &'a [Vec<f32>],
+    states: &'a mut [Vec<f32>],
+    outputs: &'a mut [Vec<f32>],
+}
+
+impl<'a> Batch<'a> {
+    /// The first `rows` rows of each buffer; a buffer a port, in the order of `ports`.
+    ///
+    /// # Panics
+    /// If there is another number of buffers than of ports, or a buffer has fewer rows.
+    pub fn new(
+        ports: &'a Ports,
+        rows: usize,
+        inputs: &'a [Vec<f32>],
+        states: &'a mut [Vec<f32>],
+        outputs: &'a mut [Vec<f32>],
+    ) -> Batch<'a> {
+        let fits = |ports: &[Port], buffers: &[Vec<f32>]| {
+            let both = ports.iter().zip(buffers);
+            ports.len() == buffers.len() && both.into_iter().all(|(p, b)| b.len() >= rows * p.width)
+        };
+        assert!(
+            fits(&ports.inputs, inputs)
+                && fits(&ports.states, states)
+                && fits(&ports.outputs, outputs),
+            "a buffer per port, of {rows} rows at least"
+        );
+        Batch {
+            rows,
+            ports,
+            inputs,
+            states,
+            outputs,
+        }
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// All ports at once: inputs, states, outputs, each `[rows, width]`.
+    ///
+    /// ```
+    /// use cellstream::serve::cell_graph::{Batch, Ports};
+    ///
+    /// let ports = Ports::new().input("x", 2).state("sum", 1).output("twice", 2);
+    /// let x = [vec![1.0, 2.0, 3.0, 4.0]];
+    /// let (mut sums, mut twice) = ([vec![10.0, 20.0]], [vec![0.0; 4]]);
+    /// let mut batch = Batch::new(&ports, 2, &x, &mut sums, &mut twice);
+    /// let ([x], [sum], [twice]) = batch.split();
+    /// for (row, sum) in x.chunks_exact(2).zip(sum) {
+    ///     *sum += row[0] + row[1];
+    /// }
+    /// for (x, twice) in x.iter().zip(twice) {
+    ///     *twice = 2.0 * x;
+    /// }
+    /// assert_eq!(sums, [[13.0, 27.0]]);
+    /// ```
+    ///
+    /// # Panics
+    /// If the cell has another number of inputs, states or outputs.
+    #[allow(clippy::type_complexity)]
+    pub fn split<const I: usize, const S: usize, const O: usize>(
+        &mut self,
+    ) -> ([&[f32]; I], [&mut [f32]; S], [&mut [f32]; O]) {
+        let (rows, ports) = (self.rows, self.ports);
+        assert_eq!(
+            (I, S, O),
+            (self.inputs.len(), self.states.len(), self.outputs.len()),
+            "inputs, states and outputs of the cell"
+        );
+        let inputs = std::array::from_fn(|i| &self.inputs[i][..rows * ports.inputs[i].width]);
+        (
+            inputs,
+            cut(rows, &ports.states, self.states),
+            cut(rows, &ports.outputs, self.outputs),
+        )
+    }
+}
+
+/// The first rows of all buffers, of which there are as many as counted.
+fn cut<'b, const N: usize>(
+    rows: usize,
+    ports: &[Port],
+    buffers: &'b mut [Vec<f32>],
+) -> [&'b mut [f32]; N] {
+    let mut both = ports.iter().zip(buffers);
+    std::array::from_fn(|_| match both.next() {
+        Some((port, buffer)) => &mut buffer[..rows * port.width],
+        None => unreachable!("counted by the caller"),
+    })
+}
+
+/// Which cell of [`Cells`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CellId(pub(crate) u16);
+
+impl CellId {
+    /// Its place among the cells, from 0.
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// The cell types of an engine.
+///
+/// Those added later come later in the graphs of requests, and are preferred (BatchMaker, section 4.3):
+/// what is nearly done gets done.
+#[derive(Clone, Default)]
+pub struct Cells(Vec<Arc<dyn Cell>>);
+
+impl Cells {
+    /// None yet.
+    pub fn new() -> Cells {
+        Cells::default()
+    }
+
+    /// Adds a cell type, which is preferred to all before.
+    ///
+    /// # Panics
+    /// With more than 65,536 cell types.
+    pub fn add(&mut self, cell: impl Cell + 'static) -> CellId {
+        let id = u16::try_from(self.0.len()).expect("at most 65,536 cell types");
+        self.0.push(Arc::new(cell));
+        CellId(id)
+    }
+
+    /// One of them, if there is one of that id.
+    pub fn get(&self, id: CellId) -> Option<&Arc<dyn Cell>> {
+        self.0.get(id.index())
+    }
+
+    /// All, with their ids.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (CellId, &Arc<dyn Cell>)> {
+        let ids = (0..self.0.len()).map(|index| CellId(index as u16));
+        ids.zip(&self.0)
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// None at all.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}

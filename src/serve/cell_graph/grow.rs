@@ -1,0 +1,66 @@
+//! Graphs that grow while they are computed: a decoder's, whose next step depends on its last answer.
+
+use super::{CellId, Graph, NodeId, Source};
+
+/// What goes on at the end of a watched node. One per request, so it may keep what it has seen.
+pub trait Grow: Send {
+    /// `node`, which was watched ([`Graph::watch`]), has been computed and `gave` these values. Adds to
+    /// the graph what is to be computed next; a request ends when nothing of its graph is left.
+    ///
+    /// Called by a worker between two batches: it should be quick. If it panics, its request alone ends,
+    /// with an error.
+    fn grow(&mut self, node: NodeId, gave: Gave<'_>, more: &mut Growth<'_>);
+}
+
+/// What a node gives: a row of each of its cell's states and outputs.
+#[derive(Clone, Copy)]
+pub struct Gave<'a> {
+    rows: &'a [&'a [f32]],
+}
+
+impl<'a> Gave<'a> {
+    /// Of these rows, one for each of the cell's states and then outputs.
+    pub fn new(rows: &'a [&'a [f32]]) -> Gave<'a> {
+        Gave { rows }
+    }
+
+    /// The values of a port, counted over the cell's states and then its outputs.
+    ///
+    /// # Panics
+    /// If the cell has fewer.
+    pub fn port(&self, port: usize) -> &'a [f32] {
+        self.rows[port]
+    }
+}
+
+/// A graph that can be added to.
+pub struct Growth<'a> {
+    graph: &'a mut Graph,
+}
+
+impl<'a> Growth<'a> {
+    /// Of this graph.
+    pub fn new(graph: &'a mut Graph) -> Growth<'a> {
+        Growth { graph }
+    }
+
+    /// As [`Graph::give`].
+    pub fn give(&mut self, values: &[f32]) -> Source {
+        self.graph.give(values)
+    }
+
+    /// As [`Graph::node`].
+    pub fn node(&mut self, cell: CellId, sources: &[Source]) -> NodeId {
+        self.graph.node(cell, sources)
+    }
+
+    /// As [`Graph::answer`].
+    pub fn answer(&mut self, source: Source) {
+        self.graph.answer(source);
+    }
+
+    /// As [`Graph::watch`].
+    pub fn watch(&mut self, node: NodeId) {
+        self.graph.watch(node);
+    }
+}

@@ -1,0 +1,311 @@
+//! What a scheduler needs to know of a graph, once it has been checked: which cell each node calls, what
+//! waits for what, and the subgraphs.
+//!
+//! A *subgraph* (BatchMaker, section 4.3) is a set of connected nodes of one cell that can be scheduled
+//! without regard to the rest of the graph once all that they need from outside is there. Connected nodes
+//! of one cell are not enough for that: in `a → b → a'` with a third edge `a → a'` the two `a` are
+//! connected, but `a'` waits for `b`, which waits for `a`: a subgraph of both would wait for itself. So a
+//! node has a *stage*, the greatest number of changes of cell on a way to it, and only nodes of one stage
+//! share a subgraph. Every edge between two subgraphs leads to a later stage: there is no circle.
+
+use super::error::{GraphError, User};
+use super::{CellId, Cells, Graph, NodeId, Source};
+
+/// Most nodes of a graph.
+pub const MOST_NODES: usize = 1 << 24;
+
+/// A graph, or what was added to it, without its values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unfolded {
+    /// Nodes that were there before.
+    pub(crate) first: usize,
+    /// The cell of each new node.
+    pub(crate) cells: Vec<CellId>,
+    /// Who waits for whom: `(from, to)`, once for each pair, ordered by `to`, which is new.
+    pub(crate) edges: Vec<(NodeId, NodeId)>,
+    /// The subgraph of each new node, numbered from 0 among the new ones.
+    pub(crate) subgraph_of: Vec<u32>,
+    /// Number of subgraphs.
+    pub(crate) subgraphs: usize,
+}
+
+impl Unfolded {
+    /// Number of (new) nodes.
+    pub fn nodes(&self) -> usize {
+        self.cells.len()
+    }
+
+    /// Number of (new) subgraphs.
+    pub fn subgraphs(&self) -> usize {
+        self.subgraphs
+    }
+
+    /// The subgraph of a new node.
+    ///
+    /// # Panics
+    /// If the node is not new.
+    pub fn subgraph(&self, node: NodeId) -> usize {
+        self.subgraph_of[node.index() - self.first] as usize
+    }
+}
+
+impl Graph {
+    /// Checks the graph against the cells that it calls, and divides it into subgraphs.
+    ///
+    /// # Errors
+    /// What is wrong, of the node with the smallest number; circles last.
+    pub fn unfold(&self, cells: &Cells) -> Result<Unfolded, GraphError> {
+        if self.is_empty() {
+            return Err(GraphError::Empty);
+        }
+        self.unfold_from(cells, 0, 0)
+    }
+
+    /// As [`Graph::unfold`], of what was added after the first `nodes` nodes and `answers` answers.
+    pub(crate) fn unfold_from(
+        &self,
+        cells: &Cells,
+        nodes: usize,
+        answers: usize,
+    ) -> Result<Unfolded, GraphError> {
+        if self.len() > MOST_NODES {
+            return Err(GraphError::TooManyNodes {
+                nodes: self.len(),
+                most: MOST_NODES,
+            });
+        }
+        let new = nodes..self.len();
+        // First all cells: sources may name later nodes.
+        for node in new.clone() {
+            let cell = self.cell(NodeId::new(node));
+            if cells.get(cell).is_none() {
+                return Err(GraphError::UnknownCell {
+                    node,
+                    cell: cell.index(),
+                    cells: cells.len(),
+                });
+            }
+        }
+        let mut edges = Vec::new();
+        for node in new.clone().map(NodeId::new) {
+            self.check_node(cells, node)?;
+            let sources = self.sources(node);
+            for (at, source) in sources.iter().enumerate() {
+                if let Source::Node { node: from, .. } = *source
+                    && !sources[..at].iter().any(|s| is_of(s, from))
+                {
+                    edges.push((from, node));
+                }
+            }
+        }
+        for source in &self.answers()[answers..] {
+            if *source == Source::Zeros {
+                return Err(GraphError::AnswerZeros);
+            }
+            self.width(cells, source, User::Answer)?;
+        }
+        if let Some(node) = self.watched().iter().find(|n| n.index() >= self.len()) {
+            return Err(GraphError::UnknownWatched {
+                node: node.index(),
+                nodes: self.len(),
+            });
+        }
+        let called: Vec<CellId> = new.map(|node| self.cell(NodeId::new(node))).collect();
+        let order = topological(nodes, called.len(), &edges)?;
+        let (subgraph_of, subgraphs) = divide(nodes, &called, &edges, &order);
+        Ok(Unfolded {
+            first: nodes,
+            cells: called,
+            edges,
+            subgraph_of,
+            subgraphs,
+        })
+    }
+
+    /// Sources of one node: as many as its cell takes, each of the width of its port.
+    fn check_node(&self, cells: &Cells, node: NodeId) -> Result<(), GraphError> {
+        let Some(cell) = cells.get(self.cell(node)) else {
+            unreachable!("checked before");
+        };
+        let (takes, sources) = (cell.ports().takes(), self.sources(node));
+        if takes.len() != sources.len() {
+            let names: Vec<_> = takes.clone().map(|p| format!("`{}`", p.name())).collect();
+            return Err(GraphError::Sources {
+                node: node.index(),
+                cell: cell.name().into(),
+                expected: names.len(),
+                found: sources.len(),
+                ports: names.join(", "),
+            });
+        }
+        for (port, source) in takes.zip(sources) {
+            let width = self.width(cells, source, User::Node(node))?;
+            if let Some(found) = width
+                && found != port.width()
+            {
+                return Err(GraphError::Width {
+                    node: node.index(),
+                    cell: cell.name().into(),
+                    port: port.name().into(),
+                    expected: port.width(),
+                    found,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// How many values a source has; `None` for zeros, which are as many as needed.
+    pub(crate) fn width(
+        &self,
+        cells: &Cells,
+        source: &Source,
+        user: User,
+    ) -> Result<Option<usize>, GraphError> {
+        match *source {
+            Source::Zeros => Ok(None),
+            Source::Given { first, width } => {
+                let (end, given) = (first.saturating_add(width), self.given().len());
+                match end <= given {
+                    true => Ok(Some(width)),
+                    false => Err(GraphError::UnknownGiven {
+                        user,
+                        first,
+                        end,
+                        given,
+                    }),
+                }
+            }
+            Source::Node { node, port } => {
+                if node.index() >= self.len() {
+                    return Err(GraphError::UnknownNode {
+                        user,
+                        node: node.index(),
+                        nodes: self.len(),
+                    });
+                }
+                let Some(cell) = cells.get(self.cell(node)) else {
+                    unreachable!("checked before");
+                };
+                let mut gives = cell.ports().gives();
+                let count = gives.len();
+                match gives.nth(port) {
+                    Some(port) => Ok(Some(port.width())),
+                    None => Err(GraphError::UnknownPort {
+                        user,
+                        node: node.index(),
+                        port,
+                        cell: cell.name().into(),
+                        gives: count,
+                    }),
+                }
+            }
+        }
+    }
+}
+
+fn is_of(source: &Source, of: NodeId) -> bool {
+    matches!(*source, Source::Node { node, .. } if node == of)
+}
+
+/// The new nodes, each after all that it waits for; numbered from 0 among the new ones.
+fn topological(
+    first: usize,
+    nodes: usize,
+    edges: &[(NodeId, NodeId)],
+) -> Result<Vec<usize>, GraphError> {
+    // Nodes added after their sources, as most unfold functions do, are in order already.
+    if edges.iter().all(|(from, to)| from < to) {
+        return Ok((0..nodes).collect());
+    }
+    let local = |node: NodeId| node.index().checked_sub(first);
+    let mut waits_for = vec![0usize; nodes];
+    let mut followers = vec![Vec::new(); nodes];
+    for (from, to) in edges {
+        if let (Some(from), Some(to)) = (local(*from), local(*to)) {
+            waits_for[to] += 1;
+            followers[from].push(to);
+        }
+    }
+    let mut order: Vec<usize> = (0..nodes).filter(|&n| waits_for[n] == 0).collect();
+    let mut next = 0;
+    while next < order.len() {
+        for &follower in &followers[order[next]] {
+            waits_for[follower] -= 1;
+            if waits_for[follower] == 0 {
+                order.push(follower);
+            }
+        }
+        next += 1;
+    }
+    // Of those left over, some only wait for a circle: going back from any of them leads into it.
+    let Some(left) = (0..nodes).find(|&n| waits_for[n] > 0) else {
+        return Ok(order);
+    };
+    let mut seen = vec![false; nodes];
+    let mut at = left;
+    while !std::mem::replace(&mut seen[at], true) {
+        let before = edges.iter().find_map(|(from, to)| {
+            let (from, to) = (local(*from)?, local(*to)?);
+            (to == at && waits_for[from] > 0).then_some(from)
+        });
+        at = before.unwrap_or(at);
+    }
+    Err(GraphError::Cycle { node: first + at })
+}
+
+/// The subgraph of each new node, and how many there are.
+fn divide(
+    first: usize,
+    called: &[CellId],
+    edges: &[(NodeId, NodeId)],
+    order: &[usize],
+) -> (Vec<u32>, usize) {
+    let nodes = called.len();
+    // Edges are ordered by where they lead: `into[n]..into[n + 1]` lead to node n.
+    let mut into = vec![0usize; nodes + 1];
+    for (_, to) in edges {
+        into[to.index() - first + 1] += 1;
+    }
+    for node in 0..nodes {
+        into[node + 1] += into[node];
+    }
+    let mut stage = vec![0u32; nodes];
+    let mut parent: Vec<u32> = (0..nodes as u32).collect();
+    for &node in order {
+        let before = || {
+            let froms = edges[into[node]..into[node + 1]].iter();
+            froms.filter_map(|(from, _)| from.index().checked_sub(first))
+        };
+        let after = |from: usize| stage[from] + u32::from(called[from] != called[node]);
+        stage[node] = before().map(after).max().unwrap_or(0);
+        for from in before() {
+            if called[from] == called[node] && stage[from] == stage[node] {
+                let (a, b) = (root(&mut parent, from), root(&mut parent, node));
+                // The smaller number stays, so that subgraphs are numbered in the order of their nodes.
+                parent[a.max(b)] = a.min(b) as u32;
+            }
+        }
+    }
+    let mut number = vec![u32::MAX; nodes];
+    let mut subgraphs = 0;
+    let mut subgraph_of = Vec::with_capacity(nodes);
+    for node in 0..nodes {
+        let root = root(&mut parent, node);
+        if number[root] == u32::MAX {
+            number[root] = subgraphs;
+            subgraphs += 1;
+        }
+        subgraph_of.push(number[root]);
+    }
+    (subgraph_of, subgraphs as usize)
+}
+
+/// The node that stands for `node`'s set; halves the way to it.
+fn root(parent: &mut [u32], mut node: usize) -> usize {
+    while parent[node] as usize != node {
+        parent[node] = parent[parent[node] as usize];
+        node = parent[node] as usize;
+    }
+    node
+}
