@@ -1,4 +1,7 @@
 //! Serving: requests of many users, batched cell by cell.
 //!
-//! A request is a graph of cells ([`cell_graph`]).
+//! A request is a graph of cells ([`cell_graph`]). The [`scheduler`] keeps what each waits for, and a
+//! [`policy`] chooses which ready cells, of whichever requests, form the next batch.
 pub mod cell_graph;
+pub mod policy;
+pub mod scheduler;

@@ -1,0 +1,247 @@
+//! Cellular batching: BatchMaker's Algorithm 1.
+//!
+//! ```text
+//! Schedule(worker):
+//!   S = cells with at least a full batch of ready nodes
+//!   if S is empty: S = cells with ready nodes, of which no task is running
+//!   if S is empty: S = cells with ready nodes
+//!   cell = the one of S with the highest priority
+//!   repeat at most MaxTasksToSubmit times
+//!     batch = ready nodes of the cell's subgraphs in their order, not pinned elsewhere, at most a full batch
+//!     if batch is smaller than the least size, and not the first: stop
+//!     submit batch to worker; pin its subgraphs there
+//! ```
+//!
+//! The paper scans a queue of all subgraphs for ready nodes. Here a subgraph stands in a queue only while
+//! it has ready nodes that a worker may take, so that a decision costs the same however many requests wait:
+//! those never begun in a first-in-first-out queue for each priority, those begun (as many as batches have
+//! rows) in sorted sets. Merged by priority, then by the order of release, that is the paper's order.
+//!
+//! Only nodes that the worker may take are counted as ready: counting those pinned elsewhere, as the paper's
+//! text does, could choose a cell of which this worker gets an empty batch.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::{BatchSizes, Formed, Policy};
+use crate::serve::cell_graph::CellId;
+use crate::serve::scheduler::{RequestKey, Row, SubgraphKey, Table, Task, WorkerId};
+
+/// See the [module](self).
+pub struct Cellular {
+    cells: Vec<Queue>,
+    /// The cell that each worker's round is about.
+    rounds: Vec<Option<CellId>>,
+}
+
+/// The ready subgraphs of one cell.
+struct Queue {
+    sizes: BatchSizes,
+    running_tasks: usize,
+    free: Ready,
+    /// By worker.
+    pinned: Vec<Ready>,
+}
+
+/// Subgraphs with ready nodes.
+#[derive(Default)]
+struct Ready {
+    nodes: usize,
+    /// No node taken yet; first in, first out. Some may have ended.
+    waiting: BTreeMap<Reverse<u8>, VecDeque<SubgraphKey>>,
+    /// How many of them have ended.
+    ended: usize,
+    /// Some node taken before.
+    begun: BTreeSet<Place>,
+}
+
+/// Where a subgraph stands: by priority, then by the order of release.
+type Place = (Reverse<u8>, u64, SubgraphKey);
+
+fn place(table: &Table, subgraph: SubgraphKey) -> Place {
+    let priority = Reverse(table.priority(subgraph.request));
+    (priority, table.released(subgraph), subgraph)
+}
+
+impl Cellular {
+    /// For cells with these batch sizes, in the order of [`crate::serve::cell_graph::Cells`], and so many
+    /// workers.
+    pub fn new(sizes: &[BatchSizes], workers: usize) -> Cellular {
+        let queue = |&sizes| Queue {
+            sizes,
+            running_tasks: 0,
+            free: Ready::default(),
+            pinned: (0..workers).map(|_| Ready::default()).collect(),
+        };
+        Cellular {
+            cells: sizes.iter().map(queue).collect(),
+            rounds: vec![None; workers],
+        }
+    }
+
+    /// Algorithm 1, `Schedule`: the cell that the worker is to work on.
+    fn schedule(&self, worker: WorkerId) -> Option<CellId> {
+        let best = |eligible: &dyn Fn(&Queue, usize) -> bool| {
+            let cells = self.cells.iter().rposition(|queue| {
+                let ready = queue.ready(worker);
+                ready > 0 && eligible(queue, ready)
+            });
+            cells.map(|index| CellId(index as u16))
+        };
+        best(&|queue, ready| ready >= queue.sizes.max)
+            .or_else(|| best(&|queue, _| queue.running_tasks == 0))
+            .or_else(|| best(&|_, _| true))
+    }
+}
+
+impl Queue {
+    /// Ready nodes that `worker` may take.
+    fn ready(&self, worker: WorkerId) -> usize {
+        self.free.nodes + self.pinned[worker.0].nodes
+    }
+
+    /// Algorithm 1, `FormBatchedTask`.
+    fn form(&mut self, table: &mut Table, worker: WorkerId, rows: &mut Vec<Row>) {
+        while rows.len() < self.sizes.max {
+            let free = self.free.first(table);
+            let pinned = self.pinned[worker.0].begun.first().copied();
+            let (from, first) = match (free, pinned) {
+                (Some(free), Some(pinned)) if free < pinned => (&mut self.free, free),
+                (_, Some(pinned)) => (&mut self.pinned[worker.0], pinned),
+                (Some(free), None) => (&mut self.free, free),
+                (None, None) => break,
+            };
+            let subgraph = first.2;
+            from.remove_first(first);
+            let taken = table.take(subgraph, self.sizes.max - rows.len(), rows);
+            let left = table.ready(subgraph);
+            from.nodes -= taken + left;
+            if left > 0 {
+                // Its task pins it.
+                self.pinned[worker.0].begin(first, left);
+            }
+        }
+    }
+}
+
+impl Ready {
+    /// The subgraph whose turn it is.
+    fn first(&mut self, table: &Table) -> Option<Place> {
+        let begun = self.begun.first().copied();
+        while let Some(mut queue) = self.waiting.first_entry() {
+            match queue.get().front() {
+                Some(&front) if table.is_live(front.request) => {
+                    let waiting = place(table, front);
+                    return Some(begun.map_or(waiting, |begun| begun.min(waiting)));
+                }
+                Some(_) => {
+                    queue.get_mut().pop_front();
+                    self.ended -= 1;
+                }
+                None => {
+                    queue.remove();
+                }
+            }
+        }
+        begun
+    }
+
+    /// Takes out what [`Ready::first`] found.
+    fn remove_first(&mut self, first: Place) {
+        if !self.begun.remove(&first)
+            && let Some(queue) = self.waiting.get_mut(&first.0)
+        {
+            queue.pop_front();
+        }
+    }
+
+    fn begin(&mut self, place: Place, nodes: usize) {
+        self.begun.insert(place);
+        self.nodes += nodes;
+    }
+
+    /// Forgets a subgraph with so many ready nodes whose request ends.
+    fn forget(&mut self, table: &Table, place: Place, nodes: usize) {
+        self.nodes -= nodes;
+        if !self.begun.remove(&place) {
+            // Somewhere in a queue; looking for it would cost as much as there are requests.
+            self.ended += 1;
+            let queued: usize = self.waiting.values().map(VecDeque::len).sum();
+            if self.ended > queued / 2 + 32 {
+                let ends = place.2.request;
+                for queue in self.waiting.values_mut() {
+                    queue.retain(|s| s.request != ends && table.is_live(s.request));
+                }
+                self.ended = 0;
+            }
+        }
+    }
+}
+
+impl Policy for Cellular {
+    fn name(&self) -> &'static str {
+        "cellular"
+    }
+
+    fn ready(&mut self, table: &Table, subgraph: SubgraphKey, count: usize) {
+        let queue = &mut self.cells[table.cell(subgraph).index()];
+        let place = place(table, subgraph);
+        match table.pinned(subgraph) {
+            Some(worker) => queue.pinned[worker.0].begin(place, count),
+            // New nodes of one that is queued already.
+            None if table.ready(subgraph) > count => queue.free.nodes += count,
+            None => {
+                queue.free.nodes += count;
+                let waiting = queue.free.waiting.entry(place.0).or_default();
+                waiting.push_back(subgraph);
+            }
+        }
+    }
+
+    fn unpinned(&mut self, table: &Table, subgraph: SubgraphKey, worker: WorkerId) {
+        let ready = table.ready(subgraph);
+        if ready > 0 {
+            let queue = &mut self.cells[table.cell(subgraph).index()];
+            let place = place(table, subgraph);
+            queue.pinned[worker.0].begun.remove(&place);
+            queue.pinned[worker.0].nodes -= ready;
+            queue.free.begin(place, ready);
+        }
+    }
+
+    fn next_task(
+        &mut self,
+        table: &mut Table,
+        worker: WorkerId,
+        formed: usize,
+        rows: &mut Vec<Row>,
+    ) -> Option<Formed> {
+        if formed == 0 {
+            self.rounds[worker.0] = self.schedule(worker);
+        }
+        let cell = self.rounds[worker.0]?;
+        let queue = &mut self.cells[cell.index()];
+        let ready = queue.ready(worker);
+        if ready == 0 || formed > 0 && ready < queue.sizes.min {
+            return None;
+        }
+        queue.form(table, worker, rows);
+        queue.running_tasks += 1;
+        Some(Formed { cell, padding: 0 })
+    }
+
+    fn done(&mut self, _: &Table, task: &Task) {
+        self.cells[task.cell.index()].running_tasks -= 1;
+    }
+
+    fn ended(&mut self, table: &Table, request: RequestKey) {
+        for subgraph in table.ready_subgraphs(request) {
+            let queue = &mut self.cells[table.cell(subgraph).index()];
+            let (place, nodes) = (place(table, subgraph), table.ready(subgraph));
+            match table.pinned(subgraph) {
+                Some(worker) => queue.pinned[worker.0].forget(table, place, nodes),
+                None => queue.free.forget(table, place, nodes),
+            }
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Which ready nodes form a batch: one file for each way to choose.
+//!
+//! All run on the same scheduler, workers and kernels, so that comparing them compares the choice alone.
+//! A policy has no clock, no thread and no values; it is told what happens to requests and asked for tasks.
+
+mod cellular;
+
+pub use cellular::Cellular;
+
+use super::cell_graph::CellId;
+use super::scheduler::{RequestKey, Row, SubgraphKey, Table, Task, WorkerId};
+
+/// How many rows a cell's batches have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchSizes {
+    /// Fewer are not worth a task, unless it is the first that a worker gets.
+    pub min: usize,
+    /// At most so many.
+    pub max: usize,
+}
+
+/// A batch, whose rows have been taken from the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Formed {
+    /// What they call.
+    pub cell: CellId,
+    /// Rows that nobody has asked for.
+    pub padding: usize,
+}
+
+/// What becomes of a request whose nodes are all done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Completion {
+    /// Its answer is returned at once.
+    Return,
+    /// It waits for [`Policy::released`].
+    Hold,
+}
+
+/// Chooses what is computed next.
+pub trait Policy: Send {
+    /// What reports call it.
+    fn name(&self) -> &'static str;
+
+    /// A request was accepted; its ready nodes are told next.
+    fn admitted(&mut self, table: &Table, request: RequestKey) {
+        let _ = (table, request);
+    }
+
+    /// A released subgraph of a live request has got `count` more ready nodes.
+    fn ready(&mut self, table: &Table, subgraph: SubgraphKey, count: usize);
+
+    /// A subgraph was pinned to `worker` and is not any more.
+    fn unpinned(&mut self, table: &Table, subgraph: SubgraphKey, worker: WorkerId) {
+        let _ = (table, subgraph, worker);
+    }
+
+    /// Forms the next task of `worker`, which has got `formed` in this round: takes its rows from the
+    /// table ([`Table::take`]) and adds them to `rows`, which is empty. At least one; `None` ends the
+    /// round. All rows must be of live requests, and none of a subgraph pinned to another worker.
+    fn next_task(
+        &mut self,
+        table: &mut Table,
+        worker: WorkerId,
+        formed: usize,
+        rows: &mut Vec<Row>,
+    ) -> Option<Formed>;
+
+    /// A task has been run. Called before its rows are done in `table`.
+    fn done(&mut self, table: &Table, task: &Task) {
+        let _ = (table, task);
+    }
+
+    /// All nodes of a live request are done.
+    fn completed(&mut self, table: &Table, request: RequestKey) -> Completion {
+        let _ = (table, request);
+        Completion::Return
+    }
+
+    /// A request that was held and may go now; asked until there is none.
+    fn released(&mut self) -> Option<RequestKey> {
+        None
+    }
+
+    /// A live request ends, for whatever reason; it still is as it was in `table`. Its ready nodes must not
+    /// be taken any more. (One that was held is not told of: it had none.)
+    fn ended(&mut self, table: &Table, request: RequestKey);
+}

@@ -1,0 +1,537 @@
+//! Who computes what next: a state machine with no clock, no thread and no values in it.
+//!
+//! Time is passed in, what happened is told to it (`handle_…`), and what is to be done is asked of it
+//! (`poll_…`), so that tests drive it by a simulated clock. It keeps the requests and what they wait for
+//! ([`Table`]); which ready nodes form a batch is the [`Policy`]'s choice, BatchMaker's Algorithm 1 or one
+//! of those that it is compared with.
+//!
+//! ```text
+//! handle_submit ─► table ─► ready nodes ─► policy ─► poll_tasks ─► worker
+//!                    ▲                                               │
+//!                    └───────── handle_grow, handle_done ◄───────────┘
+//! ```
+//!
+//! A request ends exactly once: it is told by [`Scheduler::poll_ended`], whatever else happens to it at the
+//! same time. [`Scheduler::audit`] checks that none is lost.
+
+mod table;
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+pub use table::{RequestKey, Row, SubgraphKey, Table, WorkerId};
+
+use super::cell_graph::{CellId, Unfolded};
+use super::policy::{Completion, Policy};
+use table::Terms;
+
+/// A batch for a worker: one call of a cell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Task {
+    /// Who runs it.
+    pub worker: WorkerId,
+    /// What is called.
+    pub cell: CellId,
+    /// The nodes; each of another request, or of the same at another place of its graph.
+    pub rows: Vec<Row>,
+    /// Rows that are computed though nobody has asked for them: what padding wastes.
+    pub padding: usize,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum End {
+    /// All of its nodes are done.
+    Completed,
+    /// Whoever submitted it did not want it any more.
+    Cancelled,
+    /// Its deadline passed.
+    Late,
+    /// A cell, or what grows its graph, failed.
+    Failed,
+    /// The engine was shut down.
+    ShutDown,
+}
+
+impl End {
+    /// All ways to end.
+    pub const ALL: [End; 5] = [
+        End::Completed,
+        End::Cancelled,
+        End::Late,
+        End::Failed,
+        End::ShutDown,
+    ];
+}
+
+/// How long a request took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timing {
+    /// From its submission until its first cell went to a worker (or its end, if none did).
+    pub queueing: Duration,
+    /// From then until its end.
+    pub computing: Duration,
+}
+
+/// A request that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Which.
+    pub request: RequestKey,
+    /// How.
+    pub end: End,
+    /// How long it took.
+    pub timing: Timing,
+}
+
+/// What a request asks for, apart from its graph.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ask {
+    /// The greater, the sooner: where ready nodes are more than a batch, those of requests of higher
+    /// priority go first.
+    pub priority: u8,
+    /// When the answer is of no use any more.
+    pub deadline: Option<Instant>,
+    /// More nodes may come from outside; it does not end before [`Scheduler::handle_close`].
+    pub open: bool,
+    /// What it takes of [`Limits::bytes`].
+    pub bytes: usize,
+}
+
+/// What a scheduler accepts at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Requests that have not ended.
+    pub requests: usize,
+    /// Their nodes.
+    pub nodes: usize,
+    /// Their bytes, as [`Ask::bytes`] says.
+    pub bytes: usize,
+}
+
+impl Default for Limits {
+    /// 10,000 requests, a million nodes, 1 GiB.
+    fn default() -> Limits {
+        Limits {
+            requests: 10_000,
+            nodes: 1_000_000,
+            bytes: 1 << 30,
+        }
+    }
+}
+
+/// Why a request was not accepted. Nothing has been kept of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// There is no room for it.
+    #[error(
+        "overloaded: {have} {what} of {most} are taken and the request needs {needs}; try again later"
+    )]
+    Overloaded {
+        /// Requests, nodes or bytes.
+        what: &'static str,
+        /// How many are taken.
+        have: usize,
+        /// How many more are needed.
+        needs: usize,
+        /// The limit.
+        most: usize,
+    },
+    /// The engine accepts no more requests.
+    #[error("the engine is shutting down and accepts no more requests")]
+    ShuttingDown,
+}
+
+/// How many there are of what is limited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Taken {
+    requests: usize,
+    nodes: usize,
+    bytes: usize,
+}
+
+/// Requests by how they ended, and those that have not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Accepted.
+    pub submitted: u64,
+    /// Not accepted.
+    pub refused: u64,
+    /// Ended, in the order of [`End::ALL`].
+    pub ended: [u64; 5],
+}
+
+impl Counts {
+    /// Those that ended so.
+    pub fn of(&self, end: End) -> u64 {
+        self.ended[end as usize]
+    }
+
+    /// Those that have not ended.
+    pub fn live(&self) -> u64 {
+        self.submitted - self.ended.iter().sum::<u64>()
+    }
+}
+
+/// See the [module](self).
+pub struct Scheduler {
+    table: Table,
+    policy: Box<dyn Policy>,
+    limits: Limits,
+    /// Most tasks that a worker gets at once: MaxTasksToSubmit.
+    tasks_at_once: usize,
+    workers: usize,
+    taken: Taken,
+    counts: Counts,
+    accepting: bool,
+    /// Of all requests that have one and have not ended.
+    deadlines: BTreeSet<(Instant, RequestKey)>,
+    ended: VecDeque<Ended>,
+    /// Rows of tasks that are done, to be used again.
+    spare: Vec<Vec<Row>>,
+}
+
+impl Scheduler {
+    /// A scheduler for so many workers, which get up to `tasks_at_once` tasks each time that they ask.
+    ///
+    /// # Panics
+    /// With no worker, or no task at once.
+    pub fn new(
+        policy: Box<dyn Policy>,
+        workers: usize,
+        tasks_at_once: usize,
+        limits: Limits,
+    ) -> Scheduler {
+        assert!(workers > 0 && tasks_at_once > 0, "at least one of each");
+        Scheduler {
+            table: Table::default(),
+            policy,
+            limits,
+            tasks_at_once,
+            workers,
+            taken: Taken::default(),
+            counts: Counts::default(),
+            accepting: true,
+            deadlines: BTreeSet::new(),
+            ended: VecDeque::new(),
+            spare: Vec::new(),
+        }
+    }
+
+    /// A request arrives.
+    ///
+    /// # Errors
+    /// [`Refused`]: at once, and nothing is kept.
+    pub fn handle_submit(
+        &mut self,
+        now: Instant,
+        unfolded: &Unfolded,
+        ask: Ask,
+    ) -> Result<RequestKey, Refused> {
+        let needs = Taken {
+            requests: 1,
+            nodes: unfolded.nodes(),
+            bytes: ask.bytes,
+        };
+        if let Err(refused) = self.room_for(needs) {
+            self.counts.refused += 1;
+            return Err(refused);
+        }
+        self.taken.add(needs);
+        self.counts.submitted += 1;
+        let terms = Terms {
+            priority: ask.priority,
+            deadline: ask.deadline,
+            open: ask.open,
+            bytes: ask.bytes,
+            now,
+        };
+        let key = self.table.insert(unfolded, terms);
+        if let Some(deadline) = ask.deadline {
+            self.deadlines.insert((deadline, key));
+        }
+        self.policy.admitted(&self.table, key);
+        self.announce();
+        Ok(key)
+    }
+
+    /// A request's graph has grown by `unfolded`. Of a request that has ended, nothing is kept.
+    ///
+    /// # Errors
+    /// [`Refused::Overloaded`] where there is no room for so many nodes; nothing has been added.
+    pub fn handle_grow(&mut self, key: RequestKey, unfolded: &Unfolded) -> Result<(), Refused> {
+        if !self.table.is_live(key) {
+            return Ok(());
+        }
+        let (have, needs, most) = (self.taken.nodes, unfolded.nodes(), self.limits.nodes);
+        if needs > most.saturating_sub(have) {
+            return Err(Refused::Overloaded {
+                what: "nodes",
+                have,
+                needs,
+                most,
+            });
+        }
+        self.taken.nodes += needs;
+        self.table.grow(key, unfolded);
+        self.announce();
+        Ok(())
+    }
+
+    /// No more nodes will come for a request that was submitted as open.
+    pub fn handle_close(&mut self, now: Instant, key: RequestKey) {
+        if self.table.close(key) {
+            self.completed(now, key);
+        }
+    }
+
+    /// A request is not wanted any more; no error if it has ended.
+    pub fn handle_cancel(&mut self, now: Instant, key: RequestKey) {
+        self.end(now, key, End::Cancelled);
+    }
+
+    /// A request cannot go on: a cell that it is in failed, or what grows it did.
+    pub fn handle_failed(&mut self, now: Instant, key: RequestKey) {
+        self.end(now, key, End::Failed);
+    }
+
+    /// A task has been run, or has failed and [`Scheduler::handle_failed`] was called for its requests.
+    pub fn handle_done(&mut self, now: Instant, mut task: Task) {
+        self.policy.done(&self.table, &task);
+        for &row in &task.rows {
+            if self.table.done(row) {
+                self.completed(now, row.request);
+            }
+            self.table.forget(row.request);
+        }
+        self.announce();
+        if self.workers == 1 {
+            // Its only worker keeps the states: nobody else asks for them.
+            self.table.idle.clear();
+        }
+        task.rows.clear();
+        self.spare.push(task.rows);
+        self.release(now);
+    }
+
+    /// Time has passed: requests that are late end.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some(&(deadline, key)) = self.deadlines.first()
+            && deadline <= now
+        {
+            self.end(now, key, End::Late);
+        }
+        self.release(now);
+    }
+
+    /// When [`Scheduler::handle_timeout`] has something to do.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.deadlines.first().map(|&(at, _)| at)
+    }
+
+    /// Accepts no more requests; those that are here go on.
+    pub fn handle_drain(&mut self) {
+        self.accepting = false;
+    }
+
+    /// Accepts no more requests, and ends all that are here.
+    pub fn handle_shutdown(&mut self, now: Instant) {
+        self.accepting = false;
+        for key in self.table.keys().collect::<Vec<_>>() {
+            self.end(now, key, End::ShutDown);
+        }
+    }
+
+    /// A worker asks what to do: up to so many tasks as it may get at once, which it must run in order.
+    /// Requests that are late by `now` end first.
+    pub fn poll_tasks(&mut self, now: Instant, worker: WorkerId, tasks: &mut Vec<Task>) {
+        self.handle_timeout(now);
+        for formed in 0..self.tasks_at_once {
+            let mut rows = self.spare.pop().unwrap_or_default();
+            let task = self
+                .policy
+                .next_task(&mut self.table, worker, formed, &mut rows);
+            let Some(batch) = task else {
+                self.spare.push(rows);
+                break;
+            };
+            debug_assert!(!rows.is_empty(), "a task has a row");
+            self.table.submit(&rows, worker, now);
+            tasks.push(Task {
+                worker,
+                cell: batch.cell,
+                rows,
+                padding: batch.padding,
+            });
+            self.announce();
+        }
+    }
+
+    /// Subgraphs of `worker` that no task of its is in flight for, after [`Scheduler::poll_tasks`]: it must
+    /// put their states where others find them, and then tell by [`Scheduler::handle_evicted`]. None with a
+    /// single worker.
+    pub fn poll_evictions(&mut self, worker: WorkerId, evict: &mut Vec<SubgraphKey>) {
+        let table = &mut self.table;
+        let mut idle = std::mem::take(&mut table.idle);
+        idle.retain(|&key| {
+            if !table.is_live(key.request) {
+                return false;
+            }
+            let pinned = table.pinned(key);
+            if pinned == Some(worker) && !table.is_in_flight(key) {
+                evict.push(key);
+            }
+            pinned.is_some_and(|other| other != worker)
+        });
+        table.idle = idle;
+    }
+
+    /// A worker has put a subgraph's states where others find them.
+    pub fn handle_evicted(&mut self, key: SubgraphKey) {
+        let worker = match self.table.is_live(key.request) {
+            true => self.table.pinned(key),
+            false => None,
+        };
+        if let Some(worker) = worker
+            && self.table.unpin(key)
+        {
+            self.policy.unpinned(&self.table, key, worker);
+        }
+    }
+
+    /// A request that has ended; each is told once.
+    pub fn poll_ended(&mut self) -> Option<Ended> {
+        self.ended.pop_front()
+    }
+
+    /// Requests so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// The policy's name.
+    pub fn policy(&self) -> &'static str {
+        self.policy.name()
+    }
+
+    /// The requests, to look at.
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// Whether every request that was accepted is either here or has ended once, and what is limited was
+    /// counted right.
+    ///
+    /// # Errors
+    /// What does not agree.
+    pub fn audit(&self) -> Result<(), String> {
+        let mut taken = Taken::default();
+        let here = |key: &RequestKey| self.table.is_live(*key) || self.table.is_held(*key);
+        for key in self.table.keys().filter(here) {
+            taken.add(Taken {
+                requests: 1,
+                nodes: self.table.nodes(key),
+                bytes: self.table.bytes(key),
+            });
+        }
+        let live = self.counts.live();
+        if taken != self.taken || live != taken.requests as u64 {
+            let counted = self.taken;
+            return Err(format!(
+                "{live} requests have not ended, {taken:?} are here, {counted:?} counted"
+            ));
+        }
+        Ok(())
+    }
+
+    fn room_for(&self, needs: Taken) -> Result<(), Refused> {
+        if !self.accepting {
+            return Err(Refused::ShuttingDown);
+        }
+        let (limits, taken) = (self.limits, self.taken);
+        let all = [
+            ("requests", taken.requests, needs.requests, limits.requests),
+            ("nodes", taken.nodes, needs.nodes, limits.nodes),
+            ("bytes", taken.bytes, needs.bytes, limits.bytes),
+        ];
+        for (what, have, needs, most) in all {
+            if needs > most.saturating_sub(have) {
+                return Err(Refused::Overloaded {
+                    what,
+                    have,
+                    needs,
+                    most,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// All nodes of a live request are done.
+    fn completed(&mut self, now: Instant, key: RequestKey) {
+        match self.policy.completed(&self.table, key) {
+            Completion::Return => self.end(now, key, End::Completed),
+            Completion::Hold => self.table.hold(key),
+        }
+    }
+
+    /// Ends those that the policy held and lets go.
+    fn release(&mut self, now: Instant) {
+        while let Some(key) = self.policy.released() {
+            if self.table.is_held(key) {
+                self.end(now, key, End::Completed);
+            }
+        }
+    }
+
+    fn end(&mut self, now: Instant, key: RequestKey, end: End) {
+        let live = self.table.is_live(key);
+        if live {
+            self.policy.ended(&self.table, key);
+        }
+        let Some(timing) = self.table.end(key, now) else {
+            return;
+        };
+        self.taken.subtract(Taken {
+            requests: 1,
+            nodes: self.table.nodes(key),
+            bytes: self.table.bytes(key),
+        });
+        if let Some(deadline) = self.table.deadline(key) {
+            self.deadlines.remove(&(deadline, key));
+        }
+        self.counts.ended[end as usize] += 1;
+        self.ended.push_back(Ended {
+            request: key,
+            end,
+            timing,
+        });
+        self.table.forget(key);
+    }
+
+    /// Tells the policy of new ready nodes.
+    fn announce(&mut self) {
+        let mut announced = std::mem::take(&mut self.table.announced);
+        for &(subgraph, ready) in &announced {
+            if self.table.is_live(subgraph.request) {
+                self.policy.ready(&self.table, subgraph, ready);
+            }
+        }
+        announced.clear();
+        self.table.announced = announced;
+    }
+}
+
+impl Taken {
+    fn add(&mut self, more: Taken) {
+        self.requests += more.requests;
+        self.nodes += more.nodes;
+        self.bytes += more.bytes;
+    }
+
+    fn subtract(&mut self, less: Taken) {
+        self.requests -= less.requests;
+        self.nodes -= less.nodes;
+        self.bytes -= less.bytes;
+    }
+}

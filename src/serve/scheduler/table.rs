@@ -1,0 +1,495 @@
+//! The requests that an engine has, and how far each is: nodes, what they wait for, subgraphs.
+//!
+//! ```text
+//! a node is ready       when all nodes of its subgraph that it takes something of have been submitted,
+//!                       and its subgraph is released
+//! a subgraph is released when all nodes outside of it that its nodes take something of are done
+//! ```
+//!
+//! Submitted is enough within a subgraph because all of its tasks go to one worker, which runs them in
+//! order, until none is in flight (BatchMaker, section 4.3): it is *pinned*. Here it stays so until its
+//! worker has put its states where others find them, see [`super::Scheduler::handle_evicted`].
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use slotmap::SlotMap;
+
+use super::Timing;
+use crate::serve::cell_graph::{CellId, NodeId, Unfolded};
+
+slotmap::new_key_type! {
+    /// A request that was accepted. No two requests of a scheduler ever have the same key.
+    pub struct RequestKey;
+}
+
+/// A subgraph of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SubgraphKey {
+    /// Whose.
+    pub request: RequestKey,
+    /// Which of its subgraphs.
+    pub index: u32,
+}
+
+/// One row of a batch: a node of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Row {
+    /// Whose.
+    pub request: RequestKey,
+    /// Which of its nodes.
+    pub node: NodeId,
+}
+
+/// Which worker, from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WorkerId(pub usize);
+
+/// All requests that have not ended, or have rows in flight.
+#[derive(Default)]
+pub struct Table {
+    requests: SlotMap<RequestKey, Request>,
+    /// Subgraphs released so far.
+    released: u64,
+    /// Subgraphs with new ready nodes, and how many, for the policy to hear of.
+    pub(super) announced: Vec<(SubgraphKey, usize)>,
+    /// Subgraphs of which no task is in flight any more.
+    pub(super) idle: Vec<SubgraphKey>,
+}
+
+/// No edge.
+const NONE: u32 = u32::MAX;
+
+struct Request {
+    nodes: Vec<Node>,
+    /// Edges that are still waited for, linked in lists by where they come from.
+    edges: Vec<Edge>,
+    subgraphs: Vec<Subgraph>,
+    /// Nodes that are not done.
+    left: usize,
+    /// Rows of tasks that are not done.
+    in_flight: usize,
+    /// More nodes may come from outside.
+    open: bool,
+    phase: Phase,
+    priority: u8,
+    deadline: Option<Instant>,
+    submitted: Instant,
+    started: Option<Instant>,
+    bytes: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Live,
+    /// All nodes are done, and the policy has not let it go yet.
+    Held,
+    /// Told to whoever asked; here only for its rows in flight.
+    Ended,
+}
+
+struct Node {
+    cell: CellId,
+    subgraph: u32,
+    /// Nodes of the same subgraph that have not been submitted.
+    missing: u32,
+    first_edge: u32,
+    state: NodeState,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum NodeState {
+    Waiting,
+    Submitted,
+    Done,
+}
+
+struct Edge {
+    to: u32,
+    next: u32,
+}
+
+struct Subgraph {
+    cell: CellId,
+    /// Edges from nodes of other subgraphs that are not done.
+    missing: u32,
+    /// The place in the order of releases.
+    released: Option<u64>,
+    ready: VecDeque<NodeId>,
+    in_flight: u32,
+    pinned: Option<WorkerId>,
+}
+
+/// What a new request is, apart from its graph.
+pub(super) struct Terms {
+    pub priority: u8,
+    pub deadline: Option<Instant>,
+    pub open: bool,
+    pub bytes: usize,
+    pub now: Instant,
+}
+
+impl Table {
+    /// Adds a request; its first ready nodes are announced.
+    pub(super) fn insert(&mut self, unfolded: &Unfolded, terms: Terms) -> RequestKey {
+        let key = self.requests.insert(Request {
+            nodes: Vec::with_capacity(unfolded.nodes()),
+            edges: Vec::with_capacity(unfolded.edges.len()),
+            subgraphs: Vec::with_capacity(unfolded.subgraphs()),
+            left: 0,
+            in_flight: 0,
+            open: terms.open,
+            phase: Phase::Live,
+            priority: terms.priority,
+            deadline: terms.deadline,
+            submitted: terms.now,
+            started: None,
+            bytes: terms.bytes,
+        });
+        self.grow(key, unfolded);
+        key
+    }
+
+    /// Adds nodes to a live request; those that are ready are announced.
+    pub(super) fn grow(&mut self, key: RequestKey, unfolded: &Unfolded) {
+        let request = &mut self.requests[key];
+        debug_assert_eq!(request.nodes.len(), unfolded.first, "growths in order");
+        let homes = request.homes(unfolded);
+        let new = unfolded.cells.iter().zip(&unfolded.subgraph_of);
+        for (&cell, &subgraph) in new {
+            request.nodes.push(Node {
+                cell,
+                subgraph: homes[subgraph as usize],
+                missing: 0,
+                first_edge: NONE,
+                state: NodeState::Waiting,
+            });
+        }
+        request.left += unfolded.nodes();
+        for &(from, to) in &unfolded.edges {
+            request.link(from, to);
+        }
+        // New ready nodes of each home that is released already.
+        let mut joined = vec![0; homes.len()];
+        for (index, &subgraph) in (unfolded.first..).zip(&unfolded.subgraph_of) {
+            let node = &request.nodes[index];
+            if node.missing == 0 {
+                let home = &mut request.subgraphs[node.subgraph as usize];
+                home.ready.push_back(NodeId::new(index));
+                joined[subgraph as usize] += usize::from(home.released.is_some());
+            }
+        }
+        for (new, &index) in homes.iter().enumerate() {
+            // Two new subgraphs may have the same home.
+            let same = || homes.iter().enumerate().filter(|(_, home)| **home == index);
+            if joined[new] > 0 && same().all(|(other, _)| other >= new) {
+                let ready = same().map(|(other, _)| joined[other]).sum();
+                let request = key;
+                self.announced.push((SubgraphKey { request, index }, ready));
+            }
+            self.release(key, index);
+        }
+    }
+
+    /// Releases a subgraph that nothing outside is missing for, and announces what is ready.
+    fn release(&mut self, key: RequestKey, index: u32) {
+        let subgraph = &mut self.requests[key].subgraphs[index as usize];
+        if subgraph.missing == 0 && subgraph.released.is_none() {
+            subgraph.released = Some(self.released);
+            self.released += 1;
+            let ready = subgraph.ready.len();
+            if ready > 0 {
+                let subgraph = SubgraphKey {
+                    request: key,
+                    index,
+                };
+                self.announced.push((subgraph, ready));
+            }
+        }
+    }
+
+    /// Rows become a task of `worker`: what waits for them within their subgraphs gets ready.
+    pub(super) fn submit(&mut self, rows: &[Row], worker: WorkerId, now: Instant) {
+        for row in rows {
+            let request = &mut self.requests[row.request];
+            request.started.get_or_insert(now);
+            request.in_flight += 1;
+            let node = &mut request.nodes[row.node.index()];
+            node.state = NodeState::Submitted;
+            let (index, mut edge) = (node.subgraph, node.first_edge);
+            let subgraph = &mut request.subgraphs[index as usize];
+            subgraph.in_flight += 1;
+            subgraph.pinned = Some(worker);
+            let mut ready = 0;
+            while edge != NONE {
+                let Edge { to, next } = request.edges[edge as usize];
+                let follower = &mut request.nodes[to as usize];
+                if follower.subgraph == index {
+                    follower.missing -= 1;
+                    if follower.missing == 0 {
+                        subgraph.ready.push_back(NodeId(to));
+                        ready += 1;
+                    }
+                }
+                edge = next;
+            }
+            if ready > 0 {
+                let request = row.request;
+                self.announced.push((SubgraphKey { request, index }, ready));
+            }
+        }
+    }
+
+    /// A row of a task is done. `true` if that was the last of a live request.
+    pub(super) fn done(&mut self, row: Row) -> bool {
+        let request = &mut self.requests[row.request];
+        request.in_flight -= 1;
+        request.left -= 1;
+        let node = &mut request.nodes[row.node.index()];
+        node.state = NodeState::Done;
+        let (index, mut edge) = (node.subgraph, node.first_edge);
+        let subgraph = &mut request.subgraphs[index as usize];
+        subgraph.in_flight -= 1;
+        if subgraph.in_flight == 0 {
+            let request = row.request;
+            self.idle.push(SubgraphKey { request, index });
+        }
+        if request.phase != Phase::Live {
+            return false;
+        }
+        while edge != NONE {
+            let request = &mut self.requests[row.request];
+            let Edge { to, next } = request.edges[edge as usize];
+            let home = request.nodes[to as usize].subgraph;
+            if home != index {
+                request.subgraphs[home as usize].missing -= 1;
+                self.release(row.request, home);
+            }
+            edge = next;
+        }
+        let request = &self.requests[row.request];
+        request.left == 0 && !request.open
+    }
+
+    /// No more nodes come from outside. `true` if that was all that a live request waited for.
+    pub(super) fn close(&mut self, key: RequestKey) -> bool {
+        let request = self.requests.get_mut(key);
+        let Some(request) = request.filter(|r| r.phase == Phase::Live) else {
+            return false;
+        };
+        std::mem::replace(&mut request.open, false) && request.left == 0
+    }
+
+    /// Keeps a request that is done until [`Table::end`].
+    pub(super) fn hold(&mut self, key: RequestKey) {
+        self.requests[key].phase = Phase::Held;
+    }
+
+    /// Ends a request; its record goes when none of its rows is in flight. `None` if it has ended before.
+    pub(super) fn end(&mut self, key: RequestKey, now: Instant) -> Option<Timing> {
+        let request = self.requests.get_mut(key)?;
+        if request.phase == Phase::Ended {
+            return None;
+        }
+        request.phase = Phase::Ended;
+        let started = request.started.unwrap_or(now);
+        Some(Timing {
+            queueing: started.saturating_duration_since(request.submitted),
+            computing: now.saturating_duration_since(started),
+        })
+    }
+
+    /// Forgets a request that has ended, once none of its rows is in flight.
+    pub(super) fn forget(&mut self, key: RequestKey) {
+        let gone = |r: &Request| r.phase == Phase::Ended && r.in_flight == 0;
+        if self.requests.get(key).is_some_and(gone) {
+            self.requests.remove(key);
+        }
+    }
+
+    /// A worker has no state of the subgraph any more: any may take it. `false` if it is pinned for
+    /// another reason, or gone.
+    pub(super) fn unpin(&mut self, key: SubgraphKey) -> bool {
+        let Some(request) = self.requests.get_mut(key.request) else {
+            return false;
+        };
+        let subgraph = &mut request.subgraphs[key.index as usize];
+        let unpins = subgraph.in_flight == 0 && subgraph.pinned.is_some();
+        if unpins {
+            subgraph.pinned = None;
+        }
+        unpins
+    }
+
+    /// Requests that have not ended, or still have rows in flight.
+    pub(super) fn keys(&self) -> impl Iterator<Item = RequestKey> {
+        self.requests.keys()
+    }
+
+    /// Bytes that a request was counted with.
+    pub(super) fn bytes(&self, key: RequestKey) -> usize {
+        self.requests[key].bytes
+    }
+
+    /// Whether a request has neither ended nor got all its nodes done.
+    pub fn is_live(&self, key: RequestKey) -> bool {
+        let live = |r: &Request| r.phase == Phase::Live;
+        self.requests.get(key).is_some_and(live)
+    }
+
+    /// Whether a request is done but held back.
+    pub(super) fn is_held(&self, key: RequestKey) -> bool {
+        let held = |r: &Request| r.phase == Phase::Held;
+        self.requests.get(key).is_some_and(held)
+    }
+
+    /// How much a request is to be preferred.
+    ///
+    /// # Panics
+    /// If there is no such request, as in all that follow.
+    pub fn priority(&self, key: RequestKey) -> u8 {
+        self.requests[key].priority
+    }
+
+    /// When a request is late.
+    pub fn deadline(&self, key: RequestKey) -> Option<Instant> {
+        self.requests[key].deadline
+    }
+
+    /// Number of a request's nodes, as far as they are known.
+    pub fn nodes(&self, key: RequestKey) -> usize {
+        self.requests[key].nodes.len()
+    }
+
+    /// Number of a request's nodes that are not done.
+    pub fn nodes_left(&self, key: RequestKey) -> usize {
+        self.requests[key].left
+    }
+
+    /// The cell of a node.
+    pub fn node_cell(&self, row: Row) -> CellId {
+        self.requests[row.request].nodes[row.node.index()].cell
+    }
+
+    /// The subgraph of a node.
+    pub fn node_subgraph(&self, row: Row) -> SubgraphKey {
+        SubgraphKey {
+            request: row.request,
+            index: self.requests[row.request].nodes[row.node.index()].subgraph,
+        }
+    }
+
+    /// A request's subgraphs that are released and have ready nodes.
+    pub fn ready_subgraphs(&self, request: RequestKey) -> impl Iterator<Item = SubgraphKey> {
+        let subgraphs = self.requests[request].subgraphs.iter().enumerate();
+        subgraphs.filter_map(move |(index, s)| {
+            let index = index as u32;
+            (s.released.is_some() && !s.ready.is_empty()).then_some(SubgraphKey { request, index })
+        })
+    }
+
+    /// The cell of a subgraph.
+    pub fn cell(&self, key: SubgraphKey) -> CellId {
+        self.subgraph(key).cell
+    }
+
+    /// The place of a released subgraph in the order of releases.
+    pub fn released(&self, key: SubgraphKey) -> u64 {
+        self.subgraph(key).released.unwrap_or(u64::MAX)
+    }
+
+    /// How many ready nodes a released subgraph has.
+    pub fn ready(&self, key: SubgraphKey) -> usize {
+        let subgraph = self.subgraph(key);
+        subgraph.released.map_or(0, |_| subgraph.ready.len())
+    }
+
+    /// The worker that a subgraph's tasks must go to.
+    pub fn pinned(&self, key: SubgraphKey) -> Option<WorkerId> {
+        self.subgraph(key).pinned
+    }
+
+    /// Whether a task with a node of the subgraph is in flight.
+    pub(super) fn is_in_flight(&self, key: SubgraphKey) -> bool {
+        self.subgraph(key).in_flight > 0
+    }
+
+    /// Takes up to `most` ready nodes of a subgraph, oldest first, and adds them to `rows`. Returns how
+    /// many.
+    pub fn take(&mut self, key: SubgraphKey, most: usize, rows: &mut Vec<Row>) -> usize {
+        let subgraph = &mut self.requests[key.request].subgraphs[key.index as usize];
+        let count = subgraph.ready.len().min(most);
+        let request = key.request;
+        let nodes = subgraph.ready.drain(..count);
+        rows.extend(nodes.map(|node| Row { request, node }));
+        count
+    }
+
+    fn subgraph(&self, key: SubgraphKey) -> &Subgraph {
+        &self.requests[key.request].subgraphs[key.index as usize]
+    }
+}
+
+impl Request {
+    /// Where each new subgraph goes: on with an old one, whose states are in some worker's buffers, or a
+    /// subgraph of its own.
+    fn homes(&mut self, unfolded: &Unfolded) -> Vec<u32> {
+        let mut homes: Vec<Option<u32>> = vec![None; unfolded.subgraphs()];
+        let mut alone = vec![unfolded.first == 0; unfolded.subgraphs()];
+        for &(from, to) in &unfolded.edges {
+            let new = unfolded.subgraph(to);
+            match self.nodes.get(from.index()) {
+                // From a new node of another new subgraph, which cannot be done yet.
+                None => alone[new] |= unfolded.subgraph(from) != new,
+                Some(old) => {
+                    let same_cell = old.cell == unfolded.cells[to.index() - unfolded.first];
+                    match homes[new] {
+                        None if same_cell => homes[new] = Some(old.subgraph),
+                        Some(home) if home == old.subgraph => {}
+                        _ => alone[new] |= old.state != NodeState::Done,
+                    }
+                }
+            }
+        }
+        let mut cells = vec![CellId(0); unfolded.subgraphs()];
+        for (&cell, &subgraph) in unfolded.cells.iter().zip(&unfolded.subgraph_of) {
+            cells[subgraph as usize] = cell;
+        }
+        let homes = homes.iter().zip(alone).enumerate();
+        let homes = homes.map(|(new, (home, alone))| match home {
+            Some(home) if !alone => *home,
+            _ => {
+                self.subgraphs.push(Subgraph {
+                    cell: cells[new],
+                    missing: 0,
+                    released: None,
+                    ready: VecDeque::new(),
+                    in_flight: 0,
+                    pinned: None,
+                });
+                (self.subgraphs.len() - 1) as u32
+            }
+        });
+        homes.collect()
+    }
+
+    /// Lets `to` wait for `from`, unless what it waits for has happened.
+    fn link(&mut self, from: NodeId, to: NodeId) {
+        let (index, home) = (to.0, self.nodes[to.index()].subgraph);
+        let from = &mut self.nodes[from.index()];
+        let met = match from.subgraph == home {
+            true => NodeState::Submitted,
+            false => NodeState::Done,
+        };
+        if from.state >= met {
+            return;
+        }
+        let next = std::mem::replace(&mut from.first_edge, self.edges.len() as u32);
+        let within = from.subgraph == home;
+        self.edges.push(Edge { to: index, next });
+        match within {
+            true => self.nodes[to.index()].missing += 1,
+            false => self.subgraphs[home as usize].missing += 1,
+        }
+    }
+}
