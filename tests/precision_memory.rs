@@ -5,6 +5,9 @@
 #[path = "common/resident.rs"]
 mod resident;
 
+use std::io::Write;
+use std::sync::Once;
+
 use cellstream::execute::Session;
 use cellstream::model::{Gru, Lstm, Model, Precision, SafetensorsOptions};
 use cellstream::plan::Plan;
@@ -13,6 +16,11 @@ use resident::{peak, resident};
 const MIB: f64 = (1 << 20) as f64;
 /// How much `VmHWM` may be off: 64 pages for each of so many CPUs.
 const LAG: f64 = 10.0 * MIB;
+
+/// Set to anything, it makes the test fail where peaks cannot be checked, instead of leaving them out.
+const REQUIRE_VARIABLE: &str = "CELLSTREAM_REQUIRE_PEAK";
+/// A 5 written there starts `VmHWM` anew.
+const RESET: &str = "/proc/self/clear_refs";
 
 fn file(model: &Model) -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
@@ -25,10 +33,29 @@ fn load(file: &[u8]) -> Model {
     Model::from_safetensors(file, &SafetensorsOptions::new()).unwrap()
 }
 
+/// Starts the system's count of the most that was resident anew. Where that cannot be done, says so once.
+///
+/// # Panics
+/// Where it cannot be done, and [`REQUIRE_VARIABLE`] is set.
+fn reset_peak() -> bool {
+    static SAID: Once = Once::new();
+    let Err(why) = std::fs::write(RESET, "5") else {
+        return true;
+    };
+    let line = format!("peaks of memory cannot be checked: {RESET}: {why}");
+    let required = std::env::var_os(REQUIRE_VARIABLE).is_some_and(|value| !value.is_empty());
+    assert!(!required, "{REQUIRE_VARIABLE} is set, and {line}");
+    SAID.call_once(|| {
+        // Not `eprintln!`, which a test that passes keeps to itself.
+        let _ = writeln!(std::io::stderr(), "skipped: {line}");
+    });
+    false
+}
+
 /// What `make` returns, the bytes that are resident since, and the most that were meanwhile (`None`
 /// where the system does not let its own count be reset).
 fn measured<T>(make: impl FnOnce() -> T) -> (T, f64, Option<f64>) {
-    let is_reset = std::fs::write("/proc/self/clear_refs", "5").is_ok();
+    let is_reset = reset_peak();
     let before = resident();
     let made = make();
     let most = is_reset.then(|| peak() - before);
@@ -68,8 +95,9 @@ fn lower_precisions_take_their_own_bytes_only() {
             let beside = if share == 1.0 { 0.01 * of_f32 } else { 0.0 };
             assert!(held <= share * of_f32 + beside, "{held}");
             // Nothing of the file's size stands beside the model meanwhile.
-            let most = most.unwrap_or(0.0);
-            assert!(most <= 1.02 * file.len() as f64 + LAG, "{most}");
+            if let Some(most) = most {
+                assert!(most <= 1.02 * file.len() as f64 + LAG, "{most}");
+            }
 
             let of_model = held;
             let (session, held, _) = measured(|| {
@@ -93,11 +121,12 @@ fn lower_precisions_take_their_own_bytes_only() {
         let (model, ..) = measured(|| load(&wide));
         let (small, held, most) = measured(|| model.in_precision(Precision::Int8).unwrap());
         assert!(held <= 0.27 * of_f32, "{held}");
-        let most = most.unwrap_or(0.0);
-        assert!(
-            most <= 0.27 * of_f32 + LAG,
-            "{most}: a copy of the model was made"
-        );
+        if let Some(most) = most {
+            assert!(
+                most <= 0.27 * of_f32 + LAG,
+                "{most}: a copy of the model was made"
+            );
+        }
         drop(small);
         let (small, held, most) = measured(|| model.into_precision(Precision::Int8).unwrap());
         println!(
@@ -107,7 +136,8 @@ fn lower_precisions_take_their_own_bytes_only() {
         );
         assert!(held <= (0.27 - 0.99) * of_f32, "{held}");
         let of_matrix = small.layers()[0].directions()[0].weights().input.bytes() as f64;
-        let most = most.unwrap_or(0.0);
-        assert!(most <= of_matrix + LAG, "{most}");
+        if let Some(most) = most {
+            assert!(most <= of_matrix + LAG, "{most}");
+        }
     }
 }
