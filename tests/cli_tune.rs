@@ -359,6 +359,67 @@ fn a_measured_entry_stays_where_the_new_one_was_not_raced_to_its_end() {
     assert_ne!(Plan::load(&path, &model).unwrap(), before);
 }
 
+/// A plan of another machine or of other kernels, and one that is damaged, give way to the new one, in words.
+#[test]
+fn a_plan_that_cannot_be_kept_is_named_and_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("g.plan");
+    let model = shape();
+    let before = Plan {
+        entries: vec![earlier(&model, 7, 7)],
+    };
+    before.save(&path, &model).unwrap();
+    let text = std::fs::read_to_string(&path).unwrap();
+    let (lines, _) = text.split_once("checksum").unwrap();
+    let edited = |name: &str, line: &str| {
+        let old = lines.lines().find(|l| l.starts_with(name)).unwrap();
+        lines.replace(old, line) + "checksum none\n"
+    };
+    let lost = |why| format!("; what was there could not be kept: {why}");
+    for (before, said, sizes) in [
+        (
+            text.clone(),
+            ", with an entry of the plan that was there\n".into(),
+            &[(1, 4), (7, 7)][..],
+        ),
+        (
+            edited("cpu ", "cpu Z80"),
+            lost("the plan is for another machine: the processor is \"Z80\" in the plan"),
+            &[(1, 4)],
+        ),
+        (
+            edited("kernels ", "kernels 0"),
+            lost("the plan is for version 0 of the kernels, which is older"),
+            &[(1, 4)],
+        ),
+        (
+            text.replace("chunk 3", "chunk 4"),
+            lost("the plan file has changed since it was written"),
+            &[(1, 4)],
+        ),
+    ] {
+        std::fs::write(&path, before).unwrap();
+        let size = [
+            "--batch=1",
+            "--steps=4",
+            "--effort=estimate",
+            "-o",
+            "g.plan",
+        ];
+        let done = tune(folder.path(), &size);
+        assert_eq!(done.status.code(), Some(0), "{done:?}");
+        let report = self::text(&done.stdout);
+        let last = report.lines().last().unwrap().to_string() + "\n";
+        assert!(
+            last.starts_with(&format!("written to g.plan{said}")),
+            "{report}"
+        );
+        let plan = Plan::load(&path, &model).unwrap();
+        let found: Vec<_> = plan.entries.iter().map(|e| (e.batch, e.steps)).collect();
+        assert_eq!(found, sizes, "{said}");
+    }
+}
+
 /// Broken off after so many rounds of the first race; no clock decides.
 #[test]
 fn what_was_measured_before_a_break_is_evidence_from_three_rounds_on() {

@@ -250,6 +250,52 @@ fn a_run_gives_the_same_bits_with_a_plan_and_after_falling_back() {
     assert!(!file("no.npy").exists());
 }
 
+/// The precision is compared before the shape, so what is said must be true of plans of other shapes, too.
+#[test]
+fn a_plan_of_another_precision_is_named_with_what_it_was_made_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    shape().save_safetensors(file("m.safetensors")).unwrap();
+    let other = Lstm::new(8, 24).random(1).unwrap();
+    other.save_safetensors(file("other.safetensors")).unwrap();
+    let values: Vec<f32> = (0..6 * 3 * 8).map(|i| i as f32 / 200.0).collect();
+    std::fs::write(file("x.npy"), npy::floats(&[6, 3, 8], &values)).unwrap();
+    let tune = ["tune", "m.safetensors", "--precision=bf16", "--batch=3"];
+    let more = ["--steps=6", "--effort=estimate", "-o", "b.plan"];
+    let made = cellstream(folder.path(), &[tune, more].concat());
+    assert_eq!(made.status.code(), Some(0), "{made:?}");
+
+    let run = |model: &str, more: &[&str]| {
+        let common = ["run", model, "--input=input=x.npy"];
+        let to = ["--output=output=y.npy", "--plan=b.plan"];
+        let out = cellstream(folder.path(), &[&common, &to[..], more].concat());
+        // Answers are the same without the plan.
+        assert_eq!(out.status.code(), Some(0), "{out:?}");
+        out.stderr
+    };
+    for model in ["m.safetensors", "other.safetensors"] {
+        one_line(
+            &run(model, &[]),
+            &[
+                "b.plan",
+                "another model",
+                "\"precision bf16\"",
+                "the estimate; the plan was made for --precision bf16\n",
+            ],
+        );
+    }
+    let said = run("m.safetensors", &["--precision=bf16"]);
+    assert!(said.is_empty(), "{said:?}");
+    one_line(
+        &run("other.safetensors", &["--precision=bf16"]),
+        &[
+            "hidden 16",
+            "hidden 24",
+            "`cellstream tune … -o OTHER.plan`",
+        ],
+    );
+}
+
 fn shape_plan(path: &Path) {
     Plan::with_threads(&shape(), 1, 9, 1)
         .save(path, &shape())

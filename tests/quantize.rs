@@ -728,6 +728,29 @@ mod command {
         assert_eq!(files(folder.path()), 4);
     }
 
+    /// As it is asked for, and with its figures below it, however long it is.
+    #[test]
+    fn a_mix_has_the_name_of_its_layers_in_the_report() {
+        let folder = folder();
+        let at = |name: &str| folder.path().join(name);
+        let model = Lstm::new(5, 8).layers(4).random(3).unwrap();
+        model.save_safetensors(at("m.safetensors")).unwrap();
+        let mix = "int8,bf16,f32,int8";
+        let arguments = ["quantize", "m.safetensors", "--precision", mix];
+        let to = ["-o", "q.safetensors"];
+        let report = done(&cellstream(folder.path(), &[&arguments[..], &to].concat()));
+        assert_eq!(line(&report, "bytes")[1..], ["original", mix, "ratio"]);
+        assert_eq!(line(&report, mix).len(), 4, "{report}");
+        let length = |first: &str| {
+            let line = report.lines().find(|line| line.starts_with(first));
+            line.unwrap().trim_end().len()
+        };
+        for lines in [["bytes", "file", "weights"], ["  ", "f32", mix]] {
+            let lengths = lines.map(length);
+            assert!(lengths.iter().all(|l| *l == lengths[0]), "{report}");
+        }
+    }
+
     #[test]
     fn an_onnx_model_keeps_its_names_and_axes() {
         let folder = folder();

@@ -122,7 +122,8 @@ pub fn entry_for(
                 | PlanFileError::Corrupt { line: 1, .. } => String::new(),
                 PlanFileError::Model { ref planned, .. } if in_precision(planned).is_some() => {
                     let precision = in_precision(planned).unwrap_or_default();
-                    format!("; --precision {precision} runs the model that it is for")
+                    // The shape may be another, too: only the first line that differs is known.
+                    format!("; the plan was made for --precision {precision}")
                 }
                 _ => format!("; `cellstream tune … -o {place}` makes a plan that fits"),
             };

@@ -10,7 +10,7 @@ use super::Failure;
 use super::model::{CellName, FileOptions, open, threads};
 use super::output::keep_originals;
 use super::plan::{PlanOption, plan_for};
-use super::precision::{Asked, Purpose, choose};
+use super::precision::{self, Asked, Purpose, choose};
 use super::sample::Sample;
 use crate::execute::Session;
 use crate::machine::Machine;
@@ -95,14 +95,16 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     race(&mut of_exact, &mut of_reduced, input)?;
 
     reduced.save_safetensors(output)?;
-    let name = reduced.precision().map_or("mixed", Precision::name);
+    let name = precision::name(&reduced);
+    // A name for each layer may be longer than the figures.
+    let (column, row) = (name.len().max(12), name.len().max(10));
     let file = |path: &Path| -> Result<u64, Failure> { Ok(std::fs::metadata(path)?.len()) };
     let mut text = choice;
     let lines = &mut text;
     writeln!(
         lines,
-        "{:<10} {:>12} {:>12} {:>7}",
-        "bytes", "original", name, "ratio"
+        "{:<10} {:>12} {name:>column$} {:>7}",
+        "bytes", "original", "ratio"
     )?;
     let sizes = [
         ("file", file(path)?, file(output)?),
@@ -114,7 +116,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     ];
     for (what, before, after) in sizes {
         let ratio = after as f64 / before as f64;
-        writeln!(lines, "{what:<10} {before:>12} {after:>12} {ratio:>7.3}")?;
+        writeln!(
+            lines,
+            "{what:<10} {before:>12} {after:>column$} {ratio:>7.3}"
+        )?;
     }
     lines.push_str(&of_original);
     weight_errors(lines, &exact, &reduced)?;
@@ -130,7 +135,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     writeln!(lines, "\ntime at batch {batch}, {steps} steps, in ms")?;
     writeln!(
         lines,
-        "{:<10} {:>12} {:>12} {:>7}",
+        "{:<row$} {:>12} {:>12} {:>7}",
         "", "predicted", "measured", "threads"
     )?;
     let (before, after) = (
@@ -138,16 +143,20 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         [of_reduced.bound, of_reduced.median()],
     );
     for (name, [predicted, measured], threads) in
-        [("f32", before, threads[0]), (name, after, threads[1])]
+        [("f32", before, threads[0]), (&name, after, threads[1])]
     {
         let (predicted, measured) = (1e3 * predicted, 1e3 * measured);
         writeln!(
             lines,
-            "{name:<10} {predicted:>12.4} {measured:>12.4} {threads:>7}"
+            "{name:<row$} {predicted:>12.4} {measured:>12.4} {threads:>7}"
         )?;
     }
     let [predicted, measured] = [0, 1].map(|at| before[at] / after[at]);
-    writeln!(lines, "{:<10} {predicted:>12.2} {measured:>12.2}", "times")?;
+    writeln!(
+        lines,
+        "{:<row$} {predicted:>12.2} {measured:>12.2}",
+        "times"
+    )?;
     std::io::stdout().write_all(text.as_bytes())?;
     Ok(())
 }

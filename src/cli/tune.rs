@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 
 use super::Failure;
 use super::memory::afford_run;
@@ -222,7 +222,8 @@ fn bar() -> ProgressBar {
         return ProgressBar::hidden();
     }
     let style = ProgressStyle::with_template("{bar:24} {percent:>3}%  {wide_msg}");
-    let bar = ProgressBar::new(1000);
+    // An error drops the bar, and takes its place.
+    let bar = ProgressBar::new(1000).with_finish(ProgressFinish::AndClear);
     if let Ok(style) = style {
         bar.set_style(style);
     }
