@@ -178,4 +178,34 @@ impl Graph {
             + size_of_val(&self.answers[..])
             + size_of_val(&self.watched[..])
     }
+
+    /// How far the graph has got, to go back to.
+    pub(crate) fn mark(&self) -> Mark {
+        Mark {
+            given: self.given.len(),
+            nodes: self.nodes.len(),
+            sources: self.sources.len(),
+            answers: self.answers.len(),
+            watched: self.watched.len(),
+        }
+    }
+
+    /// Forgets all that was added since.
+    pub(crate) fn back_to(&mut self, mark: Mark) {
+        self.given.truncate(mark.given);
+        self.nodes.truncate(mark.nodes);
+        self.sources.truncate(mark.sources);
+        self.answers.truncate(mark.answers);
+        self.watched.truncate(mark.watched);
+    }
+}
+
+/// Lengths of a graph's parts.
+#[derive(Clone, Copy)]
+pub(crate) struct Mark {
+    given: usize,
+    pub nodes: usize,
+    sources: usize,
+    pub answers: usize,
+    watched: usize,
 }

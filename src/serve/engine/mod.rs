@@ -1,0 +1,298 @@
+//! The engine: takes requests, and answers each exactly once.
+//!
+//! An [`Engine`] owns its workers' threads. Requests are submitted from any thread and come back through a
+//! [`Ticket`] (to wait for or to `.await`) or a callback; no async runtime is needed, and any will do.
+
+mod error;
+mod options;
+mod shared;
+mod stats;
+mod ticket;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+pub use error::{EngineError, RequestError, SubmitError};
+pub use options::{EngineOptions, Workers};
+pub use stats::{CellStats, Stats};
+pub use ticket::{Answering, Ticket};
+
+use super::cell_graph::{Cells, Graph, Grow, Place};
+use super::policy::{BatchSizes, Cellular, Policy};
+use super::scheduler::{Ask, RequestKey, Scheduler, Timing, WorkerId};
+use super::worker::{RequestValues, Values, Worker};
+use crate::execute::team::{SharedTeam, Team};
+use shared::Shared;
+use stats::Recorder;
+
+/// A graph to be computed, and how.
+pub struct Request {
+    graph: Graph,
+    grow: Option<Box<dyn Grow>>,
+    ask: Ask,
+}
+
+impl Request {
+    /// Of priority 0, with no deadline.
+    pub fn new(graph: Graph) -> Request {
+        Request {
+            graph,
+            grow: None,
+            ask: Ask::default(),
+        }
+    }
+
+    /// What goes on at the end of the graph's watched nodes.
+    pub fn grow(mut self, grow: impl Grow + 'static) -> Request {
+        self.grow = Some(Box::new(grow));
+        self
+    }
+
+    /// The greater, the sooner: where more cells are ready than a batch has rows, those of requests of
+    /// higher priority go first.
+    pub fn priority(mut self, priority: u8) -> Request {
+        self.ask.priority = priority;
+        self
+    }
+
+    /// When the answer is of no use any more: from then on no cell is computed for it, and it ends with
+    /// [`RequestError::Late`].
+    pub fn deadline(mut self, deadline: Instant) -> Request {
+        self.ask.deadline = Some(deadline);
+        self
+    }
+}
+
+/// What a request asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    /// What was added to the graph's answer, in that order.
+    pub values: Vec<f32>,
+    /// How long it took.
+    pub timing: Timing,
+}
+
+/// Whom to tell.
+pub(super) enum Reply {
+    Ticket(oneshot::Sender<Result<Answer, RequestError>>),
+    Call(Box<dyn FnOnce(Result<Answer, RequestError>) + Send>),
+}
+
+impl Reply {
+    fn send(self, answer: Result<Answer, RequestError>) {
+        match self {
+            // Nobody waits any more: the ticket was dropped.
+            Reply::Ticket(sender) => drop(sender.send(answer)),
+            Reply::Call(call) => {
+                // A panic is the caller's; the others' requests go on.
+                let _ = catch_unwind(AssertUnwindSafe(|| call(answer)));
+            }
+        }
+    }
+}
+
+/// See the [module](self). Dropping it ends all requests with [`RequestError::ShutDown`].
+pub struct Engine {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Engine {
+    /// Starts the workers, each of which packs the weights of all cells on its cores, and batches by
+    /// [`Cellular`].
+    ///
+    /// # Errors
+    /// [`EngineError`]; no thread is left.
+    pub fn start(cells: Cells, options: &EngineOptions) -> Result<Engine, EngineError> {
+        Engine::with_policy(cells, options, |sizes, workers| {
+            Box::new(Cellular::new(sizes, workers))
+        })
+    }
+
+    /// As [`Engine::start`], with another policy: what `policy` makes for these batch sizes and so many
+    /// workers.
+    ///
+    /// # Errors
+    /// As [`Engine::start`].
+    pub fn with_policy(
+        cells: Cells,
+        options: &EngineOptions,
+        policy: impl FnOnce(&[BatchSizes], usize) -> Box<dyn Policy>,
+    ) -> Result<Engine, EngineError> {
+        let sizes = check(&cells, options)?;
+        let cores = options.workers.cores();
+        if cores.is_empty() || cores.iter().any(Vec::is_empty) {
+            return Err(EngineError::NoWorker);
+        }
+        let scheduler = Scheduler::new(
+            policy(&sizes, cores.len()),
+            cores.len(),
+            options.tasks_at_once,
+            options.limits,
+        );
+        let recorder = Recorder::new(cells.len());
+        let shared = Arc::new(Shared::new(cells, scheduler, recorder));
+        let mut engine = Engine {
+            shared,
+            threads: Vec::new(),
+        };
+        let (ready, readies) = mpsc::channel();
+        for (index, cores) in cores.iter().enumerate() {
+            let (shared, ready) = (Arc::clone(&engine.shared), ready.clone());
+            let (cores, sizes) = (cores.clone(), sizes.clone());
+            let thread = std::thread::Builder::new()
+                .name(format!("cellstream-worker-{index}"))
+                .spawn(
+                    move || match prepare(index, &shared.cells, &cores, &sizes) {
+                        Ok(worker) => {
+                            let _ = ready.send(Ok(()));
+                            drop(ready);
+                            let serve = || shared.serve(WorkerId(index), worker);
+                            // Cells and users' functions are caught where they are called: this is a
+                            // mistake of ours. Nobody shall wait for it for ever.
+                            if catch_unwind(AssertUnwindSafe(serve)).is_err() {
+                                shared.stop();
+                            }
+                        }
+                        Err(why) => drop(ready.send(Err(why))),
+                    },
+                )
+                // Dropping the engine sends those already started home.
+                .map_err(|why| EngineError::Spawn { worker: index, why })?;
+            engine.threads.push(thread);
+        }
+        drop(ready);
+        for worker in 0..cores.len() {
+            readies
+                .recv()
+                .unwrap_or(Err(EngineError::Panicked { worker }))?;
+        }
+        Ok(engine)
+    }
+
+    /// Accepts a request, or refuses it at once.
+    ///
+    /// # Errors
+    /// [`SubmitError`]; nothing has been kept of the request.
+    pub fn submit(&self, request: Request) -> Result<Ticket, SubmitError> {
+        let (sender, receiver) = oneshot::channel();
+        let key = self.accept(request, Reply::Ticket(sender))?;
+        Ok(Ticket::new(receiver, key, Arc::downgrade(&self.shared)))
+    }
+
+    /// As [`Engine::submit`]; `done` is called once, with the answer or why there is none, by one of the
+    /// engine's threads, which does nothing else meanwhile: it should be quick.
+    ///
+    /// # Errors
+    /// As [`Engine::submit`]; `done` is not called then.
+    pub fn submit_with(
+        &self,
+        request: Request,
+        done: impl FnOnce(Result<Answer, RequestError>) + Send + 'static,
+    ) -> Result<RequestKey, SubmitError> {
+        self.accept(request, Reply::Call(Box::new(done)))
+    }
+
+    fn accept(&self, request: Request, reply: Reply) -> Result<RequestKey, SubmitError> {
+        let cells = &self.shared.cells;
+        let Request {
+            graph,
+            grow,
+            mut ask,
+        } = request;
+        let unfolded = graph.unfold(cells)?;
+        ask.bytes = graph.bytes();
+        let values = Arc::new(RequestValues::new(Values::new(graph, grow, cells, reply)));
+        let key = self.shared.with(|state, now| {
+            let key = state.scheduler.handle_submit(now, &unfolded, ask)?;
+            state.keep(key, values);
+            Ok::<_, SubmitError>(key)
+        })?;
+        Ok(key)
+    }
+
+    /// Ends a request with [`RequestError::Cancelled`]; does nothing if it has ended.
+    pub fn cancel(&self, request: RequestKey) {
+        self.shared.cancel(request);
+    }
+
+    /// Accepts no more requests, and waits until those that are here have ended.
+    pub fn drain(&self) {
+        self.shared.with(|state, _| state.scheduler.handle_drain());
+        self.shared.wait_until_idle();
+    }
+
+    /// What has been done so far.
+    pub fn stats(&self) -> Stats {
+        let state = self.shared.lock();
+        state.recorder.stats(state.scheduler.counts())
+    }
+
+    /// Its cells.
+    pub fn cells(&self) -> &Cells {
+        &self.shared.cells
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.shared.stop();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The batch sizes of all cells.
+fn check(cells: &Cells, options: &EngineOptions) -> Result<Vec<BatchSizes>, EngineError> {
+    if cells.is_empty() {
+        return Err(EngineError::NoCell);
+    }
+    if options.tasks_at_once == 0 {
+        return Err(EngineError::NoTasks);
+    }
+    if options.sizes.is_empty() {
+        let max = EngineOptions::DEFAULT_ROWS;
+        return Ok(vec![BatchSizes { min: 1, max }; cells.len()]);
+    }
+    if options.sizes.len() != cells.len() {
+        return Err(EngineError::SizesCount {
+            expected: cells.len(),
+            found: options.sizes.len(),
+        });
+    }
+    for (&BatchSizes { min, max }, (_, cell)) in options.sizes.iter().zip(cells.iter()) {
+        if min == 0 || min > max {
+            return Err(EngineError::Sizes {
+                cell: cell.name().into(),
+                min,
+                max,
+            });
+        }
+    }
+    Ok(options.sizes.clone())
+}
+
+/// A worker on the calling thread, which it pins.
+fn prepare(
+    index: usize,
+    cells: &Cells,
+    cores: &[usize],
+    sizes: &[BatchSizes],
+) -> Result<Worker<Reply>, EngineError> {
+    let team = Team::new(cores).map_err(|why| EngineError::Team { worker: index, why })?;
+    team.pin_caller();
+    let team = SharedTeam::new(team);
+    let place = |sizes: &BatchSizes| Place {
+        team: team.clone(),
+        rows: sizes.max,
+    };
+    Worker::new(cells, sizes.iter().map(place).collect()).map_err(|(cell, why)| EngineError::Cell {
+        worker: index,
+        cell: cells.get(cell).map_or("", |c| c.name()).to_owned(),
+        why,
+    })
+}

@@ -1,0 +1,65 @@
+//! How an engine is set up.
+
+use crate::machine::Topology;
+use crate::serve::policy::BatchSizes;
+use crate::serve::scheduler::Limits;
+
+/// How an engine runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineOptions {
+    /// Who runs cells.
+    pub workers: Workers,
+    /// Least and most rows of each cell's batches, in the order of the cells. Empty: 1 to
+    /// [`EngineOptions::DEFAULT_ROWS`] each.
+    pub sizes: Vec<BatchSizes>,
+    /// Most tasks that a worker gets at once (BatchMaker's MaxTasksToSubmit).
+    pub tasks_at_once: usize,
+    /// What is accepted at once.
+    pub limits: Limits,
+}
+
+impl EngineOptions {
+    /// Most rows of a batch where nothing else is said.
+    pub const DEFAULT_ROWS: usize = 32;
+}
+
+impl Default for EngineOptions {
+    /// One worker over all cores, one task at once: a decision costs microseconds here, a cell tens to
+    /// hundreds, and the fewer are decided ahead, the sooner a new request joins.
+    fn default() -> EngineOptions {
+        EngineOptions {
+            workers: Workers::OneOverAll,
+            sizes: Vec::new(),
+            tasks_at_once: 1,
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// How cores are divided among workers. Each worker has a thread on each of its cores, and the weights of
+/// all cells packed for them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Workers {
+    /// One worker, over all cores.
+    OneOverAll,
+    /// One worker over so many cores.
+    OneOver(usize),
+    /// A worker for each core.
+    OnePerCore,
+    /// These: the operating system's numbers of each worker's cores.
+    Cores(Vec<Vec<usize>>),
+}
+
+impl Workers {
+    /// The cores of each worker.
+    pub fn cores(&self) -> Vec<Vec<usize>> {
+        let topology = Topology::detect();
+        let all = || topology.cpus_for_team(topology.team_size());
+        match self {
+            Workers::OneOverAll => vec![all()],
+            Workers::OneOver(threads) => vec![topology.cpus_for_team(*threads)],
+            Workers::OnePerCore => all().into_iter().map(|core| vec![core]).collect(),
+            Workers::Cores(cores) => cores.clone(),
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! What the threads of an engine share, and how they keep out of each other's way.
+//!
+//! ```text
+//! one mutex    the scheduler, and for each request its values; held for bookkeeping only
+//! work         a worker waits here when it has nothing to do
+//! idle         whoever drains the engine waits here until no request is left
+//! ```
+//!
+//! A worker's round, with the lock held where marked:
+//!
+//! ```text
+//! loop
+//!   │ report the last task; take tasks, unless some are left; take requests that have ended
+//!   │ nothing at all: wait at `work`, until the next deadline
+//!   reply to those that have ended; evict what the scheduler asked for; run the first task
+//! ```
+//!
+//! **A wake-up is lost** (a worker finds nothing, a request comes, the worker sleeps): the request comes
+//! under the lock, which the worker holds from looking until the wait has released it; who comes later
+//! notifies after the worker has begun to wait.
+//!
+//! **A request is replied to twice, or never**: the scheduler tells each end once, under the lock; whoever
+//! takes it from there replies, after releasing it. Whoever calls something that can end requests takes
+//! all that have ended before it releases the lock ([`Locked::ended`]).
+//!
+//! **A ticket is dropped while its answer is on its way**: cancelling a request that has ended does nothing.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use slotmap::SecondaryMap;
+
+use super::stats::Recorder;
+use super::{Answer, Reply, RequestError};
+use crate::serve::cell_graph::Cells;
+use crate::serve::scheduler::{End, Ended, RequestKey, Scheduler, SubgraphKey, Task, WorkerId};
+use crate::serve::worker::{Outcome, RequestValues, Work, Worker};
+
+/// See the [module](self).
+pub(super) struct Shared {
+    pub cells: Cells,
+    state: Mutex<State>,
+    work: Condvar,
+    idle: Condvar,
+}
+
+pub(super) struct State {
+    pub scheduler: Scheduler,
+    requests: SecondaryMap<RequestKey, Arc<RequestValues<Reply>>>,
+    failures: SecondaryMap<RequestKey, RequestError>,
+    pub recorder: Recorder,
+    /// Workers at `work`.
+    sleeping: usize,
+    stopping: bool,
+}
+
+/// A request that has ended, to be replied to without the lock.
+pub(super) struct Finished {
+    ended: Ended,
+    values: Arc<RequestValues<Reply>>,
+    error: Option<RequestError>,
+}
+
+impl Shared {
+    pub fn new(cells: Cells, scheduler: Scheduler, recorder: Recorder) -> Shared {
+        Shared {
+            cells,
+            state: Mutex::new(State {
+                scheduler,
+                requests: SecondaryMap::new(),
+                failures: SecondaryMap::new(),
+                recorder,
+                sleeping: 0,
+                stopping: false,
+            }),
+            work: Condvar::new(),
+            idle: Condvar::new(),
+        }
+    }
+
+    /// A panic under the lock is a mistake of ours; what can still be answered should be.
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does something with the state, replies to requests that ended by it, and wakes a worker.
+    pub fn with<T>(&self, change: impl FnOnce(&mut State, Instant) -> T) -> T {
+        let mut state = self.lock();
+        let out = change(&mut state, Instant::now());
+        let finished = state.take_finished();
+        let wake = state.sleeping > 0;
+        let left = state.scheduler.counts().live();
+        drop(state);
+        if wake {
+            self.work.notify_one();
+        }
+        if left == 0 {
+            self.idle.notify_all();
+        }
+        reply(finished);
+        out
+    }
+
+    pub fn cancel(&self, key: RequestKey) {
+        self.with(|state, now| state.scheduler.handle_cancel(now, key));
+    }
+
+    /// Ends all requests, and the workers.
+    pub fn stop(&self) {
+        self.with(|state, now| {
+            state.scheduler.handle_shutdown(now);
+            state.stopping = true;
+        });
+        self.work.notify_all();
+    }
+
+    /// Waits until no request is left.
+    pub fn wait_until_idle(&self) {
+        let mut state = self.lock();
+        while state.scheduler.counts().live() > 0 {
+            state = self
+                .idle
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// The life of one worker, until [`Shared::stop`].
+    pub fn serve(&self, id: WorkerId, mut worker: Worker<Reply>) {
+        let mut tasks: VecDeque<(Task, Vec<Work<Reply>>)> = VecDeque::new();
+        let mut fresh: Vec<Task> = Vec::new();
+        let mut evict: Vec<SubgraphKey> = Vec::new();
+        let mut state = self.lock();
+        loop {
+            if tasks.is_empty() {
+                let begin = Instant::now();
+                state.scheduler.poll_tasks(begin, id, &mut fresh);
+                for task in fresh.drain(..) {
+                    let work = state.attach(&task);
+                    tasks.push_back((task, work));
+                }
+                state.scheduler.poll_evictions(id, &mut evict);
+                if !tasks.is_empty() {
+                    state.recorder.scheduled(begin.elapsed());
+                }
+            }
+            let finished = state.take_finished();
+            if tasks.is_empty() && evict.is_empty() && finished.is_empty() {
+                if state.stopping {
+                    return;
+                }
+                state = self.sleep(state);
+                continue;
+            }
+            let wake_another = state.sleeping > 0 && !tasks.is_empty();
+            let left = state.scheduler.counts().live();
+            drop(state);
+            if wake_another {
+                self.work.notify_one();
+            }
+            if left == 0 {
+                self.idle.notify_all();
+            }
+            reply(finished);
+            for subgraph in &evict {
+                worker.evict(subgraph.request);
+            }
+            let ran = tasks.pop_front().map(|(task, mut work)| {
+                work.retain(|work| !work.values.has_ended());
+                let outcome = match work.is_empty() {
+                    true => Outcome::default(),
+                    false => worker.run(task.cell, &work, task.padding),
+                };
+                (task, work.len(), outcome)
+            });
+            state = self.lock();
+            for subgraph in evict.drain(..) {
+                state.scheduler.handle_evicted(subgraph);
+            }
+            if let Some((task, rows, outcome)) = ran {
+                state.report(task, rows, outcome);
+            }
+        }
+    }
+
+    fn sleep<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        state.sleeping += 1;
+        let mut state = match state.scheduler.poll_timeout() {
+            None => self
+                .work
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner),
+            Some(at) => {
+                let left = at.saturating_duration_since(Instant::now());
+                let woken = self.work.wait_timeout(state, left);
+                woken.unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+        state.sleeping -= 1;
+        state
+    }
+}
+
+impl State {
+    /// Accepts a request that the scheduler has accepted.
+    pub fn keep(&mut self, key: RequestKey, values: Arc<RequestValues<Reply>>) {
+        self.requests.insert(key, values);
+    }
+
+    /// The rows of a task with their values.
+    fn attach(&self, task: &Task) -> Vec<Work<Reply>> {
+        let values = |key| self.requests.get(key).map(Arc::clone);
+        let rows = task.rows.iter();
+        rows.filter_map(|&row| {
+            Some(Work {
+                row,
+                values: values(row.request)?,
+            })
+        })
+        .collect()
+    }
+
+    /// A worker has run a task, `rows` of whose rows were still wanted.
+    fn report(&mut self, task: Task, rows: usize, outcome: Outcome) {
+        let now = Instant::now();
+        for (key, error) in outcome.failed {
+            self.fail(now, key, error);
+        }
+        for (key, unfolded) in outcome.grown {
+            if let Err(refused) = self.scheduler.handle_grow(key, &unfolded) {
+                self.fail(now, key, refused.into());
+            }
+        }
+        self.recorder.ran(&task, rows, outcome.spent);
+        self.scheduler.handle_done(now, task);
+        self.recorder.scheduled(now.elapsed());
+    }
+
+    fn fail(&mut self, now: Instant, key: RequestKey, error: RequestError) {
+        if self.scheduler.table().is_live(key) {
+            self.failures.insert(key, error);
+            self.scheduler.handle_failed(now, key);
+        }
+    }
+
+    /// All requests that have ended and were not taken before.
+    fn take_finished(&mut self) -> Vec<Finished> {
+        let mut finished = Vec::new();
+        while let Some(ended) = self.scheduler.poll_ended() {
+            let key = ended.request;
+            let Some(values) = self.requests.remove(key) else {
+                continue;
+            };
+            values.set_ended();
+            self.recorder.ended(&ended);
+            let error = match ended.end {
+                End::Completed => None,
+                End::Cancelled => Some(RequestError::Cancelled),
+                End::Late => Some(RequestError::Late),
+                End::ShutDown => Some(RequestError::ShutDown),
+                End::Failed => self.failures.remove(key),
+            };
+            finished.push(Finished {
+                ended,
+                values,
+                error,
+            });
+        }
+        finished
+    }
+}
+
+/// Tells those who asked.
+fn reply(finished: Vec<Finished>) {
+    for Finished {
+        ended,
+        values,
+        error,
+    } in finished
+    {
+        let (reply, answer) = {
+            let mut values = values.lock();
+            values.clear();
+            (values.reply.take(), values.take_answer())
+        };
+        let Some(reply) = reply else { continue };
+        reply.send(match error {
+            Some(error) => Err(error),
+            None => Ok(Answer {
+                values: answer,
+                timing: ended.timing,
+            }),
+        });
+    }
+}

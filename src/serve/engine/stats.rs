@@ -1,0 +1,106 @@
+//! What an engine has done: counts, batch sizes, where the time went.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+use crate::serve::scheduler::{Counts, End, Ended, Task};
+use crate::serve::worker::Spent;
+
+/// A look at what an engine has done since its start.
+#[derive(Clone, Debug)]
+pub struct Stats {
+    /// Requests.
+    pub counts: Counts,
+    /// By cell, in the order of [`crate::serve::cell_graph::Cells`].
+    pub cells: Vec<CellStats>,
+    /// Queueing of the requests that were completed, in microseconds.
+    pub queueing: Histogram<u64>,
+    /// Computing of the requests that were completed, in microseconds.
+    pub computing: Histogram<u64>,
+    /// Time that went into choosing and recording, under the engine's lock.
+    pub scheduling: Duration,
+}
+
+/// What was done of one cell.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CellStats {
+    /// Batches, by their number of rows, padding included.
+    pub batches: Vec<u64>,
+    /// Rows whose requests wanted them.
+    pub rows: u64,
+    /// Rows that nobody wanted: padding, and those of requests that ended meanwhile.
+    pub padding: u64,
+    /// Time for values into batches.
+    pub gather: Duration,
+    /// Time in the cell.
+    pub run: Duration,
+    /// Time for values out of batches, and for growing graphs.
+    pub hand_on: Duration,
+}
+
+/// Collects [`Stats`].
+pub(super) struct Recorder {
+    cells: Vec<CellStats>,
+    queueing: Histogram<u64>,
+    computing: Histogram<u64>,
+    scheduling: Duration,
+}
+
+/// Up to an hour, to three digits. These bounds are valid, whatever the time.
+fn micros() -> Histogram<u64> {
+    match Histogram::new_with_bounds(1, 3_600_000_000, 3) {
+        Ok(histogram) => histogram,
+        Err(_) => unreachable!("valid bounds"),
+    }
+}
+
+impl Recorder {
+    pub fn new(cells: usize) -> Recorder {
+        Recorder {
+            cells: vec![CellStats::default(); cells],
+            queueing: micros(),
+            computing: micros(),
+            scheduling: Duration::ZERO,
+        }
+    }
+
+    pub fn scheduled(&mut self, time: Duration) {
+        self.scheduling += time;
+    }
+
+    /// A task was run for `rows` of its rows.
+    pub fn ran(&mut self, task: &Task, rows: usize, spent: Spent) {
+        let cell = &mut self.cells[task.cell.index()];
+        let batch = task.rows.len() + task.padding;
+        if cell.batches.len() <= batch {
+            cell.batches.resize(batch + 1, 0);
+        }
+        cell.batches[batch] += 1;
+        cell.rows += rows as u64;
+        cell.padding += (batch - rows) as u64;
+        cell.gather += spent.gather;
+        cell.run += spent.run;
+        cell.hand_on += spent.hand_on;
+    }
+
+    pub fn ended(&mut self, ended: &Ended) {
+        if ended.end == End::Completed {
+            let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+            self.queueing
+                .saturating_record(micros(ended.timing.queueing));
+            self.computing
+                .saturating_record(micros(ended.timing.computing));
+        }
+    }
+
+    pub fn stats(&self, counts: Counts) -> Stats {
+        Stats {
+            counts,
+            cells: self.cells.clone(),
+            queueing: self.queueing.clone(),
+            computing: self.computing.clone(),
+            scheduling: self.scheduling,
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! One cell at one worker: its weights, and the buffers whose first rows are the batch.
+//!
+//! ```text
+//! place(task):
+//!   rows whose states rest at a place within the batch stay there             nothing moves
+//!   other states within the batch are of nobody in it: kept with their requests  somebody's turn is later
+//!   rows whose states rest beyond the batch move to free places               compacted
+//!   rows that begin here, or come from elsewhere, get the free places left    appended
+//! run; then every row's values go to those that take them, and its states rest where they are
+//! ```
+//!
+//! An unchanged batch moves no state, a changed one only those of rows that come, go or close a gap.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use super::values::RequestValues;
+use crate::serve::cell_graph::{Batch, Cell, CellError, NodeId, Place, PreparedCell, Source};
+use crate::serve::scheduler::{RequestKey, Row};
+
+/// A row of a task, with its request's values.
+pub(in crate::serve) struct Work<R> {
+    pub row: Row,
+    pub values: Arc<RequestValues<R>>,
+}
+
+impl<R> Clone for Work<R> {
+    fn clone(&self) -> Self {
+        Work {
+            row: self.row,
+            values: Arc::clone(&self.values),
+        }
+    }
+}
+
+/// Whose states rest in a row: those that `row.node` gave.
+type Seat<R> = Work<R>;
+
+/// See the [module](self).
+pub(super) struct Bench<R> {
+    cell: Arc<dyn Cell>,
+    /// `None` after a panic, until it has been prepared anew.
+    prepared: Option<Box<dyn PreparedCell>>,
+    inputs: Vec<Vec<f32>>,
+    states: Vec<Vec<f32>>,
+    outputs: Vec<Vec<f32>>,
+    /// By row.
+    seats: Vec<Option<Seat<R>>>,
+    row_of: HashMap<(RequestKey, NodeId), usize>,
+    /// By row of the present batch: which of the task's rows is there.
+    places: Vec<Option<usize>>,
+    /// Of the present task: rows that need a place.
+    unplaced: Vec<(usize, Option<NodeId>)>,
+    /// Rows of states that were moved, loaded or kept so far.
+    pub moved: u64,
+}
+
+impl<R> Bench<R> {
+    /// Room for `place.rows` rows.
+    pub fn new(cell: Arc<dyn Cell>, place: &Place) -> Result<Bench<R>, CellError> {
+        let prepared = cell.prepare(place)?;
+        let ports = cell.ports();
+        let buffers = |ports: &[crate::serve::cell_graph::Port]| {
+            let buffer = |p: &crate::serve::cell_graph::Port| vec![0.0; place.rows * p.width()];
+            ports.iter().map(buffer).collect()
+        };
+        Ok(Bench {
+            prepared: Some(prepared),
+            inputs: buffers(ports.inputs()),
+            states: buffers(ports.states()),
+            outputs: buffers(ports.outputs()),
+            seats: (0..place.rows).map(|_| None).collect(),
+            row_of: HashMap::new(),
+            places: Vec::with_capacity(place.rows),
+            unplaced: Vec::with_capacity(place.rows),
+            moved: 0,
+            cell,
+        })
+    }
+
+    pub fn rows(&self) -> usize {
+        self.seats.len()
+    }
+
+    /// Where the states that a node gave rest.
+    pub fn seat(&self, row: Row) -> Option<usize> {
+        self.row_of.get(&(row.request, row.node)).copied()
+    }
+
+    /// A row of a state that rests here.
+    pub fn state(&self, port: usize, row: usize) -> &[f32] {
+        row_of(
+            &self.states[port],
+            self.cell.ports().states()[port].width(),
+            row,
+        )
+    }
+
+    /// Gives every row of the task a place among the first `work.len() + padding`, with its states there,
+    /// and copies its inputs. Returns what is not here and not kept: sources that rest in other benches.
+    pub fn place(&mut self, work: &[Work<R>], padding: usize) -> Vec<Missing> {
+        let batch = work.len() + padding;
+        self.places.clear();
+        self.places.resize(batch, None);
+        self.unplaced.clear();
+        let state_count = self.states.len();
+        for (index, work) in work.iter().enumerate() {
+            let Row { request, node } = work.row;
+            let mut values = work.values.lock();
+            let before = values.follows(node, state_count);
+            match before.and_then(|before| Some((before, *self.row_of.get(&(request, before))?))) {
+                Some((before, seat)) => {
+                    values.followed_in_place(before);
+                    match seat < batch {
+                        true => {
+                            self.places[seat] = Some(index);
+                            self.row_of.remove(&(request, before));
+                            self.seats[seat] = None;
+                        }
+                        false => self.unplaced.push((index, Some(before))),
+                    }
+                }
+                None => self.unplaced.push((index, None)),
+            }
+        }
+        for row in 0..batch {
+            if self.places[row].is_none() && self.seats[row].is_some() {
+                self.evict(row);
+            }
+        }
+        let mut missing = Vec::new();
+        let mut free = 0;
+        for at in 0..self.unplaced.len() {
+            let (index, before) = self.unplaced[at];
+            while self.places[free].is_some() {
+                free += 1;
+            }
+            self.places[free] = Some(index);
+            self.moved += u64::from(state_count > 0);
+            match before {
+                Some(before) => self.compact((work[index].row.request, before), free),
+                None => self.load_states(&work[index], free, &mut missing),
+            }
+        }
+        for row in 0..batch {
+            if let Some(index) = self.places[row] {
+                self.load_inputs(&work[index], row, &mut missing);
+            }
+        }
+        missing
+    }
+
+    /// Fills in a source that rested elsewhere.
+    pub fn fill(&mut self, missing: &Missing, from: &[f32]) {
+        let (ports, buffers) = match missing.is_state {
+            true => (self.cell.ports().states(), &mut self.states),
+            false => (self.cell.ports().inputs(), &mut self.inputs),
+        };
+        let width = ports[missing.port].width();
+        row_of_mut(&mut buffers[missing.port], width, missing.row).copy_from_slice(from);
+    }
+
+    /// Moves the states of a seat beyond the batch into it.
+    fn compact(&mut self, (request, before): (RequestKey, NodeId), to: usize) {
+        let Some(from) = self.row_of.remove(&(request, before)) else {
+            return;
+        };
+        self.seats[from] = None;
+        for (state, port) in self.states.iter_mut().zip(self.cell.ports().states()) {
+            let width = port.width();
+            state.copy_within(from * width..(from + 1) * width, to * width);
+        }
+    }
+
+    fn load_states(&mut self, work: &Work<R>, row: usize, missing: &mut Vec<Missing>) {
+        let mut values = work.values.lock();
+        let count = self.states.len();
+        let as_follower = values.follows(work.row.node, count).is_some();
+        let inputs = self.inputs.len();
+        for (port, state) in self.states.iter_mut().enumerate() {
+            let source = values.graph().sources(work.row.node)[inputs + port];
+            let width = self.cell.ports().states()[port].width();
+            if !values.take(source, row_of_mut(state, width, row), as_follower) {
+                missing.push(Missing::of(work, source, true, port, row));
+            }
+        }
+    }
+
+    fn load_inputs(&mut self, work: &Work<R>, row: usize, missing: &mut Vec<Missing>) {
+        if self.inputs.is_empty() {
+            return;
+        }
+        let mut values = work.values.lock();
+        for (port, input) in self.inputs.iter_mut().enumerate() {
+            let source = values.graph().sources(work.row.node)[port];
+            let width = self.cell.ports().inputs()[port].width();
+            if !values.take(source, row_of_mut(input, width, row), false) {
+                missing.push(Missing::of(work, source, false, port, row));
+            }
+        }
+    }
+
+    /// Keeps the states of a seat with their request, if that still wants them.
+    fn evict(&mut self, row: usize) {
+        let Some(seat) = self.seats[row].take() else {
+            return;
+        };
+        self.row_of.remove(&(seat.row.request, seat.row.node));
+        if seat.values.has_ended() {
+            return;
+        }
+        self.moved += 1;
+        let mut values = seat.values.lock();
+        for (port, (state, declared)) in self
+            .states
+            .iter()
+            .zip(self.cell.ports().states())
+            .enumerate()
+        {
+            values.keep_state(seat.row.node, port, row_of(state, declared.width(), row));
+        }
+    }
+
+    /// Keeps all states of a request's nodes that rest here.
+    pub fn evict_request(&mut self, request: RequestKey) {
+        for row in 0..self.seats.len() {
+            if self.seats[row]
+                .as_ref()
+                .is_some_and(|s| s.row.request == request)
+            {
+                self.evict(row);
+            }
+        }
+    }
+
+    /// Runs the cell on the batch that was placed.
+    pub fn run(&mut self, place: &Place) -> Result<(), Failure> {
+        let batch_rows = self.places.len();
+        if self.prepared.is_none() {
+            let again = catch_unwind(AssertUnwindSafe(|| self.cell.prepare(place)));
+            match again {
+                Ok(Ok(prepared)) => self.prepared = Some(prepared),
+                Ok(Err(why)) => return Err(Failure::Cell(why)),
+                Err(panic) => return Err(Failure::Panicked(message(&*panic))),
+            }
+        }
+        let Some(prepared) = &mut self.prepared else {
+            unreachable!("prepared above");
+        };
+        let mut batch = Batch::new(
+            self.cell.ports(),
+            batch_rows,
+            &self.inputs,
+            &mut self.states,
+            &mut self.outputs,
+        );
+        // After a panic the cell is prepared anew, and nothing of the batch is read.
+        match catch_unwind(AssertUnwindSafe(|| prepared.run(&mut batch))) {
+            Ok(outcome) => outcome.map_err(Failure::Cell),
+            Err(panic) => {
+                self.prepared = None;
+                Err(Failure::Panicked(message(&*panic)))
+            }
+        }
+    }
+
+    /// The rows of the batch: each with the task's row that is there.
+    pub fn placed(&self) -> impl Iterator<Item = (usize, usize)> {
+        let places = self.places.iter().enumerate();
+        places.filter_map(|(row, index)| Some((row, (*index)?)))
+    }
+
+    /// What the node in a row gave, by port.
+    pub fn gave(&self, row: usize) -> Vec<&[f32]> {
+        let ports = self.cell.ports();
+        let states = self.states.iter().zip(ports.states());
+        let outputs = self.outputs.iter().zip(ports.outputs());
+        let all = states.chain(outputs);
+        all.map(|(buffer, port)| row_of(buffer, port.width(), row))
+            .collect()
+    }
+
+    /// Hands on what the node in a row gave; its states rest there if something may follow.
+    pub fn hand_on(&mut self, work: &Work<R>, row: usize) {
+        let node = work.row.node;
+        let rests = {
+            let mut values = work.values.lock();
+            // Looked at under the lock: whoever replies has marked it as ended before, and takes the
+            // answer under the lock.
+            if work.values.has_ended() {
+                return;
+            }
+            let ports = self.cell.ports();
+            let states = self.states.iter().zip(ports.states());
+            let all = states.chain(self.outputs.iter().zip(ports.outputs()));
+            for (port, (buffer, declared)) in all.enumerate() {
+                values.give(node, port, row_of(buffer, declared.width(), row));
+            }
+            !self.states.is_empty() && values.rests(node)
+        };
+        if rests {
+            self.seats[row] = Some(work.clone());
+            self.row_of.insert((work.row.request, node), row);
+        }
+    }
+}
+
+/// A value that neither is kept with its request nor rests in this bench.
+pub(super) struct Missing {
+    /// The node that gave it, and at which port.
+    pub from: Row,
+    pub from_port: usize,
+    is_state: bool,
+    port: usize,
+    row: usize,
+    /// Which of the task's rows lacks it.
+    pub of: Row,
+}
+
+impl Missing {
+    fn of<R>(work: &Work<R>, source: Source, is_state: bool, port: usize, row: usize) -> Missing {
+        let Source::Node {
+            node,
+            port: from_port,
+        } = source
+        else {
+            unreachable!("all others are with the request");
+        };
+        Missing {
+            from: Row {
+                request: work.row.request,
+                node,
+            },
+            from_port,
+            is_state,
+            port,
+            row,
+            of: work.row,
+        }
+    }
+}
+
+/// Why a batch was not computed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::serve) enum Failure {
+    /// The cell said so.
+    Cell(CellError),
+    /// The cell panicked, with this message.
+    Panicked(String),
+}
+
+/// What a panic said.
+pub(in crate::serve) fn message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    text.unwrap_or_else(|| "no message".into())
+}
+
+fn row_of(buffer: &[f32], width: usize, row: usize) -> &[f32] {
+    &buffer[row * width..][..width]
+}
+
+fn row_of_mut(buffer: &mut [f32], width: usize, row: usize) -> &mut [f32] {
+    &mut buffer[row * width..][..width]
+}

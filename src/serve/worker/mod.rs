@@ -1,0 +1,163 @@
+//! Runs tasks: one worker's cells on its team, and the way of values from node to node.
+//!
+//! A worker has a [`Bench`] for each cell. No clock but for the times that it reports, no thread of its
+//! own, no lock but those of the requests' values: [`super::engine`] calls it.
+
+mod bench;
+mod values;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+pub(super) use bench::{Failure, Work, message};
+pub(super) use values::{RequestValues, Values};
+
+use super::cell_graph::{CellError, CellId, Cells, Gave, Growth, Place, Unfolded};
+use super::engine::RequestError;
+use super::scheduler::RequestKey;
+use bench::{Bench, Missing};
+
+/// One worker; `R` is whom requests reply to.
+pub(super) struct Worker<R> {
+    cells: Cells,
+    benches: Vec<Bench<R>>,
+    places: Vec<Place>,
+}
+
+/// What came of a task.
+#[derive(Default)]
+pub(super) struct Outcome {
+    /// Requests whose graphs have grown.
+    pub grown: Vec<(RequestKey, Unfolded)>,
+    /// Requests that cannot go on.
+    pub failed: Vec<(RequestKey, RequestError)>,
+    pub spent: Spent,
+}
+
+/// Where a task's time went.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Spent {
+    /// Values into the batch.
+    pub gather: Duration,
+    /// The cell.
+    pub run: Duration,
+    /// Values out of the batch.
+    pub hand_on: Duration,
+}
+
+impl<R> Worker<R> {
+    /// Prepares every cell, each for its own number of rows.
+    pub fn new(cells: &Cells, places: Vec<Place>) -> Result<Worker<R>, (CellId, CellError)> {
+        let bench = |((id, cell), place): ((CellId, &std::sync::Arc<_>), &Place)| {
+            Bench::new(std::sync::Arc::clone(cell), place).map_err(|why| (id, why))
+        };
+        let benches = cells.iter().zip(&places).map(bench);
+        Ok(Worker {
+            benches: benches.collect::<Result<_, _>>()?,
+            cells: cells.clone(),
+            places,
+        })
+    }
+
+    /// Runs one task: those of its rows whose requests have not ended.
+    pub fn run(&mut self, cell: CellId, work: &[Work<R>], padding: usize) -> Outcome {
+        let mut outcome = Outcome::default();
+        let begin = Instant::now();
+        if self.benches[cell.index()].rows() < work.len() + padding {
+            unreachable!("policies form no batch of more rows than were prepared for");
+        }
+        let missing = self.benches[cell.index()].place(work, padding);
+        for missing in missing {
+            self.fetch(cell, &missing, &mut outcome);
+        }
+        let placed = Instant::now();
+        let bench = &mut self.benches[cell.index()];
+        let ran = bench.run(&self.places[cell.index()]);
+        let done = Instant::now();
+        match ran {
+            Ok(()) => {
+                let rows: Vec<_> = bench.placed().collect();
+                for (row, index) in rows {
+                    grow(&self.cells, bench, &work[index], row, &mut outcome);
+                    bench.hand_on(&work[index], row);
+                }
+            }
+            Err(failure) => {
+                let name = self.cells.get(cell).map_or("", |c| c.name()).to_owned();
+                let error = match failure {
+                    Failure::Cell(why) => RequestError::Cell { cell: name, why },
+                    Failure::Panicked(message) => RequestError::CellPanicked {
+                        cell: name,
+                        message,
+                    },
+                };
+                let all = work.iter().map(|w| (w.row.request, error.clone()));
+                outcome.failed.extend(all);
+            }
+        }
+        outcome.spent = Spent {
+            gather: placed - begin,
+            run: done - placed,
+            hand_on: done.elapsed(),
+        };
+        outcome
+    }
+
+    /// Puts the states of a request where other workers find them.
+    pub fn evict(&mut self, request: RequestKey) {
+        for bench in &mut self.benches {
+            bench.evict_request(request);
+        }
+    }
+
+    /// Rows of states moved, loaded or kept so far, by cell.
+    #[cfg(test)]
+    pub fn moved(&self, cell: CellId) -> u64 {
+        self.benches[cell.index()].moved
+    }
+
+    /// Copies a value that rests in a bench.
+    fn fetch(&mut self, cell: CellId, missing: &Missing, outcome: &mut Outcome) {
+        let seat = |bench: &Bench<R>| bench.seat(missing.from);
+        let found = self.benches.iter().find_map(|b| Some((b, seat(b)?)));
+        match found.map(|(bench, row)| bench.state(missing.from_port, row).to_vec()) {
+            Some(values) => self.benches[cell.index()].fill(missing, &values),
+            None => {
+                let error = RequestError::Lost {
+                    node: missing.from.node.index(),
+                };
+                outcome.failed.push((missing.of.request, error));
+            }
+        }
+    }
+}
+
+/// Lets a request's function see what its watched node gave.
+fn grow<R>(cells: &Cells, bench: &Bench<R>, work: &Work<R>, row: usize, outcome: &mut Outcome) {
+    let (request, node) = (work.row.request, work.row.node);
+    let mut values = work.values.lock();
+    if work.values.has_ended() || !values.is_watched(node) {
+        return;
+    }
+    let Some(mut function) = values.take_grow() else {
+        return;
+    };
+    let rows = bench.gave(row);
+    // What a panic leaves half done is the request's, which ends.
+    let grown = catch_unwind(AssertUnwindSafe(|| {
+        values.grow_by(cells, |graph| {
+            function.grow(node, Gave::new(&rows), &mut Growth::new(graph));
+        })
+    }));
+    match grown {
+        Ok(Ok(((), unfolded))) => outcome.grown.extend(unfolded.map(|u| (request, u))),
+        Ok(Err(why)) => outcome.failed.push((request, RequestError::Graph(why))),
+        Err(panic) => {
+            let message = message(&*panic);
+            outcome
+                .failed
+                .push((request, RequestError::GrowPanicked { message }));
+        }
+    }
+    values.put_grow(function);
+}

@@ -1,0 +1,335 @@
+//! The values of one request: what came with it, what its nodes gave that others still take, its answer.
+//!
+//! ```text
+//! a node's states   rest in their row of the batch buffers while the next node of the chain follows there,
+//!                   "in place"; else a copy is kept here until all that take it have taken it
+//! a node's outputs  are kept here for those that take them
+//! the answer        is filled as the nodes that it is made of end
+//! ```
+//!
+//! Workers lock a request's values once before and once after each of its cells. Two can want them at the
+//! same time only where two of its nodes run at the same time on two workers.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::serve::cell_graph::{Cells, Graph, GraphError, Grow, NodeId, Source, Unfolded, User};
+
+/// A request's values, as engine and workers share them.
+pub(in crate::serve) struct RequestValues<R> {
+    values: Mutex<Values<R>>,
+    /// Nobody wants the rest: rows of tasks that have been formed need not be computed.
+    ended: AtomicBool,
+}
+
+impl<R> RequestValues<R> {
+    pub fn new(values: Values<R>) -> RequestValues<R> {
+        RequestValues {
+            values: Mutex::new(values),
+            ended: AtomicBool::new(false),
+        }
+    }
+
+    /// A panic under the lock is a `Grow`'s, after which its request ends.
+    pub fn lock(&self) -> MutexGuard<'_, Values<R>> {
+        self.values.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn set_ended(&self) {
+        self.ended.store(true, Ordering::Relaxed);
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Relaxed)
+    }
+}
+
+/// `R` is whom to reply to; the values do not look at it.
+pub(in crate::serve) struct Values<R> {
+    graph: Graph,
+    grow: Option<Box<dyn Grow>>,
+    nodes: Vec<NodeFacts>,
+    gives: Vec<Give>,
+    /// What is kept, by the number of the give.
+    kept: HashMap<u32, Box<[f32]>>,
+    /// Places in the answer, linked in lists by the give that fills them.
+    places: Vec<Place>,
+    answer: Vec<f32>,
+    watched: usize,
+    pub reply: Option<R>,
+}
+
+/// What is known of a node beside the graph.
+#[derive(Clone, Copy)]
+struct NodeFacts {
+    /// The number of its first give.
+    first_give: u32,
+    /// The node that takes all of its states as its own.
+    follower: Option<NodeId>,
+    watched: bool,
+    done: bool,
+    /// The follower has taken the states.
+    followed: bool,
+}
+
+/// One of the things that a node gives.
+#[derive(Clone, Copy)]
+struct Give {
+    width: u32,
+    /// How many ports still take it, those of the follower not counted.
+    uses: u32,
+    first_place: u32,
+}
+
+struct Place {
+    at: usize,
+    next: u32,
+}
+
+const NONE: u32 = u32::MAX;
+
+impl<R> Values<R> {
+    /// Of a graph that has been checked.
+    pub fn new(graph: Graph, grow: Option<Box<dyn Grow>>, cells: &Cells, reply: R) -> Values<R> {
+        let mut values = Values {
+            graph,
+            grow,
+            nodes: Vec::new(),
+            gives: Vec::new(),
+            kept: HashMap::new(),
+            places: Vec::new(),
+            answer: Vec::new(),
+            watched: 0,
+            reply: Some(reply),
+        };
+        values.add(cells, 0, 0);
+        values
+    }
+
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// Adds to the graph; `None` from `change` and an error leave it as it was.
+    pub fn grow_by<T>(
+        &mut self,
+        cells: &Cells,
+        change: impl FnOnce(&mut Graph) -> T,
+    ) -> Result<(T, Option<Unfolded>), GraphError> {
+        let before = self.graph.mark();
+        let out = change(&mut self.graph);
+        let checked = self.check_growth(cells, before.nodes, before.answers);
+        match checked {
+            Ok(unfolded) => {
+                self.add(cells, before.nodes, before.answers);
+                Ok((out, (unfolded.nodes() > 0).then_some(unfolded)))
+            }
+            Err(error) => {
+                self.graph.back_to(before);
+                Err(error)
+            }
+        }
+    }
+
+    fn check_growth(
+        &self,
+        cells: &Cells,
+        nodes: usize,
+        answers: usize,
+    ) -> Result<Unfolded, GraphError> {
+        let unfolded = self.graph.unfold_from(cells, nodes, answers)?;
+        let new = (nodes..self.graph.len()).map(NodeId::new);
+        let taken = new.flat_map(|n| {
+            self.graph
+                .sources(n)
+                .iter()
+                .map(move |s| (User::Node(n), s))
+        });
+        let answers = self.graph.answers()[answers..].iter();
+        for (user, source) in taken.chain(answers.map(|s| (User::Answer, s))) {
+            if let Source::Node { node, port } = *source
+                && let Some(facts) = self.nodes.get(node.index())
+                && facts.done
+                && !self.kept.contains_key(&(facts.first_give + port as u32))
+                && !(user != User::Answer && facts.watched && !facts.followed)
+            {
+                return Err(GraphError::Gone {
+                    user,
+                    node: node.index(),
+                });
+            }
+        }
+        Ok(unfolded)
+    }
+
+    /// Takes notice of nodes and answers that were added to the graph.
+    fn add(&mut self, cells: &Cells, nodes: usize, answers: usize) {
+        let graph = &self.graph;
+        for node in (nodes..graph.len()).map(NodeId::new) {
+            self.nodes.push(NodeFacts {
+                first_give: self.gives.len() as u32,
+                follower: None,
+                watched: false,
+                done: false,
+                followed: false,
+            });
+            if let Some(cell) = cells.get(graph.cell(node)) {
+                self.gives.extend(cell.ports().gives().map(|port| Give {
+                    width: port.width() as u32,
+                    uses: 0,
+                    first_place: NONE,
+                }));
+            }
+        }
+        for node in (nodes..graph.len()).map(NodeId::new) {
+            let Some(cell) = cells.get(graph.cell(node)) else {
+                continue;
+            };
+            let sources = graph.sources(node);
+            let (inputs, states) = sources.split_at(cell.ports().inputs().len());
+            let before = in_place(states).filter(|&before| {
+                graph.cell(before) == graph.cell(node)
+                    && self.nodes[before.index()].follower.is_none()
+            });
+            if let Some(before) = before {
+                self.nodes[before.index()].follower = Some(node);
+            }
+            let counted = match before {
+                Some(_) => inputs,
+                None => sources,
+            };
+            for source in counted {
+                if let Source::Node { node, port } = *source {
+                    let give = self.nodes[node.index()].first_give as usize + port;
+                    self.gives[give].uses += 1;
+                }
+            }
+        }
+        for source in &graph.answers()[answers..] {
+            let at = self.answer.len();
+            match *source {
+                Source::Zeros => {}
+                Source::Given { first, width } => {
+                    self.answer.extend(&graph.given()[first..first + width]);
+                }
+                Source::Node { node, port } => {
+                    let number = self.nodes[node.index()].first_give as usize + port;
+                    let give = &mut self.gives[number];
+                    self.answer.resize(at + give.width as usize, 0.0);
+                    if let Some(values) = self.kept.get(&(number as u32)) {
+                        self.answer[at..].copy_from_slice(values);
+                    }
+                    let next = std::mem::replace(&mut give.first_place, self.places.len() as u32);
+                    self.places.push(Place { at, next });
+                }
+            }
+        }
+        for node in &graph.watched()[self.watched..] {
+            self.nodes[node.index()].watched = true;
+        }
+        self.watched = graph.watched().len();
+    }
+
+    /// The node whose states `node` takes over in place.
+    pub fn follows(&self, node: NodeId, states: usize) -> Option<NodeId> {
+        let sources = self.graph.sources(node);
+        let before = in_place(&sources[sources.len() - states..])?;
+        (self.nodes[before.index()].follower == Some(node)).then_some(before)
+    }
+
+    /// Whether a node's states stay in their row when it is done: something follows, or may.
+    pub fn rests(&self, node: NodeId) -> bool {
+        let facts = &self.nodes[node.index()];
+        facts.follower.is_some() || facts.watched
+    }
+
+    pub fn is_watched(&self, node: NodeId) -> bool {
+        self.nodes[node.index()].watched
+    }
+
+    /// The states of `node` were taken over where they rest.
+    pub fn followed_in_place(&mut self, node: NodeId) {
+        self.nodes[node.index()].followed = true;
+    }
+
+    /// Copies what `source` gives; `false` if it is not here but rests in a row of some batch buffer.
+    pub fn take(&mut self, source: Source, to: &mut [f32], as_follower: bool) -> bool {
+        match source {
+            Source::Zeros => to.fill(0.0),
+            Source::Given { first, width } => {
+                to.copy_from_slice(&self.graph.given()[first..first + width]);
+            }
+            Source::Node { node, port } => {
+                let facts = &mut self.nodes[node.index()];
+                let number = facts.first_give + port as u32;
+                let give = &mut self.gives[number as usize];
+                match as_follower {
+                    true => facts.followed = true,
+                    false => give.uses -= 1,
+                }
+                let Some(kept) = self.kept.get(&number) else {
+                    return false;
+                };
+                to.copy_from_slice(kept);
+                if give.uses == 0 && (facts.follower.is_none() || facts.followed) {
+                    self.kept.remove(&number);
+                }
+            }
+        }
+        true
+    }
+
+    /// What `node` gives at `port`: copied to the answer, and kept for those who take it.
+    pub fn give(&mut self, node: NodeId, port: usize, values: &[f32]) {
+        let facts = &mut self.nodes[node.index()];
+        facts.done = true;
+        let number = facts.first_give + port as u32;
+        let give = &self.gives[number as usize];
+        let mut place = give.first_place;
+        while place != NONE {
+            let Place { at, next } = self.places[place as usize];
+            self.answer[at..at + values.len()].copy_from_slice(values);
+            place = next;
+        }
+        if give.uses > 0 {
+            self.kept.insert(number, values.into());
+        }
+    }
+
+    /// A row is needed for somebody else: keeps a state of `node` that nobody has taken over yet.
+    pub fn keep_state(&mut self, node: NodeId, port: usize, values: &[f32]) {
+        let number = self.nodes[node.index()].first_give + port as u32;
+        self.kept.entry(number).or_insert_with(|| values.into());
+    }
+
+    /// The request's own function, to be called without it.
+    pub fn take_grow(&mut self) -> Option<Box<dyn Grow>> {
+        self.grow.take()
+    }
+
+    pub fn put_grow(&mut self, grow: Box<dyn Grow>) {
+        self.grow = Some(grow);
+    }
+
+    pub fn take_answer(&mut self) -> Vec<f32> {
+        std::mem::take(&mut self.answer)
+    }
+
+    /// Forgets everything but whom to reply to.
+    pub fn clear(&mut self) {
+        self.kept = HashMap::new();
+        self.grow = None;
+    }
+}
+
+/// The node of which `states` are all states, in order; `None` also where there is no state.
+fn in_place(states: &[Source]) -> Option<NodeId> {
+    let Some(&Source::Node { node: before, .. }) = states.first() else {
+        return None;
+    };
+    let all = states.iter().enumerate().all(|(at, source)| {
+        matches!(*source, Source::Node { node, port } if node == before && port == at)
+    });
+    all.then_some(before)
+}
