@@ -10,21 +10,24 @@ use cellstream::serve::cell_graph::{
     Ports, PreparedCell, Source,
 };
 use cellstream::serve::engine::{
-    Engine, EngineError, EngineOptions, Request, RequestError, SubmitError, Workers,
+    Engine, EngineError, EngineOptions, Request, RequestError, StreamError, SubmitError, Workers,
 };
 use cellstream::serve::policy::BatchSizes;
 use cellstream::serve::scheduler::{End, Limits, Refused};
 
-/// A cell made of a function of one row: inputs, states, outputs.
+/// Of one row: inputs, states, outputs.
+type RowFunction = fn(&[f32], &mut [f32], &mut [f32]) -> Result<(), CellError>;
+
+/// A cell made of a function of one row.
 struct Simple {
     name: &'static str,
     ports: Ports,
-    row: fn(&[f32], &mut [f32], &mut [f32]) -> Result<(), CellError>,
+    row: RowFunction,
 }
 
 struct Prepared {
     ports: Ports,
-    row: fn(&[f32], &mut [f32], &mut [f32]) -> Result<(), CellError>,
+    row: RowFunction,
 }
 
 impl Cell for Simple {
@@ -316,7 +319,7 @@ fn every_request_answers_as_if_alone_whatever_its_mates_workers_and_batches() {
             if rng.usize(0..8) == 0 {
                 // Dropped: its rows go to others.
                 let dropped = rng.usize(0..open.len());
-                open.swap_remove(dropped);
+                drop(open.swap_remove(dropped));
             }
             if rng.usize(0..10) == 0 {
                 std::thread::sleep(Duration::from_micros(rng.u64(0..200)));
@@ -560,5 +563,115 @@ fn options_that_make_no_sense_are_refused() {
             expected: 3,
             found: 1
         }
+    ));
+}
+
+/// What a chain from zero gives at each step.
+fn outputs(xs: &[f32]) -> Vec<f32> {
+    let (mut sum, mut count) = (0.0f32, 0.0f32);
+    xs.iter()
+        .map(|x| {
+            sum = sum * 0.75 + x;
+            count += 1.0;
+            sum * count
+        })
+        .collect()
+}
+
+#[test]
+fn streams_give_the_outputs_of_their_chains_whatever_else_runs() {
+    let mut rng = fastrand::Rng::with_seed(2);
+    for case in 0..12 {
+        let (cells, ids) = cells();
+        let engine = Engine::start(cells, &random_options(&mut rng)).unwrap();
+        let mut streams: Vec<_> = (0..5)
+            .map(|_| {
+                (
+                    engine.stream(ids.chain, None).unwrap(),
+                    Vec::new(),
+                    Vec::new(),
+                )
+            })
+            .collect();
+        let mut others = Vec::new();
+        // Some are longer than two segments.
+        for _ in 0..rng.usize(1..3500) {
+            let (stream, xs, steps) = &mut streams[rng.usize(0..5)];
+            let x = rng.f32() - 0.5;
+            let step = stream.push(&[x]).unwrap();
+            xs.push(x);
+            match rng.usize(0..3) {
+                0 => assert_eq!(step.wait().unwrap(), [outputs(xs)[xs.len() - 1]]),
+                _ => steps.push((xs.len() - 1, step)),
+            }
+            if rng.usize(0..20) == 0 {
+                let (request, expected) = random_request(&ids, &mut rng);
+                others.push((engine.submit(request).unwrap(), expected));
+            }
+        }
+        for (stream, xs, steps) in streams {
+            stream.close();
+            let expected = outputs(&xs);
+            for (at, step) in steps {
+                assert_eq!(
+                    step.wait().unwrap(),
+                    [expected[at]],
+                    "case {case}, step {at}"
+                );
+            }
+        }
+        for (ticket, expected) in others {
+            assert_eq!(ticket.wait().unwrap().values, expected);
+        }
+        engine.drain();
+        assert_eq!(engine.stats().counts.live(), 0);
+    }
+}
+
+#[test]
+fn a_stream_goes_on_from_states_and_ends_with_its_cell() {
+    let (cells, ids) = cells();
+    let engine = Engine::start(cells, &EngineOptions::default()).unwrap();
+    let mut stream = engine.stream(ids.chain, Some(&[4.0, 2.0])).unwrap();
+    assert_eq!(stream.push(&[1.0]).unwrap().wait().unwrap(), [4.0 * 3.0]);
+    let wrong = stream.push(&[1.0, 2.0]).err().unwrap();
+    assert_eq!(
+        wrong.to_string(),
+        "inputs of cell `chain` are 1 values, not 2"
+    );
+    assert_eq!(stream.push(&[1.0]).unwrap().wait().unwrap(), [4.0 * 4.0]);
+    let poisoned = stream.push(&[POISON]).unwrap().wait();
+    assert!(matches!(poisoned, Err(RequestError::CellPanicked { .. })));
+    let ended = loop {
+        match stream.push(&[1.0]) {
+            Err(ended) => break ended,
+            Ok(step) => assert!(step.wait().is_err()),
+        }
+    };
+    assert!(matches!(ended, StreamError::Ended(_)), "{ended}");
+
+    let no_state = engine.stream(ids.pair, None).err().unwrap();
+    assert!(matches!(no_state, StreamError::NoState { .. }));
+    let states = engine.stream(ids.chain, Some(&[1.0])).err().unwrap();
+    assert!(matches!(
+        states,
+        StreamError::Values {
+            what: "states",
+            expected: 2,
+            found: 1,
+            ..
+        }
+    ));
+
+    // One that is dropped frees its rows; one whose engine goes is told.
+    let mut dropped = engine.stream(ids.chain, None).unwrap();
+    let step = dropped.push(&[SLOW]).unwrap();
+    drop(dropped);
+    let _ = step.wait();
+    let mut stream = engine.stream(ids.chain, None).unwrap();
+    drop(engine);
+    assert!(matches!(
+        stream.push(&[1.0]),
+        Err(StreamError::Ended(RequestError::ShutDown))
     ));
 }

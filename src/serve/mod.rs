@@ -7,6 +7,7 @@ pub mod cell_graph;
 pub mod engine;
 pub mod policy;
 pub mod scheduler;
+mod sync;
 mod worker;
 
 pub use engine::Engine;

@@ -24,6 +24,11 @@ impl<'a> Gave<'a> {
         Gave { rows }
     }
 
+    /// How many ports there are.
+    pub fn ports(&self) -> usize {
+        self.rows.len()
+    }
+
     /// The values of a port, counted over the cell's states and then its outputs.
     ///
     /// # Panics

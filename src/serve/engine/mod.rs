@@ -4,9 +4,12 @@
 //! [`Ticket`] (to wait for or to `.await`) or a callback; no async runtime is needed, and any will do.
 
 mod error;
+#[cfg(all(test, loom))]
+mod loom_tests;
 mod options;
 mod shared;
 mod stats;
+mod stream;
 mod ticket;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,12 +21,13 @@ use std::time::Instant;
 pub use error::{EngineError, RequestError, SubmitError};
 pub use options::{EngineOptions, Workers};
 pub use stats::{CellStats, Stats};
+pub use stream::{Step, Stream, StreamError};
 pub use ticket::{Answering, Ticket};
 
-use super::cell_graph::{Cells, Graph, Grow, Place};
+use super::cell_graph::{CellId, Cells, Graph, Grow, Place};
 use super::policy::{BatchSizes, Cellular, Policy};
 use super::scheduler::{Ask, RequestKey, Scheduler, Timing, WorkerId};
-use super::worker::{RequestValues, Values, Worker};
+use super::worker::Worker;
 use crate::execute::team::{SharedTeam, Team};
 use shared::Shared;
 use stats::Recorder;
@@ -55,6 +59,12 @@ impl Request {
     /// higher priority go first.
     pub fn priority(mut self, priority: u8) -> Request {
         self.ask.priority = priority;
+        self
+    }
+
+    /// More nodes may come from outside.
+    fn open(mut self) -> Request {
+        self.ask.open = true;
         self
     }
 
@@ -179,7 +189,7 @@ impl Engine {
     /// [`SubmitError`]; nothing has been kept of the request.
     pub fn submit(&self, request: Request) -> Result<Ticket, SubmitError> {
         let (sender, receiver) = oneshot::channel();
-        let key = self.accept(request, Reply::Ticket(sender))?;
+        let key = self.shared.accept(request, Reply::Ticket(sender))?;
         Ok(Ticket::new(receiver, key, Arc::downgrade(&self.shared)))
     }
 
@@ -193,25 +203,16 @@ impl Engine {
         request: Request,
         done: impl FnOnce(Result<Answer, RequestError>) + Send + 'static,
     ) -> Result<RequestKey, SubmitError> {
-        self.accept(request, Reply::Call(Box::new(done)))
+        self.shared.accept(request, Reply::Call(Box::new(done)))
     }
 
-    fn accept(&self, request: Request, reply: Reply) -> Result<RequestKey, SubmitError> {
-        let cells = &self.shared.cells;
-        let Request {
-            graph,
-            grow,
-            mut ask,
-        } = request;
-        let unfolded = graph.unfold(cells)?;
-        ask.bytes = graph.bytes();
-        let values = Arc::new(RequestValues::new(Values::new(graph, grow, cells, reply)));
-        let key = self.shared.with(|state, now| {
-            let key = state.scheduler.handle_submit(now, &unfolded, ask)?;
-            state.keep(key, values);
-            Ok::<_, SubmitError>(key)
-        })?;
-        Ok(key)
+    /// Opens a stream: a chain of calls of `cell` whose inputs come one after the other, from zero states
+    /// or those given (all of them, one after the other).
+    ///
+    /// # Errors
+    /// [`StreamError`] for a cell that there is not, that has no state, or states of another size.
+    pub fn stream(&self, cell: CellId, states: Option<&[f32]>) -> Result<Stream, StreamError> {
+        Stream::open(&self.shared, cell, states)
     }
 
     /// Ends a request with [`RequestError::Cancelled`]; does nothing if it has ended.

@@ -26,16 +26,17 @@
 //! **A ticket is dropped while its answer is on its way**: cancelling a request that has ended does nothing.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use slotmap::SecondaryMap;
 
 use super::stats::Recorder;
-use super::{Answer, Reply, RequestError};
-use crate::serve::cell_graph::Cells;
+use super::{Answer, Reply, Request, RequestError, SubmitError};
+use crate::serve::cell_graph::{Cells, Graph};
 use crate::serve::scheduler::{End, Ended, RequestKey, Scheduler, SubgraphKey, Task, WorkerId};
-use crate::serve::worker::{Outcome, RequestValues, Work, Worker};
+use crate::serve::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use crate::serve::worker::{Outcome, RequestValues, Values, Work, Worker};
 
 /// See the [module](self).
 pub(super) struct Shared {
@@ -52,6 +53,8 @@ pub(super) struct State {
     pub recorder: Recorder,
     /// Workers at `work`.
     sleeping: usize,
+    /// Requests that have ended and are being replied to.
+    replying: usize,
     stopping: bool,
 }
 
@@ -72,6 +75,7 @@ impl Shared {
                 failures: SecondaryMap::new(),
                 recorder,
                 sleeping: 0,
+                replying: 0,
                 stopping: false,
             }),
             work: Condvar::new(),
@@ -90,16 +94,60 @@ impl Shared {
         let out = change(&mut state, Instant::now());
         let finished = state.take_finished();
         let wake = state.sleeping > 0;
-        let left = state.scheduler.counts().live();
         drop(state);
         if wake {
             self.work.notify_one();
         }
-        if left == 0 {
-            self.idle.notify_all();
+        let replied = reply(finished);
+        if replied > 0 {
+            self.replied(&mut self.lock(), replied);
         }
-        reply(finished);
         out
+    }
+
+    /// Accepts a request, or refuses it at once.
+    pub fn accept(&self, request: Request, reply: Reply) -> Result<RequestKey, SubmitError> {
+        let Request {
+            graph,
+            grow,
+            mut ask,
+        } = request;
+        let unfolded = graph.unfold(&self.cells)?;
+        ask.bytes = graph.bytes();
+        let values = Values::new(graph, grow, &self.cells, reply);
+        let values = Arc::new(RequestValues::new(values));
+        self.with(|state, now| {
+            let key = state.scheduler.handle_submit(now, &unfolded, ask)?;
+            state.requests.insert(key, values);
+            Ok(key)
+        })
+    }
+
+    /// Adds to the graph of an open request, whose only source of growth this is, and closes it where
+    /// `close` says so. Does nothing if the request has ended.
+    pub fn grow(
+        &self,
+        key: RequestKey,
+        change: impl FnOnce(&mut Graph),
+        close: bool,
+    ) -> Result<(), SubmitError> {
+        let Some(values) = self.lock().requests.get(key).map(Arc::clone) else {
+            return Ok(());
+        };
+        let ((), unfolded) = values.lock().grow_by(&self.cells, change)?;
+        self.with(|state, now| {
+            if let Some(unfolded) = unfolded {
+                state.scheduler.handle_grow(key, &unfolded)?;
+            }
+            if close {
+                state.scheduler.handle_close(now, key);
+            }
+            Ok(())
+        })
+    }
+
+    pub fn close(&self, key: RequestKey) {
+        self.with(|state, now| state.scheduler.handle_close(now, key));
     }
 
     pub fn cancel(&self, key: RequestKey) {
@@ -115,10 +163,18 @@ impl Shared {
         self.work.notify_all();
     }
 
-    /// Waits until no request is left.
+    /// So many that have ended have been replied to.
+    fn replied(&self, state: &mut State, replied: usize) {
+        state.replying -= replied;
+        if state.is_idle() {
+            self.idle.notify_all();
+        }
+    }
+
+    /// Waits until every request has been replied to.
     pub fn wait_until_idle(&self) {
         let mut state = self.lock();
-        while state.scheduler.counts().live() > 0 {
+        while !state.is_idle() {
             state = self
                 .idle
                 .wait(state)
@@ -154,15 +210,11 @@ impl Shared {
                 continue;
             }
             let wake_another = state.sleeping > 0 && !tasks.is_empty();
-            let left = state.scheduler.counts().live();
             drop(state);
             if wake_another {
                 self.work.notify_one();
             }
-            if left == 0 {
-                self.idle.notify_all();
-            }
-            reply(finished);
+            let replied = reply(finished);
             for subgraph in &evict {
                 worker.evict(subgraph.request);
             }
@@ -175,6 +227,9 @@ impl Shared {
                 (task, work.len(), outcome)
             });
             state = self.lock();
+            if replied > 0 {
+                self.replied(&mut state, replied);
+            }
             for subgraph in evict.drain(..) {
                 state.scheduler.handle_evicted(subgraph);
             }
@@ -203,9 +258,8 @@ impl Shared {
 }
 
 impl State {
-    /// Accepts a request that the scheduler has accepted.
-    pub fn keep(&mut self, key: RequestKey, values: Arc<RequestValues<Reply>>) {
-        self.requests.insert(key, values);
+    fn is_idle(&self) -> bool {
+        self.replying == 0 && self.scheduler.counts().live() == 0
     }
 
     /// The rows of a task with their values.
@@ -267,12 +321,14 @@ impl State {
                 error,
             });
         }
+        self.replying += finished.len();
         finished
     }
 }
 
-/// Tells those who asked.
-fn reply(finished: Vec<Finished>) {
+/// Tells those who asked; how many they were.
+fn reply(finished: Vec<Finished>) -> usize {
+    let count = finished.len();
     for Finished {
         ended,
         values,
@@ -293,4 +349,5 @@ fn reply(finished: Vec<Finished>) {
             }),
         });
     }
+    count
 }

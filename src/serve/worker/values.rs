@@ -10,9 +10,9 @@
 //! Workers lock a request's values once before and once after each of its cells. Two can want them at the
 //! same time only where two of its nodes run at the same time on two workers.
 
+use crate::serve::sync::{AtomicBool, Mutex, MutexGuard, PoisonError};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
 
 use crate::serve::cell_graph::{Cells, Graph, GraphError, Grow, NodeId, Source, Unfolded, User};
 

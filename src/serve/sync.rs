@@ -1,0 +1,9 @@
+//! Locks of engine and workers: the real ones, or loom's when its model checker runs them (`--cfg loom`).
+
+#[cfg(not(loom))]
+pub(super) use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, atomic::AtomicBool};
+
+#[cfg(loom)]
+pub(super) use loom::sync::{Condvar, Mutex, MutexGuard, atomic::AtomicBool};
+#[cfg(loom)]
+pub(super) use std::sync::PoisonError;
