@@ -130,7 +130,7 @@ fn a_request_wakes_the_worker_and_is_answered_once() {
 
 #[test]
 fn one_of_two_is_cancelled_and_both_end_once() {
-    beside_workers(1, None, |shared, replies| {
+    beside_workers(1, Some(3), |shared, replies| {
         let first = submit(shared, 1.0, 2, replies);
         submit(shared, 10.0, 1, replies);
         shared.cancel(first);
