@@ -6,6 +6,9 @@
 
 mod bench;
 mod explain;
+// Complete but for the server that it drives.
+#[allow(dead_code)]
+mod load;
 mod machine;
 mod memory;
 mod model;

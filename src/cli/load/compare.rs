@@ -1,0 +1,262 @@
+//! Policies beside each other: at every point all of them, in rounds that take them in turn, with the same arrivals and
+//! requests.
+
+use std::time::Duration;
+
+use super::arrivals::Arrivals;
+use super::drive::{Run, drive};
+use super::record::Recording;
+use super::request::Workload;
+use super::target::{Launch, Policy, Settings};
+use crate::cli::Failure;
+
+/// A policy with its settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Contender {
+    /// Which policy.
+    pub policy: Policy,
+    /// How it is set.
+    pub settings: Settings,
+}
+
+/// What all runs have in common.
+#[derive(Clone, Debug)]
+pub struct Conditions {
+    /// What requests ask for.
+    pub workload: Workload,
+    /// Of the first round; each has its own.
+    pub seed: u64,
+    /// Before each window.
+    pub warm_up: Duration,
+    /// The window of each run.
+    pub window: Duration,
+    /// Requests of a run at most.
+    pub requests: u64,
+    /// From when a request is due.
+    pub deadline: Option<Duration>,
+    /// How long requests are waited for after a window.
+    pub patience: Duration,
+    /// Runs of each contender at each point.
+    pub rounds: usize,
+}
+
+/// How one contender fared at one point.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// Who.
+    pub contender: Contender,
+    /// At which point.
+    pub arrivals: Arrivals,
+    /// One for each round.
+    pub rounds: Vec<Recording>,
+}
+
+impl Measured {
+    /// All rounds as one.
+    pub fn all(&self) -> Recording {
+        Recording::merged(&self.rounds)
+    }
+}
+
+/// The run that comes next.
+#[derive(Clone, Copy, Debug)]
+pub struct Next<'a> {
+    /// Who.
+    pub contender: Contender,
+    /// At which point.
+    pub arrivals: &'a Arrivals,
+    /// Counted from 0.
+    pub round: usize,
+}
+
+/// Measures every contender at every point; the results are in the order of the points, those of one point in the order
+/// of the contenders. `next` is called before each run.
+///
+/// # Errors
+/// What a server refuses when it is launched.
+pub fn compare<L: Launch>(
+    launch: &L,
+    contenders: &[Contender],
+    points: &[Arrivals],
+    conditions: &Conditions,
+    next: &mut dyn FnMut(Next<'_>),
+) -> Result<Vec<Measured>, Failure> {
+    let mut all = Vec::new();
+    for arrivals in points {
+        let measured = |&contender: &Contender| Measured {
+            contender,
+            arrivals: arrivals.clone(),
+            rounds: Vec::new(),
+        };
+        let mut here: Vec<Measured> = contenders.iter().map(measured).collect();
+        for round in 0..conditions.rounds {
+            // Each goes first in some round: what a machine does after a pause, or as it warms, falls on all.
+            let turns = (0..here.len()).map(|turn| (turn + round) % contenders.len());
+            for index in turns {
+                let contender = contenders[index];
+                next(Next {
+                    contender,
+                    arrivals,
+                    round,
+                });
+                let (target, clock) = launch.launch(contender.policy, &contender.settings)?;
+                let run = Run {
+                    arrivals,
+                    workload: &conditions.workload,
+                    seed: conditions.seed.wrapping_add(round as u64),
+                    warm_up: conditions.warm_up,
+                    window: conditions.window,
+                    requests: conditions.requests,
+                    deadline: conditions.deadline,
+                    patience: conditions.patience,
+                };
+                here[index].rounds.push(drive(&target, &clock, &run));
+            }
+        }
+        all.extend(here);
+    }
+    Ok(all)
+}
+
+/// The highest throughput of a baseline, or of any contender where there is none: what `--load` is a fraction of.
+pub fn peak_of_baselines(peaks: &[(Contender, f64)]) -> f64 {
+    let of = |baseline: bool| {
+        let some = peaks
+            .iter()
+            .filter(|(contender, _)| !baseline || contender.policy.is_baseline());
+        some.map(|(_, peak)| *peak).fold(0.0, f64::max)
+    };
+    match of(true) {
+        0.0 => of(false),
+        peak => peak,
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use std::cell::RefCell;
+
+    use super::super::lengths::Lengths;
+    use super::super::simulated::Simulated;
+    use super::*;
+
+    /// Servers that take so many milliseconds each, and remember.
+    pub struct Fleet<F: Fn(Policy, &Settings) -> u64> {
+        pub service: F,
+        pub launched: RefCell<Vec<(Policy, Settings, Simulated)>>,
+    }
+
+    impl<F: Fn(Policy, &Settings) -> u64> Fleet<F> {
+        pub fn new(service: F) -> Fleet<F> {
+            let launched = RefCell::default();
+            Fleet { service, launched }
+        }
+    }
+
+    impl<F: Fn(Policy, &Settings) -> u64> Launch for Fleet<F> {
+        type Target = Simulated;
+        type Clock = Simulated;
+
+        fn launch(
+            &self,
+            policy: Policy,
+            settings: &Settings,
+        ) -> Result<(Simulated, Simulated), Failure> {
+            let service = Duration::from_millis((self.service)(policy, settings));
+            // As many servers as there are rows in a batch.
+            let server = Simulated::new(settings.batch, service).remembers();
+            let launched = (policy, *settings, server.clone());
+            self.launched.borrow_mut().push(launched);
+            Ok((server.clone(), server))
+        }
+    }
+
+    pub fn contender(policy: Policy, batch: usize) -> Contender {
+        let bucket_width = None;
+        let settings = Settings {
+            batch,
+            bucket_width,
+        };
+        Contender { policy, settings }
+    }
+
+    pub fn conditions(rounds: usize) -> Conditions {
+        Conditions {
+            workload: Workload::Chains(Lengths::paper(330).unwrap()),
+            seed: 9,
+            warm_up: Duration::from_secs(1),
+            window: Duration::from_secs(100),
+            requests: u64::MAX,
+            deadline: None,
+            patience: Duration::from_secs(10),
+            rounds,
+        }
+    }
+
+    #[test]
+    fn rounds_take_turns_and_share_their_arrivals() {
+        use Policy::{Cellular, Merge, Padding};
+        let fleet = Fleet::new(|policy, _| if policy == Padding { 20 } else { 5 });
+        let contenders = [Cellular, Padding, Merge].map(|policy| contender(policy, 1));
+        let points = [10.0, 30.0].map(|rate| Arrivals::Poisson { rate });
+        let mut announced = Vec::new();
+        let measured = compare(&fleet, &contenders, &points, &conditions(3), &mut |next| {
+            announced.push((next.contender.policy, next.round));
+        });
+        let measured = measured.unwrap();
+
+        let launched = fleet.launched.borrow();
+        let order: Vec<_> = launched.iter().map(|(policy, ..)| *policy).collect();
+        let turns = [
+            Cellular, Padding, Merge, Padding, Merge, Cellular, Merge, Cellular, Padding,
+        ];
+        assert_eq!(order, [turns, turns].concat());
+        assert!(announced.iter().map(|(policy, _)| policy).eq(&order));
+        assert!(
+            announced
+                .iter()
+                .map(|(_, round)| *round)
+                .eq([0, 0, 0, 1, 1, 1, 2, 2, 2].repeat(2))
+        );
+        // Within a round all see the same; rounds differ.
+        for round in launched.chunks(3) {
+            let seen: Vec<_> = round.iter().map(|(.., server)| server.seen()).collect();
+            assert!(seen[0].len() > 500 && seen[0] == seen[1] && seen[1] == seen[2]);
+        }
+        assert_ne!(launched[0].2.seen(), launched[3].2.seen());
+
+        let who: Vec<_> = measured
+            .iter()
+            .map(|m| (m.contender, m.arrivals.clone()))
+            .collect();
+        let expected = points
+            .iter()
+            .flat_map(|p| contenders.map(|c| (c, p.clone())));
+        assert!(who.into_iter().eq(expected));
+        for one in &measured {
+            assert_eq!(one.rounds.len(), 3);
+            let service = if one.contender.policy == Padding {
+                20.0
+            } else {
+                5.0
+            };
+            assert!((one.all().computing.at(0.5) / service - 1.0).abs() < 1e-3);
+            assert_eq!(
+                one.all().due,
+                one.rounds.iter().map(|round| round.due).sum::<u64>()
+            );
+        }
+    }
+
+    #[test]
+    fn loads_are_of_the_best_baseline() {
+        let peaks = [
+            (contender(Policy::Cellular, 1), 90.0),
+            (contender(Policy::Padding, 1), 40.0),
+            (contender(Policy::Bucketing, 1), 50.0),
+            (contender(Policy::Ideal, 1), 100.0),
+        ];
+        assert_eq!(peak_of_baselines(&peaks), 50.0);
+        assert_eq!(peak_of_baselines(&peaks[..1]), 90.0);
+    }
+}

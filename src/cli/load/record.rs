@@ -1,0 +1,339 @@
+//! What is counted in a run.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+use super::target::{BatchSizes, ErrorKind, Outcome};
+
+/// Times in nanoseconds, to three digits.
+#[derive(Clone, Debug)]
+pub struct Times(Histogram<u64>);
+
+impl Times {
+    fn new() -> Times {
+        // Three digits, which is in 0..=5, are what this refuses to be.
+        match Histogram::new(3) {
+            Ok(histogram) => Times(histogram),
+            Err(_) => unreachable!("three digits are allowed"),
+        }
+    }
+
+    fn record(&mut self, time: Duration) {
+        let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        // It grows as needed; centuries are beyond it, and are as long as it can tell.
+        if self.0.record(nanoseconds).is_err() {
+            self.0.saturating_record(nanoseconds);
+        }
+    }
+
+    /// Takes in what another has counted.
+    fn add(&mut self, other: &Times) {
+        // It grows as needed, and both have the same digits, so that nothing is refused.
+        let _ = self.0.add(&other.0);
+    }
+
+    /// How many.
+    pub fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    /// The time that this fraction of all does not exceed, in milliseconds; 0 of none.
+    pub fn at(&self, fraction: f64) -> f64 {
+        self.0.value_at_quantile(fraction) as f64 / 1e6
+    }
+
+    /// The longest, in milliseconds.
+    pub fn max(&self) -> f64 {
+        self.0.max() as f64 / 1e6
+    }
+
+    /// In milliseconds; 0 of none.
+    pub fn mean(&self) -> f64 {
+        self.0.mean() / 1e6
+    }
+}
+
+/// How one request went; times are the clock's.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended {
+    /// Which request.
+    pub id: u64,
+    /// When it was to be submitted.
+    pub due: Duration,
+    /// When it was.
+    pub submitted: Duration,
+    /// When it ended.
+    pub ended: Duration,
+    /// How.
+    pub outcome: Outcome,
+}
+
+/// The requests of one run, or of several taken together.
+///
+/// Latencies count from when a request was *due*, not from when the generator got round to it. Otherwise a server that
+/// stops for a second would delay the requests of that second and be charged for one of them (coordinated omission).
+/// Requests that were due during the warm-up are not counted, all others are, however late they end.
+#[derive(Clone, Debug)]
+pub struct Recording {
+    /// From due to ended. Of requests that were given up: as long as they were waited for, which is a lower bound.
+    pub latency: Times,
+    /// From due to the start of the first cell.
+    pub queueing: Times,
+    /// From there to the end of the last cell.
+    pub computing: Times,
+    /// From due to submitted: the generator's own, and the server's where it takes long to accept.
+    pub lateness: Times,
+    /// Requests without an answer, as [`ErrorKind::ALL`].
+    pub errors: [u64; ErrorKind::ALL.len()],
+    /// Requests that were due in the window.
+    pub due: u64,
+    /// Requests answered in the window, whenever they were due.
+    pub completed: u64,
+    /// How long the window was.
+    pub window: Duration,
+    /// Batches in the window.
+    pub batches: BatchSizes,
+}
+
+impl Recording {
+    /// Nothing yet.
+    pub fn new() -> Recording {
+        Recording {
+            latency: Times::new(),
+            queueing: Times::new(),
+            computing: Times::new(),
+            lateness: Times::new(),
+            errors: [0; _],
+            due: 0,
+            completed: 0,
+            window: Duration::ZERO,
+            batches: BatchSizes::new(),
+        }
+    }
+
+    /// Counts a request; the window is from `start` to `end`.
+    pub fn count(&mut self, one: &Ended, start: Duration, end: Duration) {
+        let answered = matches!(one.outcome, Outcome::Done { .. });
+        if answered && (start..end).contains(&one.ended) {
+            self.completed += 1;
+        }
+        if one.due < start {
+            return;
+        }
+        self.due += 1;
+        let lateness = one.submitted.saturating_sub(one.due);
+        self.lateness.record(lateness);
+        let latency = one.ended.saturating_sub(one.due);
+        match one.outcome {
+            Outcome::Done {
+                queueing,
+                computing,
+            } => {
+                self.latency.record(latency);
+                self.queueing.record(lateness + queueing);
+                self.computing.record(computing);
+            }
+            Outcome::Failed(kind) => {
+                if kind == ErrorKind::Unfinished {
+                    self.latency.record(latency);
+                }
+                self.errors[kind as usize] += 1;
+            }
+        }
+    }
+
+    /// Several runs as one.
+    pub fn merged<'a>(all: impl IntoIterator<Item = &'a Recording>) -> Recording {
+        let mut sum = Recording::new();
+        for one in all {
+            sum.latency.add(&one.latency);
+            sum.queueing.add(&one.queueing);
+            sum.computing.add(&one.computing);
+            sum.lateness.add(&one.lateness);
+            for (all, more) in sum.errors.iter_mut().zip(one.errors) {
+                *all += more;
+            }
+            sum.due += one.due;
+            sum.completed += one.completed;
+            sum.window += one.window;
+            for (cell, sizes) in &one.batches {
+                let all = sum.batches.entry(cell.clone()).or_default();
+                for (&size, &tasks) in sizes {
+                    *all.entry(size).or_default() += tasks;
+                }
+            }
+        }
+        sum
+    }
+
+    /// Requests answered in the window, per second; 0 of no time.
+    pub fn throughput(&self) -> f64 {
+        match self.window.as_secs_f64() {
+            0.0 => 0.0,
+            seconds => self.completed as f64 / seconds,
+        }
+    }
+
+    /// Requests that were due in the window and have no answer.
+    pub fn unanswered(&self) -> u64 {
+        self.errors.iter().sum()
+    }
+}
+
+/// What has been run between two looks.
+pub fn between(before: &BatchSizes, after: &BatchSizes) -> BatchSizes {
+    let mut between = BatchSizes::new();
+    for (cell, sizes) in after {
+        let before = before.get(cell);
+        for (&size, &tasks) in sizes {
+            let earlier = before.and_then(|sizes| sizes.get(&size)).copied();
+            let new = tasks.saturating_sub(earlier.unwrap_or(0));
+            if new > 0 {
+                let sizes = between.entry(cell.clone()).or_default();
+                sizes.insert(size, new);
+            }
+        }
+    }
+    between
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn done(due: u32, submitted: u32, ended: u32) -> Ended {
+        Ended {
+            id: 0,
+            due: due * MS,
+            submitted: submitted * MS,
+            ended: ended * MS,
+            outcome: Outcome::Done {
+                queueing: MS,
+                computing: (ended - submitted - 1) * MS,
+            },
+        }
+    }
+
+    #[test]
+    fn percentiles_are_those_of_the_sorted_times() {
+        let mut random = fastrand::Rng::with_seed(2);
+        let mut recording = Recording::new();
+        // Over five orders of magnitude, in microseconds.
+        let mut times: Vec<u64> = (0..9999)
+            .map(|_| 10_f64.powf(1.0 + 5.0 * random.f64()) as u64)
+            .collect();
+        for (index, &time) in times.iter().enumerate() {
+            let due = Duration::from_micros(index as u64);
+            let ended = due + Duration::from_micros(time);
+            let outcome = Outcome::Done {
+                queueing: Duration::ZERO,
+                computing: ended - due,
+            };
+            let one = Ended {
+                id: 0,
+                due,
+                submitted: due,
+                ended,
+                outcome,
+            };
+            recording.count(&one, Duration::ZERO, Duration::MAX);
+        }
+        times.sort_unstable();
+        for fraction in [0.001, 0.5, 0.9, 0.99, 0.999, 1.0] {
+            let rank = (fraction * times.len() as f64).ceil() as usize - 1;
+            let (expected, found) = (times[rank] as f64 / 1e3, recording.latency.at(fraction));
+            assert!(
+                (found / expected - 1.0).abs() < 1e-3,
+                "{fraction}: {found} for {expected}"
+            );
+        }
+        assert_eq!(recording.completed, 9999);
+    }
+
+    #[test]
+    fn the_window_counts_what_is_due_in_it_and_what_ends_in_it() {
+        let mut recording = Recording::new();
+        let (start, end) = (100 * MS, 200 * MS);
+        // Due in the warm-up: ending in it, and in the window. Due in the window: ending in it, and after it.
+        for one in [
+            done(10, 10, 20),
+            done(90, 90, 110),
+            done(100, 103, 150),
+            done(190, 191, 260),
+        ] {
+            recording.count(&one, start, end);
+        }
+        assert_eq!((recording.due, recording.completed), (2, 2));
+        let near = |found: f64, ms: f64| assert!((found / ms - 1.0).abs() < 1e-3, "{found} {ms}");
+        near(recording.latency.at(0.5), 50.0);
+        near(recording.latency.max(), 70.0);
+        near(recording.lateness.max(), 3.0);
+        // The generator's lateness is part of the time that the user waits.
+        near(recording.queueing.max(), 4.0);
+        near(recording.queueing.at(0.5), 2.0);
+    }
+
+    #[test]
+    fn failures_are_counted_by_their_kind() {
+        let mut recording = Recording::new();
+        let failed = |kind, ended: u32| Ended {
+            outcome: Outcome::Failed(kind),
+            ..done(5, 5, ended)
+        };
+        for kind in [
+            ErrorKind::Overloaded,
+            ErrorKind::Deadline,
+            ErrorKind::Overloaded,
+        ] {
+            recording.count(&failed(kind, 9), Duration::ZERO, Duration::MAX);
+        }
+        assert_eq!(recording.errors, [2, 1, 0, 0]);
+        assert_eq!(
+            (recording.latency.len(), recording.completed, recording.due),
+            (0, 0, 3)
+        );
+        // What was given up took at least as long.
+        recording.count(
+            &failed(ErrorKind::Unfinished, 95),
+            Duration::ZERO,
+            Duration::MAX,
+        );
+        assert_eq!(
+            (recording.errors, recording.latency.len()),
+            ([2, 1, 0, 1], 1)
+        );
+        assert!((recording.latency.max() - 90.0).abs() < 0.1);
+        for (index, kind) in ErrorKind::ALL.into_iter().enumerate() {
+            assert_eq!(kind as usize, index);
+        }
+    }
+
+    #[test]
+    fn runs_add_up() {
+        let sizes = |list: &[(usize, u64)]| {
+            let sizes = list.iter().copied().collect();
+            BatchSizes::from([("cell".to_string(), sizes)])
+        };
+        let run = |ended: u32, batches| {
+            let mut run = Recording::new();
+            run.count(&done(0, 0, ended), Duration::ZERO, Duration::MAX);
+            run.window = 500 * MS;
+            run.batches = batches;
+            run
+        };
+        let runs = [run(10, sizes(&[(1, 2), (4, 1)])), run(30, sizes(&[(4, 5)]))];
+        let sum = Recording::merged(&runs);
+        assert_eq!((sum.due, sum.completed, sum.throughput()), (2, 2, 2.0));
+        assert!((sum.latency.max() - 30.0).abs() < 0.1 && (sum.latency.at(0.5) - 10.0).abs() < 0.1);
+        assert_eq!(sum.batches, sizes(&[(1, 2), (4, 6)]));
+        let after = sizes(&[(1, 2), (4, 6), (8, 3)]);
+        assert_eq!(
+            between(&sizes(&[(1, 2), (4, 5)]), &after),
+            sizes(&[(4, 1), (8, 3)])
+        );
+        assert_eq!(between(&BatchSizes::new(), &after), after);
+    }
+}

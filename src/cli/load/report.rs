@@ -1,0 +1,695 @@
+//! Results, for people and for programs.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+
+use super::arrivals::Arrivals;
+use super::compare::{Contender, Measured};
+use super::record::{Recording, Times};
+use super::sweep::Swept;
+use super::target::{BatchSizes, ErrorKind, Policy, Settings};
+use crate::cli::Failure;
+
+/// What was run, for every line of results.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Context {
+    /// Network's name.
+    pub network: String,
+    /// Input size.
+    pub input: usize,
+    /// Hidden size.
+    pub hidden: usize,
+    /// Precision's name.
+    pub precision: String,
+    /// Lengths or trees, as they were asked for.
+    pub requests: String,
+    /// Workers.
+    pub workers: usize,
+    /// Cores of all workers.
+    pub threads: usize,
+    /// Of the first round.
+    pub seed: u64,
+}
+
+/// Some percentiles, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub struct Percentiles {
+    /// The mean.
+    pub mean: f64,
+    /// The median.
+    pub p50: f64,
+    /// 90 % are not above.
+    pub p90: f64,
+    /// 99 %.
+    pub p99: f64,
+    /// 99.9 %.
+    pub p999: f64,
+    /// All.
+    pub max: f64,
+}
+
+impl Percentiles {
+    fn of(times: &Times) -> Percentiles {
+        Percentiles {
+            mean: times.mean(),
+            p50: times.at(0.5),
+            p90: times.at(0.9),
+            p99: times.at(0.99),
+            p999: times.at(0.999),
+            max: times.max(),
+        }
+    }
+}
+
+/// One policy at one point: a line of results.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Row<'a> {
+    kind: &'static str,
+    #[serde(flatten)]
+    context: &'a Context,
+    /// Its name.
+    pub policy: Policy,
+    #[serde(flatten)]
+    settings: Settings,
+    arrivals: &'static str,
+    /// Poisson arrivals: requests a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<f64>,
+    /// A closed loop: users.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outstanding: Option<usize>,
+    rounds: usize,
+    window_s: f64,
+    due: u64,
+    completed: u64,
+    /// Answers a second.
+    pub throughput: f64,
+    /// From when requests were due.
+    pub latency_ms: Percentiles,
+    /// The least and the greatest 90th percentile of a round.
+    p90_of_rounds_ms: [f64; 2],
+    queueing_ms: Percentiles,
+    computing_ms: Percentiles,
+    /// From due to submitted.
+    late_ms: Percentiles,
+    errors: BTreeMap<&'static str, u64>,
+    mean_batch: BTreeMap<String, f64>,
+    batches: BatchSizes,
+}
+
+impl<'a> Row<'a> {
+    /// All rounds of one policy at one point.
+    pub fn new(context: &'a Context, measured: &Measured) -> Row<'a> {
+        let all = measured.all();
+        let p90s = measured.rounds.iter().map(|round| round.latency.at(0.9));
+        let p90_of_rounds_ms = [
+            p90s.clone().fold(f64::INFINITY, f64::min),
+            p90s.fold(0.0, f64::max),
+        ];
+        let (rate, outstanding, arrivals) = match measured.arrivals {
+            Arrivals::Poisson { rate } => (Some(rate), None, "poisson"),
+            Arrivals::Trace(_) => (None, None, "trace"),
+            Arrivals::Closed { outstanding } => (None, Some(outstanding), "closed"),
+        };
+        let mean = |(cell, sizes): (&String, _)| (cell.clone(), mean_batch(sizes));
+        Row {
+            kind: "run",
+            context,
+            policy: measured.contender.policy,
+            settings: measured.contender.settings,
+            arrivals,
+            rate,
+            outstanding,
+            rounds: measured.rounds.len(),
+            window_s: all.window.as_secs_f64(),
+            due: all.due,
+            completed: all.completed,
+            throughput: all.throughput(),
+            latency_ms: Percentiles::of(&all.latency),
+            p90_of_rounds_ms,
+            queueing_ms: Percentiles::of(&all.queueing),
+            computing_ms: Percentiles::of(&all.computing),
+            late_ms: Percentiles::of(&all.lateness),
+            errors: (ErrorKind::ALL.iter().zip(all.errors))
+                .map(|(kind, count)| (kind.name(), count))
+                .collect(),
+            mean_batch: all.batches.iter().map(mean).collect(),
+            batches: all.batches,
+        }
+    }
+
+    fn asked(&self) -> String {
+        match (self.rate, self.outstanding) {
+            (Some(rate), _) => short(rate),
+            (_, Some(users)) => format!("{users} users"),
+            _ => "trace".into(),
+        }
+    }
+}
+
+fn mean_batch(sizes: &BTreeMap<usize, u64>) -> f64 {
+    let tasks: u64 = sizes.values().sum();
+    let rows: f64 = sizes
+        .iter()
+        .map(|(&size, &tasks)| size as f64 * tasks as f64)
+        .sum();
+    rows / tasks.max(1) as f64
+}
+
+/// Four digits, or all before the point.
+fn short(value: f64) -> String {
+    match value {
+        v if v >= 1000.0 => format!("{v:.0}"),
+        v if v >= 100.0 => format!("{v:.1}"),
+        v if v >= 10.0 => format!("{v:.2}"),
+        v => format!("{v:.3}"),
+    }
+}
+
+/// Said above every table: numbers mean little without it.
+pub const COUNTED: &str = "latencies count from when a request was due, late or not: waiting that the generator or a \
+    server that stands still causes is in them";
+
+/// Above [`line`]s.
+pub fn heading() -> String {
+    format!(
+        "{:<10} {:<22} {:>9} {:>10} {:>9} {:>9} {:>9} {:>9} {:>10} {:>10} {:>8} {:>10}  {}",
+        "policy",
+        "settings",
+        "asked/s",
+        "answered/s",
+        "p50 ms",
+        "p90 ms",
+        "p99 ms",
+        "p99.9 ms",
+        "queued p99",
+        "comp. p50",
+        "late p99",
+        "unanswered",
+        "mean batch"
+    )
+}
+
+/// One line of the table.
+pub fn line(row: &Row<'_>) -> String {
+    let unanswered: u64 = row.errors.values().sum();
+    let batches = row.mean_batch.iter();
+    let batches: Vec<_> = batches
+        .map(|(cell, mean)| format!("{cell} {mean:.1}"))
+        .collect();
+    format!(
+        "{:<10} {:<22} {:>9} {:>10} {:>9} {:>9} {:>9} {:>9} {:>10} {:>10} {:>8} {:>10}  {}",
+        row.policy,
+        row.settings.to_string(),
+        row.asked(),
+        short(row.throughput),
+        short(row.latency_ms.p50),
+        short(row.latency_ms.p90),
+        short(row.latency_ms.p99),
+        short(row.latency_ms.p999),
+        short(row.queueing_ms.p99),
+        short(row.computing_ms.p50),
+        short(row.late_ms.p99),
+        unanswered,
+        batches.join(", ")
+    )
+}
+
+/// What a table's figures cannot be read without: how late the generator was at most, which requests were left without an
+/// answer and why, how large the batches were.
+pub fn notes(rows: &[Row<'_>]) -> String {
+    let mut text = String::new();
+    for row in rows {
+        let who = format!("{} at {}", row.policy, row.asked());
+        let errors = row.errors.iter().filter(|(_, count)| **count > 0);
+        let errors: Vec<_> = errors
+            .map(|(kind, count)| format!("{count} {kind}"))
+            .collect();
+        if !errors.is_empty() {
+            text += &format!("{who}: of {} requests {}\n", row.due, errors.join(", "));
+        }
+        // Below that, nobody can tell.
+        if row.late_ms.p99 > 0.05 * row.latency_ms.p50 && row.late_ms.p99 > 0.2 {
+            text += &format!(
+                "{who}: the generator was late, by {} ms (p99), {} ms at most: it, too, is what was measured\n",
+                short(row.late_ms.p99),
+                short(row.late_ms.max)
+            );
+        }
+        for (cell, sizes) in &row.batches {
+            text += &format!("{who}: {cell} in batches {}\n", histogram(sizes));
+        }
+    }
+    text
+}
+
+/// Shares of tasks by powers of two: "1: 10 %, 2: 5 %, 3-4: 85 %".
+fn histogram(sizes: &BTreeMap<usize, u64>) -> String {
+    let tasks: u64 = sizes.values().sum();
+    let mut classes: BTreeMap<usize, u64> = BTreeMap::new();
+    for (&size, &tasks) in sizes {
+        *classes.entry(size.next_power_of_two()).or_default() += tasks;
+    }
+    let share = |(&to, &count): (&usize, &u64)| {
+        let from = to / 2 + 1;
+        let range = if from >= to {
+            to.to_string()
+        } else {
+            format!("{from}-{to}")
+        };
+        format!("{range}: {:.0} %", 100.0 * count as f64 / tasks as f64)
+    };
+    classes.iter().map(share).collect::<Vec<_>>().join(", ")
+}
+
+/// The sweep as a table.
+pub fn sweep_table(swept: &Swept) -> String {
+    let mut text = format!(
+        "settings tried (*: the best of each policy)\n{:<10} {:<22} {:>9}  p90 ms at {}/s\n",
+        "policy",
+        "settings",
+        "peak/s",
+        short(swept.rate)
+    );
+    for candidate in &swept.candidates {
+        let Contender { policy, settings } = candidate.contender;
+        let p90 = candidate.p90_ms.map_or("-".into(), short);
+        text += &format!(
+            "{policy:<10} {:<22} {:>9} {p90:>9}{}\n",
+            settings.to_string(),
+            short(candidate.peak),
+            if candidate.best { " *" } else { "" }
+        );
+    }
+    text
+}
+
+/// The sweep, one JSON object a line.
+///
+/// # Errors
+/// None that can be made to happen.
+pub fn sweep_json(context: &Context, swept: &Swept) -> Result<String, Failure> {
+    #[derive(serde::Serialize)]
+    struct Line<'a> {
+        kind: &'static str,
+        #[serde(flatten)]
+        context: &'a Context,
+        policy: Policy,
+        #[serde(flatten)]
+        settings: Settings,
+        peak: f64,
+        rate: f64,
+        p90_ms: Option<f64>,
+        best: bool,
+    }
+    let mut text = String::new();
+    for candidate in &swept.candidates {
+        text += &serde_json::to_string(&Line {
+            kind: "sweep",
+            context,
+            policy: candidate.contender.policy,
+            settings: candidate.contender.settings,
+            peak: candidate.peak,
+            rate: swept.rate,
+            p90_ms: candidate.p90_ms,
+            best: candidate.best,
+        })?;
+        text.push('\n');
+    }
+    Ok(text)
+}
+
+/// Writes the curves: a line for each policy at each point.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_curves(path: &Path, rows: &[Row<'_>]) -> Result<(), Failure> {
+    let write = || -> Result<(), Failure> { curves(std::fs::File::create(path)?, rows) };
+    write().map_err(|failure| failure.of(path))
+}
+
+fn curves(to: impl Write, rows: &[Row<'_>]) -> Result<(), Failure> {
+    let mut writer = csv::Writer::from_writer(to);
+    writer.write_record(
+        [
+            "network,input,hidden,precision,requests,workers,threads,seed,policy,batch,bucket_width,arrivals,rate,\
+             outstanding,rounds,window_s,due,completed,throughput,mean_ms,p50_ms,p90_ms,p99_ms,p999_ms,max_ms,\
+             p90_least_ms,p90_greatest_ms,queueing_p50_ms,queueing_p90_ms,queueing_p99_ms,computing_p50_ms,\
+             computing_p90_ms,computing_p99_ms,late_p99_ms,late_max_ms,overloaded,deadline,failed,unfinished,mean_batch",
+        ]
+        .iter()
+        .flat_map(|names| names.split(',')),
+    )?;
+    for row in rows {
+        let c = row.context;
+        let or_empty = |value: Option<String>| value.unwrap_or_default();
+        let mut fields = vec![
+            c.network.clone(),
+            c.input.to_string(),
+            c.hidden.to_string(),
+            c.precision.clone(),
+            c.requests.clone(),
+            c.workers.to_string(),
+            c.threads.to_string(),
+            c.seed.to_string(),
+            row.policy.to_string(),
+            row.settings.batch.to_string(),
+            or_empty(row.settings.bucket_width.map(|w| w.to_string())),
+            row.arrivals.to_string(),
+            or_empty(row.rate.map(|rate| rate.to_string())),
+            or_empty(row.outstanding.map(|users| users.to_string())),
+            row.rounds.to_string(),
+            row.window_s.to_string(),
+            row.due.to_string(),
+            row.completed.to_string(),
+        ];
+        let (latency, queueing, computing) = (row.latency_ms, row.queueing_ms, row.computing_ms);
+        let measured = [
+            row.throughput,
+            latency.mean,
+            latency.p50,
+            latency.p90,
+            latency.p99,
+            latency.p999,
+            latency.max,
+            row.p90_of_rounds_ms[0],
+            row.p90_of_rounds_ms[1],
+            queueing.p50,
+            queueing.p90,
+            queueing.p99,
+            computing.p50,
+            computing.p90,
+            computing.p99,
+            row.late_ms.p99,
+            row.late_ms.max,
+        ];
+        // To the nanosecond.
+        fields.extend(measured.map(|value| format!("{value:.6}")));
+        fields.extend(ErrorKind::ALL.map(|kind| row.errors[kind.name()].to_string()));
+        let batches = row.mean_batch.iter();
+        let batches: Vec<_> = batches
+            .map(|(cell, mean)| format!("{cell}:{mean:.2}"))
+            .collect();
+        fields.push(batches.join(" "));
+        writer.write_record(fields)?;
+    }
+    writer.flush()?;
+    Ok(())
+}
+
+/// Where distributions are read: every half per cent, and finer towards the end.
+pub fn fractions() -> Vec<f64> {
+    let coarse = (0..200).map(|n| f64::from(n) / 200.0);
+    coarse.chain([0.9975, 0.999, 0.9995, 0.9999, 1.0]).collect()
+}
+
+/// The times of a recording that have a distribution, with their names.
+pub fn distributions(recording: &Recording) -> [(&'static str, &Times); 3] {
+    [
+        ("latency", &recording.latency),
+        ("queueing", &recording.queueing),
+        ("computing", &recording.computing),
+    ]
+}
+
+/// Writes the distributions of latency, queueing and computing: `fraction` of the requests took at most `ms`.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_distributions(path: &Path, all: &[Measured]) -> Result<(), Failure> {
+    let write = || -> Result<(), Failure> { cdfs(std::fs::File::create(path)?, all) };
+    write().map_err(|failure| failure.of(path))
+}
+
+fn cdfs(to: impl Write, all: &[Measured]) -> Result<(), Failure> {
+    let mut writer = csv::Writer::from_writer(to);
+    writer.write_record(["policy", "asked", "time", "fraction", "ms"])?;
+    for measured in all {
+        let recording = measured.all();
+        let asked = match &measured.arrivals {
+            Arrivals::Poisson { rate } => rate.to_string(),
+            Arrivals::Closed { outstanding } => format!("{outstanding} users"),
+            Arrivals::Trace(_) => "trace".into(),
+        };
+        for (name, times) in distributions(&recording) {
+            for fraction in fractions() {
+                writer.write_record([
+                    measured.contender.policy.name(),
+                    &asked,
+                    name,
+                    &fraction.to_string(),
+                    &format!("{:.6}", times.at(fraction)),
+                ])?;
+            }
+        }
+    }
+    writer.flush()?;
+    Ok(())
+}
+
+#[cfg(test)]
+pub mod tests {
+    use std::time::Duration;
+
+    use super::super::compare::tests::contender;
+    use super::super::record::Ended;
+    use super::super::target::Outcome;
+    use super::*;
+
+    pub fn context() -> Context {
+        Context {
+            network: "lstm".into(),
+            input: 3,
+            hidden: 4,
+            precision: "f32".into(),
+            requests: "paper, \"330\"".into(),
+            workers: 1,
+            threads: 2,
+            seed: 9,
+        }
+    }
+
+    /// Two rounds: latencies of 1..=100 ms, and of 2, 4, … 200 ms; a quarter of each is queueing. One is refused.
+    pub fn measured(policy: Policy, rate: f64) -> Measured {
+        let round = |factor: u32| {
+            let mut recording = Recording::new();
+            let outcomes = (1..=100u32).map(|n| {
+                let time = Duration::from_millis(4) * factor * n / 4;
+                let (queueing, computing) = (time / 4, time * 3 / 4);
+                (
+                    time,
+                    Outcome::Done {
+                        queueing,
+                        computing,
+                    },
+                )
+            });
+            let refused = (Duration::ZERO, Outcome::Failed(ErrorKind::Overloaded));
+            for (ended, outcome) in outcomes.chain((factor == 2).then_some(refused)) {
+                let (due, submitted) = (Duration::ZERO, Duration::ZERO);
+                let one = Ended {
+                    id: 0,
+                    due,
+                    submitted,
+                    ended,
+                    outcome,
+                };
+                recording.count(&one, Duration::ZERO, Duration::from_secs(10));
+            }
+            recording.window = Duration::from_secs(10);
+            let sizes = BTreeMap::from([(1, 10), (4, 30)]);
+            recording.batches = BatchSizes::from([("cell".into(), sizes)]);
+            recording
+        };
+        Measured {
+            contender: contender(policy, 8),
+            arrivals: Arrivals::Poisson { rate },
+            rounds: vec![round(1), round(2)],
+        }
+    }
+
+    fn near(found: f64, expected: f64) {
+        assert!(
+            (found / expected - 1.0).abs() < 1e-3,
+            "{found} for {expected}"
+        );
+    }
+
+    #[test]
+    fn json_has_what_was_measured() {
+        let (context, measured) = (context(), measured(Policy::Padding, 12.5));
+        let row = serde_json::to_value(Row::new(&context, &measured)).unwrap();
+        assert_eq!(
+            (&row["kind"], &row["policy"]),
+            (&"run".into(), &"padding".into())
+        );
+        assert_eq!(
+            (&row["network"], &row["batch"]),
+            (&"lstm".into(), &8.into())
+        );
+        let number = |name: &str| row.pointer(name).unwrap().as_f64().unwrap();
+        near(number("/rate"), 12.5);
+        near(number("/throughput"), 10.0);
+        // Of 1..=100 and 2, 4, …, 200 together: 180 are at most 160 (100 and 80), 160 at most 120 (100 and 60).
+        near(number("/latency_ms/p90"), 160.0);
+        near(number("/latency_ms/p50"), 67.0);
+        near(number("/queueing_ms/p90"), 40.0);
+        near(number("/computing_ms/p90"), 120.0);
+        near(number("/p90_of_rounds_ms/0"), 90.0);
+        near(number("/p90_of_rounds_ms/1"), 180.0);
+        near(number("/latency_ms/max"), 200.0);
+        near(number("/latency_ms/mean"), 75.75);
+        assert_eq!(
+            (number("/errors/overloaded"), number("/errors/deadline")),
+            (1.0, 0.0)
+        );
+        assert_eq!((number("/due"), number("/completed")), (201.0, 200.0));
+        near(number("/mean_batch/cell"), 130.0 / 40.0);
+        assert_eq!(number("/batches/cell/4"), 60.0);
+        assert!(row.get("outstanding").is_none() && row.get("bucket_width").is_none());
+    }
+
+    #[test]
+    fn curves_are_read_back() {
+        let context = context();
+        let all = [
+            measured(Policy::Padding, 12.5),
+            measured(Policy::Cellular, 25.0),
+        ];
+        let rows: Vec<_> = all.iter().map(|m| Row::new(&context, m)).collect();
+        let mut file = Vec::new();
+        curves(&mut file, &rows).unwrap();
+        let mut reader = csv::Reader::from_reader(&file[..]);
+        let lines: Vec<BTreeMap<String, String>> =
+            reader.deserialize().map(Result::unwrap).collect();
+        assert_eq!(lines.len(), 2);
+        assert_eq!(
+            [&lines[0]["policy"], &lines[1]["policy"]],
+            ["padding", "cellular"]
+        );
+        let number = |name: &str| lines[1][name].parse::<f64>().unwrap();
+        assert_eq!(
+            (number("rate"), number("seed"), number("overloaded")),
+            (25.0, 9.0, 1.0)
+        );
+        near(number("p90_ms"), 160.0);
+        near(number("queueing_p90_ms"), 40.0);
+        near(number("computing_p99_ms"), 147.0);
+        near(number("throughput"), 10.0);
+        assert_eq!(
+            (&*lines[0]["bucket_width"], &*lines[0]["mean_batch"]),
+            ("", "cell:3.25")
+        );
+        assert_eq!(lines[0]["requests"], "paper, \"330\"");
+    }
+
+    #[test]
+    fn distributions_are_read_back_and_rise() {
+        let mut file = Vec::new();
+        cdfs(&mut file, &[measured(Policy::Merge, 1.5)]).unwrap();
+        let mut reader = csv::Reader::from_reader(&file[..]);
+        let lines: Vec<(String, f64, String, f64, f64)> =
+            reader.deserialize().map(Result::unwrap).collect();
+        assert_eq!(lines.len(), 3 * fractions().len());
+        for (name, median, max) in [("latency", 67.0, 200.0), ("queueing", 67.0 / 4.0, 50.0)] {
+            let of: Vec<_> = lines.iter().filter(|line| line.2 == name).collect();
+            assert!(of.is_sorted_by(|a, b| a.3 < b.3 && a.4 <= b.4));
+            near(of.iter().find(|line| line.3 == 0.5).unwrap().4, median);
+            near(of.last().unwrap().4, max);
+        }
+        assert!(lines.iter().all(|line| line.0 == "merge" && line.1 == 1.5));
+    }
+
+    #[test]
+    fn tables_name_what_they_show() {
+        let (context, measured) = (context(), measured(Policy::Padding, 12.5));
+        let row = Row::new(&context, &measured);
+        let (heading, line) = (heading(), line(&row));
+        // A number stands below the end of its name.
+        for (name, value) in [
+            ("asked/s", "12.50"),
+            ("answered/s", "10.00"),
+            ("unanswered", "1"),
+        ] {
+            let end = heading.find(name).unwrap() + name.len();
+            assert!(
+                line[..end].ends_with(&format!(" {value}")),
+                "{heading}\n{line}"
+            );
+        }
+        assert!(
+            line.starts_with("padding    batch 8  ") && line.ends_with("  cell 3.2")
+                || line.ends_with("  cell 3.3")
+        );
+        let notes = notes(&[row]);
+        assert!(
+            notes.contains("padding at 12.50: of 201 requests 1 overloaded\n"),
+            "{notes}"
+        );
+        assert!(
+            notes.contains("cell in batches 1: 25 %, 3-4: 75 %\n"),
+            "{notes}"
+        );
+        assert!(!notes.contains("late"), "{notes}");
+    }
+
+    #[test]
+    fn a_late_generator_is_told() {
+        let (context, mut measured) = (context(), measured(Policy::Padding, 12.5));
+        for index in 0..10 {
+            let due = Duration::from_millis(index);
+            let one = Ended {
+                id: 0,
+                due,
+                submitted: due + Duration::from_millis(30),
+                ended: due + Duration::from_millis(40),
+                outcome: Outcome::Done {
+                    queueing: Duration::ZERO,
+                    computing: Duration::from_millis(10),
+                },
+            };
+            measured.rounds[0].count(&one, Duration::ZERO, Duration::MAX);
+        }
+        let notes = notes(&[Row::new(&context, &measured)]);
+        assert!(
+            notes.contains("the generator was late, by 30.") && notes.contains("ms at most"),
+            "{notes}"
+        );
+    }
+
+    #[test]
+    fn the_sweep_is_shown_whole() {
+        use super::super::sweep::Candidate;
+        let candidate = |batch, p90_ms, best| Candidate {
+            contender: contender(Policy::Padding, batch),
+            peak: 10.0 * batch as f64,
+            p90_ms,
+            best,
+        };
+        let swept = Swept {
+            candidates: vec![candidate(8, Some(12.0), true), candidate(2, None, false)],
+            rate: 40.0,
+        };
+        let table = sweep_table(&swept);
+        let lines: Vec<&str> = table.lines().collect();
+        assert!(lines[1].ends_with("p90 ms at 40.00/s"));
+        assert!(
+            lines[2].starts_with("padding    batch 8") && lines[2].ends_with("80.00     12.00 *")
+        );
+        assert!(lines[3].ends_with("20.00         -"));
+        let json = sweep_json(&context(), &swept).unwrap();
+        let json: Vec<serde_json::Value> = json
+            .lines()
+            .map(|l| serde_json::from_str(l).unwrap())
+            .collect();
+        assert_eq!(
+            (json.len(), &json[1]["p90_ms"]),
+            (2, &serde_json::Value::Null)
+        );
+        assert_eq!(
+            (&json[0]["best"], &json[0]["batch"]),
+            (&true.into(), &8.into())
+        );
+    }
+}
