@@ -121,6 +121,7 @@ fn write(path: &Path, title: &str, panels: &[Panel]) -> Result<(), Failure> {
 
 const LEGEND: u32 = 110;
 const TITLE: u32 = 34;
+const MOST_DOTS: usize = 100;
 
 fn draw(svg: &mut String, title: &str, panels: &[Panel]) -> Drawn {
     let each = if panels.len() == 1 { 620 } else { 420 };
@@ -224,7 +225,9 @@ fn draw_panel(panel: &Panel, area: &Area<'_>) -> Drawn {
             .map(|&(across, [_, up, _])| at(across, up));
         context.draw_series(LineSeries::new(path, colour.stroke_width(2)))?;
         let aside = (index as f64 - middle) * apart;
-        for &(across, [low, up, high]) in line.points.iter().filter(|(_, up)| up[0] < up[2]) {
+        // A distribution has so many points that they are the line.
+        let dots = line.points.len() <= MOST_DOTS;
+        for &(across, [low, up, high]) in line.points.iter().filter(|_| dots) {
             let end = |up| (x.place(across) + aside, y.place(up));
             let bar = colour.mix(0.55).stroke_width(1);
             plot.draw(&PathElement::new([end(low), end(high)], bar))?;
@@ -275,7 +278,7 @@ impl Axis {
         let inside = |tick: &f64| (self.low..=self.high).contains(tick);
         if self.log {
             let digits: &[f64] = match (self.high / self.low).log10() {
-                d if d > 3.0 => &[1.0],
+                d if d > 4.0 => &[1.0],
                 d if d > 1.0 => &[1.0, 2.0, 5.0],
                 _ => &[1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0],
             };
@@ -283,9 +286,9 @@ impl Axis {
             let all = powers.flat_map(|power| digits.iter().map(move |d| d * 10_f64.powi(power)));
             return all.filter(inside).collect();
         }
-        let rough = self.high / 6.0;
+        let rough = self.high / 7.0;
         let power = 10_f64.powf(rough.log10().floor());
-        let steps = [1.0, 2.0, 5.0, 10.0].map(|step| step * power);
+        let steps = [1.0, 2.0, 2.5, 5.0, 10.0].map(|step| step * power);
         let step = steps
             .into_iter()
             .find(|step| *step >= rough)

@@ -1,8 +1,6 @@
 //! Results, for people and for programs.
 
 use std::collections::BTreeMap;
-use std::io::Write;
-use std::path::Path;
 
 use super::arrivals::Arrivals;
 use super::compare::{Contender, Measured};
@@ -65,37 +63,37 @@ impl Percentiles {
 /// One policy at one point: a line of results.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Row<'a> {
-    kind: &'static str,
+    pub(super) kind: &'static str,
     #[serde(flatten)]
-    context: &'a Context,
+    pub(super) context: &'a Context,
     /// Its name.
     pub policy: Policy,
     #[serde(flatten)]
-    settings: Settings,
-    arrivals: &'static str,
+    pub(super) settings: Settings,
+    pub(super) arrivals: &'static str,
     /// Poisson arrivals: requests a second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
     /// A closed loop: users.
     #[serde(skip_serializing_if = "Option::is_none")]
-    outstanding: Option<usize>,
-    rounds: usize,
-    window_s: f64,
-    due: u64,
-    completed: u64,
+    pub(super) outstanding: Option<usize>,
+    pub(super) rounds: usize,
+    pub(super) window_s: f64,
+    pub(super) due: u64,
+    pub(super) completed: u64,
     /// Answers a second.
     pub throughput: f64,
     /// From when requests were due.
     pub latency_ms: Percentiles,
     /// The least and the greatest 90th percentile of a round.
-    p90_of_rounds_ms: [f64; 2],
-    queueing_ms: Percentiles,
-    computing_ms: Percentiles,
+    pub(super) p90_of_rounds_ms: [f64; 2],
+    pub(super) queueing_ms: Percentiles,
+    pub(super) computing_ms: Percentiles,
     /// From due to submitted.
-    late_ms: Percentiles,
-    errors: BTreeMap<&'static str, u64>,
-    mean_batch: BTreeMap<String, f64>,
-    batches: BatchSizes,
+    pub(super) late_ms: Percentiles,
+    pub(super) errors: BTreeMap<&'static str, u64>,
+    pub(super) mean_batch: BTreeMap<String, f64>,
+    pub(super) batches: BatchSizes,
 }
 
 impl<'a> Row<'a> {
@@ -171,7 +169,7 @@ fn short(value: f64) -> String {
 pub const COUNTED: &str = "latencies count from when a request was due, late or not: waiting that the generator or a \
     server that stands still causes is in them";
 
-/// Above [`line`]s.
+/// Above lines of results.
 pub fn heading() -> String {
     format!(
         "{:<10} {:<22} {:>9} {:>10} {:>9} {:>9} {:>9} {:>9} {:>10} {:>10} {:>8} {:>10}  {}",
@@ -320,84 +318,6 @@ pub fn sweep_json(context: &Context, swept: &Swept) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// Writes the curves: a line for each policy at each point.
-///
-/// # Errors
-/// The file cannot be written.
-pub fn write_curves(path: &Path, rows: &[Row<'_>]) -> Result<(), Failure> {
-    let write = || -> Result<(), Failure> { curves(std::fs::File::create(path)?, rows) };
-    write().map_err(|failure| failure.of(path))
-}
-
-fn curves(to: impl Write, rows: &[Row<'_>]) -> Result<(), Failure> {
-    let mut writer = csv::Writer::from_writer(to);
-    writer.write_record(
-        [
-            "network,input,hidden,precision,requests,workers,threads,seed,policy,batch,bucket_width,arrivals,rate,\
-             outstanding,rounds,window_s,due,completed,throughput,mean_ms,p50_ms,p90_ms,p99_ms,p999_ms,max_ms,\
-             p90_least_ms,p90_greatest_ms,queueing_p50_ms,queueing_p90_ms,queueing_p99_ms,computing_p50_ms,\
-             computing_p90_ms,computing_p99_ms,late_p99_ms,late_max_ms,overloaded,deadline,failed,unfinished,mean_batch",
-        ]
-        .iter()
-        .flat_map(|names| names.split(',')),
-    )?;
-    for row in rows {
-        let c = row.context;
-        let or_empty = |value: Option<String>| value.unwrap_or_default();
-        let mut fields = vec![
-            c.network.clone(),
-            c.input.to_string(),
-            c.hidden.to_string(),
-            c.precision.clone(),
-            c.requests.clone(),
-            c.workers.to_string(),
-            c.threads.to_string(),
-            c.seed.to_string(),
-            row.policy.to_string(),
-            row.settings.batch.to_string(),
-            or_empty(row.settings.bucket_width.map(|w| w.to_string())),
-            row.arrivals.to_string(),
-            or_empty(row.rate.map(|rate| rate.to_string())),
-            or_empty(row.outstanding.map(|users| users.to_string())),
-            row.rounds.to_string(),
-            row.window_s.to_string(),
-            row.due.to_string(),
-            row.completed.to_string(),
-        ];
-        let (latency, queueing, computing) = (row.latency_ms, row.queueing_ms, row.computing_ms);
-        let measured = [
-            row.throughput,
-            latency.mean,
-            latency.p50,
-            latency.p90,
-            latency.p99,
-            latency.p999,
-            latency.max,
-            row.p90_of_rounds_ms[0],
-            row.p90_of_rounds_ms[1],
-            queueing.p50,
-            queueing.p90,
-            queueing.p99,
-            computing.p50,
-            computing.p90,
-            computing.p99,
-            row.late_ms.p99,
-            row.late_ms.max,
-        ];
-        // To the nanosecond.
-        fields.extend(measured.map(|value| format!("{value:.6}")));
-        fields.extend(ErrorKind::ALL.map(|kind| row.errors[kind.name()].to_string()));
-        let batches = row.mean_batch.iter();
-        let batches: Vec<_> = batches
-            .map(|(cell, mean)| format!("{cell}:{mean:.2}"))
-            .collect();
-        fields.push(batches.join(" "));
-        writer.write_record(fields)?;
-    }
-    writer.flush()?;
-    Ok(())
-}
-
 /// Where distributions are read: every half per cent, and finer towards the end.
 pub fn fractions() -> Vec<f64> {
     let coarse = (0..200).map(|n| f64::from(n) / 200.0);
@@ -411,41 +331,6 @@ pub fn distributions(recording: &Recording) -> [(&'static str, &Times); 3] {
         ("queueing", &recording.queueing),
         ("computing", &recording.computing),
     ]
-}
-
-/// Writes the distributions of latency, queueing and computing: `fraction` of the requests took at most `ms`.
-///
-/// # Errors
-/// The file cannot be written.
-pub fn write_distributions(path: &Path, all: &[Measured]) -> Result<(), Failure> {
-    let write = || -> Result<(), Failure> { cdfs(std::fs::File::create(path)?, all) };
-    write().map_err(|failure| failure.of(path))
-}
-
-fn cdfs(to: impl Write, all: &[Measured]) -> Result<(), Failure> {
-    let mut writer = csv::Writer::from_writer(to);
-    writer.write_record(["policy", "asked", "time", "fraction", "ms"])?;
-    for measured in all {
-        let recording = measured.all();
-        let asked = match &measured.arrivals {
-            Arrivals::Poisson { rate } => rate.to_string(),
-            Arrivals::Closed { outstanding } => format!("{outstanding} users"),
-            Arrivals::Trace(_) => "trace".into(),
-        };
-        for (name, times) in distributions(&recording) {
-            for fraction in fractions() {
-                writer.write_record([
-                    measured.contender.policy.name(),
-                    &asked,
-                    name,
-                    &fraction.to_string(),
-                    &format!("{:.6}", times.at(fraction)),
-                ])?;
-            }
-        }
-    }
-    writer.flush()?;
-    Ok(())
 }
 
 #[cfg(test)]
@@ -509,7 +394,7 @@ pub mod tests {
         }
     }
 
-    fn near(found: f64, expected: f64) {
+    pub fn near(found: f64, expected: f64) {
         assert!(
             (found / expected - 1.0).abs() < 1e-3,
             "{found} for {expected}"
@@ -548,57 +433,6 @@ pub mod tests {
         near(number("/mean_batch/cell"), 130.0 / 40.0);
         assert_eq!(number("/batches/cell/4"), 60.0);
         assert!(row.get("outstanding").is_none() && row.get("bucket_width").is_none());
-    }
-
-    #[test]
-    fn curves_are_read_back() {
-        let context = context();
-        let all = [
-            measured(Policy::Padding, 12.5),
-            measured(Policy::Cellular, 25.0),
-        ];
-        let rows: Vec<_> = all.iter().map(|m| Row::new(&context, m)).collect();
-        let mut file = Vec::new();
-        curves(&mut file, &rows).unwrap();
-        let mut reader = csv::Reader::from_reader(&file[..]);
-        let lines: Vec<BTreeMap<String, String>> =
-            reader.deserialize().map(Result::unwrap).collect();
-        assert_eq!(lines.len(), 2);
-        assert_eq!(
-            [&lines[0]["policy"], &lines[1]["policy"]],
-            ["padding", "cellular"]
-        );
-        let number = |name: &str| lines[1][name].parse::<f64>().unwrap();
-        assert_eq!(
-            (number("rate"), number("seed"), number("overloaded")),
-            (25.0, 9.0, 1.0)
-        );
-        near(number("p90_ms"), 160.0);
-        near(number("queueing_p90_ms"), 40.0);
-        near(number("computing_p99_ms"), 147.0);
-        near(number("throughput"), 10.0);
-        assert_eq!(
-            (&*lines[0]["bucket_width"], &*lines[0]["mean_batch"]),
-            ("", "cell:3.25")
-        );
-        assert_eq!(lines[0]["requests"], "paper, \"330\"");
-    }
-
-    #[test]
-    fn distributions_are_read_back_and_rise() {
-        let mut file = Vec::new();
-        cdfs(&mut file, &[measured(Policy::Merge, 1.5)]).unwrap();
-        let mut reader = csv::Reader::from_reader(&file[..]);
-        let lines: Vec<(String, f64, String, f64, f64)> =
-            reader.deserialize().map(Result::unwrap).collect();
-        assert_eq!(lines.len(), 3 * fractions().len());
-        for (name, median, max) in [("latency", 67.0, 200.0), ("queueing", 67.0 / 4.0, 50.0)] {
-            let of: Vec<_> = lines.iter().filter(|line| line.2 == name).collect();
-            assert!(of.is_sorted_by(|a, b| a.3 < b.3 && a.4 <= b.4));
-            near(of.iter().find(|line| line.3 == 0.5).unwrap().4, median);
-            near(of.last().unwrap().4, max);
-        }
-        assert!(lines.iter().all(|line| line.0 == "merge" && line.1 == 1.5));
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! Each policy at its own best settings: all candidates are measured at saturation, then those that can bear it at a
 //! common rate, and all of that is shown.
 //!
-//!     peaks = throughput of each candidate in a closed loop of many users
-//!     rate  = load * the highest peak of a baseline
-//!     p90   = of the candidates with a peak above `rate`, at Poisson arrivals of that rate
-//!     best  = per policy, by peak or by p90 as asked for
+//! ```text
+//! peaks = throughput of each candidate in a closed loop of many users
+//! rate  = load * the highest peak of a baseline
+//! p90   = of the candidates with a peak above `rate`, at Poisson arrivals of that rate
+//! best  = per policy, by peak or by p90 as asked for
+//! ```
 
 use super::arrivals::Arrivals;
 use super::compare::{Conditions, Contender, Measured, Next, compare, peak_of_baselines};
