@@ -327,6 +327,32 @@ mod tests {
     }
 
     #[test]
+    fn lengths_do_not_depend_on_the_times_of_arrival() {
+        let arrivals = Arrivals::Poisson { rate: 1.0 };
+        let workload = Workload::Chains(Lengths::paper(330).unwrap());
+        let first = |seed| {
+            let server = Simulated::new(1, MS).remembers();
+            let one = Run {
+                workload: &workload,
+                requests: 1,
+                seed,
+                ..run(&arrivals)
+            };
+            drive(&server, &server, &one);
+            let (time, (length, _)) = server.seen()[0];
+            // How far the length is from the median: a draw far out is far on either side.
+            (time.as_secs_f64(), ((length as f64).ln() - 2.9).abs())
+        };
+        let pairs: Vec<(f64, f64)> = (0..2000).map(first).collect();
+        let mean = |of: &dyn Fn(&(f64, f64)) -> f64| pairs.iter().map(of).sum::<f64>() / 2000.0;
+        let (a, b) = (mean(&|p| p.0), mean(&|p| p.1));
+        let variances = mean(&|p| (p.0 - a).powi(2)) * mean(&|p| (p.1 - b).powi(2));
+        let correlation = mean(&|p| (p.0 - a) * (p.1 - b)) / variances.sqrt();
+        // Five standard errors.
+        assert!(correlation.abs() < 0.11, "{correlation}");
+    }
+
+    #[test]
     fn what_fails_is_counted_and_what_does_not_end_is_given_up() {
         // Twice as much as can be served, of which at most 5 wait.
         let arrivals = Arrivals::Poisson { rate: 200.0 };

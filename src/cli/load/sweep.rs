@@ -182,9 +182,9 @@ mod tests {
     fn each_policy_goes_on_with_its_best() {
         // As many servers as rows, with a time of service that grows with them: peaks are rows / time.
         let service = |policy, settings: &Settings| match (policy, settings.batch) {
-            (Policy::Padding, 1) => 10,  // 100/s
+            (Policy::Padding, 1) => 20,  // 50/s
             (Policy::Padding, 4) => 20,  // 200/s
-            (Policy::Padding, _) => 160, // 16: 100/s
+            (Policy::Padding, _) => 320, // 16: 50/s
             (_, 1) => 20,                // 50/s: below the common rate
             (_, 4) => 10,                // 400/s
             (_, _) => 30,                // 16: 533/s
@@ -197,7 +197,7 @@ mod tests {
             swept.unwrap()
         };
         let by_p90 = swept(Goal::P90);
-        let expected = [100.0, 200.0, 100.0, 50.0, 400.0, 16.0 / 0.03];
+        let expected = [50.0, 200.0, 50.0, 50.0, 400.0, 16.0 / 0.03];
         for (candidate, expected) in by_p90.candidates.iter().zip(expected) {
             assert!(
                 (candidate.peak / expected - 1.0).abs() < 0.02,
@@ -210,6 +210,15 @@ mod tests {
                 && (by_p90.peak() - 2.0 * by_p90.rate).abs() < 1e-9
         );
         assert_eq!(by_p90.candidates[3].p90_ms, None);
+        // What cannot bear the rate is not tried at it.
+        let launched = fleet.launched.borrow();
+        let slow =
+            |who: Policy, settings: &Settings| (who, settings.batch) == (Policy::Cellular, 1);
+        let times = launched
+            .iter()
+            .filter(|(policy, settings, _)| slow(*policy, settings));
+        assert_eq!((times.count(), launched.len()), (1, 6 + 3));
+        drop(launched);
         assert!(
             by_p90.candidates[4]
                 .p90_ms

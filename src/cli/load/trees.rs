@@ -348,6 +348,8 @@ mod tests {
         let root = phrases.children(phrases.len() - 1);
         let the_dog = phrases.children(root[0] as usize);
         assert_eq!(the_dog, [0, 1], "leaves are numbered as the words are");
+        // The farther dependant, the fifth word, joins last.
+        assert_eq!(phrases.children(root[1] as usize)[1], 4);
         assert_eq!(brackets(&Tree::phrases(&[0]).unwrap()), ".");
     }
 
