@@ -9,7 +9,7 @@ pub(super) struct Buffer<T: Word = f32>(Aligned<T>);
 
 impl<T: Word> Buffer<T> {
     /// `rows` times `columns` zeros; `None` where there is no memory for them.
-    fn new(rows: usize, columns: usize) -> Option<Buffer<T>> {
+    pub fn new(rows: usize, columns: usize) -> Option<Buffer<T>> {
         Some(Buffer(try_zeroed(rows.checked_mul(columns)?)?))
     }
 

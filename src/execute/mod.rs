@@ -19,9 +19,12 @@ mod session;
 mod states;
 pub mod team;
 mod trace;
+mod tree;
 #[cfg(test)]
 mod work_tests;
 
 pub use packed::{PackError, PackedModel};
 pub use session::{RunError, Session, SessionError, State};
+pub(crate) use tree::TreeStep;
+
 pub use trace::{Activity, LayerTrace, Spent, Trace, WorkerTrace};

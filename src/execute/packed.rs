@@ -63,11 +63,29 @@ pub(super) struct PackedDirection {
     /// Values per sequence of the hidden states, and of the cell states, that stand before this
     /// direction's blocks.
     pub states_before: (usize, usize),
+    /// Where buffers of their own stand for each layer's states, which of them is the hidden state; the
+    /// cell state follows it.
+    pub first_state: usize,
     /// Some product is taken ahead.
     pub is_ahead: bool,
     /// All input products are taken ahead.
     pub is_all_ahead: bool,
     pub parts: Vec<Arc<PackedPart>>,
+}
+
+/// Counted while directions are packed, in order.
+#[derive(Default)]
+struct StatesBefore {
+    values: (usize, usize),
+    buffers: usize,
+}
+
+impl PackedDirection {
+    /// Values per sequence of the hidden state, and of the cell state where there is one.
+    pub fn state_sizes(&self) -> impl Iterator<Item = usize> {
+        let cell = self.recurrence.is_lstm().then_some(self.hidden);
+        [self.state].into_iter().chain(cell)
+    }
 }
 
 impl PackedConfiguration {
@@ -106,8 +124,10 @@ pub enum PackError {
     /// The instruction set that `CELLSTREAM_ISA` names cannot be used.
     #[error(transparent)]
     Isa(#[from] IsaError),
-    /// The team has another number of threads than the plan.
-    #[error("the plan is for {planned} threads, the team has {found}")]
+    /// The team has fewer threads than the plan asks for.
+    #[error(
+        "the plan is for {planned} threads, the team has {found}; make a team of {planned}, or plan for {found}"
+    )]
     Threads {
         /// In the plan.
         planned: usize,
@@ -259,7 +279,7 @@ impl PackedModel {
         team: &mut Team,
         isa: Isa,
     ) -> Result<Arc<PackedModel>, PackError> {
-        if plan.threads() != team.threads() {
+        if plan.threads() > team.threads() {
             return Err(PackError::Threads {
                 planned: plan.threads(),
                 found: team.threads(),
@@ -323,12 +343,10 @@ impl PackedModel {
 impl PackedConfiguration {
     /// Takes the packed parts that the configuration asks for.
     fn new(model: &Model, plan: &Configuration, orders: &Orders<'_>) -> PackedConfiguration {
-        let mut states_before = (0, 0);
+        let mut before = StatesBefore::default();
         let layers = model.layers().iter().zip(&plan.layers).enumerate();
         let layers: Vec<_> = layers
-            .map(|(index, (layer, plan))| {
-                PackedLayer::new(index, layer, plan, orders, &mut states_before)
-            })
+            .map(|(index, (layer, plan))| PackedLayer::new(index, layer, plan, orders, &mut before))
             .collect();
         PackedConfiguration {
             threads: plan.threads,
@@ -345,7 +363,7 @@ impl PackedLayer {
         layer: &Layer,
         plan: &LayerPlan,
         orders: &Orders<'_>,
-        states_before: &mut (usize, usize),
+        before: &mut StatesBefore,
     ) -> PackedLayer {
         let mut directions = Vec::with_capacity(plan.directions.len());
         for (at, (direction, plan)) in layer.directions().iter().zip(&plan.directions).enumerate() {
@@ -363,13 +381,15 @@ impl PackedLayer {
                 input: direction.input_size(),
                 hidden: direction.hidden_size(),
                 state: direction.output_size(),
-                states_before: *states_before,
+                states_before: before.values,
+                first_state: before.buffers,
                 is_ahead: plan.schedule.is_ahead(),
                 is_all_ahead: plan.schedule.is_all_ahead(),
                 parts: (0..plan.partition.units.len()).filter_map(part).collect(),
             });
-            states_before.0 += direction.output_size();
-            states_before.1 += direction.cell_state_size();
+            before.values.0 += direction.output_size();
+            before.values.1 += direction.cell_state_size();
+            before.buffers += 1 + usize::from(direction.cell_state_size() > 0);
         }
         PackedLayer {
             directions,

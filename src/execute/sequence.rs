@@ -29,7 +29,7 @@ use super::buffers::{Buffers, DirectionBuffers};
 use super::meetings::LayerMeetings;
 use super::packed::{PackedConfiguration, PackedDirection, PackedLayer};
 use super::phases::{InputRows, Phases, Step};
-use super::states::Sum;
+use super::states::{StatePlaces, Sum};
 use super::team::{Track, Worker};
 use super::trace::{Activity, Probe};
 use crate::kernels::{Columns, Kernels, Rows, Shared, Sweep};
@@ -48,12 +48,8 @@ pub(super) struct Run<'a> {
     pub steps: usize,
     pub batch: usize,
     pub input: &'a [f32],
-    /// Blocks of `[batch, size]` per layer and direction, as in [`crate::model::Input`].
-    pub h0: Option<Shared<'a>>,
-    pub c0: Option<Shared<'a>>,
+    pub states: StatePlaces<'a>,
     pub values: Option<Shared<'a>>,
-    pub hn: Option<Shared<'a>>,
-    pub cn: Option<Shared<'a>>,
 }
 
 /// One worker of the group that does a run.

@@ -6,6 +6,7 @@ use super::active::Active;
 use super::buffers::Buffers;
 use super::packed::{PackError, PackedModel};
 use super::sequence::{Member, Run};
+use super::states::StatePlaces;
 use super::team::{SharedTeam, Team, TeamError, TeamPanicked, Worker};
 use super::trace::{Off, Probe, Tables, Trace};
 use crate::kernels::Shared;
@@ -175,7 +176,7 @@ impl Session {
     /// team the same ones.
     ///
     /// # Errors
-    /// [`PackError::Threads`] when the team has another number of threads than the plan;
+    /// [`PackError::Threads`] when the team has fewer threads than the plan asks for;
     /// [`SessionError::TooLarge`].
     pub fn with_team(packed: Arc<PackedModel>, team: Team) -> Result<Session, SessionError> {
         Session::with_handle(packed, TeamHandle::Own(team))
@@ -218,7 +219,7 @@ impl Session {
             TeamHandle::Own(team) => team.threads(),
             TeamHandle::Shared(team) => team.threads(),
         };
-        if planned != found {
+        if planned > found {
             return Err(PackError::Threads { planned, found }.into());
         }
         let (batch, steps) = (model.plan().batch(), model.plan().steps());
@@ -328,7 +329,11 @@ impl Session {
         let values = output.values.as_deref_mut().map(Shared::new);
         let hn = output.hn.as_deref_mut().map(Shared::new);
         let cn = output.cn.as_deref_mut().map(Shared::new);
-        self.start(input, [h0, c0, values, hn, cn], probe)
+        let states = StatePlaces::Blocks {
+            initial: (h0, c0),
+            last: (hn, cn),
+        };
+        self.start(input, states, values, probe)
     }
 
     /// One step of `state.batch()` streams: `x` is `[batch, input]`, `y` `[batch, output]`, and
@@ -352,16 +357,90 @@ impl Session {
         // Each worker reads its columns of the initial state before it writes them, and touches no
         // others, so both may be the same memory.
         let [values, h, c] = [output.values, output.hn, output.cn].map(|s| s.map(Shared::new));
-        self.start(&input, [h, c, values, h, c], |_| Off)?;
+        let states = StatePlaces::Blocks {
+            initial: (h, c),
+            last: (h, c),
+        };
+        self.start(&input, states, values, |_| Off)?;
         Ok(())
     }
 
-    /// Runs a checked input, with `h0`, `c0`, `values`, `hn` and `cn`, and a probe for each worker.
-    /// Returns how many took part.
+    /// As [`Session::step`], of `batch` streams whose states stand in buffers of their own: for each
+    /// layer the hidden state, and after it the cell state where the layer is an LSTM, in the order of
+    /// the layers. Each is `[batch, size]`, and may go on after that. So a batch of another size moves
+    /// no layer's states. `y` `[batch, output]` may be left out: it equals the last layer's hidden state.
+    ///
+    /// ```
+    /// use cellstream::execute::Session;
+    /// use cellstream::model::Gru;
+    /// use cellstream::plan::Plan;
+    ///
+    /// let model = Gru::new(3, 8).layers(2).random(1)?;
+    /// let mut session = Session::new(&model, &Plan::estimate(&model, 4, 1, 1))?;
+    /// let mut states = [vec![0.0; 4 * 8], vec![0.0; 4 * 8]];
+    /// let mut y = [0.0; 2 * 8];
+    /// session.step_layers(2, &[0.5; 2 * 3], &mut states, Some(&mut y))?;
+    /// assert_eq!(states[1][..16], y);
+    /// assert_eq!(states[1][16..], [0.0; 16]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Session::step`].
+    pub fn step_layers(
+        &mut self,
+        batch: usize,
+        x: &[f32],
+        states: &mut [Vec<f32>],
+        y: Option<&mut [f32]>,
+    ) -> Result<(), RunError> {
+        if !self.model.streams {
+            return Err(RunError::NotStreamable);
+        }
+        let input = Input::new(x, 1, batch).layout(Layout::TimeMajor);
+        let output = Output {
+            values: y,
+            ..Output::default()
+        };
+        input.check(&self.model.signature(), &output)?;
+        self.check_layers(batch, states)?;
+        let values = output.values.map(Shared::new);
+        // As in `step`, the same memory is read and then written.
+        self.start(&input, StatePlaces::Layers(states), values, |_| Off)?;
+        Ok(())
+    }
+
+    /// A buffer for each layer's states, none too short.
+    fn check_layers(&self, batch: usize, states: &[Vec<f32>]) -> Result<(), InputError> {
+        let layers = &self.model.configurations[0].layers;
+        let directions = layers.iter().flat_map(|l| &l.directions);
+        let mut sizes = directions.flat_map(|d| d.state_sizes());
+        let mut buffers = states.iter();
+        loop {
+            let (expected, found) = match (sizes.next(), buffers.next()) {
+                (None, None) => return Ok(()),
+                (Some(size), Some(buffer)) if buffer.len() >= batch * size => continue,
+                (size, buffer) => (
+                    size.map_or(0, |size| batch * size),
+                    buffer.map_or(0, Vec::len),
+                ),
+            };
+            let name = "states";
+            return Err(InputError::Values {
+                name,
+                expected,
+                found,
+            });
+        }
+    }
+
+    /// Runs a checked input, and writes its output to `values`, with a probe for each worker. Returns
+    /// how many took part.
     fn start<P: Probe>(
         &mut self,
         input: &Input<'_>,
-        [h0, c0, values, hn, cn]: [Option<Shared<'_>>; 5],
+        states: StatePlaces<'_>,
+        values: Option<Shared<'_>>,
         probe: impl Fn(usize) -> P + Sync,
     ) -> Result<usize, RunError> {
         let Input { batch, steps, .. } = *input;
@@ -395,11 +474,8 @@ impl Session {
                 steps,
                 batch,
                 input: input.values,
-                h0,
-                c0,
+                states,
                 values,
-                hn,
-                cn,
             };
             let member = Member {
                 index: worker.index % size,

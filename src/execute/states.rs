@@ -9,6 +9,77 @@ use super::packed::PackedDirection;
 use super::sequence::Run;
 use crate::kernels::Shared;
 
+/// Where the caller keeps the states of a run. Those before it and those after it may be the same
+/// memory: each worker reads its columns before it writes them, and touches no others.
+#[derive(Clone, Copy)]
+pub(super) enum StatePlaces<'a> {
+    /// Blocks of `[batch, size]` per layer and direction, as in [`crate::model::Input`]: hidden states,
+    /// and cell states.
+    Blocks {
+        initial: (Option<Shared<'a>>, Option<Shared<'a>>),
+        last: (Option<Shared<'a>>, Option<Shared<'a>>),
+    },
+    /// A buffer for each state, in the order of [`super::Session::step_layers`], which the caller has
+    /// borrowed to be written.
+    Layers(&'a [Vec<f32>]),
+}
+
+/// A buffer, and where a direction's block begins in it.
+type StateBlock<'a> = Option<(Shared<'a>, usize)>;
+
+impl<'a> StatePlaces<'a> {
+    /// Hidden and cell states of a direction before the run; zero where there are none.
+    fn initial(
+        &self,
+        direction: &PackedDirection,
+        batch: usize,
+    ) -> (StateBlock<'a>, StateBlock<'a>) {
+        match *self {
+            StatePlaces::Blocks { initial, .. } => blocks(initial, direction, batch),
+            StatePlaces::Layers(states) => own_buffers(states, direction),
+        }
+    }
+
+    /// Where hidden and cell states of a direction go after the run, if anywhere.
+    fn last(&self, direction: &PackedDirection, batch: usize) -> (StateBlock<'a>, StateBlock<'a>) {
+        match *self {
+            StatePlaces::Blocks { last, .. } => blocks(last, direction, batch),
+            StatePlaces::Layers(states) => own_buffers(states, direction),
+        }
+    }
+}
+
+fn blocks<'a>(
+    (h, c): (Option<Shared<'a>>, Option<Shared<'a>>),
+    direction: &PackedDirection,
+    batch: usize,
+) -> (StateBlock<'a>, StateBlock<'a>) {
+    let (hidden, cell) = direction.states_before;
+    (h.map(|h| (h, batch * hidden)), c.map(|c| (c, batch * cell)))
+}
+
+fn own_buffers<'a>(
+    states: &'a [Vec<f32>],
+    direction: &PackedDirection,
+) -> (StateBlock<'a>, StateBlock<'a>) {
+    let share = |at: usize| {
+        // SAFETY: a vector keeps a raw pointer to its elements, so writing through a copy of it breaks
+        // no borrow of the vector; who made this has borrowed the elements for writing, and they are
+        // touched only through copies of this pointer while it lasts.
+        states
+            .get(at)
+            .map(|s| unsafe { Shared::from_raw(s.as_ptr().cast_mut(), s.len()) })
+    };
+    let cell = direction
+        .recurrence
+        .is_lstm()
+        .then(|| direction.first_state + 1);
+    (
+        share(direction.first_state).map(|h| (h, 0)),
+        cell.and_then(share).map(|c| (c, 0)),
+    )
+}
+
 /// Two directions' outputs that are to be added.
 pub(super) struct Sum<'a> {
     /// `[rows of all steps, features]`.
@@ -39,14 +110,8 @@ impl Run<'_> {
         }
     }
 
-    /// Where a direction's blocks start in the caller's hidden and cell states.
-    fn state_blocks(&self, direction: &PackedDirection) -> (usize, usize) {
-        let (hidden, cell) = direction.states_before;
-        (self.batch * hidden, self.batch * cell)
-    }
-
-    /// Copies the member's columns of the initial states into both state buffers: a reverse
-    /// direction's sequences start at different steps, so at either parity.
+    /// Copies the member's columns of the initial states into the state buffers: a reverse direction's
+    /// sequences start at different steps, so at either parity.
     ///
     /// # Safety
     /// Nobody else touches these columns.
@@ -58,17 +123,16 @@ impl Run<'_> {
     ) {
         let part = &direction.parts[member];
         let h_units = part.state_units();
-        let (h_block, c_block) = self.state_blocks(direction);
+        let (h0, c0) = self.states.initial(direction, self.batch);
+        let parities = if direction.reverse { 2 } else { 1 };
         for (row, &sequence) in self.active.order().iter().enumerate() {
-            for h in &states.h {
-                let from = self.h0.map(|h0| (h0, h_block + sequence * direction.state));
+            for h in &states.h[..parities] {
+                let from = h0.map(|(h0, block)| (h0, block + sequence * direction.state));
                 // SAFETY: the member's columns.
                 unsafe { copy_row(h.share(), row * padded(direction.state), from, h_units) };
             }
             if direction.recurrence.is_lstm() {
-                let from = self
-                    .c0
-                    .map(|c0| (c0, c_block + sequence * direction.hidden));
+                let from = c0.map(|(c0, block)| (c0, block + sequence * direction.hidden));
                 let to = row * padded(direction.hidden);
                 // SAFETY: the member's columns.
                 unsafe { copy_row(states.c.share(), to, from, &part.units) };
@@ -88,7 +152,7 @@ impl Run<'_> {
     ) {
         let part = &direction.parts[member];
         let h_units = part.state_units();
-        let (h_block, c_block) = self.state_blocks(direction);
+        let (hn, cn) = self.states.last(direction, self.batch);
         for (row, &sequence) in self.active.order().iter().enumerate() {
             // The last step that wrote this row: a forward sequence ends at its own length, a
             // reverse one with the run.
@@ -96,17 +160,17 @@ impl Run<'_> {
                 false => self.active.length(row),
                 true => self.active.steps(),
             };
-            if let Some(hn) = self.hn {
+            if let Some((hn, block)) = hn {
                 let from = (states.h[taken % 2].share(), row * padded(direction.state));
-                let to = h_block + sequence * direction.state;
+                let to = block + sequence * direction.state;
                 // SAFETY: the member's columns.
                 unsafe { copy_row(hn, to, Some(from), h_units) };
             }
-            if let Some(cn) = self.cn
+            if let Some((cn, block)) = cn
                 && direction.recurrence.is_lstm()
             {
                 let from = (states.c.share(), row * padded(direction.hidden));
-                let to = c_block + sequence * direction.hidden;
+                let to = block + sequence * direction.hidden;
                 // SAFETY: the member's columns.
                 unsafe { copy_row(cn, to, Some(from), &part.units) };
             }

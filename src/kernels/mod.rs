@@ -8,6 +8,7 @@ mod avx2;
 mod avx512;
 mod dispatch;
 mod gates;
+mod greatest;
 mod isa;
 mod math;
 #[cfg(target_arch = "aarch64")]
@@ -27,7 +28,9 @@ pub use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub use avx512::Avx512;
 pub use dispatch::{Visitor, dispatch};
-pub use gates::{GruCandidate, GruGates, GruReset, LstmFunctions, LstmGates, PlainState};
+pub use gates::{
+    GruCandidate, GruGates, GruReset, LstmFunctions, LstmGates, PlainState, TreeChild, TreeNode,
+};
 pub use isa::{ISA_VARIABLE, Isa, IsaError};
 pub use math::activate_all;
 #[cfg(target_arch = "aarch64")]

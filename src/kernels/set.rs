@@ -1,6 +1,9 @@
 //! The kernels of one instruction set behind one object, so that its choice is made once.
 
-use super::gates::{self, GruCandidate, GruGates, GruReset, LstmGates, PlainState};
+use super::gates::{
+    self, GruCandidate, GruGates, GruReset, LstmGates, PlainState, TreeChild, TreeNode,
+};
+use super::greatest::greatest;
 use super::product::{Product, product};
 use super::simd::Simd;
 use super::{Isa, IsaError, Visitor, dispatch};
@@ -52,6 +55,18 @@ pub trait Kernels: Send + Sync {
     /// # Safety
     /// For the job's units nobody else touches `h` and `y`.
     unsafe fn plain_state(&self, job: PlainState<'_>);
+    /// States of a TreeLSTM's nodes from pre-activations.
+    ///
+    /// # Safety
+    /// For the job's units: nobody else touches `c` and `h`, nobody writes `sum` and `children`.
+    unsafe fn tree_node(&self, job: TreeNode<'_>);
+    /// Adds children to the sums of child-sum TreeLSTM nodes.
+    ///
+    /// # Safety
+    /// For the job's units: nobody else touches the sums, nobody writes `h` and `c`.
+    unsafe fn tree_child(&self, job: TreeChild<'_>);
+    /// The greatest of `values`; NaN where one of them is NaN, minus infinity where there is none.
+    fn greatest(&self, values: &[f32]) -> f32;
 }
 
 /// The kernels for `isa`.
@@ -150,5 +165,31 @@ impl<S: Simd> Kernels for Set<S> {
             // SAFETY: the caller's promise.
             || unsafe { gates::plain_state(s, job) },
         );
+    }
+
+    unsafe fn tree_node(&self, job: TreeNode<'_>) {
+        let s = self.s;
+        s.vectorize(
+            #[inline(always)]
+            // SAFETY: the caller's promise.
+            || unsafe { gates::tree_node(s, job) },
+        );
+    }
+
+    unsafe fn tree_child(&self, job: TreeChild<'_>) {
+        let s = self.s;
+        s.vectorize(
+            #[inline(always)]
+            // SAFETY: the caller's promise.
+            || unsafe { gates::tree_child(s, job) },
+        );
+    }
+
+    fn greatest(&self, values: &[f32]) -> f32 {
+        let s = self.s;
+        s.vectorize(
+            #[inline(always)]
+            || greatest(s, values),
+        )
     }
 }

@@ -10,8 +10,12 @@
 //! whole vectors, so a ragged number of outputs needs room of its own, and a block of few rows has
 //! it on the stack. All rows pass over one block before the next, whose weights stay in the cache.
 
+use std::ops::Range;
+use std::sync::OnceLock;
+
 use super::LayerError;
 use super::error::expect;
+use crate::execute::team::SharedTeam;
 use crate::kernels::{
     Aligned, Isa, Kernels, Numbers, PackedMatrix, Product, Rows, Source, Start, Sweep, kernels,
     pack_vectors,
@@ -41,7 +45,7 @@ const ROWS: usize = 6;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Dense {
-    kernels: Box<dyn Kernels>,
+    pub(super) kernels: Box<dyn Kernels>,
     blocks: Vec<Block>,
     inputs: usize,
     outputs: usize,
@@ -68,6 +72,37 @@ impl Dense {
     /// # Errors
     /// As [`Dense::new`].
     pub fn for_isa(weights: &Matrix, bias: &[f32], isa: Isa) -> Result<Dense, LayerError> {
+        Dense::packed(weights, bias, isa, |blocks, pack| {
+            (0..blocks).for_each(pack);
+            Ok(())
+        })
+    }
+
+    /// As [`Dense::for_isa`], each block packed by the worker of `team` that [`Dense::argmax_on`] has
+    /// compute it.
+    ///
+    /// # Errors
+    /// As [`Dense::new`]; [`LayerError::Team`].
+    pub fn on_team(
+        weights: &Matrix,
+        bias: &[f32],
+        isa: Isa,
+        team: &SharedTeam,
+    ) -> Result<Dense, LayerError> {
+        Dense::packed(weights, bias, isa, |blocks, pack| {
+            let workers = team.threads();
+            team.run(|worker| share(blocks, worker.index, workers).for_each(pack))?;
+            Ok(())
+        })
+    }
+
+    /// `each` calls its second argument with every number below the first, once.
+    fn packed(
+        weights: &Matrix,
+        bias: &[f32],
+        isa: Isa,
+        each: impl FnOnce(usize, &(dyn Fn(usize) + Sync)) -> Result<(), LayerError>,
+    ) -> Result<Dense, LayerError> {
         expect("bias", bias.len(), weights.rows())?;
         let kernels = kernels(isa)?;
         let lanes = kernels.lanes();
@@ -78,16 +113,21 @@ impl Dense {
             depth: weights.cols(),
             units: weights.rows(),
         };
-        let firsts = (0..weights.rows()).step_by(BLOCK);
-        let blocks = firsts.map(|first| {
-            let units = first..(first + BLOCK).min(weights.rows());
-            Block {
+        let blocks = weights.rows().div_ceil(BLOCK);
+        let blocks: Vec<OnceLock<Block>> = (0..blocks).map(|_| OnceLock::new()).collect();
+        let pack = |index: usize| {
+            let units = index * BLOCK..((index + 1) * BLOCK).min(weights.rows());
+            blocks[index].get_or_init(|| Block {
                 weights: PackedMatrix::new(lanes, source, &[0], units.clone()),
                 bias: pack_vectors(lanes, &[bias], units),
-            }
-        });
+            });
+        };
+        each(blocks.len(), &pack)?;
         Ok(Dense {
-            blocks: blocks.collect(),
+            blocks: blocks
+                .into_iter()
+                .filter_map(OnceLock::into_inner)
+                .collect(),
             kernels,
             inputs: weights.cols(),
             outputs: weights.rows(),
@@ -115,8 +155,31 @@ impl Dense {
         let rows = y.len() / outputs.max(1);
         expect("y", y.len(), rows * outputs)?;
         expect("x", x.len(), rows * inputs)?;
+        self.blocks(0..self.blocks.len(), x, rows, |row, first, logits| {
+            let to = row * outputs + first;
+            y[to..to + logits.len()].copy_from_slice(logits);
+        });
+        Ok(())
+    }
+
+    /// Which blocks are computed by one of so many workers: those that follow each other.
+    pub(super) fn share(&self, worker: usize, workers: usize) -> Range<usize> {
+        share(self.blocks.len(), worker, workers)
+    }
+
+    /// Computes some blocks, and calls `take` with a row, its first output of a block, and its outputs
+    /// of that block.
+    pub(super) fn blocks(
+        &self,
+        blocks: Range<usize>,
+        x: &[f32],
+        rows: usize,
+        mut take: impl FnMut(usize, usize, &[f32]),
+    ) {
+        let (inputs, outputs) = (self.inputs, self.outputs);
         let mut z = [0.0; ROWS * BLOCK];
-        for (index, block) in self.blocks.iter().enumerate() {
+        for index in blocks {
+            let block = &self.blocks[index];
             let units = BLOCK.min(outputs - index * BLOCK);
             let padded = block.weights.panels() * block.weights.lanes();
             for first in (0..rows).step_by(ROWS) {
@@ -133,13 +196,16 @@ impl Dense {
                     sweep: Sweep::Wide,
                 });
                 for row in 0..row_count {
-                    let to = (first + row) * outputs + index * BLOCK;
-                    y[to..to + units].copy_from_slice(&z[row * padded..][..units]);
+                    take(first + row, index * BLOCK, &z[row * padded..][..units]);
                 }
             }
         }
-        Ok(())
     }
+}
+
+/// The part of `count` that falls to one of so many workers.
+fn share(count: usize, worker: usize, workers: usize) -> Range<usize> {
+    worker * count / workers..(worker + 1) * count / workers
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! What these layers refuse.
 
+use crate::execute::team::TeamPanicked;
 use crate::kernels::IsaError;
 
 /// Why a layer could not be made, or a call was refused. Nothing has been written then.
@@ -43,6 +44,18 @@ pub enum LayerError {
         /// The limit given.
         limit: usize,
     },
+    /// None to choose among, or more than `f32` counts.
+    #[error(
+        "a choice among {symbols} symbols; 1 to {} are supported",
+        super::MOST_SYMBOLS
+    )]
+    ManySymbols {
+        /// How many there are.
+        symbols: usize,
+    },
+    /// A worker of the team panicked.
+    #[error(transparent)]
+    Team(#[from] TeamPanicked),
     /// The instruction set that `CELLSTREAM_ISA` names cannot be used.
     #[error(transparent)]
     Isa(#[from] IsaError),

@@ -4,11 +4,13 @@
 //! Their arithmetic keeps the promise of the core: the same bits whatever the batch and the
 //! instruction set.
 
+mod argmax;
 mod dense;
 mod embedding;
 mod error;
 mod greedy;
 
+pub use argmax::{ArgmaxRoom, MOST_SYMBOLS};
 pub use dense::Dense;
 pub use embedding::Embedding;
 pub use error::LayerError;

@@ -55,7 +55,7 @@ impl SharedTeam {
         self.queue.threads
     }
 
-    /// How many callers of [`run`](Self::run) and [`run_on`](Self::run_on) there are now: one that runs, the others waiting.
+    /// How many take a turn or wait for one now.
     #[must_use]
     pub fn callers(&self) -> usize {
         let turns = lock(&self.queue.turns);
@@ -80,6 +80,12 @@ impl SharedTeam {
         workers: usize,
         job: F,
     ) -> Result<(), TeamPanicked> {
+        self.turn(|team| team.run_on(workers, job))
+    }
+
+    /// Calls `take` with the team itself, after all who asked earlier: to pack weights, say. Do not ask
+    /// for another turn in it: that would wait for itself. Should it panic, the others get their turns.
+    pub fn turn<R>(&self, take: impl FnOnce(&mut Team) -> R) -> R {
         let queue = &*self.queue;
         {
             let mut turns = lock(&queue.turns);
@@ -92,9 +98,23 @@ impl SharedTeam {
                     .unwrap_or_else(PoisonError::into_inner);
             }
         }
-        let outcome = lock(&queue.team).run_on(workers, job);
-        lock(&queue.turns).served += 1;
-        queue.next.notify_all();
-        outcome
+        let _served = Served(queue);
+        take(&mut lock(&queue.team))
+    }
+}
+
+/// Ends a turn when it is dropped.
+struct Served<'a>(&'a Queue);
+
+impl Drop for Served<'_> {
+    fn drop(&mut self) {
+        let mut turns = lock(&self.0.turns);
+        turns.served += 1;
+        // To wake nobody is a system call, too.
+        let anybody_waits = turns.given != turns.served;
+        drop(turns);
+        if anybody_waits {
+            self.0.next.notify_all();
+        }
     }
 }

@@ -6,14 +6,17 @@
 mod gru;
 mod lstm;
 mod plain;
+mod tree;
 
 pub use gru::{GruCandidate, GruGates, GruReset};
 pub use lstm::{LstmFunctions, LstmGates};
 pub use plain::PlainState;
+pub use tree::{TreeChild, TreeNode};
 
 pub(super) use gru::{gru_candidate, gru_gates, gru_reset};
 pub(super) use lstm::lstm_gates;
 pub(super) use plain::plain_state;
+pub(super) use tree::{tree_child, tree_node};
 
 use super::simd::Simd;
 use super::{Activation, Columns, math};

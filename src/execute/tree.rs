@@ -1,0 +1,293 @@
+//! A step of tree cells on a team: gates of several operands, each worker its own hidden units.
+//!
+//! ```text
+//! each worker, for its own units
+//!   z = bias;  for each operand: z += weights of the operand · operand     reads whole rows
+//!   meet, where an operand is what will be overwritten
+//!   states = gates(z)                                                      touches own columns only
+//! ```
+//!
+//! Trees have no steps to look ahead to, and their weights are many products of one operand each, so
+//! there is nothing to plan but who owns which units: as many each.
+
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use super::buffers::Buffer;
+use super::packed::PackError;
+use super::session::SessionError;
+use super::team::{SharedTeam, TeamPanicked};
+use crate::kernels::{
+    Aligned, Columns, Isa, Kernels, PackedMatrix, Product, Rows, Shared, Source, Start, Sweep,
+    TreeChild, TreeNode, kernels, pack_vectors,
+};
+use crate::model::Matrix;
+use crate::plan::split_units;
+
+/// Most gates that are packed together.
+const MOST_GATES: usize = 4;
+
+/// The gates of one tree cell, packed for one team.
+pub(crate) struct TreeStep {
+    team: SharedTeam,
+    kernels: Box<dyn Kernels>,
+    hidden: usize,
+    gates: usize,
+    parts: Vec<Part>,
+}
+
+/// What one worker owns.
+struct Part {
+    units: Range<usize>,
+    /// `[panels][gates][lanes]`.
+    bias: Aligned,
+    products: Vec<OperandProduct>,
+    /// `[rows][panels][gates][lanes]`.
+    z: Buffer,
+    /// In which products of int8 quantise.
+    room: Buffer<u32>,
+}
+
+struct OperandProduct {
+    operand: usize,
+    weights: PackedMatrix,
+    slots: Vec<usize>,
+}
+
+impl TreeStep {
+    /// Packs the weights of the operands, each `[gates · hidden, operand]`, and the bias
+    /// `[gates · hidden]`, on the threads of `team`, with room for `rows` nodes.
+    pub fn new(
+        team: &SharedTeam,
+        isa: Isa,
+        rows: usize,
+        gates: usize,
+        operands: &[&Matrix],
+        bias: &[f32],
+    ) -> Result<TreeStep, SessionError> {
+        let kernels = kernels(isa).map_err(PackError::from)?;
+        let lanes = kernels.lanes();
+        let hidden = bias.len() / gates;
+        let all = split_units(hidden, team.threads());
+        let units: Vec<_> = all.into_iter().filter(|units| !units.is_empty()).collect();
+        let parts: Vec<OnceLock<Option<Part>>> = units.iter().map(|_| OnceLock::new()).collect();
+        let pack = |worker: usize| {
+            let part = Part::pack(lanes, rows, (gates, hidden), operands, bias, &units[worker]);
+            parts[worker].get_or_init(|| part);
+        };
+        team.run_on(parts.len().max(1), |worker| {
+            if worker.index < parts.len() {
+                pack(worker.index);
+            }
+        })
+        .map_err(PackError::from)?;
+        let parts: Option<Vec<Part>> = parts
+            .into_iter()
+            .map(|part| part.into_inner().flatten())
+            .collect();
+        let too_large = SessionError::TooLarge {
+            batch: rows,
+            steps: 1,
+        };
+        Ok(TreeStep {
+            team: team.clone(),
+            kernels,
+            hidden,
+            gates,
+            parts: parts.ok_or(too_large)?,
+        })
+    }
+
+    /// Leaves: `x` to `h` and `c`. Gates: input, output, update.
+    pub fn leaf(
+        &mut self,
+        rows: usize,
+        x: &[f32],
+        [h, c]: [&mut [f32]; 2],
+    ) -> Result<(), TeamPanicked> {
+        let [h, c] = [h, c].map(Shared::new);
+        self.node(rows, &[read_only(x)], None, &[], [h, c])
+    }
+
+    /// Nodes of two children: the right one's states, and the left one's, which become the node's.
+    /// Gates: input, output, update, forget left, forget right. Operands: left, right.
+    pub fn binary(
+        &mut self,
+        rows: usize,
+        [h_right, c_right]: [&[f32]; 2],
+        [h, c]: [&mut [f32]; 2],
+    ) -> Result<(), TeamPanicked> {
+        let [h, c] = [h, c].map(Shared::new);
+        let [h_right, c_right] = [h_right, c_right].map(read_only);
+        self.node(rows, &[h, h_right], None, &[c, c_right], [h, c])
+    }
+
+    /// Nodes whose children have been summed: `h` and `c` are the sums, and become the node's. Gates:
+    /// input, output, update. Operands: `x`, sum.
+    pub fn summed(
+        &mut self,
+        rows: usize,
+        x: &[f32],
+        [h, c]: [&mut [f32]; 2],
+    ) -> Result<(), TeamPanicked> {
+        let [h, c] = [h, c].map(Shared::new);
+        self.node(rows, &[read_only(x), h], Some(c), &[], [h, c])
+    }
+
+    /// What the three have in common. What is written may be among what is read; then there are two
+    /// operands.
+    fn node(
+        &mut self,
+        rows: usize,
+        operands: &[Shared<'_>],
+        sum: Option<Shared<'_>>,
+        children: &[Shared<'_>],
+        [h, c]: [Shared<'_>; 2],
+    ) -> Result<(), TeamPanicked> {
+        self.run(rows, operands, operands.len() > 1, |kernels, part, z| {
+            let columns = |memory| self.columns(memory, part);
+            let both = [0, 1].map(|k| columns(children.get(k).copied().unwrap_or(c)));
+            // SAFETY: own columns, which nobody else touches; all workers have read what they need of
+            // them before.
+            unsafe {
+                kernels.tree_node(TreeNode {
+                    z,
+                    rows,
+                    units: part.units.len(),
+                    sum: sum.map(columns),
+                    children: &both[..children.len()],
+                    c: columns(c),
+                    h: columns(h),
+                });
+            }
+        })
+    }
+
+    /// Children, added to the sums of their nodes, of which `x` is the input. Gate: forget. Operands:
+    /// `x`, the child's `h`.
+    pub fn child(
+        &mut self,
+        rows: usize,
+        [x, h, c]: [&[f32]; 3],
+        [sum_h, sum_fc]: [&mut [f32]; 2],
+    ) -> Result<(), TeamPanicked> {
+        let (sum_h, sum_fc) = (Shared::new(sum_h), Shared::new(sum_fc));
+        let [x, h, c] = [x, h, c].map(read_only);
+        self.run(rows, &[x, h], false, |kernels, part, z| {
+            // SAFETY: own columns, which nobody else touches; what is only read has been borrowed.
+            unsafe {
+                kernels.tree_child(TreeChild {
+                    z,
+                    rows,
+                    units: part.units.len(),
+                    h: self.columns(h, part),
+                    c: self.columns(c, part),
+                    sum_h: self.columns(sum_h, part),
+                    sum_fc: self.columns(sum_fc, part),
+                });
+            }
+        })
+    }
+
+    /// A worker's own columns of a state, `[rows, hidden]`.
+    fn columns<'a>(&self, memory: Shared<'a>, part: &Part) -> Columns<'a> {
+        Columns {
+            memory,
+            first: part.units.start,
+            stride: self.hidden,
+            order: None,
+        }
+    }
+
+    /// Computes all products, then calls `gates` with the pre-activations of each worker.
+    ///
+    /// By a shared reference, so that `gates` may read the shape; all callers hold a unique one, so no
+    /// buffer is in two runs at once.
+    fn run(
+        &self,
+        rows: usize,
+        operands: &[Shared<'_>],
+        meet: bool,
+        gates: impl Fn(&dyn Kernels, &Part, &[f32]) + Sync,
+    ) -> Result<(), TeamPanicked> {
+        if self.parts.is_empty() {
+            return Ok(());
+        }
+        self.team.run_on(self.parts.len(), |worker| {
+            let part = &self.parts[worker.index];
+            let panels = part.units.len().div_ceil(self.kernels.lanes());
+            let len = rows * panels * self.gates * self.kernels.lanes();
+            // SAFETY: the buffer is this worker's alone.
+            let z = unsafe { part.z.share().write(0..len) };
+            for (index, product) in part.products.iter().enumerate() {
+                let depth = product.weights.depth();
+                // SAFETY: nobody writes an operand before all workers have met.
+                let a = unsafe { operands[product.operand].read(0..rows * depth) };
+                // SAFETY: the buffer is this worker's alone.
+                let room = unsafe { part.room.share().write(0..product.weights.room(rows)) };
+                let job = Product {
+                    a,
+                    rows: Rows::Strided(depth),
+                    row_count: rows,
+                    weights: &product.weights,
+                    slots: &product.slots,
+                    start: match index {
+                        0 => Start::Bias(&part.bias),
+                        _ => Start::Continue,
+                    },
+                    z: &mut *z,
+                    z_slots: self.gates,
+                    sweep: Sweep::Wide,
+                };
+                self.kernels.product_in(job, room);
+            }
+            if meet {
+                worker.barrier();
+            }
+            gates(&*self.kernels, part, z);
+        })
+    }
+}
+
+/// For the kernels' sake; nobody writes through it.
+fn read_only(values: &[f32]) -> Shared<'_> {
+    // SAFETY: the values are borrowed for as long as the result, and it is only read.
+    unsafe { Shared::from_raw(values.as_ptr().cast_mut(), values.len()) }
+}
+
+impl Part {
+    /// `None` where there is no memory for so many rows.
+    fn pack(
+        lanes: usize,
+        rows: usize,
+        (gates, hidden): (usize, usize),
+        operands: &[&Matrix],
+        bias: &[f32],
+        units: &Range<usize>,
+    ) -> Option<Part> {
+        let mut products = Vec::new();
+        let together = gates.div_ceil(gates.div_ceil(MOST_GATES));
+        for (operand, matrix) in operands.iter().enumerate() {
+            let source = Source {
+                numbers: matrix.numbers(),
+                depth: matrix.cols(),
+                units: hidden,
+            };
+            let all: Vec<usize> = (0..gates).collect();
+            products.extend(all.chunks(together).map(|slots| OperandProduct {
+                operand,
+                weights: PackedMatrix::new(lanes, source, slots, units.clone()),
+                slots: slots.to_vec(),
+            }));
+        }
+        let bias: Vec<&[f32]> = bias.chunks(hidden).collect();
+        let room = products.iter().map(|p| p.weights.room(rows)).max();
+        Some(Part {
+            bias: pack_vectors(lanes, &bias, units.clone()),
+            z: Buffer::new(rows, units.len().next_multiple_of(lanes) * gates)?,
+            room: Buffer::new(room.unwrap_or(0), 1)?,
+            products,
+            units: units.clone(),
+        })
+    }
+}

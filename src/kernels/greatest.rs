@@ -1,0 +1,59 @@
+//! The greatest of many values, which decides whether it is worth while to look where it stands.
+
+use super::simd::Simd;
+
+/// The greatest of `values`; NaN where one of them is NaN, minus infinity where there is none.
+#[inline(always)]
+pub(super) fn greatest<S: Simd>(s: S, values: &[f32]) -> f32 {
+    let mut seen = (s.splat(f32::NEG_INFINITY), s.splat(0.0));
+    let mut whole = values.chunks_exact(S::LANES);
+    for lanes in &mut whole {
+        seen = take(s, seen, s.load(lanes));
+    }
+    let rest = whole.remainder();
+    let mut lanes = [f32::NEG_INFINITY; 16];
+    if !rest.is_empty() {
+        lanes[..rest.len()].copy_from_slice(rest);
+        seen = take(s, seen, s.load(&lanes));
+    }
+    let (most, not_numbers) = seen;
+    // Lanes past the vector's own stay what they are: no value is below minus infinity.
+    lanes = [f32::NEG_INFINITY; 16];
+    s.store(most, &mut lanes);
+    let mut others = [0.0f32; 16];
+    s.store(not_numbers, &mut others);
+    match others.iter().any(|v| v.is_nan()) {
+        true => f32::NAN,
+        false => lanes.iter().copied().fold(f32::NEG_INFINITY, f32::max),
+    }
+}
+
+/// The greatest of each lane, and what was no number, with one vector more.
+#[inline(always)]
+fn take<S: Simd>(s: S, (most, not_numbers): (S::F32, S::F32), v: S::F32) -> (S::F32, S::F32) {
+    (s.max(v, most), s.select(s.le(v, v), not_numbers, v))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::kernels::{Isa, kernels};
+
+    #[test]
+    fn every_instruction_set_finds_the_greatest_and_what_is_no_number() {
+        let mut rng = fastrand::Rng::with_seed(1);
+        for isa in Isa::available() {
+            let kernels = kernels(isa).unwrap();
+            assert_eq!(kernels.greatest(&[]), f32::NEG_INFINITY);
+            for len in 1..70 {
+                let mut values: Vec<f32> = (0..len).map(|_| 2.0 * rng.f32() - 3.0).collect();
+                let at = rng.usize(..len);
+                let most = values.iter().copied().fold(values[0], f32::max);
+                assert_eq!(kernels.greatest(&values), most, "{isa}, {len}");
+                values[at] = f32::INFINITY;
+                assert_eq!(kernels.greatest(&values), f32::INFINITY, "{isa}, {len}");
+                values[at] = f32::NAN;
+                assert!(kernels.greatest(&values).is_nan(), "{isa}, {len}");
+            }
+        }
+    }
+}
