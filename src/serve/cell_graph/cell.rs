@@ -209,6 +209,12 @@ impl<'a> Batch<'a> {
         self.rows
     }
 
+    /// The buffers as they are: inputs, states, outputs, one for each port. Each begins with
+    /// [`Batch::rows`] rows of its port's width, and may go on after that.
+    pub fn buffers(&mut self) -> (&[Vec<f32>], &mut [Vec<f32>], &mut [Vec<f32>]) {
+        (self.inputs, self.states, self.outputs)
+    }
+
     /// All ports at once: inputs, states, outputs, each `[rows, width]`.
     ///
     /// ```

@@ -1,6 +1,8 @@
 //! Graphs that grow while they are computed: a decoder's, whose next step depends on its last answer.
 
-use super::{CellId, Graph, NodeId, Source};
+use std::fmt;
+
+use super::{CellError, CellId, Graph, NodeId, Source};
 
 /// What goes on at the end of a watched node. One per request, so it may keep what it has seen.
 pub trait Grow: Send {
@@ -41,12 +43,25 @@ impl<'a> Gave<'a> {
 /// A graph that can be added to.
 pub struct Growth<'a> {
     graph: &'a mut Graph,
+    failure: Option<CellError>,
 }
 
 impl<'a> Growth<'a> {
     /// Of this graph.
     pub fn new(graph: &'a mut Graph) -> Growth<'a> {
-        Growth { graph }
+        let failure = None;
+        Growth { graph, failure }
+    }
+
+    /// Ends the request, and no other, with an error that says `why`; nothing more of it is computed. The
+    /// first of several counts.
+    pub fn fail(&mut self, why: impl fmt::Display) {
+        self.failure.get_or_insert_with(|| CellError::new(why));
+    }
+
+    /// Why the request is to end, if it is.
+    pub fn failure(&self) -> Option<&CellError> {
+        self.failure.as_ref()
     }
 
     /// As [`Graph::give`].

@@ -1,0 +1,1 @@
+//! Networks against plain loops.
