@@ -14,7 +14,8 @@ use super::meetings_cases::Case;
 use super::team::Team;
 use super::{PackedModel, Session};
 use crate::kernels::{
-    GruCandidate, GruGates, GruReset, Isa, Kernels, LstmGates, PlainState, Product,
+    GruCandidate, GruGates, GruReset, Isa, Kernels, LstmGates, PlainState, Product, TreeChild,
+    TreeNode,
 };
 use crate::model::{Input, Output};
 use crate::reference;
@@ -76,6 +77,19 @@ impl Kernels for Late {
         self.wait();
         // SAFETY: the caller's promise.
         unsafe { self.inner.plain_state(job) }
+    }
+    unsafe fn tree_node(&self, job: TreeNode<'_>) {
+        self.wait();
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.tree_node(job) }
+    }
+    unsafe fn tree_child(&self, job: TreeChild<'_>) {
+        self.wait();
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.tree_child(job) }
+    }
+    fn greatest(&self, values: &[f32]) -> f32 {
+        self.inner.greatest(values)
     }
 }
 

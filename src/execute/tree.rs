@@ -291,3 +291,70 @@ impl Part {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::execute::team::Team;
+    use crate::model::Precision;
+
+    /// What the portable vectors on one thread give is compared with plain loops where the cells are.
+    #[test]
+    fn every_instruction_set_and_number_of_threads_gives_the_same_bits() {
+        let mut rng = fastrand::Rng::with_seed(1);
+        for (index, hidden) in [1, 4, 16, 23, 64, 100].into_iter().enumerate() {
+            let (input, rows) = (1 + rng.usize(..20), 7);
+            let mut random =
+                |len: usize| -> Vec<f32> { (0..len).map(|_| 2.0 * rng.f32() - 1.0).collect() };
+            let mut matrix = |rows: usize, cols: usize| {
+                let matrix = Matrix::new(rows, cols, random(rows * cols)).unwrap();
+                matrix.in_precision(Precision::ALL[index % 3]).unwrap()
+            };
+            let of_x = matrix(3 * hidden, input);
+            let of_h = [matrix(3 * hidden, hidden), matrix(hidden, hidden)];
+            let of_children = [matrix(5 * hidden, hidden), matrix(5 * hidden, hidden)];
+            let forget_x = matrix(hidden, input);
+            let bias = random(5 * hidden);
+            let x = random(rows * input);
+            let states: Vec<_> = (0..4).map(|_| random(rows * hidden)).collect();
+            let mut all = Vec::new();
+            for threads in 1..4 {
+                let team = SharedTeam::new(Team::with_threads(threads).unwrap());
+                for isa in Isa::available() {
+                    let step = |gates: usize, operands: &[&Matrix]| {
+                        let bias = &bias[..gates * hidden];
+                        TreeStep::new(&team, isa, 9, gates, operands, bias).unwrap()
+                    };
+                    let [h, c, mut a, mut b] = [0, 1, 2, 3].map(|s| states[s].clone());
+                    let mut gave = Vec::new();
+                    let mut keep = |a: &[f32], b: &[f32]| {
+                        gave.extend(a.iter().chain(b).map(|v| v.to_bits()));
+                    };
+                    (step(3, &[&of_x]).leaf(rows, &x, [&mut a, &mut b])).unwrap();
+                    keep(&a, &b);
+                    let both = [&of_children[0], &of_children[1]];
+                    (step(5, &both).binary(rows, [&h, &c], [&mut a, &mut b])).unwrap();
+                    keep(&a, &b);
+                    (step(1, &[&forget_x, &of_h[1]]).child(rows, [&x, &h, &c], [&mut a, &mut b]))
+                        .unwrap();
+                    keep(&a, &b);
+                    (step(3, &[&of_x, &of_h[0]]).summed(rows, &x, [&mut a, &mut b])).unwrap();
+                    keep(&a, &b);
+                    all.push((isa, threads, gave));
+                }
+            }
+            for (isa, threads, gave) in &all {
+                assert_eq!(gave, &all[0].2, "{isa}, {threads} threads, hidden {hidden}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_memory_for_so_many_rows_is_an_error() {
+        let team = SharedTeam::new(Team::with_threads(1).unwrap());
+        let matrix = Matrix::new(3, 1, vec![0.0; 3]).unwrap();
+        let isa = Isa::select().unwrap();
+        let refused = TreeStep::new(&team, isa, usize::MAX, 3, &[&matrix], &[0.0; 3]);
+        assert!(matches!(refused.err(), Some(SessionError::TooLarge { .. })));
+    }
+}

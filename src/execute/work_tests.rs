@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::team::Team;
 use super::{PackedModel, Session};
 use crate::kernels::{
-    GruCandidate, GruGates, GruReset, Isa, Kernels, LstmGates, PlainState, Product,
+    GruCandidate, GruGates, GruReset, Isa, Kernels, LstmGates, PlainState, Product, TreeChild,
+    TreeNode,
 };
 use crate::model::{Gru, Input, Lstm, Merge, Model, Output, ResetForm, Rnn};
 use crate::plan::Plan;
@@ -60,6 +61,19 @@ impl Kernels for Counting {
         self.gates(job.rows, job.units);
         // SAFETY: the caller's promise.
         unsafe { self.inner.plain_state(job) }
+    }
+    unsafe fn tree_node(&self, job: TreeNode<'_>) {
+        self.gates(job.rows, job.units);
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.tree_node(job) }
+    }
+    unsafe fn tree_child(&self, job: TreeChild<'_>) {
+        self.gates(job.rows, job.units);
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.tree_child(job) }
+    }
+    fn greatest(&self, values: &[f32]) -> f32 {
+        self.inner.greatest(values)
     }
 }
 

@@ -336,6 +336,29 @@ fn sessions_of_a_shared_team_take_turns_in_the_order_they_asked() {
 }
 
 #[test]
+fn a_turn_that_panics_ends_and_the_next_one_is_served() {
+    let team = SharedTeam::new(Team::with_threads(2).unwrap());
+    std::thread::scope(|scope| {
+        let first = team.clone();
+        let falls = scope.spawn(move || {
+            first.turn(|_| {
+                while first.callers() < 2 {
+                    std::thread::yield_now();
+                }
+                fall()
+            })
+        });
+        while team.callers() < 1 {
+            std::thread::yield_now();
+        }
+        // Waits for the turn that falls.
+        assert_eq!(team.turn(|team| team.threads()), 2);
+        assert!(falls.join().is_err());
+    });
+    assert_eq!(team.callers(), 0);
+}
+
+#[test]
 fn a_shared_team_survives_a_panic() {
     let team = SharedTeam::new(Team::with_threads(2).unwrap());
     assert!(team.run(|_| fall()).is_err());

@@ -1,1 +1,0 @@
-//! Networks against plain loops.

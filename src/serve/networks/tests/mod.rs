@@ -1,0 +1,73 @@
+//! Networks against plain loops: each request alone, and many in random batches.
+
+mod chain;
+mod seq2seq;
+mod tree;
+
+use super::alone::{Walk, run_rows};
+use super::{Alone, AloneError};
+use crate::execute::team::{SharedTeam, Team};
+use crate::serve::cell_graph::{Cells, Graph, Grow, NodeId, Place, PreparedCell};
+
+type Request = (Graph, Option<Box<dyn Grow>>);
+type Answered = Result<Vec<f32>, AloneError>;
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|v| v.to_bits()).collect()
+}
+
+fn random(rng: &mut fastrand::Rng, count: usize) -> Vec<f32> {
+    (0..count).map(|_| 4.0 * rng.f32() - 2.0).collect()
+}
+
+/// Answers each request by itself.
+fn alone(cells: &Cells, requests: Vec<Request>) -> Vec<Answered> {
+    let mut alone = Alone::new(cells).unwrap();
+    let requests = requests.into_iter();
+    requests
+        .map(|(graph, grow)| alone.run(graph, grow))
+        .collect()
+}
+
+/// Answers all requests in batches of random ready nodes of a random cell, in random order.
+fn together(cells: &Cells, requests: Vec<Request>, rng: &mut fastrand::Rng) -> Vec<Answered> {
+    let place = Place {
+        team: SharedTeam::new(Team::with_threads(rng.usize(1..4)).unwrap()),
+        rows: rng.usize(1..20),
+    };
+    let prepared = cells.iter().map(|(_, cell)| cell.prepare(&place).unwrap());
+    let mut prepared: Vec<Box<dyn PreparedCell>> = prepared.collect();
+    let mut walks: Vec<Result<Walk<'_>, AloneError>> = (requests.into_iter())
+        .map(|(graph, grow)| Walk::new(cells, graph, grow))
+        .collect();
+    loop {
+        let walking = walks.iter().enumerate();
+        let walking = walking.filter_map(|(at, walk)| Some((at, walk.as_ref().ok()?)));
+        let mut ready: Vec<(usize, NodeId)> = walking
+            .flat_map(|(at, walk)| walk.ready().map(move |node| (at, node)))
+            .collect();
+        if ready.is_empty() {
+            break;
+        }
+        rng.shuffle(&mut ready);
+        let walk = |at: usize| walks[at].as_ref().ok().unwrap();
+        let cell = walk(ready[0].0).graph.cell(ready[0].1);
+        ready.retain(|(at, node)| walk(*at).graph.cell(*node) == cell);
+        ready.truncate(rng.usize(1..=place.rows));
+        let rows: Vec<_> = ready
+            .iter()
+            .map(|(at, node)| walk(*at).takes(*node))
+            .collect();
+        let gave = run_rows(cells, &mut *prepared[cell.index()], cell, &rows).unwrap();
+        for ((at, node), gave) in ready.into_iter().zip(gave) {
+            // A request may have failed by another row of this batch.
+            if let Ok(walk) = &mut walks[at]
+                && let Err(error) = walk.give(node, gave)
+            {
+                walks[at] = Err(error);
+            }
+        }
+    }
+    let answers = walks.into_iter();
+    answers.map(|walk| walk.map(|walk| walk.answer())).collect()
+}
