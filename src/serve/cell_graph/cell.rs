@@ -211,6 +211,7 @@ impl<'a> Batch<'a> {
 
     /// The buffers as they are: inputs, states, outputs, one for each port. Each begins with
     /// [`Batch::rows`] rows of its port's width, and may go on after that.
+    #[allow(clippy::type_complexity)]
     pub fn buffers(&mut self) -> (&[Vec<f32>], &mut [Vec<f32>], &mut [Vec<f32>]) {
         (self.inputs, self.states, self.outputs)
     }

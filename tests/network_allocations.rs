@@ -1,0 +1,70 @@
+//! Ready-made cells allocate nothing when they run, whatever the number of rows.
+
+#[path = "common/counting.rs"]
+mod counting;
+
+use cellstream::execute::team::{SharedTeam, Team};
+use cellstream::layers::Embedding;
+use cellstream::model::{Lstm, Matrix};
+use cellstream::serve::cell_graph::{Batch, Cells, Place};
+use cellstream::serve::networks::{
+    BinaryTreeLstm, BinaryTreeWeights, Chain, ChainCell, ChildSumTreeLstm, ChildSumWeights,
+    DecoderCell, EncoderCell, Seq2Seq,
+};
+use counting::calls;
+
+const ROWS: usize = 9;
+
+fn cells() -> Cells {
+    let (symbols, features, hidden) = (150, 6, 24);
+    let matrix = |rows: usize, cols: usize| {
+        let values = (0..rows * cols).map(|v| (v as f32 * 0.7).sin()).collect();
+        Matrix::new(rows, cols, values).unwrap()
+    };
+    let table = || Embedding::new(matrix(symbols, features));
+    let model = || Lstm::new(features, hidden).layers(2).random(1).unwrap();
+    let mut cells = Cells::new();
+    Chain::add(&mut cells, ChainCell::new(model()).unwrap());
+    let encoder = EncoderCell::new(table(), model()).unwrap();
+    let weights = matrix(symbols, hidden);
+    let decoder = DecoderCell::new(table(), model(), weights, vec![0.0; symbols]).unwrap();
+    Seq2Seq::add(&mut cells, encoder, decoder, 0).unwrap();
+    let weights = BinaryTreeWeights::random(features, hidden, 1).unwrap();
+    BinaryTreeLstm::add(&mut cells, weights).unwrap();
+    let weights = ChildSumWeights::random(features, hidden, 1).unwrap();
+    ChildSumTreeLstm::add(&mut cells, weights).unwrap();
+    cells
+}
+
+/// One test, so that no other thread of the harness allocates meanwhile.
+#[test]
+fn cells_allocate_nothing() {
+    let before = calls();
+    drop(vec![0u8; 100]);
+    assert_eq!(calls() - before, 2, "the counter counts");
+
+    let cells = cells();
+    for threads in 1..=2 {
+        let place = Place {
+            team: SharedTeam::new(Team::with_threads(threads).unwrap()),
+            rows: ROWS,
+        };
+        for (_, cell) in cells.iter() {
+            let ports = cell.ports();
+            let buffer = |width: usize| vec![1.0f32; ROWS * width];
+            let inputs: Vec<_> = ports.inputs().iter().map(|p| buffer(p.width())).collect();
+            let mut states: Vec<_> = ports.states().iter().map(|p| buffer(p.width())).collect();
+            let mut outputs: Vec<_> = ports.outputs().iter().map(|p| buffer(p.width())).collect();
+            let mut prepared = cell.prepare(&place).unwrap();
+            for rows in [ROWS, 1, 4, ROWS] {
+                let mut batch = Batch::new(ports, rows, &inputs, &mut states, &mut outputs);
+                let before = calls();
+                prepared.run(&mut batch).unwrap();
+                let made = calls() - before;
+                assert_eq!(made, 0, "{}, {threads} threads, {rows} rows", cell.name());
+            }
+            let written = states.iter().chain(&outputs).flatten();
+            assert!(written.into_iter().any(|v| *v != 1.0), "{}", cell.name());
+        }
+    }
+}
