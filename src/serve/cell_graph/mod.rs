@@ -8,6 +8,8 @@ mod cell;
 mod error;
 mod graph;
 mod grow;
+#[cfg(test)]
+pub(in crate::serve) mod tests;
 mod unfolded;
 
 pub use cell::{Batch, Cell, CellError, CellId, Cells, Place, Port, Ports, PreparedCell};

@@ -15,7 +15,7 @@
 //! The paper scans a queue of all subgraphs for ready nodes. Here a subgraph stands in a queue only while
 //! it has ready nodes that a worker may take, so that a decision costs the same however many requests wait:
 //! those never begun in a first-in-first-out queue for each priority, those begun (as many as batches have
-//! rows) in sorted sets. Merged by priority, then by the order of release, that is the paper's order.
+//! rows, and streams) in sorted sets. Merged by priority, then by the order of release, that is the paper's order.
 //!
 //! Only nodes that the worker may take are counted as ready: counting those pinned elsewhere, as the paper's
 //! text does, could choose a cell of which this worker gets an empty batch.
@@ -183,6 +183,16 @@ impl Policy for Cellular {
         "cellular"
     }
 
+    fn queued(&self) -> usize {
+        let of = |ready: &Ready| {
+            let waiting = ready.waiting.values().map(VecDeque::len);
+            waiting.sum::<usize>() + ready.begun.len()
+        };
+        let queues = self.cells.iter();
+        let all = queues.flat_map(|queue| queue.pinned.iter().chain([&queue.free]));
+        all.map(of).sum()
+    }
+
     fn ready(&mut self, table: &Table, subgraph: SubgraphKey, count: usize) {
         let queue = &mut self.cells[table.cell(subgraph).index()];
         let place = place(table, subgraph);
@@ -190,6 +200,8 @@ impl Policy for Cellular {
             Some(worker) => queue.pinned[worker.0].begin(place, count),
             // New nodes of one that is queued already.
             None if table.ready(subgraph) > count => queue.free.nodes += count,
+            // A stream goes on: its place is by its release, which was long before.
+            None if table.begun(subgraph) => queue.free.begin(place, count),
             None => {
                 queue.free.nodes += count;
                 let waiting = queue.free.waiting.entry(place.0).or_default();

@@ -42,6 +42,10 @@ pub trait Policy: Send {
     /// What reports call it.
     fn name(&self) -> &'static str;
 
+    /// Entries of its queues, those of ended requests that have not been purged included: what its memory
+    /// grows with.
+    fn queued(&self) -> usize;
+
     /// A request was accepted; its ready nodes are told next.
     fn admitted(&mut self, table: &Table, request: RequestKey) {
         let _ = (table, request);

@@ -15,6 +15,8 @@
 //! same time. [`Scheduler::audit`] checks that none is lost.
 
 mod table;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -288,11 +290,13 @@ impl Scheduler {
     /// A request is not wanted any more; no error if it has ended.
     pub fn handle_cancel(&mut self, now: Instant, key: RequestKey) {
         self.end(now, key, End::Cancelled);
+        self.release(now);
     }
 
     /// A request cannot go on: a cell that it is in failed, or what grows it did.
     pub fn handle_failed(&mut self, now: Instant, key: RequestKey) {
         self.end(now, key, End::Failed);
+        self.release(now);
     }
 
     /// A task has been run, or has failed and [`Scheduler::handle_failed`] was called for its requests.
@@ -386,7 +390,8 @@ impl Scheduler {
         table.idle = idle;
     }
 
-    /// A worker has put a subgraph's states where others find them.
+    /// A worker has put a subgraph's states where others find them. To be told before that worker asks for
+    /// more tasks: after that, the subgraph may have gone on, there or elsewhere.
     pub fn handle_evicted(&mut self, key: SubgraphKey) {
         let worker = match self.table.is_live(key.request) {
             true => self.table.pinned(key),

@@ -10,7 +10,7 @@
 //! order, until none is in flight (BatchMaker, section 4.3): it is *pinned*. Here it stays so until its
 //! worker has put its states where others find them, see [`super::Scheduler::handle_evicted`].
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
 use slotmap::SlotMap;
@@ -116,6 +116,8 @@ struct Subgraph {
     /// The place in the order of releases.
     released: Option<u64>,
     ready: VecDeque<NodeId>,
+    /// A node of it has been submitted.
+    begun: bool,
     in_flight: u32,
     pinned: Option<WorkerId>,
 }
@@ -169,24 +171,23 @@ impl Table {
         for &(from, to) in &unfolded.edges {
             request.link(from, to);
         }
-        // New ready nodes of each home that is released already.
-        let mut joined = vec![0; homes.len()];
-        for (index, &subgraph) in (unfolded.first..).zip(&unfolded.subgraph_of) {
+        // New ready nodes of homes that are released already; several new subgraphs may have one home.
+        let mut joined = BTreeMap::new();
+        for index in unfolded.first..request.nodes.len() {
             let node = &request.nodes[index];
             if node.missing == 0 {
                 let home = &mut request.subgraphs[node.subgraph as usize];
                 home.ready.push_back(NodeId::new(index));
-                joined[subgraph as usize] += usize::from(home.released.is_some());
+                if home.released.is_some() {
+                    *joined.entry(node.subgraph).or_insert(0) += 1;
+                }
             }
         }
-        for (new, &index) in homes.iter().enumerate() {
-            // Two new subgraphs may have the same home.
-            let same = || homes.iter().enumerate().filter(|(_, home)| **home == index);
-            if joined[new] > 0 && same().all(|(other, _)| other >= new) {
-                let ready = same().map(|(other, _)| joined[other]).sum();
-                let request = key;
-                self.announced.push((SubgraphKey { request, index }, ready));
-            }
+        let request = key;
+        let joined = joined.into_iter();
+        self.announced
+            .extend(joined.map(|(index, ready)| (SubgraphKey { request, index }, ready)));
+        for index in homes {
             self.release(key, index);
         }
     }
@@ -218,6 +219,7 @@ impl Table {
             node.state = NodeState::Submitted;
             let (index, mut edge) = (node.subgraph, node.first_edge);
             let subgraph = &mut request.subgraphs[index as usize];
+            subgraph.begun = true;
             subgraph.in_flight += 1;
             subgraph.pinned = Some(worker);
             let mut ready = 0;
@@ -409,6 +411,11 @@ impl Table {
         self.subgraph(key).pinned
     }
 
+    /// Whether a node of the subgraph has been submitted.
+    pub fn begun(&self, key: SubgraphKey) -> bool {
+        self.subgraph(key).begun
+    }
+
     /// Whether a task with a node of the subgraph is in flight.
     pub(super) fn is_in_flight(&self, key: SubgraphKey) -> bool {
         self.subgraph(key).in_flight > 0
@@ -464,6 +471,7 @@ impl Request {
                     missing: 0,
                     released: None,
                     ready: VecDeque::new(),
+                    begun: false,
                     in_flight: 0,
                     pinned: None,
                 });

@@ -1,0 +1,513 @@
+//! Division into subgraphs against what it must be, by brute force; every error with its message.
+
+use super::*;
+
+/// A cell that is never run.
+pub(in crate::serve) struct Named(String, Ports);
+
+impl Named {
+    pub(in crate::serve) fn new(name: &str, ports: Ports) -> Named {
+        Named(name.into(), ports)
+    }
+}
+
+impl Cell for Named {
+    fn name(&self) -> &str {
+        &self.0
+    }
+
+    fn ports(&self) -> &Ports {
+        &self.1
+    }
+
+    fn prepare(&self, _: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
+        Err(CellError::new("not to be run"))
+    }
+}
+
+/// Most nodes that one node of [`plain_cells`] takes something of.
+pub(in crate::serve) const TAKES: usize = 3;
+
+/// So many cells, each of which takes up to [`TAKES`] nodes' results.
+pub(in crate::serve) fn plain_cells(count: usize) -> Cells {
+    let mut cells = Cells::new();
+    for index in 0..count {
+        let ports = (0..TAKES).fold(Ports::new().output("y", 1), |ports, at| {
+            ports.input(format!("x{at}"), 1)
+        });
+        cells.add(Named::new(&format!("plain{index}"), ports));
+    }
+    cells
+}
+
+/// Adds a node of a cell of [`plain_cells`] that takes these nodes' results.
+pub(in crate::serve) fn plain_node(graph: &mut Graph, cell: usize, from: &[usize]) -> NodeId {
+    let mut sources = [Source::Zeros; TAKES];
+    for (source, &from) in sources.iter_mut().zip(from) {
+        *source = NodeId::new(from).gives(0);
+    }
+    graph.node(CellId(cell as u16), &sources)
+}
+
+/// A graph without circles, whose nodes are in an order of their own: sources may name later nodes.
+pub(in crate::serve) fn random_graph(rng: &mut fastrand::Rng, cells: usize, most: usize) -> Graph {
+    let nodes = rng.usize(1..=most);
+    // `place[n]`: where node n stands in a topological order.
+    let mut place: Vec<usize> = (0..nodes).collect();
+    if rng.bool() {
+        rng.shuffle(&mut place);
+    }
+    let mut at = vec![0; nodes];
+    for (node, &place) in place.iter().enumerate() {
+        at[place] = node;
+    }
+    let near = rng.usize(1..6);
+    let mut graph = Graph::new();
+    for &place in &place {
+        let takes = rng.usize(0..=TAKES.min(place));
+        let from: Vec<usize> = (0..takes)
+            .map(|_| at[rng.usize(place.saturating_sub(near)..place)])
+            .collect();
+        plain_node(&mut graph, rng.usize(0..cells), &from);
+    }
+    graph
+}
+
+/// Who takes something of whom, from the sources themselves.
+pub(in crate::serve) fn takes_of(graph: &Graph, node: usize) -> Vec<usize> {
+    let sources = graph.sources(NodeId::new(node)).iter();
+    let mut from: Vec<usize> = sources
+        .filter_map(|source| match *source {
+            Source::Node { node, .. } => Some(node.index()),
+            _ => None,
+        })
+        .collect();
+    from.sort_unstable();
+    from.dedup();
+    from
+}
+
+/// Whether all nodes of a circle-free relation can be put in an order.
+fn has_no_circle(nodes: usize, edges: &[(usize, usize)]) -> bool {
+    let mut left: Vec<usize> = (0..nodes).collect();
+    loop {
+        let before = left.len();
+        let waits = |n: usize| {
+            let mut into = edges.iter().filter(|edge| edge.1 == n);
+            into.any(|edge| left.contains(&edge.0))
+        };
+        let still: Vec<usize> = left.iter().copied().filter(|&n| waits(n)).collect();
+        left = still;
+        if left.len() == before {
+            return left.is_empty();
+        }
+    }
+}
+
+#[test]
+fn subgraphs_are_of_one_cell_and_connected_and_do_not_wait_for_each_other() {
+    let mut rng = fastrand::Rng::with_seed(1);
+    let (mut parted, mut joined) = (0, 0);
+    for _ in 0..600 {
+        let kinds = rng.usize(1..=4);
+        let graph = random_graph(&mut rng, kinds, 24);
+        let unfolded = graph.unfold(&plain_cells(kinds)).expect("a valid graph");
+        let nodes = graph.len();
+        let subgraph = |n: usize| unfolded.subgraph(NodeId::new(n));
+        assert_eq!(unfolded.nodes(), nodes);
+        let edges: Vec<(usize, usize)> = (0..nodes)
+            .flat_map(|to| takes_of(&graph, to).into_iter().map(move |from| (from, to)))
+            .collect();
+        for index in 0..unfolded.subgraphs() {
+            let members: Vec<usize> = (0..nodes).filter(|&n| subgraph(n) == index).collect();
+            let cell = graph.cell(NodeId::new(members[0]));
+            assert!(members.iter().all(|&n| graph.cell(NodeId::new(n)) == cell));
+            // Everything is reached from the first by edges within.
+            let mut reached = vec![members[0]];
+            let mut next = 0;
+            while let Some(&at) = reached.get(next) {
+                for &(a, b) in &edges {
+                    for (here, there) in [(a, b), (b, a)] {
+                        if here == at && members.contains(&there) && !reached.contains(&there) {
+                            reached.push(there);
+                        }
+                    }
+                }
+                next += 1;
+            }
+            assert_eq!(reached.len(), members.len(), "connected");
+        }
+        let between: Vec<(usize, usize)> = edges
+            .iter()
+            .map(|&(from, to)| (subgraph(from), subgraph(to)))
+            .filter(|(from, to)| from != to)
+            .collect();
+        assert!(has_no_circle(unfolded.subgraphs(), &between));
+        let same_cell =
+            |a: usize, b: usize| graph.cell(NodeId::new(a)) == graph.cell(NodeId::new(b));
+        for &(from, to) in edges.iter().filter(|e| same_cell(e.0, e.1)) {
+            match subgraph(from) == subgraph(to) {
+                true => joined += 1,
+                false => parted += 1,
+            }
+        }
+    }
+    assert!(
+        joined > 1000 && parted > 100,
+        "{joined} joined, {parted} parted"
+    );
+}
+
+#[test]
+fn one_cell_alone_is_divided_only_where_it_is_not_connected() {
+    let mut rng = fastrand::Rng::with_seed(2);
+    for _ in 0..200 {
+        let graph = random_graph(&mut rng, 1, 20);
+        let unfolded = graph.unfold(&plain_cells(1)).expect("a valid graph");
+        for node in 0..graph.len() {
+            for from in takes_of(&graph, node) {
+                let of = |n| unfolded.subgraph(NodeId::new(n));
+                assert_eq!(of(node), of(from));
+            }
+        }
+    }
+}
+
+/// A complete binary tree: the leaves first, of cell 0; the others of cell 1.
+pub(in crate::serve) fn complete_tree(leaves: usize) -> Graph {
+    let mut graph = Graph::new();
+    let mut level: Vec<usize> = (0..leaves)
+        .map(|_| plain_node(&mut graph, 0, &[]).index())
+        .collect();
+    while level.len() > 1 {
+        let pairs = level.chunks(2);
+        level = pairs
+            .map(|pair| plain_node(&mut graph, 1, pair).index())
+            .collect();
+    }
+    graph
+}
+
+#[test]
+fn a_complete_tree_of_16_leaves_has_17_subgraphs() {
+    let unfolded = complete_tree(16).unfold(&plain_cells(2)).expect("a tree");
+    assert_eq!((unfolded.nodes(), unfolded.subgraphs()), (31, 17));
+    let inner: Vec<_> = (16..31)
+        .map(|n| unfolded.subgraph(NodeId::new(n)))
+        .collect();
+    assert!(inner.iter().all(|&s| s == inner[0]), "{inner:?}");
+}
+
+#[test]
+fn a_chain_after_a_chain_has_two_subgraphs() {
+    let mut graph = Graph::new();
+    for node in 0..9usize {
+        let from: Vec<usize> = node.checked_sub(1).into_iter().collect();
+        plain_node(&mut graph, usize::from(node >= 5), &from);
+    }
+    let unfolded = graph.unfold(&plain_cells(2)).expect("two chains");
+    assert_eq!(unfolded.subgraphs(), 2);
+}
+
+#[test]
+fn a_way_out_and_back_divides_what_is_connected() {
+    // a → b → a', and a → a'.
+    let mut graph = Graph::new();
+    plain_node(&mut graph, 0, &[]);
+    plain_node(&mut graph, 1, &[0]);
+    plain_node(&mut graph, 0, &[1, 0]);
+    let unfolded = graph.unfold(&plain_cells(2)).expect("no circle of nodes");
+    assert_eq!(unfolded.subgraphs(), 3);
+}
+
+/// Cell 0, `sum`: input `x` of 2, state `s` of 3; gives the state, and `y` of 1.
+fn sum() -> (Cells, CellId) {
+    let mut cells = Cells::new();
+    let ports = Ports::new().input("x", 2).state("s", 3).output("y", 1);
+    let sum = cells.add(Named::new("sum", ports));
+    (cells, sum)
+}
+
+/// What is said of a graph that `fill` makes.
+fn refused(fill: impl FnOnce(&mut Graph, CellId)) -> (GraphError, String) {
+    let (cells, sum) = sum();
+    let mut graph = Graph::new();
+    fill(&mut graph, sum);
+    let error = graph.unfold(&cells).expect_err("refused");
+    (error.clone(), error.to_string())
+}
+
+const ZEROS: [Source; 2] = [Source::Zeros; 2];
+
+#[test]
+fn a_graph_without_nodes_is_refused() {
+    let (error, text) = refused(|_, _| {});
+    assert_eq!(error, GraphError::Empty);
+    assert_eq!(
+        text,
+        "the graph has no node; a request computes at least one cell"
+    );
+}
+
+#[test]
+fn too_many_nodes_are_refused() {
+    let mut cells = Cells::new();
+    let bare = cells.add(Named::new("bare", Ports::new()));
+    let mut graph = Graph::new();
+    for _ in 0..=MOST_NODES {
+        graph.node(bare, &[]);
+    }
+    let error = graph.unfold(&cells).expect_err("refused");
+    assert_eq!(
+        error.to_string(),
+        "the graph has 16777217 nodes; at most 16777216 are supported"
+    );
+}
+
+#[test]
+fn cells_that_are_not_there_are_refused() {
+    let (error, text) = refused(|graph, _| {
+        graph.node(CellId(7), &ZEROS);
+    });
+    let (node, cell, cells) = (0, 7, 1);
+    assert_eq!(error, GraphError::UnknownCell { node, cell, cells });
+    assert_eq!(
+        text,
+        "node 0 calls cell 7, but there are 1 cells, numbered from 0"
+    );
+}
+
+#[test]
+fn too_few_sources_are_refused() {
+    let (error, text) = refused(|graph, sum| {
+        graph.node(sum, &ZEROS);
+        graph.node(sum, &ZEROS[..1]);
+    });
+    assert!(matches!(
+        error,
+        GraphError::Sources {
+            node: 1,
+            expected: 2,
+            found: 1,
+            ..
+        }
+    ));
+    assert_eq!(
+        text,
+        "node 1 has 1 sources; its cell, `sum`, takes 2: `x`, `s`"
+    );
+}
+
+#[test]
+fn values_of_another_width_are_refused() {
+    let (error, text) = refused(|graph, sum| {
+        let first = graph.node(sum, &ZEROS);
+        graph.node(sum, &[Source::Zeros, first.gives(1)]);
+    });
+    assert!(matches!(
+        error,
+        GraphError::Width {
+            node: 1,
+            expected: 3,
+            found: 1,
+            ..
+        }
+    ));
+    assert_eq!(
+        text,
+        "node 1 takes 1 values for `s` of cell `sum`, which takes 3"
+    );
+    let (_, text) = refused(|graph, sum| {
+        let x = graph.give(&[1.0; 5]);
+        graph.node(sum, &[x, Source::Zeros]);
+    });
+    assert_eq!(
+        text,
+        "node 0 takes 5 values for `x` of cell `sum`, which takes 2"
+    );
+}
+
+#[test]
+fn nodes_that_are_not_there_are_refused() {
+    let (error, text) = refused(|graph, sum| {
+        graph.node(sum, &[Source::Zeros, NodeId::new(4).gives(0)]);
+    });
+    let user = User::Node(NodeId::new(0));
+    assert_eq!(
+        error,
+        GraphError::UnknownNode {
+            user,
+            node: 4,
+            nodes: 1
+        }
+    );
+    assert_eq!(
+        text,
+        "node 0 takes something of node 4, but there are 1 nodes, numbered from 0"
+    );
+    let (_, text) = refused(|graph, sum| {
+        graph.node(sum, &ZEROS);
+        graph.answer(NodeId::new(1).gives(0));
+    });
+    assert_eq!(
+        text,
+        "the answer takes something of node 1, but there are 1 nodes, numbered from 0"
+    );
+}
+
+#[test]
+fn ports_that_are_not_there_are_refused() {
+    let (error, text) = refused(|graph, sum| {
+        let node = graph.node(sum, &ZEROS);
+        graph.answer(node.gives(2));
+    });
+    assert!(matches!(
+        error,
+        GraphError::UnknownPort {
+            user: User::Answer,
+            node: 0,
+            port: 2,
+            gives: 2,
+            ..
+        }
+    ));
+    assert_eq!(
+        text,
+        "the answer takes port 2 of node 0, whose cell, `sum`, gives 2, numbered from 0"
+    );
+}
+
+#[test]
+fn values_that_were_not_given_are_refused() {
+    let (error, text) = refused(|graph, sum| {
+        graph.give(&[1.0]);
+        graph.node(sum, &[Source::Given { first: 0, width: 2 }, Source::Zeros]);
+    });
+    let user = User::Node(NodeId::new(0));
+    assert_eq!(
+        error,
+        GraphError::UnknownGiven {
+            user,
+            first: 0,
+            end: 2,
+            given: 1
+        }
+    );
+    assert_eq!(
+        text,
+        "node 0 takes values 0 to 2 of the request, which has 1"
+    );
+    let (error, _) = refused(|graph, sum| {
+        graph.node(
+            sum,
+            &[
+                Source::Given {
+                    first: usize::MAX,
+                    width: 2,
+                },
+                Source::Zeros,
+            ],
+        );
+    });
+    assert!(matches!(error, GraphError::UnknownGiven { .. }));
+}
+
+#[test]
+fn zeros_are_no_answer() {
+    let (error, text) = refused(|graph, sum| {
+        graph.node(sum, &ZEROS);
+        graph.answer(Source::Zeros);
+    });
+    assert_eq!(error, GraphError::AnswerZeros);
+    assert_eq!(
+        text,
+        "the answer takes zeros, whose number nothing says; take a node's or the request's values"
+    );
+}
+
+#[test]
+fn circles_are_refused_and_one_of_their_nodes_is_named() {
+    // 0 waits for the circle 1 → 2 → 3 → 1, and is not in it; 4 follows it.
+    let (error, text) = refused(|graph, sum| {
+        let after = |n: usize| [Source::Zeros, NodeId::new(n).gives(0)];
+        graph.node(sum, &after(1));
+        graph.node(sum, &after(3));
+        graph.node(sum, &after(1));
+        graph.node(sum, &after(2));
+        graph.node(sum, &after(3));
+    });
+    let GraphError::Cycle { node } = error else {
+        panic!("{text}");
+    };
+    assert!((1..=3).contains(&node), "{text}");
+    assert_eq!(
+        text,
+        format!("node {node} waits for its own result: its sources lead back to it")
+    );
+    let (error, _) = refused(|graph, sum| {
+        graph.node(sum, &[Source::Zeros, NodeId::new(0).gives(0)]);
+    });
+    assert_eq!(error, GraphError::Cycle { node: 0 });
+}
+
+#[test]
+fn circles_of_random_graphs_are_found() {
+    let mut rng = fastrand::Rng::with_seed(3);
+    let cells = plain_cells(2);
+    let mut circles = 0;
+    for _ in 0..500 {
+        let nodes = rng.usize(1..9);
+        let mut graph = Graph::new();
+        for _ in 0..nodes {
+            let from: Vec<usize> = (0..rng.usize(0..2)).map(|_| rng.usize(0..nodes)).collect();
+            plain_node(&mut graph, rng.usize(0..2), &from);
+        }
+        let takes: Vec<Vec<usize>> = (0..nodes).map(|n| takes_of(&graph, n)).collect();
+        let leads_back = |start: usize| {
+            let mut reached = takes[start].clone();
+            let mut next = 0;
+            while let Some(&at) = reached.get(next) {
+                let more: Vec<usize> = takes[at]
+                    .iter()
+                    .copied()
+                    .filter(|n| !reached.contains(n))
+                    .collect();
+                reached.extend(more);
+                next += 1;
+            }
+            reached.contains(&start)
+        };
+        match graph.unfold(&cells) {
+            Ok(_) => assert!(!(0..nodes).any(leads_back)),
+            Err(GraphError::Cycle { node }) => {
+                assert!(leads_back(node));
+                circles += 1;
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert!((100..400).contains(&circles), "{circles}");
+}
+
+#[test]
+fn watched_nodes_must_be_there() {
+    let (error, text) = refused(|graph, sum| {
+        graph.node(sum, &ZEROS);
+        graph.watch(NodeId::new(1));
+    });
+    assert_eq!(error, GraphError::UnknownWatched { node: 1, nodes: 1 });
+    assert_eq!(
+        text,
+        "node 1 is to be watched, but there are 1 nodes, numbered from 0"
+    );
+}
+
+#[test]
+fn what_is_gone_says_who_asked() {
+    let user = User::Node(NodeId::new(8));
+    assert_eq!(
+        GraphError::Gone { user, node: 3 }.to_string(),
+        "node 8 takes something of node 3, which has been computed and is not kept; watch the node \
+         until what takes it has been added"
+    );
+}
