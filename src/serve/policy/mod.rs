@@ -3,9 +3,21 @@
 //! All run on the same scheduler, workers and kernels, so that comparing them compares the choice alone.
 //! A policy has no clock, no thread and no values; it is told what happens to requests and asked for tasks.
 
+mod bucketing;
 mod cellular;
+mod choice;
+mod graph_batch;
+mod ideal;
+mod merge;
+mod padding;
 
+pub use bucketing::{Bucketing, PadTo};
 pub use cellular::Cellular;
+pub use choice::{Choice, ChoiceError};
+pub use graph_batch::{GraphBatching, Rule, Step};
+pub use ideal::Ideal;
+pub use merge::Merge;
+pub use padding::Padding;
 
 use super::cell_graph::CellId;
 use super::scheduler::{RequestKey, Row, SubgraphKey, Table, Task, WorkerId};
@@ -60,8 +72,8 @@ pub trait Policy: Send {
     }
 
     /// Forms the next task of `worker`, which has got `formed` in this round: takes its rows from the
-    /// table ([`Table::take`]) and adds them to `rows`, which is empty. At least one; `None` ends the
-    /// round. All rows must be of live requests, and none of a subgraph pinned to another worker.
+    /// table ([`Table::take`]) and adds them to `rows`, which is empty. At least one, or padding; `None` ends
+    /// the round. All rows must be of live requests, and none of a subgraph pinned to another worker.
     fn next_task(
         &mut self,
         table: &mut Table,

@@ -34,7 +34,8 @@ pub struct Task {
     pub worker: WorkerId,
     /// What is called.
     pub cell: CellId,
-    /// The nodes; each of another request, or of the same at another place of its graph.
+    /// The nodes; each of another request, or of the same at another place of its graph. None where only
+    /// padding is left of a group.
     pub rows: Vec<Row>,
     /// Rows that are computed though nobody has asked for them: what padding wastes.
     pub padding: usize,
@@ -359,7 +360,7 @@ impl Scheduler {
                 self.spare.push(rows);
                 break;
             };
-            debug_assert!(!rows.is_empty(), "a task has a row");
+            debug_assert!(rows.len() + batch.padding > 0, "a task has a row");
             self.table.submit(&rows, worker, now);
             tasks.push(Task {
                 worker,

@@ -104,6 +104,7 @@ enum NodeState {
     Done,
 }
 
+#[derive(PartialEq, Eq)]
 struct Edge {
     to: u32,
     next: u32,
@@ -409,6 +410,26 @@ impl Table {
     /// The worker that a subgraph's tasks must go to.
     pub fn pinned(&self, key: SubgraphKey) -> Option<WorkerId> {
         self.subgraph(key).pinned
+    }
+
+    /// Whether no subgraph of a request is pinned to another worker.
+    pub fn may_run_on(&self, request: RequestKey, worker: WorkerId) -> bool {
+        let mut subgraphs = self.requests[request].subgraphs.iter();
+        subgraphs.all(|s| s.pinned.is_none_or(|pinned| pinned == worker))
+    }
+
+    /// Whether two requests of which nothing has been submitted have the same graph, node by node.
+    pub fn has_graph_of(&self, one: RequestKey, other: RequestKey) -> bool {
+        let (one, other) = (&self.requests[one], &self.requests[other]);
+        let same = |a: &Node, b: &Node| {
+            (a.cell, a.subgraph, a.first_edge) == (b.cell, b.subgraph, b.first_edge)
+        };
+        let fresh = |r: &Request| r.subgraphs.iter().all(|s| !s.begun);
+        fresh(one)
+            && fresh(other)
+            && one.nodes.len() == other.nodes.len()
+            && one.nodes.iter().zip(&other.nodes).all(|(a, b)| same(a, b))
+            && one.edges == other.edges
     }
 
     /// Whether a node of the subgraph has been submitted.

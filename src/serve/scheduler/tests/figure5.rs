@@ -8,7 +8,7 @@
 
 use super::*;
 use crate::serve::cell_graph::tests::{plain_cells, plain_node};
-use crate::serve::policy::Cellular;
+use crate::serve::policy::{Cellular, GraphBatching, Padding};
 
 const LENGTHS: [usize; 8] = [2, 3, 3, 5, 5, 7, 3, 1];
 
@@ -91,5 +91,32 @@ fn cellular_batching() {
             );
         }
         assert_eq!(ends, [20, 30, 30, 50, 70, 100, 60, 60]);
+    }
+}
+
+#[test]
+fn graph_batching() {
+    for tasks_at_once in [1, 5] {
+        let sizes = [BatchSizes { min: 1, max: 4 }];
+        let policy = Box::new(GraphBatching::new(Padding, &sizes, 1, 4));
+        let (tasks, ends) = timeline(policy, 1, tasks_at_once);
+        // Rows of requests that have no cell left are run as padding.
+        let still_in = |first: usize, step: usize| -> Vec<usize> {
+            let members = first..first + 4;
+            members.filter(|n| LENGTHS[n - 1] > step).collect()
+        };
+        let groups = (0..5)
+            .map(|step| (1, step))
+            .chain((0..7).map(|step| (5, step)));
+        let expected: Vec<Ran> = groups
+            .enumerate()
+            .map(|(start, (first, step))| {
+                let requests = still_in(first, step);
+                let padding = 4 - requests.len();
+                (10 * start as u64, requests, padding)
+            })
+            .collect();
+        assert_eq!(tasks, expected);
+        assert_eq!(ends, [50, 50, 50, 50, 120, 120, 120, 120]);
     }
 }

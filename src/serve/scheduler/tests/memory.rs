@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::serve::cell_graph::tests::{plain_cells, plain_node};
-use crate::serve::policy::Cellular;
+use crate::serve::policy::{Cellular, Choice};
 
 const SIZES: [BatchSizes; 1] = [BatchSizes { min: 1, max: 4 }];
 
@@ -67,6 +67,12 @@ fn a_million_come_and_go(policy: Box<dyn Policy>) {
 #[test]
 fn cellular_queues_do_not_grow_with_requests_that_come_and_go() {
     a_million_come_and_go(Box::new(Cellular::new(&SIZES, 1)));
+}
+
+#[test]
+fn queues_of_graph_batching_do_not_grow_with_requests_that_come_and_go() {
+    let choice = Choice::Bucketing { batch: 4, width: 1 };
+    a_million_come_and_go(choice.build(&SIZES, 1));
 }
 
 #[test]

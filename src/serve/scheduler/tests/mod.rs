@@ -3,6 +3,7 @@
 
 mod algorithm1;
 mod figure5;
+mod groups;
 mod memory;
 mod properties;
 

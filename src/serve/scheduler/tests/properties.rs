@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::serve::cell_graph::tests::{plain_cells, plain_node, random_graph};
-use crate::serve::policy::Cellular;
+use crate::serve::policy::Choice;
 
 /// What happens from outside.
 #[derive(Clone, Copy, Debug)]
@@ -259,10 +259,7 @@ impl Scenario {
     }
 }
 
-/// Makes a policy for these sizes and so many workers.
-type Make = fn(&[BatchSizes], usize) -> Box<dyn Policy>;
-
-fn runs(make: Make, odds: Odds, seed: u64, cellular: bool) -> Scenario {
+fn runs(choice: Choice, odds: Odds, seed: u64) -> Scenario {
     let mut rng = fastrand::Rng::with_seed(seed);
     let kinds = rng.usize(1..=4);
     let workers = rng.usize(1..=3);
@@ -275,7 +272,7 @@ fn runs(make: Make, odds: Odds, seed: u64, cellular: bool) -> Scenario {
             }
         })
         .collect();
-    let policy = make(&sizes, workers);
+    let policy = choice.build(&sizes, workers);
     let at_once = rng.usize(1..=6);
     let slowness = (0..workers).map(|_| rng.u64(1..=9)).collect();
     let requests = rng.usize(1..60);
@@ -288,24 +285,21 @@ fn runs(make: Make, odds: Odds, seed: u64, cellular: bool) -> Scenario {
         open: Vec::new(),
         until: vec![None; workers],
         slowness,
-        cellular,
+        cellular: choice == Choice::Cellular,
     };
     scenario.run(requests);
     scenario
 }
 
-fn all_hold(make: Make, cellular: bool) {
+fn all_hold(choice: Choice) {
     for seed in 0..150 {
-        let quiet = runs(make, QUIET, seed, cellular);
+        let quiet = runs(choice, QUIET, seed);
         let counts = quiet.simulated.scheduler.counts();
         assert_eq!(counts.of(End::Completed), counts.submitted, "all complete");
     }
     let mut ended = [0; 5];
     for seed in 0..300 {
-        let counts = runs(make, WILD, 1000 + seed, cellular)
-            .simulated
-            .scheduler
-            .counts();
+        let counts = runs(choice, WILD, 1000 + seed).simulated.scheduler.counts();
         ended = std::array::from_fn(|at| ended[at] + counts.ended[at]);
     }
     assert!(
@@ -316,8 +310,30 @@ fn all_hold(make: Make, cellular: bool) {
 
 #[test]
 fn cellular() {
-    all_hold(
-        |sizes, workers| Box::new(Cellular::new(sizes, workers)),
-        true,
-    );
+    all_hold(Choice::Cellular);
+}
+
+#[test]
+fn padding() {
+    all_hold(Choice::Padding { batch: 5 });
+}
+
+#[test]
+fn bucketing() {
+    all_hold(Choice::Bucketing { batch: 4, width: 3 });
+}
+
+#[test]
+fn materialised() {
+    all_hold(Choice::Materialised { batch: 4, width: 4 });
+}
+
+#[test]
+fn merge() {
+    all_hold(Choice::Merge { batch: 6 });
+}
+
+#[test]
+fn ideal() {
+    all_hold(Choice::Ideal { batch: 4 });
 }
