@@ -12,7 +12,7 @@ use cellstream::serve::cell_graph::{
 use cellstream::serve::engine::{
     Engine, EngineError, EngineOptions, Request, RequestError, StreamError, SubmitError, Workers,
 };
-use cellstream::serve::policy::BatchSizes;
+use cellstream::serve::policy::{BatchSizes, Choice};
 use cellstream::serve::scheduler::{End, Limits, Refused};
 
 /// Of one row: inputs, states, outputs.
@@ -288,6 +288,7 @@ fn random_options(rng: &mut fastrand::Rng) -> EngineOptions {
         })
         .collect();
     EngineOptions {
+        policy: Choice::Cellular,
         workers: match rng.usize(0..4) {
             0 => Workers::OneOverAll,
             1 => Workers::OneOver(1),

@@ -12,6 +12,7 @@ mod clock;
 mod compare;
 mod drive;
 mod files;
+mod launch;
 mod lengths;
 mod record;
 mod report;
@@ -27,13 +28,27 @@ use std::io::{IsTerminal, Write};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use self::arguments::Arguments;
+pub use self::arguments::Arguments;
 use self::arrivals::{Arrivals, read_trace};
 use self::compare::{Contender, Measured, Next, compare, peak_of_baselines};
+use self::launch::Engines;
 use self::report::{Context, Row};
 use self::sweep::sweep;
 use self::target::Launch;
 use super::Failure;
+
+/// Serves and measures what `arguments` say.
+///
+/// # Errors
+/// Arguments and files that make no sense, more than the machine has memory for.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    // Before weights are made for nothing.
+    arguments.check_outputs()?;
+    let workload = arguments.workload()?;
+    arguments.policies(&workload)?;
+    arguments.grid()?;
+    measure(arguments, &Engines::new(arguments)?, &mut std::io::stdout())
+}
 
 /// Measures on servers that `launch` starts, prints to `out`, writes files.
 fn measure<L: Launch>(

@@ -6,8 +6,6 @@
 
 mod bench;
 mod explain;
-// Complete but for the server that it drives.
-#[allow(dead_code)]
 mod load;
 mod machine;
 mod memory;
@@ -43,6 +41,7 @@ enum Command {
     Run(run::Arguments),
     Bench(bench::Arguments),
     Explain(explain::Arguments),
+    Load(Box<load::Arguments>),
     Tune(tune::Arguments),
     #[cfg(feature = "safetensors")]
     Quantize(quantize::Arguments),
@@ -55,6 +54,7 @@ pub fn main() -> ExitCode {
         Command::Run(arguments) => run::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
+        Command::Load(arguments) => load::run(&arguments),
         Command::Tune(arguments) => tune::run(&arguments),
         #[cfg(feature = "safetensors")]
         Command::Quantize(arguments) => quantize::run(&arguments),

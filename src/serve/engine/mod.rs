@@ -25,7 +25,7 @@ pub use stream::{Step, Stream, StreamError};
 pub use ticket::{Answering, Ticket};
 
 use super::cell_graph::{CellId, Cells, Graph, Grow, Place};
-use super::policy::{BatchSizes, Cellular, Policy};
+use super::policy::{BatchSizes, Policy};
 use super::scheduler::{Ask, RequestKey, Scheduler, Timing, WorkerId};
 use super::worker::Worker;
 use crate::execute::team::{SharedTeam, Team};
@@ -111,19 +111,18 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Starts the workers, each of which packs the weights of all cells on its cores, and batches by
-    /// [`Cellular`].
+    /// Starts the workers, each of which packs the weights of all cells on its cores.
     ///
     /// # Errors
     /// [`EngineError`]; no thread is left.
     pub fn start(cells: Cells, options: &EngineOptions) -> Result<Engine, EngineError> {
         Engine::with_policy(cells, options, |sizes, workers| {
-            Box::new(Cellular::new(sizes, workers))
+            options.policy.build(sizes, workers)
         })
     }
 
-    /// As [`Engine::start`], with another policy: what `policy` makes for these batch sizes and so many
-    /// workers.
+    /// As [`Engine::start`], with a policy that is none of [`EngineOptions::policy`]: what `policy` makes for
+    /// these batch sizes and so many workers.
     ///
     /// # Errors
     /// As [`Engine::start`].

@@ -1,12 +1,14 @@
 //! How an engine is set up.
 
 use crate::machine::Topology;
-use crate::serve::policy::BatchSizes;
+use crate::serve::policy::{BatchSizes, Choice};
 use crate::serve::scheduler::Limits;
 
 /// How an engine runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineOptions {
+    /// Which ready cells form a batch.
+    pub policy: Choice,
     /// Who runs cells.
     pub workers: Workers,
     /// Least and most rows of each cell's batches, in the order of the cells. Empty: 1 to
@@ -24,10 +26,11 @@ impl EngineOptions {
 }
 
 impl Default for EngineOptions {
-    /// One worker over all cores, one task at once: a decision costs microseconds here, a cell tens to
+    /// Cellular batching, one worker over all cores, one task at once: a decision costs microseconds here, a cell tens to
     /// hundreds, and the fewer are decided ahead, the sooner a new request joins.
     fn default() -> EngineOptions {
         EngineOptions {
+            policy: Choice::Cellular,
             workers: Workers::OneOverAll,
             sizes: Vec::new(),
             tasks_at_once: 1,
