@@ -425,6 +425,31 @@ fn a_growing_function_that_panics_or_adds_nonsense_ends_its_request_alone() {
 }
 
 #[test]
+fn a_growing_function_may_end_its_request_and_no_other() {
+    struct Fails;
+    impl Grow for Fails {
+        fn grow(&mut self, _: NodeId, _: Gave<'_>, more: &mut Growth<'_>) {
+            more.fail("nothing to say");
+        }
+    }
+    let (cells, ids) = cells();
+    let engine = Engine::start(cells, &EngineOptions::default()).unwrap();
+    let mut graph = Graph::new();
+    let first = graph.give(&[3.0]);
+    let first = graph.node(ids.count, &[first]);
+    graph.watch(first);
+    let fails = engine.submit(Request::new(graph).grow(Fails)).unwrap();
+    let (good, expected) = count_down(&ids, 9, -1.0);
+    let good = engine.submit(good).unwrap();
+    let error = fails.wait().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the request cannot go on: nothing to say"
+    );
+    assert_eq!(good.wait().unwrap().values, expected);
+}
+
+#[test]
 fn a_late_request_ends_with_an_error_and_a_waiting_one_without_a_batch() {
     let (cells, ids) = cells();
     let engine = Engine::start(cells, &EngineOptions::default()).unwrap();

@@ -108,6 +108,12 @@ pub enum RequestError {
         /// What the panic said.
         message: String,
     },
+    /// What grows its graph said that it cannot go on.
+    #[error("the request cannot go on: {why}")]
+    GrowFailed {
+        /// Why.
+        why: CellError,
+    },
     /// What grows its graph panicked.
     #[error("the function that grows the request's graph panicked: {message}")]
     GrowPanicked {

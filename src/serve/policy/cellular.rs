@@ -15,14 +15,15 @@
 //! The paper scans a queue of all subgraphs for ready nodes. Here a subgraph stands in a queue only while
 //! it has ready nodes that a worker may take, so that a decision costs the same however many requests wait:
 //! those never begun in a first-in-first-out queue for each priority, those begun (as many as batches have
-//! rows, and streams) in sorted sets. Merged by priority, then by the order of release, that is the paper's order.
+//! rows, and streams) in ordered sets. Merged by priority, then by the order of release, that is the paper's order.
 //!
 //! Only nodes that the worker may take are counted as ready: counting those pinned elsewhere, as the paper's
 //! text does, could choose a cell of which this worker gets an empty batch.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
+use super::ordered::Ordered;
 use super::{BatchSizes, Formed, Policy};
 use crate::serve::cell_graph::CellId;
 use crate::serve::scheduler::{RequestKey, Row, SubgraphKey, Table, Task, WorkerId};
@@ -52,7 +53,7 @@ struct Ready {
     /// How many of them have ended.
     ended: usize,
     /// Some node taken before.
-    begun: BTreeSet<Place>,
+    begun: Ordered<Place>,
 }
 
 /// Where a subgraph stands: by priority, then by the order of release.
@@ -104,7 +105,7 @@ impl Queue {
     fn form(&mut self, table: &mut Table, worker: WorkerId, rows: &mut Vec<Row>) {
         while rows.len() < self.sizes.max {
             let free = self.free.first(table);
-            let pinned = self.pinned[worker.0].begun.first().copied();
+            let pinned = self.pinned[worker.0].begun.first();
             let (from, first) = match (free, pinned) {
                 (Some(free), Some(pinned)) if free < pinned => (&mut self.free, free),
                 (_, Some(pinned)) => (&mut self.pinned[worker.0], pinned),
@@ -127,7 +128,7 @@ impl Queue {
 impl Ready {
     /// The subgraph whose turn it is.
     fn first(&mut self, table: &Table) -> Option<Place> {
-        let begun = self.begun.first().copied();
+        let begun = self.begun.first();
         while let Some(mut queue) = self.waiting.first_entry() {
             match queue.get().front() {
                 Some(&front) if table.is_live(front.request) => {

@@ -9,6 +9,7 @@ mod choice;
 mod graph_batch;
 mod ideal;
 mod merge;
+mod ordered;
 mod padding;
 
 pub use bucketing::{Bucketing, PadTo};

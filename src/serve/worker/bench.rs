@@ -11,11 +11,12 @@
 //!
 //! An unchanged batch moves no state, a changed one only those of rows that come, go or close a gap.
 
-use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use super::values::RequestValues;
+use rustc_hash::FxHashMap;
+
+use super::values::{RequestValues, Values};
 use crate::serve::cell_graph::{Batch, Cell, CellError, NodeId, Place, PreparedCell, Source};
 use crate::serve::scheduler::{RequestKey, Row};
 
@@ -47,11 +48,11 @@ pub(super) struct Bench<R> {
     outputs: Vec<Vec<f32>>,
     /// By row.
     seats: Vec<Option<Seat<R>>>,
-    row_of: HashMap<(RequestKey, NodeId), usize>,
+    row_of: FxHashMap<(RequestKey, NodeId), usize>,
     /// By row of the present batch: which of the task's rows is there.
     places: Vec<Option<usize>>,
-    /// Of the present task: rows that need a place.
-    unplaced: Vec<(usize, Option<NodeId>)>,
+    /// Empty between tasks: rows that need a place, and those beyond the batch where their states rest.
+    unplaced: Vec<(usize, Option<usize>)>,
     /// Rows of states that were moved, loaded or kept so far.
     pub moved: u64,
 }
@@ -71,7 +72,7 @@ impl<R> Bench<R> {
             states: buffers(ports.states()),
             outputs: buffers(ports.outputs()),
             seats: (0..place.rows).map(|_| None).collect(),
-            row_of: HashMap::new(),
+            row_of: FxHashMap::default(),
             places: Vec::with_capacity(place.rows),
             unplaced: Vec::with_capacity(place.rows),
             moved: 0,
@@ -103,25 +104,25 @@ impl<R> Bench<R> {
         let batch = work.len() + padding;
         self.places.clear();
         self.places.resize(batch, None);
-        self.unplaced.clear();
+        let mut unplaced = std::mem::take(&mut self.unplaced);
+        let mut missing = Vec::new();
         let state_count = self.states.len();
         for (index, work) in work.iter().enumerate() {
             let Row { request, node } = work.row;
             let mut values = work.values.lock();
             let before = values.follows(node, state_count);
-            match before.and_then(|before| Some((before, *self.row_of.get(&(request, before))?))) {
-                Some((before, seat)) => {
-                    values.followed_in_place(before);
-                    match seat < batch {
-                        true => {
-                            self.places[seat] = Some(index);
-                            self.row_of.remove(&(request, before));
-                            self.seats[seat] = None;
-                        }
-                        false => self.unplaced.push((index, Some(before))),
-                    }
-                }
-                None => self.unplaced.push((index, None)),
+            let seat = before.and_then(|before| self.row_of.remove(&(request, before)));
+            let (Some(before), Some(seat)) = (before, seat) else {
+                unplaced.push((index, None));
+                continue;
+            };
+            values.followed_in_place(before);
+            self.seats[seat] = None;
+            if seat < batch {
+                self.places[seat] = Some(index);
+                self.load_inputs(work, &mut values, seat, &mut missing);
+            } else {
+                unplaced.push((index, Some(seat)));
             }
         }
         for row in 0..batch {
@@ -129,25 +130,22 @@ impl<R> Bench<R> {
                 self.evict(row);
             }
         }
-        let mut missing = Vec::new();
         let mut free = 0;
-        for at in 0..self.unplaced.len() {
-            let (index, before) = self.unplaced[at];
+        for (index, seat) in unplaced.drain(..) {
             while self.places[free].is_some() {
                 free += 1;
             }
             self.places[free] = Some(index);
             self.moved += u64::from(state_count > 0);
-            match before {
-                Some(before) => self.compact((work[index].row.request, before), free),
-                None => self.load_states(&work[index], free, &mut missing),
+            let work = &work[index];
+            let mut values = work.values.lock();
+            match seat {
+                Some(seat) => self.compact(seat, free),
+                None => self.load_states(work, &mut values, free, &mut missing),
             }
+            self.load_inputs(work, &mut values, free, &mut missing);
         }
-        for row in 0..batch {
-            if let Some(index) = self.places[row] {
-                self.load_inputs(&work[index], row, &mut missing);
-            }
-        }
+        self.unplaced = unplaced;
         missing
     }
 
@@ -161,20 +159,21 @@ impl<R> Bench<R> {
         row_of_mut(&mut buffers[missing.port], width, missing.row).copy_from_slice(from);
     }
 
-    /// Moves the states of a seat beyond the batch into it.
-    fn compact(&mut self, (request, before): (RequestKey, NodeId), to: usize) {
-        let Some(from) = self.row_of.remove(&(request, before)) else {
-            return;
-        };
-        self.seats[from] = None;
+    /// Moves states from a row beyond the batch into it.
+    fn compact(&mut self, from: usize, to: usize) {
         for (state, port) in self.states.iter_mut().zip(self.cell.ports().states()) {
             let width = port.width();
             state.copy_within(from * width..(from + 1) * width, to * width);
         }
     }
 
-    fn load_states(&mut self, work: &Work<R>, row: usize, missing: &mut Vec<Missing>) {
-        let mut values = work.values.lock();
+    fn load_states(
+        &mut self,
+        work: &Work<R>,
+        values: &mut Values<R>,
+        row: usize,
+        missing: &mut Vec<Missing>,
+    ) {
         let count = self.states.len();
         let as_follower = values.follows(work.row.node, count).is_some();
         let inputs = self.inputs.len();
@@ -187,11 +186,13 @@ impl<R> Bench<R> {
         }
     }
 
-    fn load_inputs(&mut self, work: &Work<R>, row: usize, missing: &mut Vec<Missing>) {
-        if self.inputs.is_empty() {
-            return;
-        }
-        let mut values = work.values.lock();
+    fn load_inputs(
+        &mut self,
+        work: &Work<R>,
+        values: &mut Values<R>,
+        row: usize,
+        missing: &mut Vec<Missing>,
+    ) {
         for (port, input) in self.inputs.iter_mut().enumerate() {
             let source = values.graph().sources(work.row.node)[port];
             let width = self.cell.ports().inputs()[port].width();
@@ -282,24 +283,15 @@ impl<R> Bench<R> {
     }
 
     /// Hands on what the node in a row gave; its states rest there if something may follow.
-    pub fn hand_on(&mut self, work: &Work<R>, row: usize) {
+    pub fn hand_on(&mut self, work: &Work<R>, values: &mut Values<R>, row: usize) {
         let node = work.row.node;
-        let rests = {
-            let mut values = work.values.lock();
-            // Looked at under the lock: whoever replies has marked it as ended before, and takes the
-            // answer under the lock.
-            if work.values.has_ended() {
-                return;
-            }
-            let ports = self.cell.ports();
-            let states = self.states.iter().zip(ports.states());
-            let all = states.chain(self.outputs.iter().zip(ports.outputs()));
-            for (port, (buffer, declared)) in all.enumerate() {
-                values.give(node, port, row_of(buffer, declared.width(), row));
-            }
-            !self.states.is_empty() && values.rests(node)
-        };
-        if rests {
+        let ports = self.cell.ports();
+        let states = self.states.iter().zip(ports.states());
+        let all = states.chain(self.outputs.iter().zip(ports.outputs()));
+        for (port, (buffer, declared)) in all.enumerate() {
+            values.give(node, port, row_of(buffer, declared.width(), row));
+        }
+        if !self.states.is_empty() && values.rests(node) {
             self.seats[row] = Some(work.clone());
             self.row_of.insert((work.row.request, node), row);
         }

@@ -4,6 +4,8 @@
 //! own, no lock but those of the requests' values: [`super::engine`] calls it.
 
 mod bench;
+#[cfg(all(test, not(loom)))]
+mod tests;
 mod values;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -78,8 +80,17 @@ impl<R> Worker<R> {
             Ok(()) => {
                 let rows: Vec<_> = bench.placed().collect();
                 for (row, index) in rows {
-                    grow(&self.cells, bench, &work[index], row, &mut outcome);
-                    bench.hand_on(&work[index], row);
+                    let work = &work[index];
+                    let mut values = work.values.lock();
+                    // Looked at under the lock: whoever replies has marked it as ended before, and takes
+                    // the answer under the lock.
+                    if work.values.has_ended() {
+                        continue;
+                    }
+                    if values.is_watched(work.row.node) {
+                        grow(&self.cells, bench, work, &mut values, row, &mut outcome);
+                    }
+                    bench.hand_on(work, &mut values, row);
                 }
             }
             Err(failure) => {
@@ -111,7 +122,7 @@ impl<R> Worker<R> {
     }
 
     /// Rows of states moved, loaded or kept so far, by cell.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub fn moved(&self, cell: CellId) -> u64 {
         self.benches[cell.index()].moved
     }
@@ -133,12 +144,15 @@ impl<R> Worker<R> {
 }
 
 /// Lets a request's function see what its watched node gave.
-fn grow<R>(cells: &Cells, bench: &Bench<R>, work: &Work<R>, row: usize, outcome: &mut Outcome) {
+fn grow<R>(
+    cells: &Cells,
+    bench: &Bench<R>,
+    work: &Work<R>,
+    values: &mut Values<R>,
+    row: usize,
+    outcome: &mut Outcome,
+) {
     let (request, node) = (work.row.request, work.row.node);
-    let mut values = work.values.lock();
-    if work.values.has_ended() || !values.is_watched(node) {
-        return;
-    }
     let Some(mut function) = values.take_grow() else {
         return;
     };
@@ -146,11 +160,18 @@ fn grow<R>(cells: &Cells, bench: &Bench<R>, work: &Work<R>, row: usize, outcome:
     // What a panic leaves half done is the request's, which ends.
     let grown = catch_unwind(AssertUnwindSafe(|| {
         values.grow_by(cells, |graph| {
-            function.grow(node, Gave::new(&rows), &mut Growth::new(graph));
+            let mut more = Growth::new(graph);
+            function.grow(node, Gave::new(&rows), &mut more);
+            more.failure().cloned()
         })
     }));
     match grown {
-        Ok(Ok(((), unfolded))) => outcome.grown.extend(unfolded.map(|u| (request, u))),
+        Ok(Ok((Some(why), _))) => {
+            outcome
+                .failed
+                .push((request, RequestError::GrowFailed { why }));
+        }
+        Ok(Ok((None, unfolded))) => outcome.grown.extend(unfolded.map(|u| (request, u))),
         Ok(Err(why)) => outcome.failed.push((request, RequestError::Graph(why))),
         Err(panic) => {
             let message = message(&*panic);

@@ -11,8 +11,9 @@
 //! same time only where two of its nodes run at the same time on two workers.
 
 use crate::serve::sync::{AtomicBool, Mutex, MutexGuard, PoisonError};
-use std::collections::HashMap;
 use std::sync::atomic::Ordering;
+
+use rustc_hash::FxHashMap;
 
 use crate::serve::cell_graph::{Cells, Graph, GraphError, Grow, NodeId, Source, Unfolded, User};
 
@@ -52,7 +53,7 @@ pub(in crate::serve) struct Values<R> {
     nodes: Vec<NodeFacts>,
     gives: Vec<Give>,
     /// What is kept, by the number of the give.
-    kept: HashMap<u32, Box<[f32]>>,
+    kept: FxHashMap<u32, Box<[f32]>>,
     /// Places in the answer, linked in lists by the give that fills them.
     places: Vec<Place>,
     answer: Vec<f32>,
@@ -97,7 +98,7 @@ impl<R> Values<R> {
             grow,
             nodes: Vec::new(),
             gives: Vec::new(),
-            kept: HashMap::new(),
+            kept: FxHashMap::default(),
             places: Vec::new(),
             answer: Vec::new(),
             watched: 0,
@@ -318,7 +319,7 @@ impl<R> Values<R> {
 
     /// Forgets everything but whom to reply to.
     pub fn clear(&mut self) {
-        self.kept = HashMap::new();
+        self.kept = FxHashMap::default();
         self.grow = None;
     }
 }

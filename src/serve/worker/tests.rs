@@ -1,0 +1,143 @@
+//! What moves when a batch changes.
+
+use std::sync::Arc;
+
+use slotmap::SlotMap;
+
+use super::*;
+use crate::execute::team::{SharedTeam, Team};
+use crate::serve::cell_graph::{Batch, Cell, Graph, NodeId, Ports, PreparedCell, Source};
+use crate::serve::scheduler::Row;
+
+/// Adds its input to its state.
+struct Sum(Ports);
+
+impl Cell for Sum {
+    fn name(&self) -> &str {
+        "sum"
+    }
+
+    fn ports(&self) -> &Ports {
+        &self.0
+    }
+
+    fn prepare(&self, _: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
+        struct Ready;
+        impl PreparedCell for Ready {
+            fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
+                let ([x], [sum], []) = batch.split();
+                sum.iter_mut().zip(x).for_each(|(sum, x)| *sum += x);
+                Ok(())
+            }
+        }
+        Ok(Box::new(Ready))
+    }
+}
+
+struct Chains {
+    worker: Worker<()>,
+    keys: SlotMap<RequestKey, ()>,
+    chains: Vec<(RequestKey, Arc<RequestValues<()>>)>,
+}
+
+const CELL: CellId = CellId(0);
+
+/// `count` chains of ten ones each, and room for four rows.
+fn chains(count: usize) -> Chains {
+    let mut cells = Cells::new();
+    cells.add(Sum(Ports::new().input("x", 1).state("sum", 1)));
+    let team = SharedTeam::new(Team::new(&[0]).unwrap());
+    let worker = Worker::new(&cells, vec![Place { team, rows: 4 }]);
+    let mut keys = SlotMap::with_key();
+    let chains = (0..count).map(|_| {
+        let mut graph = Graph::new();
+        let one = graph.give(&[1.0]);
+        let mut before = Source::Zeros;
+        for _ in 0..10 {
+            before = graph.node(CELL, &[one, before]).gives(0);
+        }
+        graph.answer(before);
+        let values = Values::new(graph, None, &cells, ());
+        (keys.insert(()), Arc::new(RequestValues::new(values)))
+    });
+    let chains = chains.collect();
+    Chains {
+        worker: worker.map_err(|(_, why)| why).unwrap(),
+        keys,
+        chains,
+    }
+}
+
+impl Chains {
+    /// Runs `step` of these chains as one batch; how many rows of states were moved.
+    fn run(&mut self, rows: &[(usize, usize)]) -> u64 {
+        let before = self.worker.moved(CELL);
+        let work: Vec<_> = rows
+            .iter()
+            .map(|&(chain, step)| {
+                let (request, values) = &self.chains[chain];
+                let row = Row {
+                    request: *request,
+                    node: NodeId::new(step),
+                };
+                Work {
+                    row,
+                    values: Arc::clone(values),
+                }
+            })
+            .collect();
+        let outcome = self.worker.run(CELL, &work, 0);
+        assert!(outcome.failed.is_empty());
+        self.worker.moved(CELL) - before
+    }
+
+    fn answer(&self, chain: usize) -> Vec<f32> {
+        self.chains[chain].1.lock().take_answer()
+    }
+}
+
+#[test]
+fn an_unchanged_batch_moves_no_state() {
+    let mut chains = chains(3);
+    assert_eq!(chains.run(&[(0, 0), (1, 0), (2, 0)]), 3);
+    for step in 1..10 {
+        // In whatever order the rows are named.
+        let rows = [
+            (step % 3, step),
+            ((step + 1) % 3, step),
+            ((step + 2) % 3, step),
+        ];
+        assert_eq!(chains.run(&rows), 0, "step {step}");
+    }
+    for chain in 0..3 {
+        assert_eq!(chains.answer(chain), [10.0]);
+    }
+    assert_eq!(chains.keys.len(), 3);
+}
+
+#[test]
+fn a_row_that_leaves_is_closed_up_and_one_that_joins_is_appended() {
+    let mut chains = chains(5);
+    assert_eq!(chains.run(&[(0, 0), (1, 0), (2, 0), (3, 0)]), 4);
+    // The last row goes into the gap of the second, which is kept for later.
+    assert_eq!(chains.run(&[(0, 1), (2, 1), (3, 1)]), 2);
+    // One joins; nobody else moves.
+    assert_eq!(chains.run(&[(0, 2), (2, 2), (3, 2), (4, 0)]), 1);
+    // One leaves for good, in the last row: nothing moves.
+    assert_eq!(chains.run(&[(0, 3), (2, 3), (3, 3)]), 0);
+    // The kept one comes back, beside all: into the free row.
+    for step in 4..10 {
+        let moved = chains.run(&[(0, step), (2, step), (3, step), (1, step - 3)]);
+        // Once the fourth chain, which rested there, is kept, and the second is loaded.
+        assert_eq!(moved, if step == 4 { 2 } else { 0 }, "step {step}");
+    }
+    for step in 7..10 {
+        chains.run(&[(1, step)]);
+    }
+    for step in 1..10 {
+        chains.run(&[(4, step)]);
+    }
+    for chain in 0..5 {
+        assert_eq!(chains.answer(chain), [10.0], "chain {chain}");
+    }
+}
