@@ -1,0 +1,176 @@
+//! What the scheduler costs, by the number of requests that wait: `cargo bench --bench scheduler`.
+//!
+//! Chains of 24 cells, one worker, batches of 64 rows, cellular batching, one task at a time. One iteration
+//! of `decision/WAITING` is one `poll_tasks` and the `handle_done` of the full batch that it gave; of
+//! `submit/WAITING` one `handle_submit`, and the `handle_cancel` that keeps the number of those waiting.
+//! Neither may depend on how many wait.
+//!
+//! Before timing, tasks are held against the batches that a first-in-first-out queue of chains gives.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use cellstream::serve::cell_graph::{
+    Cell, CellError, CellId, Cells, Graph, Place, Ports, PreparedCell, Source, Unfolded,
+};
+use cellstream::serve::policy::{BatchSizes, Choice};
+use cellstream::serve::scheduler::{Ask, End, Limits, RequestKey, Scheduler, Task, WorkerId};
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+
+const WAITING: [usize; 4] = [100, 1_000, 10_000, 100_000];
+const LENGTH: usize = 24;
+const ROWS: usize = 64;
+const WORKER: WorkerId = WorkerId(0);
+
+/// A cell that is never run.
+struct Link(Ports);
+
+impl Cell for Link {
+    fn name(&self) -> &str {
+        "link"
+    }
+
+    fn ports(&self) -> &Ports {
+        &self.0
+    }
+
+    fn prepare(&self, _: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
+        Err(CellError::new("not to be run"))
+    }
+}
+
+fn chain(cells: &Cells, cell: CellId) -> Unfolded {
+    let mut graph = Graph::new();
+    let mut before = Source::Zeros;
+    for _ in 0..LENGTH {
+        before = graph.node(cell, &[before]).gives(0);
+    }
+    graph.answer(before);
+    graph.unfold(cells).expect("a chain")
+}
+
+struct Served {
+    scheduler: Scheduler,
+    chain: Unfolded,
+    now: Instant,
+    tasks: Vec<Task>,
+}
+
+impl Served {
+    fn new(waiting: usize) -> Served {
+        let mut cells = Cells::new();
+        let cell = cells.add(Link(Ports::new().state("state", 1)));
+        let sizes = [BatchSizes { min: 1, max: ROWS }];
+        let limits = Limits {
+            requests: usize::MAX,
+            nodes: usize::MAX,
+            bytes: usize::MAX,
+        };
+        let mut served = Served {
+            scheduler: Scheduler::new(Choice::Cellular.build(&sizes, 1), 1, 1, limits),
+            chain: chain(&cells, cell),
+            now: Instant::now(),
+            tasks: Vec::new(),
+        };
+        for _ in 0..waiting {
+            served.submit();
+        }
+        served
+    }
+
+    fn submit(&mut self) -> RequestKey {
+        let accepted = self
+            .scheduler
+            .handle_submit(self.now, &self.chain, Ask::default());
+        accepted.expect("no limit")
+    }
+
+    /// One task.
+    fn poll(&mut self) -> Task {
+        self.scheduler.poll_tasks(self.now, WORKER, &mut self.tasks);
+        self.tasks.pop().expect("requests wait")
+    }
+
+    /// As many new requests as have ended.
+    fn refill(&mut self) {
+        while let Some(ended) = self.scheduler.poll_ended() {
+            if ended.end == End::Completed {
+                self.submit();
+            }
+        }
+    }
+}
+
+/// The oldest that are not done, a node each, until each has had all of its.
+fn check(waiting: usize) {
+    let mut served = Served::new(0);
+    let mut left: VecDeque<(RequestKey, usize)> =
+        (0..waiting).map(|_| (served.submit(), LENGTH)).collect();
+    for _ in 0..3 * LENGTH {
+        let task = served.poll();
+        let rows = task.rows.iter().map(|row| (row.request, row.node.index()));
+        let oldest = left.iter().take(ROWS);
+        let expected = oldest.map(|&(request, nodes)| (request, LENGTH - nodes));
+        assert!(rows.eq(expected), "the oldest, in order");
+        served.scheduler.handle_done(served.now, task);
+        left.iter_mut().take(ROWS).for_each(|chain| chain.1 -= 1);
+        left.retain(|chain| chain.1 > 0);
+        while let Some(ended) = served.scheduler.poll_ended() {
+            assert_eq!(ended.end, End::Completed);
+            assert!(left.iter().all(|chain| chain.0 != ended.request));
+            left.push_back((served.submit(), LENGTH));
+        }
+        assert_eq!(served.scheduler.counts().live(), left.len() as u64);
+    }
+    served.scheduler.audit().expect("conserved");
+}
+
+fn decision(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("decision");
+    group.throughput(Throughput::Elements(ROWS as u64));
+    for waiting in WAITING {
+        check(waiting);
+        let mut served = Served::new(waiting);
+        group.bench_function(BenchmarkId::from_parameter(waiting), |bencher| {
+            bencher.iter_custom(|iterations| {
+                let mut took = Duration::ZERO;
+                for _ in 0..iterations {
+                    let start = Instant::now();
+                    let task = served.poll();
+                    served.scheduler.handle_done(served.now, task);
+                    took += start.elapsed();
+                    served.refill();
+                }
+                took
+            });
+        });
+    }
+    group.finish();
+}
+
+fn submit(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("submit");
+    for waiting in WAITING {
+        let mut served = Served::new(waiting);
+        let task = served.poll();
+        group.bench_function(BenchmarkId::from_parameter(waiting), |bencher| {
+            bencher.iter(|| {
+                let key = served.submit();
+                served.scheduler.handle_cancel(served.now, key);
+                served.scheduler.poll_ended()
+            });
+        });
+        served.scheduler.handle_done(served.now, task);
+        served.scheduler.audit().expect("conserved");
+    }
+    group.finish();
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default()
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_secs(2));
+    targets = decision, submit
+}
+criterion_main!(benches);
