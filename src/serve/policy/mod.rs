@@ -3,14 +3,14 @@
 //! All run on the same scheduler, workers and kernels, so that comparing them compares the choice alone.
 //! A policy has no clock, no thread and no values; it is told what happens to requests and asked for tasks.
 
-mod bucketing;
-mod cellular;
+pub mod bucketing;
+pub mod cellular;
 mod choice;
-mod graph_batch;
-mod ideal;
-mod merge;
+pub mod graph_batch;
+pub mod ideal;
+pub mod merge;
 mod ordered;
-mod padding;
+pub mod padding;
 
 pub use bucketing::{Bucketing, PadTo};
 pub use cellular::Cellular;

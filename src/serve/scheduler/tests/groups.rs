@@ -25,15 +25,27 @@ fn chain(lengths: &[usize]) -> Graph {
 /// A task: its cell, `(request, node)` of its rows, and padding.
 type Ran = (usize, Vec<(usize, usize)>, usize);
 
+#[derive(Debug, PartialEq)]
 struct Outcome {
     tasks: Vec<Ran>,
     /// When each request ended, tasks taking one unit.
     ends: Vec<u64>,
 }
 
-/// Runs graphs that are all there at time 0, on one worker.
-fn run(policy: Box<dyn Policy>, kinds: usize, graphs: Vec<(Graph, u8)>) -> Outcome {
-    let mut simulated = Simulated::new(policy, plain_cells(kinds), &sizes(kinds), 1, 1);
+/// Runs graphs that are all there at time 0, on one worker: the same whether it gets one task at a time or
+/// several.
+fn run(choice: Choice, kinds: usize, graphs: Vec<(Graph, u8)>) -> Outcome {
+    let one = run_at_once(choice, kinds, graphs.clone(), 1);
+    for tasks_at_once in [2, 5] {
+        let several = run_at_once(choice, kinds, graphs.clone(), tasks_at_once);
+        assert_eq!(one, several, "{tasks_at_once} tasks at once");
+    }
+    one
+}
+
+fn run_at_once(choice: Choice, kinds: usize, graphs: Vec<(Graph, u8)>, tasks: usize) -> Outcome {
+    let policy = build(choice, kinds);
+    let mut simulated = Simulated::new(policy, plain_cells(kinds), &sizes(kinds), 1, tasks);
     let graphs = graphs.into_iter();
     let keys: Vec<RequestKey> = graphs
         .map(|(graph, priority)| simulated.submit(graph, priority, None, false))
@@ -86,9 +98,9 @@ fn padding_wastes_what_the_longest_has_more() {
     for _ in 0..100 {
         let lengths: Vec<usize> = (0..rng.usize(1..40)).map(|_| rng.usize(1..30)).collect();
         let batch = rng.usize(1..12);
-        let policy = build(Choice::Padding { batch }, 1);
+        let choice = Choice::Padding { batch };
         let got = run(
-            policy,
+            choice,
             1,
             lengths.iter().map(|&n| (chain(&[n]), 0)).collect(),
         );
@@ -110,9 +122,9 @@ fn padding_runs_the_longest_encoder_and_then_the_longest_decoder() {
     let mut rng = fastrand::Rng::with_seed(8);
     for _ in 0..50 {
         let pairs: Vec<[usize; 2]> = (0..6).map(|_| [rng.usize(1..9), rng.usize(1..9)]).collect();
-        let policy = build(Choice::Padding { batch: 6 }, 2);
+        let choice = Choice::Padding { batch: 6 };
         let got = run(
-            policy,
+            choice,
             2,
             pairs.iter().map(|pair| (chain(pair), 0)).collect(),
         );
@@ -164,10 +176,10 @@ fn buckets_of_similar_lengths_take_turns() {
         let (batch, width) = (rng.usize(1..=MAX), rng.usize(1..=12));
         let groups = bucketed(&lengths, batch, width);
         let graphs = || lengths.iter().map(|&n| (chain(&[n]), 0)).collect();
-        let got = run(build(Choice::Bucketing { batch, width }, 1), 1, graphs());
+        let got = run(Choice::Bucketing { batch, width }, 1, graphs());
         let expected = padded(&groups, &lengths, longest(&lengths));
         assert_eq!((got.tasks, got.ends), (expected.tasks, expected.ends));
-        let got = run(build(Choice::Materialised { batch, width }, 1), 1, graphs());
+        let got = run(Choice::Materialised { batch, width }, 1, graphs());
         let bound = |group: &[usize]| lengths[group[0]].div_ceil(width) * width;
         let expected = padded(&groups, &lengths, bound);
         assert_eq!((got.tasks, got.ends), (expected.tasks, expected.ends));
@@ -203,9 +215,9 @@ fn merging_runs_level_by_level_without_padding() {
             })
             .collect();
         let batch = rng.usize(1..20);
-        let policy = build(Choice::Merge { batch }, 2);
+        let choice = Choice::Merge { batch };
         let got = run(
-            policy,
+            choice,
             2,
             trees.iter().map(|(graph, _)| (graph.clone(), 0)).collect(),
         );
@@ -243,7 +255,7 @@ fn merging_runs_level_by_level_without_padding() {
 #[test]
 fn ideal_runs_node_after_node_of_identical_trees() {
     let graphs = (0..2 * MAX).map(|_| (complete_tree(16), 0)).collect();
-    let got = run(build(Choice::Ideal { batch: 64 }, 2), 2, graphs);
+    let got = run(Choice::Ideal { batch: 64 }, 2, graphs);
     assert_eq!(got.tasks.len(), 2 * 31);
     for (group, tasks) in got.tasks.chunks(31).enumerate() {
         let mut nodes = BTreeSet::new();
@@ -263,7 +275,7 @@ fn ideal_makes_groups_of_one_graph_each() {
     // By length; requests are not reordered.
     let lengths = [3, 3, 5, 5, 5, 3, 4, 4];
     let got = run(
-        build(Choice::Ideal { batch: 2 }, 1),
+        Choice::Ideal { batch: 2 },
         1,
         lengths.iter().map(|&n| (chain(&[n]), 0)).collect(),
     );
@@ -278,7 +290,7 @@ fn ideal_makes_groups_of_one_graph_each() {
         .collect();
     let differ = graphs.windows(2).filter(|two| two[0] != two[1]).count();
     assert!((5..35).contains(&differ), "{differ}");
-    let got = run(build(Choice::Ideal { batch: 4 }, 2), 2, graphs.clone());
+    let got = run(Choice::Ideal { batch: 4 }, 2, graphs.clone());
     let shared = got.tasks.iter().filter(|task| task.1.len() > 1).count();
     assert!(shared > 0, "some are identical");
     for (_, rows, padding) in got.tasks {
@@ -301,7 +313,7 @@ fn requests_of_higher_priority_are_in_an_earlier_group() {
         Choice::Ideal { batch: 4 },
     ] {
         let graphs = priorities.iter().map(|&p| (chain(&[3]), p)).collect();
-        let got = run(build(choice, 1), 1, graphs);
+        let got = run(choice, 1, graphs);
         assert_eq!(got.ends, [6, 3, 6, 3, 6, 3, 6, 3], "{choice}");
     }
 }
@@ -432,4 +444,27 @@ fn a_materialised_group_of_which_all_were_cancelled_is_not_run_on() {
     simulated.cancel(two);
     assert!(simulated.poll(WORKER).is_empty());
     assert_eq!(simulated.scheduler.policy.queued(), 0);
+}
+
+#[test]
+fn a_stream_goes_on_where_its_states_are() {
+    for choice in [Choice::Padding { batch: 4 }, Choice::Merge { batch: 4 }] {
+        let policy = choice.build(&sizes(1), 2);
+        let mut simulated = Simulated::new(policy, plain_cells(1), &sizes(1), 2, 1);
+        let stream = simulated.submit(chain(&[1]), 0, None, true);
+        step(&mut simulated);
+        simulated.grow(stream, |graph| {
+            plain_node(graph, 0, &[0]);
+        });
+        let other = WorkerId(1);
+        assert!(
+            simulated.poll(other).is_empty(),
+            "not before they are put away"
+        );
+        let behind = simulated.submit(chain(&[1]), 0, None, false);
+        let tasks = simulated.poll(other);
+        let requests: Vec<_> = tasks[0].rows.iter().map(|row| row.request).collect();
+        assert_eq!(requests, [behind], "others are not held up");
+        assert_eq!(step(&mut simulated).rows[0].request, stream);
+    }
 }

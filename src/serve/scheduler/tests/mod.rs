@@ -60,7 +60,10 @@ struct Simulated {
     /// Not done, by worker, in order.
     queues: Vec<VecDeque<Task>>,
     in_flight: BTreeMap<SubgraphKey, (WorkerId, usize)>,
-    evicted: Vec<SubgraphKey>,
+    /// Where a subgraph's states are, unless its worker has put them where all find them.
+    states: BTreeMap<SubgraphKey, WorkerId>,
+    /// What each worker was asked to put away, and has not told of.
+    evicted: Vec<Vec<SubgraphKey>>,
     given: Vec<Given>,
 }
 
@@ -82,7 +85,8 @@ impl Simulated {
             known: HashMap::new(),
             queues: vec![VecDeque::new(); workers],
             in_flight: BTreeMap::new(),
-            evicted: Vec::new(),
+            states: BTreeMap::new(),
+            evicted: vec![Vec::new(); workers],
             given: Vec::new(),
         }
     }
@@ -151,6 +155,7 @@ impl Simulated {
 
     /// A worker asks; what it gets is checked.
     fn poll(&mut self, worker: WorkerId) -> Vec<Task> {
+        self.evict_from(worker);
         let mut tasks = Vec::new();
         self.scheduler
             .poll_tasks(self.instant(), worker, &mut tasks);
@@ -162,7 +167,12 @@ impl Simulated {
                 task: task.clone(),
             });
         }
-        self.scheduler.poll_evictions(worker, &mut self.evicted);
+        let evicted = &mut self.evicted[worker.0];
+        self.scheduler.poll_evictions(worker, evicted);
+        for key in evicted.iter() {
+            assert_eq!(self.states.get(key), Some(&worker), "its own");
+            assert!(!self.in_flight.contains_key(key), "at rest");
+        }
         self.check();
         tasks
     }
@@ -192,6 +202,8 @@ impl Simulated {
             let holder = self.in_flight.entry(subgraph).or_insert((worker, 0));
             assert_eq!(holder.0, worker, "{subgraph:?} on one worker");
             holder.1 += 1;
+            let place = self.states.entry(subgraph).or_insert(worker);
+            assert_eq!(*place, worker, "where the states of {subgraph:?} are");
         }
         // Only now: rows of one task do not take of each other.
         for row in &task.rows {
@@ -227,9 +239,16 @@ impl Simulated {
         self.check();
     }
 
-    /// Puts away what workers were asked to.
+    /// All workers put away what they were asked to.
     fn evict(&mut self) {
-        for key in std::mem::take(&mut self.evicted) {
+        for worker in 0..self.evicted.len() {
+            self.evict_from(WorkerId(worker));
+        }
+    }
+
+    fn evict_from(&mut self, worker: WorkerId) {
+        for key in std::mem::take(&mut self.evicted[worker.0]) {
+            self.states.remove(&key);
             self.scheduler.handle_evicted(key);
             self.check();
         }
