@@ -14,6 +14,7 @@ mod drive;
 mod files;
 mod launch;
 mod lengths;
+mod priority;
 mod record;
 mod report;
 mod request;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::arguments::Arguments;
 use super::clock::WallClock;
+use super::priority;
 use super::request::{Network, Request, Work};
 use super::served::Served;
 use super::target::{Launch, Policy, Settings};
@@ -225,7 +226,10 @@ impl Launch for Engines {
             },
             ..EngineOptions::default()
         };
+        // Threads have the rank of who starts them.
+        priority::lower();
         let engine = Engine::start(cells, &options)?;
+        priority::raise();
         Ok((Served::new(engine, unfold), WallClock::new()))
     }
 }

@@ -220,7 +220,8 @@ impl Shared {
             }
             let ran = tasks.pop_front().map(|(task, mut work)| {
                 work.retain(|work| !work.values.has_ended());
-                let outcome = match work.is_empty() {
+                // Padding is computed even where nobody is left: that is what it costs.
+                let outcome = match work.is_empty() && task.padding == 0 {
                     true => Outcome::default(),
                     false => worker.run(task.cell, &work, task.padding),
                 };
