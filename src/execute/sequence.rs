@@ -47,6 +47,9 @@ pub(super) struct Run<'a> {
     pub layout: Layout,
     pub steps: usize,
     pub batch: usize,
+    /// The runs before had an odd number of steps: the first step goes through the panels the other way,
+    /// starting with what the last one left in the caches.
+    pub is_odd: bool,
     pub input: &'a [f32],
     pub states: StatePlaces<'a>,
     pub values: Option<Shared<'a>>,
@@ -543,10 +546,10 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
             taken,
             rows: span.len(),
             input,
-            sweep: match (self.layer.order, taken % 2) {
+            sweep: match (self.layer.order, self.run.is_odd ^ (taken % 2 == 1)) {
                 (PanelOrder::Cyclic, _) => Sweep::Wide,
-                (PanelOrder::Serpentine, 0) => Sweep::Forth,
-                (PanelOrder::Serpentine, _) => Sweep::Back,
+                (PanelOrder::Serpentine, false) => Sweep::Forth,
+                (PanelOrder::Serpentine, true) => Sweep::Back,
             },
             y,
         }

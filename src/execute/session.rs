@@ -42,6 +42,8 @@ pub struct Session {
     room: (usize, usize),
     /// The configuration to run as, where it is not chosen by size.
     fixed: Option<usize>,
+    /// The steps of all runs so far are odd.
+    is_odd: bool,
     groups: Vec<Group>,
 }
 
@@ -229,6 +231,7 @@ impl Session {
             team,
             room: (batch, steps),
             fixed: None,
+            is_odd: false,
             groups,
         })
     }
@@ -462,6 +465,8 @@ impl Session {
             group.active.set(input, layout, (index, row_groups));
         }
         let (groups, kernels) = (&self.groups, &*self.model.kernels);
+        let is_odd = self.is_odd;
+        self.is_odd ^= steps % 2 == 1;
         let work = |worker: Worker<'_>| {
             let size = configuration.group_size();
             let group = worker.index / size;
@@ -473,6 +478,7 @@ impl Session {
                 layout,
                 steps,
                 batch,
+                is_odd,
                 input: input.values,
                 states,
                 values,

@@ -7,6 +7,7 @@ use super::greatest::greatest;
 use super::product::{Product, product};
 use super::simd::Simd;
 use super::{Isa, IsaError, Visitor, dispatch};
+use std::ops::Range;
 
 /// Every kernel of one instruction set.
 ///
@@ -29,7 +30,16 @@ pub trait Kernels: Send + Sync {
     ///
     /// # Panics
     /// As [`Kernels::product`], or if there is less room.
-    fn product_in(&self, job: Product<'_>, room: &mut [u32]);
+    fn product_in(&self, job: Product<'_>, room: &mut [u32]) {
+        let panels = 0..job.weights.panels();
+        self.product_of(job, panels, room);
+    }
+    /// As [`Kernels::product_in`], of some of the panels: the others' pre-activations stay as they are. `z` and the
+    /// bias are still those of all.
+    ///
+    /// # Panics
+    /// As [`Kernels::product_in`], or if the weights have no such panels.
+    fn product_of(&self, job: Product<'_>, panels: Range<usize>, room: &mut [u32]);
     /// LSTM states from pre-activations.
     ///
     /// # Safety
@@ -111,13 +121,13 @@ impl<S: Simd> Kernels for Set<S> {
         S::LANES
     }
 
-    fn product_in(&self, mut job: Product<'_>, room: &mut [u32]) {
+    fn product_of(&self, mut job: Product<'_>, of: Range<usize>, room: &mut [u32]) {
         let (s, plain) = (self.s, self.plain);
         match job.weights.gates() {
-            1 => product::<S, 1>(s, &mut job, room, plain),
-            2 => product::<S, 2>(s, &mut job, room, plain),
-            3 => product::<S, 3>(s, &mut job, room, plain),
-            4 => product::<S, 4>(s, &mut job, room, plain),
+            1 => product::<S, 1>(s, &mut job, of, room, plain),
+            2 => product::<S, 2>(s, &mut job, of, room, plain),
+            3 => product::<S, 3>(s, &mut job, of, room, plain),
+            4 => product::<S, 4>(s, &mut job, of, room, plain),
             more => panic!("no cell has {more} gates"),
         }
     }

@@ -21,7 +21,7 @@ use super::{
     AheadBy, Configuration, DirectionPlan, LayerPlan, MOST_THREADS, Partition, Plan, PlanError,
     arrangements, split_units,
 };
-use crate::model::{CellKind, Direction, Layer, Matrix, Model, Precision};
+use crate::model::{CellKind, Direction, Layer, Matrix, Model, Precision, Weights};
 use crate::partition::{Grain, Part, Problem, Sequence, Shape};
 use crate::schedule::{DirectionSchedule, PanelOrder};
 
@@ -169,10 +169,15 @@ fn bytes_of_row(matrix: &Matrix) -> usize {
 
 /// Bytes of the recurrent weights of the largest slice.
 fn slice_bytes(layer: &Layer, plan: &LayerPlan) -> usize {
+    slice_bytes_of(layer, plan, |weights| &weights.recurrent)
+}
+
+/// Bytes of a matrix, of the largest slice of units.
+fn slice_bytes_of(layer: &Layer, plan: &LayerPlan, of: fn(&Weights) -> &Matrix) -> usize {
     let slices = layer.directions().iter().zip(&plan.directions);
     let slices = slices.map(|(direction, plan)| {
         let units = plan.partition.units.iter().map(|r| r.len()).max();
-        units.unwrap_or(0) * bytes_of_row(&direction.weights().recurrent) * layer.kind().gates()
+        units.unwrap_or(0) * bytes_of_row(of(direction.weights())) * layer.kind().gates()
     });
     slices.max().unwrap_or(0)
 }
@@ -274,7 +279,24 @@ impl Costs<'_> {
             };
             layers.push(cyclic.min(serpentine));
         }
+        if let ([layer], [plan]) = (model.layers(), &mut way.layers[..]) {
+            self.to_and_fro_over_runs(layer, plan);
+        }
         (self.run(&way, &layers), way)
+    }
+
+    /// A single step reads all weights once, and the next run begins with what this one has left in the caches if both
+    /// products go to and fro together, none of them ahead. It counts where the weights outgrow the second level;
+    /// with other layers between a run and the next nothing is left.
+    fn to_and_fro_over_runs(&self, layer: &Layer, plan: &mut LayerPlan) {
+        let bytes = |of: fn(&Weights) -> &Matrix| slice_bytes_of(layer, plan, of);
+        let all = bytes(|w| &w.recurrent) + bytes(|w| &w.input);
+        if self.size.1 == 1 && plan.ahead == AheadBy::Owners && all > self.rates.private[1] {
+            plan.order = PanelOrder::Serpentine;
+            for (direction, plan) in layer.directions().iter().zip(&mut plan.directions) {
+                plan.schedule = DirectionSchedule::none_ahead(direction);
+            }
+        }
     }
 
     /// Seconds of one layer, all steps.
@@ -574,6 +596,20 @@ mod tests {
         let model = Lstm::new(64, 768).random(1).unwrap();
         let plan = of(&model, (1, 100), 2, 2 << 20);
         assert_eq!(plan.layers[0].order, PanelOrder::Serpentine);
+    }
+
+    /// 1 MiB of each matrix.
+    #[test]
+    fn a_single_step_takes_both_products_together_where_a_cache_does_not_keep_them() {
+        let model = Lstm::new(256, 256).random(1).unwrap();
+        let together = |steps: usize, l2: usize| {
+            let plan = of(&model, (1, steps), 1, l2);
+            let layer = &plan.layers[0];
+            let ahead = layer.directions[0].schedule.is_ahead();
+            (layer.order == PanelOrder::Serpentine, ahead)
+        };
+        assert_eq!(together(1, 1 << 20), (true, false));
+        assert!(together(1, 2 << 20).1 && together(10, 1 << 20).1);
     }
 
     #[test]

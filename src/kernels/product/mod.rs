@@ -30,6 +30,7 @@ use self::quantize::quantize;
 use self::tile::{Left, tile};
 use super::pack::{Int8Words, PackedMatrix, Words};
 use super::simd::{Dot, DotJob, Simd};
+use std::ops::Range;
 
 /// Where the chains of a product start.
 #[derive(Clone, Copy, Debug)]
@@ -133,25 +134,35 @@ fn tile_rows(rows: usize, limit: usize) -> usize {
 pub(super) fn product<S: Simd, const N: usize>(
     s: S,
     job: &mut Product<'_>,
+    of: Range<usize>,
     room: &mut [u32],
     plain: bool,
 ) {
     match job.weights.words() {
         Words::F32(words) => s.vectorize(
             #[inline(always)]
-            || panels::<S, _, N>(s, F32(words), Left::of(job), job),
+            || panels::<S, _, N>(s, F32(words), Left::of(job), job, of),
         ),
         Words::Bf16(words) => s.vectorize(
             #[inline(always)]
-            || panels::<S, _, N>(s, Bf16(words), Left::of(job), job),
+            || panels::<S, _, N>(s, Bf16(words), Left::of(job), job, of),
         ),
-        Words::Int8(words) => s.with_dot(plain, Quantized::<'_, '_, N> { job, words, room }),
+        Words::Int8(words) => {
+            let job = Quantized::<'_, '_, N> {
+                job,
+                of,
+                words,
+                room,
+            };
+            s.with_dot(plain, job);
+        }
     }
 }
 
 /// A product whose left operand is to be quantised.
 struct Quantized<'j, 'a, const N: usize> {
     job: &'j mut Product<'a>,
+    of: Range<usize>,
     words: &'a Int8Words,
     room: &'j mut [u32],
 }
@@ -159,7 +170,12 @@ struct Quantized<'j, 'a, const N: usize> {
 impl<S: Simd, const N: usize> DotJob<S> for Quantized<'_, '_, N> {
     #[inline(always)]
     fn run<D: Dot<S>>(self, s: S, dot: D) {
-        let Quantized { job, words, room } = self;
+        let Quantized {
+            job,
+            of,
+            words,
+            room,
+        } = self;
         let (rows, depth) = (job.row_count, job.weights.depth());
         let groups = depth.div_ceil(4);
         assert!(room.len() >= job.weights.room(rows));
@@ -179,19 +195,21 @@ impl<S: Simd, const N: usize> DotJob<S> for Quantized<'_, '_, N> {
             rows: Rows::Strided(groups),
             words: groups,
         };
-        panels::<S, _, N>(s, int8, left, job);
+        panels::<S, _, N>(s, int8, left, job, of);
     }
 }
 
-/// All panels of a product, tile after tile.
+/// The panels `of` a product, tile after tile.
 #[inline(always)]
 fn panels<S: Simd, E: Element<S>, const N: usize>(
     s: S,
     element: E,
     left_rows: Left<'_, E::Left>,
     job: &mut Product<'_>,
+    of: Range<usize>,
 ) {
     let weights = job.weights;
+    assert!(of.start <= of.end && of.end <= weights.panels());
     assert_eq!((weights.lanes(), weights.gates()), (S::LANES, N));
     assert_eq!(job.slots.len(), N);
     let mut slots = [0; N];
@@ -211,12 +229,12 @@ fn panels<S: Simd, E: Element<S>, const N: usize>(
     let room = const { accumulators(S::REGISTERS, E::PARTS) };
     let limit = (room / N).min(MAX_ROWS);
     let height = tile_rows(job.row_count, limit);
-    let mut left = weights.panels();
+    let mut left = of.len();
     while left > 0 {
         let width = tile_panels::<N>(height, left, room, job.sweep);
         let panel = match job.sweep {
-            Sweep::Wide | Sweep::Forth => weights.panels() - left,
-            Sweep::Back => left - width,
+            Sweep::Wide | Sweep::Forth => of.end - left,
+            Sweep::Back => of.start + left - width,
         };
         let mut row = 0;
         while row < job.row_count {
