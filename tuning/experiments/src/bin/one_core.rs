@@ -16,7 +16,7 @@
 //! products    the same products with the same tiles, without the gates
 //! gates       the gates of all steps
 //! floor       phase by phase what takes longer: ahead of the steps arithmetic or reading, in each
-//!             step likewise
+//!             step likewise, in tiles
 //! ```
 //!
 //! Everything is made anew several times, since which pages weights come to lie in moves times.
@@ -393,12 +393,16 @@ impl Parts {
     }
 
     fn in_tiles(&mut self) {
+        let (ahead, step) = self.widths();
+        self.read(ahead, step);
+    }
+
+    /// Panels that tiles take side by side, ahead of the steps and in them.
+    fn widths(&self) -> (usize, usize) {
         let tile = |rows: usize, sweep| width(rows, self.gates, sweep);
-        let rows = self.chunk * self.shape.batch;
-        self.read(
-            tile(rows, Sweep::Wide),
-            tile(self.shape.batch, sweep(self.order, 0)),
-        );
+        let batch = self.shape.batch;
+        let ahead = tile(self.chunk * batch, Sweep::Wide);
+        (ahead, tile(batch, sweep(self.order, 0)))
     }
 
     fn read(&mut self, ahead: usize, step: usize) {
@@ -437,6 +441,7 @@ impl Parts {
     /// takes as long as its reads from L3 or L2, within a factor of two.
     fn floor(&mut self) {
         let batch = self.shape.batch;
+        let (ahead, step) = self.widths();
         for (first, count) in self.chunks() {
             if !self.is_ahead && batch < 4 {
                 self.read_together();
@@ -444,12 +449,12 @@ impl Parts {
             }
             match count * batch >= 4 {
                 true => self.chains(self.flops(&self.w, count * batch)),
-                false => self.read_w.read(self.isa, Sweep::Wide, 1),
+                false => self.read_w.read(self.isa, Sweep::Wide, ahead),
             }
             for at in first..first + count {
                 match batch >= 4 {
                     true => self.chains(self.flops(&self.u, batch)),
-                    false => self.read_u.read(self.isa, sweep(self.order, at), 1),
+                    false => self.read_u.read(self.isa, sweep(self.order, at), step),
                 }
             }
         }
