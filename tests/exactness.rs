@@ -7,7 +7,7 @@ use cellstream::execute::{PackedModel, Session, State};
 use cellstream::kernels::Isa;
 use cellstream::model::{Cell, Input, Layer, Model, Output};
 use cellstream::plan::{AheadBy, Plan};
-use cellstream::schedule::schedules;
+use cellstream::schedule::{DirectionSchedule, PanelOrder, schedules};
 use common::isas::isas;
 use common::{Batch, Options, Random, Results, usual_cells};
 
@@ -239,6 +239,19 @@ fn not_a_number_and_infinity_pass_through() {
     }
 }
 
+/// Nothing ahead, panels to and fro: a step begins where the run before has ended.
+fn to_and_fro(model: &Model, plan: &mut Plan) {
+    for entry in &mut plan.entries {
+        let layers = entry.configuration.layers.iter_mut().zip(model.layers());
+        for (plan, layer) in layers {
+            plan.order = PanelOrder::Serpentine;
+            for (plan, direction) in plan.directions.iter_mut().zip(layer.directions()) {
+                plan.schedule = DirectionSchedule::none_ahead(direction);
+            }
+        }
+    }
+}
+
 #[test]
 fn a_step_at_a_time_gives_the_whole_sequence() {
     for seed in 0..20 {
@@ -251,7 +264,10 @@ fn a_step_at_a_time_gives_the_whole_sequence() {
         let expected = Results::reference(&model, &batch);
         for &isa in isas() {
             let threads = 1 + seed as usize % 4;
-            let plan = Plan::with_threads(&model, 3, 1, threads);
+            let mut plan = Plan::with_threads(&model, 3, 1, threads);
+            if seed % 2 == 1 {
+                to_and_fro(&model, &mut plan);
+            }
             let mut session = session(&model, &plan, isa);
             let mut state = State::zero(model.signature(), 3);
             let mut found = Results::dirty(&model, &batch);

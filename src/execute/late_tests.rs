@@ -5,6 +5,7 @@
 //! have not written yet, or overwrites what they have not read.
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::sleep;
@@ -49,9 +50,9 @@ impl Kernels for Late {
     fn lanes(&self) -> usize {
         self.inner.lanes()
     }
-    fn product_in(&self, job: Product<'_>, room: &mut [u32]) {
+    fn product_of(&self, job: Product<'_>, panels: Range<usize>, room: &mut [u32]) {
         self.wait();
-        self.inner.product_in(job, room);
+        self.inner.product_of(job, panels, room);
     }
     unsafe fn lstm_gates(&self, job: LstmGates<'_>) {
         self.wait();

@@ -1,5 +1,6 @@
 //! How much arithmetic a run asks of its kernels: none for sequences that have ended.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -32,11 +33,11 @@ impl Kernels for Counting {
     fn lanes(&self) -> usize {
         self.inner.lanes()
     }
-    fn product_in(&self, job: Product<'_>, room: &mut [u32]) {
-        let weights = job.weights.panels() * self.lanes() * job.weights.gates();
+    fn product_of(&self, job: Product<'_>, panels: Range<usize>, room: &mut [u32]) {
+        let weights = panels.len() * self.lanes() * job.weights.gates();
         let work = job.row_count * weights * job.weights.depth();
         self.multiply_adds.fetch_add(work, Ordering::Relaxed);
-        self.inner.product_in(job, room);
+        self.inner.product_of(job, panels, room);
     }
     unsafe fn lstm_gates(&self, job: LstmGates<'_>) {
         self.gates(job.rows, job.units);

@@ -12,7 +12,7 @@ run() {
   "$bin/$1" "${@:2}"
   printf '== %s took %s s\n' "$1" $((SECONDS - start))
 }
-for experiment in fig3a fig3b fig3c fig4a fig5 serpentine precisions concurrency tuned_vs_estimate search_space prepare; do
+for experiment in fig3a fig3b fig3c fig4a fig5 serpentine precisions one_core concurrency tuned_vs_estimate search_space prepare; do
   run "$experiment" "$@"
 done
 # The cache simulation needs valgrind. Twice: this machine's private cache, and one of 2 MiB.
