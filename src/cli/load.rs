@@ -37,6 +37,8 @@ use self::report::{Context, Row};
 use self::sweep::sweep;
 use self::target::Launch;
 use super::Failure;
+use crate::serve::engine::Calibration;
+use crate::serve::policy::BatchSizes;
 
 /// Serves and measures what `arguments` say.
 ///
@@ -48,7 +50,56 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let workload = arguments.workload()?;
     arguments.policies(&workload)?;
     arguments.grid()?;
-    measure(arguments, &Engines::new(arguments)?, &mut std::io::stdout())
+    let engines = Engines::new(arguments)?;
+    let out = &mut std::io::stdout();
+    match arguments.calibrate {
+        true => calibrate(arguments, &engines, out),
+        false => measure(arguments, &engines, out),
+    }
+}
+
+/// Batches of each size, cell by cell.
+fn calibrate(
+    arguments: &Arguments,
+    engines: &Engines,
+    out: &mut impl Write,
+) -> Result<(), Failure> {
+    let most = arguments.batch.iter().copied().max().unwrap_or(1) as usize;
+    let mut rows: Vec<usize> = std::iter::successors(Some(1), |rows| Some(2 * rows))
+        .take_while(|rows| *rows < most)
+        .collect();
+    rows.push(most);
+    if !arguments.json {
+        writeln!(
+            out,
+            "{:<12} {:>6} {:>12} {:>12}",
+            "cell", "rows", "µs", "rows/s"
+        )?;
+    }
+    for Calibration { cell, times } in engines.calibrate(&rows)? {
+        let best = BatchSizes::measured(&times).map(|sizes| sizes.max);
+        for (rows, time) in times {
+            let (micros, rate) = (time.as_secs_f64() * 1e6, rows as f64 / time.as_secs_f64());
+            let chosen = Some(rows) == best;
+            match arguments.json {
+                true => {
+                    let row = serde_json::json!({
+                        "kind": "calibration", "cell": cell, "rows": rows, "us": micros, "rows_per_s": rate,
+                        "chosen": chosen,
+                    });
+                    writeln!(out, "{row}")?;
+                }
+                false => {
+                    let mark = if chosen { " *" } else { "" };
+                    writeln!(
+                        out,
+                        "{cell:<12} {rows:>6} {micros:>12.1} {rate:>12.0}{mark}"
+                    )?;
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Measures on servers that `launch` starts, prints to `out`, writes files.

@@ -103,6 +103,10 @@ pub struct Arguments {
     /// throughput
     #[arg(long, value_enum, value_name = "BY", num_args = 0..=1, default_missing_value = "p90")]
     pub sweep: Option<Goal>,
+    /// Only measure how long each cell takes for batches of 1 to the largest --batch rows, and say how many to take at
+    /// most: the fewest within 3 % of the best rate
+    #[arg(long)]
+    pub calibrate: bool,
     /// Users who saturate the server where its peak is measured (default: four times the largest batch)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub saturation: Option<u32>,

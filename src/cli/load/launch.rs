@@ -18,7 +18,7 @@ use crate::layers::Embedding;
 use crate::machine::Topology;
 use crate::model::{Gru, Lstm, Matrix, Model, Precision};
 use crate::serve::cell_graph::Cells;
-use crate::serve::engine::{self, Engine, EngineOptions, Workers};
+use crate::serve::engine::{self, Calibration, Engine, EngineOptions, Workers, calibrate};
 use crate::serve::networks::{
     Answer, BinaryTree, BinaryTreeLstm, BinaryTreeWeights, Chain, ChainCell, ChildSumTreeLstm,
     ChildSumWeights, DecoderCell, Dependencies, EncoderCell, NetworkError, Seq2Seq, TreeChild,
@@ -190,6 +190,18 @@ impl Engines {
                 })
             }
         })
+    }
+}
+
+impl Engines {
+    /// How long each cell takes for batches of these sizes, on the first worker's cores.
+    ///
+    /// # Errors
+    /// What the engine refuses.
+    pub fn calibrate(&self, rows: &[usize]) -> Result<Vec<Calibration>, Failure> {
+        let mut cells = Cells::new();
+        drop(self.unfold(&mut cells)?);
+        Ok(calibrate(&cells, &self.workers[0], rows)?)
     }
 }
 

@@ -3,6 +3,7 @@
 //! An [`Engine`] owns its workers' threads. Requests are submitted from any thread and come back through a
 //! [`Ticket`] (to wait for or to `.await`) or a callback; no async runtime is needed, and any will do.
 
+mod calibrate;
 mod error;
 #[cfg(all(test, loom))]
 mod loom_tests;
@@ -18,6 +19,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+pub use calibrate::{Calibration, calibrate};
 pub use error::{EngineError, RequestError, SubmitError};
 pub use options::{EngineOptions, Workers};
 pub use stats::{CellStats, Stats};

@@ -209,7 +209,8 @@ impl Shared {
                 state = self.sleep(state);
                 continue;
             }
-            let wake_another = state.sleeping > 0 && !tasks.is_empty();
+            // What this worker has not taken may be another's.
+            let wake_another = state.sleeping > 0 && state.scheduler.queued() > 0;
             drop(state);
             if wake_another {
                 self.work.notify_one();

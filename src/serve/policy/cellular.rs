@@ -17,6 +17,12 @@
 //! those never begun in a first-in-first-out queue for each priority, those begun (as many as batches have
 //! rows, and streams) in ordered sets. Merged by priority, then by the order of release, that is the paper's order.
 //!
+//! The paper's worker asks while its last tasks are still in flight on the GPU, so that their cell has running
+//! tasks, and the second rule turns to another; here a worker asks when its last task has been run. So the
+//! cell of its last round counts as running for it. Else a decoder that is never at a loss for
+//! ready nodes would keep all encoders waiting until the last sentence under way has ended, and who comes
+//! then could join none of them.
+//!
 //! Only nodes that the worker may take are counted as ready: counting those pinned elsewhere, as the paper's
 //! text does, could choose a cell of which this worker gets an empty batch.
 
@@ -31,7 +37,7 @@ use crate::serve::scheduler::{RequestKey, Row, SubgraphKey, Table, Task, WorkerI
 /// See the [module](self).
 pub struct Cellular {
     cells: Vec<Queue>,
-    /// The cell that each worker's round is about.
+    /// The cell that each worker's last round is about.
     rounds: Vec<Option<CellId>>,
 }
 
@@ -82,16 +88,16 @@ impl Cellular {
 
     /// Algorithm 1, `Schedule`: the cell that the worker is to work on.
     fn schedule(&self, worker: WorkerId) -> Option<CellId> {
-        let best = |eligible: &dyn Fn(&Queue, usize) -> bool| {
-            let cells = self.cells.iter().rposition(|queue| {
-                let ready = queue.ready(worker);
-                ready > 0 && eligible(queue, ready)
-            });
-            cells.map(|index| CellId(index as u16))
+        let last = self.rounds[worker.0];
+        let best = |eligible: &dyn Fn(CellId, &Queue) -> bool| {
+            let cells = self.cells.iter().enumerate().rev();
+            let mut cells = cells.map(|(index, queue)| (CellId(index as u16), queue));
+            cells.find(|(cell, queue)| queue.ready(worker) > 0 && eligible(*cell, queue))
         };
-        best(&|queue, ready| ready >= queue.sizes.max)
-            .or_else(|| best(&|queue, _| queue.running_tasks == 0))
-            .or_else(|| best(&|_, _| true))
+        let cell = best(&|_, queue| queue.ready(worker) >= queue.sizes.max)
+            .or_else(|| best(&|cell, queue| queue.running_tasks == 0 && last != Some(cell)))
+            .or_else(|| best(&|_, _| true));
+        cell.map(|(cell, _)| cell)
     }
 }
 

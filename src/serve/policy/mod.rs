@@ -11,6 +11,7 @@ pub mod ideal;
 pub mod merge;
 mod ordered;
 pub mod padding;
+mod sizes;
 
 pub use bucketing::{Bucketing, PadTo};
 pub use cellular::Cellular;
@@ -19,18 +20,10 @@ pub use graph_batch::{GraphBatching, Rule, Step};
 pub use ideal::Ideal;
 pub use merge::Merge;
 pub use padding::Padding;
+pub use sizes::BatchSizes;
 
 use super::cell_graph::CellId;
 use super::scheduler::{RequestKey, Row, SubgraphKey, Table, Task, WorkerId};
-
-/// How many rows a cell's batches have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BatchSizes {
-    /// Fewer are not worth a task, unless it is the first that a worker gets.
-    pub min: usize,
-    /// At most so many.
-    pub max: usize,
-}
 
 /// A batch, whose rows have been taken from the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -415,6 +415,11 @@ impl Scheduler {
         self.counts
     }
 
+    /// How many entries the policy's queues have: none means that no worker would get a task.
+    pub fn queued(&self) -> usize {
+        self.policy.queued()
+    }
+
     /// The policy's name.
     pub fn policy(&self) -> &'static str {
         self.policy.name()

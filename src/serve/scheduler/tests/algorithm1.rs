@@ -56,6 +56,8 @@ struct Paper {
     /// Of each cell type, in the order in which they were passed on.
     queues: Vec<Vec<SubgraphKey>>,
     running: Vec<usize>,
+    /// The cell of the last round.
+    last: Option<usize>,
 }
 
 impl Paper {
@@ -122,7 +124,9 @@ impl Paper {
             |keep: &dyn Fn(usize) -> bool| cells.clone().filter(|&ct| keep(ct)).collect::<Vec<_>>();
         let mut s = all(&|ct| self.ready_nodes(ct) >= self.sizes[ct].max);
         if s.is_empty() {
-            s = all(&|ct| self.running[ct] == 0 && self.ready_nodes(ct) > 0);
+            // The cell of the last round counts as running: see `policy/cellular.rs`.
+            let runs = |ct| self.running[ct] > 0 || self.last == Some(ct);
+            s = all(&|ct| !runs(ct) && self.ready_nodes(ct) > 0);
         }
         if s.is_empty() {
             s = all(&|ct| self.ready_nodes(ct) > 0);
@@ -148,7 +152,9 @@ impl Paper {
 
     /// Lines 12 to 23 against the tasks that were given.
     fn check(&mut self, tasks: &[Task], table: &Table, at_once: usize) {
-        let Some(ct) = self.schedule() else {
+        let scheduled = self.schedule();
+        self.last = scheduled;
+        let Some(ct) = scheduled else {
             assert!(tasks.is_empty(), "nothing is ready");
             return;
         };
@@ -201,6 +207,7 @@ fn decides_as_the_paper() {
         let mut paper = Paper {
             queues: vec![Vec::new(); kinds],
             running: vec![0; kinds],
+            last: None,
             sizes: sizes.clone(),
             requests: Vec::new(),
         };
