@@ -257,12 +257,35 @@ fn mixed(ids: &Ids, xs: &[f32], ys: &[f32]) -> (Request, Vec<f32>) {
     (Request::new(graph), vec![total])
 }
 
+/// A chain that goes on with its own states after another cell has seen its output: connected, but in two
+/// subgraphs, which two workers may run.
+fn interrupted(ids: &Ids, xs: &[f32]) -> (Request, Vec<f32>) {
+    let mut graph = Graph::new();
+    let (mut state, mut input) = (Source::Zeros, graph.give(&[xs[0]]));
+    let (mut sum, mut count, mut x) = (0.0f32, 0.0f32, xs[0]);
+    let mut expected = Vec::new();
+    for &other in xs {
+        let node = graph.node(ids.chain, &[input, state]);
+        state = node.gives(0);
+        let other_given = graph.give(&[other]);
+        let pair = graph.node(ids.pair, &[node.gives(1), other_given]);
+        input = pair.gives(0);
+        graph.answer(input);
+        sum = sum * 0.75 + x;
+        count += 1.0;
+        x = sum * count - 0.5 * other;
+        expected.push(x);
+    }
+    (Request::new(graph), expected)
+}
+
 fn values(rng: &mut fastrand::Rng, most: usize) -> Vec<f32> {
     (0..rng.usize(1..=most)).map(|_| rng.f32() - 0.5).collect()
 }
 
 fn random_request(ids: &Ids, rng: &mut fastrand::Rng) -> (Request, Vec<f32>) {
-    match rng.usize(0..4) {
+    match rng.usize(0..5) {
+        4 => interrupted(ids, &values(rng, 6)),
         0 => chain(ids, &values(rng, 20)),
         1 => {
             let mut leaves = values(rng, 12);
@@ -287,8 +310,15 @@ fn random_options(rng: &mut fastrand::Rng) -> EngineOptions {
             }
         })
         .collect();
+    let batch = rng.usize(1..=9);
     EngineOptions {
-        policy: Choice::Cellular,
+        policy: match rng.usize(0..8) {
+            0 => Choice::Padding { batch },
+            1 => Choice::Bucketing { batch, width: 3 },
+            2 => Choice::Merge { batch },
+            3 => Choice::Ideal { batch },
+            _ => Choice::Cellular,
+        },
         workers: match rng.usize(0..4) {
             0 => Workers::OneOverAll,
             1 => Workers::OneOver(1),
@@ -560,6 +590,52 @@ fn a_ticket_is_a_future() {
 }
 
 #[test]
+fn a_stream_that_is_refused_a_step_goes_on_when_there_is_room() {
+    let (cells, ids) = cells();
+    let options = EngineOptions {
+        limits: Limits {
+            nodes: 12,
+            ..Limits::default()
+        },
+        ..EngineOptions::default()
+    };
+    let engine = Engine::start(cells, &options).unwrap();
+    let mut stream = engine.stream(ids.chain, None).unwrap();
+    let xs: Vec<f32> = (0..6).map(|x| x as f32).collect();
+    let expected = outputs(&xs);
+    for (x, y) in xs[..4].iter().zip(&expected) {
+        assert_eq!(stream.push(&[*x]).unwrap().wait().unwrap(), [*y]);
+    }
+    let slow = engine.submit(chain(&ids, &[SLOW; 8]).0).unwrap();
+    let refused = stream.push(&[xs[4]]).err().unwrap();
+    assert!(
+        matches!(refused, StreamError::Submit(SubmitError::Refused(_))),
+        "{refused}"
+    );
+    slow.wait().unwrap();
+    for (x, y) in xs[4..].iter().zip(&expected[4..]) {
+        assert_eq!(stream.push(&[*x]).unwrap().wait().unwrap(), [*y]);
+    }
+}
+
+#[test]
+fn streams_that_are_dropped_at_any_moment_leave_nothing() {
+    let mut rng = fastrand::Rng::with_seed(5);
+    let (cells, ids) = cells();
+    let engine = Engine::start(cells, &EngineOptions::default()).unwrap();
+    for _ in 0..60 {
+        let mut stream = engine.stream(ids.chain, None).unwrap();
+        for _ in 0..rng.usize(0..700) {
+            // More than a segment may not wait for the next.
+            let _ = stream.push(&[1.0]);
+        }
+        drop(stream);
+    }
+    engine.drain();
+    assert_eq!(engine.stats().counts.live(), 0);
+}
+
+#[test]
 fn options_that_make_no_sense_are_refused() {
     let start = |options: &EngineOptions| Engine::start(cells().0, options).err().unwrap();
     assert!(matches!(
@@ -624,7 +700,14 @@ fn streams_give_the_outputs_of_their_chains_whatever_else_runs() {
         for _ in 0..rng.usize(1..3500) {
             let (stream, xs, steps) = &mut streams[rng.usize(0..5)];
             let x = rng.f32() - 0.5;
-            let step = stream.push(&[x]).unwrap();
+            let step = loop {
+                match stream.push(&[x]) {
+                    Ok(step) => break step,
+                    // As many wait for the next segment as may.
+                    Err(StreamError::Submit(_)) => std::thread::yield_now(),
+                    Err(other) => panic!("{other}"),
+                }
+            };
             xs.push(x);
             match rng.usize(0..3) {
                 0 => assert_eq!(step.wait().unwrap(), [outputs(xs)[xs.len() - 1]]),

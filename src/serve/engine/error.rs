@@ -127,7 +127,7 @@ pub enum RequestError {
     #[error(transparent)]
     Refused(#[from] Refused),
     /// A value that a node takes is nowhere.
-    #[error("what node {node} gave has been lost; please report this as a mistake in cellstream")]
+    #[error("what node {node} takes has been lost; please report this as a mistake in cellstream")]
     Lost {
         /// The node.
         node: usize,

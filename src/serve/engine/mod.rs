@@ -64,6 +64,12 @@ impl Request {
         self
     }
 
+    /// That it takes at least so many bytes: of a graph that will grow.
+    fn of_bytes(mut self, bytes: usize) -> Request {
+        self.ask.bytes = bytes;
+        self
+    }
+
     /// More nodes may come from outside.
     fn open(mut self) -> Request {
         self.ask.open = true;
@@ -194,8 +200,10 @@ impl Engine {
         Ok(Ticket::new(receiver, key, Arc::downgrade(&self.shared)))
     }
 
-    /// As [`Engine::submit`]; `done` is called once, with the answer or why there is none, by one of the
-    /// engine's threads, which does nothing else meanwhile: it should be quick.
+    /// As [`Engine::submit`]; `done` is called once, with the answer or why there is none, by whoever
+    /// notices the end: mostly one of the engine's threads, which does nothing else meanwhile, but also a thread
+    /// that cancels a request or drops a ticket or the engine. So it should be quick, hold no lock that is held
+    /// around such calls, and not wait for the engine.
     ///
     /// # Errors
     /// As [`Engine::submit`]; `done` is not called then.
@@ -221,7 +229,8 @@ impl Engine {
         self.shared.cancel(request);
     }
 
-    /// Accepts no more requests, and waits until those that are here have ended.
+    /// Accepts no more requests, and waits until those that are here have ended and been told; streams
+    /// that are open are waited for, too. Not to be called by a request's `done`, which it would wait for.
     pub fn drain(&self) {
         self.shared.with(|state, _| state.scheduler.handle_drain());
         self.shared.wait_until_idle();

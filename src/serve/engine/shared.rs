@@ -113,8 +113,8 @@ impl Shared {
             mut ask,
         } = request;
         let unfolded = graph.unfold(&self.cells)?;
-        ask.bytes = graph.bytes();
-        let values = Values::new(graph, grow, &self.cells, reply);
+        let values = Values::new(graph, &unfolded, grow, &self.cells, reply);
+        ask.bytes = ask.bytes.max(values.bytes());
         let values = Arc::new(RequestValues::new(values));
         self.with(|state, now| {
             let key = state.scheduler.handle_submit(now, &unfolded, ask)?;
@@ -123,26 +123,35 @@ impl Shared {
         })
     }
 
-    /// Adds to the graph of an open request, whose only source of growth this is, and closes it where
-    /// `close` says so. Does nothing if the request has ended.
+    /// Adds a node to the graph of an open request, whose only source of growth this is, and closes it
+    /// where `close` says so. Does nothing if the request has ended.
+    ///
+    /// Room is taken first: once the values know of the node, there is no way back.
     pub fn grow(
         &self,
         key: RequestKey,
         change: impl FnOnce(&mut Graph),
         close: bool,
     ) -> Result<(), SubmitError> {
-        let Some(values) = self.lock().requests.get(key).map(Arc::clone) else {
-            return Ok(());
+        let values = {
+            let mut state = self.lock();
+            let Some(values) = state.requests.get(key).map(Arc::clone) else {
+                return Ok(());
+            };
+            state.scheduler.handle_reserve(1)?;
+            values
         };
-        let ((), unfolded) = values.lock().grow_by(&self.cells, change)?;
+        let grown = values.lock().grow_by(&self.cells, change);
         self.with(|state, now| {
-            if let Some(unfolded) = unfolded {
-                state.scheduler.handle_grow(key, &unfolded)?;
-            }
-            if close {
+            let (unfolded, result) = match grown {
+                Ok(((), unfolded)) => (unfolded, Ok(())),
+                Err(error) => (None, Err(error.into())),
+            };
+            state.scheduler.handle_grow_reserved(key, unfolded, 1);
+            if close && result.is_ok() {
                 state.scheduler.handle_close(now, key);
             }
-            Ok(())
+            result
         })
     }
 
@@ -200,12 +209,17 @@ impl Shared {
                 if !tasks.is_empty() {
                     state.recorder.scheduled(begin.elapsed());
                 }
+            } else {
+                // Checked before each cell; polling does so, too.
+                state.scheduler.handle_timeout(Instant::now());
             }
             let finished = state.take_finished();
             if tasks.is_empty() && evict.is_empty() && finished.is_empty() {
                 if state.stopping {
                     return;
                 }
+                // Nothing that has ended is held on to through an idle night.
+                worker.forget_ended();
                 state = self.sleep(state);
                 continue;
             }
@@ -215,10 +229,10 @@ impl Shared {
             if wake_another {
                 self.work.notify_one();
             }
-            let replied = reply(finished);
             for subgraph in &evict {
                 worker.evict(subgraph.request);
             }
+            let replied = reply(finished);
             let ran = tasks.pop_front().map(|(task, mut work)| {
                 work.retain(|work| !work.values.has_ended());
                 // Padding is computed even where nobody is left: that is what it costs.
@@ -284,7 +298,7 @@ impl State {
             self.fail(now, key, error);
         }
         for (key, unfolded) in outcome.grown {
-            if let Err(refused) = self.scheduler.handle_grow(key, &unfolded) {
+            if let Err(refused) = self.scheduler.handle_grow(key, unfolded) {
                 self.fail(now, key, refused.into());
             }
         }

@@ -21,11 +21,14 @@ use std::task::{Context, Poll};
 use super::shared::Shared;
 use super::{Answer, Reply, Request, RequestError, SubmitError};
 use crate::serve::cell_graph::{CellId, Gave, Graph, Grow, Growth, NodeId, Source};
-use crate::serve::scheduler::RequestKey;
+use crate::serve::scheduler::{Refused, RequestKey};
 use crate::serve::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Steps of a segment: enough that what a new request costs is nothing to a step.
 const SEGMENT: usize = 256;
+
+/// What a step takes beside its inputs: of the graph, the values' and the scheduler's records.
+const STEP_BYTES: usize = 256;
 
 /// Why a stream was not opened, or does not go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -116,6 +119,18 @@ impl Inner {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn expect(&self, what: &'static str, expected: usize, found: usize) -> Result<(), StreamError> {
+        match expected == found {
+            true => Ok(()),
+            false => Err(StreamError::Values {
+                what,
+                cell: self.name.clone(),
+                expected,
+                found,
+            }),
+        }
+    }
+
     /// Adds a step to a graph, after `before`.
     fn step(&self, graph: &mut Graph, inputs: &[f32], before: &[Source]) -> NodeId {
         let mut sources = Vec::with_capacity(self.inputs.len() + self.states.len());
@@ -161,7 +176,10 @@ impl Inner {
                 .collect();
         }
         let full = steps.len() == SEGMENT;
-        let request = Request::new(graph).grow(Told(Arc::clone(self)));
+        let step: usize = self.inputs.iter().sum();
+        let request = Request::new(graph)
+            .grow(Told(Arc::clone(self)))
+            .of_bytes(SEGMENT * (step * size_of::<f32>() + STEP_BYTES));
         let request = match full || now.closing {
             true => request,
             false => request.open(),
@@ -180,6 +198,10 @@ impl Inner {
     fn segment_ended(self: Arc<Self>, answer: Result<Answer, RequestError>) {
         let mut now = self.lock();
         now.segment = Segment::None;
+        if now.ended.is_some() {
+            // Dropped meanwhile.
+            return;
+        }
         match answer {
             Err(error) => now.end(error),
             Ok(_) if now.aside.is_empty() => {}
@@ -271,7 +293,7 @@ impl Stream {
     }
 
     /// Adds a step, of the values of all of the cell's inputs one after the other. Steps are computed in
-    /// the order in which they were added; any number may be under way.
+    /// the order in which they were added; some hundreds may be under way.
     ///
     /// # Errors
     /// [`StreamError::Values`] and [`StreamError::Submit`] leave the stream as it was;
@@ -285,7 +307,19 @@ impl Stream {
             return Err(error.clone().into());
         }
         match now.segment {
-            Segment::Full(_) => now.aside.push_back((inputs.to_vec(), reply)),
+            Segment::Full(_) => {
+                let have = now.aside.len();
+                if have == SEGMENT {
+                    return Err(SubmitError::from(Refused::Overloaded {
+                        what: "steps of a stream",
+                        have,
+                        needs: 1,
+                        most: SEGMENT,
+                    })
+                    .into());
+                }
+                now.aside.push_back((inputs.to_vec(), reply));
+            }
             Segment::None => {
                 now.replies.push_back(reply);
                 inner.begin_segment(&mut now, &[inputs]).inspect_err(|_| {
@@ -351,11 +385,16 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        let now = self.inner.lock();
-        let (segment, closing) = (now.segment, now.closing);
+        let mut now = self.inner.lock();
+        if now.closing || now.ended.is_some() {
+            return;
+        }
+        // Ended here, so that a segment that is just over begins no other.
+        now.end(RequestError::Cancelled);
+        let segment = now.segment;
         drop(now);
-        if let (Segment::Open(key, _) | Segment::Full(key), false, Some(shared)) =
-            (segment, closing, self.inner.shared.upgrade())
+        if let (Segment::Open(key, _) | Segment::Full(key), Some(shared)) =
+            (segment, self.inner.shared.upgrade())
         {
             shared.cancel(key);
         }
@@ -390,19 +429,5 @@ impl Future for Stepping {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let received = std::task::ready!(Pin::new(&mut self.0).poll(context));
         Poll::Ready(received.unwrap_or(Err(RequestError::ShutDown)))
-    }
-}
-
-impl Inner {
-    fn expect(&self, what: &'static str, expected: usize, found: usize) -> Result<(), StreamError> {
-        match expected == found {
-            true => Ok(()),
-            false => Err(StreamError::Values {
-                what,
-                cell: self.name.clone(),
-                expected,
-                found,
-            }),
-        }
     }
 }

@@ -62,22 +62,31 @@ impl Ticket {
     ///
     /// # Errors
     /// Why there is no answer.
+    ///
+    /// # Panics
+    /// If [`Ticket::wait_timeout`] has given the answer.
     pub fn wait(mut self) -> Result<Answer, RequestError> {
-        let Some(answer) = self.answer.take() else {
-            unreachable!("only given away with the ticket");
-        };
-        let answer = or_shut_down(answer.recv());
+        let answer = or_shut_down(self.take().recv());
         self.cancel.armed = false;
         answer
     }
 
-    /// Waits for at most so long; `None` if it has not ended by then, and goes on.
+    fn take(&mut self) -> oneshot::Receiver<Result<Answer, RequestError>> {
+        match self.answer.take() {
+            Some(answer) => answer,
+            None => panic!("wait_timeout has given the answer"),
+        }
+    }
+
+    /// Waits for at most so long; `None` if it has not ended by then, and goes on. Once it has given the
+    /// answer, the ticket has none any more.
     pub fn wait_timeout(&mut self, timeout: Duration) -> Option<Result<Answer, RequestError>> {
         let received = self.answer.as_ref()?.recv_timeout(timeout);
         if matches!(received, Err(oneshot::RecvTimeoutError::Timeout)) {
             return None;
         }
         self.cancel.armed = false;
+        self.answer = None;
         Some(or_shut_down(received))
     }
 
@@ -99,11 +108,8 @@ impl IntoFuture for Ticket {
     type IntoFuture = Answering;
 
     fn into_future(mut self) -> Answering {
-        let Some(answer) = self.answer.take() else {
-            unreachable!("only given away with the ticket");
-        };
         Answering {
-            answer: answer.into_future(),
+            answer: self.take().into_future(),
             cancel: self.cancel,
         }
     }

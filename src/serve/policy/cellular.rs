@@ -18,10 +18,10 @@
 //! rows, and streams) in ordered sets. Merged by priority, then by the order of release, that is the paper's order.
 //!
 //! The paper's worker asks while its last tasks are still in flight on the GPU, so that their cell has running
-//! tasks, and the second rule turns to another; here a worker asks when its last task has been run. So the
-//! cell of its last round counts as running for it. Else a decoder that is never at a loss for
-//! ready nodes would keep all encoders waiting until the last sentence under way has ended, and who comes
-//! then could join none of them.
+//! tasks, and the second rule turns to another; here a worker asks when its last task has been run. So a cell
+//! that has had a round counts as running for that worker until all others that could have had theirs. Else
+//! a decoder that is never at a loss for ready nodes would keep all encoders waiting until the last sentence
+//! under way has ended, and who comes then could join none of them.
 //!
 //! Only nodes that the worker may take are counted as ready: counting those pinned elsewhere, as the paper's
 //! text does, could choose a cell of which this worker gets an empty batch.
@@ -37,8 +37,16 @@ use crate::serve::scheduler::{RequestKey, Row, SubgraphKey, Table, Task, WorkerI
 /// See the [module](self).
 pub struct Cellular {
     cells: Vec<Queue>,
-    /// The cell that each worker's last round is about.
-    rounds: Vec<Option<CellId>>,
+    /// Of each worker.
+    rounds: Vec<Round>,
+}
+
+/// What a worker works on.
+#[derive(Clone, Default)]
+struct Round {
+    cell: Option<CellId>,
+    /// By cell: whether it has had a round since all others that could had theirs.
+    had: Vec<bool>,
 }
 
 /// The ready subgraphs of one cell.
@@ -82,22 +90,34 @@ impl Cellular {
         };
         Cellular {
             cells: sizes.iter().map(queue).collect(),
-            rounds: vec![None; workers],
+            rounds: vec![
+                Round {
+                    cell: None,
+                    had: vec![false; sizes.len()]
+                };
+                workers
+            ],
         }
     }
 
     /// Algorithm 1, `Schedule`: the cell that the worker is to work on.
-    fn schedule(&self, worker: WorkerId) -> Option<CellId> {
-        let last = self.rounds[worker.0];
-        let best = |eligible: &dyn Fn(CellId, &Queue) -> bool| {
-            let cells = self.cells.iter().enumerate().rev();
-            let mut cells = cells.map(|(index, queue)| (CellId(index as u16), queue));
-            cells.find(|(cell, queue)| queue.ready(worker) > 0 && eligible(*cell, queue))
+    fn schedule(&mut self, worker: WorkerId) -> Option<CellId> {
+        let had = &mut self.rounds[worker.0].had;
+        let best = |eligible: &dyn Fn(usize, &Queue) -> bool| {
+            let mut cells = self.cells.iter().enumerate().rev();
+            let cell = cells.find(|(index, q)| q.ready(worker) > 0 && eligible(*index, q));
+            cell.map(|(index, _)| index)
         };
         let cell = best(&|_, queue| queue.ready(worker) >= queue.sizes.max)
-            .or_else(|| best(&|cell, queue| queue.running_tasks == 0 && last != Some(cell)))
-            .or_else(|| best(&|_, _| true));
-        cell.map(|(cell, _)| cell)
+            .or_else(|| best(&|cell, queue| queue.running_tasks == 0 && !had[cell]))
+            .or_else(|| {
+                had.fill(false);
+                best(&|_, _| true)
+            });
+        if let Some(cell) = cell {
+            had[cell] = true;
+        }
+        cell.map(|cell| CellId(cell as u16))
     }
 }
 
@@ -236,9 +256,9 @@ impl Policy for Cellular {
         rows: &mut Vec<Row>,
     ) -> Option<Formed> {
         if formed == 0 {
-            self.rounds[worker.0] = self.schedule(worker);
+            self.rounds[worker.0].cell = self.schedule(worker);
         }
-        let cell = self.rounds[worker.0]?;
+        let cell = self.rounds[worker.0].cell?;
         let queue = &mut self.cells[cell.index()];
         let ready = queue.ready(worker);
         if ready == 0 || formed > 0 && ready < queue.sizes.min {

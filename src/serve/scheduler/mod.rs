@@ -21,6 +21,8 @@ mod tests;
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
+use slotmap::SecondaryMap;
+
 pub use table::{RequestKey, Row, SubgraphKey, Table, WorkerId};
 
 use super::cell_graph::{CellId, Unfolded};
@@ -190,6 +192,8 @@ pub struct Scheduler {
     /// Of all requests that have one and have not ended.
     deadlines: BTreeSet<(Instant, RequestKey)>,
     ended: VecDeque<Ended>,
+    /// Growths that came before those that they follow.
+    early: SecondaryMap<RequestKey, Vec<Unfolded>>,
     /// Rows of tasks that are done, to be used again.
     spare: Vec<Vec<Row>>,
 }
@@ -217,6 +221,7 @@ impl Scheduler {
             accepting: true,
             deadlines: BTreeSet::new(),
             ended: VecDeque::new(),
+            early: SecondaryMap::new(),
             spare: Vec::new(),
         }
     }
@@ -258,27 +263,77 @@ impl Scheduler {
         Ok(key)
     }
 
-    /// A request's graph has grown by `unfolded`. Of a request that has ended, nothing is kept.
+    /// Takes room for nodes that a request is about to grow by, see [`Scheduler::handle_grow_reserved`].
+    ///
+    /// # Errors
+    /// [`Refused::Overloaded`]; no room has been taken.
+    pub fn handle_reserve(&mut self, nodes: usize) -> Result<(), Refused> {
+        self.room_for_nodes(nodes)?;
+        self.taken.nodes += nodes;
+        Ok(())
+    }
+
+    /// As [`Scheduler::handle_grow`], by no more nodes than room was taken for; `None` if it does not grow.
+    pub fn handle_grow_reserved(
+        &mut self,
+        key: RequestKey,
+        unfolded: Option<Unfolded>,
+        reserved: usize,
+    ) {
+        self.taken.nodes -= reserved;
+        if let Some(unfolded) = unfolded
+            && self.table.is_live(key)
+        {
+            self.grow(key, unfolded);
+        }
+    }
+
+    /// A request's graph has grown by `unfolded`. Of a request that has ended, nothing is kept. Where two
+    /// workers tell at the same time, the later growth may come first; it waits for the earlier.
     ///
     /// # Errors
     /// [`Refused::Overloaded`] where there is no room for so many nodes; nothing has been added.
-    pub fn handle_grow(&mut self, key: RequestKey, unfolded: &Unfolded) -> Result<(), Refused> {
+    pub fn handle_grow(&mut self, key: RequestKey, unfolded: Unfolded) -> Result<(), Refused> {
         if !self.table.is_live(key) {
             return Ok(());
         }
-        let (have, needs, most) = (self.taken.nodes, unfolded.nodes(), self.limits.nodes);
-        if needs > most.saturating_sub(have) {
-            return Err(Refused::Overloaded {
+        self.room_for_nodes(unfolded.nodes())?;
+        self.grow(key, unfolded);
+        Ok(())
+    }
+
+    fn grow(&mut self, key: RequestKey, unfolded: Unfolded) {
+        if unfolded.first != self.table.nodes(key) {
+            let early = self.early.entry(key).map(|entry| entry.or_default());
+            if let Some(early) = early {
+                early.push(unfolded);
+            }
+            return;
+        }
+        let mut next = Some(unfolded);
+        while let Some(unfolded) = next {
+            self.taken.nodes += unfolded.nodes();
+            self.table.grow(key, &unfolded);
+            let nodes = self.table.nodes(key);
+            next = self.early.get_mut(key).and_then(|early| {
+                let at = early.iter().position(|growth| growth.first == nodes)?;
+                Some(early.swap_remove(at))
+            });
+        }
+        self.announce();
+    }
+
+    fn room_for_nodes(&self, nodes: usize) -> Result<(), Refused> {
+        let (have, needs, most) = (self.taken.nodes, nodes, self.limits.nodes);
+        match needs > most.saturating_sub(have) {
+            true => Err(Refused::Overloaded {
                 what: "nodes",
                 have,
                 needs,
                 most,
-            });
+            }),
+            false => Ok(()),
         }
-        self.taken.nodes += needs;
-        self.table.grow(key, unfolded);
-        self.announce();
-        Ok(())
     }
 
     /// No more nodes will come for a request that was submitted as open.
@@ -511,6 +566,7 @@ impl Scheduler {
         if let Some(deadline) = self.table.deadline(key) {
             self.deadlines.remove(&(deadline, key));
         }
+        self.early.remove(key);
         self.counts.ended[end as usize] += 1;
         self.ended.push_back(Ended {
             request: key,

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::values::{RequestValues, Values};
-use crate::serve::cell_graph::{Batch, Cell, CellError, NodeId, Place, PreparedCell, Source};
+use crate::serve::cell_graph::{Batch, Cell, CellError, NodeId, Place, PreparedCell};
 use crate::serve::scheduler::{RequestKey, Row};
 
 /// A row of a task, with its request's values.
@@ -84,23 +84,10 @@ impl<R> Bench<R> {
         self.seats.len()
     }
 
-    /// Where the states that a node gave rest.
-    pub fn seat(&self, row: Row) -> Option<usize> {
-        self.row_of.get(&(row.request, row.node)).copied()
-    }
-
-    /// A row of a state that rests here.
-    pub fn state(&self, port: usize, row: usize) -> &[f32] {
-        row_of(
-            &self.states[port],
-            self.cell.ports().states()[port].width(),
-            row,
-        )
-    }
-
     /// Gives every row of the task a place among the first `work.len() + padding`, with its states there,
-    /// and copies its inputs. Returns what is not here and not kept: sources that rest in other benches.
-    pub fn place(&mut self, work: &[Work<R>], padding: usize) -> Vec<Missing> {
+    /// and copies its inputs. Returns the rows that lack something, which would be a mistake of ours: what a
+    /// node takes is kept with its request, unless it goes on in place.
+    pub fn place(&mut self, work: &[Work<R>], padding: usize) -> Vec<Row> {
         let batch = work.len() + padding;
         self.places.clear();
         self.places.resize(batch, None);
@@ -116,7 +103,7 @@ impl<R> Bench<R> {
                 unplaced.push((index, None));
                 continue;
             };
-            values.followed_in_place(before);
+            values.followed_in_place(before, state_count);
             self.seats[seat] = None;
             if seat < batch {
                 self.places[seat] = Some(index);
@@ -149,16 +136,6 @@ impl<R> Bench<R> {
         missing
     }
 
-    /// Fills in a source that rested elsewhere.
-    pub fn fill(&mut self, missing: &Missing, from: &[f32]) {
-        let (ports, buffers) = match missing.is_state {
-            true => (self.cell.ports().states(), &mut self.states),
-            false => (self.cell.ports().inputs(), &mut self.inputs),
-        };
-        let width = ports[missing.port].width();
-        row_of_mut(&mut buffers[missing.port], width, missing.row).copy_from_slice(from);
-    }
-
     /// Moves states from a row beyond the batch into it.
     fn compact(&mut self, from: usize, to: usize) {
         for (state, port) in self.states.iter_mut().zip(self.cell.ports().states()) {
@@ -172,7 +149,7 @@ impl<R> Bench<R> {
         work: &Work<R>,
         values: &mut Values<R>,
         row: usize,
-        missing: &mut Vec<Missing>,
+        missing: &mut Vec<Row>,
     ) {
         let count = self.states.len();
         let as_follower = values.follows(work.row.node, count).is_some();
@@ -181,7 +158,7 @@ impl<R> Bench<R> {
             let source = values.graph().sources(work.row.node)[inputs + port];
             let width = self.cell.ports().states()[port].width();
             if !values.take(source, row_of_mut(state, width, row), as_follower) {
-                missing.push(Missing::of(work, source, true, port, row));
+                missing.push(work.row);
             }
         }
     }
@@ -191,13 +168,13 @@ impl<R> Bench<R> {
         work: &Work<R>,
         values: &mut Values<R>,
         row: usize,
-        missing: &mut Vec<Missing>,
+        missing: &mut Vec<Row>,
     ) {
         for (port, input) in self.inputs.iter_mut().enumerate() {
             let source = values.graph().sources(work.row.node)[port];
             let width = self.cell.ports().inputs()[port].width();
             if !values.take(source, row_of_mut(input, width, row), false) {
-                missing.push(Missing::of(work, source, false, port, row));
+                missing.push(work.row);
             }
         }
     }
@@ -229,6 +206,18 @@ impl<R> Bench<R> {
             if self.seats[row]
                 .as_ref()
                 .is_some_and(|s| s.row.request == request)
+            {
+                self.evict(row);
+            }
+        }
+    }
+
+    /// Lets go of requests that have ended.
+    pub fn forget_ended(&mut self) {
+        for row in 0..self.seats.len() {
+            if self.seats[row]
+                .as_ref()
+                .is_some_and(|seat| seat.values.has_ended())
             {
                 self.evict(row);
             }
@@ -294,41 +283,6 @@ impl<R> Bench<R> {
         if !self.states.is_empty() && values.rests(node) {
             self.seats[row] = Some(work.clone());
             self.row_of.insert((work.row.request, node), row);
-        }
-    }
-}
-
-/// A value that neither is kept with its request nor rests in this bench.
-pub(super) struct Missing {
-    /// The node that gave it, and at which port.
-    pub from: Row,
-    pub from_port: usize,
-    is_state: bool,
-    port: usize,
-    row: usize,
-    /// Which of the task's rows lacks it.
-    pub of: Row,
-}
-
-impl Missing {
-    fn of<R>(work: &Work<R>, source: Source, is_state: bool, port: usize, row: usize) -> Missing {
-        let Source::Node {
-            node,
-            port: from_port,
-        } = source
-        else {
-            unreachable!("all others are with the request");
-        };
-        Missing {
-            from: Row {
-                request: work.row.request,
-                node,
-            },
-            from_port,
-            is_state,
-            port,
-            row,
-            of: work.row,
         }
     }
 }

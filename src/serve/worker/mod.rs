@@ -17,7 +17,7 @@ pub(super) use values::{RequestValues, Values};
 use super::cell_graph::{CellError, CellId, Cells, Gave, Growth, Place, Unfolded};
 use super::engine::RequestError;
 use super::scheduler::RequestKey;
-use bench::{Bench, Missing};
+use bench::Bench;
 
 /// One worker; `R` is whom requests reply to.
 pub(super) struct Worker<R> {
@@ -68,9 +68,11 @@ impl<R> Worker<R> {
         if self.benches[cell.index()].rows() < work.len() + padding {
             unreachable!("policies form no batch of more rows than were prepared for");
         }
-        let missing = self.benches[cell.index()].place(work, padding);
-        for missing in missing {
-            self.fetch(cell, &missing, &mut outcome);
+        for row in self.benches[cell.index()].place(work, padding) {
+            let node = row.node.index();
+            outcome
+                .failed
+                .push((row.request, RequestError::Lost { node }));
         }
         let placed = Instant::now();
         let bench = &mut self.benches[cell.index()];
@@ -121,25 +123,17 @@ impl<R> Worker<R> {
         }
     }
 
+    /// Lets go of requests that have ended, and whose states still rest in rows.
+    pub fn forget_ended(&mut self) {
+        for bench in &mut self.benches {
+            bench.forget_ended();
+        }
+    }
+
     /// Rows of states moved, loaded or kept so far, by cell.
     #[cfg(all(test, not(loom)))]
     pub fn moved(&self, cell: CellId) -> u64 {
         self.benches[cell.index()].moved
-    }
-
-    /// Copies a value that rests in a bench.
-    fn fetch(&mut self, cell: CellId, missing: &Missing, outcome: &mut Outcome) {
-        let seat = |bench: &Bench<R>| bench.seat(missing.from);
-        let found = self.benches.iter().find_map(|b| Some((b, seat(b)?)));
-        match found.map(|(bench, row)| bench.state(missing.from_port, row).to_vec()) {
-            Some(values) => self.benches[cell.index()].fill(missing, &values),
-            None => {
-                let error = RequestError::Lost {
-                    node: missing.from.node.index(),
-                };
-                outcome.failed.push((missing.of.request, error));
-            }
-        }
     }
 }
 

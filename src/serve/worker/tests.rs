@@ -57,7 +57,8 @@ fn chains(count: usize) -> Chains {
             before = graph.node(CELL, &[one, before]).gives(0);
         }
         graph.answer(before);
-        let values = Values::new(graph, None, &cells, ());
+        let unfolded = graph.unfold(&cells).unwrap();
+        let values = Values::new(graph, &unfolded, None, &cells, ());
         (keys.insert(()), Arc::new(RequestValues::new(values)))
     });
     let chains = chains.collect();

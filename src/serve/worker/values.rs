@@ -91,8 +91,14 @@ struct Place {
 const NONE: u32 = u32::MAX;
 
 impl<R> Values<R> {
-    /// Of a graph that has been checked.
-    pub fn new(graph: Graph, grow: Option<Box<dyn Grow>>, cells: &Cells, reply: R) -> Values<R> {
+    /// Of a graph that has been checked, to `unfolded`.
+    pub fn new(
+        graph: Graph,
+        unfolded: &Unfolded,
+        grow: Option<Box<dyn Grow>>,
+        cells: &Cells,
+        reply: R,
+    ) -> Values<R> {
         let mut values = Values {
             graph,
             grow,
@@ -104,8 +110,18 @@ impl<R> Values<R> {
             watched: 0,
             reply: Some(reply),
         };
-        values.add(cells, 0, 0);
+        values.add(cells, 0, 0, unfolded);
         values
+    }
+
+    /// Bytes that the request takes at most, as far as its graph is known: what came with it, its answer, and
+    /// everything that may be kept at the same time.
+    pub fn bytes(&self) -> usize {
+        let kept = self.gives.iter().filter(|give| give.uses > 0);
+        let kept: usize = kept.map(|give| give.width as usize).sum();
+        let values = (self.answer.len() + kept) * size_of::<f32>();
+        let facts = size_of_val(&self.nodes[..]) + size_of_val(&self.gives[..]);
+        self.graph.bytes() + values + facts
     }
 
     pub fn graph(&self) -> &Graph {
@@ -123,7 +139,7 @@ impl<R> Values<R> {
         let checked = self.check_growth(cells, before.nodes, before.answers);
         match checked {
             Ok(unfolded) => {
-                self.add(cells, before.nodes, before.answers);
+                self.add(cells, before.nodes, before.answers, &unfolded);
                 Ok((out, (unfolded.nodes() > 0).then_some(unfolded)))
             }
             Err(error) => {
@@ -140,33 +156,54 @@ impl<R> Values<R> {
         answers: usize,
     ) -> Result<Unfolded, GraphError> {
         let unfolded = self.graph.unfold_from(cells, nodes, answers)?;
-        let new = (nodes..self.graph.len()).map(NodeId::new);
-        let taken = new.flat_map(|n| {
-            self.graph
-                .sources(n)
-                .iter()
-                .map(move |s| (User::Node(n), s))
-        });
-        let answers = self.graph.answers()[answers..].iter();
-        for (user, source) in taken.chain(answers.map(|s| (User::Answer, s))) {
-            if let Source::Node { node, port } = *source
-                && let Some(facts) = self.nodes.get(node.index())
-                && facts.done
-                && !self.kept.contains_key(&(facts.first_give + port as u32))
-                && !(user != User::Answer && facts.watched && !facts.followed)
-            {
-                return Err(GraphError::Gone {
-                    user,
-                    node: node.index(),
-                });
+        let mut continued = Vec::new();
+        for node in (nodes..self.graph.len()).map(NodeId::new) {
+            let sources = self.graph.sources(node);
+            // What rests in a row of a batch is there for one that goes on in that row, and nobody else.
+            let inputs = self.inputs_of(cells, node);
+            let resting = in_place(&sources[inputs..]).filter(|&before| {
+                let facts = self.nodes.get(before.index());
+                facts.is_some_and(|f| f.done && f.watched && f.follower.is_none())
+                    && self.graph.cell(before) == self.graph.cell(node)
+                    && !continued.contains(&before)
+            });
+            continued.extend(resting);
+            for (at, source) in sources.iter().enumerate() {
+                let rests = at >= inputs && resting.is_some();
+                self.check_kept(source, User::Node(node), rests)?;
             }
+        }
+        for source in &self.graph.answers()[answers..] {
+            self.check_kept(source, User::Answer, false)?;
         }
         Ok(unfolded)
     }
 
+    fn check_kept(&self, source: &Source, user: User, rests: bool) -> Result<(), GraphError> {
+        if let Source::Node { node, port } = *source
+            && let Some(facts) = self.nodes.get(node.index())
+            && facts.done
+            && !rests
+            && !self.kept.contains_key(&(facts.first_give + port as u32))
+        {
+            return Err(GraphError::Gone {
+                user,
+                node: node.index(),
+            });
+        }
+        Ok(())
+    }
+
+    /// How many of a node's sources are inputs; the others are states.
+    fn inputs_of(&self, cells: &Cells, node: NodeId) -> usize {
+        let cell = cells.get(self.graph.cell(node));
+        cell.map_or(0, |cell| cell.ports().inputs().len())
+    }
+
     /// Takes notice of nodes and answers that were added to the graph.
-    fn add(&mut self, cells: &Cells, nodes: usize, answers: usize) {
+    fn add(&mut self, cells: &Cells, nodes: usize, answers: usize, unfolded: &Unfolded) {
         let graph = &self.graph;
+        let joins = joins(unfolded);
         for node in (nodes..graph.len()).map(NodeId::new) {
             self.nodes.push(NodeFacts {
                 first_give: self.gives.len() as u32,
@@ -190,7 +227,13 @@ impl<R> Values<R> {
             let sources = graph.sources(node);
             let (inputs, states) = sources.split_at(cell.ports().inputs().len());
             let before = in_place(states).filter(|&before| {
-                graph.cell(before) == graph.cell(node)
+                // In another subgraph it could be another worker's.
+                let together = match before.index() >= nodes {
+                    true => unfolded.subgraph(before) == unfolded.subgraph(node),
+                    false => joins[unfolded.subgraph(node)] == Some(before),
+                };
+                together
+                    && graph.cell(before) == graph.cell(node)
                     && self.nodes[before.index()].follower.is_none()
             });
             if let Some(before) = before {
@@ -249,9 +292,18 @@ impl<R> Values<R> {
         self.nodes[node.index()].watched
     }
 
-    /// The states of `node` were taken over where they rest.
-    pub fn followed_in_place(&mut self, node: NodeId) {
-        self.nodes[node.index()].followed = true;
+    /// The states of `node` were taken over where they rest: copies that were kept for others who took
+    /// them before are not needed any more.
+    pub fn followed_in_place(&mut self, node: NodeId, states: usize) {
+        let facts = &mut self.nodes[node.index()];
+        facts.followed = true;
+        if !self.kept.is_empty() {
+            for number in facts.first_give..facts.first_give + states as u32 {
+                if self.gives[number as usize].uses == 0 {
+                    self.kept.remove(&number);
+                }
+            }
+        }
     }
 
     /// Copies what `source` gives; `false` if it is not here but rests in a row of some batch buffer.
@@ -322,6 +374,25 @@ impl<R> Values<R> {
         self.kept = FxHashMap::default();
         self.grow = None;
     }
+}
+
+/// For each new subgraph the old node that it goes on from, if nothing else is outside of it that it takes
+/// something of: then the scheduler lets it join that node's subgraph.
+fn joins(unfolded: &Unfolded) -> Vec<Option<NodeId>> {
+    let mut from: Vec<Option<NodeId>> = vec![None; unfolded.subgraphs()];
+    let mut several = vec![false; unfolded.subgraphs()];
+    for &(before, node) in &unfolded.edges {
+        let new = unfolded.subgraph(node);
+        if before.index() >= unfolded.first {
+            several[new] |= unfolded.subgraph(before) != new;
+        } else {
+            several[new] |= from[new].is_some_and(|other| other != before);
+            from[new] = Some(before);
+        }
+    }
+    let one = from.into_iter().zip(several);
+    one.map(|(from, several)| from.filter(|_| !several))
+        .collect()
 }
 
 /// The node of which `states` are all states, in order; `None` also where there is no state.

@@ -56,8 +56,8 @@ struct Paper {
     /// Of each cell type, in the order in which they were passed on.
     queues: Vec<Vec<SubgraphKey>>,
     running: Vec<usize>,
-    /// The cell of the last round.
-    last: Option<usize>,
+    /// Cells that have had a round in this turn.
+    had: Vec<usize>,
 }
 
 impl Paper {
@@ -117,21 +117,22 @@ impl Paper {
         }
     }
 
-    /// Lines 4 to 11: the cell, and how many nodes of each subgraph go into its first task.
-    fn schedule(&self) -> Option<usize> {
+    /// Lines 4 to 11: the cell, and whether all others that could have had a round.
+    fn schedule(&self) -> (Option<usize>, bool) {
         let cells = 0..self.sizes.len();
         let all =
             |keep: &dyn Fn(usize) -> bool| cells.clone().filter(|&ct| keep(ct)).collect::<Vec<_>>();
         let mut s = all(&|ct| self.ready_nodes(ct) >= self.sizes[ct].max);
         if s.is_empty() {
-            // The cell of the last round counts as running: see `policy/cellular.rs`.
-            let runs = |ct| self.running[ct] > 0 || self.last == Some(ct);
+            // What has had its round counts as running: see `policy/cellular.rs`.
+            let runs = |ct: usize| self.running[ct] > 0 || self.had.contains(&ct);
             s = all(&|ct| !runs(ct) && self.ready_nodes(ct) > 0);
         }
+        let turn_over = s.is_empty();
         if s.is_empty() {
             s = all(&|ct| self.ready_nodes(ct) > 0);
         }
-        s.into_iter().max()
+        (s.into_iter().max(), turn_over)
     }
 
     /// Lines 24 to 32.
@@ -152,8 +153,11 @@ impl Paper {
 
     /// Lines 12 to 23 against the tasks that were given.
     fn check(&mut self, tasks: &[Task], table: &Table, at_once: usize) {
-        let scheduled = self.schedule();
-        self.last = scheduled;
+        let (scheduled, turn_over) = self.schedule();
+        if turn_over {
+            self.had.clear();
+        }
+        self.had.extend(scheduled);
         let Some(ct) = scheduled else {
             assert!(tasks.is_empty(), "nothing is ready");
             return;
@@ -207,7 +211,7 @@ fn decides_as_the_paper() {
         let mut paper = Paper {
             queues: vec![Vec::new(); kinds],
             running: vec![0; kinds],
-            last: None,
+            had: Vec::new(),
             sizes: sizes.clone(),
             requests: Vec::new(),
         };

@@ -148,7 +148,7 @@ fn what_is_refused_leaves_nothing() {
     plain_node(&mut graph, 0, &[2]);
     let growth = graph.unfold_from(&cells, 2, 0).expect("a chain");
     assert_eq!(
-        scheduler.handle_grow(first, &growth),
+        scheduler.handle_grow(first, growth.clone()),
         Err(Refused::Overloaded {
             what: "nodes",
             have: 4,
@@ -158,7 +158,11 @@ fn what_is_refused_leaves_nothing() {
     );
     scheduler.audit().expect("nothing kept of it");
     scheduler.handle_cancel(now, first);
-    assert_eq!(scheduler.handle_grow(first, &growth), Ok(()), "of no one");
+    assert_eq!(
+        scheduler.handle_grow(first, growth.clone()),
+        Ok(()),
+        "of no one"
+    );
     scheduler
         .handle_submit(now, &unfolded, ask)
         .expect("room again");

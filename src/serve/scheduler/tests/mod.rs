@@ -6,6 +6,7 @@ mod figure5;
 mod groups;
 mod memory;
 mod properties;
+mod turns;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -139,7 +140,7 @@ impl Simulated {
         known.look();
         let unfolded = known.graph.unfold_from(&self.cells, nodes, 0);
         let unfolded = unfolded.expect("a valid growth");
-        self.scheduler.handle_grow(key, &unfolded).expect("room");
+        self.scheduler.handle_grow(key, unfolded).expect("room");
         self.check();
     }
 
