@@ -37,7 +37,14 @@ fn main() -> Outcome {
     let Arguments { settings } = Arguments::parse();
     let question = "LSTM chains of 24 steps: time beside the cells, µs a step";
     let columns = [
-        "hidden", "batch", "session", "cell", "scheduler", "gather", "hand on", "wall",
+        "hidden",
+        "batch",
+        "session",
+        "cell",
+        "scheduler",
+        "gather",
+        "hand on",
+        "wall",
         "serving / step",
     ];
     let mut report = Report::new(&settings, "serving_cost", question, &columns);
@@ -68,8 +75,9 @@ fn main() -> Outcome {
             let count = (8 * batch).max(1600 * 128 / hidden / 8);
             let xs = vec![0.1; STEPS * hidden];
             let graph = chain.unfold(&xs, None, Answer::Last)?;
-            let tickets: Result<Vec<_>, _> =
-                (0..count).map(|_| engine.submit(Request::new(graph.clone()))).collect();
+            let tickets: Result<Vec<_>, _> = (0..count)
+                .map(|_| engine.submit(Request::new(graph.clone())))
+                .collect();
             let tickets = tickets?;
             let before = engine.stats();
             let begin = Instant::now();
@@ -80,8 +88,11 @@ fn main() -> Outcome {
             let (a, b) = (&after.cells[0], &before.cells[0]);
             let tasks = (a.batches.iter().sum::<u64>() - b.batches.iter().sum::<u64>()) as f64;
             let micros = |time: std::time::Duration| time.as_secs_f64() * 1e6 / tasks;
-            let (cell, gather, hand_on) =
-                (micros(a.run - b.run), micros(a.gather - b.gather), micros(a.hand_on - b.hand_on));
+            let (cell, gather, hand_on) = (
+                micros(a.run - b.run),
+                micros(a.gather - b.gather),
+                micros(a.hand_on - b.hand_on),
+            );
             let scheduling = micros(after.scheduling - before.scheduling);
             let serving = scheduling + gather + hand_on;
             report.row(vec![
