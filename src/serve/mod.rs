@@ -3,6 +3,27 @@
 //! A request is a graph of cells ([`cell_graph`]); those of the usual networks are ready-made
 //! ([`networks`]). The [`scheduler`] keeps what each waits for, and a [`policy`] chooses which ready cells,
 //! of whichever requests, form the next batch; workers run it. The [`engine`] is what users call.
+//!
+//! ```
+//! use cellstream::model::Lstm;
+//! use cellstream::serve::Engine;
+//! use cellstream::serve::cell_graph::Cells;
+//! use cellstream::serve::engine::{EngineOptions, Request};
+//! use cellstream::serve::networks::{Answer, Chain, ChainCell};
+//!
+//! # let model = Lstm::new(8, 16).layers(2).random(1)?;
+//! # let words = vec![0.25; 3 * 8];
+//! let mut cells = Cells::new();
+//! let chain = Chain::add(&mut cells, ChainCell::new(model)?); // any forward model, stacks included
+//! let engine = Engine::start(cells, &EngineOptions::default())?; // a pinned worker over all cores
+//! let ticket = engine.submit(Request::new(chain.unfold(&words, None, Answer::Last)?))?; // from any thread
+//! let answer = ticket.wait()?; // or ticket.await
+//! assert_eq!(answer.values.len(), 16);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The life of a request, cell by cell, is told in the README beside the code.
+
 pub mod cell_graph;
 pub mod engine;
 pub mod networks;

@@ -18,7 +18,7 @@ pub struct Calibration {
 /// Each size is run for so long.
 const EACH: Duration = Duration::from_millis(60);
 
-/// Runs every cell on these cores, with batches of each of `rows`, on zeros; about 0.1 s each, while nothing else should
+/// Runs every cell on these cores, with batches of each of `rows`, on zeros; for 60 ms each, while nothing else should
 /// run. The calling thread takes part, on the first core, and stays pinned to it.
 /// [`BatchSizes::measured`](crate::serve::policy::BatchSizes::measured) chooses from the times.
 ///

@@ -7,7 +7,7 @@
 //! the answer        is filled as the nodes that it is made of end
 //! ```
 //!
-//! Workers lock a request's values once before and once after each of its cells. Two can want them at the
+//! Workers lock a request's values before and after each of its cells. Two can want them at the
 //! same time only where two of its nodes run at the same time on two workers.
 
 use crate::serve::sync::{AtomicBool, Mutex, MutexGuard, PoisonError};
