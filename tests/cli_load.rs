@@ -1,5 +1,6 @@
 //! `cellstream load` from the outside: every network and policy on tiny shapes, what is printed and written, what is
 //! refused.
+#![cfg(feature = "cli")]
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -97,6 +98,25 @@ fn files_of_lengths_and_trees_are_read_and_results_are_written() {
     );
     assert_eq!(load(&line).status.code(), Some(1));
     assert!(Path::new(&path("lengths.csv")).exists() && read("lengths.csv").starts_with("of"));
+}
+
+#[test]
+fn calibration_times_every_cell_at_every_size() {
+    let rows = rows("seq2seq --hidden 8 --input 4 --vocabulary 50 --batch 6 --calibrate --json");
+    for cell in ["encoder", "decoder"] {
+        let of_cell: Vec<_> = rows.iter().filter(|row| row["cell"] == cell).collect();
+        let sizes: Vec<_> = of_cell
+            .iter()
+            .map(|row| row["rows"].as_u64().unwrap())
+            .collect();
+        assert_eq!(sizes, [1, 2, 4, 6]);
+        assert_eq!(
+            of_cell.iter().filter(|row| row["chosen"] == true).count(),
+            1
+        );
+        assert!(of_cell.iter().all(|row| row["us"].as_f64().unwrap() > 0.0));
+    }
+    assert_eq!(rows.len(), 8);
 }
 
 #[test]

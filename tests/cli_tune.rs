@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use cellstream::model::{Lstm, Merge, Model};
 use cellstream::plan::{Cost, Entry, Measured, Plan};
+use cellstream::serve::policy::BatchSizes;
 use cellstream::tune::{Effort, Kept, Options, Tuned};
 
 fn tune(folder: &Path, more: &[&str]) -> Output {
@@ -44,6 +45,19 @@ fn one_tuning_covers_a_grid_and_its_plan_loads_again() {
         // What is printed is what was written.
         assert!(said.contains(&entry.configuration.to_string()), "{said}");
     }
+}
+
+#[test]
+fn single_steps_of_several_batches_say_how_many_rows_to_serve_by() {
+    let folder = tempfile::tempdir().unwrap();
+    let sizes = ["--batch=1,2,4", "--steps=1", "--seconds=60", "-o", "s.plan"];
+    let done = tune(folder.path(), &sizes);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let plan = Plan::load(folder.path().join("s.plan"), &shape()).unwrap();
+    let rows = BatchSizes::of_plan(&plan).unwrap().max;
+    let said = text(&done.stdout);
+    assert!(said.contains(&format!("batches of {rows} rows")), "{said}");
+    assert!([1, 2, 4].contains(&rows));
 }
 
 #[test]

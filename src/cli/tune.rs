@@ -14,6 +14,7 @@ use super::model::{ModelOrShape, threads};
 use super::precision::{self, MeasuredPrecision, Purpose};
 use crate::model::Model;
 use crate::plan::{Cost, Entry, Plan, PlanFileError};
+use crate::serve::policy::BatchSizes;
 use crate::tune::{Effort, Options, Progress, Tuned, tune};
 
 /// Finds the fastest way to run a model on this machine, once, and keeps it in a plan file.
@@ -142,6 +143,16 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         writeln!(out, "{words}")?;
     }
     print(&mut out, &model, &tuned, &options)?;
+    let single_steps = tuned.plan.entries.iter().filter(|entry| entry.steps == 1);
+    if single_steps.count() > 1
+        && let Some(rows) = BatchSizes::of_plan(&tuned.plan)
+    {
+        let most = rows.max;
+        writeln!(
+            out,
+            "\nserving by single steps: batches of {most} rows come within 3 % of the best rate"
+        )?;
+    }
     if let Some(path) = &arguments.output {
         let kept = keep(&mut tuned, path, &model);
         tuned.plan.save(path, &model)?;

@@ -13,7 +13,7 @@ use super::shared::Shared;
 use super::stats::Recorder;
 use super::*;
 use crate::execute::team::{SharedTeam, Team};
-use crate::serve::cell_graph::{Batch, Cell, CellError, Ports, PreparedCell, Source};
+use crate::serve::cell_graph::{Batch, Cell, CellError, Ports, PreparedCell};
 use crate::serve::policy::Cellular;
 use crate::serve::scheduler::Limits;
 use crate::serve::sync::Mutex;
