@@ -142,3 +142,47 @@ fn a_row_that_leaves_is_closed_up_and_one_that_joins_is_appended() {
         assert_eq!(chains.answer(chain), [10.0], "chain {chain}");
     }
 }
+
+#[test]
+fn a_copy_that_was_kept_for_another_goes_when_the_state_is_taken_over_in_place() {
+    let mut chains = chains(1);
+    let mut cells = Cells::new();
+    cells.add(Sum(Ports::new().input("x", 1).state("sum", 1)));
+    // Node 1 goes on with the state of node 0, node 2 takes it as its input.
+    let mut graph = Graph::new();
+    let one = graph.give(&[1.0]);
+    let first = graph.node(CELL, &[one, Source::Zeros]);
+    let on = graph.node(CELL, &[one, first.gives(0)]);
+    let other = graph.node(CELL, &[first.gives(0), Source::Zeros]);
+    graph.answer(on.gives(0));
+    graph.answer(other.gives(0));
+    let unfolded = graph.unfold(&cells).unwrap();
+    let values = Values::new(graph, &unfolded, None, &cells, ());
+    let key = chains.keys.insert(());
+    chains
+        .chains
+        .push((key, Arc::new(RequestValues::new(values))));
+    // In the second row, where its state rests while node 2 runs in the first.
+    chains.run(&[(0, 0), (1, 0)]);
+    assert_eq!(chains.chains[1].1.lock().kept(), 1);
+    chains.run(&[(1, 2)]);
+    assert_eq!(chains.run(&[(0, 1), (1, 1)]), 1, "the second row stays");
+    assert_eq!(chains.chains[1].1.lock().kept(), 0);
+    assert_eq!(chains.answer(1), [2.0, 1.0]);
+}
+
+#[test]
+fn rows_of_requests_that_have_ended_hold_on_to_nothing() {
+    let mut chains = chains(2);
+    chains.run(&[(0, 0), (1, 0)]);
+    let holders = |chains: &Chains| [0, 1].map(|chain| Arc::strong_count(&chains.chains[chain].1));
+    assert_eq!(holders(&chains), [2, 2]);
+    chains.chains[0].1.set_ended();
+    chains.worker.forget_ended();
+    assert_eq!(holders(&chains), [1, 2]);
+    assert_eq!(
+        chains.run(&[(1, 1)]),
+        1,
+        "the other goes on, in the first row"
+    );
+}

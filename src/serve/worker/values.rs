@@ -365,6 +365,12 @@ impl<R> Values<R> {
         self.grow = Some(grow);
     }
 
+    /// How many values are kept for those who take them.
+    #[cfg(all(test, not(loom)))]
+    pub fn kept(&self) -> usize {
+        self.kept.len()
+    }
+
     pub fn take_answer(&mut self) -> Vec<f32> {
         std::mem::take(&mut self.answer)
     }

@@ -21,11 +21,7 @@ pub fn race(
     packings: usize,
 ) -> Result<Vec<Times>, Box<dyn std::error::Error>> {
     let packings = packings.max(1);
-    let rounds = Rounds {
-        count: rounds.count.div_ceil(packings).max(2),
-        limit: rounds.limit / packings as u32,
-        ..rounds
-    };
+    let rounds = rounds.shared_out(packings);
     let mut sum: Vec<Option<Times>> = vec![None; plans.len()];
     for packing in 0..packings {
         let mut order: Vec<usize> = (0..plans.len()).collect();

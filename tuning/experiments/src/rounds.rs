@@ -68,6 +68,15 @@ pub struct Rounds {
 }
 
 impl Rounds {
+    /// A part of the rounds, for each of so many packings of the weights; two at least.
+    pub fn shared_out(self, packings: usize) -> Rounds {
+        Rounds {
+            count: self.count.div_ceil(packings).max(2),
+            limit: self.limit / packings as u32,
+            ..self
+        }
+    }
+
     /// Races all contenders. Times are in the contenders' order.
     pub fn race(&self, contenders: &mut [Contender<'_>]) -> Vec<Times> {
         let mut samples = vec![Vec::with_capacity(self.count); contenders.len()];

@@ -138,11 +138,7 @@ fn race(
     packings: usize,
 ) -> Result<Vec<Times>, Box<dyn std::error::Error>> {
     let packings = packings.max(1);
-    let rounds = Rounds {
-        count: rounds.count.div_ceil(packings).max(2),
-        limit: rounds.limit / packings as u32,
-        ..rounds
-    };
+    let rounds = rounds.shared_out(packings);
     let mut sum: Option<Vec<Times>> = None;
     for _ in 0..packings {
         let mut runner = Runner::new(model, plan)?;
