@@ -63,6 +63,7 @@ impl Case {
             z,
             z_slots: self.gates,
             sweep,
+            then: None,
         });
     }
 }

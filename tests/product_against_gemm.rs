@@ -40,6 +40,7 @@ fn every_tile_shape_multiplies() {
                         z: &mut z,
                         z_slots: gates,
                         sweep: Sweep::Wide,
+                        then: None,
                     });
 
                     // [rows, depth] times the transposed [gates * units, depth].

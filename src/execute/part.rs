@@ -28,6 +28,9 @@ pub(super) struct PackedProduct {
     pub slots: Vec<usize>,
 }
 
+/// Bytes of weights that leave the private caches of today's cores, of 1 or 2 MiB.
+const FAR: usize = 2 << 20;
+
 /// One worker's part of a direction's partition, packed.
 pub(super) struct PackedPart {
     pub units: Range<usize>,
@@ -36,6 +39,8 @@ pub(super) struct PackedPart {
     /// The products of each phase, in the order of a gate's chain: input first. Those of a projection
     /// stand apart, in `projection`.
     pub phases: [Vec<PackedProduct>; 2],
+    /// No private cache holds the weights of a step: products ask for their panels in time.
+    pub is_far: bool,
     pub projection: Option<PackedMatrix>,
     /// Rows of the projection.
     pub projected: Range<usize>,
@@ -107,9 +112,12 @@ impl PackedPart {
             PackedMatrix::new(lanes, source, &[0], projected.clone())
         });
         let peepholes = weights.peepholes.as_ref();
+        let phases = [phase(0), phase(1)];
+        let step: usize = phases.iter().flatten().map(|p| p.weights.bytes()).sum();
         PackedPart {
             ahead: with_input(Place::Ahead),
-            phases: [phase(0), phase(1)],
+            phases,
+            is_far: step > FAR,
             projection,
             projected,
             bias: pack_bias(lanes, direction, &units),

@@ -9,7 +9,7 @@ use super::recurrence::Recurrence;
 use super::trace::{Activity, Probe};
 use crate::kernels::{
     Columns, GruCandidate, GruGates, GruReset, Kernels, LstmGates, PlainState, Product, Rows,
-    Shared, Start, Sweep,
+    Shared, Start, Sweep, Upcoming,
 };
 use crate::model::ResetForm;
 
@@ -69,7 +69,8 @@ impl<'a, P: Probe> Phases<'a, P> {
                 (input.values, input.rows, input.count),
                 start,
                 Sweep::Wide,
-                0..product.weights.panels(),
+                // A panel serves so many rows that asking for the next one is not worth it.
+                (0..product.weights.panels(), None),
                 z,
             );
             self.probe.lap(Activity::Ahead);
@@ -82,7 +83,7 @@ impl<'a, P: Probe> Phases<'a, P> {
         (a, rows, row_count): (&[f32], Rows<'_>, usize),
         start: Start<'_>,
         sweep: Sweep,
-        of: Range<usize>,
+        (of, then): (Range<usize>, Option<Upcoming>),
         z: &mut [f32],
     ) {
         let product = Product {
@@ -95,6 +96,7 @@ impl<'a, P: Probe> Phases<'a, P> {
             z,
             z_slots: self.direction.recurrence.z_slots(),
             sweep,
+            then,
         };
         self.run(product, of);
     }
@@ -123,26 +125,38 @@ impl<'a, P: Probe> Phases<'a, P> {
             _ => panels.max(1),
         };
         let blocks = panels.div_ceil(together);
-        for block in 0..blocks {
+        let calls = blocks * products.len();
+        let place = |call: usize| {
+            let (block, index) = (call / products.len(), call % products.len());
             let block = match step.sweep {
                 Sweep::Wide | Sweep::Forth => block,
                 Sweep::Back => blocks - 1 - block,
             };
             let of = block * together..((block + 1) * together).min(panels);
-            for (index, product) in products.iter().enumerate() {
-                let operand = match product.operand {
-                    Operand::Input => (step.input.values, step.input.rows, step.input.count),
-                    // SAFETY: the caller's promise.
-                    Operand::State => unsafe { self.before(step) },
-                    // SAFETY: the caller's promise.
-                    Operand::Between => unsafe { self.between(step) },
-                };
-                let start = match (phase, index, &self.part.ahead) {
-                    (0, 0, None) => Start::Bias(&self.part.bias),
-                    _ => Start::Continue,
-                };
-                self.product(product, operand, start, step.sweep, of.clone(), z);
-            }
+            (index, of)
+        };
+        for call in 0..calls {
+            let (index, of) = place(call);
+            let product = &products[index];
+            let operand = match product.operand {
+                Operand::Input => (step.input.values, step.input.rows, step.input.count),
+                // SAFETY: the caller's promise.
+                Operand::State => unsafe { self.before(step) },
+                // SAFETY: the caller's promise.
+                Operand::Between => unsafe { self.between(step) },
+            };
+            let start = match (phase, index, &self.part.ahead) {
+                (0, 0, None) => Start::Bias(&self.part.bias),
+                _ => Start::Continue,
+            };
+            let then = self.part.is_far.then(|| match call + 1 < calls {
+                true => {
+                    let (index, of) = place(call + 1);
+                    products[index].weights.upcoming(of)
+                }
+                false => Upcoming::NOTHING,
+            });
+            self.product(product, operand, start, step.sweep, (of, then), z);
         }
     }
 
@@ -327,6 +341,7 @@ impl<'a, P: Probe> Phases<'a, P> {
             z: &mut *z,
             z_slots: 1,
             sweep: step.sweep,
+            then: None,
         };
         self.run(product, 0..weights.panels());
         self.probe.lap(Activity::SecondProducts);

@@ -238,6 +238,7 @@ impl TreeStep {
                     z: &mut *z,
                     z_slots: self.gates,
                     sweep: Sweep::Wide,
+                    then: None,
                 };
                 self.kernels.product_in(job, room);
             }

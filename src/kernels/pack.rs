@@ -17,6 +17,7 @@
 
 use std::ops::Range;
 
+use super::prefetch::Upcoming;
 use super::values::{Aligned, Values, zeroed};
 
 /// The weights of some hidden units for one product, packed for one lane count.
@@ -202,6 +203,22 @@ impl PackedMatrix {
     /// What the lanes hold.
     pub(super) fn words(&self) -> &Words {
         &self.words
+    }
+
+    /// Some panels, as what is read after others.
+    pub fn upcoming(&self, panels: Range<usize>) -> Upcoming {
+        let steps = match self.words {
+            Words::F32(_) => 1,
+            Words::Bf16(_) => 2,
+            Words::Int8(_) => 4,
+        };
+        let size = self.depth.div_ceil(steps) * self.gates * self.lanes;
+        let words = panels.start * size..panels.end * size;
+        match &self.words {
+            Words::F32(all) => Upcoming::of(&all[words]),
+            Words::Bf16(all) => Upcoming::of(&all[words]),
+            Words::Int8(all) => Upcoming::of(&all.quads[words]),
+        }
     }
 
     /// Words of room that [`super::Kernels::product_in`] needs to quantise so many rows of the left

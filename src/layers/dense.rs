@@ -194,6 +194,7 @@ impl Dense {
                     z: &mut z,
                     z_slots: 1,
                     sweep: Sweep::Wide,
+                    then: None,
                 });
                 for row in 0..row_count {
                     take(first + row, index * BLOCK, &z[row * padded..][..units]);

@@ -119,6 +119,8 @@ impl Case {
                 z: &mut z,
                 z_slots,
                 sweep: self.sweep,
+                // Asking for what is next changes nothing.
+                then: (self.rows % 2 == 1).then(|| weights.upcoming(0..weights.panels())),
             },
             &mut room,
         );

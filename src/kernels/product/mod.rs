@@ -29,6 +29,7 @@ pub use self::quantize::TINY_ROW;
 use self::quantize::quantize;
 use self::tile::{Left, tile};
 use super::pack::{Int8Words, PackedMatrix, Words};
+use super::prefetch::{Share, Upcoming};
 use super::simd::{Dot, DotJob, Simd};
 use std::ops::Range;
 
@@ -104,6 +105,9 @@ pub struct Product<'a> {
     pub z_slots: usize,
     /// The way through the panels.
     pub sweep: Sweep,
+    /// `None` where a private cache holds the weights. Else what is read when they are done: while there are several
+    /// tiles of rows for each panel, they ask for the next panels, and at last for this.
+    pub then: Option<Upcoming>,
 }
 
 /// Rows of the tallest tile.
@@ -236,8 +240,21 @@ fn panels<S: Simd, E: Element<S>, const N: usize>(
             Sweep::Wide | Sweep::Forth => of.end - left,
             Sweep::Back => of.start + left - width,
         };
+        let next = job.then.map(|then| match job.sweep {
+            _ if left == width => then,
+            Sweep::Wide | Sweep::Forth => {
+                weights.upcoming(panel + width..of.end.min(panel + 2 * width))
+            }
+            Sweep::Back => weights.upcoming(of.start.max(panel.saturating_sub(width))..panel),
+        });
         let mut row = 0;
         while row < job.row_count {
+            let groups = weights.depth() / E::STEPS;
+            let passes = job.row_count.div_ceil(height);
+            let ahead = match next {
+                Some(next) => next.share(row / height, passes, groups),
+                None => Share::NONE,
+            };
             let rows = height.min(job.row_count - row);
             // The last tile of a row count that does not divide is shorter; all shapes below are
             // bit-equal, so which one runs is a matter of speed only.
@@ -250,7 +267,7 @@ fn panels<S: Simd, E: Element<S>, const N: usize>(
                                 // rows and panels of the job.
                                 unsafe {
                                     tile::<S, E, $m, N, $p>(
-                                        s, element, left_rows, job, &slots, row, panel,
+                                        s, element, left_rows, job, &slots, (row, panel), ahead,
                                     );
                                 }
                             } else {
@@ -325,6 +342,7 @@ mod tests {
                     z: &mut z,
                     z_slots: 4,
                     sweep,
+                    then: Some(Upcoming::NOTHING),
                 };
                 kernels.product_of(job, of, &mut []);
                 z

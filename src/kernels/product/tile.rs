@@ -1,5 +1,6 @@
 //! The microkernel: a tile of rows by panels, all in registers.
 
+use super::super::prefetch::Share;
 use super::super::simd::Simd;
 use super::element::Element;
 use super::place::Place;
@@ -56,8 +57,8 @@ pub(super) unsafe fn tile<
     left: Left<'_, E::Left>,
     job: &mut Product<'_>,
     slots: &[usize; N],
-    row: usize,
-    panel: usize,
+    (row, panel): (usize, usize),
+    mut ahead: Share,
 ) {
     const { assert!(E::PARTS == 1 || E::PARTS == 2 && E::STEPS == 2) };
     debug_assert!(row + M <= job.row_count && panel + P <= job.weights.panels());
@@ -77,6 +78,10 @@ pub(super) unsafe fn tile<
     unsafe { element.begin(s, place, &mut sum) };
     let groups = depth / E::STEPS;
     for group in 0..groups {
+        // Lower tiles have more to load for each term, and no time for more.
+        if const { M >= 3 } {
+            ahead.ask();
+        }
         // SAFETY: rows and panels hold the group, whole.
         unsafe { part::<S, E, M, N, P, 0>(s, element, &a, &w, group, &mut sum) };
         if E::PARTS > 1 {

@@ -283,6 +283,7 @@ impl<R> Bench<R> {
         if !self.states.is_empty() && values.rests(node) {
             self.seats[row] = Some(work.clone());
             self.row_of.insert((work.row.request, node), row);
+            values.prefetch_next(node);
         }
     }
 }

@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering;
 
 use rustc_hash::FxHashMap;
 
+use crate::kernels::prefetch;
 use crate::serve::cell_graph::{Cells, Graph, GraphError, Grow, NodeId, Source, Unfolded, User};
 
 /// A request's values, as engine and workers share them.
@@ -347,6 +348,19 @@ impl<R> Values<R> {
         }
         if give.uses > 0 {
             self.kept.insert(number, values.into());
+        }
+    }
+
+    /// Asks the cache for what came with the request for the node that goes on from `node`: its turn is next, and it
+    /// has not been read since it came.
+    pub fn prefetch_next(&self, node: NodeId) {
+        let Some(next) = self.nodes[node.index()].follower else {
+            return;
+        };
+        for source in self.graph.sources(next) {
+            if let Source::Given { first, width } = *source {
+                prefetch(&self.graph.given()[first..first + width]);
+            }
         }
     }
 

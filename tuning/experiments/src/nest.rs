@@ -236,6 +236,7 @@ impl Walk<'_> {
             z: unsafe { self.z[slice].write(0..rows * self.z_row(slice)) },
             z_slots: 4,
             sweep: Sweep::Wide,
+            then: None,
         });
     }
 
@@ -270,6 +271,7 @@ impl Walk<'_> {
                 z,
                 z_slots: 4,
                 sweep: sweep(self.order, step),
+                then: None,
             });
             self.kernels.lstm_gates(LstmGates {
                 z,

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use cellstream::execute::team::Team;
 use cellstream::kernels::{
     Aligned, Isa, Kernels, Numbers, PackedMatrix, Product, Rows, Shared, Source, Start, Sweep,
-    kernels, zeroed,
+    Upcoming, kernels, zeroed,
 };
 use cellstream::plan::split_units;
 
@@ -136,6 +136,7 @@ impl SharedSliced<'_> {
             z: unsafe { z.write(0..z.len()) },
             z_slots: 4,
             sweep: Sweep::Wide,
+            then: None,
         });
     }
 }

@@ -153,6 +153,7 @@ fn by_slices(arguments: &Arguments) -> Outcome {
                 z: &mut z[..count * batch * row],
                 z_slots: 4,
                 sweep: Sweep::Wide,
+                then: None,
             });
             for step in first..first + count {
                 let slice = slice(arguments, step);
@@ -175,6 +176,7 @@ fn by_slices(arguments: &Arguments) -> Outcome {
                         z,
                         z_slots: 4,
                         sweep: sweep(order, step),
+                        then: None,
                     });
                     kernels.lstm_gates(LstmGates {
                         z,

@@ -34,7 +34,8 @@ use cellstream::kernels::probe::fma_chains;
 use cellstream::kernels::simd::Simd;
 use cellstream::kernels::{
     Activation, Aligned, Columns, GruGates, Isa, Kernels, LstmFunctions, LstmGates, PackedMatrix,
-    Product, Rows, Shared, Source, Start, Sweep, Values, Visitor, dispatch, kernels, zeroed,
+    Product, Rows, Shared, Source, Start, Sweep, Values, Visitor, dispatch, kernels,
+    zeroed,
 };
 use cellstream::plan::LayerPlan;
 use cellstream::schedule::PanelOrder;
@@ -489,6 +490,7 @@ impl Parts {
                     z: &mut self.z,
                     z_slots: 4,
                     sweep: together.unwrap_or(Sweep::Wide),
+                    then: None,
                 };
                 self.kernels.product_of(product, of.clone(), &mut []);
                 for step in 0..count {
@@ -502,6 +504,7 @@ impl Parts {
                         z: &mut self.z[step * batch * row..],
                         z_slots: 4,
                         sweep: together.unwrap_or(sweep(self.order, first + step)),
+                        then: None,
                     };
                     self.kernels.product_of(product, of.clone(), &mut []);
                 }
