@@ -43,7 +43,11 @@ fn every_network_is_served_with_every_policy_that_can() {
         ),
         ("treelstm --trees complete:4", "cellular merge ideal"),
         (
-            "tree-child-sum --trees complete:4 --workers 1",
+            "treelstm --trees complete:4 --precision int8",
+            "cellular merge ideal",
+        ),
+        (
+            "tree-child-sum --trees complete:4 --workers 1 --precision bf16",
             "cellular merge ideal",
         ),
     ];
@@ -120,19 +124,107 @@ fn calibration_times_every_cell_at_every_size() {
 }
 
 #[test]
+fn sizes_of_cells_and_calibrated_ones_are_tried_and_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let csv = folder.path().join("all.csv");
+    let line = format!(
+        "seq2seq --lengths paper:6 --hidden 8 --input 4 --vocabulary 50 --policies cellular,merge --batch 4:2,2,calibrated \
+         --sweep --tasks-at-once 2 --seconds 0.2 --warm-up 0.05 --rates 100,200 --saturation 8 --csv {}",
+        csv.display()
+    );
+    let all = rows(&format!("{line} --json"));
+    let of = |kind: &str, policy: &str| {
+        let of = all.iter();
+        let of = of.filter(|row| row["kind"] == kind && row["policy"] == policy);
+        of.collect::<Vec<_>>()
+    };
+    // What calibration finds, by its definition: the fewest rows within 3 % of the best rate.
+    let found = ["encoder", "decoder"].map(|cell| {
+        let of_cell: Vec<_> = all.iter().filter(|row| row["cell"] == cell).collect();
+        let sizes: Vec<_> = of_cell.iter().map(|row| row["rows"].as_u64()).collect();
+        assert_eq!(sizes, [Some(1), Some(2), Some(4)]);
+        let rate = |row: &Value| row["rows_per_s"].as_f64().unwrap();
+        let best = of_cell.iter().map(|row| rate(row)).fold(0.0, f64::max);
+        let close = of_cell.iter().find(|row| rate(row) >= 0.97 * best);
+        close.unwrap()["rows"].as_u64().unwrap()
+    });
+    let shown = |row: &Value| match &row["batch"] {
+        Value::Array(cells) => format!("{}:{}", cells[0], cells[1]),
+        one => one.to_string(),
+    };
+    let calibrated = match found {
+        [encoder, decoder] if encoder == decoder => encoder.to_string(),
+        [encoder, decoder] => format!("{encoder}:{decoder}"),
+    };
+    let peaks: Vec<_> = of("peak", "cellular").into_iter().map(shown).collect();
+    let mut expected = vec!["4:2".into(), "2".into(), calibrated.clone()];
+    expected.sort();
+    expected.dedup();
+    let mut sorted = peaks.clone();
+    sorted.sort();
+    assert_eq!(sorted, expected);
+    // Groups of requests have one size.
+    assert!(of("peak", "merge").iter().all(|row| row["batch"].is_u64()));
+    for policy in ["cellular", "merge"] {
+        let best = of("run", policy)
+            .into_iter()
+            .filter(|row| row["best"] == true);
+        assert_eq!(best.count(), 2, "{policy}");
+    }
+    for row in all.iter().filter(|row| row["kind"] == "run") {
+        assert_eq!(row["tasks_at_once"], 2);
+        for cell in ["encoder", "decoder"] {
+            let step = &row["step_ms"][cell];
+            let [p50, p99] = ["p50", "p99"].map(|name| step[name].as_f64().unwrap());
+            assert!(0.0 < p50 && p50 <= p99, "{row}");
+        }
+        let p99 = |name: &str| row[name]["p99"].as_f64().unwrap();
+        assert!(
+            p99("submitted_queueing_ms") <= 1.01 * p99("queueing_ms"),
+            "{row}"
+        );
+    }
+    let written = all
+        .iter()
+        .filter(|row| row["kind"] == "run" || row["kind"] == "peak");
+    let csv = std::fs::read_to_string(csv).unwrap();
+    assert_eq!(csv.lines().count(), 1 + written.count());
+    assert!(csv.contains(",cellular,4:2,"));
+
+    let output = load(&line);
+    let text = String::from_utf8(output.stdout).unwrap();
+    for words in [
+        "2 task(s) at once",
+        "calibrated: batch ",
+        "cellular   batch 4:2 ",
+        "all that was tried",
+        "subm. p99",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+}
+
+#[test]
 fn what_makes_no_sense_is_refused_in_a_line_that_says_what_does() {
     let refused = [
         ("lstm --policies ideal", 2, "ideal needs identical requests"),
         ("treelstm --lengths 3", 2, "takes --trees"),
         ("lstm --trees complete:4", 2, "takes --lengths"),
         ("treelstm --trees complete:3", 2, "complete:3"),
-        ("treelstm --precision int8", 2, "trees are computed in f32"),
         ("lstm --batch 4,8", 2, "--sweep"),
+        ("lstm --batch 8:4", 2, "lstm has 1: chain"),
+        ("seq2seq --batch 8:4:2", 2, "seq2seq has 2: encoder:decoder"),
+        ("treelstm --batch 8:", 2, "of each in their order (64:32)"),
+        ("lstm --batch 0", 2, "1 to 4096"),
+        ("lstm --batch calibrate", 2, "or calibrated"),
+        ("lstm --tasks-at-once 0", 2, "1..=1024"),
+        ("lstm --sweep=peak", 2, "--sweep"),
         ("lstm --lengths nowhere.csv:words", 1, "nowhere.csv"),
         ("lstm --workers 100", 2, "each worker needs a core"),
         ("lstm --hidden 65536 --input 65536", 1, "GiB"),
     ];
     for (line, status, says) in refused {
+        // Given twice, an argument is refused for that.
         let short = if line.contains("--hidden") || line.contains("--batch") {
             "--rates 10"
         } else {

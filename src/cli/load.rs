@@ -2,16 +2,18 @@
 //!
 //! The server is behind two small traits ([`target::Launch`], [`target::Target`]); all else is here: what requests ask
 //! for ([`arguments`], [`request`], [`lengths`], [`trees`]), when they are due ([`arrivals`]), the loop that submits them ([`drive`]),
-//! what is counted ([`record`]), who runs when ([`mod@compare`]), each policy's settings ([`mod@sweep`]), and what is said and
-//! drawn ([`report`], [`files`], [`chart`]).
+//! what is counted ([`record`]), who runs when ([`mod@compare`]), each policy's settings ([`grid`], [`mod@sweep`]), and what is
+//! said and drawn ([`report`], [`calibration`], [`files`], [`chart`]).
 
 mod arguments;
 mod arrivals;
+mod calibration;
 mod chart;
 mod clock;
 mod compare;
 mod drive;
 mod files;
+mod grid;
 mod launch;
 mod lengths;
 mod priority;
@@ -34,11 +36,9 @@ use self::arrivals::{Arrivals, read_trace};
 use self::compare::{Contender, Measured, Next, compare, peak_of_baselines};
 use self::launch::Engines;
 use self::report::{Context, Row};
-use self::sweep::sweep;
-use self::target::Launch;
+use self::sweep::{Swept, strongest, sweep};
+use self::target::{Launch, Policy};
 use super::Failure;
-use crate::serve::engine::Calibration;
-use crate::serve::policy::BatchSizes;
 
 /// Serves and measures what `arguments` say.
 ///
@@ -53,53 +53,12 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let engines = Engines::new(arguments)?;
     let out = &mut std::io::stdout();
     match arguments.calibrate {
-        true => calibrate(arguments, &engines, out),
+        true => {
+            let found = engines.calibrate(&arguments.grid()?.to_calibrate())?;
+            calibration::print(&found, arguments.json, out)
+        }
         false => measure(arguments, &engines, out),
     }
-}
-
-/// Batches of each size, cell by cell.
-fn calibrate(
-    arguments: &Arguments,
-    engines: &Engines,
-    out: &mut impl Write,
-) -> Result<(), Failure> {
-    let most = arguments.batch.iter().copied().max().unwrap_or(1) as usize;
-    let mut rows: Vec<usize> = std::iter::successors(Some(1), |rows| Some(2 * rows))
-        .take_while(|rows| *rows < most)
-        .collect();
-    rows.push(most);
-    if !arguments.json {
-        writeln!(
-            out,
-            "{:<12} {:>6} {:>12} {:>12}",
-            "cell", "rows", "µs", "rows/s"
-        )?;
-    }
-    for Calibration { cell, times } in engines.calibrate(&rows)? {
-        let best = BatchSizes::measured(&times).map(|sizes| sizes.max);
-        for (rows, time) in times {
-            let (micros, rate) = (time.as_secs_f64() * 1e6, rows as f64 / time.as_secs_f64());
-            let chosen = Some(rows) == best;
-            match arguments.json {
-                true => {
-                    let row = serde_json::json!({
-                        "kind": "calibration", "cell": cell, "rows": rows, "us": micros, "rows_per_s": rate,
-                        "chosen": chosen,
-                    });
-                    writeln!(out, "{row}")?;
-                }
-                false => {
-                    let mark = if chosen { " *" } else { "" };
-                    writeln!(
-                        out,
-                        "{cell:<12} {rows:>6} {micros:>12.1} {rate:>12.0}{mark}"
-                    )?;
-                }
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Measures on servers that `launch` starts, prints to `out`, writes files.
@@ -109,58 +68,56 @@ fn measure<L: Launch>(
     out: &mut impl Write,
 ) -> Result<(), Failure> {
     arguments.check_outputs()?;
-    let grid = arguments.grid()?;
+    let mut grid = arguments.grid()?;
     let trace = arguments.trace.as_deref().map(read_trace).transpose()?;
     let workload = arguments.workload()?;
     let policies = arguments.policies(&workload)?;
     let (conditions, context) = (arguments.conditions(workload), arguments.context());
-    let candidates: Vec<Contender> = policies.iter().flat_map(|&p| grid.candidates(p)).collect();
+    let report = Report {
+        json: arguments.json,
+        context: &context,
+    };
+    report.title(out)?;
+    if grid.wants_calibration() {
+        let found = launch.calibrate(&grid.to_calibrate())?;
+        calibration::print(&found, arguments.json, out)?;
+        let rows = grid.add_calibrated(&found);
+        if !arguments.json {
+            writeln!(out, "calibrated: batch {rows}\n")?;
+        }
+    }
+    let contenders = grid.contenders(&policies);
 
     let by_load = trace.is_none() && arguments.rates.is_empty() && arguments.closed.is_none();
-    let largest = grid.batches.last().copied().unwrap_or(1);
     let users = arguments
         .saturation
-        .map_or(4 * largest, |users| users as usize);
+        .map_or(4 * grid.most(), |users| users as usize);
+    // Loads are fractions of a peak; and where there are several rates, a setting with a great peak is kept.
+    let with_peaks = by_load || arguments.sweep && arguments.rates.len() > 1;
     let points_to_come = match (by_load, arguments.load.len()) {
         (true, 0) => DEFAULT_LOAD.len(),
         (true, loads) => loads,
         (false, _) => arguments.rates.len().max(1),
     };
-    let first = match (arguments.sweep, by_load) {
-        // Twice, though some will drop out after the first time.
-        (Some(_), _) => 2 * candidates.len(),
-        (None, true) => candidates.len(),
-        (None, false) => 0,
-    };
-    let runs = (first + points_to_come * policies.len()) * conditions.rounds;
+    // Some will be left out.
+    let runs = (usize::from(with_peaks) + points_to_come) * contenders.len() * conditions.rounds;
     let bar = bar(runs as u64);
     let mut next = |next: Next<'_>| show(&bar, next);
 
-    let (contenders, peak) = match arguments.sweep {
-        Some(goal) => {
-            let swept = sweep(launch, &candidates, goal, users, &conditions, &mut next)?;
-            bar.suspend(|| match arguments.json {
-                true => Ok(write!(out, "{}", report::sweep_json(&context, &swept)?)?),
-                false => Ok::<_, Failure>(writeln!(out, "{}", report::sweep_table(&swept))?),
-            })?;
-            (swept.best(), swept.peak())
-        }
-        None if by_load => {
-            let closed = [Arrivals::Closed { outstanding: users }];
-            let peaks = compare(launch, &candidates, &closed, &conditions, &mut next)?;
-            bar.suspend(|| print(arguments, &context, &peaks, out))?;
-            let peaks = peaks.iter().map(|m| (m.contender, m.all().throughput()));
-            let peak = peak_of_baselines(&peaks.collect::<Vec<_>>());
-            (candidates, peak)
-        }
-        None => (candidates, 0.0),
-    };
+    let closed = [Arrivals::Closed { outstanding: users }];
+    let saturated = if with_peaks { &closed[..] } else { &[] };
+    let peaks = compare(launch, &contenders, saturated, &conditions, &mut next)?;
+    let peak_rows = peak_rows(&context, &policies, &contenders, &peaks);
+    bar.suspend(|| report.peaks(&peak_rows, out))?;
     let points: Vec<Arrivals> = match (trace, arguments.closed) {
         (Some(trace), _) => vec![trace],
         (None, Some(users)) => vec![Arrivals::Closed {
             outstanding: users as usize,
         }],
         (None, None) if by_load => {
+            let peaks = peaks.iter();
+            let peaks = peaks.map(|m| (m.contender.policy, m.all().throughput()));
+            let peak = peak_of_baselines(&peaks.collect::<Vec<_>>());
             if peak <= 0.0 {
                 return Err(Failure::new(
                     "nothing was answered where the peak was to be measured; give --rates, longer --seconds or a \
@@ -178,31 +135,33 @@ fn measure<L: Launch>(
             .map(|&rate| Arrivals::Poisson { rate })
             .collect(),
     };
-    let measured = compare(launch, &contenders, &points, &conditions, &mut next)?;
+    let swept = sweep(launch, &contenders, &peaks, points, &conditions, &mut next)?;
     bar.finish_and_clear();
-    print(arguments, &context, &measured, out)?;
+    let rows: Vec<_> = swept
+        .tried
+        .iter()
+        .map(|tried| Row {
+            best: tried.best,
+            ..Row::new(&context, &tried.measured)
+        })
+        .collect();
+    report.measured(&rows, arguments.sweep.then_some(&swept), out)?;
 
-    let rows: Vec<_> = measured.iter().map(|m| Row::new(&context, m)).collect();
-    let title = format!(
-        "{} {}, {}, requests: {}, {} worker(s), {} core(s)",
-        context.network,
-        context.hidden,
-        context.precision,
-        context.requests,
-        context.workers,
-        context.threads
-    );
     if let Some(path) = &arguments.csv {
-        files::write_curves(path, &rows)?;
+        let all: Vec<_> = peak_rows.iter().chain(&rows).collect();
+        files::write_curves(path, &all)?;
     }
+    let best = swept.best();
     if let Some(path) = &arguments.cdf {
-        files::write_distributions(path, &measured)?;
+        files::write_distributions(path, &best)?;
     }
+    let title = context.title();
     if let Some(path) = &arguments.chart {
-        chart::write_curves(path, &title, &rows)?;
+        let best: Vec<_> = rows.iter().filter(|row| row.best).collect();
+        chart::write_curves(path, &title, &best)?;
     }
     if let Some(path) = &arguments.cdf_chart {
-        chart::write_distributions(path, &title, &measured[..contenders.len()])?;
+        chart::write_distributions(path, &title, &best[..policies.len()])?;
     }
     Ok(())
 }
@@ -210,29 +169,94 @@ fn measure<L: Launch>(
 /// Fractions of the peak where none is given.
 const DEFAULT_LOAD: [f64; 3] = [0.2, 0.5, 0.8];
 
-fn print(
-    arguments: &Arguments,
-    context: &Context,
-    measured: &[Measured],
-    out: &mut impl Write,
-) -> Result<(), Failure> {
-    let rows: Vec<_> = measured.iter().map(|m| Row::new(context, m)).collect();
-    if arguments.json {
-        for row in &rows {
+/// The peaks by policy, each policy's greatest marked.
+fn peak_rows<'a>(
+    context: &'a Context,
+    policies: &[Policy],
+    contenders: &[Contender],
+    peaks: &[Measured],
+) -> Vec<Row<'a>> {
+    let greatest = strongest(contenders, peaks);
+    let row = |measured: &Measured| Row {
+        kind: "peak",
+        best: greatest.contains(&measured.contender),
+        ..Row::new(context, measured)
+    };
+    let of_policy = |&policy: &Policy| {
+        let peaks = peaks.iter();
+        peaks.filter(move |measured| measured.contender.policy == policy)
+    };
+    policies.iter().flat_map(of_policy).map(row).collect()
+}
+
+/// What is printed, and how.
+struct Report<'a> {
+    json: bool,
+    context: &'a Context,
+}
+
+impl Report<'_> {
+    fn title(&self, out: &mut impl Write) -> Result<(), Failure> {
+        if !self.json {
+            writeln!(out, "{}\n({})\n", self.context.title(), report::COUNTED)?;
+        }
+        Ok(())
+    }
+
+    fn objects(rows: &[Row<'_>], out: &mut impl Write) -> Result<(), Failure> {
+        for row in rows {
             writeln!(out, "{}", serde_json::to_string(row)?)?;
         }
-        return Ok(());
+        Ok(())
     }
-    writeln!(out, "({})\n{}", report::COUNTED, report::heading())?;
-    for (index, (row, measured_here)) in rows.iter().zip(measured).enumerate() {
-        // Those of one point stand together.
-        if index > 0 && measured_here.arrivals != measured[index - 1].arrivals {
-            writeln!(out)?;
+
+    fn peaks(&self, rows: &[Row<'_>], out: &mut impl Write) -> Result<(), Failure> {
+        match self.json {
+            true => Report::objects(rows, out),
+            false if rows.is_empty() => Ok(()),
+            false => {
+                let rows: Vec<_> = rows.iter().collect();
+                writeln!(
+                    out,
+                    "peaks (*: the greatest of each policy)\n{}",
+                    report::table(&rows, true)
+                )?;
+                Ok(())
+            }
         }
-        writeln!(out, "{}", report::line(row))?;
     }
-    writeln!(out, "\n{}", report::notes(&rows))?;
-    Ok(())
+
+    /// The best of all; and all, where there was a sweep.
+    fn measured(
+        &self,
+        rows: &[Row<'_>],
+        swept: Option<&Swept>,
+        out: &mut impl Write,
+    ) -> Result<(), Failure> {
+        if self.json {
+            Report::objects(rows, out)?;
+            if let Some(swept) = swept {
+                write!(out, "{}", report::skipped_json(self.context, swept)?)?;
+            }
+            return Ok(());
+        }
+        let best: Vec<_> = rows.iter().filter(|row| row.best).collect();
+        if swept.is_some() {
+            writeln!(out, "each policy with its best settings at each load")?;
+        }
+        writeln!(out, "{}", report::table(&best, false))?;
+        writeln!(out, "{}", report::notes(&best))?;
+        if let Some(swept) = swept {
+            let all: Vec<_> = rows.iter().collect();
+            writeln!(
+                out,
+                "all that was tried (*: the best of its policy at that load)\n{}",
+                report::table(&all, true)
+            )?;
+            writeln!(out, "{}", report::skipped(swept))?;
+        }
+        Ok(())
+    }
 }
 
 /// A bar on a terminal, nothing elsewhere. It moves between runs only: drawing takes time from what is measured.
@@ -328,6 +352,9 @@ mod tests {
             "lstm --rates -1",
             "lstm --rates 5 --load 0.5",
             "lstm --warm-up x",
+            "lstm --batch 64;32",
+            "lstm --tasks-at-once 0",
+            "lstm --sweep=peak",
         ] {
             let words = ["load"].into_iter().chain(bad.split_whitespace());
             assert!(Typed::try_parse_from(words).is_err(), "{bad}");
@@ -362,31 +389,68 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_is_shown_and_its_best_go_on() {
-        let line = "gru --policies bucketing,cellular --batch 4,2 --bucket-width 5,10 --sweep peak --rates 10 --seconds 50";
+    fn a_sweep_is_shown_and_each_load_has_its_best() {
+        // Padding bears 100 a second with two rows, 200 with four; cellular 400 and 800. Where hardly anybody waits, two
+        // rows are as good as four, and the first of equals is taken.
+        let line = "lstm --policies padding,cellular --batch 4,2,calibrated --sweep --load 0.25,0.75,1.5 --seconds 50";
         let rows = json(line);
-        assert!(rows[..6].iter().all(|row| row["kind"] == "sweep"));
-        let best: Vec<_> = rows[..6].iter().filter(|row| row["best"] == true).collect();
-        assert_eq!(best.len(), 2);
-        assert!(best.iter().all(|row| row["batch"] == 4));
-        assert_eq!(rows.len(), 6 + 2);
-        assert!(
-            rows[6..]
-                .iter()
-                .all(|row| row["kind"] == "run" && row["batch"] == 4)
-        );
-        assert_eq!(
-            (&rows[6]["bucket_width"], rows[7].get("bucket_width")),
-            (&5.into(), None)
-        );
+        let kind = |kind: &str| {
+            let rows = rows.iter().filter(|row| row["kind"] == kind);
+            rows.collect::<Vec<_>>()
+        };
+        // Calibration finds four rows, which are listed already.
+        assert_eq!((kind("calibration").len(), kind("peak").len()), (3, 4));
+        let best: Vec<_> = kind("peak")
+            .into_iter()
+            .filter(|r| r["best"] == true)
+            .collect();
+        assert!(best.len() == 2 && best.iter().all(|row| row["batch"] == 4));
+        near(&best[0]["throughput"], 200.0);
+        let chosen = kind("run").into_iter().filter(|row| row["best"] == true);
+        let chosen: Vec<_> = chosen
+            .map(|row| {
+                (
+                    row["policy"].as_str().unwrap(),
+                    row["batch"].as_u64().unwrap(),
+                )
+            })
+            .collect();
+        let expected = [
+            ("padding", 4),
+            ("cellular", 2),
+            ("padding", 4),
+            ("cellular", 4),
+            ("padding", 4),
+            ("cellular", 4),
+        ];
+        assert_eq!(chosen, expected);
+        let skipped = kind("skipped");
+        assert_eq!((skipped.len(), &skipped[0]["batch"]), (1, &2.into()));
+        near(&skipped[0]["answered"], 100.0);
+        assert_eq!(kind("run").len(), 4 + 4 + 3);
         let text = measured(line).unwrap();
-        assert!(
-            text.contains("settings tried") && text.contains("batch 2, buckets of 10"),
-            "{text}"
-        );
-        assert!(
-            text.contains("latencies count from when a request was due"),
-            "{text}"
+        for words in [
+            "latencies count from when a request was due",
+            "1 task(s) at once",
+            "calibrated: batch 4\n",
+            "peaks (*: the greatest of each policy)",
+            "all that was tried",
+            "not run at higher rates: padding, batch 2",
+        ] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_sweep_has_no_other_settings_at_users_and_traces() {
+        let line = "gru --policies bucketing,cellular --batch 4,2 --bucket-width 5,10 --sweep --closed 64 --seconds 5";
+        let rows = json(line);
+        assert_eq!(rows.len(), 4 + 2);
+        let best: Vec<_> = rows.iter().filter(|row| row["best"] == true).collect();
+        assert!(best.len() == 2 && best.iter().all(|row| row["batch"] == 4));
+        assert_eq!(
+            (&best[0]["bucket_width"], best[1].get("bucket_width")),
+            (&5.into(), None)
         );
     }
 
@@ -442,6 +506,9 @@ mod tests {
             ),
             ("treelstm --policies padding", "cellular, merge, ideal do"),
             ("lstm --batch 1,2", "need --sweep"),
+            ("lstm --batch 1,calibrated", "need --sweep"),
+            ("lstm --batch 1:2", "lstm has 1: chain"),
+            ("seq2seq --batch 1:2:3", "seq2seq has 2: encoder:decoder"),
         ] {
             let failure = measured(line).unwrap_err();
             assert_eq!(failure.kind, super::super::Kind::Usage, "{line}");

@@ -4,15 +4,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::compare::Conditions;
+use super::grid::{BatchOption, Grid};
 use super::lengths::LengthsOption;
 use super::report::Context;
 use super::request::{Network, Workload};
-use super::sweep::{Goal, Grid};
 use super::target::Policy;
 use super::trees::TreesOption;
 use crate::cli::output::keep_originals;
 use crate::cli::{Failure, model, seconds};
 use crate::model::Precision;
+use crate::serve::engine::EngineOptions;
 
 /// How long requests wait under load, by batching policy.
 ///
@@ -27,12 +28,16 @@ use crate::model::Precision;
 /// ("late"). Requests due during the warm-up are not counted; all that are due later are waited for (--patience), however
 /// late they end, and those that still have no answer then count with the time that they were waited for.
 ///
-/// queued: from due to the start of the first cell; comp.: from there to the answer. unanswered: refused as the queue was
-/// full, late for their --deadline, failed, or given up.
+/// queued: from due to the start of the first cell; subm.: the part of it from submission on, which is the server's own;
+/// comp.: from there to the answer. unanswered: refused as the queue was full, late for their --deadline, failed, or given
+/// up. A step is one call of a cell, for a whole batch.
 ///
-/// With several --batch or --bucket-width and --sweep, each policy first tries all of them, and goes on with its best.
+/// With several --batch or --bucket-width and --sweep, each policy is measured with all of them at every load, and its best
+/// there is reported: of those that answered 93 % of what was asked the one with the least p90, of none the one with the
+/// greatest throughput. All that was tried is shown below. What did not bear a load is left out at higher ones, except each
+/// policy's setting with the greatest peak.
 ///
-/// With --json, one object a line, "kind" being "sweep" or "run".
+/// With --json, one object a line, "kind" being "calibration", "peak", "run" or "skipped"; "best" marks those to be read.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// What is served
@@ -91,20 +96,29 @@ pub struct Arguments {
     /// Workers, among whom the cores are divided; each has its own weights
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub workers: u32,
-    /// Rows of a batch at most; several to --sweep
-    #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [64],
-        value_parser = clap::value_parser!(u32).range(1..=4096))]
-    pub batch: Vec<u32>,
+    /// Rows of a batch at most; several to --sweep. One number is of every cell. 64:32 is of each, in their order: encoder
+    /// and decoder, tree leaf and tree node, tree child and tree node. calibrated: each cell is timed first, as --calibrate
+    /// does, and gets the rows that are found. Policies that group whole requests have groups of the greatest
+    #[arg(
+        long,
+        value_name = "N|N:N|calibrated,…",
+        value_delimiter = ',',
+        default_value = "64"
+    )]
+    pub batch: Vec<BatchOption>,
     /// Lengths in a bucket; several to --sweep
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [10],
         value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub bucket_width: Vec<u32>,
-    /// First find each policy's best settings, all being tried: by latency at half of the best baseline's peak, or by
-    /// throughput
-    #[arg(long, value_enum, value_name = "BY", num_args = 0..=1, default_missing_value = "p90")]
-    pub sweep: Option<Goal>,
-    /// Only measure how long each cell takes for batches of 1 to the largest --batch rows, and say how many to take at
-    /// most: the fewest within 3 % of the best rate
+    /// Tasks that a worker gets at once at most (BatchMaker's MaxTasksToSubmit)
+    #[arg(long, value_name = "N", default_value_t = EngineOptions::default().tasks_at_once as u32,
+        value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub tasks_at_once: u32,
+    /// Try all settings of each policy at every load, and report its best there
+    #[arg(long)]
+    pub sweep: bool,
+    /// Only measure how long each cell takes for batches of 1, 2, 4 … rows up to the largest --batch (64 if it lists none),
+    /// and say how many to take at most: the fewest within 3 % of the best rate
     #[arg(long)]
     pub calibrate: bool,
     /// Users who saturate the server where its peak is measured (default: four times the largest batch)
@@ -113,7 +127,7 @@ pub struct Arguments {
     /// Print one JSON object a line
     #[arg(long)]
     pub json: bool,
-    /// Write a line for each policy and point
+    /// Write a line for each policy, setting and point
     #[arg(long, value_name = "FILE.csv")]
     pub csv: Option<PathBuf>,
     /// Write the distributions of latency, queueing and computing
@@ -239,22 +253,14 @@ impl Arguments {
 
     /// What --sweep tries, or the only settings.
     pub fn grid(&self) -> Result<Grid, Failure> {
-        let several = self.batch.len() > 1 || self.bucket_width.len() > 1;
-        if several && self.sweep.is_none() {
+        let grid = Grid::new(&self.batch, &self.bucket_width, self.network)?;
+        // Calibration only wants the greatest.
+        if grid.is_several() && !self.sweep && !self.calibrate {
             return Err(Failure::usage(
-                "several --batch or --bucket-width need --sweep, which finds the best of them",
+                "several --batch or --bucket-width need --sweep, which finds the best of them at every load",
             ));
         }
-        let sizes = |list: &[u32]| {
-            let mut sizes: Vec<usize> = list.iter().map(|&size| size as usize).collect();
-            sizes.sort_unstable();
-            sizes.dedup();
-            sizes
-        };
-        Ok(Grid {
-            batches: sizes(&self.batch),
-            widths: sizes(&self.bucket_width),
-        })
+        Ok(grid)
     }
 
     /// What all runs have in common.
@@ -285,6 +291,7 @@ impl Arguments {
             requests,
             workers: self.workers as usize,
             threads: model::threads(self.threads),
+            tasks_at_once: self.tasks_at_once as usize,
             seed: self.seed,
         }
     }

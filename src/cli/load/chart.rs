@@ -48,7 +48,7 @@ fn colour(policy: Policy) -> RGBColor {
 ///
 /// # Errors
 /// The file cannot be written.
-pub fn write_curves(path: &Path, title: &str, rows: &[Row<'_>]) -> Result<(), Failure> {
+pub fn write_curves(path: &Path, title: &str, rows: &[&Row<'_>]) -> Result<(), Failure> {
     let panel = Panel {
         title: String::new(),
         x: "answers per second".into(),
@@ -59,7 +59,7 @@ pub fn write_curves(path: &Path, title: &str, rows: &[Row<'_>]) -> Result<(), Fa
     write(path, title, &[panel])
 }
 
-fn curves(rows: &[Row<'_>]) -> Vec<Line> {
+fn curves(rows: &[&Row<'_>]) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     for row in rows {
         // A logarithm has no place for what did not happen.
@@ -83,9 +83,13 @@ fn curves(rows: &[Row<'_>]) -> Vec<Line> {
 ///
 /// # Errors
 /// The file cannot be written.
-pub fn write_distributions(path: &Path, title: &str, at_point: &[Measured]) -> Result<(), Failure> {
+pub fn write_distributions(
+    path: &Path,
+    title: &str,
+    at_point: &[&Measured],
+) -> Result<(), Failure> {
     let panel = |wanted: &str| {
-        let line = |measured: &Measured| {
+        let line = |measured: &&Measured| {
             let all = measured.all();
             let times = distributions(&all)
                 .into_iter()
@@ -372,6 +376,7 @@ mod tests {
             })
             .collect();
         let rows: Vec<_> = all.iter().map(|m| Row::new(&context, m)).collect();
+        let rows: Vec<_> = rows.iter().collect();
         let lines = curves(&rows);
         assert!(lines.iter().map(|line| line.policy).eq(policies));
         assert!(lines.iter().all(|line| line.points.len() == 4));
@@ -395,7 +400,7 @@ mod tests {
         }
         assert!(!svg.contains("bucketing"));
         let cdf = folder().join(format!("cellstream-load-cdf-{id}.svg"));
-        write_distributions(&cdf, "lstm at 8/s", &all[8..9]).unwrap();
+        write_distributions(&cdf, "lstm at 8/s", &[&all[8]]).unwrap();
         let svg = std::fs::read_to_string(&cdf).unwrap();
         assert!(svg.contains("queueing") && svg.contains("computing"));
         if std::env::var_os("CELLSTREAM_FIGURES").is_none() {

@@ -11,7 +11,7 @@ use super::target::{Launch, Policy, Settings};
 use crate::cli::Failure;
 
 /// A policy with its settings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contender {
     /// Which policy.
     pub policy: Policy,
@@ -62,7 +62,7 @@ impl Measured {
 #[derive(Clone, Copy, Debug)]
 pub struct Next<'a> {
     /// Who.
-    pub contender: Contender,
+    pub contender: &'a Contender,
     /// At which point.
     pub arrivals: &'a Arrivals,
     /// Counted from 0.
@@ -83,8 +83,8 @@ pub fn compare<L: Launch>(
 ) -> Result<Vec<Measured>, Failure> {
     let mut all = Vec::new();
     for arrivals in points {
-        let measured = |&contender: &Contender| Measured {
-            contender,
+        let measured = |contender: &Contender| Measured {
+            contender: contender.clone(),
             arrivals: arrivals.clone(),
             rounds: Vec::new(),
         };
@@ -93,7 +93,7 @@ pub fn compare<L: Launch>(
             // Each goes first in some round: what a machine does after a pause, or as it warms, falls on all.
             let turns = (0..here.len()).map(|turn| (turn + round) % contenders.len());
             for index in turns {
-                let contender = contenders[index];
+                let contender = &contenders[index];
                 next(Next {
                     contender,
                     arrivals,
@@ -119,11 +119,11 @@ pub fn compare<L: Launch>(
 }
 
 /// The highest throughput of a baseline, or of any contender where there is none: what `--load` is a fraction of.
-pub fn peak_of_baselines(peaks: &[(Contender, f64)]) -> f64 {
+pub fn peak_of_baselines(peaks: &[(Policy, f64)]) -> f64 {
     let of = |baseline: bool| {
         let some = peaks
             .iter()
-            .filter(|(contender, _)| !baseline || contender.policy.is_baseline());
+            .filter(|(policy, _)| !baseline || policy.is_baseline());
         some.map(|(_, peak)| *peak).fold(0.0, f64::max)
     };
     match of(true) {
@@ -138,7 +138,9 @@ pub mod tests {
 
     use super::super::lengths::Lengths;
     use super::super::simulated::Simulated;
+    use super::super::target::Rows;
     use super::*;
+    use crate::serve::engine::Calibration;
 
     /// Servers that take so many milliseconds each, and remember.
     pub struct Fleet<F: Fn(Policy, &Settings) -> u64> {
@@ -164,18 +166,26 @@ pub mod tests {
         ) -> Result<(Simulated, Simulated), Failure> {
             let service = Duration::from_millis((self.service)(policy, settings));
             // As many servers as there are rows in a batch.
-            let server = Simulated::new(settings.batch, service).remembers();
-            let launched = (policy, *settings, server.clone());
+            let server = Simulated::new(settings.batch.most(), service).remembers();
+            let launched = (policy, settings.clone(), server.clone());
             self.launched.borrow_mut().push(launched);
             Ok((server.clone(), server))
+        }
+
+        /// One cell, a millisecond a row from 4 rows on.
+        fn calibrate(&self, rows: &[usize]) -> Result<Vec<Calibration>, Failure> {
+            let time = |&rows: &usize| (rows, Duration::from_millis(rows.max(4) as u64));
+            Ok(vec![Calibration {
+                cell: "chain".into(),
+                times: rows.iter().map(time).collect(),
+            }])
         }
     }
 
     pub fn contender(policy: Policy, batch: usize) -> Contender {
-        let bucket_width = None;
         let settings = Settings {
-            batch,
-            bucket_width,
+            batch: Rows::each(batch, 1),
+            bucket_width: None,
         };
         Contender { policy, settings }
     }
@@ -227,11 +237,11 @@ pub mod tests {
 
         let who: Vec<_> = measured
             .iter()
-            .map(|m| (m.contender, m.arrivals.clone()))
+            .map(|m| (m.contender.clone(), m.arrivals.clone()))
             .collect();
         let expected = points
             .iter()
-            .flat_map(|p| contenders.map(|c| (c, p.clone())));
+            .flat_map(|p| contenders.clone().map(|c| (c, p.clone())));
         assert!(who.into_iter().eq(expected));
         for one in &measured {
             assert_eq!(one.rounds.len(), 3);
@@ -251,10 +261,10 @@ pub mod tests {
     #[test]
     fn loads_are_of_the_best_baseline() {
         let peaks = [
-            (contender(Policy::Cellular, 1), 90.0),
-            (contender(Policy::Padding, 1), 40.0),
-            (contender(Policy::Bucketing, 1), 50.0),
-            (contender(Policy::Ideal, 1), 100.0),
+            (Policy::Cellular, 90.0),
+            (Policy::Padding, 40.0),
+            (Policy::Bucketing, 50.0),
+            (Policy::Ideal, 100.0),
         ];
         assert_eq!(peak_of_baselines(&peaks), 50.0);
         assert_eq!(peak_of_baselines(&peaks[..1]), 90.0);

@@ -11,7 +11,7 @@ use super::arrivals::Arrivals;
 use super::clock::Clock;
 use super::record::{Ended, Recording, between};
 use super::request::Workload;
-use super::target::{BatchSizes, ErrorKind, Outcome, Target};
+use super::target::{ErrorKind, Outcome, Ran, Target};
 
 /// How a run goes.
 #[derive(Clone, Debug)]
@@ -79,8 +79,8 @@ struct Driven<'a, T: Target, C: Clock> {
     outstanding: BTreeMap<u64, (Duration, Duration)>,
     submitted: u64,
     recording: Recording,
-    /// Batches before the window.
-    before: Option<BatchSizes>,
+    /// What was run before the window.
+    before: Option<Ran>,
 }
 
 impl<T: Target, C: Clock> Driven<'_, T, C> {
@@ -148,7 +148,7 @@ impl<T: Target, C: Clock> Driven<'_, T, C> {
 
     fn submit(&mut self, request: T::Prepared, due: Duration) {
         if self.before.is_none() && due >= self.window {
-            self.before = Some(self.target.batches());
+            self.before = Some(self.target.ran());
         }
         let (id, submitted) = (self.submitted, self.clock.now());
         let left = self.run.deadline;
@@ -177,10 +177,10 @@ impl<T: Target, C: Clock> Driven<'_, T, C> {
 
     /// Waits for what is outstanding: were it left out, the slowest would be.
     fn finish(mut self) -> Recording {
-        let batches = self.target.batches();
-        // Without a request in the window, there are none in it.
-        let before = self.before.as_ref().unwrap_or(&batches);
-        self.recording.batches = between(before, &batches);
+        let ran = self.target.ran();
+        // Without a request in the window, there is nothing in it.
+        let before = self.before.as_ref().unwrap_or(&ran);
+        self.recording.ran = between(before, &ran);
         self.recording.window = self.end - self.window;
         let give_up = self.clock.now() + self.run.patience;
         while !self.outstanding.is_empty() {
@@ -250,12 +250,11 @@ mod tests {
             assert!(recording.queueing.at(0.97 * (1.0 - load)) < 1e-3);
             assert!(recording.queueing.at(1.03 * (1.0 - load)) > 1e-3);
             assert_eq!(recording.lateness.max(), 0.0);
-            assert_eq!(recording.batches["simulated"].len(), 1);
-            near(
-                recording.batches["simulated"][&1] as f64,
-                recording.completed as f64,
-                1e-3,
-            );
+            let ran = &recording.ran["simulated"];
+            assert_eq!(ran.batches.len(), 1);
+            near(ran.batches[&1] as f64, recording.completed as f64, 1e-3);
+            near(ran.steps.at(0.5), 10.0, 1e-3);
+            assert_eq!(ran.steps.len(), ran.batches[&1]);
         }
     }
 
@@ -412,8 +411,8 @@ mod tests {
             self.0.send(done).unwrap();
         }
 
-        fn batches(&self) -> BatchSizes {
-            BatchSizes::new()
+        fn ran(&self) -> Ran {
+            Ran::new()
         }
     }
 
@@ -446,7 +445,7 @@ mod tests {
             server.join().unwrap();
             assert_eq!((recording.due, recording.unanswered()), (40, 0));
             assert!(recording.latency.at(0.0) >= 0.999 && recording.window > Duration::ZERO);
-            assert!(recording.batches.is_empty());
+            assert!(recording.ran.is_empty());
         }
     }
 

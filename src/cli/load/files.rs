@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::arrivals::Arrivals;
 use super::compare::Measured;
-use super::report::{Row, distributions, fractions};
+use super::report::{Percentiles, Row, distributions, fractions};
 use super::target::ErrorKind;
 use crate::cli::Failure;
 
@@ -13,19 +13,20 @@ use crate::cli::Failure;
 ///
 /// # Errors
 /// The file cannot be written.
-pub fn write_curves(path: &Path, rows: &[Row<'_>]) -> Result<(), Failure> {
+pub fn write_curves(path: &Path, rows: &[&Row<'_>]) -> Result<(), Failure> {
     let write = || -> Result<(), Failure> { curves(std::fs::File::create(path)?, rows) };
     write().map_err(|failure| failure.of(path))
 }
 
-fn curves(to: impl Write, rows: &[Row<'_>]) -> Result<(), Failure> {
+fn curves(to: impl Write, rows: &[&Row<'_>]) -> Result<(), Failure> {
     let mut writer = csv::Writer::from_writer(to);
     writer.write_record(
         [
-            "network,input,hidden,precision,requests,workers,threads,seed,policy,batch,bucket_width,arrivals,rate,\
+            "network,input,hidden,precision,requests,workers,threads,tasks_at_once,seed,best,policy,batch,bucket_width,arrivals,rate,\
              outstanding,rounds,window_s,due,completed,throughput,mean_ms,p50_ms,p90_ms,p99_ms,p999_ms,max_ms,\
              p90_least_ms,p90_greatest_ms,queueing_p50_ms,queueing_p90_ms,queueing_p99_ms,computing_p50_ms,\
-             computing_p90_ms,computing_p99_ms,late_p99_ms,late_max_ms,overloaded,deadline,failed,unfinished,mean_batch",
+             computing_p90_ms,computing_p99_ms,submitted_queueing_p99_ms,late_p99_ms,late_max_ms,overloaded,deadline,\
+             failed,unfinished,mean_batch,step_p50_ms,step_p99_ms",
         ]
         .iter()
         .flat_map(|names| names.split(',')),
@@ -41,7 +42,9 @@ fn curves(to: impl Write, rows: &[Row<'_>]) -> Result<(), Failure> {
             c.requests.clone(),
             c.workers.to_string(),
             c.threads.to_string(),
+            c.tasks_at_once.to_string(),
             c.seed.to_string(),
+            row.best.to_string(),
             row.policy.to_string(),
             row.settings.batch.to_string(),
             or_empty(row.settings.bucket_width.map(|w| w.to_string())),
@@ -70,17 +73,26 @@ fn curves(to: impl Write, rows: &[Row<'_>]) -> Result<(), Failure> {
             computing.p50,
             computing.p90,
             computing.p99,
+            row.submitted_queueing_ms.p99,
             row.late_ms.p99,
             row.late_ms.max,
         ];
         // To the nanosecond.
         fields.extend(measured.map(|value| format!("{value:.6}")));
         fields.extend(ErrorKind::ALL.map(|kind| row.errors[kind.name()].to_string()));
+        let by_cell = |values: &mut dyn Iterator<Item = (&String, String)>| {
+            let values: Vec<_> = values.map(|(cell, v)| format!("{cell}:{v}")).collect();
+            values.join(" ")
+        };
+        let steps = |which: fn(&Percentiles) -> f64| {
+            let steps = row.step_ms.iter();
+            by_cell(&mut steps.map(|(cell, step)| (cell, format!("{:.6}", which(step)))))
+        };
         let batches = row.mean_batch.iter();
-        let batches: Vec<_> = batches
-            .map(|(cell, mean)| format!("{cell}:{mean:.2}"))
-            .collect();
-        fields.push(batches.join(" "));
+        fields.push(by_cell(
+            &mut batches.map(|(cell, mean)| (cell, format!("{mean:.2}"))),
+        ));
+        fields.extend([steps(|step| step.p50), steps(|step| step.p99)]);
         writer.write_record(fields)?;
     }
     writer.flush()?;
@@ -91,12 +103,12 @@ fn curves(to: impl Write, rows: &[Row<'_>]) -> Result<(), Failure> {
 ///
 /// # Errors
 /// The file cannot be written.
-pub fn write_distributions(path: &Path, all: &[Measured]) -> Result<(), Failure> {
+pub fn write_distributions(path: &Path, all: &[&Measured]) -> Result<(), Failure> {
     let write = || -> Result<(), Failure> { cdfs(std::fs::File::create(path)?, all) };
     write().map_err(|failure| failure.of(path))
 }
 
-fn cdfs(to: impl Write, all: &[Measured]) -> Result<(), Failure> {
+fn cdfs(to: impl Write, all: &[&Measured]) -> Result<(), Failure> {
     let mut writer = csv::Writer::from_writer(to);
     writer.write_record(["policy", "asked", "time", "fraction", "ms"])?;
     for measured in all {
@@ -139,7 +151,7 @@ mod tests {
         ];
         let rows: Vec<_> = all.iter().map(|m| Row::new(&context, m)).collect();
         let mut file = Vec::new();
-        curves(&mut file, &rows).unwrap();
+        curves(&mut file, &rows.iter().collect::<Vec<_>>()).unwrap();
         let mut reader = csv::Reader::from_reader(&file[..]);
         let lines: Vec<BTreeMap<String, String>> =
             reader.deserialize().map(Result::unwrap).collect();
@@ -161,13 +173,19 @@ mod tests {
             (&*lines[0]["bucket_width"], &*lines[0]["mean_batch"]),
             ("", "cell:3.25")
         );
+        assert_eq!(
+            [&*lines[0]["best"], &*lines[0]["tasks_at_once"]],
+            ["false", "1"]
+        );
+        assert!(lines[0]["step_p50_ms"].starts_with("cell:5.0"));
+        near(number("submitted_queueing_p99_ms"), 49.0);
         assert_eq!(lines[0]["requests"], "paper, \"330\"");
     }
 
     #[test]
     fn distributions_are_read_back_and_rise() {
         let mut file = Vec::new();
-        cdfs(&mut file, &[measured(Policy::Merge, 1.5)]).unwrap();
+        cdfs(&mut file, &[&measured(Policy::Merge, 1.5)]).unwrap();
         let mut reader = csv::Reader::from_reader(&file[..]);
         let lines: Vec<(String, f64, String, f64, f64)> =
             reader.deserialize().map(Result::unwrap).collect();

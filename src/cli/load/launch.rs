@@ -16,11 +16,11 @@ use crate::cli::memory::afford_weights;
 use crate::cli::{Failure, model};
 use crate::layers::Embedding;
 use crate::machine::Topology;
-use crate::model::{Gru, Lstm, Matrix, Model, Precision};
+use crate::model::{Gru, Lstm, Matrix, Model};
 use crate::serve::cell_graph::Cells;
 use crate::serve::engine::{self, Calibration, Engine, EngineOptions, Workers, calibrate};
 use crate::serve::networks::{
-    Answer, BinaryTree, BinaryTreeLstm, BinaryTreeWeights, Chain, ChainCell, ChildSumTreeLstm,
+    self, BinaryTree, BinaryTreeLstm, BinaryTreeWeights, Chain, ChainCell, ChildSumTreeLstm,
     ChildSumWeights, DecoderCell, Dependencies, EncoderCell, NetworkError, Seq2Seq, TreeChild,
     Until,
 };
@@ -35,6 +35,7 @@ pub struct Engines {
     weights: Weights,
     input: usize,
     workers: Vec<Vec<usize>>,
+    tasks_at_once: usize,
     pool: Arc<[f32]>,
 }
 
@@ -54,6 +55,9 @@ struct Translation {
     projection: Arc<Matrix>,
 }
 
+/// What requests are answered with; not to be confused with [`engine::Answer`].
+const ANSWER: networks::Answer = networks::Answer::Last;
+
 type Unfold = Box<dyn Fn(&Request) -> engine::Request>;
 
 impl Engines {
@@ -72,18 +76,10 @@ impl Engines {
             Network::TreeChildSum => 4 * hidden * (input + hidden),
         };
         afford_weights(Some(values as u64))?;
-        let seed = arguments.seed;
+        let (seed, precision) = (arguments.seed, shape.precision);
         let mut random = fastrand::Rng::with_seed(seed);
         let lstm = |seed| Ok::<_, Failure>(Lstm::new(input, hidden).random(seed)?);
-        let reduced = |model: Model| match shape.precision {
-            Precision::F32 => Ok::<_, Failure>(Arc::new(model)),
-            other => Ok(Arc::new(model.into_precision(other)?)),
-        };
-        if arguments.network.is_tree() && shape.precision != Precision::F32 {
-            return Err(Failure::usage(
-                "--precision: trees are computed in f32; leave it out, or take lstm, gru or seq2seq",
-            ));
-        }
+        let reduced = |model: Model| Ok::<_, Failure>(Arc::new(model.into_precision(precision)?));
         let weights = match arguments.network {
             Network::Lstm => Weights::Chain(reduced(lstm(seed)?)?),
             Network::Gru => Weights::Chain(reduced(Gru::new(input, hidden).random(seed)?)?),
@@ -101,10 +97,28 @@ impl Engines {
                 }))
             }
             Network::Treelstm => {
-                Weights::Tree(Arc::new(BinaryTreeWeights::random(input, hidden, seed)?))
+                let mut weights = BinaryTreeWeights::random(input, hidden, seed)?;
+                let BinaryTreeWeights {
+                    leaf, left, right, ..
+                } = &mut weights;
+                for matrix in [leaf, left, right] {
+                    *matrix = matrix.in_precision(precision)?;
+                }
+                Weights::Tree(Arc::new(weights))
             }
             Network::TreeChildSum => {
-                Weights::ChildSum(Arc::new(ChildSumWeights::random(input, hidden, seed)?))
+                let mut weights = ChildSumWeights::random(input, hidden, seed)?;
+                let ChildSumWeights {
+                    input,
+                    sum,
+                    forget_input,
+                    forget_state,
+                    ..
+                } = &mut weights;
+                for matrix in [input, sum, forget_input, forget_state] {
+                    *matrix = matrix.in_precision(precision)?;
+                }
+                Weights::ChildSum(Arc::new(weights))
             }
         };
         let threads = model::threads(arguments.threads);
@@ -120,6 +134,7 @@ impl Engines {
             weights,
             input,
             workers: divide(&cores, workers),
+            tasks_at_once: arguments.tasks_at_once as usize,
             pool: (0..POOL).map(|_| random.f32() - 0.5).collect(),
         })
     }
@@ -140,7 +155,7 @@ impl Engines {
                         unreachable!("requests are of the network");
                     };
                     let (pool, at) = values(request, steps);
-                    let graph = chain.unfold(&pool[at], None, Answer::Last);
+                    let graph = chain.unfold(&pool[at], None, ANSWER);
                     engine::Request::new(expect(graph))
                 })
             }
@@ -174,7 +189,7 @@ impl Engines {
                     };
                     let tree = binary(tree);
                     let (pool, at) = values(request, tree.leaves());
-                    let graph = network.unfold(&tree, &pool[at], Answer::Last);
+                    let graph = network.unfold(&tree, &pool[at], ANSWER);
                     engine::Request::new(expect(graph))
                 })
             }
@@ -185,23 +200,11 @@ impl Engines {
                         unreachable!("requests are of the network");
                     };
                     let (pool, at) = values(request, tree.len());
-                    let graph = network.unfold(&dependencies(tree), &pool[at], Answer::Last);
+                    let graph = network.unfold(&dependencies(tree), &pool[at], ANSWER);
                     engine::Request::new(expect(graph))
                 })
             }
         })
-    }
-}
-
-impl Engines {
-    /// How long each cell takes for batches of these sizes, on the first worker's cores.
-    ///
-    /// # Errors
-    /// What the engine refuses.
-    pub fn calibrate(&self, rows: &[usize]) -> Result<Vec<Calibration>, Failure> {
-        let mut cells = Cells::new();
-        drop(self.unfold(&mut cells)?);
-        Ok(calibrate(&cells, &self.workers[0], rows)?)
     }
 }
 
@@ -216,7 +219,8 @@ impl Launch for Engines {
     ) -> Result<(Served<Unfold>, WallClock), Failure> {
         let mut cells = Cells::new();
         let unfold = self.unfold(&mut cells)?;
-        let batch = settings.batch;
+        let batch = settings.batch.most();
+        let sizes = settings.batch.cells().iter();
         let options = EngineOptions {
             policy: match policy {
                 Policy::Cellular => Choice::Cellular,
@@ -229,20 +233,27 @@ impl Launch for Engines {
                 Policy::Ideal => Choice::Ideal { batch },
             },
             workers: Workers::Cores(self.workers.clone()),
-            sizes: vec![BatchSizes { min: 1, max: batch }; cells.len()],
+            sizes: sizes.map(|&max| BatchSizes { min: 1, max }).collect(),
+            tasks_at_once: self.tasks_at_once,
             // An overload is to be seen as waiting, not as refusals: as much as memory holds.
             limits: Limits {
                 requests: 1 << 20,
                 nodes: 1 << 26,
                 bytes: 4 << 30,
             },
-            ..EngineOptions::default()
         };
         // Threads have the rank of who starts them.
         priority::lower();
         let engine = Engine::start(cells, &options)?;
         priority::raise();
         Ok((Served::new(engine, unfold), WallClock::new()))
+    }
+
+    /// On the first worker's cores.
+    fn calibrate(&self, rows: &[usize]) -> Result<Vec<Calibration>, Failure> {
+        let mut cells = Cells::new();
+        drop(self.unfold(&mut cells)?);
+        Ok(calibrate(&cells, &self.workers[0], rows)?)
     }
 }
 
@@ -295,6 +306,28 @@ fn dependencies(tree: &Tree) -> Dependencies {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cells_are_named_in_their_order() {
+        use clap::{Parser, ValueEnum};
+        #[derive(Parser)]
+        struct Typed {
+            #[command(flatten)]
+            arguments: Arguments,
+        }
+        for network in Network::value_variants() {
+            let line = format!(
+                "load {} --hidden 8 --input 4 --vocabulary 9",
+                network.name()
+            );
+            let typed = Typed::try_parse_from(line.split_whitespace()).unwrap();
+            let mut cells = Cells::new();
+            let engines = Engines::new(&typed.arguments).unwrap();
+            drop(engines.unfold(&mut cells).unwrap());
+            let names: Vec<_> = cells.iter().map(|(_, cell)| cell.name()).collect();
+            assert_eq!(names, network.cells());
+        }
+    }
 
     #[test]
     fn cores_are_divided_evenly() {

@@ -1,17 +1,25 @@
 //! What is counted in a run.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-use super::target::{BatchSizes, ErrorKind, Outcome};
+use super::target::{CellRan, ErrorKind, Outcome, Ran};
 
 /// Times in nanoseconds, to three digits.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Times(Histogram<u64>);
 
+impl From<Histogram<u64>> for Times {
+    fn from(nanoseconds: Histogram<u64>) -> Times {
+        Times(nanoseconds)
+    }
+}
+
 impl Times {
-    fn new() -> Times {
+    /// None yet.
+    pub fn new() -> Times {
         // Three digits, which is in 0..=5, are what this refuses to be.
         match Histogram::new(3) {
             Ok(histogram) => Times(histogram),
@@ -19,7 +27,8 @@ impl Times {
         }
     }
 
-    fn record(&mut self, time: Duration) {
+    /// Counts one.
+    pub fn record(&mut self, time: Duration) {
         let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         // It grows as needed; centuries are beyond it, and are as long as it can tell.
         if self.0.record(nanoseconds).is_err() {
@@ -29,11 +38,20 @@ impl Times {
 
     /// Takes in what another has counted.
     fn add(&mut self, other: &Times) {
-        // It grows as needed, and both have the same digits, so that nothing is refused.
+        // It grows as needed, so that nothing is refused.
         let _ = self.0.add(&other.0);
     }
 
+    /// Without those of an earlier look at the same.
+    fn since(&self, earlier: &Times) -> Times {
+        let mut left = self.clone();
+        // What was counted then is counted still, so that nothing is refused.
+        let _ = left.0.subtract(&earlier.0);
+        left
+    }
+
     /// How many.
+    #[cfg(test)]
     pub fn len(&self) -> u64 {
         self.0.len()
     }
@@ -80,6 +98,8 @@ pub struct Recording {
     pub latency: Times,
     /// From due to the start of the first cell.
     pub queueing: Times,
+    /// From submitted to the start of the first cell: the server's part of it.
+    pub submitted_queueing: Times,
     /// From there to the end of the last cell.
     pub computing: Times,
     /// From due to submitted: the generator's own, and the server's where it takes long to accept.
@@ -92,8 +112,8 @@ pub struct Recording {
     pub completed: u64,
     /// How long the window was.
     pub window: Duration,
-    /// Batches in the window.
-    pub batches: BatchSizes,
+    /// What was run in the window.
+    pub ran: Ran,
 }
 
 impl Recording {
@@ -102,13 +122,14 @@ impl Recording {
         Recording {
             latency: Times::new(),
             queueing: Times::new(),
+            submitted_queueing: Times::new(),
             computing: Times::new(),
             lateness: Times::new(),
             errors: [0; _],
             due: 0,
             completed: 0,
             window: Duration::ZERO,
-            batches: BatchSizes::new(),
+            ran: Ran::new(),
         }
     }
 
@@ -132,6 +153,7 @@ impl Recording {
             } => {
                 self.latency.record(latency);
                 self.queueing.record(lateness + queueing);
+                self.submitted_queueing.record(queueing);
                 self.computing.record(computing);
             }
             Outcome::Failed(kind) => {
@@ -149,6 +171,7 @@ impl Recording {
         for one in all {
             sum.latency.add(&one.latency);
             sum.queueing.add(&one.queueing);
+            sum.submitted_queueing.add(&one.submitted_queueing);
             sum.computing.add(&one.computing);
             sum.lateness.add(&one.lateness);
             for (all, more) in sum.errors.iter_mut().zip(one.errors) {
@@ -157,11 +180,15 @@ impl Recording {
             sum.due += one.due;
             sum.completed += one.completed;
             sum.window += one.window;
-            for (cell, sizes) in &one.batches {
-                let all = sum.batches.entry(cell.clone()).or_default();
-                for (&size, &tasks) in sizes {
-                    *all.entry(size).or_default() += tasks;
+            for (cell, ran) in &one.ran {
+                let all = sum.ran.entry(cell.clone()).or_insert_with(|| CellRan {
+                    batches: BTreeMap::new(),
+                    steps: Times::new(),
+                });
+                for (&size, &tasks) in &ran.batches {
+                    *all.batches.entry(size).or_default() += tasks;
                 }
+                all.steps.add(&ran.steps);
             }
         }
         sum
@@ -182,20 +209,24 @@ impl Recording {
 }
 
 /// What has been run between two looks.
-pub fn between(before: &BatchSizes, after: &BatchSizes) -> BatchSizes {
-    let mut between = BatchSizes::new();
-    for (cell, sizes) in after {
-        let before = before.get(cell);
-        for (&size, &tasks) in sizes {
-            let earlier = before.and_then(|sizes| sizes.get(&size)).copied();
-            let new = tasks.saturating_sub(earlier.unwrap_or(0));
-            if new > 0 {
-                let sizes = between.entry(cell.clone()).or_default();
-                sizes.insert(size, new);
-            }
-        }
-    }
-    between
+pub fn between(before: &Ran, after: &Ran) -> Ran {
+    let of_cell = |(cell, after): (&String, &CellRan)| {
+        let Some(before) = before.get(cell) else {
+            return (cell.clone(), after.clone());
+        };
+        let new = |(&size, &tasks): (&usize, &u64)| {
+            let earlier = before.batches.get(&size).copied().unwrap_or(0);
+            (size, tasks.saturating_sub(earlier))
+        };
+        let new = after.batches.iter().map(new);
+        let ran = CellRan {
+            batches: new.filter(|(_, tasks)| *tasks > 0).collect(),
+            steps: after.steps.since(&before.steps),
+        };
+        (cell.clone(), ran)
+    };
+    let all = after.iter().map(of_cell);
+    all.filter(|(_, ran)| !ran.batches.is_empty()).collect()
 }
 
 #[cfg(test)]
@@ -274,6 +305,7 @@ mod tests {
         // The generator's lateness is part of the time that the user waits.
         near(recording.queueing.max(), 4.0);
         near(recording.queueing.at(0.5), 2.0);
+        near(recording.submitted_queueing.max(), 1.0);
     }
 
     #[test]
@@ -313,27 +345,33 @@ mod tests {
 
     #[test]
     fn runs_add_up() {
+        // A batch takes a millisecond a row.
         let sizes = |list: &[(usize, u64)]| {
-            let sizes = list.iter().copied().collect();
-            BatchSizes::from([("cell".to_string(), sizes)])
+            let mut steps = Times::new();
+            for &(rows, tasks) in list {
+                (0..tasks).for_each(|_| steps.record(MS * rows as u32));
+            }
+            let batches = list.iter().copied().collect();
+            Ran::from([("cell".to_string(), CellRan { batches, steps })])
         };
-        let run = |ended: u32, batches| {
+        let run = |ended: u32, ran| {
             let mut run = Recording::new();
             run.count(&done(0, 0, ended), Duration::ZERO, Duration::MAX);
             run.window = 500 * MS;
-            run.batches = batches;
+            run.ran = ran;
             run
         };
         let runs = [run(10, sizes(&[(1, 2), (4, 1)])), run(30, sizes(&[(4, 5)]))];
         let sum = Recording::merged(&runs);
         assert_eq!((sum.due, sum.completed, sum.throughput()), (2, 2, 2.0));
         assert!((sum.latency.max() - 30.0).abs() < 0.1 && (sum.latency.at(0.5) - 10.0).abs() < 0.1);
-        assert_eq!(sum.batches, sizes(&[(1, 2), (4, 6)]));
+        assert_eq!(sum.ran, sizes(&[(1, 2), (4, 6)]));
         let after = sizes(&[(1, 2), (4, 6), (8, 3)]);
         assert_eq!(
             between(&sizes(&[(1, 2), (4, 5)]), &after),
             sizes(&[(4, 1), (8, 3)])
         );
-        assert_eq!(between(&BatchSizes::new(), &after), after);
+        assert_eq!(between(&Ran::new(), &after), after);
+        assert_eq!(between(&after, &after), Ran::new());
     }
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::arrivals::Arrivals;
 use super::compare::{Contender, Measured};
 use super::record::{Recording, Times};
-use super::sweep::Swept;
-use super::target::{BatchSizes, ErrorKind, Policy, Settings};
+use super::sweep::{Skipped, Swept};
+use super::target::{ErrorKind, Policy, Settings};
 use crate::cli::Failure;
 
 /// What was run, for every line of results.
@@ -26,8 +26,26 @@ pub struct Context {
     pub workers: usize,
     /// Cores of all workers.
     pub threads: usize,
+    /// Tasks that a worker gets at once.
+    pub tasks_at_once: usize,
     /// Of the first round.
     pub seed: u64,
+}
+
+impl Context {
+    /// In a line.
+    pub fn title(&self) -> String {
+        format!(
+            "{} {}, {}, requests: {}, {} worker(s), {} core(s), {} task(s) at once",
+            self.network,
+            self.hidden,
+            self.precision,
+            self.requests,
+            self.workers,
+            self.threads,
+            self.tasks_at_once
+        )
+    }
 }
 
 /// Some percentiles, in milliseconds.
@@ -64,6 +82,8 @@ impl Percentiles {
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Row<'a> {
     pub(super) kind: &'static str,
+    /// Whether no other settings of its policy did better there.
+    pub(super) best: bool,
     #[serde(flatten)]
     pub(super) context: &'a Context,
     /// Its name.
@@ -87,13 +107,18 @@ pub struct Row<'a> {
     pub latency_ms: Percentiles,
     /// The least and the greatest 90th percentile of a round.
     pub(super) p90_of_rounds_ms: [f64; 2],
+    /// From when requests were due to their first cells.
     pub(super) queueing_ms: Percentiles,
+    /// From when they were submitted: without the generator's lateness.
+    pub(super) submitted_queueing_ms: Percentiles,
     pub(super) computing_ms: Percentiles,
     /// From due to submitted.
     pub(super) late_ms: Percentiles,
     pub(super) errors: BTreeMap<&'static str, u64>,
     pub(super) mean_batch: BTreeMap<String, f64>,
-    pub(super) batches: BatchSizes,
+    /// One call of each cell.
+    pub(super) step_ms: BTreeMap<String, Percentiles>,
+    pub(super) batches: BTreeMap<String, BTreeMap<usize, u64>>,
 }
 
 impl<'a> Row<'a> {
@@ -110,12 +135,13 @@ impl<'a> Row<'a> {
             Arrivals::Trace(_) => (None, None, "trace"),
             Arrivals::Closed { outstanding } => (None, Some(outstanding), "closed"),
         };
-        let mean = |(cell, sizes): (&String, _)| (cell.clone(), mean_batch(sizes));
+        let ran = || all.ran.iter().map(|(cell, ran)| (cell.clone(), ran));
         Row {
             kind: "run",
+            best: false,
             context,
             policy: measured.contender.policy,
-            settings: measured.contender.settings,
+            settings: measured.contender.settings.clone(),
             arrivals,
             rate,
             outstanding,
@@ -127,13 +153,15 @@ impl<'a> Row<'a> {
             latency_ms: Percentiles::of(&all.latency),
             p90_of_rounds_ms,
             queueing_ms: Percentiles::of(&all.queueing),
+            submitted_queueing_ms: Percentiles::of(&all.submitted_queueing),
             computing_ms: Percentiles::of(&all.computing),
             late_ms: Percentiles::of(&all.lateness),
             errors: (ErrorKind::ALL.iter().zip(all.errors))
                 .map(|(kind, count)| (kind.name(), count))
                 .collect(),
-            mean_batch: all.batches.iter().map(mean).collect(),
-            batches: all.batches,
+            mean_batch: (ran().map(|(cell, ran)| (cell, mean_batch(&ran.batches)))).collect(),
+            step_ms: (ran().map(|(cell, ran)| (cell, Percentiles::of(&ran.steps)))).collect(),
+            batches: (ran().map(|(cell, ran)| (cell, ran.batches.clone()))).collect(),
         }
     }
 
@@ -169,10 +197,24 @@ fn short(value: f64) -> String {
 pub const COUNTED: &str = "latencies count from when a request was due, late or not: waiting that the generator or a \
     server that stands still causes is in them";
 
+/// Lines below their heading, those of one point together; the best are marked where others are beside them.
+pub fn table(rows: &[&Row<'_>], marked: bool) -> String {
+    let margin = |mark| if marked { mark } else { "" };
+    let mut text = format!("{}{}\n", margin("  "), heading());
+    for (index, row) in rows.iter().enumerate() {
+        if index > 0 && row.asked() != rows[index - 1].asked() {
+            text.push('\n');
+        }
+        let mark = margin(if row.best { "* " } else { "  " });
+        text += &format!("{mark}{}\n", line(row));
+    }
+    text
+}
+
 /// Above lines of results.
-pub fn heading() -> String {
+fn heading() -> String {
     format!(
-        "{:<10} {:<22} {:>9} {:>10} {:>9} {:>9} {:>9} {:>9} {:>10} {:>10} {:>8} {:>10}  {}",
+        "{:<10} {:<22} {:>9} {:>10} {:>9} {:>9} {:>9} {:>9} {:>10} {:>9} {:>10} {:>8} {:>10}  {}",
         "policy",
         "settings",
         "asked/s",
@@ -182,22 +224,26 @@ pub fn heading() -> String {
         "p99 ms",
         "p99.9 ms",
         "queued p99",
+        "subm. p99",
         "comp. p50",
         "late p99",
         "unanswered",
-        "mean batch"
+        "cells: mean batch in a step's p50/p99 ms"
     )
 }
 
 /// One line of the table.
-pub fn line(row: &Row<'_>) -> String {
+fn line(row: &Row<'_>) -> String {
     let unanswered: u64 = row.errors.values().sum();
-    let batches = row.mean_batch.iter();
-    let batches: Vec<_> = batches
-        .map(|(cell, mean)| format!("{cell} {mean:.1}"))
+    let cells = row.mean_batch.iter().zip(row.step_ms.values());
+    let cells: Vec<_> = cells
+        .map(|((cell, mean), step)| {
+            let (p50, p99) = (short(step.p50), short(step.p99));
+            format!("{cell} {mean:.1} in {p50}/{p99}")
+        })
         .collect();
     format!(
-        "{:<10} {:<22} {:>9} {:>10} {:>9} {:>9} {:>9} {:>9} {:>10} {:>10} {:>8} {:>10}  {}",
+        "{:<10} {:<22} {:>9} {:>10} {:>9} {:>9} {:>9} {:>9} {:>10} {:>9} {:>10} {:>8} {:>10}  {}",
         row.policy,
         row.settings.to_string(),
         row.asked(),
@@ -207,16 +253,17 @@ pub fn line(row: &Row<'_>) -> String {
         short(row.latency_ms.p99),
         short(row.latency_ms.p999),
         short(row.queueing_ms.p99),
+        short(row.submitted_queueing_ms.p99),
         short(row.computing_ms.p50),
         short(row.late_ms.p99),
         unanswered,
-        batches.join(", ")
+        cells.join(", ")
     )
 }
 
 /// What a table's figures cannot be read without: how late the generator was at most, which requests were left without an
 /// answer and why, how large the batches were.
-pub fn notes(rows: &[Row<'_>]) -> String {
+pub fn notes(rows: &[&Row<'_>]) -> String {
     let mut text = String::new();
     for row in rows {
         let who = format!("{} at {}", row.policy, row.asked());
@@ -261,33 +308,29 @@ fn histogram(sizes: &BTreeMap<usize, u64>) -> String {
     classes.iter().map(share).collect::<Vec<_>>().join(", ")
 }
 
-/// The sweep as a table.
-pub fn sweep_table(swept: &Swept) -> String {
-    let mut text = format!(
-        "settings tried (*: the best of each policy)\n{:<10} {:<22} {:>9}  p90 ms at {}/s\n",
-        "policy",
-        "settings",
-        "peak/s",
-        short(swept.rate)
-    );
-    for candidate in &swept.candidates {
-        let Contender { policy, settings } = candidate.contender;
-        let p90 = candidate.p90_ms.map_or("-".into(), short);
+/// What was left out of a sweep, and why.
+pub fn skipped(swept: &Swept) -> String {
+    let mut text = String::new();
+    for Skipped {
+        contender: Contender { policy, settings },
+        asked,
+        answered,
+    } in &swept.skipped
+    {
         text += &format!(
-            "{policy:<10} {:<22} {:>9} {p90:>9}{}\n",
-            settings.to_string(),
-            short(candidate.peak),
-            if candidate.best { " *" } else { "" }
+            "not run at higher rates: {policy}, {settings}: of {} a second {} were answered\n",
+            short(*asked),
+            short(*answered)
         );
     }
     text
 }
 
-/// The sweep, one JSON object a line.
+/// What was left out, one JSON object a line.
 ///
 /// # Errors
 /// None that can be made to happen.
-pub fn sweep_json(context: &Context, swept: &Swept) -> Result<String, Failure> {
+pub fn skipped_json(context: &Context, swept: &Swept) -> Result<String, Failure> {
     #[derive(serde::Serialize)]
     struct Line<'a> {
         kind: &'static str,
@@ -295,23 +338,19 @@ pub fn sweep_json(context: &Context, swept: &Swept) -> Result<String, Failure> {
         context: &'a Context,
         policy: Policy,
         #[serde(flatten)]
-        settings: Settings,
-        peak: f64,
-        rate: f64,
-        p90_ms: Option<f64>,
-        best: bool,
+        settings: &'a Settings,
+        asked: f64,
+        answered: f64,
     }
     let mut text = String::new();
-    for candidate in &swept.candidates {
+    for skipped in &swept.skipped {
         text += &serde_json::to_string(&Line {
-            kind: "sweep",
+            kind: "skipped",
             context,
-            policy: candidate.contender.policy,
-            settings: candidate.contender.settings,
-            peak: candidate.peak,
-            rate: swept.rate,
-            p90_ms: candidate.p90_ms,
-            best: candidate.best,
+            policy: skipped.contender.policy,
+            settings: &skipped.contender.settings,
+            asked: skipped.asked,
+            answered: skipped.answered,
         })?;
         text.push('\n');
     }
@@ -339,7 +378,7 @@ pub mod tests {
 
     use super::super::compare::tests::contender;
     use super::super::record::Ended;
-    use super::super::target::Outcome;
+    use super::super::target::{CellRan, Outcome, Ran};
     use super::*;
 
     pub fn context() -> Context {
@@ -351,6 +390,7 @@ pub mod tests {
             requests: "paper, \"330\"".into(),
             workers: 1,
             threads: 2,
+            tasks_at_once: 1,
             seed: 9,
         }
     }
@@ -383,8 +423,11 @@ pub mod tests {
                 recording.count(&one, Duration::ZERO, Duration::from_secs(10));
             }
             recording.window = Duration::from_secs(10);
-            let sizes = BTreeMap::from([(1, 10), (4, 30)]);
-            recording.batches = BatchSizes::from([("cell".into(), sizes)]);
+            let batches = BTreeMap::from([(1, 10), (4, 30)]);
+            let mut steps = Times::new();
+            (0..10).for_each(|_| steps.record(Duration::from_millis(3)));
+            (0..30).for_each(|_| steps.record(Duration::from_millis(5)));
+            recording.ran = Ran::from([("cell".into(), CellRan { batches, steps })]);
             recording
         };
         Measured {
@@ -420,6 +463,9 @@ pub mod tests {
         near(number("/latency_ms/p90"), 160.0);
         near(number("/latency_ms/p50"), 67.0);
         near(number("/queueing_ms/p90"), 40.0);
+        near(number("/submitted_queueing_ms/p90"), 40.0);
+        near(number("/step_ms/cell/mean"), 4.5);
+        near(number("/step_ms/cell/p50"), 5.0);
         near(number("/computing_ms/p90"), 120.0);
         near(number("/p90_of_rounds_ms/0"), 90.0);
         near(number("/p90_of_rounds_ms/1"), 180.0);
@@ -444,6 +490,7 @@ pub mod tests {
         for (name, value) in [
             ("asked/s", "12.50"),
             ("answered/s", "10.00"),
+            ("subm. p99", "49.02"),
             ("unanswered", "1"),
         ] {
             let end = heading.find(name).unwrap() + name.len();
@@ -453,10 +500,9 @@ pub mod tests {
             );
         }
         assert!(
-            line.starts_with("padding    batch 8  ") && line.ends_with("  cell 3.2")
-                || line.ends_with("  cell 3.3")
+            line.starts_with("padding    batch 8  ") && line.ends_with("  cell 3.2 in 5.001/5.001")
         );
-        let notes = notes(&[row]);
+        let notes = notes(&[&row]);
         assert!(
             notes.contains("padding at 12.50: of 201 requests 1 overloaded\n"),
             "{notes}"
@@ -485,7 +531,7 @@ pub mod tests {
             };
             measured.rounds[0].count(&one, Duration::ZERO, Duration::MAX);
         }
-        let notes = notes(&[Row::new(&context, &measured)]);
+        let notes = notes(&[&Row::new(&context, &measured)]);
         assert!(
             notes.contains("the generator was late, by 30.") && notes.contains("ms at most"),
             "{notes}"
@@ -494,36 +540,35 @@ pub mod tests {
 
     #[test]
     fn the_sweep_is_shown_whole() {
-        use super::super::sweep::Candidate;
-        let candidate = |batch, p90_ms, best| Candidate {
+        let context = context();
+        let measured = [8, 2].map(|batch| Measured {
             contender: contender(Policy::Padding, batch),
-            peak: 10.0 * batch as f64,
-            p90_ms,
-            best,
-        };
-        let swept = Swept {
-            candidates: vec![candidate(8, Some(12.0), true), candidate(2, None, false)],
-            rate: 40.0,
-        };
-        let table = sweep_table(&swept);
+            ..measured(Policy::Padding, 12.5)
+        });
+        let [first, second] = [0, 1].map(|index| Row::new(&context, &measured[index]));
+        let best = true;
+        let rows = [Row { best, ..first }, second];
+        let skipped = vec![Skipped {
+            contender: contender(Policy::Padding, 2),
+            asked: 12.5,
+            answered: 4.0,
+        }];
+        let tried = Vec::new();
+        let swept = Swept { tried, skipped };
+        let table = table(&[&rows[0], &rows[1]], true);
         let lines: Vec<&str> = table.lines().collect();
-        assert!(lines[1].ends_with("p90 ms at 40.00/s"));
-        assert!(
-            lines[2].starts_with("padding    batch 8") && lines[2].ends_with("80.00     12.00 *")
-        );
-        assert!(lines[3].ends_with("20.00         -"));
-        let json = sweep_json(&context(), &swept).unwrap();
-        let json: Vec<serde_json::Value> = json
-            .lines()
-            .map(|l| serde_json::from_str(l).unwrap())
-            .collect();
+        assert!(lines[0].starts_with("  policy "), "{table}");
+        assert!(lines[1].starts_with("* padding    batch 8 "), "{table}");
+        assert!(lines[2].starts_with("  padding    batch 2 "), "{table}");
         assert_eq!(
-            (json.len(), &json[1]["p90_ms"]),
-            (2, &serde_json::Value::Null)
+            super::skipped(&swept),
+            "not run at higher rates: padding, batch 2: of 12.50 a second 4.000 were answered\n"
         );
+        let json = skipped_json(&context, &swept).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
         assert_eq!(
-            (&json[0]["best"], &json[0]["batch"]),
-            (&true.into(), &8.into())
+            (&json["kind"], &json["batch"], &json["answered"]),
+            (&"skipped".into(), &2.into(), &4.0.into())
         );
     }
 }

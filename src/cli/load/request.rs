@@ -35,6 +35,16 @@ impl Network {
         }
     }
 
+    /// Its cells, in the order in which batch sizes are given.
+    pub fn cells(self) -> &'static [&'static str] {
+        match self {
+            Network::Lstm | Network::Gru => &["chain"],
+            Network::Seq2seq => &["encoder", "decoder"],
+            Network::Treelstm => &["tree leaf", "tree node"],
+            Network::TreeChildSum => &["tree child", "tree node"],
+        }
+    }
+
     /// Whether its requests are trees.
     pub fn is_tree(self) -> bool {
         matches!(self, Network::Treelstm | Network::TreeChildSum)

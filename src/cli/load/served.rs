@@ -3,8 +3,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::record::Times;
 use super::request::Request;
-use super::target::{BatchSizes, Done, ErrorKind, Outcome, Target};
+use super::target::{CellRan, Done, ErrorKind, Outcome, Ran, Target};
 use crate::serve::engine::{self, Engine, RequestError, SubmitError};
 use crate::serve::scheduler::Refused;
 
@@ -63,14 +64,17 @@ impl<U: Fn(&Request) -> engine::Request> Target for Served<U> {
         }
     }
 
-    fn batches(&self) -> BatchSizes {
+    fn ran(&self) -> Ran {
         let cells = self.engine.cells().iter().map(|(_, cell)| cell.name());
         let stats = self.engine.stats().cells.into_iter();
-        let sizes = stats.map(|cell| {
+        let ran = stats.map(|cell| {
             let tasks = cell.batches.into_iter().enumerate();
-            tasks.filter(|(_, tasks)| *tasks > 0).collect()
+            CellRan {
+                batches: tasks.filter(|(_, tasks)| *tasks > 0).collect(),
+                steps: Times::from(cell.steps),
+            }
         });
-        cells.map(String::from).zip(sizes).collect()
+        cells.map(String::from).zip(ran).collect()
     }
 }
 
@@ -181,11 +185,13 @@ mod tests {
                     <= 1.001 * recording.latency.mean()
             );
             // Every step of every request is a row of some task.
-            let batches = target.batches();
-            let rows = batches["sum"]
-                .iter()
-                .map(|(&rows, &tasks)| rows as u64 * tasks);
+            let ran = &target.ran()["sum"];
+            let rows = ran.batches.iter();
+            let rows = rows.map(|(&rows, &tasks)| rows as u64 * tasks);
             assert_eq!(rows.sum::<u64>(), REQUESTS * STEPS as u64);
+            // And every task has its time, which is shorter than its requests'.
+            assert_eq!(ran.steps.len(), ran.batches.values().sum::<u64>());
+            assert!(0.0 < ran.steps.mean() && ran.steps.mean() < recording.latency.max());
         }
     }
 

@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::clock::Clock;
+use super::record::Times;
 use super::request::{Request, Work};
-use super::target::{BatchSizes, Done, ErrorKind, Outcome, Target};
+use super::target::{CellRan, Done, ErrorKind, Outcome, Ran, Target};
 
 /// The server and its clock; clones are the same.
 #[derive(Clone)]
@@ -28,6 +29,7 @@ struct State {
     ends: HashMap<u64, (Done, Outcome)>,
     submitted: u64,
     served: u64,
+    steps: Times,
     /// From when submission takes how long, once.
     stall: Option<(Duration, Duration)>,
     seen: Option<Vec<(Duration, Request)>>,
@@ -46,6 +48,7 @@ impl Simulated {
             ends: HashMap::new(),
             submitted: 0,
             served: 0,
+            steps: Times::new(),
             stall: None,
             seen: None,
         })))
@@ -154,6 +157,7 @@ impl Target for Simulated {
             state.free.push(Reverse(end));
             state.waiting.push(Reverse(start));
             state.served += 1;
+            state.steps.record(end - start);
             let outcome = Outcome::Done {
                 queueing: start - now,
                 computing: end - start,
@@ -175,8 +179,12 @@ impl Target for Simulated {
         }
     }
 
-    fn batches(&self) -> BatchSizes {
-        let served = BTreeMap::from([(1, self.state().served)]);
-        BatchSizes::from([("simulated".into(), served)])
+    fn ran(&self) -> Ran {
+        let state = self.state();
+        let ran = CellRan {
+            batches: BTreeMap::from([(1, state.served)]),
+            steps: state.steps.clone(),
+        };
+        Ran::from([("simulated".into(), ran)])
     }
 }

@@ -1,157 +1,183 @@
-//! Each policy at its own best settings: all candidates are measured at saturation, then those that can bear it at a
-//! common rate, and all of that is shown.
+//! Each policy at its own best settings, at every load: all settings are measured everywhere, and all of that is shown.
 //!
 //! ```text
-//! peaks = throughput of each candidate in a closed loop of many users
-//! rate  = load * the highest peak of a baseline
-//! p90   = of the candidates with a peak above `rate`, at Poisson arrivals of that rate
-//! best  = per policy, by peak or by p90 as asked for
+//! for each load, from the lowest
+//!   measure all settings of all policies, but those that did not bear a lower load;
+//!     of each policy the one with the greatest peak is measured nevertheless
+//!   best of a policy = of those that bore the load the one with the least p90;
+//!                      of none, the one with the greatest throughput
 //! ```
+//!
+//! Settings chosen at one load and kept at all would be unfair to whoever needs small batches below his peak and large
+//! ones near it. And what is measured last would be the worse for a machine that slows down: so all policies are
+//! measured at one load before any is at the next.
 
 use super::arrivals::Arrivals;
-use super::compare::{Conditions, Contender, Measured, Next, compare, peak_of_baselines};
-use super::target::{Launch, Policy, Settings};
+use super::compare::{Conditions, Contender, Measured, Next, compare};
+use super::target::{Launch, Policy};
 use crate::cli::Failure;
 
-/// What the best settings are best at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Goal {
-    /// The 90th percentile of latency at half of the best baseline's peak
-    P90,
-    /// Throughput
-    Peak,
-}
+/// Who answers less than this of what was asked does not bear it. Requests under way as the window begins and ends, and
+/// those due as it ends, come to a few per cent.
+pub const BORNE: f64 = 0.93;
 
-/// The fraction of the best baseline's peak at which candidates' latencies are compared.
-const LOAD: f64 = 0.5;
-
-/// Batch sizes and bucket widths that are tried.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Grid {
-    /// Rows of a batch at most.
-    pub batches: Vec<usize>,
-    /// Of [`Policy::Bucketing`] alone.
-    pub widths: Vec<usize>,
-}
-
-impl Grid {
-    /// The candidates of a policy.
-    pub fn candidates(&self, policy: Policy) -> Vec<Contender> {
-        let widths: Vec<Option<usize>> = match policy {
-            Policy::Bucketing => self.widths.iter().copied().map(Some).collect(),
-            _ => vec![None],
-        };
-        let of_batch = |&batch: &usize| {
-            widths.iter().map(move |&bucket_width| Contender {
-                policy,
-                settings: Settings {
-                    batch,
-                    bucket_width,
-                },
-            })
-        };
-        self.batches.iter().flat_map(of_batch).collect()
-    }
-}
-
-/// One candidate's results.
+/// One setting of one policy, at one load.
 #[derive(Clone, Debug)]
-pub struct Candidate {
-    /// Who.
-    pub contender: Contender,
-    /// At saturation, in requests per second.
-    pub peak: f64,
-    /// At the common rate, in milliseconds; `None` where the peak is below it, or requests stayed without an answer.
-    pub p90_ms: Option<f64>,
-    /// Whether its policy goes on with these settings.
+pub struct Tried {
+    /// How it fared.
+    pub measured: Measured,
+    /// Whether it is the best of its policy there.
     pub best: bool,
 }
 
-/// Results of all candidates.
+/// A setting that was not measured any more.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Skipped {
+    /// Who.
+    pub contender: Contender,
+    /// What it did not bear, in requests per second.
+    pub asked: f64,
+    /// What it answered instead, in requests per second.
+    pub answered: f64,
+}
+
+/// What a sweep found.
 #[derive(Clone, Debug)]
 pub struct Swept {
-    /// In the order in which they were given.
-    pub candidates: Vec<Candidate>,
-    /// The common rate, in requests per second.
-    pub rate: f64,
+    /// By load, then by policy, then by settings, as they were given.
+    pub tried: Vec<Tried>,
+    /// In the order in which they were left out.
+    pub skipped: Vec<Skipped>,
 }
 
 impl Swept {
-    /// The best of each policy.
-    pub fn best(&self) -> Vec<Contender> {
-        let best = self.candidates.iter().filter(|candidate| candidate.best);
-        best.map(|candidate| candidate.contender).collect()
-    }
-
-    /// The highest peak of a baseline.
-    pub fn peak(&self) -> f64 {
-        let peaks = self.candidates.iter().map(|c| (c.contender, c.peak));
-        peak_of_baselines(&peaks.collect::<Vec<_>>())
+    /// The best of each policy, load by load.
+    pub fn best(&self) -> Vec<&Measured> {
+        let best = self.tried.iter().filter(|tried| tried.best);
+        best.map(|tried| &tried.measured).collect()
     }
 }
 
-/// Measures the candidates and marks the best of each policy; `users` saturate the server.
+/// Measures `contenders` at all `points`, from the lowest rate; `peaks` are what they were measured to bear at most (none
+/// where there is a single point).
 ///
 /// # Errors
 /// What a server refuses when it is launched.
 pub fn sweep<L: Launch>(
     launch: &L,
     contenders: &[Contender],
-    goal: Goal,
-    users: usize,
+    peaks: &[Measured],
+    mut points: Vec<Arrivals>,
     conditions: &Conditions,
     next: &mut dyn FnMut(Next<'_>),
 ) -> Result<Swept, Failure> {
-    let closed = [Arrivals::Closed { outstanding: users }];
-    let peaks = compare(launch, contenders, &closed, conditions, next)?;
-    let candidate = |measured: &Measured| Candidate {
-        contender: measured.contender,
-        peak: measured.all().throughput(),
-        p90_ms: None,
-        best: false,
-    };
+    points.sort_by(|a, b| rate(a).total_cmp(&rate(b)));
+    let kept = strongest(contenders, peaks);
     let mut swept = Swept {
-        candidates: peaks.iter().map(candidate).collect(),
-        rate: 0.0,
+        tried: Vec::new(),
+        skipped: Vec::new(),
     };
-    swept.rate = LOAD * swept.peak();
-    if swept.rate > 0.0 {
-        let able = swept.candidates.iter().filter(|c| c.peak > swept.rate);
-        let able: Vec<Contender> = able.map(|c| c.contender).collect();
-        let open = [Arrivals::Poisson { rate: swept.rate }];
-        let measured = compare(launch, &able, &open, conditions, next)?;
-        for one in measured {
-            let all = one.all();
-            let found = swept.candidates.iter_mut();
-            for candidate in found.filter(|c| c.contender == one.contender) {
-                let answered = all.latency.len() > 0 && all.unanswered() == 0;
-                candidate.p90_ms = answered.then(|| all.latency.at(0.9));
+    // What did not bear some load, so far.
+    let mut failed: Vec<Skipped> = Vec::new();
+    for point in points {
+        for one in &failed {
+            if !kept.contains(&one.contender) && !swept.skipped.contains(one) {
+                swept.skipped.push(one.clone());
             }
         }
+        let skipped = |contender: &Contender| {
+            let mut skipped = swept.skipped.iter();
+            skipped.any(|one| one.contender == *contender)
+        };
+        let left = contenders.iter().filter(|contender| !skipped(contender));
+        let left: Vec<Contender> = left.cloned().collect();
+        let measured = compare(launch, &left, &[point], conditions, next)?;
+        let mut here: Vec<Tried> = measured.into_iter().map(tried).collect();
+        // They were measured in turn; they are shown by policy.
+        let place = |policy| contenders.iter().position(|c| c.policy == policy);
+        here.sort_by_key(|tried| place(tried.measured.contender.policy));
+        mark_best(&mut here);
+        for Tried { measured, .. } in &here {
+            if let Err(load) = bears(measured) {
+                failed.push(load);
+            }
+        }
+        swept.tried.extend(here);
     }
-    choose(&mut swept.candidates, goal);
     Ok(swept)
 }
 
-/// Marks the best of each policy; of equals the first.
-fn choose(candidates: &mut [Candidate], goal: Goal) {
-    // The least is the best. Without a p90, the peak decides.
-    let cost = |c: &Candidate| match (goal, c.p90_ms) {
-        (Goal::P90, Some(p90)) => (0, p90),
-        _ => (1, -c.peak),
+/// Requests a second, 0 where nobody asked for a rate.
+fn rate(arrivals: &Arrivals) -> f64 {
+    match arrivals {
+        Arrivals::Poisson { rate } => *rate,
+        _ => 0.0,
+    }
+}
+
+fn tried(measured: Measured) -> Tried {
+    let best = false;
+    Tried { measured, best }
+}
+
+/// Of each policy the contender with the greatest peak; of equals, and where none was measured, the last.
+pub fn strongest(contenders: &[Contender], peaks: &[Measured]) -> Vec<Contender> {
+    let peak = |contender: &Contender| {
+        let measured = peaks.iter().find(|m| m.contender == *contender);
+        measured.map_or(0.0, |measured| measured.all().throughput())
     };
-    let mut policies: Vec<Policy> = candidates.iter().map(|c| c.contender.policy).collect();
+    let strongest = policies(contenders).into_iter().filter_map(|policy| {
+        let of_policy = contenders.iter().filter(|c| c.policy == policy);
+        of_policy.max_by(|a, b| peak(a).total_cmp(&peak(b)))
+    });
+    strongest.cloned().collect()
+}
+
+fn policies(contenders: &[Contender]) -> Vec<Policy> {
+    let mut policies: Vec<Policy> = contenders.iter().map(|c| c.policy).collect();
     policies.sort_unstable();
     policies.dedup();
-    for policy in policies {
-        let of_policy = candidates
+    policies
+}
+
+/// Whether it answered [`BORNE`] of what it was asked: of the rate or, where fewer happened to come, of those; and sooner or
+/// later of all, lest refusing some makes the others fast.
+fn bears(measured: &Measured) -> Result<(), Skipped> {
+    let all = measured.all();
+    let answered = all.throughput();
+    let asked = match measured.arrivals {
+        Arrivals::Poisson { rate } => rate.min(all.due as f64 / all.window.as_secs_f64()),
+        // Users ask for what they get; a trace has no rate.
+        _ => 0.0,
+    };
+    let answers = all.due - all.unanswered();
+    let kept_up = answered >= BORNE * asked && answers as f64 >= BORNE * all.due as f64;
+    match kept_up && answers > 0 {
+        true => Ok(()),
+        false => Err(Skipped {
+            contender: measured.contender.clone(),
+            asked,
+            answered,
+        }),
+    }
+}
+
+/// Marks the best of each policy; of equals the first.
+fn mark_best(here: &mut [Tried]) {
+    // The least is the best.
+    let cost = |tried: &Tried| match bears(&tried.measured) {
+        Ok(()) => (0, tried.measured.all().latency.at(0.9)),
+        Err(load) => (1, -load.answered),
+    };
+    let contenders: Vec<_> = here.iter().map(|t| t.measured.contender.clone()).collect();
+    for policy in policies(&contenders) {
+        let of_policy = here
             .iter_mut()
-            .filter(|c| c.contender.policy == policy);
-        let best = of_policy.min_by(|a, b| {
-            let ((a, a_cost), (b, b_cost)) = (cost(a), cost(b));
-            a.cmp(&b).then(a_cost.total_cmp(&b_cost))
-        });
-        if let Some(best) = best {
+            .filter(|tried| tried.measured.contender.policy == policy);
+        let best = of_policy
+            .map(|tried| (cost(tried), tried))
+            .min_by(|((a, a_cost), _), ((b, b_cost), _)| a.cmp(b).then(a_cost.total_cmp(b_cost)));
+        if let Some((_, best)) = best {
             best.best = true;
         }
     }
@@ -160,92 +186,156 @@ fn choose(candidates: &mut [Candidate], goal: Goal) {
 #[cfg(test)]
 mod tests {
     use super::super::compare::tests::{Fleet, conditions, contender};
+    use super::super::target::Settings;
     use super::*;
 
-    #[test]
-    fn a_grid_has_widths_for_bucketing_alone() {
-        let grid = Grid {
-            batches: vec![8, 16],
-            widths: vec![5, 10],
-        };
-        let of = |policy| {
-            let all = grid.candidates(policy).into_iter();
-            let all = all.map(|c| (c.settings.batch, c.settings.bucket_width));
-            all.collect::<Vec<_>>()
-        };
-        assert_eq!(of(Policy::Padding), [(8, None), (16, None)]);
-        let all = [(8, Some(5)), (8, Some(10)), (16, Some(5)), (16, Some(10))];
-        assert_eq!(of(Policy::Bucketing), all);
+    fn rates(rates: &[f64]) -> Vec<Arrivals> {
+        let rates = rates.iter();
+        rates.map(|&rate| Arrivals::Poisson { rate }).collect()
     }
 
-    #[test]
-    fn each_policy_goes_on_with_its_best() {
-        // As many servers as rows, with a time of service that grows with them: peaks are rows / time.
-        let service = |policy, settings: &Settings| match (policy, settings.batch) {
+    fn names(all: impl IntoIterator<Item = Contender>) -> Vec<(Policy, usize)> {
+        let all = all.into_iter();
+        all.map(|c| (c.policy, c.settings.batch.most())).collect()
+    }
+
+    /// As many servers as rows, with a time of service that grows with them: peaks are rows / time.
+    fn service(policy: Policy, settings: &Settings) -> u64 {
+        match (policy, settings.batch.most()) {
             (Policy::Padding, 1) => 20,  // 50/s
             (Policy::Padding, 4) => 20,  // 200/s
             (Policy::Padding, _) => 320, // 16: 50/s
-            (_, 1) => 20,                // 50/s: below the common rate
+            (_, 1) => 5,                 // 200/s
             (_, 4) => 10,                // 400/s
             (_, _) => 30,                // 16: 533/s
-        };
-        let fleet = Fleet::new(service);
-        let of = |policy| [1, 4, 16].map(|batch| contender(policy, batch));
-        let contenders = [of(Policy::Padding), of(Policy::Cellular)].concat();
-        let swept = |goal| {
-            let swept = sweep(&fleet, &contenders, goal, 64, &conditions(1), &mut |_| {});
-            swept.unwrap()
-        };
-        let by_p90 = swept(Goal::P90);
-        let expected = [50.0, 200.0, 50.0, 50.0, 400.0, 16.0 / 0.03];
-        for (candidate, expected) in by_p90.candidates.iter().zip(expected) {
-            assert!(
-                (candidate.peak / expected - 1.0).abs() < 0.02,
-                "{candidate:?}"
-            );
         }
-        // Half of padding's 200/s.
-        assert!(
-            (by_p90.rate / 100.0 - 1.0).abs() < 0.02
-                && (by_p90.peak() - 2.0 * by_p90.rate).abs() < 1e-9
-        );
-        assert_eq!(by_p90.candidates[3].p90_ms, None);
-        // What cannot bear the rate is not tried at it.
-        let launched = fleet.launched.borrow();
-        let slow =
-            |who: Policy, settings: &Settings| (who, settings.batch) == (Policy::Cellular, 1);
-        let times = launched
-            .iter()
-            .filter(|(policy, settings, _)| slow(*policy, settings));
-        assert_eq!((times.count(), launched.len()), (1, 6 + 3));
-        drop(launched);
-        assert!(
-            by_p90.candidates[4]
-                .p90_ms
-                .is_some_and(|p90| (9.9..12.0).contains(&p90))
-        );
-        let best = [
-            contender(Policy::Padding, 4),
-            contender(Policy::Cellular, 4),
-        ];
-        assert_eq!(by_p90.best(), best);
-        let best = [
-            contender(Policy::Padding, 4),
-            contender(Policy::Cellular, 16),
-        ];
-        assert_eq!(swept(Goal::Peak).best(), best);
+    }
+
+    fn contenders() -> Vec<Contender> {
+        let both =
+            |batch| [Policy::Padding, Policy::Cellular].map(|policy| contender(policy, batch));
+        [1, 4, 16].into_iter().flat_map(both).collect()
     }
 
     #[test]
-    fn a_policy_that_answers_nothing_in_time_still_goes_on_with_something() {
-        let fleet = Fleet::new(|_, settings| 10 * settings.batch as u64);
+    fn every_load_has_its_own_best_and_what_fails_is_left_out_above() {
+        let fleet = Fleet::new(service);
+        let contenders = contenders();
+        let closed = [Arrivals::Closed { outstanding: 64 }];
+        let peaks = compare(&fleet, &contenders, &closed, &conditions(1), &mut |_| {}).unwrap();
+        fleet.launched.borrow_mut().clear();
+        // Given in disorder.
+        let points = rates(&[480.0, 25.0, 300.0, 1000.0]);
+        let swept = sweep(
+            &fleet,
+            &contenders,
+            &peaks,
+            points,
+            &conditions(1),
+            &mut |_| {},
+        )
+        .unwrap();
+        use Policy::{Cellular, Padding};
+        let best = |index: usize| {
+            let best = swept.best();
+            names([
+                best[2 * index].contender.clone(),
+                best[2 * index + 1].contender.clone(),
+            ])
+        };
+        // Small batches are the fastest as long as they bear the load; who bears none has his greatest throughput.
+        assert_eq!(swept.best().len(), 8);
+        assert_eq!(best(0), [(Padding, 4), (Cellular, 1)]);
+        assert_eq!(best(1), [(Padding, 4), (Cellular, 4)]);
+        assert_eq!(best(2), [(Padding, 4), (Cellular, 16)]);
+        assert_eq!(best(3), [(Padding, 4), (Cellular, 16)]);
+        // Each load in its turn, policies in turn; padding's best is kept though it fails, others are not.
+        let launched = fleet.launched.borrow();
+        let order = names(launched.iter().map(|(policy, settings, _)| Contender {
+            policy: *policy,
+            settings: settings.clone(),
+        }));
+        let all = names(contenders.clone());
+        assert_eq!(order[..12], [&all[..], &all[..]].concat());
+        let after = [(Padding, 4), (Cellular, 4), (Cellular, 16)];
+        assert_eq!(order[12..15], after);
+        assert_eq!(order[15..], [(Padding, 4), (Cellular, 16)]);
+        let skipped = swept.skipped.iter().map(|one| one.contender.clone());
+        let expected = [(Padding, 1), (Padding, 16), (Cellular, 1), (Cellular, 4)];
+        assert_eq!(names(skipped), expected);
+        let one = &swept.skipped[2];
+        assert!((one.asked / 300.0 - 1.0).abs() < 0.05, "{one:?}");
+        assert!((one.answered / 200.0 - 1.0).abs() < 0.02, "{one:?}");
+        // Shown by load, then by policy.
+        let shown = swept
+            .tried
+            .iter()
+            .map(|tried| tried.measured.contender.clone());
+        let shown = names(shown);
+        let of = |policy| [1, 4, 16].map(|batch| (policy, batch));
+        assert_eq!(shown[..6], [of(Padding), of(Cellular)].concat());
+        assert_eq!(shown.len(), order.len());
+        let asked = swept
+            .tried
+            .iter()
+            .map(|tried| rate(&tried.measured.arrivals));
+        assert!(asked.is_sorted());
+        // All see the same requests at the same times.
+        assert_eq!(launched[0].2.seen(), launched[5].2.seen());
+    }
+
+    #[test]
+    fn fewer_requests_than_were_to_come_are_no_failure() {
+        // 20 requests: their number is far from what the rate says, mostly; nobody is at his limit.
+        let fleet = Fleet::new(|_, _| 1);
+        let few = Conditions {
+            window: std::time::Duration::from_secs(1),
+            ..conditions(1)
+        };
+        for seed in 0..40 {
+            let contenders = [1, 2].map(|batch| contender(Policy::Cellular, batch));
+            let one = Conditions {
+                seed,
+                ..few.clone()
+            };
+            let points = rates(&[20.0, 30.0]);
+            let swept = sweep(&fleet, &contenders, &[], points, &one, &mut |_| {}).unwrap();
+            assert_eq!(swept.skipped, []);
+        }
+    }
+
+    #[test]
+    fn who_refuses_many_does_not_bear_the_load() {
+        // Twice as much as one row bears: a deadline keeps those fast that are answered at all.
+        let fleet = Fleet::new(|_, settings| match settings.batch.most() {
+            1 => 10,
+            _ => 40,
+        });
+        let contenders = [1, 16].map(|batch| contender(Policy::Merge, batch));
+        let soon = Conditions {
+            deadline: Some(std::time::Duration::from_millis(5)),
+            ..conditions(1)
+        };
+        let points = rates(&[200.0]);
+        let swept = sweep(&fleet, &contenders, &[], points, &soon, &mut |_| {}).unwrap();
+        let p90 = |index: usize| swept.tried[index].measured.all().latency.at(0.9);
+        assert!(p90(0) < p90(1));
+        assert_eq!(
+            names([swept.best()[0].contender.clone()]),
+            [(Policy::Merge, 16)]
+        );
+    }
+
+    #[test]
+    fn a_policy_that_answers_nothing_in_time_still_has_a_best() {
+        let fleet = Fleet::new(|_, settings| 10 * settings.batch.most() as u64);
         let contenders = [1, 2].map(|batch| contender(Policy::Cellular, batch));
         let hard = Conditions {
             deadline: Some(std::time::Duration::ZERO),
             ..conditions(1)
         };
-        let swept = sweep(&fleet, &contenders, Goal::P90, 8, &hard, &mut |_| {}).unwrap();
-        assert!(swept.candidates.iter().all(|c| c.p90_ms.is_none()));
-        assert_eq!(swept.best().len(), 1);
+        let users = vec![Arrivals::Closed { outstanding: 8 }];
+        let swept = sweep(&fleet, &contenders, &[], users, &hard, &mut |_| {}).unwrap();
+        assert_eq!((swept.tried.len(), swept.best().len()), (2, 1));
     }
 }

@@ -5,8 +5,10 @@ use std::fmt;
 use std::time::Duration;
 
 use super::clock::Clock;
+use super::record::Times;
 use super::request::{Network, Request};
 use crate::cli::Failure;
+use crate::serve::engine::Calibration;
 
 /// How requests are batched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, serde::Serialize)]
@@ -66,11 +68,60 @@ impl fmt::Display for Policy {
     }
 }
 
+/// Rows of a batch at most, for each cell, in the order of the cells.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rows(Vec<usize>);
+
+impl Rows {
+    /// These.
+    pub fn new(cells: Vec<usize>) -> Rows {
+        Rows(cells)
+    }
+
+    /// As many of every cell.
+    pub fn each(rows: usize, cells: usize) -> Rows {
+        Rows(vec![rows; cells])
+    }
+
+    /// Of each cell.
+    pub fn cells(&self) -> &[usize] {
+        &self.0
+    }
+
+    /// The greatest.
+    pub fn most(&self) -> usize {
+        self.0.iter().copied().max().unwrap_or(1)
+    }
+
+    fn is_even(&self) -> bool {
+        self.0.iter().all(|&rows| rows == self.most())
+    }
+}
+
+impl fmt::Display for Rows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_even() {
+            return write!(f, "{}", self.most());
+        }
+        let rows: Vec<_> = self.0.iter().map(usize::to_string).collect();
+        f.write_str(&rows.join(":"))
+    }
+}
+
+impl serde::Serialize for Rows {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self.is_even() {
+            true => self.most().serialize(to),
+            false => self.0.serialize(to),
+        }
+    }
+}
+
 /// What a policy may be set to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Settings {
-    /// Rows of a batch at most.
-    pub batch: usize,
+    /// Rows of a batch at most; of policies that group whole requests, as many of every cell.
+    pub batch: Rows,
     /// Lengths in one bucket; of [`Policy::Bucketing`] alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bucket_width: Option<usize>,
@@ -137,8 +188,17 @@ impl ErrorKind {
 /// Called when a request ends, on whatever thread ends it: it only notes the time.
 pub type Done = Box<dyn FnOnce(Outcome) + Send>;
 
-/// How many tasks of each batch size each cell has run.
-pub type BatchSizes = BTreeMap<String, BTreeMap<usize, u64>>;
+/// What has been run of each cell, by its name.
+pub type Ran = BTreeMap<String, CellRan>;
+
+/// What has been run of one cell.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CellRan {
+    /// Batches by their number of rows.
+    pub batches: BTreeMap<usize, u64>,
+    /// How long a batch took.
+    pub steps: Times,
+}
 
 /// A server that runs. Dropped, it shuts down.
 pub trait Target {
@@ -152,7 +212,7 @@ pub trait Target {
     fn submit(&self, request: Self::Prepared, left: Option<Duration>, done: Done);
 
     /// What has been run so far.
-    fn batches(&self) -> BatchSizes;
+    fn ran(&self) -> Ran;
 }
 
 /// Starts servers, each of which has the machine for itself until it is dropped.
@@ -171,6 +231,12 @@ pub trait Launch {
         policy: Policy,
         settings: &Settings,
     ) -> Result<(Self::Target, Self::Clock), Failure>;
+
+    /// What each cell takes for batches of these sizes, in the order of the cells.
+    ///
+    /// # Errors
+    /// What the server refuses.
+    fn calibrate(&self, rows: &[usize]) -> Result<Vec<Calibration>, Failure>;
 }
 
 #[cfg(test)]
@@ -208,5 +274,22 @@ mod tests {
         for kind in ErrorKind::ALL {
             assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
         }
+    }
+
+    #[test]
+    fn sizes_are_shown_as_they_are_typed() {
+        for (rows, text, json) in [
+            (Rows::new(vec![64, 64]), "64", serde_json::json!(64)),
+            (Rows::each(8, 1), "8", serde_json::json!(8)),
+            (
+                Rows::new(vec![64, 32]),
+                "64:32",
+                serde_json::json!([64, 32]),
+            ),
+        ] {
+            assert_eq!(rows.to_string(), text);
+            assert_eq!(serde_json::to_value(&rows).unwrap(), json);
+        }
+        assert_eq!(Rows::new(vec![16, 48]).most(), 48);
     }
 }
