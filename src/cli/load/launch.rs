@@ -3,6 +3,7 @@
 //! What requests compute does not depend on their values, so those are slices of one pool of random numbers, at a place
 //! that a request's seed says: the same for every policy, and cheap for a generator that shares the machine.
 
+use std::panic::resume_unwind;
 use std::sync::Arc;
 
 use super::arguments::Arguments;
@@ -253,7 +254,13 @@ impl Launch for Engines {
     fn calibrate(&self, rows: &[usize]) -> Result<Vec<Calibration>, Failure> {
         let mut cells = Cells::new();
         drop(self.unfold(&mut cells)?);
-        Ok(calibrate(&cells, &self.workers[0], rows)?)
+        // On a thread of its own, as it stays pinned: the generator must not.
+        let cores = &self.workers[0];
+        let found = std::thread::scope(|scope| {
+            let thread = scope.spawn(|| calibrate(&cells, cores, rows));
+            thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+        });
+        Ok(found?)
     }
 }
 
