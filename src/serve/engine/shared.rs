@@ -197,21 +197,19 @@ impl Shared {
         let mut fresh: Vec<Task> = Vec::new();
         let mut evict: Vec<SubgraphKey> = Vec::new();
         let mut state = self.lock();
+        // Since when the lock is held.
+        let mut begin = Instant::now();
         loop {
             if tasks.is_empty() {
-                let begin = Instant::now();
                 state.scheduler.poll_tasks(begin, id, &mut fresh);
                 for task in fresh.drain(..) {
                     let work = state.attach(&task);
                     tasks.push_back((task, work));
                 }
                 state.scheduler.poll_evictions(id, &mut evict);
-                if !tasks.is_empty() {
-                    state.recorder.scheduled(begin.elapsed());
-                }
             } else {
                 // Checked before each cell; polling does so, too.
-                state.scheduler.handle_timeout(Instant::now());
+                state.scheduler.handle_timeout(begin);
             }
             let finished = state.take_finished();
             if tasks.is_empty() && evict.is_empty() && finished.is_empty() {
@@ -221,10 +219,14 @@ impl Shared {
                 // Nothing that has ended is held on to through an idle night.
                 worker.forget_ended();
                 state = self.sleep(state);
+                begin = Instant::now();
                 continue;
             }
             // What this worker has not taken may be another's.
             let wake_another = state.sleeping > 0 && state.scheduler.queued() > 0;
+            if !tasks.is_empty() {
+                state.recorder.scheduled(begin.elapsed());
+            }
             drop(state);
             if wake_another {
                 self.work.notify_one();
@@ -243,6 +245,7 @@ impl Shared {
                 (task, work.len(), outcome)
             });
             state = self.lock();
+            begin = Instant::now();
             if replied > 0 {
                 self.replied(&mut state, replied);
             }
@@ -250,7 +253,7 @@ impl Shared {
                 state.scheduler.handle_evicted(subgraph);
             }
             if let Some((task, rows, outcome)) = ran {
-                state.report(task, rows, outcome);
+                state.report(begin, task, rows, outcome);
             }
         }
     }
@@ -292,8 +295,7 @@ impl State {
     }
 
     /// A worker has run a task, `rows` of whose rows were still wanted.
-    fn report(&mut self, task: Task, rows: usize, outcome: Outcome) {
-        let now = Instant::now();
+    fn report(&mut self, now: Instant, task: Task, rows: usize, outcome: Outcome) {
         for (key, error) in outcome.failed {
             self.fail(now, key, error);
         }
@@ -304,7 +306,6 @@ impl State {
         }
         self.recorder.ran(&task, rows, outcome.spent);
         self.scheduler.handle_done(now, task);
-        self.recorder.scheduled(now.elapsed());
     }
 
     fn fail(&mut self, now: Instant, key: RequestKey, error: RequestError) {

@@ -362,7 +362,6 @@ impl Scheduler {
             if self.table.done(row) {
                 self.completed(now, row.request);
             }
-            self.table.forget(row.request);
         }
         self.announce();
         if self.workers == 1 {
