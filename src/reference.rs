@@ -284,6 +284,16 @@ fn pre_activation(weights: &Weights, row: usize, x: &[f32], h: &[f32]) -> f32 {
     chain(z, &weights.recurrent, row, h)
 }
 
+/// A fully connected layer: `W x + b`, with `weights` `[outputs, inputs]`, `bias` `[outputs]`, `x` `[inputs]`.
+///
+/// # Panics
+/// If there are fewer biases than outputs.
+pub fn dense(weights: &Matrix, bias: &[f32], x: &[f32]) -> Vec<f32> {
+    (0..weights.rows())
+        .map(|j| chain(bias[j], weights, j, x))
+        .collect()
+}
+
 /// `start + Σ_k values[k] · matrix[row][k]`, rounded after each term; for int8 see [`Precision`](crate::model::Precision).
 fn chain(start: f32, matrix: &Matrix, row: usize, values: &[f32]) -> f32 {
     match matrix.row_numbers(row) {

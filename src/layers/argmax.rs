@@ -48,16 +48,31 @@ impl Best {
 /// What [`Dense::argmax_on`] writes to, taken once.
 pub struct ArgmaxRoom {
     rows: usize,
+    /// Words that each worker quantises in.
+    words: usize,
     /// One for each worker, who alone locks it while it computes.
-    workers: Vec<Mutex<Vec<Best>>>,
+    workers: Vec<Mutex<WorkerRoom>>,
+}
+
+struct WorkerRoom {
+    /// One for each row.
+    best: Vec<Best>,
+    words: Vec<u32>,
 }
 
 impl ArgmaxRoom {
-    /// For up to `rows` rows on a team of `threads`.
-    pub fn new(rows: usize, threads: usize) -> ArgmaxRoom {
-        let worker = |_| Mutex::new(vec![NONE; rows]);
+    /// For up to `rows` rows of `dense` on a team of `threads`.
+    pub fn new(dense: &Dense, rows: usize, threads: usize) -> ArgmaxRoom {
+        let words = dense.room();
+        let worker = |_| {
+            Mutex::new(WorkerRoom {
+                best: vec![NONE; rows],
+                words: vec![0; words],
+            })
+        };
         ArgmaxRoom {
             rows,
+            words,
             workers: (0..threads).map(worker).collect(),
         }
     }
@@ -75,7 +90,7 @@ impl Dense {
     ///
     /// let dense = Dense::new(&Matrix::new(3, 1, vec![1.0, 2.0, -1.0])?, &[0.0; 3])?;
     /// let team = SharedTeam::new(Team::with_threads(2)?);
-    /// let mut room = ArgmaxRoom::new(8, team.threads());
+    /// let mut room = ArgmaxRoom::new(&dense, 8, team.threads());
     /// let mut symbols = [0.0; 3];
     /// dense.argmax_on(&team, &[10.0, -10.0, f32::NAN], &mut room, &mut symbols)?;
     /// assert_eq!(symbols[..2], [1.0, 2.0]);
@@ -84,7 +99,7 @@ impl Dense {
     /// ```
     ///
     /// # Errors
-    /// [`LayerError::Values`] for an `x` of another size, or room for fewer rows or threads;
+    /// [`LayerError::Values`] for an `x` of another size, or room for fewer rows, threads or inputs;
     /// [`LayerError::ManySymbols`]; nothing has been written then. [`LayerError::Team`].
     pub fn argmax_on(
         &self,
@@ -97,6 +112,8 @@ impl Dense {
         expect("x", x.len(), rows * self.inputs())?;
         expect("rows with room", room.rows, rows.max(room.rows))?;
         expect("threads with room", room.workers.len(), workers)?;
+        let words = self.room();
+        expect("words to quantise in", room.words, words.max(room.words))?;
         if self.outputs() == 0 || self.outputs() > MOST_SYMBOLS {
             return Err(LayerError::ManySymbols {
                 symbols: self.outputs(),
@@ -107,12 +124,13 @@ impl Dense {
         }
         let each = &room.workers;
         team.run(|worker| {
-            let mut best = each[worker.index]
+            let mut room = each[worker.index]
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
+            let WorkerRoom { best, words } = &mut *room;
             best[..rows].fill(NONE);
             let share = self.share(worker.index, workers);
-            self.blocks(share, x, rows, |row, first, outputs| {
+            self.blocks(share, x, rows, words, |row, first, outputs| {
                 let best = &mut best[row];
                 let value = self.kernels.greatest(outputs);
                 let of_block = Best {
@@ -130,7 +148,7 @@ impl Dense {
             let bests = room
                 .workers
                 .iter_mut()
-                .map(|best| best.get_mut().unwrap_or_else(PoisonError::into_inner)[row]);
+                .map(|room| room.get_mut().unwrap_or_else(PoisonError::into_inner).best[row]);
             let best = bests.fold(NONE, Best::or);
             *symbol = match best.value.is_nan() {
                 true => f32::NAN,
@@ -147,7 +165,8 @@ mod tests {
     use crate::execute::team::Team;
     use crate::kernels::Isa;
     use crate::layers::argmax;
-    use crate::model::Matrix;
+    use crate::model::{Matrix, Precision};
+    use crate::reference;
 
     fn matrix(rng: &mut fastrand::Rng, rows: usize, cols: usize, whole: bool) -> Matrix {
         // Few different whole numbers make many equal outputs.
@@ -164,9 +183,8 @@ mod tests {
         let mut equal = 0;
         for threads in 1..4 {
             let team = SharedTeam::new(Team::with_threads(threads).unwrap());
-            let mut room = ArgmaxRoom::new(14, threads);
             for isa in Isa::available() {
-                for outputs in [1, 2, 15, 64, 65, 130, 200, 333] {
+                for outputs in [1, 2, 15, 64, 65, 130, 200, 256, 257, 333, 700, 900] {
                     let whole = rng.bool();
                     let inputs = [1, 3, 17][rng.usize(..3)];
                     let weights = matrix(&mut rng, outputs, inputs, whole);
@@ -174,7 +192,10 @@ mod tests {
                     if rng.u8(..8) == 0 {
                         bias.fill(f32::NEG_INFINITY);
                     }
+                    let precision = Precision::ALL[rng.usize(..3)];
+                    let weights = weights.in_precision(precision).unwrap();
                     let dense = Dense::on_team(&weights, &bias, isa, &team).unwrap();
+                    let mut room = ArgmaxRoom::new(&dense, 14, threads);
                     for rows in [0, 1, 2, 6, 7, 14] {
                         let mut x = matrix(&mut rng, rows, inputs, whole).data().to_vec();
                         for row in 0..rows {
@@ -182,15 +203,17 @@ mod tests {
                                 x[row * inputs] = [f32::NAN, f32::INFINITY][rng.usize(..2)];
                             }
                         }
-                        let mut all = vec![0.0; rows * outputs];
-                        dense.run(&x, &mut all).unwrap();
+                        let all: Vec<f32> = (x.chunks(inputs))
+                            .flat_map(|x| reference::dense(&weights, &bias, x))
+                            .collect();
                         let mut symbols = vec![-1.0; rows];
                         dense.argmax_on(&team, &x, &mut room, &mut symbols).unwrap();
                         for (outputs, symbol) in all.chunks(outputs).zip(symbols) {
                             let expected = argmax(outputs);
+                            let what = format!("{isa}, {precision}, {threads} threads");
                             match expected {
-                                Some(expected) => assert_eq!(symbol, expected as f32, "{isa}"),
-                                None => assert!(symbol.is_nan(), "{isa}"),
+                                Some(expected) => assert_eq!(symbol, expected as f32, "{what}"),
+                                None => assert!(symbol.is_nan(), "{what}"),
                             }
                             let most = expected.map(|at| outputs[at]);
                             equal += usize::from(
@@ -208,12 +231,12 @@ mod tests {
     #[test]
     fn one_output_that_is_no_number_is_found_anywhere() {
         let team = SharedTeam::new(Team::with_threads(2).unwrap());
-        let mut room = ArgmaxRoom::new(1, 2);
         let weights = Matrix::new(150, 1, vec![1.0; 150]).unwrap();
         for place in 0..150 {
             let mut bias: Vec<f32> = (0..150).map(|v| v as f32).collect();
             bias[place] = f32::NAN;
             let dense = Dense::new(&weights, &bias).unwrap();
+            let mut room = ArgmaxRoom::new(&dense, 1, 2);
             let mut symbol = [0.0];
             dense
                 .argmax_on(&team, &[1.0], &mut room, &mut symbol)
@@ -225,7 +248,8 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused() {
         let team = SharedTeam::new(Team::with_threads(1).unwrap());
-        let dense = Dense::new(&Matrix::new(2, 3, vec![1.0; 6]).unwrap(), &[0.0; 2]).unwrap();
+        let weights = Matrix::new(2, 3, vec![1.0; 6]).unwrap();
+        let dense = Dense::new(&weights, &[0.0; 2]).unwrap();
         let refused = |x: usize, mut room: ArgmaxRoom, rows: usize| {
             let mut symbols = vec![7.0; rows];
             let error = dense.argmax_on(&team, &vec![0.0; x], &mut room, &mut symbols);
@@ -237,13 +261,26 @@ mod tests {
             expected,
             found,
         };
-        assert_eq!(refused(5, ArgmaxRoom::new(2, 1), 2), values("x", 6, 5));
-        let few = refused(6, ArgmaxRoom::new(1, 1), 2);
+        assert_eq!(
+            refused(5, ArgmaxRoom::new(&dense, 2, 1), 2),
+            values("x", 6, 5)
+        );
+        let few = refused(6, ArgmaxRoom::new(&dense, 1, 1), 2);
         assert_eq!(few, values("rows with room", 2, 1));
-        let other = refused(6, ArgmaxRoom::new(2, 2), 2);
+        let other = refused(6, ArgmaxRoom::new(&dense, 2, 2), 2);
         assert_eq!(other, values("threads with room", 1, 2));
+        let int8 = weights.in_precision(Precision::Int8).unwrap();
+        let int8 = Dense::new(&int8, &[0.0; 2]).unwrap();
+        let error = int8.argmax_on(
+            &team,
+            &[0.0; 6],
+            &mut ArgmaxRoom::new(&dense, 2, 1),
+            &mut [0.0; 2],
+        );
+        // For each of 6 rows a word of up to 4 inputs, and a scale.
+        assert_eq!(error, Err(values("words to quantise in", 12, 0)));
         let none = Dense::new(&Matrix::new(0, 3, vec![]).unwrap(), &[]).unwrap();
-        let error = none.argmax_on(&team, &[], &mut ArgmaxRoom::new(0, 1), &mut []);
+        let error = none.argmax_on(&team, &[], &mut ArgmaxRoom::new(&none, 0, 1), &mut []);
         assert_eq!(error, Err(LayerError::ManySymbols { symbols: 0 }));
     }
 }

@@ -9,29 +9,34 @@
 //! The real code cuts the outputs into blocks, and takes a few rows at a time: the product writes
 //! whole vectors, so a ragged number of outputs needs room of its own, and a block of few rows has
 //! it on the stack. All rows pass over one block before the next, whose weights stay in the cache.
+//! With weights of int8, rows are quantised anew for each block: the fewer bytes a weight has, the more
+//! outputs a block has, so that this costs little.
 
 use std::ops::Range;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::LayerError;
 use super::error::expect;
 use crate::execute::team::SharedTeam;
 use crate::kernels::{
-    Aligned, Isa, Kernels, Numbers, PackedMatrix, Product, Rows, Source, Start, Sweep, kernels,
-    pack_vectors,
+    Aligned, Isa, Kernels, PackedMatrix, Product, Rows, Source, Start, Sweep, kernels, pack_vectors,
 };
 use crate::model::Matrix;
 
-/// Outputs of a block: a whole number of vectors on every instruction set.
+/// Words of a block at each step of the chain: a whole number of vectors on every instruction set.
 const BLOCK: usize = 64;
+/// Outputs of the longest block, of int8.
+const MOST_OUTPUTS: usize = 4 * BLOCK;
 /// Rows taken together: those of the tallest tile.
 const ROWS: usize = 6;
 
 /// `y = W x + b` (PyTorch `torch.nn.Linear`), with `W` `[outputs, inputs]` and `b` `[outputs]`.
 ///
-/// Each output is one chain of fused multiply-adds that starts from the bias and takes the inputs
-/// in order, as in [`crate::reference`]: the same bits on every instruction set and for every
-/// number of rows.
+/// Computed in the precision of `W`, as [`crate::reference::dense`] has it: the same bits on every
+/// instruction set and for every number of rows. In f32 and bf16 each output is one chain of fused
+/// multiply-adds that starts from the bias and takes the inputs in order. In int8 the inputs are
+/// quantised, too, each row with a scale of its own ([`crate::model::Precision`]); an input that is not
+/// finite makes all outputs of its row NaN. [`Matrix::in_precision`] makes one of the other.
 ///
 /// ```
 /// use cellstream::layers::Dense;
@@ -47,19 +52,23 @@ const ROWS: usize = 6;
 pub struct Dense {
     pub(super) kernels: Box<dyn Kernels>,
     blocks: Vec<Block>,
+    /// Outputs of each block but the last, which may have fewer.
+    block: usize,
     inputs: usize,
     outputs: usize,
+    /// Where [`Dense::run`] quantises: nothing but for int8.
+    room: Mutex<Vec<u32>>,
 }
 
-/// Up to [`BLOCK`] outputs.
+/// Some outputs that follow each other.
 struct Block {
     weights: PackedMatrix,
     bias: Aligned,
 }
 
 impl Dense {
-    /// Packs `weights` `[outputs, inputs]` and `bias` `[outputs]` for the best instruction set of
-    /// this CPU (or the one that `CELLSTREAM_ISA` names).
+    /// Packs `weights` `[outputs, inputs]`, as the numbers that they are, and `bias` `[outputs]` for the
+    /// best instruction set of this CPU (or the one that `CELLSTREAM_ISA` names).
     ///
     /// # Errors
     /// [`LayerError::Values`] for a bias of another size, [`LayerError::Isa`].
@@ -72,7 +81,7 @@ impl Dense {
     /// # Errors
     /// As [`Dense::new`].
     pub fn for_isa(weights: &Matrix, bias: &[f32], isa: Isa) -> Result<Dense, LayerError> {
-        Dense::packed(weights, bias, isa, |blocks, pack| {
+        Dense::packed(weights, bias, kernels(isa)?, |blocks, pack| {
             (0..blocks).for_each(pack);
             Ok(())
         })
@@ -89,7 +98,7 @@ impl Dense {
         isa: Isa,
         team: &SharedTeam,
     ) -> Result<Dense, LayerError> {
-        Dense::packed(weights, bias, isa, |blocks, pack| {
+        Dense::packed(weights, bias, kernels(isa)?, |blocks, pack| {
             let workers = team.threads();
             team.run(|worker| share(blocks, worker.index, workers).for_each(pack))?;
             Ok(())
@@ -100,38 +109,40 @@ impl Dense {
     fn packed(
         weights: &Matrix,
         bias: &[f32],
-        isa: Isa,
+        kernels: Box<dyn Kernels>,
         each: impl FnOnce(usize, &(dyn Fn(usize) + Sync)) -> Result<(), LayerError>,
     ) -> Result<Dense, LayerError> {
         expect("bias", bias.len(), weights.rows())?;
-        let kernels = kernels(isa)?;
         let lanes = kernels.lanes();
-        // Whatever they are kept as: the products of int8 would quantise the input, too.
-        let values = weights.data();
         let source = Source {
-            numbers: Numbers::F32(&values),
+            numbers: weights.numbers(),
             depth: weights.cols(),
             units: weights.rows(),
         };
-        let blocks = weights.rows().div_ceil(BLOCK);
+        let block = BLOCK * source.numbers.per_word();
+        let blocks = weights.rows().div_ceil(block);
         let blocks: Vec<OnceLock<Block>> = (0..blocks).map(|_| OnceLock::new()).collect();
         let pack = |index: usize| {
-            let units = index * BLOCK..((index + 1) * BLOCK).min(weights.rows());
+            let units = index * block..((index + 1) * block).min(weights.rows());
             blocks[index].get_or_init(|| Block {
                 weights: PackedMatrix::new(lanes, source, &[0], units.clone()),
                 bias: pack_vectors(lanes, &[bias], units),
             });
         };
         each(blocks.len(), &pack)?;
-        Ok(Dense {
+        let mut dense = Dense {
             blocks: blocks
                 .into_iter()
                 .filter_map(OnceLock::into_inner)
                 .collect(),
+            block,
             kernels,
             inputs: weights.cols(),
             outputs: weights.rows(),
-        })
+            room: Mutex::default(),
+        };
+        dense.room = Mutex::new(vec![0; dense.room()]);
+        Ok(dense)
     }
 
     /// Features of an input row.
@@ -144,8 +155,13 @@ impl Dense {
         self.outputs
     }
 
+    /// Bytes of packed weights.
+    pub fn weight_bytes(&self) -> usize {
+        self.blocks.iter().map(|block| block.weights.bytes()).sum()
+    }
+
     /// Computes `y` `[rows, outputs]` from `x` `[rows, inputs]`; the number of rows is that of `y`.
-    /// Allocates nothing.
+    /// Allocates nothing. With weights of int8, calls at the same time take turns.
     ///
     /// # Errors
     /// [`LayerError::Values`] unless both hold the same number of whole rows; nothing has been
@@ -155,11 +171,25 @@ impl Dense {
         let rows = y.len() / outputs.max(1);
         expect("y", y.len(), rows * outputs)?;
         expect("x", x.len(), rows * inputs)?;
-        self.blocks(0..self.blocks.len(), x, rows, |row, first, logits| {
+        let take = |row: usize, first: usize, logits: &[f32]| {
             let to = row * outputs + first;
             y[to..to + logits.len()].copy_from_slice(logits);
-        });
+        };
+        let all = 0..self.blocks.len();
+        match self.room() {
+            0 => self.blocks(all, x, rows, &mut [], take),
+            _ => {
+                let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
+                self.blocks(all, x, rows, &mut room, take);
+            }
+        }
         Ok(())
+    }
+
+    /// Words that [`Dense::blocks`] quantises in.
+    pub(super) fn room(&self) -> usize {
+        // Blocks differ in their outputs only.
+        (self.blocks.first()).map_or(0, |block| block.weights.room(ROWS))
     }
 
     /// Which blocks are computed by one of so many workers: those that follow each other.
@@ -168,23 +198,25 @@ impl Dense {
     }
 
     /// Computes some blocks, and calls `take` with a row, its first output of a block, and its outputs
-    /// of that block.
+    /// of that block. `room` has [`Dense::room`] words.
     pub(super) fn blocks(
         &self,
         blocks: Range<usize>,
         x: &[f32],
         rows: usize,
+        room: &mut [u32],
         mut take: impl FnMut(usize, usize, &[f32]),
     ) {
         let (inputs, outputs) = (self.inputs, self.outputs);
-        let mut z = [0.0; ROWS * BLOCK];
+        let mut z = [0.0; ROWS * MOST_OUTPUTS];
         for index in blocks {
             let block = &self.blocks[index];
-            let units = BLOCK.min(outputs - index * BLOCK);
+            let first_unit = index * self.block;
+            let units = self.block.min(outputs - first_unit);
             let padded = block.weights.panels() * block.weights.lanes();
             for first in (0..rows).step_by(ROWS) {
                 let row_count = ROWS.min(rows - first);
-                self.kernels.product(Product {
+                let product = Product {
                     a: &x[first * inputs..],
                     rows: Rows::Strided(inputs),
                     row_count,
@@ -195,9 +227,10 @@ impl Dense {
                     z_slots: 1,
                     sweep: Sweep::Wide,
                     then: None,
-                });
+                };
+                self.kernels.product_in(product, room);
                 for row in 0..row_count {
-                    take(first + row, index * BLOCK, &z[row * padded..][..units]);
+                    take(first + row, first_unit, &z[row * padded..][..units]);
                 }
             }
         }
@@ -212,49 +245,106 @@ fn share(count: usize, worker: usize, workers: usize) -> Range<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernels::plain_kernels;
+    use crate::model::Precision;
+    use crate::reference;
 
     fn random(rng: &mut fastrand::Rng, count: usize) -> Vec<f32> {
         (0..count).map(|_| 2.0 * rng.f32() - 1.0).collect()
     }
 
-    /// The specification, as the file's head says it.
-    fn plain(weights: &Matrix, bias: &[f32], x: &[f32]) -> Vec<f32> {
-        let mut y = Vec::new();
-        for row in x.chunks_exact(weights.cols()) {
-            for (j, &bias) in bias.iter().enumerate() {
-                let mut z = bias;
-                for (k, x) in row.iter().enumerate() {
-                    z = x.mul_add(weights.row(j)[k], z);
-                }
-                y.push(z);
-            }
-        }
-        y
+    /// The matrices that this one is in every precision.
+    fn in_all_precisions(matrix: &Matrix) -> [Matrix; 3] {
+        Precision::ALL.map(|precision| matrix.in_precision(precision).unwrap())
+    }
+
+    /// With and without the instructions that only some CPUs of an instruction set have.
+    fn all_kernels() -> Vec<(String, Box<dyn Kernels>)> {
+        let both = |&isa: &Isa| {
+            [
+                (format!("{isa}"), kernels(isa).unwrap()),
+                (format!("{isa}, plain"), plain_kernels(isa).unwrap()),
+            ]
+        };
+        Isa::available().iter().flat_map(both).collect()
     }
 
     #[test]
-    fn every_size_and_instruction_set_gives_the_bits_of_the_plain_loops() {
+    fn every_size_precision_and_instruction_set_gives_the_bits_of_the_plain_loops() {
         let mut rng = fastrand::Rng::with_seed(1);
+        // Blocks, and what they leave over, of all precisions.
         let sizes = [
-            1, 2, 3, 4, 7, 8, 15, 16, 17, 41, 63, 64, 65, 100, 127, 128, 129, 200,
+            1, 2, 3, 4, 7, 8, 15, 16, 17, 41, 63, 64, 65, 100, 127, 128, 129, 200, 255, 256, 257,
+            530,
         ];
+        for outputs in sizes {
+            for inputs in [1, 5, 64, 130, 131] {
+                let weights = random(&mut rng, outputs * inputs);
+                let weights = Matrix::new(outputs, inputs, weights).unwrap();
+                let bias = random(&mut rng, outputs);
+                // More rows than those of a tile, whose scales differ; of each, as many as are asked for.
+                let mut x = random(&mut rng, 13 * inputs);
+                for (row, x) in x.chunks_mut(inputs).enumerate() {
+                    x.iter_mut().for_each(|x| *x *= row as f32);
+                }
+                for weights in in_all_precisions(&weights) {
+                    let expected: Vec<f32> = (x.chunks(inputs))
+                        .flat_map(|x| reference::dense(&weights, &bias, x))
+                        .collect();
+                    for (name, kernels) in all_kernels() {
+                        let all = |blocks, pack: &(dyn Fn(usize) + Sync)| {
+                            (0..blocks).for_each(pack);
+                            Ok(())
+                        };
+                        let dense = Dense::packed(&weights, &bias, kernels, all).unwrap();
+                        for rows in [0, 1, 2, 5, 6, 7, 13] {
+                            let mut y = vec![f32::NAN; rows * outputs];
+                            dense.run(&x[..rows * inputs], &mut y).unwrap();
+                            let bits =
+                                |v: &[f32]| v.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+                            assert_eq!(
+                                bits(&y),
+                                bits(&expected[..rows * outputs]),
+                                "{name}, {}, {rows} rows, {inputs} to {outputs}",
+                                weights.precision()
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Not widened: a step reads as few bytes as the numbers have.
+    #[test]
+    fn packed_weights_have_the_bytes_of_their_precision() {
+        let weights = Matrix::new(512, 64, vec![1.0; 512 * 64]).unwrap();
+        let bytes = in_all_precisions(&weights)
+            .map(|weights| Dense::new(&weights, &[0.0; 512]).unwrap().weight_bytes());
+        let f32 = 4 * 512 * 64;
+        // Of int8 a scale and a sum stand beside each row.
+        assert_eq!(bytes, [f32, f32 / 2, f32 / 4 + 8 * 512]);
+    }
+
+    /// One row that int8 has no scale for is NaN; those beside it are what they are alone.
+    #[test]
+    fn a_row_that_is_not_finite_spoils_no_other() {
+        let mut rng = fastrand::Rng::with_seed(2);
+        let weights = Matrix::new(70, 9, random(&mut rng, 70 * 9)).unwrap();
+        let weights = weights.in_precision(Precision::Int8).unwrap();
+        let bias = random(&mut rng, 70);
+        let x = random(&mut rng, 8 * 9);
         for isa in Isa::available() {
-            for outputs in sizes {
-                for inputs in [1, 5, 64, 131] {
-                    let weights = random(&mut rng, outputs * inputs);
-                    let weights = Matrix::new(outputs, inputs, weights).unwrap();
-                    let bias = random(&mut rng, outputs);
-                    let dense = Dense::for_isa(&weights, &bias, isa).unwrap();
-                    for rows in [0, 1, 2, 5, 6, 7, 12, 13] {
-                        let x = random(&mut rng, rows * inputs);
-                        let mut y = vec![f32::NAN; rows * outputs];
-                        dense.run(&x, &mut y).unwrap();
-                        let bits = |v: &[f32]| v.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
-                        assert_eq!(
-                            bits(&y),
-                            bits(&plain(&weights, &bias, &x)),
-                            "{isa}, {rows} rows, {inputs} to {outputs}"
-                        );
+            let dense = Dense::for_isa(&weights, &bias, isa).unwrap();
+            for bad in [f32::NAN, f32::INFINITY] {
+                let mut x = x.clone();
+                x[3 * 9 + 4] = bad;
+                let mut y = vec![0.0; 8 * 70];
+                dense.run(&x, &mut y).unwrap();
+                for (row, (x, y)) in x.chunks(9).zip(y.chunks(70)).enumerate() {
+                    match row {
+                        3 => assert!(y.iter().all(|y| y.is_nan()), "{isa}"),
+                        _ => assert_eq!(y, reference::dense(&weights, &bias, x), "{isa}"),
                     }
                 }
             }

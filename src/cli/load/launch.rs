@@ -94,7 +94,7 @@ impl Engines {
                     encoder: reduced(lstm(seed)?)?,
                     target: Arc::new(Embedding::new(matrix(input)?)),
                     decoder: reduced(lstm(seed + 1)?)?,
-                    projection: Arc::new(matrix(hidden)?),
+                    projection: Arc::new(matrix(hidden)?.into_precision(shape.precision)?),
                 }))
             }
             Network::Treelstm => {

@@ -176,7 +176,9 @@ pub struct DecoderCell {
 }
 
 impl DecoderCell {
-    /// Of these parts; the projection has `weights` `[symbols, output]` and `bias` `[symbols]`.
+    /// Of these parts; the projection has `weights` `[symbols, output]` and `bias` `[symbols]`, and is
+    /// computed in the precision of its weights ([`Dense`]), whichever the model's is. Most of what a step reads
+    /// are these weights: [`Matrix::in_precision`] makes them smaller.
     ///
     /// # Errors
     /// As [`EncoderCell::new`]; [`NetworkError::Layer`] also where the projection takes other features
@@ -233,12 +235,13 @@ impl Cell for DecoderCell {
     fn prepare(&self, place: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
         let isa = Isa::select().map_err(CellError::new)?;
         let projection = Dense::on_team(&self.weights, &self.bias, isa, &place.team);
+        let projection = projection.map_err(CellError::new)?;
         Ok(Box::new(PreparedDecoder {
             step: Embedded::new(&self.embedding, &self.recurrent, place)?,
             top: self.recurrent.top(),
-            projection: projection.map_err(CellError::new)?,
+            room: ArgmaxRoom::new(&projection, place.rows, place.team.threads()),
+            projection,
             team: place.team.clone(),
-            room: ArgmaxRoom::new(place.rows, place.team.threads()),
         }))
     }
 }

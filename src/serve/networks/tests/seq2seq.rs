@@ -2,10 +2,9 @@ use std::sync::Arc;
 
 use super::super::{DecoderCell, EncoderCell, NetworkError, Seq2Seq, Until};
 use super::{Request, alone, random, together};
-use crate::execute::{Session, State};
-use crate::layers::{Dense, Embedding, Greedy, GreedyOptions, LayerError};
-use crate::model::{Gru, Input, Lstm, Matrix, Model, Output};
-use crate::plan::Plan;
+use crate::execute::State;
+use crate::layers::{Embedding, LayerError, argmax};
+use crate::model::{Gru, Input, Lstm, Matrix, Model, Output, Precision};
 use crate::reference;
 use crate::serve::cell_graph::Cells;
 
@@ -24,6 +23,13 @@ struct Parts {
 }
 
 impl Parts {
+    /// The models' weights and the projection's in these precisions, which need not be the same.
+    fn in_precision(mut self, models: Precision, projection: Precision) -> Parts {
+        self.models = (self.models).map(|model| Arc::new(model.in_precision(models).unwrap()));
+        self.weights = self.weights.in_precision(projection).unwrap();
+        self
+    }
+
     fn random(rng: &mut fastrand::Rng) -> Parts {
         let gru = rng.bool();
         let models = [1, 2].map(|seed| {
@@ -55,28 +61,33 @@ impl Parts {
         (cells, network)
     }
 
-    /// The states of the encoder by the reference, and from there the greedy decoder.
+    /// By the reference alone, the projection too.
     fn answer(&self, source: &[usize], limit: usize) -> Vec<f32> {
         let [encoder, decoder] = &self.models;
-        let xs: Vec<f32> = source
-            .iter()
-            .flat_map(|&symbol| self.tables[0].row(symbol).to_vec())
-            .collect();
         let mut state = State::zero(encoder.signature(), 1);
-        let mut values = vec![0.0; source.len() * HIDDEN];
-        let mut output = Output::new(&mut values).hn(&mut state.h).cn(&mut state.c);
-        reference::run(encoder, &Input::new(&xs, source.len(), 1), &mut output).unwrap();
-        let session = Session::new(decoder, &Plan::with_threads(decoder, 1, 1, 1)).unwrap();
-        let table = Embedding::new(self.tables[1].clone());
-        let dense = Dense::new(&self.weights, &self.bias).unwrap();
-        let options = GreedyOptions {
-            bos: GO,
-            eos: EOS,
-            limit,
+        let mut step = |model: &Model, table: &Matrix, symbol: usize| {
+            let before = state.clone();
+            let x = table.row(symbol);
+            let input = Input::new(&x, 1, 1).h0(&before.h).c0(&before.c);
+            let mut y = vec![0.0; HIDDEN];
+            let mut output = Output::new(&mut y).hn(&mut state.h).cn(&mut state.c);
+            reference::run(model, &input, &mut output).unwrap();
+            y
         };
-        let mut greedy = Greedy::new(session, table, dense, options).unwrap();
-        let answer = greedy.decode(&state).unwrap();
-        answer.symbols.iter().map(|&symbol| symbol as f32).collect()
+        for &symbol in source {
+            step(encoder, &self.tables[0], symbol);
+        }
+        let (mut previous, mut answer) = (GO, Vec::new());
+        while answer.len() < limit {
+            let y = step(decoder, &self.tables[1], previous);
+            let outputs = reference::dense(&self.weights, &self.bias, &y);
+            previous = argmax(&outputs).unwrap();
+            if previous == EOS {
+                break;
+            }
+            answer.push(previous as f32);
+        }
+        answer
     }
 }
 
@@ -90,11 +101,14 @@ fn sources(rng: &mut fastrand::Rng) -> Vec<(Vec<usize>, usize)> {
 }
 
 #[test]
-fn answers_are_those_of_the_greedy_decoder() {
+fn answers_are_those_of_the_reference_in_every_precision() {
+    use Precision::{Bf16, F32, Int8};
     let mut rng = fastrand::Rng::with_seed(1);
     let (mut ended, mut cut) = (0, 0);
-    for _ in 0..6 {
-        let parts = Parts::random(&mut rng);
+    let alike = [(F32, F32), (Bf16, Bf16), (Int8, Int8)];
+    let mixed = [(F32, Int8), (Int8, F32)];
+    for (models, projection) in alike.into_iter().chain(alike).chain(mixed) {
+        let parts = Parts::random(&mut rng).in_precision(models, projection);
         let (cells, network) = parts.network();
         let sources = sources(&mut rng);
         let requests = || -> Vec<Request> {
