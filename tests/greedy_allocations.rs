@@ -5,7 +5,7 @@ mod counting;
 
 use cellstream::execute::{Session, State};
 use cellstream::layers::{Dense, Embedding, Greedy, GreedyOptions};
-use cellstream::model::{Gru, Lstm, Matrix, Model};
+use cellstream::model::{Gru, Lstm, Matrix, Model, Precision};
 use cellstream::plan::Plan;
 use counting::calls;
 
@@ -26,10 +26,11 @@ fn decoding_allocates_nothing() {
         Matrix::new(rows, cols, values).unwrap()
     };
     for model in models {
-        for threads in 1..=2 {
+        for (precision, threads) in [(Precision::F32, 1), (Precision::Int8, 2)] {
             let session = Session::new(&model, &Plan::with_threads(&model, 1, 1, threads)).unwrap();
             let embedding = Embedding::new(matrix(symbols, features));
-            let dense = Dense::new(&matrix(symbols, hidden), &[0.0; 41]).unwrap();
+            let weights = matrix(symbols, hidden).in_precision(precision).unwrap();
+            let dense = Dense::new(&weights, &[0.0; 41]).unwrap();
             let options = GreedyOptions {
                 bos: 0,
                 eos: 1,
@@ -43,7 +44,7 @@ fn decoding_allocates_nothing() {
                 let decoded = decoder.decode(&initial).unwrap().symbols.len();
                 let made = calls() - before;
                 assert!(decoded > 0, "a decoder that does nothing allocates nothing");
-                assert_eq!(made, 0, "{threads} threads, run {run}");
+                assert_eq!(made, 0, "{precision}, {threads} threads, run {run}");
             }
         }
     }

@@ -5,7 +5,7 @@ mod counting;
 
 use cellstream::execute::team::{SharedTeam, Team};
 use cellstream::layers::Embedding;
-use cellstream::model::{Lstm, Matrix};
+use cellstream::model::{Lstm, Matrix, Precision};
 use cellstream::serve::cell_graph::{Batch, Cells, Place};
 use cellstream::serve::networks::{
     BinaryTreeLstm, BinaryTreeWeights, Chain, ChainCell, ChildSumTreeLstm, ChildSumWeights,
@@ -15,18 +15,21 @@ use counting::calls;
 
 const ROWS: usize = 9;
 
-fn cells() -> Cells {
+fn cells(precision: Precision) -> Cells {
     let (symbols, features, hidden) = (150, 6, 24);
     let matrix = |rows: usize, cols: usize| {
         let values = (0..rows * cols).map(|v| (v as f32 * 0.7).sin()).collect();
         Matrix::new(rows, cols, values).unwrap()
     };
     let table = || Embedding::new(matrix(symbols, features));
-    let model = || Lstm::new(features, hidden).layers(2).random(1).unwrap();
+    let model = || {
+        let model = Lstm::new(features, hidden).layers(2).random(1).unwrap();
+        model.into_precision(precision).unwrap()
+    };
     let mut cells = Cells::new();
     Chain::add(&mut cells, ChainCell::new(model()).unwrap());
     let encoder = EncoderCell::new(table(), model()).unwrap();
-    let weights = matrix(symbols, hidden);
+    let weights = matrix(symbols, hidden).into_precision(precision).unwrap();
     let decoder = DecoderCell::new(table(), model(), weights, vec![0.0; symbols]).unwrap();
     Seq2Seq::add(&mut cells, encoder, decoder, 0).unwrap();
     let weights = BinaryTreeWeights::random(features, hidden, 1).unwrap();
@@ -43,8 +46,12 @@ fn cells_allocate_nothing() {
     drop(vec![0u8; 100]);
     assert_eq!(calls() - before, 2, "the counter counts");
 
-    let cells = cells();
-    for threads in 1..=2 {
+    for (precision, threads) in [
+        (Precision::F32, 1),
+        (Precision::F32, 2),
+        (Precision::Int8, 2),
+    ] {
+        let cells = cells(precision);
         let place = Place {
             team: SharedTeam::new(Team::with_threads(threads).unwrap()),
             rows: ROWS,
@@ -61,7 +68,12 @@ fn cells_allocate_nothing() {
                 let before = calls();
                 prepared.run(&mut batch).unwrap();
                 let made = calls() - before;
-                assert_eq!(made, 0, "{}, {threads} threads, {rows} rows", cell.name());
+                assert_eq!(
+                    made,
+                    0,
+                    "{}, {precision}, {threads} threads, {rows} rows",
+                    cell.name()
+                );
             }
             let written = states.iter().chain(&outputs).flatten();
             assert!(written.into_iter().any(|v| *v != 1.0), "{}", cell.name());

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cellstream::layers::Embedding;
-use cellstream::model::{Gru, Lstm, Matrix};
+use cellstream::model::{Gru, Lstm, Matrix, Precision};
 use cellstream::serve::Engine;
 use cellstream::serve::cell_graph::{Cells, Graph};
 use cellstream::serve::engine::{EngineOptions, Request, Workers};
@@ -27,16 +27,19 @@ fn random(rng: &mut fastrand::Rng, count: usize) -> Vec<f32> {
     (0..count).map(|_| 4.0 * rng.f32() - 2.0).collect()
 }
 
-fn networks(rng: &mut fastrand::Rng) -> (Cells, Networks) {
+/// Trees, which are f32, and the others in `precision`.
+fn networks(rng: &mut fastrand::Rng, precision: Precision) -> (Cells, Networks) {
     let mut matrix =
         |rows: usize, cols: usize| Matrix::new(rows, cols, random(rng, rows * cols)).unwrap();
     let table = Arc::new(Embedding::new(matrix(SYMBOLS, FEATURES)));
     let mut cells = Cells::new();
     let gru = Gru::new(FEATURES, 33).layers(2).random(1).unwrap();
+    let gru = gru.into_precision(precision).unwrap();
     let chain = Chain::add(&mut cells, ChainCell::new(gru).unwrap());
-    let lstm = Arc::new(Lstm::new(FEATURES, 20).random(2).unwrap());
+    let lstm = Lstm::new(FEATURES, 20).random(2).unwrap();
+    let lstm = Arc::new(lstm.into_precision(precision).unwrap());
     let encoder = EncoderCell::new(table.clone(), lstm.clone()).unwrap();
-    let weights = matrix(SYMBOLS, 20);
+    let weights = matrix(SYMBOLS, 20).into_precision(precision).unwrap();
     let mut bias = vec![0.0; SYMBOLS];
     bias[1] = 5.0; // ends some answers
     let decoder = DecoderCell::new(table, lstm, weights, bias).unwrap();
@@ -84,8 +87,14 @@ fn request(networks: &Networks, rng: &mut fastrand::Rng) -> (Graph, Option<FeedP
 
 #[test]
 fn requests_of_all_networks_together_are_answered_as_each_alone() {
+    for precision in Precision::ALL {
+        answered_as_each_alone(precision);
+    }
+}
+
+fn answered_as_each_alone(precision: Precision) {
     let mut rng = fastrand::Rng::with_seed(1);
-    let (cells, networks) = networks(&mut rng);
+    let (cells, networks) = networks(&mut rng, precision);
     let mut alone = Alone::new(&cells).unwrap();
     for workers in [Workers::OneOver(2), Workers::OnePerCore] {
         let options = EngineOptions {
@@ -108,7 +117,7 @@ fn requests_of_all_networks_together_are_answered_as_each_alone() {
             let grow = grow.map(|grow| Box::new(grow) as Box<_>);
             let expected = alone.run(graph, grow).unwrap();
             let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
-            assert_eq!(bits(&answer), bits(&expected));
+            assert_eq!(bits(&answer), bits(&expected), "{precision}");
         }
     }
 }
