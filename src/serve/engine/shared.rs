@@ -19,6 +19,10 @@
 //! under the lock, which the worker holds from looking until the wait has released it; who comes later
 //! notifies after the worker has begun to wait.
 //!
+//! **A deadline passes and nobody looks** (the only sleeper began to sleep before the request came, all others are in
+//! slow cells): who goes away to run a task while the next deadline is watched by nobody wakes a sleeper,
+//! which sleeps again until that deadline.
+//!
 //! **A request is replied to twice, or never**: the scheduler tells each end once, under the lock; whoever
 //! takes it from there replies, after releasing it. Whoever calls something that can end requests takes
 //! all that have ended before it releases the lock ([`Locked::ended`]).
@@ -53,6 +57,8 @@ pub(super) struct State {
     pub recorder: Recorder,
     /// Workers at `work`.
     sleeping: usize,
+    /// Until when one of them sleeps at most; `None` also where none is known to.
+    awaited: Option<Instant>,
     /// Requests that have ended and are being replied to.
     replying: usize,
     stopping: bool,
@@ -75,6 +81,7 @@ impl Shared {
                 failures: SecondaryMap::new(),
                 recorder,
                 sleeping: 0,
+                awaited: None,
                 replying: 0,
                 stopping: false,
             }),
@@ -222,8 +229,9 @@ impl Shared {
                 begin = Instant::now();
                 continue;
             }
-            // What this worker has not taken may be another's.
-            let wake_another = state.sleeping > 0 && state.scheduler.queued() > 0;
+            // What this worker has not taken may be another's; and so are deadlines that pass meanwhile.
+            let for_another = state.scheduler.queued() > 0 || state.deadline_is_unwatched();
+            let wake_another = state.sleeping > 0 && for_another;
             if !tasks.is_empty() {
                 state.recorder.scheduled(begin.elapsed());
             }
@@ -260,7 +268,9 @@ impl Shared {
 
     fn sleep<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         state.sleeping += 1;
-        let mut state = match state.scheduler.poll_timeout() {
+        let deadline = state.scheduler.poll_timeout();
+        state.awaited = deadline;
+        let mut state = match deadline {
             None => self
                 .work
                 .wait(state)
@@ -272,6 +282,8 @@ impl Shared {
             }
         };
         state.sleeping -= 1;
+        // Perhaps it was this one that slept until then.
+        state.awaited = None;
         state
     }
 }
@@ -279,6 +291,12 @@ impl Shared {
 impl State {
     fn is_idle(&self) -> bool {
         self.replying == 0 && self.scheduler.counts().live() == 0
+    }
+
+    /// Whether the next deadline may pass before any sleeper wakes up by itself.
+    fn deadline_is_unwatched(&self) -> bool {
+        let deadline = self.scheduler.poll_timeout();
+        deadline.is_some_and(|at| self.awaited.is_none_or(|awaited| at < awaited))
     }
 
     /// The rows of a task with their values.

@@ -24,8 +24,9 @@ use crate::serve::cell_graph::{CellId, Gave, Graph, Grow, Growth, NodeId, Source
 use crate::serve::scheduler::{Refused, RequestKey};
 use crate::serve::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Steps of a segment: enough that what a new request costs is nothing to a step.
-const SEGMENT: usize = 256;
+/// Steps of a segment: enough that what a new request costs is nothing to a step. Two for the model checker,
+/// whose streams are a few steps long.
+const SEGMENT: usize = if cfg!(loom) { 2 } else { 256 };
 
 /// What a step takes beside its inputs: of the graph, the values' and the scheduler's records.
 const STEP_BYTES: usize = 256;
