@@ -155,7 +155,7 @@ fn random_asked(network: &Network, alone: &mut Alone, random: &mut fastrand::Rng
             graph.answer(node.gives(0));
             graph
         }
-        1 => {
+        1..=2 => {
             let (kind, grow) = match random.usize(..3) {
                 0 => (Fails::GrowPanicked, Growing::Panics),
                 1 => (Fails::GrowFailed, Growing::Fails),
@@ -167,7 +167,7 @@ fn random_asked(network: &Network, alone: &mut Alone, random: &mut fastrand::Rng
             graph.watch(NodeId::new(random.usize(..3)));
             graph
         }
-        2..=5 => {
+        3..=6 => {
             let length = random.usize(1..12);
             let source: Vec<usize> = (0..length).map(|_| random.usize(..SYMBOLS)).collect();
             let limit = random.usize(1..20);
@@ -176,12 +176,12 @@ fn random_asked(network: &Network, alone: &mut Alone, random: &mut fastrand::Rng
             growing = Some(Growing::Decodes(decoding));
             graph
         }
-        6..=12 => {
+        7..=13 => {
             let steps = random.usize(1..40);
             let words = values(random, E * steps);
             network.lstm.unfold(&words, None, Answer::Last).unwrap()
         }
-        13..=18 => {
+        14..=18 => {
             let steps = random.usize(1..20);
             let words = values(random, E * steps);
             network.gru.unfold(&words, None, Answer::Each).unwrap()
