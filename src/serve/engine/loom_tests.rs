@@ -131,7 +131,7 @@ fn beside_workers(
     beside_workers_of(2, workers, preemptions, model);
 }
 
-/// As [`beside_workers`], with batches of at most so many rows.
+/// As [`beside_workers`], with batches of at most so many rows, and as many tasks at once.
 fn beside_workers_of(
     rows: usize,
     workers: usize,
@@ -148,7 +148,7 @@ fn beside_workers_of(
         cells.add(Count(Ports::new().state("state", 1).output("count", 1)));
         let sizes = [BatchSizes { min: 1, max: rows }];
         let policy = Box::new(Cellular::new(&sizes, workers));
-        let scheduler = Scheduler::new(policy, workers, 2, Limits::default());
+        let scheduler = Scheduler::new(policy, workers, rows, Limits::default());
         let shared = Arc::new(Shared::new(cells, scheduler, Recorder::new(1)));
         let replies: Replies = Arc::new(Mutex::new(Vec::new()));
         let threads: Vec<_> = (0..workers)
@@ -247,7 +247,7 @@ fn a_request_grows_beside_the_end_of_all_and_ends_once() {
     });
 }
 
-/// A row a batch, so that each worker takes one: the later growth may be told first.
+/// A row a batch and a task at once, so that each worker takes one: the later growth may be told first.
 #[test]
 fn two_nodes_of_a_request_grow_on_two_workers() {
     beside_workers_of(1, 2, Some(3), |shared, replies| {
