@@ -34,8 +34,7 @@ use cellstream::kernels::probe::fma_chains;
 use cellstream::kernels::simd::Simd;
 use cellstream::kernels::{
     Activation, Aligned, Columns, GruGates, Isa, Kernels, LstmFunctions, LstmGates, PackedMatrix,
-    Product, Rows, Shared, Source, Start, Sweep, Values, Visitor, dispatch, kernels,
-    zeroed,
+    Product, Rows, Shared, Source, Start, Sweep, Values, Visitor, dispatch, kernels, zeroed,
 };
 use cellstream::plan::LayerPlan;
 use cellstream::schedule::PanelOrder;
