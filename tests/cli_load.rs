@@ -163,8 +163,10 @@ fn sizes_of_cells_and_calibrated_ones_are_tried_and_named() {
     let mut sorted = peaks.clone();
     sorted.sort();
     assert_eq!(sorted, expected);
-    // Groups of requests have one size.
-    assert!(of("peak", "merge").iter().all(|row| row["batch"].is_u64()));
+    // Merged levels of a cell have its size, too.
+    let mut merged: Vec<_> = of("peak", "merge").into_iter().map(shown).collect();
+    merged.sort();
+    assert_eq!(merged, expected);
     for policy in ["cellular", "merge"] {
         let best = of("run", policy)
             .into_iter()

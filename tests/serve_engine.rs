@@ -8,7 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use cellstream::serve::cell_graph::{CellId, Cells, Gave, Graph, GraphError, Grow, Growth, NodeId};
+use cellstream::serve::cell_graph::{
+    Batch, Cell, CellError, CellId, Cells, Gave, Graph, GraphError, Grow, Growth, NodeId, Place,
+    Ports, PreparedCell,
+};
 use cellstream::serve::engine::{
     Engine, EngineError, EngineOptions, Request, RequestError, SubmitError, Workers,
 };
@@ -303,4 +306,94 @@ fn options_that_make_no_sense_are_refused() {
             found: 1
         }
     ));
+}
+
+/// A cell that counts nothing, and says how many rows serve it best.
+struct Measured {
+    ports: Ports,
+    rows: Option<usize>,
+    prepared_for: Arc<AtomicU64>,
+}
+
+struct Idle;
+
+impl PreparedCell for Idle {
+    fn run(&mut self, _: &mut Batch<'_>) -> Result<(), CellError> {
+        Ok(())
+    }
+}
+
+impl Cell for Measured {
+    fn name(&self) -> &str {
+        "measured"
+    }
+
+    fn ports(&self) -> &Ports {
+        &self.ports
+    }
+
+    fn rows(&self) -> Option<usize> {
+        self.rows
+    }
+
+    fn prepare(&self, place: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
+        self.prepared_for
+            .store(place.rows as u64, Ordering::Relaxed);
+        Ok(Box::new(Idle))
+    }
+}
+
+#[test]
+fn batches_have_the_rows_that_were_asked_for_else_those_measured_else_a_default() {
+    let prepared = |rows, sizes: Vec<BatchSizes>| {
+        let prepared_for = Arc::new(AtomicU64::new(0));
+        let mut cells = Cells::new();
+        cells.add(Measured {
+            ports: Ports::new().state("s", 1),
+            rows,
+            prepared_for: Arc::clone(&prepared_for),
+        });
+        let options = EngineOptions {
+            sizes,
+            ..EngineOptions::default()
+        };
+        drop(Engine::start(cells, &options).unwrap());
+        prepared_for.load(Ordering::Relaxed) as usize
+    };
+    assert_eq!(prepared(None, vec![]), EngineOptions::DEFAULT_ROWS);
+    assert_eq!(prepared(Some(5), vec![]), 5);
+    assert_eq!(prepared(Some(0), vec![]), 1);
+    assert_eq!(prepared(Some(5), vec![BatchSizes { min: 1, max: 7 }]), 7);
+}
+
+/// A refused request's callback may own what takes the engine's lock when it is dropped.
+#[test]
+fn what_a_refused_request_owns_is_dropped_with_nothing_locked() {
+    let (cells, ids) = cells();
+    let limits = Limits {
+        requests: 1,
+        ..Limits::default()
+    };
+    let options = EngineOptions {
+        limits,
+        ..EngineOptions::default()
+    };
+    let engine = Engine::start(cells, &options).unwrap();
+    let (dropped, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        // Open, so that it is there until it is dropped.
+        let mut stream = engine.stream(ids.chain, None).unwrap();
+        let step = stream.push(&[0.5]).unwrap();
+        let own = move |_| drop(stream);
+        let refused = engine.submit_with(chain(&ids, &[0.5]).0, own);
+        assert!(matches!(
+            refused,
+            Err(SubmitError::Refused(Refused::Overloaded { .. }))
+        ));
+        drop(step);
+        engine.drain();
+        dropped.send(()).unwrap();
+    });
+    let waited = told.recv_timeout(Duration::from_secs(60));
+    assert_eq!(waited, Ok(()), "the stream was dropped under the lock");
 }

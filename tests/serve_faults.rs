@@ -192,7 +192,8 @@ fn a_worker_in_a_slow_cell_holds_up_no_other_nor_the_lateness_of_its_own_rows() 
     scene.gate.let_go(1);
     assert_eq!(ended(slow), Ok(vec![2.0]));
 
-    // Nobody lets it go, but its end is told: by the other worker, which slept already when it came.
+    // Nobody lets it go, but its end is told: by the other worker, which slept already when it came, as both did.
+    std::thread::sleep(Duration::from_millis(50));
     let deadline = Instant::now() + Duration::from_millis(200);
     let late = scene.submit(scene.gated(2.0).deadline(deadline));
     assert_eq!(ended(late), Err(RequestError::Late));

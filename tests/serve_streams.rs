@@ -158,3 +158,19 @@ fn streams_that_are_dropped_at_any_moment_leave_nothing() {
     engine.drain();
     assert_eq!(engine.stats().counts.live(), 0);
 }
+
+#[test]
+fn steps_that_were_accepted_are_computed_while_the_engine_drains() {
+    let (cells, ids) = cells();
+    let engine = Engine::start(cells, &EngineOptions::default()).unwrap();
+    let mut stream = engine.stream(ids.chain, None).unwrap();
+    let xs: Vec<f32> = (0..300).map(|at| at as f32 / 300.0 - 0.5).collect();
+    // More than a segment: the last ones belong to a request that begins when the first has ended.
+    let steps: Vec<_> = xs.iter().map(|&x| stream.push(&[x]).unwrap()).collect();
+    stream.close();
+    engine.drain();
+    let expected = outputs(&xs);
+    for (step, expected) in steps.into_iter().zip(expected) {
+        assert_eq!(step.wait(), Ok(vec![expected]));
+    }
+}

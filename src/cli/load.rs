@@ -99,8 +99,13 @@ fn measure<L: Launch>(
         (true, loads) => loads,
         (false, _) => arguments.rates.len().max(1),
     };
-    // Some will be left out.
-    let runs = (usize::from(with_peaks) + points_to_come) * contenders.len() * conditions.rounds;
+    // Some will be left out; the best are measured again.
+    let again = match contenders.len() > policies.len() {
+        true => points_to_come * policies.len(),
+        false => 0,
+    };
+    let runs = (usize::from(with_peaks) + points_to_come) * contenders.len() + again;
+    let runs = runs * conditions.rounds;
     let bar = bar(runs as u64);
     let mut next = |next: Next<'_>| show(&bar, next);
 

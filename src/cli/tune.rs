@@ -143,10 +143,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         writeln!(out, "{words}")?;
     }
     print(&mut out, &model, &tuned, &options)?;
-    let single_steps = tuned.plan.entries.iter().filter(|entry| entry.steps == 1);
-    if single_steps.count() > 1
-        && let Some(rows) = BatchSizes::of_plan(&tuned.plan)
-    {
+    if let Some(rows) = BatchSizes::of_plan(&tuned.plan) {
         let most = rows.max;
         writeln!(
             out,

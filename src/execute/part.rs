@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::recurrence::Recurrence;
-use crate::kernels::{Aligned, PackedMatrix, Source, pack_vectors};
+use crate::kernels::{Aligned, FAR, PackedMatrix, Source, pack_vectors};
 use crate::model::{Cell, Direction, Matrix, ResetForm};
 use crate::plan::DirectionPlan;
 use crate::schedule::Place;
@@ -27,9 +27,6 @@ pub(super) struct PackedProduct {
     /// Slot of the pre-activations that each gate adds to.
     pub slots: Vec<usize>,
 }
-
-/// Bytes of weights that leave the private caches of today's cores, of 1 or 2 MiB.
-const FAR: usize = 2 << 20;
 
 /// One worker's part of a direction's partition, packed.
 pub(super) struct PackedPart {

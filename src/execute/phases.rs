@@ -152,7 +152,10 @@ impl<'a, P: Probe> Phases<'a, P> {
             let then = self.part.is_far.then(|| match call + 1 < calls {
                 true => {
                     let (index, of) = place(call + 1);
-                    products[index].weights.upcoming(of)
+                    let weights = &products[index].weights;
+                    // Its first tile; the next ones are asked for on the way.
+                    let end = of.end.min(of.start + (4 / weights.gates()).max(1));
+                    weights.upcoming(of.start..end)
                 }
                 false => Upcoming::NOTHING,
             });

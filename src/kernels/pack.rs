@@ -206,6 +206,9 @@ impl PackedMatrix {
     }
 
     /// Some panels, as what is read after others.
+    ///
+    /// # Panics
+    /// If there are not so many panels.
     pub fn upcoming(&self, panels: Range<usize>) -> Upcoming {
         let steps = match self.words {
             Words::F32(_) => 1,

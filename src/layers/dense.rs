@@ -19,7 +19,8 @@ use super::LayerError;
 use super::error::expect;
 use crate::execute::team::SharedTeam;
 use crate::kernels::{
-    Aligned, Isa, Kernels, PackedMatrix, Product, Rows, Source, Start, Sweep, kernels, pack_vectors,
+    Aligned, FAR, Isa, Kernels, PackedMatrix, Product, Rows, Source, Start, Sweep, Upcoming,
+    kernels, pack_vectors,
 };
 use crate::model::Matrix;
 
@@ -27,8 +28,8 @@ use crate::model::Matrix;
 const BLOCK: usize = 64;
 /// Outputs of the longest block, of int8.
 const MOST_OUTPUTS: usize = 4 * BLOCK;
-/// Rows taken together: those of the tallest tile.
-const ROWS: usize = 6;
+/// Most rows taken together: several tiles, which ask for the next block in time.
+const ROWS: usize = 24;
 
 /// `y = W x + b` (PyTorch `torch.nn.Linear`), with `W` `[outputs, inputs]` and `b` `[outputs]`.
 ///
@@ -209,13 +210,21 @@ impl Dense {
     ) {
         let (inputs, outputs) = (self.inputs, self.outputs);
         let mut z = [0.0; ROWS * MOST_OUTPUTS];
+        let bytes = |blocks: &[Block]| blocks.iter().map(|b| b.weights.bytes()).sum::<usize>();
+        let is_far = bytes(&self.blocks[blocks.clone()]) > FAR;
+        // As few groups of rows as can be, as even as can be.
+        let together = rows.div_ceil(rows.div_ceil(ROWS).max(1)).max(1);
         for index in blocks {
             let block = &self.blocks[index];
             let first_unit = index * self.block;
             let units = self.block.min(outputs - first_unit);
             let padded = block.weights.panels() * block.weights.lanes();
-            for first in (0..rows).step_by(ROWS) {
-                let row_count = ROWS.min(rows - first);
+            for first in (0..rows).step_by(together) {
+                let row_count = together.min(rows - first);
+                let then = is_far.then(|| match self.blocks.get(index + 1) {
+                    Some(next) => next.weights.upcoming(0..next.weights.panels()),
+                    None => Upcoming::NOTHING,
+                });
                 let product = Product {
                     a: &x[first * inputs..],
                     rows: Rows::Strided(inputs),
@@ -226,7 +235,7 @@ impl Dense {
                     z: &mut z,
                     z_slots: 1,
                     sweep: Sweep::Wide,
-                    then: None,
+                    then,
                 };
                 self.kernels.product_in(product, room);
                 for row in 0..row_count {

@@ -136,7 +136,7 @@ pub struct Arguments {
     /// Draw latency against throughput
     #[arg(long, value_name = "FILE.svg")]
     pub chart: Option<PathBuf>,
-    /// Draw the distributions of queueing and computing at the first point
+    /// Draw the distributions of queueing and computing at the first point, with a sweep at the lowest
     #[arg(long, value_name = "FILE.svg")]
     pub cdf_chart: Option<PathBuf>,
 }

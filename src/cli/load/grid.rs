@@ -147,8 +147,9 @@ impl Grid {
 
     fn candidates(&self, policy: Policy) -> Vec<Contender> {
         let batches = match policy {
-            Policy::Cellular => self.batches.clone(),
-            // A group of requests is as large at one cell as at the next.
+            // Rows of a call are another thing than requests of a group: merged levels may have any.
+            Policy::Cellular | Policy::Merge => self.batches.clone(),
+            // Padded requests are as many at one cell as at the next.
             _ => {
                 let widest = self.batches.iter();
                 let widest = widest.map(|rows| Rows::each(rows.most(), self.cells));
@@ -284,7 +285,7 @@ mod tests {
             shown(&grid.contenders(&[Policy::Cellular, Policy::Merge])),
             [
                 "cellular batch 4:8",
-                "merge batch 8",
+                "merge batch 4:8",
                 "cellular batch 24",
                 "merge batch 24"
             ]

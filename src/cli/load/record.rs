@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 
 use super::target::{CellRan, ErrorKind, Outcome, Ran};
 
-/// Times in nanoseconds, to three digits.
+/// Times in nanoseconds, to three digits (those of steps to two: the engine's).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Times(Histogram<u64>);
 
@@ -110,6 +110,12 @@ pub struct Recording {
     pub due: u64,
     /// Requests answered in the window, whenever they were due.
     pub completed: u64,
+    /// When they were.
+    answers: Vec<Duration>,
+    /// Of runs that were merged, see [`Recording::paced`].
+    pace: (u64, Duration),
+    /// How many requests more were under way when the window ended than when it began.
+    pub backlog: i64,
     /// How long the window was.
     pub window: Duration,
     /// What was run in the window.
@@ -128,6 +134,9 @@ impl Recording {
             errors: [0; _],
             due: 0,
             completed: 0,
+            answers: Vec::new(),
+            pace: (0, Duration::ZERO),
+            backlog: 0,
             window: Duration::ZERO,
             ran: Ran::new(),
         }
@@ -138,7 +147,10 @@ impl Recording {
         let answered = matches!(one.outcome, Outcome::Done { .. });
         if answered && (start..end).contains(&one.ended) {
             self.completed += 1;
+            self.answers.push(one.ended);
         }
+        let under_way = |at: Duration| one.due < at && one.ended >= at;
+        self.backlog += i64::from(under_way(end)) - i64::from(under_way(start));
         if one.due < start {
             return;
         }
@@ -179,6 +191,9 @@ impl Recording {
             }
             sum.due += one.due;
             sum.completed += one.completed;
+            let (answers, time) = one.paced();
+            sum.pace = (sum.pace.0 + answers, sum.pace.1 + time);
+            sum.backlog += one.backlog;
             sum.window += one.window;
             for (cell, ran) in &one.ran {
                 let all = sum.ran.entry(cell.clone()).or_insert_with(|| CellRan {
@@ -195,11 +210,31 @@ impl Recording {
     }
 
     /// Requests answered in the window, per second; 0 of no time.
+    ///
+    /// Counted from the first answers to the last, of which the first do not count: who answers in groups of 64, some
+    /// times in a window, would else seem faster or slower by a group that falls just inside it, or outside.
     pub fn throughput(&self) -> f64 {
-        match self.window.as_secs_f64() {
+        let (answers, time) = self.paced();
+        // A single group says nothing about the time between groups.
+        let (answers, time) = match 2 * time >= self.window {
+            true => (answers, time),
+            false => (self.completed, self.window),
+        };
+        match time.as_secs_f64() {
             0.0 => 0.0,
-            seconds => self.completed as f64 / seconds,
+            seconds => answers as f64 / seconds,
         }
+    }
+
+    /// Answers after those that were first, and the time from these to the last.
+    fn paced(&self) -> (u64, Duration) {
+        /// What ends in less time than this belongs to one group.
+        const AT_ONCE: Duration = Duration::from_millis(5);
+        let first = self.answers.iter().min().copied().unwrap_or_default();
+        let last = self.answers.iter().max().copied().unwrap_or_default();
+        let later = self.answers.iter().filter(|&&at| at > first + AT_ONCE);
+        let (answers, time) = self.pace;
+        (answers + later.count() as u64, time + (last - first))
     }
 
     /// Requests that were due in the window and have no answer.
@@ -306,6 +341,51 @@ mod tests {
         near(recording.queueing.max(), 4.0);
         near(recording.queueing.at(0.5), 2.0);
         near(recording.submitted_queueing.max(), 1.0);
+    }
+
+    #[test]
+    fn groups_at_the_edges_of_a_window_change_no_throughput() {
+        // Groups of 64 every 300 ms, whose answers take a millisecond: 213 a second, wherever the window begins.
+        for first in (0..300).step_by(7) {
+            let mut recording = Recording::new();
+            recording.window = 2000 * MS;
+            for group in 0..10 {
+                for one in 0..64 {
+                    let ended = MS * (first + 300 * group) + MS * one / 64;
+                    let one = Ended {
+                        ended,
+                        ..done(0, 0, 2)
+                    };
+                    recording.count(&one, Duration::ZERO, 2000 * MS);
+                }
+            }
+            let rate = recording.throughput();
+            assert!((rate / (64.0 / 0.3) - 1.0).abs() < 0.01, "{first}: {rate}");
+            let twice = Recording::merged([&recording, &recording]);
+            assert!((twice.throughput() / rate - 1.0).abs() < 1e-9);
+        }
+        // One group only.
+        let mut recording = Recording::new();
+        recording.window = 2000 * MS;
+        recording.count(&done(0, 0, 2), Duration::ZERO, 2000 * MS);
+        assert_eq!(recording.throughput(), 0.5);
+    }
+
+    #[test]
+    fn a_backlog_is_what_came_and_did_not_go() {
+        let mut recording = Recording::new();
+        let window = (100 * MS, 200 * MS);
+        let backlog = |recording: &mut Recording, due, ended| {
+            recording.count(&done(due, due, ended), window.0, window.1);
+            recording.backlog
+        };
+        // Over before it; under way as it begins; all of it; within it; as it ends.
+        assert_eq!(backlog(&mut recording, 10, 20), 0);
+        assert_eq!(backlog(&mut recording, 90, 150), -1);
+        assert_eq!(backlog(&mut recording, 95, 250), -1);
+        assert_eq!(backlog(&mut recording, 120, 130), -1);
+        assert_eq!(backlog(&mut recording, 150, 201), 0);
+        assert_eq!(backlog(&mut recording, 199, 300), 1);
     }
 
     #[test]

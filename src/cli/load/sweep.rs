@@ -6,6 +6,7 @@
 //!     of each policy the one with the greatest peak is measured nevertheless
 //!   best of a policy = of those that bore the load the one with the least p90;
 //!                      of none, the one with the greatest throughput
+//!   measure the best of each policy again, with other requests: that is what is reported of it
 //! ```
 //!
 //! Settings chosen at one load and kept at all would be unfair to whoever needs small batches below his peak and large
@@ -17,14 +18,14 @@ use super::compare::{Conditions, Contender, Measured, Next, compare};
 use super::target::{Launch, Policy};
 use crate::cli::Failure;
 
-/// Who answers less than this of what was asked does not bear it. Requests under way as the window begins and ends, and
-/// those due as it ends, come to a few per cent.
+/// Who answers less than this of what was asked, sooner or later, or falls behind by more than the rest of it within
+/// the window, does not bear it.
 pub const BORNE: f64 = 0.93;
 
 /// One setting of one policy, at one load.
 #[derive(Clone, Debug)]
 pub struct Tried {
-    /// How it fared.
+    /// How it fared: the best of its policy in another run than the one by which it was chosen.
     pub measured: Measured,
     /// Whether it is the best of its policy there.
     pub best: bool,
@@ -91,7 +92,8 @@ pub fn sweep<L: Launch>(
         };
         let left = contenders.iter().filter(|contender| !skipped(contender));
         let left: Vec<Contender> = left.cloned().collect();
-        let measured = compare(launch, &left, &[point], conditions, next)?;
+        let point = [point];
+        let measured = compare(launch, &left, &point, conditions, next)?;
         let mut here: Vec<Tried> = measured.into_iter().map(tried).collect();
         // They were measured in turn; they are shown by policy.
         let place = |policy| contenders.iter().position(|c| c.policy == policy);
@@ -100,6 +102,23 @@ pub fn sweep<L: Launch>(
         for Tried { measured, .. } in &here {
             if let Err(load) = bears(measured) {
                 failed.push(load);
+            }
+        }
+        // The best of many runs flatters whoever has many settings: what is reported is another run.
+        let best: Vec<Contender> = here
+            .iter()
+            .filter(|tried| tried.best)
+            .map(|tried| tried.measured.contender.clone())
+            .collect();
+        if best.len() < here.len() {
+            let other = Conditions {
+                seed: conditions.seed.wrapping_add(conditions.rounds as u64),
+                ..conditions.clone()
+            };
+            let again = compare(launch, &best, &point, &other, next)?;
+            let places = here.iter_mut().filter(|tried| tried.best);
+            for (tried, again) in places.zip(again) {
+                tried.measured = again;
             }
         }
         swept.tried.extend(here);
@@ -140,24 +159,27 @@ fn policies(contenders: &[Contender]) -> Vec<Policy> {
     policies
 }
 
-/// Whether it answered [`BORNE`] of what it was asked: of the rate or, where fewer happened to come, of those; and sooner or
-/// later of all, lest refusing some makes the others fast.
+/// Whether it bore what it was asked: no more requests than chance brings, or a group of them, were under way when the
+/// window ended than when it began, and of all that were due [`BORNE`] were answered at some time, lest refusing some
+/// makes the others fast.
 fn bears(measured: &Measured) -> Result<(), Skipped> {
     let all = measured.all();
-    let answered = all.throughput();
-    let asked = match measured.arrivals {
-        Arrivals::Poisson { rate } => rate.min(all.due as f64 / all.window.as_secs_f64()),
-        // Users ask for what they get; a trace has no rate.
-        _ => 0.0,
-    };
+    let due = all.due as f64;
     let answers = all.due - all.unanswered();
-    let kept_up = answered >= BORNE * asked && answers as f64 >= BORNE * all.due as f64;
-    match kept_up && answers > 0 {
+    let chance = 2.0 * due.sqrt();
+    let group = (measured.contender.settings.batch.most() * measured.rounds.len()) as f64;
+    let behind = (1.0 - BORNE) * due;
+    let kept_up = all.backlog as f64 <= behind.max(chance).max(group.min(due / 4.0));
+    match kept_up && answers > 0 && answers as f64 >= BORNE * due {
         true => Ok(()),
         false => Err(Skipped {
             contender: measured.contender.clone(),
-            asked,
-            answered,
+            asked: match measured.arrivals {
+                Arrivals::Poisson { rate } => rate.min(due / all.window.as_secs_f64()),
+                // Users ask for what they get; a trace has no rate.
+                _ => 0.0,
+            },
+            answered: all.throughput(),
         }),
     }
 }
@@ -256,10 +278,16 @@ mod tests {
             settings: settings.clone(),
         }));
         let all = names(contenders.clone());
-        assert_eq!(order[..12], [&all[..], &all[..]].concat());
+        // After each load the best once more.
+        assert_eq!(order[..6], all);
+        assert_eq!(order[6..8], best(0));
+        assert_eq!(order[8..14], all);
+        assert_eq!(order[14..16], best(1));
         let after = [(Padding, 4), (Cellular, 4), (Cellular, 16)];
-        assert_eq!(order[12..15], after);
-        assert_eq!(order[15..], [(Padding, 4), (Cellular, 16)]);
+        assert_eq!(order[16..19], after);
+        assert_eq!(order[19..21], best(2));
+        // Nothing was chosen.
+        assert_eq!(order[21..], [(Padding, 4), (Cellular, 16)]);
         let skipped = swept.skipped.iter().map(|one| one.contender.clone());
         let expected = [(Padding, 1), (Padding, 16), (Cellular, 1), (Cellular, 4)];
         assert_eq!(names(skipped), expected);
@@ -274,7 +302,7 @@ mod tests {
         let shown = names(shown);
         let of = |policy| [1, 4, 16].map(|batch| (policy, batch));
         assert_eq!(shown[..6], [of(Padding), of(Cellular)].concat());
-        assert_eq!(shown.len(), order.len());
+        assert_eq!(shown.len(), order.len() - 6);
         let asked = swept
             .tried
             .iter()
@@ -282,6 +310,8 @@ mod tests {
         assert!(asked.is_sorted());
         // All see the same requests at the same times.
         assert_eq!(launched[0].2.seen(), launched[5].2.seen());
+        assert_eq!(launched[6].2.seen(), launched[7].2.seen());
+        assert_ne!(launched[0].2.seen(), launched[6].2.seen());
     }
 
     #[test]
@@ -299,6 +329,26 @@ mod tests {
                 ..few.clone()
             };
             let points = rates(&[20.0, 30.0]);
+            let swept = sweep(&fleet, &contenders, &[], points, &one, &mut |_| {}).unwrap();
+            assert_eq!(swept.skipped, []);
+        }
+    }
+
+    #[test]
+    fn who_takes_long_but_keeps_up_bears_the_load() {
+        // A second each, as many at a time as are needed; a quarter of what is due ends after the window.
+        let fleet = Fleet::new(|_, _| 1000);
+        let short = Conditions {
+            window: std::time::Duration::from_secs(4),
+            ..conditions(1)
+        };
+        for seed in 0..40 {
+            let contenders = [64, 65].map(|batch| contender(Policy::Merge, batch));
+            let one = Conditions {
+                seed,
+                ..short.clone()
+            };
+            let points = rates(&[30.0, 31.0]);
             let swept = sweep(&fleet, &contenders, &[], points, &one, &mut |_| {}).unwrap();
             assert_eq!(swept.skipped, []);
         }

@@ -147,6 +147,12 @@ pub trait Cell: Send + Sync {
     /// What it takes and gives.
     fn ports(&self) -> &Ports;
 
+    /// The rows of the batches that serve best, where that was measured: what an engine takes at most if it is
+    /// told nothing else. At least 1.
+    fn rows(&self) -> Option<usize> {
+        None
+    }
+
     /// Packs the weights where a worker will read them.
     ///
     /// # Errors

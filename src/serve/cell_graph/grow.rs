@@ -10,7 +10,8 @@ pub trait Grow: Send {
     /// the graph what is to be computed next; a request ends when nothing of its graph is left.
     ///
     /// Called by a worker between two batches: it should be quick. If it panics, its request alone ends,
-    /// with an error.
+    /// with an error. Its request's values are locked meanwhile: it must not end that request (by cancelling it, or
+    /// dropping its ticket), which would wait for them for ever; [`Growth::fail`] ends it.
     fn grow(&mut self, node: NodeId, gave: Gave<'_>, more: &mut Growth<'_>);
 }
 

@@ -26,7 +26,7 @@ pub use stats::{CellStats, Stats};
 pub use stream::{Step, Stream, StreamError};
 pub use ticket::{Answering, Ticket};
 
-use super::cell_graph::{CellId, Cells, Graph, Grow, Place};
+use super::cell_graph::{Cell, CellId, Cells, Graph, Grow, Place};
 use super::policy::{BatchSizes, Policy};
 use super::scheduler::{Ask, RequestKey, Scheduler, Timing, WorkerId};
 use super::worker::Worker;
@@ -70,6 +70,12 @@ impl Request {
         self
     }
 
+    /// Goes on with a request that was accepted, and is accepted while the engine drains, too.
+    fn continues(mut self) -> Request {
+        self.ask.continues = true;
+        self
+    }
+
     /// More nodes may come from outside.
     fn open(mut self) -> Request {
         self.ask.open = true;
@@ -104,10 +110,7 @@ impl Reply {
         match self {
             // Nobody waits any more: the ticket was dropped.
             Reply::Ticket(sender) => drop(sender.send(answer)),
-            Reply::Call(call) => {
-                // A panic is the caller's; the others' requests go on.
-                let _ = catch_unwind(AssertUnwindSafe(|| call(answer)));
-            }
+            Reply::Call(call) => call(answer),
         }
     }
 }
@@ -165,7 +168,7 @@ impl Engine {
                 .spawn(
                     move || match prepare(index, &shared.cells, &cores, &sizes) {
                         Ok(worker) => {
-                            let _ = ready.send(Ok(()));
+                            let _ = ready.send((index, Ok(())));
                             drop(ready);
                             let serve = || shared.serve(WorkerId(index), worker);
                             // Cells and users' functions are caught where they are called: this is a
@@ -174,7 +177,7 @@ impl Engine {
                                 shared.stop();
                             }
                         }
-                        Err(why) => drop(ready.send(Err(why))),
+                        Err(why) => drop(ready.send((index, Err(why)))),
                     },
                 )
                 // Dropping the engine sends those already started home.
@@ -182,10 +185,19 @@ impl Engine {
             engine.threads.push(thread);
         }
         drop(ready);
-        for worker in 0..cores.len() {
-            readies
-                .recv()
-                .unwrap_or(Err(EngineError::Panicked { worker }))?;
+        let mut started = vec![false; cores.len()];
+        for _ in 0..cores.len() {
+            match readies.recv() {
+                Ok((index, ready)) => {
+                    ready?;
+                    started[index] = true;
+                }
+                // All senders are gone: some worker went without a word.
+                Err(_) => {
+                    let worker = started.iter().position(|&one| !one).unwrap_or(0);
+                    return Err(EngineError::Panicked { worker });
+                }
+            }
         }
         Ok(engine)
     }
@@ -266,8 +278,11 @@ fn check(cells: &Cells, options: &EngineOptions) -> Result<Vec<BatchSizes>, Engi
         return Err(EngineError::NoTasks);
     }
     if options.sizes.is_empty() {
-        let max = EngineOptions::DEFAULT_ROWS;
-        return Ok(vec![BatchSizes { min: 1, max }; cells.len()]);
+        let of = |(_, cell): (CellId, &Arc<dyn Cell>)| BatchSizes {
+            min: 1,
+            max: cell.rows().unwrap_or(EngineOptions::DEFAULT_ROWS).max(1),
+        };
+        return Ok(cells.iter().map(of).collect());
     }
     if options.sizes.len() != cells.len() {
         return Err(EngineError::SizesCount {

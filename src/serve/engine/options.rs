@@ -11,8 +11,9 @@ pub struct EngineOptions {
     pub policy: Choice,
     /// Who runs cells.
     pub workers: Workers,
-    /// Least and most rows of each cell's batches, in the order of the cells. Empty: 1 to
-    /// [`EngineOptions::DEFAULT_ROWS`] each.
+    /// Least and most rows of each cell's batches, in the order of the cells. Empty: from 1 to what was measured to
+    /// serve best ([`Cell::rows`](crate::serve::cell_graph::Cell::rows)), else
+    /// [`EngineOptions::DEFAULT_ROWS`].
     pub sizes: Vec<BatchSizes>,
     /// Most tasks that a worker gets at once (BatchMaker's MaxTasksToSubmit).
     pub tasks_at_once: usize,
@@ -21,7 +22,7 @@ pub struct EngineOptions {
 }
 
 impl EngineOptions {
-    /// Most rows of a batch where nothing else is said.
+    /// Most rows of a batch where nothing is said or measured.
     pub const DEFAULT_ROWS: usize = 32;
 }
 

@@ -30,6 +30,7 @@
 //! **A ticket is dropped while its answer is on its way**: cancelling a request that has ended does nothing.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -123,11 +124,16 @@ impl Shared {
         let values = Values::new(graph, &unfolded, grow, &self.cells, reply);
         ask.bytes = ask.bytes.max(values.bytes());
         let values = Arc::new(RequestValues::new(values));
-        self.with(|state, now| {
+        // Those of a refused request go when the lock is free again: what the user gave may own a ticket, or the engine,
+        // and dropping that takes the lock.
+        let kept = Arc::clone(&values);
+        let accepted = self.with(|state, now| {
             let key = state.scheduler.handle_submit(now, &unfolded, ask)?;
             state.requests.insert(key, values);
             Ok(key)
-        })
+        });
+        drop(kept);
+        accepted
     }
 
     /// Adds a node to the graph of an open request, whose only source of growth this is, and closes it
@@ -370,19 +376,24 @@ fn reply(finished: Vec<Finished>) -> usize {
         error,
     } in finished
     {
-        let (reply, answer) = {
+        let (reply, answer, rest) = {
             let mut values = values.lock();
-            values.clear();
-            (values.reply.take(), values.take_answer())
+            (values.reply.take(), values.take_answer(), values.clear())
         };
-        let Some(reply) = reply else { continue };
-        reply.send(match error {
+        let answer = match error {
             Some(error) => Err(error),
             None => Ok(Answer {
                 values: answer,
                 timing: ended.timing,
             }),
-        });
+        };
+        // Callbacks, wakers and what users' functions own are theirs: a panic there is nobody else's.
+        let _ = catch_unwind(AssertUnwindSafe(|| {
+            if let Some(reply) = reply {
+                reply.send(answer);
+            }
+        }));
+        let _ = catch_unwind(AssertUnwindSafe(|| drop((rest, values))));
     }
     count
 }

@@ -163,8 +163,14 @@ impl Inner {
             .collect()
     }
 
-    /// Begins a segment with these inputs.
-    fn begin_segment(self: &Arc<Self>, now: &mut Now, steps: &[&[f32]]) -> Result<(), StreamError> {
+    /// Begins a segment with these inputs: those of a new step or, where the segment before has ended, of steps that
+    /// were accepted meanwhile.
+    fn begin_segment(
+        self: &Arc<Self>,
+        now: &mut Now,
+        steps: &[&[f32]],
+        accepted: bool,
+    ) -> Result<(), StreamError> {
         let Some(shared) = self.shared.upgrade() else {
             return Err(RequestError::ShutDown.into());
         };
@@ -184,6 +190,10 @@ impl Inner {
         let request = match full || now.closing {
             true => request,
             false => request.open(),
+        };
+        let request = match accepted {
+            true => request.continues(),
+            false => request,
         };
         let inner = Arc::clone(self);
         let ended = move |answer| inner.segment_ended(answer);
@@ -211,7 +221,7 @@ impl Inner {
                 let (inputs, replies): (Vec<_>, Vec<_>) = now.aside.drain(..count).unzip();
                 now.replies.extend(replies);
                 let steps: Vec<&[f32]> = inputs.iter().map(|i| &i[..]).collect();
-                if let Err(error) = self.begin_segment(&mut now, &steps) {
+                if let Err(error) = self.begin_segment(&mut now, &steps, true) {
                     now.end(match error {
                         StreamError::Ended(error) => error,
                         StreamError::Submit(SubmitError::Graph(error)) => error.into(),
@@ -294,7 +304,9 @@ impl Stream {
     }
 
     /// Adds a step, of the values of all of the cell's inputs one after the other. Steps are computed in
-    /// the order in which they were added; some hundreds may be under way.
+    /// the order in which they were added; some hundreds may be under way. A stream takes room for a segment of 256
+    /// steps at a time: where there is none when one is over, steps that were added for the next one end with
+    /// [`RequestError::Refused`].
     ///
     /// # Errors
     /// [`StreamError::Values`] and [`StreamError::Submit`] leave the stream as it was;
@@ -323,9 +335,11 @@ impl Stream {
             }
             Segment::None => {
                 now.replies.push_back(reply);
-                inner.begin_segment(&mut now, &[inputs]).inspect_err(|_| {
-                    now.replies.pop_back();
-                })?;
+                inner
+                    .begin_segment(&mut now, &[inputs], false)
+                    .inspect_err(|_| {
+                        now.replies.pop_back();
+                    })?;
             }
             Segment::Open(key, nodes) => {
                 now.replies.push_back(reply);

@@ -47,7 +47,9 @@ impl ChainCell {
         self
     }
 
-    /// Runs by this plan, measured with 1 step of several sizes of batch, instead of an estimated one.
+    /// Runs by this plan, measured with 1 step of several sizes of batch, instead of an estimated one; batches have
+    /// the rows that it says to serve by, unless [`EngineOptions::sizes`](crate::serve::engine::EngineOptions) say
+    /// others.
     /// A place whose team has fewer threads refuses it.
     ///
     /// # Errors
@@ -65,6 +67,10 @@ impl Cell for ChainCell {
 
     fn ports(&self) -> &Ports {
         &self.ports
+    }
+
+    fn rows(&self) -> Option<usize> {
+        self.recurrent.rows()
     }
 
     fn prepare(&self, place: &Place) -> Result<Box<dyn PreparedCell>, CellError> {

@@ -7,6 +7,7 @@ use crate::execute::{PackedModel, Session};
 use crate::model::{Direction, Model};
 use crate::plan::Plan;
 use crate::serve::cell_graph::{CellError, Place, Ports};
+use crate::serve::policy::BatchSizes;
 
 /// A forward model that is run a step at a time.
 pub(super) struct Recurrent {
@@ -34,6 +35,12 @@ impl Recurrent {
 
     pub fn model(&self) -> &Model {
         &self.model
+    }
+
+    /// The rows that the plan says to serve by, where it was measured for single steps.
+    pub fn rows(&self) -> Option<usize> {
+        let sizes = BatchSizes::of_plan(self.plan.as_ref()?)?;
+        Some(sizes.max)
     }
 
     /// Adds a state for each layer's hidden state and, of an LSTM, its cell state.

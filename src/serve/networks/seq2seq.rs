@@ -105,6 +105,10 @@ impl Cell for EncoderCell {
         &self.ports
     }
 
+    fn rows(&self) -> Option<usize> {
+        self.recurrent.rows()
+    }
+
     fn prepare(&self, place: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
         Ok(Box::new(PreparedEncoder(Embedded::new(
             &self.embedding,

@@ -39,14 +39,16 @@ impl BatchSizes {
     }
 
     /// From a plan that was tuned for single steps of several batch sizes (`cellstream tune MODEL --steps 1 --batch
-    /// 1,2,4,8,16,32,64 -o PLAN`). `None` if it has no measured entry of one step.
+    /// 1,2,4,8,16,32,64 -o PLAN`). `None` unless several sizes were measured with one step.
     pub fn of_plan(plan: &Plan) -> Option<BatchSizes> {
         let steps = plan.entries.iter().filter(|entry| entry.steps == 1);
         let times = steps.filter_map(|entry| {
             let measured = entry.measured.as_ref()?;
             Some((entry.batch, Duration::from_nanos(measured.cost.median_ns)))
         });
-        BatchSizes::measured(&times.collect::<Vec<_>>())
+        let times: Vec<_> = times.collect();
+        // One size says nothing of others.
+        (times.len() > 1).then(|| BatchSizes::measured(&times))?
     }
 }
 
@@ -90,6 +92,8 @@ mod tests {
             });
             entry
         };
+        plan.entries = vec![entry(1, 1, 100), entry(64, 50, 1)];
+        assert_eq!(BatchSizes::of_plan(&plan), None);
         plan.entries = vec![
             entry(1, 1, 100),
             entry(8, 1, 200),

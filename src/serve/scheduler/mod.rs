@@ -101,6 +101,8 @@ pub struct Ask {
     pub open: bool,
     /// What it takes of [`Limits::bytes`].
     pub bytes: usize,
+    /// It goes on with what was accepted before: a scheduler that drains accepts it, too.
+    pub continues: bool,
 }
 
 /// What a scheduler accepts at once.
@@ -189,6 +191,8 @@ pub struct Scheduler {
     taken: Taken,
     counts: Counts,
     accepting: bool,
+    /// For good: not even what goes on is accepted.
+    stopped: bool,
     /// Of all requests that have one and have not ended.
     deadlines: BTreeSet<(Instant, RequestKey)>,
     ended: VecDeque<Ended>,
@@ -219,6 +223,7 @@ impl Scheduler {
             taken: Taken::default(),
             counts: Counts::default(),
             accepting: true,
+            stopped: false,
             deadlines: BTreeSet::new(),
             ended: VecDeque::new(),
             early: SecondaryMap::new(),
@@ -241,7 +246,7 @@ impl Scheduler {
             nodes: unfolded.nodes(),
             bytes: ask.bytes,
         };
-        if let Err(refused) = self.room_for(needs) {
+        if let Err(refused) = self.room_for(needs, ask.continues) {
             self.counts.refused += 1;
             return Err(refused);
         }
@@ -303,6 +308,7 @@ impl Scheduler {
     }
 
     fn grow(&mut self, key: RequestKey, unfolded: Unfolded) {
+        self.taken.nodes += unfolded.nodes();
         if unfolded.first != self.table.nodes(key) {
             let early = self.early.entry(key).map(|entry| entry.or_default());
             if let Some(early) = early {
@@ -312,7 +318,6 @@ impl Scheduler {
         }
         let mut next = Some(unfolded);
         while let Some(unfolded) = next {
-            self.taken.nodes += unfolded.nodes();
             self.table.grow(key, &unfolded);
             let nodes = self.table.nodes(key);
             next = self.early.get_mut(key).and_then(|early| {
@@ -388,7 +393,7 @@ impl Scheduler {
         self.deadlines.first().map(|&(at, _)| at)
     }
 
-    /// Accepts no more requests; those that are here go on.
+    /// Accepts no more requests but those that [continue](Ask::continues) others; those that are here go on.
     pub fn handle_drain(&mut self) {
         self.accepting = false;
     }
@@ -396,6 +401,7 @@ impl Scheduler {
     /// Accepts no more requests, and ends all that are here.
     pub fn handle_shutdown(&mut self, now: Instant) {
         self.accepting = false;
+        self.stopped = true;
         for key in self.table.keys().collect::<Vec<_>>() {
             self.end(now, key, End::ShutDown);
         }
@@ -493,9 +499,10 @@ impl Scheduler {
         let mut taken = Taken::default();
         let here = |key: &RequestKey| self.table.is_live(*key) || self.table.is_held(*key);
         for key in self.table.keys().filter(here) {
+            let early = self.early.get(key).into_iter().flatten();
             taken.add(Taken {
                 requests: 1,
-                nodes: self.table.nodes(key),
+                nodes: self.table.nodes(key) + early.map(Unfolded::nodes).sum::<usize>(),
                 bytes: self.table.bytes(key),
             });
         }
@@ -509,8 +516,8 @@ impl Scheduler {
         Ok(())
     }
 
-    fn room_for(&self, needs: Taken) -> Result<(), Refused> {
-        if !self.accepting {
+    fn room_for(&self, needs: Taken, continues: bool) -> Result<(), Refused> {
+        if self.stopped || !self.accepting && !continues {
             return Err(Refused::ShuttingDown);
         }
         let (limits, taken) = (self.limits, self.taken);
@@ -557,15 +564,16 @@ impl Scheduler {
         let Some(timing) = self.table.end(key, now) else {
             return;
         };
+        let early = self.early.remove(key).unwrap_or_default();
+        let early: usize = early.iter().map(Unfolded::nodes).sum();
         self.taken.subtract(Taken {
             requests: 1,
-            nodes: self.table.nodes(key),
+            nodes: self.table.nodes(key) + early,
             bytes: self.table.bytes(key),
         });
         if let Some(deadline) = self.table.deadline(key) {
             self.deadlines.remove(&(deadline, key));
         }
-        self.early.remove(key);
         self.counts.ended[end as usize] += 1;
         self.ended.push_back(Ended {
             request: key,

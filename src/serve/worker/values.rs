@@ -389,10 +389,11 @@ impl<R> Values<R> {
         std::mem::take(&mut self.answer)
     }
 
-    /// Forgets everything but whom to reply to.
-    pub fn clear(&mut self) {
+    /// Lets go of what is kept, and of the request's own function, which the caller drops when nothing is locked.
+    /// The graph stays: rows of a task that runs may refer to it.
+    pub fn clear(&mut self) -> Option<Box<dyn Grow>> {
         self.kept = FxHashMap::default();
-        self.grow = None;
+        self.grow.take()
     }
 }
 

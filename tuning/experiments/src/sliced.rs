@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use cellstream::execute::team::Team;
 use cellstream::kernels::{
     Aligned, Isa, Kernels, Numbers, PackedMatrix, Product, Rows, Shared, Source, Start, Sweep,
-    Upcoming, kernels, zeroed,
+    kernels, zeroed,
 };
 use cellstream::plan::split_units;
 

@@ -3,9 +3,9 @@ use std::sync::Arc;
 use super::super::{Answer, Chain, ChainCell, NetworkError};
 use super::{alone, bits, random, together};
 use crate::model::{Gru, Input, Lstm, Merge, Model, Output, Precision, Rnn};
-use crate::plan::Plan;
+use crate::plan::{Cost, Measured, Plan};
 use crate::reference;
-use crate::serve::cell_graph::{Cells, Gave, Graph, Grow, Growth, NodeId};
+use crate::serve::cell_graph::{Cell, Cells, Gave, Graph, Grow, Growth, NodeId};
 
 /// Stacks of all cells, with projections, mixed, and of all precisions.
 fn models() -> Vec<Model> {
@@ -182,6 +182,33 @@ fn a_given_plan_is_used_and_one_for_too_many_threads_refused() {
     let other = Plan::with_threads(&Gru::new(4, 32).random(1).unwrap(), 2, 1, 1);
     let refused = ChainCell::new(Arc::clone(&model)).unwrap().with_plan(other);
     assert!(matches!(refused.err(), Some(NetworkError::Plan(_))));
+}
+
+#[test]
+fn batches_have_the_rows_that_a_measured_plan_says_to_serve_by() {
+    let model = Arc::new(Gru::new(4, 8).random(1).unwrap());
+    let rows = |times: &[(usize, u64)]| {
+        let entries = times.iter().map(|&(batch, median_ns)| {
+            let mut entry = Plan::with_threads(&model, batch, 1, 1).entries.remove(0);
+            entry.measured = Some(Measured {
+                cost: Cost {
+                    median_ns,
+                    spread_ns: 0,
+                },
+                runner_up: None,
+            });
+            entry
+        });
+        let plan = Plan {
+            entries: entries.collect(),
+        };
+        let cell = ChainCell::new(Arc::clone(&model)).unwrap();
+        cell.with_plan(plan).unwrap().rows()
+    };
+    // Rates of 10, 40 and 41 rows a microsecond.
+    assert_eq!(rows(&[(1, 100), (8, 200), (16, 390)]), Some(8));
+    assert_eq!(rows(&[(8, 200)]), None);
+    assert_eq!(ChainCell::new(Arc::clone(&model)).unwrap().rows(), None);
 }
 
 #[test]

@@ -109,6 +109,7 @@ impl Simulated {
             deadline: deadline.map(|at| self.start + Duration::from_millis(at)),
             open,
             bytes: graph.bytes(),
+            continues: false,
         };
         let key = self
             .scheduler
