@@ -11,6 +11,7 @@
 //! The real loop takes a tile of `M` rows by `P` panels at a time, all in registers: one row alone
 //! is a chain of dependent multiply-adds, and only many independent chains fill the pipelines.
 //! The order of `k` within a chain never changes, so no tile shape changes a bit.
+//! Where weights come from afar, all tiles of rows that take a panel ask for the next one meanwhile (`prefetch.rs`).
 //!
 //! Weights of int8 meet a left operand of int8: its rows are quantised first, each with a scale of its
 //! own. Their sum is exact; it is rounded to f32, as is the product of the two scales, and then added:
