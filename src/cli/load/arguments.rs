@@ -30,12 +30,13 @@ use crate::serve::engine::EngineOptions;
 ///
 /// queued: from due to the start of the first cell; subm.: the part of it from submission on, which is the server's own;
 /// comp.: from there to the answer. unanswered: refused as the queue was full, late for their --deadline, failed, or given
-/// up. A step is one call of a cell, for a whole batch.
+/// up; of these only what was given up is in the latencies, so read both. A step is one call of a cell, for a whole batch.
 ///
 /// With several --batch or --bucket-width and --sweep, each policy is measured with all of them at every load, and its best
-/// there is reported: of those that answered 93 % of what was asked the one with the least p90, of none the one with the
-/// greatest throughput. All that was tried is shown below. What did not bear a load is left out at higher ones, except each
-/// policy's setting with the greatest peak.
+/// there is reported: of those that bore the load (answered 93 % of it, and were no further behind when the window ended
+/// than when it began, but for chance) the one with the least p90, of none the one with the greatest throughput; measured
+/// once more, with other requests. All that was tried is shown below. What did not bear a load is left out at higher ones,
+/// except each policy's setting with the greatest peak.
 ///
 /// With --json, one object a line, "kind" being "calibration", "peak", "run" or "skipped"; "best" marks those to be read.
 #[derive(Debug, clap::Args)]

@@ -110,7 +110,7 @@ pub struct Recording {
     pub due: u64,
     /// Requests answered in the window, whenever they were due.
     pub completed: u64,
-    /// When they were.
+    /// When they were, from the window's start on.
     answers: Vec<Duration>,
     /// Of runs that were merged, see [`Recording::paced`].
     pace: (u64, Duration),
@@ -147,7 +147,7 @@ impl Recording {
         let answered = matches!(one.outcome, Outcome::Done { .. });
         if answered && (start..end).contains(&one.ended) {
             self.completed += 1;
-            self.answers.push(one.ended);
+            self.answers.push(one.ended - start);
         }
         let under_way = |at: Duration| one.due < at && one.ended >= at;
         self.backlog += i64::from(under_way(end)) - i64::from(under_way(start));
@@ -215,26 +215,36 @@ impl Recording {
     /// times in a window, would else seem faster or slower by a group that falls just inside it, or outside.
     pub fn throughput(&self) -> f64 {
         let (answers, time) = self.paced();
-        // A single group says nothing about the time between groups.
-        let (answers, time) = match 2 * time >= self.window {
-            true => (answers, time),
-            false => (self.completed, self.window),
-        };
         match time.as_secs_f64() {
             0.0 => 0.0,
             seconds => answers as f64 / seconds,
         }
     }
 
-    /// Answers after those that were first, and the time from these to the last.
+    /// Answers, and the time in which they were given.
     fn paced(&self) -> (u64, Duration) {
         /// What ends in less time than this belongs to one group.
         const AT_ONCE: Duration = Duration::from_millis(5);
-        let first = self.answers.iter().min().copied().unwrap_or_default();
-        let last = self.answers.iter().max().copied().unwrap_or_default();
-        let later = self.answers.iter().filter(|&&at| at > first + AT_ONCE);
         let (answers, time) = self.pace;
-        (answers + later.count() as u64, time + (last - first))
+        if time > Duration::ZERO {
+            return (answers, time);
+        }
+        let mut at = self.answers.clone();
+        at.sort_unstable();
+        let whole = (self.completed, self.window);
+        let (Some(&first), Some(&last)) = (at.first(), at.last()) else {
+            return whole;
+        };
+        // Who stood still for longer at an edge than between any two groups, or answered but one, has no pace.
+        let gaps = at.windows(2).map(|pair| pair[1] - pair[0]);
+        let longest = gaps.max().unwrap_or_default().max(AT_ONCE);
+        let edge = first.max(self.window.saturating_sub(last));
+        let later = at.iter().filter(|&&at| at > first + AT_ONCE).count();
+        // Where a quarter of all came at once, as after a standstill, it is no pace either.
+        match 4 * later >= 3 * at.len() && later > 0 && edge <= longest {
+            true => (later as u64, last - first),
+            false => whole,
+        }
     }
 
     /// Requests that were due in the window and have no answer.
@@ -364,6 +374,18 @@ mod tests {
             let twice = Recording::merged([&recording, &recording]);
             assert!((twice.throughput() / rate - 1.0).abs() < 1e-9);
         }
+        // Nothing for most of the window, then all at once: that is no pace.
+        let mut recording = Recording::new();
+        recording.window = 2000 * MS;
+        for one in 0..1000 {
+            let ended = 1500 * MS + MS * one / 2;
+            let one = Ended {
+                ended,
+                ..done(0, 0, 2)
+            };
+            recording.count(&one, Duration::ZERO, 2000 * MS);
+        }
+        assert_eq!(recording.throughput(), 500.0);
         // One group only.
         let mut recording = Recording::new();
         recording.window = 2000 * MS;

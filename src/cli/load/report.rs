@@ -274,6 +274,11 @@ pub fn notes(rows: &[&Row<'_>]) -> String {
         if !errors.is_empty() {
             text += &format!("{who}: of {} requests {}\n", row.due, errors.join(", "));
         }
+        if row.due == 0 {
+            text += &format!(
+                "{who}: no request was due in the window, so there are no latencies; lengthen --seconds, or raise --requests\n"
+            );
+        }
         // Below that, nobody can tell.
         if row.late_ms.p99 > 0.05 * row.latency_ms.p50 && row.late_ms.p99 > 0.2 {
             text += &format!(

@@ -82,8 +82,8 @@ impl Request {
         self
     }
 
-    /// When the answer is of no use any more: from then on no cell is computed for it, and it ends with
-    /// [`RequestError::Late`].
+    /// When the answer is of no use any more: from then on no cell is begun for it, and it ends with
+    /// [`RequestError::Late`]; one whose last cell was under way may still be answered.
     pub fn deadline(mut self, deadline: Instant) -> Request {
         self.ask.deadline = Some(deadline);
         self
@@ -228,7 +228,26 @@ impl Engine {
     }
 
     /// Opens a stream: a chain of calls of `cell` whose inputs come one after the other, from zero states
-    /// or those given (all of them, one after the other).
+    /// or those given (all of them, one after the other). Each [`Step`] is told the cell's outputs; states stay within.
+    /// Room is taken with the first step. Streams have no priority and no deadline.
+    ///
+    /// ```
+    /// # use cellstream::model::Lstm;
+    /// # use cellstream::serve::Engine;
+    /// # use cellstream::serve::cell_graph::Cells;
+    /// # use cellstream::serve::engine::EngineOptions;
+    /// # use cellstream::serve::networks::{Chain, ChainCell};
+    /// let mut cells = Cells::new();
+    /// let chain = Chain::add(&mut cells, ChainCell::new(Lstm::new(2, 8).random(1)?)?);
+    /// let engine = Engine::start(cells, &EngineOptions::default())?;
+    /// let mut stream = engine.stream(chain.cell(), None)?;
+    /// for frame in [[0.1, 0.2], [0.3, 0.4]] {
+    ///     let y = stream.push(&frame)?.wait()?; // or .await
+    ///     assert_eq!(y.len(), 8);
+    /// }
+    /// stream.close();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`StreamError`] for a cell that there is not, that has no state, or states of another size.

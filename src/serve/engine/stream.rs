@@ -306,7 +306,7 @@ impl Stream {
     /// Adds a step, of the values of all of the cell's inputs one after the other. Steps are computed in
     /// the order in which they were added; some hundreds may be under way. A stream takes room for a segment of 256
     /// steps at a time: where there is none when one is over, steps that were added for the next one end with
-    /// [`RequestError::Refused`].
+    /// [`RequestError::Refused`], and so has the stream: its states are gone.
     ///
     /// # Errors
     /// [`StreamError::Values`] and [`StreamError::Submit`] leave the stream as it was;
