@@ -28,8 +28,10 @@ use crate::model::Matrix;
 const BLOCK: usize = 64;
 /// Outputs of the longest block, of int8.
 const MOST_OUTPUTS: usize = 4 * BLOCK;
-/// Most rows taken together: several tiles, which ask for the next block in time.
-const ROWS: usize = 24;
+/// Most rows taken together: those of the tallest tile.
+const ROWS: usize = 6;
+/// The same where weights come from afar: several tiles, which ask for the next block in time.
+const FAR_ROWS: usize = 24;
 
 /// `y = W x + b` (PyTorch `torch.nn.Linear`), with `W` `[outputs, inputs]` and `b` `[outputs]`.
 ///
@@ -190,7 +192,7 @@ impl Dense {
     /// Words that [`Dense::blocks`] quantises in.
     pub(super) fn room(&self) -> usize {
         // Blocks differ in their outputs only.
-        (self.blocks.first()).map_or(0, |block| block.weights.room(ROWS))
+        (self.blocks.first()).map_or(0, |block| block.weights.room(FAR_ROWS))
     }
 
     /// Which blocks are computed by one of so many workers: those that follow each other.
@@ -206,14 +208,39 @@ impl Dense {
         x: &[f32],
         rows: usize,
         room: &mut [u32],
+        take: impl FnMut(usize, usize, &[f32]),
+    ) {
+        let bytes = |blocks: &[Block]| blocks.iter().map(|b| b.weights.bytes()).sum::<usize>();
+        // Clearing room for many rows would take longer than a small layer of one row.
+        match bytes(&self.blocks[blocks.clone()]) > FAR {
+            true => self.few_rows(
+                blocks,
+                x,
+                rows,
+                room,
+                &mut [0.0; FAR_ROWS * MOST_OUTPUTS],
+                take,
+            ),
+            false => self.few_rows(blocks, x, rows, room, &mut [0.0; ROWS * MOST_OUTPUTS], take),
+        }
+    }
+
+    /// As [`Dense::blocks`], as many rows together as `z` has room for. Where those are many, the weights come
+    /// from afar.
+    fn few_rows(
+        &self,
+        blocks: Range<usize>,
+        x: &[f32],
+        rows: usize,
+        room: &mut [u32],
+        z: &mut [f32],
         mut take: impl FnMut(usize, usize, &[f32]),
     ) {
         let (inputs, outputs) = (self.inputs, self.outputs);
-        let mut z = [0.0; ROWS * MOST_OUTPUTS];
-        let bytes = |blocks: &[Block]| blocks.iter().map(|b| b.weights.bytes()).sum::<usize>();
-        let is_far = bytes(&self.blocks[blocks.clone()]) > FAR;
+        let most = z.len() / MOST_OUTPUTS;
+        let is_far = most > ROWS;
         // As few groups of rows as can be, as even as can be.
-        let together = rows.div_ceil(rows.div_ceil(ROWS).max(1)).max(1);
+        let together = rows.div_ceil(rows.div_ceil(most).max(1)).max(1);
         for index in blocks {
             let block = &self.blocks[index];
             let first_unit = index * self.block;
@@ -232,7 +259,7 @@ impl Dense {
                     weights: &block.weights,
                     slots: &[0],
                     start: Start::Bias(&block.bias),
-                    z: &mut z,
+                    z: &mut *z,
                     z_slots: 1,
                     sweep: Sweep::Wide,
                     then,
@@ -321,6 +348,26 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    /// Weights that no private cache holds, and rows in one group and in several.
+    #[test]
+    fn weights_from_afar_give_the_same() {
+        let mut rng = fastrand::Rng::with_seed(3);
+        let (inputs, outputs) = (256, FAR / 4 / 256 + 70);
+        let weights = Matrix::new(outputs, inputs, random(&mut rng, outputs * inputs)).unwrap();
+        let bias = random(&mut rng, outputs);
+        let x = random(&mut rng, 27 * inputs);
+        let dense = Dense::new(&weights, &bias).unwrap();
+        assert!(dense.weight_bytes() > FAR);
+        let expected: Vec<f32> = (x.chunks(inputs))
+            .flat_map(|x| reference::dense(&weights, &bias, x))
+            .collect();
+        for rows in [1, 13, 24, 27] {
+            let mut y = vec![f32::NAN; rows * outputs];
+            dense.run(&x[..rows * inputs], &mut y).unwrap();
+            assert_eq!(y, expected[..rows * outputs], "{rows} rows");
         }
     }
 

@@ -101,6 +101,8 @@ pub struct Row<'a> {
     pub(super) window_s: f64,
     pub(super) due: u64,
     pub(super) completed: u64,
+    /// Requests more that were under way when the window ended than when it began.
+    pub(super) backlog: i64,
     /// Answers a second.
     pub throughput: f64,
     /// From when requests were due.
@@ -149,6 +151,7 @@ impl<'a> Row<'a> {
             window_s: all.window.as_secs_f64(),
             due: all.due,
             completed: all.completed,
+            backlog: all.backlog,
             throughput: all.throughput(),
             latency_ms: Percentiles::of(&all.latency),
             p90_of_rounds_ms,

@@ -231,6 +231,7 @@ impl Shared {
                 }
                 // Nothing that has ended is held on to through an idle night.
                 worker.forget_ended();
+                state.recorder.scheduled(begin.elapsed());
                 state = self.sleep(state);
                 begin = Instant::now();
                 continue;
@@ -238,9 +239,7 @@ impl Shared {
             // What this worker has not taken may be another's; and so are deadlines that pass meanwhile.
             let for_another = state.scheduler.queued() > 0 || state.deadline_is_unwatched();
             let wake_another = state.sleeping > 0 && for_another;
-            if !tasks.is_empty() {
-                state.recorder.scheduled(begin.elapsed());
-            }
+            state.recorder.scheduled(begin.elapsed());
             drop(state);
             if wake_another {
                 self.work.notify_one();

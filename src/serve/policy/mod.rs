@@ -21,6 +21,8 @@ pub use ideal::Ideal;
 pub use merge::Merge;
 pub use padding::Padding;
 pub use sizes::BatchSizes;
+#[cfg(test)]
+pub(in crate::serve) use sizes::tests as sizes_tests;
 
 use super::cell_graph::CellId;
 use super::scheduler::{RequestKey, Row, SubgraphKey, Table, Task, WorkerId};

@@ -53,10 +53,28 @@ impl BatchSizes {
 }
 
 #[cfg(test)]
-mod tests {
+pub(in crate::serve) mod tests {
     use super::*;
-    use crate::model::Lstm;
+    use crate::model::{Lstm, Model};
     use crate::plan::{Cost, Measured};
+
+    /// A plan on one core with these measured entries: batch, steps, nanoseconds.
+    pub fn measured_plan(model: &Model, entries: &[(usize, usize, u64)]) -> Plan {
+        let entries = entries.iter().map(|&(batch, steps, median_ns)| {
+            let mut entry = Plan::with_threads(model, batch, steps, 1).entries.remove(0);
+            entry.measured = Some(Measured {
+                cost: Cost {
+                    median_ns,
+                    spread_ns: 0,
+                },
+                runner_up: None,
+            });
+            entry
+        });
+        Plan {
+            entries: entries.collect(),
+        }
+    }
 
     #[test]
     fn the_fewest_rows_that_come_close_to_the_best_rate_are_taken() {
@@ -79,29 +97,11 @@ mod tests {
     #[test]
     fn plans_tell_where_they_were_measured_for_single_steps() {
         let model = Lstm::new(4, 8).random(1).unwrap();
-        let mut plan = Plan::estimate(&model, 1, 1, 1);
-        assert_eq!(BatchSizes::of_plan(&plan), None);
-        let entry = |batch, steps, median_ns| {
-            let mut entry = Plan::estimate(&model, batch, steps, 1).entries.remove(0);
-            entry.measured = Some(Measured {
-                cost: Cost {
-                    median_ns,
-                    spread_ns: 0,
-                },
-                runner_up: None,
-            });
-            entry
-        };
-        plan.entries = vec![entry(1, 1, 100), entry(64, 50, 1)];
-        assert_eq!(BatchSizes::of_plan(&plan), None);
-        plan.entries = vec![
-            entry(1, 1, 100),
-            entry(8, 1, 200),
-            entry(16, 1, 398),
-            entry(64, 50, 1),
-        ];
+        let of = |entries: &[_]| BatchSizes::of_plan(&measured_plan(&model, entries));
+        assert_eq!(BatchSizes::of_plan(&Plan::estimate(&model, 1, 1, 1)), None);
+        assert_eq!(of(&[(1, 1, 100), (64, 50, 1)]), None);
         assert_eq!(
-            BatchSizes::of_plan(&plan),
+            of(&[(1, 1, 100), (8, 1, 200), (16, 1, 398), (64, 50, 1)]),
             Some(BatchSizes { min: 1, max: 8 })
         );
     }

@@ -180,6 +180,15 @@ impl Counts {
     }
 }
 
+/// What is accepted.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Intake {
+    Nothing,
+    /// What [continues](Ask::continues) other requests.
+    Continuing,
+    All,
+}
+
 /// See the [module](self).
 pub struct Scheduler {
     table: Table,
@@ -190,9 +199,7 @@ pub struct Scheduler {
     workers: usize,
     taken: Taken,
     counts: Counts,
-    accepting: bool,
-    /// For good: not even what goes on is accepted.
-    stopped: bool,
+    intake: Intake,
     /// Of all requests that have one and have not ended.
     deadlines: BTreeSet<(Instant, RequestKey)>,
     ended: VecDeque<Ended>,
@@ -222,8 +229,7 @@ impl Scheduler {
             workers,
             taken: Taken::default(),
             counts: Counts::default(),
-            accepting: true,
-            stopped: false,
+            intake: Intake::All,
             deadlines: BTreeSet::new(),
             ended: VecDeque::new(),
             early: SecondaryMap::new(),
@@ -395,13 +401,12 @@ impl Scheduler {
 
     /// Accepts no more requests but those that [continue](Ask::continues) others; those that are here go on.
     pub fn handle_drain(&mut self) {
-        self.accepting = false;
+        self.intake = self.intake.min(Intake::Continuing);
     }
 
     /// Accepts no more requests, and ends all that are here.
     pub fn handle_shutdown(&mut self, now: Instant) {
-        self.accepting = false;
-        self.stopped = true;
+        self.intake = Intake::Nothing;
         for key in self.table.keys().collect::<Vec<_>>() {
             self.end(now, key, End::ShutDown);
         }
@@ -517,7 +522,11 @@ impl Scheduler {
     }
 
     fn room_for(&self, needs: Taken, continues: bool) -> Result<(), Refused> {
-        if self.stopped || !self.accepting && !continues {
+        let needed = match continues {
+            true => Intake::Continuing,
+            false => Intake::All,
+        };
+        if self.intake < needed {
             return Err(Refused::ShuttingDown);
         }
         let (limits, taken) = (self.limits, self.taken);

@@ -3,9 +3,10 @@ use std::sync::Arc;
 use super::super::{Answer, Chain, ChainCell, NetworkError};
 use super::{alone, bits, random, together};
 use crate::model::{Gru, Input, Lstm, Merge, Model, Output, Precision, Rnn};
-use crate::plan::{Cost, Measured, Plan};
+use crate::plan::Plan;
 use crate::reference;
 use crate::serve::cell_graph::{Cell, Cells, Gave, Graph, Grow, Growth, NodeId};
+use crate::serve::policy::sizes_tests::measured_plan;
 
 /// Stacks of all cells, with projections, mixed, and of all precisions.
 fn models() -> Vec<Model> {
@@ -187,27 +188,14 @@ fn a_given_plan_is_used_and_one_for_too_many_threads_refused() {
 #[test]
 fn batches_have_the_rows_that_a_measured_plan_says_to_serve_by() {
     let model = Arc::new(Gru::new(4, 8).random(1).unwrap());
-    let rows = |times: &[(usize, u64)]| {
-        let entries = times.iter().map(|&(batch, median_ns)| {
-            let mut entry = Plan::with_threads(&model, batch, 1, 1).entries.remove(0);
-            entry.measured = Some(Measured {
-                cost: Cost {
-                    median_ns,
-                    spread_ns: 0,
-                },
-                runner_up: None,
-            });
-            entry
-        });
-        let plan = Plan {
-            entries: entries.collect(),
-        };
+    let rows = |entries: &[_]| {
         let cell = ChainCell::new(Arc::clone(&model)).unwrap();
+        let plan = measured_plan(&model, entries);
         cell.with_plan(plan).unwrap().rows()
     };
     // Rates of 10, 40 and 41 rows a microsecond.
-    assert_eq!(rows(&[(1, 100), (8, 200), (16, 390)]), Some(8));
-    assert_eq!(rows(&[(8, 200)]), None);
+    assert_eq!(rows(&[(1, 1, 100), (8, 1, 200), (16, 1, 390)]), Some(8));
+    assert_eq!(rows(&[(8, 1, 200)]), None);
     assert_eq!(ChainCell::new(Arc::clone(&model)).unwrap().rows(), None);
 }
 

@@ -103,7 +103,7 @@ impl Scenario {
     fn event(&mut self, event: Event) {
         let rng = &mut self.rng;
         match event {
-            Event::Submit if self.simulated.scheduler.accepting => {
+            Event::Submit if self.simulated.scheduler.intake == super::super::Intake::All => {
                 let graph = random_graph(rng, self.kinds, 14);
                 let now = self.simulated.now;
                 let deadline = percent(rng, self.odds.deadline).then(|| now + rng.u64(0..60));
