@@ -201,7 +201,7 @@ fn sizes_of_cells_and_calibrated_ones_are_tried_and_named() {
     let output = load(&line);
     let text = String::from_utf8(output.stdout).unwrap();
     for words in [
-        "2 task(s) at once",
+        "2 task(s) and 4 step(s) at once",
         "calibrated: batch ",
         "cellular   batch 4:2 ",
         "all that was tried",

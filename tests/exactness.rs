@@ -280,3 +280,59 @@ fn a_step_at_a_time_gives_the_whole_sequence() {
         }
     }
 }
+
+#[test]
+fn several_steps_from_and_to_buffers_of_each_layer() {
+    for seed in 0..30 {
+        let mut random = Random::new(seed);
+        let (cell, options) = random.cell();
+        let lower = random.direction(cell, 7, 18, options);
+        let upper = random.direction(Cell::LSTM, lower.output_size(), 33, Options::default());
+        // A cell state where the layer has one, between the hidden states.
+        let sizes = [(lower.output_size(), lower.cell_state_size()), (33, 33)];
+        let model = Model::new(vec![Layer::single(lower), Layer::single(upper)]).unwrap();
+        let count = random.0.usize(1..6);
+        let lengths: Vec<usize> = (0..count).map(|_| random.0.usize(0..6)).collect();
+        let steps = lengths.iter().copied().max().unwrap();
+        let mut batch = Batch::full(&mut random, &model, count, steps);
+        batch.h0 = Some(random.values(count * model.signature().hidden_state));
+        batch.c0 = Some(random.values(count * model.signature().cell_state));
+        batch.lengths = Some(lengths.clone());
+        let expected = Results::reference(&model, &batch);
+        let (mut h, mut c) = (batch.h0.as_deref().unwrap(), batch.c0.as_deref().unwrap());
+        let mut given = Vec::new();
+        for (hidden, cell) in sizes {
+            let (own, others) = h.split_at(count * hidden);
+            given.push(own.to_vec());
+            h = others;
+            if cell > 0 {
+                let (own, others) = c.split_at(count * cell);
+                given.push(own.to_vec());
+                c = others;
+            }
+        }
+        for &isa in isas() {
+            let threads = 1 + seed as usize % 4;
+            let mut plan = Plan::with_threads(&model, count, steps.max(1), threads);
+            if seed % 2 == 1 {
+                to_and_fro(&model, &mut plan);
+            }
+            let mut session = session(&model, &plan, isa);
+            let mut states = given.clone();
+            let mut found = Results::dirty(&model, &batch);
+            let y = Some(&mut found.values[..]);
+            session
+                .steps_layers(&lengths, &batch.values, &mut states, y)
+                .unwrap();
+            (found.hn, found.cn) = (Vec::new(), Vec::new());
+            let mut states = states.into_iter();
+            for (_, cell) in sizes {
+                found.hn.extend(states.next().unwrap());
+                if cell > 0 {
+                    found.cn.extend(states.next().unwrap());
+                }
+            }
+            found.assert_same(&expected, format_args!("seed {seed}, {isa}, {lengths:?}"));
+        }
+    }
+}

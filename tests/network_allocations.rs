@@ -14,6 +14,7 @@ use cellstream::serve::networks::{
 use counting::calls;
 
 const ROWS: usize = 9;
+const STEPS: usize = 3;
 
 fn cells(precision: Precision) -> Cells {
     let (symbols, features, hidden) = (150, 6, 24);
@@ -55,10 +56,11 @@ fn cells_allocate_nothing() {
         let place = Place {
             team: SharedTeam::new(Team::with_threads(threads).unwrap()),
             rows: ROWS,
+            steps: STEPS,
         };
         for (_, cell) in cells.iter() {
             let ports = cell.ports();
-            let buffer = |width: usize| vec![1.0f32; ROWS * width];
+            let buffer = |width: usize| vec![1.0f32; STEPS * ROWS * width];
             let inputs: Vec<_> = ports.inputs().iter().map(|p| buffer(p.width())).collect();
             let mut states: Vec<_> = ports.states().iter().map(|p| buffer(p.width())).collect();
             let mut outputs: Vec<_> = ports.outputs().iter().map(|p| buffer(p.width())).collect();
@@ -72,6 +74,19 @@ fn cells_allocate_nothing() {
                     made,
                     0,
                     "{}, {precision}, {threads} threads, {rows} rows",
+                    cell.name()
+                );
+            }
+            if cell.takes_steps() {
+                let lengths = [STEPS, 1, 2, STEPS];
+                let mut batch =
+                    Batch::of_steps(ports, &lengths, &inputs, &mut states, &mut outputs);
+                let before = calls();
+                prepared.run(&mut batch).unwrap();
+                assert_eq!(
+                    calls() - before,
+                    0,
+                    "{}, {precision}, several steps",
                     cell.name()
                 );
             }

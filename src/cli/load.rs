@@ -436,7 +436,7 @@ mod tests {
         let text = measured(line).unwrap();
         for words in [
             "latencies count from when a request was due",
-            "1 task(s) at once",
+            "1 task(s) and 4 step(s) at once",
             "calibrated: batch 4\n",
             "peaks (*: the greatest of each policy)",
             "all that was tried",

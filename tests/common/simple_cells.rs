@@ -35,6 +35,10 @@ impl Cell for Simple {
         &self.ports
     }
 
+    fn takes_steps(&self) -> bool {
+        self.name == "chain"
+    }
+
     fn prepare(&self, _: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
         Ok(Box::new(Prepared {
             ports: self.ports.clone(),
@@ -50,16 +54,16 @@ impl PreparedCell for Prepared {
             self.ports.states().len(),
             self.ports.outputs().len(),
         );
-        let rows = batch.rows();
+        let (rows, steps, lengths) = (batch.rows(), batch.steps(), batch.lengths());
         match counts {
             (1, 1, 1) => {
                 let ([x], [state], [y]) = batch.split();
                 for row in 0..rows {
-                    (self.row)(
-                        &x[row..=row],
-                        &mut state[2 * row..2 * row + 2],
-                        &mut y[row..=row],
-                    )?;
+                    for step in 0..lengths.map_or(steps, |lengths| lengths[row]) {
+                        let at = step * rows + row;
+                        let state = &mut state[2 * row..2 * row + 2];
+                        (self.row)(&x[at..=at], state, &mut y[at..=at])?;
+                    }
                 }
             }
             (2, 0, 1) => {
@@ -275,12 +279,43 @@ pub fn interrupted(ids: &Ids, xs: &[f32]) -> (Request, Vec<f32>) {
     (Request::new(graph), expected)
 }
 
+/// A chain some of whose inputs are outputs of nodes before, and some of whose states and outputs are answered: what
+/// can be computed at once, and what cannot.
+pub fn tangled(ids: &Ids, rng: &mut fastrand::Rng) -> (Request, Vec<f32>) {
+    let mut graph = Graph::new();
+    let mut before = Source::Zeros;
+    let (mut sum, mut count) = (0.0f32, 0.0f32);
+    let (mut outputs, mut expected): (Vec<(Source, f32)>, Vec<f32>) = Default::default();
+    for step in 0..rng.usize(2..16) {
+        let (source, x) = match rng.usize(0..4) {
+            0 if step > 0 => outputs[rng.usize(0..step)],
+            _ => {
+                let x = rng.f32() - 0.5;
+                (graph.give(&[x]), x)
+            }
+        };
+        let node = graph.node(ids.chain, &[source, before]);
+        before = node.gives(0);
+        (sum, count) = (sum * 0.75 + x, count + 1.0);
+        outputs.push((node.gives(1), sum * count));
+        if rng.usize(0..6) == 0 {
+            graph.answer(node.gives(0));
+            expected.extend([sum, count]);
+        }
+    }
+    let (last, y) = outputs[outputs.len() - 1];
+    graph.answer(last);
+    expected.push(y);
+    (Request::new(graph), expected)
+}
+
 pub fn values(rng: &mut fastrand::Rng, most: usize) -> Vec<f32> {
     (0..rng.usize(1..=most)).map(|_| rng.f32() - 0.5).collect()
 }
 
 pub fn random_request(ids: &Ids, rng: &mut fastrand::Rng) -> (Request, Vec<f32>) {
-    match rng.usize(0..5) {
+    match rng.usize(0..6) {
+        5 => tangled(ids, rng),
         4 => interrupted(ids, &values(rng, 6)),
         0 => chain(ids, &values(rng, 20)),
         1 => {
@@ -323,6 +358,7 @@ pub fn random_options(rng: &mut fastrand::Rng) -> EngineOptions {
         },
         sizes,
         tasks_at_once: rng.usize(1..=5),
+        steps_at_once: rng.usize(1..=5),
         limits: Limits::default(),
     }
 }

@@ -115,6 +115,10 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = EngineOptions::default().tasks_at_once as u32,
         value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub tasks_at_once: u32,
+    /// Steps that chains and encoders take in one batch at most, while it has few rows
+    #[arg(long, value_name = "N", default_value_t = EngineOptions::default().steps_at_once as u32,
+        value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub steps_at_once: u32,
     /// Try all settings of each policy at every load, and report its best there
     #[arg(long)]
     pub sweep: bool,
@@ -293,6 +297,7 @@ impl Arguments {
             workers: self.workers as usize,
             threads: model::threads(self.threads),
             tasks_at_once: self.tasks_at_once as usize,
+            steps_at_once: self.steps_at_once as usize,
             seed: self.seed,
         }
     }

@@ -37,6 +37,7 @@ pub struct Engines {
     input: usize,
     workers: Vec<Vec<usize>>,
     tasks_at_once: usize,
+    steps_at_once: usize,
     pool: Arc<[f32]>,
 }
 
@@ -136,6 +137,7 @@ impl Engines {
             input,
             workers: divide(&cores, workers),
             tasks_at_once: arguments.tasks_at_once as usize,
+            steps_at_once: arguments.steps_at_once as usize,
             pool: (0..POOL).map(|_| random.f32() - 0.5).collect(),
         })
     }
@@ -236,6 +238,7 @@ impl Launch for Engines {
             workers: Workers::Cores(self.workers.clone()),
             sizes: sizes.map(|&max| BatchSizes { min: 1, max }).collect(),
             tasks_at_once: self.tasks_at_once,
+            steps_at_once: self.steps_at_once,
             // An overload is to be seen as waiting, not as refusals: as much as memory holds.
             limits: Limits {
                 requests: 1 << 20,

@@ -28,6 +28,8 @@ pub struct Context {
     pub threads: usize,
     /// Tasks that a worker gets at once.
     pub tasks_at_once: usize,
+    /// Steps that chains take in one batch.
+    pub steps_at_once: usize,
     /// Of the first round.
     pub seed: u64,
 }
@@ -36,14 +38,15 @@ impl Context {
     /// In a line.
     pub fn title(&self) -> String {
         format!(
-            "{} {}, {}, requests: {}, {} worker(s), {} core(s), {} task(s) at once",
+            "{} {}, {}, requests: {}, {} worker(s), {} core(s), {} task(s) and {} step(s) at once",
             self.network,
             self.hidden,
             self.precision,
             self.requests,
             self.workers,
             self.threads,
-            self.tasks_at_once
+            self.tasks_at_once,
+            self.steps_at_once
         )
     }
 }
@@ -399,6 +402,7 @@ pub mod tests {
             workers: 1,
             threads: 2,
             tasks_at_once: 1,
+            steps_at_once: 4,
             seed: 9,
         }
     }

@@ -134,6 +134,8 @@ pub struct Place {
     pub team: SharedTeam,
     /// Most rows of a batch.
     pub rows: usize,
+    /// Most steps of a batch: more than 1 only for a cell that says so ([`Cell::steps`]).
+    pub steps: usize,
 }
 
 /// A cell type: a batched computation with its weights.
@@ -153,6 +155,12 @@ pub trait Cell: Send + Sync {
         None
     }
 
+    /// Whether it computes several steps of a chain in one batch faster than one after the other, as where weights are
+    /// then read once. Only then a batch ever has more than one step.
+    fn takes_steps(&self) -> bool {
+        false
+    }
+
     /// Packs the weights where a worker will read them.
     ///
     /// # Errors
@@ -170,9 +178,12 @@ pub trait PreparedCell: Send {
     fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError>;
 }
 
-/// The rows that a cell is run on.
+/// The rows that a cell is run on: a step of each, or, of a cell that [takes steps](Cell::takes_steps), several.
 pub struct Batch<'a> {
     rows: usize,
+    steps: usize,
+    /// Steps of each row; `None` if all have [`Batch::steps`].
+    lengths: Option<&'a [usize]>,
     ports: &'a Ports,
     inputs: &'a [Vec<f32>],
     states: &'a mut [Vec<f32>],
@@ -180,7 +191,7 @@ pub struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// The first `rows` rows of each buffer; a buffer a port, in the order of `ports`.
+    /// One step of the first `rows` rows of each buffer; a buffer a port, in the order of `ports`.
     ///
     /// # Panics
     /// If there is another number of buffers than of ports, or a buffer has fewer rows.
@@ -191,23 +202,62 @@ impl<'a> Batch<'a> {
         states: &'a mut [Vec<f32>],
         outputs: &'a mut [Vec<f32>],
     ) -> Batch<'a> {
-        let fits = |ports: &[Port], buffers: &[Vec<f32>]| {
-            let both = ports.iter().zip(buffers);
-            ports.len() == buffers.len() && both.into_iter().all(|(p, b)| b.len() >= rows * p.width)
+        Batch::checked(ports, rows, None, inputs, states, outputs)
+    }
+
+    /// Steps of as many rows as there are `lengths`: as many of each as its length says. Inputs and outputs are
+    /// `[longest, rows, width]`, states `[rows, width]`, before a row's first step and after its last.
+    ///
+    /// # Panics
+    /// As [`Batch::new`].
+    pub fn of_steps(
+        ports: &'a Ports,
+        lengths: &'a [usize],
+        inputs: &'a [Vec<f32>],
+        states: &'a mut [Vec<f32>],
+        outputs: &'a mut [Vec<f32>],
+    ) -> Batch<'a> {
+        Batch::checked(ports, lengths.len(), Some(lengths), inputs, states, outputs)
+    }
+
+    fn checked(
+        ports: &'a Ports,
+        rows: usize,
+        lengths: Option<&'a [usize]>,
+        inputs: &'a [Vec<f32>],
+        states: &'a mut [Vec<f32>],
+        outputs: &'a mut [Vec<f32>],
+    ) -> Batch<'a> {
+        let steps = lengths.map_or(1, |lengths| lengths.iter().copied().max().unwrap_or(0));
+        let fits = |ports: &[Port], buffers: &[Vec<f32>], steps: usize| {
+            let mut both = ports.iter().zip(buffers);
+            ports.len() == buffers.len() && both.all(|(p, b)| b.len() >= steps * rows * p.width)
         };
         assert!(
-            fits(&ports.inputs, inputs)
-                && fits(&ports.states, states)
-                && fits(&ports.outputs, outputs),
-            "a buffer per port, of {rows} rows at least"
+            fits(&ports.inputs, inputs, steps)
+                && fits(&ports.states, states, 1)
+                && fits(&ports.outputs, outputs, steps),
+            "a buffer per port, of {steps} steps of {rows} rows at least"
         );
         Batch {
             rows,
+            steps,
+            lengths,
             ports,
             inputs,
             states,
             outputs,
         }
+    }
+
+    /// Steps of the longest row: 1 unless the cell [takes several](Cell::takes_steps).
+    pub fn steps(&self) -> usize {
+        self.steps
+    }
+
+    /// Steps of each row, where there are several.
+    pub fn lengths(&self) -> Option<&'a [usize]> {
+        self.lengths
     }
 
     /// Number of rows.
@@ -216,13 +266,15 @@ impl<'a> Batch<'a> {
     }
 
     /// The buffers as they are: inputs, states, outputs, one for each port. Each begins with
-    /// [`Batch::rows`] rows of its port's width, and may go on after that.
+    /// [`Batch::rows`] rows of its port's width (inputs and outputs with as many for each of [`Batch::steps`]), and may
+    /// go on after that.
     #[allow(clippy::type_complexity)]
     pub fn buffers(&mut self) -> (&[Vec<f32>], &mut [Vec<f32>], &mut [Vec<f32>]) {
         (self.inputs, self.states, self.outputs)
     }
 
-    /// All ports at once: inputs, states, outputs, each `[rows, width]`.
+    /// All ports at once: inputs, states, outputs, each `[rows, width]`; of several steps inputs and outputs are
+    /// `[steps, rows, width]`.
     ///
     /// ```
     /// use cellstream::serve::cell_graph::{Batch, Ports};
@@ -248,16 +300,17 @@ impl<'a> Batch<'a> {
         &mut self,
     ) -> ([&[f32]; I], [&mut [f32]; S], [&mut [f32]; O]) {
         let (rows, ports) = (self.rows, self.ports);
+        let of_all = self.steps * rows;
         assert_eq!(
             (I, S, O),
             (self.inputs.len(), self.states.len(), self.outputs.len()),
             "inputs, states and outputs of the cell"
         );
-        let inputs = std::array::from_fn(|i| &self.inputs[i][..rows * ports.inputs[i].width]);
+        let inputs = std::array::from_fn(|i| &self.inputs[i][..of_all * ports.inputs[i].width]);
         (
             inputs,
             cut(rows, &ports.states, self.states),
-            cut(rows, &ports.outputs, self.outputs),
+            cut(of_all, &ports.outputs, self.outputs),
         )
     }
 }

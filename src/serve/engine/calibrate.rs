@@ -35,6 +35,7 @@ pub fn calibrate(
     let place = Place {
         team: SharedTeam::new(team),
         rows: rows.iter().copied().max().unwrap_or(1),
+        steps: 1,
     };
     let calibrations = cells.iter().map(|(_, cell)| {
         let failed = |why: CellError| EngineError::Cell {

@@ -37,6 +37,9 @@ pub enum EngineError {
     /// A worker that gets no task.
     #[error("a worker that may get 0 tasks at once gets none; ask for at least 1")]
     NoTasks,
+    /// Batches of no step.
+    #[error("a batch of 0 steps computes nothing; ask for at least 1 step at once")]
+    NoSteps,
     /// A worker's team could not be made.
     #[error("worker {worker}: {why}")]
     Team {

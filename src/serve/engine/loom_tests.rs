@@ -42,11 +42,16 @@ struct Counting;
 
 impl PreparedCell for Counting {
     fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
+        let (rows, lengths) = (batch.rows(), batch.lengths());
         let ([], [state], [count]) = batch.split();
-        for (state, count) in state.iter_mut().zip(count) {
-            *state += 1.0;
-            *count = *state;
-            if *state == 100.0 {
+        for (at, count) in count.iter_mut().enumerate() {
+            let (step, row) = (at / rows, at % rows);
+            if lengths.is_some_and(|lengths| step >= lengths[row]) {
+                continue;
+            }
+            state[row] += 1.0;
+            *count = state[row];
+            if state[row] == 100.0 {
                 return Err(CellError::new("a hundred"));
             }
         }
@@ -156,7 +161,8 @@ fn beside_workers_of(
                 let shared = Arc::clone(&shared);
                 thread::spawn(move || {
                     let team = SharedTeam::new(Team::new(&[0]).unwrap());
-                    let place = Place { team, rows };
+                    let steps = rows;
+                    let place = Place { team, rows, steps };
                     let worker = Worker::new(&shared.cells, vec![place]);
                     shared.serve(WorkerId(index), worker.map_err(|(_, why)| why).unwrap());
                 })

@@ -153,6 +153,11 @@ impl Engine {
             options.tasks_at_once,
             options.limits,
         );
+        let steps: Vec<usize> = cells
+            .iter()
+            .map(|(_, cell)| steps_of(&**cell, options))
+            .collect();
+        let scheduler = scheduler.with_steps_at_once(steps.clone());
         let recorder = Recorder::new(cells.len());
         let shared = Arc::new(Shared::new(cells, scheduler, recorder));
         let mut engine = Engine {
@@ -162,11 +167,11 @@ impl Engine {
         let (ready, readies) = mpsc::channel();
         for (index, cores) in cores.iter().enumerate() {
             let (shared, ready) = (Arc::clone(&engine.shared), ready.clone());
-            let (cores, sizes) = (cores.clone(), sizes.clone());
+            let (cores, sizes, steps) = (cores.clone(), sizes.clone(), steps.clone());
             let thread = std::thread::Builder::new()
                 .name(format!("cellstream-worker-{index}"))
                 .spawn(
-                    move || match prepare(index, &shared.cells, &cores, &sizes) {
+                    move || match prepare(index, &shared.cells, &cores, (&sizes, &steps)) {
                         Ok(worker) => {
                             let _ = ready.send((index, Ok(())));
                             drop(ready);
@@ -288,6 +293,14 @@ impl Drop for Engine {
     }
 }
 
+/// Most steps of a cell's batches.
+fn steps_of(cell: &dyn Cell, options: &EngineOptions) -> usize {
+    match cell.takes_steps() {
+        true => options.steps_at_once,
+        false => 1,
+    }
+}
+
 /// The batch sizes of all cells.
 fn check(cells: &Cells, options: &EngineOptions) -> Result<Vec<BatchSizes>, EngineError> {
     if cells.is_empty() {
@@ -295,6 +308,9 @@ fn check(cells: &Cells, options: &EngineOptions) -> Result<Vec<BatchSizes>, Engi
     }
     if options.tasks_at_once == 0 {
         return Err(EngineError::NoTasks);
+    }
+    if options.steps_at_once == 0 {
+        return Err(EngineError::NoSteps);
     }
     if options.sizes.is_empty() {
         let of = |(_, cell): (CellId, &Arc<dyn Cell>)| BatchSizes {
@@ -326,16 +342,18 @@ fn prepare(
     index: usize,
     cells: &Cells,
     cores: &[usize],
-    sizes: &[BatchSizes],
+    (sizes, steps): (&[BatchSizes], &[usize]),
 ) -> Result<Worker<Reply>, EngineError> {
     let team = Team::new(cores).map_err(|why| EngineError::Team { worker: index, why })?;
     team.pin_caller();
     let team = SharedTeam::new(team);
-    let place = |sizes: &BatchSizes| Place {
+    let place = |(sizes, &steps): (&BatchSizes, &usize)| Place {
         team: team.clone(),
         rows: sizes.max,
+        steps,
     };
-    Worker::new(cells, sizes.iter().map(place).collect()).map_err(|(cell, why)| EngineError::Cell {
+    let places = sizes.iter().zip(steps).map(place);
+    Worker::new(cells, places.collect()).map_err(|(cell, why)| EngineError::Cell {
         worker: index,
         cell: cells.get(cell).map_or("", |c| c.name()).to_owned(),
         why,

@@ -17,6 +17,11 @@ pub struct EngineOptions {
     pub sizes: Vec<BatchSizes>,
     /// Most tasks that a worker gets at once (BatchMaker's MaxTasksToSubmit).
     pub tasks_at_once: usize,
+    /// Most steps that chains take in one batch, of cells that [take steps](crate::serve::cell_graph::Cell::takes_steps):
+    /// those read their weights less often then, and small batches take much less time. Together they have at most
+    /// [`Scheduler::STEP_ROWS`](crate::serve::scheduler::Scheduler::STEP_ROWS) rows. Requests join and leave, end late
+    /// and are cancelled before or after, not between; with 1, before every cell.
+    pub steps_at_once: usize,
     /// What is accepted at once.
     pub limits: Limits,
 }
@@ -28,13 +33,15 @@ impl EngineOptions {
 
 impl Default for EngineOptions {
     /// Cellular batching, one worker over all cores, one task at once: a decision costs microseconds here, a cell tens to
-    /// hundreds, and the fewer are decided ahead, the sooner a new request joins.
+    /// hundreds, and the fewer are decided ahead, the sooner a new request joins. Up to four steps at once: what more
+    /// save is little.
     fn default() -> EngineOptions {
         EngineOptions {
             policy: Choice::Cellular,
             workers: Workers::OneOverAll,
             sizes: Vec::new(),
             tasks_at_once: 1,
+            steps_at_once: 4,
             limits: Limits::default(),
         }
     }

@@ -12,7 +12,8 @@
 //! loop
 //!   │ report the last task; take tasks, unless some are left; take requests that have ended
 //!   │ nothing at all: wait at `work`, until the next deadline
-//!   reply to those that have ended; evict what the scheduler asked for; run the first task
+//!   reply to those that have ended; evict what the scheduler asked for
+//!   run the first task, and with it those that are further steps of its rows
 //! ```
 //!
 //! **A wake-up is lost** (a worker finds nothing, a request comes, the worker sleeps): the request comes
@@ -41,7 +42,7 @@ use super::{Answer, Reply, Request, RequestError, SubmitError};
 use crate::serve::cell_graph::{Cells, Graph};
 use crate::serve::scheduler::{End, Ended, RequestKey, Scheduler, SubgraphKey, Task, WorkerId};
 use crate::serve::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use crate::serve::worker::{Outcome, RequestValues, Values, Work, Worker};
+use crate::serve::worker::{Outcome, RequestValues, Todo, Values, Work, Worker};
 
 /// See the [module](self).
 pub(super) struct Shared {
@@ -206,7 +207,7 @@ impl Shared {
 
     /// The life of one worker, until [`Shared::stop`].
     pub fn serve(&self, id: WorkerId, mut worker: Worker<Reply>) {
-        let mut tasks: VecDeque<(Task, Vec<Work<Reply>>)> = VecDeque::new();
+        let mut tasks: VecDeque<Todo<Reply>> = VecDeque::new();
         let mut fresh: Vec<Task> = Vec::new();
         let mut evict: Vec<SubgraphKey> = Vec::new();
         let mut state = self.lock();
@@ -217,7 +218,7 @@ impl Shared {
                 state.scheduler.poll_tasks(begin, id, &mut fresh);
                 for task in fresh.drain(..) {
                     let work = state.attach(&task);
-                    tasks.push_back((task, work));
+                    tasks.push_back(Todo { task, work });
                 }
                 state.scheduler.poll_evictions(id, &mut evict);
             } else {
@@ -248,15 +249,17 @@ impl Shared {
                 worker.evict(subgraph.request);
             }
             let replied = reply(finished);
-            let ran = tasks.pop_front().map(|(task, mut work)| {
-                work.retain(|work| !work.values.has_ended());
-                // Padding is computed even where nobody is left: that is what it costs.
-                let outcome = match work.is_empty() && task.padding == 0 {
-                    true => Outcome::default(),
-                    false => worker.run(task.cell, &work, task.padding),
-                };
-                (task, work.len(), outcome)
-            });
+            for todo in &mut tasks {
+                todo.work.retain(|work| !work.values.has_ended());
+            }
+            let together = worker.together(&tasks);
+            let ran: Vec<_> = tasks.drain(..together).collect();
+            // Padding is computed even where nobody is left: that is what it costs.
+            let is_wanted = |todo: &Todo<_>| !todo.work.is_empty() || todo.task.padding > 0;
+            let outcome = match ran.first().is_some_and(is_wanted) {
+                true => worker.run(&ran),
+                false => Outcome::default(),
+            };
             state = self.lock();
             begin = Instant::now();
             if replied > 0 {
@@ -265,9 +268,7 @@ impl Shared {
             for subgraph in evict.drain(..) {
                 state.scheduler.handle_evicted(subgraph);
             }
-            if let Some((task, rows, outcome)) = ran {
-                state.report(begin, task, rows, outcome);
-            }
+            state.report(begin, ran, outcome);
         }
     }
 
@@ -317,8 +318,8 @@ impl State {
         .collect()
     }
 
-    /// A worker has run a task, `rows` of whose rows were still wanted.
-    fn report(&mut self, now: Instant, task: Task, rows: usize, outcome: Outcome) {
+    /// A worker has run tasks together.
+    fn report(&mut self, now: Instant, ran: Vec<Todo<Reply>>, outcome: Outcome) {
         for (key, error) in outcome.failed {
             self.fail(now, key, error);
         }
@@ -327,8 +328,11 @@ impl State {
                 self.fail(now, key, refused.into());
             }
         }
-        self.recorder.ran(&task, rows, outcome.spent);
-        self.scheduler.handle_done(now, task);
+        let each = outcome.spent.divided(ran.len());
+        for Todo { task, work } in ran {
+            self.recorder.ran(&task, work.len(), each);
+            self.scheduler.handle_done(now, task);
+        }
     }
 
     fn fail(&mut self, now: Instant, key: RequestKey, error: RequestError) {

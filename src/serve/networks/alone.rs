@@ -48,6 +48,7 @@ impl Alone {
         let place = Place {
             team: SharedTeam::new(team),
             rows: 1,
+            steps: 1,
         };
         let prepared: Result<_, CellError> =
             cells.iter().map(|(_, cell)| cell.prepare(&place)).collect();

@@ -47,8 +47,8 @@ impl ChainCell {
         self
     }
 
-    /// Runs by this plan, measured with 1 step of several sizes of batch, instead of an estimated one; batches have
-    /// the rows that it says to serve by, unless [`EngineOptions::sizes`](crate::serve::engine::EngineOptions) say
+    /// Runs by this plan, measured with 1 step and with a few (`cellstream tune --steps 1,4`) of several sizes of batch,
+    /// instead of an estimated one; batches have the rows that it says to serve by, unless [`EngineOptions::sizes`](crate::serve::engine::EngineOptions) say
     /// others.
     /// A place whose team has fewer threads refuses it.
     ///
@@ -73,6 +73,10 @@ impl Cell for ChainCell {
         self.recurrent.rows()
     }
 
+    fn takes_steps(&self) -> bool {
+        true
+    }
+
     fn prepare(&self, place: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
         let session = self.recurrent.session(place)?;
         Ok(Box::new(Prepared { session }))
@@ -85,12 +89,15 @@ struct Prepared {
 
 impl PreparedCell for Prepared {
     fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
-        let rows = batch.rows();
+        let (rows, all, lengths) = (batch.rows(), batch.steps() * batch.rows(), batch.lengths());
         let signature = self.session.signature();
         let (inputs, states, outputs) = batch.buffers();
-        let x = &inputs[0][..rows * signature.input];
-        let y = &mut outputs[0][..rows * signature.output];
-        let stepped = self.session.step_layers(rows, x, states, Some(y));
+        let x = &inputs[0][..all * signature.input];
+        let y = Some(&mut outputs[0][..all * signature.output]);
+        let stepped = match lengths {
+            None => self.session.step_layers(rows, x, states, y),
+            Some(lengths) => self.session.steps_layers(lengths, x, states, y),
+        };
         stepped.map_err(CellError::new)
     }
 }

@@ -8,6 +8,7 @@ use crate::model::{Direction, Model};
 use crate::plan::Plan;
 use crate::serve::cell_graph::{CellError, Place, Ports};
 use crate::serve::policy::BatchSizes;
+use crate::serve::scheduler::Scheduler;
 
 /// A forward model that is run a step at a time.
 pub(super) struct Recurrent {
@@ -68,25 +69,37 @@ impl Recurrent {
         self.states().len() - 1 - usize::from(has_cell)
     }
 
-    /// Packs the weights at a place, for every size of batch there: by the plan that was given, or by
-    /// estimates for 1, 2, 4 … rows.
+    /// Packs the weights at a place, for every size of batch there.
     pub fn session(&self, place: &Place) -> Result<Session, CellError> {
-        let estimate = || {
-            let powers = (0..usize::BITS).map(|power| 1 << power);
-            let sizes = powers.take_while(|&rows| rows < place.rows);
-            let sizes = sizes.chain([place.rows.max(1)]);
-            let entries = sizes.flat_map(|rows| {
-                Plan::estimate(&self.model, rows, 1, place.team.threads()).entries
-            });
-            Plan {
-                entries: entries.collect(),
-            }
-        };
-        let plan = self.plan.clone().unwrap_or_else(estimate);
+        let plan = self.plan_at(place);
         let packed = (place.team).turn(|team| PackedModel::new(&self.model, &plan, team));
         let packed = packed.map_err(CellError::new)?;
         let mut session = Session::on_team(packed, place.team.clone()).map_err(CellError::new)?;
-        session.reserve(place.rows, 1).map_err(CellError::new)?;
+        session
+            .reserve(place.rows, place.steps)
+            .map_err(CellError::new)?;
         Ok(session)
+    }
+
+    /// The plan that was given, or estimates for 1, 2, 4 … rows. Estimates are for the most steps, and serve fewer, too:
+    /// plans for one step and for several may cut the weights differently, and both copies would take turns in the
+    /// caches. Only beside a plan that was measured for single steps alone stand estimates for several.
+    fn plan_at(&self, place: &Place) -> Plan {
+        let estimate = |most: usize| {
+            let powers = (0..usize::BITS).map(|power| 1 << power);
+            let sizes = powers.take_while(move |&rows| rows < most).chain([most]);
+            sizes.flat_map(|rows| {
+                Plan::estimate(&self.model, rows, place.steps, place.team.threads()).entries
+            })
+        };
+        let entries = match &self.plan {
+            None => estimate(place.rows.max(1)).collect(),
+            Some(plan) if place.steps > 1 && plan.steps() == 1 => {
+                let most = (Scheduler::STEP_ROWS / 2).min(place.rows.max(1));
+                estimate(most).chain(plan.entries.clone()).collect()
+            }
+            Some(plan) => plan.entries.clone(),
+        };
+        Plan { entries }
     }
 }

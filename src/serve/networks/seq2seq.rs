@@ -109,6 +109,10 @@ impl Cell for EncoderCell {
         self.recurrent.rows()
     }
 
+    fn takes_steps(&self) -> bool {
+        true
+    }
+
     fn prepare(&self, place: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
         Ok(Box::new(PreparedEncoder(Embedded::new(
             &self.embedding,
@@ -122,9 +126,9 @@ struct PreparedEncoder(Embedded);
 
 impl PreparedCell for PreparedEncoder {
     fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
-        let rows = batch.rows();
+        let (all, lengths) = (batch.steps() * batch.rows(), batch.lengths());
         let (inputs, states, _) = batch.buffers();
-        self.0.step(&inputs[0][..rows], states)
+        self.0.step(&inputs[0][..all], lengths, states)
     }
 }
 
@@ -132,7 +136,7 @@ impl PreparedCell for PreparedEncoder {
 struct Embedded {
     embedding: Arc<Embedding>,
     session: Session,
-    /// `[rows, features]`.
+    /// `[steps, rows, features]`.
     x: Vec<f32>,
 }
 
@@ -145,12 +149,17 @@ impl Embedded {
         Ok(Embedded {
             embedding: Arc::clone(embedding),
             session: recurrent.session(place)?,
-            x: vec![0.0; place.rows * embedding.features()],
+            x: vec![0.0; place.steps * place.rows * embedding.features()],
         })
     }
 
-    /// A step of as many rows as there are symbols.
-    fn step(&mut self, symbols: &[f32], states: &mut [Vec<f32>]) -> Result<(), CellError> {
+    /// A step of as many rows as there are symbols, or as many of each as `lengths` says.
+    fn step(
+        &mut self,
+        symbols: &[f32],
+        lengths: Option<&[usize]>,
+        states: &mut [Vec<f32>],
+    ) -> Result<(), CellError> {
         let features = self.embedding.features();
         let x = &mut self.x[..symbols.len() * features];
         for (x, symbol) in x.chunks_exact_mut(features.max(1)).zip(symbols) {
@@ -160,7 +169,10 @@ impl Embedded {
                 _ => x.fill(f32::NAN),
             }
         }
-        let stepped = self.session.step_layers(symbols.len(), x, states, None);
+        let stepped = match lengths {
+            None => self.session.step_layers(symbols.len(), x, states, None),
+            Some(lengths) => self.session.steps_layers(lengths, x, states, None),
+        };
         stepped.map_err(CellError::new)
     }
 }
@@ -267,7 +279,7 @@ impl PreparedCell for PreparedDecoder {
             return Err(CellError::new("a decoder has states"));
         };
         let symbols = &mut symbols[..rows];
-        self.step.step(symbols, states)?;
+        self.step.step(symbols, None, states)?;
         let y = &states[self.top][..rows * self.projection.inputs()];
         let chosen = (self.projection).argmax_on(&self.team, y, &mut self.room, symbols);
         chosen.map_err(CellError::new)

@@ -196,6 +196,8 @@ pub struct Scheduler {
     limits: Limits,
     /// Most tasks that a worker gets at once: MaxTasksToSubmit.
     tasks_at_once: usize,
+    /// By cell: most steps of the same rows that a worker gets at once; 1 where that is not said.
+    steps_at_once: Vec<usize>,
     workers: usize,
     taken: Taken,
     counts: Counts,
@@ -226,6 +228,7 @@ impl Scheduler {
             policy,
             limits,
             tasks_at_once,
+            steps_at_once: Vec::new(),
             workers,
             taken: Taken::default(),
             counts: Counts::default(),
@@ -236,6 +239,20 @@ impl Scheduler {
             spare: Vec::new(),
         }
     }
+
+    /// Lets a worker have several tasks of a cell at once even beyond `tasks_at_once`: so many by cell, as long as they
+    /// have no more than [`Scheduler::STEP_ROWS`] rows together. They are steps of the same rows, unless those end, and
+    /// a worker may compute them in one batch.
+    #[must_use]
+    pub fn with_steps_at_once(mut self, steps: Vec<usize>) -> Scheduler {
+        self.steps_at_once = steps;
+        self
+    }
+
+    /// Most rows of all steps that a worker gets at once. With so many the arithmetic binds, and reading the weights
+    /// less often gains little: who comes meanwhile should not wait for more. (LSTM 1024, 2 cores of an AMD EPYC: of 8 rows
+    /// two steps at once take 0.65 of two tasks' time, of 16 rows 0.93.)
+    pub const STEP_ROWS: usize = 16;
 
     /// A request arrives.
     ///
@@ -416,7 +433,8 @@ impl Scheduler {
     /// Requests that are late by `now` end first.
     pub fn poll_tasks(&mut self, now: Instant, worker: WorkerId, tasks: &mut Vec<Task>) {
         self.handle_timeout(now);
-        for formed in 0..self.tasks_at_once {
+        let mut rows_so_far = 0;
+        for formed in 0.. {
             let mut rows = self.spare.pop().unwrap_or_default();
             let task = self
                 .policy
@@ -425,7 +443,8 @@ impl Scheduler {
                 self.spare.push(rows);
                 break;
             };
-            debug_assert!(rows.len() + batch.padding > 0, "a task has a row");
+            let row_count = rows.len() + batch.padding;
+            debug_assert!(row_count > 0, "a task has a row");
             self.table.submit(&rows, worker, now);
             tasks.push(Task {
                 worker,
@@ -434,6 +453,13 @@ impl Scheduler {
                 padding: batch.padding,
             });
             self.announce();
+            rows_so_far += row_count;
+            let steps = self.steps_at_once.get(batch.cell.index()).copied();
+            let takes_step =
+                formed + 1 < steps.unwrap_or(1) && rows_so_far + row_count <= Scheduler::STEP_ROWS;
+            if formed + 1 >= self.tasks_at_once && !takes_step {
+                break;
+            }
         }
     }
 

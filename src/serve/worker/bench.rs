@@ -6,6 +6,8 @@
 //!   other states within the batch are of nobody in it: kept with their requests  somebody's turn is later
 //!   rows whose states rest beyond the batch move to free places               compacted
 //!   rows that begin here, or come from elsewhere, get the free places left    appended
+//! go on (task), as often as the next tasks are further steps of the same rows:
+//!   inputs of those rows, behind those of the step before
 //! run; then every row's values go to those that take them, and its states rest where they are
 //! ```
 //!
@@ -17,7 +19,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::values::{RequestValues, Values};
-use crate::serve::cell_graph::{Batch, Cell, CellError, NodeId, Place, PreparedCell};
+use crate::serve::cell_graph::{Batch, Cell, CellError, NodeId, Place, Port, PreparedCell};
 use crate::serve::scheduler::{RequestKey, Row};
 
 /// A row of a task, with its request's values.
@@ -49,8 +51,14 @@ pub(super) struct Bench<R> {
     /// By row.
     seats: Vec<Option<Seat<R>>>,
     row_of: FxHashMap<(RequestKey, NodeId), usize>,
-    /// By row of the present batch: which of the task's rows is there.
+    /// Most steps of a batch.
+    most_steps: usize,
+    /// By row of the present batch: which of the first task's rows is there.
     places: Vec<Option<usize>>,
+    /// By step of the present batch: where each of that task's rows is.
+    steps: Vec<Vec<usize>>,
+    /// By row of the present batch: its steps. Those of padding are as many as any row has.
+    lengths: Vec<usize>,
     /// Empty between tasks: rows that need a place, and those beyond the batch where their states rest.
     unplaced: Vec<(usize, Option<usize>)>,
     /// Rows of states that were moved, loaded or kept so far.
@@ -62,15 +70,19 @@ impl<R> Bench<R> {
     pub fn new(cell: Arc<dyn Cell>, place: &Place) -> Result<Bench<R>, CellError> {
         let prepared = cell.prepare(place)?;
         let ports = cell.ports();
-        let buffers = |ports: &[crate::serve::cell_graph::Port]| {
-            let buffer = |p: &crate::serve::cell_graph::Port| vec![0.0; place.rows * p.width()];
+        let buffers = |ports: &[Port], rows: usize| {
+            let buffer = |p: &Port| vec![0.0; rows * p.width()];
             ports.iter().map(buffer).collect()
         };
+        let most_steps = place.steps.max(1);
         Ok(Bench {
             prepared: Some(prepared),
-            inputs: buffers(ports.inputs()),
-            states: buffers(ports.states()),
-            outputs: buffers(ports.outputs()),
+            inputs: buffers(ports.inputs(), most_steps * place.rows),
+            states: buffers(ports.states(), place.rows),
+            outputs: buffers(ports.outputs(), most_steps * place.rows),
+            most_steps,
+            steps: Vec::with_capacity(most_steps),
+            lengths: Vec::with_capacity(place.rows),
             seats: (0..place.rows).map(|_| None).collect(),
             row_of: FxHashMap::default(),
             places: Vec::with_capacity(place.rows),
@@ -84,11 +96,35 @@ impl<R> Bench<R> {
         self.seats.len()
     }
 
+    pub fn most_steps(&self) -> usize {
+        self.most_steps
+    }
+
+    /// Whether all rows of a task are the next steps of rows of the task before it, in their order, so that both can be
+    /// computed in one batch. Padding is not asked for row by row: with it, all of them must go on.
+    pub fn goes_on(&self, before: (&[Work<R>], usize), next: (&[Work<R>], usize)) -> bool {
+        let ((before, padding), (next, next_padding)) = (before, next);
+        let mut rows = before.iter();
+        let mut goes_on = |work: &Work<R>| {
+            let same = rows.find(|before| before.row.request == work.row.request);
+            same.is_some_and(|before| {
+                let values = work.values.lock();
+                values.goes_on_at_once(before.row.node, work.row.node, self.states.len())
+            })
+        };
+        !next.is_empty()
+            && padding == next_padding
+            && (padding == 0 || before.len() == next.len())
+            && next.iter().all(&mut goes_on)
+    }
+
     /// Gives every row of the task a place among the first `work.len() + padding`, with its states there,
     /// and copies its inputs. Returns the rows that lack something, which would be a mistake of ours: what a
     /// node takes is kept with its request, unless it goes on in place.
     pub fn place(&mut self, work: &[Work<R>], padding: usize) -> Vec<Row> {
         let batch = work.len() + padding;
+        self.lengths.clear();
+        self.lengths.resize(batch, 1);
         self.places.clear();
         self.places.resize(batch, None);
         let mut unplaced = std::mem::take(&mut self.unplaced);
@@ -133,6 +169,48 @@ impl<R> Bench<R> {
             self.load_inputs(work, &mut values, free, &mut missing);
         }
         self.unplaced = unplaced;
+        let mut rows = vec![0; work.len()];
+        for (row, index) in self.places.iter().enumerate() {
+            if let Some(index) = *index {
+                rows[index] = row;
+            }
+        }
+        self.steps.clear();
+        self.steps.push(rows);
+        missing
+    }
+
+    /// Adds a task whose rows [go on](Bench::goes_on) from those of `before`, the last one, and copies its inputs.
+    /// Returns the rows that lack something, as [`Bench::place`].
+    pub fn go_on(&mut self, before: &[Work<R>], work: &[Work<R>]) -> Vec<Row> {
+        let mut missing = Vec::new();
+        let mut places = before
+            .iter()
+            .zip(self.steps.last().cloned().unwrap_or_default());
+        let step = self.steps.len();
+        let mut rows = Vec::with_capacity(work.len());
+        for work in work {
+            let same = places.find(|(before, _)| before.row.request == work.row.request);
+            let Some((before, row)) = same else {
+                unreachable!("its row goes on");
+            };
+            let mut values = work.values.lock();
+            values.followed_at_once(before.row.node);
+            self.lengths[row] = step + 1;
+            self.load_inputs(
+                work,
+                &mut values,
+                step * self.places.len() + row,
+                &mut missing,
+            );
+            rows.push(row);
+        }
+        self.steps.push(rows);
+        for (length, place) in self.lengths.iter_mut().zip(&self.places) {
+            if place.is_none() {
+                *length = step + 1;
+            }
+        }
         missing
     }
 
@@ -226,7 +304,6 @@ impl<R> Bench<R> {
 
     /// Runs the cell on the batch that was placed.
     pub fn run(&mut self, place: &Place) -> Result<(), Failure> {
-        let batch_rows = self.places.len();
         if self.prepared.is_none() {
             let again = catch_unwind(AssertUnwindSafe(|| self.cell.prepare(place)));
             match again {
@@ -238,13 +315,12 @@ impl<R> Bench<R> {
         let Some(prepared) = &mut self.prepared else {
             unreachable!("prepared above");
         };
-        let mut batch = Batch::new(
-            self.cell.ports(),
-            batch_rows,
-            &self.inputs,
-            &mut self.states,
-            &mut self.outputs,
-        );
+        let (ports, inputs) = (self.cell.ports(), &self.inputs);
+        let (states, outputs) = (&mut self.states, &mut self.outputs);
+        let mut batch = match self.steps.len() {
+            1 => Batch::new(ports, self.places.len(), inputs, states, outputs),
+            _ => Batch::of_steps(ports, &self.lengths, inputs, states, outputs),
+        };
         // After a panic the cell is prepared anew, and nothing of the batch is read.
         match catch_unwind(AssertUnwindSafe(|| prepared.run(&mut batch))) {
             Ok(outcome) => outcome.map_err(Failure::Cell),
@@ -255,35 +331,46 @@ impl<R> Bench<R> {
         }
     }
 
-    /// The rows of the batch: each with the task's row that is there.
-    pub fn placed(&self) -> impl Iterator<Item = (usize, usize)> {
-        let places = self.places.iter().enumerate();
-        places.filter_map(|(row, index)| Some((row, (*index)?)))
+    /// Where the rows of each task are, step by step.
+    pub fn take_steps(&mut self) -> Vec<Vec<usize>> {
+        std::mem::take(&mut self.steps)
     }
 
-    /// What the node in a row gave, by port.
-    pub fn gave(&self, row: usize) -> Vec<&[f32]> {
+    /// What the node in a row gave at a step, by port; states are those after the row's last.
+    pub fn gave(&self, row: usize, step: usize) -> Vec<&[f32]> {
         let ports = self.cell.ports();
         let states = self.states.iter().zip(ports.states());
         let outputs = self.outputs.iter().zip(ports.outputs());
-        let all = states.chain(outputs);
-        all.map(|(buffer, port)| row_of(buffer, port.width(), row))
-            .collect()
+        let at = step * self.places.len() + row;
+        let states = states.map(|(buffer, port)| row_of(buffer, port.width(), row));
+        let outputs = outputs.map(|(buffer, port)| row_of(buffer, port.width(), at));
+        states.chain(outputs).collect()
     }
 
-    /// Hands on what the node in a row gave; its states rest there if something may follow.
-    pub fn hand_on(&mut self, work: &Work<R>, values: &mut Values<R>, row: usize) {
+    /// Whether a step is the last of a row in this batch.
+    pub fn is_last(&self, row: usize, step: usize) -> bool {
+        self.lengths[row] == step + 1
+    }
+
+    /// Hands on what the node in a row gave at a step; after its last, its states rest there if something may follow.
+    pub fn hand_on(&mut self, work: &Work<R>, values: &mut Values<R>, row: usize, step: usize) {
         let node = work.row.node;
         let ports = self.cell.ports();
-        let states = self.states.iter().zip(ports.states());
-        let all = states.chain(self.outputs.iter().zip(ports.outputs()));
-        for (port, (buffer, declared)) in all.enumerate() {
-            values.give(node, port, row_of(buffer, declared.width(), row));
+        let is_last = self.is_last(row, step);
+        if is_last {
+            for (port, (state, declared)) in self.states.iter().zip(ports.states()).enumerate() {
+                values.give(node, port, row_of(state, declared.width(), row));
+            }
         }
-        if !self.states.is_empty() && values.rests(node) {
+        let at = step * self.places.len() + row;
+        for (port, (output, declared)) in self.outputs.iter().zip(ports.outputs()).enumerate() {
+            let port = self.states.len() + port;
+            values.give(node, port, row_of(output, declared.width(), at));
+        }
+        if is_last && !self.states.is_empty() && values.rests(node) {
             self.seats[row] = Some(work.clone());
             self.row_of.insert((work.row.request, node), row);
-            values.prefetch_next(node);
+            values.prefetch_next(node, step + 1);
         }
     }
 }

@@ -8,6 +8,7 @@ mod bench;
 mod tests;
 mod values;
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ pub(super) use values::{RequestValues, Values};
 
 use super::cell_graph::{CellError, CellId, Cells, Gave, Growth, Place, Unfolded};
 use super::engine::RequestError;
-use super::scheduler::RequestKey;
+use super::scheduler::{RequestKey, Task};
 use bench::Bench;
 
 /// One worker; `R` is whom requests reply to.
@@ -26,7 +27,14 @@ pub(super) struct Worker<R> {
     places: Vec<Place>,
 }
 
-/// What came of a task.
+/// A task with the values of its rows' requests.
+pub(super) struct Todo<R> {
+    pub task: Task,
+    /// The task's rows, but for those whose requests have ended.
+    pub work: Vec<Work<R>>,
+}
+
+/// What came of tasks that were run together.
 #[derive(Default)]
 pub(super) struct Outcome {
     /// Requests whose graphs have grown.
@@ -36,7 +44,7 @@ pub(super) struct Outcome {
     pub spent: Spent,
 }
 
-/// Where a task's time went.
+/// Where their time went.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Spent {
     /// Values into the batch.
@@ -45,6 +53,18 @@ pub(super) struct Spent {
     pub run: Duration,
     /// Values out of the batch.
     pub hand_on: Duration,
+}
+
+impl Spent {
+    /// The share of one of so many tasks that were run together.
+    pub fn divided(self, tasks: usize) -> Spent {
+        let of = |whole: Duration| whole / u32::try_from(tasks).unwrap_or(u32::MAX).max(1);
+        Spent {
+            gather: of(self.gather),
+            run: of(self.run),
+            hand_on: of(self.hand_on),
+        }
+    }
 }
 
 impl<R> Worker<R> {
@@ -61,38 +81,65 @@ impl<R> Worker<R> {
         })
     }
 
-    /// Runs one task: those of its rows whose requests have not ended.
-    pub fn run(&mut self, cell: CellId, work: &[Work<R>], padding: usize) -> Outcome {
+    /// How many of these tasks, each with its rows and its padding, can be run as one batch: those that are further
+    /// steps of the rows of the first.
+    pub fn together(&self, tasks: &VecDeque<Todo<R>>) -> usize {
+        let Some(first) = tasks.front() else {
+            return 0;
+        };
+        let bench = &self.benches[first.task.cell.index()];
+        let pairs = tasks.iter().zip(tasks.iter().skip(1));
+        let goes_on = |(before, next): &(&Todo<R>, &Todo<R>)| {
+            let (padding, next_padding) = (before.task.padding, next.task.padding);
+            next.task.cell == first.task.cell
+                && bench.goes_on((&before.work, padding), (&next.work, next_padding))
+        };
+        1 + pairs
+            .take(bench.most_steps() - 1)
+            .take_while(goes_on)
+            .count()
+    }
+
+    /// Runs tasks that can be run [together](Worker::together), or one.
+    pub fn run(&mut self, tasks: &[Todo<R>]) -> Outcome {
         let mut outcome = Outcome::default();
+        let Some(Todo { task, work }) = tasks.first() else {
+            return outcome;
+        };
+        let (cell, padding) = (task.cell, task.padding);
         let begin = Instant::now();
-        if self.benches[cell.index()].rows() < work.len() + padding {
+        let bench = &mut self.benches[cell.index()];
+        if bench.rows() < work.len() + padding {
             unreachable!("policies form no batch of more rows than were prepared for");
         }
-        for row in self.benches[cell.index()].place(work, padding) {
+        let mut missing = bench.place(work, padding);
+        for pair in tasks.windows(2) {
+            missing.extend(bench.go_on(&pair[0].work, &pair[1].work));
+        }
+        for row in missing {
             let node = row.node.index();
-            outcome
-                .failed
-                .push((row.request, RequestError::Lost { node }));
+            let lost = RequestError::Lost { node };
+            outcome.failed.push((row.request, lost));
         }
         let placed = Instant::now();
-        let bench = &mut self.benches[cell.index()];
         let ran = bench.run(&self.places[cell.index()]);
         let done = Instant::now();
         match ran {
             Ok(()) => {
-                let rows: Vec<_> = bench.placed().collect();
-                for (row, index) in rows {
-                    let work = &work[index];
-                    let mut values = work.values.lock();
-                    // Looked at under the lock: whoever replies has marked it as ended before, and takes
-                    // the answer under the lock.
-                    if work.values.has_ended() {
-                        continue;
+                for (step, (rows, todo)) in bench.take_steps().into_iter().zip(tasks).enumerate() {
+                    for (row, work) in rows.into_iter().zip(&todo.work) {
+                        let mut values = work.values.lock();
+                        // Looked at under the lock: whoever replies has marked it as ended before, and takes
+                        // the answer under the lock.
+                        if work.values.has_ended() {
+                            continue;
+                        }
+                        if bench.is_last(row, step) && values.is_watched(work.row.node) {
+                            let gave = bench.gave(row, step);
+                            grow(&self.cells, &gave, work, &mut values, &mut outcome);
+                        }
+                        bench.hand_on(work, &mut values, row, step);
                     }
-                    if values.is_watched(work.row.node) {
-                        grow(&self.cells, bench, work, &mut values, row, &mut outcome);
-                    }
-                    bench.hand_on(work, &mut values, row);
                 }
             }
             Err(failure) => {
@@ -104,6 +151,7 @@ impl<R> Worker<R> {
                         message,
                     },
                 };
+                // Those of later steps are among them.
                 let all = work.iter().map(|w| (w.row.request, error.clone()));
                 outcome.failed.extend(all);
             }
@@ -140,22 +188,20 @@ impl<R> Worker<R> {
 /// Lets a request's function see what its watched node gave.
 fn grow<R>(
     cells: &Cells,
-    bench: &Bench<R>,
+    gave: &[&[f32]],
     work: &Work<R>,
     values: &mut Values<R>,
-    row: usize,
     outcome: &mut Outcome,
 ) {
     let (request, node) = (work.row.request, work.row.node);
     let Some(mut function) = values.take_grow() else {
         return;
     };
-    let rows = bench.gave(row);
     // What a panic leaves half done is the request's, which ends.
     let grown = catch_unwind(AssertUnwindSafe(|| {
         values.grow_by(cells, |graph| {
             let mut more = Growth::new(graph);
-            function.grow(node, Gave::new(&rows), &mut more);
+            function.grow(node, Gave::new(gave), &mut more);
             more.failure().cloned()
         })
     }));

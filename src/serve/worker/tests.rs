@@ -7,7 +7,7 @@ use slotmap::SlotMap;
 use super::*;
 use crate::execute::team::{SharedTeam, Team};
 use crate::serve::cell_graph::{Batch, Cell, Graph, NodeId, Ports, PreparedCell, Source};
-use crate::serve::scheduler::Row;
+use crate::serve::scheduler::{Row, WorkerId};
 
 /// Adds its input to its state.
 struct Sum(Ports);
@@ -25,8 +25,14 @@ impl Cell for Sum {
         struct Ready;
         impl PreparedCell for Ready {
             fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
+                let (rows, lengths) = (batch.rows(), batch.lengths());
                 let ([x], [sum], []) = batch.split();
-                sum.iter_mut().zip(x).for_each(|(sum, x)| *sum += x);
+                for (at, x) in x.iter().enumerate() {
+                    let (step, row) = (at / rows, at % rows);
+                    if lengths.is_none_or(|lengths| step < lengths[row]) {
+                        sum[row] += x;
+                    }
+                }
                 Ok(())
             }
         }
@@ -47,7 +53,14 @@ fn chains(count: usize) -> Chains {
     let mut cells = Cells::new();
     cells.add(Sum(Ports::new().input("x", 1).state("sum", 1)));
     let team = SharedTeam::new(Team::new(&[0]).unwrap());
-    let worker = Worker::new(&cells, vec![Place { team, rows: 4 }]);
+    let worker = Worker::new(
+        &cells,
+        vec![Place {
+            team,
+            rows: 4,
+            steps: 3,
+        }],
+    );
     let mut keys = SlotMap::with_key();
     let chains = (0..count).map(|_| {
         let mut graph = Graph::new();
@@ -73,6 +86,13 @@ impl Chains {
     /// Runs `step` of these chains as one batch; how many rows of states were moved.
     fn run(&mut self, rows: &[(usize, usize)]) -> u64 {
         let before = self.worker.moved(CELL);
+        let outcome = self.worker.run(&[self.todo(rows)]);
+        assert!(outcome.failed.is_empty());
+        self.worker.moved(CELL) - before
+    }
+
+    /// A task of `step` of these chains.
+    fn todo(&self, rows: &[(usize, usize)]) -> Todo<()> {
         let work: Vec<_> = rows
             .iter()
             .map(|&(chain, step)| {
@@ -87,9 +107,13 @@ impl Chains {
                 }
             })
             .collect();
-        let outcome = self.worker.run(CELL, &work, 0);
-        assert!(outcome.failed.is_empty());
-        self.worker.moved(CELL) - before
+        let task = Task {
+            worker: WorkerId(0),
+            cell: CELL,
+            rows: work.iter().map(|work| work.row).collect(),
+            padding: 0,
+        };
+        Todo { task, work }
     }
 
     fn answer(&self, chain: usize) -> Vec<f32> {
@@ -185,4 +209,61 @@ fn rows_of_requests_that_have_ended_hold_on_to_nothing() {
         1,
         "the other goes on, in the first row"
     );
+}
+
+#[test]
+fn tasks_that_go_on_with_the_same_rows_are_one_batch() {
+    let mut chains = chains(3);
+    // The second chain ends after the first of these steps, the first one after the second.
+    for step in 0..9 {
+        chains.run(&[(1, step)]);
+    }
+    for step in 0..8 {
+        chains.run(&[(0, step)]);
+    }
+    let tasks = [
+        chains.todo(&[(0, 8), (1, 9), (2, 0)]),
+        chains.todo(&[(0, 9), (2, 1)]),
+        chains.todo(&[(2, 2)]),
+        chains.todo(&[(2, 3)]),
+    ];
+    let mut tasks = VecDeque::from(tasks);
+    assert_eq!(chains.worker.together(&tasks), 3, "most steps of a batch");
+    let rest = tasks.split_off(3);
+    let outcome = chains.worker.run(tasks.make_contiguous());
+    assert!(outcome.failed.is_empty());
+    assert_eq!([chains.answer(0), chains.answer(1)], [[10.0], [10.0]]);
+    let mut rest = rest;
+    chains.worker.run(rest.make_contiguous());
+    for step in 4..10 {
+        assert_eq!(chains.run(&[(2, step)]), 0, "its state rests in its row");
+    }
+    assert_eq!(chains.answer(2), [10.0]);
+}
+
+#[test]
+fn tasks_are_apart_where_rows_join_or_padding_would_change() {
+    let chains = chains(3);
+    let together = |tasks: Vec<Todo<()>>| chains.worker.together(&tasks.into());
+    let padded = |rows: &[(usize, usize)], padding| {
+        let mut todo = chains.todo(rows);
+        todo.task.padding = padding;
+        todo
+    };
+    assert_eq!(together(vec![]), 0);
+    assert_eq!(together(vec![chains.todo(&[(0, 0)])]), 1);
+    let joins = vec![chains.todo(&[(0, 0)]), chains.todo(&[(0, 1), (1, 0)])];
+    assert_eq!(together(joins), 1);
+    let another = vec![chains.todo(&[(0, 0)]), chains.todo(&[(1, 0)])];
+    assert_eq!(together(another), 1);
+    let skips = vec![chains.todo(&[(0, 0)]), chains.todo(&[(0, 2)])];
+    assert_eq!(together(skips), 1);
+    let same = vec![padded(&[(0, 0), (1, 0)], 1), padded(&[(0, 1), (1, 1)], 1)];
+    assert_eq!(together(same), 2);
+    let ends = vec![padded(&[(0, 0), (1, 0)], 1), padded(&[(0, 1)], 2)];
+    assert_eq!(together(ends), 1);
+    let leaves = vec![padded(&[(0, 0), (1, 0)], 1), padded(&[(0, 1)], 1)];
+    assert_eq!(together(leaves), 1);
+    let nobody = vec![padded(&[], 1), padded(&[], 1)];
+    assert_eq!(together(nobody), 1);
 }

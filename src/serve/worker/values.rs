@@ -293,6 +293,36 @@ impl<R> Values<R> {
         self.nodes[node.index()].watched
     }
 
+    /// Whether `node` can be computed in one batch with `before`, the step before it: it goes on from its states in place,
+    /// which nobody else takes or sees, and its own inputs are here.
+    pub fn goes_on_at_once(&self, before: NodeId, node: NodeId, states: usize) -> bool {
+        let facts = &self.nodes[before.index()];
+        if states == 0 || facts.follower != Some(node) || facts.watched {
+            return false;
+        }
+        let sources = self.graph.sources(node);
+        let is_here = |source: &Source| match *source {
+            Source::Zeros | Source::Given { .. } => true,
+            Source::Node { node, port } => {
+                let number = self.nodes[node.index()].first_give + port as u32;
+                self.kept.contains_key(&number)
+            }
+        };
+        let gives = &self.gives[facts.first_give as usize..][..states];
+        gives
+            .iter()
+            .all(|give| give.uses == 0 && give.first_place == NONE)
+            && sources[..sources.len() - states].iter().all(is_here)
+    }
+
+    /// The states of `before` will be taken over in the batch that computes it, and be gone: from now on nothing that
+    /// is added to the graph can take them.
+    pub fn followed_at_once(&mut self, before: NodeId) {
+        let facts = &mut self.nodes[before.index()];
+        facts.done = true;
+        facts.followed = true;
+    }
+
     /// The states of `node` were taken over where they rest: copies that were kept for others who took
     /// them before are not needed any more.
     pub fn followed_in_place(&mut self, node: NodeId, states: usize) {
@@ -351,15 +381,16 @@ impl<R> Values<R> {
         }
     }
 
-    /// Asks the cache for what came with the request for the node that goes on from `node`: its turn is next, and it
-    /// has not been read since it came.
-    pub fn prefetch_next(&self, node: NodeId) {
-        let Some(next) = self.nodes[node.index()].follower else {
-            return;
-        };
-        for source in self.graph.sources(next) {
-            if let Source::Given { first, width } = *source {
-                prefetch(&self.graph.given()[first..first + width]);
+    /// Asks the cache for what came with the request for the next `steps` nodes that go on from `node`: their turn is
+    /// next, and it has not been read since it came.
+    pub fn prefetch_next(&self, node: NodeId, steps: usize) {
+        let follower = |node: &NodeId| self.nodes[node.index()].follower;
+        let followers = std::iter::successors(follower(&node), follower);
+        for next in followers.take(steps) {
+            for source in self.graph.sources(next) {
+                if let Source::Given { first, width } = *source {
+                    prefetch(&self.graph.given()[first..first + width]);
+                }
             }
         }
     }

@@ -34,6 +34,7 @@ fn together(cells: &Cells, requests: Vec<Request>, rng: &mut fastrand::Rng) -> V
     let place = Place {
         team: SharedTeam::new(Team::with_threads(rng.usize(1..4)).unwrap()),
         rows: rng.usize(1..20),
+        steps: 1,
     };
     let prepared = cells.iter().map(|(_, cell)| cell.prepare(&place).unwrap());
     let mut prepared: Vec<Box<dyn PreparedCell>> = prepared.collect();

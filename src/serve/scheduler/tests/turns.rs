@@ -38,6 +38,53 @@ fn every_cell_gets_its_turn_beside_chains_that_never_stop() {
     }
 }
 
+/// How many rows each task of a worker's first turn has, of `chains` chains of ten, with batches of up to `most` rows
+/// and so many tasks and steps at once.
+fn first_turn(chains: usize, most: usize, tasks: usize, steps: &[usize]) -> Vec<usize> {
+    let sizes = [BatchSizes { min: 1, max: most }];
+    let policy = Box::new(Cellular::new(&sizes, 1));
+    let scheduler = Scheduler::new(policy, 1, tasks, Limits::default());
+    let mut scheduler = scheduler.with_steps_at_once(steps.to_vec());
+    let unfolded = chain(0, 10).unfold(&plain_cells(1)).unwrap();
+    let now = Instant::now();
+    for _ in 0..chains {
+        let asked = scheduler.handle_submit(now, &unfolded, Ask::default());
+        asked.unwrap();
+    }
+    let mut given = Vec::new();
+    scheduler.poll_tasks(now, WorkerId(0), &mut given);
+    // Steps of the same rows, as far as these go.
+    for (at, task) in given.iter().enumerate() {
+        assert!(
+            task.rows
+                .iter()
+                .all(|row| row.node.index() == at || chains > most)
+        );
+    }
+    given.iter().map(|task| task.rows.len()).collect()
+}
+
+#[test]
+fn a_turn_takes_several_steps_of_few_rows() {
+    // As many as asked for, while all together have no more than 16 rows.
+    assert_eq!(first_turn(1, 8, 1, &[4]), [1; 4]);
+    assert_eq!(first_turn(4, 8, 1, &[4]), [4; 4]);
+    assert_eq!(first_turn(5, 8, 1, &[4]), [5; 3]);
+    assert_eq!(first_turn(8, 8, 1, &[4]), [8; 2]);
+    assert_eq!(first_turn(9, 32, 1, &[4]), [9]);
+    assert_eq!(first_turn(20, 8, 1, &[4]), [8; 2], "the same eight");
+    assert_eq!(first_turn(30, 32, 1, &[4]), [30]);
+    assert_eq!(
+        first_turn(1, 8, 1, &[20]),
+        [1; 10],
+        "no more than there are"
+    );
+    // Where a cell takes one step at a time, and where more tasks were asked for anyway.
+    assert_eq!(first_turn(4, 8, 1, &[1]), [4]);
+    assert_eq!(first_turn(4, 8, 1, &[]), [4]);
+    assert_eq!(first_turn(9, 32, 3, &[2]), [9; 3]);
+}
+
 #[test]
 fn a_growth_that_is_told_before_the_one_before_it_waits() {
     let sizes = [BatchSizes { min: 1, max: 8 }];
