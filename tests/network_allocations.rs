@@ -58,6 +58,7 @@ fn cells_allocate_nothing() {
             rows: ROWS,
             steps: STEPS,
         };
+        let mut taking_steps = 0;
         for (_, cell) in cells.iter() {
             let ports = cell.ports();
             let buffer = |width: usize| vec![1.0f32; STEPS * ROWS * width];
@@ -77,6 +78,7 @@ fn cells_allocate_nothing() {
                     cell.name()
                 );
             }
+            taking_steps += usize::from(cell.takes_steps());
             if cell.takes_steps() {
                 let lengths = [STEPS, 1, 2, STEPS];
                 let mut batch =
@@ -93,5 +95,6 @@ fn cells_allocate_nothing() {
             let written = states.iter().chain(&outputs).flatten();
             assert!(written.into_iter().any(|v| *v != 1.0), "{}", cell.name());
         }
+        assert_eq!(taking_steps, 2, "chain and encoder");
     }
 }

@@ -5,7 +5,7 @@
 mod simple_cells;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use cellstream::serve::cell_graph::{
@@ -15,7 +15,7 @@ use cellstream::serve::cell_graph::{
 use cellstream::serve::engine::{
     Engine, EngineError, EngineOptions, Request, RequestError, SubmitError, Workers,
 };
-use cellstream::serve::policy::BatchSizes;
+use cellstream::serve::policy::{BatchSizes, Choice};
 use cellstream::serve::scheduler::{End, Limits, Refused};
 use simple_cells::{
     POISON, REFUSED, SLOW, bits, cells, chain, count_down, random_options, random_request,
@@ -287,6 +287,16 @@ fn options_that_make_no_sense_are_refused() {
         ..EngineOptions::default()
     };
     assert!(matches!(start(&none), EngineError::NoWorker));
+    let no_tasks = EngineOptions {
+        tasks_at_once: 0,
+        ..EngineOptions::default()
+    };
+    assert!(matches!(start(&no_tasks), EngineError::NoTasks));
+    let no_steps = EngineOptions {
+        steps_at_once: 0,
+        ..EngineOptions::default()
+    };
+    assert!(matches!(start(&no_steps), EngineError::NoSteps));
     let sizes = EngineOptions {
         sizes: vec![BatchSizes { min: 2, max: 1 }; 3],
         ..EngineOptions::default()
@@ -396,4 +406,82 @@ fn what_a_refused_request_owns_is_dropped_with_nothing_locked() {
     });
     let waited = told.recv_timeout(Duration::from_secs(60));
     assert_eq!(waited, Ok(()), "the stream was dropped under the lock");
+}
+
+/// Adds one to its state; counts how often it was called.
+struct Calls {
+    ports: Ports,
+    takes_steps: bool,
+    calls: Arc<AtomicUsize>,
+}
+
+impl Cell for Calls {
+    fn name(&self) -> &str {
+        "calls"
+    }
+
+    fn ports(&self) -> &Ports {
+        &self.ports
+    }
+
+    fn takes_steps(&self) -> bool {
+        self.takes_steps
+    }
+
+    fn prepare(&self, _: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
+        struct Ready(Arc<AtomicUsize>);
+        impl PreparedCell for Ready {
+            fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
+                self.0.fetch_add(1, Ordering::Relaxed);
+                let lengths = batch.lengths();
+                let ([], [state], []) = batch.split();
+                for (row, state) in state.iter_mut().enumerate() {
+                    *state += lengths.map_or(1, |lengths| lengths[row]) as f32;
+                }
+                Ok(())
+            }
+        }
+        Ok(Box::new(Ready(Arc::clone(&self.calls))))
+    }
+}
+
+#[test]
+fn steps_of_few_rows_are_one_call_of_cells_that_take_several() {
+    for policy in [
+        Choice::Cellular,
+        Choice::Merge { batch: 4 },
+        Choice::Padding { batch: 4 },
+    ] {
+        for (takes_steps, steps_at_once, expected) in
+            [(true, 4, 3), (true, 1, 9), (true, 3, 3), (false, 4, 9)]
+        {
+            let calls = Arc::new(AtomicUsize::new(0));
+            let mut cells = Cells::new();
+            let cell = cells.add(Calls {
+                ports: Ports::new().state("state", 1),
+                takes_steps,
+                calls: Arc::clone(&calls),
+            });
+            let options = EngineOptions {
+                policy,
+                steps_at_once,
+                ..EngineOptions::default()
+            };
+            let engine = Engine::start(cells, &options).unwrap();
+            let mut graph = Graph::new();
+            let mut state = graph.give(&[5.0]);
+            for _ in 0..9 {
+                state = graph.node(cell, &[state]).gives(0);
+            }
+            graph.answer(state);
+            let answer = engine.submit(Request::new(graph)).unwrap().wait().unwrap();
+            assert_eq!(answer.values, [14.0]);
+            let stats = engine.stats();
+            // One step a task, however many ran together.
+            assert_eq!(stats.cells[0].batches[1..], [9]);
+            assert_eq!(stats.cells[0].steps.len(), 9);
+            let case = format!("{policy}, {takes_steps}, {steps_at_once}");
+            assert_eq!(calls.load(Ordering::Relaxed), expected, "{case}");
+        }
+    }
 }

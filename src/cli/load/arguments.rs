@@ -30,7 +30,8 @@ use crate::serve::engine::EngineOptions;
 ///
 /// queued: from due to the start of the first cell; subm.: the part of it from submission on, which is the server's own;
 /// comp.: from there to the answer. unanswered: refused as the queue was full, late for their --deadline, failed, or given
-/// up; of these only what was given up is in the latencies, so read both. A step is one call of a cell, for a whole batch.
+/// up; of these only what was given up is in the latencies, so read both. A step is one of a whole
+/// batch of cells; of several that ran together (--steps-at-once), each counts with its share of the time.
 ///
 /// With several --batch or --bucket-width and --sweep, each policy is measured with all of them at every load, and its best
 /// there is reported: of those that bore the load (answered 93 % of it, and were no further behind when the window ended
@@ -111,11 +112,11 @@ pub struct Arguments {
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [10],
         value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub bucket_width: Vec<u32>,
-    /// Tasks that a worker gets at once at most (BatchMaker's MaxTasksToSubmit)
+    /// Tasks that a worker gets at once at most (BatchMaker's MaxTasksToSubmit), each with further steps of its rows
     #[arg(long, value_name = "N", default_value_t = EngineOptions::default().tasks_at_once as u32,
         value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub tasks_at_once: u32,
-    /// Steps that chains and encoders take in one batch at most, while it has few rows
+    /// Steps that chains and encoders take in one batch at most, while all together have no more than 16 rows
     #[arg(long, value_name = "N", default_value_t = EngineOptions::default().steps_at_once as u32,
         value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub steps_at_once: u32,

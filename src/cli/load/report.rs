@@ -121,7 +121,7 @@ pub struct Row<'a> {
     pub(super) late_ms: Percentiles,
     pub(super) errors: BTreeMap<&'static str, u64>,
     pub(super) mean_batch: BTreeMap<String, f64>,
-    /// One call of each cell.
+    /// One step of a batch of each cell.
     pub(super) step_ms: BTreeMap<String, Percentiles>,
     pub(super) batches: BTreeMap<String, BTreeMap<usize, u64>>,
 }

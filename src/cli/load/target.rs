@@ -14,7 +14,7 @@ use crate::serve::engine::Calibration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
-    /// Requests join and leave at every cell
+    /// Requests join and leave at every batch of cells
     Cellular,
     /// Whole requests, padded to the longest
     Padding,
@@ -196,7 +196,7 @@ pub type Ran = BTreeMap<String, CellRan>;
 pub struct CellRan {
     /// Batches by their number of rows.
     pub batches: BTreeMap<usize, u64>,
-    /// How long a batch took.
+    /// How long a batch took; steps that ran together share their time.
     pub steps: Times,
 }
 

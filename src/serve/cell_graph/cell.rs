@@ -134,7 +134,7 @@ pub struct Place {
     pub team: SharedTeam,
     /// Most rows of a batch.
     pub rows: usize,
-    /// Most steps of a batch: more than 1 only for a cell that says so ([`Cell::steps`]).
+    /// Most steps of a batch, at least 1: more only for a cell that [takes steps](Cell::takes_steps).
     pub steps: usize,
 }
 
@@ -156,7 +156,9 @@ pub trait Cell: Send + Sync {
     }
 
     /// Whether it computes several steps of a chain in one batch faster than one after the other, as where weights are
-    /// then read once. Only then a batch ever has more than one step.
+    /// then read once. Only then a batch ever has more than one step. The results must be those of one step after the
+    /// other, to the last bit; a row that has had as many steps as its length says keeps its states, and what its
+    /// outputs are past that is not looked at.
     fn takes_steps(&self) -> bool {
         false
     }
@@ -173,8 +175,8 @@ pub trait PreparedCell: Send {
     /// Computes all rows of `batch`. Should not allocate.
     ///
     /// # Errors
-    /// Ends all requests that have a row in the batch; the worker goes on. A panic does the same, and
-    /// the cell is prepared anew.
+    /// Ends all requests that have a row in the batch, at whichever of its steps; the worker goes on. A panic does the
+    /// same, and the cell is prepared anew.
     fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError>;
 }
 
@@ -255,7 +257,7 @@ impl<'a> Batch<'a> {
         self.steps
     }
 
-    /// Steps of each row, where there are several.
+    /// Steps of each row; `None` if each has one.
     pub fn lengths(&self) -> Option<&'a [usize]> {
         self.lengths
     }

@@ -82,8 +82,8 @@ impl Request {
         self
     }
 
-    /// When the answer is of no use any more: from then on no cell is begun for it, and it ends with
-    /// [`RequestError::Late`]; one whose last cell was under way may still be answered.
+    /// When the answer is of no use any more: from then on no batch with it is begun, and it ends with
+    /// [`RequestError::Late`]; one whose last batch was under way may still be answered.
     pub fn deadline(mut self, deadline: Instant) -> Request {
         self.ask.deadline = Some(deadline);
         self
@@ -295,7 +295,7 @@ impl Drop for Engine {
 
 /// Most steps of a cell's batches.
 fn steps_of(cell: &dyn Cell, options: &EngineOptions) -> usize {
-    match cell.takes_steps() {
+    match cell.takes_steps() && !cell.ports().states().is_empty() {
         true => options.steps_at_once,
         false => 1,
     }

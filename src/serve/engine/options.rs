@@ -15,12 +15,13 @@ pub struct EngineOptions {
     /// serve best ([`Cell::rows`](crate::serve::cell_graph::Cell::rows)), else
     /// [`EngineOptions::DEFAULT_ROWS`].
     pub sizes: Vec<BatchSizes>,
-    /// Most tasks that a worker gets at once (BatchMaker's MaxTasksToSubmit).
+    /// Most tasks that a worker gets at once (BatchMaker's MaxTasksToSubmit), further steps of their rows not counted.
     pub tasks_at_once: usize,
     /// Most steps that chains take in one batch, of cells that [take steps](crate::serve::cell_graph::Cell::takes_steps):
-    /// those read their weights less often then, and small batches take much less time. Together they have at most
-    /// [`Scheduler::STEP_ROWS`](crate::serve::scheduler::Scheduler::STEP_ROWS) rows. Requests join and leave, end late
-    /// and are cancelled before or after, not between; with 1, before every cell.
+    /// those read their weights less often then, and small batches take much less time. All steps together have at most
+    /// [`Scheduler::STEP_ROWS`](crate::serve::scheduler::Scheduler::STEP_ROWS) rows, so that they take no longer than one step of
+    /// so many. Requests join, are answered, end late and are cancelled before such a batch or after it, not between
+    /// steps; with 1, at every cell.
     pub steps_at_once: usize,
     /// What is accepted at once.
     pub limits: Limits,
@@ -33,8 +34,8 @@ impl EngineOptions {
 
 impl Default for EngineOptions {
     /// Cellular batching, one worker over all cores, one task at once: a decision costs microseconds here, a cell tens to
-    /// hundreds, and the fewer are decided ahead, the sooner a new request joins. Up to four steps at once: what more
-    /// save is little.
+    /// hundreds, and the fewer are decided ahead, the sooner a new request joins. Up to four steps of few rows at once:
+    /// they take half the time, which is worth more than joining between them; more than four save little more.
     fn default() -> EngineOptions {
         EngineOptions {
             policy: Choice::Cellular,

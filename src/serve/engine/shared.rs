@@ -222,7 +222,7 @@ impl Shared {
                 }
                 state.scheduler.poll_evictions(id, &mut evict);
             } else {
-                // Checked before each cell; polling does so, too.
+                // Checked before each batch; polling does so, too.
                 state.scheduler.handle_timeout(begin);
             }
             let finished = state.take_finished();
@@ -255,8 +255,7 @@ impl Shared {
             let together = worker.together(&tasks);
             let ran: Vec<_> = tasks.drain(..together).collect();
             // Padding is computed even where nobody is left: that is what it costs.
-            let is_wanted = |todo: &Todo<_>| !todo.work.is_empty() || todo.task.padding > 0;
-            let outcome = match ran.first().is_some_and(is_wanted) {
+            let outcome = match ran.first().is_some_and(|todo| todo.batch() > 0) {
                 true => worker.run(&ran),
                 false => Outcome::default(),
             };

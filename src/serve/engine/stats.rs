@@ -25,7 +25,7 @@ pub struct Stats {
 /// What was done of one cell.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CellStats {
-    /// Batches, by their number of rows, padding included.
+    /// Steps of batches, by their number of rows, padding included.
     pub batches: Vec<u64>,
     /// Rows whose requests wanted them.
     pub rows: u64,
@@ -35,7 +35,7 @@ pub struct CellStats {
     pub gather: Duration,
     /// Time in the cell.
     pub run: Duration,
-    /// The same, batch by batch: nanoseconds of one call of the cell, to two digits.
+    /// The same, step by step, in nanoseconds, to two digits; steps that ran in one batch have equal shares of its time.
     pub steps: Histogram<u64>,
     /// Time for values out of batches, and for growing graphs.
     pub hand_on: Duration,

@@ -11,7 +11,7 @@ use super::{Answer, RequestError};
 use crate::serve::scheduler::RequestKey;
 
 /// A request that was accepted. Wait for it ([`Ticket::wait`]) or `.await` it; dropping it cancels the
-/// request, whose rows are free at the next cell.
+/// request, whose rows are free at the next batch.
 #[must_use = "dropping a ticket cancels its request"]
 pub struct Ticket {
     answer: Option<oneshot::Receiver<Result<Answer, RequestError>>>,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::error::{expect, rows_of};
-use super::recurrent::Recurrent;
+use super::recurrent::{Recurrent, step};
 use super::{Answer, NetworkError};
 use crate::execute::Session;
 use crate::model::Model;
@@ -94,11 +94,7 @@ impl PreparedCell for Prepared {
         let (inputs, states, outputs) = batch.buffers();
         let x = &inputs[0][..all * signature.input];
         let y = Some(&mut outputs[0][..all * signature.output]);
-        let stepped = match lengths {
-            None => self.session.step_layers(rows, x, states, y),
-            Some(lengths) => self.session.steps_layers(lengths, x, states, y),
-        };
-        stepped.map_err(CellError::new)
+        step(&mut self.session, (rows, lengths), x, states, y)
     }
 }
 

@@ -10,7 +10,7 @@ use crate::serve::cell_graph::{CellError, Place, Ports};
 use crate::serve::policy::BatchSizes;
 use crate::serve::scheduler::Scheduler;
 
-/// A forward model that is run a step at a time.
+/// A forward model that is run a step, or a few, at a time.
 pub(super) struct Recurrent {
     model: Arc<Model>,
     /// Measured, or none.
@@ -82,24 +82,87 @@ impl Recurrent {
     }
 
     /// The plan that was given, or estimates for 1, 2, 4 … rows. Estimates are for the most steps, and serve fewer, too:
-    /// plans for one step and for several may cut the weights differently, and both copies would take turns in the
-    /// caches. Only beside a plan that was measured for single steps alone stand estimates for several.
+    /// those for one step may cut the weights differently, and both copies would take turns in the caches. A plan that
+    /// was measured for single steps alone is left to them, and estimates for several stand beside it.
     fn plan_at(&self, place: &Place) -> Plan {
-        let estimate = |most: usize| {
-            let powers = (0..usize::BITS).map(|power| 1 << power);
-            let sizes = powers.take_while(move |&rows| rows < most).chain([most]);
-            sizes.flat_map(|rows| {
-                Plan::estimate(&self.model, rows, place.steps, place.team.threads()).entries
+        let estimate = |most: usize, steps: usize| {
+            powers_up_to(most).flat_map(move |rows| {
+                Plan::estimate(&self.model, rows, steps, place.team.threads()).entries
             })
         };
         let entries = match &self.plan {
-            None => estimate(place.rows.max(1)).collect(),
+            None => estimate(place.rows.max(1), place.steps).collect(),
             Some(plan) if place.steps > 1 && plan.steps() == 1 => {
                 let most = (Scheduler::STEP_ROWS / 2).min(place.rows.max(1));
-                estimate(most).chain(plan.entries.clone()).collect()
+                let several = powers_up_to(place.steps).filter(|&steps| steps > 1);
+                let estimates = several.flat_map(|steps| estimate(most, steps));
+                plan.entries.iter().cloned().chain(estimates).collect()
             }
             Some(plan) => plan.entries.clone(),
         };
         Plan { entries }
+    }
+}
+
+/// 1, 2, 4 … and, last, `most` itself.
+fn powers_up_to(most: usize) -> impl Iterator<Item = usize> {
+    let powers = (0..usize::BITS).map(|power| 1 << power);
+    powers.take_while(move |&size| size < most).chain([most])
+}
+
+/// A step of `rows` rows, or as many of each as `lengths` says.
+pub(super) fn step(
+    session: &mut Session,
+    (rows, lengths): (usize, Option<&[usize]>),
+    x: &[f32],
+    states: &mut [Vec<f32>],
+    y: Option<&mut [f32]>,
+) -> Result<(), CellError> {
+    let stepped = match lengths {
+        None => session.step_layers(rows, x, states, y),
+        Some(lengths) => session.steps_layers(lengths, x, states, y),
+    };
+    stepped.map_err(CellError::new)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::execute::team::{SharedTeam, Team};
+    use crate::model::Lstm;
+
+    fn sizes(plan: Option<Plan>, rows: usize, steps: usize) -> Vec<(usize, usize)> {
+        let mut recurrent = Recurrent::new(Arc::new(Lstm::new(2, 3).random(1).unwrap())).unwrap();
+        if let Some(plan) = plan {
+            recurrent.with_plan(plan).unwrap();
+        }
+        let team = SharedTeam::new(Team::with_threads(1).unwrap());
+        let plan = recurrent.plan_at(&Place { team, rows, steps });
+        plan.check(recurrent.model()).unwrap();
+        let entries = plan.entries.iter();
+        entries.map(|entry| (entry.batch, entry.steps)).collect()
+    }
+
+    #[test]
+    fn what_is_not_planned_for_is_estimated() {
+        assert_eq!(sizes(None, 5, 4), [(1, 4), (2, 4), (4, 4), (5, 4)]);
+        assert_eq!(sizes(None, 1, 1), [(1, 1)]);
+        let model = Lstm::new(2, 3).random(1).unwrap();
+        let given = |steps| Some(Plan::with_threads(&model, 20, steps, 1));
+        assert_eq!(sizes(given(1), 32, 1), [(20, 1)]);
+        assert_eq!(sizes(given(4), 32, 4), [(20, 4)]);
+        let several = [
+            (1, 2),
+            (2, 2),
+            (4, 2),
+            (8, 2),
+            (1, 3),
+            (2, 3),
+            (4, 3),
+            (8, 3),
+        ];
+        assert_eq!(sizes(given(1), 32, 3), [&[(20, 1)][..], &several].concat());
+        let few_rows = [(20, 1), (1, 2), (2, 2)];
+        assert_eq!(sizes(given(1), 2, 2), few_rows);
     }
 }

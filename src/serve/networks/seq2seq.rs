@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use super::NetworkError;
 use super::error::expect;
-use super::recurrent::Recurrent;
+use super::recurrent::{Recurrent, step};
 use crate::execute::Session;
 use crate::execute::team::SharedTeam;
 use crate::kernels::Isa;
@@ -169,11 +169,7 @@ impl Embedded {
                 _ => x.fill(f32::NAN),
             }
         }
-        let stepped = match lengths {
-            None => self.session.step_layers(symbols.len(), x, states, None),
-            Some(lengths) => self.session.steps_layers(lengths, x, states, None),
-        };
-        stepped.map_err(CellError::new)
+        step(&mut self.session, (symbols.len(), lengths), x, states, None)
     }
 }
 

@@ -151,6 +151,30 @@ impl Queue {
     }
 }
 
+impl Queue {
+    /// Takes one ready node of a subgraph that has a row in a task of `worker`, if there is one.
+    fn go_on(
+        &mut self,
+        table: &mut Table,
+        worker: WorkerId,
+        subgraph: SubgraphKey,
+        rows: &mut Vec<Row>,
+    ) {
+        if table.ready(subgraph) == 0 {
+            return;
+        }
+        let place = place(table, subgraph);
+        let pinned = &mut self.pinned[worker.0];
+        pinned.begun.remove(&place);
+        let taken = table.take(subgraph, 1, rows);
+        let left = table.ready(subgraph);
+        pinned.nodes -= taken + left;
+        if left > 0 {
+            pinned.begin(place, left);
+        }
+    }
+}
+
 impl Ready {
     /// The subgraph whose turn it is.
     fn first(&mut self, table: &Table) -> Option<Place> {
@@ -267,6 +291,24 @@ impl Policy for Cellular {
         queue.form(table, worker, rows);
         queue.running_tasks += 1;
         Some(Formed { cell, padding: 0 })
+    }
+
+    fn further_steps(
+        &mut self,
+        table: &mut Table,
+        before: &Task,
+        rows: &mut Vec<Row>,
+    ) -> Option<Formed> {
+        let queue = &mut self.cells[before.cell.index()];
+        for &row in &before.rows {
+            queue.go_on(table, before.worker, table.node_subgraph(row), rows);
+        }
+        if rows.is_empty() {
+            return None;
+        }
+        queue.running_tasks += 1;
+        let (cell, padding) = (before.cell, 0);
+        Some(Formed { cell, padding })
     }
 
     fn done(&mut self, _: &Table, task: &Task) {

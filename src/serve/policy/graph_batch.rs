@@ -350,6 +350,20 @@ impl<R: Rule> Policy for GraphBatching<R> {
         Some(Formed { cell, padding })
     }
 
+    fn further_steps(
+        &mut self,
+        table: &mut Table,
+        before: &Task,
+        rows: &mut Vec<Row>,
+    ) -> Option<Formed> {
+        let group = self.groups[before.worker.0].as_ref()?;
+        // Of a level that was cut, the rest is next: other rows.
+        match group.step.is_empty() {
+            true => self.next_task(table, before.worker, 1, rows),
+            false => None,
+        }
+    }
+
     fn done(&mut self, _: &Table, task: &Task) {
         if let Some(group) = &mut self.groups[task.worker.0] {
             group.in_flight -= 1;

@@ -78,6 +78,18 @@ pub trait Policy: Send {
         rows: &mut Vec<Row>,
     ) -> Option<Formed>;
 
+    /// Forms a task of nodes that got ready by `before`, the last task formed: further steps of its rows, as far as these
+    /// go on, and of nobody else. As [`Policy::next_task`] in all else.
+    fn further_steps(
+        &mut self,
+        table: &mut Table,
+        before: &Task,
+        rows: &mut Vec<Row>,
+    ) -> Option<Formed> {
+        let _ = (table, before, rows);
+        None
+    }
+
     /// A task has been run. Called before its rows are done in `table`.
     fn done(&mut self, table: &Table, task: &Task) {
         let _ = (table, task);

@@ -38,7 +38,7 @@ impl BatchSizes {
         Some(BatchSizes { min: 1, max })
     }
 
-    /// From a plan that was tuned for single steps of several batch sizes (`cellstream tune MODEL --steps 1 --batch
+    /// From a plan that was tuned for single steps of several batch sizes (`cellstream tune MODEL --steps 1,4 --batch
     /// 1,2,4,8,16,32,64 -o PLAN`). `None` unless several sizes were measured with one step.
     pub fn of_plan(plan: &Plan) -> Option<BatchSizes> {
         let steps = plan.entries.iter().filter(|entry| entry.steps == 1);

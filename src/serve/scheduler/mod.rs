@@ -26,10 +26,10 @@ use slotmap::SecondaryMap;
 pub use table::{RequestKey, Row, SubgraphKey, Table, WorkerId};
 
 use super::cell_graph::{CellId, Unfolded};
-use super::policy::{Completion, Policy};
+use super::policy::{Completion, Formed, Policy};
 use table::Terms;
 
-/// A batch for a worker: one call of a cell.
+/// A batch for a worker: one step of each row, which it may compute together with further steps of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
     /// Who runs it.
@@ -41,6 +41,13 @@ pub struct Task {
     pub rows: Vec<Row>,
     /// Rows that are computed though nobody has asked for them: what padding wastes.
     pub padding: usize,
+}
+
+impl Task {
+    /// Rows that are computed.
+    pub fn batch(&self) -> usize {
+        self.rows.len() + self.padding
+    }
 }
 
 /// How a request ended.
@@ -194,7 +201,7 @@ pub struct Scheduler {
     table: Table,
     policy: Box<dyn Policy>,
     limits: Limits,
-    /// Most tasks that a worker gets at once: MaxTasksToSubmit.
+    /// Most tasks that a worker gets at once, further steps not counted: MaxTasksToSubmit.
     tasks_at_once: usize,
     /// By cell: most steps of the same rows that a worker gets at once; 1 where that is not said.
     steps_at_once: Vec<usize>,
@@ -212,7 +219,8 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// A scheduler for so many workers, which get up to `tasks_at_once` tasks each time that they ask.
+    /// A scheduler for so many workers, which get up to `tasks_at_once` tasks each time that they ask, and no further
+    /// steps ([`Scheduler::with_steps_at_once`]).
     ///
     /// # Panics
     /// With no worker, or no task at once.
@@ -240,16 +248,15 @@ impl Scheduler {
         }
     }
 
-    /// Lets a worker have several tasks of a cell at once even beyond `tasks_at_once`: so many by cell, as long as they
-    /// have no more than [`Scheduler::STEP_ROWS`] rows together. They are steps of the same rows, unless those end, and
-    /// a worker may compute them in one batch.
+    /// Lets a worker have, with each task, further steps of its rows: so many by cell, that task's own counted, as long as
+    /// all of them have no more than [`Scheduler::STEP_ROWS`] rows. It may compute them in one batch.
     #[must_use]
     pub fn with_steps_at_once(mut self, steps: Vec<usize>) -> Scheduler {
         self.steps_at_once = steps;
         self
     }
 
-    /// Most rows of all steps that a worker gets at once. With so many the arithmetic binds, and reading the weights
+    /// Most rows of a task and its further steps together. With so many the arithmetic binds, and reading the weights
     /// less often gains little: who comes meanwhile should not wait for more. (LSTM 1024, 2 cores of an AMD EPYC: of 8 rows
     /// two steps at once take 0.65 of two tasks' time, of 16 rows 0.93.)
     pub const STEP_ROWS: usize = 16;
@@ -429,38 +436,58 @@ impl Scheduler {
         }
     }
 
-    /// A worker asks what to do: up to so many tasks as it may get at once, which it must run in order.
+    /// A worker asks what to do: up to so many tasks as it may get at once, each with further steps of its rows, all of
+    /// which it must run in order.
     /// Requests that are late by `now` end first.
     pub fn poll_tasks(&mut self, now: Instant, worker: WorkerId, tasks: &mut Vec<Task>) {
         self.handle_timeout(now);
-        let mut rows_so_far = 0;
-        for formed in 0.. {
+        for formed in 0..self.tasks_at_once {
             let mut rows = self.spare.pop().unwrap_or_default();
-            let task = self
+            let batch = self
                 .policy
                 .next_task(&mut self.table, worker, formed, &mut rows);
-            let Some(batch) = task else {
-                self.spare.push(rows);
+            let Some(mut task) = self.begin(now, worker, batch, rows) else {
                 break;
             };
-            let row_count = rows.len() + batch.padding;
-            debug_assert!(row_count > 0, "a task has a row");
-            self.table.submit(&rows, worker, now);
-            tasks.push(Task {
-                worker,
-                cell: batch.cell,
-                rows,
-                padding: batch.padding,
-            });
-            self.announce();
-            rows_so_far += row_count;
-            let steps = self.steps_at_once.get(batch.cell.index()).copied();
-            let takes_step =
-                formed + 1 < steps.unwrap_or(1) && rows_so_far + row_count <= Scheduler::STEP_ROWS;
-            if formed + 1 >= self.tasks_at_once && !takes_step {
-                break;
+            let steps = self.steps_at_once.get(task.cell.index()).copied();
+            let mut all_rows = task.batch();
+            for _ in 1..steps.unwrap_or(1) {
+                all_rows += task.batch();
+                if all_rows > Scheduler::STEP_ROWS {
+                    break;
+                }
+                let mut rows = self.spare.pop().unwrap_or_default();
+                let batch = self.policy.further_steps(&mut self.table, &task, &mut rows);
+                let Some(next) = self.begin(now, worker, batch, rows) else {
+                    break;
+                };
+                tasks.push(std::mem::replace(&mut task, next));
             }
+            tasks.push(task);
         }
+    }
+
+    /// Makes a task of the rows that a policy has taken from the table, if it has formed a batch.
+    fn begin(
+        &mut self,
+        now: Instant,
+        worker: WorkerId,
+        batch: Option<Formed>,
+        rows: Vec<Row>,
+    ) -> Option<Task> {
+        let Some(Formed { cell, padding }) = batch else {
+            self.spare.push(rows);
+            return None;
+        };
+        debug_assert!(rows.len() + padding > 0, "a task has a row");
+        self.table.submit(&rows, worker, now);
+        self.announce();
+        Some(Task {
+            worker,
+            cell,
+            rows,
+            padding,
+        })
     }
 
     /// Subgraphs of `worker` that no task of its is in flight for, after [`Scheduler::poll_tasks`]: it must

@@ -56,9 +56,9 @@ pub(super) struct Bench<R> {
     /// By row of the present batch: which of the first task's rows is there.
     places: Vec<Option<usize>>,
     /// By step of the present batch: where each of that task's rows is.
-    steps: Vec<Vec<usize>>,
+    rows_by_step: Vec<Vec<usize>>,
     /// By row of the present batch: its steps. Those of padding are as many as any row has.
-    lengths: Vec<usize>,
+    pub lengths: Vec<usize>,
     /// Empty between tasks: rows that need a place, and those beyond the batch where their states rest.
     unplaced: Vec<(usize, Option<usize>)>,
     /// Rows of states that were moved, loaded or kept so far.
@@ -74,14 +74,14 @@ impl<R> Bench<R> {
             let buffer = |p: &Port| vec![0.0; rows * p.width()];
             ports.iter().map(buffer).collect()
         };
-        let most_steps = place.steps.max(1);
+        let most_steps = place.steps;
         Ok(Bench {
             prepared: Some(prepared),
             inputs: buffers(ports.inputs(), most_steps * place.rows),
             states: buffers(ports.states(), place.rows),
             outputs: buffers(ports.outputs(), most_steps * place.rows),
             most_steps,
-            steps: Vec::with_capacity(most_steps),
+            rows_by_step: Vec::new(),
             lengths: Vec::with_capacity(place.rows),
             seats: (0..place.rows).map(|_| None).collect(),
             row_of: FxHashMap::default(),
@@ -101,21 +101,30 @@ impl<R> Bench<R> {
     }
 
     /// Whether all rows of a task are the next steps of rows of the task before it, in their order, so that both can be
-    /// computed in one batch. Padding is not asked for row by row: with it, all of them must go on.
-    pub fn goes_on(&self, before: (&[Work<R>], usize), next: (&[Work<R>], usize)) -> bool {
+    /// computed in one batch; if so, they must be. Padding is not asked for row by row: with it, all of them must go on.
+    pub fn joins(&self, before: (&[Work<R>], usize), next: (&[Work<R>], usize)) -> bool {
         let ((before, padding), (next, next_padding)) = (before, next);
+        if next.is_empty() || padding != next_padding || padding > 0 && before.len() != next.len() {
+            return false;
+        }
         let mut rows = before.iter();
-        let mut goes_on = |work: &Work<R>| {
+        let mut joined = Vec::with_capacity(next.len());
+        for work in next {
             let same = rows.find(|before| before.row.request == work.row.request);
-            same.is_some_and(|before| {
-                let values = work.values.lock();
-                values.goes_on_at_once(before.row.node, work.row.node, self.states.len())
-            })
-        };
-        !next.is_empty()
-            && padding == next_padding
-            && (padding == 0 || before.len() == next.len())
-            && next.iter().all(&mut goes_on)
+            let before = same.map(|before| before.row.node).filter(|&before| {
+                let mut values = work.values.lock();
+                values.joins(before, work.row.node, self.states.len())
+            });
+            let Some(before) = before else {
+                for (work, before) in joined {
+                    let work: &Work<R> = work;
+                    work.values.lock().does_not_join(before);
+                }
+                return false;
+            };
+            joined.push((work, before));
+        }
+        true
     }
 
     /// Gives every row of the task a place among the first `work.len() + padding`, with its states there,
@@ -175,27 +184,26 @@ impl<R> Bench<R> {
                 rows[index] = row;
             }
         }
-        self.steps.clear();
-        self.steps.push(rows);
+        self.rows_by_step.clear();
+        self.rows_by_step.push(rows);
         missing
     }
 
-    /// Adds a task whose rows [go on](Bench::goes_on) from those of `before`, the last one, and copies its inputs.
-    /// Returns the rows that lack something, as [`Bench::place`].
+    /// Adds a task whose rows [join](Bench::joins) those of `before`, the last one, and copies its inputs. Returns the rows
+    /// that lack something, as [`Bench::place`].
     pub fn go_on(&mut self, before: &[Work<R>], work: &[Work<R>]) -> Vec<Row> {
         let mut missing = Vec::new();
-        let mut places = before
-            .iter()
-            .zip(self.steps.last().cloned().unwrap_or_default());
-        let step = self.steps.len();
+        let step = self.rows_by_step.len();
+        let mut earlier = 0..before.len();
         let mut rows = Vec::with_capacity(work.len());
         for work in work {
-            let same = places.find(|(before, _)| before.row.request == work.row.request);
-            let Some((before, row)) = same else {
+            let same = earlier.find(|&at| before[at].row.request == work.row.request);
+            let Some(at) = same else {
                 unreachable!("its row goes on");
             };
+            let row = self.rows_by_step[step - 1][at];
             let mut values = work.values.lock();
-            values.followed_at_once(before.row.node);
+            values.joined(before[at].row.node);
             self.lengths[row] = step + 1;
             self.load_inputs(
                 work,
@@ -205,7 +213,7 @@ impl<R> Bench<R> {
             );
             rows.push(row);
         }
-        self.steps.push(rows);
+        self.rows_by_step.push(rows);
         for (length, place) in self.lengths.iter_mut().zip(&self.places) {
             if place.is_none() {
                 *length = step + 1;
@@ -317,7 +325,7 @@ impl<R> Bench<R> {
         };
         let (ports, inputs) = (self.cell.ports(), &self.inputs);
         let (states, outputs) = (&mut self.states, &mut self.outputs);
-        let mut batch = match self.steps.len() {
+        let mut batch = match self.rows_by_step.len() {
             1 => Batch::new(ports, self.places.len(), inputs, states, outputs),
             _ => Batch::of_steps(ports, &self.lengths, inputs, states, outputs),
         };
@@ -331,9 +339,9 @@ impl<R> Bench<R> {
         }
     }
 
-    /// Where the rows of each task are, step by step.
-    pub fn take_steps(&mut self) -> Vec<Vec<usize>> {
-        std::mem::take(&mut self.steps)
+    /// Where the rows of each task are, step by step; empty afterwards.
+    pub fn placed(&mut self) -> Vec<Vec<usize>> {
+        std::mem::take(&mut self.rows_by_step)
     }
 
     /// What the node in a row gave at a step, by port; states are those after the row's last.

@@ -17,7 +17,7 @@ pub(super) use values::{RequestValues, Values};
 
 use super::cell_graph::{CellError, CellId, Cells, Gave, Growth, Place, Unfolded};
 use super::engine::RequestError;
-use super::scheduler::{RequestKey, Task};
+use super::scheduler::{RequestKey, Scheduler, Task};
 use bench::Bench;
 
 /// One worker; `R` is whom requests reply to.
@@ -32,6 +32,13 @@ pub(super) struct Todo<R> {
     pub task: Task,
     /// The task's rows, but for those whose requests have ended.
     pub work: Vec<Work<R>>,
+}
+
+impl<R> Todo<R> {
+    /// Rows that are computed.
+    pub fn batch(&self) -> usize {
+        self.work.len() + self.task.padding
+    }
 }
 
 /// What came of tasks that were run together.
@@ -81,23 +88,27 @@ impl<R> Worker<R> {
         })
     }
 
-    /// How many of these tasks, each with its rows and its padding, can be run as one batch: those that are further
-    /// steps of the rows of the first.
+    /// How many of these tasks, from the first on, are run as one batch: those that are further steps of the rows of the
+    /// first, while all together have no more than [`Scheduler::STEP_ROWS`] rows. They must be run so.
     pub fn together(&self, tasks: &VecDeque<Todo<R>>) -> usize {
         let Some(first) = tasks.front() else {
             return 0;
         };
         let bench = &self.benches[first.task.cell.index()];
-        let pairs = tasks.iter().zip(tasks.iter().skip(1));
-        let goes_on = |(before, next): &(&Todo<R>, &Todo<R>)| {
-            let (padding, next_padding) = (before.task.padding, next.task.padding);
-            next.task.cell == first.task.cell
-                && bench.goes_on((&before.work, padding), (&next.work, next_padding))
-        };
-        1 + pairs
-            .take(bench.most_steps() - 1)
-            .take_while(goes_on)
-            .count()
+        let mut rows = first.batch();
+        let mut count = 1;
+        for (before, next) in tasks.iter().zip(tasks.iter().skip(1)) {
+            rows += next.batch();
+            let may_join = count < bench.most_steps()
+                && rows <= Scheduler::STEP_ROWS
+                && next.task.cell == first.task.cell;
+            let before = (&before.work[..], before.task.padding);
+            if !may_join || !bench.joins(before, (&next.work, next.task.padding)) {
+                break;
+            }
+            count += 1;
+        }
+        count
     }
 
     /// Runs tasks that can be run [together](Worker::together), or one.
@@ -109,7 +120,7 @@ impl<R> Worker<R> {
         let (cell, padding) = (task.cell, task.padding);
         let begin = Instant::now();
         let bench = &mut self.benches[cell.index()];
-        if bench.rows() < work.len() + padding {
+        if bench.rows() < tasks[0].batch() {
             unreachable!("policies form no batch of more rows than were prepared for");
         }
         let mut missing = bench.place(work, padding);
@@ -126,7 +137,7 @@ impl<R> Worker<R> {
         let done = Instant::now();
         match ran {
             Ok(()) => {
-                for (step, (rows, todo)) in bench.take_steps().into_iter().zip(tasks).enumerate() {
+                for (step, (rows, todo)) in bench.placed().into_iter().zip(tasks).enumerate() {
                     for (row, work) in rows.into_iter().zip(&todo.work) {
                         let mut values = work.values.lock();
                         // Looked at under the lock: whoever replies has marked it as ended before, and takes

@@ -6,7 +6,9 @@ use slotmap::SlotMap;
 
 use super::*;
 use crate::execute::team::{SharedTeam, Team};
-use crate::serve::cell_graph::{Batch, Cell, Graph, NodeId, Ports, PreparedCell, Source};
+use crate::serve::cell_graph::{
+    Batch, Cell, Graph, GraphError, NodeId, Ports, PreparedCell, Source,
+};
 use crate::serve::scheduler::{Row, WorkerId};
 
 /// Adds its input to its state.
@@ -266,4 +268,97 @@ fn tasks_are_apart_where_rows_join_or_padding_would_change() {
     assert_eq!(together(leaves), 1);
     let nobody = vec![padded(&[], 1), padded(&[], 1)];
     assert_eq!(together(nobody), 1);
+    let more = vec![padded(&[(0, 0), (1, 0)], 1), padded(&[(0, 1), (1, 1)], 2)];
+    assert_eq!(together(more), 1);
+    // 16 rows at most.
+    let all = |step| (0..3).map(move |chain| (chain, step)).collect::<Vec<_>>();
+    let large = vec![padded(&all(0), 5), padded(&all(1), 5), padded(&all(2), 5)];
+    assert_eq!(together(large), 2);
+}
+
+#[test]
+fn padding_is_computed_at_every_step() {
+    let mut chains = chains(2);
+    let padded = |rows: &[(usize, usize)]| {
+        let mut todo = chains.todo(rows);
+        todo.task.padding = 2;
+        todo
+    };
+    let tasks = VecDeque::from([
+        padded(&[(0, 0), (1, 0)]),
+        padded(&[(0, 1), (1, 1)]),
+        padded(&[(0, 2), (1, 2)]),
+    ]);
+    assert_eq!(chains.worker.together(&tasks), 3);
+    chains.worker.run(&Vec::from(tasks));
+    assert_eq!(chains.worker.benches[CELL.index()].lengths, [3; 4]);
+}
+
+#[test]
+fn a_state_that_is_gone_cannot_be_taken_by_what_is_added_meanwhile() {
+    let chains = chains(2);
+    let mut cells = Cells::new();
+    cells.add(Sum(Ports::new().input("x", 1).state("sum", 1)));
+    let take = |chain: usize, node: usize| {
+        let mut values = chains.chains[chain].1.lock();
+        let taken = values.grow_by(&cells, |graph| graph.answer(NodeId::new(node).gives(0)));
+        taken.map(|_| ())
+    };
+    // The rows of the first task do not all go on to the next: both tasks are run apart, and nothing is gone.
+    let apart = [
+        chains.todo(&[(0, 0), (1, 0)]),
+        chains.todo(&[(0, 1), (1, 2)]),
+    ];
+    assert_eq!(chains.worker.together(&apart.into()), 1);
+    assert_eq!(take(0, 0), Ok(()));
+    let both = [
+        chains.todo(&[(0, 1), (1, 0)]),
+        chains.todo(&[(0, 2), (1, 1)]),
+    ];
+    assert_eq!(chains.worker.together(&both.into()), 2);
+    assert!(matches!(take(0, 1), Err(GraphError::Gone { node: 1, .. })));
+    assert!(matches!(take(1, 0), Err(GraphError::Gone { node: 0, .. })));
+    assert_eq!(take(0, 2), Ok(()), "the last one's rests");
+}
+
+#[test]
+fn inputs_that_only_a_joined_step_kept_are_let_go() {
+    let mut chains = chains(0);
+    let mut cells = Cells::new();
+    let ports = Ports::new().input("x", 1).state("sum", 1);
+    cells.add(Sum(ports));
+    // Node 0 is another chain, whose state both steps of the second take as an input.
+    let mut graph = Graph::new();
+    let one = graph.give(&[1.0]);
+    let other = graph.node(CELL, &[one, Source::Zeros]).gives(0);
+    let first = graph.node(CELL, &[other, Source::Zeros]).gives(0);
+    let second = graph.node(CELL, &[other, first]).gives(0);
+    graph.answer(second);
+    let unfolded = graph.unfold(&cells).unwrap();
+    let values = Values::new(graph, &unfolded, None, &cells, ());
+    let key = chains.keys.insert(());
+    let values = Arc::new(RequestValues::new(values));
+    chains.chains.push((key, values));
+    chains.run(&[(0, 0)]);
+    assert_eq!(chains.chains[0].1.lock().kept(), 1);
+    let tasks = VecDeque::from([chains.todo(&[(0, 1)]), chains.todo(&[(0, 2)])]);
+    assert_eq!(chains.worker.together(&tasks), 2);
+    chains.worker.run(&Vec::from(tasks));
+    assert_eq!(chains.chains[0].1.lock().kept(), 0);
+    assert_eq!(chains.answer(0), [2.0]);
+}
+
+#[test]
+fn steps_that_ran_together_share_their_time() {
+    let [gather, run, hand_on] = [8, 12, 4].map(Duration::from_micros);
+    let spent = Spent {
+        gather,
+        run,
+        hand_on,
+    };
+    let each = spent.divided(4);
+    assert_eq!(4 * each.gather, gather);
+    assert_eq!(4 * each.run, run);
+    assert_eq!(4 * each.hand_on, hand_on);
+    assert_eq!(spent.divided(0).run, run);
 }

@@ -7,7 +7,8 @@
 //! the answer        is filled as the nodes that it is made of end
 //! ```
 //!
-//! Workers lock a request's values before and after each of its cells. Two can want them at the
+//! Workers lock a request's values before each of its cells (once to see whether it can run with the one before, once to
+//! copy inputs) and after it. Two can want them at the
 //! same time only where two of its nodes run at the same time on two workers.
 
 use crate::serve::sync::{AtomicBool, Mutex, MutexGuard, PoisonError};
@@ -294,8 +295,9 @@ impl<R> Values<R> {
     }
 
     /// Whether `node` can be computed in one batch with `before`, the step before it: it goes on from its states in place,
-    /// which nobody else takes or sees, and its own inputs are here.
-    pub fn goes_on_at_once(&self, before: NodeId, node: NodeId, states: usize) -> bool {
+    /// which nobody else takes or sees, and its own inputs are here. If so, `before` counts as done from now on, so that
+    /// nothing that is added to the graph meanwhile, by another worker, can take those states, which will be gone.
+    pub fn joins(&mut self, before: NodeId, node: NodeId, states: usize) -> bool {
         let facts = &self.nodes[before.index()];
         if states == 0 || facts.follower != Some(node) || facts.watched {
             return false;
@@ -309,18 +311,20 @@ impl<R> Values<R> {
             }
         };
         let gives = &self.gives[facts.first_give as usize..][..states];
-        gives
-            .iter()
-            .all(|give| give.uses == 0 && give.first_place == NONE)
-            && sources[..sources.len() - states].iter().all(is_here)
+        let joins = (gives.iter()).all(|give| give.uses == 0 && give.first_place == NONE)
+            && sources[..sources.len() - states].iter().all(is_here);
+        self.nodes[before.index()].done |= joins;
+        joins
     }
 
-    /// The states of `before` will be taken over in the batch that computes it, and be gone: from now on nothing that
-    /// is added to the graph can take them.
-    pub fn followed_at_once(&mut self, before: NodeId) {
-        let facts = &mut self.nodes[before.index()];
-        facts.done = true;
-        facts.followed = true;
+    /// The node after `before` [joins](Values::joins) it, but others of its task do not join theirs.
+    pub fn does_not_join(&mut self, before: NodeId) {
+        self.nodes[before.index()].done = false;
+    }
+
+    /// The states of `before`, which was [joined](Values::joins), are taken over by the step after it.
+    pub fn joined(&mut self, before: NodeId) {
+        self.nodes[before.index()].followed = true;
     }
 
     /// The states of `node` were taken over where they rest: copies that were kept for others who took

@@ -38,14 +38,24 @@ fn every_cell_gets_its_turn_beside_chains_that_never_stop() {
     }
 }
 
-/// How many rows each task of a worker's first turn has, of `chains` chains of ten, with batches of up to `most` rows
-/// and so many tasks and steps at once.
 fn first_turn(chains: usize, most: usize, tasks: usize, steps: &[usize]) -> Vec<usize> {
+    first_turn_of(10, chains, most, tasks, steps)
+}
+
+/// How many rows each task of a worker's first turn has, of `chains` chains of this length, with batches of up to `most`
+/// rows and so many tasks and steps at once.
+fn first_turn_of(
+    length: usize,
+    chains: usize,
+    most: usize,
+    tasks: usize,
+    steps: &[usize],
+) -> Vec<usize> {
     let sizes = [BatchSizes { min: 1, max: most }];
     let policy = Box::new(Cellular::new(&sizes, 1));
     let scheduler = Scheduler::new(policy, 1, tasks, Limits::default());
     let mut scheduler = scheduler.with_steps_at_once(steps.to_vec());
-    let unfolded = chain(0, 10).unfold(&plain_cells(1)).unwrap();
+    let unfolded = chain(0, length).unfold(&plain_cells(1)).unwrap();
     let now = Instant::now();
     for _ in 0..chains {
         let asked = scheduler.handle_submit(now, &unfolded, Ask::default());
@@ -53,13 +63,11 @@ fn first_turn(chains: usize, most: usize, tasks: usize, steps: &[usize]) -> Vec<
     }
     let mut given = Vec::new();
     scheduler.poll_tasks(now, WorkerId(0), &mut given);
-    // Steps of the same rows, as far as these go.
-    for (at, task) in given.iter().enumerate() {
-        assert!(
-            task.rows
-                .iter()
-                .all(|row| row.node.index() == at || chains > most)
-        );
+    for pair in given.windows(2).filter(|_| tasks == 1) {
+        let requests = |task: &Task| task.rows.iter().map(|row| row.request).collect::<Vec<_>>();
+        assert_eq!(requests(&pair[0]), requests(&pair[1]));
+        let (before, next) = (pair[0].rows[0].node, pair[1].rows[0].node);
+        assert_eq!(next.index(), before.index() + 1);
     }
     given.iter().map(|task| task.rows.len()).collect()
 }
@@ -79,6 +87,9 @@ fn a_turn_takes_several_steps_of_few_rows() {
         [1; 10],
         "no more than there are"
     );
+    // Others do not take the place of rows that end.
+    assert_eq!(first_turn_of(1, 16, 4, 1, &[4]), [4]);
+    assert_eq!(first_turn_of(2, 16, 4, 1, &[4]), [4; 2]);
     // Where a cell takes one step at a time, and where more tasks were asked for anyway.
     assert_eq!(first_turn(4, 8, 1, &[1]), [4]);
     assert_eq!(first_turn(4, 8, 1, &[]), [4]);
