@@ -14,19 +14,24 @@
 //! A request ends exactly once: it is told by [`Scheduler::poll_ended`], whatever else happens to it at the
 //! same time. [`Scheduler::audit`] checks that none is lost.
 
+mod ends;
+mod intake;
 mod table;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeSet, VecDeque};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use slotmap::SecondaryMap;
 
+pub use ends::{Counts, End, Ended, Timing};
+pub use intake::{Ask, Limits, Refused};
 pub use table::{RequestKey, Row, SubgraphKey, Table, WorkerId};
 
 use super::cell_graph::{CellId, Unfolded};
 use super::policy::{Completion, Formed, Policy};
+use intake::{Intake, Taken};
 use table::Terms;
 
 /// A batch for a worker: one step of each row, which it may compute together with further steps of them.
@@ -48,152 +53,6 @@ impl Task {
     pub fn batch(&self) -> usize {
         self.rows.len() + self.padding
     }
-}
-
-/// How a request ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum End {
-    /// All of its nodes are done.
-    Completed,
-    /// Whoever submitted it did not want it any more.
-    Cancelled,
-    /// Its deadline passed.
-    Late,
-    /// A cell, or what grows its graph, failed.
-    Failed,
-    /// The engine was shut down.
-    ShutDown,
-}
-
-impl End {
-    /// All ways to end.
-    pub const ALL: [End; 5] = [
-        End::Completed,
-        End::Cancelled,
-        End::Late,
-        End::Failed,
-        End::ShutDown,
-    ];
-}
-
-/// How long a request took.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Timing {
-    /// From its submission until its first cell went to a worker (or its end, if none did).
-    pub queueing: Duration,
-    /// From then until its end.
-    pub computing: Duration,
-}
-
-/// A request that has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ended {
-    /// Which.
-    pub request: RequestKey,
-    /// How.
-    pub end: End,
-    /// How long it took.
-    pub timing: Timing,
-}
-
-/// What a request asks for, apart from its graph.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ask {
-    /// The greater, the sooner: where ready nodes are more than a batch, those of requests of higher
-    /// priority go first.
-    pub priority: u8,
-    /// When the answer is of no use any more.
-    pub deadline: Option<Instant>,
-    /// More nodes may come from outside; it does not end before [`Scheduler::handle_close`].
-    pub open: bool,
-    /// What it takes of [`Limits::bytes`].
-    pub bytes: usize,
-    /// It goes on with what was accepted before: a scheduler that drains accepts it, too.
-    pub continues: bool,
-}
-
-/// What a scheduler accepts at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Requests that have not ended.
-    pub requests: usize,
-    /// Their nodes.
-    pub nodes: usize,
-    /// Their bytes, as [`Ask::bytes`] says.
-    pub bytes: usize,
-}
-
-impl Default for Limits {
-    /// 10,000 requests, a million nodes, 1 GiB.
-    fn default() -> Limits {
-        Limits {
-            requests: 10_000,
-            nodes: 1_000_000,
-            bytes: 1 << 30,
-        }
-    }
-}
-
-/// Why a request was not accepted. Nothing has been kept of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
-    /// There is no room for it.
-    #[error(
-        "overloaded: {have} {what} of {most} are taken and the request needs {needs}; try again later"
-    )]
-    Overloaded {
-        /// Requests, nodes or bytes.
-        what: &'static str,
-        /// How many are taken.
-        have: usize,
-        /// How many more are needed.
-        needs: usize,
-        /// The limit.
-        most: usize,
-    },
-    /// The engine accepts no more requests.
-    #[error("the engine is shutting down and accepts no more requests")]
-    ShuttingDown,
-}
-
-/// How many there are of what is limited.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Taken {
-    requests: usize,
-    nodes: usize,
-    bytes: usize,
-}
-
-/// Requests by how they ended, and those that have not.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Accepted.
-    pub submitted: u64,
-    /// Not accepted.
-    pub refused: u64,
-    /// Ended, in the order of [`End::ALL`].
-    pub ended: [u64; 5],
-}
-
-impl Counts {
-    /// Those that ended so.
-    pub fn of(&self, end: End) -> u64 {
-        self.ended[end as usize]
-    }
-
-    /// Those that have not ended.
-    pub fn live(&self) -> u64 {
-        self.submitted - self.ended.iter().sum::<u64>()
-    }
-}
-
-/// What is accepted.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Intake {
-    Nothing,
-    /// What [continues](Ask::continues) other requests.
-    Continuing,
-    All,
 }
 
 /// See the [module](self).
@@ -655,19 +514,5 @@ impl Scheduler {
         }
         announced.clear();
         self.table.announced = announced;
-    }
-}
-
-impl Taken {
-    fn add(&mut self, more: Taken) {
-        self.requests += more.requests;
-        self.nodes += more.nodes;
-        self.bytes += more.bytes;
-    }
-
-    fn subtract(&mut self, less: Taken) {
-        self.requests -= less.requests;
-        self.nodes -= less.nodes;
-        self.bytes -= less.bytes;
     }
 }
