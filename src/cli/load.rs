@@ -203,7 +203,8 @@ struct Report<'a> {
 impl Report<'_> {
     fn title(&self, out: &mut impl Write) -> Result<(), Failure> {
         if !self.json {
-            writeln!(out, "{}\n({})\n", self.context.title(), report::COUNTED)?;
+            let (title, at_once) = (self.context.title(), self.context.at_once());
+            writeln!(out, "{title}, {at_once}\n({})\n", report::COUNTED)?;
         }
         Ok(())
     }

@@ -35,19 +35,18 @@ pub struct Context {
 }
 
 impl Context {
-    /// In a line.
+    /// In a line that a chart has room for.
     pub fn title(&self) -> String {
         format!(
-            "{} {}, {}, requests: {}, {} worker(s), {} core(s), {} task(s) and {} step(s) at once",
-            self.network,
-            self.hidden,
-            self.precision,
-            self.requests,
-            self.workers,
-            self.threads,
-            self.tasks_at_once,
-            self.steps_at_once
+            "{} {}, {}, requests: {}, {} worker(s), {} core(s)",
+            self.network, self.hidden, self.precision, self.requests, self.workers, self.threads
         )
+    }
+
+    /// What a worker gets at once.
+    pub fn at_once(&self) -> String {
+        let (tasks, steps) = (self.tasks_at_once, self.steps_at_once);
+        format!("{tasks} task(s) and {steps} step(s) at once")
     }
 }
 
