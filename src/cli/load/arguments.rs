@@ -116,7 +116,8 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = EngineOptions::default().tasks_at_once as u32,
         value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub tasks_at_once: u32,
-    /// Steps that chains and encoders take in one batch at most, while all together have no more than 16 rows
+    /// Steps that chains and encoders take in one batch at most, under every policy, while all together have no more than 16
+    /// rows; 1: requests join and leave at every step
     #[arg(long, value_name = "N", default_value_t = EngineOptions::default().steps_at_once as u32,
         value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub steps_at_once: u32,

@@ -20,8 +20,9 @@ pub struct EngineOptions {
     /// Most steps that chains take in one batch, of cells that [take steps](crate::serve::cell_graph::Cell::takes_steps):
     /// those read their weights less often then, and small batches take much less time. All steps together have at most
     /// [`Scheduler::STEP_ROWS`](crate::serve::scheduler::Scheduler::STEP_ROWS) rows, so that they take no longer than one step of
-    /// so many. Requests join, are answered, end late and are cancelled before such a batch or after it, not between
-    /// steps; with 1, at every cell.
+    /// so many: four steps of up to 4 rows, three of 5, two of up to 8, one of more. Requests join and are answered, and
+    /// deadlines are looked at, before such a batch or after it, not between its steps (with 1: at every cell); who
+    /// cancels is told at once, and the rows are free after the batch. Decoders, trees and streams take a step at a time.
     pub steps_at_once: usize,
     /// What is accepted at once.
     pub limits: Limits,
@@ -35,7 +36,7 @@ impl EngineOptions {
 impl Default for EngineOptions {
     /// Cellular batching, one worker over all cores, one task at once: a decision costs microseconds here, a cell tens to
     /// hundreds, and the fewer are decided ahead, the sooner a new request joins. Up to four steps of few rows at once:
-    /// they take half the time, which is worth more than joining between them; more than four save little more.
+    /// they take as little as half the time (LSTM 1024, one row), which is worth more than joining between them; more than four save little more.
     fn default() -> EngineOptions {
         EngineOptions {
             policy: Choice::Cellular,
