@@ -325,12 +325,7 @@ impl File {
         };
         File {
             tensors: file.tensors().into_iter().map(tensor).collect(),
-            metadata: header
-                .metadata()
-                .clone()
-                .unwrap_or_default()
-                .into_iter()
-                .collect(),
+            metadata: header.metadata().clone().unwrap_or_default(),
         }
     }
 
@@ -368,7 +363,7 @@ impl File {
             let view = TensorView::new(*dtype, shape.clone(), data).unwrap();
             (name.as_str(), view)
         });
-        let bytes = serialize(views, Some(self.metadata.clone().into_iter().collect())).unwrap();
+        let bytes = serialize(views, Some(self.metadata.clone())).unwrap();
         Model::from_safetensors(&bytes, options)
     }
 }

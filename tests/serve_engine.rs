@@ -452,9 +452,14 @@ fn steps_of_few_rows_are_one_call_of_cells_that_take_several() {
         Choice::Merge { batch: 4 },
         Choice::Padding { batch: 4 },
     ] {
-        for (takes_steps, steps_at_once, expected) in
-            [(true, 4, 3), (true, 1, 9), (true, 3, 3), (false, 4, 9)]
-        {
+        // Room is taken for no more than 16, however many are asked for.
+        for (takes_steps, steps_at_once, expected) in [
+            (true, 4, 3),
+            (true, 1, 9),
+            (true, 3, 3),
+            (true, usize::MAX, 1),
+            (false, 4, 9),
+        ] {
             let calls = Arc::new(AtomicUsize::new(0));
             let mut cells = Cells::new();
             let cell = cells.add(Calls {

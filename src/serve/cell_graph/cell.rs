@@ -184,7 +184,7 @@ pub trait PreparedCell: Send {
 pub struct Batch<'a> {
     rows: usize,
     steps: usize,
-    /// Steps of each row; `None` if all have [`Batch::steps`].
+    /// Steps of each row; `None` if each has one.
     lengths: Option<&'a [usize]>,
     ports: &'a Ports,
     inputs: &'a [Vec<f32>],

@@ -293,10 +293,10 @@ impl Drop for Engine {
     }
 }
 
-/// Most steps of a cell's batches.
+/// Most steps of a cell's batches: no more than ever run together, as room is taken for all.
 fn steps_of(cell: &dyn Cell, options: &EngineOptions) -> usize {
     match cell.takes_steps() && !cell.ports().states().is_empty() {
-        true => options.steps_at_once,
+        true => options.steps_at_once.min(Scheduler::STEP_ROWS),
         false => 1,
     }
 }

@@ -48,9 +48,8 @@ impl ChainCell {
     }
 
     /// Runs by this plan, measured with 1 step and with a few (`cellstream tune --steps 1,4`) of several sizes of batch,
-    /// instead of an estimated one; batches have the rows that it says to serve by, unless [`EngineOptions::sizes`](crate::serve::engine::EngineOptions) say
-    /// others.
-    /// A place whose team has fewer threads refuses it.
+    /// instead of an estimated one; batches have the rows that it says to serve by, unless
+    /// [`EngineOptions::sizes`](crate::serve::engine::EngineOptions) say others. A place whose team has fewer threads refuses it.
     ///
     /// # Errors
     /// [`NetworkError::Plan`].

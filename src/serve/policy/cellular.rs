@@ -149,9 +149,7 @@ impl Queue {
             }
         }
     }
-}
 
-impl Queue {
     /// Takes one ready node of a subgraph that has a row in a task of `worker`, if there is one.
     fn go_on(
         &mut self,

@@ -11,7 +11,7 @@ use crate::serve::cell_graph::{
 };
 use crate::serve::scheduler::{Row, WorkerId};
 
-/// Adds its input to its state.
+/// Adds its input to its state, and gives the sum at its output, if it has one.
 struct Sum(Ports);
 
 impl Cell for Sum {
@@ -28,11 +28,13 @@ impl Cell for Sum {
         impl PreparedCell for Ready {
             fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
                 let (rows, lengths) = (batch.rows(), batch.lengths());
-                let ([x], [sum], []) = batch.split();
-                for (at, x) in x.iter().enumerate() {
+                let all = batch.steps() * rows;
+                let (x, sum, y) = batch.buffers();
+                for at in 0..all {
                     let (step, row) = (at / rows, at % rows);
                     if lengths.is_none_or(|lengths| step < lengths[row]) {
-                        sum[row] += x;
+                        sum[0][row] += x[0][at];
+                        y.iter_mut().for_each(|y| y[at] = sum[0][row]);
                     }
                 }
                 Ok(())
@@ -50,10 +52,18 @@ struct Chains {
 
 const CELL: CellId = CellId(0);
 
+fn sum() -> Ports {
+    Ports::new().input("x", 1).state("sum", 1)
+}
+
 /// `count` chains of ten ones each, and room for four rows.
 fn chains(count: usize) -> Chains {
+    chains_of(sum(), count)
+}
+
+fn chains_of(ports: Ports, count: usize) -> Chains {
     let mut cells = Cells::new();
-    cells.add(Sum(Ports::new().input("x", 1).state("sum", 1)));
+    cells.add(Sum(ports));
     let team = SharedTeam::new(Team::new(&[0]).unwrap());
     let worker = Worker::new(
         &cells,
@@ -173,7 +183,7 @@ fn a_row_that_leaves_is_closed_up_and_one_that_joins_is_appended() {
 fn a_copy_that_was_kept_for_another_goes_when_the_state_is_taken_over_in_place() {
     let mut chains = chains(1);
     let mut cells = Cells::new();
-    cells.add(Sum(Ports::new().input("x", 1).state("sum", 1)));
+    cells.add(Sum(sum()));
     // Node 1 goes on with the state of node 0, node 2 takes it as its input.
     let mut graph = Graph::new();
     let one = graph.give(&[1.0]);
@@ -298,7 +308,7 @@ fn padding_is_computed_at_every_step() {
 fn a_state_that_is_gone_cannot_be_taken_by_what_is_added_meanwhile() {
     let chains = chains(2);
     let mut cells = Cells::new();
-    cells.add(Sum(Ports::new().input("x", 1).state("sum", 1)));
+    cells.add(Sum(sum()));
     let take = |chain: usize, node: usize| {
         let mut values = chains.chains[chain].1.lock();
         let taken = values.grow_by(&cells, |graph| graph.answer(NodeId::new(node).gives(0)));
@@ -322,30 +332,31 @@ fn a_state_that_is_gone_cannot_be_taken_by_what_is_added_meanwhile() {
 }
 
 #[test]
-fn inputs_that_only_a_joined_step_kept_are_let_go() {
-    let mut chains = chains(0);
+fn an_output_of_a_joined_step_is_let_go_when_all_have_taken_it() {
+    let ports = sum().output("y", 1);
+    let mut chains = chains_of(ports.clone(), 0);
     let mut cells = Cells::new();
-    let ports = Ports::new().input("x", 1).state("sum", 1);
     cells.add(Sum(ports));
-    // Node 0 is another chain, whose state both steps of the second take as an input.
+    // Node 1 goes on from node 0, whose output node 2 takes later.
     let mut graph = Graph::new();
     let one = graph.give(&[1.0]);
-    let other = graph.node(CELL, &[one, Source::Zeros]).gives(0);
-    let first = graph.node(CELL, &[other, Source::Zeros]).gives(0);
-    let second = graph.node(CELL, &[other, first]).gives(0);
-    graph.answer(second);
+    let first = graph.node(CELL, &[one, Source::Zeros]);
+    let second = graph.node(CELL, &[one, first.gives(0)]);
+    let other = graph.node(CELL, &[first.gives(1), Source::Zeros]);
+    graph.answer(second.gives(0));
+    graph.answer(other.gives(0));
     let unfolded = graph.unfold(&cells).unwrap();
     let values = Values::new(graph, &unfolded, None, &cells, ());
     let key = chains.keys.insert(());
     let values = Arc::new(RequestValues::new(values));
     chains.chains.push((key, values));
-    chains.run(&[(0, 0)]);
-    assert_eq!(chains.chains[0].1.lock().kept(), 1);
-    let tasks = VecDeque::from([chains.todo(&[(0, 1)]), chains.todo(&[(0, 2)])]);
+    let tasks = VecDeque::from([chains.todo(&[(0, 0)]), chains.todo(&[(0, 1)])]);
     assert_eq!(chains.worker.together(&tasks), 2);
     chains.worker.run(&Vec::from(tasks));
+    assert_eq!(chains.chains[0].1.lock().kept(), 1);
+    chains.run(&[(0, 2)]);
     assert_eq!(chains.chains[0].1.lock().kept(), 0);
-    assert_eq!(chains.answer(0), [2.0]);
+    assert_eq!(chains.answer(0), [2.0, 1.0]);
 }
 
 #[test]
