@@ -1,11 +1,11 @@
 //! What the scheduler costs, by the number of requests that wait: `cargo bench --bench scheduler`.
 //!
-//! Chains of 24 cells, one worker, batches of 64 rows, cellular batching, one task at a time. One iteration
-//! of `decision/WAITING` is one `poll_tasks` and the `handle_done` of the full batch that it gave; of
-//! `submit/WAITING` one `handle_submit`, and the `handle_cancel` that keeps the number of those waiting.
+//! Chains of 24 cells, in `shortest` of 1 to 47, one worker, batches of 64 rows, one task at a time. One iteration
+//! of `decision/POLICY/WAITING` is one `poll_tasks` and the `handle_done` of the full batch that it gave; of
+//! `submit/POLICY/WAITING` one `handle_submit`, and the `handle_cancel` that keeps the number of those waiting.
 //! Neither may depend on how many wait.
 //!
-//! Before timing, tasks are held against the batches that a first-in-first-out queue of chains gives.
+//! Before timing, tasks of `cellular` are held against the batches that a first-in-first-out queue of chains gives.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -39,10 +39,10 @@ impl Cell for Link {
     }
 }
 
-fn chain(cells: &Cells, cell: CellId) -> Unfolded {
+fn chain(cells: &Cells, cell: CellId, length: usize) -> Unfolded {
     let mut graph = Graph::new();
     let mut before = Source::Zeros;
-    for _ in 0..LENGTH {
+    for _ in 0..length {
         before = graph.node(cell, &[before]).gives(0);
     }
     graph.answer(before);
@@ -51,13 +51,15 @@ fn chain(cells: &Cells, cell: CellId) -> Unfolded {
 
 struct Served {
     scheduler: Scheduler,
-    chain: Unfolded,
+    /// Submitted in turn.
+    chains: Vec<Unfolded>,
+    submitted: usize,
     now: Instant,
     tasks: Vec<Task>,
 }
 
 impl Served {
-    fn new(waiting: usize) -> Served {
+    fn new(choice: Choice, waiting: usize) -> Served {
         let mut cells = Cells::new();
         let cell = cells.add(Link(Ports::new().state("state", 1)));
         let sizes = [BatchSizes { min: 1, max: ROWS }];
@@ -66,9 +68,14 @@ impl Served {
             nodes: usize::MAX,
             bytes: usize::MAX,
         };
+        let lengths = match choice {
+            Choice::Shortest => 1..2 * LENGTH,
+            _ => LENGTH..LENGTH + 1,
+        };
         let mut served = Served {
-            scheduler: Scheduler::new(Choice::Cellular.build(&sizes, 1), 1, 1, limits),
-            chain: chain(&cells, cell),
+            scheduler: Scheduler::new(choice.build(&sizes, 1), 1, 1, limits),
+            chains: lengths.map(|length| chain(&cells, cell, length)).collect(),
+            submitted: 0,
             now: Instant::now(),
             tasks: Vec::new(),
         };
@@ -79,9 +86,11 @@ impl Served {
     }
 
     fn submit(&mut self) -> RequestKey {
+        let chain = &self.chains[self.submitted % self.chains.len()];
+        self.submitted += 1;
         let accepted = self
             .scheduler
-            .handle_submit(self.now, &self.chain, Ask::default());
+            .handle_submit(self.now, chain, Ask::default());
         accepted.expect("no limit")
     }
 
@@ -103,7 +112,7 @@ impl Served {
 
 /// The oldest that are not done, a node each, until each has had all of its.
 fn check(waiting: usize) {
-    let mut served = Served::new(0);
+    let mut served = Served::new(Choice::Cellular, 0);
     let mut left: VecDeque<(RequestKey, usize)> =
         (0..waiting).map(|_| (served.submit(), LENGTH)).collect();
     for _ in 0..3 * LENGTH {
@@ -125,13 +134,22 @@ fn check(waiting: usize) {
     served.scheduler.audit().expect("conserved");
 }
 
+fn cases() -> impl Iterator<Item = (Choice, usize)> {
+    let of = |choice| WAITING.map(|waiting| (choice, waiting));
+    [Choice::Cellular, Choice::Shortest]
+        .into_iter()
+        .flat_map(of)
+}
+
 fn decision(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("decision");
     group.throughput(Throughput::Elements(ROWS as u64));
-    for waiting in WAITING {
-        check(waiting);
-        let mut served = Served::new(waiting);
-        group.bench_function(BenchmarkId::from_parameter(waiting), |bencher| {
+    for (choice, waiting) in cases() {
+        if choice == Choice::Cellular {
+            check(waiting);
+        }
+        let mut served = Served::new(choice, waiting);
+        group.bench_function(BenchmarkId::new(choice.to_string(), waiting), |bencher| {
             bencher.iter_custom(|iterations| {
                 let mut took = Duration::ZERO;
                 for _ in 0..iterations {
@@ -150,10 +168,10 @@ fn decision(criterion: &mut Criterion) {
 
 fn submit(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("submit");
-    for waiting in WAITING {
-        let mut served = Served::new(waiting);
+    for (choice, waiting) in cases() {
+        let mut served = Served::new(choice, waiting);
         let task = served.poll();
-        group.bench_function(BenchmarkId::from_parameter(waiting), |bencher| {
+        group.bench_function(BenchmarkId::new(choice.to_string(), waiting), |bencher| {
             bencher.iter(|| {
                 let key = served.submit();
                 served.scheduler.handle_cancel(served.now, key);

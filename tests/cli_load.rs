@@ -32,23 +32,29 @@ fn rows(line: &str) -> Vec<Value> {
 #[test]
 fn every_network_is_served_with_every_policy_that_can() {
     let networks = [
-        ("lstm --lengths 3", "cellular padding bucketing merge ideal"),
+        (
+            "lstm --lengths 3",
+            "cellular shortest padding bucketing merge ideal",
+        ),
         (
             "gru --lengths paper:20 --precision int8",
-            "cellular padding bucketing merge",
+            "cellular shortest padding bucketing merge",
         ),
         (
             "seq2seq --lengths paper:6 --vocabulary 50",
-            "cellular padding bucketing merge",
+            "cellular shortest padding bucketing merge",
         ),
-        ("treelstm --trees complete:4", "cellular merge ideal"),
+        (
+            "treelstm --trees complete:4",
+            "cellular shortest merge ideal",
+        ),
         (
             "treelstm --trees complete:4 --precision int8",
-            "cellular merge ideal",
+            "cellular shortest merge ideal",
         ),
         (
             "tree-child-sum --trees complete:4 --workers 1 --precision bf16",
-            "cellular merge ideal",
+            "cellular shortest merge ideal",
         ),
     ];
     for (network, policies) in networks {

@@ -449,6 +449,7 @@ impl Cell for Calls {
 fn steps_of_few_rows_are_one_call_of_cells_that_take_several() {
     for policy in [
         Choice::Cellular,
+        Choice::Shortest,
         Choice::Merge { batch: 4 },
         Choice::Padding { batch: 4 },
     ] {

@@ -475,12 +475,12 @@ mod tests {
         );
         measured(&line).unwrap();
         let read = |name: &str| std::fs::read_to_string(at(name)).unwrap();
-        // Four policies, two rates.
-        assert_eq!(read("a.csv").lines().count(), 1 + 8);
+        // Five policies, two rates.
+        assert_eq!(read("a.csv").lines().count(), 1 + 10);
         assert!(read("a.csv").contains("lengths.csv:words") && !read("a.csv").contains(&lengths));
         assert_eq!(
             read("b.csv").lines().count(),
-            1 + 8 * 3 * report::fractions().len()
+            1 + 10 * 3 * report::fractions().len()
         );
         assert!(read("c.svg").starts_with("<svg") && read("d.svg").contains("queueing"));
 
@@ -508,9 +508,12 @@ mod tests {
             ("lstm --trees complete:4", "takes --lengths"),
             (
                 "lstm --policies ideal",
-                "cellular, padding, bucketing, merge do (ideal needs identical",
+                "cellular, shortest, padding, bucketing, merge do (ideal needs identical",
             ),
-            ("treelstm --policies padding", "cellular, merge, ideal do"),
+            (
+                "treelstm --policies padding",
+                "cellular, shortest, merge, ideal do",
+            ),
             ("lstm --batch 1,2", "need --sweep"),
             ("lstm --batch 1,calibrated", "need --sweep"),
             ("lstm --batch 1:2", "lstm has 1: chain"),

@@ -343,11 +343,12 @@ pub fn random_options(rng: &mut fastrand::Rng) -> EngineOptions {
         .collect();
     let batch = rng.usize(1..=9);
     EngineOptions {
-        policy: match rng.usize(0..8) {
+        policy: match rng.usize(0..10) {
             0 => Choice::Padding { batch },
             1 => Choice::Bucketing { batch, width: 3 },
             2 => Choice::Merge { batch },
             3 => Choice::Ideal { batch },
+            4..6 => Choice::Shortest,
             _ => Choice::Cellular,
         },
         workers: match rng.usize(0..4) {

@@ -37,6 +37,7 @@ type Drawn = Result<(), Box<dyn std::error::Error>>;
 fn colour(policy: Policy) -> RGBColor {
     match policy {
         Policy::Cellular => RGBColor(0, 114, 178),
+        Policy::Shortest => RGBColor(86, 180, 233),
         Policy::Padding => RGBColor(230, 159, 0),
         Policy::Bucketing => RGBColor(0, 158, 115),
         Policy::Merge => RGBColor(213, 94, 0),

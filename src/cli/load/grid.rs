@@ -148,7 +148,7 @@ impl Grid {
     fn candidates(&self, policy: Policy) -> Vec<Contender> {
         let batches = match policy {
             // Rows of a call are another thing than requests of a group: merged levels may have any.
-            Policy::Cellular | Policy::Merge => self.batches.clone(),
+            Policy::Cellular | Policy::Shortest | Policy::Merge => self.batches.clone(),
             // Padded requests are as many at one cell as at the next.
             _ => {
                 let widest = self.batches.iter();

@@ -227,6 +227,7 @@ impl Launch for Engines {
         let options = EngineOptions {
             policy: match policy {
                 Policy::Cellular => Choice::Cellular,
+                Policy::Shortest => Choice::Shortest,
                 Policy::Padding => Choice::Padding { batch },
                 Policy::Bucketing => Choice::Bucketing {
                     batch,

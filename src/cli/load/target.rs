@@ -16,6 +16,8 @@ use crate::serve::engine::Calibration;
 pub enum Policy {
     /// Requests join and leave at every batch of cells
     Cellular,
+    /// As cellular, those with the fewest cells left first
+    Shortest,
     /// Whole requests, padded to the longest
     Padding,
     /// Whole requests of similar length, buckets in turn
@@ -27,8 +29,9 @@ pub enum Policy {
 }
 
 impl Policy {
-    const ALL: [Policy; 5] = [
+    const ALL: [Policy; 6] = [
         Policy::Cellular,
+        Policy::Shortest,
         Policy::Padding,
         Policy::Bucketing,
         Policy::Merge,
@@ -39,6 +42,7 @@ impl Policy {
     pub fn name(self) -> &'static str {
         match self {
             Policy::Cellular => "cellular",
+            Policy::Shortest => "shortest",
             Policy::Padding => "padding",
             Policy::Bucketing => "bucketing",
             Policy::Merge => "merge",
@@ -49,7 +53,7 @@ impl Policy {
     /// Those that serve requests of `network`, which are all the same if `identical`.
     pub fn of(network: Network, identical: bool) -> Vec<Policy> {
         let serves = |policy: &Policy| match policy {
-            Policy::Cellular | Policy::Merge => true,
+            Policy::Cellular | Policy::Shortest | Policy::Merge => true,
             Policy::Padding | Policy::Bucketing => !network.is_tree(),
             Policy::Ideal => identical,
         };
@@ -58,7 +62,7 @@ impl Policy {
 
     /// Whether it is held against cellular batching: what others do, without knowing requests beforehand.
     pub fn is_baseline(self) -> bool {
-        !matches!(self, Policy::Cellular | Policy::Ideal)
+        !matches!(self, Policy::Cellular | Policy::Shortest | Policy::Ideal)
     }
 }
 
@@ -248,12 +252,15 @@ mod tests {
         use Policy::*;
         assert_eq!(
             Policy::of(Network::Lstm, false),
-            [Cellular, Padding, Bucketing, Merge]
+            [Cellular, Shortest, Padding, Bucketing, Merge]
         );
-        assert_eq!(Policy::of(Network::Treelstm, false), [Cellular, Merge]);
+        assert_eq!(
+            Policy::of(Network::Treelstm, false),
+            [Cellular, Shortest, Merge]
+        );
         assert_eq!(
             Policy::of(Network::TreeChildSum, true),
-            [Cellular, Merge, Ideal]
+            [Cellular, Shortest, Merge, Ideal]
         );
         assert_eq!(Policy::of(Network::Seq2seq, true), Policy::ALL);
     }

@@ -17,7 +17,7 @@ use super::stats::Recorder;
 use super::*;
 use crate::execute::team::{SharedTeam, Team};
 use crate::serve::cell_graph::{Batch, Cell, CellError, Gave, Growth, NodeId, Ports, PreparedCell};
-use crate::serve::policy::Cellular;
+use crate::serve::policy::{Cellular, Order};
 use crate::serve::scheduler::{End, Limits, Refused};
 use crate::serve::sync::Mutex;
 
@@ -152,7 +152,7 @@ fn beside_workers_of(
         let mut cells = Cells::new();
         cells.add(Count(Ports::new().state("state", 1).output("count", 1)));
         let sizes = [BatchSizes { min: 1, max: rows }];
-        let policy = Box::new(Cellular::new(&sizes, workers));
+        let policy = Box::new(Cellular::new(&sizes, workers, Order::Arrival));
         let scheduler = Scheduler::new(policy, workers, rows, Limits::default());
         let shared = Arc::new(Shared::new(cells, scheduler, Recorder::new(1)));
         let replies: Replies = Arc::new(Mutex::new(Vec::new()));

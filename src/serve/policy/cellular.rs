@@ -14,7 +14,7 @@
 //!
 //! The paper scans a queue of all subgraphs for ready nodes. Here a subgraph stands in a queue only while
 //! it has ready nodes that a worker may take, so that a decision costs the same however many requests wait:
-//! those never begun in a first-in-first-out queue for each priority, those begun (as many as batches have
+//! those never begun in a first-in-first-out queue for each priority (and number of cells left), those begun (as many as batches have
 //! rows, and streams) in ordered sets. Merged by priority, then by the order of release, that is the paper's order.
 //!
 //! The paper's worker asks while its last tasks are still in flight on the GPU, so that their cell has running
@@ -22,6 +22,9 @@
 //! that has had a round counts as running for that worker until all others that could have had theirs. Else
 //! a decoder that is never at a loss for ready nodes would keep all encoders waiting until the last sentence
 //! under way has ended, and who comes then could join none of them.
+//!
+//! Which subgraphs' nodes go first where there are more than rows is all that [`Order`] changes: a place starts with the
+//! priority, then, if those with the fewest cells left go first, has their number, then the order of release.
 //!
 //! Only nodes that the worker may take are counted as ready: counting those pinned elsewhere, as the paper's
 //! text does, could choose a cell of which this worker gets an empty batch.
@@ -36,9 +39,19 @@ use crate::serve::scheduler::{RequestKey, Row, SubgraphKey, Table, Task, WorkerI
 
 /// See the [module](self).
 pub struct Cellular {
+    order: Order,
     cells: Vec<Queue>,
     /// Of each worker.
     rounds: Vec<Round>,
+}
+
+/// Who goes first, of those of the highest priority.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Whose cells could be run first: Algorithm 1.
+    Arrival,
+    /// Who has the fewest cells left ([`Table::left`]), of equals whose could be run first.
+    FewestLeft,
 }
 
 /// What a worker works on.
@@ -51,6 +64,7 @@ struct Round {
 
 /// The ready subgraphs of one cell.
 struct Queue {
+    order: Order,
     sizes: BatchSizes,
     running_tasks: usize,
     free: Ready,
@@ -62,33 +76,57 @@ struct Queue {
 #[derive(Default)]
 struct Ready {
     nodes: usize,
-    /// No node taken yet; first in, first out. Some may have ended.
-    waiting: BTreeMap<Reverse<u8>, VecDeque<SubgraphKey>>,
+    /// No node taken yet, by what a place starts with; first in, first out. Some may have ended.
+    waiting: BTreeMap<(Reverse<u8>, u32), VecDeque<Place>>,
     /// How many of them have ended.
     ended: usize,
     /// Some node taken before.
     begun: Ordered<Place>,
 }
 
-/// Where a subgraph stands: by priority, then by the order of release.
-type Place = (Reverse<u8>, u64, SubgraphKey);
+/// Where a subgraph stands while it has ready nodes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    priority: Reverse<u8>,
+    /// Cells left; 0 where they do not matter.
+    left: u32,
+    released: u64,
+    subgraph: SubgraphKey,
+}
 
-fn place(table: &Table, subgraph: SubgraphKey) -> Place {
-    let priority = Reverse(table.priority(subgraph.request));
-    (priority, table.released(subgraph), subgraph)
+impl Order {
+    fn place(self, table: &Table, subgraph: SubgraphKey) -> Place {
+        Place {
+            priority: Reverse(table.priority(subgraph.request)),
+            left: match self {
+                Order::Arrival => 0,
+                Order::FewestLeft => table.left(subgraph),
+            },
+            released: table.released(subgraph),
+            subgraph,
+        }
+    }
+}
+
+impl Place {
+    fn group(&self) -> (Reverse<u8>, u32) {
+        (self.priority, self.left)
+    }
 }
 
 impl Cellular {
     /// For cells with these batch sizes, in the order of [`crate::serve::cell_graph::Cells`], and so many
     /// workers.
-    pub fn new(sizes: &[BatchSizes], workers: usize) -> Cellular {
+    pub fn new(sizes: &[BatchSizes], workers: usize, order: Order) -> Cellular {
         let queue = |&sizes| Queue {
+            order,
             sizes,
             running_tasks: 0,
             free: Ready::default(),
             pinned: (0..workers).map(|_| Ready::default()).collect(),
         };
         Cellular {
+            order,
             cells: sizes.iter().map(queue).collect(),
             rounds: vec![
                 Round {
@@ -138,7 +176,7 @@ impl Queue {
                 (Some(free), None) => (&mut self.free, free),
                 (None, None) => break,
             };
-            let subgraph = first.2;
+            let subgraph = first.subgraph;
             from.remove_first(first);
             let taken = table.take(subgraph, self.sizes.max - rows.len(), rows);
             let left = table.ready(subgraph);
@@ -161,7 +199,7 @@ impl Queue {
         if table.ready(subgraph) == 0 {
             return;
         }
-        let place = place(table, subgraph);
+        let place = self.order.place(table, subgraph);
         let pinned = &mut self.pinned[worker.0];
         pinned.begun.remove(&place);
         let taken = table.take(subgraph, 1, rows);
@@ -179,9 +217,8 @@ impl Ready {
         let begun = self.begun.first();
         while let Some(mut queue) = self.waiting.first_entry() {
             match queue.get().front() {
-                Some(&front) if table.is_live(front.request) => {
-                    let waiting = place(table, front);
-                    return Some(begun.map_or(waiting, |begun| begun.min(waiting)));
+                Some(&front) if table.is_live(front.subgraph.request) => {
+                    return Some(begun.map_or(front, |begun| begun.min(front)));
                 }
                 Some(_) => {
                     queue.get_mut().pop_front();
@@ -198,7 +235,7 @@ impl Ready {
     /// Takes out what [`Ready::first`] found.
     fn remove_first(&mut self, first: Place) {
         if !self.begun.remove(&first)
-            && let Some(queue) = self.waiting.get_mut(&first.0)
+            && let Some(queue) = self.waiting.get_mut(&first.group())
         {
             queue.pop_front();
         }
@@ -217,9 +254,11 @@ impl Ready {
             self.ended += 1;
             let queued: usize = self.waiting.values().map(VecDeque::len).sum();
             if self.ended > queued / 2 + 32 {
-                let ends = place.2.request;
+                let ends = place.subgraph.request;
                 for queue in self.waiting.values_mut() {
-                    queue.retain(|s| s.request != ends && table.is_live(s.request));
+                    queue.retain(|Place { subgraph, .. }| {
+                        subgraph.request != ends && table.is_live(subgraph.request)
+                    });
                 }
                 self.ended = 0;
             }
@@ -229,7 +268,10 @@ impl Ready {
 
 impl Policy for Cellular {
     fn name(&self) -> &'static str {
-        "cellular"
+        match self.order {
+            Order::Arrival => "cellular",
+            Order::FewestLeft => "shortest",
+        }
     }
 
     fn queued(&self) -> usize {
@@ -244,7 +286,7 @@ impl Policy for Cellular {
 
     fn ready(&mut self, table: &Table, subgraph: SubgraphKey, count: usize) {
         let queue = &mut self.cells[table.cell(subgraph).index()];
-        let place = place(table, subgraph);
+        let place = queue.order.place(table, subgraph);
         match table.pinned(subgraph) {
             Some(worker) => queue.pinned[worker.0].begin(place, count),
             // New nodes of one that is queued already.
@@ -253,8 +295,8 @@ impl Policy for Cellular {
             None if table.begun(subgraph) => queue.free.begin(place, count),
             None => {
                 queue.free.nodes += count;
-                let waiting = queue.free.waiting.entry(place.0).or_default();
-                waiting.push_back(subgraph);
+                let waiting = queue.free.waiting.entry(place.group()).or_default();
+                waiting.push_back(place);
             }
         }
     }
@@ -263,7 +305,7 @@ impl Policy for Cellular {
         let ready = table.ready(subgraph);
         if ready > 0 {
             let queue = &mut self.cells[table.cell(subgraph).index()];
-            let place = place(table, subgraph);
+            let place = queue.order.place(table, subgraph);
             queue.pinned[worker.0].begun.remove(&place);
             queue.pinned[worker.0].nodes -= ready;
             queue.free.begin(place, ready);
@@ -316,7 +358,8 @@ impl Policy for Cellular {
     fn ended(&mut self, table: &Table, request: RequestKey) {
         for subgraph in table.ready_subgraphs(request) {
             let queue = &mut self.cells[table.cell(subgraph).index()];
-            let (place, nodes) = (place(table, subgraph), table.ready(subgraph));
+            let place = queue.order.place(table, subgraph);
+            let nodes = table.ready(subgraph);
             match table.pinned(subgraph) {
                 Some(worker) => queue.pinned[worker.0].forget(table, place, nodes),
                 None => queue.free.forget(table, place, nodes),

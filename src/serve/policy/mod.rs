@@ -14,7 +14,7 @@ pub mod padding;
 mod sizes;
 
 pub use bucketing::{Bucketing, PadTo};
-pub use cellular::Cellular;
+pub use cellular::{Cellular, Order};
 pub use choice::{Choice, ChoiceError};
 pub use graph_batch::{GraphBatching, Rule, Step};
 pub use ideal::Ideal;

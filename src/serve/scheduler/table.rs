@@ -117,6 +117,9 @@ struct Subgraph {
     /// The place in the order of releases.
     released: Option<u64>,
     ready: VecDeque<NodeId>,
+    /// Nodes that have not been submitted: now, and when the first of `ready` came.
+    unsubmitted: u32,
+    left: u32,
     /// A node of it has been submitted.
     begun: bool,
     in_flight: u32,
@@ -167,6 +170,7 @@ impl Table {
                 first_edge: NONE,
                 state: NodeState::Waiting,
             });
+            request.subgraphs[homes[subgraph as usize] as usize].unsubmitted += 1;
         }
         request.left += unfolded.nodes();
         for &(from, to) in &unfolded.edges {
@@ -178,7 +182,7 @@ impl Table {
             let node = &request.nodes[index];
             if node.missing == 0 {
                 let home = &mut request.subgraphs[node.subgraph as usize];
-                home.ready.push_back(NodeId::new(index));
+                home.add_ready(NodeId::new(index));
                 if home.released.is_some() {
                     *joined.entry(node.subgraph).or_insert(0) += 1;
                 }
@@ -198,6 +202,7 @@ impl Table {
         let subgraph = &mut self.requests[key].subgraphs[index as usize];
         if subgraph.missing == 0 && subgraph.released.is_none() {
             subgraph.released = Some(self.released);
+            subgraph.left = subgraph.unsubmitted;
             self.released += 1;
             let ready = subgraph.ready.len();
             if ready > 0 {
@@ -221,6 +226,7 @@ impl Table {
             let (index, mut edge) = (node.subgraph, node.first_edge);
             let subgraph = &mut request.subgraphs[index as usize];
             subgraph.begun = true;
+            subgraph.unsubmitted -= 1;
             subgraph.in_flight += 1;
             subgraph.pinned = Some(worker);
             let mut ready = 0;
@@ -230,7 +236,7 @@ impl Table {
                 if follower.subgraph == index {
                     follower.missing -= 1;
                     if follower.missing == 0 {
-                        subgraph.ready.push_back(NodeId(to));
+                        subgraph.add_ready(NodeId(to));
                         ready += 1;
                     }
                 }
@@ -409,6 +415,12 @@ impl Table {
         subgraph.released.map_or(0, |_| subgraph.ready.len())
     }
 
+    /// How many nodes a released subgraph had left to be submitted when the first of its ready ones got ready, as far as
+    /// nodes were known. It stays so while any is ready: who sorts by it finds it again.
+    pub fn left(&self, key: SubgraphKey) -> u32 {
+        self.subgraph(key).left
+    }
+
     /// The worker that a subgraph's tasks must go to.
     pub fn pinned(&self, key: SubgraphKey) -> Option<WorkerId> {
         self.subgraph(key).pinned
@@ -466,6 +478,15 @@ impl Table {
     }
 }
 
+impl Subgraph {
+    fn add_ready(&mut self, node: NodeId) {
+        if self.ready.is_empty() {
+            self.left = self.unsubmitted;
+        }
+        self.ready.push_back(node);
+    }
+}
+
 impl Request {
     /// Where each new subgraph goes: on with an old one, whose states are in some worker's buffers, or a
     /// subgraph of its own.
@@ -500,6 +521,8 @@ impl Request {
                     missing: 0,
                     released: None,
                     ready: VecDeque::new(),
+                    unsubmitted: 0,
+                    left: 0,
                     begun: false,
                     in_flight: 0,
                     pinned: None,

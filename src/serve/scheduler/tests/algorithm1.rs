@@ -7,7 +7,7 @@
 
 use super::*;
 use crate::serve::cell_graph::tests::{plain_cells, random_graph};
-use crate::serve::policy::Cellular;
+use crate::serve::policy::{Cellular, Order};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Node {
@@ -206,7 +206,7 @@ fn decides_as_the_paper() {
             })
             .collect();
         let at_once = rng.usize(1..=5);
-        let policy = Box::new(Cellular::new(&sizes, 1));
+        let policy = Box::new(Cellular::new(&sizes, 1, Order::Arrival));
         let mut simulated = Simulated::new(policy, plain_cells(kinds), &sizes, 1, at_once);
         let mut paper = Paper {
             queues: vec![Vec::new(); kinds],

@@ -8,7 +8,7 @@
 
 use super::*;
 use crate::serve::cell_graph::tests::{plain_cells, plain_node};
-use crate::serve::policy::{Cellular, GraphBatching, Padding};
+use crate::serve::policy::{Cellular, GraphBatching, Order, Padding};
 
 const LENGTHS: [usize; 8] = [2, 3, 3, 5, 5, 7, 3, 1];
 
@@ -67,7 +67,7 @@ fn cellular_batching() {
     // One task at a time; and up to five, but only full ones after the first, which forms two at 0.
     for (min, tasks_at_once) in [(1, 1), (4, 5)] {
         let sizes = [BatchSizes { min, max: 4 }];
-        let policy = Box::new(Cellular::new(&sizes, 1));
+        let policy = Box::new(Cellular::new(&sizes, 1, Order::Arrival));
         let (tasks, ends) = timeline(policy, min, tasks_at_once);
         let expected: [&[usize]; 10] = [
             &[1, 2, 3, 4],

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::serve::cell_graph::tests::{plain_cells, plain_node};
-use crate::serve::policy::{Cellular, Choice};
+use crate::serve::policy::{Cellular, Choice, Order};
 
 const SIZES: [BatchSizes; 1] = [BatchSizes { min: 1, max: 4 }];
 
@@ -66,7 +66,7 @@ fn a_million_come_and_go(policy: Box<dyn Policy>) {
 
 #[test]
 fn cellular_queues_do_not_grow_with_requests_that_come_and_go() {
-    a_million_come_and_go(Box::new(Cellular::new(&SIZES, 1)));
+    a_million_come_and_go(Box::new(Cellular::new(&SIZES, 1, Order::Arrival)));
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn cancelling_all_that_wait_purges_their_entries() {
     let unfolded = two_nodes().unfold(&cells).expect("a chain");
     let now = Instant::now();
     let mut rng = fastrand::Rng::with_seed(5);
-    let policy = Box::new(Cellular::new(&SIZES, 1));
+    let policy = Box::new(Cellular::new(&SIZES, 1, Order::Arrival));
     let mut scheduler = Scheduler::new(policy, 1, 5, Limits::default());
     let mut keys: Vec<RequestKey> = (0..5000)
         .map(|at| {
@@ -115,7 +115,7 @@ fn what_is_refused_leaves_nothing() {
         nodes: 5,
         bytes: 100,
     };
-    let policy = Box::new(Cellular::new(&SIZES, 1));
+    let policy = Box::new(Cellular::new(&SIZES, 1, Order::Arrival));
     let mut scheduler = Scheduler::new(policy, 1, 5, limits);
     let ask = Ask {
         bytes: 40,

@@ -6,6 +6,7 @@ mod figure5;
 mod groups;
 mod memory;
 mod properties;
+mod shortest;
 mod turns;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};

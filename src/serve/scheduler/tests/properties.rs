@@ -285,7 +285,7 @@ fn runs(choice: Choice, odds: Odds, seed: u64) -> Scenario {
         open: Vec::new(),
         until: vec![None; workers],
         slowness,
-        cellular: choice == Choice::Cellular,
+        cellular: matches!(choice, Choice::Cellular | Choice::Shortest),
     };
     scenario.run(requests);
     scenario
@@ -311,6 +311,11 @@ fn all_hold(choice: Choice) {
 #[test]
 fn cellular() {
     all_hold(Choice::Cellular);
+}
+
+#[test]
+fn shortest() {
+    all_hold(Choice::Shortest);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::serve::cell_graph::tests::{plain_cells, plain_node};
-use crate::serve::policy::Cellular;
+use crate::serve::policy::{Cellular, Order};
 
 /// A chain of one cell.
 fn chain(cell: usize, length: usize) -> Graph {
@@ -18,7 +18,7 @@ fn chain(cell: usize, length: usize) -> Graph {
 fn every_cell_gets_its_turn_beside_chains_that_never_stop() {
     for cells in 1..5 {
         let sizes = vec![BatchSizes { min: 1, max: 8 }; cells];
-        let policy = Box::new(Cellular::new(&sizes, 1));
+        let policy = Box::new(Cellular::new(&sizes, 1, Order::Arrival));
         let mut simulated = Simulated::new(policy, plain_cells(cells), &sizes, 1, 1);
         for cell in 0..cells {
             simulated.submit(chain(cell, 50), 0, None, false);
@@ -52,7 +52,7 @@ fn first_turn_of(
     steps: &[usize],
 ) -> Vec<usize> {
     let sizes = [BatchSizes { min: 1, max: most }];
-    let policy = Box::new(Cellular::new(&sizes, 1));
+    let policy = Box::new(Cellular::new(&sizes, 1, Order::Arrival));
     let scheduler = Scheduler::new(policy, 1, tasks, Limits::default());
     let mut scheduler = scheduler.with_steps_at_once(steps.to_vec());
     let unfolded = chain(0, length).unfold(&plain_cells(1)).unwrap();
@@ -100,7 +100,7 @@ fn a_turn_takes_several_steps_of_few_rows() {
 fn a_growth_that_is_told_before_the_one_before_it_waits() {
     let sizes = [BatchSizes { min: 1, max: 8 }];
     let cells = plain_cells(1);
-    let policy = Box::new(Cellular::new(&sizes, 1));
+    let policy = Box::new(Cellular::new(&sizes, 1, Order::Arrival));
     let mut scheduler = Scheduler::new(policy, 1, 1, Limits::default());
     let now = Instant::now();
     let mut graph = Graph::new();
