@@ -122,12 +122,19 @@ fn measure<L: Launch>(
         (None, None) if by_load => {
             let peaks = peaks.iter();
             let peaks = peaks.map(|m| (m.contender.policy, m.all().throughput()));
-            let peak = peak_of_baselines(&peaks.collect::<Vec<_>>());
-            if peak <= 0.0 {
+            let Some((policy, peak)) = peak_of_baselines(&peaks.collect::<Vec<_>>()) else {
                 return Err(Failure::new(
                     "nothing was answered where the peak was to be measured; give --rates, longer --seconds or a \
                      shorter --warm-up",
                 ));
+            };
+            if !arguments.json {
+                bar.suspend(|| {
+                    writeln!(
+                        out,
+                        "loads are fractions of what {policy} bears: {peak:.0} a second\n"
+                    )
+                })?;
             }
             let load = match arguments.load.is_empty() {
                 true => &DEFAULT_LOAD[..],

@@ -118,18 +118,13 @@ pub fn compare<L: Launch>(
     Ok(all)
 }
 
-/// The highest throughput of a baseline, or of any contender where there is none: what `--load` is a fraction of.
-pub fn peak_of_baselines(peaks: &[(Policy, f64)]) -> f64 {
-    let of = |baseline: bool| {
-        let some = peaks
-            .iter()
-            .filter(|(policy, _)| !baseline || policy.is_baseline());
-        some.map(|(_, peak)| *peak).fold(0.0, f64::max)
-    };
-    match of(true) {
-        0.0 => of(false),
-        peak => peak,
-    }
+/// Who has the highest throughput of the baselines, or of all where there is none: what `--load` is a fraction of.
+/// `None` if nobody answered anything.
+pub fn peak_of_baselines(peaks: &[(Policy, f64)]) -> Option<(Policy, f64)> {
+    let answering = || peaks.iter().copied().filter(|(_, peak)| *peak > 0.0);
+    let most = |a: &(Policy, f64), b: &(Policy, f64)| a.1.total_cmp(&b.1);
+    let baselines = answering().filter(|(policy, _)| policy.is_baseline());
+    baselines.max_by(most).or_else(|| answering().max_by(most))
 }
 
 #[cfg(test)]
@@ -266,7 +261,11 @@ pub mod tests {
             (Policy::Bucketing, 50.0),
             (Policy::Ideal, 100.0),
         ];
-        assert_eq!(peak_of_baselines(&peaks), 50.0);
-        assert_eq!(peak_of_baselines(&peaks[..1]), 90.0);
+        assert_eq!(peak_of_baselines(&peaks), Some((Policy::Bucketing, 50.0)));
+        assert_eq!(
+            peak_of_baselines(&peaks[..1]),
+            Some((Policy::Cellular, 90.0))
+        );
+        assert_eq!(peak_of_baselines(&[(Policy::Merge, 0.0)]), None);
     }
 }

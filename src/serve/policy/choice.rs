@@ -24,10 +24,10 @@ pub enum Choice {
     Cellular,
     /// `shortest`: [`Cellular`], where of those of one priority who has the fewest cells left goes first.
     ///
-    /// While more wait than a batch has rows, most are answered much sooner than in the order of arrival, and small batches
-    /// (4 to 8 rows) give away least. The longest pay for it: asked for more than can be answered, they wait without end,
-    /// unless a deadline or a higher priority is theirs. What a request has left is known of chains and trees; decoders
-    /// and streams count with the cells that they have so far.
+    /// A batch has a third of the rows that are ready (four at least, and all that have as few cells left), so that they are
+    /// soon done. Most are answered sooner than in the order of arrival; the longest pay for it: asked for more than can be
+    /// answered, they wait without end, unless a higher priority is theirs. What a request has left is known of
+    /// chains and trees; decoders and streams count with the cells that they have so far, all alike.
     Shortest,
     /// `padding:BATCH`: [`Padding`].
     Padding {

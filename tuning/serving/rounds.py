@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""The loads that matter, in rounds: settings in turn at the same arrivals, medians over rounds with least and greatest.
+
+    DATA=FOLDER tuning/serving/rounds.py [NAME...]    all without a name; about 35 minutes on a machine that does nothing else
+
+A single run of a few seconds says little where others use the machine's cache, too. The loads are half and four fifths of the
+peak of the best baseline in `results/*.txt`; each setting is the best of its policy there, or the one that a user would keep.
+Writes `results/rounds-NAME.txt`. DATA is as in `run`; what needs it is skipped without it. ROUNDS: 5 unless set.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "cellstream"
+RESULTS = Path(__file__).resolve().parent / "results"
+DATA = os.environ.get("DATA")
+ROUNDS = int(os.environ.get("ROUNDS", "5"))
+
+SENTENCES = f"{DATA}/wmt22_lengths.csv:source_words"
+PAIRS = f"{DATA}/wmt22_lengths.csv:source_words,reference_words"
+TREES = f"{DATA}/ud_ewt_heads.jsonl"
+OURS = [("cellular", "64"), ("shortest", "64")]
+# Name: what is served, requests a second, policies with their rows, seconds of warm-up and of measuring.
+MEASUREMENTS = {
+    "lstm-paper": (
+        ["lstm", "--lengths", "paper"],
+        [230, 370],
+        [*OURS, ("bucketing", "128"), ("merge", "64"), ("merge", "128")],
+        (1, 2),
+    ),
+    "lstm-wmt22": (
+        ["lstm", "--lengths", SENTENCES],
+        [307, 491],
+        [*OURS, ("bucketing", "64"), ("merge", "64"), ("merge", "128")],
+        (1, 2),
+    ),
+    "lstm-int8": (
+        ["lstm", "--precision", "int8", "--lengths", "paper"],
+        [805, 1287],
+        [*OURS, ("bucketing", "64"), ("merge", "16"), ("merge", "64")],
+        (1, 2),
+    ),
+    "lstm-two-workers": (
+        ["lstm", "--lengths", "paper", "--workers", "2"],
+        [271, 434],
+        [*OURS, ("bucketing", "128"), ("merge", "32"), ("merge", "128")],
+        (1, 2),
+    ),
+    "seq2seq": (
+        ["seq2seq", "--lengths", PAIRS],
+        [57, 91],
+        [("cellular", "16:64"), ("shortest", "16:64"), ("bucketing", "64"), ("merge", "16:64")],
+        (3, 3),
+    ),
+    "seq2seq-int8": (
+        ["seq2seq", "--precision", "int8", "--lengths", PAIRS],
+        [176, 282],
+        [("cellular", "16:64"), ("shortest", "16:64"), ("bucketing", "64"), ("merge", "16"), ("merge", "64")],
+        (2, 3),
+    ),
+    "seq2seq-two-workers": (
+        ["seq2seq", "--lengths", PAIRS, "--workers", "2"],
+        [65, 105],
+        [("cellular", "16"), ("shortest", "16"), ("bucketing", "64"), ("merge", "16"), ("merge", "64")],
+        (3, 3),
+    ),
+    "tree-ud": (
+        ["treelstm", "--trees", TREES],
+        [523, 837],
+        [("cellular", "64"), ("shortest", "64"), ("merge", "64"), ("merge", "8:128")],
+        (1, 2),
+    ),
+}
+
+
+def run(served, policy, batch, rate, seed, seconds):
+    """What one run prints of itself."""
+    warm_up, window = seconds
+    command = [PROGRAM, "load", *served, "--policies", policy, "--batch", batch, "--rates", str(rate)]
+    command += ["--warm-up", str(warm_up), "--seconds", str(window), "--patience", "5", "--seed", str(seed), "--json"]
+    printed = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
+    lines = [json.loads(line) for line in printed.stdout.splitlines()]
+    return next(line for line in lines if line["kind"] == "run")
+
+
+def measure(name):
+    served, rates, settings, seconds = MEASUREMENTS[name]
+    shown = " ".join(served).replace(f"{DATA}/", "")
+    lines = [f"cellstream load {shown}: p90 in ms, median of {ROUNDS} rounds of {seconds[1]} seconds (least-greatest)"]
+    for rate in rates:
+        runs = {setting: [] for setting in settings}
+        for seed in range(ROUNDS):
+            turn = seed % len(settings)
+            for policy, batch in settings[turn:] + settings[:turn]:
+                runs[policy, batch].append(run(served, policy, batch, rate, seed + 1, seconds))
+        for (policy, batch), of in runs.items():
+            p50, p90, p99 = ([one["latency_ms"][p] for one in of] for p in ("p50", "p90", "p99"))
+            answered = statistics.median(one["throughput"] for one in of)
+            lines.append(
+                f"{rate:5} a second  {policy:9} batch {batch:5}  p50 {statistics.median(p50):7.1f}"
+                f"  p90 {statistics.median(p90):7.1f} ({min(p90):.1f}-{max(p90):.1f})"
+                f"  p99 {statistics.median(p99):7.1f}  answered {answered:.0f}"
+            )
+    text = "\n".join(lines) + "\n"
+    print(text, flush=True)
+    (RESULTS / f"rounds-{name}.txt").write_text(text)
+
+
+def main():
+    wanted = sys.argv[1:] or list(MEASUREMENTS)
+    unknown = [name for name in wanted if name not in MEASUREMENTS]
+    if unknown:
+        sys.exit(f"{', '.join(unknown)}: not one of {', '.join(MEASUREMENTS)}")
+    subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=ROOT, check=True)
+    for name in wanted:
+        if DATA is None and any("None/" in part for part in MEASUREMENTS[name][0]):
+            print(f"{name}: DATA is not set; skipped", file=sys.stderr)
+            continue
+        measure(name)
+
+
+main()
