@@ -447,6 +447,7 @@ mod tests {
             "1 task(s) and 4 step(s) at once",
             "calibrated: batch 4\n",
             "peaks (*: the greatest of each policy)",
+            "loads are fractions of what padding bears: 200 a second",
             "all that was tried",
             "not run at higher rates: padding, batch 2",
         ] {

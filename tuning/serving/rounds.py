@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """The loads that matter, in rounds: settings in turn at the same arrivals, medians over rounds with least and greatest.
 
-    DATA=FOLDER tuning/serving/rounds.py [NAME...]    all without a name; about 35 minutes on a machine that does nothing else
+    DATA=FOLDER tuning/serving/rounds.py [NAME...]    all without a name; about half an hour on a machine that does nothing else
 
-A single run of a few seconds says little where others use the machine's cache, too. The loads are half and four fifths of the
-peak of the best baseline in `results/*.txt`; each setting is the best of its policy there, or the one that a user would keep.
+A single run of a few seconds says little where others use the machine's cache, too. The loads are half and four fifths of what
+the best baseline was found to bear; settings are the best of the sweeps in `results/*.txt`.
 Writes `results/rounds-NAME.txt`. DATA is as in `run`; what needs it is skipped without it. ROUNDS: 5 unless set.
 """
 
@@ -16,15 +16,15 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "cellstream"
+PROGRAM = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve() / "release" / "cellstream"
 RESULTS = Path(__file__).resolve().parent / "results"
-DATA = os.environ.get("DATA")
+DATA = os.environ.get("DATA", "DATA")
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
 
 SENTENCES = f"{DATA}/wmt22_lengths.csv:source_words"
 PAIRS = f"{DATA}/wmt22_lengths.csv:source_words,reference_words"
 TREES = f"{DATA}/ud_ewt_heads.jsonl"
-OURS = [("cellular", "64"), ("shortest", "64")]
+OURS = [("cellular", "64"), ("shortest", "8")]
 # Name: what is served, requests a second, policies with their rows, seconds of warm-up and of measuring.
 MEASUREMENTS = {
     "lstm-paper": (
@@ -54,28 +54,29 @@ MEASUREMENTS = {
     "seq2seq": (
         ["seq2seq", "--lengths", PAIRS],
         [57, 91],
-        [("cellular", "16:64"), ("shortest", "16:64"), ("bucketing", "64"), ("merge", "16:64")],
+        [("cellular", "16:64"), ("bucketing", "64"), ("merge", "16:64")],
         (3, 3),
     ),
     "seq2seq-int8": (
         ["seq2seq", "--precision", "int8", "--lengths", PAIRS],
         [176, 282],
-        [("cellular", "16:64"), ("shortest", "16:64"), ("bucketing", "64"), ("merge", "16"), ("merge", "64")],
+        [("cellular", "16:64"), ("bucketing", "64"), ("merge", "16"), ("merge", "64")],
         (2, 3),
     ),
     "seq2seq-two-workers": (
         ["seq2seq", "--lengths", PAIRS, "--workers", "2"],
         [65, 105],
-        [("cellular", "16"), ("shortest", "16"), ("bucketing", "64"), ("merge", "16"), ("merge", "64")],
+        [("cellular", "16"), ("bucketing", "64"), ("merge", "16"), ("merge", "64")],
         (3, 3),
     ),
     "tree-ud": (
         ["treelstm", "--trees", TREES],
         [523, 837],
-        [("cellular", "64"), ("shortest", "64"), ("merge", "64"), ("merge", "8:128")],
+        [("cellular", "64"), ("merge", "64"), ("merge", "8:128")],
         (1, 2),
     ),
 }
+NEED_DATA = [name for name in MEASUREMENTS if name not in ("lstm-paper", "lstm-int8", "lstm-two-workers")]
 
 
 def run(served, policy, batch, rate, seed, seconds):
@@ -83,7 +84,9 @@ def run(served, policy, batch, rate, seed, seconds):
     warm_up, window = seconds
     command = [PROGRAM, "load", *served, "--policies", policy, "--batch", batch, "--rates", str(rate)]
     command += ["--warm-up", str(warm_up), "--seconds", str(window), "--patience", "5", "--seed", str(seed), "--json"]
-    printed = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
+    printed = subprocess.run(command, capture_output=True, text=True)
+    if printed.returncode != 0:
+        sys.exit(printed.stderr)
     lines = [json.loads(line) for line in printed.stdout.splitlines()]
     return next(line for line in lines if line["kind"] == "run")
 
@@ -116,9 +119,9 @@ def main():
     unknown = [name for name in wanted if name not in MEASUREMENTS]
     if unknown:
         sys.exit(f"{', '.join(unknown)}: not one of {', '.join(MEASUREMENTS)}")
-    subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=ROOT, check=True)
+    subprocess.run(["cargo", "build", "--release", "--quiet", "--manifest-path", ROOT / "Cargo.toml"], check=True)
     for name in wanted:
-        if DATA is None and any("None/" in part for part in MEASUREMENTS[name][0]):
+        if name in NEED_DATA and "DATA" not in os.environ:
             print(f"{name}: DATA is not set; skipped", file=sys.stderr)
             continue
         measure(name)

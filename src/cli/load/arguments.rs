@@ -29,8 +29,8 @@ use crate::serve::engine::EngineOptions;
 /// late they end, and those that still have no answer then count with the time that they were waited for.
 ///
 /// queued: from due to the start of the first cell; subm.: the part of it from submission on, which is the server's own;
-/// comp.: from there to the answer. answered/s: answers given within the window, also to requests that were due in the
-/// warm-up. unanswered: refused as the queue was full, late for their --deadline, failed, or given
+/// comp.: from there to the answer. answered/s: answers given in the window, from the first to the last of them, also to
+/// requests that were due in the warm-up. unanswered: refused as the queue was full, late for their --deadline, failed, or given
 /// up; of these only what was given up is in the latencies, so read both. A step is one of a whole
 /// batch of cells; of several that ran together (--steps-at-once), each counts with its share of the time.
 ///

@@ -14,8 +14,9 @@
 //!
 //! The paper scans a queue of all subgraphs for ready nodes. Here a subgraph stands in a queue only while
 //! it has ready nodes that a worker may take, so that a decision costs the same however many requests wait:
-//! those never begun in a first-in-first-out queue for each priority (and number of cells left), those begun (as many as batches have
-//! rows, and streams) in ordered sets. Merged by priority, then by the order of release, that is the paper's order.
+//! those never begun in first-in-first-out queues, one for each rank, those begun in ordered sets. Merged by rank,
+//! then by the order of release. The rank is the priority, and the number of cells left where those with the fewest go
+//! first ([`Order`]); with equal priorities and [`Order::Arrival`], that is the paper's order.
 //!
 //! The paper's worker asks while its last tasks are still in flight on the GPU, so that their cell has running
 //! tasks, and the second rule turns to another; here a worker asks when its last task has been run. So a cell
@@ -23,18 +24,12 @@
 //! a decoder that is never at a loss for ready nodes would keep all encoders waiting until the last sentence
 //! under way has ended, and who comes then could join none of them.
 //!
-//! With [`Order::FewestLeft`] a place has, after the priority, the number of cells left. That alone would change little:
-//! as long as all who are ready fit into a batch, all share the machine, and whoever could have been answered by now
-//! waits for the others. So a batch then has a third of those that are ready: the more wait, the more rows, and an overload
-//! is met with full batches. Four at least, as a row costs half as much in a batch of four as alone, and hardly less in
-//! larger ones (LSTM 1024: 190, 95 and 80 µs of one, four and sixty-four). Who has as few cells left as the last one taken is taken,
-//! too: identical requests, and decoders, of which nobody knows when they end, are batched as ever.
-//!
 //! Only nodes that the worker may take are counted as ready: counting those pinned elsewhere, as the paper's
 //! text does, could choose a cell of which this worker gets an empty batch.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
+use std::collections::btree_map::{BTreeMap, Entry};
 
 use super::ordered::Ordered;
 use super::{BatchSizes, Formed, Policy};
@@ -54,13 +49,9 @@ pub struct Cellular {
 pub enum Order {
     /// Whose cells could be run first: Algorithm 1.
     Arrival,
-    /// Who has the fewest cells left ([`Table::left`]), of equals whose could be run first; in batches of a third of
-    /// those that are ready.
+    /// Who has the fewest cells left ([`Table::left`]), of equals whose could be run first.
     FewestLeft,
 }
-
-/// Rows that a batch has at least, if so many are ready.
-const FEW: usize = 4;
 
 /// What a worker works on.
 #[derive(Clone, Default)]
@@ -72,7 +63,6 @@ struct Round {
 
 /// The ready subgraphs of one cell.
 struct Queue {
-    order: Order,
     sizes: BatchSizes,
     running_tasks: usize,
     free: Ready,
@@ -84,41 +74,39 @@ struct Queue {
 #[derive(Default)]
 struct Ready {
     nodes: usize,
-    /// No node taken yet, by what a place starts with; first in, first out. Some may have ended.
-    waiting: BTreeMap<(Reverse<u8>, u32), VecDeque<Place>>,
+    /// No node taken yet; first in, first out. Some may have ended.
+    waiting: BTreeMap<Rank, VecDeque<Place>>,
+    /// How many wait.
+    queued: usize,
     /// How many of them have ended.
     ended: usize,
     /// Some node taken before.
     begun: Ordered<Place>,
 }
 
-/// Where a subgraph stands while it has ready nodes.
+/// The priority, highest first, and how many cells are left; 0 where they do not matter.
+type Rank = (Reverse<u8>, u32);
+
+/// Where a subgraph stands. The same as long as it has ready nodes: by it, it is found again.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
-    priority: Reverse<u8>,
-    /// Cells left; 0 where they do not matter.
-    left: u32,
+    rank: Rank,
     released: u64,
     subgraph: SubgraphKey,
 }
 
 impl Order {
     fn place(self, table: &Table, subgraph: SubgraphKey) -> Place {
+        let priority = Reverse(table.priority(subgraph.request));
+        let left = match self {
+            Order::Arrival => 0,
+            Order::FewestLeft => table.left(subgraph),
+        };
         Place {
-            priority: Reverse(table.priority(subgraph.request)),
-            left: match self {
-                Order::Arrival => 0,
-                Order::FewestLeft => table.left(subgraph),
-            },
+            rank: (priority, left),
             released: table.released(subgraph),
             subgraph,
         }
-    }
-}
-
-impl Place {
-    fn group(&self) -> (Reverse<u8>, u32) {
-        (self.priority, self.left)
     }
 }
 
@@ -127,7 +115,6 @@ impl Cellular {
     /// workers.
     pub fn new(sizes: &[BatchSizes], workers: usize, order: Order) -> Cellular {
         let queue = |&sizes| Queue {
-            order,
             sizes,
             running_tasks: 0,
             free: Ready::default(),
@@ -175,11 +162,6 @@ impl Queue {
 
     /// Algorithm 1, `FormBatchedTask`.
     fn form(&mut self, table: &mut Table, worker: WorkerId, rows: &mut Vec<Row>) {
-        let enough = match self.order {
-            Order::Arrival => self.sizes.max,
-            Order::FewestLeft => FEW.max(self.ready(worker).div_ceil(3)),
-        };
-        let mut last = None;
         while rows.len() < self.sizes.max {
             let free = self.free.first(table);
             let pinned = self.pinned[worker.0].begun.first();
@@ -189,10 +171,6 @@ impl Queue {
                 (Some(free), None) => (&mut self.free, free),
                 (None, None) => break,
             };
-            if rows.len() >= enough && last != Some(first.group()) {
-                break;
-            }
-            last = Some(first.group());
             let subgraph = first.subgraph;
             from.remove_first(first);
             let taken = table.take(subgraph, self.sizes.max - rows.len(), rows);
@@ -206,17 +184,8 @@ impl Queue {
     }
 
     /// Takes one ready node of a subgraph that has a row in a task of `worker`, if there is one.
-    fn go_on(
-        &mut self,
-        table: &mut Table,
-        worker: WorkerId,
-        subgraph: SubgraphKey,
-        rows: &mut Vec<Row>,
-    ) {
-        if table.ready(subgraph) == 0 {
-            return;
-        }
-        let place = self.order.place(table, subgraph);
+    fn go_on(&mut self, table: &mut Table, worker: WorkerId, place: Place, rows: &mut Vec<Row>) {
+        let subgraph = place.subgraph;
         let pinned = &mut self.pinned[worker.0];
         pinned.begun.remove(&place);
         let taken = table.take(subgraph, 1, rows);
@@ -239,6 +208,7 @@ impl Ready {
                 }
                 Some(_) => {
                     queue.get_mut().pop_front();
+                    self.queued -= 1;
                     self.ended -= 1;
                 }
                 None => {
@@ -252,10 +222,20 @@ impl Ready {
     /// Takes out what [`Ready::first`] found.
     fn remove_first(&mut self, first: Place) {
         if !self.begun.remove(&first)
-            && let Some(queue) = self.waiting.get_mut(&first.group())
+            && let Entry::Occupied(mut queue) = self.waiting.entry(first.rank)
         {
-            queue.pop_front();
+            queue.get_mut().pop_front();
+            self.queued -= 1;
+            if queue.get().is_empty() {
+                queue.remove();
+            }
         }
+    }
+
+    fn wait(&mut self, place: Place, nodes: usize) {
+        self.waiting.entry(place.rank).or_default().push_back(place);
+        self.queued += 1;
+        self.nodes += nodes;
     }
 
     fn begin(&mut self, place: Place, nodes: usize) {
@@ -269,14 +249,15 @@ impl Ready {
         if !self.begun.remove(&place) {
             // Somewhere in a queue; looking for it would cost as much as there are requests.
             self.ended += 1;
-            let queued: usize = self.waiting.values().map(VecDeque::len).sum();
-            if self.ended > queued / 2 + 32 {
+            if self.ended > self.queued / 2 + 32 {
                 let ends = place.subgraph.request;
-                for queue in self.waiting.values_mut() {
+                self.waiting.retain(|_, queue| {
                     queue.retain(|Place { subgraph, .. }| {
                         subgraph.request != ends && table.is_live(subgraph.request)
                     });
-                }
+                    !queue.is_empty()
+                });
+                self.queued = self.waiting.values().map(VecDeque::len).sum();
                 self.ended = 0;
             }
         }
@@ -292,29 +273,21 @@ impl Policy for Cellular {
     }
 
     fn queued(&self) -> usize {
-        let of = |ready: &Ready| {
-            let waiting = ready.waiting.values().map(VecDeque::len);
-            waiting.sum::<usize>() + ready.begun.len()
-        };
         let queues = self.cells.iter();
         let all = queues.flat_map(|queue| queue.pinned.iter().chain([&queue.free]));
-        all.map(of).sum()
+        all.map(|ready| ready.queued + ready.begun.len()).sum()
     }
 
     fn ready(&mut self, table: &Table, subgraph: SubgraphKey, count: usize) {
         let queue = &mut self.cells[table.cell(subgraph).index()];
-        let place = queue.order.place(table, subgraph);
+        let place = self.order.place(table, subgraph);
         match table.pinned(subgraph) {
             Some(worker) => queue.pinned[worker.0].begin(place, count),
             // New nodes of one that is queued already.
             None if table.ready(subgraph) > count => queue.free.nodes += count,
             // A stream goes on: its place is by its release, which was long before.
             None if table.begun(subgraph) => queue.free.begin(place, count),
-            None => {
-                queue.free.nodes += count;
-                let waiting = queue.free.waiting.entry(place.group()).or_default();
-                waiting.push_back(place);
-            }
+            None => queue.free.wait(place, count),
         }
     }
 
@@ -322,7 +295,7 @@ impl Policy for Cellular {
         let ready = table.ready(subgraph);
         if ready > 0 {
             let queue = &mut self.cells[table.cell(subgraph).index()];
-            let place = queue.order.place(table, subgraph);
+            let place = self.order.place(table, subgraph);
             queue.pinned[worker.0].begun.remove(&place);
             queue.pinned[worker.0].nodes -= ready;
             queue.free.begin(place, ready);
@@ -358,7 +331,11 @@ impl Policy for Cellular {
     ) -> Option<Formed> {
         let queue = &mut self.cells[before.cell.index()];
         for &row in &before.rows {
-            queue.go_on(table, before.worker, table.node_subgraph(row), rows);
+            let subgraph = table.node_subgraph(row);
+            if table.ready(subgraph) > 0 {
+                let place = self.order.place(table, subgraph);
+                queue.go_on(table, before.worker, place, rows);
+            }
         }
         if rows.is_empty() {
             return None;
@@ -375,7 +352,7 @@ impl Policy for Cellular {
     fn ended(&mut self, table: &Table, request: RequestKey) {
         for subgraph in table.ready_subgraphs(request) {
             let queue = &mut self.cells[table.cell(subgraph).index()];
-            let place = queue.order.place(table, subgraph);
+            let place = self.order.place(table, subgraph);
             let nodes = table.ready(subgraph);
             match table.pinned(subgraph) {
                 Some(worker) => queue.pinned[worker.0].forget(table, place, nodes),

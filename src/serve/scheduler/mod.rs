@@ -208,13 +208,14 @@ impl Scheduler {
         let mut next = Some(unfolded);
         while let Some(unfolded) = next {
             self.table.grow(key, &unfolded);
+            // Of each by itself: what a policy queues a subgraph by is that it had no ready node before.
+            self.announce();
             let nodes = self.table.nodes(key);
             next = self.early.get_mut(key).and_then(|early| {
                 let at = early.iter().position(|growth| growth.first == nodes)?;
                 Some(early.swap_remove(at))
             });
         }
-        self.announce();
     }
 
     fn room_for_nodes(&self, nodes: usize) -> Result<(), Refused> {

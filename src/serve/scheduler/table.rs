@@ -117,8 +117,9 @@ struct Subgraph {
     /// The place in the order of releases.
     released: Option<u64>,
     ready: VecDeque<NodeId>,
-    /// Nodes that have not been submitted: now, and when the first of `ready` came.
-    unsubmitted: u32,
+    /// Nodes that no task has taken.
+    untaken: u32,
+    /// `untaken` when `ready` was empty last: a policy that sorts by it must find the subgraph again.
     left: u32,
     /// A node of it has been submitted.
     begun: bool,
@@ -170,7 +171,7 @@ impl Table {
                 first_edge: NONE,
                 state: NodeState::Waiting,
             });
-            request.subgraphs[homes[subgraph as usize] as usize].unsubmitted += 1;
+            request.subgraphs[homes[subgraph as usize] as usize].untaken += 1;
         }
         request.left += unfolded.nodes();
         for &(from, to) in &unfolded.edges {
@@ -202,7 +203,7 @@ impl Table {
         let subgraph = &mut self.requests[key].subgraphs[index as usize];
         if subgraph.missing == 0 && subgraph.released.is_none() {
             subgraph.released = Some(self.released);
-            subgraph.left = subgraph.unsubmitted;
+            subgraph.left = subgraph.untaken;
             self.released += 1;
             let ready = subgraph.ready.len();
             if ready > 0 {
@@ -226,7 +227,6 @@ impl Table {
             let (index, mut edge) = (node.subgraph, node.first_edge);
             let subgraph = &mut request.subgraphs[index as usize];
             subgraph.begun = true;
-            subgraph.unsubmitted -= 1;
             subgraph.in_flight += 1;
             subgraph.pinned = Some(worker);
             let mut ready = 0;
@@ -415,8 +415,8 @@ impl Table {
         subgraph.released.map_or(0, |_| subgraph.ready.len())
     }
 
-    /// How many nodes a released subgraph had left to be submitted when the first of its ready ones got ready, as far as
-    /// nodes were known. It stays so while any is ready: who sorts by it finds it again.
+    /// How many nodes a released subgraph had, as far as they were known, that no task had taken when the first of its
+    /// ready ones got ready. It stays so while any is ready: who sorts by it finds it again.
     pub fn left(&self, key: SubgraphKey) -> u32 {
         self.subgraph(key).left
     }
@@ -461,6 +461,7 @@ impl Table {
     pub fn take(&mut self, key: SubgraphKey, most: usize, rows: &mut Vec<Row>) -> usize {
         let subgraph = &mut self.requests[key.request].subgraphs[key.index as usize];
         let count = subgraph.ready.len().min(most);
+        subgraph.untaken -= count as u32;
         let request = key.request;
         if count == 1 {
             // A chain's step, by far the commonest: nothing to drain.
@@ -481,7 +482,7 @@ impl Table {
 impl Subgraph {
     fn add_ready(&mut self, node: NodeId) {
         if self.ready.is_empty() {
-            self.left = self.unsubmitted;
+            self.left = self.untaken;
         }
         self.ready.push_back(node);
     }
@@ -521,7 +522,7 @@ impl Request {
                     missing: 0,
                     released: None,
                     ready: VecDeque::new(),
-                    unsubmitted: 0,
+                    untaken: 0,
                     left: 0,
                     begun: false,
                     in_flight: 0,

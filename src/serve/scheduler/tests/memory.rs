@@ -7,9 +7,15 @@ use crate::serve::policy::{Cellular, Choice, Order};
 const SIZES: [BatchSizes; 1] = [BatchSizes { min: 1, max: 4 }];
 
 fn two_nodes() -> Graph {
+    chain(2)
+}
+
+fn chain(nodes: usize) -> Graph {
     let mut graph = Graph::new();
     plain_node(&mut graph, 0, &[]);
-    plain_node(&mut graph, 0, &[0]);
+    for node in 1..nodes {
+        plain_node(&mut graph, 0, &[node - 1]);
+    }
     graph
 }
 
@@ -66,7 +72,9 @@ fn a_million_come_and_go(policy: Box<dyn Policy>) {
 
 #[test]
 fn cellular_queues_do_not_grow_with_requests_that_come_and_go() {
-    a_million_come_and_go(Box::new(Cellular::new(&SIZES, 1, Order::Arrival)));
+    for order in [Order::Arrival, Order::FewestLeft] {
+        a_million_come_and_go(Box::new(Cellular::new(&SIZES, 1, order)));
+    }
 }
 
 #[test]
@@ -77,11 +85,18 @@ fn queues_of_graph_batching_do_not_grow_with_requests_that_come_and_go() {
 
 #[test]
 fn cancelling_all_that_wait_purges_their_entries() {
+    for order in [Order::Arrival, Order::FewestLeft] {
+        cancelling_all_purges(order);
+    }
+}
+
+fn cancelling_all_purges(order: Order) {
     let cells = plain_cells(1);
-    let unfolded = two_nodes().unfold(&cells).expect("a chain");
+    let chains = (1..40).map(|nodes| chain(nodes).unfold(&cells).expect("a chain"));
+    let chains: Vec<_> = chains.collect();
     let now = Instant::now();
     let mut rng = fastrand::Rng::with_seed(5);
-    let policy = Box::new(Cellular::new(&SIZES, 1, Order::Arrival));
+    let policy = Box::new(Cellular::new(&SIZES, 1, order));
     let mut scheduler = Scheduler::new(policy, 1, 5, Limits::default());
     let mut keys: Vec<RequestKey> = (0..5000)
         .map(|at| {
@@ -90,7 +105,8 @@ fn cancelling_all_that_wait_purges_their_entries() {
                 priority,
                 ..Ask::default()
             };
-            scheduler.handle_submit(now, &unfolded, ask).expect("room")
+            let chain = &chains[at % chains.len()];
+            scheduler.handle_submit(now, chain, ask).expect("room")
         })
         .collect();
     rng.shuffle(&mut keys);

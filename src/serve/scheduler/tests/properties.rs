@@ -1,5 +1,7 @@
 //! Random graphs, arrivals, growths, ends and workers, under every policy.
 
+use std::cmp::Reverse;
+
 use super::*;
 use crate::serve::cell_graph::tests::{plain_cells, plain_node, random_graph};
 use crate::serve::policy::Choice;
@@ -64,8 +66,13 @@ fn add_nodes(rng: &mut fastrand::Rng, graph: &mut Graph, kinds: usize) {
     }
 }
 
-/// Ready nodes that `worker` may take, of each cell: priorities, highest first.
-fn eligible(simulated: &Simulated, worker: WorkerId) -> Vec<Vec<u8>> {
+/// Ready nodes that `worker` may take, of each cell, in the order in which they should be: priorities, highest first,
+/// and, if `shortest`, how many nodes their subgraphs have left, fewest first.
+fn eligible(
+    simulated: &Simulated,
+    worker: WorkerId,
+    shortest: bool,
+) -> Vec<Vec<(Reverse<u8>, u32)>> {
     let table = &simulated.scheduler.table;
     let mut all = vec![Vec::new(); simulated.sizes.len()];
     for (&key, known) in simulated
@@ -75,15 +82,23 @@ fn eligible(simulated: &Simulated, worker: WorkerId) -> Vec<Vec<u8>> {
     {
         for subgraph in table.ready_subgraphs(key).filter(|_| table.is_live(key)) {
             if table.pinned(subgraph).is_none_or(|pinned| pinned == worker) {
-                let ready = std::iter::repeat_n(known.priority, table.ready(subgraph));
+                let left = if shortest { table.left(subgraph) } else { 0 };
+                let rank = (Reverse(known.priority), left);
+                let ready = std::iter::repeat_n(rank, table.ready(subgraph));
                 all[table.cell(subgraph).index()].extend(ready);
             }
         }
     }
-    for priorities in &mut all {
-        priorities.sort_unstable_by(|a, b| b.cmp(a));
-    }
+    all.iter_mut().for_each(|ranks| ranks.sort_unstable());
     all
+}
+
+/// How many nodes each subgraph with ready ones has left.
+fn left(simulated: &Simulated) -> BTreeMap<SubgraphKey, u32> {
+    let table = &simulated.scheduler.table;
+    let live = simulated.known.keys().filter(|key| table.is_live(**key));
+    let subgraphs = live.flat_map(|key| table.ready_subgraphs(*key));
+    subgraphs.map(|s| (s, table.left(s))).collect()
 }
 
 struct Scenario {
@@ -159,27 +174,29 @@ impl Scenario {
             let now = self.simulated.instant();
             self.simulated.scheduler.handle_timeout(now);
             self.simulated.check();
-            let before = eligible(&self.simulated, worker);
+            let shortest = self.choice == Choice::Shortest;
+            let before = eligible(&self.simulated, worker, shortest);
+            let left = left(&self.simulated);
             let tasks = self.simulated.poll(worker);
             if let Choice::Cellular | Choice::Shortest = self.choice {
-                // The first is of the highest priorities, and as full as can be.
+                // The first is of those that should be first, and as full as can be.
                 let first = tasks.first();
                 assert_eq!(
                     first.is_some(),
                     before.iter().any(|ready| !ready.is_empty())
                 );
                 if let Some(task) = first {
-                    let priority = |row: &Row| self.simulated.known[&row.request].priority;
-                    let mut got: Vec<u8> = task.rows.iter().map(priority).collect();
-                    got.sort_unstable_by(|a, b| b.cmp(a));
+                    let rank = |row: &Row| {
+                        let subgraph = self.simulated.scheduler.table.node_subgraph(*row);
+                        let left = if shortest { left[&subgraph] } else { 0 };
+                        let priority = self.simulated.known[&row.request].priority;
+                        (Reverse(priority), left)
+                    };
+                    let mut got: Vec<_> = task.rows.iter().map(rank).collect();
+                    got.sort_unstable();
                     let ready = &before[task.cell.index()];
                     let most = self.simulated.sizes[task.cell.index()].max;
-                    let enough = match self.choice {
-                        Choice::Shortest => ready.len().div_ceil(3).max(4),
-                        _ => most,
-                    };
-                    assert!(got.len() >= ready.len().min(most).min(enough));
-                    assert_eq!(got, ready[..got.len()]);
+                    assert_eq!(got, ready[..ready.len().min(most)]);
                 }
             }
         }

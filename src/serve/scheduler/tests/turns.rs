@@ -132,3 +132,47 @@ fn a_growth_that_is_told_before_the_one_before_it_waits() {
     assert_eq!(scheduler.poll_ended().unwrap().end, End::Completed);
     assert_eq!(scheduler.audit(), Ok(()));
 }
+
+#[test]
+fn growths_of_one_subgraph_that_are_told_together_are_all_queued() {
+    let sizes = [BatchSizes { min: 1, max: 8 }];
+    let cells = plain_cells(1);
+    let policy = Box::new(Cellular::new(&sizes, 2, Order::Arrival));
+    let mut scheduler = Scheduler::new(policy, 2, 1, Limits::default());
+    let now = Instant::now();
+    let mut graph = Graph::new();
+    plain_node(&mut graph, 0, &[]);
+    let unfolded = graph.unfold(&cells).unwrap();
+    let open = Ask {
+        open: true,
+        ..Ask::default()
+    };
+    let key = scheduler.handle_submit(now, &unfolded, open).unwrap();
+    let mut tasks = Vec::new();
+    scheduler.poll_tasks(now, WorkerId(0), &mut tasks);
+    scheduler.handle_done(now, tasks.remove(0));
+    // Its worker has put the state away: any may go on.
+    let subgraph = SubgraphKey {
+        request: key,
+        index: 0,
+    };
+    scheduler.handle_evicted(subgraph);
+    assert_eq!(scheduler.table().pinned(subgraph), None);
+    // Two nodes go on from it; the second is told first, so both get ready by one event.
+    let mut grow = || {
+        let nodes = graph.len();
+        plain_node(&mut graph, 0, &[0]);
+        graph.unfold_from(&cells, nodes, 0).unwrap()
+    };
+    let (first, second) = (grow(), grow());
+    scheduler.handle_grow(key, second).unwrap();
+    scheduler.handle_grow(key, first).unwrap();
+    assert_eq!(scheduler.table().ready(subgraph), 2);
+    scheduler.poll_tasks(now, WorkerId(1), &mut tasks);
+    let nodes: Vec<_> = tasks[0].rows.iter().map(|row| row.node.index()).collect();
+    assert_eq!(nodes, [1, 2]);
+    scheduler.handle_done(now, tasks.remove(0));
+    scheduler.handle_close(now, key);
+    assert_eq!(scheduler.poll_ended().unwrap().end, End::Completed);
+    assert_eq!(scheduler.audit(), Ok(()));
+}
