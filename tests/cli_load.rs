@@ -96,14 +96,14 @@ fn files_of_lengths_and_trees_are_read_and_results_are_written() {
         path("cdf.csv"),
         path("chart.svg")
     );
-    assert_eq!(rows(&line).len(), 4);
+    assert_eq!(rows(&line).len(), 5);
     let read = |name: &str| std::fs::read_to_string(path(name)).unwrap();
-    assert_eq!(read("out.csv").lines().count(), 5);
+    assert_eq!(read("out.csv").lines().count(), 6);
     assert!(read("chart.svg").starts_with("<svg"));
     assert!(read("cdf.csv").lines().count() > 10);
     assert_eq!(
         rows(&format!("treelstm --trees {} {TINY}", path("trees.jsonl"))).len(),
-        2
+        3
     );
 
     // An input is not written over.
