@@ -1,9 +1,9 @@
 //! `cellstream load`: requests as users send them, to one policy after the other, and how long they wait.
 //!
 //! The server is behind two small traits ([`target::Launch`], [`target::Target`]); all else is here: what requests ask
-//! for ([`arguments`], [`request`], [`lengths`], [`trees`]), when they are due ([`arrivals`]), the loop that submits them ([`drive`]),
-//! what is counted ([`record`]), who runs when ([`mod@compare`]), each policy's settings ([`grid`], [`mod@sweep`]), and what is
-//! said and drawn ([`report`], [`calibration`], [`files`], [`chart`]).
+//! for ([`arguments`], [`request`], [`lengths`], [`trees`]), when they are due ([`arrivals`]), the loop that submits
+//! them ([`drive`]), what is counted ([`record`]), who runs when ([`mod@compare`]), each policy's settings ([`grid`],
+//! [`mod@sweep`]), and what is said and drawn ([`report`], [`calibration`], [`files`], [`chart`]).
 
 mod arguments;
 mod arrivals;
@@ -403,8 +403,8 @@ mod tests {
 
     #[test]
     fn a_sweep_is_shown_and_each_load_has_its_best() {
-        // Padding bears 100 a second with two rows, 200 with four; cellular 400 and 800. Where hardly anybody waits, two
-        // rows are as good as four, and the first of equals is taken.
+        // Padding bears 100 a second with two rows, 200 with four; cellular 400 and 800. Where hardly anybody waits,
+        // two rows are as good as four, and the first of equals is taken.
         let line = "lstm --policies padding,cellular --batch 4,2,calibrated --sweep --load 0.25,0.75,1.5 --seconds 50";
         let rows = json(line);
         let kind = |kind: &str| {

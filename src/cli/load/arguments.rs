@@ -23,24 +23,25 @@ use crate::serve::engine::EngineOptions;
 /// the machine alone, in rounds that take them in turn.
 ///
 /// Latencies count from when a request was DUE, not from when it could be submitted: a server that stands still for a
-/// second delays all who come in that second, and all of them are counted (no coordinated omission). The generator sleeps
-/// between requests, as spinning would take a core from the server; how late it woke is in the latencies and is shown
-/// ("late"). Requests due during the warm-up are not counted; all that are due later are waited for (--patience), however
-/// late they end, and those that still have no answer then count with the time that they were waited for.
+/// second delays all who come in that second, and all of them are counted (no coordinated omission). The generator
+/// sleeps between requests, as spinning would take a core from the server; how late it woke is in the latencies and is
+/// shown ("late"). Requests due during the warm-up are not counted; all that are due later are waited for (--patience),
+/// however late they end, and those that still have no answer then count with the time that they were waited for.
 ///
-/// queued: from due to the start of the first cell; subm.: the part of it from submission on, which is the server's own;
-/// comp.: from there to the answer. answered/s: answers given in the window, from the first to the last of them, also to
-/// requests that were due in the warm-up. unanswered: refused as the queue was full, late for their --deadline, failed, or given
-/// up; of these only what was given up is in the latencies, so read both. A step is one of a whole
+/// queued: from due to the start of the first cell; subm.: the part of it from submission on, which is the server's
+/// own; comp.: from there to the answer. answered/s: answers given in the window, from the first to the last of them,
+/// also to requests that were due in the warm-up. unanswered: refused as the queue was full, late for their --deadline,
+/// failed, or given up; of these only what was given up is in the latencies, so read both. A step is one of a whole
 /// batch of cells; of several that ran together (--steps-at-once), each counts with its share of the time.
 ///
-/// With several --batch or --bucket-width and --sweep, each policy is measured with all of them at every load, and its best
-/// there is reported: of those that bore the load (answered 93 % of it, and were no further behind when the window ended
-/// than when it began, but for chance) the one with the least p90, of none the one with the greatest throughput; measured
-/// once more, with other requests. All that was tried is shown below. What did not bear a load is left out at higher ones,
-/// except each policy's setting with the greatest peak.
+/// With several --batch or --bucket-width and --sweep, each policy is measured with all of them at every load, and its
+/// best there is reported: of those that bore the load (answered 93 % of it, and were no further behind when the window
+/// ended than when it began, but for chance) the one with the least p90, of none the one with the greatest throughput;
+/// measured once more, with other requests. All that was tried is shown below. What did not bear a load is left out at
+/// higher ones, except each policy's setting with the greatest peak.
 ///
-/// With --json, one object a line, "kind" being "calibration", "peak", "run" or "skipped"; "best" marks those to be read.
+/// With --json, one object a line, "kind" being "calibration", "peak", "run" or "skipped"; "best" marks those to be
+/// read.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// What is served
@@ -48,8 +49,8 @@ pub struct Arguments {
     pub network: Network,
     #[command(flatten)]
     pub shape: ServedShape,
-    /// Lengths: paper (mean 24, 99 % below 100, none above 330), paper:LONGEST, a number, or a CSV file whose first line
-    /// names its columns; for seq2seq two columns, as in FILE:source,target (default: paper)
+    /// Lengths: paper (mean 24, 99 % below 100, none above 330), paper:LONGEST, a number, or a CSV file whose first
+    /// line names its columns; for seq2seq two columns, as in FILE:source,target (default: paper)
     #[arg(long, value_name = "L|FILE[:COLUMN]")]
     pub lengths: Option<LengthsOption>,
     /// Trees: complete:LEAVES, or a file with the head of each word of a sentence in each line, as in [2,0,2]; treelstm
@@ -99,9 +100,10 @@ pub struct Arguments {
     /// Workers, among whom the cores are divided; each has its own weights
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub workers: u32,
-    /// Rows of a batch at most; several to --sweep. One number is of every cell. 64:32 is of each, in their order: encoder
-    /// and decoder, tree leaf and tree node, tree child and tree node. calibrated: each cell is timed first, as --calibrate
-    /// does, and gets the rows that are found. Policies that group whole requests have groups of the greatest
+    /// Rows of a batch at most; several to --sweep. One number is of every cell. 64:32 is of each, in their order:
+    /// encoder and decoder, tree leaf and tree node, tree child and tree node. calibrated: each cell is timed first, as
+    /// --calibrate does, and gets the rows that are found. Policies that group whole requests have groups of the
+    /// greatest
     #[arg(
         long,
         value_name = "N|N:N|calibrated,…",
@@ -117,16 +119,16 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = EngineOptions::default().tasks_at_once as u32,
         value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub tasks_at_once: u32,
-    /// Steps that chains and encoders take in one batch at most, under every policy, while all together have no more than 16
-    /// rows; 1: requests join and leave at every step
+    /// Steps that chains and encoders take in one batch at most, under every policy, while all together have no more
+    /// than 16 rows; 1: requests join and leave at every step
     #[arg(long, value_name = "N", default_value_t = EngineOptions::default().steps_at_once as u32,
         value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub steps_at_once: u32,
     /// Try all settings of each policy at every load, and report its best there
     #[arg(long)]
     pub sweep: bool,
-    /// Only measure how long each cell takes for batches of 1, 2, 4 … rows up to the largest --batch (64 if it lists none),
-    /// and say how many to take at most: the fewest within 3 % of the best rate
+    /// Only measure how long each cell takes for batches of 1, 2, 4 … rows up to the largest --batch (64 if it lists
+    /// none), and say how many to take at most: the fewest within 3 % of the best rate
     #[arg(long)]
     pub calibrate: bool,
     /// Users who saturate the server where its peak is measured (default: four times the largest batch)

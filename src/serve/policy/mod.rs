@@ -59,7 +59,8 @@ pub trait Policy: Send {
         let _ = (table, request);
     }
 
-    /// A released subgraph of a live request has got `count` more ready nodes.
+    /// A released subgraph of a live request has got `count` more ready nodes. Told before the same subgraph gets others: of
+    /// one that no worker holds, what is ready in the table is what has been told.
     fn ready(&mut self, table: &Table, subgraph: SubgraphKey, count: usize);
 
     /// A subgraph was pinned to `worker` and is not any more.

@@ -96,38 +96,48 @@ fn a_turn_takes_several_steps_of_few_rows() {
     assert_eq!(first_turn(9, 32, 3, &[2]), [9; 3]);
 }
 
+/// A scheduler of one plain cell, a task at once for each of so many workers.
+fn one_cell(workers: usize) -> Scheduler {
+    let sizes = [BatchSizes { min: 1, max: 8 }];
+    let policy = Box::new(Cellular::new(&sizes, workers, Order::Arrival));
+    Scheduler::new(policy, workers, 1, Limits::default())
+}
+
+/// What `graph` grows by: a node of the first cell that takes the state of `from`.
+fn grown(graph: &mut Graph, from: usize) -> Unfolded {
+    let nodes = graph.len();
+    plain_node(graph, 0, &[from]);
+    graph.unfold_from(&plain_cells(1), nodes, 0).unwrap()
+}
+
+fn nodes_of(task: &Task) -> Vec<usize> {
+    let mut nodes: Vec<usize> = task.rows.iter().map(|row| row.node.index()).collect();
+    nodes.sort_unstable();
+    nodes
+}
+
 #[test]
 fn a_growth_that_is_told_before_the_one_before_it_waits() {
-    let sizes = [BatchSizes { min: 1, max: 8 }];
-    let cells = plain_cells(1);
-    let policy = Box::new(Cellular::new(&sizes, 1, Order::Arrival));
-    let mut scheduler = Scheduler::new(policy, 1, 1, Limits::default());
+    let mut scheduler = one_cell(1);
     let now = Instant::now();
     let mut graph = Graph::new();
     plain_node(&mut graph, 0, &[]);
     plain_node(&mut graph, 0, &[]);
-    let unfolded = graph.unfold(&cells).unwrap();
+    let unfolded = graph.unfold(&plain_cells(1)).unwrap();
     let key = scheduler
         .handle_submit(now, &unfolded, Ask::default())
         .unwrap();
     let mut tasks = Vec::new();
     scheduler.poll_tasks(now, WorkerId(0), &mut tasks);
     // Both nodes were watched, and each has grown by one that takes it.
-    let mut grow = |from: usize| {
-        let nodes = graph.len();
-        plain_node(&mut graph, 0, &[from]);
-        graph.unfold_from(&cells, nodes, 0).unwrap()
-    };
-    let (first, second) = (grow(0), grow(1));
+    let (first, second) = (grown(&mut graph, 0), grown(&mut graph, 1));
     scheduler.handle_grow(key, second).unwrap();
     assert_eq!(scheduler.table().nodes(key), 2);
     scheduler.handle_grow(key, first).unwrap();
     assert_eq!(scheduler.table().nodes(key), 4);
     scheduler.handle_done(now, tasks.remove(0));
     scheduler.poll_tasks(now, WorkerId(0), &mut tasks);
-    let mut nodes: Vec<_> = tasks[0].rows.iter().map(|row| row.node.index()).collect();
-    nodes.sort_unstable();
-    assert_eq!(nodes, [2, 3]);
+    assert_eq!(nodes_of(&tasks[0]), [2, 3]);
     scheduler.handle_done(now, tasks.remove(0));
     assert_eq!(scheduler.poll_ended().unwrap().end, End::Completed);
     assert_eq!(scheduler.audit(), Ok(()));
@@ -135,14 +145,11 @@ fn a_growth_that_is_told_before_the_one_before_it_waits() {
 
 #[test]
 fn growths_of_one_subgraph_that_are_told_together_are_all_queued() {
-    let sizes = [BatchSizes { min: 1, max: 8 }];
-    let cells = plain_cells(1);
-    let policy = Box::new(Cellular::new(&sizes, 2, Order::Arrival));
-    let mut scheduler = Scheduler::new(policy, 2, 1, Limits::default());
+    let mut scheduler = one_cell(2);
     let now = Instant::now();
     let mut graph = Graph::new();
     plain_node(&mut graph, 0, &[]);
-    let unfolded = graph.unfold(&cells).unwrap();
+    let unfolded = graph.unfold(&plain_cells(1)).unwrap();
     let open = Ask {
         open: true,
         ..Ask::default()
@@ -159,18 +166,12 @@ fn growths_of_one_subgraph_that_are_told_together_are_all_queued() {
     scheduler.handle_evicted(subgraph);
     assert_eq!(scheduler.table().pinned(subgraph), None);
     // Two nodes go on from it; the second is told first, so both get ready by one event.
-    let mut grow = || {
-        let nodes = graph.len();
-        plain_node(&mut graph, 0, &[0]);
-        graph.unfold_from(&cells, nodes, 0).unwrap()
-    };
-    let (first, second) = (grow(), grow());
+    let (first, second) = (grown(&mut graph, 0), grown(&mut graph, 0));
     scheduler.handle_grow(key, second).unwrap();
     scheduler.handle_grow(key, first).unwrap();
     assert_eq!(scheduler.table().ready(subgraph), 2);
     scheduler.poll_tasks(now, WorkerId(1), &mut tasks);
-    let nodes: Vec<_> = tasks[0].rows.iter().map(|row| row.node.index()).collect();
-    assert_eq!(nodes, [1, 2]);
+    assert_eq!(nodes_of(&tasks[0]), [1, 2]);
     scheduler.handle_done(now, tasks.remove(0));
     scheduler.handle_close(now, key);
     assert_eq!(scheduler.poll_ended().unwrap().end, End::Completed);
