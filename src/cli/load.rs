@@ -17,6 +17,7 @@ mod grid;
 mod launch;
 mod lengths;
 mod priority;
+mod progress;
 mod record;
 mod report;
 mod request;
@@ -27,18 +28,18 @@ mod sweep;
 mod target;
 mod trees;
 
-use std::io::{IsTerminal, Write};
-
-use indicatif::{ProgressBar, ProgressStyle};
+use std::io::Write;
+use std::ops::ControlFlow;
 
 pub use self::arguments::Arguments;
 use self::arrivals::{Arrivals, read_trace};
 use self::compare::{Contender, Measured, Next, compare, peak_of_baselines};
 use self::launch::Engines;
+use self::progress::{bar, show};
 use self::report::{Context, Row};
 use self::sweep::{Swept, strongest, sweep};
 use self::target::{Launch, Policy};
-use super::Failure;
+use super::{Failure, interrupt};
 
 /// Serves and measures what `arguments` say.
 ///
@@ -57,14 +58,19 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             let found = engines.calibrate(&arguments.grid()?.to_calibrate())?;
             calibration::print(&found, arguments.json, out)
         }
-        false => measure(arguments, &engines, out),
+        false => {
+            interrupt::catch()?;
+            measure(arguments, &engines, interrupt::flow, out)
+        }
     }
 }
 
-/// Measures on servers that `launch` starts, prints to `out`, writes files.
+/// Measures on servers that `launch` starts, prints to `out`, writes files. When `flow` breaks off, no run is begun any
+/// more, and what has been measured is what there is.
 fn measure<L: Launch>(
     arguments: &Arguments,
     launch: &L,
+    flow: impl Fn() -> ControlFlow<()>,
     out: &mut impl Write,
 ) -> Result<(), Failure> {
     arguments.check_outputs()?;
@@ -107,11 +113,18 @@ fn measure<L: Launch>(
     let runs = (usize::from(with_peaks) + points_to_come) * contenders.len() + again;
     let runs = runs * conditions.rounds;
     let bar = bar(runs as u64);
-    let mut next = |next: Next<'_>| show(&bar, next);
+    let mut next = |next: Next<'_>| {
+        flow()?;
+        show(&bar, next);
+        ControlFlow::Continue(())
+    };
 
     let closed = [Arrivals::Closed { outstanding: users }];
     let saturated = if with_peaks { &closed[..] } else { &[] };
     let peaks = compare(launch, &contenders, saturated, &conditions, &mut next)?;
+    if peaks.is_empty() && with_peaks {
+        return Err(Failure::new("interrupted before all peaks were measured"));
+    }
     let peak_rows = peak_rows(&context, &policies, &contenders, &peaks);
     bar.suspend(|| report.peaks(&peak_rows, out))?;
     let points: Vec<Arrivals> = match (trace, arguments.closed) {
@@ -149,6 +162,9 @@ fn measure<L: Launch>(
     };
     let swept = sweep(launch, &contenders, &peaks, points, &conditions, &mut next)?;
     bar.finish_and_clear();
+    if swept.tried.is_empty() {
+        return Err(Failure::new("interrupted before a load was measured"));
+    }
     let rows: Vec<_> = swept
         .tried
         .iter()
@@ -158,12 +174,22 @@ fn measure<L: Launch>(
         })
         .collect();
     report.measured(&rows, arguments.sweep.then_some(&swept), out)?;
+    let best = swept.best();
+    let (loads, rounds) = (
+        best.len() / policies.len(),
+        best[best.len() - 1].rounds.len(),
+    );
+    if loads < points_to_come || rounds < conditions.rounds {
+        eprintln!(
+            "interrupted: {loads} of {points_to_come} loads, the last in {rounds} of {} rounds",
+            conditions.rounds
+        );
+    }
 
     if let Some(path) = &arguments.csv {
         let all: Vec<_> = peak_rows.iter().chain(&rows).collect();
         files::write_curves(path, &all)?;
     }
-    let best = swept.best();
     if let Some(path) = &arguments.cdf {
         files::write_distributions(path, &best)?;
     }
@@ -272,34 +298,6 @@ impl Report<'_> {
     }
 }
 
-/// A bar on a terminal, nothing elsewhere. It moves between runs only: drawing takes time from what is measured.
-fn bar(runs: u64) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let style = ProgressStyle::with_template("{bar:24} run {pos} of {len}, {eta} left  {wide_msg}");
-    let bar = ProgressBar::new(runs);
-    if let Ok(style) = style {
-        bar.set_style(style);
-    }
-    // Counted as they begin.
-    bar
-}
-
-fn show(bar: &ProgressBar, next: Next<'_>) {
-    let Contender { policy, settings } = next.contender;
-    let at = match next.arrivals {
-        Arrivals::Poisson { rate } => format!("at {rate:.1}/s"),
-        Arrivals::Trace(_) => "as traced".into(),
-        Arrivals::Closed { outstanding } => format!("with {outstanding} users"),
-    };
-    bar.inc(1);
-    bar.set_message(format!(
-        "{policy}, {settings}, {at}, round {}",
-        next.round + 1
-    ));
-}
-
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -325,9 +323,18 @@ mod tests {
 
     /// On simulated servers, as many as rows of a batch; cellular takes 5 ms, others 20.
     fn measured(line: &str) -> Result<String, Failure> {
+        interrupted(line, usize::MAX)
+    }
+
+    /// Broken off after so many runs.
+    fn interrupted(line: &str, runs: usize) -> Result<String, Failure> {
         let service = |policy, _: &Settings| if policy == Policy::Cellular { 5 } else { 20 };
-        let mut out = Vec::new();
-        measure(&typed(line), &Fleet::new(service), &mut out)?;
+        let (fleet, mut out) = (Fleet::new(service), Vec::new());
+        let flow = || match fleet.launched.borrow().len() < runs {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(()),
+        };
+        measure(&typed(line), &fleet, flow, &mut out)?;
         Ok(String::from_utf8(out).unwrap())
     }
 
@@ -552,12 +559,44 @@ mod tests {
     }
 
     #[test]
+    fn what_was_measured_before_an_interrupt_is_reported_and_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let csv = folder.path().join("curves.csv");
+        let line = format!(
+            "lstm --policies cellular,merge --batch 4 --load 0.2,0.4 --rounds 2 --seconds 20 --json --csv {}",
+            csv.display()
+        );
+        // Two policies: four runs of peaks, then four at each load.
+        for (runs, said) in [(1, "all peaks"), (3, "a load"), (5, "a load")] {
+            let failure = interrupted(&line, runs).unwrap_err().to_string();
+            assert!(failure.contains(said), "{runs} runs: {failure}");
+            assert!(!csv.exists());
+        }
+        for (runs, rounds) in [(6, [1].as_slice()), (9, &[2]), (11, &[2, 1]), (12, &[2, 2])] {
+            let text = interrupted(&line, runs).unwrap();
+            let rows = text
+                .lines()
+                .map(|row| serde_json::from_str::<Value>(row).unwrap());
+            let found: Vec<_> = (rows.filter(|row| row["kind"] == "run"))
+                .map(|row| row["rounds"].as_u64().unwrap())
+                .collect();
+            let expected: Vec<u64> = rounds.iter().flat_map(|&rounds| [rounds; 2]).collect();
+            assert_eq!(found, expected, "{runs} runs");
+            // A heading, and two peaks.
+            let written = std::fs::read_to_string(&csv).unwrap();
+            assert_eq!(written.lines().count(), 1 + 2 + found.len());
+            std::fs::remove_file(&csv).unwrap();
+        }
+    }
+
+    #[test]
     fn nothing_answered_gives_no_peak() {
         let mut out = Vec::new();
         let slow = Fleet::new(|_, _: &Settings| 10_000_000);
         let failure = measure(
             &typed("lstm --policies merge --patience 1"),
             &slow,
+            || ControlFlow::Continue(()),
             &mut out,
         );
         assert!(

@@ -6,6 +6,7 @@
 
 mod bench;
 mod explain;
+mod interrupt;
 mod load;
 mod machine;
 mod memory;

@@ -1,14 +1,13 @@
 //! `cellstream tune`: once per model, find the fastest way to run it here and keep it in a file.
 
 use std::io::{IsTerminal, Read, Write};
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 
 use super::Failure;
+use super::interrupt::{self, flow};
 use super::memory::afford_run;
 use super::model::{ModelOrShape, threads};
 use super::precision::{self, MeasuredPrecision, Purpose};
@@ -69,15 +68,6 @@ pub struct Arguments {
 /// The part of the time in which `auto` chooses precisions.
 const CHOOSING: f64 = 0.3;
 
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
-
-fn flow() -> ControlFlow<()> {
-    match INTERRUPTED.load(Ordering::Relaxed) {
-        true => ControlFlow::Break(()),
-        false => ControlFlow::Continue(()),
-    }
-}
-
 /// Tunes, prints what was chosen, writes the plan.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let model = arguments.source.model()?;
@@ -92,12 +82,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     for &(batch, steps) in &sizes {
         afford_run(&model, batch, steps, "--batch and --steps")?;
     }
-    ctrlc::set_handler(|| {
-        // A second one is for those who do not want to wait for what the first one keeps.
-        if INTERRUPTED.swap(true, Ordering::Relaxed) {
-            std::process::exit(130);
-        }
-    })?;
+    interrupt::catch()?;
     let (cores, budget) = (
         threads(arguments.threads),
         Duration::from_secs_f64(arguments.seconds),

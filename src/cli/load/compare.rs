@@ -1,6 +1,7 @@
 //! Policies beside each other: at every point all of them, in rounds that take them in turn, with the same arrivals and
 //! requests.
 
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use super::arrivals::Arrivals;
@@ -70,7 +71,8 @@ pub struct Next<'a> {
 }
 
 /// Measures every contender at every point; the results are in the order of the points, those of one point in the order
-/// of the contenders. `next` is called before each run.
+/// of the contenders. `next` is called before each run, and may break off: then what is left are rounds that all have
+/// had, and points with at least one of these.
 ///
 /// # Errors
 /// What a server refuses when it is launched.
@@ -79,7 +81,7 @@ pub fn compare<L: Launch>(
     contenders: &[Contender],
     points: &[Arrivals],
     conditions: &Conditions,
-    next: &mut dyn FnMut(Next<'_>),
+    next: &mut dyn FnMut(Next<'_>) -> ControlFlow<()>,
 ) -> Result<Vec<Measured>, Failure> {
     let mut all = Vec::new();
     for arrivals in points {
@@ -94,11 +96,16 @@ pub fn compare<L: Launch>(
             let turns = (0..here.len()).map(|turn| (turn + round) % contenders.len());
             for index in turns {
                 let contender = &contenders[index];
-                next(Next {
+                let coming = Next {
                     contender,
                     arrivals,
                     round,
-                });
+                };
+                if next(coming).is_break() {
+                    here.iter_mut().for_each(|one| one.rounds.truncate(round));
+                    all.extend(here.into_iter().filter(|one| !one.rounds.is_empty()));
+                    return Ok(all);
+                }
                 let (target, clock) = launch.launch(contender.policy, &contender.settings)?;
                 let run = Run {
                     arrivals,
@@ -207,6 +214,7 @@ pub mod tests {
         let mut announced = Vec::new();
         let measured = compare(&fleet, &contenders, &points, &conditions(3), &mut |next| {
             announced.push((next.contender.policy, next.round));
+            ControlFlow::Continue(())
         });
         let measured = measured.unwrap();
 
@@ -250,6 +258,31 @@ pub mod tests {
                 one.all().due,
                 one.rounds.iter().map(|round| round.due).sum::<u64>()
             );
+        }
+    }
+
+    #[test]
+    fn what_is_broken_off_leaves_the_rounds_that_all_have_had() {
+        use Policy::{Cellular, Padding};
+        let contenders = [Cellular, Padding].map(|policy| contender(policy, 1));
+        let points = [10.0, 30.0].map(|rate| Arrivals::Poisson { rate });
+        // Two points of three rounds of two.
+        for runs in 0..=12usize {
+            let fleet = Fleet::new(|_, _| 5);
+            let mut left = runs;
+            let measured = compare(&fleet, &contenders, &points, &conditions(3), &mut |_| {
+                if left == 0 {
+                    return ControlFlow::Break(());
+                }
+                left -= 1;
+                ControlFlow::Continue(())
+            });
+            let rounds: Vec<usize> = measured.unwrap().iter().map(|m| m.rounds.len()).collect();
+            let whole = runs / 2;
+            let expected = [whole.min(3), whole.saturating_sub(3)].into_iter();
+            let expected = expected.filter(|rounds| *rounds > 0);
+            let expected: Vec<usize> = expected.flat_map(|rounds| [rounds; 2]).collect();
+            assert_eq!(rounds, expected, "{runs} runs");
         }
     }
 

@@ -13,6 +13,8 @@
 //! ones near it. And what is measured last would be the worse for a machine that slows down: so all policies are
 //! measured at one load before any is at the next.
 
+use std::ops::ControlFlow;
+
 use super::arrivals::Arrivals;
 use super::compare::{Conditions, Contender, Measured, Next, compare};
 use super::target::{Launch, Policy};
@@ -60,7 +62,8 @@ impl Swept {
 }
 
 /// Measures `contenders` at all `points`, from the lowest rate; `peaks` are what they were measured to bear at most (none
-/// where there is a single point).
+/// where there is a single point). Where `next` breaks off, what is left are the points that were done, with fewer rounds
+/// perhaps.
 ///
 /// # Errors
 /// What a server refuses when it is launched.
@@ -70,7 +73,7 @@ pub fn sweep<L: Launch>(
     peaks: &[Measured],
     mut points: Vec<Arrivals>,
     conditions: &Conditions,
-    next: &mut dyn FnMut(Next<'_>),
+    next: &mut dyn FnMut(Next<'_>) -> ControlFlow<()>,
 ) -> Result<Swept, Failure> {
     points.sort_by(|a, b| rate(a).total_cmp(&rate(b)));
     let kept = strongest(contenders, peaks);
@@ -94,6 +97,9 @@ pub fn sweep<L: Launch>(
         let left: Vec<Contender> = left.cloned().collect();
         let point = [point];
         let measured = compare(launch, &left, &point, conditions, next)?;
+        if measured.is_empty() {
+            break;
+        }
         let mut here: Vec<Tried> = measured.into_iter().map(tried).collect();
         // They were measured in turn; they are shown by policy.
         let place = |policy| contenders.iter().position(|c| c.policy == policy);
@@ -116,6 +122,9 @@ pub fn sweep<L: Launch>(
                 ..conditions.clone()
             };
             let again = compare(launch, &best, &point, &other, next)?;
+            if again.is_empty() {
+                break;
+            }
             let places = here.iter_mut().filter(|tried| tried.best);
             for (tried, again) in places.zip(again) {
                 tried.measured = again;
@@ -211,6 +220,10 @@ mod tests {
     use super::super::target::Settings;
     use super::*;
 
+    fn go_on(_: Next<'_>) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+
     fn rates(rates: &[f64]) -> Vec<Arrivals> {
         let rates = rates.iter();
         rates.map(|&rate| Arrivals::Poisson { rate }).collect()
@@ -244,7 +257,7 @@ mod tests {
         let fleet = Fleet::new(service);
         let contenders = contenders();
         let closed = [Arrivals::Closed { outstanding: 64 }];
-        let peaks = compare(&fleet, &contenders, &closed, &conditions(1), &mut |_| {}).unwrap();
+        let peaks = compare(&fleet, &contenders, &closed, &conditions(1), &mut go_on).unwrap();
         fleet.launched.borrow_mut().clear();
         // Given in disorder.
         let points = rates(&[480.0, 25.0, 300.0, 1000.0]);
@@ -254,7 +267,7 @@ mod tests {
             &peaks,
             points,
             &conditions(1),
-            &mut |_| {},
+            &mut go_on,
         )
         .unwrap();
         use Policy::{Cellular, Padding};
@@ -329,7 +342,7 @@ mod tests {
                 ..few.clone()
             };
             let points = rates(&[20.0, 30.0]);
-            let swept = sweep(&fleet, &contenders, &[], points, &one, &mut |_| {}).unwrap();
+            let swept = sweep(&fleet, &contenders, &[], points, &one, &mut go_on).unwrap();
             assert_eq!(swept.skipped, []);
         }
     }
@@ -349,7 +362,7 @@ mod tests {
                 ..short.clone()
             };
             let points = rates(&[30.0, 31.0]);
-            let swept = sweep(&fleet, &contenders, &[], points, &one, &mut |_| {}).unwrap();
+            let swept = sweep(&fleet, &contenders, &[], points, &one, &mut go_on).unwrap();
             assert_eq!(swept.skipped, []);
         }
     }
@@ -367,7 +380,7 @@ mod tests {
             ..conditions(1)
         };
         let points = rates(&[200.0]);
-        let swept = sweep(&fleet, &contenders, &[], points, &soon, &mut |_| {}).unwrap();
+        let swept = sweep(&fleet, &contenders, &[], points, &soon, &mut go_on).unwrap();
         let p90 = |index: usize| swept.tried[index].measured.all().latency.at(0.9);
         assert!(p90(0) < p90(1));
         assert_eq!(
@@ -385,7 +398,7 @@ mod tests {
             ..conditions(1)
         };
         let users = vec![Arrivals::Closed { outstanding: 8 }];
-        let swept = sweep(&fleet, &contenders, &[], users, &hard, &mut |_| {}).unwrap();
+        let swept = sweep(&fleet, &contenders, &[], users, &hard, &mut go_on).unwrap();
         assert_eq!((swept.tried.len(), swept.best().len()), (2, 1));
     }
 }

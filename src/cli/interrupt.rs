@@ -1,0 +1,30 @@
+//! Ctrl-C as a wish: a command ends soon, and keeps what it has.
+
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::Failure;
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// From now on, Ctrl-C is what [`flow`] says. A second one ends the process: for those who do not want to wait for what
+/// the first one keeps.
+///
+/// # Errors
+/// The system's, where it lets no handler be set.
+pub fn catch() -> Result<(), Failure> {
+    ctrlc::set_handler(|| {
+        if INTERRUPTED.swap(true, Ordering::Relaxed) {
+            std::process::exit(130);
+        }
+    })?;
+    Ok(())
+}
+
+/// Whether to go on.
+pub fn flow() -> ControlFlow<()> {
+    match INTERRUPTED.load(Ordering::Relaxed) {
+        true => ControlFlow::Break(()),
+        false => ControlFlow::Continue(()),
+    }
+}

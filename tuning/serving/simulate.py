@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+"""What order and batch size can give at best: one worker whose batches take the measured times, and nothing else costs.
+
+    tuning/serving/simulate.py [--precision int8] [--lengths FILE:COLUMN] [RATE...]
+
+Chains come at Poisson times, with the lengths of the paper or of a column of a CSV file, the same for all. `merge`
+collects who waits and runs them to the end; `arrival` and `shortest` are cellular batching in its two orders. All take
+several steps of few rows in one batch, as the engine does. `alone` is a request that shares the machine with nobody:
+no policy answers it sooner. RATE: half and four fifths of what full batches bear, unless said. Printed are p50, p90 and p99 in ms, and p90 beside that of merge with its best batch.
+"""
+
+import argparse
+import csv
+import math
+import random
+
+# µs a step of LSTM 1024 from 1024 inputs by rows: of four steps in one batch, and of one by itself. README.md, "Several
+# steps at once" (f32, the better of two rounds); int8 likewise.
+TIMES = {
+    "f32": (
+        {1: 190, 2: 257, 4: 374, 8: 729, 16: 1283, 32: 2515, 64: 5030},
+        {1: 344, 2: 331, 4: 494, 8: 1044, 16: 1372, 32: 2517, 64: 5030},
+    ),
+}
+LOADS = (0.5, 0.8)
+FULL = 64
+STEPS_AT_ONCE, STEP_ROWS = 4, 16
+REQUESTS, WARM_UP = 20000, 1000
+
+
+def between(points, rows):
+    """Straight lines between what was measured; beyond the last, as many µs a row."""
+    known = sorted(points)
+    for lower, upper in zip(known, known[1:]):
+        if rows <= upper:
+            part = (rows - lower) / (upper - lower)
+            return points[lower] + part * (points[upper] - points[lower])
+    return points[known[-1]] * rows / known[-1]
+
+
+class Worker:
+    """The time of a batch."""
+
+    def __init__(self, precision):
+        joined, single = TIMES[precision]
+        rows = range(1, 129)
+        self.joined = [0] + [between(joined, n) * 1e-6 for n in rows]
+        self.single = [0] + [between(single, n) * 1e-6 for n in rows]
+
+    def step(self, rows, together):
+        return (self.joined if together > 1 else self.single)[rows]
+
+
+def steps_of(rows, longest):
+    return max(1, min(STEPS_AT_ONCE, STEP_ROWS // rows, longest))
+
+
+def cellular(worker, arrivals, lengths, rows_at_most, shortest):
+    """When each ends: before every batch, those who are there are ordered, and the first run."""
+    now, came, left, ends, here = 0.0, 0, list(lengths), [0.0] * len(lengths), []
+    while came < len(arrivals) or here:
+        while came < len(arrivals) and arrivals[came] <= now:
+            here.append(came)
+            came += 1
+        if not here:
+            now = arrivals[came]
+            continue
+        order = sorted(here, key=lambda one: left[one]) if shortest else here
+        batch = order[:rows_at_most]
+        together = steps_of(len(batch), max(left[one] for one in batch))
+        running = batch
+        for _ in range(together):
+            now += worker.step(len(running), together)
+            for one in running:
+                left[one] -= 1
+            running = [one for one in running if left[one] > 0]
+            if not running:
+                break
+        for one in batch:
+            if left[one] == 0:
+                ends[one] = now
+        here = [one for one in here if left[one] > 0]
+    return ends
+
+
+def merge(worker, arrivals, lengths, rows_at_most):
+    """When each ends: who waits is one group, which runs until its longest is done."""
+    now, came, ends = 0.0, 0, [0.0] * len(lengths)
+    while came < len(arrivals):
+        now = max(now, arrivals[came])
+        group = []
+        while came < len(arrivals) and arrivals[came] <= now and len(group) < rows_at_most:
+            group.append(came)
+            came += 1
+        step, longest = 0, max(lengths[one] for one in group)
+        while step < longest:
+            rows = sum(lengths[one] > step for one in group)
+            together = steps_of(rows, longest - step)
+            for _ in range(together):
+                now += worker.step(sum(lengths[one] > step for one in group), together)
+                step += 1
+        for one in group:
+            ends[one] = now
+    return ends
+
+
+def paper(source):
+    """A log-normal with a mean of 24 and 99 % below 100, none above 330."""
+    while True:
+        length = math.ceil(math.exp(source.gauss(2.888, 0.734)))
+        if length <= 330:
+            return length
+
+
+def column(named):
+    path, _, name = named.partition(":")
+    with open(path, newline="", encoding="utf-8") as file:
+        return [int(row[name]) for row in csv.DictReader(file)]
+
+
+def percentile(latencies, of):
+    return 1e3 * sorted(latencies)[min(len(latencies) - 1, int(of * len(latencies)))]
+
+
+def simulate(worker, rate, lengths):
+    source = random.Random(2)
+    arrivals, now = [], 0.0
+    for _ in lengths:
+        now += source.expovariate(rate)
+        arrivals.append(now)
+    ended = {f"merge {rows}": merge(worker, arrivals, lengths, rows) for rows in (16, 32, 64, 128)}
+    for rows in (4, 8, 16, 64):
+        for name, shortest in (("arrival", False), ("shortest", True)):
+            ended[f"{name} {rows}"] = cellular(worker, arrivals, lengths, rows, shortest)
+    ended["alone"] = [came + length * worker.joined[1] for came, length in zip(arrivals, lengths)]
+    latencies = {
+        name: [end - came for end, came in zip(ends, arrivals)][WARM_UP:] for name, ends in ended.items()
+    }
+    best = min(percentile(latencies[name], 0.9) for name in latencies if name.startswith("merge"))
+    print(f"{rate:.0f} a second, {sum(lengths) / len(lengths):.1f} steps on average")
+    for name, those in latencies.items():
+        p50, p90, p99 = (percentile(those, of) for of in (0.5, 0.9, 0.99))
+        print(f"  {name:12} p50 {p50:7.1f}  p90 {p90:7.1f}  p99 {p99:7.1f}  {100 * (p90 / best - 1):+5.0f} %")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--precision", choices=TIMES, default="f32")
+    parser.add_argument("--lengths", metavar="FILE:COLUMN")
+    parser.add_argument("rates", metavar="RATE", type=float, nargs="*", help="requests a second")
+    given = parser.parse_args()
+    of_file = column(given.lengths) if given.lengths else None
+    source, worker = random.Random(1), Worker(given.precision)
+    lengths = [source.choice(of_file) if of_file else paper(source) for _ in range(REQUESTS)]
+    peak = FULL / worker.joined[FULL] * REQUESTS / sum(lengths)
+    for rate in given.rates or [load * peak for load in LOADS]:
+        simulate(worker, rate, lengths)
+
+
+main()
