@@ -2,6 +2,10 @@
 //! refused.
 #![cfg(feature = "cli")]
 
+#[cfg(unix)]
+#[path = "common/interrupt.rs"]
+mod interrupt;
+
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -248,4 +252,50 @@ fn what_makes_no_sense_is_refused_in_a_line_that_says_what_does() {
         assert_eq!(output.status.code(), Some(status), "{line}: {errors}");
         assert!(errors.contains(says), "{line}: {errors}");
     }
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_keeps_the_loads_that_were_measured() {
+    use std::process::Stdio;
+    use std::time::Duration;
+
+    let folder = tempfile::tempdir().unwrap();
+    let csv = folder.path().join("curves.csv");
+    let rates: Vec<String> = (100..1000).map(|rate| rate.to_string()).collect();
+    // Sooner or later one of the loads has been measured, and not all.
+    let mut after = Duration::from_millis(500);
+    let (said, printed) = loop {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cellstream"));
+        command
+            .args("load lstm --policies cellular --hidden 8 --input 4 --batch 4 --json".split(' '));
+        command.args([
+            "--seconds",
+            "0.1",
+            "--warm-up",
+            "0",
+            "--rates",
+            &rates.join(","),
+        ]);
+        command.arg("--csv").arg(&csv);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = child.spawn().unwrap();
+        interrupt::interrupt(&child, after);
+        let done = child.wait_with_output().unwrap();
+        let said = String::from_utf8(done.stderr).unwrap();
+        if done.status.success() {
+            break (said, String::from_utf8(done.stdout).unwrap());
+        }
+        assert!(
+            said.contains("interrupted before a load was measured"),
+            "{said}"
+        );
+        after *= 2;
+    };
+    let loads = printed.lines().count();
+    assert!((1..900).contains(&loads), "{loads}");
+    let notice = format!("interrupted: {loads} of 900 loads, the last in 1 of 1 rounds\n");
+    assert_eq!(said, notice);
+    let written = std::fs::read_to_string(&csv).unwrap();
+    assert_eq!(written.lines().count(), 1 + loads);
 }

@@ -1,6 +1,10 @@
 //! `cellstream tune` as a user meets it: a plan that loads again, sizes in a grid, Ctrl-C, refusals.
 #![cfg(feature = "cli")]
 
+#[cfg(unix)]
+#[path = "common/interrupt.rs"]
+mod interrupt;
+
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -172,26 +176,7 @@ fn interrupted(folder: &Path) -> String {
         .args(["--seconds=3600", "--steps=100,200,300", "-o", "d.plan"]);
     command.current_dir(folder).stdout(Stdio::piped());
     let child = command.spawn().unwrap();
-    // Until the handler stands, an interrupt would end the process.
-    let status = format!("/proc/{}/status", child.id());
-    let caught = || {
-        let text = std::fs::read_to_string(&status).unwrap_or_default();
-        let line = text
-            .lines()
-            .find_map(|l| l.strip_prefix("SigCgt:").map(str::trim));
-        line.is_some_and(|mask| u64::from_str_radix(mask, 16).unwrap() & 0b10 != 0)
-    };
-    while !caught() {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
-    let id = child.id().to_string();
-    assert!(
-        Command::new("kill")
-            .args(["-INT", &id])
-            .status()
-            .unwrap()
-            .success()
-    );
+    interrupt::interrupt(&child, Duration::ZERO);
     let done = child.wait_with_output().unwrap();
     assert_eq!(done.status.code(), Some(0));
     let said = text(&done.stdout);

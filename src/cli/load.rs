@@ -65,8 +65,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-/// Measures on servers that `launch` starts, prints to `out`, writes files. When `flow` breaks off, no run is begun any
-/// more, and what has been measured is what there is.
+/// Measures on servers that `launch` starts, prints to `out`, writes files. When `flow` breaks off, no further
+/// run is begun, and what has been measured is what there is.
 fn measure<L: Launch>(
     arguments: &Arguments,
     launch: &L,
@@ -173,19 +173,8 @@ fn measure<L: Launch>(
             ..Row::new(&context, &tried.measured)
         })
         .collect();
-    report.measured(&rows, arguments.sweep.then_some(&swept), out)?;
     let best = swept.best();
-    let (loads, rounds) = (
-        best.len() / policies.len(),
-        best[best.len() - 1].rounds.len(),
-    );
-    if loads < points_to_come || rounds < conditions.rounds {
-        eprintln!(
-            "interrupted: {loads} of {points_to_come} loads, the last in {rounds} of {} rounds",
-            conditions.rounds
-        );
-    }
-
+    // Before anything is printed: who reads it may be gone, interrupted with this.
     if let Some(path) = &arguments.csv {
         let all: Vec<_> = peak_rows.iter().chain(&rows).collect();
         files::write_curves(path, &all)?;
@@ -200,6 +189,16 @@ fn measure<L: Launch>(
     }
     if let Some(path) = &arguments.cdf_chart {
         chart::write_distributions(path, &title, &best[..policies.len()])?;
+    }
+    report.measured(&rows, arguments.sweep.then_some(&swept), out)?;
+    let loads = best.len() / policies.len();
+    let rounds = best[best.len() - 1].rounds.len();
+    if loads < points_to_come || rounds < conditions.rounds {
+        writeln!(
+            std::io::stderr(),
+            "interrupted: {loads} of {points_to_come} loads, the last in {rounds} of {} rounds",
+            conditions.rounds
+        )?;
     }
     Ok(())
 }

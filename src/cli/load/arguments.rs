@@ -40,8 +40,8 @@ use crate::serve::engine::EngineOptions;
 /// measured once more, with other requests. All that was tried is shown below. What did not bear a load is left out at
 /// higher ones, except each policy's setting with the greatest peak.
 ///
-/// Ctrl-C ends it after the run at hand: loads that every policy has had by then are reported and written. A second one
-/// ends it at once.
+/// Ctrl-C (or being told to terminate) ends it after the run at hand, or after the calibration: loads that every policy
+/// has had by then are reported and written. A second one ends it at once.
 ///
 /// With --json, one object a line, "kind" being "calibration", "peak", "run" or "skipped"; "best" marks those to be
 /// read.

@@ -17,7 +17,6 @@ pub fn bar(runs: u64) -> ProgressBar {
     if let Ok(style) = style {
         bar.set_style(style);
     }
-    // Counted as they begin.
     bar
 }
 
@@ -29,6 +28,7 @@ pub fn show(bar: &ProgressBar, next: Next<'_>) {
         Arrivals::Trace(_) => "as traced".into(),
         Arrivals::Closed { outstanding } => format!("with {outstanding} users"),
     };
+    // Counted as they begin.
     bar.inc(1);
     bar.set_message(format!(
         "{policy}, {settings}, {at}, round {}",

@@ -401,4 +401,24 @@ mod tests {
         let swept = sweep(&fleet, &contenders, &[], users, &hard, &mut go_on).unwrap();
         assert_eq!((swept.tried.len(), swept.best().len()), (2, 1));
     }
+
+    #[test]
+    fn a_load_whose_best_were_not_measured_again_is_left_out() {
+        let contenders = [2, 4].map(|batch| contender(Policy::Cellular, batch));
+        // Two settings and the best again, at each load.
+        for (runs, whole) in [(2, 0), (3, 1), (5, 1), (6, 2)] {
+            let fleet = Fleet::new(service);
+            let mut next = |_: Next<'_>| match fleet.launched.borrow().len() < runs {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            };
+            let points = rates(&[10.0, 20.0]);
+            let swept = sweep(&fleet, &contenders, &[], points, &conditions(1), &mut next).unwrap();
+            assert_eq!(
+                (swept.tried.len(), swept.best().len()),
+                (2 * whole, whole),
+                "{runs} runs"
+            );
+        }
+    }
 }

@@ -59,8 +59,8 @@ pub trait Policy: Send {
         let _ = (table, request);
     }
 
-    /// A released subgraph of a live request has got `count` more ready nodes. Told before the same subgraph gets others: of
-    /// one that no worker holds, what is ready in the table is what has been told.
+    /// A released subgraph of a live request has got `count` more ready nodes. Called before it gets further ones, so
+    /// that of a subgraph that is not pinned the table never has more ready than has been told here.
     fn ready(&mut self, table: &Table, subgraph: SubgraphKey, count: usize);
 
     /// A subgraph was pinned to `worker` and is not any more.
