@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""What order and batch size can give at best: one worker whose batches take the measured times, and nothing else costs.
+"""What order and batch size give by themselves: one worker; batches take the measured times, and nothing else costs.
 
-    tuning/serving/simulate.py [--precision int8] [--lengths FILE:COLUMN] [RATE...]
+    tuning/serving/simulate.py [--steps-at-once 8] [--lengths FILE:COLUMN] [RATE...]
 
 Chains come at Poisson times, with the lengths of the paper or of a column of a CSV file, the same for all. `merge`
 collects who waits and runs them to the end; `arrival` and `shortest` are cellular batching in its two orders. All take
 several steps of few rows in one batch, as the engine does. `alone` is a request that shares the machine with nobody:
-no policy answers it sooner. RATE: half and four fifths of what full batches bear, unless said. Printed are p50, p90 and p99 in ms, and p90 beside that of merge with its best batch.
+no policy answers it sooner. RATE: half and four fifths of what full batches bear, unless said. Printed are p50, p90 and
+p99 in ms, and p90 beside that of merge with its best batch.
 """
 
 import argparse
@@ -14,17 +15,17 @@ import csv
 import math
 import random
 
-# µs a step of LSTM 1024 from 1024 inputs by rows: of four steps in one batch, and of one by itself. README.md, "Several
-# steps at once" (f32, the better of two rounds); int8 likewise.
-TIMES = {
-    "f32": (
-        {1: 190, 2: 257, 4: 374, 8: 729, 16: 1283, 32: 2515, 64: 5030},
-        {1: 344, 2: 331, 4: 494, 8: 1044, 16: 1372, 32: 2517, 64: 5030},
-    ),
+# µs a step of LSTM 1024 from 1024 inputs by rows, f32: README.md, "Several steps at once", the better of two rounds; 64
+# rows twice 32. Two and three steps are taken to cost what four do, which is dear for 5 to 8 rows.
+SINGLE = {1: 344, 2: 331, 4: 494, 8: 1044, 16: 1372, 32: 2517, 64: 5034}
+JOINED = {
+    4: {1: 190, 2: 257, 4: 374, 8: 729, 16: 1299, 32: 2515, 64: 5030},
+    8: {1: 167, 2: 233, 4: 374, 8: 729, 16: 1299, 32: 2515, 64: 5030},
 }
 LOADS = (0.5, 0.8)
 FULL = 64
-STEPS_AT_ONCE, STEP_ROWS = 4, 16
+# As the engine has it: all steps of a batch together.
+STEP_ROWS = 16
 REQUESTS, WARM_UP = 20000, 1000
 
 
@@ -41,18 +42,18 @@ def between(points, rows):
 class Worker:
     """The time of a batch."""
 
-    def __init__(self, precision):
-        joined, single = TIMES[precision]
+    def __init__(self, steps_at_once):
         rows = range(1, 129)
-        self.joined = [0] + [between(joined, n) * 1e-6 for n in rows]
-        self.single = [0] + [between(single, n) * 1e-6 for n in rows]
+        self.steps_at_once = steps_at_once
+        self.joined = [0] + [between(JOINED[steps_at_once], n) * 1e-6 for n in rows]
+        self.single = [0] + [between(SINGLE, n) * 1e-6 for n in rows]
+
+    def steps(self, rows, longest):
+        """How many together, of so many rows of which the longest goes on for so many."""
+        return max(1, min(self.steps_at_once, STEP_ROWS // rows, longest))
 
     def step(self, rows, together):
         return (self.joined if together > 1 else self.single)[rows]
-
-
-def steps_of(rows, longest):
-    return max(1, min(STEPS_AT_ONCE, STEP_ROWS // rows, longest))
 
 
 def cellular(worker, arrivals, lengths, rows_at_most, shortest):
@@ -67,7 +68,7 @@ def cellular(worker, arrivals, lengths, rows_at_most, shortest):
             continue
         order = sorted(here, key=lambda one: left[one]) if shortest else here
         batch = order[:rows_at_most]
-        together = steps_of(len(batch), max(left[one] for one in batch))
+        together = worker.steps(len(batch), max(left[one] for one in batch))
         running = batch
         for _ in range(together):
             now += worker.step(len(running), together)
@@ -95,7 +96,7 @@ def merge(worker, arrivals, lengths, rows_at_most):
         step, longest = 0, max(lengths[one] for one in group)
         while step < longest:
             rows = sum(lengths[one] > step for one in group)
-            together = steps_of(rows, longest - step)
+            together = worker.steps(rows, longest - step)
             for _ in range(together):
                 now += worker.step(sum(lengths[one] > step for one in group), together)
                 step += 1
@@ -145,12 +146,12 @@ def simulate(worker, rate, lengths):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--precision", choices=TIMES, default="f32")
+    parser.add_argument("--steps-at-once", type=int, choices=JOINED, default=4)
     parser.add_argument("--lengths", metavar="FILE:COLUMN")
     parser.add_argument("rates", metavar="RATE", type=float, nargs="*", help="requests a second")
     given = parser.parse_args()
     of_file = column(given.lengths) if given.lengths else None
-    source, worker = random.Random(1), Worker(given.precision)
+    source, worker = random.Random(1), Worker(given.steps_at_once)
     lengths = [source.choice(of_file) if of_file else paper(source) for _ in range(REQUESTS)]
     peak = FULL / worker.joined[FULL] * REQUESTS / sum(lengths)
     for rate in given.rates or [load * peak for load in LOADS]:
