@@ -2,7 +2,7 @@
 //! refused.
 #![cfg(feature = "cli")]
 
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 #[path = "common/interrupt.rs"]
 mod interrupt;
 
@@ -254,7 +254,7 @@ fn what_makes_no_sense_is_refused_in_a_line_that_says_what_does() {
     }
 }
 
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 #[test]
 fn ctrl_c_keeps_the_loads_that_were_measured() {
     use std::process::Stdio;
@@ -278,9 +278,9 @@ fn ctrl_c_keeps_the_loads_that_were_measured() {
             &rates.join(","),
         ]);
         command.arg("--csv").arg(&csv);
-        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let child = child.spawn().unwrap();
-        interrupt::interrupt(&child, after);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        interrupt::interrupt(&mut child, after);
         let done = child.wait_with_output().unwrap();
         let said = String::from_utf8(done.stderr).unwrap();
         if done.status.success() {

@@ -1,7 +1,7 @@
 //! `cellstream tune` as a user meets it: a plan that loads again, sizes in a grid, Ctrl-C, refusals.
 #![cfg(feature = "cli")]
 
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 #[path = "common/interrupt.rs"]
 mod interrupt;
 
@@ -161,7 +161,7 @@ fn what_cannot_be_tuned_is_refused_in_one_line() {
 }
 
 /// The output of a tuning of six sizes, interrupted while it is at the first.
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 fn interrupted(folder: &Path) -> String {
     let shape = [
         "tune",
@@ -175,8 +175,8 @@ fn interrupted(folder: &Path) -> String {
         .args(shape)
         .args(["--seconds=3600", "--steps=100,200,300", "-o", "d.plan"]);
     command.current_dir(folder).stdout(Stdio::piped());
-    let child = command.spawn().unwrap();
-    interrupt::interrupt(&child, Duration::ZERO);
+    let mut child = command.spawn().unwrap();
+    interrupt::interrupt(&mut child, Duration::ZERO);
     let done = child.wait_with_output().unwrap();
     assert_eq!(done.status.code(), Some(0));
     let said = text(&done.stdout);
@@ -186,7 +186,7 @@ fn interrupted(folder: &Path) -> String {
 
 /// What has been found by then is written, and the command ends well. That what was measured by then is
 /// taken: `what_was_measured_before_a_break_is_evidence_from_three_rounds_on`.
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 #[test]
 fn ctrl_c_keeps_the_best_so_far() {
     let folder = tempfile::tempdir().unwrap();
@@ -212,7 +212,7 @@ fn earlier(model: &Model, batch: usize, steps: usize) -> Entry {
     entry
 }
 
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 #[test]
 fn ctrl_c_loses_nothing_of_an_earlier_plan() {
     let folder = tempfile::tempdir().unwrap();

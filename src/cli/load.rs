@@ -3,7 +3,7 @@
 //! The server is behind two small traits ([`target::Launch`], [`target::Target`]); all else is here: what requests ask
 //! for ([`arguments`], [`request`], [`lengths`], [`trees`]), when they are due ([`arrivals`]), the loop that submits
 //! them ([`drive`]), what is counted ([`record`]), who runs when ([`mod@compare`]), each policy's settings ([`grid`],
-//! [`mod@sweep`]), and what is said and drawn ([`report`], [`calibration`], [`files`], [`chart`]).
+//! [`mod@sweep`]), and what is said and drawn ([`report`], [`mod@print`], [`calibration`], [`files`], [`chart`]).
 
 mod arguments;
 mod arrivals;
@@ -16,6 +16,7 @@ mod files;
 mod grid;
 mod launch;
 mod lengths;
+mod print;
 mod priority;
 mod progress;
 mod record;
@@ -35,9 +36,10 @@ pub use self::arguments::Arguments;
 use self::arrivals::{Arrivals, read_trace};
 use self::compare::{Contender, Measured, Next, compare, peak_of_baselines};
 use self::launch::Engines;
+use self::print::Report;
 use self::progress::{bar, show};
 use self::report::{Context, Row};
-use self::sweep::{Swept, strongest, sweep};
+use self::sweep::{strongest, sweep};
 use self::target::{Launch, Policy};
 use super::{Failure, interrupt};
 
@@ -175,21 +177,8 @@ fn measure<L: Launch>(
         .collect();
     let best = swept.best();
     // Before anything is printed: who reads it may be gone, interrupted with this.
-    if let Some(path) = &arguments.csv {
-        let all: Vec<_> = peak_rows.iter().chain(&rows).collect();
-        files::write_curves(path, &all)?;
-    }
-    if let Some(path) = &arguments.cdf {
-        files::write_distributions(path, &best)?;
-    }
-    let title = context.title();
-    if let Some(path) = &arguments.chart {
-        let best: Vec<_> = rows.iter().filter(|row| row.best).collect();
-        chart::write_curves(path, &title, &best)?;
-    }
-    if let Some(path) = &arguments.cdf_chart {
-        chart::write_distributions(path, &title, &best[..policies.len()])?;
-    }
+    let all: Vec<_> = peak_rows.iter().chain(&rows).collect();
+    write_files(arguments, &context.title(), &all, &best, policies.len())?;
     report.measured(&rows, arguments.sweep.then_some(&swept), out)?;
     let loads = best.len() / policies.len();
     let rounds = best[best.len() - 1].rounds.len();
@@ -199,6 +188,32 @@ fn measure<L: Launch>(
             "interrupted: {loads} of {points_to_come} loads, the last in {rounds} of {} rounds",
             conditions.rounds
         )?;
+    }
+    Ok(())
+}
+
+/// Writes the files that were asked for: of `all` rows, and of the `best` at each load, the lowest first, those of a load
+/// being one for each of so many policies.
+fn write_files(
+    arguments: &Arguments,
+    title: &str,
+    all: &[&Row<'_>],
+    best: &[&Measured],
+    policies: usize,
+) -> Result<(), Failure> {
+    if let Some(path) = &arguments.csv {
+        files::write_curves(path, all)?;
+    }
+    if let Some(path) = &arguments.cdf {
+        files::write_distributions(path, best)?;
+    }
+    if let Some(path) = &arguments.chart {
+        let curves = all.iter().copied();
+        let curves: Vec<_> = curves.filter(|row| row.best && row.kind == "run").collect();
+        chart::write_curves(path, title, &curves)?;
+    }
+    if let Some(path) = &arguments.cdf_chart {
+        chart::write_distributions(path, title, &best[..policies])?;
     }
     Ok(())
 }
@@ -224,77 +239,6 @@ fn peak_rows<'a>(
         peaks.filter(move |measured| measured.contender.policy == policy)
     };
     policies.iter().flat_map(of_policy).map(row).collect()
-}
-
-/// What is printed, and how.
-struct Report<'a> {
-    json: bool,
-    context: &'a Context,
-}
-
-impl Report<'_> {
-    fn title(&self, out: &mut impl Write) -> Result<(), Failure> {
-        if !self.json {
-            let (title, at_once) = (self.context.title(), self.context.at_once());
-            writeln!(out, "{title}, {at_once}\n({})\n", report::COUNTED)?;
-        }
-        Ok(())
-    }
-
-    fn objects(rows: &[Row<'_>], out: &mut impl Write) -> Result<(), Failure> {
-        for row in rows {
-            writeln!(out, "{}", serde_json::to_string(row)?)?;
-        }
-        Ok(())
-    }
-
-    fn peaks(&self, rows: &[Row<'_>], out: &mut impl Write) -> Result<(), Failure> {
-        match self.json {
-            true => Report::objects(rows, out),
-            false if rows.is_empty() => Ok(()),
-            false => {
-                let rows: Vec<_> = rows.iter().collect();
-                writeln!(
-                    out,
-                    "peaks (*: the greatest of each policy)\n{}",
-                    report::table(&rows, true)
-                )?;
-                Ok(())
-            }
-        }
-    }
-
-    /// The best of all; and all, where there was a sweep.
-    fn measured(
-        &self,
-        rows: &[Row<'_>],
-        swept: Option<&Swept>,
-        out: &mut impl Write,
-    ) -> Result<(), Failure> {
-        if self.json {
-            Report::objects(rows, out)?;
-            if let Some(swept) = swept {
-                write!(out, "{}", report::skipped_json(self.context, swept)?)?;
-            }
-            return Ok(());
-        }
-        let best: Vec<_> = rows.iter().filter(|row| row.best).collect();
-        if swept.is_some() {
-            writeln!(out, "each policy with its best settings at each load")?;
-        }
-        writeln!(out, "{}", report::table(&best, false))?;
-        writeln!(out, "{}", report::notes(&best))?;
-        if let Some(swept) = swept {
-            let all: Vec<_> = rows.iter().collect();
-            writeln!(
-                out,
-                "all that was tried (*: the best of its policy at that load)\n{}",
-                report::table(&all, true)
-            )?;
-            writeln!(out, "{}", report::skipped(swept))?;
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 /// Waits until `child` catches interrupts (until then one would end it), and so long more.
-pub fn interrupt(child: &Child, after: Duration) {
+pub fn interrupt(child: &mut Child, after: Duration) {
     let status = format!("/proc/{}/status", child.id());
     let caught = || {
         let text = std::fs::read_to_string(&status).unwrap_or_default();
@@ -15,6 +15,8 @@ pub fn interrupt(child: &Child, after: Duration) {
         line.is_some_and(|mask| u64::from_str_radix(mask, 16).unwrap() & 0b10 != 0)
     };
     while !caught() {
+        let ended = child.try_wait().unwrap();
+        assert_eq!(ended, None, "it never caught interrupts");
         sleep(Duration::from_millis(5));
     }
     sleep(after);

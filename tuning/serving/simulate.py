@@ -18,10 +18,8 @@ import random
 # µs a step of LSTM 1024 from 1024 inputs by rows, f32: README.md, "Several steps at once", the better of two rounds; 64
 # rows twice 32. Two and three steps are taken to cost what four do, which is dear for 5 to 8 rows.
 SINGLE = {1: 344, 2: 331, 4: 494, 8: 1044, 16: 1372, 32: 2517, 64: 5034}
-JOINED = {
-    4: {1: 190, 2: 257, 4: 374, 8: 729, 16: 1299, 32: 2515, 64: 5030},
-    8: {1: 167, 2: 233, 4: 374, 8: 729, 16: 1299, 32: 2515, 64: 5030},
-}
+FOUR = {1: 190, 2: 257, 4: 374, 8: 729, 16: 1299, 32: 2515, 64: 5030}
+JOINED = {4: FOUR, 8: FOUR | {1: 167, 2: 233}}
 LOADS = (0.5, 0.8)
 FULL = 64
 # As the engine has it: all steps of a batch together.
