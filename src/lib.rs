@@ -24,7 +24,6 @@
 pub mod cli;
 pub mod execute;
 pub mod graph;
-pub mod kernels;
 pub mod layers;
 pub mod machine;
 pub mod model;
@@ -35,6 +34,9 @@ pub mod schedule;
 pub mod serve;
 pub mod tune;
 mod whole_file;
+
+#[doc(inline)]
+pub use cellstream_kernels as kernels;
 
 pub use execute::Session;
 pub use model::{Input, Model, Output};

@@ -6,8 +6,8 @@
 use super::{
     Chosen, Functions, Usual, clamp, flush, read_row, rows_together, store_part, write_row,
 };
-use crate::kernels::simd::Simd;
-use crate::kernels::{Activation, Columns};
+use crate::simd::Simd;
+use crate::{Activation, Columns};
 
 /// One step of one worker's hidden units, reset after the product.
 #[derive(Clone, Copy, Debug)]
@@ -79,7 +79,7 @@ pub struct GruCandidate<'a> {
 /// # Safety
 /// For the units of this job: nobody writes `before`, nobody else touches `h` and `y`.
 #[inline(always)]
-pub(in crate::kernels) unsafe fn gru_gates<S: Simd>(s: S, job: GruGates<'_>) {
+pub(crate) unsafe fn gru_gates<S: Simd>(s: S, job: GruGates<'_>) {
     // SAFETY: the caller's promise is passed on.
     unsafe {
         match (job.gate, job.candidate, job.clip) {
@@ -135,7 +135,7 @@ unsafe fn step<S: Simd, const CLIP: bool>(s: S, job: &GruGates<'_>, apply: impl 
 /// # Safety
 /// For the units of this job: nobody writes `before`, nobody else touches `reset`.
 #[inline(always)]
-pub(in crate::kernels) unsafe fn gru_reset<S: Simd>(s: S, job: GruReset<'_>) {
+pub(crate) unsafe fn gru_reset<S: Simd>(s: S, job: GruReset<'_>) {
     let apply = Chosen([job.gate; 3]);
     let len = job.units.next_multiple_of(S::LANES);
     for row in 0..job.rows {
@@ -166,7 +166,7 @@ pub(in crate::kernels) unsafe fn gru_reset<S: Simd>(s: S, job: GruReset<'_>) {
 /// # Safety
 /// As [`gru_gates`].
 #[inline(always)]
-pub(in crate::kernels) unsafe fn gru_candidate<S: Simd>(s: S, job: GruCandidate<'_>) {
+pub(crate) unsafe fn gru_candidate<S: Simd>(s: S, job: GruCandidate<'_>) {
     // SAFETY: the caller's promise is passed on.
     unsafe {
         match (job.gate, job.candidate) {

@@ -3,7 +3,7 @@
 /// An elementwise activation with its parameters, as named by ONNX (operators LSTM, GRU, RNN, opset 22).
 ///
 /// `sigmoid` and `tanh` err by at most 2 units in the last place over all `f32`; see
-/// [`crate::reference::activate`] for the exact sequence of operations of each.
+/// `cellstream::reference::activate` for the exact sequence of operations of each.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Activation {
     /// `1 / (1 + e^-x)`.

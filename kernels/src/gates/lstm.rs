@@ -3,8 +3,8 @@
 use super::{
     Chosen, Functions, Usual, clamp, flush, read_row, rows_together, store_part, write_row,
 };
-use crate::kernels::simd::Simd;
-use crate::kernels::{Activation, Columns};
+use crate::simd::Simd;
+use crate::{Activation, Columns};
 
 /// The elementwise part of an LSTM as data.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -47,7 +47,7 @@ pub struct LstmGates<'a> {
 /// # Safety
 /// For the units of this job: nobody else touches `c`, and nobody else reads or writes `h` and `y`.
 #[inline(always)]
-pub(in crate::kernels) unsafe fn lstm_gates<S: Simd>(s: S, job: LstmGates<'_>) {
+pub(crate) unsafe fn lstm_gates<S: Simd>(s: S, job: LstmGates<'_>) {
     let f = job.functions;
     let usual = (f.gate, f.candidate, f.output)
         == (Activation::Sigmoid, Activation::Tanh, Activation::Tanh);

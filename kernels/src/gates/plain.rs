@@ -1,8 +1,8 @@
 //! A state that is one pre-activation: the vanilla RNN's, and an LSTM's projected one.
 
 use super::{Chosen, Functions, Usual, clamp, flush, store_part, write_row};
-use crate::kernels::simd::Simd;
-use crate::kernels::{Activation, Columns};
+use crate::simd::Simd;
+use crate::{Activation, Columns};
 
 /// One step of one worker's units.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +28,7 @@ pub struct PlainState<'a> {
 /// # Safety
 /// For the units of this job nobody else touches `h` and `y`.
 #[inline(always)]
-pub(in crate::kernels) unsafe fn plain_state<S: Simd>(s: S, job: PlainState<'_>) {
+pub(crate) unsafe fn plain_state<S: Simd>(s: S, job: PlainState<'_>) {
     let len = job.units.next_multiple_of(S::LANES);
     for row in 0..job.rows {
         let z = &job.z[row * len..][..len];

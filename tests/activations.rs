@@ -1,8 +1,7 @@
-//! Every instruction set against the scalar reference bit by bit, and the reference against `f64`.
+//! Activations: every instruction set against the scalar reference bit by bit, and the reference against `f64`.
 
-use super::activate_all;
-use crate::kernels::{Activation, Isa};
-use crate::reference::activate;
+use cellstream::kernels::{Activation, Isa, activate_all};
+use cellstream::reference::activate;
 
 fn all_activations() -> Vec<Activation> {
     use Activation::*;

@@ -21,7 +21,7 @@ pub(super) use tree::{tree_child, tree_node};
 use super::simd::Simd;
 use super::{Activation, Columns, math};
 
-/// States below this magnitude become zero; see [`crate::reference::TINY_STATE`].
+/// States below this magnitude become zero; see `cellstream::reference::TINY_STATE`.
 const TINY_STATE: f32 = f32::from_bits((127 - 64) << 23);
 
 /// Zero where the state is tiny; NaN stays NaN.

@@ -1,4 +1,4 @@
-//! The arithmetic: one algorithm over a small vector trait ([`simd::Simd`]), and one thin file per
+//! The arithmetic of `cellstream`: one algorithm over a small vector trait ([`simd::Simd`]), and one thin file per
 //! instruction set. Kernels know slices and shapes, never models or plans.
 
 mod activation;

@@ -6,8 +6,8 @@
 //! so that each vector is loaded before any is stored in its place.
 
 use super::{Functions, Usual, flush, store_part};
-use crate::kernels::Columns;
-use crate::kernels::simd::Simd;
+use crate::Columns;
+use crate::simd::Simd;
 
 /// A node of one worker's hidden units:
 ///
@@ -63,7 +63,7 @@ pub struct TreeChild<'a> {
 /// # Safety
 /// For the units of this job: nobody else touches `c` and `h`, nobody writes `sum` and `children`.
 #[inline(always)]
-pub(in crate::kernels) unsafe fn tree_node<S: Simd>(s: S, job: TreeNode<'_>) {
+pub(crate) unsafe fn tree_node<S: Simd>(s: S, job: TreeNode<'_>) {
     let slots = 3 + job.children.len();
     let panels = job.units.div_ceil(S::LANES);
     for row in 0..job.rows {
@@ -98,7 +98,7 @@ pub(in crate::kernels) unsafe fn tree_node<S: Simd>(s: S, job: TreeNode<'_>) {
 /// # Safety
 /// For the units of this job: nobody else touches the sums, nobody writes `h` and `c`.
 #[inline(always)]
-pub(in crate::kernels) unsafe fn tree_child<S: Simd>(s: S, job: TreeChild<'_>) {
+pub(crate) unsafe fn tree_child<S: Simd>(s: S, job: TreeChild<'_>) {
     let panels = job.units.div_ceil(S::LANES);
     for row in 0..job.rows {
         for panel in 0..panels {
