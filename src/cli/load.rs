@@ -192,8 +192,8 @@ fn measure<L: Launch>(
     Ok(())
 }
 
-/// Writes the files that were asked for: of `all` rows, and of the `best` at each load, the lowest first, those of a load
-/// being one for each of so many policies.
+/// Writes the files that were asked for: of `all` rows, and of the `best`, which has one for each of the `policies` at each
+/// load, the lowest load first.
 fn write_files(
     arguments: &Arguments,
     title: &str,

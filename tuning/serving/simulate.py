@@ -1,19 +1,21 @@
 #!/usr/bin/env python3
 """What order and batch size give by themselves: one worker; batches take the measured times, and nothing else costs.
 
-    tuning/serving/simulate.py [--steps-at-once 8] [--lengths FILE:COLUMN] [RATE...]
+    tuning/serving/simulate.py [--steps-at-once 8] [--lengths FILE:COLUMN] [--within TIMES | RATE...]
 
 Chains come at Poisson times, with the lengths of the paper or of a column of a CSV file, the same for all. `merge`
 collects who waits and runs them to the end; `arrival` and `shortest` are cellular batching in its two orders. All take
 several steps of few rows in one batch, as the engine does. `alone` is a request that shares the machine with nobody:
 no policy answers it sooner. RATE: half and four fifths of what full batches bear, unless said. Printed are p50, p90 and
-p99 in ms, and p90 beside that of merge with its best batch.
+p99 in ms, and p90 beside that of merge with its best batch; with --within instead how many requests a second each bears
+with a p99 of so many times what the mean request takes alone.
 """
 
 import argparse
 import csv
 import math
 import random
+from functools import partial
 
 # µs a step of LSTM 1024 from 1024 inputs by rows, f32: README.md, "Several steps at once", the better of two rounds; 64
 # rows twice 32. Two and three steps are taken to cost what four do, which is dear for 5 to 8 rows.
@@ -54,7 +56,7 @@ class Worker:
         return (self.joined if together > 1 else self.single)[rows]
 
 
-def cellular(worker, arrivals, lengths, rows_at_most, shortest):
+def cellular(worker, lengths, rows_at_most, shortest, arrivals):
     """When each ends: before every batch, those who are there are ordered, and the first run."""
     now, came, left, ends, here = 0.0, 0, list(lengths), [0.0] * len(lengths), []
     while came < len(arrivals) or here:
@@ -82,7 +84,7 @@ def cellular(worker, arrivals, lengths, rows_at_most, shortest):
     return ends
 
 
-def merge(worker, arrivals, lengths, rows_at_most):
+def merge(worker, lengths, rows_at_most, arrivals):
     """When each ends: who waits is one group, which runs until its longest is done."""
     now, came, ends = 0.0, 0, [0.0] * len(lengths)
     while came < len(arrivals):
@@ -121,37 +123,72 @@ def percentile(latencies, of):
     return 1e3 * sorted(latencies)[min(len(latencies) - 1, int(of * len(latencies)))]
 
 
-def simulate(worker, rate, lengths):
-    source = random.Random(2)
-    arrivals, now = [], 0.0
-    for _ in lengths:
-        now += source.expovariate(rate)
-        arrivals.append(now)
-    ended = {f"merge {rows}": merge(worker, arrivals, lengths, rows) for rows in (16, 32, 64, 128)}
+def policies(worker, lengths):
+    """From when all came to when each ended."""
+    ended = {f"merge {rows}": partial(merge, worker, lengths, rows) for rows in (16, 32, 64, 128)}
     for rows in (4, 8, 16, 64):
         for name, shortest in (("arrival", False), ("shortest", True)):
-            ended[f"{name} {rows}"] = cellular(worker, arrivals, lengths, rows, shortest)
-    ended["alone"] = [came + length * worker.joined[1] for came, length in zip(arrivals, lengths)]
-    latencies = {
-        name: [end - came for end, came in zip(ends, arrivals)][WARM_UP:] for name, ends in ended.items()
-    }
-    best = min(percentile(latencies[name], 0.9) for name in latencies if name.startswith("merge"))
+            ended[f"{name} {rows}"] = partial(cellular, worker, lengths, rows, shortest)
+    ended["alone"] = lambda arrivals: [came + steps * worker.joined[1] for came, steps in zip(arrivals, lengths)]
+    return ended
+
+
+def latencies(ended, rate):
+    source = random.Random(2)
+    arrivals, now = [], 0.0
+    for _ in range(REQUESTS):
+        now += source.expovariate(rate)
+        arrivals.append(now)
+    return [end - came for end, came in zip(ended(arrivals), arrivals)][WARM_UP:]
+
+
+def simulate(worker, rate, lengths):
+    of = {name: latencies(ended, rate) for name, ended in policies(worker, lengths).items()}
+    best = min(percentile(those, 0.9) for name, those in of.items() if name.startswith("merge"))
     print(f"{rate:.0f} a second, {sum(lengths) / len(lengths):.1f} steps on average")
-    for name, those in latencies.items():
-        p50, p90, p99 = (percentile(those, of) for of in (0.5, 0.9, 0.99))
+    for name, those in of.items():
+        p50, p90, p99 = (percentile(those, part) for part in (0.5, 0.9, 0.99))
         print(f"  {name:12} p50 {p50:7.1f}  p90 {p90:7.1f}  p99 {p99:7.1f}  {100 * (p90 / best - 1):+5.0f} %")
+
+
+def keeps(ended, rate, limit):
+    return percentile(latencies(ended, rate), 0.99) <= limit
+
+
+def within(worker, times, lengths, peak):
+    """The rates that leave p99 within so many times the mean request alone."""
+    limit = 1e3 * times * worker.joined[1] * sum(lengths) / len(lengths)
+    print(f"p99 of {limit:.1f} ms")
+    for name, ended in policies(worker, lengths).items():
+        low, high = 1.0, peak
+        if not keeps(ended, low, limit):
+            print(f"  {name:12} at no rate")
+            continue
+        if keeps(ended, high, limit):
+            print(f"  {name:12} {high:.0f} a second, all that full batches bear, or more")
+            continue
+        while high - low > 3:
+            rate = (low + high) / 2
+            low, high = (rate, high) if keeps(ended, rate, limit) else (low, rate)
+        print(f"  {name:12} {low:.0f} a second")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps-at-once", type=int, choices=JOINED, default=4)
     parser.add_argument("--lengths", metavar="FILE:COLUMN")
+    parser.add_argument("--within", metavar="TIMES", type=float, help="bound p99 by so many times the mean request alone")
     parser.add_argument("rates", metavar="RATE", type=float, nargs="*", help="requests a second")
     given = parser.parse_args()
     of_file = column(given.lengths) if given.lengths else None
     source, worker = random.Random(1), Worker(given.steps_at_once)
     lengths = [source.choice(of_file) if of_file else paper(source) for _ in range(REQUESTS)]
     peak = FULL / worker.joined[FULL] * REQUESTS / sum(lengths)
+    if given.within is not None:
+        if given.rates or given.within <= 0:
+            parser.error("--within takes a number above 0, and finds the rates by itself")
+        within(worker, given.within, lengths, peak)
+        return
     for rate in given.rates or [load * peak for load in LOADS]:
         simulate(worker, rate, lengths)
 

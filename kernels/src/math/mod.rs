@@ -45,7 +45,7 @@ pub(crate) fn activate<S: Simd>(s: S, activation: Activation, x: S::F32) -> S::F
 /// [`IsaError::Unavailable`] if this CPU lacks `isa`.
 ///
 /// ```
-/// use cellstream_kernels::{Activation, Isa, activate_all};
+/// # use cellstream_kernels::{Activation, Isa, activate_all};
 /// let mut values = [f32::NEG_INFINITY, -0.0, 1.0, 100.0];
 /// activate_all(Isa::select()?, Activation::Tanh, &mut values)?;
 /// assert_eq!(values, [-1.0, 0.0, 0.7615942, 1.0]);

@@ -1,6 +1,6 @@
 //! Every order in which submitters and workers may step.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test --release --lib engine::loom_tests`
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p cellstream --lib engine::loom_tests`
 //!
 //! A lost wake-up shows as a deadlock, a reply that is sent twice or never in the counts.
 

@@ -7,9 +7,10 @@
 //! that every batch is full until the last; requests join as others leave. Its own clocks tell the shares.
 //! Beside it, a session that makes the same steps on one batch that never changes.
 //!
-//! Reading: "serving / step" is scheduling, gathering and handing on, over the time in the cell.
+//! Reading: "scheduler + gather" is the median over the rounds of both, over the time in the cell of the same round, with
+//! the least and the greatest; other columns are medians by themselves.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cellstream::execute::{Session, State};
 use cellstream::model::Lstm;
@@ -33,6 +34,16 @@ struct Arguments {
     settings: Settings,
 }
 
+/// Where the time of a step went, in µs.
+struct Sample {
+    session: f64,
+    cell: f64,
+    scheduler: f64,
+    gather: f64,
+    hand_on: f64,
+    wall: f64,
+}
+
 fn main() -> Outcome {
     let Arguments { settings } = Arguments::parse();
     let question = "LSTM chains of 24 steps: time beside the cells, µs a step";
@@ -45,68 +56,90 @@ fn main() -> Outcome {
         "gather",
         "hand on",
         "wall",
-        "serving / step",
+        "scheduler + gather",
     ];
     let mut report = Report::new(&settings, "serving_cost", question, &columns);
-    for hidden in [128, 256, 512, 1024] {
-        for batch in [1, 8, 32] {
-            let model = Lstm::new(hidden, hidden).random(1)?;
-            let plan = Plan::estimate(&model, batch, 1, settings.cores());
-            let mut session = Session::new(&model, &plan)?;
-            session.pin_caller();
-            let mut state = State::zero(model.signature(), batch);
-            let (x, mut y) = (vec![0.1; batch * hidden], vec![0.0; batch * hidden]);
-            let mut alone = Vec::new();
-            for _ in 0..200 {
-                let begin = Instant::now();
-                session.step(&x, &mut state, &mut y)?;
-                alone.push(begin.elapsed());
-            }
-            alone.sort();
-            drop(session);
-
-            let mut cells = Cells::new();
-            let chain = Chain::add(&mut cells, ChainCell::new(model)?);
-            let options = EngineOptions {
-                sizes: vec![BatchSizes { min: 1, max: batch }],
-                ..EngineOptions::default()
-            };
-            let engine = Engine::start(cells, &options)?;
-            let count = (8 * batch).max(1600 * 128 / hidden / 8);
-            let xs = vec![0.1; STEPS * hidden];
-            let graph = chain.unfold(&xs, None, Answer::Last)?;
-            let tickets: Result<Vec<_>, _> = (0..count)
-                .map(|_| engine.submit(Request::new(graph.clone())))
-                .collect();
-            let tickets = tickets?;
-            let before = engine.stats();
-            let begin = Instant::now();
-            for ticket in tickets {
-                ticket.wait()?;
-            }
-            let (wall, after) = (begin.elapsed(), engine.stats());
-            let (a, b) = (&after.cells[0], &before.cells[0]);
-            let tasks = (a.batches.iter().sum::<u64>() - b.batches.iter().sum::<u64>()) as f64;
-            let micros = |time: std::time::Duration| time.as_secs_f64() * 1e6 / tasks;
-            let (cell, gather, hand_on) = (
-                micros(a.run - b.run),
-                micros(a.gather - b.gather),
-                micros(a.hand_on - b.hand_on),
-            );
-            let scheduling = micros(after.scheduling - before.scheduling);
-            let serving = scheduling + gather + hand_on;
-            report.row(vec![
-                hidden.to_string(),
-                batch.to_string(),
-                format!("{:.1}", alone[alone.len() / 2].as_secs_f64() * 1e6),
-                format!("{cell:.1}"),
-                format!("{scheduling:.2}"),
-                format!("{gather:.2}"),
-                format!("{hand_on:.2}"),
-                format!("{:.1}", micros(wall)),
-                format!("{:.1} %", 100.0 * serving / cell),
-            ]);
+    let hidden = settings.cut(&[128, 256, 512, 1024], 2);
+    let of_hidden = |hidden: &usize| [1, 8, 32].map(|batch| (*hidden, batch));
+    let sizes: Vec<_> = hidden.iter().flat_map(of_hidden).collect();
+    let rounds = settings
+        .rounds
+        .unwrap_or(if settings.quick { 1 } else { 7 });
+    let mut samples: Vec<Vec<Sample>> = sizes.iter().map(|_| Vec::new()).collect();
+    for _ in 0..rounds.max(1) {
+        for ((hidden, batch), samples) in sizes.iter().zip(&mut samples) {
+            samples.push(sample(*hidden, *batch, settings.cores())?);
         }
     }
+    for ((hidden, batch), samples) in sizes.iter().zip(&samples) {
+        let sorted = |of: fn(&Sample) -> f64| {
+            let mut values: Vec<_> = samples.iter().map(of).collect();
+            values.sort_by(f64::total_cmp);
+            values
+        };
+        let median = |of: fn(&Sample) -> f64| sorted(of)[samples.len() / 2];
+        let share = sorted(|one| 100.0 * (one.scheduler + one.gather) / one.cell);
+        let (least, greatest) = (share[0], share[share.len() - 1]);
+        report.row(vec![
+            hidden.to_string(),
+            batch.to_string(),
+            format!("{:.1}", median(|one| one.session)),
+            format!("{:.1}", median(|one| one.cell)),
+            format!("{:.2}", median(|one| one.scheduler)),
+            format!("{:.2}", median(|one| one.gather)),
+            format!("{:.2}", median(|one| one.hand_on)),
+            format!("{:.1}", median(|one| one.wall)),
+            format!("{:.1} % ({least:.1}-{greatest:.1})", share[share.len() / 2]),
+        ]);
+    }
     report.write()
+}
+
+fn sample(hidden: usize, batch: usize, cores: usize) -> Result<Sample, Box<dyn std::error::Error>> {
+    let model = Lstm::new(hidden, hidden).random(1)?;
+    let plan = Plan::estimate(&model, batch, 1, cores);
+    let mut session = Session::new(&model, &plan)?;
+    session.pin_caller();
+    let mut state = State::zero(model.signature(), batch);
+    let (x, mut y) = (vec![0.1; batch * hidden], vec![0.0; batch * hidden]);
+    let mut alone = Vec::new();
+    for _ in 0..200 {
+        let begin = Instant::now();
+        session.step(&x, &mut state, &mut y)?;
+        alone.push(begin.elapsed());
+    }
+    alone.sort();
+    drop(session);
+
+    let mut cells = Cells::new();
+    let chain = Chain::add(&mut cells, ChainCell::new(model)?);
+    let options = EngineOptions {
+        sizes: vec![BatchSizes { min: 1, max: batch }],
+        ..EngineOptions::default()
+    };
+    let engine = Engine::start(cells, &options)?;
+    let count = (8 * batch).max(1600 * 128 / hidden / 8);
+    let xs = vec![0.1; STEPS * hidden];
+    let graph = chain.unfold(&xs, None, Answer::Last)?;
+    let tickets: Result<Vec<_>, _> = (0..count)
+        .map(|_| engine.submit(Request::new(graph.clone())))
+        .collect();
+    let tickets = tickets?;
+    let before = engine.stats();
+    let begin = Instant::now();
+    for ticket in tickets {
+        ticket.wait()?;
+    }
+    let (wall, after) = (begin.elapsed(), engine.stats());
+    let (a, b) = (&after.cells[0], &before.cells[0]);
+    let tasks = (a.batches.iter().sum::<u64>() - b.batches.iter().sum::<u64>()) as f64;
+    let micros = |time: Duration| time.as_secs_f64() * 1e6 / tasks;
+    Ok(Sample {
+        session: alone[alone.len() / 2].as_secs_f64() * 1e6,
+        cell: micros(a.run - b.run),
+        scheduler: micros(after.scheduling - before.scheduling),
+        gather: micros(a.gather - b.gather),
+        hand_on: micros(a.hand_on - b.hand_on),
+        wall: micros(wall),
+    })
 }
