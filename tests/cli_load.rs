@@ -233,6 +233,7 @@ fn what_makes_no_sense_is_refused_in_a_line_that_says_what_does() {
         ("seq2seq --batch 8:4:2", 2, "seq2seq has 2: encoder:decoder"),
         ("treelstm --batch 8:", 2, "of each in their order (64:32)"),
         ("lstm --batch 0", 2, "1 to 4096"),
+        ("lstm --patience -1", 2, "'-1' for '--patience"),
         ("lstm --batch calibrate", 2, "or calibrated"),
         ("lstm --tasks-at-once 0", 2, "1..=1024"),
         ("lstm --sweep=peak", 2, "--sweep"),

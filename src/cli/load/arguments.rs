@@ -46,6 +46,8 @@ use crate::serve::engine::EngineOptions;
 /// With --json, one object a line, "kind" being "calibration", "peak", "run" or "skipped"; "best" marks those to be
 /// read.
 #[derive(Debug, clap::Args)]
+// Else what is refused about `--rates -5` is the dash.
+#[command(allow_negative_numbers = true)]
 pub struct Arguments {
     /// What is served
     #[arg(value_enum)]

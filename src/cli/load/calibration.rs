@@ -38,5 +38,11 @@ pub fn print(found: &[Calibration], json: bool, out: &mut impl Write) -> Result<
             )?;
         }
     }
+    if !json {
+        writeln!(
+            out,
+            "*: the fewest rows within 3 % of the best rate, which --batch calibrated takes"
+        )?;
+    }
     Ok(())
 }

@@ -19,7 +19,11 @@ impl Report<'_> {
     pub fn title(&self, out: &mut impl Write) -> Result<(), Failure> {
         if !self.json {
             let (title, at_once) = (self.context.title(), self.context.at_once());
-            writeln!(out, "{title}, {at_once}\n({})\n", report::COUNTED)?;
+            writeln!(
+                out,
+                "{title}, {at_once}\n({}; --help says what the columns are)\n",
+                report::COUNTED
+            )?;
         }
         Ok(())
     }
