@@ -234,6 +234,8 @@ fn what_makes_no_sense_is_refused_in_a_line_that_says_what_does() {
         ("treelstm --batch 8:", 2, "of each in their order (64:32)"),
         ("lstm --batch 0", 2, "1 to 4096"),
         ("lstm --patience -1", 2, "'-1' for '--patience"),
+        ("lstm --rates -5,10", 2, "'-5' for '--rates"),
+        ("lstm --load -0.5,0.8", 2, "'-0.5' for '--load"),
         ("lstm --batch calibrate", 2, "or calibrated"),
         ("lstm --tasks-at-once 0", 2, "1..=1024"),
         ("lstm --sweep=peak", 2, "--sweep"),

@@ -7,8 +7,9 @@ All without a name: an hour and a quarter, on a machine that does nothing else.
 
 A single run of a few seconds says little where others use the machine's cache, too. The loads are half and four fifths
 of what the best baseline was found to bear by `run` (`lstm-paper`: in another closed loop, which found 460), and where
-cellular's peak was found to be below a baseline's, more than any bears: then what was answered is the peak. Those of `lstm-wmt22-p99` go up from an idle machine. Settings
-are the best of the sweeps in `results/*.txt`, and `shortest` with small batches.
+cellular's peak was found to be below a baseline's, more than any bears: then what was answered is the peak. Those of
+`lstm-wmt22-p99` go up from an idle machine. Settings are the best of the sweeps in `results/*.txt`, and `shortest` with
+small batches.
 Writes `results/rounds-NAME.txt`. DATA is as in `run`; what needs it is skipped without it. ROUNDS: 5 unless set (the
 committed ones of Seq2Seq and `lstm-wmt22-p99`: 3).
 """

@@ -46,7 +46,7 @@ use crate::serve::engine::EngineOptions;
 /// With --json, one object a line, "kind" being "calibration", "peak", "run" or "skipped"; "best" marks those to be
 /// read.
 #[derive(Debug, clap::Args)]
-// Else what is refused about `--rates -5` is the dash.
+// Else what is refused about `--seconds -5` is the dash; about a list, too, which needs more than that.
 #[command(allow_negative_numbers = true)]
 pub struct Arguments {
     /// What is served
@@ -66,10 +66,11 @@ pub struct Arguments {
     #[arg(long, value_enum, value_name = "POLICY,…", value_delimiter = ',')]
     pub policies: Vec<Policy>,
     /// Poisson arrivals: requests a second
-    #[arg(long, value_name = "R,…", value_delimiter = ',', value_parser = rate)]
+    #[arg(long, value_name = "R,…", value_delimiter = ',', allow_hyphen_values = true, value_parser = rate)]
     pub rates: Vec<f64>,
     /// Poisson arrivals: fractions of the best baseline's peak (default: 0.2,0.5,0.8)
-    #[arg(long, value_name = "F,…", value_delimiter = ',', conflicts_with = "rates", value_parser = fraction)]
+    #[arg(long, value_name = "F,…", value_delimiter = ',', allow_hyphen_values = true, conflicts_with = "rates",
+        value_parser = fraction)]
     pub load: Vec<f64>,
     /// Users, each of whom waits for an answer before asking again
     #[arg(long, value_name = "N", conflicts_with_all = ["rates", "load"],

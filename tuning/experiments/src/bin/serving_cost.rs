@@ -95,6 +95,7 @@ fn main() -> Outcome {
     report.write()
 }
 
+/// One round of one size.
 fn sample(hidden: usize, batch: usize, cores: usize) -> Result<Sample, Box<dyn std::error::Error>> {
     let model = Lstm::new(hidden, hidden).random(1)?;
     let plan = Plan::estimate(&model, batch, 1, cores);
