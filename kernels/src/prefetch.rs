@@ -20,9 +20,9 @@ pub const FAR: usize = 2 << 20;
 pub fn prefetch(values: &[f32]) {
     let bytes = size_of_val(values);
     let first: *const u8 = values.as_ptr().cast();
-    for at in (0..bytes).step_by(LINE).chain(bytes.checked_sub(1)) {
-        ask::<true>(first.wrapping_add(at));
-    }
+    let lines = (0..bytes).step_by(LINE).chain(bytes.checked_sub(1));
+    // Not a loop of its own, which would ask at every line whether it is the last.
+    lines.for_each(|at| ask::<true>(first.wrapping_add(at)));
 }
 
 /// What is read after the panels of a product; only ever asked for.

@@ -30,18 +30,19 @@ ROUNDS = int(os.environ.get("ROUNDS", "5"))
 SENTENCES = f"{DATA}/wmt22_lengths.csv:source_words"
 PAIRS = f"{DATA}/wmt22_lengths.csv:source_words,reference_words"
 TREES = f"{DATA}/ud_ewt_heads.jsonl"
-# Name: what is served, requests a second, policies with their rows, seconds of warm-up and of measuring.
+# Name: what is served, requests a second, policies with their rows and, where they are not what `load` takes unless told, steps at
+# once (`merge/64/1` goes level by level, as TensorFlow Fold and DyNet do), seconds of warm-up and of measuring.
 MEASUREMENTS = {
     "lstm-paper": (
         ["lstm", "--lengths", "paper"],
         [230, 370],
-        "cellular/64 shortest/4 shortest/8 bucketing/128 merge/64 merge/128",
+        "cellular/64 shortest/4 shortest/8 bucketing/128 merge/64 merge/128 merge/64/1 merge/128/1",
         (1, 2),
     ),
     "lstm-wmt22": (
         ["lstm", "--lengths", SENTENCES],
         [307, 491],
-        "cellular/64 shortest/4 shortest/8 bucketing/64 merge/64 merge/128",
+        "cellular/64 shortest/4 shortest/8 bucketing/64 merge/64 merge/128 merge/32/1 merge/64/1",
         (1, 2),
     ),
     # Which loads leave p99 within four times the mean of a request alone; at 5 a second nobody shares, so its mean is that.
@@ -91,10 +92,12 @@ MEASUREMENTS = {
 NEED_DATA = [name for name in MEASUREMENTS if name not in ("lstm-paper", "lstm-int8", "lstm-two-workers")]
 
 
-def run(served, policy, batch, rate, seed, seconds):
+def run(served, setting, rate, seed, seconds):
     """What one run prints of itself."""
+    policy, batch, *steps = setting
     warm_up, window = seconds
     command = [PROGRAM, "load", *served, "--policies", policy, "--batch", batch, "--rates", str(rate)]
+    command += [f"--steps-at-once={steps[0]}"] if steps else []
     command += ["--warm-up", str(warm_up), "--seconds", str(window), "--patience", "5", "--seed", str(seed), "--json"]
     printed = subprocess.run(command, capture_output=True, text=True)
     if printed.returncode != 0:
@@ -112,13 +115,14 @@ def measure(name):
         runs = {setting: [] for setting in settings}
         for seed in range(ROUNDS):
             turn = seed % len(settings)
-            for policy, batch in settings[turn:] + settings[:turn]:
-                runs[policy, batch].append(run(served, policy, batch, rate, seed + 1, seconds))
-        for (policy, batch), of in runs.items():
+            for setting in settings[turn:] + settings[:turn]:
+                runs[setting].append(run(served, setting, rate, seed + 1, seconds))
+        for (policy, batch, *steps), of in runs.items():
+            at_once = f" steps {steps[0]}" if steps else ""
             mean, p50, p90, p99 = ([one["latency_ms"][p] for one in of] for p in ("mean", "p50", "p90", "p99"))
             answered = statistics.median(one["throughput"] for one in of)
             lines.append(
-                f"{rate:5} a second  {policy:9} batch {batch:5}  mean {statistics.median(mean):7.1f}"
+                f"{rate:5} a second  {policy:9} batch {batch + at_once:13}  mean {statistics.median(mean):7.1f}"
                 f"  p50 {statistics.median(p50):7.1f}  p90 {statistics.median(p90):7.1f} ({min(p90):.1f}-{max(p90):.1f})"
                 f"  p99 {statistics.median(p99):7.1f}  answered {answered:.0f}"
             )

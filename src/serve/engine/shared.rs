@@ -208,6 +208,8 @@ impl Shared {
     /// The life of one worker, until [`Shared::stop`].
     pub fn serve(&self, id: WorkerId, mut worker: Worker<Reply>) {
         let mut tasks: VecDeque<Todo<Reply>> = VecDeque::new();
+        let mut ran: Vec<Todo<Reply>> = Vec::new();
+        let mut spare: Vec<Vec<Work<Reply>>> = Vec::new();
         let mut fresh: Vec<Task> = Vec::new();
         let mut evict: Vec<SubgraphKey> = Vec::new();
         let mut state = self.lock();
@@ -217,8 +219,9 @@ impl Shared {
             if tasks.is_empty() {
                 state.scheduler.poll_tasks(begin, id, &mut fresh);
                 for task in fresh.drain(..) {
-                    let work = state.attach(&task);
-                    tasks.push_back(Todo { task, work });
+                    let mut work = spare.pop().unwrap_or_default();
+                    state.attach(&task, &mut work);
+                    tasks.push_back(Todo::new(task, work));
                 }
                 state.scheduler.poll_evictions(id, &mut evict);
             } else {
@@ -253,10 +256,10 @@ impl Shared {
                 todo.work.retain(|work| !work.values.has_ended());
             }
             let together = worker.together(&tasks);
-            let ran: Vec<_> = tasks.drain(..together).collect();
+            ran.extend(tasks.drain(..together));
             // Padding is computed even where nobody is left: that is what it costs.
             let outcome = match ran.first().is_some_and(|todo| todo.batch() > 0) {
-                true => worker.run(&ran),
+                true => worker.run(&mut ran),
                 false => Outcome::default(),
             };
             state = self.lock();
@@ -267,7 +270,7 @@ impl Shared {
             for subgraph in evict.drain(..) {
                 state.scheduler.handle_evicted(subgraph);
             }
-            state.report(begin, ran, outcome);
+            state.report(begin, &mut ran, &mut spare, outcome);
         }
     }
 
@@ -304,21 +307,23 @@ impl State {
         deadline.is_some_and(|at| self.awaited.is_none_or(|awaited| at < awaited))
     }
 
-    /// The rows of a task with their values.
-    fn attach(&self, task: &Task) -> Vec<Work<Reply>> {
-        let values = |key| self.requests.get(key).map(Arc::clone);
+    /// The rows of a task with their values, added to `work`.
+    fn attach(&self, task: &Task, work: &mut Vec<Work<Reply>>) {
         let rows = task.rows.iter();
-        rows.filter_map(|&row| {
-            Some(Work {
-                row,
-                values: values(row.request)?,
-            })
-        })
-        .collect()
+        work.extend(rows.filter_map(|&row| {
+            let values = Arc::clone(self.requests.get(row.request)?);
+            Some(Work { row, values })
+        }));
     }
 
-    /// A worker has run tasks together.
-    fn report(&mut self, now: Instant, ran: Vec<Todo<Reply>>, outcome: Outcome) {
+    /// A worker has run tasks together. What they were kept in goes to `spare`.
+    fn report(
+        &mut self,
+        now: Instant,
+        ran: &mut Vec<Todo<Reply>>,
+        spare: &mut Vec<Vec<Work<Reply>>>,
+        outcome: Outcome,
+    ) {
         for (key, error) in outcome.failed {
             self.fail(now, key, error);
         }
@@ -328,9 +333,10 @@ impl State {
             }
         }
         let each = outcome.spent.divided(ran.len());
-        for Todo { task, work } in ran {
-            self.recorder.ran(&task, work.len(), each);
-            self.scheduler.handle_done(now, task);
+        for todo in ran.drain(..) {
+            self.recorder.ran(&todo.task, todo.ran, each);
+            self.scheduler.handle_done(now, todo.task);
+            spare.push(todo.work);
         }
     }
 

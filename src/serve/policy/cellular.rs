@@ -27,14 +27,14 @@
 //! Only nodes that the worker may take are counted as ready: counting those pinned elsewhere, as the paper's
 //! text does, could choose a cell of which this worker gets an empty batch.
 
-use std::cmp::Reverse;
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::collections::btree_map::{BTreeMap, Entry};
 
 use super::ordered::Ordered;
 use super::{BatchSizes, Formed, Policy};
 use crate::serve::cell_graph::CellId;
-use crate::serve::scheduler::{RequestKey, Row, SubgraphKey, Table, Task, WorkerId};
+use crate::serve::scheduler::{RequestKey, Row, Standing, SubgraphKey, Table, Task, WorkerId};
 
 /// See the [module](self).
 pub struct Cellular {
@@ -84,27 +84,55 @@ struct Ready {
     begun: Ordered<Place>,
 }
 
-/// The priority, highest first, and how many cells are left; 0 where they do not matter.
-type Rank = (Reverse<u8>, u32);
+/// The priority, highest first, then how many cells are left; 0 where they do not matter. One number, since a batch compares
+/// places several times for each of its rows.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank(u64);
+
+impl Rank {
+    fn new(priority: u8, left: u32) -> Rank {
+        Rank(u64::from(u8::MAX - priority) << 32 | u64::from(left))
+    }
+}
 
 /// Where a subgraph stands. The same as long as it has ready nodes: by it, it is found again.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy)]
 struct Place {
     rank: Rank,
+    /// No two have the same.
     released: u64,
     subgraph: SubgraphKey,
 }
 
+impl Ord for Place {
+    fn cmp(&self, other: &Place) -> Ordering {
+        (self.rank, self.released).cmp(&(other.rank, other.released))
+    }
+}
+
+impl PartialOrd for Place {
+    fn partial_cmp(&self, other: &Place) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Place {
+    fn eq(&self, other: &Place) -> bool {
+        self.released == other.released && self.rank == other.rank
+    }
+}
+
+impl Eq for Place {}
+
 impl Order {
-    fn place(self, table: &Table, subgraph: SubgraphKey) -> Place {
-        let priority = Reverse(table.priority(subgraph.request));
+    fn place(self, subgraph: SubgraphKey, standing: &Standing) -> Place {
         let left = match self {
             Order::Arrival => 0,
-            Order::FewestLeft => table.left(subgraph),
+            Order::FewestLeft => standing.left,
         };
         Place {
-            rank: (priority, left),
-            released: table.released(subgraph),
+            rank: Rank::new(standing.priority, left),
+            released: standing.released,
             subgraph,
         }
     }
@@ -162,20 +190,26 @@ impl Queue {
 
     /// Algorithm 1, `FormBatchedTask`.
     fn form(&mut self, table: &mut Table, worker: WorkerId, rows: &mut Vec<Row>) {
+        let mut free = self.free.first(table);
         while rows.len() < self.sizes.max {
-            let free = self.free.first(table);
             let pinned = self.pinned[worker.0].begun.first();
-            let (from, first) = match (free, pinned) {
-                (Some(free), Some(pinned)) if free < pinned => (&mut self.free, free),
-                (_, Some(pinned)) => (&mut self.pinned[worker.0], pinned),
-                (Some(free), None) => (&mut self.free, free),
+            let (first, is_free) = match (free, pinned) {
+                (Some(free), Some(pinned)) if free < pinned => (free, true),
+                (_, Some(pinned)) => (pinned, false),
+                (Some(free), None) => (free, true),
                 (None, None) => break,
             };
-            let subgraph = first.subgraph;
+            let from = match is_free {
+                true => &mut self.free,
+                false => &mut self.pinned[worker.0],
+            };
             from.remove_first(first);
-            let taken = table.take(subgraph, self.sizes.max - rows.len(), rows);
-            let left = table.ready(subgraph);
-            from.nodes -= taken + left;
+            let before = rows.len();
+            let left = table.take(first.subgraph, self.sizes.max - before, rows);
+            from.nodes -= rows.len() - before + left;
+            if is_free {
+                free = from.first(table);
+            }
             if left > 0 {
                 // Its task pins it.
                 self.pinned[worker.0].begin(first, left);
@@ -188,9 +222,8 @@ impl Queue {
         let subgraph = place.subgraph;
         let pinned = &mut self.pinned[worker.0];
         pinned.begun.remove(&place);
-        let taken = table.take(subgraph, 1, rows);
-        let left = table.ready(subgraph);
-        pinned.nodes -= taken + left;
+        let left = table.take(subgraph, 1, rows);
+        pinned.nodes -= 1 + left;
         if left > 0 {
             pinned.begin(place, left);
         }
@@ -279,23 +312,25 @@ impl Policy for Cellular {
     }
 
     fn ready(&mut self, table: &Table, subgraph: SubgraphKey, count: usize) {
-        let queue = &mut self.cells[table.cell(subgraph).index()];
-        let place = self.order.place(table, subgraph);
-        match table.pinned(subgraph) {
+        let standing = table.standing(subgraph);
+        let queue = &mut self.cells[standing.cell.index()];
+        let place = self.order.place(subgraph, &standing);
+        match standing.pinned {
             Some(worker) => queue.pinned[worker.0].begin(place, count),
             // New nodes of one that is queued already.
-            None if table.ready(subgraph) > count => queue.free.nodes += count,
+            None if standing.ready > count => queue.free.nodes += count,
             // A stream goes on: its place is by its release, which was long before.
-            None if table.begun(subgraph) => queue.free.begin(place, count),
+            None if standing.begun => queue.free.begin(place, count),
             None => queue.free.wait(place, count),
         }
     }
 
     fn unpinned(&mut self, table: &Table, subgraph: SubgraphKey, worker: WorkerId) {
-        let ready = table.ready(subgraph);
+        let standing = table.standing(subgraph);
+        let ready = standing.ready;
         if ready > 0 {
-            let queue = &mut self.cells[table.cell(subgraph).index()];
-            let place = self.order.place(table, subgraph);
+            let queue = &mut self.cells[standing.cell.index()];
+            let place = self.order.place(subgraph, &standing);
             queue.pinned[worker.0].begun.remove(&place);
             queue.pinned[worker.0].nodes -= ready;
             queue.free.begin(place, ready);
@@ -332,8 +367,9 @@ impl Policy for Cellular {
         let queue = &mut self.cells[before.cell.index()];
         for &row in &before.rows {
             let subgraph = table.node_subgraph(row);
-            if table.ready(subgraph) > 0 {
-                let place = self.order.place(table, subgraph);
+            let standing = table.standing(subgraph);
+            if standing.ready > 0 {
+                let place = self.order.place(subgraph, &standing);
                 queue.go_on(table, before.worker, place, rows);
             }
         }
@@ -351,12 +387,12 @@ impl Policy for Cellular {
 
     fn ended(&mut self, table: &Table, request: RequestKey) {
         for subgraph in table.ready_subgraphs(request) {
-            let queue = &mut self.cells[table.cell(subgraph).index()];
-            let place = self.order.place(table, subgraph);
-            let nodes = table.ready(subgraph);
-            match table.pinned(subgraph) {
-                Some(worker) => queue.pinned[worker.0].forget(table, place, nodes),
-                None => queue.free.forget(table, place, nodes),
+            let standing = table.standing(subgraph);
+            let queue = &mut self.cells[standing.cell.index()];
+            let place = self.order.place(subgraph, &standing);
+            match standing.pinned {
+                Some(worker) => queue.pinned[worker.0].forget(table, place, standing.ready),
+                None => queue.free.forget(table, place, standing.ready),
             }
         }
     }

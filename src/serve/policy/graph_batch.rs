@@ -272,7 +272,9 @@ impl Group {
             if member.phase == Phase::Gone {
                 continue;
             }
-            let taken = table.take(subgraph, count.min(most - rows.len()), rows);
+            let before = rows.len();
+            table.take(subgraph, count.min(most - before), rows);
+            let taken = rows.len() - before;
             member.taken += taken;
             self.ready -= taken;
             if taken < count {

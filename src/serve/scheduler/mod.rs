@@ -27,7 +27,7 @@ use slotmap::SecondaryMap;
 
 pub use ends::{Counts, End, Ended, Timing};
 pub use intake::{Ask, Limits, Refused};
-pub use table::{RequestKey, Row, SubgraphKey, Table, WorkerId};
+pub use table::{RequestKey, Row, Standing, SubgraphKey, Table, WorkerId};
 
 use super::cell_graph::{CellId, Unfolded};
 use super::policy::{Completion, Formed, Policy};

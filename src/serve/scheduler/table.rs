@@ -10,7 +10,7 @@
 //! order, until none is in flight (BatchMaker, section 4.3): it is *pinned*. Here it stays so until its
 //! worker has put its states where others find them, see [`super::Scheduler::handle_evicted`].
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use slotmap::SlotMap;
@@ -57,7 +57,28 @@ pub struct Table {
     pub(super) idle: Vec<SubgraphKey>,
 }
 
-/// No edge.
+/// How a subgraph stands, at one look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Whether its request has neither ended nor got all its nodes done.
+    pub is_live: bool,
+    /// How much its request is to be preferred.
+    pub priority: u8,
+    /// Its cell.
+    pub cell: CellId,
+    /// [`Table::released`].
+    pub released: u64,
+    /// [`Table::left`].
+    pub left: u32,
+    /// [`Table::ready`].
+    pub ready: usize,
+    /// [`Table::begun`].
+    pub begun: bool,
+    /// [`Table::pinned`].
+    pub pinned: Option<WorkerId>,
+}
+
+/// No edge, or no node.
 const NONE: u32 = u32::MAX;
 
 struct Request {
@@ -94,6 +115,8 @@ struct Node {
     /// Nodes of the same subgraph that have not been submitted.
     missing: u32,
     first_edge: u32,
+    /// The one that got ready after it, in the same subgraph.
+    next_ready: u32,
     state: NodeState,
 }
 
@@ -116,10 +139,13 @@ struct Subgraph {
     missing: u32,
     /// The place in the order of releases.
     released: Option<u64>,
-    ready: VecDeque<NodeId>,
+    /// Ready nodes that no task has taken, first in, first out, linked by [`Node::next_ready`]: how many, the first, the last.
+    ready: u32,
+    first_ready: u32,
+    last_ready: u32,
     /// Nodes that no task has taken.
     untaken: u32,
-    /// `untaken` when `ready` was empty last: a policy that sorts by it must find the subgraph again.
+    /// `untaken` when nothing was ready last: a policy that sorts by it must find the subgraph again.
     left: u32,
     /// A node of it has been submitted.
     begun: bool,
@@ -169,6 +195,7 @@ impl Table {
                 subgraph: homes[subgraph as usize],
                 missing: 0,
                 first_edge: NONE,
+                next_ready: NONE,
                 state: NodeState::Waiting,
             });
             request.subgraphs[homes[subgraph as usize] as usize].untaken += 1;
@@ -180,12 +207,14 @@ impl Table {
         // New ready nodes of homes that are released already; several new subgraphs may have one home.
         let mut joined = BTreeMap::new();
         for index in unfolded.first..request.nodes.len() {
-            let node = &request.nodes[index];
-            if node.missing == 0 {
-                let home = &mut request.subgraphs[node.subgraph as usize];
-                home.add_ready(NodeId::new(index));
+            let Node {
+                missing, subgraph, ..
+            } = request.nodes[index];
+            if missing == 0 {
+                let home = &mut request.subgraphs[subgraph as usize];
+                home.add_ready(&mut request.nodes, index as u32);
                 if home.released.is_some() {
-                    *joined.entry(node.subgraph).or_insert(0) += 1;
+                    *joined.entry(subgraph).or_insert(0) += 1;
                 }
             }
         }
@@ -193,25 +222,11 @@ impl Table {
         let joined = joined.into_iter();
         self.announced
             .extend(joined.map(|(index, ready)| (SubgraphKey { request, index }, ready)));
+        let subgraphs = &mut self.requests[key].subgraphs;
         for index in homes {
-            self.release(key, index);
-        }
-    }
-
-    /// Releases a subgraph that nothing outside is missing for, and announces what is ready.
-    fn release(&mut self, key: RequestKey, index: u32) {
-        let subgraph = &mut self.requests[key].subgraphs[index as usize];
-        if subgraph.missing == 0 && subgraph.released.is_none() {
-            subgraph.released = Some(self.released);
-            subgraph.left = subgraph.untaken;
-            self.released += 1;
-            let ready = subgraph.ready.len();
+            let ready = subgraphs[index as usize].release(&mut self.released);
             if ready > 0 {
-                let subgraph = SubgraphKey {
-                    request: key,
-                    index,
-                };
-                self.announced.push((subgraph, ready));
+                self.announced.push((SubgraphKey { request, index }, ready));
             }
         }
     }
@@ -236,7 +251,7 @@ impl Table {
                 if follower.subgraph == index {
                     follower.missing -= 1;
                     if follower.missing == 0 {
-                        subgraph.add_ready(NodeId(to));
+                        subgraph.add_ready(&mut request.nodes, to);
                         ready += 1;
                     }
                 }
@@ -269,16 +284,19 @@ impl Table {
             return false;
         }
         while edge != NONE {
-            let request = &mut self.requests[row.request];
             let Edge { to, next } = request.edges[edge as usize];
             let home = request.nodes[to as usize].subgraph;
             if home != index {
-                request.subgraphs[home as usize].missing -= 1;
-                self.release(row.request, home);
+                let waiting = &mut request.subgraphs[home as usize];
+                waiting.missing -= 1;
+                let ready = waiting.release(&mut self.released);
+                if ready > 0 {
+                    let (request, index) = (row.request, home);
+                    self.announced.push((SubgraphKey { request, index }, ready));
+                }
             }
             edge = next;
         }
-        let request = &self.requests[row.request];
         request.left == 0 && !request.open
     }
 
@@ -395,8 +413,24 @@ impl Table {
         let subgraphs = self.requests[request].subgraphs.iter().enumerate();
         subgraphs.filter_map(move |(index, s)| {
             let index = index as u32;
-            (s.released.is_some() && !s.ready.is_empty()).then_some(SubgraphKey { request, index })
+            (s.released.is_some() && s.ready > 0).then_some(SubgraphKey { request, index })
         })
+    }
+
+    /// All that is known of a subgraph: what follows, at the price of one.
+    pub fn standing(&self, key: SubgraphKey) -> Standing {
+        let request = &self.requests[key.request];
+        let subgraph = &request.subgraphs[key.index as usize];
+        Standing {
+            is_live: request.phase == Phase::Live,
+            priority: request.priority,
+            cell: subgraph.cell,
+            released: subgraph.released.unwrap_or(u64::MAX),
+            left: subgraph.left,
+            ready: subgraph.released.map_or(0, |_| subgraph.ready as usize),
+            begun: subgraph.begun,
+            pinned: subgraph.pinned,
+        }
     }
 
     /// The cell of a subgraph.
@@ -412,7 +446,7 @@ impl Table {
     /// How many ready nodes a released subgraph has.
     pub fn ready(&self, key: SubgraphKey) -> usize {
         let subgraph = self.subgraph(key);
-        subgraph.released.map_or(0, |_| subgraph.ready.len())
+        subgraph.released.map_or(0, |_| subgraph.ready as usize)
     }
 
     /// How many nodes a released subgraph had, as far as they were known, that no task had taken when the first of its
@@ -457,21 +491,20 @@ impl Table {
     }
 
     /// Takes up to `most` ready nodes of a subgraph, oldest first, and adds them to `rows`. Returns how
-    /// many.
+    /// many are still ready.
     pub fn take(&mut self, key: SubgraphKey, most: usize, rows: &mut Vec<Row>) -> usize {
-        let subgraph = &mut self.requests[key.request].subgraphs[key.index as usize];
-        let count = subgraph.ready.len().min(most);
-        subgraph.untaken -= count as u32;
-        let request = key.request;
-        if count == 1 {
-            // A chain's step, by far the commonest: nothing to drain.
-            let node = subgraph.ready.pop_front();
-            rows.extend(node.map(|node| Row { request, node }));
-            return 1;
+        let request = &mut self.requests[key.request];
+        let subgraph = &mut request.subgraphs[key.index as usize];
+        let count = most.min(subgraph.ready as usize);
+        for _ in 0..count {
+            let node = subgraph.first_ready;
+            subgraph.first_ready = request.nodes[node as usize].next_ready;
+            let (request, node) = (key.request, NodeId(node));
+            rows.push(Row { request, node });
         }
-        let nodes = subgraph.ready.drain(..count);
-        rows.extend(nodes.map(|node| Row { request, node }));
-        count
+        subgraph.ready -= count as u32;
+        subgraph.untaken -= count as u32;
+        subgraph.ready as usize
     }
 
     fn subgraph(&self, key: SubgraphKey) -> &Subgraph {
@@ -480,11 +513,28 @@ impl Table {
 }
 
 impl Subgraph {
-    fn add_ready(&mut self, node: NodeId) {
-        if self.ready.is_empty() {
-            self.left = self.untaken;
+    /// A node of it, which is in no list, got ready.
+    fn add_ready(&mut self, nodes: &mut [Node], node: u32) {
+        match self.ready {
+            0 => {
+                self.left = self.untaken;
+                self.first_ready = node;
+            }
+            _ => nodes[self.last_ready as usize].next_ready = node,
         }
-        self.ready.push_back(node);
+        self.last_ready = node;
+        self.ready += 1;
+    }
+
+    /// Releases it, as the next, if nothing outside is missing and it has not been. How many nodes may now be announced.
+    fn release(&mut self, released: &mut u64) -> usize {
+        if self.missing > 0 || self.released.is_some() {
+            return 0;
+        }
+        self.released = Some(*released);
+        self.left = self.untaken;
+        *released += 1;
+        self.ready as usize
     }
 }
 
@@ -521,7 +571,9 @@ impl Request {
                     cell: cells[new],
                     missing: 0,
                     released: None,
-                    ready: VecDeque::new(),
+                    ready: 0,
+                    first_ready: NONE,
+                    last_ready: NONE,
                     untaken: 0,
                     left: 0,
                     begun: false,

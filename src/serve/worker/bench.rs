@@ -16,8 +16,6 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
-
 use super::values::{RequestValues, Values};
 use crate::serve::cell_graph::{Batch, Cell, CellError, NodeId, Place, Port, PreparedCell};
 use crate::serve::scheduler::{RequestKey, Row};
@@ -26,15 +24,6 @@ use crate::serve::scheduler::{RequestKey, Row};
 pub(in crate::serve) struct Work<R> {
     pub row: Row,
     pub values: Arc<RequestValues<R>>,
-}
-
-impl<R> Clone for Work<R> {
-    fn clone(&self) -> Self {
-        Work {
-            row: self.row,
-            values: Arc::clone(&self.values),
-        }
-    }
 }
 
 /// Whose states rest in a row: those that `row.node` gave.
@@ -50,13 +39,14 @@ pub(super) struct Bench<R> {
     outputs: Vec<Vec<f32>>,
     /// By row.
     seats: Vec<Option<Seat<R>>>,
-    row_of: FxHashMap<(RequestKey, NodeId), usize>,
     /// Most steps of a batch.
     most_steps: usize,
     /// By row of the present batch: which of the first task's rows is there.
     places: Vec<Option<usize>>,
-    /// By step of the present batch: where each of that task's rows is.
-    rows_by_step: Vec<Vec<usize>>,
+    /// Where each row of the present batch's first task is, then of its second, and so on.
+    rows: Vec<usize>,
+    /// By task of the present batch: where its rows begin among `rows`.
+    tasks: Vec<usize>,
     /// By row of the present batch: its steps. Those of padding are as many as any row has.
     pub lengths: Vec<usize>,
     /// Empty between tasks: rows that need a place, and those beyond the batch where their states rest.
@@ -81,10 +71,10 @@ impl<R> Bench<R> {
             states: buffers(ports.states(), place.rows),
             outputs: buffers(ports.outputs(), most_steps * place.rows),
             most_steps,
-            rows_by_step: Vec::new(),
+            rows: Vec::with_capacity(place.rows),
+            tasks: Vec::with_capacity(most_steps),
             lengths: Vec::with_capacity(place.rows),
             seats: (0..place.rows).map(|_| None).collect(),
-            row_of: FxHashMap::default(),
             places: Vec::with_capacity(place.rows),
             unplaced: Vec::with_capacity(place.rows),
             moved: 0,
@@ -92,10 +82,12 @@ impl<R> Bench<R> {
         })
     }
 
-    pub fn rows(&self) -> usize {
+    /// Most rows of a batch.
+    pub fn most_rows(&self) -> usize {
         self.seats.len()
     }
 
+    /// Most steps of a batch.
     pub fn most_steps(&self) -> usize {
         self.most_steps
     }
@@ -136,14 +128,18 @@ impl<R> Bench<R> {
         self.lengths.resize(batch, 1);
         self.places.clear();
         self.places.resize(batch, None);
+        self.rows.clear();
+        self.rows.resize(work.len(), 0);
+        self.tasks.clear();
+        self.tasks.push(0);
         let mut unplaced = std::mem::take(&mut self.unplaced);
         let mut missing = Vec::new();
         let state_count = self.states.len();
         for (index, work) in work.iter().enumerate() {
             let Row { request, node } = work.row;
             let mut values = work.values.lock();
-            let before = values.follows(node, state_count);
-            let seat = before.and_then(|before| self.row_of.remove(&(request, before)));
+            let before = values.follows(node);
+            let seat = before.and_then(|node| self.seat(Row { request, node }, &values));
             let (Some(before), Some(seat)) = (before, seat) else {
                 unplaced.push((index, None));
                 continue;
@@ -152,6 +148,7 @@ impl<R> Bench<R> {
             self.seats[seat] = None;
             if seat < batch {
                 self.places[seat] = Some(index);
+                self.rows[index] = seat;
                 self.load_inputs(work, &mut values, seat, &mut missing);
             } else {
                 unplaced.push((index, Some(seat)));
@@ -168,6 +165,7 @@ impl<R> Bench<R> {
                 free += 1;
             }
             self.places[free] = Some(index);
+            self.rows[index] = free;
             self.moved += u64::from(state_count > 0);
             let work = &work[index];
             let mut values = work.values.lock();
@@ -178,14 +176,6 @@ impl<R> Bench<R> {
             self.load_inputs(work, &mut values, free, &mut missing);
         }
         self.unplaced = unplaced;
-        let mut rows = vec![0; work.len()];
-        for (row, index) in self.places.iter().enumerate() {
-            if let Some(index) = *index {
-                rows[index] = row;
-            }
-        }
-        self.rows_by_step.clear();
-        self.rows_by_step.push(rows);
         missing
     }
 
@@ -193,15 +183,15 @@ impl<R> Bench<R> {
     /// that lack something, as [`Bench::place`].
     pub fn go_on(&mut self, before: &[Work<R>], work: &[Work<R>]) -> Vec<Row> {
         let mut missing = Vec::new();
-        let step = self.rows_by_step.len();
+        let step = self.tasks.len();
+        let begin = self.rows.len();
         let mut earlier = 0..before.len();
-        let mut rows = Vec::with_capacity(work.len());
         for work in work {
             let same = earlier.find(|&at| before[at].row.request == work.row.request);
             let Some(at) = same else {
                 unreachable!("its row goes on");
             };
-            let row = self.rows_by_step[step - 1][at];
+            let row = self.row(step - 1, at);
             let mut values = work.values.lock();
             values.joined(before[at].row.node);
             self.lengths[row] = step + 1;
@@ -211,9 +201,9 @@ impl<R> Bench<R> {
                 step * self.places.len() + row,
                 &mut missing,
             );
-            rows.push(row);
+            self.rows.push(row);
         }
-        self.rows_by_step.push(rows);
+        self.tasks.push(begin);
         for (length, place) in self.lengths.iter_mut().zip(&self.places) {
             if place.is_none() {
                 *length = step + 1;
@@ -237,8 +227,7 @@ impl<R> Bench<R> {
         row: usize,
         missing: &mut Vec<Row>,
     ) {
-        let count = self.states.len();
-        let as_follower = values.follows(work.row.node, count).is_some();
+        let as_follower = values.follows(work.row.node).is_some();
         let inputs = self.inputs.len();
         for (port, state) in self.states.iter_mut().enumerate() {
             let source = values.graph().sources(work.row.node)[inputs + port];
@@ -270,7 +259,6 @@ impl<R> Bench<R> {
         let Some(seat) = self.seats[row].take() else {
             return;
         };
-        self.row_of.remove(&(seat.row.request, seat.row.node));
         if seat.values.has_ended() {
             return;
         }
@@ -325,7 +313,7 @@ impl<R> Bench<R> {
         };
         let (ports, inputs) = (self.cell.ports(), &self.inputs);
         let (states, outputs) = (&mut self.states, &mut self.outputs);
-        let mut batch = match self.rows_by_step.len() {
+        let mut batch = match self.tasks.len() {
             1 => Batch::new(ports, self.places.len(), inputs, states, outputs),
             _ => Batch::of_steps(ports, &self.lengths, inputs, states, outputs),
         };
@@ -339,9 +327,17 @@ impl<R> Bench<R> {
         }
     }
 
-    /// Where the rows of each task are, step by step; empty afterwards.
-    pub fn placed(&mut self) -> Vec<Vec<usize>> {
-        std::mem::take(&mut self.rows_by_step)
+    /// Where a row of one of the batch's tasks is.
+    pub fn row(&self, task: usize, index: usize) -> usize {
+        self.rows[self.tasks[task] + index]
+    }
+
+    /// Where the states that a row gave rest, if they do so here. What its request says may be of another worker, or of long
+    /// ago; the seat says whose it is.
+    fn seat(&self, row: Row, values: &Values<R>) -> Option<usize> {
+        let seat = values.seat(row.node)?;
+        let here = self.seats.get(seat)?.as_ref();
+        here.is_some_and(|here| here.row == row).then_some(seat)
     }
 
     /// What the node in a row gave at a step, by port; states are those after the row's last.
@@ -360,26 +356,37 @@ impl<R> Bench<R> {
         self.lengths[row] == step + 1
     }
 
-    /// Hands on what the node in a row gave at a step; after its last, its states rest there if something may follow.
-    pub fn hand_on(&mut self, work: &Work<R>, values: &mut Values<R>, row: usize, step: usize) {
-        let node = work.row.node;
+    /// Hands on what the node in a row gave at a step. `true` after its last, if something may follow: then its states
+    /// [rest](Bench::rest) there.
+    pub fn hand_on(&self, node: NodeId, values: &mut Values<R>, row: usize, step: usize) -> bool {
         let ports = self.cell.ports();
         let is_last = self.is_last(row, step);
+        values.done(node);
         if is_last {
             for (port, (state, declared)) in self.states.iter().zip(ports.states()).enumerate() {
-                values.give(node, port, row_of(state, declared.width(), row));
+                if values.is_taken(node, port) {
+                    values.give(node, port, row_of(state, declared.width(), row));
+                }
             }
         }
         let at = step * self.places.len() + row;
         for (port, (output, declared)) in self.outputs.iter().zip(ports.outputs()).enumerate() {
             let port = self.states.len() + port;
-            values.give(node, port, row_of(output, declared.width(), at));
+            if values.is_taken(node, port) {
+                values.give(node, port, row_of(output, declared.width(), at));
+            }
         }
-        if is_last && !self.states.is_empty() && values.rests(node) {
-            self.seats[row] = Some(work.clone());
-            self.row_of.insert((work.row.request, node), row);
-            values.prefetch_next(node, step + 1);
+        let rests = is_last && !self.states.is_empty() && values.rests(node);
+        if rests {
+            values.set_seat(node, row);
+            values.prefetch_next(node, self.inputs.len(), step + 1);
         }
+        rests
+    }
+
+    /// The states that were just computed in a row stay there.
+    pub fn rest(&mut self, work: Work<R>, row: usize) {
+        self.seats[row] = Some(work);
     }
 }
 

@@ -30,11 +30,18 @@ pub(super) struct Worker<R> {
 /// A task with the values of its rows' requests.
 pub(super) struct Todo<R> {
     pub task: Task,
-    /// The task's rows, but for those whose requests have ended.
+    /// The task's rows, but for those whose requests have ended. None once it has been run.
     pub work: Vec<Work<R>>,
+    /// How many there were when it was run.
+    pub ran: usize,
 }
 
 impl<R> Todo<R> {
+    pub fn new(task: Task, work: Vec<Work<R>>) -> Todo<R> {
+        let ran = 0;
+        Todo { task, work, ran }
+    }
+
     /// Rows that are computed.
     pub fn batch(&self) -> usize {
         self.work.len() + self.task.padding
@@ -112,15 +119,15 @@ impl<R> Worker<R> {
     }
 
     /// Runs tasks that can be run [together](Worker::together), or one.
-    pub fn run(&mut self, tasks: &[Todo<R>]) -> Outcome {
+    pub fn run(&mut self, tasks: &mut [Todo<R>]) -> Outcome {
         let mut outcome = Outcome::default();
-        let Some(Todo { task, work }) = tasks.first() else {
+        let Some(Todo { task, work, .. }) = tasks.first() else {
             return outcome;
         };
         let (cell, padding) = (task.cell, task.padding);
         let begin = Instant::now();
         let bench = &mut self.benches[cell.index()];
-        if bench.rows() < tasks[0].batch() {
+        if bench.most_rows() < tasks[0].batch() {
             unreachable!("policies form no batch of more rows than were prepared for");
         }
         let mut missing = bench.place(work, padding);
@@ -135,10 +142,14 @@ impl<R> Worker<R> {
         let placed = Instant::now();
         let ran = bench.run(&self.places[cell.index()]);
         let done = Instant::now();
+        for todo in &mut *tasks {
+            todo.ran = todo.work.len();
+        }
         match ran {
             Ok(()) => {
-                for (step, (rows, todo)) in bench.placed().into_iter().zip(tasks).enumerate() {
-                    for (row, work) in rows.into_iter().zip(&todo.work) {
+                for (step, todo) in tasks.iter_mut().enumerate() {
+                    for (index, work) in todo.work.drain(..).enumerate() {
+                        let row = bench.row(step, index);
                         let mut values = work.values.lock();
                         // Looked at under the lock: whoever replies has marked it as ended before, and takes
                         // the answer under the lock.
@@ -147,9 +158,13 @@ impl<R> Worker<R> {
                         }
                         if bench.is_last(row, step) && values.is_watched(work.row.node) {
                             let gave = bench.gave(row, step);
-                            grow(&self.cells, &gave, work, &mut values, &mut outcome);
+                            grow(&self.cells, &gave, &work, &mut values, &mut outcome);
                         }
-                        bench.hand_on(work, &mut values, row, step);
+                        let rests = bench.hand_on(work.row.node, &mut values, row, step);
+                        drop(values);
+                        if rests {
+                            bench.rest(work, row);
+                        }
                     }
                 }
             }
@@ -162,9 +177,12 @@ impl<R> Worker<R> {
                         message,
                     },
                 };
+                let all = tasks[0].work.iter();
+                outcome
+                    .failed
+                    .extend(all.map(|w| (w.row.request, error.clone())));
                 // Those of later steps are among them.
-                let all = work.iter().map(|w| (w.row.request, error.clone()));
-                outcome.failed.extend(all);
+                tasks.iter_mut().for_each(|todo| todo.work.clear());
             }
         }
         outcome.spent = Spent {

@@ -98,7 +98,8 @@ impl Chains {
     /// Runs `step` of these chains as one batch; how many rows of states were moved.
     fn run(&mut self, rows: &[(usize, usize)]) -> u64 {
         let before = self.worker.moved(CELL);
-        let outcome = self.worker.run(&[self.todo(rows)]);
+        let mut todo = [self.todo(rows)];
+        let outcome = self.worker.run(&mut todo);
         assert!(outcome.failed.is_empty());
         self.worker.moved(CELL) - before
     }
@@ -125,7 +126,7 @@ impl Chains {
             rows: work.iter().map(|work| work.row).collect(),
             padding: 0,
         };
-        Todo { task, work }
+        Todo::new(task, work)
     }
 
     fn answer(&self, chain: usize) -> Vec<f32> {
@@ -300,7 +301,7 @@ fn padding_is_computed_at_every_step() {
         padded(&[(0, 2), (1, 2)]),
     ]);
     assert_eq!(chains.worker.together(&tasks), 3);
-    chains.worker.run(&Vec::from(tasks));
+    chains.worker.run(&mut Vec::from(tasks));
     assert_eq!(chains.worker.benches[CELL.index()].lengths, [3; 4]);
 }
 
@@ -352,7 +353,7 @@ fn an_output_of_a_joined_step_is_let_go_when_all_have_taken_it() {
     chains.chains.push((key, values));
     let tasks = VecDeque::from([chains.todo(&[(0, 0)]), chains.todo(&[(0, 1)])]);
     assert_eq!(chains.worker.together(&tasks), 2);
-    chains.worker.run(&Vec::from(tasks));
+    chains.worker.run(&mut Vec::from(tasks));
     assert_eq!(chains.chains[0].1.lock().kept(), 1);
     chains.run(&[(0, 2)]);
     assert_eq!(chains.chains[0].1.lock().kept(), 0);

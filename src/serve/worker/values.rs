@@ -70,6 +70,10 @@ struct NodeFacts {
     first_give: u32,
     /// The node that takes all of its states as its own.
     follower: Option<NodeId>,
+    /// The node whose follower this is.
+    follows: Option<NodeId>,
+    /// The row of the batch buffers that its states rest in, while they do.
+    seat: u32,
     watched: bool,
     done: bool,
     /// The follower has taken the states.
@@ -210,6 +214,8 @@ impl<R> Values<R> {
             self.nodes.push(NodeFacts {
                 first_give: self.gives.len() as u32,
                 follower: None,
+                follows: None,
+                seat: NONE,
                 watched: false,
                 done: false,
                 followed: false,
@@ -240,6 +246,7 @@ impl<R> Values<R> {
             });
             if let Some(before) = before {
                 self.nodes[before.index()].follower = Some(node);
+                self.nodes[node.index()].follows = Some(before);
             }
             let counted = match before {
                 Some(_) => inputs,
@@ -278,10 +285,19 @@ impl<R> Values<R> {
     }
 
     /// The node whose states `node` takes over in place.
-    pub fn follows(&self, node: NodeId, states: usize) -> Option<NodeId> {
-        let sources = self.graph.sources(node);
-        let before = in_place(&sources[sources.len() - states..])?;
-        (self.nodes[before.index()].follower == Some(node)).then_some(before)
+    pub fn follows(&self, node: NodeId) -> Option<NodeId> {
+        self.nodes[node.index()].follows
+    }
+
+    /// The row that the states of `node` were last said to rest in.
+    pub fn seat(&self, node: NodeId) -> Option<usize> {
+        let seat = self.nodes[node.index()].seat;
+        (seat != NONE).then_some(seat as usize)
+    }
+
+    /// The states of `node` rest in this row.
+    pub fn set_seat(&mut self, node: NodeId, row: usize) {
+        self.nodes[node.index()].seat = u32::try_from(row).unwrap_or(NONE);
     }
 
     /// Whether a node's states stay in their row when it is done: something follows, or may.
@@ -368,11 +384,21 @@ impl<R> Values<R> {
         true
     }
 
+    /// A node has been computed.
+    pub fn done(&mut self, node: NodeId) {
+        self.nodes[node.index()].done = true;
+    }
+
+    /// Whether anybody takes what `node` gives at `port`, but for a follower in place.
+    pub fn is_taken(&self, node: NodeId, port: usize) -> bool {
+        let first = self.nodes[node.index()].first_give as usize;
+        let give = &self.gives[first + port];
+        give.uses > 0 || give.first_place != NONE
+    }
+
     /// What `node` gives at `port`: copied to the answer, and kept for those who take it.
     pub fn give(&mut self, node: NodeId, port: usize, values: &[f32]) {
-        let facts = &mut self.nodes[node.index()];
-        facts.done = true;
-        let number = facts.first_give + port as u32;
+        let number = self.nodes[node.index()].first_give + port as u32;
         let give = &self.gives[number as usize];
         let mut place = give.first_place;
         while place != NONE {
@@ -387,11 +413,11 @@ impl<R> Values<R> {
 
     /// Asks the cache for what came with the request for the next `steps` nodes that go on from `node`: their turn is
     /// next, and it has not been read since it came.
-    pub fn prefetch_next(&self, node: NodeId, steps: usize) {
+    pub fn prefetch_next(&self, node: NodeId, inputs: usize, steps: usize) {
         let follower = |node: &NodeId| self.nodes[node.index()].follower;
         let followers = std::iter::successors(follower(&node), follower);
         for next in followers.take(steps) {
-            for source in self.graph.sources(next) {
+            for source in &self.graph.sources(next)[..inputs] {
                 if let Source::Given { first, width } = *source {
                     prefetch(&self.graph.given()[first..first + width]);
                 }
