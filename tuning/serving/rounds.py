@@ -58,6 +58,12 @@ MEASUREMENTS = {
         "cellular/32 cellular/64 shortest/8 shortest/16 bucketing/64 merge/16 merge/64",
         (1, 2),
     ),
+    "lstm-int8-wmt22": (
+        ["lstm", "--precision", "int8", "--lengths", SENTENCES],
+        [1000, 1600, 3000],
+        "cellular/64 shortest/16 bucketing/64 merge/16 merge/32 merge/32/1",
+        (1, 2),
+    ),
     "lstm-two-workers": (
         ["lstm", "--lengths", "paper", "--workers", "2"],
         [271, 434, 650],

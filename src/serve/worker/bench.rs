@@ -16,6 +16,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use super::spare::Spare;
 use super::values::{RequestValues, Values};
 use crate::serve::cell_graph::{Batch, Cell, CellError, NodeId, Place, Port, PreparedCell};
 use crate::serve::scheduler::{RequestKey, Row};
@@ -122,7 +123,7 @@ impl<R> Bench<R> {
     /// Gives every row of the task a place among the first `work.len() + padding`, with its states there,
     /// and copies its inputs. Returns the rows that lack something, which would be a mistake of ours: what a
     /// node takes is kept with its request, unless it goes on in place.
-    pub fn place(&mut self, work: &[Work<R>], padding: usize) -> Vec<Row> {
+    pub fn place(&mut self, work: &[Work<R>], padding: usize, spare: &mut Spare) -> Vec<Row> {
         let batch = work.len() + padding;
         self.lengths.clear();
         self.lengths.resize(batch, 1);
@@ -149,7 +150,7 @@ impl<R> Bench<R> {
             if seat < batch {
                 self.places[seat] = Some(index);
                 self.rows[index] = seat;
-                self.load_inputs(work, &mut values, seat, &mut missing);
+                self.load_inputs(work, &mut values, seat, spare, &mut missing);
             } else {
                 unplaced.push((index, Some(seat)));
             }
@@ -171,9 +172,9 @@ impl<R> Bench<R> {
             let mut values = work.values.lock();
             match seat {
                 Some(seat) => self.compact(seat, free),
-                None => self.load_states(work, &mut values, free, &mut missing),
+                None => self.load_states(work, &mut values, free, spare, &mut missing),
             }
-            self.load_inputs(work, &mut values, free, &mut missing);
+            self.load_inputs(work, &mut values, free, spare, &mut missing);
         }
         self.unplaced = unplaced;
         missing
@@ -181,7 +182,7 @@ impl<R> Bench<R> {
 
     /// Adds a task whose rows [join](Bench::joins) those of `before`, the last one, and copies its inputs. Returns the rows
     /// that lack something, as [`Bench::place`].
-    pub fn go_on(&mut self, before: &[Work<R>], work: &[Work<R>]) -> Vec<Row> {
+    pub fn go_on(&mut self, before: &[Work<R>], work: &[Work<R>], spare: &mut Spare) -> Vec<Row> {
         let mut missing = Vec::new();
         let step = self.tasks.len();
         let begin = self.rows.len();
@@ -195,12 +196,8 @@ impl<R> Bench<R> {
             let mut values = work.values.lock();
             values.joined(before[at].row.node);
             self.lengths[row] = step + 1;
-            self.load_inputs(
-                work,
-                &mut values,
-                step * self.places.len() + row,
-                &mut missing,
-            );
+            let at = step * self.places.len() + row;
+            self.load_inputs(work, &mut values, at, spare, &mut missing);
             self.rows.push(row);
         }
         self.tasks.push(begin);
@@ -225,6 +222,7 @@ impl<R> Bench<R> {
         work: &Work<R>,
         values: &mut Values<R>,
         row: usize,
+        spare: &mut Spare,
         missing: &mut Vec<Row>,
     ) {
         let as_follower = values.follows(work.row.node).is_some();
@@ -232,7 +230,8 @@ impl<R> Bench<R> {
         for (port, state) in self.states.iter_mut().enumerate() {
             let source = values.graph().sources(work.row.node)[inputs + port];
             let width = self.cell.ports().states()[port].width();
-            if !values.take(source, row_of_mut(state, width, row), as_follower) {
+            let to = row_of_mut(state, width, row);
+            if !values.take(source, to, as_follower, spare) {
                 missing.push(work.row);
             }
         }
@@ -243,12 +242,14 @@ impl<R> Bench<R> {
         work: &Work<R>,
         values: &mut Values<R>,
         row: usize,
+        spare: &mut Spare,
         missing: &mut Vec<Row>,
     ) {
         for (port, input) in self.inputs.iter_mut().enumerate() {
             let source = values.graph().sources(work.row.node)[port];
             let width = self.cell.ports().inputs()[port].width();
-            if !values.take(source, row_of_mut(input, width, row), false) {
+            let to = row_of_mut(input, width, row);
+            if !values.take(source, to, false, spare) {
                 missing.push(work.row);
             }
         }
@@ -358,14 +359,20 @@ impl<R> Bench<R> {
 
     /// Hands on what the node in a row gave at a step. `true` after its last, if something may follow: then its states
     /// [rest](Bench::rest) there.
-    pub fn hand_on(&self, node: NodeId, values: &mut Values<R>, row: usize, step: usize) -> bool {
+    pub fn hand_on(
+        &self,
+        node: NodeId,
+        values: &mut Values<R>,
+        (row, step): (usize, usize),
+        spare: &mut Spare,
+    ) -> bool {
         let ports = self.cell.ports();
         let is_last = self.is_last(row, step);
         values.done(node);
         if is_last {
             for (port, (state, declared)) in self.states.iter().zip(ports.states()).enumerate() {
                 if values.is_taken(node, port) {
-                    values.give(node, port, row_of(state, declared.width(), row));
+                    values.give(node, port, row_of(state, declared.width(), row), spare);
                 }
             }
         }
@@ -373,7 +380,7 @@ impl<R> Bench<R> {
         for (port, (output, declared)) in self.outputs.iter().zip(ports.outputs()).enumerate() {
             let port = self.states.len() + port;
             if values.is_taken(node, port) {
-                values.give(node, port, row_of(output, declared.width(), at));
+                values.give(node, port, row_of(output, declared.width(), at), spare);
             }
         }
         let rests = is_last && !self.states.is_empty() && values.rests(node);

@@ -4,6 +4,7 @@
 //! own, no lock but those of the requests' values: [`super::engine`] calls it.
 
 mod bench;
+mod spare;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod values;
@@ -19,12 +20,14 @@ use super::cell_graph::{CellError, CellId, Cells, Gave, Growth, Place, Unfolded}
 use super::engine::RequestError;
 use super::scheduler::{RequestKey, Scheduler, Task};
 use bench::Bench;
+use spare::Spare;
 
 /// One worker; `R` is whom requests reply to.
 pub(super) struct Worker<R> {
     cells: Cells,
     benches: Vec<Bench<R>>,
     places: Vec<Place>,
+    spare: Spare,
 }
 
 /// A task with the values of its rows' requests.
@@ -88,7 +91,9 @@ impl<R> Worker<R> {
             Bench::new(std::sync::Arc::clone(cell), place).map_err(|why| (id, why))
         };
         let benches = cells.iter().zip(&places).map(bench);
+        let rows = places.iter().map(|place| place.rows).max();
         Ok(Worker {
+            spare: Spare::new(rows.unwrap_or(0)),
             benches: benches.collect::<Result<_, _>>()?,
             cells: cells.clone(),
             places,
@@ -130,9 +135,10 @@ impl<R> Worker<R> {
         if bench.most_rows() < tasks[0].batch() {
             unreachable!("policies form no batch of more rows than were prepared for");
         }
-        let mut missing = bench.place(work, padding);
+        let spare = &mut self.spare;
+        let mut missing = bench.place(work, padding, spare);
         for pair in tasks.windows(2) {
-            missing.extend(bench.go_on(&pair[0].work, &pair[1].work));
+            missing.extend(bench.go_on(&pair[0].work, &pair[1].work, spare));
         }
         for row in missing {
             let node = row.node.index();
@@ -160,7 +166,8 @@ impl<R> Worker<R> {
                             let gave = bench.gave(row, step);
                             grow(&self.cells, &gave, &work, &mut values, &mut outcome);
                         }
-                        let rests = bench.hand_on(work.row.node, &mut values, row, step);
+                        let at = (row, step);
+                        let rests = bench.hand_on(work.row.node, &mut values, at, spare);
                         drop(values);
                         if rests {
                             bench.rest(work, row);
@@ -200,8 +207,9 @@ impl<R> Worker<R> {
         }
     }
 
-    /// Lets go of requests that have ended, and whose states still rest in rows.
+    /// Lets go of requests that have ended, and whose states still rest in rows, and of spare memory.
     pub fn forget_ended(&mut self) {
+        self.spare.clear();
         for bench in &mut self.benches {
             bench.forget_ended();
         }

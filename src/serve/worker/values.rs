@@ -11,6 +11,7 @@
 //! copy inputs) and after it. Two can want them at the
 //! same time only where two of its nodes run at the same time on two workers.
 
+use super::spare::Spare;
 use crate::serve::sync::{AtomicBool, Mutex, MutexGuard, PoisonError};
 use std::sync::atomic::Ordering;
 
@@ -357,8 +358,15 @@ impl<R> Values<R> {
         }
     }
 
-    /// Copies what `source` gives; `false` if it is not here but rests in a row of some batch buffer.
-    pub fn take(&mut self, source: Source, to: &mut [f32], as_follower: bool) -> bool {
+    /// Copies what `source` gives; `false` if it is not here but rests in a row of some batch buffer. What was kept for this
+    /// alone goes to `spare`.
+    pub(super) fn take(
+        &mut self,
+        source: Source,
+        to: &mut [f32],
+        as_follower: bool,
+        spare: &mut Spare,
+    ) -> bool {
         match source {
             Source::Zeros => to.fill(0.0),
             Source::Given { first, width } => {
@@ -376,8 +384,11 @@ impl<R> Values<R> {
                     return false;
                 };
                 to.copy_from_slice(kept);
-                if give.uses == 0 && (facts.follower.is_none() || facts.followed) {
-                    self.kept.remove(&number);
+                if give.uses == 0
+                    && (facts.follower.is_none() || facts.followed)
+                    && let Some(kept) = self.kept.remove(&number)
+                {
+                    spare.put(kept);
                 }
             }
         }
@@ -397,7 +408,7 @@ impl<R> Values<R> {
     }
 
     /// What `node` gives at `port`: copied to the answer, and kept for those who take it.
-    pub fn give(&mut self, node: NodeId, port: usize, values: &[f32]) {
+    pub(super) fn give(&mut self, node: NodeId, port: usize, values: &[f32], spare: &mut Spare) {
         let number = self.nodes[node.index()].first_give + port as u32;
         let give = &self.gives[number as usize];
         let mut place = give.first_place;
@@ -407,7 +418,7 @@ impl<R> Values<R> {
             place = next;
         }
         if give.uses > 0 {
-            self.kept.insert(number, values.into());
+            self.kept.insert(number, spare.copy(values));
         }
     }
 
