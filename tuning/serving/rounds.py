@@ -3,10 +3,11 @@
 
     DATA=FOLDER tuning/serving/rounds.py [NAME...]
 
-All without a name: an hour and a quarter, on a machine that does nothing else.
+All without a name: an hour and a half, on a machine that does nothing else.
 
 A single run of a few seconds says little where others use the machine's cache, too. The loads are half and four fifths
-of what the best baseline was found to bear by `run` (`lstm-paper`: in another closed loop, which found 460), and where
+of what the best baseline was found to bear by `run` (`lstm-paper`: in another closed loop, which found 460;
+`lstm-int8-wmt22`: of what merge answered where 3000 were asked for, 2120), and where
 cellular's peak was found to be below a baseline's, more than any bears: then what was answered is the peak. Those of
 `lstm-wmt22-p99` go up from an idle machine. Settings are the best of the sweeps in `results/*.txt`, and `shortest` with
 small batches.

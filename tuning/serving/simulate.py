@@ -5,10 +5,11 @@
 
 Chains come at Poisson times, with the lengths of the paper or of a column of a CSV file, the same for all. `merge`
 collects who waits and runs them to the end; `arrival` and `shortest` are cellular batching in its two orders. All take
-several steps of few rows in one batch, as the engine does. `alone` is a request that shares the machine with nobody:
-no policy answers it sooner. RATE: half and four fifths of what full batches bear, unless said. Printed are p50, p90 and
-p99 in ms, and p90 beside that of merge with its best batch; with --within instead how many requests a second each bears
-with a p99 of so many times what the mean request takes alone.
+several steps of few rows in one batch, as the engine does, but `level`: merge step by step, as TensorFlow Fold and DyNet
+go. `alone` is a request that shares the machine with nobody: no policy answers it sooner. RATE: half and four fifths of
+what full batches bear, unless said. Printed are p50, p90 and p99 in ms, and p90 beside that of `merge` and of `level`, each
+with its best batch; with --within instead how many requests a second each bears with a p99 of so many times what the mean
+request takes alone.
 """
 
 import argparse
@@ -40,12 +41,12 @@ def between(points, rows):
 
 
 class Worker:
-    """The time of a batch."""
+    """The time of a batch, where so many steps run together at most; `joined` is the column of their times."""
 
-    def __init__(self, steps_at_once):
+    def __init__(self, steps_at_once, joined):
         rows = range(1, 129)
         self.steps_at_once = steps_at_once
-        self.joined = [0] + [between(JOINED[steps_at_once], n) * 1e-6 for n in rows]
+        self.joined = [0] + [between(JOINED[joined], n) * 1e-6 for n in rows]
         self.single = [0] + [between(SINGLE, n) * 1e-6 for n in rows]
 
     def steps(self, rows, longest):
@@ -125,7 +126,9 @@ def percentile(latencies, of):
 
 def policies(worker, lengths):
     """From when all came to when each ended."""
+    step_by_step = Worker(1, 4)
     ended = {f"merge {rows}": partial(merge, worker, lengths, rows) for rows in (16, 32, 64, 128)}
+    ended |= {f"level {rows}": partial(merge, step_by_step, lengths, rows) for rows in (16, 32, 64, 128)}
     for rows in (4, 8, 16, 64):
         for name, shortest in (("arrival", False), ("shortest", True)):
             ended[f"{name} {rows}"] = partial(cellular, worker, lengths, rows, shortest)
@@ -144,11 +147,15 @@ def latencies(ended, rate):
 
 def simulate(worker, rate, lengths):
     of = {name: latencies(ended, rate) for name, ended in policies(worker, lengths).items()}
-    best = min(percentile(those, 0.9) for name, those in of.items() if name.startswith("merge"))
+    best = {
+        policy: min(percentile(those, 0.9) for name, those in of.items() if name.startswith(policy))
+        for policy in ("merge", "level")
+    }
     print(f"{rate:.0f} a second, {sum(lengths) / len(lengths):.1f} steps on average")
     for name, those in of.items():
         p50, p90, p99 = (percentile(those, part) for part in (0.5, 0.9, 0.99))
-        print(f"  {name:12} p50 {p50:7.1f}  p90 {p90:7.1f}  p99 {p99:7.1f}  {100 * (p90 / best - 1):+5.0f} %")
+        beside = "".join(f"  {100 * (p90 / those - 1):+5.0f} % of {policy}" for policy, those in best.items())
+        print(f"  {name:12} p50 {p50:7.1f}  p90 {p90:7.1f}  p99 {p99:7.1f}{beside}")
 
 
 def keeps(ended, rate, limit):
@@ -181,7 +188,7 @@ def main():
     parser.add_argument("rates", metavar="RATE", type=float, nargs="*", help="requests a second")
     given = parser.parse_args()
     of_file = column(given.lengths) if given.lengths else None
-    source, worker = random.Random(1), Worker(given.steps_at_once)
+    source, worker = random.Random(1), Worker(given.steps_at_once, given.steps_at_once)
     lengths = [source.choice(of_file) if of_file else paper(source) for _ in range(REQUESTS)]
     peak = FULL / worker.joined[FULL] * REQUESTS / sum(lengths)
     if given.within is not None:

@@ -11,7 +11,7 @@
 //! ```text
 //! loop
 //!   │ report the last task; take tasks, unless some are left; take requests that have ended
-//!   │ nothing at all: wait at `work`, until the next deadline
+//!   │ nothing at all: wait at `work`, until the next deadline (or, once, let go of memory without the lock)
 //!   reply to those that have ended; evict what the scheduler asked for
 //!   run the first task, and with it those that are further steps of its rows
 //! ```
@@ -233,10 +233,17 @@ impl Shared {
                 if state.stopping {
                     return;
                 }
-                // Nothing that has ended is held on to through an idle night.
-                worker.forget_ended();
                 state.recorder.scheduled(begin.elapsed());
-                state = self.sleep(state);
+                // Nothing that has ended is held on to through an idle night. What came meanwhile is found, as all is looked at
+                // anew.
+                state = match worker.holds_on() {
+                    true => {
+                        drop(state);
+                        worker.let_go();
+                        self.lock()
+                    }
+                    false => self.sleep(state),
+                };
                 begin = Instant::now();
                 continue;
             }
@@ -309,6 +316,7 @@ impl State {
 
     /// The rows of a task with their values, added to `work`.
     fn attach(&self, task: &Task, work: &mut Vec<Work<Reply>>) {
+        work.reserve(task.rows.len());
         let rows = task.rows.iter();
         work.extend(rows.filter_map(|&row| {
             let values = Arc::clone(self.requests.get(row.request)?);
@@ -334,7 +342,8 @@ impl State {
         }
         let each = outcome.spent.divided(ran.len());
         for todo in ran.drain(..) {
-            self.recorder.ran(&todo.task, todo.ran, each);
+            debug_assert!(todo.work.is_empty(), "no row gets into another task");
+            self.recorder.ran(&todo.task, todo.rows_run, each);
             self.scheduler.handle_done(now, todo.task);
             spare.push(todo.work);
         }

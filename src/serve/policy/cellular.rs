@@ -49,7 +49,7 @@ pub struct Cellular {
 pub enum Order {
     /// Whose cells could be run first: Algorithm 1.
     Arrival,
-    /// Who has the fewest cells left ([`Table::left`]), of equals whose could be run first.
+    /// Who has the fewest cells left ([`Standing::left`]), of equals whose could be run first.
     FewestLeft,
 }
 

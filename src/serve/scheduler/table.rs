@@ -60,21 +60,20 @@ pub struct Table {
 /// How a subgraph stands, at one look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// Whether its request has neither ended nor got all its nodes done.
-    pub is_live: bool,
     /// How much its request is to be preferred.
     pub priority: u8,
     /// Its cell.
     pub cell: CellId,
-    /// [`Table::released`].
+    /// The place of a released subgraph in the order of releases; no two have the same.
     pub released: u64,
-    /// [`Table::left`].
+    /// How many nodes a released subgraph had, as far as they were known, that no task had taken when the first of its
+    /// ready ones got ready. It stays so while any is ready: who sorts by it finds it again.
     pub left: u32,
-    /// [`Table::ready`].
+    /// How many ready nodes it has, if it is released.
     pub ready: usize,
-    /// [`Table::begun`].
+    /// Whether a node of it has been submitted.
     pub begun: bool,
-    /// [`Table::pinned`].
+    /// The worker that its tasks must go to.
     pub pinned: Option<WorkerId>,
 }
 
@@ -417,12 +416,11 @@ impl Table {
         })
     }
 
-    /// All that is known of a subgraph: what follows, at the price of one.
+    /// How a subgraph stands: several of the questions below, with one look.
     pub fn standing(&self, key: SubgraphKey) -> Standing {
         let request = &self.requests[key.request];
         let subgraph = &request.subgraphs[key.index as usize];
         Standing {
-            is_live: request.phase == Phase::Live,
             priority: request.priority,
             cell: subgraph.cell,
             released: subgraph.released.unwrap_or(u64::MAX),
@@ -438,21 +436,10 @@ impl Table {
         self.subgraph(key).cell
     }
 
-    /// The place of a released subgraph in the order of releases.
-    pub fn released(&self, key: SubgraphKey) -> u64 {
-        self.subgraph(key).released.unwrap_or(u64::MAX)
-    }
-
     /// How many ready nodes a released subgraph has.
     pub fn ready(&self, key: SubgraphKey) -> usize {
         let subgraph = self.subgraph(key);
         subgraph.released.map_or(0, |_| subgraph.ready as usize)
-    }
-
-    /// How many nodes a released subgraph had, as far as they were known, that no task had taken when the first of its
-    /// ready ones got ready. It stays so while any is ready: who sorts by it finds it again.
-    pub fn left(&self, key: SubgraphKey) -> u32 {
-        self.subgraph(key).left
     }
 
     /// The worker that a subgraph's tasks must go to.
@@ -478,11 +465,6 @@ impl Table {
             && one.nodes.len() == other.nodes.len()
             && one.nodes.iter().zip(&other.nodes).all(|(a, b)| same(a, b))
             && one.edges == other.edges
-    }
-
-    /// Whether a node of the subgraph has been submitted.
-    pub fn begun(&self, key: SubgraphKey) -> bool {
-        self.subgraph(key).begun
     }
 
     /// Whether a task with a node of the subgraph is in flight.
@@ -515,6 +497,7 @@ impl Table {
 impl Subgraph {
     /// A node of it, which is in no list, got ready.
     fn add_ready(&mut self, nodes: &mut [Node], node: u32) {
+        debug_assert_eq!(nodes[node as usize].next_ready, NONE, "in no list");
         match self.ready {
             0 => {
                 self.left = self.untaken;

@@ -145,7 +145,7 @@ impl<R> Bench<R> {
                 unplaced.push((index, None));
                 continue;
             };
-            values.followed_in_place(before, state_count);
+            values.followed_in_place(before, state_count, spare);
             self.seats[seat] = None;
             if seat < batch {
                 self.places[seat] = Some(index);
@@ -157,7 +157,7 @@ impl<R> Bench<R> {
         }
         for row in 0..batch {
             if self.places[row].is_none() && self.seats[row].is_some() {
-                self.evict(row);
+                self.evict(row, spare);
             }
         }
         let mut free = 0;
@@ -256,7 +256,7 @@ impl<R> Bench<R> {
     }
 
     /// Keeps the states of a seat with their request, if that still wants them.
-    fn evict(&mut self, row: usize) {
+    fn evict(&mut self, row: usize, spare: &mut Spare) {
         let Some(seat) = self.seats[row].take() else {
             return;
         };
@@ -271,31 +271,33 @@ impl<R> Bench<R> {
             .zip(self.cell.ports().states())
             .enumerate()
         {
-            values.keep_state(seat.row.node, port, row_of(state, declared.width(), row));
+            let state = row_of(state, declared.width(), row);
+            values.keep_state(seat.row.node, port, state, spare);
         }
     }
 
     /// Keeps all states of a request's nodes that rest here.
-    pub fn evict_request(&mut self, request: RequestKey) {
+    pub fn evict_request(&mut self, request: RequestKey, spare: &mut Spare) {
         for row in 0..self.seats.len() {
             if self.seats[row]
                 .as_ref()
                 .is_some_and(|s| s.row.request == request)
             {
-                self.evict(row);
+                self.evict(row, spare);
             }
         }
     }
 
+    /// Whether states of a request that has ended rest here.
+    pub fn holds_ended(&self) -> bool {
+        let mut seats = self.seats.iter().flatten();
+        seats.any(|seat| seat.values.has_ended())
+    }
+
     /// Lets go of requests that have ended.
     pub fn forget_ended(&mut self) {
-        for row in 0..self.seats.len() {
-            if self.seats[row]
-                .as_ref()
-                .is_some_and(|seat| seat.values.has_ended())
-            {
-                self.evict(row);
-            }
+        for seat in &mut self.seats {
+            seat.take_if(|seat| seat.values.has_ended());
         }
     }
 
@@ -363,7 +365,8 @@ impl<R> Bench<R> {
         &self,
         node: NodeId,
         values: &mut Values<R>,
-        (row, step): (usize, usize),
+        row: usize,
+        step: usize,
         spare: &mut Spare,
     ) -> bool {
         let ports = self.cell.ports();

@@ -36,13 +36,16 @@ pub(super) struct Todo<R> {
     /// The task's rows, but for those whose requests have ended. None once it has been run.
     pub work: Vec<Work<R>>,
     /// How many there were when it was run.
-    pub ran: usize,
+    pub rows_run: usize,
 }
 
 impl<R> Todo<R> {
     pub fn new(task: Task, work: Vec<Work<R>>) -> Todo<R> {
-        let ran = 0;
-        Todo { task, work, ran }
+        Todo {
+            task,
+            work,
+            rows_run: 0,
+        }
     }
 
     /// Rows that are computed.
@@ -149,7 +152,7 @@ impl<R> Worker<R> {
         let ran = bench.run(&self.places[cell.index()]);
         let done = Instant::now();
         for todo in &mut *tasks {
-            todo.ran = todo.work.len();
+            todo.rows_run = todo.work.len();
         }
         match ran {
             Ok(()) => {
@@ -166,8 +169,8 @@ impl<R> Worker<R> {
                             let gave = bench.gave(row, step);
                             grow(&self.cells, &gave, &work, &mut values, &mut outcome);
                         }
-                        let at = (row, step);
-                        let rests = bench.hand_on(work.row.node, &mut values, at, spare);
+                        let node = work.row.node;
+                        let rests = bench.hand_on(node, &mut values, row, step, spare);
                         drop(values);
                         if rests {
                             bench.rest(work, row);
@@ -203,16 +206,19 @@ impl<R> Worker<R> {
     /// Puts the states of a request where other workers find them.
     pub fn evict(&mut self, request: RequestKey) {
         for bench in &mut self.benches {
-            bench.evict_request(request);
+            bench.evict_request(request, &mut self.spare);
         }
     }
 
+    /// Whether there is something to [let go](Worker::let_go) of.
+    pub fn holds_on(&self) -> bool {
+        !self.spare.is_empty() || self.benches.iter().any(Bench::holds_ended)
+    }
+
     /// Lets go of requests that have ended, and whose states still rest in rows, and of spare memory.
-    pub fn forget_ended(&mut self) {
+    pub fn let_go(&mut self) {
         self.spare.clear();
-        for bench in &mut self.benches {
-            bench.forget_ended();
-        }
+        self.benches.iter_mut().for_each(Bench::forget_ended);
     }
 
     /// Rows of states moved, loaded or kept so far, by cell.

@@ -13,8 +13,8 @@ pub(super) struct Spare {
 }
 
 impl Spare {
-    /// Of a worker whose batches have up to so many rows. There are two batches' rows of each width at most, for two
-    /// ports.
+    /// Of a worker whose batches have up to so many rows. Of each width there is room for two batches' rows of two ports; what is
+    /// more is freed.
     pub fn new(rows: usize) -> Spare {
         Spare {
             by_width: FxHashMap::default(),
@@ -41,6 +41,11 @@ impl Spare {
         }
     }
 
+    /// Whether there is nothing.
+    pub fn is_empty(&self) -> bool {
+        self.by_width.values().all(Vec::is_empty)
+    }
+
     /// Lets go of all.
     pub fn clear(&mut self) {
         self.by_width.clear();
@@ -65,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_never_more_than_two_batches_need() {
+    fn what_is_more_than_there_is_room_for_is_freed() {
         let mut spare = Spare::new(2);
         for _ in 0..100 {
             spare.put(vec![0.0; 3].into());
@@ -73,7 +78,9 @@ mod tests {
         }
         let kept = |spare: &Spare| spare.by_width.values().map(Vec::len).sum::<usize>();
         assert_eq!(kept(&spare), 2 * 8);
+        assert!(!spare.is_empty());
         spare.clear();
         assert_eq!(kept(&spare), 0);
+        assert!(spare.is_empty());
     }
 }

@@ -209,13 +209,48 @@ fn a_copy_that_was_kept_for_another_goes_when_the_state_is_taken_over_in_place()
 }
 
 #[test]
+fn a_row_that_is_another_s_by_now_is_not_gone_on_from() {
+    let mut chains = chains(2);
+    chains.run(&[(0, 0)]);
+    // The second chain rests where the first did, whose state is kept.
+    chains.run(&[(1, 0)]);
+    chains.run(&[(1, 1)]);
+    assert_eq!(chains.run(&[(0, 1), (1, 2)]), 1, "the second chain stays");
+    for step in 2..9 {
+        chains.run(&[(0, step), (1, step + 1)]);
+    }
+    chains.run(&[(0, 9)]);
+    assert_eq!([chains.answer(0), chains.answer(1)], [[10.0], [10.0]]);
+}
+
+#[test]
+fn what_nobody_kept_cannot_be_taken_later() {
+    let ports = sum().output("y", 1);
+    let mut chains = chains_of(ports.clone(), 1);
+    let mut cells = Cells::new();
+    cells.add(Sum(ports));
+    chains.run(&[(0, 0)]);
+    chains.run(&[(0, 1)]);
+    for port in [0, 1] {
+        let mut values = chains.chains[0].1.lock();
+        let taken = values.grow_by(&cells, |graph| graph.answer(NodeId::new(0).gives(port)));
+        assert!(
+            matches!(taken, Err(GraphError::Gone { node: 0, .. })),
+            "port {port}"
+        );
+    }
+}
+
+#[test]
 fn rows_of_requests_that_have_ended_hold_on_to_nothing() {
     let mut chains = chains(2);
     chains.run(&[(0, 0), (1, 0)]);
     let holders = |chains: &Chains| [0, 1].map(|chain| Arc::strong_count(&chains.chains[chain].1));
     assert_eq!(holders(&chains), [2, 2]);
     chains.chains[0].1.set_ended();
-    chains.worker.forget_ended();
+    assert!(chains.worker.holds_on());
+    chains.worker.let_go();
+    assert!(!chains.worker.holds_on());
     assert_eq!(holders(&chains), [1, 2]);
     assert_eq!(
         chains.run(&[(1, 1)]),
@@ -347,17 +382,27 @@ fn an_output_of_a_joined_step_is_let_go_when_all_have_taken_it() {
     graph.answer(second.gives(0));
     graph.answer(other.gives(0));
     let unfolded = graph.unfold(&cells).unwrap();
-    let values = Values::new(graph, &unfolded, None, &cells, ());
-    let key = chains.keys.insert(());
-    let values = Arc::new(RequestValues::new(values));
-    chains.chains.push((key, values));
-    let tasks = VecDeque::from([chains.todo(&[(0, 0)]), chains.todo(&[(0, 1)])]);
-    assert_eq!(chains.worker.together(&tasks), 2);
-    chains.worker.run(&mut Vec::from(tasks));
-    assert_eq!(chains.chains[0].1.lock().kept(), 1);
-    chains.run(&[(0, 2)]);
-    assert_eq!(chains.chains[0].1.lock().kept(), 0);
-    assert_eq!(chains.answer(0), [2.0, 1.0]);
+    for _ in 0..2 {
+        let values = Values::new(graph.clone(), &unfolded, None, &cells, ());
+        let key = chains.keys.insert(());
+        let values = Arc::new(RequestValues::new(values));
+        chains.chains.push((key, values));
+    }
+    for request in 0..2 {
+        let first = [(request, 0)];
+        let tasks = VecDeque::from([chains.todo(&first), chains.todo(&[(request, 1)])]);
+        assert_eq!(chains.worker.together(&tasks), 2);
+        chains.worker.run(&mut Vec::from(tasks));
+        assert_eq!(chains.chains[request].1.lock().kept(), 1);
+        // The second request's is where the first's was.
+        assert!(chains.worker.spare.is_empty());
+        chains.run(&[(request, 2)]);
+        assert_eq!(chains.chains[request].1.lock().kept(), 0);
+        assert!(!chains.worker.spare.is_empty());
+        assert_eq!(chains.answer(request), [2.0, 1.0]);
+    }
+    chains.worker.let_go();
+    assert!(chains.worker.spare.is_empty());
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! a node's states   rest in their row of the batch buffers while the next node of the chain follows there,
-//!                   "in place"; else a copy is kept here until all that take it have taken it
+//!                   "in place" (which row is noted here, and checked there); else a copy is kept here until all
+//!                   that take it have taken it
 //! a node's outputs  are kept here for those that take them
 //! the answer        is filled as the nodes that it is made of end
 //! ```
@@ -346,13 +347,15 @@ impl<R> Values<R> {
 
     /// The states of `node` were taken over where they rest: copies that were kept for others who took
     /// them before are not needed any more.
-    pub fn followed_in_place(&mut self, node: NodeId, states: usize) {
+    pub(super) fn followed_in_place(&mut self, node: NodeId, states: usize, spare: &mut Spare) {
         let facts = &mut self.nodes[node.index()];
         facts.followed = true;
         if !self.kept.is_empty() {
             for number in facts.first_give..facts.first_give + states as u32 {
-                if self.gives[number as usize].uses == 0 {
-                    self.kept.remove(&number);
+                if self.gives[number as usize].uses == 0
+                    && let Some(kept) = self.kept.remove(&number)
+                {
+                    spare.put(kept);
                 }
             }
         }
@@ -400,7 +403,8 @@ impl<R> Values<R> {
         self.nodes[node.index()].done = true;
     }
 
-    /// Whether anybody takes what `node` gives at `port`, but for a follower in place.
+    /// Whether anybody takes what `node` gives at `port`, but for a follower in place: of a chain's step nobody, mostly, and
+    /// there is nothing to [give](Values::give).
     pub fn is_taken(&self, node: NodeId, port: usize) -> bool {
         let first = self.nodes[node.index()].first_give as usize;
         let give = &self.gives[first + port];
@@ -437,9 +441,17 @@ impl<R> Values<R> {
     }
 
     /// A row is needed for somebody else: keeps a state of `node` that nobody has taken over yet.
-    pub fn keep_state(&mut self, node: NodeId, port: usize, values: &[f32]) {
+    pub(super) fn keep_state(
+        &mut self,
+        node: NodeId,
+        port: usize,
+        values: &[f32],
+        spare: &mut Spare,
+    ) {
         let number = self.nodes[node.index()].first_give + port as u32;
-        self.kept.entry(number).or_insert_with(|| values.into());
+        self.kept
+            .entry(number)
+            .or_insert_with(|| spare.copy(values));
     }
 
     /// The request's own function, to be called without it.

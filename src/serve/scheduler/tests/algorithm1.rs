@@ -99,7 +99,7 @@ impl Paper {
                         .nodes_of(subgraph)
                         .all(|n| request.state[n] == Node::Done);
                     if !finished {
-                        new.push((table.released(key), cell, key));
+                        new.push((table.standing(key).released, cell, key));
                     }
                 }
             }

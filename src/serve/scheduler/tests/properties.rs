@@ -82,7 +82,11 @@ fn eligible(
     {
         for subgraph in table.ready_subgraphs(key).filter(|_| table.is_live(key)) {
             if table.pinned(subgraph).is_none_or(|pinned| pinned == worker) {
-                let left = if shortest { table.left(subgraph) } else { 0 };
+                let left = if shortest {
+                    table.standing(subgraph).left
+                } else {
+                    0
+                };
                 let rank = (Reverse(known.priority), left);
                 let ready = std::iter::repeat_n(rank, table.ready(subgraph));
                 all[table.cell(subgraph).index()].extend(ready);
@@ -98,7 +102,7 @@ fn left(simulated: &Simulated) -> BTreeMap<SubgraphKey, u32> {
     let table = &simulated.scheduler.table;
     let live = simulated.known.keys().filter(|key| table.is_live(**key));
     let subgraphs = live.flat_map(|key| table.ready_subgraphs(*key));
-    subgraphs.map(|s| (s, table.left(s))).collect()
+    subgraphs.map(|s| (s, table.standing(s).left)).collect()
 }
 
 struct Scenario {

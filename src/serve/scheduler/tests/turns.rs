@@ -38,6 +38,36 @@ fn every_cell_gets_its_turn_beside_chains_that_never_stop() {
     }
 }
 
+#[test]
+fn nodes_of_a_subgraph_go_in_the_order_in_which_they_got_ready() {
+    // Six that take nothing, and those that make one subgraph of them.
+    let mut graph = Graph::new();
+    for _ in 0..6 {
+        plain_node(&mut graph, 0, &[]);
+    }
+    for from in [&[0][..], &[1, 2], &[3, 4], &[7, 8], &[9, 5], &[10, 6]] {
+        plain_node(&mut graph, 0, from);
+    }
+    let order = |most: usize| {
+        let policy = Cellular::new(&[BatchSizes { min: 1, max: most }], 1, Order::Arrival);
+        let mut scheduler = Scheduler::new(Box::new(policy), 1, 10, Limits::default());
+        let unfolded = graph.unfold(&plain_cells(1)).unwrap();
+        let now = Instant::now();
+        (scheduler.handle_submit(now, &unfolded, Ask::default())).unwrap();
+        let mut tasks = Vec::new();
+        scheduler.poll_tasks(now, WorkerId(0), &mut tasks);
+        let nodes = |task: &Task| task.rows.iter().map(|row| row.node.index()).collect();
+        tasks.iter().map(nodes).collect::<Vec<Vec<usize>>>()
+    };
+    let last = [vec![9], vec![10], vec![11]];
+    let fours = [vec![0, 1, 2, 3], vec![4, 5, 6, 7], vec![8]];
+    let threes = [vec![0, 1, 2], vec![3, 4, 5], vec![6, 7, 8]];
+    let twos = [[0, 1], [2, 3], [4, 5], [6, 7]].map(Vec::from);
+    assert_eq!(order(4), [&fours[..], &last].concat());
+    assert_eq!(order(3), [&threes[..], &last].concat());
+    assert_eq!(order(2), [&twos[..], &[vec![8]], &last].concat());
+}
+
 fn first_turn(chains: usize, most: usize, tasks: usize, steps: &[usize]) -> Vec<usize> {
     first_turn_of(10, chains, most, tasks, steps)
 }

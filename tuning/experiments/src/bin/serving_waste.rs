@@ -1,0 +1,158 @@
+//! How near serving comes to a server that wastes nothing.
+//!
+//! Question: where every row of every batch is useful, and batches are full, how much of the time do the cells run, and
+//! where does the rest go?
+//!
+//! Method: an engine on all cores is given many times as many requests as its batches have rows, all at once and before
+//! the clock starts, so that nothing but the engine runs. Chains of 24 steps, and complete binary trees of 16 leaves; hidden
+//! size 1024, from 1024 inputs.
+//!
+//! Reading: shares of the time from the last submission to the last answer, medians of the rounds; "cells" also with the
+//! least and the greatest. What they lack to 100 % is waste: the longest time that any choice of batches could save with
+//! these cells. Rows whose requests end last find no mates: a few in a thousand.
+
+use std::time::{Duration, Instant};
+
+use cellstream::Model;
+use cellstream::model::{Lstm, Precision};
+use cellstream::serve::Engine;
+use cellstream::serve::cell_graph::{Cells, Graph};
+use cellstream::serve::engine::{EngineOptions, Request};
+use cellstream::serve::networks::{
+    Answer, BinaryTree, BinaryTreeLstm, BinaryTreeWeights, Chain, ChainCell,
+};
+use cellstream::serve::policy::BatchSizes;
+use cellstream_experiments::Outcome;
+use cellstream_experiments::report::Report;
+use cellstream_experiments::settings::Settings;
+use clap::Parser;
+
+const STEPS: usize = 24;
+const LEAVES: usize = 16;
+/// Requests, as many times as a batch has rows.
+const TIMES: usize = 6;
+
+/// How near serving comes to a server that wastes nothing
+#[derive(Parser)]
+struct Arguments {
+    #[command(flatten)]
+    settings: Settings,
+}
+
+#[derive(Clone, Copy)]
+enum Network {
+    Chains(Precision),
+    Trees,
+}
+
+/// Parts of the time, and rows a second.
+struct Sample {
+    cells: f64,
+    gather: f64,
+    hand_on: f64,
+    scheduler: f64,
+    rows: f64,
+}
+
+fn main() -> Outcome {
+    let Arguments { settings } = Arguments::parse();
+    let question = "full batches of useful rows: parts of the time, %";
+    let columns = [
+        "network",
+        "rows a batch",
+        "cells",
+        "gather",
+        "hand on",
+        "scheduler",
+        "rows a second",
+    ];
+    let mut report = Report::new(&settings, "serving_waste", question, &columns);
+    let hidden = if settings.quick { 16 } else { 1024 };
+    let networks = [
+        ("chains, f32", Network::Chains(Precision::F32)),
+        ("chains, int8", Network::Chains(Precision::Int8)),
+        ("trees, f32", Network::Trees),
+    ];
+    let rounds = settings
+        .rounds
+        .unwrap_or(if settings.quick { 1 } else { 7 });
+    for (name, network) in networks {
+        for batch in [64, 128] {
+            let samples = (0..rounds.max(1)).map(|_| sample(network, hidden, batch));
+            let samples = samples.collect::<Result<Vec<_>, _>>()?;
+            let sorted = |of: fn(&Sample) -> f64| {
+                let mut values: Vec<_> = samples.iter().map(of).collect();
+                values.sort_by(f64::total_cmp);
+                values
+            };
+            let median = |of: fn(&Sample) -> f64| sorted(of)[samples.len() / 2];
+            let cells = sorted(|one| one.cells);
+            let (least, greatest) = (cells[0], cells[cells.len() - 1]);
+            report.row(vec![
+                name.into(),
+                batch.to_string(),
+                format!("{:.1} ({least:.1}-{greatest:.1})", median(|one| one.cells)),
+                format!("{:.1}", median(|one| one.gather)),
+                format!("{:.1}", median(|one| one.hand_on)),
+                format!("{:.1}", median(|one| one.scheduler)),
+                format!("{:.0}", median(|one| one.rows)),
+            ]);
+        }
+    }
+    report.write()
+}
+
+/// One round: the cells of `network`, and one of its requests.
+fn prepare(network: Network, hidden: usize) -> Result<(Cells, Graph), Box<dyn std::error::Error>> {
+    let mut cells = Cells::new();
+    let graph = match network {
+        Network::Chains(precision) => {
+            let model = Model::from(Lstm::new(hidden, hidden).random(1)?);
+            let cell = ChainCell::new(model.into_precision(precision)?)?;
+            let xs = vec![0.1; STEPS * hidden];
+            Chain::add(&mut cells, cell).unfold(&xs, None, Answer::Last)?
+        }
+        Network::Trees => {
+            let weights = BinaryTreeWeights::random(hidden, hidden, 1)?;
+            let trees = BinaryTreeLstm::add(&mut cells, weights)?;
+            let xs = vec![0.1; LEAVES * hidden];
+            trees.unfold(&BinaryTree::complete(LEAVES)?, &xs, Answer::Last)?
+        }
+    };
+    Ok((cells, graph))
+}
+
+fn sample(
+    network: Network,
+    hidden: usize,
+    batch: usize,
+) -> Result<Sample, Box<dyn std::error::Error>> {
+    let (cells, graph) = prepare(network, hidden)?;
+    let options = EngineOptions {
+        sizes: vec![BatchSizes { min: 1, max: batch }; cells.iter().count()],
+        ..EngineOptions::default()
+    };
+    let engine = Engine::start(cells, &options)?;
+    let submitted = (0..TIMES * batch).map(|_| engine.submit(Request::new(graph.clone())));
+    let tickets = submitted.collect::<Result<Vec<_>, _>>()?;
+    let (begin, before) = (Instant::now(), engine.stats());
+    for ticket in tickets {
+        ticket.wait()?;
+    }
+    let (wall, after) = (begin.elapsed(), engine.stats());
+    let part = |time: Duration| 100.0 * time.as_secs_f64() / wall.as_secs_f64();
+    let mut sample = Sample {
+        cells: 0.0,
+        gather: 0.0,
+        hand_on: 0.0,
+        scheduler: part(after.scheduling - before.scheduling),
+        rows: 0.0,
+    };
+    for (after, before) in after.cells.iter().zip(&before.cells) {
+        sample.cells += part(after.run - before.run);
+        sample.gather += part(after.gather - before.gather);
+        sample.hand_on += part(after.hand_on - before.hand_on);
+        sample.rows += (after.rows - before.rows) as f64 / wall.as_secs_f64();
+    }
+    Ok(sample)
+}
