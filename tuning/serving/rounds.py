@@ -12,7 +12,8 @@ cellular's peak was found to be below a baseline's, more than any bears: then wh
 `lstm-wmt22-p99` go up from an idle machine. Settings are the best of the sweeps in `results/*.txt`, and `shortest` with
 small batches.
 Writes `results/rounds-NAME.txt`. DATA is as in `run`; what needs it is skipped without it. ROUNDS: 5 unless set (the
-committed ones of Seq2Seq and `lstm-wmt22-p99`: 3).
+committed ones of Seq2Seq and `lstm-wmt22-p99`: 3; `rounds-tree-ud-nine.txt`: 9). RATES: requests a second (300,400) instead
+of those below. Committed files with another ending are earlier or later runs, with some of the settings.
 """
 
 import json
@@ -27,6 +28,7 @@ PROGRAM = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve() / 
 RESULTS = Path(__file__).resolve().parent / "results"
 DATA = os.environ.get("DATA", "DATA")
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
+RATES = [int(rate) for rate in os.environ.get("RATES", "").split(",") if rate]
 
 SENTENCES = f"{DATA}/wmt22_lengths.csv:source_words"
 PAIRS = f"{DATA}/wmt22_lengths.csv:source_words,reference_words"
@@ -118,7 +120,7 @@ def measure(name):
     settings = [tuple(setting.split("/")) for setting in settings.split()]
     shown = " ".join(served).replace(f"{DATA}/", "")
     lines = [f"cellstream load {shown}: p90 in ms, median of {ROUNDS} rounds of {seconds[1]} seconds (least-greatest)"]
-    for rate in rates:
+    for rate in RATES or rates:
         runs = {setting: [] for setting in settings}
         for seed in range(ROUNDS):
             turn = seed % len(settings)

@@ -209,7 +209,8 @@ impl Shared {
     pub fn serve(&self, id: WorkerId, mut worker: Worker<Reply>) {
         let mut tasks: VecDeque<Todo<Reply>> = VecDeque::new();
         let mut ran: Vec<Todo<Reply>> = Vec::new();
-        let mut spare: Vec<Vec<Work<Reply>>> = Vec::new();
+        // Of tasks that were run: emptied, for those to come.
+        let mut emptied: Vec<Vec<Work<Reply>>> = Vec::new();
         let mut fresh: Vec<Task> = Vec::new();
         let mut evict: Vec<SubgraphKey> = Vec::new();
         let mut state = self.lock();
@@ -219,7 +220,7 @@ impl Shared {
             if tasks.is_empty() {
                 state.scheduler.poll_tasks(begin, id, &mut fresh);
                 for task in fresh.drain(..) {
-                    let mut work = spare.pop().unwrap_or_default();
+                    let mut work = emptied.pop().unwrap_or_default();
                     state.attach(&task, &mut work);
                     tasks.push_back(Todo::new(task, work));
                 }
@@ -277,7 +278,7 @@ impl Shared {
             for subgraph in evict.drain(..) {
                 state.scheduler.handle_evicted(subgraph);
             }
-            state.report(begin, &mut ran, &mut spare, outcome);
+            state.report(begin, &mut ran, &mut emptied, outcome);
         }
     }
 
@@ -324,12 +325,12 @@ impl State {
         }));
     }
 
-    /// A worker has run tasks together. What they were kept in goes to `spare`.
+    /// A worker has run tasks together. What their rows were kept in goes to `emptied`.
     fn report(
         &mut self,
         now: Instant,
         ran: &mut Vec<Todo<Reply>>,
-        spare: &mut Vec<Vec<Work<Reply>>>,
+        emptied: &mut Vec<Vec<Work<Reply>>>,
         outcome: Outcome,
     ) {
         for (key, error) in outcome.failed {
@@ -345,7 +346,7 @@ impl State {
             debug_assert!(todo.work.is_empty(), "no row gets into another task");
             self.recorder.ran(&todo.task, todo.rows_run, each);
             self.scheduler.handle_done(now, todo.task);
-            spare.push(todo.work);
+            emptied.push(todo.work);
         }
     }
 

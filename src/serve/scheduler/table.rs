@@ -223,10 +223,8 @@ impl Table {
             .extend(joined.map(|(index, ready)| (SubgraphKey { request, index }, ready)));
         let subgraphs = &mut self.requests[key].subgraphs;
         for index in homes {
-            let ready = subgraphs[index as usize].release(&mut self.released);
-            if ready > 0 {
-                self.announced.push((SubgraphKey { request, index }, ready));
-            }
+            let key = SubgraphKey { request, index };
+            subgraphs[index as usize].release(key, &mut self.released, &mut self.announced);
         }
     }
 
@@ -288,11 +286,9 @@ impl Table {
             if home != index {
                 let waiting = &mut request.subgraphs[home as usize];
                 waiting.missing -= 1;
-                let ready = waiting.release(&mut self.released);
-                if ready > 0 {
-                    let (request, index) = (row.request, home);
-                    self.announced.push((SubgraphKey { request, index }, ready));
-                }
+                let (request, index) = (row.request, home);
+                let key = SubgraphKey { request, index };
+                waiting.release(key, &mut self.released, &mut self.announced);
             }
             edge = next;
         }
@@ -438,8 +434,7 @@ impl Table {
 
     /// How many ready nodes a released subgraph has.
     pub fn ready(&self, key: SubgraphKey) -> usize {
-        let subgraph = self.subgraph(key);
-        subgraph.released.map_or(0, |_| subgraph.ready as usize)
+        self.standing(key).ready
     }
 
     /// The worker that a subgraph's tasks must go to.
@@ -509,15 +504,23 @@ impl Subgraph {
         self.ready += 1;
     }
 
-    /// Releases it, as the next, if nothing outside is missing and it has not been. How many nodes may now be announced.
-    fn release(&mut self, released: &mut u64) -> usize {
+    /// Releases it, unless it has been or something outside is missing, and announces what is ready. `released` and
+    /// `announced` are the table's.
+    fn release(
+        &mut self,
+        key: SubgraphKey,
+        released: &mut u64,
+        announced: &mut Vec<(SubgraphKey, usize)>,
+    ) {
         if self.missing > 0 || self.released.is_some() {
-            return 0;
+            return;
         }
         self.released = Some(*released);
         self.left = self.untaken;
         *released += 1;
-        self.ready as usize
+        if self.ready > 0 {
+            announced.push((key, self.ready as usize));
+        }
     }
 }
 

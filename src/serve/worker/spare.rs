@@ -1,7 +1,7 @@
 //! Memory of values that were kept for somebody who has taken them, for the next that are.
 //!
-//! A tree's node gives two rows, which its parent takes one or two batches later: of some kilobytes each, they cost as much to
-//! allocate and to free as to copy.
+//! A tree's node gives two rows, which its parent takes one or two batches later. To allocate and free them anew was a seventh of
+//! what it costs to gather a tree's row and to hand it on (hidden size 1024, 4 KiB each).
 
 use rustc_hash::FxHashMap;
 

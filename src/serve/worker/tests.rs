@@ -183,8 +183,7 @@ fn a_row_that_leaves_is_closed_up_and_one_that_joins_is_appended() {
 #[test]
 fn a_copy_that_was_kept_for_another_goes_when_the_state_is_taken_over_in_place() {
     let mut chains = chains(1);
-    let mut cells = Cells::new();
-    cells.add(Sum(sum()));
+    let cells = chains.worker.cells.clone();
     // Node 1 goes on with the state of node 0, node 2 takes it as its input.
     let mut graph = Graph::new();
     let one = graph.give(&[1.0]);
@@ -225,10 +224,8 @@ fn a_row_that_is_another_s_by_now_is_not_gone_on_from() {
 
 #[test]
 fn what_nobody_kept_cannot_be_taken_later() {
-    let ports = sum().output("y", 1);
-    let mut chains = chains_of(ports.clone(), 1);
-    let mut cells = Cells::new();
-    cells.add(Sum(ports));
+    let mut chains = chains_of(sum().output("y", 1), 1);
+    let cells = chains.worker.cells.clone();
     chains.run(&[(0, 0)]);
     chains.run(&[(0, 1)]);
     for port in [0, 1] {
@@ -343,8 +340,7 @@ fn padding_is_computed_at_every_step() {
 #[test]
 fn a_state_that_is_gone_cannot_be_taken_by_what_is_added_meanwhile() {
     let chains = chains(2);
-    let mut cells = Cells::new();
-    cells.add(Sum(sum()));
+    let cells = chains.worker.cells.clone();
     let take = |chain: usize, node: usize| {
         let mut values = chains.chains[chain].1.lock();
         let taken = values.grow_by(&cells, |graph| graph.answer(NodeId::new(node).gives(0)));
@@ -369,10 +365,8 @@ fn a_state_that_is_gone_cannot_be_taken_by_what_is_added_meanwhile() {
 
 #[test]
 fn an_output_of_a_joined_step_is_let_go_when_all_have_taken_it() {
-    let ports = sum().output("y", 1);
-    let mut chains = chains_of(ports.clone(), 0);
-    let mut cells = Cells::new();
-    cells.add(Sum(ports));
+    let mut chains = chains_of(sum().output("y", 1), 0);
+    let cells = chains.worker.cells.clone();
     // Node 1 goes on from node 0, whose output node 2 takes later.
     let mut graph = Graph::new();
     let one = graph.give(&[1.0]);

@@ -165,6 +165,31 @@ impl Quartiles {
     }
 }
 
+/// What a few samples of something that is not raced are summed up to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    /// The least of them.
+    pub least: f64,
+    /// Half of them are below.
+    pub median: f64,
+    /// The greatest.
+    pub greatest: f64,
+}
+
+impl Spread {
+    /// Of at least one sample; NaN of none.
+    pub fn of(samples: impl IntoIterator<Item = f64>) -> Spread {
+        let mut samples: Vec<f64> = samples.into_iter().collect();
+        samples.sort_unstable_by(f64::total_cmp);
+        let at = |sample: Option<&f64>| sample.copied().unwrap_or(f64::NAN);
+        Spread {
+            least: at(samples.first()),
+            median: at(samples.get(samples.len() / 2)),
+            greatest: at(samples.last()),
+        }
+    }
+}
+
 /// The geometric mean; NaN of none.
 pub fn geometric_mean(values: &[f64]) -> f64 {
     let logs: f64 = values.iter().map(|v| v.ln()).sum();

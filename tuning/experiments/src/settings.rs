@@ -47,6 +47,12 @@ impl Settings {
         }
     }
 
+    /// How many samples of what takes its time by itself: `--rounds`, or 7.
+    pub fn samples(&self) -> usize {
+        let default = if self.quick { 1 } else { 7 };
+        self.rounds.unwrap_or(default).max(1)
+    }
+
     /// The budget of one tuning: `--seconds`, or a default.
     pub fn tuning(&self, default: f64) -> Duration {
         let default = if self.quick { 0.3 } else { default };

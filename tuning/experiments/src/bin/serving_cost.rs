@@ -22,6 +22,7 @@ use cellstream::serve::networks::{Answer, Chain, ChainCell};
 use cellstream::serve::policy::BatchSizes;
 use cellstream_experiments::Outcome;
 use cellstream_experiments::report::Report;
+use cellstream_experiments::rounds::Spread;
 use cellstream_experiments::settings::Settings;
 use clap::Parser;
 
@@ -62,24 +63,17 @@ fn main() -> Outcome {
     let hidden = settings.cut(&[128, 256, 512, 1024], 2);
     let of_hidden = |hidden: &usize| [1, 8, 32].map(|batch| (*hidden, batch));
     let sizes: Vec<_> = hidden.iter().flat_map(of_hidden).collect();
-    let rounds = settings
-        .rounds
-        .unwrap_or(if settings.quick { 1 } else { 7 });
     let mut samples: Vec<Vec<Sample>> = sizes.iter().map(|_| Vec::new()).collect();
-    for _ in 0..rounds.max(1) {
+    for _ in 0..settings.samples() {
         for ((hidden, batch), samples) in sizes.iter().zip(&mut samples) {
             samples.push(sample(*hidden, *batch, settings.cores())?);
         }
     }
     for ((hidden, batch), samples) in sizes.iter().zip(&samples) {
-        let sorted = |of: fn(&Sample) -> f64| {
-            let mut values: Vec<_> = samples.iter().map(of).collect();
-            values.sort_by(f64::total_cmp);
-            values
-        };
-        let median = |of: fn(&Sample) -> f64| sorted(of)[samples.len() / 2];
-        let share = sorted(|one| 100.0 * (one.scheduler + one.gather) / one.cell);
-        let (least, greatest) = (share[0], share[share.len() - 1]);
+        let spread = |of: fn(&Sample) -> f64| Spread::of(samples.iter().map(of));
+        let median = |of| spread(of).median;
+        let share = spread(|one| 100.0 * (one.scheduler + one.gather) / one.cell);
+        let (least, greatest) = (share.least, share.greatest);
         report.row(vec![
             hidden.to_string(),
             batch.to_string(),
@@ -89,7 +83,7 @@ fn main() -> Outcome {
             format!("{:.2}", median(|one| one.gather)),
             format!("{:.2}", median(|one| one.hand_on)),
             format!("{:.1}", median(|one| one.wall)),
-            format!("{:.1} % ({least:.1}-{greatest:.1})", share[share.len() / 2]),
+            format!("{:.1} % ({least:.1}-{greatest:.1})", share.median),
         ]);
     }
     report.write()
