@@ -1,304 +1,27 @@
-//! One cell at one worker: its weights, and the buffers whose first rows are the batch.
-//!
-//! ```text
-//! place(task):
-//!   rows whose states rest at a place within the batch stay there             nothing moves
-//!   other states within the batch are of nobody in it: kept with their requests  somebody's turn is later
-//!   rows whose states rest beyond the batch move to free places               compacted
-//!   rows that begin here, or come from elsewhere, get the free places left    appended
-//! go on (task), as often as the next tasks are further steps of the same rows:
-//!   inputs of those rows, behind those of the step before
-//! run; then every row's values go to those that take them, and its states rest where they are
-//! ```
-//!
-//! An unchanged batch moves no state, a changed one only those of rows that come, go or close a gap.
+//! One cell at one worker: its weights, and the rows that it is run on.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use super::spare::Spare;
-use super::values::{RequestValues, Values};
-use crate::serve::cell_graph::{Batch, Cell, CellError, NodeId, Place, Port, PreparedCell};
-use crate::serve::scheduler::{RequestKey, Row};
-
-/// A row of a task, with its request's values.
-pub(in crate::serve) struct Work<R> {
-    pub row: Row,
-    pub values: Arc<RequestValues<R>>,
-}
-
-/// Whose states rest in a row: those that `row.node` gave.
-type Seat<R> = Work<R>;
+use super::rows::Rows;
+use crate::serve::cell_graph::{Cell, CellError, Place, PreparedCell};
 
 /// See the [module](self).
 pub(super) struct Bench<R> {
     cell: Arc<dyn Cell>,
     /// `None` after a panic, until it has been prepared anew.
     prepared: Option<Box<dyn PreparedCell>>,
-    inputs: Vec<Vec<f32>>,
-    states: Vec<Vec<f32>>,
-    outputs: Vec<Vec<f32>>,
-    /// By row.
-    seats: Vec<Option<Seat<R>>>,
-    /// Most steps of a batch.
-    most_steps: usize,
-    /// By row of the present batch: which of the first task's rows is there.
-    places: Vec<Option<usize>>,
-    /// Where each row of the present batch's first task is, then of its second, and so on.
-    rows: Vec<usize>,
-    /// By task of the present batch: where its rows begin among `rows`.
-    tasks: Vec<usize>,
-    /// By row of the present batch: its steps. Those of padding are as many as any row has.
-    pub lengths: Vec<usize>,
-    /// Empty between tasks: rows that need a place, and those beyond the batch where their states rest.
-    unplaced: Vec<(usize, Option<usize>)>,
-    /// Rows of states that were moved, loaded or kept so far.
-    pub moved: u64,
+    pub rows: Rows<R>,
 }
 
-impl<R> Bench<R> {
+impl<R: Send> Bench<R> {
     /// Room for `place.rows` rows.
     pub fn new(cell: Arc<dyn Cell>, place: &Place) -> Result<Bench<R>, CellError> {
-        let prepared = cell.prepare(place)?;
-        let ports = cell.ports();
-        let buffers = |ports: &[Port], rows: usize| {
-            let buffer = |p: &Port| vec![0.0; rows * p.width()];
-            ports.iter().map(buffer).collect()
-        };
-        let most_steps = place.steps;
         Ok(Bench {
-            prepared: Some(prepared),
-            inputs: buffers(ports.inputs(), most_steps * place.rows),
-            states: buffers(ports.states(), place.rows),
-            outputs: buffers(ports.outputs(), most_steps * place.rows),
-            most_steps,
-            rows: Vec::with_capacity(place.rows),
-            tasks: Vec::with_capacity(most_steps),
-            lengths: Vec::with_capacity(place.rows),
-            seats: (0..place.rows).map(|_| None).collect(),
-            places: Vec::with_capacity(place.rows),
-            unplaced: Vec::with_capacity(place.rows),
-            moved: 0,
+            prepared: Some(cell.prepare(place)?),
+            rows: Rows::new(cell.ports(), place),
             cell,
         })
-    }
-
-    /// Most rows of a batch.
-    pub fn most_rows(&self) -> usize {
-        self.seats.len()
-    }
-
-    /// Most steps of a batch.
-    pub fn most_steps(&self) -> usize {
-        self.most_steps
-    }
-
-    /// Whether all rows of a task are the next steps of rows of the task before it, in their order, so that both can be
-    /// computed in one batch; if so, they must be. Padding is not asked for row by row: with it, all of them must go on.
-    pub fn joins(&self, before: (&[Work<R>], usize), next: (&[Work<R>], usize)) -> bool {
-        let ((before, padding), (next, next_padding)) = (before, next);
-        if next.is_empty() || padding != next_padding || padding > 0 && before.len() != next.len() {
-            return false;
-        }
-        let mut rows = before.iter();
-        let mut joined = Vec::with_capacity(next.len());
-        for work in next {
-            let same = rows.find(|before| before.row.request == work.row.request);
-            let before = same.map(|before| before.row.node).filter(|&before| {
-                let mut values = work.values.lock();
-                values.joins(before, work.row.node, self.states.len())
-            });
-            let Some(before) = before else {
-                for (work, before) in joined {
-                    let work: &Work<R> = work;
-                    work.values.lock().does_not_join(before);
-                }
-                return false;
-            };
-            joined.push((work, before));
-        }
-        true
-    }
-
-    /// Gives every row of the task a place among the first `work.len() + padding`, with its states there,
-    /// and copies its inputs. Returns the rows that lack something, which would be a mistake of ours: what a
-    /// node takes is kept with its request, unless it goes on in place.
-    pub fn place(&mut self, work: &[Work<R>], padding: usize, spare: &mut Spare) -> Vec<Row> {
-        let batch = work.len() + padding;
-        self.lengths.clear();
-        self.lengths.resize(batch, 1);
-        self.places.clear();
-        self.places.resize(batch, None);
-        self.rows.clear();
-        self.rows.resize(work.len(), 0);
-        self.tasks.clear();
-        self.tasks.push(0);
-        let mut unplaced = std::mem::take(&mut self.unplaced);
-        let mut missing = Vec::new();
-        let state_count = self.states.len();
-        for (index, work) in work.iter().enumerate() {
-            let Row { request, node } = work.row;
-            let mut values = work.values.lock();
-            let before = values.follows(node);
-            let seat = before.and_then(|node| self.seat(Row { request, node }, &values));
-            let (Some(before), Some(seat)) = (before, seat) else {
-                unplaced.push((index, None));
-                continue;
-            };
-            values.followed_in_place(before, state_count, spare);
-            self.seats[seat] = None;
-            if seat < batch {
-                self.places[seat] = Some(index);
-                self.rows[index] = seat;
-                self.load_inputs(work, &mut values, seat, spare, &mut missing);
-            } else {
-                unplaced.push((index, Some(seat)));
-            }
-        }
-        for row in 0..batch {
-            if self.places[row].is_none() && self.seats[row].is_some() {
-                self.evict(row, spare);
-            }
-        }
-        let mut free = 0;
-        for (index, seat) in unplaced.drain(..) {
-            while self.places[free].is_some() {
-                free += 1;
-            }
-            self.places[free] = Some(index);
-            self.rows[index] = free;
-            self.moved += u64::from(state_count > 0);
-            let work = &work[index];
-            let mut values = work.values.lock();
-            match seat {
-                Some(seat) => self.compact(seat, free),
-                None => self.load_states(work, &mut values, free, spare, &mut missing),
-            }
-            self.load_inputs(work, &mut values, free, spare, &mut missing);
-        }
-        self.unplaced = unplaced;
-        missing
-    }
-
-    /// Adds a task whose rows [join](Bench::joins) those of `before`, the last one, and copies its inputs. Returns the rows
-    /// that lack something, as [`Bench::place`].
-    pub fn go_on(&mut self, before: &[Work<R>], work: &[Work<R>], spare: &mut Spare) -> Vec<Row> {
-        let mut missing = Vec::new();
-        let step = self.tasks.len();
-        let begin = self.rows.len();
-        let mut earlier = 0..before.len();
-        for work in work {
-            let same = earlier.find(|&at| before[at].row.request == work.row.request);
-            let Some(at) = same else {
-                unreachable!("its row goes on");
-            };
-            let row = self.row(step - 1, at);
-            let mut values = work.values.lock();
-            values.joined(before[at].row.node);
-            self.lengths[row] = step + 1;
-            let at = step * self.places.len() + row;
-            self.load_inputs(work, &mut values, at, spare, &mut missing);
-            self.rows.push(row);
-        }
-        self.tasks.push(begin);
-        for (length, place) in self.lengths.iter_mut().zip(&self.places) {
-            if place.is_none() {
-                *length = step + 1;
-            }
-        }
-        missing
-    }
-
-    /// Moves states from a row beyond the batch into it.
-    fn compact(&mut self, from: usize, to: usize) {
-        for (state, port) in self.states.iter_mut().zip(self.cell.ports().states()) {
-            let width = port.width();
-            state.copy_within(from * width..(from + 1) * width, to * width);
-        }
-    }
-
-    fn load_states(
-        &mut self,
-        work: &Work<R>,
-        values: &mut Values<R>,
-        row: usize,
-        spare: &mut Spare,
-        missing: &mut Vec<Row>,
-    ) {
-        let as_follower = values.follows(work.row.node).is_some();
-        let inputs = self.inputs.len();
-        for (port, state) in self.states.iter_mut().enumerate() {
-            let source = values.graph().sources(work.row.node)[inputs + port];
-            let width = self.cell.ports().states()[port].width();
-            let to = row_of_mut(state, width, row);
-            if !values.take(source, to, as_follower, spare) {
-                missing.push(work.row);
-            }
-        }
-    }
-
-    fn load_inputs(
-        &mut self,
-        work: &Work<R>,
-        values: &mut Values<R>,
-        row: usize,
-        spare: &mut Spare,
-        missing: &mut Vec<Row>,
-    ) {
-        for (port, input) in self.inputs.iter_mut().enumerate() {
-            let source = values.graph().sources(work.row.node)[port];
-            let width = self.cell.ports().inputs()[port].width();
-            let to = row_of_mut(input, width, row);
-            if !values.take(source, to, false, spare) {
-                missing.push(work.row);
-            }
-        }
-    }
-
-    /// Keeps the states of a seat with their request, if that still wants them.
-    fn evict(&mut self, row: usize, spare: &mut Spare) {
-        let Some(seat) = self.seats[row].take() else {
-            return;
-        };
-        if seat.values.has_ended() {
-            return;
-        }
-        self.moved += 1;
-        let mut values = seat.values.lock();
-        for (port, (state, declared)) in self
-            .states
-            .iter()
-            .zip(self.cell.ports().states())
-            .enumerate()
-        {
-            let state = row_of(state, declared.width(), row);
-            values.keep_state(seat.row.node, port, state, spare);
-        }
-    }
-
-    /// Keeps all states of a request's nodes that rest here.
-    pub fn evict_request(&mut self, request: RequestKey, spare: &mut Spare) {
-        for row in 0..self.seats.len() {
-            if self.seats[row]
-                .as_ref()
-                .is_some_and(|s| s.row.request == request)
-            {
-                self.evict(row, spare);
-            }
-        }
-    }
-
-    /// Whether states of a request that has ended rest here.
-    pub fn holds_ended(&self) -> bool {
-        let mut seats = self.seats.iter().flatten();
-        seats.any(|seat| seat.values.has_ended())
-    }
-
-    /// Lets go of requests that have ended.
-    pub fn forget_ended(&mut self) {
-        for seat in &mut self.seats {
-            seat.take_if(|seat| seat.values.has_ended());
-        }
     }
 
     /// Runs the cell on the batch that was placed.
@@ -314,12 +37,7 @@ impl<R> Bench<R> {
         let Some(prepared) = &mut self.prepared else {
             unreachable!("prepared above");
         };
-        let (ports, inputs) = (self.cell.ports(), &self.inputs);
-        let (states, outputs) = (&mut self.states, &mut self.outputs);
-        let mut batch = match self.tasks.len() {
-            1 => Batch::new(ports, self.places.len(), inputs, states, outputs),
-            _ => Batch::of_steps(ports, &self.lengths, inputs, states, outputs),
-        };
+        let mut batch = self.rows.batch();
         // After a panic the cell is prepared anew, and nothing of the batch is read.
         match catch_unwind(AssertUnwindSafe(|| prepared.run(&mut batch))) {
             Ok(outcome) => outcome.map_err(Failure::Cell),
@@ -328,75 +46,6 @@ impl<R> Bench<R> {
                 Err(Failure::Panicked(message(&*panic)))
             }
         }
-    }
-
-    /// Where a row of one of the batch's tasks is.
-    pub fn row(&self, task: usize, index: usize) -> usize {
-        self.rows[self.tasks[task] + index]
-    }
-
-    /// Where the states that a row gave rest, if they do so here. What its request says may be of another worker, or of long
-    /// ago; the seat says whose it is.
-    fn seat(&self, row: Row, values: &Values<R>) -> Option<usize> {
-        let seat = values.seat(row.node)?;
-        let here = self.seats.get(seat)?.as_ref();
-        here.is_some_and(|here| here.row == row).then_some(seat)
-    }
-
-    /// What the node in a row gave at a step, by port; states are those after the row's last.
-    pub fn gave(&self, row: usize, step: usize) -> Vec<&[f32]> {
-        let ports = self.cell.ports();
-        let states = self.states.iter().zip(ports.states());
-        let outputs = self.outputs.iter().zip(ports.outputs());
-        let at = step * self.places.len() + row;
-        let states = states.map(|(buffer, port)| row_of(buffer, port.width(), row));
-        let outputs = outputs.map(|(buffer, port)| row_of(buffer, port.width(), at));
-        states.chain(outputs).collect()
-    }
-
-    /// Whether a step is the last of a row in this batch.
-    pub fn is_last(&self, row: usize, step: usize) -> bool {
-        self.lengths[row] == step + 1
-    }
-
-    /// Hands on what the node in a row gave at a step. `true` after its last, if something may follow: then its states
-    /// [rest](Bench::rest) there.
-    pub fn hand_on(
-        &self,
-        node: NodeId,
-        values: &mut Values<R>,
-        row: usize,
-        step: usize,
-        spare: &mut Spare,
-    ) -> bool {
-        let ports = self.cell.ports();
-        let is_last = self.is_last(row, step);
-        values.done(node);
-        if is_last {
-            for (port, (state, declared)) in self.states.iter().zip(ports.states()).enumerate() {
-                if values.is_taken(node, port) {
-                    values.give(node, port, row_of(state, declared.width(), row), spare);
-                }
-            }
-        }
-        let at = step * self.places.len() + row;
-        for (port, (output, declared)) in self.outputs.iter().zip(ports.outputs()).enumerate() {
-            let port = self.states.len() + port;
-            if values.is_taken(node, port) {
-                values.give(node, port, row_of(output, declared.width(), at), spare);
-            }
-        }
-        let rests = is_last && !self.states.is_empty() && values.rests(node);
-        if rests {
-            values.set_seat(node, row);
-            values.prefetch_next(node, self.inputs.len(), step + 1);
-        }
-        rests
-    }
-
-    /// The states that were just computed in a row stay there.
-    pub fn rest(&mut self, work: Work<R>, row: usize) {
-        self.seats[row] = Some(work);
     }
 }
 
@@ -414,12 +63,4 @@ pub(in crate::serve) fn message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
     text.unwrap_or_else(|| "no message".into())
-}
-
-fn row_of(buffer: &[f32], width: usize, row: usize) -> &[f32] {
-    &buffer[row * width..][..width]
-}
-
-fn row_of_mut(buffer: &mut [f32], width: usize, row: usize) -> &mut [f32] {
-    &mut buffer[row * width..][..width]
 }

@@ -4,6 +4,10 @@
 //! own, no lock but those of the requests' values: [`super::engine`] calls it.
 
 mod bench;
+mod copies;
+#[cfg(all(test, not(loom)))]
+mod copies_tests;
+mod rows;
 mod spare;
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -13,7 +17,8 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-pub(super) use bench::{Failure, Work, message};
+pub(super) use bench::{Failure, message};
+pub(super) use rows::Work;
 pub(super) use values::{RequestValues, Values};
 
 use super::cell_graph::{CellError, CellId, Cells, Gave, Growth, Place, Unfolded};
@@ -27,7 +32,8 @@ pub(super) struct Worker<R> {
     cells: Cells,
     benches: Vec<Bench<R>>,
     places: Vec<Place>,
-    spare: Spare,
+    /// Of each member of the team.
+    spares: Vec<Spare>,
 }
 
 /// A task with the values of its rows' requests.
@@ -87,16 +93,19 @@ impl Spent {
     }
 }
 
-impl<R> Worker<R> {
+impl<R: Send> Worker<R> {
     /// Prepares every cell, each for its own number of rows.
     pub fn new(cells: &Cells, places: Vec<Place>) -> Result<Worker<R>, (CellId, CellError)> {
         let bench = |((id, cell), place): ((CellId, &std::sync::Arc<_>), &Place)| {
             Bench::new(std::sync::Arc::clone(cell), place).map_err(|why| (id, why))
         };
         let benches = cells.iter().zip(&places).map(bench);
-        let rows = places.iter().map(|place| place.rows).max();
+        let rows = places.iter().map(|place| place.rows).max().unwrap_or(0);
+        let members = places.iter().map(|place| place.team.threads()).max();
+        let members = members.unwrap_or(1);
+        let share = rows.div_ceil(members);
         Ok(Worker {
-            spare: Spare::new(rows.unwrap_or(0)),
+            spares: (0..members).map(|_| Spare::new(share)).collect(),
             benches: benches.collect::<Result<_, _>>()?,
             cells: cells.clone(),
             places,
@@ -109,16 +118,16 @@ impl<R> Worker<R> {
         let Some(first) = tasks.front() else {
             return 0;
         };
-        let bench = &self.benches[first.task.cell.index()];
-        let mut rows = first.batch();
+        let rows = &self.benches[first.task.cell.index()].rows;
+        let mut computed = first.batch();
         let mut count = 1;
         for (before, next) in tasks.iter().zip(tasks.iter().skip(1)) {
-            rows += next.batch();
-            let may_join = count < bench.most_steps()
-                && rows <= Scheduler::STEP_ROWS
+            computed += next.batch();
+            let may_join = count < rows.most_steps()
+                && computed <= Scheduler::STEP_ROWS
                 && next.task.cell == first.task.cell;
             let before = (&before.work[..], before.task.padding);
-            if !may_join || !bench.joins(before, (&next.work, next.task.padding)) {
+            if !may_join || !rows.joins(before, (&next.work, next.task.padding)) {
                 break;
             }
             count += 1;
@@ -134,14 +143,17 @@ impl<R> Worker<R> {
         };
         let (cell, padding) = (task.cell, task.padding);
         let begin = Instant::now();
-        let bench = &mut self.benches[cell.index()];
-        if bench.most_rows() < tasks[0].batch() {
+        let (bench, place) = (&mut self.benches[cell.index()], &self.places[cell.index()]);
+        let (rows, batch) = (&mut bench.rows, tasks[0].batch());
+        if rows.most_rows() < batch {
             unreachable!("policies form no batch of more rows than were prepared for");
         }
-        let spare = &mut self.spare;
-        let mut missing = bench.place(work, padding, spare);
+        let team =
+            (tasks.len() == 1 && rows.are_for_all(batch, &place.team)).then_some(&place.team);
+        let spares = &mut self.spares;
+        let mut missing = rows.place(work, padding, team, spares);
         for pair in tasks.windows(2) {
-            missing.extend(bench.go_on(&pair[0].work, &pair[1].work, spare));
+            missing.extend(rows.go_on(&pair[0].work, &pair[1].work, &mut spares[0]));
         }
         for row in missing {
             let node = row.node.index();
@@ -149,31 +161,41 @@ impl<R> Worker<R> {
             outcome.failed.push((row.request, lost));
         }
         let placed = Instant::now();
-        let ran = bench.run(&self.places[cell.index()]);
+        let ran = bench.run(place);
+        let rows = &mut bench.rows;
         let done = Instant::now();
         for todo in &mut *tasks {
             todo.rows_run = todo.work.len();
         }
         match ran {
             Ok(()) => {
+                if let Some(team) = team {
+                    rows.hand_on_all(&tasks[0].work, team, spares);
+                }
                 for (step, todo) in tasks.iter_mut().enumerate() {
                     for (index, work) in todo.work.drain(..).enumerate() {
-                        let row = bench.row(step, index);
+                        let row = rows.row(step, index);
+                        if let Some(rests) = rows.handed(row) {
+                            if rests {
+                                rows.rest(work, row);
+                            }
+                            continue;
+                        }
                         let mut values = work.values.lock();
                         // Looked at under the lock: whoever replies has marked it as ended before, and takes
                         // the answer under the lock.
                         if work.values.has_ended() {
                             continue;
                         }
-                        if bench.is_last(row, step) && values.is_watched(work.row.node) {
-                            let gave = bench.gave(row, step);
+                        if rows.is_last(row, step) && values.is_watched(work.row.node) {
+                            let gave = rows.gave(row, step);
                             grow(&self.cells, &gave, &work, &mut values, &mut outcome);
                         }
                         let node = work.row.node;
-                        let rests = bench.hand_on(node, &mut values, row, step, spare);
+                        let rests = rows.hand_on(node, &mut values, row, step, &mut spares[0]);
                         drop(values);
                         if rests {
-                            bench.rest(work, row);
+                            rows.rest(work, row);
                         }
                     }
                 }
@@ -206,25 +228,28 @@ impl<R> Worker<R> {
     /// Puts the states of a request where other workers find them.
     pub fn evict(&mut self, request: RequestKey) {
         for bench in &mut self.benches {
-            bench.evict_request(request, &mut self.spare);
+            bench.rows.evict_request(request, &mut self.spares[0]);
         }
     }
 
     /// Whether there is something to [let go](Worker::let_go) of.
     pub fn holds_on(&self) -> bool {
-        !self.spare.is_empty() || self.benches.iter().any(Bench::holds_ended)
+        let holds_ended = |bench: &Bench<R>| bench.rows.holds_ended();
+        !self.spares.iter().all(Spare::is_empty) || self.benches.iter().any(holds_ended)
     }
 
     /// Lets go of requests that have ended, and whose states still rest in rows, and of spare memory.
     pub fn let_go(&mut self) {
-        self.spare.clear();
-        self.benches.iter_mut().for_each(Bench::forget_ended);
+        self.spares.iter_mut().for_each(Spare::clear);
+        for bench in &mut self.benches {
+            bench.rows.forget_ended();
+        }
     }
 
     /// Rows of states moved, loaded or kept so far, by cell.
     #[cfg(all(test, not(loom)))]
     pub fn moved(&self, cell: CellId) -> u64 {
-        self.benches[cell.index()].moved
+        self.benches[cell.index()].rows.moved
     }
 }
 

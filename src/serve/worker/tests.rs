@@ -334,7 +334,7 @@ fn padding_is_computed_at_every_step() {
     ]);
     assert_eq!(chains.worker.together(&tasks), 3);
     chains.worker.run(&mut Vec::from(tasks));
-    assert_eq!(chains.worker.benches[CELL.index()].lengths, [3; 4]);
+    assert_eq!(chains.worker.benches[CELL.index()].rows.lengths, [3; 4]);
 }
 
 #[test]
@@ -389,14 +389,14 @@ fn an_output_of_a_joined_step_is_let_go_when_all_have_taken_it() {
         chains.worker.run(&mut Vec::from(tasks));
         assert_eq!(chains.chains[request].1.lock().kept(), 1);
         // The second request's is where the first's was.
-        assert!(chains.worker.spare.is_empty());
+        assert!(chains.worker.spares[0].is_empty());
         chains.run(&[(request, 2)]);
         assert_eq!(chains.chains[request].1.lock().kept(), 0);
-        assert!(!chains.worker.spare.is_empty());
+        assert!(!chains.worker.spares[0].is_empty());
         assert_eq!(chains.answer(request), [2.0, 1.0]);
     }
     chains.worker.let_go();
-    assert!(chains.worker.spare.is_empty());
+    assert!(chains.worker.spares[0].is_empty());
 }
 
 #[test]
