@@ -97,8 +97,29 @@ MEASUREMENTS = {
         "cellular/64 merge/64 merge/8:128",
         (1, 2),
     ),
+    "tree-ud-int8": (
+        ["treelstm", "--precision", "int8", "--trees", TREES],
+        [700, 1100, 2500],
+        "cellular/64 merge/64 merge/128",
+        (1, 2),
+    ),
+    # Identical requests, more than any policy bears.
+    "lstm-fixed": (["lstm", "--lengths", "24"], [800], "cellular/64 merge/64 ideal/64 ideal/128", (1, 2)),
+    "lstm-fixed-int8": (
+        ["lstm", "--precision", "int8", "--lengths", "24"],
+        [3000],
+        "cellular/64 merge/64 ideal/64 ideal/128",
+        (1, 2),
+    ),
+    "tree-fixed": (["treelstm", "--trees", "complete:16"], [900], "cellular/64 merge/64 ideal/64 ideal/128", (1, 2)),
+    "tree-fixed-int8": (
+        ["treelstm", "--precision", "int8", "--trees", "complete:16"],
+        [3000],
+        "cellular/64 merge/64 ideal/64 ideal/128",
+        (1, 2),
+    ),
 }
-NEED_DATA = [name for name in MEASUREMENTS if name not in ("lstm-paper", "lstm-int8", "lstm-two-workers")]
+NEED_DATA = [name for name, (served, *_) in MEASUREMENTS.items() if any(DATA in word for word in served)]
 
 
 def run(served, setting, rate, seed, seconds):

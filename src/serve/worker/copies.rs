@@ -16,8 +16,8 @@ use crate::serve::sync::{Mutex, PoisonError};
 /// Bytes of a batch's inputs from which on the team copies: for less, to meet takes longer than is saved.
 const SHARED_FROM: usize = 64 << 10;
 
-/// Whether a team should copy so many rows.
-pub(super) fn is_for_all(ports: &Ports, rows: usize, team: &SharedTeam) -> bool {
+/// Whether so many rows are worth a team's meeting.
+pub(super) fn wants_team(ports: &Ports, rows: usize, team: &SharedTeam) -> bool {
     let width: usize = ports.inputs().iter().map(Port::width).sum();
     team.threads() > 1 && rows * width * size_of::<f32>() >= SHARED_FROM
 }

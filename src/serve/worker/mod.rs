@@ -148,8 +148,7 @@ impl<R: Send> Worker<R> {
         if rows.most_rows() < batch {
             unreachable!("policies form no batch of more rows than were prepared for");
         }
-        let team =
-            (tasks.len() == 1 && rows.are_for_all(batch, &place.team)).then_some(&place.team);
+        let team = (tasks.len() == 1 && rows.want_team(batch, &place.team)).then_some(&place.team);
         let spares = &mut self.spares;
         let mut missing = rows.place(work, padding, team, spares);
         for pair in tasks.windows(2) {

@@ -17,7 +17,7 @@
 
 use std::sync::Arc;
 
-use super::copies::{Buffers, Shares, is_for_all, on_team};
+use super::copies::{Buffers, Shares, on_team, wants_team};
 use super::spare::Spare;
 use super::values::{RequestValues, Values};
 use crate::execute::team::SharedTeam;
@@ -93,8 +93,8 @@ impl<R: Send> Rows<R> {
     }
 
     /// Whether the team is to copy for a batch of so many rows.
-    pub fn are_for_all(&self, rows: usize, team: &SharedTeam) -> bool {
-        is_for_all(&self.ports, rows, team)
+    pub fn want_team(&self, rows: usize, team: &SharedTeam) -> bool {
+        wants_team(&self.ports, rows, team)
     }
 
     /// Most rows of a batch.

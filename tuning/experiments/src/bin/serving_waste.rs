@@ -43,7 +43,7 @@ struct Arguments {
 #[derive(Clone, Copy)]
 enum Network {
     Chains(Precision),
-    Trees,
+    Trees(Precision),
 }
 
 /// Parts of the time, and rows a second.
@@ -75,7 +75,8 @@ fn main() -> Outcome {
     let networks = [
         ("chains, f32", Network::Chains(Precision::F32)),
         ("chains, int8", Network::Chains(Precision::Int8)),
-        ("trees, f32", Network::Trees),
+        ("trees, f32", Network::Trees(Precision::F32)),
+        ("trees, int8", Network::Trees(Precision::Int8)),
     ];
     for (name, network) in networks {
         for batch in [64, 128] {
@@ -110,8 +111,11 @@ fn prepare(network: Network, hidden: usize) -> Result<(Cells, Graph), Box<dyn st
             let xs = vec![0.1; STEPS * hidden];
             Chain::add(&mut cells, cell).unfold(&xs, None, Answer::Last)?
         }
-        Network::Trees => {
-            let weights = BinaryTreeWeights::random(hidden, hidden, 1)?;
+        Network::Trees(precision) => {
+            let mut weights = BinaryTreeWeights::random(hidden, hidden, 1)?;
+            for matrix in [&mut weights.leaf, &mut weights.left, &mut weights.right] {
+                *matrix = matrix.in_precision(precision)?;
+            }
             let trees = BinaryTreeLstm::add(&mut cells, weights)?;
             let xs = vec![0.1; LEAVES * hidden];
             trees.unfold(&BinaryTree::complete(LEAVES)?, &xs, Answer::Last)?
