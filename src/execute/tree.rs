@@ -18,8 +18,8 @@ use super::packed::PackError;
 use super::session::SessionError;
 use super::team::{SharedTeam, TeamPanicked};
 use crate::kernels::{
-    Aligned, Columns, Isa, Kernels, PackedMatrix, Product, Rows, Shared, Source, Start, Sweep,
-    TreeChild, TreeNode, kernels, pack_vectors,
+    Aligned, Columns, FAR, Isa, Kernels, PackedMatrix, Product, Rows, Shared, Source, Start, Sweep,
+    TreeChild, TreeNode, Upcoming, kernels, pack_vectors,
 };
 use crate::model::Matrix;
 use crate::plan::split_units;
@@ -42,6 +42,8 @@ struct Part {
     /// `[panels][gates][lanes]`.
     bias: Aligned,
     products: Vec<OperandProduct>,
+    /// The weights leave the private caches between two batches.
+    is_far: bool,
     /// `[rows][panels][gates][lanes]`.
     z: Buffer,
     /// In which products of int8 quantise.
@@ -238,7 +240,7 @@ impl TreeStep {
                     z: &mut *z,
                     z_slots: self.gates,
                     sweep: Sweep::Wide,
-                    then: None,
+                    then: part.is_far.then(|| part.first_of(index + 1)),
                 };
                 self.kernels.product_in(job, room);
             }
@@ -257,6 +259,15 @@ fn read_only(values: &[f32]) -> Shared<'_> {
 }
 
 impl Part {
+    /// What the first tile of a product reads.
+    fn first_of(&self, product: usize) -> Upcoming {
+        let Some(OperandProduct { weights, .. }) = self.products.get(product) else {
+            return Upcoming::NOTHING;
+        };
+        let widest = (4 / weights.gates()).max(1);
+        weights.upcoming(0..widest.min(weights.panels()))
+    }
+
     /// `None` where there is no memory for so many rows.
     fn pack(
         lanes: usize,
@@ -283,11 +294,13 @@ impl Part {
         }
         let bias: Vec<&[f32]> = bias.chunks(hidden).collect();
         let room = products.iter().map(|p| p.weights.room(rows)).max();
+        let bytes: usize = products.iter().map(|p| p.weights.bytes()).sum();
         Some(Part {
             bias: pack_vectors(lanes, &bias, units.clone()),
             z: Buffer::new(rows, units.len().next_multiple_of(lanes) * gates)?,
             room: Buffer::new(room.unwrap_or(0), 1)?,
             products,
+            is_far: bytes > FAR,
             units: units.clone(),
         })
     }
@@ -347,6 +360,36 @@ mod tests {
             for (isa, threads, gave) in &all {
                 assert_eq!(gave, &all[0].2, "{isa}, {threads} threads, hidden {hidden}");
             }
+        }
+    }
+
+    /// Weights that no private cache holds are asked for where rows are many.
+    #[test]
+    fn weights_from_afar_give_many_rows_what_each_gets_alone() {
+        let (hidden, rows) = (260, 14);
+        let mut rng = fastrand::Rng::with_seed(2);
+        let mut random =
+            |len: usize| -> Vec<f32> { (0..len).map(|_| 2.0 * rng.f32() - 1.0).collect() };
+        let [left, right] =
+            [0, 1].map(|_| Matrix::new(5 * hidden, hidden, random(5 * hidden * hidden)).unwrap());
+        let bias = random(5 * hidden);
+        let [h_right, c_right, h, c] = [(); 4].map(|()| random(rows * hidden));
+        let team = SharedTeam::new(Team::with_threads(1).unwrap());
+        let isa = Isa::select().unwrap();
+        let mut step = TreeStep::new(&team, isa, rows, 5, &[&left, &right], &bias).unwrap();
+        assert!(step.parts[0].is_far);
+        let [mut h_all, mut c_all] = [&h, &c].map(Vec::clone);
+        (step.binary(rows, [&h_right, &c_right], [&mut h_all, &mut c_all])).unwrap();
+        for row in 0..rows {
+            let of = row * hidden..(row + 1) * hidden;
+            let [mut h, mut c] = [&h, &c].map(|state| state[of.clone()].to_vec());
+            let rights = [&h_right, &c_right].map(|state| &state[of.clone()]);
+            step.binary(1, rights, [&mut h, &mut c]).unwrap();
+            assert_eq!(
+                [&h_all[of.clone()], &c_all[of]],
+                [&h[..], &c[..]],
+                "row {row}"
+            );
         }
     }
 

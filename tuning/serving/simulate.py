@@ -200,4 +200,5 @@ def main():
         simulate(worker, rate, lengths)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -34,8 +34,8 @@ pub(super) fn on_team<S: Send>(
     // A lock each, which nobody else wants: that is how a member gets its share to itself.
     let shares: Vec<_> = shares.into_iter().map(Mutex::new).collect();
     let done = team.run_on(shares.len(), |member| {
-        let mut share = shares[member.index].lock();
-        job(share.as_mut().unwrap_or_else(|broken| broken.get_mut()));
+        let share = shares[member.index].lock();
+        job(&mut share.unwrap_or_else(PoisonError::into_inner));
     });
     if let Err(why) = done {
         panic!("copying rows: {why}");

@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""As simulate.py, for trees: what order and batch size give by themselves, where batches take the measured times.
+
+    tuning/serving/simulate_trees.py --trees FILE [--precision int8] [RATE...]
+
+A tree is a batch of leaves and then its internal nodes, height after height; all of a height are ready when all below
+are done. `merge` collects who waits and runs them height by height; `arrival` and `shortest` are cellular batching in its
+two orders: full batches first, of nodes before those of leaves; else both in turn. `alone` is a tree that shares the
+machine with nobody. RATE: half and four fifths of what full batches bear, unless said. Printed are p50, p90 and p99 in
+ms, and p90 beside that of `merge` with its best batch.
+"""
+
+import argparse
+import json
+import random
+from functools import partial
+
+from simulate import FULL, LOADS, REQUESTS, between, latencies, percentile
+
+# µs a batch of TreeLSTM 1024 by rows: `cellstream load treelstm --calibrate` (with `--precision int8`), the best of three.
+LEAF = {"f32": {}, "int8": {1: 21.0, 2: 31.3, 4: 33.1, 8: 65.3, 16: 130.6, 32: 275.4, 64: 528.0}}
+NODE = {"f32": {}, "int8": {1: 61.0, 2: 66.4, 4: 104.1, 8: 222.3, 16: 438.1, 32: 857.5, 64: 1739.5}}
+MOST_ROWS = 128
+
+
+class Times:
+    """Seconds of a batch by rows: of leaves at `[0]`, of internal nodes at `[1]`."""
+
+    def __init__(self, precision):
+        rows = range(1, MOST_ROWS + 1)
+        cells = (LEAF[precision], NODE[precision])
+        self.of = [[0] + [between(cell, n) * 1e-6 for n in rows] for cell in cells]
+
+    def all_of(self, cell, rows, at_most):
+        """Of so many rows in full batches and a rest."""
+        full, rest = divmod(rows, at_most)
+        return full * self.of[cell][at_most] + self.of[cell][rest]
+
+
+def heights(heads):
+    """How many leaves, and internal nodes of each height, the binary tree of a sentence has: heads are joined with those
+    that depend on them to the right, the nearest first, and then with those to the left."""
+    children = [[] for _ in heads]
+    for word, head in enumerate(heads):
+        if head > 0:
+            children[head - 1].append(word)
+    counts = [len(heads)]
+
+    def height(word):
+        own = 0
+        right = [child for child in children[word] if child > word]
+        left = [child for child in reversed(children[word]) if child < word]
+        for child in right + left:
+            own = max(own, height(child)) + 1
+            counts.extend([0] * (own + 1 - len(counts)))
+            counts[own] += 1
+        return own
+
+    height(heads.index(0))
+    return counts
+
+
+def cellular(times, trees, at_most, shortest, arrivals):
+    """When each ends."""
+    now, came, ends, turn = 0.0, 0, [0.0] * len(trees), 1
+    left = [list(tree) for tree in trees]  # of each height
+    at = [0] * len(trees)  # the height that is ready
+    ready = ([], [])  # trees with ready leaves, and with ready nodes
+    while came < len(arrivals) or ready[0] or ready[1]:
+        while came < len(arrivals) and arrivals[came] <= now:
+            ready[0].append(came)
+            came += 1
+        rows = [sum(left[tree][at[tree]] for tree in trees_ready) for trees_ready in ready]
+        if not any(rows):
+            now = arrivals[came]
+            continue
+        full = [cell for cell in (1, 0) if rows[cell] >= at_most]
+        cell = full[0] if full else turn if rows[turn] else 1 - turn
+        turn = 1 - cell
+        order = sorted(ready[cell], key=lambda tree: sum(left[tree])) if shortest else list(ready[cell])
+        room = at_most
+        batch = []
+        for tree in order:
+            taken = min(room, left[tree][at[tree]])
+            if taken == 0:
+                break
+            room -= taken
+            batch.append((tree, taken))
+        now += times.of[cell][at_most - room]
+        for tree, taken in batch:
+            left[tree][at[tree]] -= taken
+            if left[tree][at[tree]] == 0:
+                ready[cell].remove(tree)
+                at[tree] += 1
+                if at[tree] == len(left[tree]):
+                    ends[tree] = now
+                else:
+                    ready[1].append(tree)
+                    # In order of arrival.
+                    ready[1].sort()
+    return ends
+
+
+def merge(times, trees, at_most, arrivals):
+    """When each ends: who waits is one group, which runs until its highest is done."""
+    now, came, ends = 0.0, 0, [0.0] * len(trees)
+    while came < len(arrivals):
+        now = max(now, arrivals[came])
+        group = []
+        while came < len(arrivals) and arrivals[came] <= now and len(group) < at_most:
+            group.append(came)
+            came += 1
+        for height in range(max(len(trees[one]) for one in group)):
+            rows = sum(trees[one][height] for one in group if height < len(trees[one]))
+            now += times.all_of(min(height, 1), rows, at_most)
+        for one in group:
+            ends[one] = now
+    return ends
+
+
+def alone(times, trees, arrivals):
+    return [
+        came + sum(times.all_of(min(height, 1), rows, MOST_ROWS) for height, rows in enumerate(tree))
+        for came, tree in zip(arrivals, trees)
+    ]
+
+
+def policies(times, trees):
+    """From when all came to when each ended."""
+    ended = {f"merge {rows}": partial(merge, times, trees, rows) for rows in (16, 32, 64, 128)}
+    for rows in (4, 8, 16, 64):
+        for name, shortest in (("arrival", False), ("shortest", True)):
+            ended[f"{name} {rows}"] = partial(cellular, times, trees, rows, shortest)
+    return ended | {"alone": partial(alone, times, trees)}
+
+
+def simulate(times, rate, trees):
+    of = {name: latencies(ended, rate) for name, ended in policies(times, trees).items()}
+    best = min(percentile(those, 0.9) for name, those in of.items() if name.startswith("merge"))
+    words = sum(tree[0] for tree in trees) / len(trees)
+    print(f"{rate:.0f} a second, {words:.1f} words, {sum(map(len, trees)) / len(trees):.1f} heights on average")
+    for name, those in of.items():
+        p50, p90, p99 = (percentile(those, part) for part in (0.5, 0.9, 0.99))
+        print(f"  {name:12} p50 {p50:7.1f}  p90 {p90:7.1f}  p99 {p99:7.1f}  {100 * (p90 / best - 1):+5.0f} % of merge")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trees", metavar="FILE", required=True, help="heads of words, a sentence a line")
+    parser.add_argument("--precision", choices=LEAF, default="f32")
+    parser.add_argument("rates", metavar="RATE", type=float, nargs="*", help="requests a second")
+    given = parser.parse_args()
+    with open(given.trees, encoding="utf-8") as file:
+        of_file = [heights(json.loads(line)) for line in file]
+    source, times = random.Random(1), Times(given.precision)
+    trees = [source.choice(of_file) for _ in range(REQUESTS)]
+    full = [cell[FULL] / FULL for cell in times.of]
+    peak = REQUESTS / sum(tree[0] * full[0] + sum(tree[1:]) * full[1] for tree in trees)
+    for rate in given.rates or [load * peak for load in LOADS]:
+        simulate(times, rate, trees)
+
+
+if __name__ == "__main__":
+    main()
