@@ -363,7 +363,7 @@ mod tests {
         }
     }
 
-    /// Weights that no private cache holds are asked for where rows are many.
+    /// Weights that no private cache holds are asked for where rows are many: that reads nothing beyond them, and changes nothing.
     #[test]
     fn weights_from_afar_give_many_rows_what_each_gets_alone() {
         let (hidden, rows) = (260, 14);

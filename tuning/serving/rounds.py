@@ -3,7 +3,7 @@
 
     DATA=FOLDER tuning/serving/rounds.py [NAME...]
 
-All without a name: an hour and a half, on a machine that does nothing else.
+All without a name: an hour and three quarters, on a machine that does nothing else.
 
 A single run of a few seconds says little where others use the machine's cache, too. The loads are half and four fifths
 of what the best baseline was found to bear by `run` (`lstm-paper`: in another closed loop, which found 460;
@@ -11,7 +11,7 @@ of what the best baseline was found to bear by `run` (`lstm-paper`: in another c
 cellular's peak was found to be below a baseline's, more than any bears: then what was answered is the peak. Those of
 `lstm-wmt22-p99` go up from an idle machine. Settings are the best of the sweeps in `results/*.txt`, and `shortest` with
 small batches.
-Writes `results/rounds-NAME.txt`. DATA is as in `run`; what needs it is skipped without it. ROUNDS: 5 unless set (the
+Writes `results/rounds-NAME.txt`, with RATES `results/rounds-NAME-at-RATES.txt`. DATA is as in `run`; what needs it is skipped without it. ROUNDS: 5 unless set (the
 committed ones of Seq2Seq and `lstm-wmt22-p99`: 3; `rounds-tree-ud-nine.txt`: 9). RATES: requests a second (300,400) instead
 of those below. Committed files with another ending are earlier or later runs, with some of the settings.
 """
@@ -99,23 +99,23 @@ MEASUREMENTS = {
     ),
     "tree-ud-int8": (
         ["treelstm", "--precision", "int8", "--trees", TREES],
-        [700, 1100, 2500],
-        "cellular/64 merge/64 merge/128",
+        [750, 1200, 2000],
+        "cellular/64 cellular/64:32 shortest/16 merge/32 merge/64 merge/128",
         (1, 2),
     ),
     # Identical requests, more than any policy bears.
-    "lstm-fixed": (["lstm", "--lengths", "24"], [800], "cellular/64 merge/64 ideal/64 ideal/128", (1, 2)),
+    "lstm-fixed": (["lstm", "--lengths", "24"], [560], "cellular/64 cellular/128 ideal/64 ideal/128", (1, 2)),
     "lstm-fixed-int8": (
         ["lstm", "--precision", "int8", "--lengths", "24"],
-        [3000],
-        "cellular/64 merge/64 ideal/64 ideal/128",
+        [2000],
+        "cellular/64 cellular/128 ideal/64 ideal/128",
         (1, 2),
     ),
-    "tree-fixed": (["treelstm", "--trees", "complete:16"], [900], "cellular/64 merge/64 ideal/64 ideal/128", (1, 2)),
+    "tree-fixed": (["treelstm", "--trees", "complete:16"], [700], "cellular/64 cellular/128 ideal/64 ideal/128", (1, 2)),
     "tree-fixed-int8": (
         ["treelstm", "--precision", "int8", "--trees", "complete:16"],
-        [3000],
-        "cellular/64 merge/64 ideal/64 ideal/128",
+        [2200],
+        "cellular/64 cellular/128 ideal/64 ideal/128",
         (1, 2),
     ),
 }
@@ -158,7 +158,8 @@ def measure(name):
             )
     text = "\n".join(lines) + "\n"
     print(text, flush=True)
-    (RESULTS / f"rounds-{name}.txt").write_text(text)
+    ending = "-".join(["-at", *map(str, RATES)]) if RATES else ""
+    (RESULTS / f"rounds-{name}{ending}.txt").write_text(text)
 
 
 def main():

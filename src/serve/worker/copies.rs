@@ -13,35 +13,52 @@ use crate::execute::team::SharedTeam;
 use crate::serve::cell_graph::{NodeId, Port, Ports};
 use crate::serve::sync::{Mutex, PoisonError};
 
-/// Bytes of a batch's inputs from which on the team copies: for less, to meet takes longer than is saved.
-const SHARED_FROM: usize = 64 << 10;
+/// Bytes of inputs that are worth a member's part in a meeting: 4 µs of copying, of which it saves the others all but a share.
+const WORTH_A_MEMBER: usize = 32 << 10;
 
-/// Whether so many rows are worth a team's meeting.
-pub(super) fn wants_team(ports: &Ports, rows: usize, team: &SharedTeam) -> bool {
-    let width: usize = ports.inputs().iter().map(Port::width).sum();
-    team.threads() > 1 && rows * width * size_of::<f32>() >= SHARED_FROM
+/// The members of a team that copy: as many as have enough to do, so that of a large team those sleep on that a small cell does
+/// not wake either.
+#[derive(Clone, Copy)]
+pub(super) struct Copiers<'a> {
+    team: &'a SharedTeam,
+    members: usize,
 }
 
-/// Does `job` for every share, each on a member of the team of its own.
-///
-/// # Panics
-/// If the job does: what is copied is ours.
-pub(super) fn on_team<S: Send>(
-    team: &SharedTeam,
-    shares: impl IntoIterator<Item = S>,
-    job: impl Fn(&mut S) + Sync,
-) -> impl Iterator<Item = S> {
-    // A lock each, which nobody else wants: that is how a member gets its share to itself.
-    let shares: Vec<_> = shares.into_iter().map(Mutex::new).collect();
-    let done = team.run_on(shares.len(), |member| {
-        let share = shares[member.index].lock();
-        job(&mut share.unwrap_or_else(PoisonError::into_inner));
-    });
-    if let Err(why) = done {
-        panic!("copying rows: {why}");
+impl<'a> Copiers<'a> {
+    /// For the inputs of so many rows; what comes out of a batch is about as much. `None` where one does it alone.
+    pub fn of(team: &'a SharedTeam, ports: &Ports, rows: usize) -> Option<Copiers<'a>> {
+        let width: usize = ports.inputs().iter().map(Port::width).sum();
+        let worth = rows * width * size_of::<f32>() / WORTH_A_MEMBER;
+        let members = team.threads().min(rows).min(worth);
+        (members > 1).then_some(Copiers { team, members })
     }
-    let inner = |share: Mutex<S>| share.into_inner().unwrap_or_else(PoisonError::into_inner);
-    shares.into_iter().map(inner)
+
+    /// Rows of a batch that each has, but for the last.
+    pub fn share(self, batch: usize) -> usize {
+        batch.div_ceil(self.members)
+    }
+
+    /// Does `job` for every share, each on a member of the team of its own.
+    ///
+    /// # Panics
+    /// If the job does: what is copied is ours.
+    pub fn run<S: Send>(
+        self,
+        shares: impl IntoIterator<Item = S>,
+        job: impl Fn(&mut S) + Sync,
+    ) -> impl Iterator<Item = S> {
+        // A lock each, which nobody else wants: that is how a member gets its share to itself.
+        let shares: Vec<_> = shares.into_iter().map(Mutex::new).collect();
+        let done = self.team.run_on(shares.len(), |member| {
+            let share = shares[member.index].lock();
+            job(&mut share.unwrap_or_else(PoisonError::into_inner));
+        });
+        if let Err(why) = done {
+            panic!("copying rows: {why}");
+        }
+        let inner = |share: Mutex<S>| share.into_inner().unwrap_or_else(PoisonError::into_inner);
+        shares.into_iter().map(inner)
+    }
 }
 
 /// Buffers that values are copied into: a batch's, or a share of their rows.
@@ -91,7 +108,7 @@ fn rows_mut<'a, B: DerefMut<Target = [f32]>>(
     both.map(move |(buffer, port)| &mut buffer[row * port.width()..][..port.width()])
 }
 
-/// Cuts buffers into shares of `rows` rows each; whoever calls [`Shares::next`] gets the first rows that are left.
+/// Cuts buffers into shares of `rows` rows each: [`Shares::cut`] gives the first rows that are left.
 pub(super) struct Shares<'a>(Vec<ChunksMut<'a, f32>>);
 
 impl<'a> Shares<'a> {
@@ -102,7 +119,7 @@ impl<'a> Shares<'a> {
         Shares(chunks.collect())
     }
 
-    pub fn next(&mut self) -> Vec<&'a mut [f32]> {
+    pub fn cut(&mut self) -> Vec<&'a mut [f32]> {
         let chunks = self.0.iter_mut();
         chunks.map(|one| one.next().unwrap_or_default()).collect()
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use slotmap::SlotMap;
 
+use super::copies::Copiers;
 use super::*;
 use crate::execute::team::{SharedTeam, Team};
 use crate::serve::cell_graph::{Batch, Cell, Graph, Grow, NodeId, Ports, PreparedCell, Source};
@@ -162,11 +163,16 @@ fn plan(graphs: &[Graph], rng: &mut fastrand::Rng) -> Plan {
 
 struct Run {
     worker: Worker<()>,
+    handed_on_by_all: bool,
     requests: Vec<(RequestKey, Arc<RequestValues<()>>)>,
 }
 
 impl Run {
     fn new(graphs: &[Graph], members: usize) -> Run {
+        Run::with(graphs, members, || Box::new(Answering))
+    }
+
+    fn with(graphs: &[Graph], members: usize, grow: impl Fn() -> Box<dyn Grow>) -> Run {
         let cells = cells();
         let team = SharedTeam::new(Team::with_threads(members).unwrap());
         let place = Place {
@@ -178,13 +184,13 @@ impl Run {
         let mut keys = SlotMap::with_key();
         let requests = graphs.iter().map(|graph| {
             let unfolded = graph.unfold(&cells).unwrap();
-            let grow: Box<dyn Grow> = Box::new(Answering);
-            let values = Values::new(graph.clone(), &unfolded, Some(grow), &cells, ());
+            let values = Values::new(graph.clone(), &unfolded, Some(grow()), &cells, ());
             (keys.insert(()), Arc::new(RequestValues::new(values)))
         });
         Run {
             requests: requests.collect(),
             worker: worker.unwrap(),
+            handed_on_by_all: false,
         }
     }
 
@@ -207,13 +213,15 @@ impl Run {
             rows: work.iter().map(|work| work.row).collect(),
             padding,
         };
-        self.worker.run(&mut [Todo::new(task, work)])
+        let outcome = self.worker.run(&mut [Todo::new(task, work)]);
+        self.handed_on_by_all |= self.worker.benches[0].rows.handed(0).is_some();
+        outcome
     }
 }
 
 #[test]
 fn what_the_team_copies_is_what_one_copies_and_what_the_graphs_say() {
-    let mut by_all = false;
+    let (mut by_all, mut handed_on_by_all) = (false, false);
     for seed in 0..40 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let graphs: Vec<_> = (0..rng.usize(1..40)).map(|_| graph(&mut rng)).collect();
@@ -240,12 +248,13 @@ fn what_the_team_copies_is_what_one_copies_and_what_the_graphs_say() {
                 .spares
                 .get(1)
                 .is_some_and(|spare| !spare.is_empty());
+            handed_on_by_all |= run.handed_on_by_all;
             let kept = run.requests.iter().map(|(_, values)| values.lock().kept());
             (run.worker.moved(CELL), kept.collect::<Vec<_>>())
         });
         assert_eq!(one, three, "seed {seed}: moved, kept");
     }
-    assert!(by_all);
+    assert!(by_all && handed_on_by_all);
 }
 
 #[test]
@@ -268,4 +277,52 @@ fn rows_that_lack_something_are_named() {
             [0, 2, 4, 6].map(|request| (run.requests[request].0, RequestError::Lost { node: 1 }));
         assert_eq!(failed, lost, "{members} members");
     }
+}
+
+/// Answers what two other nodes give, which may be rows of the same batch.
+struct AnsweringOthers;
+
+impl Grow for AnsweringOthers {
+    fn grow(&mut self, _: NodeId, _: Gave<'_>, more: &mut Growth<'_>) {
+        for other in [0, 2] {
+            more.answer(NodeId::new(other).gives(2));
+        }
+    }
+}
+
+#[test]
+fn a_function_may_take_what_nodes_before_and_after_in_its_batch_give() {
+    let mut graph = Graph::new();
+    for value in 1..4 {
+        let x = graph.give(&[value as f32; WIDTH]);
+        graph.node(CELL, &[x, Source::Zeros, Source::Zeros]);
+    }
+    graph.watch(NodeId::new(1));
+    graph.answer(NodeId::new(1).gives(0));
+    let graphs = [graph.clone(), graph];
+    for members in [1, 3] {
+        let mut run = Run::with(&graphs, members, || Box::new(AnsweringOthers));
+        let rows: Vec<_> = (0..6).map(|row| (row / 3, NodeId::new(row % 3))).collect();
+        assert_eq!(run.run(&rows, 0).failed, [], "{members} members");
+        for (_, values) in &run.requests {
+            // x, and of the others four times theirs.
+            let expected = [2.0, 4.0, 12.0].map(|value| [value; WIDTH]).concat();
+            assert_eq!(values.lock().take_answer(), expected, "{members} members");
+        }
+    }
+}
+
+#[test]
+fn batches_that_are_no_work_for_all_are_copied_by_those_they_are_work_for() {
+    let team = SharedTeam::new(Team::with_threads(4).unwrap());
+    // 12 kB a row, of which three are more than a member's worth.
+    let cells = cells();
+    let ports = cells.get(CELL).unwrap().ports();
+    let shares = |rows: usize| Copiers::of(&team, ports, rows).map(|c| c.share(rows));
+    let expected = [None, None, None, None, None, None, Some(3), Some(4)];
+    assert_eq!([0, 1, 2, 3, 4, 5, 6, 7].map(shares), expected);
+    assert_eq!([9, 12, 100].map(shares), [Some(3), Some(3), Some(25)]);
+    let wide = Ports::new().input("x", 1 << 20);
+    assert!(Copiers::of(&team, &wide, 1).is_none());
+    assert_eq!(Copiers::of(&team, &wide, 2).map(|c| c.share(2)), Some(1));
 }

@@ -1,7 +1,7 @@
 //! Runs tasks: one worker's cells on its team, and the way of values from node to node.
 //!
-//! A worker has a [`Bench`] for each cell. No clock but for the times that it reports, no thread of its
-//! own, no lock but those of the requests' values: [`super::engine`] calls it.
+//! A worker has a [`Bench`] for each cell. No clock but for the times that it reports, no thread but those of its team, no lock
+//! that anybody else wants but those of the requests' values: [`super::engine`] calls it.
 
 mod bench;
 mod copies;
@@ -103,9 +103,11 @@ impl<R: Send> Worker<R> {
         let rows = places.iter().map(|place| place.rows).max().unwrap_or(0);
         let members = places.iter().map(|place| place.team.threads()).max();
         let members = members.unwrap_or(1);
-        let share = rows.div_ceil(members);
+        // The first member copies small batches alone.
+        let others = (1..members).map(|_| rows.div_ceil(members));
+        let shares = std::iter::once(rows).chain(others);
         Ok(Worker {
-            spares: (0..members).map(|_| Spare::new(share)).collect(),
+            spares: shares.map(Spare::new).collect(),
             benches: benches.collect::<Result<_, _>>()?,
             cells: cells.clone(),
             places,
@@ -148,9 +150,13 @@ impl<R: Send> Worker<R> {
         if rows.most_rows() < batch {
             unreachable!("policies form no batch of more rows than were prepared for");
         }
-        let team = (tasks.len() == 1 && rows.want_team(batch, &place.team)).then_some(&place.team);
+        // Steps that run together are of few rows.
+        let copiers = match tasks.len() {
+            1 => rows.copiers(work.len(), &place.team),
+            _ => None,
+        };
         let spares = &mut self.spares;
-        let mut missing = rows.place(work, padding, team, spares);
+        let mut missing = rows.place(work, padding, copiers, spares);
         for pair in tasks.windows(2) {
             missing.extend(rows.go_on(&pair[0].work, &pair[1].work, &mut spares[0]));
         }
@@ -168,8 +174,21 @@ impl<R: Send> Worker<R> {
         }
         match ran {
             Ok(()) => {
-                if let Some(team) = team {
-                    rows.hand_on_all(&tasks[0].work, team, spares);
+                // Before anything is handed on: what a function takes of other nodes of this batch is then kept for it.
+                for (step, todo) in tasks.iter().enumerate() {
+                    let growing = todo.work.iter().enumerate();
+                    for (index, work) in growing.filter(|(_, work)| work.values.grows()) {
+                        let row = rows.row(step, index);
+                        let mut values = work.values.lock();
+                        let is_due = rows.is_last(row, step) && values.is_watched(work.row.node);
+                        if is_due && !work.values.has_ended() {
+                            let gave = rows.gave(row, step);
+                            grow(&self.cells, &gave, work, &mut values, &mut outcome);
+                        }
+                    }
+                }
+                if let Some(copiers) = copiers {
+                    rows.hand_on_all(&tasks[0].work, copiers, spares);
                 }
                 for (step, todo) in tasks.iter_mut().enumerate() {
                     for (index, work) in todo.work.drain(..).enumerate() {
@@ -185,10 +204,6 @@ impl<R: Send> Worker<R> {
                         // the answer under the lock.
                         if work.values.has_ended() {
                             continue;
-                        }
-                        if rows.is_last(row, step) && values.is_watched(work.row.node) {
-                            let gave = rows.gave(row, step);
-                            grow(&self.cells, &gave, &work, &mut values, &mut outcome);
                         }
                         let node = work.row.node;
                         let rests = rows.hand_on(node, &mut values, row, step, &mut spares[0]);

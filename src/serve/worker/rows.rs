@@ -17,7 +17,7 @@
 
 use std::sync::Arc;
 
-use super::copies::{Buffers, Shares, on_team, wants_team};
+use super::copies::{Buffers, Copiers, Shares};
 use super::spare::Spare;
 use super::values::{RequestValues, Values};
 use crate::execute::team::SharedTeam;
@@ -92,9 +92,9 @@ impl<R: Send> Rows<R> {
         }
     }
 
-    /// Whether the team is to copy for a batch of so many rows.
-    pub fn want_team(&self, rows: usize, team: &SharedTeam) -> bool {
-        wants_team(&self.ports, rows, team)
+    /// Who of the team copies for so many rows, if one is not enough.
+    pub fn copiers<'a>(&self, rows: usize, team: &'a SharedTeam) -> Option<Copiers<'a>> {
+        Copiers::of(team, &self.ports, rows)
     }
 
     /// Most rows of a batch.
@@ -135,13 +135,13 @@ impl<R: Send> Rows<R> {
     }
 
     /// Gives every row of the task a place among the first `work.len() + padding`, with its states there,
-    /// and copies its inputs, on `team` if there is one, whose members have a spare each. Returns the rows that lack something,
+    /// and copies its inputs, by `copiers` if there are, who have a spare each. Returns the rows that lack something,
     /// which would be a mistake of ours: what a node takes is kept with its request, unless it goes on in place.
     pub fn place(
         &mut self,
         work: &[Work<R>],
         padding: usize,
-        team: Option<&SharedTeam>,
+        copiers: Option<Copiers<'_>>,
         spares: &mut [Spare],
     ) -> Vec<Row> {
         let batch = work.len() + padding;
@@ -173,7 +173,7 @@ impl<R: Send> Rows<R> {
                 let comes = false;
                 self.places[seat] = Some(Placed { index, comes });
                 self.rows[index] = seat;
-                if team.is_none() && !self.all().load(seat, node, comes, &mut values, spare) {
+                if copiers.is_none() && !self.all().load(seat, node, comes, &mut values, spare) {
                     missing.push(work.row);
                 }
             } else {
@@ -197,7 +197,7 @@ impl<R: Send> Rows<R> {
             if let Some(seat) = seat {
                 self.compact(seat, free);
             }
-            if team.is_none() {
+            if copiers.is_none() {
                 let Work { row, values } = &work[index];
                 let mut values = values.lock();
                 if !self.all().load(free, row.node, comes, &mut values, spare) {
@@ -206,8 +206,8 @@ impl<R: Send> Rows<R> {
             }
         }
         self.unplaced = unplaced;
-        if let Some(team) = team {
-            self.load_all(work, team, spares, &mut missing);
+        if let Some(copiers) = copiers {
+            self.load_all(work, copiers, spares, &mut missing);
         }
         missing
     }
@@ -216,19 +216,19 @@ impl<R: Send> Rows<R> {
     fn load_all(
         &mut self,
         work: &[Work<R>],
-        team: &SharedTeam,
+        copiers: Copiers<'_>,
         spares: &mut [Spare],
         missing: &mut Vec<Row>,
     ) {
-        let each = self.places.len().div_ceil(team.threads());
+        let each = copiers.share(self.places.len());
         let ports = &self.ports;
         let mut inputs = Shares::new(&mut self.inputs, ports.inputs(), each);
         let mut states = Shares::new(&mut self.states, ports.states(), each);
         let shares = self.places.chunks(each).zip(spares).map(|(places, spare)| {
             let missing: Vec<Row> = Vec::new();
-            (places, inputs.next(), states.next(), spare, missing)
+            (places, inputs.cut(), states.cut(), spare, missing)
         });
-        let loaded = on_team(team, shares, |(places, inputs, states, spare, missing)| {
+        let loaded = copiers.run(shares, |(places, inputs, states, spare, missing)| {
             let mut buffers = Buffers {
                 ports,
                 inputs,
@@ -412,36 +412,31 @@ impl<R: Send> Rows<R> {
         rests
     }
 
-    /// [Hands on](Rows::hand_on) the rows of the batch's only task, on the team; but for those whose requests have ended, or have
-    /// functions that are to be called before: of these [`Rows::handed`] knows nothing.
-    pub fn hand_on_all(&mut self, work: &[Work<R>], team: &SharedTeam, spares: &mut [Spare]) {
-        let each = self.places.len().div_ceil(team.threads());
+    /// [Hands on](Rows::hand_on) the rows of the batch's only task, but for those whose requests have ended.
+    pub fn hand_on_all(&mut self, work: &[Work<R>], copiers: Copiers<'_>, spares: &mut [Spare]) {
+        let each = copiers.share(self.places.len());
         let mut handed = std::mem::take(&mut self.handed);
         handed.resize(self.places.len(), None);
         let firsts = (0..).step_by(each);
         let shares = handed.chunks_mut(each).zip(firsts).zip(spares);
-        let done = on_team(team, shares, |((handed, first), spare)| {
+        drop(copiers.run(shares, |((handed, first), spare)| {
             for (at, handed) in handed.iter_mut().enumerate() {
                 let row = *first + at;
                 let Some(Placed { index, .. }) = self.places[row] else {
                     continue;
                 };
-                let Work {
-                    row: Row { node, .. },
-                    values,
-                } = &work[index];
+                let Work { row: of, values } = &work[index];
                 let mut locked = values.lock();
                 // Looked at under the lock, as ever.
-                if !values.has_ended() && !locked.is_watched(*node) {
-                    *handed = Some(self.hand_on(*node, &mut locked, row, 0, spare));
+                if !values.has_ended() {
+                    *handed = Some(self.hand_on(of.node, &mut locked, row, 0, spare));
                 }
             }
-        });
-        done.for_each(drop);
+        }));
         self.handed = handed;
     }
 
-    /// Whether the states in a row rest there, if [the team has handed it on](Rows::hand_on_all).
+    /// Whether the states in a row rest there, if [it was handed on](Rows::hand_on_all).
     pub fn handed(&self, row: usize) -> Option<bool> {
         self.handed.get(row).copied().flatten()
     }

@@ -239,6 +239,36 @@ fn what_nobody_kept_cannot_be_taken_later() {
 }
 
 #[test]
+fn the_state_of_a_watched_node_is_there_for_what_is_added_when_its_row_is_another_s() {
+    let mut chains = chains(1);
+    let cells = chains.worker.cells.clone();
+    // Node 1 takes the state of node 0 as its input; what goes on from node 0 is added later.
+    let mut graph = Graph::new();
+    let one = graph.give(&[1.0]);
+    let first = graph.node(CELL, &[one, Source::Zeros]);
+    let other = graph.node(CELL, &[first.gives(0), Source::Zeros]);
+    graph.watch(first);
+    graph.answer(other.gives(0));
+    let unfolded = graph.unfold(&cells).unwrap();
+    let values = Values::new(graph, &unfolded, None, &cells, ());
+    let values = Arc::new(RequestValues::new(values));
+    let key = chains.keys.insert(());
+    chains.chains.push((key, Arc::clone(&values)));
+    chains.run(&[(1, 0)]);
+    // In its row; then its input is taken, for the last time that is known of.
+    chains.run(&[(0, 0)]);
+    chains.run(&[(1, 1)]);
+    let added = values.lock().grow_by(&cells, |graph| {
+        let on = graph.node(CELL, &[one, first.gives(0)]);
+        graph.answer(on.gives(0));
+    });
+    assert!(added.is_ok());
+    chains.run(&[(1, 2)]);
+    assert_eq!(chains.answer(1), [1.0, 2.0]);
+    assert_eq!(values.lock().kept(), 0);
+}
+
+#[test]
 fn rows_of_requests_that_have_ended_hold_on_to_nothing() {
     let mut chains = chains(2);
     chains.run(&[(0, 0), (1, 0)]);

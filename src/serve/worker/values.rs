@@ -8,9 +8,9 @@
 //! the answer        is filled as the nodes that it is made of end
 //! ```
 //!
-//! Workers lock a request's values before each of its cells (once to see whether it can run with the one before, once to
-//! copy inputs) and after it. Two can want them at the
-//! same time only where two of its nodes run at the same time on two workers.
+//! Workers lock a request's values before each of its cells (to see whether it can run with the one before, to find its row, to copy
+//! inputs) and after it. Two threads can want them at the same time only where two of its nodes run at the same time: on two
+//! workers, or in one batch that a worker's team copies. Each holds one such lock, for one row, and waits for nothing meanwhile.
 
 use super::spare::Spare;
 use crate::serve::sync::{AtomicBool, Mutex, MutexGuard, PoisonError};
@@ -26,11 +26,14 @@ pub(in crate::serve) struct RequestValues<R> {
     values: Mutex<Values<R>>,
     /// Nobody wants the rest: rows of tasks that have been formed need not be computed.
     ended: AtomicBool,
+    /// It has a function of its own.
+    grows: bool,
 }
 
 impl<R> RequestValues<R> {
     pub fn new(values: Values<R>) -> RequestValues<R> {
         RequestValues {
+            grows: values.grow.is_some(),
             values: Mutex::new(values),
             ended: AtomicBool::new(false),
         }
@@ -39,6 +42,10 @@ impl<R> RequestValues<R> {
     /// A panic under the lock is a `Grow`'s, after which its request ends.
     pub fn lock(&self) -> MutexGuard<'_, Values<R>> {
         self.values.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn grows(&self) -> bool {
+        self.grows
     }
 
     pub fn set_ended(&self) {
@@ -78,6 +85,8 @@ struct NodeFacts {
     seat: u32,
     watched: bool,
     done: bool,
+    /// Its states rest here, and not in a row.
+    evicted: bool,
     /// The follower has taken the states.
     followed: bool,
 }
@@ -220,6 +229,7 @@ impl<R> Values<R> {
                 seat: NONE,
                 watched: false,
                 done: false,
+                evicted: false,
                 followed: false,
             });
             if let Some(cell) = cells.get(graph.cell(node)) {
@@ -387,8 +397,13 @@ impl<R> Values<R> {
                     return false;
                 };
                 to.copy_from_slice(kept);
+                // What goes on from a watched node may be added later.
+                let is_awaited = match facts.follower {
+                    Some(_) => !facts.followed,
+                    None => facts.watched && facts.evicted,
+                };
                 if give.uses == 0
-                    && (facts.follower.is_none() || facts.followed)
+                    && !is_awaited
                     && let Some(kept) = self.kept.remove(&number)
                 {
                     spare.put(kept);
@@ -448,7 +463,9 @@ impl<R> Values<R> {
         values: &[f32],
         spare: &mut Spare,
     ) {
-        let number = self.nodes[node.index()].first_give + port as u32;
+        let facts = &mut self.nodes[node.index()];
+        facts.evicted = true;
+        let number = facts.first_give + port as u32;
         self.kept
             .entry(number)
             .or_insert_with(|| spare.copy(values));
