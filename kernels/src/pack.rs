@@ -224,6 +224,16 @@ impl PackedMatrix {
         }
     }
 
+    /// What the first tile of some panels reads, where tiles have all rows that fit: four vectors of weights then leave
+    /// registers for no more, and a panel is not divided. What follows is asked for on the way.
+    ///
+    /// # Panics
+    /// If there are not so many panels.
+    pub fn first_tile(&self, of: Range<usize>) -> Upcoming {
+        let width = (4 / self.gates).max(1);
+        self.upcoming(of.start..of.end.min(of.start + width))
+    }
+
     /// Words of room that [`super::Kernels::product_in`] needs to quantise so many rows of the left
     /// operand; 0 where it does not, `usize::MAX` where they cannot be counted.
     pub fn room(&self, rows: usize) -> usize {
@@ -289,6 +299,25 @@ mod tests {
                         assert_eq!(words[vector * lanes + lane], expected);
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn a_first_tile_has_four_vectors_or_a_panel() {
+        let (units, depth, lanes) = (20, 3, 4);
+        let values = vec![1.0; 5 * units * depth];
+        let source = Source {
+            numbers: Numbers::F32(&values),
+            depth,
+            units,
+        };
+        for (gates, panels) in [(1, 4), (2, 2), (3, 1), (4, 1), (5, 1)] {
+            let all: Vec<usize> = (0..gates).collect();
+            let packed = PackedMatrix::new(lanes, source, &all, 0..units);
+            for (of, most) in [(0..5, 5), (1..3, 2), (4..5, 1), (2..2, 0)] {
+                let expected = packed.upcoming(of.start..of.start + panels.min(most));
+                assert_eq!(packed.first_tile(of), expected, "{gates} gates");
             }
         }
     }

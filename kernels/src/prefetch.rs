@@ -26,7 +26,7 @@ pub fn prefetch(values: &[f32]) {
 }
 
 /// What is read after the panels of a product; only ever asked for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Upcoming {
     first: *const u8,
     bytes: usize,

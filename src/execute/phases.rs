@@ -152,10 +152,7 @@ impl<'a, P: Probe> Phases<'a, P> {
             let then = self.part.is_far.then(|| match call + 1 < calls {
                 true => {
                     let (index, of) = place(call + 1);
-                    let weights = &products[index].weights;
-                    // Its first tile; the next ones are asked for on the way.
-                    let end = of.end.min(of.start + (4 / weights.gates()).max(1));
-                    weights.upcoming(of.start..end)
+                    products[index].weights.first_tile(of)
                 }
                 false => Upcoming::NOTHING,
             });

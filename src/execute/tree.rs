@@ -264,8 +264,7 @@ impl Part {
         let Some(OperandProduct { weights, .. }) = self.products.get(product) else {
             return Upcoming::NOTHING;
         };
-        let widest = (4 / weights.gates()).max(1);
-        weights.upcoming(0..widest.min(weights.panels()))
+        weights.first_tile(0..weights.panels())
     }
 
     /// `None` where there is no memory for so many rows.

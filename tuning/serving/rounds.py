@@ -7,13 +7,14 @@ All without a name: an hour and three quarters, on a machine that does nothing e
 
 A single run of a few seconds says little where others use the machine's cache, too. The loads are half and four fifths
 of what the best baseline was found to bear by `run` (`lstm-paper`: in another closed loop, which found 460;
-`lstm-int8-wmt22`: of what merge answered where 3000 were asked for, 2120), and where
-cellular's peak was found to be below a baseline's, more than any bears: then what was answered is the peak. Those of
-`lstm-wmt22-p99` go up from an idle machine. Settings are the best of the sweeps in `results/*.txt`, and `shortest` with
-small batches.
-Writes `results/rounds-NAME.txt`, with RATES `results/rounds-NAME-at-RATES.txt`. DATA is as in `run`; what needs it is skipped without it. ROUNDS: 5 unless set (the
-committed ones of Seq2Seq and `lstm-wmt22-p99`: 3; `rounds-tree-ud-nine.txt`: 9). RATES: requests a second (300,400) instead
-of those below. Committed files with another ending are earlier or later runs, with some of the settings.
+`lstm-int8-wmt22`: of what merge answered where 3000 were asked for, 2120), and where cellular's peak was found to be below
+a baseline's, more than any bears: then what was answered is the peak. Those of `lstm-wmt22-p99` go up from an idle machine.
+Settings are the best of the sweeps in `results/*.txt`, and `shortest` with small batches.
+
+Writes `results/rounds-NAME.txt`, with RATES `results/rounds-NAME-at-RATES.txt`. DATA is as in `run`; what needs it is
+skipped without it. ROUNDS: 5 unless set (the committed ones of Seq2Seq and `lstm-wmt22-p99`: 3; `rounds-tree-ud-nine.txt`:
+9). RATES: requests a second (300,400) instead of those below. Committed files with another ending are earlier or later
+runs, with some of the settings.
 """
 
 import json

@@ -85,25 +85,35 @@ def cellular(worker, lengths, rows_at_most, shortest, arrivals):
     return ends
 
 
-def merge(worker, lengths, rows_at_most, arrivals):
-    """When each ends: who waits is one group, which runs until its longest is done."""
-    now, came, ends = 0.0, 0, [0.0] * len(lengths)
+def grouped(most, arrivals, run):
+    """When each ends: who waits is one group, of so many at most, and all wait for as long as `run` says of it."""
+    now, came, ends = 0.0, 0, [0.0] * len(arrivals)
     while came < len(arrivals):
         now = max(now, arrivals[came])
         group = []
-        while came < len(arrivals) and arrivals[came] <= now and len(group) < rows_at_most:
+        while came < len(arrivals) and arrivals[came] <= now and len(group) < most:
             group.append(came)
             came += 1
-        step, longest = 0, max(lengths[one] for one in group)
+        now += run(group)
+        for one in group:
+            ends[one] = now
+    return ends
+
+
+def merge(worker, lengths, rows_at_most, arrivals):
+    """When each ends: a group runs until its longest is done."""
+
+    def run(group):
+        step, longest, seconds = 0, max(lengths[one] for one in group), 0.0
         while step < longest:
             rows = sum(lengths[one] > step for one in group)
             together = worker.steps(rows, longest - step)
             for _ in range(together):
-                now += worker.step(sum(lengths[one] > step for one in group), together)
+                seconds += worker.step(sum(lengths[one] > step for one in group), together)
                 step += 1
-        for one in group:
-            ends[one] = now
-    return ends
+        return seconds
+
+    return grouped(rows_at_most, arrivals, run)
 
 
 def paper(source):
@@ -145,17 +155,22 @@ def latencies(ended, rate):
     return [end - came for end, came in zip(ended(arrivals), arrivals)][WARM_UP:]
 
 
-def simulate(worker, rate, lengths):
-    of = {name: latencies(ended, rate) for name, ended in policies(worker, lengths).items()}
+def report(ended, rate, beside):
+    """Prints the latencies of each policy, and p90 beside the best of those whose names begin so."""
+    of = {name: latencies(of_policy, rate) for name, of_policy in ended.items()}
     best = {
         policy: min(percentile(those, 0.9) for name, those in of.items() if name.startswith(policy))
-        for policy in ("merge", "level")
+        for policy in beside
     }
-    print(f"{rate:.0f} a second, {sum(lengths) / len(lengths):.1f} steps on average")
     for name, those in of.items():
         p50, p90, p99 = (percentile(those, part) for part in (0.5, 0.9, 0.99))
-        beside = "".join(f"  {100 * (p90 / those - 1):+5.0f} % of {policy}" for policy, those in best.items())
-        print(f"  {name:12} p50 {p50:7.1f}  p90 {p90:7.1f}  p99 {p99:7.1f}{beside}")
+        less = "".join(f"  {100 * (p90 / those - 1):+5.0f} % of {policy}" for policy, those in best.items())
+        print(f"  {name:12} p50 {p50:7.1f}  p90 {p90:7.1f}  p99 {p99:7.1f}{less}")
+
+
+def simulate(worker, rate, lengths):
+    print(f"{rate:.0f} a second, {sum(lengths) / len(lengths):.1f} steps on average")
+    report(policies(worker, lengths), rate, ("merge", "level"))
 
 
 def keeps(ended, rate, limit):

@@ -15,7 +15,7 @@ import json
 import random
 from functools import partial
 
-from simulate import FULL, LOADS, REQUESTS, between, latencies, percentile
+from simulate import FULL, LOADS, REQUESTS, between, grouped, report
 
 # µs a batch of TreeLSTM 1024 by rows: `cellstream load treelstm --calibrate` (with `--precision int8`), the least of eight.
 LEAF = {
@@ -114,20 +114,16 @@ def cellular(times, trees, at_most, shortest, arrivals):
 
 
 def merge(times, trees, at_most, arrivals):
-    """When each ends: who waits is one group, which runs until its highest is done."""
-    now, came, ends = 0.0, 0, [0.0] * len(trees)
-    while came < len(arrivals):
-        now = max(now, arrivals[came])
-        group = []
-        while came < len(arrivals) and arrivals[came] <= now and len(group) < at_most:
-            group.append(came)
-            came += 1
+    """When each ends: a group runs until its highest is done."""
+
+    def run(group):
+        seconds = 0.0
         for height in range(max(len(trees[one]) for one in group)):
             rows = sum(trees[one][height] for one in group if height < len(trees[one]))
-            now += times.all_of(min(height, 1), rows, at_most)
-        for one in group:
-            ends[one] = now
-    return ends
+            seconds += times.all_of(min(height, 1), rows, at_most)
+        return seconds
+
+    return grouped(at_most, arrivals, run)
 
 
 def alone(times, trees, arrivals):
@@ -147,13 +143,9 @@ def policies(times, trees):
 
 
 def simulate(times, rate, trees):
-    of = {name: latencies(ended, rate) for name, ended in policies(times, trees).items()}
-    best = min(percentile(those, 0.9) for name, those in of.items() if name.startswith("merge"))
     words = sum(tree[0] for tree in trees) / len(trees)
     print(f"{rate:.0f} a second, {words:.1f} words, {sum(map(len, trees)) / len(trees):.1f} heights on average")
-    for name, those in of.items():
-        p50, p90, p99 = (percentile(those, part) for part in (0.5, 0.9, 0.99))
-        print(f"  {name:12} p50 {p50:7.1f}  p90 {p90:7.1f}  p99 {p99:7.1f}  {100 * (p90 / best - 1):+5.0f} % of merge")
+    report(policies(times, trees), rate, ("merge",))
 
 
 def main():

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::rows::Rows;
 use crate::serve::cell_graph::{Cell, CellError, Place, PreparedCell};
+use crate::serve::engine::RequestError;
 
 /// See the [module](self).
 pub(super) struct Bench<R> {
@@ -24,42 +25,40 @@ impl<R: Send> Bench<R> {
         })
     }
 
-    /// Runs the cell on the batch that was placed.
-    pub fn run(&mut self, place: &Place) -> Result<(), Failure> {
-        if self.prepared.is_none() {
-            let again = catch_unwind(AssertUnwindSafe(|| self.cell.prepare(place)));
-            match again {
-                Ok(Ok(prepared)) => self.prepared = Some(prepared),
-                Ok(Err(why)) => return Err(Failure::Cell(why)),
-                Err(panic) => return Err(Failure::Panicked(message(&*panic))),
-            }
-        }
-        let Some(prepared) = &mut self.prepared else {
-            unreachable!("prepared above");
+    /// Runs the cell on the batch that was placed; an error is that of all requests in it.
+    pub fn run(&mut self, place: &Place) -> Result<(), RequestError> {
+        let mut prepared = match self.prepared.take() {
+            Some(prepared) => prepared,
+            None => attempt(&*self.cell, || self.cell.prepare(place))?,
         };
         let mut batch = self.rows.batch();
+        let ran = attempt(&*self.cell, || prepared.run(&mut batch));
         // After a panic the cell is prepared anew, and nothing of the batch is read.
-        match catch_unwind(AssertUnwindSafe(|| prepared.run(&mut batch))) {
-            Ok(outcome) => outcome.map_err(Failure::Cell),
-            Err(panic) => {
-                self.prepared = None;
-                Err(Failure::Panicked(message(&*panic)))
-            }
+        if !matches!(ran, Err(RequestError::CellPanicked { .. })) {
+            self.prepared = Some(prepared);
         }
+        ran
     }
 }
 
-/// Why a batch was not computed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::serve) enum Failure {
-    /// The cell said so.
-    Cell(CellError),
-    /// The cell panicked, with this message.
-    Panicked(String),
+/// What a cell does, which may panic.
+fn attempt<T>(
+    cell: &dyn Cell,
+    work: impl FnOnce() -> Result<T, CellError>,
+) -> Result<T, RequestError> {
+    let name = || cell.name().to_owned();
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(why)) => Err(RequestError::Cell { cell: name(), why }),
+        Err(panic) => Err(RequestError::CellPanicked {
+            cell: name(),
+            message: message(&*panic),
+        }),
+    }
 }
 
 /// What a panic said.
-pub(in crate::serve) fn message(panic: &(dyn std::any::Any + Send)) -> String {
+pub(super) fn message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
     text.unwrap_or_else(|| "no message".into())

@@ -1,8 +1,8 @@
-//! Copies into a batch's rows, by one thread or by the worker's whole team.
+//! Copies into a batch's rows, by one thread or by several members of the worker's team.
 //!
-//! One core copies 8 to 10 GB/s here, while the others of its team would wait for it: of batches of many long rows each
-//! member copies a share. Shares are ranges of the batch's rows, so what members write lies apart; two of them meet only at the lock
-//! of a request that has rows in both shares, which is held for one row.
+//! One core copies 11 GB/s here (EPYC, Zen 4), while the others of its team would wait for it: of batches of many long rows
+//! each member copies a share. Shares are ranges of the batch's rows, so what members write lies apart; two of them meet only
+//! at the lock of a request that has rows in both shares, which is held for one row.
 
 use std::ops::DerefMut;
 use std::slice::ChunksMut;
@@ -13,7 +13,7 @@ use crate::execute::team::SharedTeam;
 use crate::serve::cell_graph::{NodeId, Port, Ports};
 use crate::serve::sync::{Mutex, PoisonError};
 
-/// Bytes of inputs that are worth a member's part in a meeting: 4 µs of copying, of which it saves the others all but a share.
+/// Bytes of inputs that each member has to copy at least: 3 µs of work, where to meet takes one.
 const WORTH_A_MEMBER: usize = 32 << 10;
 
 /// The members of a team that copy: as many as have enough to do, so that of a large team those sleep on that a small cell does
@@ -33,7 +33,8 @@ impl<'a> Copiers<'a> {
         (members > 1).then_some(Copiers { team, members })
     }
 
-    /// Rows of a batch that each has, but for the last.
+    /// Rows of a batch that each has, but for the last. Padding is counted though nobody copies it, since where it stands is
+    /// not known before: with much of it some members have less to do.
     pub fn share(self, batch: usize) -> usize {
         batch.div_ceil(self.members)
     }

@@ -17,14 +17,15 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-pub(super) use bench::{Failure, message};
 pub(super) use rows::Work;
 pub(super) use values::{RequestValues, Values};
 
 use super::cell_graph::{CellError, CellId, Cells, Gave, Growth, Place, Unfolded};
 use super::engine::RequestError;
 use super::scheduler::{RequestKey, Scheduler, Task};
-use bench::Bench;
+use bench::{Bench, message};
+use copies::Copiers;
+use rows::Rows;
 use spare::Spare;
 
 /// One worker; `R` is whom requests reply to.
@@ -175,58 +176,13 @@ impl<R: Send> Worker<R> {
         match ran {
             Ok(()) => {
                 // Before anything is handed on: what a function takes of other nodes of this batch is then kept for it.
-                for (step, todo) in tasks.iter().enumerate() {
-                    let growing = todo.work.iter().enumerate();
-                    for (index, work) in growing.filter(|(_, work)| work.values.grows()) {
-                        let row = rows.row(step, index);
-                        let mut values = work.values.lock();
-                        let is_due = rows.is_last(row, step) && values.is_watched(work.row.node);
-                        if is_due && !work.values.has_ended() {
-                            let gave = rows.gave(row, step);
-                            grow(&self.cells, &gave, work, &mut values, &mut outcome);
-                        }
-                    }
-                }
-                if let Some(copiers) = copiers {
-                    rows.hand_on_all(&tasks[0].work, copiers, spares);
-                }
-                for (step, todo) in tasks.iter_mut().enumerate() {
-                    for (index, work) in todo.work.drain(..).enumerate() {
-                        let row = rows.row(step, index);
-                        if let Some(rests) = rows.handed(row) {
-                            if rests {
-                                rows.rest(work, row);
-                            }
-                            continue;
-                        }
-                        let mut values = work.values.lock();
-                        // Looked at under the lock: whoever replies has marked it as ended before, and takes
-                        // the answer under the lock.
-                        if work.values.has_ended() {
-                            continue;
-                        }
-                        let node = work.row.node;
-                        let rests = rows.hand_on(node, &mut values, row, step, &mut spares[0]);
-                        drop(values);
-                        if rests {
-                            rows.rest(work, row);
-                        }
-                    }
-                }
+                grow_all(&self.cells, rows, tasks, &mut outcome);
+                hand_on(rows, tasks, copiers, spares);
             }
-            Err(failure) => {
-                let name = self.cells.get(cell).map_or("", |c| c.name()).to_owned();
-                let error = match failure {
-                    Failure::Cell(why) => RequestError::Cell { cell: name, why },
-                    Failure::Panicked(message) => RequestError::CellPanicked {
-                        cell: name,
-                        message,
-                    },
-                };
+            Err(error) => {
                 let all = tasks[0].work.iter();
-                outcome
-                    .failed
-                    .extend(all.map(|w| (w.row.request, error.clone())));
+                let failed = all.map(|work| (work.row.request, error.clone()));
+                outcome.failed.extend(failed);
                 // Those of later steps are among them.
                 tasks.iter_mut().for_each(|todo| todo.work.clear());
             }
@@ -264,6 +220,56 @@ impl<R: Send> Worker<R> {
     #[cfg(all(test, not(loom)))]
     pub fn moved(&self, cell: CellId) -> u64 {
         self.benches[cell.index()].rows.moved
+    }
+}
+
+/// Lets functions see what the watched nodes of a batch gave.
+fn grow_all<R: Send>(cells: &Cells, rows: &Rows<R>, tasks: &[Todo<R>], outcome: &mut Outcome) {
+    for (step, todo) in tasks.iter().enumerate() {
+        let growing = todo.work.iter().enumerate();
+        for (index, work) in growing.filter(|(_, work)| work.values.grows()) {
+            let row = rows.row(step, index);
+            let mut values = work.values.lock();
+            let is_due = rows.is_last(row, step) && values.is_watched(work.row.node);
+            if is_due && !work.values.has_ended() {
+                let gave = rows.gave(row, step);
+                grow(cells, &gave, work, &mut values, outcome);
+            }
+        }
+    }
+}
+
+/// Hands on what a batch gave to those who take it, and lets its states rest; no work is left.
+fn hand_on<R: Send>(
+    rows: &mut Rows<R>,
+    tasks: &mut [Todo<R>],
+    copiers: Option<Copiers<'_>>,
+    spares: &mut [Spare],
+) {
+    if let Some(copiers) = copiers {
+        rows.hand_on_all(&tasks[0].work, copiers, spares);
+    }
+    for (step, todo) in tasks.iter_mut().enumerate() {
+        for (index, work) in todo.work.drain(..).enumerate() {
+            let row = rows.row(step, index);
+            if let Some(rests) = rows.handed(row) {
+                if rests {
+                    rows.rest(work, row);
+                }
+                continue;
+            }
+            let mut values = work.values.lock();
+            // Looked at under the lock: whoever replies has marked it as ended before, and takes the answer under
+            // the lock.
+            if work.values.has_ended() {
+                continue;
+            }
+            let rests = rows.hand_on(work.row.node, &mut values, row, step, &mut spares[0]);
+            drop(values);
+            if rests {
+                rows.rest(work, row);
+            }
+        }
     }
 }
 

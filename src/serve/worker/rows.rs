@@ -221,6 +221,7 @@ impl<R: Send> Rows<R> {
         missing: &mut Vec<Row>,
     ) {
         let each = copiers.share(self.places.len());
+        debug_assert!(self.places.len() <= each * spares.len(), "a spare each");
         let ports = &self.ports;
         let mut inputs = Shares::new(&mut self.inputs, ports.inputs(), each);
         let mut states = Shares::new(&mut self.states, ports.states(), each);
@@ -415,6 +416,7 @@ impl<R: Send> Rows<R> {
     /// [Hands on](Rows::hand_on) the rows of the batch's only task, but for those whose requests have ended.
     pub fn hand_on_all(&mut self, work: &[Work<R>], copiers: Copiers<'_>, spares: &mut [Spare]) {
         let each = copiers.share(self.places.len());
+        debug_assert!(self.places.len() <= each * spares.len(), "a spare each");
         let mut handed = std::mem::take(&mut self.handed);
         handed.resize(self.places.len(), None);
         let firsts = (0..).step_by(each);

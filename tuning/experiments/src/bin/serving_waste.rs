@@ -4,8 +4,8 @@
 //! where does the rest go?
 //!
 //! Method: an engine on all cores is given many times as many requests as its batches have rows, all at once and before
-//! the clock starts, so that nothing but the engine runs; once to warm up, and once to measure. Chains of 24 steps, and complete binary trees of 16 leaves; hidden
-//! size 1024, from 1024 inputs.
+//! the clock starts, so that nothing but the engine runs; once to warm up, and once to measure. Chains of 24 steps, and
+//! complete binary trees of 16 leaves; hidden size 1024, from 1024 inputs.
 //!
 //! Reading: shares of the time from the last submission to the last answer, medians of the rounds; "cells" also with the
 //! least and the greatest. What they lack to 100 % is waste: the longest time that any choice of batches could save with
