@@ -95,13 +95,13 @@ MEASUREMENTS = {
     "tree-ud": (
         ["treelstm", "--trees", TREES],
         [225, 360, 523, 837],
-        "cellular/64 merge/64 merge/8:128",
+        "cellular/64 shortest/16 shortest/32 merge/64 merge/8:128",
         (1, 2),
     ),
     "tree-ud-int8": (
         ["treelstm", "--precision", "int8", "--trees", TREES],
         [750, 1200, 2000],
-        "cellular/64 cellular/64:32 shortest/16 merge/32 merge/64 merge/128",
+        "cellular/64 cellular/64:32 shortest/4 shortest/8 merge/16 merge/32 merge/64 merge/128",
         (1, 2),
     ),
     # Identical requests, more than any policy bears.

@@ -88,8 +88,10 @@ def cellular(times, trees, at_most, shortest, arrivals):
             had.clear()
             cell = 1 if rows[1] else 0
         had.add(cell)
-        # A leaf is a subgraph of one.
-        order = sorted(ready[1], key=lambda tree: sum(left[tree])) if shortest and cell else list(ready[cell])
+        order = list(ready[cell])
+        if shortest:
+            # Leaves got ready when nothing of their tree had been taken.
+            order.sort(key=lambda tree: sum((left if cell else trees)[tree]))
         room = at_most
         batch = []
         for tree in order:

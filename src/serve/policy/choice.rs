@@ -27,9 +27,9 @@ pub enum Choice {
     /// It changes nothing until more rows are ready than a batch has: then most are answered sooner, and the longest later;
     /// asked for more than can be answered, they wait without end, unless a higher priority is theirs. The smaller the
     /// batches, the sooner that is; below 8 or 16 rows they bear less in all (`cellstream load --policies
-    /// cellular,shortest` measures both). Counted are the cells of a request's present subgraph that it is known to need:
-    /// a chain's or an encoder's steps, a tree's internal nodes; a stream's inputs so far; of a decoder the next one, so
-    /// that decoders go in the order of arrival.
+    /// cellular,shortest` measures both). Counted are the cells that a request is known to need: a chain's or an encoder's
+    /// steps, a tree's nodes; a stream's inputs so far; of a decoder the next one, so that decoders go in the order of
+    /// arrival.
     Shortest,
     /// `padding:BATCH`: [`Padding`].
     Padding {

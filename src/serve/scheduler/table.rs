@@ -66,7 +66,7 @@ pub struct Standing {
     pub cell: CellId,
     /// The place of a released subgraph in the order of releases; no two have the same.
     pub released: u64,
-    /// How many nodes a released subgraph had, as far as they were known, that no task had taken when the first of its
+    /// How many nodes its request had, as far as they were known, that no task had taken when the first of its own
     /// ready ones got ready. It stays so while any is ready: who sorts by it finds it again.
     pub left: u32,
     /// How many ready nodes it has, if it is released.
@@ -87,6 +87,8 @@ struct Request {
     subgraphs: Vec<Subgraph>,
     /// Nodes that are not done.
     left: usize,
+    /// Nodes that no task has taken.
+    untaken: u32,
     /// Rows of tasks that are not done.
     in_flight: usize,
     /// More nodes may come from outside.
@@ -142,9 +144,7 @@ struct Subgraph {
     ready: u32,
     first_ready: u32,
     last_ready: u32,
-    /// Nodes that no task has taken.
-    untaken: u32,
-    /// `untaken` when nothing was ready last: a policy that sorts by it must find the subgraph again.
+    /// [`Standing::left`].
     left: u32,
     /// A node of it has been submitted.
     begun: bool,
@@ -169,6 +169,7 @@ impl Table {
             edges: Vec::with_capacity(unfolded.edges.len()),
             subgraphs: Vec::with_capacity(unfolded.subgraphs()),
             left: 0,
+            untaken: 0,
             in_flight: 0,
             open: terms.open,
             phase: Phase::Live,
@@ -197,9 +198,9 @@ impl Table {
                 next_ready: NONE,
                 state: NodeState::Waiting,
             });
-            request.subgraphs[homes[subgraph as usize] as usize].untaken += 1;
         }
         request.left += unfolded.nodes();
+        request.untaken += unfolded.nodes() as u32;
         for &(from, to) in &unfolded.edges {
             request.link(from, to);
         }
@@ -211,20 +212,23 @@ impl Table {
             } = request.nodes[index];
             if missing == 0 {
                 let home = &mut request.subgraphs[subgraph as usize];
-                home.add_ready(&mut request.nodes, index as u32);
+                home.add_ready(&mut request.nodes, index as u32, request.untaken);
                 if home.released.is_some() {
                     *joined.entry(subgraph).or_insert(0) += 1;
                 }
             }
         }
-        let request = key;
+        let of = |index| SubgraphKey {
+            request: key,
+            index,
+        };
         let joined = joined.into_iter();
         self.announced
-            .extend(joined.map(|(index, ready)| (SubgraphKey { request, index }, ready)));
-        let subgraphs = &mut self.requests[key].subgraphs;
+            .extend(joined.map(|(index, ready)| (of(index), ready)));
         for index in homes {
-            let key = SubgraphKey { request, index };
-            subgraphs[index as usize].release(key, &mut self.released, &mut self.announced);
+            let home = &mut request.subgraphs[index as usize];
+            let (released, announced) = (&mut self.released, &mut self.announced);
+            home.release(of(index), request.untaken, released, announced);
         }
     }
 
@@ -248,7 +252,7 @@ impl Table {
                 if follower.subgraph == index {
                     follower.missing -= 1;
                     if follower.missing == 0 {
-                        subgraph.add_ready(&mut request.nodes, to);
+                        subgraph.add_ready(&mut request.nodes, to, request.untaken);
                         ready += 1;
                     }
                 }
@@ -286,9 +290,12 @@ impl Table {
             if home != index {
                 let waiting = &mut request.subgraphs[home as usize];
                 waiting.missing -= 1;
-                let (request, index) = (row.request, home);
-                let key = SubgraphKey { request, index };
-                waiting.release(key, &mut self.released, &mut self.announced);
+                let key = SubgraphKey {
+                    request: row.request,
+                    index: home,
+                };
+                let (released, announced) = (&mut self.released, &mut self.announced);
+                waiting.release(key, request.untaken, released, announced);
             }
             edge = next;
         }
@@ -480,7 +487,7 @@ impl Table {
             rows.push(Row { request, node });
         }
         subgraph.ready -= count as u32;
-        subgraph.untaken -= count as u32;
+        request.untaken -= count as u32;
         subgraph.ready as usize
     }
 
@@ -490,12 +497,12 @@ impl Table {
 }
 
 impl Subgraph {
-    /// A node of it, which is in no list, got ready.
-    fn add_ready(&mut self, nodes: &mut [Node], node: u32) {
+    /// A node of it, which is in no list, got ready; `untaken` is its request's.
+    fn add_ready(&mut self, nodes: &mut [Node], node: u32, untaken: u32) {
         debug_assert_eq!(nodes[node as usize].next_ready, NONE, "in no list");
         match self.ready {
             0 => {
-                self.left = self.untaken;
+                self.left = untaken;
                 self.first_ready = node;
             }
             _ => nodes[self.last_ready as usize].next_ready = node,
@@ -504,11 +511,12 @@ impl Subgraph {
         self.ready += 1;
     }
 
-    /// Releases it, unless it has been or something outside is missing, and announces what is ready. `released` and
-    /// `announced` are the table's.
+    /// Releases it, unless it has been or something outside is missing, and announces what is ready. `untaken` is its
+    /// request's, `released` and `announced` are the table's.
     fn release(
         &mut self,
         key: SubgraphKey,
+        untaken: u32,
         released: &mut u64,
         announced: &mut Vec<(SubgraphKey, usize)>,
     ) {
@@ -516,7 +524,7 @@ impl Subgraph {
             return;
         }
         self.released = Some(*released);
-        self.left = self.untaken;
+        self.left = untaken;
         *released += 1;
         if self.ready > 0 {
             announced.push((key, self.ready as usize));
@@ -560,7 +568,6 @@ impl Request {
                     ready: 0,
                     first_ready: NONE,
                     last_ready: NONE,
-                    untaken: 0,
                     left: 0,
                     begun: false,
                     in_flight: 0,

@@ -79,3 +79,91 @@ fn the_fewest_left_of_the_highest_priority_go_first() {
         "{overtaken} and {resumed} are too few to say much"
     );
 }
+
+/// What is known of a tree from outside: leaves, all ready when it comes, and nodes that each join one more of them.
+struct Tree {
+    key: RequestKey,
+    /// All of them.
+    nodes: usize,
+    leaves_left: usize,
+    /// Not done; those above wait for all.
+    leaves_under_way: usize,
+    above_left: usize,
+}
+
+#[test]
+fn leaves_of_the_smallest_trees_go_first() {
+    const MAX: usize = 4;
+    let mut passed_over = 0;
+    for seed in 0..200 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let sizes = [BatchSizes { min: 1, max: MAX }; 2];
+        let policy = Box::new(Cellular::new(&sizes, 1, Order::FewestLeft));
+        let mut simulated = Simulated::new(policy, plain_cells(2), &sizes, 1, 1);
+        let worker = WorkerId(0);
+        let mut trees: Vec<Tree> = Vec::new();
+        let mut to_come = rng.usize(1..30);
+        while to_come > 0 || !trees.is_empty() {
+            for _ in 0..rng.usize(0..3).min(to_come) {
+                to_come -= 1;
+                let leaves = rng.usize(1..7);
+                let above = leaves - 1;
+                let mut graph = Graph::new();
+                for _ in 0..leaves {
+                    plain_node(&mut graph, 0, &[]);
+                }
+                for node in 0..above {
+                    let left = node.checked_sub(1).map_or(0, |below| leaves + below);
+                    plain_node(&mut graph, 1, &[left, node + 1]);
+                }
+                trees.push(Tree {
+                    key: simulated.submit(graph, 0, None, false),
+                    nodes: leaves + above,
+                    leaves_left: leaves,
+                    leaves_under_way: leaves,
+                    above_left: above,
+                });
+            }
+            for task in simulated.poll(worker) {
+                let is_leaf = task.cell.index() == 0;
+                // How many nodes are left of whose rows may go, as often as it has some.
+                let may_go = trees.iter().flat_map(|tree| match is_leaf {
+                    true => vec![(tree.nodes, tree.key); tree.leaves_left],
+                    false if tree.leaves_under_way > 0 => Vec::new(),
+                    false => vec![(tree.above_left, tree.key); tree.above_left.min(1)],
+                });
+                let may_go: Vec<(usize, RequestKey)> = may_go.collect();
+                let of = |row: &Row| {
+                    let here = may_go.iter().find(|(_, key)| *key == row.request);
+                    here.expect("may go").0
+                };
+                let mut got: Vec<usize> = task.rows.iter().map(of).collect();
+                got.sort_unstable();
+                let mut expected: Vec<usize> = may_go.iter().map(|(left, _)| *left).collect();
+                // It must have happened, or little was tested.
+                passed_over +=
+                    usize::from(is_leaf && expected[..got.len()].iter().max() > got.iter().max());
+                expected.sort_unstable();
+                expected.truncate(MAX);
+                assert_eq!(got, expected, "seed {seed}");
+                for row in &task.rows {
+                    let tree = trees.iter_mut().find(|tree| tree.key == row.request);
+                    let tree = tree.expect("live");
+                    match is_leaf {
+                        true => tree.leaves_left -= 1,
+                        false => tree.above_left -= 1,
+                    }
+                }
+            }
+            while let Some(task) = simulated.queues[0].front().cloned() {
+                simulated.done(worker, false, |_, _| ());
+                for row in task.rows.iter().filter(|_| task.cell.index() == 0) {
+                    let tree = trees.iter_mut().find(|tree| tree.key == row.request);
+                    tree.expect("live").leaves_under_way -= 1;
+                }
+            }
+            trees.retain(|tree| simulated.is_live(tree.key));
+        }
+    }
+    assert!(passed_over > 100, "{passed_over} is too few to say much");
+}
