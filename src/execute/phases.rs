@@ -24,6 +24,8 @@ pub(super) struct Phases<'a, P> {
     pub direction: &'a PackedDirection,
     pub part: &'a PackedPart,
     pub buffers: &'a DirectionBuffers,
+    /// The cell states, from the direction's first unit on.
+    pub c: Columns<'a>,
     /// Pre-activations of a projection, this worker's own.
     pub projected: Shared<'a>,
     /// Where this worker's products quantise what they multiply with.
@@ -236,7 +238,10 @@ impl<'a, P: Probe> Phases<'a, P> {
                     units: units.len(),
                     functions,
                     peepholes: self.part.peepholes.as_deref(),
-                    c: self.own(self.buffers.c.share(), hidden, units.start),
+                    c: Columns {
+                        first: self.c.first + units.start,
+                        ..self.c
+                    },
                     h: if projected { between } else { after },
                     y: if projected { None } else { y },
                 }),

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! for layer in layers
-//!   own columns of the states <- initial states; meet
+//!   own columns of the states <- initial states; meet     but for cell states that are computed in place
 //!   for step in steps
 //!     for direction in directions                 forward at `step`, reverse at `last - step`
 //!       every chunk of steps: take products ahead   needs no state, only the layer below; where rows
@@ -301,6 +301,7 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
             direction,
             part: &direction.parts[owner],
             buffers: &self.states[index],
+            c: self.run.cell_states(direction, &self.states[index]),
             projected: self.run.buffers.projected[owner].share(),
             room: self.run.buffers.rooms[self.member.index].share(),
             probe: self.probe,

@@ -357,14 +357,8 @@ impl Session {
             cn: Some(&mut state.c),
         };
         input.check(&self.model.signature(), &output)?;
-        // Each worker reads its columns of the initial state before it writes them, and touches no
-        // others, so both may be the same memory.
-        let [values, h, c] = [output.values, output.hn, output.cn].map(|s| s.map(Shared::new));
-        let states = StatePlaces::Blocks {
-            initial: (h, c),
-            last: (h, c),
-        };
-        self.start(&input, states, values, |_| Off)?;
+        let states = StatePlaces::Same(Shared::new(&mut state.h), Shared::new(&mut state.c));
+        self.start(&input, states, Some(Shared::new(y)), |_| Off)?;
         Ok(())
     }
 
@@ -454,7 +448,6 @@ impl Session {
         input.check(&self.model.signature(), &output)?;
         self.check_layers(input.batch, states)?;
         let values = output.values.map(Shared::new);
-        // As in `step`, the same memory is read and then written.
         self.start(&input, StatePlaces::Layers(states), values, |_| Off)?;
         Ok(())
     }

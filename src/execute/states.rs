@@ -7,10 +7,14 @@ use super::active::step_rows;
 use super::buffers::{DirectionBuffers, padded};
 use super::packed::PackedDirection;
 use super::sequence::Run;
-use crate::kernels::Shared;
+use crate::kernels::{Columns, Shared};
 
-/// Where the caller keeps the states of a run. Those before it and those after it may be the same
-/// memory: each worker reads its columns before it writes them, and touches no others.
+/// Where the caller keeps the states of a run.
+///
+/// Where those before it and those after it are the same memory, cell states of whole groups of units are computed there:
+/// only who owns a column ever touches it. Others are copied, as gates store whole vectors, beyond the last unit of a row.
+/// So are hidden states, as all workers read those before a step while their owners write those after it; each worker reads
+/// its columns of the caller's before it writes them.
 #[derive(Clone, Copy)]
 pub(super) enum StatePlaces<'a> {
     /// Blocks of `[batch, size]` per layer and direction, as in [`crate::model::Input`]: hidden states,
@@ -19,6 +23,8 @@ pub(super) enum StatePlaces<'a> {
         initial: (Option<Shared<'a>>, Option<Shared<'a>>),
         last: (Option<Shared<'a>>, Option<Shared<'a>>),
     },
+    /// Blocks that go from before the run to after it.
+    Same(Shared<'a>, Shared<'a>),
     /// A buffer for each state, in the order of [`super::Session::step_layers`], which the caller has
     /// borrowed to be written.
     Layers(&'a [Vec<f32>]),
@@ -36,7 +42,7 @@ impl<'a> StatePlaces<'a> {
     ) -> (StateBlock<'a>, StateBlock<'a>) {
         match *self {
             StatePlaces::Blocks { initial, .. } => blocks(initial, direction, batch),
-            StatePlaces::Layers(states) => own_buffers(states, direction),
+            StatePlaces::Same(..) | StatePlaces::Layers(_) => self.last(direction, batch),
         }
     }
 
@@ -44,7 +50,19 @@ impl<'a> StatePlaces<'a> {
     fn last(&self, direction: &PackedDirection, batch: usize) -> (StateBlock<'a>, StateBlock<'a>) {
         match *self {
             StatePlaces::Blocks { last, .. } => blocks(last, direction, batch),
+            StatePlaces::Same(h, c) => blocks((Some(h), Some(c)), direction, batch),
             StatePlaces::Layers(states) => own_buffers(states, direction),
+        }
+    }
+
+    /// Cell states of a direction that are computed where the caller keeps them, `[batch, hidden]`.
+    fn cell_in_place(&self, direction: &PackedDirection, batch: usize) -> StateBlock<'a> {
+        if direction.hidden != padded(direction.hidden) {
+            return None;
+        }
+        match self {
+            StatePlaces::Blocks { .. } => None,
+            StatePlaces::Same(..) | StatePlaces::Layers(_) => self.last(direction, batch).1,
         }
     }
 }
@@ -92,7 +110,29 @@ pub(super) struct Sum<'a> {
     pub share: (usize, usize),
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
+    /// The cell states of a direction, from its first unit on.
+    pub fn cell_states(
+        &self,
+        direction: &PackedDirection,
+        states: &'a DirectionBuffers,
+    ) -> Columns<'a> {
+        match self.states.cell_in_place(direction, self.batch) {
+            Some((memory, first)) => Columns {
+                memory,
+                first,
+                stride: direction.hidden,
+                order: Some(self.active.order()),
+            },
+            None => Columns {
+                memory: states.c.share(),
+                first: 0,
+                stride: padded(direction.hidden),
+                order: None,
+            },
+        }
+    }
+
     /// Zeroes the output past each sequence's end, sequences dealt out to workers in turn.
     pub fn clear_past_ends(&self, member: usize) {
         let (Some(values), Some(layer)) = (self.values, self.configuration.layers.last()) else {
@@ -124,6 +164,7 @@ impl Run<'_> {
         let part = &direction.parts[member];
         let h_units = part.state_units();
         let (h0, c0) = self.states.initial(direction, self.batch);
+        let cell_in_place = self.states.cell_in_place(direction, self.batch);
         let parities = if direction.reverse { 2 } else { 1 };
         for (row, &sequence) in self.active.order().iter().enumerate() {
             for h in &states.h[..parities] {
@@ -131,7 +172,7 @@ impl Run<'_> {
                 // SAFETY: the member's columns.
                 unsafe { copy_row(h.share(), row * padded(direction.state), from, h_units) };
             }
-            if direction.recurrence.is_lstm() {
+            if direction.recurrence.is_lstm() && cell_in_place.is_none() {
                 let from = c0.map(|(c0, block)| (c0, block + sequence * direction.hidden));
                 let to = row * padded(direction.hidden);
                 // SAFETY: the member's columns.
@@ -153,6 +194,7 @@ impl Run<'_> {
         let part = &direction.parts[member];
         let h_units = part.state_units();
         let (hn, cn) = self.states.last(direction, self.batch);
+        let cell_in_place = self.states.cell_in_place(direction, self.batch);
         for (row, &sequence) in self.active.order().iter().enumerate() {
             // The last step that wrote this row: a forward sequence ends at its own length, a
             // reverse one with the run.
@@ -168,6 +210,7 @@ impl Run<'_> {
             }
             if let Some((cn, block)) = cn
                 && direction.recurrence.is_lstm()
+                && cell_in_place.is_none()
             {
                 let from = (states.c.share(), row * padded(direction.hidden));
                 let to = block + sequence * direction.hidden;
