@@ -224,8 +224,8 @@ impl PackedMatrix {
         }
     }
 
-    /// What the first tile of some panels reads, where tiles have all rows that fit: four vectors of weights then leave
-    /// registers for no more, and a panel is not divided. What follows is asked for on the way.
+    /// What the first tile of some panels reads. A tile of many rows has registers for four vectors of weights, so it is of
+    /// as many panels as have no more, or of one. What follows is asked for on the way.
     ///
     /// # Panics
     /// If there are not so many panels.

@@ -12,9 +12,8 @@ a baseline's, more than any bears: then what was answered is the peak. Those of 
 Settings are the best of the sweeps in `results/*.txt`, and `shortest` with small batches.
 
 Writes `results/rounds-NAME.txt`, with RATES `results/rounds-NAME-at-RATES.txt`. DATA is as in `run`; what needs it is
-skipped without it. ROUNDS: 5 unless set (the committed ones of Seq2Seq and `lstm-wmt22-p99`: 3; `rounds-tree-ud-nine.txt`:
-9). RATES: requests a second (300,400) instead of those below. Committed files with another ending are earlier or later
-runs, with some of the settings.
+skipped without it. ROUNDS: 5 unless set; each file says how many it had. RATES: requests a second (300,400) instead of
+those below. Committed files with another ending are earlier or later runs, some with other settings.
 """
 
 import json

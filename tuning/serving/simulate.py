@@ -155,17 +155,17 @@ def latencies(ended, rate):
     return [end - came for end, came in zip(ended(arrivals), arrivals)][WARM_UP:]
 
 
-def report(ended, rate, beside):
-    """Prints the latencies of each policy, and p90 beside the best of those whose names begin so."""
+def report(ended, rate, baselines):
+    """Prints the latencies of each policy, and its p90 beside that of each baseline with its best batch."""
     of = {name: latencies(of_policy, rate) for name, of_policy in ended.items()}
     best = {
         policy: min(percentile(those, 0.9) for name, those in of.items() if name.startswith(policy))
-        for policy in beside
+        for policy in baselines
     }
     for name, those in of.items():
         p50, p90, p99 = (percentile(those, part) for part in (0.5, 0.9, 0.99))
-        less = "".join(f"  {100 * (p90 / those - 1):+5.0f} % of {policy}" for policy, those in best.items())
-        print(f"  {name:12} p50 {p50:7.1f}  p90 {p90:7.1f}  p99 {p99:7.1f}{less}")
+        beside = "".join(f"  {100 * (p90 / those - 1):+5.0f} % of {policy}" for policy, those in best.items())
+        print(f"  {name:12} p50 {p50:7.1f}  p90 {p90:7.1f}  p99 {p99:7.1f}{beside}")
 
 
 def simulate(worker, rate, lengths):

@@ -49,7 +49,7 @@ pub struct Cellular {
 pub enum Order {
     /// Whose cells could be run first: Algorithm 1.
     Arrival,
-    /// Who has the fewest cells left ([`Standing::left`]), of equals whose could be run first.
+    /// Who has the fewest cells left ([`Standing::request_left`]), of equals whose could be run first.
     FewestLeft,
 }
 
@@ -128,7 +128,7 @@ impl Order {
     fn place(self, subgraph: SubgraphKey, standing: &Standing) -> Place {
         let left = match self {
             Order::Arrival => 0,
-            Order::FewestLeft => standing.left,
+            Order::FewestLeft => standing.request_left,
         };
         Place {
             rank: Rank::new(standing.priority, left),

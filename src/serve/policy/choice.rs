@@ -29,7 +29,8 @@ pub enum Choice {
     /// batches, the sooner that is; below 8 or 16 rows they bear less in all (`cellstream load --policies
     /// cellular,shortest` measures both). Counted are the cells that a request is known to need: a chain's or an encoder's
     /// steps, a tree's nodes; a stream's inputs so far; of a decoder the next one, so that decoders go in the order of
-    /// arrival.
+    /// arrival. They are counted when the first of those that may run now got ready: all leaves of a tree stand where the
+    /// whole tree does.
     Shortest,
     /// `padding:BATCH`: [`Padding`].
     Padding {

@@ -68,7 +68,7 @@ pub struct Standing {
     pub released: u64,
     /// How many nodes its request had, as far as they were known, that no task had taken when the first of its own
     /// ready ones got ready. It stays so while any is ready: who sorts by it finds it again.
-    pub left: u32,
+    pub request_left: u32,
     /// How many ready nodes it has, if it is released.
     pub ready: usize,
     /// Whether a node of it has been submitted.
@@ -144,8 +144,8 @@ struct Subgraph {
     ready: u32,
     first_ready: u32,
     last_ready: u32,
-    /// [`Standing::left`].
-    left: u32,
+    /// [`Standing::request_left`].
+    request_left: u32,
     /// A node of it has been submitted.
     begun: bool,
     in_flight: u32,
@@ -427,7 +427,7 @@ impl Table {
             priority: request.priority,
             cell: subgraph.cell,
             released: subgraph.released.unwrap_or(u64::MAX),
-            left: subgraph.left,
+            request_left: subgraph.request_left,
             ready: subgraph.released.map_or(0, |_| subgraph.ready as usize),
             begun: subgraph.begun,
             pinned: subgraph.pinned,
@@ -502,7 +502,7 @@ impl Subgraph {
         debug_assert_eq!(nodes[node as usize].next_ready, NONE, "in no list");
         match self.ready {
             0 => {
-                self.left = untaken;
+                self.request_left = untaken;
                 self.first_ready = node;
             }
             _ => nodes[self.last_ready as usize].next_ready = node,
@@ -524,7 +524,7 @@ impl Subgraph {
             return;
         }
         self.released = Some(*released);
-        self.left = untaken;
+        self.request_left = untaken;
         *released += 1;
         if self.ready > 0 {
             announced.push((key, self.ready as usize));
@@ -568,7 +568,7 @@ impl Request {
                     ready: 0,
                     first_ready: NONE,
                     last_ready: NONE,
-                    left: 0,
+                    request_left: 0,
                     begun: false,
                     in_flight: 0,
                     pinned: None,

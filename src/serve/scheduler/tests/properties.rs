@@ -67,7 +67,7 @@ fn add_nodes(rng: &mut fastrand::Rng, graph: &mut Graph, kinds: usize) {
 }
 
 /// Ready nodes that `worker` may take, of each cell, in the order in which they should be: priorities, highest first,
-/// and, if `shortest`, how many nodes their subgraphs have left, fewest first.
+/// and, if `shortest`, how many nodes their requests have left, fewest first.
 fn eligible(
     simulated: &Simulated,
     worker: WorkerId,
@@ -83,7 +83,7 @@ fn eligible(
         for subgraph in table.ready_subgraphs(key).filter(|_| table.is_live(key)) {
             if table.pinned(subgraph).is_none_or(|pinned| pinned == worker) {
                 let left = if shortest {
-                    table.standing(subgraph).left
+                    table.standing(subgraph).request_left
                 } else {
                     0
                 };
@@ -97,12 +97,14 @@ fn eligible(
     all
 }
 
-/// How many nodes each subgraph with ready ones has left.
+/// How many nodes the request of each subgraph with ready ones has left.
 fn left(simulated: &Simulated) -> BTreeMap<SubgraphKey, u32> {
     let table = &simulated.scheduler.table;
     let live = simulated.known.keys().filter(|key| table.is_live(**key));
     let subgraphs = live.flat_map(|key| table.ready_subgraphs(*key));
-    subgraphs.map(|s| (s, table.standing(s).left)).collect()
+    subgraphs
+        .map(|s| (s, table.standing(s).request_left))
+        .collect()
 }
 
 struct Scenario {

@@ -87,7 +87,7 @@ struct Tree {
     nodes: usize,
     leaves_left: usize,
     /// Not done; those above wait for all.
-    leaves_under_way: usize,
+    leaves_not_done: usize,
     above_left: usize,
 }
 
@@ -120,7 +120,7 @@ fn leaves_of_the_smallest_trees_go_first() {
                     key: simulated.submit(graph, 0, None, false),
                     nodes: leaves + above,
                     leaves_left: leaves,
-                    leaves_under_way: leaves,
+                    leaves_not_done: leaves,
                     above_left: above,
                 });
             }
@@ -129,7 +129,7 @@ fn leaves_of_the_smallest_trees_go_first() {
                 // How many nodes are left of whose rows may go, as often as it has some.
                 let may_go = trees.iter().flat_map(|tree| match is_leaf {
                     true => vec![(tree.nodes, tree.key); tree.leaves_left],
-                    false if tree.leaves_under_way > 0 => Vec::new(),
+                    false if tree.leaves_not_done > 0 => Vec::new(),
                     false => vec![(tree.above_left, tree.key); tree.above_left.min(1)],
                 });
                 let may_go: Vec<(usize, RequestKey)> = may_go.collect();
@@ -159,7 +159,7 @@ fn leaves_of_the_smallest_trees_go_first() {
                 simulated.done(worker, false, |_, _| ());
                 for row in task.rows.iter().filter(|_| task.cell.index() == 0) {
                     let tree = trees.iter_mut().find(|tree| tree.key == row.request);
-                    tree.expect("live").leaves_under_way -= 1;
+                    tree.expect("live").leaves_not_done -= 1;
                 }
             }
             trees.retain(|tree| simulated.is_live(tree.key));
