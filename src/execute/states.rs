@@ -55,7 +55,7 @@ impl<'a> StatePlaces<'a> {
         }
     }
 
-    /// Cell states of a direction that are computed where the caller keeps them, `[batch, hidden]`.
+    /// Cell states of a direction, where they are computed in the caller's memory, `[batch, hidden]`.
     fn cell_in_place(&self, direction: &PackedDirection, batch: usize) -> StateBlock<'a> {
         if direction.hidden != padded(direction.hidden) {
             return None;
@@ -133,6 +133,12 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// Whether a direction has cell states that are not computed in the caller's memory.
+    fn copies_cell(&self, direction: &PackedDirection) -> bool {
+        let in_place = self.states.cell_in_place(direction, self.batch);
+        direction.recurrence.is_lstm() && in_place.is_none()
+    }
+
     /// Zeroes the output past each sequence's end, sequences dealt out to workers in turn.
     pub fn clear_past_ends(&self, member: usize) {
         let (Some(values), Some(layer)) = (self.values, self.configuration.layers.last()) else {
@@ -164,7 +170,7 @@ impl<'a> Run<'a> {
         let part = &direction.parts[member];
         let h_units = part.state_units();
         let (h0, c0) = self.states.initial(direction, self.batch);
-        let cell_in_place = self.states.cell_in_place(direction, self.batch);
+        let copies_cell = self.copies_cell(direction);
         let parities = if direction.reverse { 2 } else { 1 };
         for (row, &sequence) in self.active.order().iter().enumerate() {
             for h in &states.h[..parities] {
@@ -172,7 +178,7 @@ impl<'a> Run<'a> {
                 // SAFETY: the member's columns.
                 unsafe { copy_row(h.share(), row * padded(direction.state), from, h_units) };
             }
-            if direction.recurrence.is_lstm() && cell_in_place.is_none() {
+            if copies_cell {
                 let from = c0.map(|(c0, block)| (c0, block + sequence * direction.hidden));
                 let to = row * padded(direction.hidden);
                 // SAFETY: the member's columns.
@@ -194,7 +200,7 @@ impl<'a> Run<'a> {
         let part = &direction.parts[member];
         let h_units = part.state_units();
         let (hn, cn) = self.states.last(direction, self.batch);
-        let cell_in_place = self.states.cell_in_place(direction, self.batch);
+        let cn = cn.filter(|_| self.copies_cell(direction));
         for (row, &sequence) in self.active.order().iter().enumerate() {
             // The last step that wrote this row: a forward sequence ends at its own length, a
             // reverse one with the run.
@@ -208,10 +214,7 @@ impl<'a> Run<'a> {
                 // SAFETY: the member's columns.
                 unsafe { copy_row(hn, to, Some(from), h_units) };
             }
-            if let Some((cn, block)) = cn
-                && direction.recurrence.is_lstm()
-                && cell_in_place.is_none()
-            {
+            if let Some((cn, block)) = cn {
                 let from = (states.c.share(), row * padded(direction.hidden));
                 let to = block + sequence * direction.hidden;
                 // SAFETY: the member's columns.

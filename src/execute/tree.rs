@@ -362,7 +362,8 @@ mod tests {
         }
     }
 
-    /// Weights that no private cache holds are asked for where rows are many: that reads nothing beyond them, and changes nothing.
+    /// Weights that no private cache holds are asked for where rows are many: that reads nothing beyond them, and changes
+    /// nothing.
     #[test]
     fn weights_from_afar_give_many_rows_what_each_gets_alone() {
         let (hidden, rows) = (260, 14);

@@ -73,8 +73,12 @@ fn chains_of(ports: Ports, count: usize) -> Chains {
             steps: 3,
         }],
     );
-    let mut keys = SlotMap::with_key();
-    let chains = (0..count).map(|_| {
+    let mut chains = Chains {
+        worker: worker.map_err(|(_, why)| why).unwrap(),
+        keys: SlotMap::with_key(),
+        chains: Vec::new(),
+    };
+    for _ in 0..count {
         let mut graph = Graph::new();
         let one = graph.give(&[1.0]);
         let mut before = Source::Zeros;
@@ -82,19 +86,21 @@ fn chains_of(ports: Ports, count: usize) -> Chains {
             before = graph.node(CELL, &[one, before]).gives(0);
         }
         graph.answer(before);
-        let unfolded = graph.unfold(&cells).unwrap();
-        let values = Values::new(graph, &unfolded, None, &cells, ());
-        (keys.insert(()), Arc::new(RequestValues::new(values)))
-    });
-    let chains = chains.collect();
-    Chains {
-        worker: worker.map_err(|(_, why)| why).unwrap(),
-        keys,
-        chains,
+        chains.add(graph);
     }
+    chains
 }
 
 impl Chains {
+    /// Adds a request with a graph of its own.
+    fn add(&mut self, graph: Graph) {
+        let cells = &self.worker.cells;
+        let unfolded = graph.unfold(cells).unwrap();
+        let values = Values::new(graph, &unfolded, None, cells, ());
+        let values = Arc::new(RequestValues::new(values));
+        self.chains.push((self.keys.insert(()), values));
+    }
+
     /// Runs `step` of these chains as one batch; how many rows of states were moved.
     fn run(&mut self, rows: &[(usize, usize)]) -> u64 {
         let before = self.worker.moved(CELL);
@@ -183,7 +189,6 @@ fn a_row_that_leaves_is_closed_up_and_one_that_joins_is_appended() {
 #[test]
 fn a_copy_that_was_kept_for_another_goes_when_the_state_is_taken_over_in_place() {
     let mut chains = chains(1);
-    let cells = chains.worker.cells.clone();
     // Node 1 goes on with the state of node 0, node 2 takes it as its input.
     let mut graph = Graph::new();
     let one = graph.give(&[1.0]);
@@ -192,12 +197,7 @@ fn a_copy_that_was_kept_for_another_goes_when_the_state_is_taken_over_in_place()
     let other = graph.node(CELL, &[first.gives(0), Source::Zeros]);
     graph.answer(on.gives(0));
     graph.answer(other.gives(0));
-    let unfolded = graph.unfold(&cells).unwrap();
-    let values = Values::new(graph, &unfolded, None, &cells, ());
-    let key = chains.keys.insert(());
-    chains
-        .chains
-        .push((key, Arc::new(RequestValues::new(values))));
+    chains.add(graph);
     // In the second row, where its state rests while node 2 runs in the first.
     chains.run(&[(0, 0), (1, 0)]);
     assert_eq!(chains.chains[1].1.lock().kept(), 1);
@@ -249,11 +249,8 @@ fn the_state_of_a_watched_node_is_there_for_what_is_added_when_its_row_is_anothe
     let other = graph.node(CELL, &[first.gives(0), Source::Zeros]);
     graph.watch(first);
     graph.answer(other.gives(0));
-    let unfolded = graph.unfold(&cells).unwrap();
-    let values = Values::new(graph, &unfolded, None, &cells, ());
-    let values = Arc::new(RequestValues::new(values));
-    let key = chains.keys.insert(());
-    chains.chains.push((key, Arc::clone(&values)));
+    chains.add(graph);
+    let values = Arc::clone(&chains.chains[1].1);
     chains.run(&[(1, 0)]);
     // In its row; then its input is taken, for the last time that is known of.
     chains.run(&[(0, 0)]);
@@ -396,7 +393,6 @@ fn a_state_that_is_gone_cannot_be_taken_by_what_is_added_meanwhile() {
 #[test]
 fn an_output_of_a_joined_step_is_let_go_when_all_have_taken_it() {
     let mut chains = chains_of(sum().output("y", 1), 0);
-    let cells = chains.worker.cells.clone();
     // Node 1 goes on from node 0, whose output node 2 takes later.
     let mut graph = Graph::new();
     let one = graph.give(&[1.0]);
@@ -405,13 +401,8 @@ fn an_output_of_a_joined_step_is_let_go_when_all_have_taken_it() {
     let other = graph.node(CELL, &[first.gives(1), Source::Zeros]);
     graph.answer(second.gives(0));
     graph.answer(other.gives(0));
-    let unfolded = graph.unfold(&cells).unwrap();
-    for _ in 0..2 {
-        let values = Values::new(graph.clone(), &unfolded, None, &cells, ());
-        let key = chains.keys.insert(());
-        let values = Arc::new(RequestValues::new(values));
-        chains.chains.push((key, values));
-    }
+    chains.add(graph.clone());
+    chains.add(graph);
     for request in 0..2 {
         let first = [(request, 0)];
         let tasks = VecDeque::from([chains.todo(&first), chains.todo(&[(request, 1)])]);
