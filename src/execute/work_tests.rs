@@ -1,11 +1,11 @@
-//! How much arithmetic a run asks of its kernels: none for sequences that have ended.
+//! What a run asks of its kernels: no arithmetic for sequences that have ended, and cell states where the caller keeps them.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::team::Team;
-use super::{PackedModel, Session};
+use super::{PackedModel, Session, State};
 use crate::kernels::{
     GruCandidate, GruGates, GruReset, Isa, Kernels, LstmGates, PlainState, Product, TreeChild,
     TreeNode,
@@ -13,16 +13,24 @@ use crate::kernels::{
 use crate::model::{Gru, Input, Lstm, Merge, Model, Output, ResetForm, Rnn};
 use crate::plan::Plan;
 
-/// Counts multiply-adds and gate rows, and hands every call on.
+/// What was asked for.
+#[derive(Default)]
+struct Asked {
+    multiply_adds: AtomicUsize,
+    gate_units: AtomicUsize,
+    /// Address of the buffer in which cell states were last computed.
+    cell_states: AtomicUsize,
+}
+
+/// Keeps what it is asked for, and hands every call on.
 struct Counting {
     inner: Box<dyn Kernels>,
-    multiply_adds: Arc<AtomicUsize>,
-    gate_units: Arc<AtomicUsize>,
+    asked: Arc<Asked>,
 }
 
 impl Counting {
     fn gates(&self, rows: usize, units: usize) {
-        self.gate_units.fetch_add(rows * units, Ordering::Relaxed);
+        (self.asked.gate_units).fetch_add(rows * units, Ordering::Relaxed);
     }
 }
 
@@ -36,11 +44,14 @@ impl Kernels for Counting {
     fn product_of(&self, job: Product<'_>, panels: Range<usize>, room: &mut [u32]) {
         let weights = panels.len() * self.lanes() * job.weights.gates();
         let work = job.row_count * weights * job.weights.depth();
-        self.multiply_adds.fetch_add(work, Ordering::Relaxed);
+        (self.asked.multiply_adds).fetch_add(work, Ordering::Relaxed);
         self.inner.product_of(job, panels, room);
     }
     unsafe fn lstm_gates(&self, job: LstmGates<'_>) {
         self.gates(job.rows, job.units);
+        // SAFETY: no element is read.
+        let start = unsafe { job.c.memory.read(0..0) };
+        (self.asked.cell_states).store(start.as_ptr().addr(), Ordering::Relaxed);
         // SAFETY: the caller's promise.
         unsafe { self.inner.lstm_gates(job) }
     }
@@ -78,27 +89,31 @@ impl Kernels for Counting {
     }
 }
 
-/// Multiply-adds and gate units that a run of these lengths asks for.
-fn work(model: &Model, lengths: &[usize], steps: usize) -> (usize, usize) {
-    let batch = lengths.len();
+/// A session of two threads with kernels that keep what they are asked for.
+fn counting(model: &Model, batch: usize, steps: usize) -> (Session, Arc<Asked>) {
     let plan = Plan::with_threads(model, batch, steps, 2);
     let mut team = Team::with_threads(2).unwrap();
     let mut packed = PackedModel::new(model, &plan, &mut team).unwrap();
-    let (multiply_adds, gate_units) = (Arc::default(), Arc::default());
+    let asked = Arc::<Asked>::default();
     let unshared = Arc::get_mut(&mut packed).unwrap();
     let inner = crate::kernels::kernels(unshared.isa()).unwrap();
     unshared.kernels = Box::new(Counting {
         inner,
-        multiply_adds: Arc::clone(&multiply_adds),
-        gate_units: Arc::clone(&gate_units),
+        asked: Arc::clone(&asked),
     });
-    let mut session = Session::with_team(packed, team).unwrap();
+    (Session::with_team(packed, team).unwrap(), asked)
+}
+
+/// Multiply-adds and gate units that a run of these lengths asks for.
+fn work(model: &Model, lengths: &[usize], steps: usize) -> (usize, usize) {
+    let batch = lengths.len();
+    let (mut session, asked) = counting(model, batch, steps);
     let values = vec![0.5; steps * batch * model.signature().input];
     let input = Input::new(&values, steps, batch).lengths(lengths);
     session.run(&input, &mut Output::default()).unwrap();
     (
-        multiply_adds.load(Ordering::Relaxed),
-        gate_units.load(Ordering::Relaxed),
+        asked.multiply_adds.load(Ordering::Relaxed),
+        asked.gate_units.load(Ordering::Relaxed),
     )
 }
 
@@ -123,5 +138,25 @@ fn ended_sequences_cost_no_arithmetic() {
         let total: usize = lengths.iter().sum();
         let expected = (total * one_step.0, total * one_step.1);
         assert_eq!(work(&model, &lengths, steps), expected);
+    }
+}
+
+/// Copying them would give the same bits. Rows that do not end on a whole vector are copied: gates store whole ones.
+#[test]
+fn cell_states_of_streams_are_computed_where_the_caller_keeps_them() {
+    for (hidden, in_place) in [(16, true), (32, true), (20, false), (7, false)] {
+        let model = Lstm::new(5, hidden).random(1).unwrap();
+        let (mut session, asked) = counting(&model, 3, 2);
+        let mut states = [vec![0.1; 3 * hidden], vec![0.2; 3 * hidden]];
+        let computed_there =
+            |state: &[f32]| state.as_ptr().addr() == asked.cell_states.load(Ordering::Relaxed);
+        (session.step_layers(3, &[0.5; 3 * 5], &mut states, None)).unwrap();
+        assert_eq!(computed_there(&states[1]), in_place, "hidden {hidden}");
+        let (x, lengths) = ([0.5; 2 * 3 * 5], [1, 2, 2]);
+        (session.steps_layers(&lengths, &x, &mut states, None)).unwrap();
+        assert_eq!(computed_there(&states[1]), in_place, "hidden {hidden}");
+        let mut state = State::zero(model.signature(), 3);
+        (session.step(&x[..3 * 5], &mut state, &mut vec![0.0; 3 * hidden])).unwrap();
+        assert_eq!(computed_there(&state.c), in_place, "hidden {hidden}");
     }
 }

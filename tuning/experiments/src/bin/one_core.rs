@@ -264,12 +264,12 @@ fn read_tile<S: Simd, const P: usize, const ROW: usize>(s: S, tile: &[f32]) -> S
     let panel = tile.len() / P;
     let mut sums = [[s.splat_i32(0); ROW]; P];
     for at in 0..panel / (ROW * S::LANES) {
-        for p in 0..P {
-            for n in 0..ROW {
+        for (p, sums) in sums.iter_mut().enumerate() {
+            for (n, sum) in sums.iter_mut().enumerate() {
                 let from = p * panel + (at * ROW + n) * S::LANES;
                 // SAFETY: that is within panel `p`.
                 let vector = unsafe { s.load_ptr(tile.as_ptr().add(from)) };
-                sums[p][n] = s.add_i32(sums[p][n], s.to_bits(vector));
+                *sum = s.add_i32(*sum, s.to_bits(vector));
             }
         }
     }
