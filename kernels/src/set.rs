@@ -4,7 +4,7 @@ use super::gates::{
     self, GruCandidate, GruGates, GruReset, LstmGates, PlainState, TreeChild, TreeNode,
 };
 use super::greatest::greatest;
-use super::product::{Product, product};
+use super::product::{Product, Room, product};
 use super::simd::Simd;
 use super::{Isa, IsaError, Visitor, dispatch};
 use std::ops::Range;
@@ -24,7 +24,8 @@ pub trait Kernels: Send + Sync {
     /// If its slices are shorter than its sizes say, its weights were packed for other lanes, or they
     /// are of int8, for which [`Kernels::product_in`] is there.
     fn product(&self, job: Product<'_>) {
-        self.product_in(job, &mut []);
+        let panels = 0..job.weights.panels();
+        self.product_of(job, panels, Room::NONE);
     }
     /// Runs a [`Product`], with the words of room that [`super::PackedMatrix::room`] asks for.
     ///
@@ -32,14 +33,14 @@ pub trait Kernels: Send + Sync {
     /// As [`Kernels::product`], or if there is less room.
     fn product_in(&self, job: Product<'_>, room: &mut [u32]) {
         let panels = 0..job.weights.panels();
-        self.product_of(job, panels, room);
+        self.product_of(job, panels, Room::ToFill(room));
     }
     /// As [`Kernels::product_in`], of some of the panels: the others' pre-activations stay as they are. `z` and the
-    /// bias are still those of all.
+    /// bias are still those of all. Of several such products of the same rows the first fills the room for all.
     ///
     /// # Panics
     /// As [`Kernels::product_in`], or if the weights have no such panels.
-    fn product_of(&self, job: Product<'_>, panels: Range<usize>, room: &mut [u32]);
+    fn product_of(&self, job: Product<'_>, panels: Range<usize>, room: Room<'_>);
     /// LSTM states from pre-activations.
     ///
     /// # Safety
@@ -121,7 +122,7 @@ impl<S: Simd> Kernels for Set<S> {
         S::LANES
     }
 
-    fn product_of(&self, mut job: Product<'_>, of: Range<usize>, room: &mut [u32]) {
+    fn product_of(&self, mut job: Product<'_>, of: Range<usize>, room: Room<'_>) {
         let (s, plain) = (self.s, self.plain);
         match job.weights.gates() {
             1 => product::<S, 1>(s, &mut job, of, room, plain),

@@ -3,56 +3,77 @@
 use std::ops::Range;
 
 use cellstream_kernels::{
-    Isa, Numbers, PackedMatrix, Product, Rows, Source, Start, Sweep, Upcoming, kernels,
+    Isa, Numbers, PackedMatrix, Product, Room, Rows, Source, Start, Sweep, Upcoming, kernels,
 };
 
-/// Every range of panels is that of the whole product, to the bit, and leaves the others alone.
+const DEPTH: usize = 9;
+const ROWS: usize = 2;
+const GATES: [usize; 4] = [0, 1, 2, 3];
+
+/// Pre-activations of some panels of a product; all others are left at 7.
+fn some_of(
+    (isa, packed): (Isa, &PackedMatrix),
+    a: &[f32],
+    (of, sweep): (Range<usize>, Sweep),
+    room: Room<'_>,
+) -> Vec<f32> {
+    let mut z = vec![7.0; ROWS * packed.panels() * GATES.len() * packed.lanes()];
+    let job = Product {
+        a,
+        rows: Rows::Strided(DEPTH),
+        row_count: ROWS,
+        weights: packed,
+        slots: &GATES,
+        start: Start::Zero,
+        z: &mut z,
+        z_slots: GATES.len(),
+        sweep,
+        then: Some(Upcoming::NOTHING),
+    };
+    kernels(isa).unwrap().product_of(job, of, room);
+    z
+}
+
+/// Every range of panels is that of the whole product, to the bit, and leaves the others alone. What the whole one has
+/// quantised is all that those after it take of the left operand.
 #[test]
 fn some_panels_are_those_of_all() {
-    let (depth, units, rows) = (9, 83, 2);
+    let units = 83;
     let number = |at: usize| (at * 37 % 101) as f32 / 101.0 - 0.5;
-    let weights: Vec<f32> = (0..4 * units * depth).map(number).collect();
-    let a: Vec<f32> = (0..rows * depth).map(|at| number(at + 5)).collect();
+    let weights: Vec<f32> = (0..4 * units * DEPTH).map(number).collect();
+    let whole: Vec<i8> = weights.iter().map(|w| (w * 200.0) as i8).collect();
+    let scales: Vec<f32> = (0..4 * units).map(|at| 0.01 + number(at).abs()).collect();
+    let int8 = Numbers::Int8 {
+        whole: &whole,
+        scales: &scales,
+    };
+    let a: Vec<f32> = (0..ROWS * DEPTH).map(|at| number(at + 5)).collect();
+    let nothing = vec![0.0; a.len()];
     for isa in Isa::available() {
-        let kernels = kernels(isa).unwrap();
-        let source = Source {
-            numbers: Numbers::F32(&weights),
-            depth,
-            units,
-        };
-        let packed = PackedMatrix::new(kernels.lanes(), source, &[0, 1, 2, 3], 0..units);
-        let panels = packed.panels();
-        let row = panels * 4 * kernels.lanes();
-        let run = |of: Range<usize>, sweep: Sweep| {
-            let mut z = vec![7.0; rows * row];
-            let job = Product {
-                a: &a,
-                rows: Rows::Strided(depth),
-                row_count: rows,
-                weights: &packed,
-                slots: &[0, 1, 2, 3],
-                start: Start::Zero,
-                z: &mut z,
-                z_slots: 4,
-                sweep,
-                then: Some(Upcoming::NOTHING),
+        for (numbers, later) in [(Numbers::F32(&weights), &a), (int8, &nothing)] {
+            let lanes = kernels(isa).unwrap().lanes();
+            let source = Source {
+                numbers,
+                depth: DEPTH,
+                units,
             };
-            kernels.product_of(job, of, &mut []);
-            z
-        };
-        let all = run(0..panels, Sweep::Wide);
-        assert!(all.iter().all(|z| *z != 7.0));
-        for (first, end) in (0..panels).flat_map(|f| (f..=panels).map(move |e| (f, e))) {
-            for sweep in [Sweep::Wide, Sweep::Forth, Sweep::Back] {
-                let some = run(first..end, sweep);
-                for (at, (some, all)) in some.iter().zip(&all).enumerate() {
-                    let panel = at % row / (4 * kernels.lanes());
-                    let expected = if (first..end).contains(&panel) {
-                        *all
-                    } else {
-                        7.0
-                    };
-                    assert_eq!(some.to_bits(), expected.to_bits(), "{isa} {first}..{end}");
+            let packed = PackedMatrix::new(lanes, source, &GATES, 0..units);
+            let panels = packed.panels();
+            let mut room = vec![0; packed.room(ROWS)];
+            let run = |a: &[f32], of, room: Room<'_>| some_of((isa, &packed), a, of, room);
+            let all = run(&a, (0..panels, Sweep::Wide), Room::ToFill(&mut room));
+            assert!(all.iter().all(|z| *z != 7.0));
+            for (first, end) in (0..panels).flat_map(|f| (f..=panels).map(move |e| (f, e))) {
+                for sweep in [Sweep::Wide, Sweep::Forth, Sweep::Back] {
+                    let some = run(later, (first..end, sweep), Room::Filled(&room));
+                    for (at, (some, all)) in some.iter().zip(&all).enumerate() {
+                        let panel = at / (GATES.len() * lanes) % panels;
+                        let expected = match (first..end).contains(&panel) {
+                            true => *all,
+                            false => 7.0,
+                        };
+                        assert_eq!(some.to_bits(), expected.to_bits(), "{isa} {first}..{end}");
+                    }
                 }
             }
         }

@@ -15,8 +15,8 @@ use super::meetings_cases::Case;
 use super::team::Team;
 use super::{PackedModel, Session};
 use crate::kernels::{
-    GruCandidate, GruGates, GruReset, Isa, Kernels, LstmGates, PlainState, Product, TreeChild,
-    TreeNode,
+    GruCandidate, GruGates, GruReset, Isa, Kernels, LstmGates, PlainState, Product, Room,
+    TreeChild, TreeNode,
 };
 use crate::model::{Input, Output};
 use crate::reference;
@@ -50,7 +50,7 @@ impl Kernels for Late {
     fn lanes(&self) -> usize {
         self.inner.lanes()
     }
-    fn product_of(&self, job: Product<'_>, panels: Range<usize>, room: &mut [u32]) {
+    fn product_of(&self, job: Product<'_>, panels: Range<usize>, room: Room<'_>) {
         self.wait();
         self.inner.product_of(job, panels, room);
     }

@@ -133,11 +133,13 @@ impl PackedPart {
     /// quantise what they multiply with.
     pub fn room(&self, rows: usize, ahead: usize) -> usize {
         let ahead = self.ahead.iter().map(|product| product.weights.room(ahead));
-        let steps = self.phases.iter().flatten().map(|p| &p.weights);
-        let steps = steps
-            .chain(&self.projection)
-            .map(|weights| weights.room(rows));
-        ahead.chain(steps).max().unwrap_or(0)
+        // Products of a phase may take turns, and keep what they have quantised.
+        let phases = self.phases.iter().map(|products| {
+            let rooms = products.iter().map(|product| product.weights.room(rows));
+            rooms.fold(0, usize::saturating_add)
+        });
+        let projection = self.projection.iter().map(|weights| weights.room(rows));
+        ahead.chain(phases).chain(projection).max().unwrap_or(0)
     }
 
     /// Columns of the recurrent state that the owner writes.

@@ -8,7 +8,7 @@ use super::part::{Operand, PackedPart, PackedProduct};
 use super::recurrence::Recurrence;
 use super::trace::{Activity, Probe};
 use crate::kernels::{
-    Columns, GruCandidate, GruGates, GruReset, Kernels, LstmGates, PlainState, Product, Rows,
+    Columns, GruCandidate, GruGates, GruReset, Kernels, LstmGates, PlainState, Product, Room, Rows,
     Shared, Start, Sweep, Upcoming,
 };
 use crate::model::ResetForm;
@@ -65,14 +65,14 @@ impl<'a, P: Probe> Phases<'a, P> {
     /// The input products that are taken ahead: `z = bias + W x`.
     pub fn take_ahead(&self, input: InputRows<'_>, z: &mut [f32]) {
         if let Some(product) = &self.part.ahead {
-            let start = Start::Bias(&self.part.bias);
+            let room = self.room(0..product.weights.room(input.count), false);
             self.product(
                 product,
                 (input.values, input.rows, input.count),
-                start,
+                Start::Bias(&self.part.bias),
                 Sweep::Wide,
                 // A panel serves so many rows that asking for the next one is not worth it.
-                (0..product.weights.panels(), None),
+                (0..product.weights.panels(), None, room),
                 z,
             );
             self.probe.lap(Activity::Ahead);
@@ -85,7 +85,7 @@ impl<'a, P: Probe> Phases<'a, P> {
         (a, rows, row_count): (&[f32], Rows<'_>, usize),
         start: Start<'_>,
         sweep: Sweep,
-        (of, then): (Range<usize>, Option<Upcoming>),
+        (of, then, room): (Range<usize>, Option<Upcoming>, Room<'_>),
         z: &mut [f32],
     ) {
         let product = Product {
@@ -100,14 +100,18 @@ impl<'a, P: Probe> Phases<'a, P> {
             sweep,
             then,
         };
-        self.run(product, of);
+        self.kernels.product_of(product, of, room);
     }
 
-    fn run(&self, product: Product<'_>, of: Range<usize>) {
-        let room = product.weights.room(product.row_count);
+    /// Words in which a product has its rows quantised.
+    fn room(&self, words: Range<usize>, is_filled: bool) -> Room<'a> {
         // SAFETY: the buffer belongs to this worker alone, which runs one product at a time.
-        let room = unsafe { self.room.write(0..room) };
-        self.kernels.product_of(product, of, room);
+        unsafe {
+            match is_filled {
+                true => Room::Filled(self.room.read(words)),
+                false => Room::ToFill(self.room.write(words)),
+            }
+        }
     }
 
     /// The products of one phase, added to `z`. Where nothing is taken ahead, the first one starts
@@ -158,7 +162,13 @@ impl<'a, P: Probe> Phases<'a, P> {
                 }
                 false => Upcoming::NOTHING,
             });
-            self.product(product, operand, start, step.sweep, (of, then), z);
+            // Those that take turns each have a room of their own, which their first turn fills.
+            let words = |products: &[PackedProduct]| -> usize {
+                (products.iter().map(|p| p.weights.room(step.rows))).sum()
+            };
+            let room = words(&products[..index])..words(&products[..=index]);
+            let room = self.room(room, call >= products.len());
+            self.product(product, operand, start, step.sweep, (of, then, room), z);
         }
     }
 
@@ -348,7 +358,8 @@ impl<'a, P: Probe> Phases<'a, P> {
             sweep: step.sweep,
             then: None,
         };
-        self.run(product, 0..weights.panels());
+        let room = self.room(0..weights.room(row_count), false);
+        (self.kernels).product_of(product, 0..weights.panels(), room);
         self.probe.lap(Activity::SecondProducts);
         // SAFETY: the columns are this worker's own, by the caller's promise.
         unsafe {

@@ -18,8 +18,8 @@ use super::packed::PackError;
 use super::session::SessionError;
 use super::team::{SharedTeam, TeamPanicked};
 use crate::kernels::{
-    Aligned, Columns, FAR, Isa, Kernels, PackedMatrix, Product, Rows, Shared, Source, Start, Sweep,
-    TreeChild, TreeNode, Upcoming, kernels, pack_vectors,
+    Aligned, Columns, FAR, Isa, Kernels, PackedMatrix, Product, Room, Rows, Shared, Source, Start,
+    Sweep, TreeChild, TreeNode, Upcoming, kernels, pack_vectors,
 };
 use crate::model::Matrix;
 use crate::plan::split_units;
@@ -225,8 +225,16 @@ impl TreeStep {
                 let depth = product.weights.depth();
                 // SAFETY: nobody writes an operand before all workers have met.
                 let a = unsafe { operands[product.operand].read(0..rows * depth) };
+                let room = part.room.share();
+                let words = 0..product.weights.room(rows);
+                let same = |before: &OperandProduct| before.operand == product.operand;
                 // SAFETY: the buffer is this worker's alone.
-                let room = unsafe { part.room.share().write(0..product.weights.room(rows)) };
+                let room = unsafe {
+                    match index > 0 && same(&part.products[index - 1]) {
+                        true => Room::Filled(room.read(words)),
+                        false => Room::ToFill(room.write(words)),
+                    }
+                };
                 let job = Product {
                     a,
                     rows: Rows::Strided(depth),
@@ -242,7 +250,8 @@ impl TreeStep {
                     sweep: Sweep::Wide,
                     then: part.is_far.then(|| part.first_of(index + 1)),
                 };
-                self.kernels.product_in(job, room);
+                let panels = 0..product.weights.panels();
+                self.kernels.product_of(job, panels, room);
             }
             if meet {
                 worker.barrier();

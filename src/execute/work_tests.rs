@@ -1,4 +1,5 @@
-//! What a run asks of its kernels: no arithmetic for sequences that have ended, and cell states where the caller keeps them.
+//! What a run asks of its kernels: no arithmetic for sequences that have ended, cell states where the caller keeps them, and
+//! no row quantised twice.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,17 +8,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::team::Team;
 use super::{PackedModel, Session, State};
 use crate::kernels::{
-    GruCandidate, GruGates, GruReset, Isa, Kernels, LstmGates, PlainState, Product, TreeChild,
-    TreeNode,
+    GruCandidate, GruGates, GruReset, Isa, Kernels, LstmGates, PlainState, Product, Room,
+    TreeChild, TreeNode,
 };
-use crate::model::{Gru, Input, Lstm, Merge, Model, Output, ResetForm, Rnn};
+use crate::model::{Gru, Input, Lstm, Merge, Model, Output, Precision, ResetForm, Rnn};
 use crate::plan::Plan;
+use crate::schedule::{DirectionSchedule, PanelOrder};
 
 /// What was asked for.
 #[derive(Default)]
 struct Asked {
     multiply_adds: AtomicUsize,
     gate_units: AtomicUsize,
+    /// Rows that are quantised, in all products.
+    quantised: AtomicUsize,
     /// Address of the buffer in which cell states were last computed.
     cell_states: AtomicUsize,
 }
@@ -41,10 +45,13 @@ impl Kernels for Counting {
     fn lanes(&self) -> usize {
         self.inner.lanes()
     }
-    fn product_of(&self, job: Product<'_>, panels: Range<usize>, room: &mut [u32]) {
+    fn product_of(&self, job: Product<'_>, panels: Range<usize>, room: Room<'_>) {
         let weights = panels.len() * self.lanes() * job.weights.gates();
         let work = job.row_count * weights * job.weights.depth();
         (self.asked.multiply_adds).fetch_add(work, Ordering::Relaxed);
+        if matches!(room, Room::ToFill(_)) && job.weights.room(1) > 0 {
+            (self.asked.quantised).fetch_add(job.row_count, Ordering::Relaxed);
+        }
         self.inner.product_of(job, panels, room);
     }
     unsafe fn lstm_gates(&self, job: LstmGates<'_>) {
@@ -90,10 +97,9 @@ impl Kernels for Counting {
 }
 
 /// A session of two threads with kernels that keep what they are asked for.
-fn counting(model: &Model, batch: usize, steps: usize) -> (Session, Arc<Asked>) {
-    let plan = Plan::with_threads(model, batch, steps, 2);
+fn counting(model: &Model, plan: &Plan, room: (usize, usize)) -> (Session, Arc<Asked>) {
     let mut team = Team::with_threads(2).unwrap();
-    let mut packed = PackedModel::new(model, &plan, &mut team).unwrap();
+    let mut packed = PackedModel::new(model, plan, &mut team).unwrap();
     let asked = Arc::<Asked>::default();
     let unshared = Arc::get_mut(&mut packed).unwrap();
     let inner = crate::kernels::kernels(unshared.isa()).unwrap();
@@ -101,13 +107,16 @@ fn counting(model: &Model, batch: usize, steps: usize) -> (Session, Arc<Asked>) 
         inner,
         asked: Arc::clone(&asked),
     });
-    (Session::with_team(packed, team).unwrap(), asked)
+    let mut session = Session::with_team(packed, team).unwrap();
+    session.reserve(room.0, room.1).unwrap();
+    (session, asked)
 }
 
 /// Multiply-adds and gate units that a run of these lengths asks for.
 fn work(model: &Model, lengths: &[usize], steps: usize) -> (usize, usize) {
     let batch = lengths.len();
-    let (mut session, asked) = counting(model, batch, steps);
+    let plan = Plan::with_threads(model, batch, steps, 2);
+    let (mut session, asked) = counting(model, &plan, (batch, steps));
     let values = vec![0.5; steps * batch * model.signature().input];
     let input = Input::new(&values, steps, batch).lengths(lengths);
     session.run(&input, &mut Output::default()).unwrap();
@@ -146,7 +155,8 @@ fn ended_sequences_cost_no_arithmetic() {
 fn cell_states_of_streams_are_computed_where_the_caller_keeps_them() {
     for (hidden, in_place) in [(16, true), (32, true), (20, false), (7, false)] {
         let model = Lstm::new(5, hidden).random(1).unwrap();
-        let (mut session, asked) = counting(&model, 3, 2);
+        let plan = Plan::with_threads(&model, 3, 2, 2);
+        let (mut session, asked) = counting(&model, &plan, (3, 2));
         let mut states = [vec![0.1; 3 * hidden], vec![0.2; 3 * hidden]];
         let computed_there =
             |state: &[f32]| state.as_ptr().addr() == asked.cell_states.load(Ordering::Relaxed);
@@ -159,4 +169,30 @@ fn cell_states_of_streams_are_computed_where_the_caller_keeps_them() {
         (session.step(&x[..3 * 5], &mut state, &mut vec![0.0; 3 * hidden])).unwrap();
         assert_eq!(computed_there(&state.c), in_place, "hidden {hidden}");
     }
+}
+
+/// Products of a single step that go to and fro take turns, a panel each: all panels take what was quantised for the first.
+#[test]
+fn rows_are_quantised_once_a_product() {
+    let (hidden, batch) = (100, 3);
+    let model = Lstm::new(hidden, hidden).random(1).unwrap();
+    let model = model.in_precision(Precision::Int8).unwrap();
+    let x = vec![0.5; batch * hidden];
+    let outcomes = [PanelOrder::Cyclic, PanelOrder::Serpentine].map(|order| {
+        let mut plan = Plan::with_threads(&model, batch, 1, 2);
+        let layer = &mut plan.entries[0].configuration.layers[0];
+        layer.order = order;
+        let direction = &model.layers()[0].directions()[0];
+        layer.directions[0].schedule = DirectionSchedule::none_ahead(direction);
+        let (mut session, asked) = counting(&model, &plan, (batch, 1));
+        let mut states = [vec![0.1; batch * hidden], vec![0.2; batch * hidden]];
+        for run in 1..4 {
+            (session.step_layers(batch, &x, &mut states, None)).unwrap();
+            let each_of_two_workers = 2 * batch;
+            let quantised = asked.quantised.load(Ordering::Relaxed);
+            assert_eq!(quantised, run * 2 * each_of_two_workers, "{order:?}");
+        }
+        states
+    });
+    assert_eq!(outcomes[0], outcomes[1]);
 }

@@ -277,8 +277,8 @@ mod tests {
             &mut ArgmaxRoom::new(&dense, 2, 1),
             &mut [0.0; 2],
         );
-        // For each of 24 rows a word of up to 4 inputs, and a scale.
-        assert_eq!(error, Err(values("words to quantise in", 48, 0)));
+        // For each row that is kept a word of up to 4 inputs, and a scale.
+        assert_eq!(error, Err(values("words to quantise in", 2 * 128, 0)));
         let none = Dense::new(&Matrix::new(0, 3, vec![]).unwrap(), &[]).unwrap();
         let error = none.argmax_on(&team, &[], &mut ArgmaxRoom::new(&none, 0, 1), &mut []);
         assert_eq!(error, Err(LayerError::ManySymbols { symbols: 0 }));

@@ -19,7 +19,7 @@ use super::LayerError;
 use super::error::expect;
 use crate::execute::team::SharedTeam;
 use crate::kernels::{
-    Aligned, FAR, Isa, Kernels, PackedMatrix, Product, Rows, Source, Start, Sweep, Upcoming,
+    Aligned, FAR, Isa, Kernels, PackedMatrix, Product, Room, Rows, Source, Start, Sweep, Upcoming,
     kernels, pack_vectors,
 };
 use crate::model::Matrix;
@@ -32,6 +32,8 @@ const MOST_OUTPUTS: usize = 4 * BLOCK;
 const ROWS: usize = 6;
 /// The same where weights come from afar: several tiles, which ask for the next block in time.
 const FAR_ROWS: usize = 24;
+/// Most rows that are kept quantised until all blocks have taken them. For more, the weights are read again.
+const KEPT_ROWS: usize = 128;
 
 /// `y = W x + b` (PyTorch `torch.nn.Linear`), with `W` `[outputs, inputs]` and `b` `[outputs]`.
 ///
@@ -191,8 +193,12 @@ impl Dense {
 
     /// Words that [`Dense::blocks`] quantises in.
     pub(super) fn room(&self) -> usize {
-        // Blocks differ in their outputs only.
-        (self.blocks.first()).map_or(0, |block| block.weights.room(FAR_ROWS))
+        KEPT_ROWS * self.words()
+    }
+
+    /// Words in which a row is quantised, for all blocks: they differ in their outputs only.
+    fn words(&self) -> usize {
+        (self.blocks.first()).map_or(0, |block| block.weights.room(1))
     }
 
     /// Which blocks are computed by one of so many workers: those that follow each other.
@@ -203,6 +209,30 @@ impl Dense {
     /// Computes some blocks, and calls `take` with a row, its first output of a block, and its outputs
     /// of that block. `room` has [`Dense::room`] words.
     pub(super) fn blocks(
+        &self,
+        blocks: Range<usize>,
+        x: &[f32],
+        rows: usize,
+        room: &mut [u32],
+        mut take: impl FnMut(usize, usize, &[f32]),
+    ) {
+        let most = match self.words() {
+            0 => rows.max(1),
+            _ => KEPT_ROWS,
+        };
+        for begin in (0..rows).step_by(most) {
+            self.kept_rows(
+                blocks.clone(),
+                &x[begin * self.inputs..],
+                most.min(rows - begin),
+                room,
+                |row, first, outputs| take(begin + row, first, outputs),
+            );
+        }
+    }
+
+    /// As [`Dense::blocks`], no more rows than are kept.
+    fn kept_rows(
         &self,
         blocks: Range<usize>,
         x: &[f32],
@@ -225,8 +255,7 @@ impl Dense {
         }
     }
 
-    /// As [`Dense::blocks`], as many rows together as `z` has room for. Where those are many, the weights come
-    /// from afar.
+    /// As [`Dense::kept_rows`], as many together as `z` has room for. Where those are many, the weights come from afar.
     fn few_rows(
         &self,
         blocks: Range<usize>,
@@ -241,13 +270,19 @@ impl Dense {
         let is_far = most > ROWS;
         // As few groups of rows as can be, as even as can be.
         let together = rows.div_ceil(rows.div_ceil(most).max(1)).max(1);
-        for index in blocks {
+        let words = self.words();
+        for index in blocks.clone() {
             let block = &self.blocks[index];
             let first_unit = index * self.block;
             let units = self.block.min(outputs - first_unit);
             let padded = block.weights.panels() * block.weights.lanes();
             for first in (0..rows).step_by(together) {
                 let row_count = together.min(rows - first);
+                let room = &mut room[first * words..][..row_count * words];
+                let room = match index == blocks.start {
+                    true => Room::ToFill(room),
+                    false => Room::Filled(room),
+                };
                 let then = is_far.then(|| match self.blocks.get(index + 1) {
                     Some(next) => next.weights.upcoming(0..next.weights.panels()),
                     None => Upcoming::NOTHING,
@@ -264,7 +299,8 @@ impl Dense {
                     sweep: Sweep::Wide,
                     then,
                 };
-                self.kernels.product_in(product, room);
+                let panels = 0..block.weights.panels();
+                self.kernels.product_of(product, panels, room);
                 for row in 0..row_count {
                     take(first + row, first_unit, &z[row * padded..][..units]);
                 }

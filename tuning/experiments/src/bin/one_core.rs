@@ -34,7 +34,7 @@ use cellstream::kernels::probe::fma_chains;
 use cellstream::kernels::simd::Simd;
 use cellstream::kernels::{
     Activation, Aligned, Columns, GruGates, Isa, Kernels, LstmFunctions, LstmGates, PackedMatrix,
-    Product, Rows, Shared, Source, Start, Sweep, Values, Visitor, dispatch, kernels, zeroed,
+    Product, Room, Rows, Shared, Source, Start, Sweep, Values, Visitor, dispatch, kernels, zeroed,
 };
 use cellstream::plan::LayerPlan;
 use cellstream::schedule::PanelOrder;
@@ -491,7 +491,7 @@ impl Parts {
                     sweep: together.unwrap_or(Sweep::Wide),
                     then: None,
                 };
-                self.kernels.product_of(product, of.clone(), &mut []);
+                self.kernels.product_of(product, of.clone(), Room::NONE);
                 for step in 0..count {
                     let product = Product {
                         a: &self.h[step % 2],
@@ -505,7 +505,7 @@ impl Parts {
                         sweep: together.unwrap_or(sweep(self.order, first + step)),
                         then: None,
                     };
-                    self.kernels.product_of(product, of.clone(), &mut []);
+                    self.kernels.product_of(product, of.clone(), Room::NONE);
                 }
             }
         }
