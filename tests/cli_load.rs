@@ -302,3 +302,19 @@ fn ctrl_c_keeps_the_loads_that_were_measured() {
     let written = std::fs::read_to_string(&csv).unwrap();
     assert_eq!(written.lines().count(), 1 + loads);
 }
+
+/// Who reads what is printed may leave at once: files are written all the same.
+#[test]
+fn files_are_written_though_nobody_reads_what_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let csv = folder.path().join("curves.csv");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cellstream"));
+    command.args("load lstm --policies cellular --hidden 8 --input 4 --batch 4".split(' '));
+    command.args("--seconds 0.1 --warm-up 0 --rates 100,200 --csv".split(' '));
+    command.arg(&csv).stdout(std::process::Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    drop(child.stdout.take());
+    assert!(child.wait().unwrap().success());
+    let written = std::fs::read_to_string(&csv).unwrap();
+    assert_eq!(written.lines().count(), 1 + 2);
+}

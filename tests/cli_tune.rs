@@ -198,6 +198,20 @@ fn ctrl_c_keeps_the_best_so_far() {
     assert!(plan.entries[1..].iter().all(|e| e.measured.is_none()));
 }
 
+/// Who reads what is printed may leave at once: the plan is written all the same.
+#[test]
+fn a_plan_is_written_though_nobody_reads_what_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cellstream"));
+    command.args(["tune", "--cell=lstm", "--input=8", "--hidden=32"]);
+    command.args(["--seconds=0.1", "--steps=5", "-o", "d.plan"]);
+    command.current_dir(folder.path()).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    drop(child.stdout.take());
+    assert!(child.wait().unwrap().success());
+    Plan::load(folder.path().join("d.plan"), &shape()).unwrap();
+}
+
 /// An entry that no tuning would choose, or time, so.
 fn earlier(model: &Model, batch: usize, steps: usize) -> Entry {
     let mut entry = Plan::with_threads(model, batch, steps, 1).entries.remove(0);

@@ -41,6 +41,7 @@ use self::progress::{bar, show};
 use self::report::{Context, Row};
 use self::sweep::{strongest, sweep};
 use self::target::{Launch, Policy};
+use super::printer::Printer;
 use super::{Failure, interrupt};
 
 /// Serves and measures what `arguments` say.
@@ -54,7 +55,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     arguments.policies(&workload)?;
     arguments.grid()?;
     let engines = Engines::new(arguments)?;
-    let out = &mut std::io::stdout();
+    let out = &mut Printer::new(arguments.writes_files());
     match arguments.calibrate {
         true => {
             let found = engines.calibrate(&arguments.grid()?.to_calibrate())?;

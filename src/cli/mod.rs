@@ -15,6 +15,7 @@ mod npy;
 mod output;
 mod plan;
 mod precision;
+mod printer;
 mod profile;
 #[cfg(feature = "safetensors")]
 mod quantize;

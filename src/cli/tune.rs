@@ -11,6 +11,7 @@ use super::interrupt::{self, flow};
 use super::memory::afford_run;
 use super::model::{ModelOrShape, threads};
 use super::precision::{self, MeasuredPrecision, Purpose};
+use super::printer::Printer;
 use crate::model::Model;
 use crate::plan::{Cost, Entry, Plan, PlanFileError};
 use crate::serve::policy::BatchSizes;
@@ -123,7 +124,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         flow()
     })?;
     bar.finish_and_clear();
-    let mut out = std::io::stdout().lock();
+    let mut out = Printer::new(arguments.output.is_some());
     if let Some(words) = &choice {
         writeln!(out, "{words}")?;
     }

@@ -313,6 +313,12 @@ impl Arguments {
         }
     }
 
+    /// Whether results go to files, too.
+    pub fn writes_files(&self) -> bool {
+        let outputs = [&self.csv, &self.cdf, &self.chart, &self.cdf_chart];
+        outputs.iter().any(|output| output.is_some())
+    }
+
     /// Refuses, before any time is spent, outputs that cannot be written, that are one file, or that are read.
     pub fn check_outputs(&self) -> Result<(), Failure> {
         let outputs = [

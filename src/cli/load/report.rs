@@ -240,6 +240,10 @@ fn heading() -> String {
 /// One line of the table.
 fn line(row: &Row<'_>) -> String {
     let unanswered: u64 = row.errors.values().sum();
+    let of_answered = |value: f64| match row.completed {
+        0 => "-".into(),
+        _ => short(value),
+    };
     let cells = row.mean_batch.iter().zip(row.step_ms.values());
     let cells: Vec<_> = cells
         .map(|((cell, mean), step)| {
@@ -253,13 +257,13 @@ fn line(row: &Row<'_>) -> String {
         row.settings.to_string(),
         row.asked(),
         short(row.throughput),
-        short(row.latency_ms.p50),
-        short(row.latency_ms.p90),
-        short(row.latency_ms.p99),
-        short(row.latency_ms.p999),
-        short(row.queueing_ms.p99),
-        short(row.submitted_queueing_ms.p99),
-        short(row.computing_ms.p50),
+        of_answered(row.latency_ms.p50),
+        of_answered(row.latency_ms.p90),
+        of_answered(row.latency_ms.p99),
+        of_answered(row.latency_ms.p999),
+        of_answered(row.queueing_ms.p99),
+        of_answered(row.submitted_queueing_ms.p99),
+        of_answered(row.computing_ms.p50),
         short(row.late_ms.p99),
         unanswered,
         cells.join(", ")

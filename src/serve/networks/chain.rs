@@ -51,6 +51,20 @@ impl ChainCell {
     /// instead of an estimated one; batches have the rows that it says to serve by, unless
     /// [`EngineOptions::sizes`](crate::serve::engine::EngineOptions) say others. A place whose team has fewer threads refuses it.
     ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// use cellstream::model::Lstm;
+    /// use cellstream::plan::Plan;
+    /// use cellstream::serve::networks::ChainCell;
+    ///
+    /// let model = Arc::new(Lstm::new(8, 32).random(1)?);
+    /// // From a file: Plan::load("model.plan", &model)?
+    /// let plan = Plan::estimate(&model, 4, 1, 1);
+    /// let cell = ChainCell::new(Arc::clone(&model))?.with_plan(plan)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`NetworkError::Plan`].
     pub fn with_plan(mut self, plan: Plan) -> Result<ChainCell, NetworkError> {

@@ -45,7 +45,8 @@ impl Default for Limits {
 pub enum Refused {
     /// There is no room for it.
     #[error(
-        "overloaded: {have} {what} of {most} are taken and the request needs {needs}; try again later, or raise the limit"
+        "overloaded: {have} {what} of {most} are taken and the request needs {needs}; {}raise the limit",
+        if needs > most { "" } else { "try again later, or " }
     )]
     Overloaded {
         /// Requests, nodes or bytes.

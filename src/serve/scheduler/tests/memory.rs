@@ -146,6 +146,14 @@ fn what_is_refused_leaves_nothing() {
             .to_string(),
         "overloaded: 40 bytes of 100 are taken and the request needs 61; try again later, or raise the limit"
     );
+    let never = Ask { bytes: 101, ..ask };
+    let never = scheduler.handle_submit(now, &unfolded, never);
+    assert_eq!(
+        never
+            .expect_err("more bytes than there ever are")
+            .to_string(),
+        "overloaded: 40 bytes of 100 are taken and the request needs 101; raise the limit"
+    );
     scheduler.handle_submit(now, &unfolded, ask).expect("room");
     assert_eq!(
         scheduler
@@ -187,7 +195,7 @@ fn what_is_refused_leaves_nothing() {
         scheduler.handle_submit(now, &unfolded, ask),
         Err(Refused::ShuttingDown)
     );
-    assert_eq!(scheduler.counts().refused, 3);
+    assert_eq!(scheduler.counts().refused, 4);
     scheduler.handle_shutdown(now);
     assert_eq!(scheduler.counts().of(End::ShutDown), 2);
     scheduler.audit().expect("nothing left");
