@@ -24,16 +24,15 @@ pub trait Kernels: Send + Sync {
     /// If its slices are shorter than its sizes say, its weights were packed for other lanes, or they
     /// are of int8, for which [`Kernels::product_in`] is there.
     fn product(&self, job: Product<'_>) {
-        let panels = 0..job.weights.panels();
-        self.product_of(job, panels, Room::NONE);
+        self.product_in(job, Room::NONE);
     }
-    /// Runs a [`Product`], with the words of room that [`super::PackedMatrix::room`] asks for.
+    /// Runs a [`Product`], with the room that [`super::PackedMatrix::room`] asks for.
     ///
     /// # Panics
     /// As [`Kernels::product`], or if there is less room.
-    fn product_in(&self, job: Product<'_>, room: &mut [u32]) {
+    fn product_in(&self, job: Product<'_>, room: Room<'_>) {
         let panels = 0..job.weights.panels();
-        self.product_of(job, panels, Room::ToFill(room));
+        self.product_of(job, panels, room);
     }
     /// As [`Kernels::product_in`], of some of the panels: the others' pre-activations stay as they are. `z` and the
     /// bias are still those of all. Of several such products of the same rows the first fills the room for all.

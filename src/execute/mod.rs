@@ -4,6 +4,8 @@
 mod active;
 mod buffers;
 #[cfg(test)]
+pub(crate) mod counting;
+#[cfg(test)]
 mod late_tests;
 mod meetings;
 #[cfg(test)]

@@ -359,7 +359,7 @@ impl<'a, P: Probe> Phases<'a, P> {
             then: None,
         };
         let room = self.room(0..weights.room(row_count), false);
-        (self.kernels).product_of(product, 0..weights.panels(), room);
+        self.kernels.product_in(product, room);
         self.probe.lap(Activity::SecondProducts);
         // SAFETY: the columns are this worker's own, by the caller's promise.
         unsafe {

@@ -250,8 +250,7 @@ impl TreeStep {
                     sweep: Sweep::Wide,
                     then: part.is_far.then(|| part.first_of(index + 1)),
                 };
-                let panels = 0..product.weights.panels();
-                self.kernels.product_of(job, panels, room);
+                self.kernels.product_in(job, room);
             }
             if meet {
                 worker.barrier();
@@ -316,7 +315,10 @@ impl Part {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use super::*;
+    use crate::execute::counting::Counting;
     use crate::execute::team::Team;
     use crate::model::Precision;
 
@@ -400,6 +402,24 @@ mod tests {
                 "row {row}"
             );
         }
+    }
+
+    /// Five gates are packed apart, three and two, and take the same rows.
+    #[test]
+    fn rows_are_quantised_once_an_operand() {
+        let (hidden, rows) = (40, 3);
+        let matrix = Matrix::new(5 * hidden, hidden, vec![0.5; 5 * hidden * hidden]).unwrap();
+        let matrix = matrix.in_precision(Precision::Int8).unwrap();
+        let team = SharedTeam::new(Team::with_threads(2).unwrap());
+        let (isa, bias) = (Isa::select().unwrap(), vec![0.0; 5 * hidden]);
+        let mut step = TreeStep::new(&team, isa, rows, 5, &[&matrix, &matrix], &bias).unwrap();
+        let (kernels, asked) = Counting::kernels(isa);
+        step.kernels = kernels;
+        let [mut h, mut c, right] = [(); 3].map(|()| vec![0.1; rows * hidden]);
+        (step.binary(rows, [&right, &right], [&mut h, &mut c])).unwrap();
+        let (workers, operands) = (2, 2);
+        let quantised = asked.quantised.load(Ordering::Relaxed);
+        assert_eq!(quantised, workers * operands * rows);
     }
 
     #[test]

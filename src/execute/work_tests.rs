@@ -1,112 +1,23 @@
 //! What a run asks of its kernels: no arithmetic for sequences that have ended, cell states where the caller keeps them, and
 //! no row quantised twice.
 
-use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
+use super::counting::{Asked, Counting};
 use super::team::Team;
 use super::{PackedModel, Session, State};
-use crate::kernels::{
-    GruCandidate, GruGates, GruReset, Isa, Kernels, LstmGates, PlainState, Product, Room,
-    TreeChild, TreeNode,
-};
 use crate::model::{Gru, Input, Lstm, Merge, Model, Output, Precision, ResetForm, Rnn};
 use crate::plan::Plan;
 use crate::schedule::{DirectionSchedule, PanelOrder};
-
-/// What was asked for.
-#[derive(Default)]
-struct Asked {
-    multiply_adds: AtomicUsize,
-    gate_units: AtomicUsize,
-    /// Rows that are quantised, in all products.
-    quantised: AtomicUsize,
-    /// Address of the buffer in which cell states were last computed.
-    cell_states: AtomicUsize,
-}
-
-/// Keeps what it is asked for, and hands every call on.
-struct Counting {
-    inner: Box<dyn Kernels>,
-    asked: Arc<Asked>,
-}
-
-impl Counting {
-    fn gates(&self, rows: usize, units: usize) {
-        (self.asked.gate_units).fetch_add(rows * units, Ordering::Relaxed);
-    }
-}
-
-impl Kernels for Counting {
-    fn isa(&self) -> Isa {
-        self.inner.isa()
-    }
-    fn lanes(&self) -> usize {
-        self.inner.lanes()
-    }
-    fn product_of(&self, job: Product<'_>, panels: Range<usize>, room: Room<'_>) {
-        let weights = panels.len() * self.lanes() * job.weights.gates();
-        let work = job.row_count * weights * job.weights.depth();
-        (self.asked.multiply_adds).fetch_add(work, Ordering::Relaxed);
-        if matches!(room, Room::ToFill(_)) && job.weights.room(1) > 0 {
-            (self.asked.quantised).fetch_add(job.row_count, Ordering::Relaxed);
-        }
-        self.inner.product_of(job, panels, room);
-    }
-    unsafe fn lstm_gates(&self, job: LstmGates<'_>) {
-        self.gates(job.rows, job.units);
-        // SAFETY: no element is read.
-        let start = unsafe { job.c.memory.read(0..0) };
-        (self.asked.cell_states).store(start.as_ptr().addr(), Ordering::Relaxed);
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.lstm_gates(job) }
-    }
-    unsafe fn gru_gates(&self, job: GruGates<'_>) {
-        self.gates(job.rows, job.units);
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.gru_gates(job) }
-    }
-    unsafe fn gru_reset(&self, job: GruReset<'_>) {
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.gru_reset(job) }
-    }
-    unsafe fn gru_candidate(&self, job: GruCandidate<'_>) {
-        self.gates(job.rows, job.units);
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.gru_candidate(job) }
-    }
-    unsafe fn plain_state(&self, job: PlainState<'_>) {
-        self.gates(job.rows, job.units);
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.plain_state(job) }
-    }
-    unsafe fn tree_node(&self, job: TreeNode<'_>) {
-        self.gates(job.rows, job.units);
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.tree_node(job) }
-    }
-    unsafe fn tree_child(&self, job: TreeChild<'_>) {
-        self.gates(job.rows, job.units);
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.tree_child(job) }
-    }
-    fn greatest(&self, values: &[f32]) -> f32 {
-        self.inner.greatest(values)
-    }
-}
 
 /// A session of two threads with kernels that keep what they are asked for.
 fn counting(model: &Model, plan: &Plan, room: (usize, usize)) -> (Session, Arc<Asked>) {
     let mut team = Team::with_threads(2).unwrap();
     let mut packed = PackedModel::new(model, plan, &mut team).unwrap();
-    let asked = Arc::<Asked>::default();
     let unshared = Arc::get_mut(&mut packed).unwrap();
-    let inner = crate::kernels::kernels(unshared.isa()).unwrap();
-    unshared.kernels = Box::new(Counting {
-        inner,
-        asked: Arc::clone(&asked),
-    });
+    let (kernels, asked) = Counting::kernels(unshared.isa());
+    unshared.kernels = kernels;
     let mut session = Session::with_team(packed, team).unwrap();
     session.reserve(room.0, room.1).unwrap();
     (session, asked)

@@ -216,46 +216,33 @@ impl Dense {
         room: &mut [u32],
         mut take: impl FnMut(usize, usize, &[f32]),
     ) {
+        let bytes = |blocks: &[Block]| blocks.iter().map(|b| b.weights.bytes()).sum::<usize>();
+        let is_far = bytes(&self.blocks[blocks.clone()]) > FAR;
         let most = match self.words() {
             0 => rows.max(1),
             _ => KEPT_ROWS,
         };
         for begin in (0..rows).step_by(most) {
-            self.kept_rows(
-                blocks.clone(),
-                &x[begin * self.inputs..],
-                most.min(rows - begin),
-                room,
-                |row, first, outputs| take(begin + row, first, outputs),
-            );
+            let (x, rows) = (&x[begin * self.inputs..], most.min(rows - begin));
+            let take =
+                |row: usize, first: usize, outputs: &[f32]| take(begin + row, first, outputs);
+            let blocks = blocks.clone();
+            // Clearing room for many rows would take longer than a small layer of one row.
+            match is_far {
+                true => {
+                    let z = &mut [0.0; FAR_ROWS * MOST_OUTPUTS];
+                    self.few_rows(blocks, x, rows, room, z, take);
+                }
+                false => {
+                    let z = &mut [0.0; ROWS * MOST_OUTPUTS];
+                    self.few_rows(blocks, x, rows, room, z, take);
+                }
+            }
         }
     }
 
-    /// As [`Dense::blocks`], no more rows than are kept.
-    fn kept_rows(
-        &self,
-        blocks: Range<usize>,
-        x: &[f32],
-        rows: usize,
-        room: &mut [u32],
-        take: impl FnMut(usize, usize, &[f32]),
-    ) {
-        let bytes = |blocks: &[Block]| blocks.iter().map(|b| b.weights.bytes()).sum::<usize>();
-        // Clearing room for many rows would take longer than a small layer of one row.
-        match bytes(&self.blocks[blocks.clone()]) > FAR {
-            true => self.few_rows(
-                blocks,
-                x,
-                rows,
-                room,
-                &mut [0.0; FAR_ROWS * MOST_OUTPUTS],
-                take,
-            ),
-            false => self.few_rows(blocks, x, rows, room, &mut [0.0; ROWS * MOST_OUTPUTS], take),
-        }
-    }
-
-    /// As [`Dense::kept_rows`], as many together as `z` has room for. Where those are many, the weights come from afar.
+    /// As [`Dense::blocks`], of no more rows than are kept, as many together as `z` has room for. Where those are many, the
+    /// weights come from afar.
     fn few_rows(
         &self,
         blocks: Range<usize>,
@@ -299,8 +286,7 @@ impl Dense {
                     sweep: Sweep::Wide,
                     then,
                 };
-                let panels = 0..block.weights.panels();
-                self.kernels.product_of(product, panels, room);
+                self.kernels.product_in(product, room);
                 for row in 0..row_count {
                     take(first + row, first_unit, &z[row * padded..][..units]);
                 }
@@ -316,7 +302,10 @@ fn share(count: usize, worker: usize, workers: usize) -> Range<usize> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use super::*;
+    use crate::execute::counting::Counting;
     use crate::kernels::plain_kernels;
     use crate::model::Precision;
     use crate::reference;
@@ -391,20 +380,44 @@ mod tests {
     #[test]
     fn weights_from_afar_give_the_same() {
         let mut rng = fastrand::Rng::with_seed(3);
-        let (inputs, outputs) = (256, FAR / 4 / 256 + 70);
-        let weights = Matrix::new(outputs, inputs, random(&mut rng, outputs * inputs)).unwrap();
-        let bias = random(&mut rng, outputs);
-        let x = random(&mut rng, 27 * inputs);
-        let dense = Dense::new(&weights, &bias).unwrap();
-        assert!(dense.weight_bytes() > FAR);
-        let expected: Vec<f32> = (x.chunks(inputs))
-            .flat_map(|x| reference::dense(&weights, &bias, x))
-            .collect();
-        for rows in [1, 13, 24, 27] {
-            let mut y = vec![f32::NAN; rows * outputs];
-            dense.run(&x[..rows * inputs], &mut y).unwrap();
-            assert_eq!(y, expected[..rows * outputs], "{rows} rows");
+        for precision in [Precision::F32, Precision::Int8] {
+            let inputs = 256;
+            let outputs = FAR / precision.bytes() / inputs + 70;
+            let weights = Matrix::new(outputs, inputs, random(&mut rng, outputs * inputs)).unwrap();
+            let weights = weights.in_precision(precision).unwrap();
+            let bias = random(&mut rng, outputs);
+            let x = random(&mut rng, 27 * inputs);
+            let dense = Dense::new(&weights, &bias).unwrap();
+            assert!(dense.weight_bytes() > FAR);
+            let expected: Vec<f32> = (x.chunks(inputs))
+                .flat_map(|x| reference::dense(&weights, &bias, x))
+                .collect();
+            for rows in [1, 13, 24, 27] {
+                let mut y = vec![f32::NAN; rows * outputs];
+                dense.run(&x[..rows * inputs], &mut y).unwrap();
+                assert_eq!(y, expected[..rows * outputs], "{precision}, {rows} rows");
+            }
         }
+    }
+
+    /// More rows than are kept quantised, in all blocks; each is quantised once.
+    #[test]
+    fn rows_are_quantised_once_for_all_blocks() {
+        let mut rng = fastrand::Rng::with_seed(4);
+        let (inputs, outputs, rows) = (9, 700, 2 * KEPT_ROWS + 3);
+        let weights = Matrix::new(outputs, inputs, random(&mut rng, outputs * inputs)).unwrap();
+        let weights = weights.in_precision(Precision::Int8).unwrap();
+        let (bias, x) = (random(&mut rng, outputs), random(&mut rng, rows * inputs));
+        let mut dense = Dense::new(&weights, &bias).unwrap();
+        let (kernels, asked) = Counting::kernels(dense.kernels.isa());
+        dense.kernels = kernels;
+        let mut y = vec![f32::NAN; rows * outputs];
+        dense.run(&x, &mut y).unwrap();
+        for (row, (x, y)) in x.chunks(inputs).zip(y.chunks(outputs)).enumerate() {
+            assert_eq!(y, reference::dense(&weights, &bias, x), "row {row}");
+        }
+        assert!(dense.blocks.len() > 2);
+        assert_eq!(asked.quantised.load(Ordering::Relaxed), rows);
     }
 
     /// Not widened: a step reads as few bytes as the numbers have.

@@ -3,8 +3,8 @@
 
 use crate::common::Random;
 use cellstream::kernels::{
-    INT8_DEPTH, Isa, Kernels, Numbers, PackedMatrix, Product, Rows, Source, Start, Sweep, kernels,
-    plain_kernels,
+    INT8_DEPTH, Isa, Kernels, Numbers, PackedMatrix, Product, Room, Rows, Source, Start, Sweep,
+    kernels, plain_kernels,
 };
 use cellstream::model::Precision;
 
@@ -122,7 +122,7 @@ impl Case {
                 // Asking for what is next changes nothing.
                 then: (self.rows % 2 == 1).then(|| weights.upcoming(0..weights.panels())),
             },
-            &mut room,
+            Room::ToFill(&mut room),
         );
         let untouched = if self.start == "bias" { 7.0 } else { 9.0 };
         let mut found = Vec::new();

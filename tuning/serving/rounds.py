@@ -8,7 +8,8 @@ All without a name: an hour and three quarters, on a machine that does nothing e
 A single run of a few seconds says little where others use the machine's cache, too. The loads are half and four fifths
 of what the best baseline was found to bear by `run` (`lstm-paper`: in another closed loop, which found 460;
 `lstm-int8-wmt22`: of what merge answered where 3000 were asked for, 2120), and where cellular's peak was found to be below
-a baseline's, more than any bears: then what was answered is the peak. Those of `lstm-wmt22-p99` go up from an idle machine.
+a baseline's, more than any bears: then what was answered is the peak. Those of `lstm-wmt22-p99` go up from an idle machine,
+to whose latencies p99 is compared: RATES, too, must begin there.
 Settings are the best of the sweeps in `results/*.txt`, and `shortest` with small batches.
 
 Writes `results/rounds-NAME.txt`, with RATES `results/rounds-NAME-at-RATES.txt`. DATA is as in `run`; what needs it is
@@ -167,7 +168,8 @@ def measure(name):
 
 def within(runs, rates, settings):
     """p99 over the mean of a request alone, of the same round: that of all settings at the lowest load, where nobody shares."""
-    alone = [statistics.mean(runs[rates[0], setting][seed]["latency_ms"]["mean"] for setting in settings) for seed in range(ROUNDS)]
+    idle = [runs[rates[0], setting] for setting in settings]
+    alone = [statistics.mean(one["latency_ms"]["mean"] for one in together) for together in zip(*idle)]
     yield f"p99 over the mean of a request alone ({statistics.median(alone):.1f} ms), median of rounds (least-greatest)"
     for rate in rates[1:]:
         for setting in settings:

@@ -1,0 +1,101 @@
+//! Kernels for tests that see what is asked of kernels: what costs time and changes no bit.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::kernels::{
+    GruCandidate, GruGates, GruReset, Isa, Kernels, LstmGates, PlainState, Product, Room,
+    TreeChild, TreeNode, kernels,
+};
+
+/// What was asked for.
+#[derive(Default)]
+pub(crate) struct Asked {
+    pub multiply_adds: AtomicUsize,
+    pub gate_units: AtomicUsize,
+    /// Rows that are quantised, in all products.
+    pub quantised: AtomicUsize,
+    /// Address of the buffer in which cell states were last computed.
+    pub cell_states: AtomicUsize,
+}
+
+/// Keeps what it is asked for, and hands every call on.
+pub(crate) struct Counting {
+    inner: Box<dyn Kernels>,
+    asked: Arc<Asked>,
+}
+
+impl Counting {
+    /// Those of an instruction set, and what they will have been asked for.
+    pub fn kernels(isa: Isa) -> (Box<dyn Kernels>, Arc<Asked>) {
+        let asked = Arc::<Asked>::default();
+        let counting = Counting {
+            inner: kernels(isa).unwrap(),
+            asked: Arc::clone(&asked),
+        };
+        (Box::new(counting), asked)
+    }
+
+    fn gates(&self, rows: usize, units: usize) {
+        (self.asked.gate_units).fetch_add(rows * units, Ordering::Relaxed);
+    }
+}
+
+impl Kernels for Counting {
+    fn isa(&self) -> Isa {
+        self.inner.isa()
+    }
+    fn lanes(&self) -> usize {
+        self.inner.lanes()
+    }
+    fn product_of(&self, job: Product<'_>, panels: Range<usize>, room: Room<'_>) {
+        let weights = panels.len() * self.lanes() * job.weights.gates();
+        let work = job.row_count * weights * job.weights.depth();
+        (self.asked.multiply_adds).fetch_add(work, Ordering::Relaxed);
+        if matches!(room, Room::ToFill(_)) && job.weights.room(1) > 0 {
+            (self.asked.quantised).fetch_add(job.row_count, Ordering::Relaxed);
+        }
+        self.inner.product_of(job, panels, room);
+    }
+    unsafe fn lstm_gates(&self, job: LstmGates<'_>) {
+        self.gates(job.rows, job.units);
+        // SAFETY: no element is read.
+        let start = unsafe { job.c.memory.read(0..0) };
+        (self.asked.cell_states).store(start.as_ptr().addr(), Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.lstm_gates(job) }
+    }
+    unsafe fn gru_gates(&self, job: GruGates<'_>) {
+        self.gates(job.rows, job.units);
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.gru_gates(job) }
+    }
+    unsafe fn gru_reset(&self, job: GruReset<'_>) {
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.gru_reset(job) }
+    }
+    unsafe fn gru_candidate(&self, job: GruCandidate<'_>) {
+        self.gates(job.rows, job.units);
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.gru_candidate(job) }
+    }
+    unsafe fn plain_state(&self, job: PlainState<'_>) {
+        self.gates(job.rows, job.units);
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.plain_state(job) }
+    }
+    unsafe fn tree_node(&self, job: TreeNode<'_>) {
+        self.gates(job.rows, job.units);
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.tree_node(job) }
+    }
+    unsafe fn tree_child(&self, job: TreeChild<'_>) {
+        self.gates(job.rows, job.units);
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.tree_child(job) }
+    }
+    fn greatest(&self, values: &[f32]) -> f32 {
+        self.inner.greatest(values)
+    }
+}
