@@ -316,6 +316,92 @@ fn options_that_make_no_sense_are_refused() {
             found: 1
         }
     ));
+    // Before anything is as large as they say.
+    let rows = EngineOptions {
+        sizes: vec![
+            BatchSizes {
+                min: 1,
+                max: usize::MAX
+            };
+            3
+        ],
+        ..EngineOptions::default()
+    };
+    assert!(matches!(
+        start(&rows),
+        EngineError::TooManyRows {
+            rows: usize::MAX,
+            ..
+        }
+    ));
+    for threads in [0, usize::MAX] {
+        let workers = EngineOptions {
+            workers: Workers::OneOver(threads),
+            ..EngineOptions::default()
+        };
+        assert!(matches!(
+            start(&workers),
+            EngineError::Team { worker: 0, .. }
+        ));
+    }
+}
+
+#[test]
+fn who_is_overloaded_turns_away_before_looking_at_what_was_asked() {
+    let (cells, ids) = cells();
+    let limits = Limits {
+        nodes: 3,
+        ..Limits::default()
+    };
+    let options = EngineOptions {
+        limits,
+        ..EngineOptions::default()
+    };
+    let engine = Engine::start(cells, &options).unwrap();
+    // Of the wrong width, every node.
+    let wrong = |nodes: usize| {
+        let mut graph = Graph::new();
+        for _ in 0..nodes {
+            let x = graph.give(&[1.0, 2.0]);
+            graph.node(ids.pair, &[x, x]);
+        }
+        engine.submit(Request::new(graph)).err().unwrap()
+    };
+    assert!(matches!(wrong(3), SubmitError::Graph(_)));
+    let overloaded = Refused::Overloaded {
+        what: "nodes",
+        have: 0,
+        needs: 4,
+        most: 3,
+    };
+    assert_eq!(wrong(4), SubmitError::Refused(overloaded));
+    let counts = engine.stats().counts;
+    assert_eq!((counts.submitted, counts.refused), (0, 1));
+}
+
+#[test]
+fn the_last_owner_of_an_engine_may_be_one_of_its_own_threads() {
+    let (cells, ids) = cells();
+    let options = EngineOptions {
+        workers: Workers::Cores(vec![vec![0], vec![0]]),
+        ..EngineOptions::default()
+    };
+    let engine = Arc::new(Engine::start(cells, &options).unwrap());
+    let (told, answers) = std::sync::mpsc::channel();
+    let own = Arc::clone(&engine);
+    let (request, expected) = chain(&ids, &[0.5; 3]);
+    let (begin, may_begin) = std::sync::mpsc::channel::<()>();
+    let done = move |answer: Result<cellstream::serve::engine::Answer, RequestError>| {
+        // By now it is the only one.
+        may_begin.recv().unwrap();
+        drop(own);
+        told.send(answer.map(|answer| answer.values)).unwrap();
+    };
+    engine.submit_with(request, done).unwrap();
+    drop(engine);
+    begin.send(()).unwrap();
+    let answer = answers.recv_timeout(Duration::from_secs(60));
+    assert_eq!(answer, Ok(Ok(expected)), "it waited for itself");
 }
 
 /// A cell that counts nothing, and says how many rows serve it best.

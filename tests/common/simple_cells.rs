@@ -115,6 +115,7 @@ pub fn count_row(_: &[f32], state: &mut [f32], _: &mut [f32]) -> Result<(), Cell
     Ok(())
 }
 
+#[derive(Clone, Copy)]
 pub struct Ids {
     pub chain: CellId,
     pub pair: CellId,

@@ -12,9 +12,10 @@ a baseline's, more than any bears: then what was answered is the peak. Those of 
 to whose latencies p99 is compared: RATES, too, must begin there.
 Settings are the best of the sweeps in `results/*.txt`, and `shortest` with small batches.
 
-Writes `results/rounds-NAME.txt`, with RATES `results/rounds-NAME-at-RATES.txt`. DATA is as in `run`; what needs it is
-skipped without it. ROUNDS: 5 unless set; each file says how many it had. RATES: requests a second (300,400) instead of
-those below. Committed files with another ending are earlier or later runs, some with other settings.
+Writes `rounds-NAME.txt`, with RATES `rounds-NAME-at-RATES.txt`, into RESULTS, `results` beside this file unless set. DATA is as
+in `run`; what needs it is skipped without it. ROUNDS: 5 unless set; each file says how many it had. RATES: requests a second
+(300,400), and SETTINGS: those to be measured ("cellular/64 merge/64/1"), instead of those below, which are for the machine of
+`results`. Committed files with another ending are earlier or later runs, some with other settings.
 """
 
 import json
@@ -26,7 +27,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve() / "release" / "cellstream"
-RESULTS = Path(__file__).resolve().parent / "results"
+RESULTS = Path(os.environ.get("RESULTS", Path(__file__).resolve().parent / "results"))
 DATA = os.environ.get("DATA", "DATA")
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
 RATES = [int(rate) for rate in os.environ.get("RATES", "").split(",") if rate]
@@ -139,6 +140,7 @@ def run(served, setting, rate, seed, seconds):
 
 def measure(name):
     served, rates, settings, seconds = MEASUREMENTS[name]
+    settings = os.environ.get("SETTINGS", settings)
     settings = [tuple(setting.split("/")) for setting in settings.split()]
     shown = " ".join(served).replace(f"{DATA}/", "")
     lines = [f"cellstream load {shown}: p90 in ms, median of {ROUNDS} rounds of {seconds[1]} seconds (least-greatest)"]

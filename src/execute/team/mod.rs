@@ -161,12 +161,12 @@ impl Team {
     /// As [`new`](Self::new).
     pub fn with_threads(threads: usize) -> Result<Self, TeamError> {
         // Before the list is made: `threads` may be anything.
-        check(threads)?;
+        check_threads(threads)?;
         Self::new(&Topology::detect().cpus_for_team(threads))
     }
 
     fn start(threads: usize, patience: Patience, oversubscribed: bool) -> Result<Self, TeamError> {
-        let count = check(threads)?;
+        let count = check_threads(threads)?;
         let region = Arc::new(Region::new(count, Awake::new(patience, oversubscribed)));
         let mut team = Self {
             region,
@@ -253,7 +253,8 @@ impl Drop for Team {
     }
 }
 
-fn check(threads: usize) -> Result<u32, TeamError> {
+/// Whether a team may have so many threads; their number.
+pub(crate) fn check_threads(threads: usize) -> Result<u32, TeamError> {
     match u32::try_from(threads) {
         Ok(0) => Err(TeamError::Empty),
         Ok(count) if threads <= barrier::MOST => Ok(count),

@@ -269,9 +269,9 @@ impl<'a> Batch<'a> {
 
     /// The buffers as they are: inputs, states, outputs, one for each port. Each begins with
     /// [`Batch::rows`] rows of its port's width (inputs and outputs with as many for each of [`Batch::steps`]), and may
-    /// go on after that.
+    /// go on after that, with states of others: for cells of this crate, which keep off them.
     #[allow(clippy::type_complexity)]
-    pub fn buffers(&mut self) -> (&[Vec<f32>], &mut [Vec<f32>], &mut [Vec<f32>]) {
+    pub(crate) fn buffers(&mut self) -> (&[Vec<f32>], &mut [Vec<f32>], &mut [Vec<f32>]) {
         (self.inputs, self.states, self.outputs)
     }
 
@@ -296,7 +296,7 @@ impl<'a> Batch<'a> {
     /// ```
     ///
     /// # Panics
-    /// If the cell has another number of inputs, states or outputs.
+    /// If the cell has another number of inputs, states or outputs ([`Batch::slices`] takes any).
     #[allow(clippy::type_complexity)]
     pub fn split<const I: usize, const S: usize, const O: usize>(
         &mut self,
@@ -313,6 +313,27 @@ impl<'a> Batch<'a> {
             inputs,
             cut(rows, &ports.states, self.states),
             cut(of_all, &ports.outputs, self.outputs),
+        )
+    }
+
+    /// As [`Batch::split`], for a cell that does not know how many ports it has until it runs. Makes three short lists.
+    #[allow(clippy::type_complexity)]
+    pub fn slices(&mut self) -> (Vec<&[f32]>, Vec<&mut [f32]>, Vec<&mut [f32]>) {
+        let (rows, ports) = (self.rows, self.ports);
+        let of_all = self.steps * rows;
+        let inputs = self.inputs.iter().zip(&ports.inputs);
+        let states = self.states.iter_mut().zip(&ports.states);
+        let outputs = self.outputs.iter_mut().zip(&ports.outputs);
+        (
+            inputs
+                .map(|(of, port)| &of[..of_all * port.width])
+                .collect(),
+            states
+                .map(|(of, port)| &mut of[..rows * port.width])
+                .collect(),
+            outputs
+                .map(|(of, port)| &mut of[..of_all * port.width])
+                .collect(),
         )
     }
 }
@@ -344,7 +365,9 @@ impl CellId {
 /// The cell types of an engine.
 ///
 /// Those added later come later in the graphs of requests, and are preferred (BatchMaker, section 4.3):
-/// what is nearly done gets done.
+/// what is nearly done gets done. So a cell that always fills its batches keeps all before it waiting, also those of
+/// other networks, whatever the priority of their requests: networks that have nothing to do with each other are better
+/// served by an engine each.
 #[derive(Clone, Default)]
 pub struct Cells(Vec<Arc<dyn Cell>>);
 

@@ -107,6 +107,18 @@ pub enum GraphError {
         /// One of them.
         node: usize,
     },
+    /// A node that is watched in a request that nothing grows: its answer would lack what comes then.
+    #[error("node {node} is watched, but nothing grows the request; give it a function that does")]
+    NothingGrows {
+        /// The node.
+        node: usize,
+    },
+    /// A node that was asked to be watched when it may have been computed.
+    #[error("node {node} is to be watched, but was added before; watch nodes when they are added")]
+    WatchedLate {
+        /// The node.
+        node: usize,
+    },
     /// A node that was asked to be watched, but is not there.
     #[error("node {node} is to be watched, but there are {nodes} nodes, numbered from 0")]
     UnknownWatched {
@@ -115,12 +127,12 @@ pub enum GraphError {
         /// How many there are.
         nodes: usize,
     },
-    /// A result that is not kept any more.
+    /// What was added later takes something that is not kept for it, whether it has been computed by then or not.
     #[error(
-        "{user} takes something of node {node}, which has been computed and is not kept; watch the node \
-         until what takes it has been added"
+        "{user}, added later, takes something of node {node}, which is not kept for it: what is added for a watched \
+         node may take what that gives, or go on from all states of another one, once, and take nothing else"
     )]
-    Gone {
+    NotKept {
         /// Who takes.
         user: User,
         /// The node.

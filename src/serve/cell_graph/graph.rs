@@ -123,7 +123,7 @@ impl Graph {
         self.answers.push(source);
     }
 
-    /// Asks that the request's [`super::Grow`] be called when `node` has been computed.
+    /// Asks that the request's [`super::Grow`], which it must have, be called when `node` has been computed.
     pub fn watch(&mut self, node: NodeId) {
         self.watched.push(node);
     }
@@ -170,13 +170,16 @@ impl Graph {
         &self.given
     }
 
-    /// Bytes that the graph takes.
+    /// Bytes that the graph takes, with the room that its lists have for more.
     pub fn bytes(&self) -> usize {
-        size_of_val(&self.given[..])
-            + size_of_val(&self.nodes[..])
-            + size_of_val(&self.sources[..])
-            + size_of_val(&self.answers[..])
-            + size_of_val(&self.watched[..])
+        fn of<T>(list: &Vec<T>) -> usize {
+            list.capacity() * size_of::<T>()
+        }
+        of(&self.given)
+            + of(&self.nodes)
+            + of(&self.sources)
+            + of(&self.answers)
+            + of(&self.watched)
     }
 
     /// How far the graph has got, to go back to.
@@ -201,11 +204,11 @@ impl Graph {
 }
 
 /// Lengths of a graph's parts.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct Mark {
     given: usize,
     pub nodes: usize,
     sources: usize,
     pub answers: usize,
-    watched: usize,
+    pub watched: usize,
 }

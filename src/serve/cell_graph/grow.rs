@@ -9,6 +9,11 @@ pub trait Grow: Send {
     /// `node`, which was watched ([`Graph::watch`]), has been computed and `gave` these values. Adds to
     /// the graph what is to be computed next; a request ends when nothing of its graph is left.
     ///
+    /// What is added may take anything that `node` gives, that came with the request or that is added with it; of what
+    /// was there before only all states of a node that was watched, too, to go on from as another node of its cell, which
+    /// nothing does yet, and that alone. All else is refused, whether it has been computed by then or not
+    /// ([`GraphError::NotKept`](super::GraphError::NotKept)): which it is depends on others' requests.
+    ///
     /// Called by a worker between two batches: it should be quick. If it panics, its request alone ends,
     /// with an error. Its request's values are locked meanwhile: it must not end that request (by cancelling it, or
     /// dropping its ticket), which would wait for them for ever; [`Growth::fail`] ends it.
@@ -80,7 +85,7 @@ impl<'a> Growth<'a> {
         self.graph.answer(source);
     }
 
-    /// As [`Graph::watch`].
+    /// As [`Graph::watch`], of a node that is added now: one that was there before may have been computed.
     pub fn watch(&mut self, node: NodeId) {
         self.graph.watch(node);
     }

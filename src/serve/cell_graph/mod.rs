@@ -8,6 +8,7 @@ mod cell;
 mod error;
 mod graph;
 mod grow;
+mod later;
 #[cfg(test)]
 pub(in crate::serve) mod tests;
 mod unfolded;
@@ -16,4 +17,5 @@ pub use cell::{Batch, Cell, CellError, CellId, Cells, Place, Port, Ports, Prepar
 pub use error::{GraphError, User};
 pub use graph::{Graph, NodeId, Source};
 pub use grow::{Gave, Grow, Growth};
+pub(in crate::serve) use later::{Resting, continues};
 pub use unfolded::{MOST_NODES, Unfolded};

@@ -503,11 +503,11 @@ fn watched_nodes_must_be_there() {
 }
 
 #[test]
-fn what_is_gone_says_who_asked() {
+fn what_is_not_kept_says_who_asked() {
     let user = User::Node(NodeId::new(8));
     assert_eq!(
-        GraphError::Gone { user, node: 3 }.to_string(),
-        "node 8 takes something of node 3, which has been computed and is not kept; watch the node \
-         until what takes it has been added"
+        GraphError::NotKept { user, node: 3 }.to_string(),
+        "node 8, added later, takes something of node 3, which is not kept for it: what is added for a watched node may \
+         take what that gives, or go on from all states of another one, once, and take nothing else"
     );
 }

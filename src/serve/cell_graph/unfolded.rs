@@ -8,7 +8,11 @@
 //! node has a *stage*, the greatest number of changes of cell on a way to it, and only nodes of one stage
 //! share a subgraph. Every edge between two subgraphs leads to a later stage: there is no circle.
 
+use rustc_hash::FxHashSet;
+
 use super::error::{GraphError, User};
+use super::graph::Mark;
+use super::later::{continues, inputs_of};
 use super::{CellId, Cells, Graph, NodeId, Source};
 
 /// Most nodes of a graph.
@@ -27,6 +31,9 @@ pub struct Unfolded {
     pub(crate) subgraph_of: Vec<u32>,
     /// Number of subgraphs.
     pub(crate) subgraphs: usize,
+    /// Whether each new node may be computed in one batch with the one that it goes on from: its inputs are here, and
+    /// nobody is told of that one first.
+    pub(crate) joins: Vec<bool>,
 }
 
 impl Unfolded {
@@ -47,6 +54,25 @@ impl Unfolded {
     pub fn subgraph(&self, node: NodeId) -> usize {
         self.subgraph_of[node.index() - self.first] as usize
     }
+
+    /// For each new subgraph the old node that it goes on from, if nothing else is outside of it that it takes something
+    /// of: then the scheduler lets it join that node's subgraph.
+    pub(crate) fn goes_on_from(&self) -> Vec<Option<NodeId>> {
+        let mut from: Vec<Option<NodeId>> = vec![None; self.subgraphs];
+        let mut several = vec![false; self.subgraphs];
+        for &(before, node) in &self.edges {
+            let new = self.subgraph(node);
+            if before.index() >= self.first {
+                several[new] |= self.subgraph(before) != new;
+            } else {
+                several[new] |= from[new].is_some_and(|other| other != before);
+                from[new] = Some(before);
+            }
+        }
+        let one = from.into_iter().zip(several);
+        one.map(|(from, several)| from.filter(|_| !several))
+            .collect()
+    }
 }
 
 impl Graph {
@@ -58,23 +84,18 @@ impl Graph {
         if self.is_empty() {
             return Err(GraphError::Empty);
         }
-        self.unfold_from(cells, 0, 0)
+        self.unfold_from(cells, Mark::default())
     }
 
-    /// As [`Graph::unfold`], of what was added after the first `nodes` nodes and `answers` answers.
-    pub(crate) fn unfold_from(
-        &self,
-        cells: &Cells,
-        nodes: usize,
-        answers: usize,
-    ) -> Result<Unfolded, GraphError> {
+    /// As [`Graph::unfold`], of what was added since `before`.
+    pub(crate) fn unfold_from(&self, cells: &Cells, before: Mark) -> Result<Unfolded, GraphError> {
         if self.len() > MOST_NODES {
             return Err(GraphError::TooManyNodes {
                 nodes: self.len(),
                 most: MOST_NODES,
             });
         }
-        let new = nodes..self.len();
+        let new = before.nodes..self.len();
         // First all cells: sources may name later nodes.
         for node in new.clone() {
             let cell = self.cell(NodeId::new(node));
@@ -98,28 +119,45 @@ impl Graph {
                 }
             }
         }
-        for source in &self.answers()[answers..] {
+        for source in &self.answers()[before.answers..] {
             if *source == Source::Zeros {
                 return Err(GraphError::AnswerZeros);
             }
             self.width(cells, source, User::Answer)?;
         }
-        if let Some(node) = self.watched().iter().find(|n| n.index() >= self.len()) {
+        let mut watched = self.watched()[before.watched..].iter();
+        if let Some(node) = watched.find(|node| node.index() >= self.len()) {
             return Err(GraphError::UnknownWatched {
                 node: node.index(),
                 nodes: self.len(),
             });
         }
         let called: Vec<CellId> = new.map(|node| self.cell(NodeId::new(node))).collect();
-        let order = topological(nodes, called.len(), &edges)?;
-        let (subgraph_of, subgraphs) = divide(nodes, &called, &edges, &order);
+        let order = topological(before.nodes, called.len(), &edges)?;
+        let (subgraph_of, subgraphs) = divide(before.nodes, &called, &edges, &order);
         Ok(Unfolded {
-            first: nodes,
+            joins: self.joins(cells, before),
+            first: before.nodes,
             cells: called,
             edges,
             subgraph_of,
             subgraphs,
         })
+    }
+
+    /// [`Unfolded::joins`] of what was added since `before`. A node that was there then is watched, if it is gone on from.
+    fn joins(&self, cells: &Cells, before: Mark) -> Vec<bool> {
+        let watched: FxHashSet<NodeId> =
+            (self.watched()[before.watched..].iter().copied()).collect();
+        let joins = |node: NodeId| {
+            let inputs = &self.sources(node)[..inputs_of(cells, self, node)];
+            let are_here = !(inputs.iter()).any(|source| matches!(source, Source::Node { .. }));
+            are_here
+                && continues(cells, self, node)
+                    .is_some_and(|from| from.index() >= before.nodes && !watched.contains(&from))
+        };
+        let new = before.nodes..self.len();
+        new.map(|node| joins(NodeId::new(node))).collect()
     }
 
     /// Sources of one node: as many as its cell takes, each of the width of its port.

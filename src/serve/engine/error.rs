@@ -26,6 +26,16 @@ pub enum EngineError {
         /// Most rows of a batch.
         max: usize,
     },
+    /// Batches of more rows than are supported.
+    #[error("cell `{cell}`: batches of up to {rows} rows; at most {most} are supported")]
+    TooManyRows {
+        /// The cell.
+        cell: String,
+        /// Most rows of a batch.
+        rows: usize,
+        /// Most that are supported.
+        most: usize,
+    },
     /// Batch sizes for another number of cells.
     #[error("batch sizes for {found} cells, there are {expected}")]
     SizesCount {
@@ -76,6 +86,7 @@ pub enum EngineError {
 
 /// Why a request was not accepted; nothing of it has been kept.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum SubmitError {
     /// Its graph is wrong.
     #[error(transparent)]

@@ -57,8 +57,8 @@ impl Request {
         self
     }
 
-    /// The greater, the sooner: where more cells are ready than a batch has rows, those of requests of
-    /// higher priority go first.
+    /// The greater, the sooner: where more nodes of a cell are ready than a batch has rows, those of requests of
+    /// higher priority go first. Which cell is next is not decided by priority ([`Cells`]).
     pub fn priority(mut self, priority: u8) -> Request {
         self.ask.priority = priority;
         self
@@ -144,6 +144,7 @@ impl Engine {
     ) -> Result<Engine, EngineError> {
         let sizes = check(&cells, options)?;
         let cores = options.workers.cores();
+        let cores = cores.map_err(|why| EngineError::Team { worker: 0, why })?;
         if cores.is_empty() || cores.iter().any(Vec::is_empty) {
             return Err(EngineError::NoWorker);
         }
@@ -287,8 +288,12 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.shared.stop();
+        let own = std::thread::current().id();
         for thread in self.threads.drain(..) {
-            let _ = thread.join();
+            // A request's `done` or `Grow` may have been the engine's last owner: then this is a worker, which stops by itself.
+            if thread.thread().id() != own {
+                let _ = thread.join();
+            }
         }
     }
 }
@@ -331,6 +336,13 @@ fn check(cells: &Cells, options: &EngineOptions) -> Result<Vec<BatchSizes>, Engi
                 cell: cell.name().into(),
                 min,
                 max,
+            });
+        }
+        if max > EngineOptions::MOST_ROWS {
+            return Err(EngineError::TooManyRows {
+                cell: cell.name().into(),
+                rows: max,
+                most: EngineOptions::MOST_ROWS,
             });
         }
     }

@@ -1,5 +1,6 @@
 //! How an engine is set up.
 
+use crate::execute::team::{TeamError, check_threads};
 use crate::machine::Topology;
 use crate::serve::policy::{BatchSizes, Choice};
 use crate::serve::scheduler::Limits;
@@ -32,6 +33,8 @@ pub struct EngineOptions {
 impl EngineOptions {
     /// Most rows of a batch where nothing is said or measured.
     pub const DEFAULT_ROWS: usize = 32;
+    /// Most rows of a batch that are supported: room is taken for all of them.
+    pub const MOST_ROWS: usize = 1 << 16;
 }
 
 impl Default for EngineOptions {
@@ -67,14 +70,21 @@ pub enum Workers {
 
 impl Workers {
     /// The cores of each worker.
-    pub fn cores(&self) -> Vec<Vec<usize>> {
+    ///
+    /// # Errors
+    /// A team of that many threads cannot be.
+    pub fn cores(&self) -> Result<Vec<Vec<usize>>, TeamError> {
         let topology = Topology::detect();
         let all = || topology.cpus_for_team(topology.team_size());
-        match self {
+        Ok(match self {
             Workers::OneOverAll => vec![all()],
-            Workers::OneOver(threads) => vec![topology.cpus_for_team(*threads)],
+            Workers::OneOver(threads) => {
+                // Before the list is made: `threads` may be anything.
+                check_threads(*threads)?;
+                vec![topology.cpus_for_team(*threads)]
+            }
             Workers::OnePerCore => all().into_iter().map(|core| vec![core]).collect(),
             Workers::Cores(cores) => cores.clone(),
-        }
+        })
     }
 }

@@ -121,7 +121,11 @@ impl Shared {
             grow,
             mut ask,
         } = request;
+        // Turning requests away should not cost what accepting them does.
+        let offered = self.lock().scheduler.handle_offer(graph.len(), &ask);
+        offered?;
         let unfolded = graph.unfold(&self.cells)?;
+        graph.check_watched(grow.is_some())?;
         let values = Values::new(graph, &unfolded, grow, &self.cells, reply);
         ask.bytes = ask.bytes.max(values.bytes());
         let values = Arc::new(RequestValues::new(values));
@@ -155,7 +159,7 @@ impl Shared {
             state.scheduler.handle_reserve(1)?;
             values
         };
-        let grown = values.lock().grow_by(&self.cells, change);
+        let grown = values.lock().grow_by(&self.cells, None, change);
         self.with(|state, now| {
             let (unfolded, result) = match grown {
                 Ok(((), unfolded)) => (unfolded, Ok(())),

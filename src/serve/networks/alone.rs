@@ -5,7 +5,7 @@
 use crate::execute::team::{SharedTeam, Team};
 use crate::serve::cell_graph::{
     Batch, CellError, CellId, Cells, Gave, Graph, GraphError, Grow, Growth, NodeId, Place,
-    PreparedCell, Source,
+    PreparedCell, Resting, Source,
 };
 
 /// Why a request has no answer.
@@ -120,6 +120,7 @@ pub(super) struct Walk<'c> {
     cells: &'c Cells,
     pub graph: Graph,
     grow: Option<Box<dyn Grow>>,
+    resting: Resting,
     /// What each node gave, once it has.
     gave: Vec<Option<Vec<Vec<f32>>>>,
 }
@@ -131,8 +132,10 @@ impl<'c> Walk<'c> {
         grow: Option<Box<dyn Grow>>,
     ) -> Result<Walk<'c>, AloneError> {
         graph.unfold(cells)?;
+        graph.check_watched(grow.is_some())?;
         Ok(Walk {
             cells,
+            resting: Resting::of(cells, &graph),
             gave: vec![None; graph.len()],
             graph,
             grow,
@@ -182,14 +185,14 @@ impl<'c> Walk<'c> {
         if self.graph.watched().contains(&node)
             && let Some(grow) = &mut self.grow
         {
-            let (nodes, answers) = (self.graph.len(), self.graph.answers().len());
+            let before = self.graph.mark();
             let rows: Vec<&[f32]> = gave.iter().map(Vec::as_slice).collect();
             let mut more = Growth::new(&mut self.graph);
             grow.grow(node, Gave::new(&rows), &mut more);
             if let Some(why) = more.failure() {
                 return Err(why.clone().into());
             }
-            self.graph.unfold_from(self.cells, nodes, answers)?;
+            (self.resting).grown(self.cells, &self.graph, before, Some(node))?;
             self.gave.resize(self.graph.len(), None);
         }
         self.gave[node.index()] = Some(gave);

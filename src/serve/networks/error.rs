@@ -58,6 +58,12 @@ pub enum NetworkError {
         /// The number given.
         found: usize,
     },
+    /// Rows of no value: how many there are, nothing says.
+    #[error("{name}: the network takes rows of 0 values, whose number nothing says")]
+    NoFeatures {
+        /// Which ones.
+        name: &'static str,
+    },
     /// Values that are not whole rows.
     #[error("{name}: expected a multiple of {width} values, found {found}")]
     Rows {
@@ -133,10 +139,13 @@ pub(super) fn rows_of(
     found: usize,
     width: usize,
 ) -> Result<usize, NetworkError> {
-    if !found.is_multiple_of(width.max(1)) {
+    if width == 0 {
+        return Err(NetworkError::NoFeatures { name });
+    }
+    if !found.is_multiple_of(width) {
         return Err(NetworkError::Rows { name, width, found });
     }
-    match found / width.max(1) {
+    match found / width {
         0 => Err(NetworkError::Empty { what }),
         rows => Ok(rows),
     }

@@ -42,6 +42,7 @@ impl Default for Limits {
 
 /// Why a request was not accepted. Nothing has been kept of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Refused {
     /// There is no room for it.
     #[error(

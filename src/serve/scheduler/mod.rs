@@ -108,7 +108,8 @@ impl Scheduler {
     }
 
     /// Lets a worker have, with each task, further steps of its rows: so many by cell, that task's own counted, as long as
-    /// all of them have no more than [`Scheduler::STEP_ROWS`] rows. It may compute them in one batch.
+    /// all of them have no more than [`Scheduler::STEP_ROWS`] rows and need nothing from outside meanwhile: inputs of other nodes,
+    /// or somebody who is told between them. It may compute them in one batch.
     #[must_use]
     pub fn with_steps_at_once(mut self, steps: Vec<usize>) -> Scheduler {
         self.steps_at_once = steps;
@@ -119,6 +120,20 @@ impl Scheduler {
     /// less often gains little: who comes meanwhile should not wait for more. (LSTM 1024, 2 cores of an AMD EPYC: of 8 rows
     /// two steps at once take 0.65 of two tasks' time, of 16 rows 0.93.)
     pub const STEP_ROWS: usize = 16;
+
+    /// A request of so many nodes is about to come: whether it would be refused now, before anything is made of it.
+    /// [`Scheduler::handle_submit`] also asks for its bytes, and whether others came meanwhile.
+    ///
+    /// # Errors
+    /// As of [`Scheduler::handle_submit`].
+    pub fn handle_offer(&mut self, nodes: usize, ask: &Ask) -> Result<(), Refused> {
+        let needs = Taken {
+            requests: 1,
+            nodes,
+            bytes: ask.bytes,
+        };
+        self.room_or_refused(needs, ask.continues)
+    }
 
     /// A request arrives.
     ///
@@ -135,10 +150,7 @@ impl Scheduler {
             nodes: unfolded.nodes(),
             bytes: ask.bytes,
         };
-        if let Err(refused) = self.room_for(needs, ask.continues) {
-            self.counts.refused += 1;
-            return Err(refused);
-        }
+        self.room_or_refused(needs, ask.continues)?;
         self.taken.add(needs);
         self.counts.submitted += 1;
         let terms = Terms {
@@ -313,7 +325,10 @@ impl Scheduler {
             let mut all_rows = task.batch();
             for _ in 1..steps.unwrap_or(1) {
                 all_rows += task.batch();
-                if all_rows > Scheduler::STEP_ROWS {
+                // Steps that are run one after the other gain nothing by being decided at once.
+                let together =
+                    |task: &Task| task.rows.iter().all(|&row| self.table.next_joins(row));
+                if all_rows > Scheduler::STEP_ROWS || !together(&task) {
                     break;
                 }
                 let mut rows = self.spare.pop().unwrap_or_default();
@@ -432,6 +447,12 @@ impl Scheduler {
             ));
         }
         Ok(())
+    }
+
+    fn room_or_refused(&mut self, needs: Taken, continues: bool) -> Result<(), Refused> {
+        let room = self.room_for(needs, continues);
+        self.counts.refused += u64::from(room.is_err());
+        room
     }
 
     fn room_for(&self, needs: Taken, continues: bool) -> Result<(), Refused> {

@@ -118,6 +118,8 @@ struct Node {
     first_edge: u32,
     /// The one that got ready after it, in the same subgraph.
     next_ready: u32,
+    /// [`Unfolded::joins`].
+    joins: bool,
     state: NodeState,
 }
 
@@ -189,9 +191,10 @@ impl Table {
         debug_assert_eq!(request.nodes.len(), unfolded.first, "growths in order");
         let homes = request.homes(unfolded);
         let new = unfolded.cells.iter().zip(&unfolded.subgraph_of);
-        for (&cell, &subgraph) in new {
+        for ((&cell, &subgraph), &joins) in new.zip(&unfolded.joins) {
             request.nodes.push(Node {
                 cell,
+                joins,
                 subgraph: homes[subgraph as usize],
                 missing: 0,
                 first_edge: NONE,
@@ -408,6 +411,16 @@ impl Table {
             request: row.request,
             index: self.requests[row.request].nodes[row.node.index()].subgraph,
         }
+    }
+
+    /// Whether the node that goes on from a row that has just been submitted, if one is ready, may be computed in one batch
+    /// with it.
+    pub(super) fn next_joins(&self, row: Row) -> bool {
+        let request = &self.requests[row.request];
+        let node = &request.nodes[row.node.index()];
+        let subgraph = &request.subgraphs[node.subgraph as usize];
+        let next = request.nodes.get(subgraph.first_ready as usize);
+        next.is_none_or(|next| subgraph.ready == 1 && next.joins)
     }
 
     /// A request's subgraphs that are released and have ready nodes.

@@ -279,39 +279,6 @@ fn rows_that_lack_something_are_named() {
     }
 }
 
-/// Answers what two other nodes give, which may be rows of the same batch.
-struct AnsweringOthers;
-
-impl Grow for AnsweringOthers {
-    fn grow(&mut self, _: NodeId, _: Gave<'_>, more: &mut Growth<'_>) {
-        for other in [0, 2] {
-            more.answer(NodeId::new(other).gives(2));
-        }
-    }
-}
-
-#[test]
-fn a_function_may_take_what_nodes_before_and_after_in_its_batch_give() {
-    let mut graph = Graph::new();
-    for value in 1..4 {
-        let x = graph.give(&[value as f32; WIDTH]);
-        graph.node(CELL, &[x, Source::Zeros, Source::Zeros]);
-    }
-    graph.watch(NodeId::new(1));
-    graph.answer(NodeId::new(1).gives(0));
-    let graphs = [graph.clone(), graph];
-    for members in [1, 3] {
-        let mut run = Run::with(&graphs, members, || Box::new(AnsweringOthers));
-        let rows: Vec<_> = (0..6).map(|row| (row / 3, NodeId::new(row % 3))).collect();
-        assert_eq!(run.run(&rows, 0).failed, [], "{members} members");
-        for (_, values) in &run.requests {
-            // x, and of the others four times theirs.
-            let expected = [2.0, 4.0, 12.0].map(|value| [value; WIDTH]).concat();
-            assert_eq!(values.lock().take_answer(), expected, "{members} members");
-        }
-    }
-}
-
 #[test]
 fn batches_that_are_no_work_for_all_are_copied_by_those_they_are_work_for() {
     let team = SharedTeam::new(Team::with_threads(4).unwrap());

@@ -287,12 +287,13 @@ fn grow<R>(
     };
     // What a panic leaves half done is the request's, which ends.
     let grown = catch_unwind(AssertUnwindSafe(|| {
-        values.grow_by(cells, |graph| {
+        values.grow_by(cells, Some(node), |graph| {
             let mut more = Growth::new(graph);
             function.grow(node, Gave::new(gave), &mut more);
             more.failure().cloned()
         })
     }));
+    let goes_on = matches!(grown, Ok(Ok((None, _))));
     match grown {
         Ok(Ok((Some(why), _))) => {
             outcome
@@ -308,5 +309,5 @@ fn grow<R>(
                 .push((request, RequestError::GrowPanicked { message }));
         }
     }
-    values.put_grow(function);
+    values.put_grow(function, goes_on);
 }

@@ -115,23 +115,13 @@ impl<R: Send> Rows<R> {
             return false;
         }
         let mut rows = before.iter();
-        let mut joined = Vec::with_capacity(next.len());
-        for work in next {
+        next.iter().all(|work| {
             let same = rows.find(|before| before.row.request == work.row.request);
-            let before = same.map(|before| before.row.node).filter(|&before| {
-                let mut values = work.values.lock();
-                values.joins(before, work.row.node, self.states.len())
-            });
-            let Some(before) = before else {
-                for (work, before) in joined {
-                    let work: &Work<R> = work;
-                    work.values.lock().does_not_join(before);
-                }
-                return false;
-            };
-            joined.push((work, before));
-        }
-        true
+            same.is_some_and(|before| {
+                let values = work.values.lock();
+                values.joins(before.row.node, work.row.node, self.states.len())
+            })
+        })
     }
 
     /// Gives every row of the task a place among the first `work.len() + padding`, with its states there,
@@ -390,7 +380,6 @@ impl<R: Send> Rows<R> {
     ) -> bool {
         let ports = &self.ports;
         let is_last = self.is_last(row, step);
-        values.done(node);
         if is_last {
             for (port, (state, declared)) in self.states.iter().zip(ports.states()).enumerate() {
                 if values.is_taken(node, port) {

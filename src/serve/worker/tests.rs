@@ -6,9 +6,7 @@ use slotmap::SlotMap;
 
 use super::*;
 use crate::execute::team::{SharedTeam, Team};
-use crate::serve::cell_graph::{
-    Batch, Cell, Graph, GraphError, NodeId, Ports, PreparedCell, Source,
-};
+use crate::serve::cell_graph::{Batch, Cell, Graph, NodeId, Ports, PreparedCell, Source};
 use crate::serve::scheduler::{Row, WorkerId};
 
 /// Adds its input to its state, and gives the sum at its output, if it has one.
@@ -223,22 +221,6 @@ fn a_row_that_is_another_s_by_now_is_not_gone_on_from() {
 }
 
 #[test]
-fn what_nobody_kept_cannot_be_taken_later() {
-    let mut chains = chains_of(sum().output("y", 1), 1);
-    let cells = chains.worker.cells.clone();
-    chains.run(&[(0, 0)]);
-    chains.run(&[(0, 1)]);
-    for port in [0, 1] {
-        let mut values = chains.chains[0].1.lock();
-        let taken = values.grow_by(&cells, |graph| graph.answer(NodeId::new(0).gives(port)));
-        assert!(
-            matches!(taken, Err(GraphError::Gone { node: 0, .. })),
-            "port {port}"
-        );
-    }
-}
-
-#[test]
 fn the_state_of_a_watched_node_is_there_for_what_is_added_when_its_row_is_another_s() {
     let mut chains = chains(1);
     let cells = chains.worker.cells.clone();
@@ -255,7 +237,7 @@ fn the_state_of_a_watched_node_is_there_for_what_is_added_when_its_row_is_anothe
     // In its row; then its input is taken, for the last time that is known of.
     chains.run(&[(0, 0)]);
     chains.run(&[(1, 1)]);
-    let added = values.lock().grow_by(&cells, |graph| {
+    let added = values.lock().grow_by(&cells, None, |graph| {
         let on = graph.node(CELL, &[one, first.gives(0)]);
         graph.answer(on.gives(0));
     });
@@ -362,32 +344,6 @@ fn padding_is_computed_at_every_step() {
     assert_eq!(chains.worker.together(&tasks), 3);
     chains.worker.run(&mut Vec::from(tasks));
     assert_eq!(chains.worker.benches[CELL.index()].rows.lengths, [3; 4]);
-}
-
-#[test]
-fn a_state_that_is_gone_cannot_be_taken_by_what_is_added_meanwhile() {
-    let chains = chains(2);
-    let cells = chains.worker.cells.clone();
-    let take = |chain: usize, node: usize| {
-        let mut values = chains.chains[chain].1.lock();
-        let taken = values.grow_by(&cells, |graph| graph.answer(NodeId::new(node).gives(0)));
-        taken.map(|_| ())
-    };
-    // The rows of the first task do not all go on to the next: both tasks are run apart, and nothing is gone.
-    let apart = [
-        chains.todo(&[(0, 0), (1, 0)]),
-        chains.todo(&[(0, 1), (1, 2)]),
-    ];
-    assert_eq!(chains.worker.together(&apart.into()), 1);
-    assert_eq!(take(0, 0), Ok(()));
-    let both = [
-        chains.todo(&[(0, 1), (1, 0)]),
-        chains.todo(&[(0, 2), (1, 1)]),
-    ];
-    assert_eq!(chains.worker.together(&both.into()), 2);
-    assert!(matches!(take(0, 1), Err(GraphError::Gone { node: 1, .. })));
-    assert!(matches!(take(1, 0), Err(GraphError::Gone { node: 0, .. })));
-    assert_eq!(take(0, 2), Ok(()), "the last one's rests");
 }
 
 #[test]

@@ -19,7 +19,9 @@ use std::sync::atomic::Ordering;
 use rustc_hash::FxHashMap;
 
 use crate::kernels::prefetch;
-use crate::serve::cell_graph::{Cells, Graph, GraphError, Grow, NodeId, Source, Unfolded, User};
+use crate::serve::cell_graph::{
+    Cells, Graph, GraphError, Grow, NodeId, Resting, Source, Unfolded, continues,
+};
 
 /// A request's values, as engine and workers share them.
 pub(in crate::serve) struct RequestValues<R> {
@@ -61,6 +63,9 @@ impl<R> RequestValues<R> {
 pub(in crate::serve) struct Values<R> {
     graph: Graph,
     grow: Option<Box<dyn Grow>>,
+    /// Nothing that it did ended the request.
+    may_grow: bool,
+    resting: Resting,
     nodes: Vec<NodeFacts>,
     gives: Vec<Give>,
     /// What is kept, by the number of the give.
@@ -84,7 +89,6 @@ struct NodeFacts {
     /// The row of the batch buffers that its states rest in, while they do.
     seat: u32,
     watched: bool,
-    done: bool,
     /// Its states rest here, and not in a row.
     evicted: bool,
     /// The follower has taken the states.
@@ -117,8 +121,10 @@ impl<R> Values<R> {
         reply: R,
     ) -> Values<R> {
         let mut values = Values {
+            resting: Resting::of(cells, &graph),
             graph,
             grow,
+            may_grow: true,
             nodes: Vec::new(),
             gives: Vec::new(),
             kept: FxHashMap::default(),
@@ -145,16 +151,16 @@ impl<R> Values<R> {
         &self.graph
     }
 
-    /// Adds to the graph; `None` from `change` and an error leave it as it was.
+    /// Adds to the graph, for a `watched` node or from outside; an error leaves it as it was.
     pub fn grow_by<T>(
         &mut self,
         cells: &Cells,
+        watched: Option<NodeId>,
         change: impl FnOnce(&mut Graph) -> T,
     ) -> Result<(T, Option<Unfolded>), GraphError> {
         let before = self.graph.mark();
         let out = change(&mut self.graph);
-        let checked = self.check_growth(cells, before.nodes, before.answers);
-        match checked {
+        match self.resting.grown(cells, &self.graph, before, watched) {
             Ok(unfolded) => {
                 self.add(cells, before.nodes, before.answers, &unfolded);
                 Ok((out, (unfolded.nodes() > 0).then_some(unfolded)))
@@ -166,61 +172,10 @@ impl<R> Values<R> {
         }
     }
 
-    fn check_growth(
-        &self,
-        cells: &Cells,
-        nodes: usize,
-        answers: usize,
-    ) -> Result<Unfolded, GraphError> {
-        let unfolded = self.graph.unfold_from(cells, nodes, answers)?;
-        let mut continued = Vec::new();
-        for node in (nodes..self.graph.len()).map(NodeId::new) {
-            let sources = self.graph.sources(node);
-            // What rests in a row of a batch is there for one that goes on in that row, and nobody else.
-            let inputs = self.inputs_of(cells, node);
-            let resting = in_place(&sources[inputs..]).filter(|&before| {
-                let facts = self.nodes.get(before.index());
-                facts.is_some_and(|f| f.done && f.watched && f.follower.is_none())
-                    && self.graph.cell(before) == self.graph.cell(node)
-                    && !continued.contains(&before)
-            });
-            continued.extend(resting);
-            for (at, source) in sources.iter().enumerate() {
-                let rests = at >= inputs && resting.is_some();
-                self.check_kept(source, User::Node(node), rests)?;
-            }
-        }
-        for source in &self.graph.answers()[answers..] {
-            self.check_kept(source, User::Answer, false)?;
-        }
-        Ok(unfolded)
-    }
-
-    fn check_kept(&self, source: &Source, user: User, rests: bool) -> Result<(), GraphError> {
-        if let Source::Node { node, port } = *source
-            && let Some(facts) = self.nodes.get(node.index())
-            && facts.done
-            && !rests
-            && !self.kept.contains_key(&(facts.first_give + port as u32))
-        {
-            return Err(GraphError::Gone {
-                user,
-                node: node.index(),
-            });
-        }
-        Ok(())
-    }
-
-    /// How many of a node's sources are inputs; the others are states.
-    fn inputs_of(&self, cells: &Cells, node: NodeId) -> usize {
-        let cell = cells.get(self.graph.cell(node));
-        cell.map_or(0, |cell| cell.ports().inputs().len())
-    }
-
     /// Takes notice of nodes and answers that were added to the graph.
     fn add(&mut self, cells: &Cells, nodes: usize, answers: usize, unfolded: &Unfolded) {
         let graph = &self.graph;
-        let joins = joins(unfolded);
+        let goes_on = unfolded.goes_on_from();
         for node in (nodes..graph.len()).map(NodeId::new) {
             self.nodes.push(NodeFacts {
                 first_give: self.gives.len() as u32,
@@ -228,7 +183,6 @@ impl<R> Values<R> {
                 follows: None,
                 seat: NONE,
                 watched: false,
-                done: false,
                 evicted: false,
                 followed: false,
             });
@@ -245,23 +199,20 @@ impl<R> Values<R> {
                 continue;
             };
             let sources = graph.sources(node);
-            let (inputs, states) = sources.split_at(cell.ports().inputs().len());
-            let before = in_place(states).filter(|&before| {
+            let before = continues(cells, graph, node).filter(|&before| {
                 // In another subgraph it could be another worker's.
                 let together = match before.index() >= nodes {
                     true => unfolded.subgraph(before) == unfolded.subgraph(node),
-                    false => joins[unfolded.subgraph(node)] == Some(before),
+                    false => goes_on[unfolded.subgraph(node)] == Some(before),
                 };
-                together
-                    && graph.cell(before) == graph.cell(node)
-                    && self.nodes[before.index()].follower.is_none()
+                together && self.nodes[before.index()].follower.is_none()
             });
             if let Some(before) = before {
                 self.nodes[before.index()].follower = Some(node);
                 self.nodes[node.index()].follows = Some(before);
             }
             let counted = match before {
-                Some(_) => inputs,
+                Some(_) => &sources[..cell.ports().inputs().len()],
                 None => sources,
             };
             for source in counted {
@@ -323,9 +274,8 @@ impl<R> Values<R> {
     }
 
     /// Whether `node` can be computed in one batch with `before`, the step before it: it goes on from its states in place,
-    /// which nobody else takes or sees, and its own inputs are here. If so, `before` counts as done from now on, so that
-    /// nothing that is added to the graph meanwhile, by another worker, can take those states, which will be gone.
-    pub fn joins(&mut self, before: NodeId, node: NodeId, states: usize) -> bool {
+    /// which nobody else takes or sees, nor ever will, as nobody watches it, and its own inputs are here.
+    pub fn joins(&self, before: NodeId, node: NodeId, states: usize) -> bool {
         let facts = &self.nodes[before.index()];
         if states == 0 || facts.follower != Some(node) || facts.watched {
             return false;
@@ -339,15 +289,8 @@ impl<R> Values<R> {
             }
         };
         let gives = &self.gives[facts.first_give as usize..][..states];
-        let joins = (gives.iter()).all(|give| give.uses == 0 && give.first_place == NONE)
-            && sources[..sources.len() - states].iter().all(is_here);
-        self.nodes[before.index()].done |= joins;
-        joins
-    }
-
-    /// The node after `before` [joins](Values::joins) it, but others of its task do not join theirs.
-    pub fn does_not_join(&mut self, before: NodeId) {
-        self.nodes[before.index()].done = false;
+        (gives.iter()).all(|give| give.uses == 0 && give.first_place == NONE)
+            && sources[..sources.len() - states].iter().all(is_here)
     }
 
     /// The states of `before`, which was [joined](Values::joins), are taken over by the step after it.
@@ -413,11 +356,6 @@ impl<R> Values<R> {
         true
     }
 
-    /// A node has been computed.
-    pub fn done(&mut self, node: NodeId) {
-        self.nodes[node.index()].done = true;
-    }
-
     /// Whether anybody takes what `node` gives at `port`, but for a follower in place: of a chain's step nobody, mostly, and
     /// there is nothing to [give](Values::give).
     pub fn is_taken(&self, node: NodeId, port: usize) -> bool {
@@ -473,11 +411,13 @@ impl<R> Values<R> {
 
     /// The request's own function, to be called without it.
     pub fn take_grow(&mut self) -> Option<Box<dyn Grow>> {
-        self.grow.take()
+        self.grow.take_if(|_| self.may_grow)
     }
 
-    pub fn put_grow(&mut self, grow: Box<dyn Grow>) {
+    /// Puts it back; it is called no more unless it `goes_on`.
+    pub fn put_grow(&mut self, grow: Box<dyn Grow>, goes_on: bool) {
         self.grow = Some(grow);
+        self.may_grow = goes_on;
     }
 
     /// How many values are kept for those who take them.
@@ -496,34 +436,4 @@ impl<R> Values<R> {
         self.kept = FxHashMap::default();
         self.grow.take()
     }
-}
-
-/// For each new subgraph the old node that it goes on from, if nothing else is outside of it that it takes
-/// something of: then the scheduler lets it join that node's subgraph.
-fn joins(unfolded: &Unfolded) -> Vec<Option<NodeId>> {
-    let mut from: Vec<Option<NodeId>> = vec![None; unfolded.subgraphs()];
-    let mut several = vec![false; unfolded.subgraphs()];
-    for &(before, node) in &unfolded.edges {
-        let new = unfolded.subgraph(node);
-        if before.index() >= unfolded.first {
-            several[new] |= unfolded.subgraph(before) != new;
-        } else {
-            several[new] |= from[new].is_some_and(|other| other != before);
-            from[new] = Some(before);
-        }
-    }
-    let one = from.into_iter().zip(several);
-    one.map(|(from, several)| from.filter(|_| !several))
-        .collect()
-}
-
-/// The node of which `states` are all states, in order; `None` also where there is no state.
-fn in_place(states: &[Source]) -> Option<NodeId> {
-    let Some(&Source::Node { node: before, .. }) = states.first() else {
-        return None;
-    };
-    let all = states.iter().enumerate().all(|(at, source)| {
-        matches!(*source, Source::Node { node, port } if node == before && port == at)
-    });
-    all.then_some(before)
 }

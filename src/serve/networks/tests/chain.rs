@@ -220,6 +220,10 @@ fn what_is_no_chain_is_refused() {
         unfolded
     };
     assert_eq!(refused(&[], None), NetworkError::Empty { what: "step" });
+    let mut cells = Cells::new();
+    let cell = ChainCell::new(Lstm::new(0, 3).random(1).unwrap()).unwrap();
+    let nothing = Chain::add(&mut cells, cell).unfold(&[], None, Answer::Last);
+    assert_eq!(nothing, Err(NetworkError::NoFeatures { name: "xs" }));
     let rows = NetworkError::Rows {
         name: "xs",
         width: 3,

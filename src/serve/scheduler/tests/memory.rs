@@ -168,9 +168,10 @@ fn what_is_refused_leaves_nothing() {
     );
     // Growing is limited too; a request that ended makes room.
     let mut graph = two_nodes();
+    let before = graph.mark();
     plain_node(&mut graph, 0, &[1]);
     plain_node(&mut graph, 0, &[2]);
-    let growth = graph.unfold_from(&cells, 2, 0).expect("a chain");
+    let growth = graph.unfold_from(&cells, before).expect("a chain");
     assert_eq!(
         scheduler.handle_grow(first, growth.clone()),
         Err(Refused::Overloaded {

@@ -137,10 +137,10 @@ impl Simulated {
     /// Adds to a request's graph.
     fn grow(&mut self, key: RequestKey, more: impl FnOnce(&mut Graph)) {
         let known = self.known.get_mut(&key).expect("submitted");
-        let nodes = known.graph.len();
+        let before = known.graph.mark();
         more(&mut known.graph);
         known.look();
-        let unfolded = known.graph.unfold_from(&self.cells, nodes, 0);
+        let unfolded = known.graph.unfold_from(&self.cells, before);
         let unfolded = unfolded.expect("a valid growth");
         self.scheduler.handle_grow(key, unfolded).expect("room");
         self.check();

@@ -1,7 +1,9 @@
-//! No cell is kept waiting by others that always have something ready, and growths may come in any order.
+//! Whose turn it is: no cell is kept waiting by others that always have something ready but no full batch, steps are decided at
+//! once where they can be one batch, and growths may come in any order.
 
 use super::*;
-use crate::serve::cell_graph::tests::{plain_cells, plain_node};
+use crate::serve::cell_graph::tests::{Named, plain_cells, plain_node};
+use crate::serve::cell_graph::{Ports, Source};
 use crate::serve::policy::{Cellular, Order};
 
 /// A chain of one cell.
@@ -68,6 +70,24 @@ fn nodes_of_a_subgraph_go_in_the_order_in_which_they_got_ready() {
     assert_eq!(order(2), [&twos[..], &[vec![8]], &last].concat());
 }
 
+/// A cell with an input and a state.
+fn stateful() -> Cells {
+    let mut cells = Cells::new();
+    let ports = Ports::new().input("x", 1).state("s", 1).output("y", 1);
+    cells.add(Named::new("stateful", ports));
+    cells
+}
+
+/// A chain of that cell whose inputs are there.
+fn going_on(length: usize) -> Graph {
+    let mut graph = Graph::new();
+    let mut state = Source::Zeros;
+    for _ in 0..length {
+        state = graph.node(CellId(0), &[Source::Zeros, state]).gives(0);
+    }
+    graph
+}
+
 fn first_turn(chains: usize, most: usize, tasks: usize, steps: &[usize]) -> Vec<usize> {
     first_turn_of(10, chains, most, tasks, steps)
 }
@@ -85,7 +105,7 @@ fn first_turn_of(
     let policy = Box::new(Cellular::new(&sizes, 1, Order::Arrival));
     let scheduler = Scheduler::new(policy, 1, tasks, Limits::default());
     let mut scheduler = scheduler.with_steps_at_once(steps.to_vec());
-    let unfolded = chain(0, length).unfold(&plain_cells(1)).unwrap();
+    let unfolded = going_on(length).unfold(&stateful()).unwrap();
     let now = Instant::now();
     for _ in 0..chains {
         let asked = scheduler.handle_submit(now, &unfolded, Ask::default());
@@ -126,6 +146,42 @@ fn a_turn_takes_several_steps_of_few_rows() {
     assert_eq!(first_turn(9, 32, 3, &[2]), [9; 3]);
 }
 
+#[test]
+fn steps_that_cannot_be_one_batch_are_not_decided_at_once() {
+    // How many tasks the first turn has.
+    let turn = |graphs: &[&Graph]| {
+        let sizes = [BatchSizes { min: 1, max: 8 }];
+        let policy = Box::new(Cellular::new(&sizes, 1, Order::Arrival));
+        let scheduler = Scheduler::new(policy, 1, 1, Limits::default());
+        let mut scheduler = scheduler.with_steps_at_once(vec![4]);
+        let now = Instant::now();
+        for graph in graphs {
+            let unfolded = graph.unfold(&stateful()).unwrap();
+            (scheduler.handle_submit(now, &unfolded, Ask::default())).unwrap();
+        }
+        let mut given = Vec::new();
+        scheduler.poll_tasks(now, WorkerId(0), &mut given);
+        given.len()
+    };
+    let free = going_on(6);
+    assert_eq!(turn(&[&free]), 4);
+    // Somebody is told after the first, or the second.
+    let [mut first, mut second] = [free.clone(), free.clone()];
+    first.watch(NodeId::new(0));
+    second.watch(NodeId::new(1));
+    assert_eq!([turn(&[&first]), turn(&[&second])], [1, 2]);
+    assert_eq!(turn(&[&free, &second]), 2, "nor with others");
+    // The third takes what the second gives as its input.
+    let mut feeds = going_on(2);
+    let before = NodeId::new(1);
+    feeds.node(CellId(0), &[before.gives(1), before.gives(0)]);
+    assert_eq!(turn(&[&feeds]), 2);
+    // Two go on from the first, of which only one can do so in place.
+    let mut forks = going_on(4);
+    forks.node(CellId(0), &[Source::Zeros, NodeId::new(0).gives(0)]);
+    assert_eq!(turn(&[&forks]), 1);
+}
+
 /// A scheduler of one plain cell, a task at once for each of so many workers.
 fn one_cell(workers: usize) -> Scheduler {
     let sizes = [BatchSizes { min: 1, max: 8 }];
@@ -135,9 +191,9 @@ fn one_cell(workers: usize) -> Scheduler {
 
 /// What `graph` grows by: a node of the first cell that takes the state of `from`.
 fn grown(graph: &mut Graph, from: usize) -> Unfolded {
-    let nodes = graph.len();
+    let before = graph.mark();
     plain_node(graph, 0, &[from]);
-    graph.unfold_from(&plain_cells(1), nodes, 0).unwrap()
+    graph.unfold_from(&plain_cells(1), before).unwrap()
 }
 
 fn nodes_of(task: &Task) -> Vec<usize> {

@@ -1,0 +1,170 @@
+//! An engine whose one cell is held up by the test: who runs when is said by a gate, not by the clock.
+
+#![allow(dead_code)] // each test target needs some of it
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use cellstream::serve::Engine;
+use cellstream::serve::cell_graph::{
+    Batch, Cell, CellError, CellId, Cells, Graph, Place, Ports, PreparedCell,
+};
+use cellstream::serve::engine::{EngineOptions, Request, RequestError, Ticket, Workers};
+use cellstream::serve::policy::BatchSizes;
+use cellstream::serve::scheduler::{End, Limits};
+
+use super::simple_cells::{Ids, POISON, cells};
+
+/// Nothing waits longer for what must happen, so that a fault fails a test and does not hang it.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Holds those up that come to it until the test lets them go, in the order in which they came.
+#[derive(Default)]
+pub struct Gate {
+    /// Who came, and who may go.
+    passed: Mutex<(usize, usize)>,
+    changed: Condvar,
+}
+
+impl Gate {
+    /// `false` if nobody let it go.
+    pub fn pass(&self) -> bool {
+        let mut passed = self.passed.lock().unwrap();
+        passed.0 += 1;
+        let ticket = passed.0;
+        self.changed.notify_all();
+        let wait = self
+            .changed
+            .wait_timeout_while(passed, PATIENCE, |passed| passed.1 < ticket);
+        !wait.unwrap().1.timed_out()
+    }
+
+    pub fn wait_for(&self, count: usize) {
+        let passed = self.passed.lock().unwrap();
+        let wait = self
+            .changed
+            .wait_timeout_while(passed, PATIENCE, |passed| passed.0 < count);
+        assert!(!wait.unwrap().1.timed_out(), "{count} did not come");
+    }
+
+    pub fn let_go(&self, count: usize) {
+        self.passed.lock().unwrap().1 = count;
+        self.changed.notify_all();
+    }
+}
+
+/// Adds one to its input, each batch behind the gate; panics at [`POISON`].
+pub struct Gated {
+    ports: Ports,
+    gate: Arc<Gate>,
+    prepared: Arc<AtomicUsize>,
+}
+
+impl Cell for Gated {
+    fn name(&self) -> &str {
+        "gated"
+    }
+
+    fn ports(&self) -> &Ports {
+        &self.ports
+    }
+
+    fn prepare(&self, _: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
+        self.prepared.fetch_add(1, Ordering::Relaxed);
+        struct Ready(Arc<Gate>);
+        impl PreparedCell for Ready {
+            fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
+                let ([x], [], [y]) = batch.split();
+                if !self.0.pass() {
+                    return Err(CellError::new("nobody let it go"));
+                }
+                if x.contains(&POISON) {
+                    std::panic::resume_unwind(Box::new("poisoned"));
+                }
+                for (x, y) in x.iter().zip(y) {
+                    *y = x + 1.0;
+                }
+                Ok(())
+            }
+        }
+        Ok(Box::new(Ready(Arc::clone(&self.gate))))
+    }
+}
+
+pub struct Scene {
+    pub engine: Engine,
+    pub cells: Cells,
+    pub ids: Ids,
+    pub gated: CellId,
+    pub gate: Arc<Gate>,
+    /// How often a worker has prepared the gated cell.
+    pub prepared: Arc<AtomicUsize>,
+}
+
+/// An engine of so many workers, whose cells have batches of at most `rows` and the gated one of `gated` rows.
+pub fn scene(workers: usize, rows: usize, gated: usize, limits: Limits) -> Scene {
+    let (mut cells, ids) = cells();
+    let (gate, prepared) = (Arc::default(), Arc::default());
+    let sizes = [rows, rows, rows, gated].map(|max| BatchSizes { min: 1, max });
+    let gated = cells.add(Gated {
+        ports: Ports::new().input("x", 1).output("y", 1),
+        gate: Arc::clone(&gate),
+        prepared: Arc::clone(&prepared),
+    });
+    let options = EngineOptions {
+        workers: Workers::Cores((0..workers).map(|core| vec![core]).collect()),
+        sizes: sizes.to_vec(),
+        limits,
+        ..EngineOptions::default()
+    };
+    Scene {
+        engine: Engine::start(cells.clone(), &options).unwrap(),
+        cells,
+        ids,
+        gated,
+        gate,
+        prepared,
+    }
+}
+
+impl Scene {
+    pub fn gated(&self, x: f32) -> Request {
+        self.gated_steps(x, 1)
+    }
+
+    /// One after the other.
+    pub fn gated_steps(&self, x: f32, steps: usize) -> Request {
+        let mut graph = Graph::new();
+        let mut x = graph.give(&[x]);
+        for _ in 0..steps {
+            x = graph.node(self.gated, &[x]).gives(0);
+        }
+        graph.answer(x);
+        Request::new(graph)
+    }
+
+    pub fn submit(&self, request: Request) -> Ticket {
+        self.engine.submit(request).unwrap()
+    }
+
+    /// All have ended, those that are told among them, and each once.
+    pub fn drained(&self, ends: &[(End, u64)]) {
+        self.engine.drain();
+        let counts = self.engine.stats().counts;
+        for end in End::ALL {
+            let expected = ends.iter().find(|(e, _)| *e == end);
+            assert_eq!(
+                counts.of(end),
+                expected.map_or(0, |e| e.1),
+                "{end:?}: {counts:?}"
+            );
+        }
+        assert_eq!(counts.live(), 0);
+    }
+}
+
+pub fn ended(mut ticket: Ticket) -> Result<Vec<f32>, RequestError> {
+    let ended = ticket.wait_timeout(PATIENCE).expect("an end in a minute");
+    ended.map(|answer| answer.values)
+}
