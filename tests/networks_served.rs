@@ -12,6 +12,7 @@ use cellstream::serve::networks::{
     ChildSumTreeLstm, ChildSumWeights, DecoderCell, Dependencies, EncoderCell, FeedPrevious,
     Seq2Seq, Until,
 };
+use cellstream::serve::policy::Choice;
 
 const FEATURES: usize = 3;
 const SYMBOLS: usize = 70;
@@ -27,7 +28,7 @@ fn random(rng: &mut fastrand::Rng, count: usize) -> Vec<f32> {
     (0..count).map(|_| 4.0 * rng.f32() - 2.0).collect()
 }
 
-/// Trees, which are f32, and the others in `precision`.
+/// All in `precision`.
 fn networks(rng: &mut fastrand::Rng, precision: Precision) -> (Cells, Networks) {
     let mut matrix =
         |rows: usize, cols: usize| Matrix::new(rows, cols, random(rng, rows * cols)).unwrap();
@@ -44,9 +45,22 @@ fn networks(rng: &mut fastrand::Rng, precision: Precision) -> (Cells, Networks) 
     bias[1] = 5.0; // ends some answers
     let decoder = DecoderCell::new(table, lstm, weights, bias).unwrap();
     let translation = Seq2Seq::add(&mut cells, encoder, decoder, 0).unwrap();
-    let weights = BinaryTreeWeights::random(FEATURES, 17, 3).unwrap();
+    let mut weights = BinaryTreeWeights::random(FEATURES, 17, 3).unwrap();
+    let BinaryTreeWeights {
+        leaf, left, right, ..
+    } = &mut weights;
+    for matrix in [leaf, left, right] {
+        *matrix = matrix.in_precision(precision).unwrap();
+    }
     let binary = BinaryTreeLstm::add(&mut cells, weights).unwrap();
-    let weights = ChildSumWeights::random(FEATURES, 17, 4).unwrap();
+    let mut weights = ChildSumWeights::random(FEATURES, 17, 4).unwrap();
+    let ChildSumWeights { input, sum, .. } = &mut weights;
+    for matrix in [input, sum] {
+        *matrix = matrix.in_precision(precision).unwrap();
+    }
+    for matrix in [&mut weights.forget_input, &mut weights.forget_state] {
+        *matrix = matrix.in_precision(precision).unwrap();
+    }
     let child_sum = ChildSumTreeLstm::add(&mut cells, weights).unwrap();
     let networks = Networks {
         chain,
@@ -96,28 +110,42 @@ fn answered_as_each_alone(precision: Precision) {
     let mut rng = fastrand::Rng::with_seed(1);
     let (cells, networks) = networks(&mut rng, precision);
     let mut alone = Alone::new(&cells).unwrap();
-    for workers in [Workers::OneOver(2), Workers::OnePerCore] {
+    let width = 3;
+    for (workers, policy) in [
+        (Workers::OneOver(2), Choice::Cellular),
+        (Workers::OnePerCore, Choice::Cellular),
+        (Workers::OnePerCore, Choice::Shortest),
+        (Workers::OneOver(2), Choice::Merge { batch: 7 }),
+        (Workers::OneOver(2), Choice::Padding { batch: 7 }),
+        (Workers::OnePerCore, Choice::Bucketing { batch: 7, width }),
+    ] {
         let options = EngineOptions {
             workers,
+            policy,
             tasks_at_once: 2,
             ..EngineOptions::default()
         };
         let engine = Engine::start(cells.clone(), &options).unwrap();
         let mut served = Vec::new();
-        for _ in 0..120 {
+        for _ in 0..100 {
             let (graph, grow) = request(&networks, &mut rng);
             let mut asked = Request::new(graph.clone());
             if let Some(grow) = grow.clone() {
                 asked = asked.grow(grow);
             }
-            served.push((engine.submit(asked).unwrap(), graph, grow));
+            let ticket = engine.submit(asked).unwrap();
+            // Some leave again, from batches, too.
+            match rng.u8(..8) {
+                0 => drop(ticket),
+                _ => served.push((ticket, graph, grow)),
+            }
         }
         for (ticket, graph, grow) in served {
             let answer = ticket.wait().unwrap().values;
             let grow = grow.map(|grow| Box::new(grow) as Box<_>);
             let expected = alone.run(graph, grow).unwrap();
             let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
-            assert_eq!(bits(&answer), bits(&expected), "{precision}");
+            assert_eq!(bits(&answer), bits(&expected), "{precision}, {policy}");
         }
     }
 }

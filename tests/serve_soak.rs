@@ -22,6 +22,7 @@ use cellstream::serve::networks::{
     Alone, Answer, BinaryTree, BinaryTreeLstm, BinaryTreeWeights, Chain, ChainCell, DecoderCell,
     EncoderCell, FeedPrevious, Seq2Seq, Until,
 };
+use cellstream::serve::policy::Choice;
 use cellstream::serve::scheduler::{End, Limits, Refused};
 
 /// Fails at 1, panics at 2, takes its time at 3; else gives its input.
@@ -264,8 +265,20 @@ fn memory_stays_flat_and_every_request_ends_once() {
     let asked: Vec<_> = (0..400)
         .map(|_| random_asked(&network, &mut alone, &mut random))
         .collect();
-    for workers in [Workers::OneOverAll, Workers::Cores(vec![vec![0], vec![1]])] {
-        soak(workers, &cells, &network, &asked, seconds / 2.0);
+    for (workers, policy) in [
+        (Workers::OneOverAll, Choice::Cellular),
+        (Workers::Cores(vec![vec![0], vec![1]]), Choice::Shortest),
+    ] {
+        let options = EngineOptions {
+            limits: Limits {
+                requests: 300,
+                ..Limits::default()
+            },
+            workers,
+            policy,
+            ..EngineOptions::default()
+        };
+        soak(options, &cells, &network, &asked, seconds / 2.0);
     }
 }
 
@@ -280,15 +293,7 @@ struct Seen {
     failed: [AtomicU64; 5],
 }
 
-fn soak(workers: Workers, cells: &Cells, network: &Network, asked: &[Asked], seconds: f64) {
-    let options = EngineOptions {
-        limits: Limits {
-            requests: 300,
-            ..Limits::default()
-        },
-        workers,
-        ..EngineOptions::default()
-    };
+fn soak(options: EngineOptions, cells: &Cells, network: &Network, asked: &[Asked], seconds: f64) {
     let engine = Engine::start(cells.clone(), &options).unwrap();
     let (stop, seen) = (AtomicBool::new(false), Arc::new(Seen::default()));
     let add = |count: &AtomicU64| {

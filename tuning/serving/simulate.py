@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What order and batch size give by themselves: one worker; batches take the measured times, and nothing else costs.
 
-    tuning/serving/simulate.py [--steps-at-once 8] [--lengths FILE:COLUMN] [--within TIMES | RATE...]
+    tuning/serving/simulate.py [--times TIMES] [--steps-at-once 8] [--lengths FILE:COLUMN] [--within TIMES | RATE...]
 
 Chains come at Poisson times, with the lengths of the paper or of a column of a CSV file, the same for all. `merge`
 collects who waits and runs them to the end; `arrival` and `shortest` are cellular batching in its two orders. All take
@@ -18,11 +18,24 @@ import math
 import random
 from functools import partial
 
-# µs a step of LSTM 1024 from 1024 inputs by rows, f32: README.md, "Several steps at once", the better of two rounds; 64
-# rows twice 32. Two and three steps are taken to cost what four do, which is dear for 5 to 8 rows.
-SINGLE = {1: 344, 2: 331, 4: 494, 8: 1044, 16: 1372, 32: 2517, 64: 5034}
-FOUR = {1: 190, 2: 257, 4: 374, 8: 729, 16: 1299, 32: 2515, 64: 5030}
-JOINED = {4: FOUR, 8: FOUR | {1: 167, 2: 233}}
+# µs a step of LSTM 1024 from 1024 inputs by rows, one at a time and several at once, the better of two rounds; two and three
+# steps are taken to cost what four do, which is dear for 5 to 8 rows. README.md, "Several steps at once" (64 rows twice 32), and
+# emerald-rapids.md.
+EPYC = {1: 190, 2: 257, 4: 374, 8: 729, 16: 1299, 32: 2515, 64: 5030}
+TIMES = {
+    "epyc": (
+        {1: 344, 2: 331, 4: 494, 8: 1044, 16: 1372, 32: 2517, 64: 5034},
+        {4: EPYC, 8: EPYC | {1: 167, 2: 233}},
+    ),
+    "xeon": (
+        {1: 549, 2: 628, 4: 733, 8: 1111, 16: 1308, 32: 2534, 64: 4976},
+        {4: {1: 366, 2: 434, 4: 542, 8: 872, 16: 1308, 32: 2534, 64: 4976}},
+    ),
+    "xeon-int8": (
+        {1: 109, 2: 117, 4: 149, 8: 227, 16: 360, 32: 625, 64: 1017},
+        {4: {1: 59, 2: 76, 4: 125, 8: 180, 16: 360, 32: 625, 64: 1017}},
+    ),
+}
 LOADS = (0.5, 0.8)
 FULL = 64
 # As the engine has it: all steps of a batch together.
@@ -41,13 +54,14 @@ def between(points, rows):
 
 
 class Worker:
-    """The time of a batch, where so many steps run together at most; `joined` is the column of their times."""
+    """The time of a batch, where so many steps run together at most, which take the times of `joined` at once."""
 
-    def __init__(self, steps_at_once, joined):
+    def __init__(self, times, steps_at_once, joined):
         rows = range(1, 129)
+        single, several = TIMES[times]
         self.steps_at_once = steps_at_once
-        self.joined = [0] + [between(JOINED[joined], n) * 1e-6 for n in rows]
-        self.single = [0] + [between(SINGLE, n) * 1e-6 for n in rows]
+        self.joined = [0] + [between(several[joined], n) * 1e-6 for n in rows]
+        self.single = [0] + [between(single, n) * 1e-6 for n in rows]
 
     def steps(self, rows, longest):
         """How many together, of so many rows of which the longest goes on for so many."""
@@ -134,9 +148,8 @@ def percentile(latencies, of):
     return 1e3 * sorted(latencies)[min(len(latencies) - 1, int(of * len(latencies)))]
 
 
-def policies(worker, lengths):
+def policies(worker, step_by_step, lengths):
     """From when all came to when each ended."""
-    step_by_step = Worker(1, 4)
     ended = {f"merge {rows}": partial(merge, worker, lengths, rows) for rows in (16, 32, 64, 128)}
     ended |= {f"level {rows}": partial(merge, step_by_step, lengths, rows) for rows in (16, 32, 64, 128)}
     for rows in (4, 8, 16, 64):
@@ -168,20 +181,21 @@ def report(ended, rate, baselines):
         print(f"  {name:12} p50 {p50:7.1f}  p90 {p90:7.1f}  p99 {p99:7.1f}{beside}")
 
 
-def simulate(worker, rate, lengths):
+def simulate(workers, rate, lengths):
     print(f"{rate:.0f} a second, {sum(lengths) / len(lengths):.1f} steps on average")
-    report(policies(worker, lengths), rate, ("merge", "level"))
+    report(policies(*workers, lengths), rate, ("merge", "level"))
 
 
 def keeps(ended, rate, limit):
     return percentile(latencies(ended, rate), 0.99) <= limit
 
 
-def within(worker, times, lengths, peak):
+def within(workers, times, lengths, peak):
     """The rates that leave p99 within so many times the mean request alone."""
+    worker, _ = workers
     limit = 1e3 * times * worker.joined[1] * sum(lengths) / len(lengths)
     print(f"p99 of {limit:.1f} ms")
-    for name, ended in policies(worker, lengths).items():
+    for name, ended in policies(*workers, lengths).items():
         low, high = 1.0, peak
         if not keeps(ended, low, limit):
             print(f"  {name:12} at no rate")
@@ -197,22 +211,26 @@ def within(worker, times, lengths, peak):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps-at-once", type=int, choices=JOINED, default=4)
+    parser.add_argument("--times", choices=TIMES, default="epyc", help="of which machine")
+    parser.add_argument("--steps-at-once", type=int, choices=(4, 8), default=4)
     parser.add_argument("--lengths", metavar="FILE:COLUMN")
     parser.add_argument("--within", metavar="TIMES", type=float, help="bound p99 by so many times the mean request alone")
     parser.add_argument("rates", metavar="RATE", type=float, nargs="*", help="requests a second")
     given = parser.parse_args()
     of_file = column(given.lengths) if given.lengths else None
-    source, worker = random.Random(1), Worker(given.steps_at_once, given.steps_at_once)
+    if given.steps_at_once not in TIMES[given.times][1]:
+        parser.error(f"--times {given.times} has none of {given.steps_at_once} steps at once")
+    source, worker = random.Random(1), Worker(given.times, given.steps_at_once, given.steps_at_once)
+    workers = worker, Worker(given.times, 1, 4)
     lengths = [source.choice(of_file) if of_file else paper(source) for _ in range(REQUESTS)]
     peak = FULL / worker.joined[FULL] * REQUESTS / sum(lengths)
     if given.within is not None:
         if given.rates or given.within <= 0:
             parser.error("--within takes a number above 0, and finds the rates by itself")
-        within(worker, given.within, lengths, peak)
+        within(workers, given.within, lengths, peak)
         return
     for rate in given.rates or [load * peak for load in LOADS]:
-        simulate(worker, rate, lengths)
+        simulate(workers, rate, lengths)
 
 
 if __name__ == "__main__":

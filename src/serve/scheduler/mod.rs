@@ -16,6 +16,7 @@
 
 mod ends;
 mod intake;
+mod record;
 mod table;
 #[cfg(test)]
 mod tests;

@@ -16,6 +16,7 @@ use std::time::Instant;
 use slotmap::SlotMap;
 
 use super::Timing;
+use super::record::{Edge, NONE, Node, NodeState, Phase, Request, Subgraph};
 use crate::serve::cell_graph::{CellId, NodeId, Unfolded};
 
 slotmap::new_key_type! {
@@ -75,83 +76,6 @@ pub struct Standing {
     pub begun: bool,
     /// The worker that its tasks must go to.
     pub pinned: Option<WorkerId>,
-}
-
-/// No edge, or no node.
-const NONE: u32 = u32::MAX;
-
-struct Request {
-    nodes: Vec<Node>,
-    /// Edges that are still waited for, linked in lists by where they come from.
-    edges: Vec<Edge>,
-    subgraphs: Vec<Subgraph>,
-    /// Nodes that are not done.
-    left: usize,
-    /// Nodes that no task has taken.
-    untaken: u32,
-    /// Rows of tasks that are not done.
-    in_flight: usize,
-    /// More nodes may come from outside.
-    open: bool,
-    phase: Phase,
-    priority: u8,
-    deadline: Option<Instant>,
-    submitted: Instant,
-    started: Option<Instant>,
-    bytes: usize,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    Live,
-    /// All nodes are done, and the policy has not let it go yet.
-    Held,
-    /// Told to whoever asked; here only for its rows in flight.
-    Ended,
-}
-
-struct Node {
-    cell: CellId,
-    subgraph: u32,
-    /// Nodes of the same subgraph that have not been submitted.
-    missing: u32,
-    first_edge: u32,
-    /// The one that got ready after it, in the same subgraph.
-    next_ready: u32,
-    /// [`Unfolded::joins`].
-    joins: bool,
-    state: NodeState,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum NodeState {
-    Waiting,
-    Submitted,
-    Done,
-}
-
-#[derive(PartialEq, Eq)]
-struct Edge {
-    to: u32,
-    next: u32,
-}
-
-struct Subgraph {
-    cell: CellId,
-    /// Edges from nodes of other subgraphs that are not done.
-    missing: u32,
-    /// The place in the order of releases.
-    released: Option<u64>,
-    /// Ready nodes that no task has taken, first in, first out, linked by [`Node::next_ready`]: how many, the first, the last.
-    ready: u32,
-    first_ready: u32,
-    last_ready: u32,
-    /// [`Standing::request_left`].
-    request_left: u32,
-    /// A node of it has been submitted.
-    begun: bool,
-    in_flight: u32,
-    pinned: Option<WorkerId>,
 }
 
 /// What a new request is, apart from its graph.
@@ -506,109 +430,5 @@ impl Table {
 
     fn subgraph(&self, key: SubgraphKey) -> &Subgraph {
         &self.requests[key.request].subgraphs[key.index as usize]
-    }
-}
-
-impl Subgraph {
-    /// A node of it, which is in no list, got ready; `untaken` is its request's.
-    fn add_ready(&mut self, nodes: &mut [Node], node: u32, untaken: u32) {
-        debug_assert_eq!(nodes[node as usize].next_ready, NONE, "in no list");
-        match self.ready {
-            0 => {
-                self.request_left = untaken;
-                self.first_ready = node;
-            }
-            _ => nodes[self.last_ready as usize].next_ready = node,
-        }
-        self.last_ready = node;
-        self.ready += 1;
-    }
-
-    /// Releases it, unless it has been or something outside is missing, and announces what is ready. `untaken` is its
-    /// request's, `released` and `announced` are the table's.
-    fn release(
-        &mut self,
-        key: SubgraphKey,
-        untaken: u32,
-        released: &mut u64,
-        announced: &mut Vec<(SubgraphKey, usize)>,
-    ) {
-        if self.missing > 0 || self.released.is_some() {
-            return;
-        }
-        self.released = Some(*released);
-        self.request_left = untaken;
-        *released += 1;
-        if self.ready > 0 {
-            announced.push((key, self.ready as usize));
-        }
-    }
-}
-
-impl Request {
-    /// Where each new subgraph goes: on with an old one, whose states are in some worker's buffers, or a
-    /// subgraph of its own.
-    fn homes(&mut self, unfolded: &Unfolded) -> Vec<u32> {
-        let mut homes: Vec<Option<u32>> = vec![None; unfolded.subgraphs()];
-        let mut alone = vec![unfolded.first == 0; unfolded.subgraphs()];
-        for &(from, to) in &unfolded.edges {
-            let new = unfolded.subgraph(to);
-            match self.nodes.get(from.index()) {
-                // From a new node of another new subgraph, which cannot be done yet.
-                None => alone[new] |= unfolded.subgraph(from) != new,
-                Some(old) => {
-                    let same_cell = old.cell == unfolded.cells[to.index() - unfolded.first];
-                    match homes[new] {
-                        None if same_cell => homes[new] = Some(old.subgraph),
-                        Some(home) if home == old.subgraph => {}
-                        _ => alone[new] |= old.state != NodeState::Done,
-                    }
-                }
-            }
-        }
-        let mut cells = vec![CellId(0); unfolded.subgraphs()];
-        for (&cell, &subgraph) in unfolded.cells.iter().zip(&unfolded.subgraph_of) {
-            cells[subgraph as usize] = cell;
-        }
-        let homes = homes.iter().zip(alone).enumerate();
-        let homes = homes.map(|(new, (home, alone))| match home {
-            Some(home) if !alone => *home,
-            _ => {
-                self.subgraphs.push(Subgraph {
-                    cell: cells[new],
-                    missing: 0,
-                    released: None,
-                    ready: 0,
-                    first_ready: NONE,
-                    last_ready: NONE,
-                    request_left: 0,
-                    begun: false,
-                    in_flight: 0,
-                    pinned: None,
-                });
-                (self.subgraphs.len() - 1) as u32
-            }
-        });
-        homes.collect()
-    }
-
-    /// Lets `to` wait for `from`, unless what it waits for has happened.
-    fn link(&mut self, from: NodeId, to: NodeId) {
-        let (index, home) = (to.0, self.nodes[to.index()].subgraph);
-        let from = &mut self.nodes[from.index()];
-        let met = match from.subgraph == home {
-            true => NodeState::Submitted,
-            false => NodeState::Done,
-        };
-        if from.state >= met {
-            return;
-        }
-        let next = std::mem::replace(&mut from.first_edge, self.edges.len() as u32);
-        let within = from.subgraph == home;
-        self.edges.push(Edge { to: index, next });
-        match within {
-            true => self.nodes[to.index()].missing += 1,
-            false => self.subgraphs[home as usize].missing += 1,
-        }
     }
 }
