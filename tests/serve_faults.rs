@@ -1,6 +1,8 @@
 //! Faults beside others: whatever is slow, panics or finds no room, everybody else is answered as if alone. Who runs
 //! when is held by gates, not by the clock.
 
+#[path = "common/gate.rs"]
+mod gate;
 #[path = "common/gated.rs"]
 mod gated;
 #[path = "common/simple_cells.rs"]
@@ -11,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use cellstream::serve::engine::{Request, RequestError, StreamError, SubmitError};
 use cellstream::serve::scheduler::{End, Limits, Refused};
-use gated::{PATIENCE, Scene, ended, scene};
+use gate::PATIENCE;
+use gated::{Scene, ended, scene};
 use simple_cells::{POISON, bits, chain, outputs, random_request};
 
 #[test]

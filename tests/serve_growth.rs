@@ -1,6 +1,8 @@
 //! Graphs that grow while they are computed: by whatever worker, out of turn, and beyond what there is room for. What may be
 //! added is a matter of the graph alone, and not of what others' batches have let be computed by then.
 
+#[path = "common/gate.rs"]
+mod gate;
 #[path = "common/gated.rs"]
 mod gated;
 #[path = "common/simple_cells.rs"]
@@ -16,7 +18,8 @@ use cellstream::serve::cell_graph::{
 use cellstream::serve::engine::{Request, RequestError, SubmitError};
 use cellstream::serve::networks::{AloneError, run_alone};
 use cellstream::serve::scheduler::{End, Limits, Refused};
-use gated::{Gate, ended, scene};
+use gate::Gate;
+use gated::{ended, scene};
 use simple_cells::{Ids, bits, chain};
 
 /// Two branches that grow by what they themselves gave, a node at a time, and now and then one more that nobody
@@ -113,7 +116,7 @@ fn of_two_nodes_that_grow_on_two_workers_the_later_is_told_first() {
     struct Held(Arc<Gate>);
     impl Grow for Held {
         fn grow(&mut self, _: NodeId, _: Gave<'_>, _: &mut Growth<'_>) {
-            self.0.pass();
+            self.0.pass(&[]);
         }
     }
     let held = Arc::new(Gate::default());

@@ -2,9 +2,8 @@
 
 #![allow(dead_code)] // each test target needs some of it
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
 
 use cellstream::serve::Engine;
 use cellstream::serve::cell_graph::{
@@ -14,45 +13,8 @@ use cellstream::serve::engine::{EngineOptions, Request, RequestError, Ticket, Wo
 use cellstream::serve::policy::BatchSizes;
 use cellstream::serve::scheduler::{End, Limits};
 
+use super::gate::{Gate, PATIENCE};
 use super::simple_cells::{Ids, POISON, cells};
-
-/// Nothing waits longer for what must happen, so that a fault fails a test and does not hang it.
-pub const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Holds those up that come to it until the test lets them go, in the order in which they came.
-#[derive(Default)]
-pub struct Gate {
-    /// Who came, and who may go.
-    passed: Mutex<(usize, usize)>,
-    changed: Condvar,
-}
-
-impl Gate {
-    /// `false` if nobody let it go.
-    pub fn pass(&self) -> bool {
-        let mut passed = self.passed.lock().unwrap();
-        passed.0 += 1;
-        let ticket = passed.0;
-        self.changed.notify_all();
-        let wait = self
-            .changed
-            .wait_timeout_while(passed, PATIENCE, |passed| passed.1 < ticket);
-        !wait.unwrap().1.timed_out()
-    }
-
-    pub fn wait_for(&self, count: usize) {
-        let passed = self.passed.lock().unwrap();
-        let wait = self
-            .changed
-            .wait_timeout_while(passed, PATIENCE, |passed| passed.0 < count);
-        assert!(!wait.unwrap().1.timed_out(), "{count} did not come");
-    }
-
-    pub fn let_go(&self, count: usize) {
-        self.passed.lock().unwrap().1 = count;
-        self.changed.notify_all();
-    }
-}
 
 /// Adds one to its input, each batch behind the gate; panics at [`POISON`].
 pub struct Gated {
@@ -76,7 +38,7 @@ impl Cell for Gated {
         impl PreparedCell for Ready {
             fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
                 let ([x], [], [y]) = batch.split();
-                if !self.0.pass() {
+                if !self.0.pass(x) {
                     return Err(CellError::new("nobody let it go"));
                 }
                 if x.contains(&POISON) {

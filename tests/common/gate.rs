@@ -1,0 +1,60 @@
+//! Who runs when, as a test says.
+
+#![allow(dead_code)] // each test target needs some of it
+
+use std::sync::{Condvar, Mutex};
+use std::time::Duration;
+
+/// Nothing waits longer for what must happen, so that a fault fails a test and does not hang it.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Holds those up that come to it until the test lets them go, in the order in which they came.
+#[derive(Default)]
+pub struct Gate {
+    passed: Mutex<Passed>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Passed {
+    /// What each that came had in its rows, in ascending order: rows have no order of their own.
+    came: Vec<Vec<f32>>,
+    /// How many may go.
+    may_go: usize,
+}
+
+impl Gate {
+    /// `false` if nobody let it go.
+    pub fn pass(&self, rows: &[f32]) -> bool {
+        let mut rows = rows.to_vec();
+        rows.sort_by(f32::total_cmp);
+        let mut passed = self.passed.lock().unwrap();
+        passed.came.push(rows);
+        let number = passed.came.len();
+        self.changed.notify_all();
+        let held = |passed: &mut Passed| passed.may_go < number;
+        let wait = self.changed.wait_timeout_while(passed, PATIENCE, held);
+        !wait.unwrap().1.timed_out()
+    }
+
+    pub fn wait_for(&self, count: usize) {
+        let passed = self.passed.lock().unwrap();
+        let wait = self
+            .changed
+            .wait_timeout_while(passed, PATIENCE, |passed| passed.came.len() < count);
+        assert!(!wait.unwrap().1.timed_out(), "{count} did not come");
+    }
+
+    pub fn let_go(&self, count: usize) {
+        self.passed.lock().unwrap().may_go = count;
+        self.changed.notify_all();
+    }
+
+    pub fn let_all_go(&self) {
+        self.let_go(usize::MAX);
+    }
+
+    pub fn came(&self) -> Vec<Vec<f32>> {
+        self.passed.lock().unwrap().came.clone()
+    }
+}
