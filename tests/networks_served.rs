@@ -1,5 +1,6 @@
 //! Ready-made networks on the engine: every answer is that of the request alone, whoever runs beside it.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use cellstream::layers::Embedding;
@@ -13,6 +14,7 @@ use cellstream::serve::networks::{
     Seq2Seq, Until,
 };
 use cellstream::serve::policy::Choice;
+use cellstream::serve::scheduler::End;
 
 const FEATURES: usize = 3;
 const SYMBOLS: usize = 70;
@@ -110,7 +112,7 @@ fn answered_as_each_alone(precision: Precision) {
     let mut rng = fastrand::Rng::with_seed(1);
     let (cells, networks) = networks(&mut rng, precision);
     let mut alone = Alone::new(&cells).unwrap();
-    let width = 3;
+    let (width, mut cancelled) = (3, 0);
     for (workers, policy) in [
         (Workers::OneOver(2), Choice::Cellular),
         (Workers::OnePerCore, Choice::Cellular),
@@ -126,7 +128,7 @@ fn answered_as_each_alone(precision: Precision) {
             ..EngineOptions::default()
         };
         let engine = Engine::start(cells.clone(), &options).unwrap();
-        let mut served = Vec::new();
+        let (mut served, mut leaving) = (Vec::new(), VecDeque::new());
         for _ in 0..100 {
             let (graph, grow) = request(&networks, &mut rng);
             let mut asked = Request::new(graph.clone());
@@ -134,12 +136,16 @@ fn answered_as_each_alone(precision: Precision) {
                 asked = asked.grow(grow);
             }
             let ticket = engine.submit(asked).unwrap();
-            // Some leave again, from batches, too.
+            // Some leave again, at once or while others have come.
             match rng.u8(..8) {
-                0 => drop(ticket),
+                0 => leaving.push_back(ticket),
                 _ => served.push((ticket, graph, grow)),
             }
+            if rng.u8(..8) == 0 {
+                leaving.pop_front();
+            }
         }
+        drop(leaving);
         for (ticket, graph, grow) in served {
             let answer = ticket.wait().unwrap().values;
             let grow = grow.map(|grow| Box::new(grow) as Box<_>);
@@ -147,5 +153,7 @@ fn answered_as_each_alone(precision: Precision) {
             let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
             assert_eq!(bits(&answer), bits(&expected), "{precision}, {policy}");
         }
+        cancelled += engine.stats().counts.of(End::Cancelled);
     }
+    assert!(cancelled > 0);
 }

@@ -334,6 +334,17 @@ fn options_that_make_no_sense_are_refused() {
             ..
         }
     ));
+    let mut cells = Cells::new();
+    cells.add(Measured {
+        ports: Ports::new().state("s", 1),
+        rows: Some(usize::MAX),
+        prepared_for: Arc::default(),
+    });
+    let measured = Engine::start(cells, &EngineOptions::default());
+    assert!(matches!(
+        measured.err(),
+        Some(EngineError::TooManyRows { .. })
+    ));
     for threads in [0, usize::MAX] {
         let workers = EngineOptions {
             workers: Workers::OneOver(threads),

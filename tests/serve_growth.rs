@@ -330,6 +330,50 @@ fn what_may_be_added_depends_on_the_graph_and_not_on_what_has_been_computed() {
 }
 
 #[test]
+fn two_that_go_on_from_one_node_are_refused_whichever_is_told_of_first() {
+    // The second and the third are watched, and go on from the third. In batches of one row the second is told of first.
+    for (rows, workers) in [(1, 1), (4, 1), (1, 2), (4, 2)] {
+        let scene = scene(workers, rows, 1, Limits::default());
+        let grow = || {
+            let chain = scene.ids.chain;
+            Calls(move |_, more: &mut Growth<'_>| {
+                let x = more.give(&[5.0]);
+                more.node(chain, &[x, NodeId::new(2).gives(0)]);
+            })
+        };
+        let graph = three_chains(&scene.ids);
+        let not_kept = |error: &GraphError| matches!(error, GraphError::NotKept { node: 2, .. });
+        let alone = run_alone(&scene.cells, graph.clone(), Some(Box::new(grow())));
+        assert!(matches!(alone, Err(AloneError::Graph(error)) if not_kept(&error)));
+        let served = ended(scene.submit(Request::new(graph).grow(grow())));
+        assert!(matches!(served, Err(RequestError::Graph(error)) if not_kept(&error)));
+    }
+}
+
+#[test]
+fn what_goes_on_from_a_resting_node_takes_nothing_of_another_cell() {
+    let scene = scene(1, 4, 1, Limits::default());
+    // The second's growth: from the third's states, with what a new node of another cell gives.
+    let grow = || {
+        let ids = scene.ids;
+        Calls(move |node: NodeId, more: &mut Growth<'_>| {
+            if node.index() == 1 {
+                let x = more.give(&[5.0]);
+                let pair = more.node(ids.pair, &[x, x]);
+                more.node(ids.chain, &[pair.gives(0), NodeId::new(2).gives(0)]);
+            }
+        })
+    };
+    let user = User::Node(NodeId::new(5));
+    let error = GraphError::NotKept { user, node: 2 };
+    let graph = three_chains(&scene.ids);
+    let alone = run_alone(&scene.cells, graph.clone(), Some(Box::new(grow())));
+    assert_eq!(alone, Err(AloneError::Graph(error.clone())));
+    let served = ended(scene.submit(Request::new(graph).grow(grow())));
+    assert_eq!(served, Err(RequestError::Graph(error)));
+}
+
+#[test]
 fn what_nothing_grows_may_watch_no_node() {
     let scene = scene(1, 4, 1, Limits::default());
     let error = GraphError::NothingGrows { node: 1 };

@@ -126,6 +126,13 @@ impl Scene {
     }
 }
 
+impl Drop for Scene {
+    /// Nobody is held while a test that failed ends its engine.
+    fn drop(&mut self) {
+        self.gate.let_all_go();
+    }
+}
+
 pub fn ended(mut ticket: Ticket) -> Result<Vec<f32>, RequestError> {
     let ended = ticket.wait_timeout(PATIENCE).expect("an end in a minute");
     ended.map(|answer| answer.values)

@@ -317,6 +317,23 @@ impl<'a> Batch<'a> {
     }
 
     /// As [`Batch::split`], for a cell that does not know how many ports it has until it runs. Makes three short lists.
+    ///
+    /// ```
+    /// use cellstream::serve::cell_graph::{Batch, Ports};
+    ///
+    /// // Two steps of one row, in buffers for two.
+    /// let ports = Ports::new().input("x", 1).state("sum", 1).output("y", 1);
+    /// let x = [vec![1.0, 2.0, 9.0, 9.0]];
+    /// let (mut sums, mut y) = ([vec![10.0, 20.0]], [vec![0.0; 4]]);
+    /// let mut batch = Batch::of_steps(&ports, &[2], &x, &mut sums, &mut y);
+    /// let (inputs, mut states, mut outputs) = batch.slices();
+    /// assert_eq!((inputs[0].len(), states[0].len(), outputs[0].len()), (2, 1, 2));
+    /// for (x, y) in inputs[0].iter().zip(&mut *outputs[0]) {
+    ///     states[0][0] += x;
+    ///     *y = states[0][0];
+    /// }
+    /// assert_eq!((sums, y), ([vec![13.0, 20.0]], [vec![11.0, 13.0, 0.0, 0.0]]));
+    /// ```
     #[allow(clippy::type_complexity)]
     pub fn slices(&mut self) -> (Vec<&[f32]>, Vec<&mut [f32]>, Vec<&mut [f32]>) {
         let (rows, ports) = (self.rows, self.ports);

@@ -130,7 +130,7 @@ pub enum GraphError {
     /// What was added later takes something that is not kept for it, whether it has been computed by then or not.
     #[error(
         "{user}, added later, takes something of node {node}, which is not kept for it: what is added for a watched \
-         node may take what that gives, or go on from all states of another one, once, and take nothing else"
+         node may take what that gives, or go on from all states of another watched one, once, and take nothing else"
     )]
     NotKept {
         /// Who takes.

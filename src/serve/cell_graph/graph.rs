@@ -3,7 +3,7 @@
 //! Plain data, filled by an unfold function; [`super::Unfolded`] is what is known of it once it has been
 //! checked.
 
-use super::cell::CellId;
+use super::cell::{CellId, Cells};
 
 /// A node of a request's graph: nodes are numbered from 0 in the order in which they were added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -153,6 +153,24 @@ impl Graph {
     pub fn sources(&self, node: NodeId) -> &[Source] {
         let node = &self.nodes[node.index()];
         &self.sources[node.first_source..node.end_source]
+    }
+
+    /// How many of a node's sources are inputs; the others are states.
+    pub(in crate::serve) fn inputs_of(&self, cells: &Cells, node: NodeId) -> usize {
+        let cell = cells.get(self.cell(node));
+        cell.map_or(0, |cell| cell.ports().inputs().len())
+    }
+
+    /// The node of the same cell of which `node` takes all states as its own.
+    pub(in crate::serve) fn continues(&self, cells: &Cells, node: NodeId) -> Option<NodeId> {
+        let states = &self.sources(node)[self.inputs_of(cells, node)..];
+        let Some(&Source::Node { node: from, .. }) = states.first() else {
+            return None;
+        };
+        let all = states.iter().enumerate().all(|(at, source)| {
+            matches!(*source, Source::Node { node, port } if node == from && port == at)
+        });
+        (all && self.cell(from) == self.cell(node)).then_some(from)
     }
 
     /// What the answer is made of, in order.

@@ -11,12 +11,15 @@ pub trait Grow: Send {
     ///
     /// What is added may take anything that `node` gives, that came with the request or that is added with it; of what
     /// was there before only all states of a node that was watched, too, to go on from as another node of its cell, which
-    /// nothing does yet, and that alone. All else is refused, whether it has been computed by then or not
-    /// ([`GraphError::NotKept`](super::GraphError::NotKept)): which it is depends on others' requests.
+    /// nothing else does; and that node, with all of its cell that are connected with it, may take nothing else of other nodes.
+    /// All else is refused, whether it has been computed by then or not
+    /// ([`GraphError::NotKept`](super::GraphError::NotKept)): which it is depends on others' requests. So does which of two
+    /// watched nodes is told of first, if neither waits for the other: what they add to the answer should not depend on it.
     ///
     /// Called by a worker between two batches: it should be quick. If it panics, its request alone ends,
-    /// with an error. Its request's values are locked meanwhile: it must not end that request (by cancelling it, or
-    /// dropping its ticket), which would wait for them for ever; [`Growth::fail`] ends it.
+    /// with an error; a function that has ended its request is called no more. Its request's values are locked meanwhile: it
+    /// must not end that request (by cancelling it, or dropping its ticket or the engine), which would wait for them for
+    /// ever; [`Growth::fail`] ends it.
     fn grow(&mut self, node: NodeId, gave: Gave<'_>, more: &mut Growth<'_>);
 }
 

@@ -5,8 +5,10 @@
 //!
 //! ```text
 //! all that is given by     the watched node that it is added for
-//! all states of            another node that was watched before, to go on from as a node of the same cell, once, with
-//!                          nothing else that was there before: they rest until then
+//! all states of            another node that was watched before, to go on from as a node of the same cell, which nothing else
+//!                          does: they rest until then. That node, and those of its cell that are connected with it (its
+//!                          subgraph), may take nothing else that is not given: what goes on in the rows of a worker waits
+//!                          for nothing
 //! ```
 //!
 //! and may ask to watch what is added with it.
@@ -17,16 +19,22 @@ use super::error::{GraphError, User};
 use super::graph::Mark;
 use super::{Cells, Graph, NodeId, Source, Unfolded};
 
-/// The watched nodes of a graph whose states nothing goes on from yet.
-#[derive(Clone, Debug)]
-pub(in crate::serve) struct Resting(FxHashSet<NodeId>);
+/// The watched nodes of a graph, as far as something may still go on from them.
+#[derive(Clone, Debug, Default)]
+pub(in crate::serve) struct Resting {
+    /// Those whose states nothing goes on from yet.
+    resting: FxHashSet<NodeId>,
+    /// Those that something goes on from that was added for another one. What is added for them may not, too: had it come
+    /// first, the other's would have been refused, and which comes first depends on others.
+    gone_on: FxHashSet<NodeId>,
+}
 
 impl Resting {
     /// Of a graph that has been checked, as it was submitted.
     pub fn of(cells: &Cells, graph: &Graph) -> Resting {
-        let mut resting = Resting(FxHashSet::default());
+        let mut resting = Resting::default();
         if !graph.watched().is_empty() {
-            resting.add(cells, graph, Mark::default());
+            resting.add(cells, graph, Mark::default(), None);
         }
         resting
     }
@@ -42,7 +50,7 @@ impl Resting {
     ) -> Result<Unfolded, GraphError> {
         let unfolded = graph.unfold_from(cells, before)?;
         self.check(cells, graph, before, watched, &unfolded)?;
-        self.add(cells, graph, before);
+        self.add(cells, graph, before, watched);
         Ok(unfolded)
     }
 
@@ -54,53 +62,57 @@ impl Resting {
         watched: Option<NodeId>,
         unfolded: &Unfolded,
     ) -> Result<(), GraphError> {
-        let is_kept = |source: &Source| match *source {
-            Source::Node { node, .. } => node.index() >= before.nodes || Some(node) == watched,
-            Source::Zeros | Source::Given { .. } => true,
+        // An old node that a source is of, if what it gives is not kept for it anyway.
+        let lacks = |source: &Source| match *source {
+            Source::Node { node, .. } if node.index() < before.nodes && Some(node) != watched => {
+                Some(node)
+            }
+            _ => None,
         };
-        let refused = |user: User, source: &Source| match *source {
-            Source::Node { node, .. } => Err(GraphError::NotKept {
-                user,
-                node: node.index(),
-            }),
-            Source::Zeros | Source::Given { .. } => Ok(()),
+        let not_kept = |user: User, node: NodeId| GraphError::NotKept {
+            user,
+            node: node.index(),
         };
         let goes_on = unfolded.goes_on_from();
         let mut continued = Vec::new();
         for node in (before.nodes..graph.len()).map(NodeId::new) {
-            let sources = graph.sources(node);
-            let Some(lacking) = sources.iter().find(|source| !is_kept(source)) else {
+            let (sources, user) = (graph.sources(node), User::Node(node));
+            let from = graph.continues(cells, node);
+            if let Some(from) = from.filter(|from| self.gone_on.contains(from)) {
+                return Err(not_kept(user, from));
+            }
+            let Some(lacking) = sources.iter().find_map(lacks) else {
                 continue;
             };
-            let rests = continues(cells, graph, node).filter(|from| {
+            let rests = from.filter(|from| {
                 goes_on[unfolded.subgraph(node)] == Some(*from)
-                    && self.0.contains(from)
+                    && self.resting.contains(from)
                     && !continued.contains(from)
             });
-            // It takes nothing else of old nodes: its subgraph goes on from one alone, and inputs are not states.
-            let inputs = &sources[..inputs_of(cells, graph, node)];
+            let mut inputs = sources[..graph.inputs_of(cells, node)].iter();
             match rests {
-                Some(from) if inputs.iter().all(is_kept) => continued.push(from),
-                _ => refused(User::Node(node), lacking)?,
+                Some(from) if !inputs.any(|source| lacks(source).is_some()) => continued.push(from),
+                _ => return Err(not_kept(user, lacking)),
             }
         }
-        for source in graph.answers()[before.answers..].iter() {
-            if !is_kept(source) {
-                refused(User::Answer, source)?;
-            }
+        if let Some(node) = graph.answers()[before.answers..].iter().find_map(lacks) {
+            return Err(not_kept(User::Answer, node));
         }
-        let late = graph.watched()[before.watched..].iter();
-        match late.copied().find(|node| node.index() < before.nodes) {
+        let mut late = graph.watched()[before.watched..].iter();
+        match late.find(|node| node.index() < before.nodes) {
             Some(node) => Err(GraphError::WatchedLate { node: node.index() }),
             None => Ok(()),
         }
     }
 
-    fn add(&mut self, cells: &Cells, graph: &Graph, before: Mark) {
-        self.0.extend(&graph.watched()[before.watched..]);
+    fn add(&mut self, cells: &Cells, graph: &Graph, before: Mark, watched: Option<NodeId>) {
+        self.resting.extend(&graph.watched()[before.watched..]);
         for node in (before.nodes..graph.len()).map(NodeId::new) {
-            if let Some(from) = continues(cells, graph, node) {
-                self.0.remove(&from);
+            if let Some(from) = graph.continues(cells, node) {
+                self.resting.remove(&from);
+                if from.index() < before.nodes && watched.is_some_and(|watched| watched != from) {
+                    self.gone_on.insert(from);
+                }
             }
         }
     }
@@ -114,22 +126,4 @@ impl Graph {
             _ => Ok(()),
         }
     }
-}
-
-/// The node of the same cell of which `node` takes all states as its own.
-pub(in crate::serve) fn continues(cells: &Cells, graph: &Graph, node: NodeId) -> Option<NodeId> {
-    let states = &graph.sources(node)[inputs_of(cells, graph, node)..];
-    let Some(&Source::Node { node: from, .. }) = states.first() else {
-        return None;
-    };
-    let all = states.iter().enumerate().all(
-        |(at, source)| matches!(*source, Source::Node { node, port } if node == from && port == at),
-    );
-    (all && graph.cell(from) == graph.cell(node)).then_some(from)
-}
-
-/// How many of a node's sources are inputs; the others are states.
-pub(super) fn inputs_of(cells: &Cells, graph: &Graph, node: NodeId) -> usize {
-    let cell = cells.get(graph.cell(node));
-    cell.map_or(0, |cell| cell.ports().inputs().len())
 }

@@ -17,5 +17,5 @@ pub use cell::{Batch, Cell, CellError, CellId, Cells, Place, Port, Ports, Prepar
 pub use error::{GraphError, User};
 pub use graph::{Graph, NodeId, Source};
 pub use grow::{Gave, Grow, Growth};
-pub(in crate::serve) use later::{Resting, continues};
+pub(in crate::serve) use later::Resting;
 pub use unfolded::{MOST_NODES, Unfolded};

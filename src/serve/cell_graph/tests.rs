@@ -508,6 +508,27 @@ fn what_is_not_kept_says_who_asked() {
     assert_eq!(
         GraphError::NotKept { user, node: 3 }.to_string(),
         "node 8, added later, takes something of node 3, which is not kept for it: what is added for a watched node may \
-         take what that gives, or go on from all states of another one, once, and take nothing else"
+         take what that gives, or go on from all states of another watched one, once, and take nothing else"
     );
+}
+
+#[test]
+fn steps_join_where_only_their_states_are_handed_on() {
+    let mut cells = Cells::new();
+    let word = cells.add(Named::new(
+        "word",
+        Ports::new().input("x", 1).output("y", 1),
+    ));
+    let ports = Ports::new().input("x", 1).state("s", 1).output("y", 1);
+    let step = cells.add(Named::new("step", ports));
+    // Words first, all of them, and then three steps over them and one that takes the output of the last.
+    let mut graph = Graph::new();
+    let words = [(); 3].map(|()| graph.node(word, &[Source::Zeros]).gives(0));
+    let mut last = graph.node(step, &[words[0], Source::Zeros]);
+    for word in &words[1..] {
+        last = graph.node(step, &[*word, last.gives(0)]);
+    }
+    graph.node(step, &[last.gives(1), last.gives(0)]);
+    let joins = graph.unfold(&cells).unwrap().joins;
+    assert_eq!(joins, [false, false, false, false, true, true, false]);
 }

@@ -8,11 +8,8 @@
 //! node has a *stage*, the greatest number of changes of cell on a way to it, and only nodes of one stage
 //! share a subgraph. Every edge between two subgraphs leads to a later stage: there is no circle.
 
-use rustc_hash::FxHashSet;
-
 use super::error::{GraphError, User};
 use super::graph::Mark;
-use super::later::{continues, inputs_of};
 use super::{CellId, Cells, Graph, NodeId, Source};
 
 /// Most nodes of a graph.
@@ -31,8 +28,8 @@ pub struct Unfolded {
     pub(crate) subgraph_of: Vec<u32>,
     /// Number of subgraphs.
     pub(crate) subgraphs: usize,
-    /// Whether each new node may be computed in one batch with the one that it goes on from: its inputs are here, and
-    /// nobody is told of that one first.
+    /// Whether each new node may be computed in one batch with the one that it goes on from, as far as the graph says: its
+    /// inputs are no results of its own subgraph, nobody is told of that one first, and nobody else takes its states.
     pub(crate) joins: Vec<bool>,
 }
 
@@ -136,7 +133,7 @@ impl Graph {
         let order = topological(before.nodes, called.len(), &edges)?;
         let (subgraph_of, subgraphs) = divide(before.nodes, &called, &edges, &order);
         Ok(Unfolded {
-            joins: self.joins(cells, before),
+            joins: self.joins(cells, before, &subgraph_of),
             first: before.nodes,
             cells: called,
             edges,
@@ -145,19 +142,55 @@ impl Graph {
         })
     }
 
-    /// [`Unfolded::joins`] of what was added since `before`. A node that was there then is watched, if it is gone on from.
-    fn joins(&self, cells: &Cells, before: Mark) -> Vec<bool> {
-        let watched: FxHashSet<NodeId> =
-            (self.watched()[before.watched..].iter().copied()).collect();
-        let joins = |node: NodeId| {
-            let inputs = &self.sources(node)[..inputs_of(cells, self, node)];
-            let are_here = !(inputs.iter()).any(|source| matches!(source, Source::Node { .. }));
-            are_here
-                && continues(cells, self, node)
-                    .is_some_and(|from| from.index() >= before.nodes && !watched.contains(&from))
+    /// Which nodes that were added since `before` [join](Unfolded::joins), of these subgraphs. A node that was there before
+    /// is watched, if it is gone on from.
+    fn joins(&self, cells: &Cells, before: Mark, subgraph_of: &[u32]) -> Vec<bool> {
+        let new = || (before.nodes..self.len()).map(NodeId::new);
+        let of = |node: NodeId| node.index().checked_sub(before.nodes);
+        // The node whose state a source is, if it is a new one's.
+        let state_of = |source: &Source| match *source {
+            Source::Node { node, port } => {
+                let cell = cells.get(self.cell(node));
+                let is_state = cell.is_some_and(|cell| port < cell.ports().states().len());
+                of(node).filter(|_| is_state)
+            }
+            Source::Zeros | Source::Given { .. } => None,
         };
-        let new = before.nodes..self.len();
-        new.map(|node| joins(NodeId::new(node))).collect()
+        // Nodes that somebody is told of, or whose states somebody takes beside the first that goes on from them.
+        let mut seen = vec![false; self.len() - before.nodes];
+        let mut gone_on = seen.clone();
+        let watched = self.watched()[before.watched..].iter();
+        let answered = self.answers()[before.answers..].iter();
+        for at in watched
+            .filter_map(|&node| of(node))
+            .chain(answered.filter_map(state_of))
+        {
+            seen[at] = true;
+        }
+        for node in new() {
+            let from = self.continues(cells, node).and_then(of);
+            let others = match from.is_some_and(|at| !std::mem::replace(&mut gone_on[at], true)) {
+                true => &self.sources(node)[..self.inputs_of(cells, node)],
+                false => self.sources(node),
+            };
+            for at in others.iter().filter_map(state_of) {
+                seen[at] = true;
+            }
+        }
+        let joins = |node: NodeId| {
+            let home = subgraph_of[node.index() - before.nodes];
+            // When a subgraph's turn comes, all that others give it is there.
+            let waits = |source: &Source| match *source {
+                Source::Node { node, .. } => of(node).is_some_and(|at| subgraph_of[at] == home),
+                Source::Zeros | Source::Given { .. } => false,
+            };
+            let from = self.continues(cells, node).and_then(of);
+            from.is_some_and(|from| !seen[from])
+                && !self.sources(node)[..self.inputs_of(cells, node)]
+                    .iter()
+                    .any(waits)
+        };
+        new().map(joins).collect()
     }
 
     /// Sources of one node: as many as its cell takes, each of the width of its port.

@@ -317,20 +317,21 @@ fn check(cells: &Cells, options: &EngineOptions) -> Result<Vec<BatchSizes>, Engi
     if options.steps_at_once == 0 {
         return Err(EngineError::NoSteps);
     }
-    if options.sizes.is_empty() {
-        let of = |(_, cell): (CellId, &Arc<dyn Cell>)| BatchSizes {
-            min: 1,
-            max: cell.rows().unwrap_or(EngineOptions::DEFAULT_ROWS).max(1),
-        };
-        return Ok(cells.iter().map(of).collect());
-    }
-    if options.sizes.len() != cells.len() {
+    let measured = |(_, cell): (CellId, &Arc<dyn Cell>)| BatchSizes {
+        min: 1,
+        max: cell.rows().unwrap_or(EngineOptions::DEFAULT_ROWS).max(1),
+    };
+    let sizes = match options.sizes.is_empty() {
+        true => cells.iter().map(measured).collect(),
+        false => options.sizes.clone(),
+    };
+    if sizes.len() != cells.len() {
         return Err(EngineError::SizesCount {
             expected: cells.len(),
-            found: options.sizes.len(),
+            found: sizes.len(),
         });
     }
-    for (&BatchSizes { min, max }, (_, cell)) in options.sizes.iter().zip(cells.iter()) {
+    for (&BatchSizes { min, max }, (_, cell)) in sizes.iter().zip(cells.iter()) {
         if min == 0 || min > max {
             return Err(EngineError::Sizes {
                 cell: cell.name().into(),
@@ -346,7 +347,7 @@ fn check(cells: &Cells, options: &EngineOptions) -> Result<Vec<BatchSizes>, Engi
             });
         }
     }
-    Ok(options.sizes.clone())
+    Ok(sizes)
 }
 
 /// A worker on the calling thread, which it pins.

@@ -109,8 +109,8 @@ impl Scheduler {
     }
 
     /// Lets a worker have, with each task, further steps of its rows: so many by cell, that task's own counted, as long as
-    /// all of them have no more than [`Scheduler::STEP_ROWS`] rows and need nothing from outside meanwhile: inputs of other nodes,
-    /// or somebody who is told between them. It may compute them in one batch.
+    /// all of them have no more than [`Scheduler::STEP_ROWS`] rows and nothing but their states is handed on between them. It may
+    /// compute them in one batch.
     #[must_use]
     pub fn with_steps_at_once(mut self, steps: Vec<usize>) -> Scheduler {
         self.steps_at_once = steps;

@@ -337,8 +337,8 @@ impl Table {
         }
     }
 
-    /// Whether the node that goes on from a row that has just been submitted, if one is ready, may be computed in one batch
-    /// with it.
+    /// Whether the only node that is ready in the subgraph of a row, which has just been submitted, may be computed in one
+    /// batch with that; where none is, nothing goes on.
     pub(super) fn next_joins(&self, row: Row) -> bool {
         let request = &self.requests[row.request];
         let node = &request.nodes[row.node.index()];

@@ -169,10 +169,6 @@ struct Run {
 
 impl Run {
     fn new(graphs: &[Graph], members: usize) -> Run {
-        Run::with(graphs, members, || Box::new(Answering))
-    }
-
-    fn with(graphs: &[Graph], members: usize, grow: impl Fn() -> Box<dyn Grow>) -> Run {
         let cells = cells();
         let team = SharedTeam::new(Team::with_threads(members).unwrap());
         let place = Place {
@@ -184,7 +180,13 @@ impl Run {
         let mut keys = SlotMap::with_key();
         let requests = graphs.iter().map(|graph| {
             let unfolded = graph.unfold(&cells).unwrap();
-            let values = Values::new(graph.clone(), &unfolded, Some(grow()), &cells, ());
+            let values = Values::new(
+                graph.clone(),
+                &unfolded,
+                Some(Box::new(Answering)),
+                &cells,
+                (),
+            );
             (keys.insert(()), Arc::new(RequestValues::new(values)))
         });
         Run {

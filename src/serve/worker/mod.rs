@@ -116,7 +116,7 @@ impl<R: Send> Worker<R> {
     }
 
     /// How many of these tasks, from the first on, are run as one batch: those that are further steps of the rows of the
-    /// first, while all together have no more than [`Scheduler::STEP_ROWS`] rows. They must be run so.
+    /// first, while all together have no more than [`Scheduler::STEP_ROWS`] rows.
     pub fn together(&self, tasks: &VecDeque<Todo<R>>) -> usize {
         let Some(first) = tasks.front() else {
             return 0;
@@ -175,7 +175,7 @@ impl<R: Send> Worker<R> {
         }
         match ran {
             Ok(()) => {
-                // Before anything is handed on: what a function takes of other nodes of this batch is then kept for it.
+                // Before anything is handed on: what is added may take what its node gives, which is then kept for it.
                 grow_all(&self.cells, rows, tasks, &mut outcome);
                 hand_on(rows, tasks, copiers, spares);
             }
@@ -230,8 +230,8 @@ fn grow_all<R: Send>(cells: &Cells, rows: &Rows<R>, tasks: &[Todo<R>], outcome: 
         for (index, work) in growing.filter(|(_, work)| work.values.grows()) {
             let row = rows.row(step, index);
             let mut values = work.values.lock();
-            let is_due = rows.is_last(row, step) && values.is_watched(work.row.node);
-            if is_due && !work.values.has_ended() {
+            if values.is_watched(work.row.node) && !work.values.has_ended() {
+                debug_assert!(rows.is_last(row, step), "nothing joins a watched node");
                 let gave = rows.gave(row, step);
                 grow(cells, &gave, work, &mut values, outcome);
             }

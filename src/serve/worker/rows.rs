@@ -108,7 +108,7 @@ impl<R: Send> Rows<R> {
     }
 
     /// Whether all rows of a task are the next steps of rows of the task before it, in their order, so that both can be
-    /// computed in one batch; if so, they must be. Padding is not asked for row by row: with it, all of them must go on.
+    /// computed in one batch. Padding is not asked for row by row: with it, all of them must go on.
     pub fn joins(&self, before: (&[Work<R>], usize), next: (&[Work<R>], usize)) -> bool {
         let ((before, padding), (next, next_padding)) = (before, next);
         if next.is_empty() || padding != next_padding || padding > 0 && before.len() != next.len() {

@@ -19,9 +19,7 @@ use std::sync::atomic::Ordering;
 use rustc_hash::FxHashMap;
 
 use crate::kernels::prefetch;
-use crate::serve::cell_graph::{
-    Cells, Graph, GraphError, Grow, NodeId, Resting, Source, Unfolded, continues,
-};
+use crate::serve::cell_graph::{Cells, Graph, GraphError, Grow, NodeId, Resting, Source, Unfolded};
 
 /// A request's values, as engine and workers share them.
 pub(in crate::serve) struct RequestValues<R> {
@@ -199,7 +197,7 @@ impl<R> Values<R> {
                 continue;
             };
             let sources = graph.sources(node);
-            let before = continues(cells, graph, node).filter(|&before| {
+            let before = graph.continues(cells, node).filter(|&before| {
                 // In another subgraph it could be another worker's.
                 let together = match before.index() >= nodes {
                     true => unfolded.subgraph(before) == unfolded.subgraph(node),
@@ -233,9 +231,6 @@ impl<R> Values<R> {
                     let number = self.nodes[node.index()].first_give as usize + port;
                     let give = &mut self.gives[number];
                     self.answer.resize(at + give.width as usize, 0.0);
-                    if let Some(values) = self.kept.get(&(number as u32)) {
-                        self.answer[at..].copy_from_slice(values);
-                    }
                     let next = std::mem::replace(&mut give.first_place, self.places.len() as u32);
                     self.places.push(Place { at, next });
                 }

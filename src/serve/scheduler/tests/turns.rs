@@ -176,6 +176,15 @@ fn steps_that_cannot_be_one_batch_are_not_decided_at_once() {
     let before = NodeId::new(1);
     feeds.node(CellId(0), &[before.gives(1), before.gives(0)]);
     assert_eq!(turn(&[&feeds]), 2);
+    // Somebody else takes a state of the second: the answer, or a node.
+    let mut answers = free.clone();
+    answers.answer(NodeId::new(1).gives(0));
+    let mut shares = free.clone();
+    shares.node(CellId(0), &[NodeId::new(1).gives(0), Source::Zeros]);
+    assert_eq!([turn(&[&answers]), turn(&[&shares])], [2, 2]);
+    let mut outputs = free.clone();
+    outputs.answer(NodeId::new(1).gives(1));
+    assert_eq!(turn(&[&outputs]), 4, "of outputs there is one a step");
     // Two go on from the first, of which only one can do so in place.
     let mut forks = going_on(4);
     forks.node(CellId(0), &[Source::Zeros, NodeId::new(0).gives(0)]);
