@@ -36,7 +36,8 @@ SENTENCES = f"{DATA}/wmt22_lengths.csv:source_words"
 PAIRS = f"{DATA}/wmt22_lengths.csv:source_words,reference_words"
 TREES = f"{DATA}/ud_ewt_heads.jsonl"
 # Name: what is served, requests a second, policies with their rows and, where they are not what `load` takes unless told, steps at
-# once (`merge/64/1` goes level by level, as TensorFlow Fold and DyNet do), seconds of warm-up and of measuring.
+# once (`merge/64/1` goes level by level, as TensorFlow Fold and DyNet do) and workers (`cellular/64/4/2`), seconds of warm-up and
+# of measuring.
 MEASUREMENTS = {
     "lstm-paper": (
         ["lstm", "--lengths", "paper"],
@@ -73,6 +74,13 @@ MEASUREMENTS = {
         ["lstm", "--lengths", "paper", "--workers", "2"],
         [271, 434, 650],
         "cellular/64 shortest/8 shortest/16 bucketing/128 merge/32 merge/128",
+        (1, 2),
+    ),
+    # One worker over both cores, or one for each.
+    "lstm-workers": (
+        ["lstm", "--lengths", "paper"],
+        [230, 370, 800],
+        "cellular/64/4/1 cellular/64/4/2",
         (1, 2),
     ),
     "seq2seq": (
@@ -126,10 +134,10 @@ NEED_DATA = [name for name, (served, *_) in MEASUREMENTS.items() if any(DATA in 
 
 def run(served, setting, rate, seed, seconds):
     """What one run prints of itself."""
-    policy, batch, *steps = setting
+    policy, batch, *more = setting
     warm_up, window = seconds
     command = [PROGRAM, "load", *served, "--policies", policy, "--batch", batch, "--rates", str(rate)]
-    command += [f"--steps-at-once={steps[0]}"] if steps else []
+    command += [f"--{option}={count}" for option, count in zip(("steps-at-once", "workers"), more)]
     command += ["--warm-up", str(warm_up), "--seconds", str(window), "--patience", "5", "--seed", str(seed), "--json"]
     printed = subprocess.run(command, capture_output=True, text=True)
     if printed.returncode != 0:
@@ -180,9 +188,9 @@ def within(runs, rates, settings):
 
 
 def named(setting):
-    policy, batch, *steps = setting
-    at_once = f" steps {steps[0]}" if steps else ""
-    return f"{policy:9} batch {batch + at_once:13}"
+    policy, batch, *more = setting
+    more = "".join(f" {what} {count}" for what, count in zip(("steps", "workers"), more))
+    return f"{policy:9} batch {batch + more:13}"
 
 
 def main():
