@@ -21,7 +21,7 @@ use cellstream::serve::engine::{
 };
 use cellstream::serve::policy::{BatchSizes, Choice};
 use cellstream::serve::scheduler::{End, Limits};
-use gate::{Gate, PATIENCE};
+use gate::{Gate, PATIENCE, drained};
 
 /// Adds its input to its state, each batch behind the gate. It takes several steps, so that an engine that is to give it one
 /// does as it was told.
@@ -114,14 +114,7 @@ impl Scene {
     /// All have ended, so, and no other batches were computed than these.
     fn drained(&self, ends: &[(End, u64)], batches: &[&[f32]]) {
         self.gate.let_all_go();
-        self.engine.drain();
-        let counts = self.engine.stats().counts;
-        for end in End::ALL {
-            let expected = ends.iter().find(|(e, _)| *e == end);
-            let expected = expected.map_or(0, |e| e.1);
-            assert_eq!(counts.of(end), expected, "{end:?}: {counts:?}");
-        }
-        assert_eq!(counts.live(), 0);
+        drained(&self.engine, ends);
         assert_eq!(self.gate.came(), batches);
     }
 }

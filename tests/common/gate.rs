@@ -5,6 +5,9 @@
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
+use cellstream::serve::Engine;
+use cellstream::serve::scheduler::End;
+
 /// Nothing waits longer for what must happen, so that a fault fails a test and does not hang it.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -57,4 +60,16 @@ impl Gate {
     pub fn came(&self) -> Vec<Vec<f32>> {
         self.passed.lock().unwrap().came.clone()
     }
+}
+
+/// All requests of an engine have ended, those that are told among them, and each once.
+pub fn drained(engine: &Engine, ends: &[(End, u64)]) {
+    engine.drain();
+    let counts = engine.stats().counts;
+    for end in End::ALL {
+        let expected = ends.iter().find(|(e, _)| *e == end);
+        let expected = expected.map_or(0, |e| e.1);
+        assert_eq!(counts.of(end), expected, "{end:?}: {counts:?}");
+    }
+    assert_eq!(counts.live(), 0);
 }

@@ -13,7 +13,7 @@ use cellstream::serve::engine::{EngineOptions, Request, RequestError, Ticket, Wo
 use cellstream::serve::policy::BatchSizes;
 use cellstream::serve::scheduler::{End, Limits};
 
-use super::gate::{Gate, PATIENCE};
+use super::gate::{Gate, PATIENCE, drained};
 use super::simple_cells::{Ids, POISON, cells};
 
 /// Adds one to its input, each batch behind the gate; panics at [`POISON`].
@@ -110,19 +110,9 @@ impl Scene {
         self.engine.submit(request).unwrap()
     }
 
-    /// All have ended, those that are told among them, and each once.
+    /// As [`drained`].
     pub fn drained(&self, ends: &[(End, u64)]) {
-        self.engine.drain();
-        let counts = self.engine.stats().counts;
-        for end in End::ALL {
-            let expected = ends.iter().find(|(e, _)| *e == end);
-            assert_eq!(
-                counts.of(end),
-                expected.map_or(0, |e| e.1),
-                "{end:?}: {counts:?}"
-            );
-        }
-        assert_eq!(counts.live(), 0);
+        drained(&self.engine, ends);
     }
 }
 

@@ -145,52 +145,46 @@ impl Graph {
     /// Which nodes that were added since `before` [join](Unfolded::joins), of these subgraphs. A node that was there before
     /// is watched, if it is gone on from.
     fn joins(&self, cells: &Cells, before: Mark, subgraph_of: &[u32]) -> Vec<bool> {
-        let new = || (before.nodes..self.len()).map(NodeId::new);
-        let of = |node: NodeId| node.index().checked_sub(before.nodes);
-        // The node whose state a source is, if it is a new one's.
+        let added = |node: NodeId| node.index().checked_sub(before.nodes);
+        // The new node whose state a source is.
         let state_of = |source: &Source| match *source {
             Source::Node { node, port } => {
                 let cell = cells.get(self.cell(node));
                 let is_state = cell.is_some_and(|cell| port < cell.ports().states().len());
-                of(node).filter(|_| is_state)
+                added(node).filter(|_| is_state)
             }
             Source::Zeros | Source::Given { .. } => None,
         };
-        // Nodes that somebody is told of, or whose states somebody takes beside the first that goes on from them.
-        let mut seen = vec![false; self.len() - before.nodes];
-        let mut gone_on = seen.clone();
+        // By new node: whether somebody is told of it, or takes a state of it beside the first that goes on from it.
+        let mut seen = vec![false; subgraph_of.len()];
         let watched = self.watched()[before.watched..].iter();
         let answered = self.answers()[before.answers..].iter();
-        for at in watched
-            .filter_map(|&node| of(node))
-            .chain(answered.filter_map(state_of))
-        {
+        let told = watched.filter_map(|&node| added(node));
+        for at in told.chain(answered.filter_map(state_of)) {
             seen[at] = true;
         }
-        for node in new() {
-            let from = self.continues(cells, node).and_then(of);
-            let others = match from.is_some_and(|at| !std::mem::replace(&mut gone_on[at], true)) {
-                true => &self.sources(node)[..self.inputs_of(cells, node)],
-                false => self.sources(node),
-            };
-            for at in others.iter().filter_map(state_of) {
+        // By new node: which it goes on from, if its inputs are there when the subgraph's turn comes, as all that others give is.
+        let mut from = vec![None; subgraph_of.len()];
+        let mut gone_on = vec![false; subgraph_of.len()];
+        for (at, from) in from.iter_mut().enumerate() {
+            let node = NodeId::new(before.nodes + at);
+            let (inputs, states) = self.sources(node).split_at(self.inputs_of(cells, node));
+            let goes_on = self.continues(cells, node).and_then(added);
+            let is_first = goes_on.is_some_and(|at| !std::mem::replace(&mut gone_on[at], true));
+            let copied = if is_first { &[] } else { states };
+            for at in inputs.iter().chain(copied).filter_map(state_of) {
                 seen[at] = true;
             }
-        }
-        let joins = |node: NodeId| {
-            let home = subgraph_of[node.index() - before.nodes];
-            // When a subgraph's turn comes, all that others give it is there.
             let waits = |source: &Source| match *source {
-                Source::Node { node, .. } => of(node).is_some_and(|at| subgraph_of[at] == home),
+                Source::Node { node, .. } => {
+                    added(node).is_some_and(|other| subgraph_of[other] == subgraph_of[at])
+                }
                 Source::Zeros | Source::Given { .. } => false,
             };
-            let from = self.continues(cells, node).and_then(of);
-            from.is_some_and(|from| !seen[from])
-                && !self.sources(node)[..self.inputs_of(cells, node)]
-                    .iter()
-                    .any(waits)
-        };
-        new().map(joins).collect()
+            *from = goes_on.filter(|_| !inputs.iter().any(waits));
+        }
+        let joins = |from: Option<usize>| from.is_some_and(|from| !seen[from]);
+        from.into_iter().map(joins).collect()
     }
 
     /// Sources of one node: as many as its cell takes, each of the width of its port.

@@ -290,7 +290,7 @@ impl Drop for Engine {
         self.shared.stop();
         let own = std::thread::current().id();
         for thread in self.threads.drain(..) {
-            // A request's `done` or `Grow` may have been the engine's last owner: then this is a worker, which stops by itself.
+            // What a request's `done` or `Grow` owned may have been the last of it: then this is a worker, which stops by itself.
             if thread.thread().id() != own {
                 let _ = thread.join();
             }
