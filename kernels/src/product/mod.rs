@@ -30,7 +30,7 @@ pub use self::quantize::TINY_ROW;
 use self::quantize::quantize;
 use self::tile::{Left, tile};
 use super::pack::{Int8Words, PackedMatrix, Words};
-use super::prefetch::{Share, Upcoming};
+use super::prefetch::{Share, Upcoming, fewest_passes};
 use super::simd::{Dot, DotJob, Simd};
 use std::ops::Range;
 
@@ -285,8 +285,7 @@ fn panels<S: Simd, E: Element<S>, const N: usize>(
             1 | 2 => tiles - 1,
             _ => tiles,
         };
-        // With two passes the caches keep up by themselves, and asking cost up to 9 % (GRU 1024, 10 rows).
-        let next = next.filter(|_| tiles > 2);
+        let next = next.filter(|_| tiles >= fewest_passes());
         while row < job.row_count {
             let ahead = match next {
                 Some(next) => next.share(row / height, asking, weights.depth() / E::STEPS),
