@@ -89,6 +89,12 @@ impl PackedDirection {
 }
 
 impl PackedConfiguration {
+    /// Those of all layers and directions, in their order: a row's hidden state, and its cell state if it has one.
+    pub fn state_sizes(&self) -> impl Iterator<Item = usize> {
+        let directions = self.layers.iter().flat_map(|l| &l.directions);
+        directions.flat_map(PackedDirection::state_sizes)
+    }
+
     /// Workers of a group.
     pub fn group_size(&self) -> usize {
         self.threads / self.row_groups

@@ -45,12 +45,24 @@ pub struct Session {
     /// The steps of all runs so far are odd.
     is_odd: bool,
     groups: Vec<Group>,
+    /// Empty between runs: room for a caller's buffers, which no run need ask the allocator for.
+    layer_states: Vec<Shared<'static>>,
 }
 
 /// What one group of workers needs for its sequences.
 struct Group {
     buffers: Buffers,
     active: Active,
+}
+
+/// The same room without what it held: the standard library collects what a vector gives into the vector's own memory, and the
+/// tests count that nothing is asked of the allocator.
+fn emptied<'a>(mut buffers: Vec<Shared<'_>>) -> Vec<Shared<'a>> {
+    buffers.clear();
+    buffers
+        .into_iter()
+        .map(|_| unreachable!("it is empty"))
+        .collect()
 }
 
 enum TeamHandle {
@@ -226,6 +238,7 @@ impl Session {
         }
         let (batch, steps) = (model.plan().batch(), model.plan().steps());
         let groups = room(&model, batch, steps)?;
+        let states = model.configurations[0].state_sizes().count();
         Ok(Session {
             model,
             team,
@@ -233,6 +246,7 @@ impl Session {
             fixed: None,
             is_odd: false,
             groups,
+            layer_states: Vec::with_capacity(states),
         })
     }
 
@@ -364,8 +378,8 @@ impl Session {
 
     /// As [`Session::step`], of `batch` streams whose states stand in buffers of their own: for each
     /// layer the hidden state, and after it the cell state where the layer is an LSTM, in the order of
-    /// the layers. Each is `[batch, size]`, and may go on after that. So a batch of another size moves
-    /// no layer's states. `y` `[batch, output]` may be left out: it equals the last layer's hidden state.
+    /// the layers. Each is `[batch, size]`, a vector or a slice, and may go on after that. So a batch of another size
+    /// moves no layer's states. `y` `[batch, output]` may be left out: it equals the last layer's hidden state.
     ///
     /// ```
     /// use cellstream::execute::Session;
@@ -388,7 +402,7 @@ impl Session {
         &mut self,
         batch: usize,
         x: &[f32],
-        states: &mut [Vec<f32>],
+        states: &mut [impl AsMut<[f32]>],
         y: Option<&mut [f32]>,
     ) -> Result<(), RunError> {
         self.run_layers(&Input::new(x, 1, batch), states, y)
@@ -405,11 +419,10 @@ impl Session {
     ///
     /// let model = Gru::new(3, 8).random(1)?;
     /// let mut session = Session::new(&model, &Plan::estimate(&model, 2, 4, 1))?;
-    /// let mut states = [vec![0.0; 2 * 8]];
-    /// let mut y = [0.0; 4 * 2 * 8];
-    /// session.steps_layers(&[4, 2], &[0.5; 4 * 2 * 3], &mut states, Some(&mut y))?;
-    /// assert_eq!(states[0][..8], y[3 * 16..3 * 16 + 8]); // after four steps
-    /// assert_eq!(states[0][8..], y[16 + 8..2 * 16]); // after two
+    /// let (mut h, mut y) = ([0.0; 2 * 8], [0.0; 4 * 2 * 8]);
+    /// session.steps_layers(&[4, 2], &[0.5; 4 * 2 * 3], &mut [&mut h[..]], Some(&mut y))?;
+    /// assert_eq!(h[..8], y[3 * 16..3 * 16 + 8]); // after four steps
+    /// assert_eq!(h[8..], y[16 + 8..2 * 16]); // after two
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -419,7 +432,7 @@ impl Session {
         &mut self,
         lengths: &[usize],
         x: &[f32],
-        states: &mut [Vec<f32>],
+        states: &mut [impl AsMut<[f32]>],
         y: Option<&mut [f32]>,
     ) -> Result<(), RunError> {
         let steps = lengths.iter().copied().max().unwrap_or(0);
@@ -434,7 +447,7 @@ impl Session {
     fn run_layers(
         &mut self,
         input: &Input<'_>,
-        states: &mut [Vec<f32>],
+        states: &mut [impl AsMut<[f32]>],
         y: Option<&mut [f32]>,
     ) -> Result<(), RunError> {
         if !self.model.streams {
@@ -446,17 +459,19 @@ impl Session {
             ..Output::default()
         };
         input.check(&self.model.signature(), &output)?;
-        self.check_layers(input.batch, states)?;
-        let values = output.values.map(Shared::new);
-        self.start(&input, StatePlaces::Layers(states), values, |_| Off)?;
-        Ok(())
+        let mut buffers: Vec<Shared<'_>> = std::mem::take(&mut self.layer_states);
+        buffers.extend(states.iter_mut().map(|s| Shared::new(s.as_mut())));
+        let ran = self.check_layers(input.batch, &buffers).and_then(|()| {
+            let values = output.values.map(Shared::new);
+            self.start(&input, StatePlaces::Layers(&buffers), values, |_| Off)
+        });
+        self.layer_states = emptied(buffers);
+        ran.map(drop)
     }
 
     /// A buffer for each layer's states, none too short.
-    fn check_layers(&self, batch: usize, states: &[Vec<f32>]) -> Result<(), InputError> {
-        let layers = &self.model.configurations[0].layers;
-        let directions = layers.iter().flat_map(|l| &l.directions);
-        let mut sizes = directions.flat_map(|d| d.state_sizes());
+    fn check_layers(&self, batch: usize, states: &[Shared<'_>]) -> Result<(), RunError> {
+        let mut sizes = self.model.configurations[0].state_sizes();
         let mut buffers = states.iter();
         loop {
             let (expected, found) = match (sizes.next(), buffers.next()) {
@@ -464,15 +479,15 @@ impl Session {
                 (Some(size), Some(buffer)) if buffer.len() >= batch * size => continue,
                 (size, buffer) => (
                     size.map_or(0, |size| batch * size),
-                    buffer.map_or(0, Vec::len),
+                    buffer.map_or(0, Shared::len),
                 ),
             };
             let name = "states";
-            return Err(InputError::Values {
+            return Err(RunError::Input(InputError::Values {
                 name,
                 expected,
                 found,
-            });
+            }));
         }
     }
 

@@ -25,9 +25,8 @@ pub(super) enum StatePlaces<'a> {
     },
     /// Blocks that go from before the run to after it.
     Same(Shared<'a>, Shared<'a>),
-    /// A buffer for each state, in the order of [`super::Session::step_layers`], which the caller has
-    /// borrowed to be written.
-    Layers(&'a [Vec<f32>]),
+    /// A buffer for each state, in the order of [`super::Session::step_layers`].
+    Layers(&'a [Shared<'a>]),
 }
 
 /// A buffer, and where a direction's block begins in it.
@@ -77,25 +76,13 @@ fn blocks<'a>(
 }
 
 fn own_buffers<'a>(
-    states: &'a [Vec<f32>],
+    states: &[Shared<'a>],
     direction: &PackedDirection,
 ) -> (StateBlock<'a>, StateBlock<'a>) {
-    let share = |at: usize| {
-        // SAFETY: a vector keeps a raw pointer to its elements, so writing through a copy of it breaks
-        // no borrow of the vector; who made this has borrowed the elements for writing, and they are
-        // touched only through copies of this pointer while it lasts.
-        states
-            .get(at)
-            .map(|s| unsafe { Shared::from_raw(s.as_ptr().cast_mut(), s.len()) })
-    };
-    let cell = direction
-        .recurrence
-        .is_lstm()
-        .then(|| direction.first_state + 1);
-    (
-        share(direction.first_state).map(|h| (h, 0)),
-        cell.and_then(share).map(|c| (c, 0)),
-    )
+    let buffer = |at: usize| states.get(at).map(|&buffer| (buffer, 0));
+    let h = direction.first_state;
+    let c = direction.recurrence.is_lstm().then_some(h + 1);
+    (buffer(h), c.and_then(buffer))
 }
 
 /// Two directions' outputs that are to be added.
