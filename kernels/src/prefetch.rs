@@ -31,7 +31,7 @@ pub(super) fn fewest_passes() -> usize {
 /// Asks the first level of cache for `values`, and does not wait for them. Does nothing where the language has
 /// no stable name for the instruction.
 #[inline]
-pub fn prefetch(values: &[f32]) {
+pub fn prefetch<T>(values: &[T]) {
     let bytes = size_of_val(values);
     let first: *const u8 = values.as_ptr().cast();
     let lines = (0..bytes).step_by(LINE).chain(bytes.checked_sub(1));

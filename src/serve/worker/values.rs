@@ -48,6 +48,11 @@ impl<R> RequestValues<R> {
         self.grows
     }
 
+    /// Asks the cache for the values themselves, not for what their lists hold.
+    pub fn prefetch(&self) {
+        prefetch(std::slice::from_ref(self));
+    }
+
     pub fn set_ended(&self) {
         self.ended.store(true, Ordering::Relaxed);
     }
@@ -371,6 +376,24 @@ impl<R> Values<R> {
         }
         if give.uses > 0 {
             self.kept.insert(number, spare.copy(values));
+        }
+    }
+
+    /// Asks the cache for what is known of a node, and of the next, which mostly goes on from it.
+    pub fn prefetch_facts(&self, node: NodeId) {
+        let both = node.index()..self.nodes.len().min(node.index() + 2);
+        prefetch(&self.nodes[both.clone()]);
+        self.graph.prefetch_nodes(both);
+    }
+
+    /// Asks the cache for what is known of what a node gives, and for what the next takes.
+    pub fn prefetch_gives(&self, node: NodeId) {
+        let first = self.nodes[node.index()].first_give as usize;
+        let next = self.nodes.get(node.index() + 1);
+        let end = next.map_or(self.gives.len(), |next| next.first_give as usize);
+        prefetch(&self.gives[first..end]);
+        if next.is_some() {
+            prefetch(self.graph.sources(NodeId::new(node.index() + 1)));
         }
     }
 
