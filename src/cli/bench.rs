@@ -146,6 +146,12 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             true => writeln!(out, "{}", serde_json::to_string(&row)?)?,
             false => write!(out, "{}\n{}", text(&row), row.table)?,
         }
+        if row.fraction_of_bound > 1.0 {
+            let of = 100.0 * row.fraction_of_bound;
+            eprintln!(
+                "{of:.0} % of the bound: the machine was slower while its ceilings were measured, or others were at work; run again"
+            );
+        }
         out.flush()?;
     }
     Ok(())

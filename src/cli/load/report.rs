@@ -219,11 +219,12 @@ pub fn table(rows: &[&Row<'_>], marked: bool) -> String {
 /// Above lines of results.
 fn heading() -> String {
     format!(
-        "{:<10} {:<22} {:>9} {:>10} {:>9} {:>9} {:>9} {:>9} {:>10} {:>9} {:>10} {:>8} {:>10}  {}",
+        "{:<10} {:<22} {:>9} {:>10} {:>8} {:>9} {:>9} {:>9} {:>9} {:>10} {:>9} {:>10} {:>8} {:>10}  {}",
         "policy",
         "settings",
         "asked/s",
         "answered/s",
+        "requests",
         "p50 ms",
         "p90 ms",
         "p99 ms",
@@ -252,11 +253,12 @@ fn line(row: &Row<'_>) -> String {
         })
         .collect();
     format!(
-        "{:<10} {:<22} {:>9} {:>10} {:>9} {:>9} {:>9} {:>9} {:>10} {:>9} {:>10} {:>8} {:>10}  {}",
+        "{:<10} {:<22} {:>9} {:>10} {:>8} {:>9} {:>9} {:>9} {:>9} {:>10} {:>9} {:>10} {:>8} {:>10}  {}",
         row.policy,
         row.settings.to_string(),
         row.asked(),
         short(row.throughput),
+        row.completed,
         of_answered(row.latency_ms.p50),
         of_answered(row.latency_ms.p90),
         of_answered(row.latency_ms.p99),
@@ -505,6 +507,7 @@ pub mod tests {
         for (name, value) in [
             ("asked/s", "12.50"),
             ("answered/s", "10.00"),
+            ("requests", "200"),
             ("subm. p99", "49.02"),
             ("unanswered", "1"),
         ] {

@@ -60,7 +60,7 @@ impl Default for EngineOptions {
 pub enum Workers {
     /// One worker, over all cores.
     OneOverAll,
-    /// One worker over so many cores.
+    /// One worker over so many cores, or over all where there are fewer.
     OneOver(usize),
     /// A worker for each core.
     OnePerCore,
@@ -81,7 +81,7 @@ impl Workers {
             Workers::OneOver(threads) => {
                 // Before the list is made: `threads` may be anything.
                 check_threads(*threads)?;
-                vec![topology.cpus_for_team(*threads)]
+                vec![topology.cpus_for_team((*threads).min(topology.team_size()))]
             }
             Workers::OnePerCore => all().into_iter().map(|core| vec![core]).collect(),
             Workers::Cores(cores) => cores.clone(),
