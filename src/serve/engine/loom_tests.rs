@@ -9,6 +9,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use loom::thread;
 
@@ -207,6 +208,19 @@ fn one_of_two_is_cancelled_and_both_end_once() {
         shared.wait_until_idle();
         let all = sorted(replies);
         assert!(all == ["Err(Cancelled)", "Ok([11.0])"] || all == ["Ok([11.0])", "Ok([3.0])"]);
+    });
+}
+
+/// The model has no clock: its deadline has passed before anybody looks.
+#[test]
+fn one_of_two_is_late_and_both_end_once() {
+    beside_workers(1, Some(3), |shared, replies| {
+        let passed = Instant::now() - Duration::from_secs(1);
+        let late = chain(1.0, 2).deadline(passed);
+        shared.accept(late, to(replies)).unwrap();
+        submit(shared, 10.0, 1, replies);
+        shared.wait_until_idle();
+        assert_eq!(sorted(replies), ["Err(Late)", "Ok([11.0])"]);
     });
 }
 
