@@ -15,7 +15,10 @@ Settings are the best of the sweeps in `results/*.txt`, and `shortest` with smal
 Writes `rounds-NAME.txt`, with RATES `rounds-NAME-at-RATES.txt`, into RESULTS, `results` beside this file unless set. DATA is as
 in `run`; what needs it is skipped without it. ROUNDS: 5 unless set; each file says how many it had. RATES: requests a second
 (300,400), and SETTINGS: those to be measured ("cellular/64 merge/64/1"), instead of those below, which are for the machine of
-`results`. Committed files with another ending are earlier or later runs, some with other settings.
+`results`. SHARES: loads as shares of the baselines' peak (0.5,0.8), which then each round begins with: the most that any setting of
+a baseline answers to 512 users, each of whom waits for an answer. On a machine that is quick in one minute and slow in the next that
+is what half of the peak is; written to `rounds-NAME-shares.txt`. Committed files with another ending are earlier or later runs, some
+with other settings.
 """
 
 import json
@@ -31,6 +34,8 @@ RESULTS = Path(os.environ.get("RESULTS", Path(__file__).resolve().parent / "resu
 DATA = os.environ.get("DATA", "DATA")
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
 RATES = [int(rate) for rate in os.environ.get("RATES", "").split(",") if rate]
+SHARES = [float(share) for share in os.environ.get("SHARES", "").split(",") if share]
+BASELINES = ["padding", "bucketing", "merge"]
 
 SENTENCES = f"{DATA}/wmt22_lengths.csv:source_words"
 PAIRS = f"{DATA}/wmt22_lengths.csv:source_words,reference_words"
@@ -132,11 +137,11 @@ MEASUREMENTS = {
 NEED_DATA = [name for name, (served, *_) in MEASUREMENTS.items() if any(DATA in word for word in served)]
 
 
-def run(served, setting, rate, seed, seconds):
+def run(served, setting, arrivals, seed, seconds):
     """What one run prints of itself."""
     policy, batch, *more = setting
     warm_up, window = seconds
-    command = [PROGRAM, "load", *served, "--policies", policy, "--batch", batch, "--rates", str(rate)]
+    command = [PROGRAM, "load", *served, "--policies", policy, "--batch", batch, *arrivals]
     command += [f"--{option}={count}" for option, count in zip(("steps-at-once", "workers"), more)]
     command += ["--warm-up", str(warm_up), "--seconds", str(window), "--patience", "5", "--seed", str(seed), "--json"]
     printed = subprocess.run(command, capture_output=True, text=True)
@@ -146,33 +151,45 @@ def run(served, setting, rate, seed, seconds):
     return next(line for line in lines if line["kind"] == "run")
 
 
+def asked(rates, peak):
+    """The load of each column, in requests a second: itself, or so much of the peak."""
+    return {share: round(share * peak) for share in SHARES} if SHARES else {rate: rate for rate in rates}
+
+
 def measure(name):
     served, rates, settings, seconds = MEASUREMENTS[name]
     settings = os.environ.get("SETTINGS", settings)
     settings = [tuple(setting.split("/")) for setting in settings.split()]
     shown = " ".join(served).replace(f"{DATA}/", "")
     lines = [f"cellstream load {shown}: p90 in ms, median of {ROUNDS} rounds of {seconds[1]} seconds (least-greatest)"]
-    rates = RATES or rates
-    runs = {(rate, setting): [] for rate in rates for setting in settings}
+    loads = SHARES or RATES or rates
+    runs = {(load, setting): [] for load in loads for setting in settings}
+    peaks = {setting: [] for setting in settings if SHARES}
     # All loads in each round: what is compared between loads, too, has then seen the same hour.
     for seed in range(ROUNDS):
         turn = seed % len(settings)
-        for rate in rates:
-            for setting in settings[turn:] + settings[:turn]:
-                runs[rate, setting].append(run(served, setting, rate, seed + 1, seconds))
-    for (rate, setting), of in runs.items():
+        turns = settings[turn:] + settings[:turn]
+        for setting in (turns if SHARES else []):
+            peaks[setting].append(run(served, setting, ["--closed", "512"], seed + 1, seconds)["throughput"])
+        of_baselines = [peaks[setting][-1] for setting in peaks if setting[0] in BASELINES]
+        for load, rate in asked(loads, max(of_baselines, default=0)).items():
+            for setting in turns:
+                runs[load, setting].append(run(served, setting, ["--rates", str(rate)], seed + 1, seconds))
+    for setting, of in peaks.items():
+        lines.append(f"  512 users  {named(setting)}  answered {statistics.median(of):.0f} ({min(of):.0f}-{max(of):.0f})")
+    for (load, setting), of in runs.items():
         mean, p50, p90, p99 = ([one["latency_ms"][p] for one in of] for p in ("mean", "p50", "p90", "p99"))
         answered = statistics.median(one["throughput"] for one in of)
         lines.append(
-            f"{rate:5} a second  {named(setting)}  mean {statistics.median(mean):7.1f}"
+            f"{f'{load:.0%} of it' if SHARES else f'{load:5} a second'}  {named(setting)}  mean {statistics.median(mean):7.1f}"
             f"  p50 {statistics.median(p50):7.1f}  p90 {statistics.median(p90):7.1f} ({min(p90):.1f}-{max(p90):.1f})"
             f"  p99 {statistics.median(p99):7.1f}  answered {answered:.0f}"
         )
     if name.endswith("-p99"):
-        lines += within(runs, rates, settings)
+        lines += within(runs, loads, settings)
     text = "\n".join(lines) + "\n"
     print(text, flush=True)
-    ending = "-".join(["-at", *map(str, RATES)]) if RATES else ""
+    ending = "-shares" if SHARES else "-".join(["-at", *map(str, RATES)]) if RATES else ""
     (RESULTS / f"rounds-{name}{ending}.txt").write_text(text)
 
 
