@@ -7,7 +7,8 @@ use cellstream_kernels::{
 };
 
 const DEPTH: usize = 9;
-const ROWS: usize = 2;
+/// Several tiles with every instruction set, which ask for the panels that follow.
+const ROWS: usize = 8;
 const GATES: [usize; 4] = [0, 1, 2, 3];
 
 /// Pre-activations of some panels of a product; all others are left at 7.

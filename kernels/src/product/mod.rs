@@ -30,7 +30,7 @@ pub use self::quantize::TINY_ROW;
 use self::quantize::quantize;
 use self::tile::{Left, tile};
 use super::pack::{Int8Words, PackedMatrix, Words};
-use super::prefetch::{Share, Upcoming, fewest_passes};
+use super::prefetch::{Share, Upcoming, fewest_passes_that_ask};
 use super::simd::{Dot, DotJob, Simd};
 use std::ops::Range;
 
@@ -137,8 +137,8 @@ pub struct Product<'a> {
 /// Rows of the tallest tile.
 const MAX_ROWS: usize = 6;
 
-/// Accumulators that a tile may keep: what is left of the registers after a weight vector, streamed, and
-/// the broadcast values; and, where weights are widened part by part, what both parts need: compilers interleave them,
+/// Accumulators that a tile may keep: what is left of the registers after the fewer of weight vectors and broadcast
+/// values, kept, and one of the others, on its way; and, where weights are widened part by part, what both parts need: compilers interleave them,
 /// and with more sums than this keep some in memory.
 const fn accumulators(registers: usize, parts: usize) -> usize {
     match (registers, parts) {
@@ -264,6 +264,7 @@ fn panels<S: Simd, E: Element<S>, const N: usize>(
     let room = const { accumulators(S::REGISTERS, E::PARTS) };
     let limit = (room / N).min(MAX_ROWS);
     let height = tile_rows(job.row_count, limit);
+    let fewest_to_ask = fewest_passes_that_ask();
     let mut left = of.len();
     while left > 0 {
         let width = tile_panels::<N>(height, left, room, job.sweep);
@@ -285,7 +286,7 @@ fn panels<S: Simd, E: Element<S>, const N: usize>(
             1 | 2 => tiles - 1,
             _ => tiles,
         };
-        let next = next.filter(|_| tiles >= fewest_passes());
+        let next = next.filter(|_| tiles >= fewest_to_ask);
         while row < job.row_count {
             let ahead = match next {
                 Some(next) => next.share(row / height, asking, weights.depth() / E::STEPS),

@@ -149,7 +149,7 @@ unsafe fn part<
             }
         }
         for m in 0..M {
-            // SAFETY: as above.
+            // SAFETY: the rows hold that part, by the caller's promise.
             let x = unsafe { element.left::<PART>(s, a[m], group) };
             for p in 0..P {
                 for n in 0..N {
