@@ -51,6 +51,16 @@ fn main() {
                         session.step(&x, &mut state, &mut y).unwrap();
                         let made = calls() - before;
                         assert_eq!(made, 0, "{cell:?}, {threads} threads, step");
+                        let sizes = model.layers().iter().map(|layer| &layer.directions()[0]);
+                        let sizes = sizes.flat_map(|d| [d.output_size(), d.cell_state_size()]);
+                        let sizes = sizes.filter(|&size| size > 0);
+                        let mut states: Vec<_> = sizes.map(|size| vec![0.0; 3 * size]).collect();
+                        let before = calls();
+                        session
+                            .step_layers(3, &x, &mut states, Some(&mut y))
+                            .unwrap();
+                        let made = calls() - before;
+                        assert_eq!(made, 0, "{cell:?}, {threads} threads, step of layers");
                     }
                 }
             }

@@ -333,9 +333,15 @@ fn several_steps_from_and_to_buffers_of_each_layer() {
             states.iter_mut().for_each(|state| state.extend([7.5; 50]));
             let mut found = Results::dirty(&model, &batch);
             let y = Some(&mut found.values[..]);
-            session
-                .steps_layers(&lengths, &batch.values, &mut states, y)
-                .unwrap();
+            let ran = match seed % 3 {
+                0 => {
+                    let slices = states.iter_mut().map(|state| &mut state[..]);
+                    let mut slices: Vec<&mut [f32]> = slices.collect();
+                    session.steps_layers(&lengths, &batch.values, &mut slices, y)
+                }
+                _ => session.steps_layers(&lengths, &batch.values, &mut states, y),
+            };
+            ran.unwrap();
             (found.hn, found.cn) = (Vec::new(), Vec::new());
             let mut states = states.into_iter().map(|mut state| {
                 let others = state.split_off(state.len() - 50);

@@ -41,6 +41,35 @@ fn empty_batches_and_sequences_end_with_the_initial_states() {
 }
 
 #[test]
+fn buffers_of_layers_states_are_counted_and_measured() {
+    let mut session = session(&lstm(), 3, 1);
+    let (x, good) = ([0.5; 3 * 3], [60, 60, 60, 60]);
+    let mut run = |lengths: &[usize]| {
+        let mut states: Vec<_> = lengths.iter().map(|&length| vec![0.0; length]).collect();
+        session.step_layers(3, &x, &mut states, None)
+    };
+    run(&good).unwrap();
+    for (lengths, one) in [
+        (&good[..3], (60, 0)),
+        (&[60; 5], (0, 60)),
+        (&[60; 50], (0, 60)),
+        (&[60, 60, 59, 60], (60, 59)),
+    ] {
+        let refused = run(lengths).unwrap_err();
+        let RunError::Input(InputError::Values {
+            name: "states",
+            expected,
+            found,
+        }) = refused
+        else {
+            panic!("{lengths:?}: {refused}");
+        };
+        assert_eq!((expected, found), one, "{lengths:?}");
+        run(&good).unwrap();
+    }
+}
+
+#[test]
 fn a_sequence_of_length_zero_keeps_its_state_and_gives_zeros() {
     let model = lstm();
     let mut random = Random::new(2);

@@ -55,16 +55,6 @@ struct Group {
     active: Active,
 }
 
-/// The same room without what it held: the standard library collects what a vector gives into the vector's own memory, and the
-/// tests count that nothing is asked of the allocator.
-fn emptied<'a>(mut buffers: Vec<Shared<'_>>) -> Vec<Shared<'a>> {
-    buffers.clear();
-    buffers
-        .into_iter()
-        .map(|_| unreachable!("it is empty"))
-        .collect()
-}
-
 enum TeamHandle {
     Own(Team),
     Shared(SharedTeam),
@@ -246,7 +236,7 @@ impl Session {
             fixed: None,
             is_odd: false,
             groups,
-            layer_states: Vec::with_capacity(states),
+            layer_states: Vec::with_capacity(states + 1),
         })
     }
 
@@ -459,8 +449,15 @@ impl Session {
             ..Output::default()
         };
         input.check(&self.model.signature(), &output)?;
+        // One more than there are states is refused below.
+        let most = self.model.configurations[0].state_sizes().count() + 1;
         let mut buffers: Vec<Shared<'_>> = std::mem::take(&mut self.layer_states);
-        buffers.extend(states.iter_mut().map(|s| Shared::new(s.as_mut())));
+        buffers.extend(
+            states
+                .iter_mut()
+                .take(most)
+                .map(|s| Shared::new(s.as_mut())),
+        );
         let ran = self.check_layers(input.batch, &buffers).and_then(|()| {
             let values = output.values.map(Shared::new);
             self.start(&input, StatePlaces::Layers(&buffers), values, |_| Off)
@@ -552,4 +549,14 @@ impl Session {
         }
         Ok(configuration.threads)
     }
+}
+
+/// The same room without what it held: the standard library collects what a vector gives into the vector's own memory, and the
+/// tests count that nothing is asked of the allocator.
+fn emptied<'a>(mut buffers: Vec<Shared<'_>>) -> Vec<Shared<'a>> {
+    buffers.clear();
+    buffers
+        .into_iter()
+        .map(|_| unreachable!("it is empty"))
+        .collect()
 }
