@@ -51,7 +51,6 @@ impl Times {
     }
 
     /// How many.
-    #[cfg(test)]
     pub fn len(&self) -> u64 {
         self.0.len()
     }

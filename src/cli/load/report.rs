@@ -103,6 +103,8 @@ pub struct Row<'a> {
     pub(super) window_s: f64,
     pub(super) due: u64,
     pub(super) completed: u64,
+    /// Requests whose latencies were counted.
+    pub(super) counted: u64,
     /// Requests more that were under way when the window ended than when it began.
     pub(super) backlog: i64,
     /// Answers a second.
@@ -153,6 +155,7 @@ impl<'a> Row<'a> {
             window_s: all.window.as_secs_f64(),
             due: all.due,
             completed: all.completed,
+            counted: all.latency.len(),
             backlog: all.backlog,
             throughput: all.throughput(),
             latency_ms: Percentiles::of(&all.latency),
@@ -241,7 +244,7 @@ fn heading() -> String {
 /// One line of the table.
 fn line(row: &Row<'_>) -> String {
     let unanswered: u64 = row.errors.values().sum();
-    let of_answered = |value: f64| match row.completed {
+    let of_counted = |value: f64| match row.counted {
         0 => "-".into(),
         _ => short(value),
     };
@@ -258,14 +261,14 @@ fn line(row: &Row<'_>) -> String {
         row.settings.to_string(),
         row.asked(),
         short(row.throughput),
-        row.completed,
-        of_answered(row.latency_ms.p50),
-        of_answered(row.latency_ms.p90),
-        of_answered(row.latency_ms.p99),
-        of_answered(row.latency_ms.p999),
-        of_answered(row.queueing_ms.p99),
-        of_answered(row.submitted_queueing_ms.p99),
-        of_answered(row.computing_ms.p50),
+        row.counted,
+        of_counted(row.latency_ms.p50),
+        of_counted(row.latency_ms.p90),
+        of_counted(row.latency_ms.p99),
+        of_counted(row.latency_ms.p999),
+        of_counted(row.queueing_ms.p99),
+        of_counted(row.submitted_queueing_ms.p99),
+        of_counted(row.computing_ms.p50),
         short(row.late_ms.p99),
         unanswered,
         cells.join(", ")

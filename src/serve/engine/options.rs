@@ -60,7 +60,7 @@ impl Default for EngineOptions {
 pub enum Workers {
     /// One worker, over all cores.
     OneOverAll,
-    /// One worker over so many cores, or over all where there are fewer.
+    /// One worker over so many cores, or over all where there are fewer (a plan for more is refused then).
     OneOver(usize),
     /// A worker for each core.
     OnePerCore,
@@ -79,9 +79,9 @@ impl Workers {
         Ok(match self {
             Workers::OneOverAll => vec![all()],
             Workers::OneOver(threads) => {
-                // Before the list is made: `threads` may be anything.
-                check_threads(*threads)?;
-                vec![topology.cpus_for_team((*threads).min(topology.team_size()))]
+                let threads = (*threads).min(topology.team_size());
+                check_threads(threads)?;
+                vec![topology.cpus_for_team(threads)]
             }
             Workers::OnePerCore => all().into_iter().map(|core| vec![core]).collect(),
             Workers::Cores(cores) => cores.clone(),

@@ -412,7 +412,7 @@ impl<R: Send> Rows<R> {
         let shares = handed.chunks_mut(each).zip(firsts).zip(spares);
         drop(copiers.run(shares, |((handed, first), spare)| {
             let of_share = self.places[*first..][..handed.len()].iter().flatten();
-            ask_for(of_share.map(|placed| &work[placed.index]));
+            ask_for_records(of_share.map(|placed| &work[placed.index]));
             for (at, handed) in handed.iter_mut().enumerate() {
                 let row = *first + at;
                 let Some(Placed { index, .. }) = self.places[row] else {
@@ -441,9 +441,9 @@ impl<R: Send> Rows<R> {
 }
 
 /// Asks the cache for what is looked at when rows are handed on. It all lies apart, by request, and the cell's weights have pushed
-/// it out; found missing only then, each piece would be waited for by itself, as no read passes the taking of a lock. (It is
-/// 0.7 to 1 % of a full batch's time: chains in int8, LSTM 1024.)
-fn ask_for<'a, R: 'a>(rows: impl Iterator<Item = &'a Work<R>> + Clone) {
+/// it out; found missing only then, each piece would be waited for by itself, as no read passes the taking of a lock. Asking saves
+/// 0.7 to 1 % of a full batch's time (chains in int8, LSTM 1024). Rows that one thread hands on are few, and not asked for.
+fn ask_for_records<'a, R: 'a>(rows: impl Iterator<Item = &'a Work<R>> + Clone) {
     // What tells where the next pieces are is there when it is read: many rows were asked for meanwhile.
     for work in rows.clone() {
         work.values.prefetch();
