@@ -17,7 +17,7 @@ in `run`; what needs it is skipped without it. ROUNDS: 5 unless set; each file s
 (300,400), and SETTINGS: those to be measured ("cellular/64 merge/64/1"), instead of those below, which are for the machine of
 `results`. SHARES: loads as shares of the baselines' peak (0.5,0.8), which then each round begins with: the most that any setting of
 a baseline answers to 512 users, each of whom waits for an answer. On a machine that is quick in one minute and slow in the next that
-is what half of the peak is; written to `rounds-NAME-shares.txt`. Committed files with another ending are earlier or later runs, some
+is what half of the peak is; written to `rounds-NAME-shares-SHARES.txt`. Committed files with another ending are earlier or later runs, some
 with other settings.
 """
 
@@ -36,6 +36,7 @@ ROUNDS = int(os.environ.get("ROUNDS", "5"))
 RATES = [int(rate) for rate in os.environ.get("RATES", "").split(",") if rate]
 SHARES = [float(share) for share in os.environ.get("SHARES", "").split(",") if share]
 BASELINES = ["padding", "bucketing", "merge"]
+USERS = 512
 
 SENTENCES = f"{DATA}/wmt22_lengths.csv:source_words"
 PAIRS = f"{DATA}/wmt22_lengths.csv:source_words,reference_words"
@@ -151,45 +152,49 @@ def run(served, setting, arrivals, seed, seconds):
     return next(line for line in lines if line["kind"] == "run")
 
 
-def asked(rates, peak):
-    """The load of each column, in requests a second: itself, or so much of the peak."""
-    return {share: round(share * peak) for share in SHARES} if SHARES else {rate: rate for rate in rates}
-
-
 def measure(name):
     served, rates, settings, seconds = MEASUREMENTS[name]
-    settings = os.environ.get("SETTINGS", settings)
-    settings = [tuple(setting.split("/")) for setting in settings.split()]
+    settings = [tuple(setting.split("/")) for setting in os.environ.get("SETTINGS", settings).split()]
+    baselines = [setting for setting in settings if setting[0] in BASELINES]
+    if SHARES and (name.endswith("-p99") or not baselines):
+        print(f"{name}: has no baseline, or wants an idle machine; not measured at SHARES", file=sys.stderr)
+        return
     shown = " ".join(served).replace(f"{DATA}/", "")
     lines = [f"cellstream load {shown}: p90 in ms, median of {ROUNDS} rounds of {seconds[1]} seconds (least-greatest)"]
     loads = SHARES or RATES or rates
     runs = {(load, setting): [] for load in loads for setting in settings}
-    peaks = {setting: [] for setting in settings if SHARES}
+    answered = {setting: [] for setting in settings}
+    asked = {load: [] for load in loads}
     # All loads in each round: what is compared between loads, too, has then seen the same hour.
     for seed in range(ROUNDS):
         turn = seed % len(settings)
         turns = settings[turn:] + settings[:turn]
-        for setting in (turns if SHARES else []):
-            peaks[setting].append(run(served, setting, ["--closed", "512"], seed + 1, seconds)["throughput"])
-        of_baselines = [peaks[setting][-1] for setting in peaks if setting[0] in BASELINES]
-        for load, rate in asked(loads, max(of_baselines, default=0)).items():
+        if SHARES:
             for setting in turns:
-                runs[load, setting].append(run(served, setting, ["--rates", str(rate)], seed + 1, seconds))
-    for setting, of in peaks.items():
-        lines.append(f"  512 users  {named(setting)}  answered {statistics.median(of):.0f} ({min(of):.0f}-{max(of):.0f})")
+                users = run(served, setting, ["--closed", str(USERS)], seed + 1, seconds)
+                answered[setting].append(users["throughput"])
+            peak = max(answered[setting][-1] for setting in baselines)
+        for load in loads:
+            asked[load].append(round(load * peak) if SHARES else load)
+            for setting in turns:
+                runs[load, setting].append(run(served, setting, ["--rates", str(asked[load][-1])], seed + 1, seconds))
+    if SHARES:
+        for setting, of in answered.items():
+            lines.append(f"{USERS:5} users     {named(setting)}  answered {statistics.median(of):.0f} ({min(of):.0f}-{max(of):.0f})")
     for (load, setting), of in runs.items():
         mean, p50, p90, p99 = ([one["latency_ms"][p] for one in of] for p in ("mean", "p50", "p90", "p99"))
-        answered = statistics.median(one["throughput"] for one in of)
+        throughput = statistics.median(one["throughput"] for one in of)
+        share = f" ({load:.0%} of the baselines' peak)" if SHARES else ""
         lines.append(
-            f"{f'{load:.0%} of it' if SHARES else f'{load:5} a second'}  {named(setting)}  mean {statistics.median(mean):7.1f}"
+            f"{statistics.median(asked[load]):5.0f} a second{share}  {named(setting)}  mean {statistics.median(mean):7.1f}"
             f"  p50 {statistics.median(p50):7.1f}  p90 {statistics.median(p90):7.1f} ({min(p90):.1f}-{max(p90):.1f})"
-            f"  p99 {statistics.median(p99):7.1f}  answered {answered:.0f}"
+            f"  p99 {statistics.median(p99):7.1f}  answered {throughput:.0f}"
         )
     if name.endswith("-p99"):
         lines += within(runs, loads, settings)
     text = "\n".join(lines) + "\n"
     print(text, flush=True)
-    ending = "-shares" if SHARES else "-".join(["-at", *map(str, RATES)]) if RATES else ""
+    ending = "-".join(["-shares" if SHARES else "-at", *map(str, SHARES or RATES)]) if SHARES or RATES else ""
     (RESULTS / f"rounds-{name}{ending}.txt").write_text(text)
 
 
@@ -212,6 +217,10 @@ def named(setting):
 
 def main():
     wanted = sys.argv[1:] or list(MEASUREMENTS)
+    if RATES and SHARES:
+        sys.exit("RATES and SHARES: one of them")
+    if any(not 0 < share <= 2 for share in SHARES):
+        sys.exit("SHARES: of 1, as in 0.5,0.8")
     unknown = [name for name in wanted if name not in MEASUREMENTS]
     if unknown:
         sys.exit(f"{', '.join(unknown)}: not one of {', '.join(MEASUREMENTS)}")
