@@ -225,7 +225,8 @@ impl PackedMatrix {
     }
 
     /// What the first tile of some panels reads. A tile of many rows has registers for four vectors of weights, so it is of
-    /// as many panels as have no more, or of one. What follows is asked for on the way.
+    /// as many panels as have no more, or of one; one of few rows may be of twice as many, of which this is half. What follows is
+    /// asked for on the way.
     ///
     /// # Panics
     /// If there are not so many panels.
