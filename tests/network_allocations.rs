@@ -16,8 +16,8 @@ use counting::calls;
 const ROWS: usize = 9;
 const STEPS: usize = 3;
 
-fn cells(precision: Precision) -> Cells {
-    let (symbols, features, hidden) = (150, 6, 24);
+fn cells(precision: Precision, symbols: usize) -> Cells {
+    let (features, hidden) = (6, 24);
     let matrix = |rows: usize, cols: usize| {
         let values = (0..rows * cols).map(|v| (v as f32 * 0.7).sin()).collect();
         Matrix::new(rows, cols, values).unwrap()
@@ -45,12 +45,15 @@ fn main() {
     drop(vec![0u8; 100]);
     assert_eq!(calls() - before, 2, "the counter counts");
 
-    for (precision, threads) in [
-        (Precision::F32, 1),
-        (Precision::F32, 2),
-        (Precision::Int8, 2),
+    // Of many symbols, those of f32 are screened in int8 first.
+    for (precision, symbols, threads) in [
+        (Precision::F32, 150, 1),
+        (Precision::F32, 150, 2),
+        (Precision::F32, 25_000, 1),
+        (Precision::F32, 25_000, 2),
+        (Precision::Int8, 150, 2),
     ] {
-        let cells = cells(precision);
+        let cells = cells(precision, symbols);
         let place = Place {
             team: SharedTeam::new(Team::with_threads(threads).unwrap()),
             rows: ROWS,

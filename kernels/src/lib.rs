@@ -6,6 +6,7 @@ mod activation;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod chains;
 mod dispatch;
 mod gates;
 mod greatest;

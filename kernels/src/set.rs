@@ -1,5 +1,6 @@
 //! The kernels of one instruction set behind one object, so that its choice is made once.
 
+use super::chains::chains;
 use super::gates::{
     self, GruCandidate, GruGates, GruReset, LstmGates, PlainState, TreeChild, TreeNode,
 };
@@ -77,6 +78,12 @@ pub trait Kernels: Send + Sync {
     unsafe fn tree_child(&self, job: TreeChild<'_>);
     /// The greatest of `values`; NaN where one of them is NaN, minus infinity where there is none.
     fn greatest(&self, values: &[f32]) -> f32;
+    /// Adds `Σ_k x[k] · weights[row][k]` to `z` of each of the `listed` rows of `weights` `[rows, x.len()]`, one fused
+    /// multiply-add after the other: what a [`Product`] gives that starts from `z`.
+    ///
+    /// # Panics
+    /// If there is no such row, or `z` is of another length than `listed`.
+    fn chains(&self, x: &[f32], weights: &[f32], listed: &[usize], z: &mut [f32]);
 }
 
 /// The kernels for `isa`.
@@ -200,6 +207,13 @@ impl<S: Simd> Kernels for Set<S> {
         s.vectorize(
             #[inline(always)]
             || greatest(s, values),
+        )
+    }
+
+    fn chains(&self, x: &[f32], weights: &[f32], listed: &[usize], z: &mut [f32]) {
+        self.s.vectorize(
+            #[inline(always)]
+            || chains(x, weights, listed, z),
         )
     }
 }

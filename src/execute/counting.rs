@@ -16,6 +16,8 @@ pub(crate) struct Asked {
     pub gate_units: AtomicUsize,
     /// Rows that are quantised, in all products.
     pub quantised: AtomicUsize,
+    /// Outputs that are computed by themselves.
+    pub chains: AtomicUsize,
     /// Address of the buffer in which cell states were last computed.
     pub cell_states: AtomicUsize,
 }
@@ -97,5 +99,9 @@ impl Kernels for Counting {
     }
     fn greatest(&self, values: &[f32]) -> f32 {
         self.inner.greatest(values)
+    }
+    fn chains(&self, x: &[f32], weights: &[f32], listed: &[usize], z: &mut [f32]) {
+        (self.asked.chains).fetch_add(listed.len(), Ordering::Relaxed);
+        self.inner.chains(x, weights, listed, z);
     }
 }

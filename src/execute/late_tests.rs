@@ -92,6 +92,9 @@ impl Kernels for Late {
     fn greatest(&self, values: &[f32]) -> f32 {
         self.inner.greatest(values)
     }
+    fn chains(&self, x: &[f32], weights: &[f32], listed: &[usize], z: &mut [f32]) {
+        self.inner.chains(x, weights, listed, z);
+    }
 }
 
 /// Compares bits with the reference, in runs in which one or more workers are late.

@@ -10,38 +10,58 @@
 //! block of outputs, while it is in the cache, with the greatest that it has seen of that row. Most
 //! blocks hold none that is greater, and are only looked at for that.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::error::expect;
+use super::screened::Screened;
 use super::{Dense, LayerError};
 use crate::execute::team::SharedTeam;
+use crate::kernels::Isa;
+use crate::model::Matrix;
 
 /// Most symbols that [`Dense::argmax_on`] chooses among: whole numbers up to here are exact in `f32`.
 pub const MOST_SYMBOLS: usize = 1 << 24;
 
 /// The greatest output of a row, of those that a worker has seen.
 #[derive(Clone, Copy)]
-struct Best {
+pub(super) struct Best {
     /// NaN as soon as one of them was.
-    value: f32,
-    index: usize,
+    pub value: f32,
+    pub index: usize,
 }
 
 /// Before any output: not even minus infinity has been seen.
-const NONE: Best = Best {
+pub(super) const NONE: Best = Best {
     value: f32::NEG_INFINITY,
     index: usize::MAX,
 };
 
 impl Best {
     /// Which of two to keep; `later` is of greater indices.
-    fn or(self, later: Best) -> Best {
+    pub fn or(self, later: Best) -> Best {
         let is_better = later.value > self.value || later.value.is_nan();
         let is_first = self.index == usize::MAX;
         match !self.value.is_nan() && (is_better || is_first) {
             true => later,
             false => self,
         }
+    }
+
+    /// Which of two to keep, seen in any order.
+    pub fn either(self, other: Best) -> Best {
+        match self.index <= other.index {
+            true => self.or(other),
+            false => other.or(self),
+        }
+    }
+}
+
+/// The symbol of the greatest of all that workers have seen, those of lower indices first; NaN where that is none.
+pub(super) fn symbol(bests: impl Iterator<Item = Best>) -> f32 {
+    let best = bests.fold(NONE, Best::or);
+    match best.value.is_nan() {
+        true => f32::NAN,
+        false => best.index as f32,
     }
 }
 
@@ -74,6 +94,90 @@ impl ArgmaxRoom {
             rows,
             words,
             workers: (0..threads).map(worker).collect(),
+        }
+    }
+}
+
+/// A dense layer that only tells its greatest output, with the room for so many rows on one team.
+///
+/// Weights of f32 that no private cache holds are read in int8 first, a quarter of the bytes: with bounds for what that leaves
+/// out, this tells which few outputs can be the greatest, and only these are computed. The symbols are those of
+/// [`Dense::argmax_on`] in the precision of the weights, whatever they are. Where outputs hardly differ (as of a layer of zeros)
+/// many are computed, which takes several times as long.
+///
+/// ```
+/// use std::sync::Arc;
+/// use cellstream::execute::team::{SharedTeam, Team};
+/// use cellstream::kernels::Isa;
+/// use cellstream::layers::Argmax;
+/// use cellstream::model::Matrix;
+///
+/// let team = SharedTeam::new(Team::with_threads(2)?);
+/// let weights = Arc::new(Matrix::new(3, 1, vec![1.0, 2.0, -1.0])?);
+/// let mut argmax = Argmax::new(&weights, &[0.0; 3], Isa::select()?, &team, 8)?;
+/// let mut symbols = [0.0; 2];
+/// argmax.run(&[10.0, -10.0], &mut symbols)?;
+/// assert_eq!(symbols, [1.0, 2.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Argmax {
+    team: SharedTeam,
+    way: Way,
+}
+
+enum Way {
+    Whole { dense: Dense, room: ArgmaxRoom },
+    Screened(Screened),
+}
+
+impl Argmax {
+    /// Packs `weights` `[outputs, inputs]` and `bias` `[outputs]`, for up to `rows` rows.
+    ///
+    /// # Errors
+    /// As [`Dense::on_team`].
+    pub fn new(
+        weights: &Arc<Matrix>,
+        bias: &[f32],
+        isa: Isa,
+        team: &SharedTeam,
+        rows: usize,
+    ) -> Result<Argmax, LayerError> {
+        let way = match Screened::if_it_pays(weights, bias, isa, team, rows)? {
+            Some(screened) => Way::Screened(screened),
+            None => {
+                let dense = Dense::on_team(weights, bias, isa, team)?;
+                let room = ArgmaxRoom::new(&dense, rows, team.threads());
+                Way::Whole { dense, room }
+            }
+        };
+        let team = team.clone();
+        Ok(Argmax { team, way })
+    }
+
+    /// Features of an input row.
+    pub fn inputs(&self) -> usize {
+        match &self.way {
+            Way::Whole { dense, .. } => dense.inputs(),
+            Way::Screened(screened) => screened.inputs(),
+        }
+    }
+
+    /// Bytes of packed weights, all of which are read for each choice.
+    pub fn weight_bytes(&self) -> usize {
+        match &self.way {
+            Way::Whole { dense, .. } => dense.weight_bytes(),
+            Way::Screened(screened) => screened.weight_bytes(),
+        }
+    }
+
+    /// As [`Dense::argmax_on`].
+    ///
+    /// # Errors
+    /// As [`Dense::argmax_on`].
+    pub fn run(&mut self, x: &[f32], symbols: &mut [f32]) -> Result<(), LayerError> {
+        match &mut self.way {
+            Way::Whole { dense, room } => dense.argmax_on(&self.team, x, room, symbols),
+            Way::Screened(screened) => screened.argmax_on(&self.team, x, symbols),
         }
     }
 }
@@ -144,16 +248,12 @@ impl Dense {
                 }
             });
         })?;
-        for (row, symbol) in symbols.iter_mut().enumerate() {
+        for (row, to) in symbols.iter_mut().enumerate() {
             let bests = room
                 .workers
                 .iter_mut()
                 .map(|room| room.get_mut().unwrap_or_else(PoisonError::into_inner).best[row]);
-            let best = bests.fold(NONE, Best::or);
-            *symbol = match best.value.is_nan() {
-                true => f32::NAN,
-                false => best.index as f32,
-            };
+            *to = symbol(bests);
         }
         Ok(())
     }

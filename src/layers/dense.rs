@@ -160,6 +160,11 @@ impl Dense {
         self.outputs
     }
 
+    /// Outputs of each block but the last.
+    pub(super) fn block(&self) -> usize {
+        self.block
+    }
+
     /// Bytes of packed weights.
     pub fn weight_bytes(&self) -> usize {
         self.blocks.iter().map(|block| block.weights.bytes()).sum()

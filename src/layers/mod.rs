@@ -9,8 +9,9 @@ mod dense;
 mod embedding;
 mod error;
 mod greedy;
+mod screened;
 
-pub use argmax::{ArgmaxRoom, MOST_SYMBOLS};
+pub use argmax::{Argmax, ArgmaxRoom, MOST_SYMBOLS};
 pub use dense::Dense;
 pub use embedding::Embedding;
 pub use error::LayerError;

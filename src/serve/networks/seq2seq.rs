@@ -19,9 +19,8 @@ use super::NetworkError;
 use super::error::expect;
 use super::recurrent::{Recurrent, step};
 use crate::execute::Session;
-use crate::execute::team::SharedTeam;
 use crate::kernels::Isa;
-use crate::layers::{ArgmaxRoom, Dense, Embedding, LayerError, MOST_SYMBOLS};
+use crate::layers::{Argmax, Embedding, LayerError, MOST_SYMBOLS};
 use crate::model::{Matrix, Model};
 use crate::plan::Plan;
 use crate::serve::cell_graph::{
@@ -189,7 +188,7 @@ pub struct DecoderCell {
 
 impl DecoderCell {
     /// Of these parts; the projection has `weights` `[symbols, output]` and `bias` `[symbols]`, and is
-    /// computed in the precision of its weights ([`Dense`]), whichever the model's is. Most of what a step reads
+    /// chooses in the precision of its weights ([`Argmax`]), whichever the model's is. Most of what a step reads
     /// are these weights: [`Matrix::in_precision`] makes them smaller.
     ///
     /// # Errors
@@ -246,14 +245,11 @@ impl Cell for DecoderCell {
 
     fn prepare(&self, place: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
         let isa = Isa::select().map_err(CellError::new)?;
-        let projection = Dense::on_team(&self.weights, &self.bias, isa, &place.team);
-        let projection = projection.map_err(CellError::new)?;
+        let projection = Argmax::new(&self.weights, &self.bias, isa, &place.team, place.rows);
         Ok(Box::new(PreparedDecoder {
             step: Embedded::new(&self.embedding, &self.recurrent, place)?,
             top: self.recurrent.top(),
-            room: ArgmaxRoom::new(&projection, place.rows, place.team.threads()),
-            projection,
-            team: place.team.clone(),
+            projection: projection.map_err(CellError::new)?,
         }))
     }
 }
@@ -262,9 +258,7 @@ struct PreparedDecoder {
     step: Embedded,
     /// Which of the model's states is its output.
     top: usize,
-    projection: Dense,
-    team: SharedTeam,
-    room: ArgmaxRoom,
+    projection: Argmax,
 }
 
 impl PreparedCell for PreparedDecoder {
@@ -277,8 +271,7 @@ impl PreparedCell for PreparedDecoder {
         let symbols = &mut symbols[..rows];
         self.step.step(symbols, None, states)?;
         let y = &states[self.top][..rows * self.projection.inputs()];
-        let chosen = (self.projection).argmax_on(&self.team, y, &mut self.room, symbols);
-        chosen.map_err(CellError::new)
+        self.projection.run(y, symbols).map_err(CellError::new)
     }
 }
 

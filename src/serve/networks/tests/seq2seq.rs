@@ -3,6 +3,7 @@ use std::sync::Arc;
 use super::super::{DecoderCell, EncoderCell, NetworkError, Seq2Seq, Until};
 use super::{Request, alone, random, together};
 use crate::execute::State;
+use crate::kernels::FAR;
 use crate::layers::{Embedding, LayerError, argmax};
 use crate::model::{Gru, Input, Lstm, Matrix, Model, Output, Precision};
 use crate::reference;
@@ -31,6 +32,11 @@ impl Parts {
     }
 
     fn random(rng: &mut fastrand::Rng) -> Parts {
+        Parts::with_symbols(rng, TARGET)
+    }
+
+    /// That choose among so many symbols.
+    fn with_symbols(rng: &mut fastrand::Rng, symbols: usize) -> Parts {
         let gru = rng.bool();
         let models = [1, 2].map(|seed| {
             Arc::new(match gru {
@@ -40,12 +46,12 @@ impl Parts {
         });
         let mut matrix =
             |rows: usize, cols: usize| Matrix::new(rows, cols, random(rng, rows * cols)).unwrap();
-        let mut bias = matrix(1, TARGET).data().to_vec();
+        let mut bias = matrix(1, symbols).data().to_vec();
         bias[EOS] += 4.0; // so that some answers end
         Parts {
             models,
-            tables: [matrix(SOURCE, FEATURES), matrix(TARGET, FEATURES)],
-            weights: matrix(TARGET, HIDDEN),
+            tables: [matrix(SOURCE, FEATURES), matrix(symbols, FEATURES)],
+            weights: matrix(symbols, HIDDEN),
             bias,
         }
     }
@@ -107,8 +113,14 @@ fn answers_are_those_of_the_reference_in_every_precision() {
     let (mut ended, mut cut) = (0, 0);
     let alike = [(F32, F32), (Bf16, Bf16), (Int8, Int8)];
     let mixed = [(F32, Int8), (Int8, F32)];
-    for (models, projection) in alike.into_iter().chain(alike).chain(mixed) {
-        let parts = Parts::random(&mut rng).in_precision(models, projection);
+    let few = alike.into_iter().chain(alike).chain(mixed);
+    // As many as are screened in int8 first.
+    let many = FAR / 4 / HIDDEN + 1;
+    let all = few
+        .map(|of| (of, TARGET))
+        .chain([((F32, F32), many), ((Bf16, F32), many)]);
+    for ((models, projection), symbols) in all {
+        let parts = Parts::with_symbols(&mut rng, symbols).in_precision(models, projection);
         let (cells, network) = parts.network();
         let sources = sources(&mut rng);
         let requests = || -> Vec<Request> {

@@ -1,0 +1,121 @@
+//! How far an output of a dense layer in int8 is, at most, from the same output in f32.
+//!
+//! In f32 an output is a chain of n fused multiply-adds of `x` and `w` that starts from `b`. In int8 it is `b + x'·w'`, where
+//! `x'` and `w'` are `x` and `w` rounded to whole numbers times a scale. Without rounding on the way the two would differ by
+//!
+//! ```text
+//! x·w - x'·w'  =  x'·(w - w') + (x - x')·w   <=   |x'| |w - w'| + |x - x'| |w|            (Cauchy-Schwarz)
+//! ```
+//!
+//! The chain rounds n times, each time a sum that is at most `|b| + |x| |w|`; int8 four times: its sum, the product of the
+//! scales, what these add to `b`, and then the bound itself. With u = 2^-24 all that is below
+//! `(n + 16) u (|b| + (|x'| + |x - x'|) (|w| + |w - w'|))` while `n u` is small (Higham, Accuracy and Stability of Numerical
+//! Algorithms, section 3.1). What underflows on the way is below [`UNDERFLOW`] altogether.
+//!
+//! So the bound is a sum of three products: of what is known of an output, and of what is known of a row of `x`. Each factor
+//! is computed in f64 and rounded up by more than the sum can round down.
+
+use crate::kernels::TINY_ROW;
+
+/// Relative, of a factor.
+const UP: f64 = 1e-6;
+
+/// More than the least subnormal times the greatest sum of int8, and times the longest chain.
+const UNDERFLOW: f32 = 1.0 / (1u128 << 100) as f32;
+
+/// Beyond this, a chain might overflow on its way.
+const LARGE: f64 = 1e37;
+
+/// Adding it rounds what is small to a whole number, as the kernels do.
+const ROUND: f32 = 1.5 * (1 << 23) as f32;
+
+/// Never less than `value`.
+fn up(value: f64) -> f32 {
+    (value * (1.0 + UP)) as f32 + f32::MIN_POSITIVE
+}
+
+/// What is known of an output, or of each of several: `|w - w'|`, `|w|` and `|b|`.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct OfOutput([f32; 3]);
+
+impl OfOutput {
+    /// Of a row of weights, the same as whole numbers of this scale, and its bias.
+    pub fn new(weights: &[f32], whole: &[i8], scale: f32, bias: f32) -> OfOutput {
+        let (mut lost, mut all) = (0.0, 0.0);
+        for (&weight, &q) in weights.iter().zip(whole) {
+            let weight = f64::from(weight);
+            let rounding = weight - f64::from(scale) * f64::from(q);
+            lost += rounding * rounding;
+            all += weight * weight;
+        }
+        OfOutput([lost.sqrt(), all.sqrt(), f64::from(bias).abs()].map(up))
+    }
+
+    /// What bounds both.
+    pub fn or(self, other: OfOutput) -> OfOutput {
+        OfOutput(std::array::from_fn(|i| self.0[i].max(other.0[i])))
+    }
+}
+
+/// What is known of a row of `x`: what the three of an output are multiplied with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum OfRow {
+    Bounded([f32; 3]),
+    /// Too large, or infinite: outputs may be anything.
+    Unbounded,
+    /// NaN is among the values, and so every output is NaN.
+    NotANumber,
+}
+
+impl OfRow {
+    /// Of a row, before outputs that `most` bounds.
+    pub fn new(x: &[f32], most: OfOutput) -> OfRow {
+        // Signs and order do not matter to the greatest magnitude, which is found fastest among bits.
+        let bits = (x.iter()).fold(0, |most, v| most.max(v.to_bits() & 0x7fff_ffff));
+        let magnitude = f32::from_bits(bits);
+        if magnitude.is_nan() {
+            return OfRow::NotANumber;
+        }
+        let (rounded, lost) = norms(x, magnitude);
+        let both = rounded + lost;
+        let [most_lost, most_weight, most_bias] = most.0.map(f64::from);
+        if !(most_bias + both * (most_weight + most_lost) < LARGE) {
+            return OfRow::Unbounded;
+        }
+        let rounding = (x.len() + 16) as f64 / (1 << 24) as f64;
+        OfRow::Bounded([rounded + rounding * both, lost + rounding * both, rounding].map(up))
+    }
+}
+
+/// `|x'|` and `|x - x'|` of a row whose greatest magnitude is this one.
+fn norms(x: &[f32], magnitude: f32) -> (f64, f64) {
+    let (scale, inverse) = match magnitude < TINY_ROW {
+        true => (0.0, 0.0),
+        false => (magnitude / 127.0, 127.0 / magnitude),
+    };
+    let square = |x: f32| {
+        let q = (x * inverse + ROUND) - ROUND;
+        let rounded = f64::from(scale) * f64::from(q);
+        let lost = f64::from(x) - rounded;
+        (rounded * rounded, lost * lost)
+    };
+    // Several sums, which do not wait for each other.
+    let mut sums = [(0.0, 0.0); 8];
+    let eights = x.chunks_exact(sums.len());
+    let rest = eights.remainder();
+    for eight in eights {
+        for (sum, x) in sums.iter_mut().zip(eight) {
+            let (rounded, lost) = square(*x);
+            *sum = (sum.0 + rounded, sum.1 + lost);
+        }
+    }
+    let all = sums.into_iter().chain(rest.iter().map(|x| square(*x)));
+    let (rounded, lost) = all.fold((0.0, 0.0), |sum, next| (sum.0 + next.0, sum.1 + next.1));
+    (rounded.sqrt(), lost.sqrt())
+}
+
+/// How far apart the output and its like in int8 are, at most.
+pub fn bound(row: [f32; 3], output: OfOutput) -> f32 {
+    let [lost, all, bias] = output.0;
+    row[0] * lost + row[1] * all + row[2] * bias + UNDERFLOW
+}

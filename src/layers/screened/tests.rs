@@ -1,0 +1,281 @@
+//! Against plain loops in f32, and in f64 where it is bounds that are tested.
+
+use std::sync::atomic::Ordering;
+
+use super::bounds::{OfOutput, OfRow, bound};
+use super::*;
+use crate::execute::counting::Counting;
+use crate::execute::team::Team;
+use crate::layers::{Argmax, argmax};
+use crate::reference;
+
+fn team(threads: usize) -> SharedTeam {
+    SharedTeam::new(Team::with_threads(threads).unwrap())
+}
+
+fn screened(weights: &Arc<Matrix>, bias: &[f32], team: &SharedTeam, rows: usize) -> Screened {
+    let isa = Isa::select().unwrap();
+    let screened = Screened::new(weights, bias, isa, team, rows).unwrap();
+    screened.expect("finite weights")
+}
+
+/// Of each row the symbol, as a plain loop over all outputs has it.
+fn expected(weights: &Matrix, bias: &[f32], x: &[f32]) -> Vec<Option<usize>> {
+    let rows = x.chunks(weights.cols());
+    rows.map(|x| argmax(&reference::dense(weights, bias, x)))
+        .collect()
+}
+
+fn as_option(symbol: &f32) -> Option<usize> {
+    (!symbol.is_nan()).then_some(*symbol as usize)
+}
+
+/// How values are drawn: what bounds are wide or narrow for, and what has many equal outputs.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Uniform,
+    Whole,
+    /// Few are large, so that int8 leaves little of the others.
+    Spread,
+    Tiny,
+    Huge,
+    Zero,
+    /// The same but for the last bits.
+    Close,
+}
+
+impl Kind {
+    const ALL: [Kind; 7] = [
+        Kind::Uniform,
+        Kind::Whole,
+        Kind::Spread,
+        Kind::Tiny,
+        Kind::Huge,
+        Kind::Zero,
+        Kind::Close,
+    ];
+
+    fn draw(self, rng: &mut fastrand::Rng) -> f32 {
+        let v = 2.0 * rng.f32() - 1.0;
+        match self {
+            Kind::Uniform => v,
+            Kind::Whole => rng.i32(-1..=1) as f32,
+            Kind::Spread => v.powi(21) * 100.0,
+            Kind::Tiny => v * f32::MIN_POSITIVE * rng.f32(),
+            Kind::Huge => v * 1e19,
+            Kind::Zero => 0.0,
+            Kind::Close => 0.5 + v * 1e-6,
+        }
+    }
+
+    fn all(self, rng: &mut fastrand::Rng, count: usize) -> Vec<f32> {
+        (0..count).map(|_| self.draw(rng)).collect()
+    }
+}
+
+#[test]
+fn the_choice_is_that_of_all_outputs_in_f32() {
+    let mut rng = fastrand::Rng::with_seed(5);
+    let rows = 7;
+    for threads in 1..4 {
+        let team = team(threads);
+        for isa in Isa::available() {
+            for of_weights in Kind::ALL {
+                for of_inputs in Kind::ALL {
+                    let outputs = [1, 7, 255, 257, 700, 1100][rng.usize(..6)];
+                    let inputs = [1, 3, 17, 130][rng.usize(..4)];
+                    let weights = of_weights.all(&mut rng, outputs * inputs);
+                    let weights = Arc::new(Matrix::new(outputs, inputs, weights).unwrap());
+                    let of_bias = Kind::ALL[rng.usize(..7)];
+                    let bias = of_bias.all(&mut rng, outputs);
+                    let mut x = of_inputs.all(&mut rng, rows * inputs);
+                    for row in 0..rows {
+                        if rng.u8(..8) == 0 {
+                            x[row * inputs] = [f32::NAN, f32::INFINITY, f32::MAX][rng.usize(..3)];
+                        }
+                    }
+                    let made = Screened::new(&weights, &bias, isa, &team, rows).unwrap();
+                    let mut screened = made.expect("finite weights");
+                    let mut symbols = vec![-1.0; rows];
+                    screened.argmax_on(&team, &x, &mut symbols).unwrap();
+                    assert_eq!(
+                        symbols.iter().map(as_option).collect::<Vec<_>>(),
+                        expected(&weights, &bias, &x),
+                        "{isa}, {threads} threads, {outputs} outputs of {inputs}: \
+                         weights {of_weights:?}, bias {of_bias:?}, inputs {of_inputs:?}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// The bound holds for every output of every kind, and is no wider than it has to be: where nothing but the rounding of whole
+/// numbers tells int8 from f32, an output exists that comes near a tenth of it.
+#[test]
+fn no_output_is_farther_from_its_like_in_int8_than_its_bound() {
+    let mut rng = fastrand::Rng::with_seed(6);
+    let mut nearest = 0.0f32;
+    for of_weights in Kind::ALL {
+        for of_inputs in Kind::ALL {
+            for inputs in [1, 2, 9, 64, 300] {
+                let outputs = 50;
+                let weights = of_weights.all(&mut rng, outputs * inputs);
+                let weights = Matrix::new(outputs, inputs, weights).unwrap();
+                let whole = weights.in_precision(Precision::Int8).unwrap();
+                let of_bias = Kind::ALL[rng.usize(..7)];
+                let bias = of_bias.all(&mut rng, outputs);
+                let each: Vec<OfOutput> = (0..outputs)
+                    .map(|j| {
+                        let q: Vec<i8> = whole.whole_row(j).collect();
+                        OfOutput::new(&weights.row(j), &q, whole.scales()[j], bias[j])
+                    })
+                    .collect();
+                let most = each.iter().copied().reduce(OfOutput::or).unwrap();
+                let x = of_inputs.all(&mut rng, inputs);
+                let OfRow::Bounded(of_row) = OfRow::new(&x, most) else {
+                    let both_are_huge = matches!((of_weights, of_inputs), (Kind::Huge, Kind::Huge));
+                    assert!(both_are_huge, "{of_weights:?} {of_inputs:?}");
+                    continue;
+                };
+                let fine = reference::dense(&weights, &bias, &x);
+                let coarse = reference::dense(&whole, &bias, &x);
+                for (j, (fine, coarse)) in fine.into_iter().zip(coarse).enumerate() {
+                    let bound = bound(of_row, each[j]);
+                    let apart = (f64::from(fine) - f64::from(coarse)).abs();
+                    assert!(
+                        apart <= f64::from(bound),
+                        "{apart} is more than {bound}: weights {of_weights:?}, bias {of_bias:?}, inputs {of_inputs:?}"
+                    );
+                    if matches!((of_weights, of_inputs), (Kind::Uniform, Kind::Uniform)) {
+                        nearest = nearest.max(apart as f32 / bound);
+                    }
+                }
+            }
+        }
+    }
+    assert!(nearest > 0.1 && nearest <= 1.0, "{nearest}");
+}
+
+/// What it is for: of many outputs few are computed, by all workers together.
+#[test]
+fn few_outputs_are_computed() {
+    let mut rng = fastrand::Rng::with_seed(7);
+    let (outputs, inputs, rows) = (6000, 256, 5);
+    let weights = Kind::Uniform.all(&mut rng, outputs * inputs);
+    let weights = Arc::new(Matrix::new(outputs, inputs, weights).unwrap());
+    let bias = Kind::Uniform.all(&mut rng, outputs);
+    let x = Kind::Uniform.all(&mut rng, rows * inputs);
+    for threads in 1..3 {
+        let team = team(threads);
+        let mut screened = screened(&weights, &bias, &team, rows);
+        let (kernels, asked) = Counting::kernels(screened.coarse.kernels.isa());
+        screened.coarse.kernels = kernels;
+        let mut symbols = vec![-1.0; rows];
+        screened.argmax_on(&team, &x, &mut symbols).unwrap();
+        assert_eq!(
+            symbols.iter().map(as_option).collect::<Vec<_>>(),
+            expected(&weights, &bias, &x)
+        );
+        let computed = asked.chains.load(Ordering::Relaxed);
+        assert!(computed >= rows, "{computed}");
+        assert!(computed <= rows * threads * 3 * TOGETHER, "{computed}");
+    }
+}
+
+/// More than are kept come close to the greatest, among them the greatest itself, wherever it is.
+#[test]
+fn where_too_many_come_close_all_are_computed() {
+    let (outputs, inputs) = (1000, 8);
+    let team = team(2);
+    for place in [0, 1, 127, 128, 255, 256, 499, 500, 640, 998, 999] {
+        let mut bias = vec![0.25; outputs];
+        bias[place] = 0.250_001;
+        let weights = Arc::new(Matrix::new(outputs, inputs, vec![0.3; outputs * inputs]).unwrap());
+        let mut screened = screened(&weights, &bias, &team, 2);
+        let (kernels, asked) = Counting::kernels(screened.coarse.kernels.isa());
+        screened.coarse.kernels = kernels;
+        let mut symbols = [-1.0; 2];
+        screened.argmax_on(&team, &[0.7; 16], &mut symbols).unwrap();
+        assert_eq!(symbols, [place as f32; 2]);
+        assert_eq!(asked.chains.load(Ordering::Relaxed), 2 * outputs);
+    }
+}
+
+/// Those that are no longer possible give way: each output is greater than all before it by more than the bounds.
+#[test]
+fn outputs_that_were_overtaken_are_not_kept() {
+    let (outputs, inputs) = (256, 4);
+    let team = team(1);
+    let bias: Vec<f32> = (0..outputs).map(|j| j as f32).collect();
+    let weights = Arc::new(Matrix::new(outputs, inputs, vec![0.3; outputs * inputs]).unwrap());
+    let mut screened = screened(&weights, &bias, &team, 1);
+    let (kernels, asked) = Counting::kernels(screened.coarse.kernels.isa());
+    screened.coarse.kernels = kernels;
+    let mut symbols = [-1.0];
+    screened.argmax_on(&team, &[0.7; 4], &mut symbols).unwrap();
+    assert_eq!(symbols, [(outputs - 1) as f32]);
+    assert!(asked.chains.load(Ordering::Relaxed) <= TOGETHER);
+}
+
+/// In f32 and beyond a private cache it pays; in other precisions, for less, and where int8 cannot be, all is computed.
+#[test]
+fn it_is_chosen_where_it_pays() {
+    let team = team(1);
+    let isa = Isa::select().unwrap();
+    let (outputs, inputs) = (FAR / 4 / 64 + 1, 64);
+    let make = |change: &dyn Fn(&mut Matrix, &mut Vec<f32>)| {
+        let mut rng = fastrand::Rng::with_seed(8);
+        let weights = Kind::Uniform.all(&mut rng, outputs * inputs);
+        let mut weights = Matrix::new(outputs, inputs, weights).unwrap();
+        let mut bias = vec![0.0; outputs];
+        change(&mut weights, &mut bias);
+        let x = Kind::Uniform.all(&mut rng, inputs);
+        let expected = expected(&weights, &bias, &x);
+        let weights = Arc::new(weights);
+        let mut argmax = Argmax::new(&weights, &bias, isa, &team, 1).unwrap();
+        let mut symbol = [-1.0];
+        argmax.run(&x, &mut symbol).unwrap();
+        assert_eq!(vec![as_option(&symbol[0])], expected);
+        // In int8, a scale and a sum beside each row.
+        let rows = weights.rows().next_multiple_of(64);
+        argmax.weight_bytes() <= (inputs + 8) * rows
+    };
+    assert!(make(&|_, _| ()));
+    assert!(!make(
+        &|weights, _| *weights = weights.in_precision(Precision::Bf16).unwrap()
+    ));
+    assert!(!make(&|_, bias| bias[7] = f32::NEG_INFINITY));
+    assert!(!make(&|weights, _| {
+        let mut values = weights.data().to_vec();
+        values[5] = f32::NAN;
+        *weights = Matrix::new(outputs, inputs, values).unwrap();
+    }));
+    assert!(!make(&|weights, bias| {
+        bias.truncate(100);
+        *weights = Matrix::new(100, inputs, weights.data()[..100 * inputs].to_vec()).unwrap();
+    }));
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let team = team(2);
+    let weights = Arc::new(Matrix::new(2, 3, vec![1.0; 6]).unwrap());
+    let isa = Isa::select().unwrap();
+    let values = |name, expected, found| LayerError::Values {
+        name,
+        expected,
+        found,
+    };
+    let refused = Screened::new(&weights, &[0.0; 3], isa, &team, 1);
+    assert_eq!(refused.err(), Some(values("bias", 2, 3)));
+    let mut screened = screened(&weights, &[0.0; 2], &team, 1);
+    let mut symbols = [7.0; 2];
+    let error = screened.argmax_on(&team, &[0.0; 2], &mut symbols[..1]);
+    assert_eq!(error, Err(values("x", 3, 2)));
+    let error = screened.argmax_on(&team, &[0.0; 6], &mut symbols);
+    assert_eq!(error, Err(values("rows with room", 2, 1)));
+    let error = screened.argmax_on(&self::team(1), &[0.0; 3], &mut symbols[..1]);
+    assert_eq!(error, Err(values("threads with room", 1, 2)));
+    assert_eq!(symbols, [7.0; 2]);
+}
