@@ -104,4 +104,7 @@ impl Kernels for Counting {
         (self.asked.chains).fetch_add(listed.len(), Ordering::Relaxed);
         self.inner.chains(x, weights, listed, z);
     }
+    fn quantised_norms(&self, row: &[f32], magnitude: f32) -> [f64; 2] {
+        self.inner.quantised_norms(row, magnitude)
+    }
 }

@@ -95,6 +95,9 @@ impl Kernels for Late {
     fn chains(&self, x: &[f32], weights: &[f32], listed: &[usize], z: &mut [f32]) {
         self.inner.chains(x, weights, listed, z);
     }
+    fn quantised_norms(&self, row: &[f32], magnitude: f32) -> [f64; 2] {
+        self.inner.quantised_norms(row, magnitude)
+    }
 }
 
 /// Compares bits with the reference, in runs in which one or more workers are late.

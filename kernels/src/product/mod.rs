@@ -27,6 +27,7 @@ mod tile;
 
 use self::element::{Bf16, Element, F32, Int8};
 pub use self::quantize::TINY_ROW;
+pub(super) use self::quantize::quantised_norms;
 use self::quantize::quantize;
 use self::tile::{Left, tile};
 use super::pack::{Int8Words, PackedMatrix, Words};

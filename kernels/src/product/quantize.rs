@@ -36,13 +36,7 @@ pub(super) fn quantize<S: Simd>(s: S, row: &[f32], quads: &mut [u32]) -> f32 {
         most = most.max(value.to_bits() & 0x7fff_ffff);
     }
     let most = f32::from_bits(most);
-    let (scale, inverse) = if most < TINY_ROW {
-        (0.0, 0.0)
-    } else if most < f32::INFINITY {
-        (most / 127.0, 127.0 / most)
-    } else {
-        (f32::NAN, 0.0)
-    };
+    let (scale, inverse) = scales(most);
     let bytes = quads.as_mut_ptr().cast::<u8>();
     let (inverses, round) = (s.splat(inverse), s.splat(ROUND));
     // From the bits of a rounded sum to the byte.
@@ -63,4 +57,46 @@ pub(super) fn quantize<S: Simd>(s: S, row: &[f32], quads: &mut [u32]) -> f32 {
         unsafe { *bytes.add(k) = q as u8 };
     }
     scale
+}
+
+/// The scale of a row whose greatest magnitude this is, and what its values are multiplied with.
+#[inline(always)]
+fn scales(most: f32) -> (f32, f32) {
+    if most < TINY_ROW {
+        (0.0, 0.0)
+    } else if most < f32::INFINITY {
+        (most / 127.0, 127.0 / most)
+    } else {
+        (f32::NAN, 0.0)
+    }
+}
+
+/// See [`super::super::Kernels::quantised_norms`].
+#[inline(always)]
+pub(in super::super) fn quantised_norms(row: &[f32], most: f32) -> [f64; 2] {
+    let (scale, inverse) = scales(most);
+    let squares = |value: f32| {
+        let q = (value * inverse + ROUND) - ROUND;
+        let kept = f64::from(scale) * f64::from(q);
+        let lost = f64::from(value) - kept;
+        [kept * kept, lost * lost]
+    };
+    // Sums that do not wait for each other, and fill the widest vectors.
+    const SUMS: usize = 16;
+    let mut sums = [[0.0; SUMS]; 2];
+    let whole = row.chunks_exact(SUMS);
+    let rest = whole.remainder();
+    for values in whole {
+        for i in 0..SUMS {
+            let [kept, lost] = squares(values[i]);
+            sums[0][i] += kept;
+            sums[1][i] += lost;
+        }
+    }
+    for (i, value) in rest.iter().enumerate() {
+        let [kept, lost] = squares(*value);
+        sums[0][i] += kept;
+        sums[1][i] += lost;
+    }
+    sums.map(|sums| sums.iter().sum::<f64>().sqrt())
 }

@@ -15,7 +15,7 @@
 //! So the bound is a sum of three products: of what is known of an output, and of what is known of a row of `x`. Each factor
 //! is computed in f64 and rounded up by more than the sum can round down.
 
-use crate::kernels::TINY_ROW;
+use crate::kernels::Kernels;
 
 /// Relative, of a factor.
 const UP: f64 = 1e-6;
@@ -25,9 +25,6 @@ const UNDERFLOW: f32 = 1.0 / (1u128 << 100) as f32;
 
 /// Beyond this, a chain might overflow on its way.
 const LARGE: f64 = 1e37;
-
-/// Adding it rounds what is small to a whole number, as the kernels do.
-const ROUND: f32 = 1.5 * (1 << 23) as f32;
 
 /// Never less than `value`.
 fn up(value: f64) -> f32 {
@@ -69,14 +66,17 @@ pub enum OfRow {
 
 impl OfRow {
     /// Of a row, before outputs that `most` bounds.
-    pub fn new(x: &[f32], most: OfOutput) -> OfRow {
+    pub fn new(x: &[f32], most: OfOutput, kernels: &dyn Kernels) -> OfRow {
         // Signs and order do not matter to the greatest magnitude, which is found fastest among bits.
         let bits = (x.iter()).fold(0, |most, v| most.max(v.to_bits() & 0x7fff_ffff));
         let magnitude = f32::from_bits(bits);
         if magnitude.is_nan() {
             return OfRow::NotANumber;
         }
-        let (rounded, lost) = norms(x, magnitude);
+        if magnitude == f32::INFINITY {
+            return OfRow::Unbounded;
+        }
+        let [rounded, lost] = kernels.quantised_norms(x, magnitude);
         let both = rounded + lost;
         let [most_lost, most_weight, most_bias] = most.0.map(f64::from);
         if !(most_bias + both * (most_weight + most_lost) < LARGE) {
@@ -85,33 +85,6 @@ impl OfRow {
         let rounding = (x.len() + 16) as f64 / (1 << 24) as f64;
         OfRow::Bounded([rounded + rounding * both, lost + rounding * both, rounding].map(up))
     }
-}
-
-/// `|x'|` and `|x - x'|` of a row whose greatest magnitude is this one.
-fn norms(x: &[f32], magnitude: f32) -> (f64, f64) {
-    let (scale, inverse) = match magnitude < TINY_ROW {
-        true => (0.0, 0.0),
-        false => (magnitude / 127.0, 127.0 / magnitude),
-    };
-    let square = |x: f32| {
-        let q = (x * inverse + ROUND) - ROUND;
-        let rounded = f64::from(scale) * f64::from(q);
-        let lost = f64::from(x) - rounded;
-        (rounded * rounded, lost * lost)
-    };
-    // Several sums, which do not wait for each other.
-    let mut sums = [(0.0, 0.0); 8];
-    let eights = x.chunks_exact(sums.len());
-    let rest = eights.remainder();
-    for eight in eights {
-        for (sum, x) in sums.iter_mut().zip(eight) {
-            let (rounded, lost) = square(*x);
-            *sum = (sum.0 + rounded, sum.1 + lost);
-        }
-    }
-    let all = sums.into_iter().chain(rest.iter().map(|x| square(*x)));
-    let (rounded, lost) = all.fold((0.0, 0.0), |sum, next| (sum.0 + next.0, sum.1 + next.1));
-    (rounded.sqrt(), lost.sqrt())
 }
 
 /// How far apart the output and its like in int8 are, at most.

@@ -180,7 +180,11 @@ impl Screened {
         expect("rows with room", self.rows.len(), rows.max(self.rows.len()))?;
         expect("threads with room", self.workers.len(), workers)?;
         for (row, of_row) in self.rows[..rows].iter_mut().enumerate() {
-            *of_row = OfRow::new(&x[row * inputs..][..inputs], self.most);
+            *of_row = OfRow::new(
+                &x[row * inputs..][..inputs],
+                self.most,
+                &*self.coarse.kernels,
+            );
         }
         let this = &*self;
         team.run(|worker| {

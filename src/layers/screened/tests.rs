@@ -110,6 +110,34 @@ fn the_choice_is_that_of_all_outputs_in_f32() {
     }
 }
 
+#[test]
+fn norms_are_those_of_the_whole_numbers_of_the_reference() {
+    let mut rng = fastrand::Rng::with_seed(9);
+    for isa in Isa::available() {
+        let kernels = crate::kernels::kernels(isa).unwrap();
+        for kind in Kind::ALL {
+            for len in [0, 1, 15, 16, 17, 64, 1000] {
+                let x = kind.all(&mut rng, len);
+                let magnitude = x.iter().fold(0.0f32, |most, v| most.max(v.abs()));
+                let (whole, scale) = reference::quantize(&x);
+                let kept = whole.iter().map(|q| f64::from(scale) * *q as f64);
+                let lost = (x.iter().zip(kept.clone())).map(|(x, kept)| f64::from(*x) - kept);
+                let norm =
+                    |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>();
+                let expected = [norm(&mut kept.clone()), norm(&mut lost.clone())].map(f64::sqrt);
+                let norms = kernels.quantised_norms(&x, magnitude);
+                for (norm, expected) in norms.into_iter().zip(expected) {
+                    let apart = (norm - expected).abs();
+                    assert!(
+                        apart <= 1e-12 * expected.max(norms[0]),
+                        "{isa}, {kind:?}, {len}: {norm}, not {expected}"
+                    );
+                }
+            }
+        }
+    }
+}
+
 /// The bound holds for every output of every kind, and is no wider than it has to be: where nothing but the rounding of whole
 /// numbers tells int8 from f32, an output exists that comes near a tenth of it.
 #[test]
@@ -133,7 +161,9 @@ fn no_output_is_farther_from_its_like_in_int8_than_its_bound() {
                     .collect();
                 let most = each.iter().copied().reduce(OfOutput::or).unwrap();
                 let x = of_inputs.all(&mut rng, inputs);
-                let OfRow::Bounded(of_row) = OfRow::new(&x, most) else {
+                let isa = Isa::available()[rng.usize(..Isa::available().len())];
+                let kernels = crate::kernels::kernels(isa).unwrap();
+                let OfRow::Bounded(of_row) = OfRow::new(&x, most, &*kernels) else {
                     let both_are_huge = matches!((of_weights, of_inputs), (Kind::Huge, Kind::Huge));
                     assert!(both_are_huge, "{of_weights:?} {of_inputs:?}");
                     continue;
