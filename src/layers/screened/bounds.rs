@@ -79,7 +79,9 @@ impl OfRow {
         let [rounded, lost] = kernels.quantised_norms(x, magnitude);
         let both = rounded + lost;
         let [most_lost, most_weight, most_bias] = most.0.map(f64::from);
-        if !(most_bias + both * (most_weight + most_lost) < LARGE) {
+        let greatest = most_bias + both * (most_weight + most_lost);
+        // No number where nothing meets what is beyond f32.
+        if greatest.is_nan() || greatest >= LARGE {
             return OfRow::Unbounded;
         }
         let rounding = (x.len() + 16) as f64 / (1 << 24) as f64;
