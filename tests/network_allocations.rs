@@ -49,8 +49,8 @@ fn main() {
     for (precision, symbols, threads) in [
         (Precision::F32, 150, 1),
         (Precision::F32, 150, 2),
-        (Precision::F32, 25_000, 1),
-        (Precision::F32, 25_000, 2),
+        (Precision::F32, 50_000, 1),
+        (Precision::F32, 50_000, 2),
         (Precision::Int8, 150, 2),
     ] {
         let cells = cells(precision, symbols);

@@ -19,39 +19,26 @@ const TOGETHER: usize = 8;
 #[inline(always)]
 pub(super) fn chains<S: Simd>(s: S, x: &[f32], weights: &[f32], listed: &[usize], z: &mut [f32]) {
     assert!(listed.len() == z.len());
-    let row = |&row: &usize| &weights[row * x.len()..][..x.len()];
-    let mut listed = listed.chunks_exact(TOGETHER);
-    let mut z = z.chunks_exact_mut(TOGETHER);
-    for (listed, z) in (&mut listed).zip(&mut z) {
-        some(
-            s,
-            x,
-            std::array::from_fn::<_, TOGETHER, _>(|i| row(&listed[i])),
-            z,
-        );
-    }
-    for (listed, z) in listed
-        .remainder()
-        .iter()
-        .zip(z.into_remainder().chunks_mut(1))
-    {
-        some(s, x, [row(listed)], z);
-    }
-}
-
-/// As many chains as there are `rows`, each as long as `x`.
-#[inline(always)]
-fn some<S: Simd, const N: usize>(s: S, x: &[f32], rows: [&[f32]; N], z: &mut [f32]) {
-    let mut sums: [S::F32; N] = std::array::from_fn(|i| s.splat(z[i]));
-    for (k, x) in x.iter().enumerate() {
-        let x = s.splat(*x);
-        for (sum, row) in sums.iter_mut().zip(rows) {
-            *sum = s.fma(x, s.splat(row[k]), *sum);
+    for (listed, z) in listed.chunks(TOGETHER).zip(z.chunks_mut(TOGETHER)) {
+        // Of fewer, the last stands for those that are not there: chains take their time, however many there are.
+        let last = listed.len() - 1;
+        let mut rows: [&[f32]; TOGETHER] = [&[]; TOGETHER];
+        let mut sums = [s.splat(0.0); TOGETHER];
+        for i in 0..TOGETHER {
+            let first = listed[i.min(last)].checked_mul(x.len());
+            rows[i] = &weights[first.expect("a row of the weights")..][..x.len()];
+            sums[i] = s.splat(z[i.min(last)]);
         }
-    }
-    let mut lanes = [0.0; 16];
-    for (z, sum) in z.iter_mut().zip(sums) {
-        s.store(sum, &mut lanes);
-        *z = lanes[0];
+        for (k, x) in x.iter().enumerate() {
+            let x = s.splat(*x);
+            for (sum, row) in sums.iter_mut().zip(rows) {
+                *sum = s.fma(x, s.splat(row[k]), *sum);
+            }
+        }
+        let mut lanes = [0.0; 16];
+        for (z, sum) in z.iter_mut().zip(sums) {
+            s.store(sum, &mut lanes);
+            *z = lanes[0];
+        }
     }
 }

@@ -2,6 +2,14 @@
 
 use cellstream_kernels::{Isa, kernels};
 
+/// Of a number; one NaN is as good as another.
+fn bits(value: f32) -> u32 {
+    match value.is_nan() {
+        true => f32::NAN.to_bits(),
+        false => value.to_bits(),
+    }
+}
+
 #[test]
 fn every_listed_row_is_the_chain_of_the_plain_loop() {
     let mut rng = fastrand::Rng::with_seed(1);
@@ -9,20 +17,24 @@ fn every_listed_row_is_the_chain_of_the_plain_loop() {
         |count: usize| -> Vec<f32> { (0..count).map(|_| 2.0 * rng.f32() - 1.0).collect() };
     for depth in [0, 1, 2, 7, 16, 33, 130] {
         let rows = 20;
-        let (x, weights, start) = (random(depth), random(rows * depth), random(40));
+        let (x, mut weights, start) = (random(depth), random(rows * depth), random(40));
+        // Rows without a finite sum, and of nothing but zeros of either sign.
+        for (row, value) in [f32::NAN, f32::INFINITY, 0.0, -0.0].into_iter().enumerate() {
+            weights[row * depth..][..depth].fill(value);
+        }
         for count in [0, 1, 7, 8, 9, 16, 31] {
             let listed: Vec<usize> = (0..count).map(|i| (i * 7 + depth) % rows).collect();
             let plain: Vec<u32> = (listed.iter().zip(&start))
                 .map(|(row, start)| {
                     let terms = x.iter().zip(&weights[row * depth..]);
                     let sum = terms.fold(*start, |z, (x, w)| x.mul_add(*w, z));
-                    sum.to_bits()
+                    bits(sum)
                 })
                 .collect();
             for isa in Isa::available() {
                 let mut z = start[..count].to_vec();
                 kernels(isa).unwrap().chains(&x, &weights, &listed, &mut z);
-                let bits: Vec<u32> = z.iter().map(|z| z.to_bits()).collect();
+                let bits: Vec<u32> = z.iter().copied().map(bits).collect();
                 assert_eq!(bits, plain, "{isa}, {depth} deep, {count} rows");
             }
         }

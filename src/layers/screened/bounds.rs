@@ -7,10 +7,11 @@
 //! x·w - x'·w'  =  x'·(w - w') + (x - x')·w   <=   |x'| |w - w'| + |x - x'| |w|            (Cauchy-Schwarz)
 //! ```
 //!
-//! The chain rounds n times, each time a sum that is at most `|b| + |x| |w|`; int8 four times: its sum, the product of the
-//! scales, what these add to `b`, and then the bound itself. With u = 2^-24 all that is below
-//! `(n + 16) u (|b| + (|x'| + |x - x'|) (|w| + |w - w'|))` while `n u` is small (Higham, Accuracy and Stability of Numerical
-//! Algorithms, section 3.1). What underflows on the way is below [`UNDERFLOW`] altogether.
+//! The chain rounds n times, each time a sum that is at most `|b| + |x| |w|` but for roundings before; int8 three times: its
+//! sum, the product of the scales, and what these add to `b`; and whoever uses the bound rounds once more, an output less or
+//! more the bound. With m = n + 16 and u = 2^-24 all that is below `m u / (1 - m u)` times
+//! `|b| + (|x'| + |x - x'|) (|w| + |w - w'|)` (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1). What
+//! underflows on the way is below [`UNDERFLOW`] altogether.
 //!
 //! So the bound is a sum of three products: of what is known of an output, and of what is known of a row of `x`. Each factor
 //! is computed in f64 and rounded up by more than the sum can round down.
@@ -24,7 +25,7 @@ const UP: f64 = 1e-6;
 const UNDERFLOW: f32 = 1.0 / (1u128 << 100) as f32;
 
 /// Beyond this, a chain might overflow on its way.
-const LARGE: f64 = 1e37;
+pub const LARGE: f64 = 1e37;
 
 /// Never less than `value`.
 fn up(value: f64) -> f32 {
@@ -84,7 +85,8 @@ impl OfRow {
         if greatest.is_nan() || greatest >= LARGE {
             return OfRow::Unbounded;
         }
-        let rounding = (x.len() + 16) as f64 / (1 << 24) as f64;
+        let roundings = (x.len() + 16) as f64 / (1 << 24) as f64;
+        let rounding = roundings / (1.0 - roundings);
         OfRow::Bounded([rounded + rounding * both, lost + rounding * both, rounding].map(up))
     }
 }

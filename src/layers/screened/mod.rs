@@ -14,7 +14,10 @@
 //! The real code goes block by block, while a block's outputs are in the cache: each worker keeps the greatest `a[j] - e[j]`
 //! that it has seen of a row, and looks into a block only where one bound for all its outputs does not rule them out. Then it
 //! computes those that are left, the one with the greatest `a[j] + e[j]` first: once an output is greater than what all others
-//! can be, it is the greatest. Where too many are left to be kept, it computes all.
+//! can be, it is the greatest. Inputs of which few are large leave wide bounds, and many outputs possible: where there is no more
+//! room for them, some are computed at once, since the greatest output is no less than any of these. Rows of which that leaves too
+//! many, as of a layer of zeros, get all their outputs from the whole layer, packed in f32, too: the cost is then that of both
+//! ([`Argmax`](super::Argmax)), where to compute all by themselves took up to 20 times as long.
 
 mod bounds;
 #[cfg(test)]
@@ -23,8 +26,8 @@ mod tests;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use self::bounds::{OfOutput, OfRow, bound};
-use super::argmax::{Best, MOST_SYMBOLS, NONE, symbol};
+use self::bounds::{LARGE, OfOutput, OfRow, bound};
+use super::argmax::{ArgmaxRoom, Best, MOST_SYMBOLS, NONE};
 use super::error::expect;
 use super::{Dense, LayerError};
 use crate::execute::team::SharedTeam;
@@ -32,13 +35,16 @@ use crate::kernels::{FAR, Isa, Numbers};
 use crate::model::{Matrix, Precision};
 
 /// Most outputs of a row that a worker keeps as possible.
-const KEPT: usize = 128;
+const KEPT: usize = 512;
 /// Outputs that are computed at a time.
 const TOGETHER: usize = 8;
 
 /// A dense layer of f32 that only tells its greatest output, with the room for so many rows.
 pub struct Screened {
     coarse: Dense,
+    whole: Dense,
+    room: ArgmaxRoom,
+    undecided: Undecided,
     weights: Arc<Matrix>,
     bias: Vec<f32>,
     outputs: Vec<OfOutput>,
@@ -49,6 +55,14 @@ pub struct Screened {
     rows: Vec<OfRow>,
     /// One for each worker, who alone locks it while it computes.
     workers: Vec<Mutex<WorkerRoom>>,
+}
+
+/// Rows that get all their outputs.
+struct Undecided {
+    rows: Vec<usize>,
+    /// `[rows, inputs]`.
+    x: Vec<f32>,
+    symbols: Vec<f32>,
 }
 
 struct WorkerRoom {
@@ -69,6 +83,8 @@ struct Found {
     kept: usize,
     /// More are possible than can be kept.
     all: bool,
+    /// No output of the worker's blocks is greater.
+    most: f32,
     best: Best,
 }
 
@@ -76,6 +92,7 @@ const NOTHING: Found = Found {
     least: f32::NEG_INFINITY,
     kept: 0,
     all: false,
+    most: f32::NEG_INFINITY,
     best: NONE,
 };
 
@@ -89,8 +106,8 @@ struct Possible {
 
 impl Screened {
     /// Of `weights` `[outputs, inputs]` and a bias of as many outputs, for up to `rows` rows on `team`. None where int8 does
-    /// not pay, as the weights stay in a cache or are fewer bytes already, or where it cannot be: they are not finite, there
-    /// are more inputs than int8 has sums for, or more than [`MOST_SYMBOLS`] outputs.
+    /// not pay, as each worker's share stays in its cache or is fewer bytes already, or where it cannot be: weights or biases
+    /// are not finite or next to it, there are more inputs than int8 has sums for, or more than [`MOST_SYMBOLS`] outputs.
     ///
     /// # Errors
     /// As [`Dense::on_team`].
@@ -101,7 +118,8 @@ impl Screened {
         team: &SharedTeam,
         rows: usize,
     ) -> Result<Option<Screened>, LayerError> {
-        let is_far = weights.precision() == Precision::F32 && weights.bytes() > FAR;
+        let is_far = weights.bytes() / team.threads() > FAR;
+        let is_far = is_far && weights.precision() == Precision::F32;
         match is_far && weights.rows() <= MOST_SYMBOLS {
             true => Screened::new(weights, bias, isa, team, rows),
             false => Ok(None),
@@ -117,15 +135,19 @@ impl Screened {
         rows: usize,
     ) -> Result<Option<Screened>, LayerError> {
         expect("bias", bias.len(), weights.rows())?;
-        let Ok(whole) = weights.in_precision(Precision::Int8) else {
+        let Ok(int8) = weights.in_precision(Precision::Int8) else {
             return Ok(None);
         };
-        if bias.iter().any(|b| !b.is_finite()) {
+        // One that is as large as masks are would leave every row unbounded.
+        let is_usual = |b: &f32| f64::from(b.abs()) < LARGE;
+        if !bias.iter().all(is_usual) {
             return Ok(None);
         }
-        let coarse = Dense::on_team(&whole, bias, isa, team)?;
+        let coarse = Dense::on_team(&int8, bias, isa, team)?;
+        let whole = Dense::on_team(weights, bias, isa, team)?;
+        let inputs = weights.cols();
         let outputs: Vec<OfOutput> = (0..weights.rows())
-            .map(|j| match whole.row_numbers(j) {
+            .map(|j| match int8.row_numbers(j) {
                 Numbers::Int8 { whole, scales } => {
                     OfOutput::new(&weights.row(j), whole, scales[0], bias[j])
                 }
@@ -151,6 +173,13 @@ impl Screened {
             outputs,
             rows: vec![OfRow::Unbounded; rows],
             workers: (0..team.threads()).map(worker).collect(),
+            room: ArgmaxRoom::new(&whole, rows, team.threads()),
+            undecided: Undecided {
+                rows: Vec::with_capacity(rows),
+                x: vec![0.0; rows * inputs],
+                symbols: vec![0.0; rows],
+            },
+            whole,
             coarse,
         }))
     }
@@ -160,9 +189,9 @@ impl Screened {
         self.coarse.inputs()
     }
 
-    /// Bytes of weights that are read for each choice.
+    /// Bytes of packed weights.
     pub fn weight_bytes(&self) -> usize {
-        self.coarse.weight_bytes()
+        self.coarse.weight_bytes() + self.whole.weight_bytes()
     }
 
     /// As [`Dense::argmax_on`].
@@ -179,6 +208,9 @@ impl Screened {
         expect("x", x.len(), rows * inputs)?;
         expect("rows with room", self.rows.len(), rows.max(self.rows.len()))?;
         expect("threads with room", self.workers.len(), workers)?;
+        if rows == 0 {
+            return Ok(());
+        }
         for (row, of_row) in self.rows[..rows].iter_mut().enumerate() {
             *of_row = OfRow::new(
                 &x[row * inputs..][..inputs],
@@ -192,29 +224,55 @@ impl Screened {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
             let share = this.coarse.share(worker.index, workers);
-            this.screen(share.clone(), x, rows, &mut room);
+            this.screen(share, x, rows, &mut room);
             let WorkerRoom {
                 found, possible, ..
             } = &mut *room;
-            let possible = possible.chunks_exact_mut(KEPT);
-            for (row, (found, possible)) in found[..rows].iter_mut().zip(possible).enumerate() {
-                let x = &x[row * inputs..][..inputs];
-                found.best = match (this.rows[row], found.all) {
-                    (OfRow::NotANumber, _) => NONE.or(Best {
-                        value: f32::NAN,
-                        index: 0,
-                    }),
-                    (OfRow::Unbounded, _) | (_, true) => this.all(x, share.clone()),
-                    (OfRow::Bounded(_), false) => this.decide(x, &mut possible[..found.kept]),
-                };
+            let (found, possible) = (&mut found[..rows], possible.chunks_exact_mut(KEPT));
+            for ((found, possible), x) in found.iter_mut().zip(possible).zip(x.chunks(inputs)) {
+                if !found.all && !found.best.value.is_nan() {
+                    found.best = this.decide(x, &mut possible[..found.kept]);
+                }
             }
         })?;
+        self.undecided.rows.clear();
         for (row, to) in symbols.iter_mut().enumerate() {
-            let bests = self
-                .workers
-                .iter_mut()
-                .map(|room| room.get_mut().unwrap_or_else(PoisonError::into_inner).found[row].best);
-            *to = symbol(bests);
+            let (mut best, mut most) = (NONE, f32::NEG_INFINITY);
+            for room in &mut self.workers {
+                let found = room.get_mut().unwrap_or_else(PoisonError::into_inner).found[row];
+                best = best.or(found.best);
+                if found.all {
+                    most = most.max(found.most);
+                }
+            }
+            *to = best.symbol();
+            // Where a worker gave up, others may have found what none of its outputs comes up to.
+            if most >= best.value {
+                self.undecided.rows.push(row);
+            }
+        }
+        self.decide_by_all(team, x, symbols)
+    }
+
+    /// The symbols of the rows of which too many outputs were possible.
+    fn decide_by_all(
+        &mut self,
+        team: &SharedTeam,
+        x: &[f32],
+        symbols: &mut [f32],
+    ) -> Result<(), LayerError> {
+        let (inputs, undecided) = (self.coarse.inputs(), &mut self.undecided);
+        let count = undecided.rows.len();
+        let (to, chosen) = (
+            &mut undecided.x[..count * inputs],
+            &mut undecided.symbols[..count],
+        );
+        for (to, row) in to.chunks_mut(inputs).zip(&undecided.rows) {
+            to.copy_from_slice(&x[row * inputs..][..inputs]);
+        }
+        self.whole.argmax_on(team, to, &mut self.room, chosen)?;
+        for (symbol, row) in chosen.iter().zip(&undecided.rows) {
+            symbols[*row] = *symbol;
         }
         Ok(())
     }
@@ -226,7 +284,17 @@ impl Screened {
             possible,
             words,
         } = room;
-        found[..rows].fill(NOTHING);
+        for (found, of_row) in found.iter_mut().zip(&self.rows[..rows]) {
+            *found = NOTHING;
+            match of_row {
+                OfRow::Bounded(_) => {}
+                OfRow::Unbounded => {
+                    found.all = true;
+                    found.most = f32::INFINITY;
+                }
+                OfRow::NotANumber => found.best.value = f32::NAN,
+            }
+        }
         (self.coarse).blocks(blocks, x, rows, words, |row, first, outputs| {
             let OfRow::Bounded(of_row) = self.rows[row] else {
                 return;
@@ -234,6 +302,7 @@ impl Screened {
             let (found, possible) = (&mut found[row], &mut possible[row * KEPT..][..KEPT]);
             let of_block = bound(of_row, self.blocks[first / self.coarse.block()]);
             let greatest = self.coarse.kernels.greatest(outputs);
+            found.most = found.most.max(greatest + of_block);
             found.least = found.least.max(greatest - of_block);
             if found.all || greatest + of_block < found.least {
                 return;
@@ -244,11 +313,32 @@ impl Screened {
                     found.least = found.least.max(output - of_output);
                     let most = output + of_output;
                     if most >= found.least {
-                        keep(found, possible, Possible { most, index });
+                        if found.kept == KEPT {
+                            let x = &x[row * self.inputs()..][..self.inputs()];
+                            self.make_room(x, found, possible);
+                            if found.all {
+                                return;
+                            }
+                        }
+                        possible[found.kept] = Possible { most, index };
+                        found.kept += 1;
                     }
                 }
             }
         });
+    }
+
+    /// Rules out those that are no longer possible. Where that leaves more than half, some are computed.
+    fn make_room(&self, x: &[f32], found: &mut Found, possible: &mut [Possible]) {
+        rule_out(found, possible);
+        if found.kept <= KEPT / 2 {
+            return;
+        }
+        possible[..found.kept].select_nth_unstable_by(TOGETHER, |a, b| b.most.total_cmp(&a.most));
+        let some: [usize; TOGETHER] = std::array::from_fn(|i| possible[i].index);
+        self.compute(x, &some, |one| found.least = found.least.max(one.value));
+        rule_out(found, possible);
+        found.all = found.kept > KEPT / 2;
     }
 
     /// The greatest of the outputs that may be it.
@@ -264,18 +354,6 @@ impl Screened {
                 *index = possible.index;
             }
             self.compute(x, &listed[..some.len()], |later| best = best.either(later));
-        }
-        best
-    }
-
-    /// The greatest of all outputs of some blocks.
-    fn all(&self, x: &[f32], blocks: Range<usize>) -> Best {
-        let (block, count) = (self.coarse.block(), self.outputs.len());
-        let mut best = NONE;
-        for first in (blocks.start * block..count.min(blocks.end * block)).step_by(TOGETHER) {
-            let listed: [usize; TOGETHER] = std::array::from_fn(|i| first + i);
-            let some = TOGETHER.min(count - first);
-            self.compute(x, &listed[..some], |later| best = best.or(later));
         }
         best
     }
@@ -297,22 +375,14 @@ impl Screened {
     }
 }
 
-/// Keeps an output, in the place of those that are no longer possible where there is no other.
-fn keep(found: &mut Found, possible: &mut [Possible], another: Possible) {
-    if found.kept == possible.len() {
-        found.kept = 0;
-        for index in 0..possible.len() {
-            if possible[index].most >= found.least {
-                possible[found.kept] = possible[index];
-                found.kept += 1;
-            }
+/// Keeps those only that may still be the greatest.
+fn rule_out(found: &mut Found, possible: &mut [Possible]) {
+    let mut kept = 0;
+    for index in 0..found.kept {
+        if possible[index].most >= found.least {
+            possible[kept] = possible[index];
+            kept += 1;
         }
     }
-    match found.kept < possible.len() {
-        true => {
-            possible[found.kept] = another;
-            found.kept += 1;
-        }
-        false => found.all = true,
-    }
+    found.kept = kept;
 }

@@ -6,6 +6,7 @@ use super::bounds::{OfOutput, OfRow, bound};
 use super::*;
 use crate::execute::counting::Counting;
 use crate::execute::team::Team;
+use crate::kernels::INT8_DEPTH;
 use crate::layers::{Argmax, argmax};
 use crate::reference;
 
@@ -146,7 +147,7 @@ fn no_output_is_farther_from_its_like_in_int8_than_its_bound() {
     let mut nearest = 0.0f32;
     for of_weights in Kind::ALL {
         for of_inputs in Kind::ALL {
-            for inputs in [1, 2, 9, 64, 300] {
+            for inputs in [1, 2, 9, 64, 300, 20_000] {
                 let outputs = 50;
                 let weights = of_weights.all(&mut rng, outputs * inputs);
                 let weights = Matrix::new(outputs, inputs, weights).unwrap();
@@ -213,39 +214,134 @@ fn few_outputs_are_computed() {
     }
 }
 
-/// More than are kept come close to the greatest, among them the greatest itself, wherever it is.
+/// One input that is much larger than the others leaves bounds so wide that more outputs are possible than there is room for; yet
+/// those that come close to the greatest are few, and not many more are computed.
+#[test]
+fn wide_bounds_cost_few_outputs_more() {
+    let mut rng = fastrand::Rng::with_seed(11);
+    let (outputs, inputs, rows) = (40_000, 256, 3);
+    let weights = Kind::Uniform.all(&mut rng, outputs * inputs);
+    let weights = Arc::new(Matrix::new(outputs, inputs, weights).unwrap());
+    let bias = vec![0.0; outputs];
+    let mut x = Kind::Uniform.all(&mut rng, rows * inputs);
+    for x in x.chunks_mut(inputs) {
+        x.iter_mut().for_each(|x| *x *= 0.05);
+        x[7] = 1.0;
+    }
+    let team = team(1);
+    let mut screened = screened(&weights, &bias, &team, rows);
+    let (kernels, asked) = Counting::kernels(screened.coarse.kernels.isa());
+    screened.coarse.kernels = kernels;
+    let mut symbols = vec![-1.0; rows];
+    screened.argmax_on(&team, &x, &mut symbols).unwrap();
+    let symbols: Vec<_> = symbols.iter().map(as_option).collect();
+    assert_eq!(symbols, expected(&weights, &bias, &x));
+    let OfRow::Bounded(of_row) = screened.rows[0] else {
+        panic!("bounded");
+    };
+    let fine = reference::dense(&weights, &bias, &x[..inputs]);
+    let greatest = fine.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let bound = bound(of_row, screened.most);
+    let possible = fine.iter().filter(|z| *z + 2.0 * bound >= greatest).count();
+    assert!(possible > 2 * KEPT, "{possible}");
+    let computed = asked.chains.load(Ordering::Relaxed);
+    assert!(computed < rows * outputs / 20, "{computed}");
+}
+
+/// More than are kept come close to the greatest, among them the greatest itself, wherever it is; beside a row that is decided.
 #[test]
 fn where_too_many_come_close_all_are_computed() {
-    let (outputs, inputs) = (1000, 8);
+    let (outputs, inputs) = (2304, 8);
     let team = team(2);
-    for place in [0, 1, 127, 128, 255, 256, 499, 500, 640, 998, 999] {
+    for place in [
+        0, 1, 511, 512, 1023, 1024, 1151, 1152, 1279, 1280, 2302, 2303,
+    ] {
         let mut bias = vec![0.25; outputs];
         bias[place] = 0.250_001;
-        let weights = Arc::new(Matrix::new(outputs, inputs, vec![0.3; outputs * inputs]).unwrap());
-        let mut screened = screened(&weights, &bias, &team, 2);
-        let (kernels, asked) = Counting::kernels(screened.coarse.kernels.isa());
-        screened.coarse.kernels = kernels;
-        let mut symbols = [-1.0; 2];
-        screened.argmax_on(&team, &[0.7; 16], &mut symbols).unwrap();
-        assert_eq!(symbols, [place as f32; 2]);
-        assert_eq!(asked.chains.load(Ordering::Relaxed), 2 * outputs);
+        let mut values = vec![0.3; outputs * inputs];
+        values[100 * inputs + 1] = 0.5;
+        let weights = Arc::new(Matrix::new(outputs, inputs, values).unwrap());
+        let mut screened = screened(&weights, &bias, &team, 3);
+        let (kernels, asked) = Counting::kernels(screened.whole.kernels.isa());
+        screened.whole.kernels = kernels;
+        let mut x = [0.7; 24];
+        for row in 0..3 {
+            x[8 * row + 1] = 0.0;
+        }
+        x[9] = 1e6;
+        let mut symbols = [-1.0; 3];
+        screened.argmax_on(&team, &x, &mut symbols).unwrap();
+        assert_eq!(symbols, [place as f32, 100.0, place as f32]);
+        let all = asked.multiply_adds.load(Ordering::Relaxed);
+        assert_eq!(all, 2 * outputs * inputs, "of two rows");
     }
 }
 
-/// Those that are no longer possible give way: each output is greater than all before it by more than the bounds.
+/// Those that are no longer possible give way: all blocks together have more than there is room for, each block's greater than
+/// those before by more than the bounds.
 #[test]
 fn outputs_that_were_overtaken_are_not_kept() {
-    let (outputs, inputs) = (256, 4);
+    let (outputs, inputs, alike) = (1024, 4, 200);
     let team = team(1);
-    let bias: Vec<f32> = (0..outputs).map(|j| j as f32).collect();
+    let bias = |j: usize| match j % 256 < alike {
+        true => (j / 256) as f32,
+        false => -10.0,
+    };
+    let bias: Vec<f32> = (0..outputs).map(bias).collect();
     let weights = Arc::new(Matrix::new(outputs, inputs, vec![0.3; outputs * inputs]).unwrap());
     let mut screened = screened(&weights, &bias, &team, 1);
+    assert_eq!(screened.coarse.block(), 256);
     let (kernels, asked) = Counting::kernels(screened.coarse.kernels.isa());
     screened.coarse.kernels = kernels;
     let mut symbols = [-1.0];
     screened.argmax_on(&team, &[0.7; 4], &mut symbols).unwrap();
-    assert_eq!(symbols, [(outputs - 1) as f32]);
-    assert!(asked.chains.load(Ordering::Relaxed) <= TOGETHER);
+    assert_eq!(symbols, [768.0]);
+    assert_eq!(asked.chains.load(Ordering::Relaxed), alike);
+}
+
+/// Where int8 is exact, what is left is what the chain in f32 rounds away: here most of a bias, so that another output is greater
+/// than in exact arithmetic, or the same no longer.
+#[test]
+fn what_the_chain_itself_rounds_is_in_the_bound() {
+    let team = team(1);
+    let half = 65;
+    let mut weights = vec![127.0; half];
+    weights.extend(vec![-127.0; half]);
+    weights.extend(vec![0.0; 2 * half]);
+    let weights = Arc::new(Matrix::new(2, 2 * half, weights).unwrap());
+    let x = vec![127.0; 2 * half];
+    let rounded = reference::dense(&weights, &[0.1, 0.0], &x)[0];
+    let bias = [0.1, (0.1 + rounded) / 2.0];
+    let whole = weights.in_precision(Precision::Int8).unwrap();
+    let fine = argmax(&reference::dense(&weights, &bias, &x));
+    assert_ne!(fine, argmax(&reference::dense(&whole, &bias, &x)));
+    let mut symbols = [-1.0];
+    let mut screened = screened(&weights, &bias, &team, 1);
+    screened.argmax_on(&team, &x, &mut symbols).unwrap();
+    assert_eq!(as_option(&symbols[0]), fine);
+}
+
+/// More rows than are kept quantised, then fewer, then none: nothing of a call is left for the next.
+#[test]
+fn calls_of_any_number_of_rows_follow_each_other() {
+    let mut rng = fastrand::Rng::with_seed(10);
+    let (outputs, inputs, most) = (520, 12, 300);
+    let weights = Kind::Uniform.all(&mut rng, outputs * inputs);
+    let weights = Arc::new(Matrix::new(outputs, inputs, weights).unwrap());
+    let bias = Kind::Uniform.all(&mut rng, outputs);
+    let team = team(2);
+    let mut screened = screened(&weights, &bias, &team, most);
+    for rows in [most, 3, 0, 129, 1, 7] {
+        let mut x = Kind::Uniform.all(&mut rng, rows * inputs);
+        // The same row is bounded in one call, unbounded or no number in another.
+        if let Some(first) = x.first_mut() {
+            *first = [f32::INFINITY, f32::NAN, 1.0][rng.usize(..3)];
+        }
+        let mut symbols = vec![-1.0; rows];
+        screened.argmax_on(&team, &x, &mut symbols).unwrap();
+        let symbols: Vec<_> = symbols.iter().map(as_option).collect();
+        assert_eq!(symbols, expected(&weights, &bias, &x), "{rows} rows");
+    }
 }
 
 /// In f32 and beyond a private cache it pays; in other precisions, for less, and where int8 cannot be, all is computed.
@@ -267,15 +363,24 @@ fn it_is_chosen_where_it_pays() {
         let mut symbol = [-1.0];
         argmax.run(&x, &mut symbol).unwrap();
         assert_eq!(vec![as_option(&symbol[0])], expected);
-        // In int8, a scale and a sum beside each row.
-        let rows = weights.rows().next_multiple_of(64);
-        argmax.weight_bytes() <= (inputs + 8) * rows
+        argmax.is_screened()
     };
     assert!(make(&|_, _| ()));
     assert!(!make(
         &|weights, _| *weights = weights.in_precision(Precision::Bf16).unwrap()
     ));
     assert!(!make(&|_, bias| bias[7] = f32::NEG_INFINITY));
+    assert!(!make(&|_, bias| bias[7] = f32::MIN));
+    assert!(!make(&|_, bias| bias[7] = f32::NAN));
+    // Deeper than int8 has sums for.
+    let deep = vec![0.5; 5 * (INT8_DEPTH + 1)];
+    let deep = Arc::new(Matrix::new(5, INT8_DEPTH + 1, deep).unwrap());
+    let whole = Screened::if_it_pays(&deep, &[0.0; 5], isa, &team, 1);
+    assert!(deep.bytes() > FAR && whole.unwrap().is_none());
+    // Two workers have half of it each.
+    let half = Arc::new(Matrix::new(outputs, inputs, vec![0.5; outputs * inputs]).unwrap());
+    let of_two = Screened::if_it_pays(&half, &vec![0.0; outputs], isa, &self::team(2), 1);
+    assert!(of_two.unwrap().is_none());
     assert!(!make(&|weights, _| {
         let mut values = weights.data().to_vec();
         values[5] = f32::NAN;

@@ -187,9 +187,9 @@ pub struct DecoderCell {
 }
 
 impl DecoderCell {
-    /// Of these parts; the projection has `weights` `[symbols, output]` and `bias` `[symbols]`, and is
-    /// chooses in the precision of its weights ([`Argmax`]), whichever the model's is. Most of what a step reads
-    /// are these weights: [`Matrix::in_precision`] makes them smaller.
+    /// Of these parts; the projection has `weights` `[symbols, output]` and `bias` `[symbols]`, and chooses in the precision of
+    /// its weights ([`Argmax`]), whichever the model's is. Many weights of f32 are read in int8 first, with the answers of f32;
+    /// [`Matrix::in_precision`] makes them smaller in memory, too, with answers of its own.
     ///
     /// # Errors
     /// As [`EncoderCell::new`]; [`NetworkError::Layer`] also where the projection takes other features

@@ -115,7 +115,7 @@ fn answers_are_those_of_the_reference_in_every_precision() {
     let mixed = [(F32, Int8), (Int8, F32)];
     let few = alike.into_iter().chain(alike).chain(mixed);
     // As many as are screened in int8 first.
-    let many = FAR / 4 / HIDDEN + 1;
+    let many = 4 * FAR / 4 / HIDDEN + 1;
     let all = few
         .map(|of| (of, TARGET))
         .chain([((F32, F32), many), ((Bf16, F32), many)]);
