@@ -3,8 +3,11 @@
 #[path = "common/counting.rs"]
 mod counting;
 
+use std::sync::Arc;
+
 use cellstream::execute::team::{SharedTeam, Team};
-use cellstream::layers::Embedding;
+use cellstream::kernels::Isa;
+use cellstream::layers::{Argmax, Embedding};
 use cellstream::model::{Lstm, Matrix, Precision};
 use cellstream::serve::cell_graph::{Batch, Cells, Place};
 use cellstream::serve::networks::{
@@ -98,4 +101,18 @@ fn main() {
         }
         assert_eq!(taking_steps, 2, "chain and encoder");
     }
+
+    // Rows of which all outputs are computed, as one has no bound and the others are alike.
+    let (symbols, hidden) = (50_000, 24);
+    let weights = Arc::new(Matrix::new(symbols, hidden, vec![0.5; symbols * hidden]).unwrap());
+    let team = SharedTeam::new(Team::with_threads(2).unwrap());
+    let isa = Isa::select().unwrap();
+    let mut argmax = Argmax::new(&weights, &vec![0.0; symbols], isa, &team, ROWS).unwrap();
+    let mut x = vec![1.0; ROWS * hidden];
+    x[hidden] = f32::INFINITY;
+    let mut chosen = vec![-1.0; ROWS];
+    let before = calls();
+    argmax.run(&x, &mut chosen).unwrap();
+    assert_eq!(calls() - before, 0, "of rows that are not decided");
+    assert_eq!(chosen, vec![0.0; ROWS]);
 }

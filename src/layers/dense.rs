@@ -9,8 +9,7 @@
 //! The real code cuts the outputs into blocks, and takes a few rows at a time: the product writes
 //! whole vectors, so a ragged number of outputs needs room of its own, and a block of few rows has
 //! it on the stack. All rows pass over one block before the next, whose weights stay in the cache.
-//! With weights of int8, rows are quantised anew for each block: the fewer bytes a weight has, the more
-//! outputs a block has, so that this costs little.
+//! With weights of int8, rows are quantised for the first block, and kept for the others.
 
 use std::ops::Range;
 use std::sync::{Mutex, OnceLock, PoisonError};

@@ -1,5 +1,5 @@
 //! What surrounds the recurrent core in a model: symbols in ([`Embedding`]), logits out
-//! ([`Dense`]), and answers fed back ([`Greedy`]).
+//! ([`Dense`]), or only the symbol of the greatest ([`Argmax`]), and answers fed back ([`Greedy`]).
 //!
 //! Their arithmetic keeps the promise of the core: the same bits whatever the batch and the
 //! instruction set.

@@ -14,10 +14,12 @@
 //! The real code goes block by block, while a block's outputs are in the cache: each worker keeps the greatest `a[j] - e[j]`
 //! that it has seen of a row, and looks into a block only where one bound for all its outputs does not rule them out. Then it
 //! computes those that are left, the one with the greatest `a[j] + e[j]` first: once an output is greater than what all others
-//! can be, it is the greatest. Inputs of which few are large leave wide bounds, and many outputs possible: where there is no more
-//! room for them, some are computed at once, since the greatest output is no less than any of these. Rows of which that leaves too
-//! many, as of a layer of zeros, get all their outputs from the whole layer, packed in f32, too: the cost is then that of both
-//! ([`Argmax`](super::Argmax)), where to compute all by themselves took up to 20 times as long.
+//! can be, it is the greatest.
+//!
+//! Inputs of which few are large leave wide bounds, and many outputs possible. Where a worker has no room for more, it computes
+//! those with the greatest `a[j] + e[j]`: the greatest output is no less than any of these. Where too many are left even so, as
+//! of a layer of zeros, it gives up, and all outputs of the row are computed by the layer packed in f32. The time is then that of
+//! both ([`Argmax`](super::Argmax)); computing each output by itself took up to 20 times as long.
 
 mod bounds;
 #[cfg(test)]
@@ -36,6 +38,10 @@ use crate::model::{Matrix, Precision};
 
 /// Most outputs of a row that a worker keeps as possible.
 const KEPT: usize = 512;
+/// Where more than so many are left of those, it gives up rather than narrow them down once more for a few others.
+const STILL: usize = KEPT / 2;
+/// Of how many outputs a worker computes one by itself, at most: that takes about 20 times as long as with all others.
+const ONE_OF: usize = 64;
 /// Outputs that are computed at a time.
 const TOGETHER: usize = 8;
 
@@ -81,9 +87,8 @@ struct Found {
     least: f32,
     /// Of how many outputs [`Possible`] are kept.
     kept: usize,
-    /// More are possible than can be kept.
+    /// The worker gave up: any of its outputs may be the greatest, none of which is above `most`.
     all: bool,
-    /// No output of the worker's blocks is greater.
     most: f32,
     best: Best,
 }
@@ -231,7 +236,8 @@ impl Screened {
             let (found, possible) = (&mut found[..rows], possible.chunks_exact_mut(KEPT));
             for ((found, possible), x) in found.iter_mut().zip(possible).zip(x.chunks(inputs)) {
                 if !found.all && !found.best.value.is_nan() {
-                    found.best = this.decide(x, &mut possible[..found.kept]);
+                    let best = this.decide(x, &mut possible[..found.kept], workers);
+                    (found.all, found.best) = (best.is_none(), best.unwrap_or(NONE));
                 }
             }
         })?;
@@ -328,34 +334,38 @@ impl Screened {
         });
     }
 
-    /// Rules out those that are no longer possible. Where that leaves more than half, some are computed.
+    /// Rules out those that are no longer possible. Where that leaves too many, some are computed.
     fn make_room(&self, x: &[f32], found: &mut Found, possible: &mut [Possible]) {
         rule_out(found, possible);
-        if found.kept <= KEPT / 2 {
+        if found.kept <= STILL {
             return;
         }
         possible[..found.kept].select_nth_unstable_by(TOGETHER, |a, b| b.most.total_cmp(&a.most));
         let some: [usize; TOGETHER] = std::array::from_fn(|i| possible[i].index);
         self.compute(x, &some, |one| found.least = found.least.max(one.value));
         rule_out(found, possible);
-        found.all = found.kept > KEPT / 2;
+        found.all = found.kept > STILL;
     }
 
-    /// The greatest of the outputs that may be it.
-    fn decide(&self, x: &[f32], possible: &mut [Possible]) -> Best {
+    /// The greatest of the outputs that may be it; none where more are to be computed than one of so many workers has time for.
+    fn decide(&self, x: &[f32], possible: &mut [Possible], workers: usize) -> Option<Best> {
         possible.sort_unstable_by(|a, b| b.most.total_cmp(&a.most));
+        let worth = (self.outputs.len() / workers / ONE_OF).max(2 * TOGETHER);
         let mut best = NONE;
-        for some in possible.chunks(TOGETHER) {
+        for (done, some) in possible.chunks(TOGETHER).enumerate() {
             if some[0].most < best.value {
                 break;
+            }
+            if done * TOGETHER >= worth {
+                return None;
             }
             let mut listed = [0; TOGETHER];
             for (index, possible) in listed.iter_mut().zip(some) {
                 *index = possible.index;
             }
-            self.compute(x, &listed[..some.len()], |later| best = best.either(later));
+            self.compute(x, &listed[..some.len()], |one| best = best.either(one));
         }
-        best
+        Some(best)
     }
 
     /// Outputs in f32, in the order in which they are listed, [`TOGETHER`] at most.

@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""As simulate.py, of encoders and decoders: what batching gives by itself, where nothing costs but the cells.
+
+    tuning/serving/simulate_translation.py --lengths FILE:SOURCE,TARGET RATE...
+
+Requests come at Poisson times, with the lengths of two columns of a CSV file. `merge` collects who waits, encodes them all and
+then decodes them all; `level` does so a step at a time, `merge` with several steps of few rows in an encoder's batch. `arrival`
+is cellular batching: a batch of decoders and one of encoders in turn, of whoever is there. `waiting` is the same, but while
+anything is decoded, encoders wait for three others, for up to 20 ms after the first of them came, which no policy of ours does.
+`alone` is a request that shares the machine with nobody. Printed are p50, p90 and p99 in ms, and p90 beside that of `merge` and
+of `level`, each with its best batch.
+"""
+
+import argparse
+import csv
+import random
+from functools import partial
+
+from simulate import REQUESTS, STEP_ROWS, between, grouped, report
+
+# µs by rows: an encoder's step, one at a time and four at once, and a decoder's; LSTM 1024 from 1024 inputs and 30,000 words in
+# f32, Emerald Rapids, `load seq2seq --calibrate --batch 128` (12:06 UTC, the mean of two runs) and emerald-rapids.md.
+SINGLE = {1: 604, 2: 652, 4: 742, 8: 980, 16: 1356, 32: 2542, 64: 4938, 128: 9852}
+SEVERAL = SINGLE | {1: 372, 2: 423, 4: 511, 8: 788}
+DECODER = {1: 1263, 2: 1358, 4: 1619, 8: 2273, 16: 3339, 32: 6282, 64: 12295, 128: 23886}
+AT_ONCE = 4
+MOST = 128
+ENOUGH, PATIENCE = 4, 0.02
+
+
+def seconds(points):
+    return [0] + [between(points, rows) * 1e-6 for rows in range(1, MOST + 1)]
+
+
+ENCODER = {1: seconds(SINGLE), AT_ONCE: seconds(SEVERAL)}
+DECODING = seconds(DECODER)
+
+
+def encode(batch, left, at_once):
+    """What a batch of encoders takes, whose steps are then no longer left."""
+    together = max(1, min(at_once, STEP_ROWS // len(batch), max(left[one] for one in batch)))
+    took = 0.0
+    for _ in range(together):
+        running = [one for one in batch if left[one] > 0]
+        took += ENCODER[AT_ONCE if together > 1 else 1][len(running)]
+        for one in running:
+            left[one] -= 1
+    return took
+
+
+def cellular(lengths, waits, arrivals):
+    """When each ends."""
+    now, came, ends = 0.0, 0, [0.0] * len(lengths)
+    sources, targets = [source for source, _ in lengths], [target for _, target in lengths]
+    encoders, decoders = [], []
+    while came < len(arrivals) or encoders or decoders:
+        if not encoders and not decoders:
+            now = max(now, arrivals[came])
+        if decoders:
+            batch = decoders[:MOST]
+            now += DECODING[len(batch)]
+            for one in batch:
+                targets[one] -= 1
+                ends[one] = now
+            decoders = [one for one in decoders if targets[one] > 0]
+        while came < len(arrivals) and arrivals[came] <= now:
+            encoders.append(came)
+            came += 1
+        wait = waits and decoders and len(encoders) < ENOUGH and encoders and now - arrivals[encoders[0]] < PATIENCE
+        if encoders and not wait:
+            batch = encoders[:MOST]
+            now += encode(batch, sources, AT_ONCE)
+            decoders += [one for one in batch if sources[one] == 0]
+            encoders = [one for one in encoders if sources[one] > 0]
+    return ends
+
+
+def merge(lengths, at_once, most, arrivals):
+    """When each ends: a group of so many at most, until its longest is done."""
+
+    def run(group):
+        left, took = {one: lengths[one][0] for one in group}, 0.0
+        while running := [one for one in group if left[one] > 0]:
+            took += encode(running, left, at_once)
+        for step in range(max(lengths[one][1] for one in group)):
+            took += DECODING[sum(lengths[one][1] > step for one in group)]
+        return took
+
+    return grouped(most, arrivals, run)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lengths", metavar="FILE:SOURCE,TARGET", required=True)
+    parser.add_argument("rates", metavar="RATE", type=float, nargs="+", help="requests a second")
+    given = parser.parse_args()
+    path, _, columns = given.lengths.partition(":")
+    source, target = columns.split(",")
+    with open(path, newline="", encoding="utf-8") as file:
+        pairs = [(max(1, int(row[source])), max(1, int(row[target]))) for row in csv.DictReader(file)]
+    chosen = random.Random(1)
+    lengths = [chosen.choice(pairs) for _ in range(REQUESTS)]
+    ended = {
+        f"{name} {rows}": partial(merge, lengths, at_once, rows)
+        for name, at_once in (("merge", AT_ONCE), ("level", 1))
+        for rows in (16, 32, 64, MOST)
+    }
+    ended |= {
+        "arrival": partial(cellular, lengths, False),
+        "waiting": partial(cellular, lengths, True),
+        "alone": lambda arrivals: [
+            came + source * ENCODER[AT_ONCE][1] + target * DECODING[1] for came, (source, target) in zip(arrivals, lengths)
+        ],
+    }
+    for rate in given.rates:
+        print(f"{rate:.0f} a second")
+        report(ended, rate, ("merge", "level"))
+
+
+if __name__ == "__main__":
+    main()
