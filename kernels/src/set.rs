@@ -5,7 +5,7 @@ use super::gates::{
     self, GruCandidate, GruGates, GruReset, LstmGates, PlainState, TreeChild, TreeNode,
 };
 use super::greatest::greatest;
-use super::product::{Product, Room, product, quantised_norms};
+use super::product::{Product, Room, RowNorms, product, row_norms};
 use super::simd::Simd;
 use super::{Isa, IsaError, Visitor, dispatch};
 use std::ops::Range;
@@ -84,9 +84,8 @@ pub trait Kernels: Send + Sync {
     /// # Panics
     /// If there is no such row, or `z` is of another length than `listed`.
     fn chains(&self, x: &[f32], weights: &[f32], listed: &[usize], z: &mut [f32]);
-    /// Of a row of a left operand that meets weights of int8, the Euclidean norms of the row that is multiplied in its place,
-    /// and of what that leaves out, to 12 digits; of finite values, the greatest of which has this `magnitude`.
-    fn quantised_norms(&self, row: &[f32], magnitude: f32) -> [f64; 2];
+    /// What is known of a row of a left operand that meets weights of int8.
+    fn row_norms(&self, row: &[f32]) -> RowNorms;
 }
 
 /// The kernels for `isa`.
@@ -221,10 +220,11 @@ impl<S: Simd> Kernels for Set<S> {
         )
     }
 
-    fn quantised_norms(&self, row: &[f32], magnitude: f32) -> [f64; 2] {
-        self.s.vectorize(
+    fn row_norms(&self, row: &[f32]) -> RowNorms {
+        let s = self.s;
+        s.vectorize(
             #[inline(always)]
-            || quantised_norms(row, magnitude),
+            || row_norms(s, row),
         )
     }
 }

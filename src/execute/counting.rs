@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::kernels::{
-    GruCandidate, GruGates, GruReset, Isa, Kernels, LstmGates, PlainState, Product, Room,
+    GruCandidate, GruGates, GruReset, Isa, Kernels, LstmGates, PlainState, Product, Room, RowNorms,
     TreeChild, TreeNode, kernels,
 };
 
@@ -104,7 +104,7 @@ impl Kernels for Counting {
         (self.asked.chains).fetch_add(listed.len(), Ordering::Relaxed);
         self.inner.chains(x, weights, listed, z);
     }
-    fn quantised_norms(&self, row: &[f32], magnitude: f32) -> [f64; 2] {
-        self.inner.quantised_norms(row, magnitude)
+    fn row_norms(&self, row: &[f32]) -> RowNorms {
+        self.inner.row_norms(row)
     }
 }

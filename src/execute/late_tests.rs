@@ -15,7 +15,7 @@ use super::meetings_cases::Case;
 use super::team::Team;
 use super::{PackedModel, Session};
 use crate::kernels::{
-    GruCandidate, GruGates, GruReset, Isa, Kernels, LstmGates, PlainState, Product, Room,
+    GruCandidate, GruGates, GruReset, Isa, Kernels, LstmGates, PlainState, Product, Room, RowNorms,
     TreeChild, TreeNode,
 };
 use crate::model::{Input, Output};
@@ -95,8 +95,8 @@ impl Kernels for Late {
     fn chains(&self, x: &[f32], weights: &[f32], listed: &[usize], z: &mut [f32]) {
         self.inner.chains(x, weights, listed, z);
     }
-    fn quantised_norms(&self, row: &[f32], magnitude: f32) -> [f64; 2] {
-        self.inner.quantised_norms(row, magnitude)
+    fn row_norms(&self, row: &[f32]) -> RowNorms {
+        self.inner.row_norms(row)
     }
 }
 

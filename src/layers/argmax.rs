@@ -143,7 +143,11 @@ impl Argmax {
         team: &SharedTeam,
         rows: usize,
     ) -> Result<Argmax, LayerError> {
-        let way = match Screened::if_it_pays(weights, bias, isa, team, rows)? {
+        let screened = match Screened::pays(weights, team) {
+            true => Screened::new(weights, bias, isa, team, rows)?,
+            false => None,
+        };
+        let way = match screened {
             Some(screened) => Way::Screened(Box::new(screened)),
             None => {
                 let dense = Dense::on_team(weights, bias, isa, team)?;

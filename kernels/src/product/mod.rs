@@ -26,9 +26,9 @@ mod quantize;
 mod tile;
 
 use self::element::{Bf16, Element, F32, Int8};
-pub use self::quantize::TINY_ROW;
-pub(super) use self::quantize::quantised_norms;
 use self::quantize::quantize;
+pub(super) use self::quantize::row_norms;
+pub use self::quantize::{RowNorms, TINY_ROW};
 use self::tile::{Left, tile};
 use super::pack::{Int8Words, PackedMatrix, Words};
 use super::prefetch::{Share, Upcoming, fewest_passes_that_ask};

@@ -22,21 +22,7 @@ const ROUND: f32 = 1.5 * (1 << 23) as f32;
 pub(super) fn quantize<S: Simd>(s: S, row: &[f32], quads: &mut [u32]) -> f32 {
     assert!(quads.len() == row.len().div_ceil(4));
     let whole = row.len() / S::LANES * S::LANES;
-    let mut most = s.splat_i32(0);
-    let unsigned = s.splat_i32(i32::MAX);
-    let mut k = 0;
-    while k < whole {
-        most = s.max_i32(most, s.and_i32(s.to_bits(s.load(&row[k..])), unsigned));
-        k += S::LANES;
-    }
-    let mut lanes = [0.0f32; 64];
-    s.store(s.from_bits(most), &mut lanes);
-    let mut most = 0;
-    for value in lanes[..S::LANES].iter().chain(&row[whole..]) {
-        most = most.max(value.to_bits() & 0x7fff_ffff);
-    }
-    let most = f32::from_bits(most);
-    let (scale, inverse) = scales(most);
+    let (scale, inverse) = scales(magnitude(s, row));
     let bytes = quads.as_mut_ptr().cast::<u8>();
     let (inverses, round) = (s.splat(inverse), s.splat(ROUND));
     // From the bits of a rounded sum to the byte.
@@ -59,6 +45,25 @@ pub(super) fn quantize<S: Simd>(s: S, row: &[f32], quads: &mut [u32]) -> f32 {
     scale
 }
 
+/// The greatest magnitude of a row: infinity or NaN where one of its values is.
+#[inline(always)]
+fn magnitude<S: Simd>(s: S, row: &[f32]) -> f32 {
+    let mut most = s.splat_i32(0);
+    let unsigned = s.splat_i32(i32::MAX);
+    let vectors = row.chunks_exact(S::LANES);
+    let rest = vectors.remainder();
+    for values in vectors {
+        most = s.max_i32(most, s.and_i32(s.to_bits(s.load(values)), unsigned));
+    }
+    let mut lanes = [0.0f32; 64];
+    s.store(s.from_bits(most), &mut lanes);
+    let mut most = 0;
+    for value in lanes[..S::LANES].iter().chain(rest) {
+        most = most.max(value.to_bits() & 0x7fff_ffff);
+    }
+    f32::from_bits(most)
+}
+
 /// The scale of a row whose greatest magnitude this is, and what its values are multiplied with.
 #[inline(always)]
 fn scales(most: f32) -> (f32, f32) {
@@ -71,32 +76,41 @@ fn scales(most: f32) -> (f32, f32) {
     }
 }
 
-/// See [`super::super::Kernels::quantised_norms`].
+/// What is known of a row of a left operand, and of the row of whole numbers times a scale that is multiplied in its place.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RowNorms {
+    /// The greatest magnitude: infinity or NaN where one of the values is, and then the norms mean nothing.
+    pub magnitude: f32,
+    /// The Euclidean norm of what is multiplied, to 12 digits.
+    pub kept: f64,
+    /// And of what that leaves out.
+    pub lost: f64,
+}
+
+/// See [`super::super::Kernels::row_norms`].
 #[inline(always)]
-pub(in super::super) fn quantised_norms(row: &[f32], most: f32) -> [f64; 2] {
-    let (scale, inverse) = scales(most);
-    let squares = |value: f32| {
-        let q = (value * inverse + ROUND) - ROUND;
-        let kept = f64::from(scale) * f64::from(q);
-        let lost = f64::from(value) - kept;
-        [kept * kept, lost * lost]
-    };
+pub(in super::super) fn row_norms<S: Simd>(s: S, row: &[f32]) -> RowNorms {
+    let magnitude = magnitude(s, row);
+    let (scale, inverse) = scales(magnitude);
     // Sums that do not wait for each other, and fill the widest vectors.
-    const SUMS: usize = 16;
-    let mut sums = [[0.0; SUMS]; 2];
-    let whole = row.chunks_exact(SUMS);
-    let rest = whole.remainder();
-    for values in whole {
-        for i in 0..SUMS {
-            let [kept, lost] = squares(values[i]);
-            sums[0][i] += kept;
-            sums[1][i] += lost;
+    let (mut kept, mut lost) = ([0.0; 16], [0.0; 16]);
+    let mut some = [0.0; 16];
+    for values in row.chunks(16) {
+        // Zeros add nothing.
+        some[values.len()..].fill(0.0);
+        some[..values.len()].copy_from_slice(values);
+        for i in 0..16 {
+            let q = (some[i] * inverse + ROUND) - ROUND;
+            let whole = f64::from(scale) * f64::from(q);
+            let left = f64::from(some[i]) - whole;
+            kept[i] += whole * whole;
+            lost[i] += left * left;
         }
     }
-    for (i, value) in rest.iter().enumerate() {
-        let [kept, lost] = squares(*value);
-        sums[0][i] += kept;
-        sums[1][i] += lost;
+    let norm = |sums: [f64; 16]| sums.iter().sum::<f64>().sqrt();
+    RowNorms {
+        magnitude,
+        kept: norm(kept),
+        lost: norm(lost),
     }
-    sums.map(|sums| sums.iter().sum::<f64>().sqrt())
 }

@@ -16,7 +16,7 @@
 //! So the bound is a sum of three products: of what is known of an output, and of what is known of a row of `x`. Each factor
 //! is computed in f64 and rounded up by more than the sum can round down.
 
-use crate::kernels::Kernels;
+use crate::kernels::{Kernels, RowNorms};
 
 /// Relative, of a factor.
 const UP: f64 = 1e-6;
@@ -68,17 +68,18 @@ pub enum OfRow {
 impl OfRow {
     /// Of a row, before outputs that `most` bounds.
     pub fn new(x: &[f32], most: OfOutput, kernels: &dyn Kernels) -> OfRow {
-        // Signs and order do not matter to the greatest magnitude, which is found fastest among bits.
-        let bits = (x.iter()).fold(0, |most, v| most.max(v.to_bits() & 0x7fff_ffff));
-        let magnitude = f32::from_bits(bits);
+        let RowNorms {
+            magnitude,
+            kept,
+            lost,
+        } = kernels.row_norms(x);
         if magnitude.is_nan() {
             return OfRow::NotANumber;
         }
         if magnitude == f32::INFINITY {
             return OfRow::Unbounded;
         }
-        let [rounded, lost] = kernels.quantised_norms(x, magnitude);
-        let both = rounded + lost;
+        let both = kept + lost;
         let [most_lost, most_weight, most_bias] = most.0.map(f64::from);
         let greatest = most_bias + both * (most_weight + most_lost);
         // No number where nothing meets what is beyond f32.
@@ -87,7 +88,7 @@ impl OfRow {
         }
         let roundings = (x.len() + 16) as f64 / (1 << 24) as f64;
         let rounding = roundings / (1.0 - roundings);
-        OfRow::Bounded([rounded + rounding * both, lost + rounding * both, rounding].map(up))
+        OfRow::Bounded([kept + rounding * both, lost + rounding * both, rounding].map(up))
     }
 }
 

@@ -39,7 +39,7 @@ use crate::model::{Matrix, Precision};
 /// Most outputs of a row that a worker keeps as possible.
 const KEPT: usize = 512;
 /// Where more than so many are left of those, it gives up rather than narrow them down once more for a few others.
-const STILL: usize = KEPT / 2;
+const TOO_MANY: usize = KEPT / 2;
 /// Of how many outputs a worker computes one by itself, at most: that takes about 20 times as long as with all others.
 const ONE_OF: usize = 64;
 /// Outputs that are computed at a time.
@@ -110,29 +110,18 @@ struct Possible {
 }
 
 impl Screened {
-    /// Of `weights` `[outputs, inputs]` and a bias of as many outputs, for up to `rows` rows on `team`. None where int8 does
-    /// not pay, as each worker's share stays in its cache or is fewer bytes already, or where it cannot be: weights or biases
-    /// are not finite or next to it, there are more inputs than int8 has sums for, or more than [`MOST_SYMBOLS`] outputs.
+    /// Whether int8 pays: weights of f32, of which no worker's share stays in its cache.
+    pub fn pays(weights: &Matrix, team: &SharedTeam) -> bool {
+        weights.precision() == Precision::F32 && weights.bytes() / team.threads() > FAR
+    }
+
+    /// Of `weights` `[outputs, inputs]` and a bias of as many outputs, for up to `rows` rows on `team`. None where it cannot be:
+    /// weights or biases are not finite or next to it, there are more inputs than int8 has sums for, or more outputs than
+    /// [`MOST_SYMBOLS`].
     ///
     /// # Errors
     /// As [`Dense::on_team`].
-    pub fn if_it_pays(
-        weights: &Arc<Matrix>,
-        bias: &[f32],
-        isa: Isa,
-        team: &SharedTeam,
-        rows: usize,
-    ) -> Result<Option<Screened>, LayerError> {
-        let is_far = weights.bytes() / team.threads() > FAR;
-        let is_far = is_far && weights.precision() == Precision::F32;
-        match is_far && weights.rows() <= MOST_SYMBOLS {
-            true => Screened::new(weights, bias, isa, team, rows),
-            false => Ok(None),
-        }
-    }
-
-    /// As [`Screened::if_it_pays`], wherever it can be.
-    fn new(
+    pub fn new(
         weights: &Arc<Matrix>,
         bias: &[f32],
         isa: Isa,
@@ -145,7 +134,7 @@ impl Screened {
         };
         // One that is as large as masks are would leave every row unbounded.
         let is_usual = |b: &f32| f64::from(b.abs()) < LARGE;
-        if !bias.iter().all(is_usual) {
+        if weights.rows() > MOST_SYMBOLS || !bias.iter().all(is_usual) {
             return Ok(None);
         }
         let coarse = Dense::on_team(&int8, bias, isa, team)?;
@@ -314,22 +303,23 @@ impl Screened {
                 return;
             }
             for (index, output) in (first..).zip(outputs) {
-                if output + of_block >= found.least {
-                    let of_output = bound(of_row, self.outputs[index]);
-                    found.least = found.least.max(output - of_output);
-                    let most = output + of_output;
-                    if most >= found.least {
-                        if found.kept == KEPT {
-                            let x = &x[row * self.inputs()..][..self.inputs()];
-                            self.make_room(x, found, possible);
-                            if found.all {
-                                return;
-                            }
-                        }
-                        possible[found.kept] = Possible { most, index };
-                        found.kept += 1;
-                    }
+                if output + of_block < found.least {
+                    continue;
                 }
+                let of_output = bound(of_row, self.outputs[index]);
+                found.least = found.least.max(output - of_output);
+                let most = output + of_output;
+                if most < found.least {
+                    continue;
+                }
+                if found.kept == KEPT {
+                    self.make_room(&x[row * self.inputs()..][..self.inputs()], found, possible);
+                }
+                if found.all {
+                    return;
+                }
+                possible[found.kept] = Possible { most, index };
+                found.kept += 1;
             }
         });
     }
@@ -337,14 +327,14 @@ impl Screened {
     /// Rules out those that are no longer possible. Where that leaves too many, some are computed.
     fn make_room(&self, x: &[f32], found: &mut Found, possible: &mut [Possible]) {
         rule_out(found, possible);
-        if found.kept <= STILL {
+        if found.kept <= TOO_MANY {
             return;
         }
         possible[..found.kept].select_nth_unstable_by(TOGETHER, |a, b| b.most.total_cmp(&a.most));
         let some: [usize; TOGETHER] = std::array::from_fn(|i| possible[i].index);
         self.compute(x, &some, |one| found.least = found.least.max(one.value));
         rule_out(found, possible);
-        found.all = found.kept > STILL;
+        found.all = found.kept > TOO_MANY;
     }
 
     /// The greatest of the outputs that may be it; none where more are to be computed than one of so many workers has time for.

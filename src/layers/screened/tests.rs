@@ -4,9 +4,9 @@ use std::sync::atomic::Ordering;
 
 use super::bounds::{OfOutput, OfRow, bound};
 use super::*;
-use crate::execute::counting::Counting;
+use crate::execute::counting::{Asked, Counting};
 use crate::execute::team::Team;
-use crate::kernels::INT8_DEPTH;
+use crate::kernels::{INT8_DEPTH, Kernels};
 use crate::layers::{Argmax, argmax};
 use crate::reference;
 
@@ -18,6 +18,20 @@ fn screened(weights: &Arc<Matrix>, bias: &[f32], team: &SharedTeam, rows: usize)
     let isa = Isa::select().unwrap();
     let screened = Screened::new(weights, bias, isa, team, rows).unwrap();
     screened.expect("finite weights")
+}
+
+/// Counts from now on what is asked of these kernels.
+fn count(kernels: &mut Box<dyn Kernels>) -> Arc<Asked> {
+    let (counting, asked) = Counting::kernels(kernels.isa());
+    *kernels = counting;
+    asked
+}
+
+/// The symbol of each row.
+fn chosen(screened: &mut Screened, team: &SharedTeam, x: &[f32]) -> Vec<Option<usize>> {
+    let mut symbols = vec![-1.0; x.len() / screened.inputs()];
+    screened.argmax_on(team, x, &mut symbols).unwrap();
+    symbols.iter().map(as_option).collect()
 }
 
 /// Of each row the symbol, as a plain loop over all outputs has it.
@@ -97,10 +111,8 @@ fn the_choice_is_that_of_all_outputs_in_f32() {
                     }
                     let made = Screened::new(&weights, &bias, isa, &team, rows).unwrap();
                     let mut screened = made.expect("finite weights");
-                    let mut symbols = vec![-1.0; rows];
-                    screened.argmax_on(&team, &x, &mut symbols).unwrap();
                     assert_eq!(
-                        symbols.iter().map(as_option).collect::<Vec<_>>(),
+                        chosen(&mut screened, &team, &x),
                         expected(&weights, &bias, &x),
                         "{isa}, {threads} threads, {outputs} outputs of {inputs}: \
                          weights {of_weights:?}, bias {of_bias:?}, inputs {of_inputs:?}"
@@ -126,7 +138,9 @@ fn norms_are_those_of_the_whole_numbers_of_the_reference() {
                 let norm =
                     |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>();
                 let expected = [norm(&mut kept.clone()), norm(&mut lost.clone())].map(f64::sqrt);
-                let norms = kernels.quantised_norms(&x, magnitude);
+                let norms = kernels.row_norms(&x);
+                assert_eq!(norms.magnitude, magnitude);
+                let norms = [norms.kept, norms.lost];
                 for (norm, expected) in norms.into_iter().zip(expected) {
                     let apart = (norm - expected).abs();
                     assert!(
@@ -200,12 +214,9 @@ fn few_outputs_are_computed() {
     for threads in 1..3 {
         let team = team(threads);
         let mut screened = screened(&weights, &bias, &team, rows);
-        let (kernels, asked) = Counting::kernels(screened.coarse.kernels.isa());
-        screened.coarse.kernels = kernels;
-        let mut symbols = vec![-1.0; rows];
-        screened.argmax_on(&team, &x, &mut symbols).unwrap();
+        let asked = count(&mut screened.coarse.kernels);
         assert_eq!(
-            symbols.iter().map(as_option).collect::<Vec<_>>(),
+            chosen(&mut screened, &team, &x),
             expected(&weights, &bias, &x)
         );
         let computed = asked.chains.load(Ordering::Relaxed);
@@ -230,14 +241,12 @@ fn wide_bounds_cost_few_outputs_more() {
     }
     let team = team(1);
     let mut screened = screened(&weights, &bias, &team, rows);
-    let (kernels, asked) = Counting::kernels(screened.coarse.kernels.isa());
-    screened.coarse.kernels = kernels;
-    let (kernels, whole) = Counting::kernels(screened.whole.kernels.isa());
-    screened.whole.kernels = kernels;
-    let mut symbols = vec![-1.0; rows];
-    screened.argmax_on(&team, &x, &mut symbols).unwrap();
-    let symbols: Vec<_> = symbols.iter().map(as_option).collect();
-    assert_eq!(symbols, expected(&weights, &bias, &x));
+    let asked = count(&mut screened.coarse.kernels);
+    let whole = count(&mut screened.whole.kernels);
+    assert_eq!(
+        chosen(&mut screened, &team, &x),
+        expected(&weights, &bias, &x)
+    );
     let OfRow::Bounded(of_row) = screened.rows[0] else {
         panic!("bounded");
     };
@@ -270,8 +279,7 @@ fn where_too_many_come_close_all_are_computed() {
         values[2300 * inputs + 2] = 0.5;
         let weights = Arc::new(Matrix::new(outputs, inputs, values).unwrap());
         let mut screened = screened(&weights, &bias, &team, 3);
-        let (kernels, asked) = Counting::kernels(screened.whole.kernels.isa());
-        screened.whole.kernels = kernels;
+        let asked = count(&mut screened.whole.kernels);
         let mut x = [0.7; 24];
         for row in 0..3 {
             x[8 * row + 1] = 0.0;
@@ -279,9 +287,8 @@ fn where_too_many_come_close_all_are_computed() {
         }
         x[8 + 1] = 1e6;
         x[16 + 2] = 1e6;
-        let mut symbols = [-1.0; 3];
-        screened.argmax_on(&team, &x, &mut symbols).unwrap();
-        assert_eq!(symbols, [place as f32, 100.0, 2300.0]);
+        let expected = [place, 100, 2300].map(Some);
+        assert_eq!(chosen(&mut screened, &team, &x), expected);
         let all = asked.multiply_adds.load(Ordering::Relaxed);
         assert_eq!(all, 2 * outputs * inputs, "of the first and the last row");
     }
@@ -294,11 +301,8 @@ fn no_more_are_computed_by_themselves_than_it_is_worth() {
     let team = team(1);
     let weights = Arc::new(Matrix::new(outputs, inputs, vec![0.3; outputs * inputs]).unwrap());
     let mut screened = screened(&weights, &vec![0.25; outputs], &team, 1);
-    let (kernels, asked) = Counting::kernels(screened.coarse.kernels.isa());
-    screened.coarse.kernels = kernels;
-    let mut symbols = [-1.0];
-    screened.argmax_on(&team, &[0.7; 8], &mut symbols).unwrap();
-    assert_eq!(symbols, [0.0]);
+    let asked = count(&mut screened.coarse.kernels);
+    assert_eq!(chosen(&mut screened, &team, &[0.7; 8]), [Some(0)]);
     assert_eq!(asked.chains.load(Ordering::Relaxed), 2 * TOGETHER);
 }
 
@@ -316,11 +320,11 @@ fn outputs_that_were_overtaken_are_not_kept() {
     let weights = Arc::new(Matrix::new(outputs, inputs, vec![0.3; outputs * inputs]).unwrap());
     let mut screened = screened(&weights, &bias, &team, 1);
     assert_eq!(screened.coarse.block(), 256);
-    let (kernels, asked) = Counting::kernels(screened.coarse.kernels.isa());
-    screened.coarse.kernels = kernels;
-    let mut symbols = [-1.0];
-    screened.argmax_on(&team, &[0.7; 4], &mut symbols).unwrap();
-    assert_eq!(symbols, [(outputs - 256) as f32]);
+    let asked = count(&mut screened.coarse.kernels);
+    assert_eq!(
+        chosen(&mut screened, &team, &[0.7; 4]),
+        [Some(outputs - 256)]
+    );
     assert_eq!(asked.chains.load(Ordering::Relaxed), alike);
 }
 
@@ -340,10 +344,8 @@ fn what_the_chain_itself_rounds_is_in_the_bound() {
     let whole = weights.in_precision(Precision::Int8).unwrap();
     let fine = argmax(&reference::dense(&weights, &bias, &x));
     assert_ne!(fine, argmax(&reference::dense(&whole, &bias, &x)));
-    let mut symbols = [-1.0];
     let mut screened = screened(&weights, &bias, &team, 1);
-    screened.argmax_on(&team, &x, &mut symbols).unwrap();
-    assert_eq!(as_option(&symbols[0]), fine);
+    assert_eq!(chosen(&mut screened, &team, &x), [fine]);
 }
 
 /// More rows than are kept quantised, then fewer, then none: nothing of a call is left for the next.
@@ -362,10 +364,11 @@ fn calls_of_any_number_of_rows_follow_each_other() {
         if let Some(first) = x.first_mut() {
             *first = [f32::INFINITY, f32::NAN, 1.0][rng.usize(..3)];
         }
-        let mut symbols = vec![-1.0; rows];
-        screened.argmax_on(&team, &x, &mut symbols).unwrap();
-        let symbols: Vec<_> = symbols.iter().map(as_option).collect();
-        assert_eq!(symbols, expected(&weights, &bias, &x), "{rows} rows");
+        assert_eq!(
+            chosen(&mut screened, &team, &x),
+            expected(&weights, &bias, &x),
+            "{rows} rows"
+        );
     }
 }
 
@@ -400,12 +403,11 @@ fn it_is_chosen_where_it_pays() {
     // Deeper than int8 has sums for.
     let deep = vec![0.5; 5 * (INT8_DEPTH + 1)];
     let deep = Arc::new(Matrix::new(5, INT8_DEPTH + 1, deep).unwrap());
-    let whole = Screened::if_it_pays(&deep, &[0.0; 5], isa, &team, 1);
-    assert!(deep.bytes() > FAR && whole.unwrap().is_none());
+    let none = Screened::new(&deep, &[0.0; 5], isa, &team, 1).unwrap();
+    assert!(Screened::pays(&deep, &team) && none.is_none());
     // Two workers have half of it each.
-    let half = Arc::new(Matrix::new(outputs, inputs, vec![0.5; outputs * inputs]).unwrap());
-    let of_two = Screened::if_it_pays(&half, &vec![0.0; outputs], isa, &self::team(2), 1);
-    assert!(of_two.unwrap().is_none());
+    let half = Matrix::new(outputs, inputs, vec![0.5; outputs * inputs]).unwrap();
+    assert!(Screened::pays(&half, &team) && !Screened::pays(&half, &self::team(2)));
     assert!(!make(&|weights, _| {
         let mut values = weights.data().to_vec();
         values[5] = f32::NAN;
