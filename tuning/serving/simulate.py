@@ -53,22 +53,28 @@ def between(points, rows):
     return points[known[-1]] * rows / known[-1]
 
 
+def seconds(points):
+    """Of each number of rows, from points in µs."""
+    return [0] + [between(points, rows) * 1e-6 for rows in range(1, 129)]
+
+
 class Worker:
-    """The time of a batch, where so many steps run together at most, which take the times of `joined` at once."""
+    """The time of a batch, where so many steps run together at most; of points in µs, a step at a time and together."""
 
-    def __init__(self, times, steps_at_once, joined):
-        rows = range(1, 129)
-        single, several = TIMES[times]
+    def __init__(self, single, joined, steps_at_once=1):
         self.steps_at_once = steps_at_once
-        self.joined = [0] + [between(several[joined], n) * 1e-6 for n in rows]
-        self.single = [0] + [between(single, n) * 1e-6 for n in rows]
+        self.single, self.joined = seconds(single), seconds(joined)
 
-    def steps(self, rows, longest):
-        """How many together, of so many rows of which the longest goes on for so many."""
-        return max(1, min(self.steps_at_once, STEP_ROWS // rows, longest))
-
-    def step(self, rows, together):
-        return (self.joined if together > 1 else self.single)[rows]
+    def run(self, batch, left):
+        """Runs the next steps of all in `batch`, and says how long that takes."""
+        together = max(1, min(self.steps_at_once, STEP_ROWS // len(batch), max(left[one] for one in batch)))
+        times, took = self.joined if together > 1 else self.single, 0.0
+        for _ in range(together):
+            running = [one for one in batch if left[one] > 0]
+            took += times[len(running)]
+            for one in running:
+                left[one] -= 1
+        return took
 
 
 def cellular(worker, lengths, rows_at_most, shortest, arrivals):
@@ -83,15 +89,7 @@ def cellular(worker, lengths, rows_at_most, shortest, arrivals):
             continue
         order = sorted(here, key=lambda one: left[one]) if shortest else here
         batch = order[:rows_at_most]
-        together = worker.steps(len(batch), max(left[one] for one in batch))
-        running = batch
-        for _ in range(together):
-            now += worker.step(len(running), together)
-            for one in running:
-                left[one] -= 1
-            running = [one for one in running if left[one] > 0]
-            if not running:
-                break
+        now += worker.run(batch, left)
         for one in batch:
             if left[one] == 0:
                 ends[one] = now
@@ -114,20 +112,17 @@ def grouped(most, arrivals, run):
     return ends
 
 
+def to_the_end(worker, group, left):
+    """What a group takes, level by level."""
+    took = 0.0
+    while running := [one for one in group if left[one] > 0]:
+        took += worker.run(running, left)
+    return took
+
+
 def merge(worker, lengths, rows_at_most, arrivals):
     """When each ends: a group runs until its longest is done."""
-
-    def run(group):
-        step, longest, seconds = 0, max(lengths[one] for one in group), 0.0
-        while step < longest:
-            rows = sum(lengths[one] > step for one in group)
-            together = worker.steps(rows, longest - step)
-            for _ in range(together):
-                seconds += worker.step(sum(lengths[one] > step for one in group), together)
-                step += 1
-        return seconds
-
-    return grouped(rows_at_most, arrivals, run)
+    return grouped(rows_at_most, arrivals, lambda group: to_the_end(worker, group, {one: lengths[one] for one in group}))
 
 
 def paper(source):
@@ -220,8 +215,9 @@ def main():
     of_file = column(given.lengths) if given.lengths else None
     if given.steps_at_once not in TIMES[given.times][1]:
         parser.error(f"--times {given.times} has none of {given.steps_at_once} steps at once")
-    source, worker = random.Random(1), Worker(given.times, given.steps_at_once, given.steps_at_once)
-    workers = worker, Worker(given.times, 1, 4)
+    source, (single, joined) = random.Random(1), TIMES[given.times]
+    worker = Worker(single, joined[given.steps_at_once], given.steps_at_once)
+    workers = worker, Worker(single, joined[4])
     lengths = [source.choice(of_file) if of_file else paper(source) for _ in range(REQUESTS)]
     peak = FULL / worker.joined[FULL] * REQUESTS / sum(lengths)
     if given.within is not None:

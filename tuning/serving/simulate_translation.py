@@ -16,7 +16,7 @@ import csv
 import random
 from functools import partial
 
-from simulate import REQUESTS, STEP_ROWS, between, grouped, report
+from simulate import REQUESTS, Worker, grouped, report, seconds, to_the_end
 
 # µs by rows: an encoder's step, one at a time and four at once, and a decoder's; LSTM 1024 from 1024 inputs and 30,000 words in
 # f32, Emerald Rapids, `load seq2seq --calibrate --batch 128` (12:06 UTC, the mean of two runs) and emerald-rapids.md.
@@ -28,24 +28,8 @@ MOST = 128
 ENOUGH, PATIENCE = 4, 0.02
 
 
-def seconds(points):
-    return [0] + [between(points, rows) * 1e-6 for rows in range(1, MOST + 1)]
-
-
-ENCODER = {1: seconds(SINGLE), AT_ONCE: seconds(SEVERAL)}
+ENCODER, STEP_BY_STEP = Worker(SINGLE, SEVERAL, AT_ONCE), Worker(SINGLE, SEVERAL)
 DECODING = seconds(DECODER)
-
-
-def encode(batch, left, at_once):
-    """What a batch of encoders takes, whose steps are then no longer left."""
-    together = max(1, min(at_once, STEP_ROWS // len(batch), max(left[one] for one in batch)))
-    took = 0.0
-    for _ in range(together):
-        running = [one for one in batch if left[one] > 0]
-        took += ENCODER[AT_ONCE if together > 1 else 1][len(running)]
-        for one in running:
-            left[one] -= 1
-    return took
 
 
 def cellular(lengths, waits, arrivals):
@@ -69,19 +53,17 @@ def cellular(lengths, waits, arrivals):
         wait = waits and decoders and len(encoders) < ENOUGH and encoders and now - arrivals[encoders[0]] < PATIENCE
         if encoders and not wait:
             batch = encoders[:MOST]
-            now += encode(batch, sources, AT_ONCE)
+            now += ENCODER.run(batch, sources)
             decoders += [one for one in batch if sources[one] == 0]
             encoders = [one for one in encoders if sources[one] > 0]
     return ends
 
 
-def merge(lengths, at_once, most, arrivals):
+def merge(encoder, lengths, most, arrivals):
     """When each ends: a group of so many at most, until its longest is done."""
 
     def run(group):
-        left, took = {one: lengths[one][0] for one in group}, 0.0
-        while running := [one for one in group if left[one] > 0]:
-            took += encode(running, left, at_once)
+        took = to_the_end(encoder, group, {one: lengths[one][0] for one in group})
         for step in range(max(lengths[one][1] for one in group)):
             took += DECODING[sum(lengths[one][1] > step for one in group)]
         return took
@@ -101,15 +83,15 @@ def main():
     chosen = random.Random(1)
     lengths = [chosen.choice(pairs) for _ in range(REQUESTS)]
     ended = {
-        f"{name} {rows}": partial(merge, lengths, at_once, rows)
-        for name, at_once in (("merge", AT_ONCE), ("level", 1))
+        f"{name} {rows}": partial(merge, encoder, lengths, rows)
+        for name, encoder in (("merge", ENCODER), ("level", STEP_BY_STEP))
         for rows in (16, 32, 64, MOST)
     }
     ended |= {
         "arrival": partial(cellular, lengths, False),
         "waiting": partial(cellular, lengths, True),
         "alone": lambda arrivals: [
-            came + source * ENCODER[AT_ONCE][1] + target * DECODING[1] for came, (source, target) in zip(arrivals, lengths)
+            came + source * ENCODER.joined[1] + target * DECODING[1] for came, (source, target) in zip(arrivals, lengths)
         ],
     }
     for rate in given.rates:
