@@ -8,11 +8,24 @@ mod gated;
 #[path = "common/simple_cells.rs"]
 mod simple_cells;
 
+use std::future::{Future, IntoFuture};
+use std::pin::pin;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use cellstream::serve::engine::{Request, RequestError, StreamError, SubmitError};
-use cellstream::serve::scheduler::{End, Limits, Refused};
+use cellstream::serve::Engine;
+use cellstream::serve::cell_graph::{
+    Batch, Cell, CellError, Cells, Graph, Place, Ports, PreparedCell,
+};
+use cellstream::serve::engine::{
+    EngineOptions, Request, RequestError, StreamError, SubmitError, Workers,
+};
+use cellstream::serve::policy::{BatchSizes, Cellular, Formed, Order, Policy};
+use cellstream::serve::scheduler::{
+    End, Limits, Refused, RequestKey, Row, SubgraphKey, Table, WorkerId,
+};
 use gate::PATIENCE;
 use gated::{Scene, ended, scene};
 use simple_cells::{POISON, bits, chain, outputs, random_request};
@@ -273,4 +286,223 @@ fn a_stream_takes_the_bytes_of_a_segment_and_gives_them_back() {
     let counts = scene.engine.stats().counts;
     assert_eq!(counts.refused, 3);
     assert_eq!(counts.live(), 0);
+}
+
+/// Does this when it is woken.
+struct OnWake(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl Wake for OnWake {
+    fn wake(self: Arc<Self>) {
+        let job = self.0.lock().unwrap().take();
+        job.into_iter().for_each(|job| job());
+    }
+}
+
+fn on_wake(job: impl FnOnce() + Send + 'static) -> Waker {
+    Waker::from(Arc::new(OnWake(Mutex::new(Some(Box::new(job))))))
+}
+
+#[test]
+fn who_is_woken_by_a_stream_may_panic_or_drop_it() {
+    let scene = scene(1, 4, 1, Limits::default());
+    for (round, second) in [0.25, POISON].into_iter().enumerate() {
+        let held = scene.submit(scene.gated(1.0));
+        scene.gate.wait_for(round + 1);
+        let mut stream = scene.engine.stream(scene.ids.chain, None).unwrap();
+        let steps = [0.5, second, 0.125].map(|x| stream.push(&[x]).unwrap());
+        let stream = Arc::new(Mutex::new(Some(stream)));
+        let (told, tells) = mpsc::channel();
+        let wakers = [
+            on_wake(|| std::panic::resume_unwind(Box::new("woken"))),
+            on_wake({
+                let stream = Arc::clone(&stream);
+                move || drop(stream.lock().unwrap().take())
+            }),
+            on_wake(move || told.send(()).unwrap()),
+        ];
+        let mut steps = steps.map(|step| Box::pin(step.into_future()));
+        for (step, waker) in steps.iter_mut().zip(&wakers) {
+            let polled = step.as_mut().poll(&mut Context::from_waker(waker));
+            assert_eq!(polled, Poll::Pending);
+        }
+        scene.gate.let_go(round + 1);
+        tells.recv_timeout(PATIENCE).expect("all are told");
+        assert!(stream.lock().unwrap().is_none());
+        let told = steps.map(|step| {
+            let polled = pin!(step).poll(&mut Context::from_waker(Waker::noop()));
+            let Poll::Ready(told) = polled else {
+                panic!("a step has not been told");
+            };
+            told
+        });
+        let expected = outputs(&[0.5, second]);
+        assert_eq!(told[0], Ok(vec![expected[0]]));
+        match second == POISON {
+            false => {
+                assert_eq!(told[1], Ok(vec![expected[1]]));
+                assert_eq!(told[2], Err(RequestError::Cancelled));
+            }
+            true => {
+                for told in &told[1..] {
+                    assert!(matches!(told, Err(RequestError::CellPanicked { .. })));
+                }
+            }
+        }
+        assert_eq!(ended(held), Ok(vec![2.0]));
+    }
+    scene.engine.drain();
+    assert_eq!(scene.engine.stats().counts.live(), 0);
+}
+
+/// Panics where its input is [`POISON`], and once more when it is dropped after that.
+struct Bomb(Ports);
+
+impl Cell for Bomb {
+    fn name(&self) -> &str {
+        "bomb"
+    }
+
+    fn ports(&self) -> &Ports {
+        &self.0
+    }
+
+    fn prepare(&self, _: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
+        struct Ready(bool);
+        impl PreparedCell for Ready {
+            fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
+                let ([x], [], [y]) = batch.split();
+                if x.contains(&POISON) {
+                    self.0 = true;
+                    std::panic::resume_unwind(Box::new("poisoned"));
+                }
+                y.copy_from_slice(x);
+                Ok(())
+            }
+        }
+        impl Drop for Ready {
+            fn drop(&mut self) {
+                if self.0 {
+                    std::panic::resume_unwind(Box::new("dropped"));
+                }
+            }
+        }
+        Ok(Box::new(Ready(false)))
+    }
+}
+
+/// One cell of one input and one output, and a request of it.
+fn echo(cell: impl Cell + 'static) -> (Cells, impl Fn(f32) -> Request) {
+    let mut cells = Cells::new();
+    let id = cells.add(cell);
+    let request = move |x: f32| {
+        let mut graph = Graph::new();
+        let x = graph.give(&[x]);
+        let node = graph.node(id, &[x]);
+        graph.answer(node.gives(0));
+        Request::new(graph)
+    };
+    (cells, request)
+}
+
+fn bomb() -> Bomb {
+    Bomb(Ports::new().input("x", 1).output("y", 1))
+}
+
+fn one_worker(rows: usize, cells: usize) -> EngineOptions {
+    EngineOptions {
+        workers: Workers::OneOver(1),
+        sizes: vec![BatchSizes { min: 1, max: rows }; cells],
+        ..EngineOptions::default()
+    }
+}
+
+#[test]
+fn a_cell_that_panics_when_it_is_dropped_after_a_panic_is_prepared_anew() {
+    let (cells, request) = echo(bomb());
+    let engine = Engine::start(cells, &one_worker(1, 1)).unwrap();
+    for _ in 0..3 {
+        let poisoned = ended(engine.submit(request(POISON)).unwrap());
+        assert!(matches!(poisoned, Err(RequestError::CellPanicked { .. })));
+        assert_eq!(ended(engine.submit(request(4.0)).unwrap()), Ok(vec![4.0]));
+    }
+    gate::drained(&engine, &[(End::Completed, 3), (End::Failed, 3)]);
+}
+
+#[test]
+fn a_policy_that_forms_too_large_a_batch_ends_its_requests_and_no_others() {
+    let (cells, request) = echo(bomb());
+    let engine = Engine::with_policy(cells, &one_worker(2, 1), |sizes, workers| {
+        let sizes = sizes.iter().map(|size| BatchSizes { max: 4, ..*size });
+        let sizes: Vec<_> = sizes.collect();
+        Box::new(Cellular::new(&sizes, workers, Order::Arrival))
+    });
+    let engine = engine.unwrap();
+    // Four nodes of one request that are ready at the same time, so that they are one batch for sure.
+    let mut graph = Graph::new();
+    for x in [1.0, 2.0, 3.0, 4.0] {
+        let x = graph.give(&[x]);
+        let (id, _) = engine.cells().iter().next().unwrap();
+        let node = graph.node(id, &[x]);
+        graph.answer(node.gives(0));
+    }
+    let refused = ended(engine.submit(Request::new(graph)).unwrap());
+    let Err(RequestError::Cell { cell, why }) = refused else {
+        panic!("{refused:?}")
+    };
+    assert_eq!(cell, "bomb");
+    assert!(
+        why.to_string().contains("4 rows, where 2 are the most"),
+        "{why}"
+    );
+    assert_eq!(ended(engine.submit(request(4.0)).unwrap()), Ok(vec![4.0]));
+    gate::drained(&engine, &[(End::Completed, 1), (End::Failed, 1)]);
+}
+
+/// Panics when there is something to form a task of.
+struct Panics {
+    something: bool,
+}
+
+impl Policy for Panics {
+    fn name(&self) -> &'static str {
+        "panics"
+    }
+
+    fn queued(&self) -> usize {
+        0
+    }
+
+    fn ready(&mut self, _: &Table, _: SubgraphKey, _: usize) {
+        self.something = true;
+    }
+
+    fn next_task(
+        &mut self,
+        _: &mut Table,
+        _: WorkerId,
+        _: usize,
+        _: &mut Vec<Row>,
+    ) -> Option<Formed> {
+        match self.something {
+            true => std::panic::resume_unwind(Box::new("asked")),
+            false => None,
+        }
+    }
+
+    fn ended(&mut self, _: &Table, _: RequestKey) {}
+}
+
+#[test]
+fn a_policy_that_panics_ends_all_and_nobody_waits_for_ever() {
+    let (cells, request) = echo(bomb());
+    let policy = Panics { something: false };
+    let engine = Engine::with_policy(cells, &one_worker(2, 1), |_, _| Box::new(policy)).unwrap();
+    assert_eq!(
+        ended(engine.submit(request(1.0)).unwrap()),
+        Err(RequestError::ShutDown)
+    );
+    engine.drain();
+    let refused = engine.submit(request(1.0)).err();
+    assert_eq!(refused, Some(SubmitError::Refused(Refused::ShuttingDown)));
+    gate::drained(&engine, &[(End::ShutDown, 1)]);
 }

@@ -7,6 +7,7 @@ mod gate;
 
 use std::future::{Future, IntoFuture};
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -20,7 +21,7 @@ use cellstream::serve::engine::{
     Answer, EngineOptions, Request, RequestError, SubmitError, Ticket, Workers,
 };
 use cellstream::serve::policy::{BatchSizes, Choice};
-use cellstream::serve::scheduler::{End, Limits};
+use cellstream::serve::scheduler::{End, Limits, Refused};
 use gate::{Gate, PATIENCE, drained};
 
 /// Adds its input to its state, each batch behind the gate. It takes several steps, so that an engine that is to give it one
@@ -467,4 +468,37 @@ fn an_answer_leaves_while_its_batch_mates_go_on() {
     assert_eq!(values(holds), Ok(vec![1.0]));
     let batches: [&[f32]; 4] = [&[1.0], &[2.0, 3.0], &[3.0], &[3.0]];
     scene.drained(&[(End::Completed, 3)], &batches);
+}
+
+#[test]
+fn who_is_here_is_answered_while_the_engine_drains_and_nobody_else_gets_in() {
+    let scene = scene(1, EngineOptions::default());
+    let here = [2, 3].map(|x| scene.submit(scene.request(x, 2)));
+    scene.gate.wait_for(1);
+    let drained = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            scene.engine.drain();
+            drained.store(true, Ordering::Relaxed);
+        });
+        let begin = Instant::now();
+        // Who came before the drain did is cancelled at once.
+        while let Ok(early) = scene.engine.submit(scene.request(9, 1)) {
+            drop(early);
+            assert!(begin.elapsed() < PATIENCE, "nobody is refused");
+        }
+        let refused = scene.engine.submit(scene.request(9, 1)).err();
+        assert_eq!(refused, Some(SubmitError::Refused(Refused::ShuttingDown)));
+        assert!(!drained.load(Ordering::Relaxed), "two are here");
+        scene.gate.let_all_go();
+        let sums = here.map(values);
+        assert_eq!(sums, [Ok(vec![4.0]), Ok(vec![6.0])]);
+    });
+    assert!(drained.load(Ordering::Relaxed));
+    assert_eq!(scene.engine.stats().counts.live(), 0);
+    assert_eq!(
+        scene.gate.came().len(),
+        4,
+        "of nobody else anything was computed"
+    );
 }

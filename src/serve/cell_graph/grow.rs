@@ -53,13 +53,30 @@ impl<'a> Gave<'a> {
 pub struct Growth<'a> {
     graph: &'a mut Graph,
     failure: Option<CellError>,
+    later: Vec<Later>,
 }
+
+/// What is done when nothing is locked.
+pub(crate) type Later = Box<dyn FnOnce() + Send>;
 
 impl<'a> Growth<'a> {
     /// Of this graph.
     pub fn new(graph: &'a mut Graph) -> Growth<'a> {
-        let failure = None;
-        Growth { graph, failure }
+        Growth {
+            graph,
+            failure: None,
+            later: Vec::new(),
+        }
+    }
+
+    /// To be done when the request's values are not locked any more: what may call users' code.
+    pub(crate) fn later(&mut self, job: impl FnOnce() + Send + 'static) {
+        self.later.push(Box::new(job));
+    }
+
+    /// What was put off.
+    pub(crate) fn put_off(&mut self) -> Vec<Later> {
+        std::mem::take(&mut self.later)
     }
 
     /// Ends the request, and no other, with an error that says `why`; nothing more of it is computed. The

@@ -288,6 +288,20 @@ fn a_stream_is_pushed_beside_its_worker_and_closed() {
     });
 }
 
+/// Between two steps whoever computed the first puts its state where the other worker finds it, unless the second comes
+/// first.
+#[test]
+fn steps_of_a_stream_are_computed_by_either_of_two_workers() {
+    beside_workers_of(1, 2, Some(2), |shared, _| {
+        let mut stream = Stream::open(shared, CellId(0), None).unwrap();
+        let steps = [(); 2].map(|()| stream.push(&[]).unwrap());
+        stream.close();
+        shared.wait_until_idle();
+        let told = steps.map(|step| told(step).unwrap());
+        assert_eq!(told, [[1.0], [2.0]]);
+    });
+}
+
 #[test]
 fn a_stream_is_dropped_in_mid_air() {
     beside_workers(1, Some(4), |shared, _| {
@@ -383,6 +397,34 @@ fn a_ticket_is_dropped_while_its_answer_is_on_its_way() {
         let (completed, cancelled) = (counts.of(End::Completed), counts.of(End::Cancelled));
         assert_eq!(completed + cancelled, 2);
         seen[cancelled as usize].fetch_add(1, Ordering::Relaxed);
+    });
+    let ends = [&ends[0], &ends[1]].map(|count| count.load(Ordering::Relaxed));
+    assert!(ends.iter().all(|&count| count > 0), "{ends:?}");
+}
+
+/// Who was accepted before is answered when draining ends; who comes later is refused.
+#[test]
+fn a_request_comes_while_the_engine_drains() {
+    let ends = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
+    let seen = Arc::clone(&ends);
+    beside_workers(1, Some(3), move |shared, replies| {
+        submit(shared, 1.0, 1, replies);
+        let draining = {
+            let (shared, replies) = (Arc::clone(shared), Arc::clone(replies));
+            thread::spawn(move || {
+                shared.with(|state, _| state.scheduler.handle_drain());
+                shared.wait_until_idle();
+                replies.lock().unwrap().len()
+            })
+        };
+        let second = shared.accept(chain(10.0, 1), to(replies));
+        let answered = draining.join().unwrap();
+        let is_accepted = second.is_ok();
+        if let Err(error) = second {
+            assert_eq!(error, SubmitError::Refused(Refused::ShuttingDown));
+        }
+        assert_eq!(answered, 1 + usize::from(is_accepted));
+        seen[usize::from(is_accepted)].fetch_add(1, Ordering::Relaxed);
     });
     let ends = [&ends[0], &ends[1]].map(|count| count.load(Ordering::Relaxed));
     assert!(ends.iter().all(|&count| count > 0), "{ends:?}");

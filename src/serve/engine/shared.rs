@@ -107,10 +107,7 @@ impl Shared {
         if wake {
             self.work.notify_one();
         }
-        let replied = reply(finished);
-        if replied > 0 {
-            self.replied(&mut self.lock(), replied);
-        }
+        self.reply(finished);
         out
     }
 
@@ -127,7 +124,7 @@ impl Shared {
         let unfolded = graph.unfold(&self.cells)?;
         graph.check_watched(grow.is_some())?;
         let values = Values::new(graph, &unfolded, grow, &self.cells, reply);
-        ask.bytes = ask.bytes.max(values.bytes());
+        ask.bytes = ask.bytes.max(values.bytes(&self.cells));
         let values = Arc::new(RequestValues::new(values));
         // Those of a refused request go when the lock is free again: what the user gave may own a ticket, or the engine,
         // and dropping that takes the lock.
@@ -190,8 +187,14 @@ impl Shared {
         self.work.notify_all();
     }
 
-    /// So many that have ended have been replied to.
-    fn replied(&self, state: &mut State, replied: usize) {
+    /// Tells those who asked, and then whoever waits for the last of them.
+    fn reply(&self, finished: Vec<Finished>) {
+        let replied = finished.len();
+        if replied == 0 {
+            return;
+        }
+        finished.into_iter().for_each(reply);
+        let mut state = self.lock();
         state.replying -= replied;
         if state.is_idle() {
             self.idle.notify_all();
@@ -263,7 +266,7 @@ impl Shared {
             for subgraph in &evict {
                 worker.evict(subgraph.request);
             }
-            let replied = reply(finished);
+            self.reply(finished);
             for todo in &mut tasks {
                 todo.work.retain(|work| !work.values.has_ended());
             }
@@ -276,9 +279,6 @@ impl Shared {
             };
             state = self.lock();
             begin = Instant::now();
-            if replied > 0 {
-                self.replied(&mut state, replied);
-            }
             for subgraph in evict.drain(..) {
                 state.scheduler.handle_evicted(subgraph);
             }
@@ -389,33 +389,29 @@ impl State {
     }
 }
 
-/// Tells those who asked; how many they were.
-fn reply(finished: Vec<Finished>) -> usize {
-    let count = finished.len();
-    for Finished {
+/// Tells who asked.
+fn reply(finished: Finished) {
+    let Finished {
         ended,
         values,
         error,
-    } in finished
-    {
-        let (reply, answer, rest) = {
-            let mut values = values.lock();
-            (values.reply.take(), values.take_answer(), values.clear())
-        };
-        let answer = match error {
-            Some(error) => Err(error),
-            None => Ok(Answer {
-                values: answer,
-                timing: ended.timing,
-            }),
-        };
-        // Callbacks, wakers and what users' functions own are theirs: a panic there is nobody else's.
-        let _ = catch_unwind(AssertUnwindSafe(|| {
-            if let Some(reply) = reply {
-                reply.send(answer);
-            }
-        }));
-        let _ = catch_unwind(AssertUnwindSafe(|| drop((rest, values))));
-    }
-    count
+    } = finished;
+    let (reply, answer, rest) = {
+        let mut values = values.lock();
+        (values.reply.take(), values.take_answer(), values.clear())
+    };
+    let answer = match error {
+        Some(error) => Err(error),
+        None => Ok(Answer {
+            values: answer,
+            timing: ended.timing,
+        }),
+    };
+    // Callbacks, wakers and what users' functions own are theirs: a panic there is nobody else's.
+    let _ = catch_unwind(AssertUnwindSafe(|| {
+        if let Some(reply) = reply {
+            reply.send(answer);
+        }
+    }));
+    let _ = catch_unwind(AssertUnwindSafe(|| drop((rest, values))));
 }

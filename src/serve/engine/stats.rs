@@ -25,7 +25,7 @@ pub struct Stats {
 /// What was done of one cell.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CellStats {
-    /// Steps of batches, by their number of rows, padding included.
+    /// Tasks, each a step of a batch, by the number of rows that they were formed with, padding included.
     pub batches: Vec<u64>,
     /// Rows whose requests wanted them.
     pub rows: u64,

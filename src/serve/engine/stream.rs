@@ -14,6 +14,7 @@
 
 use std::collections::VecDeque;
 use std::future::{Future, IntoFuture};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
@@ -214,7 +215,11 @@ impl Inner {
             return;
         }
         match answer {
-            Err(error) => now.end(error),
+            Err(error) => {
+                let waiting = now.end(error);
+                drop(now);
+                waiting.tell();
+            }
             Ok(_) if now.aside.is_empty() => {}
             Ok(_) => {
                 let count = now.aside.len().min(SEGMENT);
@@ -222,12 +227,14 @@ impl Inner {
                 now.replies.extend(replies);
                 let steps: Vec<&[f32]> = inputs.iter().map(|i| &i[..]).collect();
                 if let Err(error) = self.begin_segment(&mut now, &steps, true) {
-                    now.end(match error {
+                    let waiting = now.end(match error {
                         StreamError::Ended(error) => error,
                         StreamError::Submit(SubmitError::Graph(error)) => error.into(),
                         StreamError::Submit(SubmitError::Refused(error)) => error.into(),
                         _ => RequestError::ShutDown,
                     });
+                    drop(now);
+                    waiting.tell();
                 }
             }
         }
@@ -235,13 +242,31 @@ impl Inner {
 }
 
 impl Now {
-    /// Tells all who wait.
-    fn end(&mut self, error: RequestError) {
+    /// Those who wait, to be told when the stream is not locked: who is woken may drop it.
+    #[must_use]
+    fn end(&mut self, error: RequestError) -> Waiting {
+        self.ended = Some(error.clone());
         let aside = self.aside.drain(..).map(|(_, reply)| reply);
-        for reply in self.replies.drain(..).chain(aside) {
-            let _ = reply.send(Err(error.clone()));
+        Waiting {
+            replies: self.replies.drain(..).chain(aside).collect(),
+            error,
         }
-        self.ended = Some(error);
+    }
+}
+
+/// Those whose steps will not be computed.
+struct Waiting {
+    replies: Vec<StepReply>,
+    error: RequestError,
+}
+
+impl Waiting {
+    fn tell(self) {
+        for reply in self.replies {
+            // Wakers are users': a panic there is nobody else's.
+            let send = || drop(reply.send(Err(self.error.clone())));
+            let _ = catch_unwind(AssertUnwindSafe(send));
+        }
     }
 }
 
@@ -249,7 +274,7 @@ impl Now {
 struct Told(Arc<Inner>);
 
 impl Grow for Told {
-    fn grow(&mut self, node: NodeId, gave: Gave<'_>, _: &mut Growth<'_>) {
+    fn grow(&mut self, node: NodeId, gave: Gave<'_>, more: &mut Growth<'_>) {
         let inner = &self.0;
         let states = inner.states.len();
         let mut now = inner.lock();
@@ -261,7 +286,8 @@ impl Grow for Told {
         }
         if let Some(reply) = now.replies.pop_front() {
             let outputs = (states..gave.ports()).flat_map(|port| gave.port(port));
-            let _ = reply.send(Ok(outputs.copied().collect()));
+            let outputs = outputs.copied().collect();
+            more.later(move || drop(reply.send(Ok(outputs))));
         }
     }
 }
@@ -405,9 +431,10 @@ impl Drop for Stream {
             return;
         }
         // Ended here, so that a segment that is just over begins no other.
-        now.end(RequestError::Cancelled);
+        let waiting = now.end(RequestError::Cancelled);
         let segment = now.segment;
         drop(now);
+        waiting.tell();
         if let (Segment::Open(key, _) | Segment::Full(key), Some(shared)) =
             (segment, self.inner.shared.upgrade())
         {

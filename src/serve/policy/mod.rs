@@ -70,7 +70,9 @@ pub trait Policy: Send {
 
     /// Forms the next task of `worker`, which has got `formed` in this round: takes its rows from the
     /// table ([`Table::take`]) and adds them to `rows`, which is empty. At least one, or padding; `None` ends
-    /// the round. All rows must be of live requests, and none of a subgraph pinned to another worker.
+    /// the round. All rows must be of live requests, and none of a subgraph pinned to another worker; with padding they may be as
+    /// many as the cell's [`BatchSizes::max`]: the requests of a task of more end with
+    /// [`RequestError::Cell`](crate::serve::engine::RequestError::Cell).
     fn next_task(
         &mut self,
         table: &mut Table,

@@ -165,6 +165,7 @@ impl Scheduler {
         if let Some(deadline) = ask.deadline {
             self.deadlines.insert((deadline, key));
         }
+        self.conserved();
         self.policy.admitted(&self.table, key);
         self.announce();
         Ok(key)
@@ -307,6 +308,7 @@ impl Scheduler {
         for key in self.table.keys().collect::<Vec<_>>() {
             self.end(now, key, End::ShutDown);
         }
+        debug_assert_eq!(self.counts.live(), 0, "all have ended");
     }
 
     /// A worker asks what to do: up to so many tasks as it may get at once, each with further steps of its rows, all of
@@ -450,6 +452,15 @@ impl Scheduler {
         Ok(())
     }
 
+    /// What [`Scheduler::audit`] looks at as far as that costs nothing: asserted whenever a request comes or ends.
+    fn conserved(&self) {
+        let (live, room) = (self.counts.live(), self.taken.requests as u64);
+        debug_assert_eq!(
+            live, room,
+            "requests that have not ended, and what they take"
+        );
+    }
+
     fn room_or_refused(&mut self, needs: Taken, continues: bool) -> Result<(), Refused> {
         let room = self.room_for(needs, continues);
         self.counts.refused += u64::from(room.is_err());
@@ -519,6 +530,7 @@ impl Scheduler {
             self.deadlines.remove(&(deadline, key));
         }
         self.counts.ended[end as usize] += 1;
+        self.conserved();
         self.ended.push_back(Ended {
             request: key,
             end,

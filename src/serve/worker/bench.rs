@@ -34,10 +34,24 @@ impl<R: Send> Bench<R> {
         let mut batch = self.rows.batch();
         let ran = attempt(&*self.cell, || prepared.run(&mut batch));
         // After a panic the cell is prepared anew, and nothing of the batch is read.
-        if !matches!(ran, Err(RequestError::CellPanicked { .. })) {
-            self.prepared = Some(prepared);
+        match ran {
+            Err(RequestError::CellPanicked { .. }) => {
+                // What is half done may panic once more.
+                let _ = catch_unwind(AssertUnwindSafe(|| drop(prepared)));
+            }
+            _ => self.prepared = Some(prepared),
         }
         ran
+    }
+
+    /// Why a batch of so many rows cannot be run, which no policy of ours forms.
+    pub fn too_many(&self, rows: usize) -> RequestError {
+        let most = self.rows.most_rows();
+        let why = format!("the policy formed a batch of {rows} rows, where {most} are the most");
+        RequestError::Cell {
+            cell: self.cell.name().to_owned(),
+            why: CellError::new(why),
+        }
     }
 }
 

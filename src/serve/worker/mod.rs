@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 pub(super) use rows::Work;
 pub(super) use values::{RequestValues, Values};
 
-use super::cell_graph::{CellError, CellId, Cells, Gave, Growth, Place, Unfolded};
+use super::cell_graph::{CellError, CellId, Cells, Gave, Growth, Later, Place, Unfolded};
 use super::engine::RequestError;
 use super::scheduler::{RequestKey, Scheduler, Task};
 use bench::{Bench, message};
@@ -148,8 +148,10 @@ impl<R: Send> Worker<R> {
         let begin = Instant::now();
         let (bench, place) = (&mut self.benches[cell.index()], &self.places[cell.index()]);
         let (rows, batch) = (&mut bench.rows, tasks[0].batch());
-        if rows.most_rows() < batch {
-            unreachable!("policies form no batch of more rows than were prepared for");
+        if batch > rows.most_rows() {
+            let error = bench.too_many(batch);
+            fail_all(tasks, &error, &mut outcome);
+            return outcome;
         }
         // Steps that run together are of few rows.
         let copiers = match tasks.len() {
@@ -179,13 +181,7 @@ impl<R: Send> Worker<R> {
                 grow_all(&self.cells, rows, tasks, &mut outcome);
                 hand_on(rows, tasks, copiers, spares);
             }
-            Err(error) => {
-                let all = tasks[0].work.iter();
-                let failed = all.map(|work| (work.row.request, error.clone()));
-                outcome.failed.extend(failed);
-                // Those of later steps are among them.
-                tasks.iter_mut().for_each(|todo| todo.work.clear());
-            }
+            Err(error) => fail_all(tasks, &error, &mut outcome),
         }
         outcome.spent = Spent {
             gather: placed - begin,
@@ -223,6 +219,15 @@ impl<R: Send> Worker<R> {
     }
 }
 
+/// Ends all requests in tasks that run together; no work is left.
+fn fail_all<R>(tasks: &mut [Todo<R>], error: &RequestError, outcome: &mut Outcome) {
+    // Those of later steps are among them.
+    let all = tasks.first().into_iter().flat_map(|first| &first.work);
+    let failed = all.map(|work| (work.row.request, error.clone()));
+    outcome.failed.extend(failed);
+    tasks.iter_mut().for_each(|todo| todo.work.clear());
+}
+
 /// Lets functions see what the watched nodes of a batch gave.
 fn grow_all<R: Send>(cells: &Cells, rows: &Rows<R>, tasks: &[Todo<R>], outcome: &mut Outcome) {
     for (step, todo) in tasks.iter().enumerate() {
@@ -233,7 +238,12 @@ fn grow_all<R: Send>(cells: &Cells, rows: &Rows<R>, tasks: &[Todo<R>], outcome: 
             if values.is_watched(work.row.node) && !work.values.has_ended() {
                 debug_assert!(rows.is_last(row, step), "nothing joins a watched node");
                 let gave = rows.gave(row, step);
-                grow(cells, &gave, work, &mut values, outcome);
+                let later = grow(cells, &gave, work, &mut values, outcome);
+                drop(values);
+                for job in later {
+                    // Somebody's waker: a panic there is nobody else's.
+                    let _ = catch_unwind(AssertUnwindSafe(job));
+                }
             }
         }
     }
@@ -273,23 +283,25 @@ fn hand_on<R: Send>(
     }
 }
 
-/// Lets a request's function see what its watched node gave.
+/// Lets a request's function see what its watched node gave. Returns what is to be done when its values are not locked.
 fn grow<R>(
     cells: &Cells,
     gave: &[&[f32]],
     work: &Work<R>,
     values: &mut Values<R>,
     outcome: &mut Outcome,
-) {
+) -> Vec<Later> {
     let (request, node) = (work.row.request, work.row.node);
     let Some(mut function) = values.take_grow() else {
-        return;
+        return Vec::new();
     };
+    let mut later = Vec::new();
     // What a panic leaves half done is the request's, which ends.
     let grown = catch_unwind(AssertUnwindSafe(|| {
         values.grow_by(cells, Some(node), |graph| {
             let mut more = Growth::new(graph);
             function.grow(node, Gave::new(gave), &mut more);
+            later = more.put_off();
             more.failure().cloned()
         })
     }));
@@ -310,4 +322,5 @@ fn grow<R>(
         }
     }
     values.put_grow(function, goes_on);
+    later
 }

@@ -205,6 +205,55 @@ fn a_copy_that_was_kept_for_another_goes_when_the_state_is_taken_over_in_place()
     assert_eq!(chains.answer(1), [2.0, 1.0]);
 }
 
+/// Random graphs, some nodes watched, whose nodes run one by one in any order; others' chains take their rows in between.
+#[test]
+fn no_more_is_kept_than_was_counted_when_the_request_came() {
+    let mut most = 0;
+    for seed in 0..300 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut chains = chains(1);
+        let cells = chains.worker.cells.clone();
+        let mut graph = Graph::new();
+        let one = graph.give(&[1.0]);
+        let nodes = rng.usize(1..12);
+        for node in 0..nodes {
+            let mut any = |or: Source| match rng.usize(..=node) {
+                0 => or,
+                before => NodeId::new(before - 1).gives(0),
+            };
+            let added = graph.node(CELL, &[any(one), any(Source::Zeros)]);
+            if rng.usize(..4) == 0 {
+                graph.watch(added);
+            }
+        }
+        chains.add(graph.clone());
+        let values = Arc::clone(&chains.chains[1].1);
+        let counted = values.lock().kept_at_most(&cells);
+        let mut left: Vec<usize> = (0..nodes).collect();
+        let mut others = 0;
+        while !left.is_empty() {
+            let is_ready = |&at: &usize| {
+                let before = |source: &Source| match *source {
+                    Source::Node { node, .. } => !left.contains(&node.index()),
+                    _ => true,
+                };
+                graph.sources(NodeId::new(left[at])).iter().all(before)
+            };
+            let ready: Vec<usize> = (0..left.len()).filter(is_ready).collect();
+            let node = left.remove(ready[rng.usize(..ready.len())]);
+            chains.run(&[(1, node)]);
+            if others < 10 && rng.bool() {
+                chains.run(&[(0, others)]);
+                others += 1;
+            }
+            let kept = values.lock().kept();
+            assert!(kept <= counted, "seed {seed}: {kept} of {counted}");
+            most = most.max(kept);
+        }
+    }
+    assert!(most > 3, "{most}");
+}
+
 #[test]
 fn a_row_that_is_another_s_by_now_is_not_gone_on_from() {
     let mut chains = chains(2);

@@ -19,7 +19,9 @@ use std::sync::atomic::Ordering;
 use rustc_hash::FxHashMap;
 
 use crate::kernels::prefetch;
-use crate::serve::cell_graph::{Cells, Graph, GraphError, Grow, NodeId, Resting, Source, Unfolded};
+use crate::serve::cell_graph::{
+    Cells, Graph, GraphError, Grow, NodeId, Port, Resting, Source, Unfolded,
+};
 
 /// A request's values, as engine and workers share them.
 pub(in crate::serve) struct RequestValues<R> {
@@ -142,12 +144,24 @@ impl<R> Values<R> {
 
     /// Bytes that the request takes at most, as far as its graph is known: what came with it, its answer, and
     /// everything that may be kept at the same time.
-    pub fn bytes(&self) -> usize {
-        let kept = self.gives.iter().filter(|give| give.uses > 0);
-        let kept: usize = kept.map(|give| give.width as usize).sum();
-        let values = (self.answer.len() + kept) * size_of::<f32>();
+    pub fn bytes(&self, cells: &Cells) -> usize {
+        let values = (self.answer.len() + self.kept_at_most(cells)) * size_of::<f32>();
         let facts = size_of_val(&self.nodes[..]) + size_of_val(&self.gives[..]);
         self.graph.bytes() + values + facts
+    }
+
+    /// Values that may be kept at the same time: what others take and, of nodes that follow each other in place, the states
+    /// of one, whose row may be needed for somebody else.
+    pub fn kept_at_most(&self, cells: &Cells) -> usize {
+        let taken = self.gives.iter().filter(|give| give.uses > 0);
+        let taken: usize = taken.map(|give| give.width as usize).sum();
+        let nodes = (0..self.nodes.len()).map(NodeId::new);
+        let firsts = nodes.filter(|&node| self.follows(node).is_none() && self.rests(node));
+        let cells = firsts.filter_map(|node| cells.get(self.graph.cell(node)));
+        let evicted: usize = (cells.flat_map(|cell| cell.ports().states()))
+            .map(Port::width)
+            .sum();
+        taken + evicted
     }
 
     pub fn graph(&self) -> &Graph {
@@ -441,7 +455,7 @@ impl<R> Values<R> {
     /// How many values are kept for those who take them.
     #[cfg(all(test, not(loom)))]
     pub fn kept(&self) -> usize {
-        self.kept.len()
+        self.kept.values().map(|kept| kept.len()).sum()
     }
 
     pub fn take_answer(&mut self) -> Vec<f32> {
