@@ -125,7 +125,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     });
 
-    // What is dropped is cancelled, and frees its rows at the next batch.
+    // What is cancelled frees its rows at the next batch. Dropping the ticket cancels, too.
     let long = vec![0.1; WORD * 100_000];
     let ticket = engine.submit(Request::new(unfold(lstm, verdict, &long)))?;
     ticket.cancel();

@@ -162,9 +162,12 @@ impl Chain {
 /// |---|---|
 /// | `W·x(t)` of layer 0 | nothing |
 /// | `W·x(t)` of a layer above | what the output of step `t` below is made of, all directions |
-/// | `U·h(t-1)` | what `h(t-1)` is made of: all products of `t-1`; only the projection where there is one; all but `W_r`, `U_r` in a GRU that resets before |
+/// | `U·h(t-1)` | what `h(t-1)` is made of |
 /// | `U_n·(r∘h(t-1))`, reset before | `W_r·x(t)` and `U_r·h(t-1)`, which has waited for `h(t-1)` |
 /// | `P·m(t)` | all other products of `t` |
+///
+/// `h(t-1)` is made of all products of `t-1`: where there is a projection, only of that; in a GRU that resets before, of all but
+/// `W_r` and `U_r`.
 ///
 /// All sequences have the same length here: a padded step of a shorter one computes nothing, so it
 /// takes no dependence away. An LSTM whose forget gate is coupled to its input gate keeps its

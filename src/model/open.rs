@@ -8,8 +8,8 @@ impl Model {
     /// The model in the file at `path`, whose ending says what it is: `.onnx`
     /// (`Model::from_onnx`) or `.safetensors` (`Model::from_safetensors`, default options). Upper
     /// and lower case are the same. What a state dict cannot say (a prefix, relu, batch-first) is for
-    /// `Model::from_safetensors` and its options; sequences are taken in [`Model::layout`]. A format is read only where this crate's feature of that name
-    /// is on.
+    /// `Model::from_safetensors` and its options; sequences are taken in [`Model::layout`]. A format is
+    /// read only where this crate's feature of that name is on.
     ///
     /// # Errors
     /// [`LoadError::UnknownFormat`] for another ending, [`LoadError::Io`] when the file cannot be

@@ -46,7 +46,8 @@ impl SafetensorsOptions {
 
     /// The cell of every layer; a contradiction with shapes or metadata is an error. Without it the
     /// metadata entry `cellstream.cell` says it (`lstm`, `gru`, `rnn_tanh` or `rnn_relu`), or
-    /// `cellstream.layers` of each layer, or else the shapes do, with PyTorch's activations ([`Cell::LSTM`], [`Cell::GRU`], [`Cell::RNN`]).
+    /// `cellstream.layers` of each layer, or else the shapes do, with PyTorch's activations
+    /// ([`Cell::LSTM`], [`Cell::GRU`], [`Cell::RNN`]).
     #[must_use]
     pub fn cell(mut self, cell: Cell) -> SafetensorsOptions {
         self.cell = Some(cell);

@@ -1,8 +1,8 @@
 //! Serving: requests of many users, batched cell by cell.
 //!
-//! A request is a graph of cells ([`cell_graph`]); those of the usual networks are ready-made
-//! ([`networks`]). The [`scheduler`] keeps what each waits for, and a [`policy`] chooses which ready cells,
-//! of whichever requests, form the next batch; workers run it. The [`engine`] is what users call.
+//! The [`engine`] is what users call. A request is a graph of cells ([`cell_graph`]); those of the usual
+//! networks are ready-made ([`networks`]). How a [`scheduler`], a [`policy`] and workers make an answer of it
+//! is told below.
 //!
 //! ```
 //! use cellstream::model::Lstm;
@@ -23,7 +23,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The life of a request, cell by cell, is told in the README beside the code.
+#![doc = include_str!("README.md")]
 
 pub mod cell_graph;
 pub mod engine;

@@ -60,7 +60,8 @@ pub struct Options {
     pub sizes: Vec<(usize, usize)>,
     /// Steps of single sequences, dealt out to those of a request in turn; where they are fewer, they get
     /// some, evenly from the longest down. One that is longer than the size's steps counts as those. Empty:
-    /// all are as long as the size says. Which plan is best may depend on it: where many sequences end early, few are left to share the reading of weights.
+    /// all are as long as the size says. Which plan is best may depend on it: where many sequences end early,
+    /// few are left to share the reading of weights.
     pub lengths: Vec<usize>,
     /// The most cores to use.
     pub cores: usize,

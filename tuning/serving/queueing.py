@@ -7,7 +7,8 @@ Below its peak, who comes waits for the tasks that the worker has: MaxTasksToSub
 steps take from 0.2 to 5 ms with their rows, so the 99th percentile of queueing (from submission on, the server's own) is set
 beside the mean step, the median and the 99th percentile, times the steps that a worker gets at once: 4 of few rows together
 as the engine has it (over 16 rows in all it takes fewer, but 4 is what is divided by), 1, and 5 one after the other as in
-the paper. Medians of three runs of 4 seconds; five minutes, on a machine that does nothing else. Writes `results/queueing.txt`. DATA is as in `run`.
+the paper. Medians of three runs of 4 seconds; five minutes, on a machine that does nothing else. Writes
+`results/queueing.txt`. DATA is as in `run`.
 """
 
 import json

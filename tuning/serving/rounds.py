@@ -16,9 +16,9 @@ Writes `rounds-NAME.txt`, with RATES `rounds-NAME-at-RATES.txt`, into RESULTS, `
 in `run`; what needs it is skipped without it. ROUNDS: 5 unless set; each file says how many it had. RATES: requests a second
 (300,400), and SETTINGS: those to be measured ("cellular/64 merge/64/1"), instead of those below, which are for the machine of
 `results`. SHARES: loads as shares of the baselines' peak (0.5,0.8), which then each round begins with: the most that any setting of
-a baseline answers to 512 users, each of whom waits for an answer. On a machine that is quick in one minute and slow in the next that
-is what half of the peak is; written to `rounds-NAME-shares-SHARES.txt`. Committed files with another ending are earlier or later runs, some
-with other settings.
+a baseline answers to 512 users, each of whom waits for an answer. On a machine that is quick in one minute and slow in the next
+that is what half of the peak is; written to `rounds-NAME-shares-SHARES.txt`. Committed files with another ending are earlier or
+later runs, some with other settings.
 """
 
 import json

@@ -139,8 +139,8 @@ pub struct Product<'a> {
 const MAX_ROWS: usize = 6;
 
 /// Accumulators that a tile may keep: what is left of the registers after the fewer of weight vectors and broadcast
-/// values, kept, and one of the others, on its way; and, where weights are widened part by part, what both parts need: compilers interleave them,
-/// and with more sums than this keep some in memory.
+/// values, kept, and one of the others, on its way; and, where weights are widened part by part, what both parts need:
+/// compilers interleave them, and with more sums than this keep some in memory.
 const fn accumulators(registers: usize, parts: usize) -> usize {
     match (registers, parts) {
         (32.., 1) => 24,

@@ -442,7 +442,8 @@ impl<R: Send> Rows<R> {
 
 /// Asks the cache for what is looked at when rows are handed on. It all lies apart, by request, and the cell's weights have pushed
 /// it out; found missing only then, each piece would be waited for by itself, as no read passes the taking of a lock. Asking saves
-/// an eighth of that time, 0.2 to 0.3 % of a full batch's (chains in int8, LSTM 1024). Rows that one thread hands on are few, and not asked for.
+/// an eighth of that time, 0.2 to 0.3 % of a full batch's (chains in int8, LSTM 1024). Rows that one thread hands on are few, and
+/// not asked for.
 fn ask_for_records<'a, R: 'a>(rows: impl Iterator<Item = &'a Work<R>> + Clone) {
     // What tells where the next pieces are is there when it is read: many rows were asked for meanwhile.
     for work in rows.clone() {
