@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
+use cellstream::execute::team::{SharedTeam, Worker};
 use cellstream::serve::Engine;
 use cellstream::serve::cell_graph::{
     Batch, Cell, CellError, Cells, Graph, Place, Ports, PreparedCell,
@@ -354,7 +355,8 @@ fn who_is_woken_by_a_stream_may_panic_or_drop_it() {
     assert_eq!(scene.engine.stats().counts.live(), 0);
 }
 
-/// Panics where its input is [`POISON`], and once more when it is dropped after that.
+/// Gives its input; where that is [`POISON`], the last member of its team panics, or, where it has that for itself, it does,
+/// and once more when it is dropped after that.
 struct Bomb(Ports);
 
 impl Cell for Bomb {
@@ -366,27 +368,41 @@ impl Cell for Bomb {
         &self.0
     }
 
-    fn prepare(&self, _: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
-        struct Ready(bool);
+    fn prepare(&self, place: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
+        struct Ready {
+            team: SharedTeam,
+            panicked: bool,
+        }
         impl PreparedCell for Ready {
             fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
                 let ([x], [], [y]) = batch.split();
-                if x.contains(&POISON) {
-                    self.0 = true;
+                let last = self.team.threads() - 1;
+                let is_poisoned = x.contains(&POISON);
+                if is_poisoned && last == 0 {
+                    self.panicked = true;
                     std::panic::resume_unwind(Box::new("poisoned"));
                 }
+                let job = |member: Worker<'_>| {
+                    if is_poisoned && member.index == last {
+                        std::panic::resume_unwind(Box::new("poisoned"));
+                    }
+                };
+                self.team.run(job).map_err(CellError::new)?;
                 y.copy_from_slice(x);
                 Ok(())
             }
         }
         impl Drop for Ready {
             fn drop(&mut self) {
-                if self.0 {
+                if self.panicked {
                     std::panic::resume_unwind(Box::new("dropped"));
                 }
             }
         }
-        Ok(Box::new(Ready(false)))
+        Ok(Box::new(Ready {
+            team: place.team.clone(),
+            panicked: false,
+        }))
     }
 }
 
@@ -429,11 +445,30 @@ fn a_cell_that_panics_when_it_is_dropped_after_a_panic_is_prepared_anew() {
 }
 
 #[test]
+fn a_panic_on_a_member_of_the_team_ends_its_batch_and_the_team_goes_on() {
+    let (cells, request) = echo(bomb());
+    let options = EngineOptions {
+        workers: Workers::OneOver(2),
+        ..one_worker(1, 1)
+    };
+    let engine = Engine::start(cells, &options).unwrap();
+    for _ in 0..3 {
+        let poisoned = ended(engine.submit(request(POISON)).unwrap());
+        let Err(RequestError::Cell { why, .. }) = poisoned else {
+            panic!("{poisoned:?}")
+        };
+        assert!(why.to_string().contains("panicked"), "{why}");
+        assert_eq!(ended(engine.submit(request(4.0)).unwrap()), Ok(vec![4.0]));
+    }
+    gate::drained(&engine, &[(End::Completed, 3), (End::Failed, 3)]);
+}
+
+#[test]
 fn a_policy_that_forms_too_large_a_batch_ends_its_requests_and_no_others() {
     let (cells, request) = echo(bomb());
     let engine = Engine::with_policy(cells, &one_worker(2, 1), |sizes, workers| {
-        let sizes = sizes.iter().map(|size| BatchSizes { max: 4, ..*size });
-        let sizes: Vec<_> = sizes.collect();
+        let larger = sizes.iter().map(|size| BatchSizes { max: 4, ..*size });
+        let sizes: Vec<_> = larger.collect();
         Box::new(Cellular::new(&sizes, workers, Order::Arrival))
     });
     let engine = engine.unwrap();
