@@ -54,7 +54,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let workload = arguments.workload()?;
     arguments.policies(&workload)?;
     arguments.grid()?;
-    let engines = Engines::new(arguments)?;
+    let engines = Engines::new(arguments, &workload)?;
     let out = &mut Printer::new(arguments.writes_files());
     match arguments.calibrate {
         true => {
@@ -63,6 +63,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         false => {
             interrupt::catch()?;
+            if !priority::is_allowed() {
+                writeln!(std::io::stderr(), "cellstream: {}", priority::REFUSED)?;
+            }
             measure(arguments, &engines, interrupt::flow, out)
         }
     }

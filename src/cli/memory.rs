@@ -8,7 +8,7 @@ use crate::model::{Layer, Model};
 const UNKNOWN: u64 = 64 << 30;
 
 /// Bytes that can be had without swapping: `MemAvailable` of Linux, else [`UNKNOWN`].
-fn available() -> u64 {
+pub fn available() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").ok();
     text.and_then(|text| parse(&text)).unwrap_or(UNKNOWN)
 }
@@ -26,6 +26,13 @@ pub fn afford_weights(values: Option<u64>) -> Result<(), Failure> {
     let bytes = values.and_then(|values| values.checked_mul(2 * 4));
     let arguments = "--input, --hidden, --layers and --bidirectional";
     afford(bytes, available(), arguments, "weights")
+}
+
+/// Refuses to serve requests, where weights and requests take this many values together.
+pub fn afford_load(values: u64) -> Result<(), Failure> {
+    let arguments = "--hidden, --input, --vocabulary, --workers, --lengths and --trees";
+    let what = "weights and the values of requests";
+    afford(values.checked_mul(4), available(), arguments, what)
 }
 
 /// Refuses a run of `model` whose sequences, with the outputs of all layers, do not fit; `arguments`

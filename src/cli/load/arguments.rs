@@ -30,8 +30,8 @@ use crate::serve::engine::EngineOptions;
 ///
 /// queued: from due to the start of the first cell; subm.: the part of it from submission on, which is the server's
 /// own; comp.: from there to the answer. answered/s: answers given in the window, from the first to the last of them,
-/// also to requests that were due in the warm-up. requests: of all rounds those whose latencies were counted, due in the
-/// window and answered, or given up; percentiles say no more than so many can. unanswered: refused as the queue was
+/// also to requests that were due in the warm-up. requests: of all rounds those whose latencies were counted, due in
+/// the window and answered, or given up; percentiles say no more than so many can. unanswered: refused as the queue was
 /// full, late for their --deadline, failed, or given up; of these only what was given up is in the latencies, so read
 /// both. A step is one of a whole batch of cells; of several that ran together (--steps-at-once), each counts with its
 /// share of the time.

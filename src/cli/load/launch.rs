@@ -9,11 +9,11 @@ use std::sync::Arc;
 use super::arguments::Arguments;
 use super::clock::WallClock;
 use super::priority;
-use super::request::{Network, Request, Work};
+use super::request::{Network, Request, Work, Workload};
 use super::served::Served;
 use super::target::{Launch, Policy, Settings};
 use super::trees::Tree;
-use crate::cli::memory::afford_weights;
+use crate::cli::memory::{afford_load, available};
 use crate::cli::{Failure, model};
 use crate::layers::Embedding;
 use crate::machine::Topology;
@@ -21,15 +21,14 @@ use crate::model::{Gru, Lstm, Matrix, Model};
 use crate::serve::cell_graph::Cells;
 use crate::serve::engine::{self, Calibration, Engine, EngineOptions, Workers, calibrate};
 use crate::serve::networks::{
-    self, BinaryTree, BinaryTreeLstm, BinaryTreeWeights, Chain, ChainCell, ChildSumTreeLstm,
-    ChildSumWeights, DecoderCell, Dependencies, EncoderCell, NetworkError, Seq2Seq, TreeChild,
-    Until,
+    self, BinaryTreeLstm, BinaryTreeWeights, Chain, ChainCell, ChildSumTreeLstm, ChildSumWeights,
+    DecoderCell, EncoderCell, NetworkError, Seq2Seq, Until,
 };
 use crate::serve::policy::{BatchSizes, Choice};
 use crate::serve::scheduler::Limits;
 
-/// Random numbers that requests' values are slices of: more than any request takes.
-const POOL: usize = 1 << 22;
+/// Places in the pool where the values of the largest request may begin; there are more for the others.
+const PLACES: u64 = 1 << 22;
 
 /// Starts engines.
 pub struct Engines {
@@ -38,6 +37,8 @@ pub struct Engines {
     workers: Vec<Vec<usize>>,
     tasks_at_once: usize,
     steps_at_once: usize,
+    /// Bytes of the weights as all workers pack them, at most.
+    packed: u64,
     pool: Arc<[f32]>,
 }
 
@@ -47,6 +48,64 @@ enum Weights {
     Seq2Seq(Arc<Translation>),
     Tree(Arc<BinaryTreeWeights>),
     ChildSum(Arc<ChildSumWeights>),
+}
+
+/// Numbers of values, known before any is made.
+struct Sizes {
+    /// Weights, embedded words among them.
+    weights: u64,
+    /// Weights as all workers pack them, at most.
+    packed: u64,
+    /// What requests' values are slices of.
+    pool: u64,
+    /// Of the largest request, while it is served.
+    request: u64,
+}
+
+impl Sizes {
+    fn of(arguments: &Arguments, workload: &Workload) -> Sizes {
+        let shape = &arguments.shape;
+        let [input, hidden, vocabulary] =
+            [shape.input, shape.hidden, shape.vocabulary].map(u64::from);
+        let (multiplied, embedded) = match arguments.network {
+            Network::Lstm | Network::Gru => (4 * hidden * (input + hidden), 0),
+            Network::Seq2seq => (
+                8 * hidden * (input + hidden) + vocabulary * hidden,
+                2 * vocabulary * input,
+            ),
+            Network::Treelstm => (3 * hidden * input + 10 * hidden * hidden, 0),
+            Network::TreeChildSum => (4 * hidden * (input + hidden), 0),
+        };
+        // What nodes of a tree leave for nodes above them; steps of a chain follow each other in place.
+        let kept = match arguments.network.is_tree() {
+            true => 4 * hidden,
+            false => 0,
+        };
+        let rows = workload.most_rows() as u64;
+        Sizes {
+            weights: multiplied + embedded,
+            packed: multiplied * u64::from(arguments.workers),
+            pool: PLACES + rows * input,
+            // The list of inputs grows, and may have room for twice as many.
+            request: rows * (2 * input + kept),
+        }
+    }
+
+    /// All that must fit into memory; [`limits`] keep requests in half of what the others leave.
+    fn all(&self) -> u64 {
+        self.weights + self.packed + self.pool + 2 * self.request
+    }
+}
+
+/// An overload is to be seen as waiting, not as refusals: a million requests, as far as memory holds them. Of the
+/// `available` bytes, engines pack weights in some; half of the others is for what is not counted as a request's: the
+/// one that comes next, the scheduler's tables, buffers.
+fn limits(available: u64, packed: u64) -> Limits {
+    Limits {
+        requests: 1 << 20,
+        nodes: usize::MAX,
+        bytes: (available.saturating_sub(packed) / 2) as usize,
+    }
 }
 
 struct Translation {
@@ -63,21 +122,23 @@ const ANSWER: networks::Answer = networks::Answer::Last;
 type Unfold = Box<dyn Fn(&Request) -> engine::Request>;
 
 impl Engines {
-    /// Random weights of the shape that was asked for.
+    /// Random weights of the shape that was asked for, and values for the requests of `workload`.
     ///
     /// # Errors
-    /// More weights than there is memory for, precisions that the network does not have.
-    pub fn new(arguments: &Arguments) -> Result<Engines, Failure> {
+    /// More of both than there is memory for, precisions that the network does not have.
+    pub fn new(arguments: &Arguments, workload: &Workload) -> Result<Engines, Failure> {
+        let threads = model::threads(arguments.threads);
+        let workers = arguments.workers as usize;
+        if workers > threads {
+            return Err(Failure::usage(format!(
+                "--workers {workers} on {threads} core(s): each worker needs a core; ask for fewer"
+            )));
+        }
+        let sizes = Sizes::of(arguments, workload);
+        afford_load(sizes.all())?;
         let shape = &arguments.shape;
         let (input, hidden) = (shape.input as usize, shape.hidden as usize);
         let vocabulary = shape.vocabulary as usize;
-        let values = match arguments.network {
-            Network::Lstm | Network::Gru => 4 * hidden * (input + hidden),
-            Network::Seq2seq => 8 * hidden * (input + hidden) + vocabulary * (2 * input + hidden),
-            Network::Treelstm => 3 * hidden * input + 10 * hidden * hidden,
-            Network::TreeChildSum => 4 * hidden * (input + hidden),
-        };
-        afford_weights(Some(values as u64))?;
         let (seed, precision) = (arguments.seed, shape.precision);
         let mut random = fastrand::Rng::with_seed(seed);
         let lstm = |seed| Ok::<_, Failure>(Lstm::new(input, hidden).random(seed)?);
@@ -123,13 +184,6 @@ impl Engines {
                 Weights::ChildSum(Arc::new(weights))
             }
         };
-        let threads = model::threads(arguments.threads);
-        let workers = arguments.workers as usize;
-        if workers > threads {
-            return Err(Failure::usage(format!(
-                "--workers {workers} on {threads} core(s): each worker needs a core; ask for fewer"
-            )));
-        }
         let cores = Topology::detect().cpus_for_team(threads);
         let mut random = fastrand::Rng::with_seed(seed);
         Ok(Engines {
@@ -138,15 +192,16 @@ impl Engines {
             workers: divide(&cores, workers),
             tasks_at_once: arguments.tasks_at_once as usize,
             steps_at_once: arguments.steps_at_once as usize,
-            pool: (0..POOL).map(|_| random.f32() - 0.5).collect(),
+            packed: 4 * sizes.packed,
+            pool: (0..sizes.pool).map(|_| random.f32() - 0.5).collect(),
         })
     }
 
     fn unfold(&self, cells: &mut Cells) -> Result<Unfold, NetworkError> {
         let (pool, input) = (Arc::clone(&self.pool), self.input);
         let values = move |request: &Request, rows: usize| {
-            let count = (rows * input).min(POOL);
-            let first = request.seed as usize % (POOL - count + 1);
+            let count = rows * input;
+            let first = request.seed as usize % (pool.len() - count + 1);
             // Clones the handle, not the values: the slice outlives this call.
             (Arc::clone(&pool), first..first + count)
         };
@@ -187,23 +242,22 @@ impl Engines {
             Weights::Tree(weights) => {
                 let network = BinaryTreeLstm::add(cells, Arc::clone(weights))?;
                 Box::new(move |request| {
-                    let Work::Tree(tree) = &request.work else {
+                    let Work::Tree(Tree::Binary(tree)) = &request.work else {
                         unreachable!("requests are of the network");
                     };
-                    let tree = binary(tree);
                     let (pool, at) = values(request, tree.leaves());
-                    let graph = network.unfold(&tree, &pool[at], ANSWER);
+                    let graph = network.unfold(tree, &pool[at], ANSWER);
                     engine::Request::new(expect(graph))
                 })
             }
             Weights::ChildSum(weights) => {
                 let network = ChildSumTreeLstm::add(cells, Arc::clone(weights))?;
                 Box::new(move |request| {
-                    let Work::Tree(tree) = &request.work else {
+                    let Work::Tree(Tree::Dependencies(words)) = &request.work else {
                         unreachable!("requests are of the network");
                     };
-                    let (pool, at) = values(request, tree.len());
-                    let graph = network.unfold(&dependencies(tree), &pool[at], ANSWER);
+                    let (pool, at) = values(request, words.len());
+                    let graph = network.unfold(words, &pool[at], ANSWER);
                     engine::Request::new(expect(graph))
                 })
             }
@@ -240,16 +294,12 @@ impl Launch for Engines {
             sizes: sizes.map(|&max| BatchSizes { min: 1, max }).collect(),
             tasks_at_once: self.tasks_at_once,
             steps_at_once: self.steps_at_once,
-            // An overload is to be seen as waiting, not as refusals: as much as memory holds.
-            limits: Limits {
-                requests: 1 << 20,
-                nodes: 1 << 26,
-                bytes: 4 << 30,
-            },
+            limits: limits(available(), self.packed),
         };
         // Threads have the rank of who starts them.
         priority::lower();
         let engine = Engine::start(cells, &options)?;
+        // Whether it may was said before anything is measured.
         priority::raise();
         Ok((Served::new(engine, unfold), WallClock::new()))
     }
@@ -284,59 +334,72 @@ fn divide(cores: &[usize], workers: usize) -> Vec<Vec<usize>> {
         .collect()
 }
 
-/// A tree of which each node has two children or none.
-fn binary(tree: &Tree) -> BinaryTree {
-    let (mut leaves, mut nodes) = (0, Vec::new());
-    let mut places = Vec::with_capacity(tree.len());
-    for node in 0..tree.len() {
-        places.push(match *tree.children(node) {
-            [left, right] => {
-                nodes.push([places[left as usize], places[right as usize]]);
-                TreeChild::Node(nodes.len() - 1)
-            }
-            _ => {
-                leaves += 1;
-                TreeChild::Leaf(leaves - 1)
-            }
-        });
-    }
-    expect(BinaryTree::new(leaves, nodes))
-}
-
-/// The heads of the nodes, as a treebank writes them.
-fn dependencies(tree: &Tree) -> Dependencies {
-    let mut heads = vec![0; tree.len()];
-    for node in 0..tree.len() {
-        for &child in tree.children(node) {
-            heads[child as usize] = node + 1;
-        }
-    }
-    expect(Dependencies::new(&heads))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    use clap::{Parser, ValueEnum};
+
+    #[derive(Parser)]
+    struct Typed {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn typed(line: &str) -> (Arguments, Workload) {
+        let words = ["load"].into_iter().chain(line.split_whitespace());
+        let arguments = Typed::try_parse_from(words).unwrap().arguments;
+        let workload = arguments.workload().unwrap();
+        (arguments, workload)
+    }
+
     #[test]
     fn cells_are_named_in_their_order() {
-        use clap::{Parser, ValueEnum};
-        #[derive(Parser)]
-        struct Typed {
-            #[command(flatten)]
-            arguments: Arguments,
-        }
         for network in Network::value_variants() {
-            let line = format!(
-                "load {} --hidden 8 --input 4 --vocabulary 9",
+            let (arguments, workload) = typed(&format!(
+                "{} --hidden 8 --input 4 --vocabulary 9",
                 network.name()
-            );
-            let typed = Typed::try_parse_from(line.split_whitespace()).unwrap();
+            ));
             let mut cells = Cells::new();
-            let engines = Engines::new(&typed.arguments).unwrap();
+            let engines = Engines::new(&arguments, &workload).unwrap();
             drop(engines.unfold(&mut cells).unwrap());
             let names: Vec<_> = cells.iter().map(|(_, cell)| cell.name()).collect();
             assert_eq!(names, network.cells());
+        }
+    }
+
+    #[test]
+    fn where_all_just_fits_the_largest_request_is_accepted() {
+        for line in [
+            "lstm --lengths 65",
+            "gru --lengths 128",
+            "treelstm --trees complete:64 --workers 1",
+            "tree-child-sum --trees complete:32",
+        ] {
+            let (arguments, workload) = typed(&format!("{line} --input 256 --hidden 128"));
+            let sizes = Sizes::of(&arguments, &workload);
+            // When an engine is started, the system has given what is made before.
+            let left = sizes.all() - sizes.weights - sizes.pool;
+            let enough = limits(4 * left, 4 * sizes.packed);
+
+            let engines = Engines::new(&arguments, &workload).unwrap();
+            let request = workload.draw(&mut fastrand::Rng::with_seed(1));
+            let is_accepted = |limits: Limits| {
+                let mut cells = Cells::new();
+                let unfold = engines.unfold(&mut cells).unwrap();
+                let options = EngineOptions {
+                    workers: Workers::OneOver(1),
+                    limits,
+                    ..EngineOptions::default()
+                };
+                let engine = Engine::start(cells, &options).unwrap();
+                engine.submit(unfold(&request)).is_ok()
+            };
+            // Values are all that is estimated; nodes are small beside these.
+            let bytes = enough.bytes + 300 * 2 * workload.most_rows();
+            assert!(is_accepted(Limits { bytes, ..enough }), "{line}");
+            let bytes = enough.bytes / 4;
+            assert!(!is_accepted(Limits { bytes, ..enough }), "{line}");
         }
     }
 
@@ -345,17 +408,5 @@ mod tests {
         assert_eq!(divide(&[4, 5, 6], 1), [vec![4, 5, 6]]);
         assert_eq!(divide(&[4, 5, 6], 2), [vec![4], vec![5]]);
         assert_eq!(divide(&[4, 5, 6, 7], 2), [vec![4, 5], vec![6, 7]]);
-    }
-
-    #[test]
-    fn trees_keep_their_shape() {
-        let tree = Tree::complete(4).unwrap();
-        assert_eq!(binary(&tree), BinaryTree::complete(4).unwrap());
-        let tree = Tree::dependencies(&[2, 0, 2, 3]).unwrap();
-        let words = dependencies(&tree);
-        let fans: Vec<_> = (0..4).map(|word| words.children(word).len()).collect();
-        let mut sorted = fans.clone();
-        sorted.sort_unstable();
-        assert_eq!((words.len(), sorted), (4, vec![0, 0, 1, 2]));
     }
 }

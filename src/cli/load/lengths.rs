@@ -74,6 +74,15 @@ impl Lengths {
         }
     }
 
+    /// None that is drawn is longer; of pairs, no source.
+    pub fn longest(&self) -> usize {
+        match self {
+            Lengths::Paper { longest } => *longest,
+            Lengths::Fixed(length) => *length,
+            Lengths::Rows(rows) => rows.iter().map(|row| row.0).max().unwrap_or(0),
+        }
+    }
+
     /// Whether all are the same.
     pub fn is_fixed(&self) -> bool {
         match self {
@@ -214,7 +223,11 @@ pub enum LengthsError {
         there: Vec<String>,
     },
     /// Too few columns hold lengths, or another number of them was named than is needed.
-    #[error("{}: columns of lengths: {needed} needed, {found} found; name them, as in FILE:{}", path.display(), if *needed == 1 { "words" } else { "source,target" })]
+    #[error(
+        "{}: columns of lengths: {needed} needed, {found} found; name them, as in FILE:{}",
+        path.display(),
+        if *needed == 1 { "words" } else { "source,target" }
+    )]
     Columns {
         /// Which file.
         path: PathBuf,

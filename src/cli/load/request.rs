@@ -68,7 +68,7 @@ pub enum Work {
         target: usize,
     },
     /// A tree, a cell for each node.
-    Tree(Arc<Tree>),
+    Tree(Tree),
 }
 
 /// One request.
@@ -88,7 +88,7 @@ pub enum Workload {
     /// Pairs of lengths.
     Pairs(Lengths),
     /// Trees, each as likely as the others.
-    Trees(Arc<[Arc<Tree>]>),
+    Trees(Arc<[Tree]>),
 }
 
 impl Workload {
@@ -110,6 +110,15 @@ impl Workload {
         }
     }
 
+    /// Rows of input values that the largest request takes; pairs take words instead.
+    pub fn most_rows(&self) -> usize {
+        match self {
+            Workload::Chains(lengths) => lengths.longest(),
+            Workload::Pairs(_) => 0,
+            Workload::Trees(trees) => trees.iter().map(Tree::rows).max().unwrap_or(0),
+        }
+    }
+
     /// Whether all requests ask for the same, so that a policy may be told beforehand.
     pub fn is_identical(&self) -> bool {
         match self {
@@ -123,12 +132,24 @@ impl Workload {
 mod tests {
     use super::*;
 
+    fn complete(leaves: usize) -> Tree {
+        Tree::complete(leaves, Network::Treelstm).unwrap()
+    }
+
+    #[test]
+    fn no_request_takes_more_rows_than_the_largest() {
+        let rows = Lengths::Rows([(3, 9), (7, 2)].into());
+        assert_eq!(Workload::Chains(rows.clone()).most_rows(), 7);
+        assert_eq!(Workload::Pairs(rows).most_rows(), 0);
+        assert_eq!(Workload::Chains(Lengths::Fixed(24)).most_rows(), 24);
+        let paper = Lengths::paper(50).unwrap();
+        assert_eq!(Workload::Chains(paper).most_rows(), 50);
+        assert_eq!(Workload::Trees([8, 2].map(complete).into()).most_rows(), 8);
+    }
+
     #[test]
     fn the_same_seed_draws_the_same_requests() {
-        let trees: Vec<_> = [2, 4, 8]
-            .map(|n| Arc::new(Tree::complete(n).unwrap()))
-            .into();
-        let workload = Workload::Trees(trees.into());
+        let workload = Workload::Trees([2, 4, 8].map(complete).into());
         let draw = |seed| {
             let mut random = Rng::with_seed(seed);
             let one = |_| workload.draw(&mut random);
@@ -138,18 +159,18 @@ mod tests {
         assert_eq!(draw(5), draw(5));
         assert_ne!(draw(5), draw(6));
         let sizes = draw(5).into_iter().map(|(work, _)| match work {
-            Work::Tree(tree) => tree.len(),
+            Work::Tree(tree) => tree.rows(),
             other => panic!("{other:?} is no tree"),
         });
         let sizes: std::collections::BTreeSet<_> = sizes.collect();
-        assert_eq!(sizes.into_iter().collect::<Vec<_>>(), [3, 7, 15]);
+        assert_eq!(sizes.into_iter().collect::<Vec<_>>(), [2, 4, 8]);
     }
 
     #[test]
     fn identical_is_what_has_one_length_or_one_tree() {
         assert!(Workload::Chains(Lengths::Fixed(24)).is_identical());
         assert!(!Workload::Chains(Lengths::paper(330).unwrap()).is_identical());
-        let tree = Arc::new(Tree::complete(16).unwrap());
+        let tree = complete(16);
         assert!(Workload::Trees([tree.clone()].into()).is_identical());
         assert!(!Workload::Trees([tree.clone(), tree].into()).is_identical());
     }
