@@ -450,6 +450,43 @@ fn circles_are_refused_and_one_of_their_nodes_is_named() {
     assert_eq!(error, GraphError::Cycle { node: 0 });
 }
 
+/// Would take minutes if each step back looked at all edges.
+#[test]
+fn a_circle_as_large_as_the_graph_is_found() {
+    let (waiting, all) = (100_000, 300_000);
+    let cells = plain_cells(1);
+    let mut graph = Graph::new();
+    for node in 0..all {
+        // The first ones wait one for the next, and the last of them for the circle of all others.
+        let next = if node + 1 < all { node + 1 } else { waiting };
+        plain_node(&mut graph, 0, &[next]);
+    }
+    let Err(GraphError::Cycle { node }) = graph.unfold(&cells) else {
+        panic!("a circle");
+    };
+    assert!((waiting..all).contains(&node), "{node}");
+}
+
+/// What is added later is numbered on from what was there, and a circle of it by those numbers.
+#[test]
+fn a_circle_of_what_was_added_is_found() {
+    let cells = plain_cells(1);
+    let mut graph = Graph::new();
+    for node in 0..5usize {
+        let from: Vec<usize> = node.checked_sub(1).into_iter().collect();
+        plain_node(&mut graph, 0, &from);
+    }
+    let before = graph.mark();
+    // 5 waits for 4, which was there, and for the circle 6 → 7 → 6.
+    for from in [[4, 6], [4, 7], [0, 6]] {
+        plain_node(&mut graph, 0, &from);
+    }
+    let Err(GraphError::Cycle { node }) = graph.unfold_from(&cells, before) else {
+        panic!("a circle");
+    };
+    assert!((6..=7).contains(&node), "{node}");
+}
+
 #[test]
 fn circles_of_random_graphs_are_found() {
     let mut rng = fastrand::Rng::with_seed(3);

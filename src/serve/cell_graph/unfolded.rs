@@ -310,10 +310,12 @@ fn topological(
     let mut seen = vec![false; nodes];
     let mut at = left;
     while !std::mem::replace(&mut seen[at], true) {
-        let before = edges.iter().find_map(|(from, to)| {
-            let (from, to) = (local(*from)?, local(*to)?);
-            (to == at && waits_for[from] > 0).then_some(from)
-        });
+        // Edges are ordered by where they lead: only those that lead here are looked at.
+        let into = edges.partition_point(|(_, to)| to.index() < first + at);
+        let mut into = edges[into..]
+            .iter()
+            .take_while(|(_, to)| to.index() == first + at);
+        let before = into.find_map(|(from, _)| local(*from).filter(|&from| waits_for[from] > 0));
         at = before.unwrap_or(at);
     }
     Err(GraphError::Cycle { node: first + at })
