@@ -245,9 +245,11 @@ impl Cell for DecoderCell {
 
     fn prepare(&self, place: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
         let isa = Isa::select().map_err(CellError::new)?;
+        // First what refuses more rows than memory has.
+        let step = Embedded::new(&self.embedding, &self.recurrent, place)?;
         let projection = Argmax::new(&self.weights, &self.bias, isa, &place.team, place.rows);
         Ok(Box::new(PreparedDecoder {
-            step: Embedded::new(&self.embedding, &self.recurrent, place)?,
+            step,
             top: self.recurrent.top(),
             projection: projection.map_err(CellError::new)?,
         }))

@@ -61,36 +61,43 @@ pub struct ChildSumWeights {
     pub forget_bias: Vec<f32>,
 }
 
-/// Values for weights that were not trained.
-struct Random {
-    rng: fastrand::Rng,
-    bound: f32,
-}
-
-impl Random {
-    fn new(hidden: usize, seed: u64) -> Random {
-        Random {
-            rng: fastrand::Rng::with_seed(seed),
-            bound: 1.0 / (hidden.max(1) as f32).sqrt(),
+/// Values from `-1/√H` to `1/√H` for weights that were not trained: for each `(gates, cols)` those of `gates * hidden` rows.
+/// None is made before there is room for all.
+fn random_values<const N: usize>(
+    hidden: usize,
+    seed: u64,
+    shapes: [(usize, usize); N],
+) -> Result<[Vec<f32>; N], NetworkError> {
+    let count = |(gates, cols): (usize, usize)| gates.checked_mul(hidden)?.checked_mul(cols);
+    let mut all = [const { Vec::new() }; N];
+    for (values, shape) in all.iter_mut().zip(shapes) {
+        let expected = count(shape).unwrap_or(usize::MAX);
+        if values.try_reserve_exact(expected).is_err() {
+            return Err(NetworkError::Weights {
+                name: "random weights",
+                expected,
+                cols: shape.1,
+                found: 0,
+            });
         }
     }
-
-    fn vector(&mut self, len: usize) -> Vec<f32> {
-        let bound = self.bound;
-        let values = (0..len).map(|_| bound * (2.0 * self.rng.f32() - 1.0));
-        values.collect()
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let bound = 1.0 / (hidden.max(1) as f32).sqrt();
+    for (values, shape) in all.iter_mut().zip(shapes) {
+        let count = count(shape).unwrap_or_default();
+        values.extend((0..count).map(|_| bound * (2.0 * rng.f32() - 1.0)));
     }
+    Ok(all)
+}
 
-    fn matrix(&mut self, rows: usize, cols: usize) -> Result<Matrix, NetworkError> {
-        let (name, expected, found) = ("random weights", rows.saturating_mul(cols), 0);
-        let values = self.vector(expected);
-        Matrix::new(rows, cols, values).map_err(|_| NetworkError::Weights {
-            name,
-            expected,
-            cols,
-            found,
-        })
-    }
+fn matrix(rows: usize, cols: usize, values: Vec<f32>) -> Result<Matrix, NetworkError> {
+    let found = values.len();
+    Matrix::new(rows, cols, values).map_err(|_| NetworkError::Weights {
+        name: "random weights",
+        expected: rows.saturating_mul(cols),
+        cols,
+        found,
+    })
 }
 
 impl BinaryTreeWeights {
@@ -99,13 +106,14 @@ impl BinaryTreeWeights {
     /// # Errors
     /// Sizes that multiply to more than memory has.
     pub fn random(input: usize, hidden: usize, seed: u64) -> Result<Self, NetworkError> {
-        let mut random = Random::new(hidden, seed);
+        let shapes = [(3, input), (3, 1), (5, hidden), (5, hidden), (5, 1)];
+        let [leaf, leaf_bias, left, right, bias] = random_values(hidden, seed, shapes)?;
         Ok(BinaryTreeWeights {
-            leaf: random.matrix(3 * hidden, input)?,
-            leaf_bias: random.vector(3 * hidden),
-            left: random.matrix(5 * hidden, hidden)?,
-            right: random.matrix(5 * hidden, hidden)?,
-            bias: random.vector(5 * hidden),
+            leaf: matrix(3 * hidden, input, leaf)?,
+            leaf_bias,
+            left: matrix(5 * hidden, hidden, left)?,
+            right: matrix(5 * hidden, hidden, right)?,
+            bias,
         })
     }
 
@@ -123,9 +131,9 @@ impl BinaryTreeWeights {
     pub(super) fn check(&self) -> Result<(), NetworkError> {
         let (input, hidden) = (self.input(), self.hidden());
         check_size("left", hidden)?;
-        check_matrix("leaf", &self.leaf, 3 * hidden, input)?;
-        check_matrix("left", &self.left, 5 * hidden, hidden)?;
-        check_matrix("right", &self.right, 5 * hidden, hidden)?;
+        check_matrix("left", &self.left, (5, hidden), hidden)?;
+        check_matrix("leaf", &self.leaf, (3, hidden), input)?;
+        check_matrix("right", &self.right, (5, hidden), hidden)?;
         check_bias("leaf_bias", &self.leaf_bias, 3 * hidden)?;
         check_bias("bias", &self.bias, 5 * hidden)
     }
@@ -137,14 +145,29 @@ impl ChildSumWeights {
     /// # Errors
     /// As [`BinaryTreeWeights::random`].
     pub fn random(input: usize, hidden: usize, seed: u64) -> Result<Self, NetworkError> {
-        let mut random = Random::new(hidden, seed);
+        let shapes = [
+            (3, input),
+            (3, hidden),
+            (3, 1),
+            (1, input),
+            (1, hidden),
+            (1, 1),
+        ];
+        let [
+            of_input,
+            of_sum,
+            bias,
+            forget_input,
+            forget_state,
+            forget_bias,
+        ] = random_values(hidden, seed, shapes)?;
         Ok(ChildSumWeights {
-            input: random.matrix(3 * hidden, input)?,
-            sum: random.matrix(3 * hidden, hidden)?,
-            bias: random.vector(3 * hidden),
-            forget_input: random.matrix(hidden, input)?,
-            forget_state: random.matrix(hidden, hidden)?,
-            forget_bias: random.vector(hidden),
+            input: matrix(3 * hidden, input, of_input)?,
+            sum: matrix(3 * hidden, hidden, of_sum)?,
+            bias,
+            forget_input: matrix(hidden, input, forget_input)?,
+            forget_state: matrix(hidden, hidden, forget_state)?,
+            forget_bias,
         })
     }
 
@@ -162,10 +185,10 @@ impl ChildSumWeights {
     pub(super) fn check(&self) -> Result<(), NetworkError> {
         let (input, hidden) = (self.input(), self.hidden());
         check_size("sum", hidden)?;
-        check_matrix("input", &self.input, 3 * hidden, input)?;
-        check_matrix("sum", &self.sum, 3 * hidden, hidden)?;
-        check_matrix("forget_input", &self.forget_input, hidden, input)?;
-        check_matrix("forget_state", &self.forget_state, hidden, hidden)?;
+        check_matrix("sum", &self.sum, (3, hidden), hidden)?;
+        check_matrix("input", &self.input, (3, hidden), input)?;
+        check_matrix("forget_input", &self.forget_input, (1, hidden), input)?;
+        check_matrix("forget_state", &self.forget_state, (1, hidden), hidden)?;
         check_bias("bias", &self.bias, 3 * hidden)?;
         check_bias("forget_bias", &self.forget_bias, hidden)
     }
@@ -186,14 +209,16 @@ fn check_size(name: &'static str, hidden: usize) -> Result<(), NetworkError> {
 fn check_matrix(
     name: &'static str,
     matrix: &Matrix,
-    rows: usize,
+    (gates, hidden): (usize, usize),
     cols: usize,
 ) -> Result<(), NetworkError> {
-    match (matrix.rows(), matrix.cols()) == (rows, cols) {
+    // The matrix that says how many states there are may have no row, and so any number of columns.
+    let rows = gates.checked_mul(hidden);
+    match (Some(matrix.rows()), matrix.cols()) == (rows, cols) {
         true => Ok(()),
         false => Err(NetworkError::Weights {
             name,
-            expected: rows * cols,
+            expected: rows.unwrap_or(usize::MAX).saturating_mul(cols),
             cols,
             found: matrix.rows() * matrix.cols(),
         }),

@@ -5,8 +5,13 @@ mod seq2seq;
 mod tree;
 
 use super::alone::{Walk, run_rows};
-use super::{Alone, AloneError};
+use super::{
+    Alone, AloneError, BinaryTreeLstm, BinaryTreeWeights, ChainCell, ChildSumTreeLstm,
+    ChildSumWeights, DecoderCell, EncoderCell,
+};
 use crate::execute::team::{SharedTeam, Team};
+use crate::layers::Embedding;
+use crate::model::{Lstm, Matrix};
 use crate::serve::cell_graph::{Cells, Graph, Grow, NodeId, Place, PreparedCell};
 
 type Request = (Graph, Option<Box<dyn Grow>>);
@@ -71,4 +76,26 @@ fn together(cells: &Cells, requests: Vec<Request>, rng: &mut fastrand::Rng) -> V
     }
     let answers = walks.into_iter();
     answers.map(|walk| walk.map(|walk| walk.answer())).collect()
+}
+
+#[test]
+fn places_beyond_all_memory_are_refused_by_every_cell() {
+    let model = || Lstm::new(2, 3).random(1).unwrap();
+    let table = || Embedding::new(Matrix::new(4, 2, vec![0.0; 8]).unwrap());
+    let weights = Matrix::new(4, 3, vec![0.0; 12]).unwrap();
+    let mut cells = Cells::new();
+    BinaryTreeLstm::add(&mut cells, BinaryTreeWeights::random(2, 3, 1).unwrap()).unwrap();
+    ChildSumTreeLstm::add(&mut cells, ChildSumWeights::random(2, 3, 1).unwrap()).unwrap();
+    cells.add(ChainCell::new(model()).unwrap());
+    cells.add(EncoderCell::new(table(), model()).unwrap());
+    cells.add(DecoderCell::new(table(), model(), weights, vec![0.0; 4]).unwrap());
+    for (_, cell) in cells.iter() {
+        for (rows, steps) in [(usize::MAX / 2, 1), (usize::MAX / 8, 4)] {
+            let team = SharedTeam::new(Team::with_threads(1).unwrap());
+            let error = cell.prepare(&Place { team, rows, steps }).err();
+            let text = error.map(|error| error.to_string()).unwrap_or_default();
+            let expected = format!("no memory for {rows} sequences");
+            assert!(text.starts_with(&expected), "{}: {text}", cell.name());
+        }
+    }
 }

@@ -396,3 +396,47 @@ fn weights_and_words_that_do_not_fit_are_refused() {
     let refused = network.unfold(&tree, &[0.0; 9], Answer::Last).err();
     assert_eq!(refused, values(6, 9));
 }
+
+#[test]
+fn sizes_beyond_all_memory_are_refused() {
+    let half = usize::MAX / 2;
+    // The last: the leaves' weights alone may have room, those of all do not.
+    let sizes = [
+        (half, half),
+        (half, 1),
+        (half, 3),
+        (0, half),
+        (1, half),
+        (1, usize::MAX / 5),
+        (1, usize::MAX),
+        (usize::MAX, 1),
+        (1, 1 << 31),
+    ];
+    for (input, hidden) in sizes {
+        for error in [
+            BinaryTreeWeights::random(input, hidden, 1).err(),
+            ChildSumWeights::random(input, hidden, 1).err(),
+        ] {
+            let is_typed = |error| matches!(error, Some(NetworkError::Weights { found: 0, .. }));
+            assert!(is_typed(error), "{input} features, {hidden} states");
+        }
+    }
+    // Without rows a matrix may have any number of columns, which say how many states there are.
+    let none = Matrix::new(0, half, Vec::new()).unwrap();
+    let wrong = |name| {
+        Some(NetworkError::Weights {
+            name,
+            expected: usize::MAX,
+            cols: half,
+            found: 0,
+        })
+    };
+    let mut weights = BinaryTreeWeights::random(3, 4, 1).unwrap();
+    weights.left = none.clone();
+    let error = BinaryTreeLstm::add(&mut Cells::new(), weights).err();
+    assert_eq!(error, wrong("left"));
+    let mut weights = ChildSumWeights::random(3, 4, 1).unwrap();
+    weights.sum = none;
+    let error = ChildSumTreeLstm::add(&mut Cells::new(), weights).err();
+    assert_eq!(error, wrong("sum"));
+}
