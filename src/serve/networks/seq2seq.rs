@@ -224,7 +224,10 @@ impl DecoderCell {
         })
     }
 
-    /// As [`super::ChainCell::with_plan`].
+    /// Runs the recurrent model by this plan, as [`super::ChainCell::with_plan`]; but batches have no rows by it. A plan has not
+    /// measured the projection, often most of a step, whose time grows otherwise with the rows. What rows serve best is found
+    /// by [`calibrate`](crate::serve::engine::calibrate) (`cellstream load --calibrate`), and set by
+    /// [`EngineOptions::sizes`](crate::serve::engine::EngineOptions).
     ///
     /// # Errors
     /// [`NetworkError::Plan`].

@@ -7,7 +7,8 @@ use crate::kernels::FAR;
 use crate::layers::{Embedding, LayerError, argmax};
 use crate::model::{Gru, Input, Lstm, Matrix, Model, Output, Precision};
 use crate::reference;
-use crate::serve::cell_graph::Cells;
+use crate::serve::cell_graph::{Cell, Cells};
+use crate::serve::policy::sizes_tests::measured_plan;
 
 const SOURCE: usize = 9;
 const TARGET: usize = 130;
@@ -193,6 +194,19 @@ fn one_request_without_a_greatest_output_ends_alone() {
             }
         }
     }
+}
+
+#[test]
+fn a_measured_plan_says_the_rows_of_encoders_but_not_of_decoders_which_it_knows_a_part_of() {
+    let model = Arc::new(Gru::new(FEATURES, HIDDEN).random(1).unwrap());
+    let table = || Embedding::new(Matrix::new(3, FEATURES, vec![0.0; 3 * FEATURES]).unwrap());
+    // Rates of 10, 40 and 41 rows a microsecond.
+    let plan = || measured_plan(&model, &[(1, 1, 100), (8, 1, 200), (16, 1, 390)]);
+    let encoder = EncoderCell::new(table(), Arc::clone(&model)).unwrap();
+    assert_eq!(encoder.with_plan(plan()).unwrap().rows(), Some(8));
+    let weights = Matrix::new(3, HIDDEN, vec![0.0; 3 * HIDDEN]).unwrap();
+    let decoder = DecoderCell::new(table(), Arc::clone(&model), weights, vec![0.0; 3]).unwrap();
+    assert_eq!(decoder.with_plan(plan()).unwrap().rows(), None);
 }
 
 #[test]
