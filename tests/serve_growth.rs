@@ -115,8 +115,10 @@ fn of_two_nodes_that_grow_on_two_workers_the_later_is_told_first() {
     // The mate of the counting branch, whose growth keeps the worker from telling what that branch grew by.
     struct Held(Arc<Gate>);
     impl Grow for Held {
-        fn grow(&mut self, _: NodeId, _: Gave<'_>, _: &mut Growth<'_>) {
-            self.0.pass(&[]);
+        fn grow(&mut self, _: NodeId, _: Gave<'_>, more: &mut Growth<'_>) {
+            if let Err(error) = self.0.pass(&[]) {
+                more.fail(error);
+            }
         }
     }
     let held = Arc::new(Gate::default());

@@ -14,54 +14,26 @@ use std::time::{Duration, Instant};
 
 use cellstream::serve::Engine;
 use cellstream::serve::cell_graph::{
-    Batch, Cell, CellError, CellId, Cells, Gave, Graph, GraphError, Grow, Growth, NodeId, Place,
-    Ports, PreparedCell, Source, User,
+    Batch, CellError, CellId, Cells, Gave, Graph, GraphError, Grow, Growth, NodeId, Ports, Source,
+    User,
 };
 use cellstream::serve::engine::{
     Answer, EngineOptions, Request, RequestError, SubmitError, Ticket, Workers,
 };
 use cellstream::serve::policy::{BatchSizes, Choice};
 use cellstream::serve::scheduler::{End, Limits, Refused};
-use gate::{Gate, PATIENCE, drained};
+use gate::{Gate, Gated, PATIENCE, drained, ended};
 
-/// Adds its input to its state, each batch behind the gate. It takes several steps, so that an engine that is to give it one
-/// does as it was told.
-struct Gated {
-    ports: Ports,
-    gate: Arc<Gate>,
-}
-
-impl Cell for Gated {
-    fn name(&self) -> &str {
-        "gated"
+/// Adds its input to its state, each batch behind the gate.
+fn add_to_state(gate: &Gate, batch: &mut Batch<'_>) -> Result<(), CellError> {
+    assert_eq!(batch.steps(), 1);
+    let ([x], [sum], [y]) = batch.split();
+    gate.pass(x)?;
+    for ((x, sum), y) in x.iter().zip(sum).zip(y) {
+        *sum += x;
+        *y = *sum;
     }
-
-    fn ports(&self) -> &Ports {
-        &self.ports
-    }
-
-    fn takes_steps(&self) -> bool {
-        true
-    }
-
-    fn prepare(&self, _: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
-        struct Ready(Arc<Gate>);
-        impl PreparedCell for Ready {
-            fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
-                assert_eq!(batch.steps(), 1);
-                let ([x], [sum], [y]) = batch.split();
-                if !self.0.pass(x) {
-                    return Err(CellError::new("nobody let it go"));
-                }
-                for ((x, sum), y) in x.iter().zip(sum).zip(y) {
-                    *sum += x;
-                    *y = *sum;
-                }
-                Ok(())
-            }
-        }
-        Ok(Box::new(Ready(Arc::clone(&self.gate))))
-    }
+    Ok(())
 }
 
 struct Scene {
@@ -77,6 +49,10 @@ fn scene(rows: usize, options: EngineOptions) -> Scene {
     let gated = cells.add(Gated {
         ports: Ports::new().input("x", 1).state("sum", 1).output("y", 1),
         gate: Arc::clone(&gate),
+        // So that an engine that is to give it one step does as it was told.
+        takes_steps: true,
+        run: add_to_state,
+        prepared: Arc::default(),
     });
     let options = EngineOptions {
         workers: Workers::OneOver(1),
@@ -125,10 +101,6 @@ impl Drop for Scene {
     fn drop(&mut self) {
         self.gate.let_all_go();
     }
-}
-
-fn ended(mut ticket: Ticket) -> Result<Answer, RequestError> {
-    ticket.wait_timeout(PATIENCE).expect("an end in a minute")
 }
 
 fn values(ticket: Ticket) -> Result<Vec<f32>, RequestError> {
@@ -280,8 +252,10 @@ fn what_is_late_is_not_computed_in_tasks_that_were_formed_before() {
 struct Held(Arc<Gate>);
 
 impl Grow for Held {
-    fn grow(&mut self, _: NodeId, gave: Gave<'_>, _: &mut Growth<'_>) {
-        self.0.pass(gave.port(1));
+    fn grow(&mut self, _: NodeId, gave: Gave<'_>, more: &mut Growth<'_>) {
+        if let Err(error) = self.0.pass(gave.port(1)) {
+            more.fail(error);
+        }
     }
 }
 

@@ -2,10 +2,13 @@
 
 #![allow(dead_code)] // each test target needs some of it
 
-use std::sync::{Condvar, Mutex};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use cellstream::serve::Engine;
+use cellstream::serve::cell_graph::{Batch, Cell, CellError, Place, Ports, PreparedCell};
+use cellstream::serve::engine::{Answer, RequestError, Ticket};
 use cellstream::serve::scheduler::End;
 
 /// Nothing waits longer for what must happen, so that a fault fails a test and does not hang it.
@@ -27,8 +30,8 @@ struct Passed {
 }
 
 impl Gate {
-    /// `false` if nobody let it go.
-    pub fn pass(&self, rows: &[f32]) -> bool {
+    /// An error if nobody let it go.
+    pub fn pass(&self, rows: &[f32]) -> Result<(), CellError> {
         let mut rows = rows.to_vec();
         rows.sort_by(f32::total_cmp);
         let mut passed = self.passed.lock().unwrap();
@@ -37,7 +40,10 @@ impl Gate {
         self.changed.notify_all();
         let held = |passed: &mut Passed| passed.may_go < number;
         let wait = self.changed.wait_timeout_while(passed, PATIENCE, held);
-        !wait.unwrap().1.timed_out()
+        match wait.unwrap().1.timed_out() {
+            true => Err(CellError::new("nobody let it go")),
+            false => Ok(()),
+        }
     }
 
     pub fn wait_for(&self, count: usize) {
@@ -60,6 +66,49 @@ impl Gate {
     pub fn came(&self) -> Vec<Vec<f32>> {
         self.passed.lock().unwrap().came.clone()
     }
+}
+
+/// A cell whose batches are held up: `run` passes the gate with what it has in its rows, and computes them.
+pub struct Gated {
+    pub ports: Ports,
+    pub gate: Arc<Gate>,
+    pub takes_steps: bool,
+    pub run: fn(&Gate, &mut Batch<'_>) -> Result<(), CellError>,
+    /// How often a worker has prepared it.
+    pub prepared: Arc<AtomicUsize>,
+}
+
+impl Cell for Gated {
+    fn name(&self) -> &str {
+        "gated"
+    }
+
+    fn ports(&self) -> &Ports {
+        &self.ports
+    }
+
+    fn takes_steps(&self) -> bool {
+        self.takes_steps
+    }
+
+    fn prepare(&self, _: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
+        self.prepared.fetch_add(1, Ordering::Relaxed);
+        struct Ready {
+            gate: Arc<Gate>,
+            run: fn(&Gate, &mut Batch<'_>) -> Result<(), CellError>,
+        }
+        impl PreparedCell for Ready {
+            fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
+                (self.run)(&self.gate, batch)
+            }
+        }
+        let (gate, run) = (Arc::clone(&self.gate), self.run);
+        Ok(Box::new(Ready { gate, run }))
+    }
+}
+
+pub fn ended(mut ticket: Ticket) -> Result<Answer, RequestError> {
+    ticket.wait_timeout(PATIENCE).expect("an end in a minute")
 }
 
 /// All requests of an engine have ended, those that are told among them, and each once.

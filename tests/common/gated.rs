@@ -3,55 +3,28 @@
 #![allow(dead_code)] // each test target needs some of it
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 
 use cellstream::serve::Engine;
-use cellstream::serve::cell_graph::{
-    Batch, Cell, CellError, CellId, Cells, Graph, Place, Ports, PreparedCell,
-};
+use cellstream::serve::cell_graph::{Batch, CellError, CellId, Cells, Graph, Ports};
 use cellstream::serve::engine::{EngineOptions, Request, RequestError, Ticket, Workers};
 use cellstream::serve::policy::BatchSizes;
 use cellstream::serve::scheduler::{End, Limits};
 
-use super::gate::{Gate, PATIENCE, drained};
+use super::gate::{self, Gate, Gated, drained};
 use super::simple_cells::{Ids, POISON, cells};
 
 /// Adds one to its input, each batch behind the gate; panics at [`POISON`].
-pub struct Gated {
-    ports: Ports,
-    gate: Arc<Gate>,
-    prepared: Arc<AtomicUsize>,
-}
-
-impl Cell for Gated {
-    fn name(&self) -> &str {
-        "gated"
+fn add_one(gate: &Gate, batch: &mut Batch<'_>) -> Result<(), CellError> {
+    let ([x], [], [y]) = batch.split();
+    gate.pass(x)?;
+    if x.contains(&POISON) {
+        std::panic::resume_unwind(Box::new("poisoned"));
     }
-
-    fn ports(&self) -> &Ports {
-        &self.ports
+    for (x, y) in x.iter().zip(y) {
+        *y = x + 1.0;
     }
-
-    fn prepare(&self, _: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
-        self.prepared.fetch_add(1, Ordering::Relaxed);
-        struct Ready(Arc<Gate>);
-        impl PreparedCell for Ready {
-            fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
-                let ([x], [], [y]) = batch.split();
-                if !self.0.pass(x) {
-                    return Err(CellError::new("nobody let it go"));
-                }
-                if x.contains(&POISON) {
-                    std::panic::resume_unwind(Box::new("poisoned"));
-                }
-                for (x, y) in x.iter().zip(y) {
-                    *y = x + 1.0;
-                }
-                Ok(())
-            }
-        }
-        Ok(Box::new(Ready(Arc::clone(&self.gate))))
-    }
+    Ok(())
 }
 
 pub struct Scene {
@@ -72,6 +45,8 @@ pub fn scene(workers: usize, rows: usize, gated: usize, limits: Limits) -> Scene
     let gated = cells.add(Gated {
         ports: Ports::new().input("x", 1).output("y", 1),
         gate: Arc::clone(&gate),
+        takes_steps: false,
+        run: add_one,
         prepared: Arc::clone(&prepared),
     });
     let options = EngineOptions {
@@ -123,7 +98,6 @@ impl Drop for Scene {
     }
 }
 
-pub fn ended(mut ticket: Ticket) -> Result<Vec<f32>, RequestError> {
-    let ended = ticket.wait_timeout(PATIENCE).expect("an end in a minute");
-    ended.map(|answer| answer.values)
+pub fn ended(ticket: Ticket) -> Result<Vec<f32>, RequestError> {
+    gate::ended(ticket).map(|answer| answer.values)
 }

@@ -95,39 +95,10 @@ mod tests {
     use super::super::record::Recording;
     use super::super::request::{Work, Workload};
     use super::*;
-    use crate::serve::cell_graph::{
-        Batch, Cell, CellError, CellId, Cells, Graph, Place, Ports, PreparedCell, Source,
-    };
+    use crate::serve::cell_graph::samples::Sum;
+    use crate::serve::cell_graph::{CellId, Cells, Graph, Ports, Source};
     use crate::serve::engine::{EngineOptions, Workers};
     use crate::serve::scheduler::Limits;
-
-    /// Adds its input to its state; fails at what is not a number.
-    struct Sum(Ports);
-
-    impl Cell for Sum {
-        fn name(&self) -> &str {
-            "sum"
-        }
-
-        fn ports(&self) -> &Ports {
-            &self.0
-        }
-
-        fn prepare(&self, _: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
-            struct Ready;
-            impl PreparedCell for Ready {
-                fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
-                    let ([x], [sum], []) = batch.split();
-                    sum.iter_mut().zip(x).for_each(|(sum, x)| *sum += x);
-                    match x.iter().any(|x| x.is_nan()) {
-                        true => Err(CellError::new("not a number")),
-                        false => Ok(()),
-                    }
-                }
-            }
-            Ok(Box::new(Ready))
-        }
-    }
 
     /// Chains of `value`.
     fn served(limits: Limits, value: f32) -> Served<impl Fn(&Request) -> engine::Request> {

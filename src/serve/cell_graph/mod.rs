@@ -10,7 +10,9 @@ mod graph;
 mod grow;
 mod later;
 #[cfg(test)]
-pub(in crate::serve) mod tests;
+pub(crate) mod samples;
+#[cfg(test)]
+mod tests;
 mod unfolded;
 
 pub use cell::{Batch, Cell, CellError, CellId, Cells, Place, Port, Ports, PreparedCell};

@@ -1,91 +1,9 @@
 //! Division into subgraphs against what it must be, by brute force; every error with its message.
 
+use super::samples::{
+    Named, complete_tree, plain_cells, plain_chain, plain_node, random_graph, takes_of,
+};
 use super::*;
-
-/// A cell that is never run.
-pub(in crate::serve) struct Named(String, Ports);
-
-impl Named {
-    pub(in crate::serve) fn new(name: &str, ports: Ports) -> Named {
-        Named(name.into(), ports)
-    }
-}
-
-impl Cell for Named {
-    fn name(&self) -> &str {
-        &self.0
-    }
-
-    fn ports(&self) -> &Ports {
-        &self.1
-    }
-
-    fn prepare(&self, _: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
-        Err(CellError::new("not to be run"))
-    }
-}
-
-/// Most nodes that one node of [`plain_cells`] takes something of.
-pub(in crate::serve) const TAKES: usize = 3;
-
-/// So many cells, each of which takes up to [`TAKES`] nodes' results.
-pub(in crate::serve) fn plain_cells(count: usize) -> Cells {
-    let mut cells = Cells::new();
-    for index in 0..count {
-        let ports = (0..TAKES).fold(Ports::new().output("y", 1), |ports, at| {
-            ports.input(format!("x{at}"), 1)
-        });
-        cells.add(Named::new(&format!("plain{index}"), ports));
-    }
-    cells
-}
-
-/// Adds a node of a cell of [`plain_cells`] that takes these nodes' results.
-pub(in crate::serve) fn plain_node(graph: &mut Graph, cell: usize, from: &[usize]) -> NodeId {
-    let mut sources = [Source::Zeros; TAKES];
-    for (source, &from) in sources.iter_mut().zip(from) {
-        *source = NodeId::new(from).gives(0);
-    }
-    graph.node(CellId(cell as u16), &sources)
-}
-
-/// A graph without circles, whose nodes are in an order of their own: sources may name later nodes.
-pub(in crate::serve) fn random_graph(rng: &mut fastrand::Rng, cells: usize, most: usize) -> Graph {
-    let nodes = rng.usize(1..=most);
-    // `place[n]`: where node n stands in a topological order.
-    let mut place: Vec<usize> = (0..nodes).collect();
-    if rng.bool() {
-        rng.shuffle(&mut place);
-    }
-    let mut at = vec![0; nodes];
-    for (node, &place) in place.iter().enumerate() {
-        at[place] = node;
-    }
-    let near = rng.usize(1..6);
-    let mut graph = Graph::new();
-    for &place in &place {
-        let takes = rng.usize(0..=TAKES.min(place));
-        let from: Vec<usize> = (0..takes)
-            .map(|_| at[rng.usize(place.saturating_sub(near)..place)])
-            .collect();
-        plain_node(&mut graph, rng.usize(0..cells), &from);
-    }
-    graph
-}
-
-/// Who takes something of whom, from the sources themselves.
-pub(in crate::serve) fn takes_of(graph: &Graph, node: usize) -> Vec<usize> {
-    let sources = graph.sources(NodeId::new(node)).iter();
-    let mut from: Vec<usize> = sources
-        .filter_map(|source| match *source {
-            Source::Node { node, .. } => Some(node.index()),
-            _ => None,
-        })
-        .collect();
-    from.sort_unstable();
-    from.dedup();
-    from
-}
 
 /// Whether all nodes of a circle-free relation can be put in an order.
 fn has_no_circle(nodes: usize, edges: &[(usize, usize)]) -> bool {
@@ -173,21 +91,6 @@ fn one_cell_alone_is_divided_only_where_it_is_not_connected() {
     }
 }
 
-/// A complete binary tree: the leaves first, of cell 0; the others of cell 1.
-pub(in crate::serve) fn complete_tree(leaves: usize) -> Graph {
-    let mut graph = Graph::new();
-    let mut level: Vec<usize> = (0..leaves)
-        .map(|_| plain_node(&mut graph, 0, &[]).index())
-        .collect();
-    while level.len() > 1 {
-        let pairs = level.chunks(2);
-        level = pairs
-            .map(|pair| plain_node(&mut graph, 1, pair).index())
-            .collect();
-    }
-    graph
-}
-
 #[test]
 fn a_complete_tree_of_16_leaves_has_17_subgraphs() {
     let unfolded = complete_tree(16).unfold(&plain_cells(2)).expect("a tree");
@@ -200,11 +103,7 @@ fn a_complete_tree_of_16_leaves_has_17_subgraphs() {
 
 #[test]
 fn a_chain_after_a_chain_has_two_subgraphs() {
-    let mut graph = Graph::new();
-    for node in 0..9usize {
-        let from: Vec<usize> = node.checked_sub(1).into_iter().collect();
-        plain_node(&mut graph, usize::from(node >= 5), &from);
-    }
+    let graph = plain_chain(&[5, 4]);
     let unfolded = graph.unfold(&plain_cells(2)).expect("two chains");
     assert_eq!(unfolded.subgraphs(), 2);
 }
@@ -471,11 +370,7 @@ fn a_circle_as_large_as_the_graph_is_found() {
 #[test]
 fn a_circle_of_what_was_added_is_found() {
     let cells = plain_cells(1);
-    let mut graph = Graph::new();
-    for node in 0..5usize {
-        let from: Vec<usize> = node.checked_sub(1).into_iter().collect();
-        plain_node(&mut graph, 0, &from);
-    }
+    let mut graph = plain_chain(&[5]);
     let before = graph.mark();
     // 5 waits for 4, which was there, and for the circle 6 → 7 → 6.
     for from in [[4, 6], [4, 7], [0, 6]] {

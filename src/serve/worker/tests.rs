@@ -6,41 +6,9 @@ use slotmap::SlotMap;
 
 use super::*;
 use crate::execute::team::{SharedTeam, Team};
-use crate::serve::cell_graph::{Batch, Cell, Graph, NodeId, Ports, PreparedCell, Source};
+use crate::serve::cell_graph::samples::Sum;
+use crate::serve::cell_graph::{Graph, NodeId, Ports, Source};
 use crate::serve::scheduler::{Row, WorkerId};
-
-/// Adds its input to its state, and gives the sum at its output, if it has one.
-struct Sum(Ports);
-
-impl Cell for Sum {
-    fn name(&self) -> &str {
-        "sum"
-    }
-
-    fn ports(&self) -> &Ports {
-        &self.0
-    }
-
-    fn prepare(&self, _: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
-        struct Ready;
-        impl PreparedCell for Ready {
-            fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
-                let (rows, lengths) = (batch.rows(), batch.lengths());
-                let all = batch.steps() * rows;
-                let (x, sum, y) = batch.buffers();
-                for at in 0..all {
-                    let (step, row) = (at / rows, at % rows);
-                    if lengths.is_none_or(|lengths| step < lengths[row]) {
-                        sum[0][row] += x[0][at];
-                        y.iter_mut().for_each(|y| y[at] = sum[0][row]);
-                    }
-                }
-                Ok(())
-            }
-        }
-        Ok(Box::new(Ready))
-    }
-}
 
 struct Chains {
     worker: Worker<()>,

@@ -6,7 +6,7 @@
 //! many of each.
 
 use super::*;
-use crate::serve::cell_graph::tests::{plain_cells, random_graph};
+use crate::serve::cell_graph::samples::{plain_cells, random_graph};
 use crate::serve::policy::{Cellular, Order};
 
 #[derive(Clone, Copy, PartialEq, Eq)]

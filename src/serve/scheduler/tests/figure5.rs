@@ -7,22 +7,13 @@
 //! arrive.
 
 use super::*;
-use crate::serve::cell_graph::tests::{plain_cells, plain_node};
+use crate::serve::cell_graph::samples::{plain_cells, plain_chain};
 use crate::serve::policy::{Cellular, GraphBatching, Order, Padding};
 
 const LENGTHS: [usize; 8] = [2, 3, 3, 5, 5, 7, 3, 1];
 
 /// In tenths of a unit.
 const ARRIVALS: [u64; 8] = [0, 0, 0, 0, 15, 22, 27, 35];
-
-fn chain(length: usize) -> Graph {
-    let mut graph = Graph::new();
-    for node in 0..length {
-        let from: Vec<usize> = node.checked_sub(1).into_iter().collect();
-        plain_node(&mut graph, 0, &from);
-    }
-    graph
-}
 
 /// When a task starts, which requests are in it, and its padding.
 type Ran = (u64, Vec<usize>, usize);
@@ -34,7 +25,7 @@ fn timeline(policy: Box<dyn Policy>, min: usize, tasks_at_once: usize) -> (Vec<R
     let mut keys = Vec::new();
     simulated.run(10, |simulated, now| {
         while keys.len() < 8 && ARRIVALS[keys.len()] <= now {
-            let graph = chain(LENGTHS[keys.len()]);
+            let graph = plain_chain(&[LENGTHS[keys.len()]]);
             keys.push(simulated.submit(graph, 0, None, false));
         }
         keys.len() < 8

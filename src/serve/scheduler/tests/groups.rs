@@ -1,25 +1,13 @@
 //! Graph batching against what is known of it in closed form.
 
 use super::*;
-use crate::serve::cell_graph::tests::{complete_tree, plain_cells, plain_node};
+use crate::serve::cell_graph::samples::{complete_tree, plain_cells, plain_chain, plain_node};
 use crate::serve::policy::{Bucketing, Choice, GraphBatching, PadTo};
 
 const MAX: usize = 8;
 
 fn sizes(kinds: usize) -> Vec<BatchSizes> {
     vec![BatchSizes { min: 1, max: MAX }; kinds]
-}
-
-/// A chain of these many nodes of cell 0, then of cell 1, and so on.
-fn chain(lengths: &[usize]) -> Graph {
-    let mut graph = Graph::new();
-    for (cell, &length) in lengths.iter().enumerate() {
-        for _ in 0..length {
-            let from: Vec<usize> = graph.len().checked_sub(1).into_iter().collect();
-            plain_node(&mut graph, cell, &from);
-        }
-    }
-    graph
 }
 
 /// A task: its cell, `(request, node)` of its rows, and padding.
@@ -102,7 +90,7 @@ fn padding_wastes_what_the_longest_has_more() {
         let got = run(
             choice,
             1,
-            lengths.iter().map(|&n| (chain(&[n]), 0)).collect(),
+            lengths.iter().map(|&n| (plain_chain(&[n]), 0)).collect(),
         );
         let all: Vec<usize> = (0..lengths.len()).collect();
         let groups: Vec<Vec<usize>> = all.chunks(batch.min(MAX)).map(<[_]>::to_vec).collect();
@@ -126,7 +114,7 @@ fn padding_runs_the_longest_encoder_and_then_the_longest_decoder() {
         let got = run(
             choice,
             2,
-            pairs.iter().map(|pair| (chain(pair), 0)).collect(),
+            pairs.iter().map(|pair| (plain_chain(pair), 0)).collect(),
         );
         let longest = |cell: usize| pairs.iter().map(|pair| pair[cell]).max().expect("six");
         let steps = [longest(0), longest(1)];
@@ -175,7 +163,7 @@ fn buckets_of_similar_lengths_take_turns() {
         let lengths: Vec<usize> = (0..rng.usize(1..60)).map(|_| rng.usize(1..50)).collect();
         let (batch, width) = (rng.usize(1..=MAX), rng.usize(1..=12));
         let groups = bucketed(&lengths, batch, width);
-        let graphs = || lengths.iter().map(|&n| (chain(&[n]), 0)).collect();
+        let graphs = || lengths.iter().map(|&n| (plain_chain(&[n]), 0)).collect();
         let got = run(Choice::Bucketing { batch, width }, 1, graphs());
         let expected = padded(&groups, &lengths, longest(&lengths));
         assert_eq!((got.tasks, got.ends), (expected.tasks, expected.ends));
@@ -277,7 +265,7 @@ fn ideal_makes_groups_of_one_graph_each() {
     let got = run(
         Choice::Ideal { batch: 2 },
         1,
-        lengths.iter().map(|&n| (chain(&[n]), 0)).collect(),
+        lengths.iter().map(|&n| (plain_chain(&[n]), 0)).collect(),
     );
     let groups = [vec![0, 1], vec![2, 3], vec![4], vec![5], vec![6, 7]];
     let expected = padded(&groups, &lengths, longest(&lengths));
@@ -312,7 +300,7 @@ fn requests_of_higher_priority_are_in_an_earlier_group() {
         Choice::Merge { batch: 4 },
         Choice::Ideal { batch: 4 },
     ] {
-        let graphs = priorities.iter().map(|&p| (chain(&[3]), p)).collect();
+        let graphs = priorities.iter().map(|&p| (plain_chain(&[3]), p)).collect();
         let got = run(choice, 1, graphs);
         assert_eq!(got.ends, [6, 3, 6, 3, 6, 3, 6, 3], "{choice}");
     }
@@ -336,9 +324,9 @@ fn step(simulated: &mut Simulated) -> Task {
 fn a_member_that_ends_otherwise_is_padded_and_the_others_go_on() {
     let mut simulated = one_at_a_time(Choice::Padding { batch: 4 });
     let keys: Vec<_> = [2, 3, 6, 4]
-        .map(|n| simulated.submit(chain(&[n]), 0, (n == 4).then_some(2), false))
+        .map(|n| simulated.submit(plain_chain(&[n]), 0, (n == 4).then_some(2), false))
         .into();
-    let next = simulated.submit(chain(&[1]), 0, None, false);
+    let next = simulated.submit(plain_chain(&[1]), 0, None, false);
     assert_eq!(step(&mut simulated).padding, 0);
     // The longest goes: the group ends with the next longest.
     simulated.cancel(keys[2]);
@@ -362,7 +350,7 @@ fn a_member_that_is_done_waits_and_may_be_cancelled_or_late() {
     let mut simulated = one_at_a_time(Choice::Merge { batch: 4 });
     let [one, two, three, four] = [1, 1, 1, 3].map(|n| {
         let deadline = (n == 1).then_some(5);
-        simulated.submit(chain(&[n]), 0, deadline, false)
+        simulated.submit(plain_chain(&[n]), 0, deadline, false)
     });
     step(&mut simulated);
     assert!(simulated.is_live(one), "held");
@@ -381,7 +369,7 @@ fn a_member_that_is_done_waits_and_may_be_cancelled_or_late() {
 fn those_held_are_returned_when_the_last_that_runs_is_cancelled() {
     for choice in [Choice::Padding { batch: 4 }, Choice::Merge { batch: 4 }] {
         let mut simulated = one_at_a_time(choice);
-        let [one, two] = [1, 3].map(|n| simulated.submit(chain(&[n]), 0, None, false));
+        let [one, two] = [1, 3].map(|n| simulated.submit(plain_chain(&[n]), 0, None, false));
         step(&mut simulated);
         assert!(simulated.is_live(one), "held");
         simulated.cancel(two);
@@ -392,11 +380,11 @@ fn those_held_are_returned_when_the_last_that_runs_is_cancelled() {
 #[test]
 fn a_worker_that_is_idle_does_not_wait_for_a_group_to_fill() {
     let mut simulated = one_at_a_time(Choice::Padding { batch: 4 });
-    simulated.submit(chain(&[2]), 0, None, false);
+    simulated.submit(plain_chain(&[2]), 0, None, false);
     assert_eq!(step(&mut simulated).rows.len(), 1);
     // Nobody joins what runs.
-    simulated.submit(chain(&[2]), 0, None, false);
-    simulated.submit(chain(&[2]), 0, None, false);
+    simulated.submit(plain_chain(&[2]), 0, None, false);
+    simulated.submit(plain_chain(&[2]), 0, None, false);
     assert_eq!(step(&mut simulated).rows.len(), 1);
     assert_eq!(step(&mut simulated).rows.len(), 2);
 }
@@ -405,8 +393,8 @@ fn a_worker_that_is_idle_does_not_wait_for_a_group_to_fill() {
 fn a_group_does_not_wait_for_the_next_input_of_a_stream() {
     for choice in [Choice::Padding { batch: 4 }, Choice::Merge { batch: 4 }] {
         let mut simulated = one_at_a_time(choice);
-        let stream = simulated.submit(chain(&[1]), 0, None, true);
-        let other = simulated.submit(chain(&[2]), 0, None, false);
+        let stream = simulated.submit(plain_chain(&[1]), 0, None, true);
+        let other = simulated.submit(plain_chain(&[2]), 0, None, false);
         assert_eq!(step(&mut simulated).rows.len(), 2);
         // In time for the same group.
         simulated.grow(stream, |graph| {
@@ -414,7 +402,7 @@ fn a_group_does_not_wait_for_the_next_input_of_a_stream() {
         });
         assert_eq!(step(&mut simulated).rows.len(), 2);
         assert!(!simulated.is_live(other), "returned without the stream");
-        let next = simulated.submit(chain(&[1]), 0, None, false);
+        let next = simulated.submit(plain_chain(&[1]), 0, None, false);
         assert_eq!(step(&mut simulated).rows[0].request, next);
         simulated.grow(stream, |graph| {
             plain_node(graph, 0, &[1]);
@@ -438,7 +426,7 @@ fn a_materialised_group_of_which_all_were_cancelled_is_not_run_on() {
         4,
     );
     let mut simulated = Simulated::new(Box::new(policy), plain_cells(1), &sizes(1), 1, 1);
-    let [one, two] = [2, 3].map(|n| simulated.submit(chain(&[n]), 0, None, false));
+    let [one, two] = [2, 3].map(|n| simulated.submit(plain_chain(&[n]), 0, None, false));
     step(&mut simulated);
     simulated.cancel(one);
     simulated.cancel(two);
@@ -451,7 +439,7 @@ fn a_stream_goes_on_where_its_states_are() {
     for choice in [Choice::Padding { batch: 4 }, Choice::Merge { batch: 4 }] {
         let policy = choice.build(&sizes(1), 2);
         let mut simulated = Simulated::new(policy, plain_cells(1), &sizes(1), 2, 1);
-        let stream = simulated.submit(chain(&[1]), 0, None, true);
+        let stream = simulated.submit(plain_chain(&[1]), 0, None, true);
         step(&mut simulated);
         simulated.grow(stream, |graph| {
             plain_node(graph, 0, &[0]);
@@ -461,7 +449,7 @@ fn a_stream_goes_on_where_its_states_are() {
             simulated.poll(other).is_empty(),
             "not before they are put away"
         );
-        let behind = simulated.submit(chain(&[1]), 0, None, false);
+        let behind = simulated.submit(plain_chain(&[1]), 0, None, false);
         let tasks = simulated.poll(other);
         let requests: Vec<_> = tasks[0].rows.iter().map(|row| row.request).collect();
         assert_eq!(requests, [behind], "others are not held up");

@@ -1,27 +1,14 @@
 //! What ends is forgotten, wherever it stands.
 
 use super::*;
-use crate::serve::cell_graph::tests::{plain_cells, plain_node};
+use crate::serve::cell_graph::samples::{plain_cells, plain_chain, plain_node};
 use crate::serve::policy::{Cellular, Choice, Order};
 
 const SIZES: [BatchSizes; 1] = [BatchSizes { min: 1, max: 4 }];
 
-fn two_nodes() -> Graph {
-    chain(2)
-}
-
-fn chain(nodes: usize) -> Graph {
-    let mut graph = Graph::new();
-    plain_node(&mut graph, 0, &[]);
-    for node in 1..nodes {
-        plain_node(&mut graph, 0, &[node - 1]);
-    }
-    graph
-}
-
 fn a_million_come_and_go(policy: Box<dyn Policy>) {
     let cells = plain_cells(1);
-    let unfolded = two_nodes().unfold(&cells).expect("a chain");
+    let unfolded = plain_chain(&[2]).unfold(&cells).expect("a chain");
     let now = Instant::now();
     let mut scheduler = Scheduler::new(policy, 1, 5, Limits::default());
     let submit = |scheduler: &mut Scheduler| {
@@ -92,7 +79,7 @@ fn cancelling_all_that_wait_purges_their_entries() {
 
 fn cancelling_all_purges(order: Order) {
     let cells = plain_cells(1);
-    let chains = (1..40).map(|nodes| chain(nodes).unfold(&cells).expect("a chain"));
+    let chains = (1..40).map(|nodes| plain_chain(&[nodes]).unfold(&cells).expect("a chain"));
     let chains: Vec<_> = chains.collect();
     let now = Instant::now();
     let mut rng = fastrand::Rng::with_seed(5);
@@ -124,7 +111,7 @@ fn cancelling_all_purges(order: Order) {
 #[test]
 fn what_is_refused_leaves_nothing() {
     let cells = plain_cells(1);
-    let unfolded = two_nodes().unfold(&cells).expect("a chain");
+    let unfolded = plain_chain(&[2]).unfold(&cells).expect("a chain");
     let now = Instant::now();
     let limits = Limits {
         requests: 3,
@@ -167,7 +154,7 @@ fn what_is_refused_leaves_nothing() {
         }
     );
     // Growing is limited too; a request that ended makes room.
-    let mut graph = two_nodes();
+    let mut graph = plain_chain(&[2]);
     let before = graph.mark();
     plain_node(&mut graph, 0, &[1]);
     plain_node(&mut graph, 0, &[2]);

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::serve::cell_graph::tests::takes_of;
+use crate::serve::cell_graph::samples::takes_of;
 use crate::serve::cell_graph::{Cells, Graph, NodeId};
 use crate::serve::policy::BatchSizes;
 

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use super::*;
-use crate::serve::cell_graph::tests::{plain_cells, plain_node, random_graph};
+use crate::serve::cell_graph::samples::{plain_cells, plain_node, random_graph};
 use crate::serve::policy::Choice;
 
 /// What happens from outside.

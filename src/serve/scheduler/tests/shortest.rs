@@ -1,7 +1,7 @@
 //! Who has the fewest cells left goes first: against sorting all that wait, before every task.
 
 use super::*;
-use crate::serve::cell_graph::tests::{plain_cells, plain_node};
+use crate::serve::cell_graph::samples::{plain_cells, plain_chain, plain_node};
 use crate::serve::policy::{Cellular, Order};
 
 /// What is known of a chain from outside.
@@ -31,12 +31,7 @@ fn the_fewest_left_of_the_highest_priority_go_first() {
                 to_come -= 1;
                 submitted += 1;
                 let (left, priority) = (rng.usize(1..12), rng.u8(0..2));
-                let mut graph = Graph::new();
-                for node in 0..left {
-                    let before: Vec<usize> = node.checked_sub(1).into_iter().collect();
-                    plain_node(&mut graph, 0, &before);
-                }
-                let key = simulated.submit(graph, priority, None, false);
+                let key = simulated.submit(plain_chain(&[left]), priority, None, false);
                 let chain = Chain {
                     key,
                     priority,

@@ -2,19 +2,9 @@
 //! once where they can be one batch, and growths may come in any order.
 
 use super::*;
-use crate::serve::cell_graph::tests::{Named, plain_cells, plain_node};
+use crate::serve::cell_graph::samples::{Named, plain_cells, plain_chain, plain_node};
 use crate::serve::cell_graph::{Ports, Source};
 use crate::serve::policy::{Cellular, Order};
-
-/// A chain of one cell.
-fn chain(cell: usize, length: usize) -> Graph {
-    let mut graph = Graph::new();
-    for node in 0..length {
-        let from: Vec<usize> = node.checked_sub(1).into_iter().collect();
-        plain_node(&mut graph, cell, &from);
-    }
-    graph
-}
 
 #[test]
 fn every_cell_gets_its_turn_beside_chains_that_never_stop() {
@@ -23,7 +13,9 @@ fn every_cell_gets_its_turn_beside_chains_that_never_stop() {
         let policy = Box::new(Cellular::new(&sizes, 1, Order::Arrival));
         let mut simulated = Simulated::new(policy, plain_cells(cells), &sizes, 1, 1);
         for cell in 0..cells {
-            simulated.submit(chain(cell, 50), 0, None, false);
+            let mut lengths = vec![0; cell];
+            lengths.push(50);
+            simulated.submit(plain_chain(&lengths), 0, None, false);
         }
         simulated.run(1, |_, _| false);
         // Each cell once in every turn, the latest first.
