@@ -1,11 +1,20 @@
-//! Algorithm 1 word for word, with its scans, against [`Cellular`].
+//! Algorithm 1 as the paper's lines have it, with their scans, against [`Cellular`]: which cell each worker gets, and how many
+//! nodes of which subgraphs.
 //!
-//! One worker: with several, the paper counts ready nodes of subgraphs pinned to others, which that worker
-//! may not take, when it chooses the cell; see there. With one, no subgraph is pinned elsewhere, and both
-//! must decide the same. Which of a subgraph's ready nodes go first the paper leaves open: compared is how
-//! many of each.
+//! Not word for word: where the scheduler departs from the paper, so does this (why: `policy/cellular.rs`, serve's README).
+//!
+//! - a cell that has had a round of a worker counts as running for it, until all others that could have had theirs;
+//! - only ready nodes that the worker may take are counted when its cell is chosen;
+//! - a subgraph stays pinned until its worker has put its states away, not only while tasks of it are in flight;
+//! - subgraphs go by priority first, and with [`Order::FewestLeft`] by how many nodes their requests have left.
+//!
+//! With one worker, one priority and [`Order::Arrival`] the last three say nothing. Which of a subgraph's ready nodes go first
+//! the paper leaves open: compared is how many of each.
+
+use std::cmp::Reverse;
 
 use super::*;
+use crate::serve::cell_graph::Unfolded;
 use crate::serve::cell_graph::samples::{plain_cells, random_graph};
 use crate::serve::policy::{Cellular, Order};
 
@@ -18,6 +27,7 @@ enum Node {
 
 struct Request {
     key: RequestKey,
+    priority: u8,
     takes: Vec<Vec<usize>>,
     cells: Vec<usize>,
     subgraph: Vec<usize>,
@@ -34,6 +44,12 @@ impl Request {
         self.state[node] == Node::Waits && self.takes[node].iter().all(met)
     }
 
+    /// How many nodes no task has got.
+    fn left(&self) -> usize {
+        let waits = self.state.iter().filter(|&&state| state == Node::Waits);
+        waits.count()
+    }
+
     fn nodes_of(&self, subgraph: usize) -> impl Iterator<Item = usize> {
         (0..self.state.len()).filter(move |&n| self.subgraph[n] == subgraph)
     }
@@ -48,16 +64,25 @@ impl Request {
     }
 }
 
+/// What waits in a queue.
+#[derive(Clone, Copy)]
+struct Queued {
+    subgraph: SubgraphKey,
+    /// Of its request, when its first ready node got ready.
+    left: usize,
+}
+
 /// The paper's scheduler.
-#[derive(Default)]
 struct Paper {
+    order: Order,
     sizes: Vec<BatchSizes>,
     requests: Vec<Request>,
     /// Of each cell type, in the order in which they were passed on.
-    queues: Vec<Vec<SubgraphKey>>,
+    queues: Vec<Vec<Queued>>,
     running: Vec<usize>,
-    /// Cells that have had a round in this turn.
-    had: Vec<usize>,
+    pinned: BTreeMap<SubgraphKey, WorkerId>,
+    /// Of each worker, cells that have had a round in this turn.
+    had: Vec<Vec<usize>>,
 }
 
 impl Paper {
@@ -72,11 +97,15 @@ impl Paper {
         nodes.filter(|&n| request.is_ready(n)).collect()
     }
 
-    fn ready_nodes(&self, cell: usize) -> usize {
-        self.queues[cell]
-            .iter()
-            .map(|&s| self.ready_of(s).len())
-            .sum()
+    fn may_take(&self, subgraph: SubgraphKey, worker: WorkerId) -> bool {
+        let pinned = self.pinned.get(&subgraph);
+        pinned.is_none_or(|&pinned| pinned == worker)
+    }
+
+    fn ready_nodes(&self, cell: usize, worker: WorkerId) -> usize {
+        let subgraphs = self.queues[cell].iter().map(|queued| queued.subgraph);
+        let taken = subgraphs.filter(|&s| self.may_take(s, worker));
+        taken.map(|s| self.ready_of(s).len()).sum()
     }
 
     /// Appends what can be passed on. Of several that the same event lets go, the order is `table`'s.
@@ -94,7 +123,8 @@ impl Paper {
                     .map(|n| request.cells[n])
                     .next()
                     .expect("a node");
-                if request.is_passed_on(subgraph) && !self.queues[cell].contains(&key) {
+                let is_queued = self.queues[cell].iter().any(|q| q.subgraph == key);
+                if request.is_passed_on(subgraph) && !is_queued {
                     let finished = request
                         .nodes_of(subgraph)
                         .all(|n| request.state[n] == Node::Done);
@@ -105,41 +135,55 @@ impl Paper {
             }
         }
         new.sort_unstable();
-        for (_, cell, key) in new {
-            self.queues[cell].push(key);
+        for (_, cell, subgraph) in new {
+            let left = self.request(subgraph.request).left();
+            self.queues[cell].push(Queued { subgraph, left });
         }
     }
 
     fn forget(&mut self, key: RequestKey) {
         self.requests.retain(|request| request.key != key);
         for queue in &mut self.queues {
-            queue.retain(|subgraph| subgraph.request != key);
+            queue.retain(|queued| queued.subgraph.request != key);
         }
     }
 
     /// Lines 4 to 11: the cell, and whether all others that could have had a round.
-    fn schedule(&self) -> (Option<usize>, bool) {
+    fn schedule(&self, worker: WorkerId) -> (Option<usize>, bool) {
+        let had = &self.had[worker.0];
+        let ready = |ct: usize| self.ready_nodes(ct, worker);
         let cells = 0..self.sizes.len();
         let all =
             |keep: &dyn Fn(usize) -> bool| cells.clone().filter(|&ct| keep(ct)).collect::<Vec<_>>();
-        let mut s = all(&|ct| self.ready_nodes(ct) >= self.sizes[ct].max);
+        let mut s = all(&|ct| ready(ct) >= self.sizes[ct].max);
         if s.is_empty() {
             // What has had its round counts as running: see `policy/cellular.rs`.
-            let runs = |ct: usize| self.running[ct] > 0 || self.had.contains(&ct);
-            s = all(&|ct| !runs(ct) && self.ready_nodes(ct) > 0);
+            let runs = |ct: usize| self.running[ct] > 0 || had.contains(&ct);
+            s = all(&|ct| !runs(ct) && ready(ct) > 0);
         }
         let turn_over = s.is_empty();
         if s.is_empty() {
-            s = all(&|ct| self.ready_nodes(ct) > 0);
+            s = all(&|ct| ready(ct) > 0);
         }
         (s.into_iter().max(), turn_over)
     }
 
     /// Lines 24 to 32.
-    fn form_batched_task(&self, ct: usize) -> BTreeMap<SubgraphKey, usize> {
+    fn form_batched_task(&self, ct: usize, worker: WorkerId) -> BTreeMap<SubgraphKey, usize> {
+        let mut queue = self.queues[ct].clone();
+        queue.retain(|queued| self.may_take(queued.subgraph, worker));
+        // Of equals the one that was passed on first stays first.
+        queue.sort_by_key(|queued| {
+            let left = match self.order {
+                Order::Arrival => 0,
+                Order::FewestLeft => queued.left,
+            };
+            let priority = self.request(queued.subgraph.request).priority;
+            (Reverse(priority), left)
+        });
         let mut batch = BTreeMap::new();
         let mut size = 0;
-        for &subgraph in &self.queues[ct] {
+        for Queued { subgraph, .. } in queue {
             for _ in self.ready_of(subgraph) {
                 *batch.entry(subgraph).or_insert(0) += 1;
                 size += 1;
@@ -152,35 +196,32 @@ impl Paper {
     }
 
     /// Lines 12 to 23 against the tasks that were given.
-    fn check(&mut self, tasks: &[Task], table: &Table, at_once: usize) {
-        let (scheduled, turn_over) = self.schedule();
+    fn check(&mut self, worker: WorkerId, tasks: &[Task], at_once: usize) {
+        let (scheduled, turn_over) = self.schedule(worker);
         if turn_over {
-            self.had.clear();
+            self.had[worker.0].clear();
         }
-        self.had.extend(scheduled);
+        self.had[worker.0].extend(scheduled);
         let Some(ct) = scheduled else {
             assert!(tasks.is_empty(), "nothing is ready");
             return;
         };
         let mut num_tasks = 0;
         while num_tasks < at_once {
-            let batch = self.form_batched_task(ct);
+            let batch = self.form_batched_task(ct, worker);
             let size: usize = batch.values().sum();
             if size > 0 && (size >= self.sizes[ct].min || num_tasks == 0) {
                 let task = tasks.get(num_tasks).expect("a task more");
-                assert_eq!(task.cell.index(), ct);
+                assert_eq!(task.cell.index(), ct, "{worker:?}'s cell");
                 let mut got = BTreeMap::new();
-                for &row in &task.rows {
-                    *got.entry(table.node_subgraph(row)).or_insert(0) += 1;
-                    assert!(self.request(row.request).is_ready(row.node.index()));
+                for &Row { request, node } in &task.rows {
+                    let of = self.request(request);
+                    let index = of.subgraph[node.index()] as u32;
+                    *got.entry(SubgraphKey { request, index }).or_insert(0) += 1;
+                    assert!(of.is_ready(node.index()));
                 }
                 assert_eq!(got, batch);
-                for row in &task.rows {
-                    let mut requests = self.requests.iter_mut();
-                    let request = requests.find(|r| r.key == row.request).expect("known");
-                    request.state[row.node.index()] = Node::Runs;
-                }
-                self.running[ct] += 1;
+                self.submit(ct, worker, &batch, &task.rows);
                 num_tasks += 1;
             } else {
                 break;
@@ -188,83 +229,154 @@ impl Paper {
         }
         assert_eq!(tasks.len(), num_tasks);
     }
+
+    /// What lines 12 to 23 do with a batch, of these rows.
+    fn submit(
+        &mut self,
+        ct: usize,
+        worker: WorkerId,
+        batch: &BTreeMap<SubgraphKey, usize>,
+        rows: &[Row],
+    ) {
+        let all_go = |(&subgraph, &count): (&SubgraphKey, &usize)| {
+            (self.ready_of(subgraph).len() == count).then_some(subgraph)
+        };
+        let emptied: Vec<SubgraphKey> = batch.iter().filter_map(all_go).collect();
+        for row in rows {
+            let mut requests = self.requests.iter_mut();
+            let request = requests.find(|r| r.key == row.request).expect("known");
+            request.state[row.node.index()] = Node::Runs;
+        }
+        // What is ready of those now was not before.
+        for subgraph in emptied {
+            let left = self.request(subgraph.request).left();
+            let mut queue = self.queues[ct].iter_mut();
+            let queued = queue.find(|queued| queued.subgraph == subgraph);
+            queued.expect("in its queue").left = left;
+        }
+        self.pinned.extend(batch.keys().map(|&key| (key, worker)));
+        self.running[ct] += 1;
+    }
+
+    fn admit(&mut self, key: RequestKey, priority: u8, graph: &Graph, unfolded: &Unfolded) {
+        let nodes = 0..graph.len();
+        let id = NodeId::new;
+        self.requests.push(Request {
+            key,
+            priority,
+            takes: nodes.clone().map(|n| takes_of(graph, n)).collect(),
+            cells: nodes.clone().map(|n| graph.cell(id(n)).index()).collect(),
+            subgraph: nodes.clone().map(|n| unfolded.subgraph(id(n))).collect(),
+            state: vec![Node::Waits; nodes.len()],
+        });
+    }
+
+    fn done(&mut self, task: &Task) {
+        self.running[task.cell.index()] -= 1;
+        for row in &task.rows {
+            let request = self.requests.iter_mut().find(|r| r.key == row.request);
+            if let Some(request) = request {
+                request.state[row.node.index()] = Node::Done;
+            }
+        }
+    }
 }
 
-#[test]
-fn decides_as_the_paper() {
-    let (mut partly, mut full, mut several) = (0, 0, 0);
-    for seed in 0..250 {
-        let mut rng = fastrand::Rng::with_seed(seed);
-        let kinds = rng.usize(1..=4);
-        let sizes: Vec<BatchSizes> = (0..kinds)
-            .map(|_| {
-                let max = rng.usize(1..=6);
-                BatchSizes {
-                    min: rng.usize(1..=max),
-                    max,
-                }
-            })
-            .collect();
-        let at_once = rng.usize(1..=5);
-        let policy = Box::new(Cellular::new(&sizes, 1, Order::Arrival));
-        let mut simulated = Simulated::new(policy, plain_cells(kinds), &sizes, 1, at_once);
-        let mut paper = Paper {
-            queues: vec![Vec::new(); kinds],
-            running: vec![0; kinds],
-            had: Vec::new(),
-            sizes: sizes.clone(),
-            requests: Vec::new(),
-        };
-        let worker = WorkerId(0);
-        let mut to_come = rng.usize(1..30);
-        while to_come > 0 || simulated.scheduler.counts().live() > 0 {
-            for _ in 0..rng.usize(0..4).min(to_come) {
-                to_come -= 1;
-                let graph = random_graph(&mut rng, kinds, 12);
-                let unfolded = graph.unfold(&simulated.cells).expect("valid");
-                let nodes = graph.len();
-                let takes = (0..nodes).map(|n| takes_of(&graph, n)).collect();
-                let cells = (0..nodes)
-                    .map(|n| graph.cell(NodeId::new(n)).index())
-                    .collect();
-                let subgraph = (0..nodes)
-                    .map(|n| unfolded.subgraph(NodeId::new(n)))
-                    .collect();
-                let key = simulated.submit(graph, 0, None, false);
-                let state = vec![Node::Waits; nodes];
-                paper.requests.push(Request {
-                    key,
-                    takes,
-                    cells,
-                    subgraph,
-                    state,
-                });
-                paper.pass_on(&simulated.scheduler.table);
+/// What happened: else little was tested.
+#[derive(Debug, Default)]
+struct Seen {
+    full: usize,
+    partly: usize,
+    /// Rounds of several tasks.
+    several: usize,
+    /// Rounds whose cell is another where nodes pinned to other workers count, too.
+    pinned: usize,
+    /// Rounds whose first task has others where subgraphs go as they were passed on.
+    overtaken: usize,
+}
+
+impl Seen {
+    /// Before the paper's scheduler is told of the round.
+    fn look(&mut self, paper: &mut Paper, worker: WorkerId, tasks: &[Task]) {
+        self.several += usize::from(tasks.len() > 1);
+        for task in tasks {
+            match task.rows.len() == paper.sizes[task.cell.index()].max {
+                true => self.full += 1,
+                false => self.partly += 1,
             }
-            if rng.u8(0..12) == 0 && !paper.requests.is_empty() {
-                let key = paper.requests[rng.usize(0..paper.requests.len())].key;
-                simulated.cancel(key);
-                paper.forget(key);
+        }
+        let (cell, _) = paper.schedule(worker);
+        if let Some(cell) = cell {
+            let batch = paper.form_batched_task(cell, worker);
+            let size: usize = batch.values().sum();
+            let queued = paper.queues[cell].iter().map(|queued| queued.subgraph);
+            let arrived = queued.filter(|&s| paper.may_take(s, worker));
+            let nodes = arrived.flat_map(|s| vec![s; paper.ready_of(s).len()]);
+            let same = nodes.take(size).all(|s| batch.contains_key(&s));
+            self.overtaken += usize::from(!same);
+        }
+        let pinned = std::mem::take(&mut paper.pinned);
+        self.pinned += usize::from(paper.schedule(worker).0 != cell);
+        paper.pinned = pinned;
+    }
+}
+
+/// Decides the same as the paper until all requests of a random scene have ended.
+fn decides(seed: u64, workers: usize, order: Order, priorities: u8, seen: &mut Seen) {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let kinds = rng.usize(1..=4);
+    let sizes: Vec<BatchSizes> = (0..kinds)
+        .map(|_| {
+            let max = rng.usize(1..=6);
+            BatchSizes {
+                min: rng.usize(1..=max),
+                max,
             }
-            if simulated.queues[0].is_empty() || rng.u8(0..5) == 0 {
+        })
+        .collect();
+    let at_once = rng.usize(1..=5);
+    let policy = Box::new(Cellular::new(&sizes, workers, order));
+    let mut simulated = Simulated::new(policy, plain_cells(kinds), &sizes, workers, at_once);
+    let mut paper = Paper {
+        order,
+        queues: vec![Vec::new(); kinds],
+        running: vec![0; kinds],
+        pinned: BTreeMap::new(),
+        had: vec![Vec::new(); workers],
+        sizes,
+        requests: Vec::new(),
+    };
+    let mut to_come = rng.usize(1..30);
+    while to_come > 0 || simulated.scheduler.counts().live() > 0 {
+        for _ in 0..rng.usize(0..4).min(to_come) {
+            to_come -= 1;
+            let graph = random_graph(&mut rng, kinds, 12);
+            let unfolded = graph.unfold(&simulated.cells).expect("valid");
+            let priority = rng.u8(0..priorities);
+            let key = simulated.submit(graph.clone(), priority, None, false);
+            paper.admit(key, priority, &graph, &unfolded);
+            paper.pass_on(&simulated.scheduler.table);
+        }
+        if rng.u8(0..12) == 0 && !paper.requests.is_empty() {
+            let key = paper.requests[rng.usize(0..paper.requests.len())].key;
+            simulated.cancel(key);
+            paper.forget(key);
+        }
+        for worker in (0..workers).map(WorkerId) {
+            if simulated.queues[worker.0].is_empty() || rng.u8(0..5) == 0 {
+                simulated.evict_from(worker);
+                let is_there = |key: &SubgraphKey| simulated.states.contains_key(key);
+                paper.pinned.retain(|key, _| is_there(key));
                 let tasks = simulated.poll(worker);
-                paper.check(&tasks, &simulated.scheduler.table, at_once);
-                several += usize::from(tasks.len() > 1);
-                for task in &tasks {
-                    match task.rows.len() == sizes[task.cell.index()].max {
-                        true => full += 1,
-                        false => partly += 1,
-                    }
-                }
+                seen.look(&mut paper, worker, &tasks);
+                paper.check(worker, &tasks, at_once);
             }
-            if let Some(task) = simulated.queues[0].front().cloned() {
-                paper.running[task.cell.index()] -= 1;
-                for row in &task.rows {
-                    let request = paper.requests.iter_mut().find(|r| r.key == row.request);
-                    if let Some(request) = request {
-                        request.state[row.node.index()] = Node::Done;
-                    }
-                }
+            // Several workers are not done at once.
+            let goes_on = workers > 1 && rng.bool();
+            if let Some(task) = simulated.queues[worker.0].front().cloned()
+                && !goes_on
+            {
+                paper.done(&task);
                 simulated.done(worker, false, |_, _| ());
                 for row in &task.rows {
                     if !simulated.is_live(row.request) {
@@ -274,9 +386,45 @@ fn decides_as_the_paper() {
                 paper.pass_on(&simulated.scheduler.table);
             }
         }
+        if rng.bool() {
+            simulated.evict();
+        }
     }
-    assert!(
-        partly > 500 && full > 500 && several > 300,
-        "{partly} {full} {several}"
-    );
+}
+
+#[test]
+fn decides_as_the_paper() {
+    let mut seen = Seen::default();
+    for seed in 0..250 {
+        decides(seed, 1, Order::Arrival, 1, &mut seen);
+    }
+    let most = seen.full.min(seen.partly);
+    assert!(most > 500 && seen.several > 300, "{seen:?}");
+}
+
+#[test]
+fn each_of_several_workers_gets_the_cell_and_the_nodes_that_are_its_due() {
+    for order in [Order::Arrival, Order::FewestLeft] {
+        let mut seen = Seen::default();
+        for seed in 0..250 {
+            decides(seed, 2 + seed as usize % 3, order, 1, &mut seen);
+        }
+        let most = seen.full.min(seen.partly);
+        assert!(
+            most > 500 && seen.several > 300 && seen.pinned > 100,
+            "{order:?}: {seen:?}"
+        );
+        assert_eq!(seen.overtaken > 0, order == Order::FewestLeft, "{seen:?}");
+    }
+}
+
+#[test]
+fn priorities_and_few_nodes_left_go_first() {
+    for order in [Order::Arrival, Order::FewestLeft] {
+        let mut seen = Seen::default();
+        for seed in 0..250 {
+            decides(seed, 1 + seed as usize % 3, order, 3, &mut seen);
+        }
+        assert!(seen.overtaken > 300, "{order:?}: {seen:?}");
+    }
 }
