@@ -20,6 +20,7 @@
 //! ```
 #![deny(missing_docs)]
 
+mod caught;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod execute;

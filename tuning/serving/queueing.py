@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve() / "release" / "cellstream"
-RESULTS = Path(__file__).resolve().parent / "results"
+RESULTS = Path(os.environ.get("RESULTS", Path(__file__).resolve().parent / "results"))
 # What comes, and requests a second: below the peak, but in the slowest hours (280 to 450 and 420 to 690); then it says so.
 LENGTHS = {"paper": (100, 200, 300), "wmt22_lengths.csv:source_words": (200, 300, 450)}
 # Steps at once, MaxTasksToSubmit.

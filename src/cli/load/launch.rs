@@ -37,8 +37,8 @@ pub struct Engines {
     workers: Vec<Vec<usize>>,
     tasks_at_once: usize,
     steps_at_once: usize,
-    /// Bytes of the weights as all workers pack them, at most.
-    packed: u64,
+    /// The same for all engines, whatever those before them have left of the memory.
+    limits: Limits,
     pool: Arc<[f32]>,
 }
 
@@ -50,7 +50,7 @@ enum Weights {
     ChildSum(Arc<ChildSumWeights>),
 }
 
-/// Numbers of values, known before any is made.
+/// Numbers of values, known before any is made; those of bf16 and int8 are counted as f32.
 struct Sizes {
     /// Weights, embedded words among them.
     weights: u64,
@@ -69,8 +69,9 @@ impl Sizes {
             [shape.input, shape.hidden, shape.vocabulary].map(u64::from);
         let (multiplied, embedded) = match arguments.network {
             Network::Lstm | Network::Gru => (4 * hidden * (input + hidden), 0),
+            // A projection of f32 may be packed in int8, too.
             Network::Seq2seq => (
-                8 * hidden * (input + hidden) + vocabulary * hidden,
+                8 * hidden * (input + hidden) + vocabulary * hidden * 5 / 4,
                 2 * vocabulary * input,
             ),
             Network::Treelstm => (3 * hidden * input + 10 * hidden * hidden, 0),
@@ -85,7 +86,11 @@ impl Sizes {
         Sizes {
             weights: multiplied + embedded,
             packed: multiplied * u64::from(arguments.workers),
-            pool: PLACES + rows * input,
+            // Of words, requests have the numbers alone.
+            pool: match arguments.network {
+                Network::Seq2seq => 0,
+                _ => PLACES + rows * input,
+            },
             // The list of inputs grows, and may have room for twice as many.
             request: rows * (2 * input + kept),
         }
@@ -98,9 +103,10 @@ impl Sizes {
 }
 
 /// An overload is to be seen as waiting, not as refusals: a million requests, as far as memory holds them. Of the
-/// `available` bytes, engines pack weights in some; half of the others is for what is not counted as a request's: the
-/// one that comes next, the scheduler's tables, buffers.
+/// `available` bytes, an engine packs so many weights in some; half of the others is for what is not counted as a request's:
+/// the one that comes next, the scheduler's tables, buffers.
 fn limits(available: u64, packed: u64) -> Limits {
+    let packed = packed * size_of::<f32>() as u64;
     Limits {
         requests: 1 << 20,
         nodes: usize::MAX,
@@ -186,14 +192,15 @@ impl Engines {
         };
         let cores = Topology::detect().cpus_for_team(threads);
         let mut random = fastrand::Rng::with_seed(seed);
+        let pool = (0..sizes.pool).map(|_| random.f32() - 0.5).collect();
         Ok(Engines {
             weights,
             input,
             workers: divide(&cores, workers),
             tasks_at_once: arguments.tasks_at_once as usize,
             steps_at_once: arguments.steps_at_once as usize,
-            packed: 4 * sizes.packed,
-            pool: (0..sizes.pool).map(|_| random.f32() - 0.5).collect(),
+            limits: limits(available(), sizes.packed),
+            pool,
         })
     }
 
@@ -294,7 +301,7 @@ impl Launch for Engines {
             sizes: sizes.map(|&max| BatchSizes { min: 1, max }).collect(),
             tasks_at_once: self.tasks_at_once,
             steps_at_once: self.steps_at_once,
-            limits: limits(available(), self.packed),
+            limits: self.limits,
         };
         // Threads have the rank of who starts them.
         priority::lower();
@@ -380,7 +387,7 @@ mod tests {
             let sizes = Sizes::of(&arguments, &workload);
             // When an engine is started, the system has given what is made before.
             let left = sizes.all() - sizes.weights - sizes.pool;
-            let enough = limits(4 * left, 4 * sizes.packed);
+            let enough = limits(4 * left, sizes.packed);
 
             let engines = Engines::new(&arguments, &workload).unwrap();
             let request = workload.draw(&mut fastrand::Rng::with_seed(1));

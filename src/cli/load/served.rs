@@ -86,7 +86,7 @@ fn kind(error: &RequestError) -> ErrorKind {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::super::arrivals::Arrivals;
     use super::super::clock::WallClock;

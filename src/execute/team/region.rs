@@ -1,7 +1,7 @@
 //! What the threads of a team share, and the course of one parallel region.
 
 use std::marker::PhantomData;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::resume_unwind;
 use std::ptr;
 
 use super::TeamPanicked;
@@ -10,6 +10,7 @@ use super::gate::{Epoch, Gate};
 use super::patience::Awake;
 use super::progress::{Progress, Track};
 use super::sync::{AtomicPtr, AtomicU32, Ordering};
+use crate::caught::caught;
 
 /// A job as the workers see it.
 type Job<'a> = &'a (dyn for<'w> Fn(Worker<'w>) + Sync + 'a);
@@ -225,15 +226,11 @@ impl Region {
             region: self,
             stays_here: PhantomData,
         };
-        // AssertUnwindSafe: what the job leaves half done belongs to the caller, who gets an error.
-        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| job()(worker))) {
-            if !payload.is::<Abandoned>() {
-                self.fail(index as u32);
-            }
-            // A payload may panic when dropped; that one's payload is left alone.
-            if let Err(worse) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-                std::mem::forget(worse);
-            }
+        // What the job leaves half done belongs to the caller, who gets an error.
+        if let Err(panicked) = caught(|| job()(worker))
+            && !panicked.is::<Abandoned>()
+        {
+            self.fail(index as u32);
         }
         if workers == 1 {
             return true;

@@ -53,11 +53,11 @@ impl<'a> Gave<'a> {
 pub struct Growth<'a> {
     graph: &'a mut Graph,
     failure: Option<CellError>,
-    later: Vec<Later>,
+    put_off: Vec<PutOff>,
 }
 
 /// What is done when nothing is locked.
-pub(crate) type Later = Box<dyn FnOnce() + Send>;
+pub(crate) type PutOff = Box<dyn FnOnce() + Send>;
 
 impl<'a> Growth<'a> {
     /// Of this graph.
@@ -65,18 +65,18 @@ impl<'a> Growth<'a> {
         Growth {
             graph,
             failure: None,
-            later: Vec::new(),
+            put_off: Vec::new(),
         }
     }
 
     /// To be done when the request's values are not locked any more: what may call users' code.
-    pub(crate) fn later(&mut self, job: impl FnOnce() + Send + 'static) {
-        self.later.push(Box::new(job));
+    pub(crate) fn put_off(&mut self, job: impl FnOnce() + Send + 'static) {
+        self.put_off.push(Box::new(job));
     }
 
     /// What was put off.
-    pub(crate) fn put_off(&mut self) -> Vec<Later> {
-        std::mem::take(&mut self.later)
+    pub(crate) fn take_put_off(&mut self) -> Vec<PutOff> {
+        std::mem::take(&mut self.put_off)
     }
 
     /// Ends the request, and no other, with an error that says `why`; nothing more of it is computed. The

@@ -18,7 +18,7 @@ mod unfolded;
 pub use cell::{Batch, Cell, CellError, CellId, Cells, Place, Port, Ports, PreparedCell};
 pub use error::{GraphError, User};
 pub use graph::{Graph, NodeId, Source};
-pub(crate) use grow::Later;
+pub(crate) use grow::PutOff;
 pub use grow::{Gave, Grow, Growth};
 pub(in crate::serve) use later::Resting;
 pub use unfolded::{MOST_NODES, Unfolded};

@@ -135,16 +135,18 @@ impl Cell for Sum {
                 let (rows, lengths) = (batch.rows(), batch.lengths());
                 let all = batch.steps() * rows;
                 let (x, sum, y) = batch.buffers();
+                let mut are_numbers = true;
                 for at in 0..all {
                     let (step, row) = (at / rows, at % rows);
                     if lengths.is_none_or(|lengths| step < lengths[row]) {
+                        are_numbers &= !x[0][at].is_nan();
                         sum[0][row] += x[0][at];
                         y.iter_mut().for_each(|y| y[at] = sum[0][row]);
                     }
                 }
-                match x[0][..all].iter().any(|x| x.is_nan()) {
-                    true => Err(CellError::new("not a number")),
-                    false => Ok(()),
+                match are_numbers {
+                    true => Ok(()),
+                    false => Err(CellError::new("not a number")),
                 }
             }
         }

@@ -114,6 +114,16 @@ pub enum RequestError {
         /// Why.
         why: CellError,
     },
+    /// A policy of the user's own formed a larger batch than the cell was prepared for.
+    #[error("the policy formed a batch of {rows} rows of cell `{cell}`, where {most} are the most")]
+    TooManyRows {
+        /// Which cell.
+        cell: String,
+        /// How many rows, padding included.
+        rows: usize,
+        /// The cell's [`BatchSizes::max`](crate::serve::policy::BatchSizes::max).
+        most: usize,
+    },
     /// A cell that it was in panicked.
     #[error("cell `{cell}` panicked: {message}")]
     CellPanicked {

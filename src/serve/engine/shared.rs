@@ -26,12 +26,11 @@
 //!
 //! **A request is replied to twice, or never**: the scheduler tells each end once, under the lock; whoever
 //! takes it from there replies, after releasing it. Whoever calls something that can end requests takes
-//! all that have ended before it releases the lock ([`Locked::ended`]).
+//! all that have ended before it releases the lock ([`State::take_finished`]).
 //!
 //! **A ticket is dropped while its answer is on its way**: cancelling a request that has ended does nothing.
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -39,6 +38,7 @@ use slotmap::SecondaryMap;
 
 use super::stats::Recorder;
 use super::{Answer, Reply, Request, RequestError, SubmitError};
+use crate::caught::caught;
 use crate::serve::cell_graph::{Cells, Graph};
 use crate::serve::scheduler::{End, Ended, RequestKey, Scheduler, SubgraphKey, Task, WorkerId};
 use crate::serve::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -263,10 +263,10 @@ impl Shared {
             if wake_another {
                 self.work.notify_one();
             }
+            self.reply(finished);
             for subgraph in &evict {
                 worker.evict(subgraph.request);
             }
-            self.reply(finished);
             for todo in &mut tasks {
                 todo.work.retain(|work| !work.values.has_ended());
             }
@@ -348,7 +348,9 @@ impl State {
         let each = outcome.spent.divided(ran.len());
         for todo in ran.drain(..) {
             debug_assert!(todo.work.is_empty(), "no row gets into another task");
-            self.recorder.ran(&todo.task, todo.rows_run, each);
+            if !outcome.is_refused {
+                self.recorder.ran(&todo.task, todo.rows_run, each);
+            }
             self.scheduler.handle_done(now, todo.task);
             emptied.push(todo.work);
         }
@@ -408,10 +410,10 @@ fn reply(finished: Finished) {
         }),
     };
     // Callbacks, wakers and what users' functions own are theirs: a panic there is nobody else's.
-    let _ = catch_unwind(AssertUnwindSafe(|| {
+    let _ = caught(|| {
         if let Some(reply) = reply {
             reply.send(answer);
         }
-    }));
-    let _ = catch_unwind(AssertUnwindSafe(|| drop((rest, values))));
+    });
+    let _ = caught(|| drop((rest, values)));
 }

@@ -14,13 +14,13 @@
 
 use std::collections::VecDeque;
 use std::future::{Future, IntoFuture};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
 use super::shared::Shared;
 use super::{Answer, Reply, Request, RequestError, SubmitError};
+use crate::caught::caught;
 use crate::serve::cell_graph::{CellId, Gave, Graph, Grow, Growth, NodeId, Source};
 use crate::serve::scheduler::{Refused, RequestKey};
 use crate::serve::sync::{Mutex, MutexGuard, PoisonError};
@@ -77,7 +77,8 @@ pub struct Stream {
     inner: Arc<Inner>,
 }
 
-/// The outputs of one step, to wait for or to `.await`. Dropping it changes nothing for the stream.
+/// The outputs of one step, to wait for or to `.await`. Dropping it changes nothing for the stream. Who awaits it is woken by one
+/// of the engine's threads, between two batches and with nothing locked: a waker should be quick, and not wait for the engine.
 pub struct Step(oneshot::Receiver<Result<Vec<f32>, RequestError>>);
 
 struct Inner {
@@ -185,9 +186,11 @@ impl Inner {
         }
         let full = steps.len() == SEGMENT;
         let step: usize = self.inputs.iter().sum();
+        // Those that came with it, and those of the last step, whose row may be needed for somebody else.
+        let states = self.states.iter().sum::<usize>() * size_of::<f32>();
         let request = Request::new(graph)
             .grow(Told(Arc::clone(self)))
-            .of_bytes(SEGMENT * (step * size_of::<f32>() + STEP_BYTES));
+            .of_bytes(SEGMENT * (step * size_of::<f32>() + STEP_BYTES) + 2 * states);
         let request = match full || now.closing {
             true => request,
             false => request.open(),
@@ -198,6 +201,7 @@ impl Inner {
         };
         let inner = Arc::clone(self);
         let ended = move |answer| inner.segment_ended(answer);
+        // With the stream locked: accepting a request ends none, so nobody is told anything here.
         let key = shared.accept(request, Reply::Call(Box::new(ended)))?;
         now.segment = match full || now.closing {
             true => Segment::Full(key),
@@ -264,8 +268,7 @@ impl Waiting {
     fn tell(self) {
         for reply in self.replies {
             // Wakers are users': a panic there is nobody else's.
-            let send = || drop(reply.send(Err(self.error.clone())));
-            let _ = catch_unwind(AssertUnwindSafe(send));
+            let _ = caught(|| reply.send(Err(self.error.clone())));
         }
     }
 }
@@ -287,7 +290,7 @@ impl Grow for Told {
         if let Some(reply) = now.replies.pop_front() {
             let outputs = (states..gave.ports()).flat_map(|port| gave.port(port));
             let outputs = outputs.copied().collect();
-            more.later(move || drop(reply.send(Ok(outputs))));
+            more.put_off(move || drop(reply.send(Ok(outputs))));
         }
     }
 }
@@ -383,7 +386,7 @@ impl Stream {
     }
 
     /// Adds a node to an open segment, whose reply waits already: a node may end before this returns. A
-    /// worker tells its end with the request's values locked, and then locks the stream; so the stream
+    /// worker that has computed a step locks the stream with the request's values locked; so the stream
     /// must not be locked here, where the values are.
     fn add(
         &self,
@@ -434,12 +437,13 @@ impl Drop for Stream {
         let waiting = now.end(RequestError::Cancelled);
         let segment = now.segment;
         drop(now);
-        waiting.tell();
         if let (Segment::Open(key, _) | Segment::Full(key), Some(shared)) =
             (segment, self.inner.shared.upgrade())
         {
             shared.cancel(key);
         }
+        // Who is woken finds the room free.
+        waiting.tell();
     }
 }
 

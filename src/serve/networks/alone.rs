@@ -189,6 +189,7 @@ impl<'c> Walk<'c> {
             let rows: Vec<&[f32]> = gave.iter().map(Vec::as_slice).collect();
             let mut more = Growth::new(&mut self.graph);
             grow.grow(node, Gave::new(&rows), &mut more);
+            debug_assert!(more.take_put_off().is_empty(), "only streams put off");
             if let Some(why) = more.failure() {
                 return Err(why.clone().into());
             }

@@ -72,7 +72,7 @@ pub trait Policy: Send {
     /// table ([`Table::take`]) and adds them to `rows`, which is empty. At least one, or padding; `None` ends
     /// the round. All rows must be of live requests, and none of a subgraph pinned to another worker; with padding they may be as
     /// many as the cell's [`BatchSizes::max`]: the requests of a task of more end with
-    /// [`RequestError::Cell`](crate::serve::engine::RequestError::Cell).
+    /// [`RequestError::TooManyRows`](crate::serve::engine::RequestError::TooManyRows).
     fn next_task(
         &mut self,
         table: &mut Table,

@@ -1,9 +1,9 @@
 //! One cell at one worker: its weights, and the rows that it is run on.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::rows::Rows;
+use crate::caught::caught;
 use crate::serve::cell_graph::{Cell, CellError, Place, PreparedCell};
 use crate::serve::engine::RequestError;
 
@@ -37,7 +37,7 @@ impl<R: Send> Bench<R> {
         match ran {
             Err(RequestError::CellPanicked { .. }) => {
                 // What is half done may panic once more.
-                let _ = catch_unwind(AssertUnwindSafe(|| drop(prepared)));
+                let _ = caught(|| drop(prepared));
             }
             _ => self.prepared = Some(prepared),
         }
@@ -46,11 +46,10 @@ impl<R: Send> Bench<R> {
 
     /// Why a batch of so many rows cannot be run, which no policy of ours forms.
     pub fn too_many(&self, rows: usize) -> RequestError {
-        let most = self.rows.most_rows();
-        let why = format!("the policy formed a batch of {rows} rows, where {most} are the most");
-        RequestError::Cell {
+        RequestError::TooManyRows {
             cell: self.cell.name().to_owned(),
-            why: CellError::new(why),
+            rows,
+            most: self.rows.most_rows(),
         }
     }
 }
@@ -61,19 +60,12 @@ fn attempt<T>(
     work: impl FnOnce() -> Result<T, CellError>,
 ) -> Result<T, RequestError> {
     let name = || cell.name().to_owned();
-    match catch_unwind(AssertUnwindSafe(work)) {
+    match caught(work) {
         Ok(Ok(done)) => Ok(done),
         Ok(Err(why)) => Err(RequestError::Cell { cell: name(), why }),
-        Err(panic) => Err(RequestError::CellPanicked {
+        Err(panicked) => Err(RequestError::CellPanicked {
             cell: name(),
-            message: message(&*panic),
+            message: panicked.message(),
         }),
     }
-}
-
-/// What a panic said.
-pub(super) fn message(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-    text.unwrap_or_else(|| "no message".into())
 }

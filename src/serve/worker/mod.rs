@@ -14,16 +14,16 @@ mod tests;
 mod values;
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 pub(super) use rows::Work;
 pub(super) use values::{RequestValues, Values};
 
-use super::cell_graph::{CellError, CellId, Cells, Gave, Growth, Later, Place, Unfolded};
+use super::cell_graph::{CellError, CellId, Cells, Gave, Growth, Place, PutOff, Unfolded};
 use super::engine::RequestError;
 use super::scheduler::{RequestKey, Scheduler, Task};
-use bench::{Bench, message};
+use crate::caught::caught;
+use bench::Bench;
 use copies::Copiers;
 use rows::Rows;
 use spare::Spare;
@@ -68,6 +68,8 @@ pub(super) struct Outcome {
     pub grown: Vec<(RequestKey, Unfolded)>,
     /// Requests that cannot go on.
     pub failed: Vec<(RequestKey, RequestError)>,
+    /// Nothing was run: the batch was too large.
+    pub is_refused: bool,
     pub spent: Spent,
 }
 
@@ -151,6 +153,7 @@ impl<R: Send> Worker<R> {
         if batch > rows.most_rows() {
             let error = bench.too_many(batch);
             fail_all(tasks, &error, &mut outcome);
+            outcome.is_refused = true;
             return outcome;
         }
         // Steps that run together are of few rows.
@@ -242,7 +245,7 @@ fn grow_all<R: Send>(cells: &Cells, rows: &Rows<R>, tasks: &[Todo<R>], outcome: 
                 drop(values);
                 for job in later {
                     // Somebody's waker: a panic there is nobody else's.
-                    let _ = catch_unwind(AssertUnwindSafe(job));
+                    let _ = caught(job);
                 }
             }
         }
@@ -290,21 +293,21 @@ fn grow<R>(
     work: &Work<R>,
     values: &mut Values<R>,
     outcome: &mut Outcome,
-) -> Vec<Later> {
+) -> Vec<PutOff> {
     let (request, node) = (work.row.request, work.row.node);
     let Some(mut function) = values.take_grow() else {
         return Vec::new();
     };
     let mut later = Vec::new();
     // What a panic leaves half done is the request's, which ends.
-    let grown = catch_unwind(AssertUnwindSafe(|| {
+    let grown = caught(|| {
         values.grow_by(cells, Some(node), |graph| {
             let mut more = Growth::new(graph);
             function.grow(node, Gave::new(gave), &mut more);
-            later = more.put_off();
+            later = more.take_put_off();
             more.failure().cloned()
         })
-    }));
+    });
     let goes_on = matches!(grown, Ok(Ok((None, _))));
     match grown {
         Ok(Ok((Some(why), _))) => {
@@ -314,11 +317,13 @@ fn grow<R>(
         }
         Ok(Ok((None, unfolded))) => outcome.grown.extend(unfolded.map(|u| (request, u))),
         Ok(Err(why)) => outcome.failed.push((request, RequestError::Graph(why))),
-        Err(panic) => {
-            let message = message(&*panic);
+        Err(panicked) => {
+            let message = panicked.message();
             outcome
                 .failed
                 .push((request, RequestError::GrowPanicked { message }));
+            // It may own what ends the request, which waits for its values.
+            later.push(Box::new(move || drop(panicked)));
         }
     }
     values.put_grow(function, goes_on);
