@@ -67,15 +67,14 @@ impl Sizes {
         let shape = &arguments.shape;
         let [input, hidden, vocabulary] =
             [shape.input, shape.hidden, shape.vocabulary].map(u64::from);
-        let (multiplied, embedded) = match arguments.network {
-            Network::Lstm | Network::Gru => (4 * hidden * (input + hidden), 0),
-            // A projection of f32 may be packed in int8, too.
-            Network::Seq2seq => (
-                8 * hidden * (input + hidden) + vocabulary * hidden * 5 / 4,
-                2 * vocabulary * input,
-            ),
-            Network::Treelstm => (3 * hidden * input + 10 * hidden * hidden, 0),
-            Network::TreeChildSum => (4 * hidden * (input + hidden), 0),
+        let cells = match arguments.network {
+            Network::Lstm | Network::Gru | Network::TreeChildSum => 4 * hidden * (input + hidden),
+            Network::Seq2seq => 8 * hidden * (input + hidden),
+            Network::Treelstm => 3 * hidden * input + 10 * hidden * hidden,
+        };
+        let (projection, embedded) = match arguments.network {
+            Network::Seq2seq => (vocabulary * hidden, 2 * vocabulary * input),
+            _ => (0, 0),
         };
         // What nodes of a tree leave for nodes above them; steps of a chain follow each other in place.
         let kept = match arguments.network.is_tree() {
@@ -84,8 +83,9 @@ impl Sizes {
         };
         let rows = workload.most_rows() as u64;
         Sizes {
-            weights: multiplied + embedded,
-            packed: multiplied * u64::from(arguments.workers),
+            weights: cells + projection + embedded,
+            // A projection of f32 may be packed in int8, too.
+            packed: (cells + projection * 5 / 4) * u64::from(arguments.workers),
             // Of words, requests have the numbers alone.
             pool: match arguments.network {
                 Network::Seq2seq => 0,

@@ -12,7 +12,7 @@
 //! loop
 //!   │ report the last task; take tasks, unless some are left; take requests that have ended
 //!   │ nothing at all: wait at `work`, until the next deadline (or, once, let go of memory without the lock)
-//!   evict what the scheduler asked for; reply to those that have ended
+//!   reply to those that have ended; evict what the scheduler asked for
 //!   run the first task, and with it those that are further steps of its rows
 //! ```
 //!

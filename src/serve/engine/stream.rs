@@ -218,29 +218,27 @@ impl Inner {
             // Dropped meanwhile.
             return;
         }
-        match answer {
-            Err(error) => {
-                let waiting = now.end(error);
-                drop(now);
-                waiting.tell();
-            }
-            Ok(_) if now.aside.is_empty() => {}
+        let begun = match answer {
+            Err(error) => Err(error),
+            Ok(_) if now.aside.is_empty() => Ok(()),
             Ok(_) => {
                 let count = now.aside.len().min(SEGMENT);
                 let (inputs, replies): (Vec<_>, Vec<_>) = now.aside.drain(..count).unzip();
                 now.replies.extend(replies);
                 let steps: Vec<&[f32]> = inputs.iter().map(|i| &i[..]).collect();
-                if let Err(error) = self.begin_segment(&mut now, &steps, true) {
-                    let waiting = now.end(match error {
-                        StreamError::Ended(error) => error,
-                        StreamError::Submit(SubmitError::Graph(error)) => error.into(),
-                        StreamError::Submit(SubmitError::Refused(error)) => error.into(),
-                        _ => RequestError::ShutDown,
-                    });
-                    drop(now);
-                    waiting.tell();
-                }
+                let begun = self.begin_segment(&mut now, &steps, true);
+                begun.map_err(|error| match error {
+                    StreamError::Ended(error) => error,
+                    StreamError::Submit(SubmitError::Graph(error)) => error.into(),
+                    StreamError::Submit(SubmitError::Refused(error)) => error.into(),
+                    _ => RequestError::ShutDown,
+                })
             }
+        };
+        if let Err(error) = begun {
+            let waiting = now.end(error);
+            drop(now);
+            waiting.tell();
         }
     }
 }

@@ -325,15 +325,7 @@ impl Seen {
 fn decides(seed: u64, workers: usize, order: Order, priorities: u8, seen: &mut Seen) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let kinds = rng.usize(1..=4);
-    let sizes: Vec<BatchSizes> = (0..kinds)
-        .map(|_| {
-            let max = rng.usize(1..=6);
-            BatchSizes {
-                min: rng.usize(1..=max),
-                max,
-            }
-        })
-        .collect();
+    let sizes = random_sizes(&mut rng, kinds, 6);
     let at_once = rng.usize(1..=5);
     let policy = Box::new(Cellular::new(&sizes, workers, order));
     let mut simulated = Simulated::new(policy, plain_cells(kinds), &sizes, workers, at_once);

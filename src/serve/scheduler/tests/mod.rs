@@ -17,6 +17,18 @@ use crate::serve::cell_graph::samples::takes_of;
 use crate::serve::cell_graph::{Cells, Graph, NodeId};
 use crate::serve::policy::BatchSizes;
 
+/// Batches of so many cells, of up to `most` rows.
+fn random_sizes(rng: &mut fastrand::Rng, cells: usize, most: usize) -> Vec<BatchSizes> {
+    let mut size = || {
+        let max = rng.usize(1..=most);
+        BatchSizes {
+            min: rng.usize(1..=max),
+            max,
+        }
+    };
+    (0..cells).map(|_| size()).collect()
+}
+
 /// How far a node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {

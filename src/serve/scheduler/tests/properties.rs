@@ -291,15 +291,7 @@ fn runs(choice: Choice, odds: Odds, seed: u64) -> Scenario {
     let mut rng = fastrand::Rng::with_seed(seed);
     let kinds = rng.usize(1..=4);
     let workers = rng.usize(1..=3);
-    let sizes: Vec<BatchSizes> = (0..kinds)
-        .map(|_| {
-            let max = rng.usize(1..=8);
-            BatchSizes {
-                min: rng.usize(1..=max),
-                max,
-            }
-        })
-        .collect();
+    let sizes = random_sizes(&mut rng, kinds, 8);
     let policy = choice.build(&sizes, workers);
     let at_once = rng.usize(1..=6);
     let slowness = (0..workers).map(|_| rng.u64(1..=9)).collect();
