@@ -33,11 +33,24 @@ pub(super) fn fewest_passes_that_ask() -> usize {
 /// no stable name for the instruction.
 #[inline]
 pub fn prefetch<T>(values: &[T]) {
+    lines_of(values).for_each(ask::<true>);
+}
+
+/// As [`prefetch`], for memory that is written next and that other cores have read: each gives its copy up now, and not when
+/// the first store has to wait for that. A store mostly waits for nobody; the taking of a lock waits for all stores before it.
+#[inline]
+pub fn prefetch_to_write<T>(values: &[T]) {
+    lines_of(values).for_each(ask_to_write);
+}
+
+/// Where each line of `values` is, and the last once more.
+#[inline(always)]
+fn lines_of<T>(values: &[T]) -> impl Iterator<Item = *const u8> {
     let bytes = size_of_val(values);
     let first: *const u8 = values.as_ptr().cast();
-    let lines = (0..bytes).step_by(LINE).chain(bytes.checked_sub(1));
     // Not a loop of its own, which would ask at every line whether it is the last.
-    lines.for_each(|at| ask::<true>(first.wrapping_add(at)));
+    let lines = (0..bytes).step_by(LINE).chain(bytes.checked_sub(1));
+    lines.map(move |at| first.wrapping_add(at))
 }
 
 /// What is read after the panels of a product; only ever asked for.
@@ -125,6 +138,21 @@ fn ask<const FIRST: bool>(line: *const u8) {
                 false => _mm_prefetch::<_MM_HINT_T1>(line.cast()),
             }
         }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
+}
+
+/// Asks for a line, for the first level, to write it.
+#[inline(always)]
+fn ask_to_write(line: *const u8) {
+    // The language's own `_MM_HINT_ET0` asks to read unless the whole crate is compiled for processors that know the
+    // instruction; those that do not take it for none.
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: as in `ask`; no flag changes, and no memory that the program sees.
+    unsafe {
+        use std::arch::asm;
+        asm!("prefetchw [{}]", in(reg) line, options(readonly, nostack, preserves_flags));
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = line;

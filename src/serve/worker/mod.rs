@@ -271,6 +271,7 @@ fn hand_on<R: Send>(
                 }
                 continue;
             }
+            rows.ask_for_inputs(row, step);
             let mut values = work.values.lock();
             // Looked at under the lock: whoever replies has marked it as ended before, and takes the answer under
             // the lock.
