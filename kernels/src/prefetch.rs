@@ -36,6 +36,13 @@ pub fn prefetch<T>(values: &[T]) {
     lines_of(values).for_each(ask::<true>);
 }
 
+/// As [`prefetch`], for the second level: more than the first holds beside what is at work there. A core can also ask for more
+/// at a time.
+#[inline]
+pub fn prefetch_second_level<T>(values: &[T]) {
+    lines_of(values).for_each(ask::<false>);
+}
+
 /// As [`prefetch`], for memory that is written next and that other cores have read: each gives its copy up now, and not when
 /// the first store has to wait for that. A store mostly waits for nobody; the taking of a lock waits for all stores before it.
 #[inline]

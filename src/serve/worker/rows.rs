@@ -428,7 +428,6 @@ impl<R: Send> Rows<R> {
                 let Some(Placed { index, .. }) = self.places[row] else {
                     continue;
                 };
-                self.ask_for_inputs(row, 0);
                 let Work { row: of, values } = &work[index];
                 let mut locked = values.lock();
                 // Looked at under the lock, as ever.

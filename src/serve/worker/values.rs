@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 
 use rustc_hash::FxHashMap;
 
-use crate::kernels::prefetch;
+use crate::kernels::{prefetch, prefetch_second_level};
 use crate::serve::cell_graph::{
     Cells, Graph, GraphError, Grow, NodeId, Port, Resting, Source, Unfolded,
 };
@@ -420,7 +420,7 @@ impl<R> Values<R> {
         for next in followers.take(steps) {
             for source in &self.graph.sources(next)[..inputs] {
                 if let Source::Given { first, width } = *source {
-                    prefetch(&self.graph.given()[first..first + width]);
+                    prefetch_second_level(&self.graph.given()[first..first + width]);
                 }
             }
         }
