@@ -444,6 +444,27 @@ fn an_answer_leaves_while_its_batch_mates_go_on() {
     scene.drained(&[(End::Completed, 3)], &batches);
 }
 
+/// Whoever waits for several, one after the other, is woken once.
+#[test]
+fn who_is_told_of_the_first_of_a_batch_finds_the_others_answered() {
+    let scene = scene(3, EngineOptions::default());
+    let holds = scene.submit(scene.request(1, 1));
+    scene.gate.wait_for(1);
+    let (tell, told) = mpsc::channel();
+    for x in [2, 3, 4] {
+        let tell = tell.clone();
+        let done = move |answer: Result<Answer, _>| tell.send(answer.unwrap().values).unwrap();
+        scene.engine.submit_with(scene.request(x, 1), done).unwrap();
+    }
+    scene.gate.let_all_go();
+    assert_eq!(values(holds), Ok(vec![1.0]));
+    let mut told = [(); 3].map(|()| told.recv_timeout(PATIENCE).unwrap()[0]);
+    // The others have no order.
+    told[..2].sort_by(f32::total_cmp);
+    assert_eq!(told, [3.0, 4.0, 2.0]);
+    scene.drained(&[(End::Completed, 4)], &[&[1.0], &[2.0, 3.0, 4.0]]);
+}
+
 #[test]
 fn who_is_here_is_answered_while_the_engine_drains_and_nobody_else_gets_in() {
     let scene = scene(1, EngineOptions::default());

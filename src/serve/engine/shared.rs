@@ -39,7 +39,7 @@ use slotmap::SecondaryMap;
 use super::stats::Recorder;
 use super::{Answer, Reply, Request, RequestError, SubmitError};
 use crate::caught::caught;
-use crate::serve::cell_graph::{Cells, Graph};
+use crate::serve::cell_graph::{Cells, Graph, Grow};
 use crate::serve::scheduler::{End, Ended, RequestKey, Scheduler, SubgraphKey, Task, WorkerId};
 use crate::serve::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use crate::serve::worker::{Outcome, RequestValues, Todo, Values, Work, Worker};
@@ -71,6 +71,38 @@ pub(super) struct Finished {
     ended: Ended,
     values: Arc<RequestValues<Reply>>,
     error: Option<RequestError>,
+}
+
+/// What is left of a request that was replied to: to be dropped with nothing locked, as it may own anything.
+type Left = (Option<Box<dyn Grow>>, Arc<RequestValues<Reply>>);
+
+impl Finished {
+    /// Tells who asked.
+    fn reply(self) -> Left {
+        let Finished {
+            ended,
+            values,
+            error,
+        } = self;
+        let (reply, answer, grow) = {
+            let mut values = values.lock();
+            (values.reply.take(), values.take_answer(), values.clear())
+        };
+        let answer = match error {
+            Some(error) => Err(error),
+            None => Ok(Answer {
+                values: answer,
+                timing: ended.timing,
+            }),
+        };
+        // Callbacks, wakers and what users' functions own are theirs: a panic there is nobody else's.
+        let _ = caught(|| {
+            if let Some(reply) = reply {
+                reply.send(answer);
+            }
+        });
+        (grow, values)
+    }
 }
 
 impl Shared {
@@ -193,7 +225,12 @@ impl Shared {
         if replied == 0 {
             return;
         }
-        finished.into_iter().for_each(reply);
+        // The last first: who waits for several, one after the other, is woken once, and finds the others' answers there. To be
+        // woken for each took the workers' cores as long as to choose their batches. Nobody waits for memory to be freed.
+        let left: Vec<_> = finished.into_iter().rev().map(Finished::reply).collect();
+        for left in left {
+            let _ = caught(|| drop(left));
+        }
         let mut state = self.lock();
         state.replying -= replied;
         if state.is_idle() {
@@ -389,31 +426,4 @@ impl State {
         self.replying += finished.len();
         finished
     }
-}
-
-/// Tells who asked.
-fn reply(finished: Finished) {
-    let Finished {
-        ended,
-        values,
-        error,
-    } = finished;
-    let (reply, answer, rest) = {
-        let mut values = values.lock();
-        (values.reply.take(), values.take_answer(), values.clear())
-    };
-    let answer = match error {
-        Some(error) => Err(error),
-        None => Ok(Answer {
-            values: answer,
-            timing: ended.timing,
-        }),
-    };
-    // Callbacks, wakers and what users' functions own are theirs: a panic there is nobody else's.
-    let _ = caught(|| {
-        if let Some(reply) = reply {
-            reply.send(answer);
-        }
-    });
-    let _ = caught(|| drop((rest, values)));
 }

@@ -4,20 +4,22 @@
 //! where does the rest go?
 //!
 //! Method: an engine on all cores is given many times as many requests as its batches have rows, all at once and before
-//! the clock starts, so that nothing but the engine runs; once to warm up, and once to measure. Chains of 24 steps, and
+//! the clock starts, so that nothing but the engine runs; once to warm up, and once to measure, from the end of a batch on: one
+//! that runs then would be counted with what it took before. Chains of 24 steps, and
 //! complete binary trees of 16 leaves; hidden size 1024, from 1024 inputs.
 //!
-//! Reading: shares of the time from the last submission to the last answer, medians of the rounds; "cells" also with the
-//! least and the greatest. What they lack to 100 % is waste: the longest time that any choice of batches could save with
-//! these cells. "Rows run" are those of a batch on average, of the cell that fills its batches least: the levels of the last
+//! Reading: shares of the time from then to the last answer, medians of the rounds; "cells" also with the least and the
+//! greatest. What they lack to 100 % is waste: the longest time that any choice of batches could save with these cells. What
+//! no column has goes into replies, and to who waits for them, on the same cores. "Rows run" are those of a batch on average, of the cell that fills its batches least: the levels of the last
 //! trees are narrower than a batch.
 
+use std::thread;
 use std::time::{Duration, Instant};
 
 use cellstream::model::{Lstm, Precision};
 use cellstream::serve::Engine;
 use cellstream::serve::cell_graph::{Cells, Graph};
-use cellstream::serve::engine::{EngineOptions, Request};
+use cellstream::serve::engine::{CellStats, EngineOptions, Request, Stats};
 use cellstream::serve::networks::{
     Answer, BinaryTree, BinaryTreeLstm, BinaryTreeWeights, Chain, ChainCell,
 };
@@ -144,7 +146,7 @@ fn sample(
         ticket.wait()?;
     }
     let tickets = submit()?;
-    let (begin, before) = (Instant::now(), engine.stats());
+    let (begin, before) = when_a_batch_ends(&engine);
     for ticket in tickets {
         ticket.wait()?;
     }
@@ -163,9 +165,26 @@ fn sample(
         sample.gather += part(after.gather - before.gather);
         sample.hand_on += part(after.hand_on - before.hand_on);
         let rows = (after.rows - before.rows) as f64;
-        let batches = after.batches.iter().sum::<u64>() - before.batches.iter().sum::<u64>();
+        let batches = batches(after) - batches(before);
         sample.rows += rows / wall.as_secs_f64();
         sample.filled = sample.filled.min(rows / batches as f64);
     }
     Ok(sample)
+}
+
+/// A batch is counted when it ends, with all of its time: who begins while one runs counts what was before.
+fn when_a_batch_ends(engine: &Engine) -> (Instant, Stats) {
+    let ended = |stats: &Stats| stats.cells.iter().map(batches).sum::<u64>();
+    let ended_before = ended(&engine.stats());
+    loop {
+        thread::sleep(Duration::from_micros(20));
+        let (now, stats) = (Instant::now(), engine.stats());
+        if ended(&stats) > ended_before {
+            return (now, stats);
+        }
+    }
+}
+
+fn batches(cell: &CellStats) -> u64 {
+    cell.batches.iter().sum()
 }
