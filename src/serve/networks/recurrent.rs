@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::NetworkError;
 use crate::execute::{PackedModel, Session};
+use crate::machine::{Level, Topology};
 use crate::model::{Direction, Model};
 use crate::plan::Plan;
 use crate::serve::cell_graph::{CellError, Place, Ports};
@@ -81,36 +82,55 @@ impl Recurrent {
         Ok(session)
     }
 
-    /// The plan that was given, or estimates for 1, 2, 4 … rows, each for the most steps that so many rows run at once. These
-    /// serve fewer steps, too: estimates for one step may cut the weights differently, and both copies would take turns in the
-    /// caches. Rows that never run several steps have those for one, and that copy beside the other: their step takes 11 to
-    /// 17 % less (LSTM 512 and 1024, 12 to 32 rows; in int8 7 to 12 %), and who has so many rows seldom has few.
-    /// A plan that was measured for single steps alone is left to them, and estimates for several stand beside it.
+    /// The plan that was given, or [estimates](estimated_sizes). A plan that was measured for single steps alone is left to
+    /// them, and estimates for several stand beside it.
     fn plan_at(&self, place: &Place) -> Plan {
-        let most = place.rows.max(1);
-        let estimate = |rows: usize, steps: usize| {
-            Plan::estimate(&self.model, rows, steps, place.team.threads()).entries
+        let (most, threads) = (place.rows.max(1), place.team.threads());
+        let estimates = |sizes: Vec<(usize, usize)>| {
+            let sizes = sizes.into_iter();
+            sizes
+                .flat_map(|(rows, steps)| Plan::estimate(&self.model, rows, steps, threads).entries)
         };
         let entries = match &self.plan {
             None => {
-                let steps = |rows: usize| (Scheduler::STEP_ROWS / rows).min(place.steps).max(1);
-                let sizes = powers_up_to(most).map(|rows| (rows, steps(rows)));
-                sizes
-                    .flat_map(|(rows, steps)| estimate(rows, steps))
-                    .collect()
+                let both = two_copies_stay(&self.model, threads);
+                estimates(estimated_sizes(most, place.steps, both)).collect()
             }
             Some(plan) if place.steps > 1 && plan.steps() == 1 => {
                 let most = (Scheduler::STEP_ROWS / 2).min(most);
                 let several = powers_up_to(place.steps).filter(|&steps| steps > 1);
                 let sizes =
                     several.flat_map(|steps| powers_up_to(most).map(move |rows| (rows, steps)));
-                let estimates = sizes.flat_map(|(rows, steps)| estimate(rows, steps));
-                plan.entries.iter().cloned().chain(estimates).collect()
+                let given = plan.entries.iter().cloned();
+                given.chain(estimates(sizes.collect())).collect()
             }
             Some(plan) => plan.entries.clone(),
         };
         Plan { entries }
     }
+}
+
+/// Rows and steps that estimates are for: 1, 2, 4 … rows, up to `most`, each with as many steps as so many rows run at once,
+/// which are `steps` at most; and, where `both`, with a single one.
+///
+/// Estimates for several steps serve single ones, but a large model's weights are packed in another way for those, and a step
+/// takes 11 to 17 % less then with 12 to 32 rows (LSTM 512 and 1024; in int8 7 to 12 %), and 4 to 28 % less with 1 to 8. So both
+/// copies are there where caches can hold both, though who takes turns between them finds less in the nearest (a row of 25 steps,
+/// four at a time: 5 % more). Elsewhere that would read from memory, and only rows that never run several steps have the copy for
+/// one: who has so many seldom has few.
+fn estimated_sizes(most: usize, steps: usize, both: bool) -> Vec<(usize, usize)> {
+    let most_steps = |rows: usize| (Scheduler::STEP_ROWS / rows).min(steps).max(1);
+    let all = powers_up_to(most).map(|rows| (rows, most_steps(rows)));
+    let several = powers_up_to(most).filter(|&rows| both && most_steps(rows) > 1);
+    all.chain(several.map(|rows| (rows, 1))).collect()
+}
+
+/// Whether two copies of the weights stay in caches, of which each of so many cores has its part.
+fn two_copies_stay(model: &Model, threads: usize) -> bool {
+    let topology = Topology::detect();
+    let bytes = (2 * model.weight_bytes()).div_ceil(threads.max(1));
+    let core = topology.cores.first();
+    core.is_some_and(|core| topology.level_holding(core, bytes) < Level::Memory)
 }
 
 /// 1, 2, 4 … and, last, `most` itself.
@@ -153,11 +173,22 @@ mod tests {
     }
 
     #[test]
+    fn rows_are_estimated_with_the_most_steps_that_they_run_at_once_and_with_one_where_both_stay() {
+        let several = [(1, 4), (2, 4), (4, 4), (8, 2), (16, 1), (24, 1)];
+        assert_eq!(estimated_sizes(24, 4, false), several);
+        let singles = [(1, 1), (2, 1), (4, 1), (8, 1)];
+        let both = [&several[..], &singles].concat();
+        assert_eq!(estimated_sizes(24, 4, true), both);
+        assert_eq!(estimated_sizes(5, 4, false)[3..], [(5, 3)]);
+        for both in [false, true] {
+            assert_eq!(estimated_sizes(3, 1, both), [(1, 1), (2, 1), (3, 1)]);
+        }
+    }
+
+    #[test]
     fn what_is_not_planned_for_is_estimated() {
-        assert_eq!(sizes(None, 5, 4), [(1, 4), (2, 4), (4, 4), (5, 3)]);
-        let many = [(1, 4), (2, 4), (4, 4), (8, 2), (16, 1), (24, 1)];
-        assert_eq!(sizes(None, 24, 4), many);
         assert_eq!(sizes(None, 1, 1), [(1, 1)]);
+        assert_eq!(sizes(None, 5, 4)[..4], [(1, 4), (2, 4), (4, 4), (5, 3)]);
         let model = Lstm::new(2, 3).random(1).unwrap();
         let given = |steps| Some(Plan::with_threads(&model, 20, steps, 1));
         assert_eq!(sizes(given(1), 32, 1), [(20, 1)]);
