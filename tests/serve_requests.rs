@@ -444,7 +444,7 @@ fn an_answer_leaves_while_its_batch_mates_go_on() {
     scene.drained(&[(End::Completed, 3)], &batches);
 }
 
-/// Whoever waits for several, one after the other, is woken once.
+/// So that who waits for several, one after the other, is woken once.
 #[test]
 fn who_is_told_of_the_first_of_a_batch_finds_the_others_answered() {
     let scene = scene(3, EngineOptions::default());
@@ -459,7 +459,7 @@ fn who_is_told_of_the_first_of_a_batch_finds_the_others_answered() {
     scene.gate.let_all_go();
     assert_eq!(values(holds), Ok(vec![1.0]));
     let mut told = [(); 3].map(|()| told.recv_timeout(PATIENCE).unwrap()[0]);
-    // The others have no order.
+    // What order the others have is not promised.
     told[..2].sort_by(f32::total_cmp);
     assert_eq!(told, [3.0, 4.0, 2.0]);
     scene.drained(&[(End::Completed, 4)], &[&[1.0], &[2.0, 3.0, 4.0]]);

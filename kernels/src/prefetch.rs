@@ -44,7 +44,7 @@ pub fn prefetch_second_level<T>(values: &[T]) {
 }
 
 /// As [`prefetch`], for memory that is written next and that other cores have read: each gives its copy up now, and not when
-/// the first store has to wait for that. A store mostly waits for nobody; the taking of a lock waits for all stores before it.
+/// it is written. No store waits for that; the taking of a lock waits for all stores before it. Does nothing but on x86-64.
 #[inline]
 pub fn prefetch_to_write<T>(values: &[T]) {
     lines_of(values).for_each(ask_to_write);
@@ -154,7 +154,7 @@ fn ask<const FIRST: bool>(line: *const u8) {
 #[inline(always)]
 fn ask_to_write(line: *const u8) {
     // The language's own `_MM_HINT_ET0` asks to read unless the whole crate is compiled for processors that know the
-    // instruction; those that do not take it for none.
+    // instruction. Others do nothing at it.
     #[cfg(target_arch = "x86_64")]
     // SAFETY: as in `ask`; no flag changes, and no memory that the program sees.
     unsafe {
@@ -169,6 +169,21 @@ fn ask_to_write(line: *const u8) {
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
+
+    #[test]
+    fn every_line_is_asked_for_and_no_other() {
+        let values = vec![0u8; 10 * LINE];
+        let line = |address: *const u8| address as usize / LINE;
+        for (first, bytes) in
+            (0..2 * LINE).flat_map(|first| [1, 63, 64, 65, 128, 500].map(|b| (first, b)))
+        {
+            let part = &values[first..first + bytes];
+            let asked: BTreeSet<usize> = lines_of(part).map(line).collect();
+            let own: BTreeSet<usize> = part.iter().map(|value| line(value)).collect();
+            assert_eq!(asked, own, "{bytes} bytes from {first}");
+        }
+        assert_eq!(lines_of::<f32>(&[]).count(), 0);
+    }
 
     /// All passes together ask for every line of what is next but the one in which it ends, where two lines a group
     /// are enough, and for next to nothing beyond.

@@ -81,11 +81,15 @@ impl Sizes {
             true => 4 * hidden,
             false => 0,
         };
+        let copies = match arguments.network.is_tree() {
+            true => 1,
+            false => 2,
+        };
         let rows = workload.most_rows() as u64;
         Sizes {
             weights: cells + projection + embedded,
-            // A projection of f32 may be packed in int8, too.
-            packed: (cells + projection * 5 / 4) * u64::from(arguments.workers),
+            // Cells that take several steps at once may be packed for those and for one; a projection of f32 in int8, too.
+            packed: (copies * cells + projection * 5 / 4) * u64::from(arguments.workers),
             // Of words, requests have the numbers alone.
             pool: match arguments.network {
                 Network::Seq2seq => 0,

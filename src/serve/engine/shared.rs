@@ -73,7 +73,8 @@ pub(super) struct Finished {
     error: Option<RequestError>,
 }
 
-/// What is left of a request that was replied to: to be dropped with nothing locked, as it may own anything.
+/// What is left of a request that was replied to: to be dropped with nothing locked, as it may own anything, and after the
+/// other replies, as that takes its time.
 type Left = (Option<Box<dyn Grow>>, Arc<RequestValues<Reply>>);
 
 impl Finished {
@@ -226,7 +227,7 @@ impl Shared {
             return;
         }
         // The last first: who waits for several, one after the other, is woken once, and finds the others' answers there. To be
-        // woken for each took the workers' cores as long as to choose their batches. Nobody waits for memory to be freed.
+        // woken for each took the workers' cores as long as to choose their batches. No answer waits for memory to be freed.
         let left: Vec<_> = finished.into_iter().rev().map(Finished::reply).collect();
         for left in left {
             let _ = caught(|| drop(left));

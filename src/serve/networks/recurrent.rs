@@ -93,8 +93,9 @@ impl Recurrent {
         };
         let entries = match &self.plan {
             None => {
-                let both = two_copies_stay(&self.model, threads);
-                estimates(estimated_sizes(most, place.steps, both)).collect()
+                let singles_too =
+                    place.steps > 1 && two_copies_stay(&self.model, threads, &Topology::detect());
+                estimates(estimated_sizes(most, place.steps, singles_too)).collect()
             }
             Some(plan) if place.steps > 1 && plan.steps() == 1 => {
                 let most = (Scheduler::STEP_ROWS / 2).min(most);
@@ -110,24 +111,26 @@ impl Recurrent {
     }
 }
 
-/// Rows and steps that estimates are for: 1, 2, 4 … rows, up to `most`, each with as many steps as so many rows run at once,
-/// which are `steps` at most; and, where `both`, with a single one.
+/// Rows and steps that estimates are for: 1, 2, 4 … rows, up to `most`, each with 2, 4 … steps up to as many as so many rows run
+/// at once, which are `steps` at most; with a single one those that never run more, and `singles_too` all others.
 ///
-/// Estimates for several steps serve single ones, but a large model's weights are packed in another way for those, and a step
-/// takes 11 to 17 % less then with 12 to 32 rows (LSTM 512 and 1024; in int8 7 to 12 %), and 4 to 28 % less with 1 to 8. So both
-/// copies are there where caches can hold both, though who takes turns between them finds less in the nearest (a row of 25 steps,
-/// four at a time: 5 % more). Elsewhere that would read from memory, and only rows that never run several steps have the copy for
-/// one: who has so many seldom has few.
-fn estimated_sizes(most: usize, steps: usize, both: bool) -> Vec<(usize, usize)> {
-    let most_steps = |rows: usize| (Scheduler::STEP_ROWS / rows).min(steps).max(1);
-    let all = powers_up_to(most).map(|rows| (rows, most_steps(rows)));
-    let several = powers_up_to(most).filter(|&rows| both && most_steps(rows) > 1);
-    all.chain(several.map(|rows| (rows, 1))).collect()
+/// For several steps products of the inputs are taken ahead, which gains nothing for one: by the estimate for one it takes 11 to
+/// 17 % less with 12 to 32 rows (LSTM 512 and 1024; in int8 7 to 12 %), and 4 to 28 % less with 1 to 8. But large models' weights
+/// are packed anew for it, and who takes turns between the copies finds less in the nearest cache (a row of 25 steps, four at a
+/// time: 5 % more time). Where caches do not hold both, that would read from memory: there rows that run several steps have no
+/// estimate for one, and what serves them is that for several. Who has more rows, from ten on, seldom has as few.
+fn estimated_sizes(most: usize, steps: usize, singles_too: bool) -> Vec<(usize, usize)> {
+    let sizes = powers_up_to(most).flat_map(|rows| {
+        let most_steps = (Scheduler::STEP_ROWS / rows).min(steps).max(1);
+        let steps = powers_up_to(most_steps);
+        let steps = steps.filter(move |&steps| steps > 1 || most_steps == 1 || singles_too);
+        steps.map(move |steps| (rows, steps))
+    });
+    sizes.collect()
 }
 
-/// Whether two copies of the weights stay in caches, of which each of so many cores has its part.
-fn two_copies_stay(model: &Model, threads: usize) -> bool {
-    let topology = Topology::detect();
+/// Whether caches hold two copies of the weights, spread over so many cores.
+fn two_copies_stay(model: &Model, threads: usize, topology: &Topology) -> bool {
     let bytes = (2 * model.weight_bytes()).div_ceil(threads.max(1));
     let core = topology.cores.first();
     core.is_some_and(|core| topology.level_holding(core, bytes) < Level::Memory)
@@ -173,22 +176,83 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_estimated_with_the_most_steps_that_they_run_at_once_and_with_one_where_both_stay() {
-        let several = [(1, 4), (2, 4), (4, 4), (8, 2), (16, 1), (24, 1)];
-        assert_eq!(estimated_sizes(24, 4, false), several);
-        let singles = [(1, 1), (2, 1), (4, 1), (8, 1)];
-        let both = [&several[..], &singles].concat();
-        assert_eq!(estimated_sizes(24, 4, true), both);
-        assert_eq!(estimated_sizes(5, 4, false)[3..], [(5, 3)]);
-        for both in [false, true] {
-            assert_eq!(estimated_sizes(3, 1, both), [(1, 1), (2, 1), (3, 1)]);
+    fn what_so_many_rows_run_at_once_is_estimated() {
+        let several = [(1, 2), (1, 4), (2, 2), (2, 4), (4, 2), (4, 4), (8, 2)];
+        let one = [(16, 1), (24, 1)];
+        assert_eq!(estimated_sizes(24, 4, false), [&several[..], &one].concat());
+        let mut all = [(1, 1), (2, 1), (4, 1), (8, 1)].to_vec();
+        all.extend(several.iter().chain(&one));
+        all.sort_unstable();
+        assert_eq!(estimated_sizes(24, 4, true), all);
+        let three = [
+            (1, 2),
+            (1, 3),
+            (2, 2),
+            (2, 3),
+            (4, 2),
+            (4, 3),
+            (5, 2),
+            (5, 3),
+        ];
+        assert_eq!(estimated_sizes(5, 3, false), three);
+        for singles_too in [false, true] {
+            assert_eq!(estimated_sizes(3, 1, singles_too), [(1, 1), (2, 1), (3, 1)]);
         }
+    }
+
+    /// A batch of several steps never runs by an estimate for one, nor one of a single step by one for several where those for one
+    /// are there.
+    #[test]
+    fn batches_run_by_estimates_of_their_kind() {
+        let model = Lstm::new(2, 3).random(1).unwrap();
+        for (steps, singles_too) in (1..=16).flat_map(|steps| [(steps, false), (steps, true)]) {
+            let sizes = estimated_sizes(32, steps, singles_too).into_iter();
+            let entries =
+                sizes.flat_map(|(rows, steps)| Plan::with_threads(&model, rows, steps, 1).entries);
+            let plan = Plan {
+                entries: entries.collect(),
+            };
+            // Nine rows are nearer to eight than to sixteen, which have the next estimate for one step.
+            for rows in (1..=32).filter(|&rows| singles_too || rows != 9) {
+                let most_steps = (Scheduler::STEP_ROWS / rows).min(steps).max(1);
+                for run in 1..=most_steps {
+                    let of = &plan.entries[plan.nearest(rows, run)];
+                    let is_one = run == 1 && (singles_too || most_steps == 1);
+                    assert_eq!(of.steps == 1, is_one, "{rows} rows, {run} of {steps} steps");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn copies_stay_where_each_core_has_room_for_its_part_of_both() {
+        let model = Lstm::new(100, 100).random(1).unwrap();
+        let both = 2 * model.weight_bytes();
+        let mut topology = Topology::count_only(&[0, 1], "a test".into());
+        topology.caches.retain(|cache| cache.level == 1);
+        for (bytes, stay) in [(both, true), (both / 2, true), (both / 2 - 1, false)] {
+            for cache in &mut topology.caches {
+                cache.bytes = bytes;
+            }
+            assert_eq!(
+                two_copies_stay(&model, 2, &topology),
+                stay,
+                "{bytes} a core"
+            );
+        }
+        topology.caches.clear();
+        assert!(!two_copies_stay(&model, 2, &topology));
     }
 
     #[test]
     fn what_is_not_planned_for_is_estimated() {
         assert_eq!(sizes(None, 1, 1), [(1, 1)]);
-        assert_eq!(sizes(None, 5, 4)[..4], [(1, 4), (2, 4), (4, 4), (5, 3)]);
+        let sizes_of_five = estimated_sizes(5, 4, true);
+        assert!(
+            sizes(None, 5, 4)
+                .iter()
+                .all(|size| sizes_of_five.contains(size))
+        );
         let model = Lstm::new(2, 3).random(1).unwrap();
         let given = |steps| Some(Plan::with_threads(&model, 20, steps, 1));
         assert_eq!(sizes(given(1), 32, 1), [(20, 1)]);

@@ -182,7 +182,8 @@ impl<R: Send> Worker<R> {
             Ok(()) => {
                 // Before anything is handed on: what is added may take what its node gives, which is then kept for it.
                 grow_all(&self.cells, rows, tasks, &mut outcome);
-                hand_on(rows, tasks, copiers, spares);
+                let asks = copiers.is_none() && place.team.threads() > 1;
+                hand_on(rows, tasks, copiers, asks, spares);
             }
             Err(error) => fail_all(tasks, &error, &mut outcome),
         }
@@ -252,11 +253,13 @@ fn grow_all<R: Send>(cells: &Cells, rows: &Rows<R>, tasks: &[Todo<R>], outcome: 
     }
 }
 
-/// Hands on what a batch gave to those who take it, and lets its states rest; no work is left.
+/// Hands on what a batch gave to those who take it, and lets its states rest; no work is left. Where it `asks`, the cache is
+/// asked for where the next inputs go.
 fn hand_on<R: Send>(
     rows: &mut Rows<R>,
     tasks: &mut [Todo<R>],
     copiers: Option<Copiers<'_>>,
+    asks: bool,
     spares: &mut [Spare],
 ) {
     if let Some(copiers) = copiers {
@@ -271,7 +274,9 @@ fn hand_on<R: Send>(
                 }
                 continue;
             }
-            rows.ask_for_inputs(row, step);
+            if asks {
+                rows.ask_for_input_rows(row, step);
+            }
             let mut values = work.values.lock();
             // Looked at under the lock: whoever replies has marked it as ended before, and takes the answer under
             // the lock.

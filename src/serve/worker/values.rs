@@ -412,8 +412,8 @@ impl<R> Values<R> {
         }
     }
 
-    /// Asks the cache for what came with the request for the next `steps` nodes that go on from `node`: their turn is
-    /// next, and it has not been read since it came.
+    /// Asks the second level of cache for what came with the request for the next `steps` nodes that go on from `node`: their
+    /// turn is next, and it has not been read since it came. All rows of a batch are more than the first level holds.
     pub fn prefetch_next(&self, node: NodeId, inputs: usize, steps: usize) {
         let follower = |node: &NodeId| self.nodes[node.index()].follower;
         let followers = std::iter::successors(follower(&node), follower);
