@@ -76,19 +76,16 @@ impl Sizes {
             Network::Seq2seq => (vocabulary * hidden, 2 * vocabulary * input),
             _ => (0, 0),
         };
-        // What nodes of a tree leave for nodes above them; steps of a chain follow each other in place.
-        let kept = match arguments.network.is_tree() {
-            true => 4 * hidden,
-            false => 0,
-        };
-        let copies = match arguments.network.is_tree() {
-            true => 1,
-            false => 2,
+        // What nodes of a tree leave for nodes above them; steps of a chain follow each other in place. Cells that take several of
+        // them at once may be packed for those and for one.
+        let (kept, copies) = match arguments.network.is_tree() {
+            true => (4 * hidden, 1),
+            false => (0, 2),
         };
         let rows = workload.most_rows() as u64;
         Sizes {
             weights: cells + projection + embedded,
-            // Cells that take several steps at once may be packed for those and for one; a projection of f32 in int8, too.
+            // A projection of f32 may be packed in int8, too.
             packed: (copies * cells + projection * 5 / 4) * u64::from(arguments.workers),
             // Of words, requests have the numbers alone.
             pool: match arguments.network {
