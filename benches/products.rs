@@ -54,8 +54,7 @@ struct Case {
 impl Case {
     fn run(&self, kernels: &dyn Kernels, sweep: Sweep, z: &mut [f32]) {
         kernels.product(Product {
-            a: &self.a,
-            rows: Rows::Strided(self.depth),
+            rows: Rows::strided(&self.a, self.depth),
             row_count: self.rows,
             weights: &self.packed,
             slots: &self.slots,

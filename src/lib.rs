@@ -31,6 +31,7 @@ pub mod model;
 pub mod partition;
 pub mod plan;
 pub mod reference;
+mod reused;
 pub mod schedule;
 pub mod serve;
 pub mod tune;

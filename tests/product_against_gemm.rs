@@ -31,8 +31,7 @@ fn every_tile_shape_multiplies() {
                     let mut z = values(rows * panels * gates * lanes);
                     let before = z.clone();
                     kernels.product(Product {
-                        a: &a,
-                        rows: Rows::Strided(depth),
+                        rows: Rows::strided(&a, depth),
                         row_count: rows,
                         weights: &packed,
                         slots: &all,

@@ -31,7 +31,8 @@ pub use avx2::Avx2;
 pub use avx512::Avx512;
 pub use dispatch::{Visitor, dispatch};
 pub use gates::{
-    GruCandidate, GruGates, GruReset, LstmFunctions, LstmGates, PlainState, TreeChild, TreeNode,
+    GruCandidate, GruGates, GruReset, LstmFunctions, LstmGates, PlainState, ReadColumns, TreeChild,
+    TreeNode,
 };
 pub use isa::{ISA_VARIABLE, Isa, IsaError};
 pub use math::activate_all;

@@ -20,8 +20,7 @@ fn some_of(
 ) -> Vec<f32> {
     let mut z = vec![7.0; ROWS * packed.panels() * GATES.len() * packed.lanes()];
     let job = Product {
-        a,
-        rows: Rows::Strided(DEPTH),
+        rows: Rows::strided(a, DEPTH),
         row_count: ROWS,
         weights: packed,
         slots: &GATES,

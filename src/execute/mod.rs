@@ -2,6 +2,8 @@
 //! module, and the only atomics but for flags that nobody waits for.
 
 mod active;
+#[cfg(test)]
+mod apart_tests;
 mod buffers;
 #[cfg(test)]
 pub(crate) mod counting;
@@ -26,6 +28,7 @@ mod tree;
 mod work_tests;
 
 pub use packed::{PackError, PackedModel};
+pub(crate) use sequence::InputValues;
 pub use session::{RunError, Session, SessionError, State};
 pub(crate) use tree::TreeStep;
 

@@ -50,7 +50,6 @@ pub(super) struct Step<'a> {
 /// Some rows of a layer's input.
 #[derive(Clone, Copy)]
 pub(super) struct InputRows<'a> {
-    pub values: &'a [f32],
     pub rows: Rows<'a>,
     pub count: usize,
 }
@@ -68,7 +67,7 @@ impl<'a, P: Probe> Phases<'a, P> {
             let room = self.room(0..product.weights.room(input.count), false);
             self.product(
                 product,
-                (input.values, input.rows, input.count),
+                (input.rows, input.count),
                 Start::Bias(&self.part.bias),
                 Sweep::Wide,
                 // A panel serves so many rows that asking for the next one is not worth it.
@@ -82,14 +81,13 @@ impl<'a, P: Probe> Phases<'a, P> {
     fn product(
         &self,
         product: &PackedProduct,
-        (a, rows, row_count): (&[f32], Rows<'_>, usize),
+        (rows, row_count): (Rows<'_>, usize),
         start: Start<'_>,
         sweep: Sweep,
         (of, then, room): (Range<usize>, Option<Upcoming>, Room<'_>),
         z: &mut [f32],
     ) {
         let product = Product {
-            a,
             rows,
             row_count,
             weights: &product.weights,
@@ -145,11 +143,11 @@ impl<'a, P: Probe> Phases<'a, P> {
             let (index, of) = place(call);
             let product = &products[index];
             let operand = match product.operand {
-                Operand::Input => (step.input.values, step.input.rows, step.input.count),
+                Operand::Input => (step.input.rows, step.input.count),
                 // SAFETY: the caller's promise.
-                Operand::State => unsafe { self.before(step) },
+                Operand::State => (unsafe { self.before(step) }, step.rows),
                 // SAFETY: the caller's promise.
-                Operand::Between => unsafe { self.between(step) },
+                Operand::Between => (unsafe { self.between(step) }, step.rows),
             };
             let start = match (phase, index, &self.part.ahead) {
                 (0, 0, None) => Start::Bias(&self.part.bias),
@@ -194,23 +192,22 @@ impl<'a, P: Probe> Phases<'a, P> {
     ///
     /// # Safety
     /// Nobody writes it during the phase.
-    unsafe fn before(&self, step: &Step<'_>) -> (&'a [f32], Rows<'a>, usize) {
+    unsafe fn before(&self, step: &Step<'_>) -> Rows<'a> {
         let stride = padded(self.direction.state);
         let h = self.buffers.h[step.taken % 2].share();
         // SAFETY: the caller's promise.
-        let values = unsafe { h.read(0..step.rows * stride) };
-        (values, Rows::Strided(stride), step.rows)
+        Rows::strided(unsafe { h.read(0..step.rows * stride) }, stride)
     }
 
     /// What the first phase handed over, all columns of the running rows.
     ///
     /// # Safety
     /// Nobody writes it during the phase.
-    unsafe fn between(&self, step: &Step<'_>) -> (&'a [f32], Rows<'a>, usize) {
+    unsafe fn between(&self, step: &Step<'_>) -> Rows<'a> {
         let stride = padded(self.direction.hidden);
         // SAFETY: the caller's promise.
         let values = unsafe { self.buffers.between.share().read(0..step.rows * stride) };
-        (values, Rows::Strided(stride), step.rows)
+        Rows::strided(values, stride)
     }
 
     /// The new state, columns from unit `first`.
@@ -341,14 +338,14 @@ impl<'a, P: Probe> Phases<'a, P> {
         let Some(weights) = &self.part.projection else {
             return;
         };
-        let rows = self.part.projected.clone();
+        let projected = self.part.projected.clone();
         // SAFETY: the buffer belongs to this worker alone.
         let z = unsafe { self.projected.write(0..self.projected.len()) };
         // SAFETY: the caller's promise.
-        let (a, stride, row_count) = unsafe { self.between(&step) };
+        let rows = unsafe { self.between(&step) };
+        let row_count = step.rows;
         let product = Product {
-            a,
-            rows: stride,
+            rows,
             row_count,
             weights,
             slots: &[0],
@@ -366,11 +363,11 @@ impl<'a, P: Probe> Phases<'a, P> {
             self.kernels.plain_state(PlainState {
                 z,
                 rows: step.rows,
-                units: rows.len(),
+                units: projected.len(),
                 activation: None,
                 clip: None,
-                h: self.after(&step, rows.start),
-                y: Self::output(&step, rows.start),
+                h: self.after(&step, projected.start),
+                y: Self::output(&step, projected.start),
             });
         }
         self.probe.lap(Activity::SecondGates);

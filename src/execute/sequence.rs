@@ -50,9 +50,28 @@ pub(super) struct Run<'a> {
     /// The runs before had an odd number of steps: the first step goes through the panels the other way,
     /// starting with what the last one left in the caches.
     pub is_odd: bool,
-    pub input: &'a [f32],
+    pub input: InputValues<'a>,
     pub states: StatePlaces<'a>,
     pub values: Option<Shared<'a>>,
+}
+
+/// The values of an input, as the caller has them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum InputValues<'a> {
+    /// All rows one after the other, in the input's layout.
+    Together(&'a [f32]),
+    /// Each row wherever it lies, in the same order.
+    Apart(&'a [&'a [f32]]),
+}
+
+impl<'a> InputValues<'a> {
+    /// Rows of so many features in the order in which they are given.
+    pub fn rows(self, features: usize) -> Rows<'a> {
+        match self {
+            InputValues::Together(values) => Rows::strided(values, features),
+            InputValues::Apart(of) => Rows::Apart { of, rows: None },
+        }
+    }
 }
 
 /// One worker of the group that does a run.
@@ -449,20 +468,27 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
         let features = direction.input;
         let count = span.len();
         match self.source {
-            Source::Caller => InputRows {
-                values: self.run.input,
-                rows: Rows::Listed {
-                    rows: &self.run.active.input_rows()[span],
-                    stride: features,
-                },
-                count,
-            },
-            Source::Below(below) => InputRows {
+            Source::Caller => {
+                let rows = &self.run.active.input_rows()[span];
+                let rows = match self.run.input {
+                    InputValues::Together(values) => Rows::Listed {
+                        values,
+                        rows,
+                        stride: features,
+                    },
+                    InputValues::Apart(of) => Rows::Apart {
+                        of,
+                        rows: Some(rows),
+                    },
+                };
+                InputRows { rows, count }
+            }
+            Source::Below(below) => {
                 // SAFETY: the caller's promise.
-                values: unsafe { below.read(span.start * features..span.end * features) },
-                rows: Rows::Strided(features),
-                count,
-            },
+                let values = unsafe { below.read(span.start * features..span.end * features) };
+                let rows = Rows::strided(values, features);
+                InputRows { rows, count }
+            }
         }
     }
 
@@ -538,8 +564,7 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
             // SAFETY: the layer below has been written, by the wait above.
             true => unsafe { self.input(direction, span.clone()) },
             false => InputRows {
-                values: &[],
-                rows: Rows::Strided(0),
+                rows: Rows::NONE,
                 count: 0,
             },
         };

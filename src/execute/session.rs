@@ -5,13 +5,14 @@ use std::sync::Arc;
 use super::active::Active;
 use super::buffers::Buffers;
 use super::packed::{PackError, PackedModel};
-use super::sequence::{Member, Run};
+use super::sequence::{InputValues, Member, Run};
 use super::states::StatePlaces;
 use super::team::{SharedTeam, Team, TeamError, TeamPanicked, Worker};
 use super::trace::{Off, Probe, Tables, Trace};
 use crate::kernels::Shared;
 use crate::model::{Input, InputError, Layout, Model, Output, Signature};
 use crate::plan::{Configuration, Plan};
+use crate::reused::reused;
 
 /// Runs one model. A session with a team of its own waits for nobody; sessions on a
 /// [`SharedTeam`] take turns.
@@ -340,7 +341,8 @@ impl Session {
             initial: (h0, c0),
             last: (hn, cn),
         };
-        self.start(input, states, values, probe)
+        let from = InputValues::Together(input.values);
+        self.start((input, from), states, values, probe)
     }
 
     /// One step of `state.batch()` streams: `x` is `[batch, input]`, `y` `[batch, output]`, and
@@ -362,7 +364,8 @@ impl Session {
         };
         input.check(&self.model.signature(), &output)?;
         let states = StatePlaces::Same(Shared::new(&mut state.h), Shared::new(&mut state.c));
-        self.start(&input, states, Some(Shared::new(y)), |_| Off)?;
+        let from = (&input, InputValues::Together(x));
+        self.start(from, states, Some(Shared::new(y)), |_| Off)?;
         Ok(())
     }
 
@@ -395,7 +398,8 @@ impl Session {
         states: &mut [impl AsMut<[f32]>],
         y: Option<&mut [f32]>,
     ) -> Result<(), RunError> {
-        self.run_layers(&Input::new(x, 1, batch), states, y)
+        let x = InputValues::Together(x);
+        self.steps_of((batch, None), x, states, y)
     }
 
     /// As [`Session::step_layers`], of several steps: stream `b` takes `lengths[b]` of them, and as many as the longest
@@ -425,30 +429,42 @@ impl Session {
         states: &mut [impl AsMut<[f32]>],
         y: Option<&mut [f32]>,
     ) -> Result<(), RunError> {
-        let steps = lengths.iter().copied().max().unwrap_or(0);
-        self.run_layers(
-            &Input::new(x, steps, lengths.len()).lengths(lengths),
-            states,
-            y,
-        )
+        let x = InputValues::Together(x);
+        self.steps_of((lengths.len(), Some(lengths)), x, states, y)
     }
 
-    /// Runs time-major steps from and to states in buffers of their own.
-    fn run_layers(
+    /// As [`Session::steps_layers`], or, without lengths, [`Session::step_layers`], of inputs that may lie apart: then row
+    /// `t * batch + b` is that of stream `b` at step `t`.
+    ///
+    /// # Errors
+    /// As [`Session::step`].
+    pub(crate) fn steps_of(
         &mut self,
-        input: &Input<'_>,
+        (batch, lengths): (usize, Option<&[usize]>),
+        x: InputValues<'_>,
         states: &mut [impl AsMut<[f32]>],
         y: Option<&mut [f32]>,
     ) -> Result<(), RunError> {
         if !self.model.streams {
             return Err(RunError::NotStreamable);
         }
-        let input = input.layout(Layout::TimeMajor);
+        let steps = lengths.map_or(1, |lengths| lengths.iter().copied().max().unwrap_or(0));
+        let mut input = Input::new(&[], steps, batch).layout(Layout::TimeMajor);
+        input.lengths = lengths;
         let output = Output {
             values: y,
             ..Output::default()
         };
-        input.check(&self.model.signature(), &output)?;
+        match x {
+            InputValues::Together(values) => {
+                input.values = values;
+                input.check(&self.model.signature(), &output)?;
+            }
+            InputValues::Apart(rows) => {
+                input.check_rows(&self.model.signature(), rows)?;
+                input.check_others(&self.model.signature(), &output)?;
+            }
+        }
         // One more than there are states is refused below.
         let most = self.model.configurations[0].state_sizes().count() + 1;
         let mut buffers: Vec<Shared<'_>> = std::mem::take(&mut self.layer_states);
@@ -460,9 +476,9 @@ impl Session {
         );
         let ran = self.check_layers(input.batch, &buffers).and_then(|()| {
             let values = output.values.map(Shared::new);
-            self.start(&input, StatePlaces::Layers(&buffers), values, |_| Off)
+            self.start((&input, x), StatePlaces::Layers(&buffers), values, |_| Off)
         });
-        self.layer_states = emptied(buffers);
+        self.layer_states = reused(buffers);
         ran.map(drop)
     }
 
@@ -488,11 +504,11 @@ impl Session {
         }
     }
 
-    /// Runs a checked input, and writes its output to `values`, with a probe for each worker. Returns
-    /// how many took part.
+    /// Runs a checked input, whose values are those beside it, and writes its output to `values`, with a probe for each
+    /// worker. Returns how many took part.
     fn start<P: Probe>(
         &mut self,
-        input: &Input<'_>,
+        (input, from): (&Input<'_>, InputValues<'_>),
         states: StatePlaces<'_>,
         values: Option<Shared<'_>>,
         probe: impl Fn(usize) -> P + Sync,
@@ -530,7 +546,7 @@ impl Session {
                 steps,
                 batch,
                 is_odd,
-                input: input.values,
+                input: from,
                 states,
                 values,
             };
@@ -549,14 +565,4 @@ impl Session {
         }
         Ok(configuration.threads)
     }
-}
-
-/// The same room without what it held: the standard library collects what a vector gives into the vector's own memory, and the
-/// tests count that nothing is asked of the allocator.
-fn emptied<'a>(mut buffers: Vec<Shared<'_>>) -> Vec<Shared<'a>> {
-    buffers.clear();
-    buffers
-        .into_iter()
-        .map(|_| unreachable!("it is empty"))
-        .collect()
 }

@@ -15,11 +15,12 @@ use std::sync::OnceLock;
 
 use super::buffers::Buffer;
 use super::packed::PackError;
+use super::sequence::InputValues;
 use super::session::SessionError;
 use super::team::{SharedTeam, TeamPanicked};
 use crate::kernels::{
-    Aligned, Columns, FAR, Isa, Kernels, PackedMatrix, Product, Room, Rows, Shared, Source, Start,
-    Sweep, TreeChild, TreeNode, Upcoming, kernels, pack_vectors,
+    Aligned, Columns, FAR, Isa, Kernels, PackedMatrix, Product, ReadColumns, Room, Rows, Shared,
+    Source, Start, Sweep, TreeChild, TreeNode, Upcoming, kernels, pack_vectors,
 };
 use crate::model::Matrix;
 use crate::plan::split_units;
@@ -34,6 +35,15 @@ pub(crate) struct TreeStep {
     hidden: usize,
     gates: usize,
     parts: Vec<Part>,
+}
+
+/// What a product multiplies its weights with.
+#[derive(Clone, Copy)]
+enum Operand<'a> {
+    /// Rows that are only read.
+    Input(InputValues<'a>),
+    /// `[rows, hidden]`, overwritten once all workers have met.
+    State(Shared<'a>),
 }
 
 /// What one worker owns.
@@ -104,11 +114,11 @@ impl TreeStep {
     pub fn leaf(
         &mut self,
         rows: usize,
-        x: &[f32],
+        x: InputValues<'_>,
         [h, c]: [&mut [f32]; 2],
     ) -> Result<(), TeamPanicked> {
         let [h, c] = [h, c].map(Shared::new);
-        self.node(rows, &[read_only(x)], None, &[], [h, c])
+        self.node(rows, &[Operand::Input(x)], None, None, [h, c])
     }
 
     /// Nodes of two children: the right one's states, and the left one's, which become the node's.
@@ -116,12 +126,12 @@ impl TreeStep {
     pub fn binary(
         &mut self,
         rows: usize,
-        [h_right, c_right]: [&[f32]; 2],
+        [h_right, c_right]: [InputValues<'_>; 2],
         [h, c]: [&mut [f32]; 2],
     ) -> Result<(), TeamPanicked> {
         let [h, c] = [h, c].map(Shared::new);
-        let [h_right, c_right] = [h_right, c_right].map(read_only);
-        self.node(rows, &[h, h_right], None, &[c, c_right], [h, c])
+        let operands = [Operand::State(h), Operand::Input(h_right)];
+        self.node(rows, &operands, None, Some(c_right), [h, c])
     }
 
     /// Nodes whose children have been summed: `h` and `c` are the sums, and become the node's. Gates:
@@ -129,26 +139,26 @@ impl TreeStep {
     pub fn summed(
         &mut self,
         rows: usize,
-        x: &[f32],
+        x: InputValues<'_>,
         [h, c]: [&mut [f32]; 2],
     ) -> Result<(), TeamPanicked> {
         let [h, c] = [h, c].map(Shared::new);
-        self.node(rows, &[read_only(x), h], Some(c), &[], [h, c])
+        let operands = [Operand::Input(x), Operand::State(h)];
+        self.node(rows, &operands, Some(c), None, [h, c])
     }
 
-    /// What the three have in common. What is written may be among what is read; then there are two
-    /// operands.
+    /// What the three have in common. What is written may be among what is read; then there are two operands. Where there is a
+    /// `right` child, `c` is the left one's.
     fn node(
         &mut self,
         rows: usize,
-        operands: &[Shared<'_>],
+        operands: &[Operand<'_>],
         sum: Option<Shared<'_>>,
-        children: &[Shared<'_>],
+        right: Option<InputValues<'_>>,
         [h, c]: [Shared<'_>; 2],
     ) -> Result<(), TeamPanicked> {
         self.run(rows, operands, operands.len() > 1, |kernels, part, z| {
             let columns = |memory| self.columns(memory, part);
-            let both = [0, 1].map(|k| columns(children.get(k).copied().unwrap_or(c)));
             // SAFETY: own columns, which nobody else touches; all workers have read what they need of
             // them before.
             unsafe {
@@ -157,7 +167,8 @@ impl TreeStep {
                     rows,
                     units: part.units.len(),
                     sum: sum.map(columns),
-                    children: &both[..children.len()],
+                    left: right.map(|_| columns(c)),
+                    right: right.map(|right| self.read_columns(right, part)),
                     c: columns(c),
                     h: columns(h),
                 });
@@ -170,25 +181,29 @@ impl TreeStep {
     pub fn child(
         &mut self,
         rows: usize,
-        [x, h, c]: [&[f32]; 3],
+        [x, h, c]: [InputValues<'_>; 3],
         [sum_h, sum_fc]: [&mut [f32]; 2],
     ) -> Result<(), TeamPanicked> {
         let (sum_h, sum_fc) = (Shared::new(sum_h), Shared::new(sum_fc));
-        let [x, h, c] = [x, h, c].map(read_only);
-        self.run(rows, &[x, h], false, |kernels, part, z| {
-            // SAFETY: own columns, which nobody else touches; what is only read has been borrowed.
-            unsafe {
-                kernels.tree_child(TreeChild {
-                    z,
-                    rows,
-                    units: part.units.len(),
-                    h: self.columns(h, part),
-                    c: self.columns(c, part),
-                    sum_h: self.columns(sum_h, part),
-                    sum_fc: self.columns(sum_fc, part),
-                });
-            }
-        })
+        self.run(
+            rows,
+            &[x, h].map(Operand::Input),
+            false,
+            |kernels, part, z| {
+                // SAFETY: own columns, which nobody else touches.
+                unsafe {
+                    kernels.tree_child(TreeChild {
+                        z,
+                        rows,
+                        units: part.units.len(),
+                        h: self.read_columns(h, part),
+                        c: self.read_columns(c, part),
+                        sum_h: self.columns(sum_h, part),
+                        sum_fc: self.columns(sum_fc, part),
+                    });
+                }
+            },
+        )
     }
 
     /// A worker's own columns of a state, `[rows, hidden]`.
@@ -201,6 +216,14 @@ impl TreeStep {
         }
     }
 
+    /// The same columns of rows that are only read.
+    fn read_columns<'a>(&self, values: InputValues<'a>, part: &Part) -> ReadColumns<'a> {
+        ReadColumns {
+            rows: values.rows(self.hidden),
+            first: part.units.start,
+        }
+    }
+
     /// Computes all products, then calls `gates` with the pre-activations of each worker.
     ///
     /// By a shared reference, so that `gates` may read the shape; all callers hold a unique one, so no
@@ -208,7 +231,7 @@ impl TreeStep {
     fn run(
         &self,
         rows: usize,
-        operands: &[Shared<'_>],
+        operands: &[Operand<'_>],
         meet: bool,
         gates: impl Fn(&dyn Kernels, &Part, &[f32]) + Sync,
     ) -> Result<(), TeamPanicked> {
@@ -223,8 +246,11 @@ impl TreeStep {
             let z = unsafe { part.z.share().write(0..len) };
             for (index, product) in part.products.iter().enumerate() {
                 let depth = product.weights.depth();
-                // SAFETY: nobody writes an operand before all workers have met.
-                let a = unsafe { operands[product.operand].read(0..rows * depth) };
+                let a = match operands[product.operand] {
+                    Operand::Input(values) => values.rows(depth),
+                    // SAFETY: nobody writes an operand before all workers have met.
+                    Operand::State(h) => unsafe { Rows::strided(h.read(0..rows * depth), depth) },
+                };
                 let room = part.room.share();
                 let words = 0..product.weights.room(rows);
                 let same = |before: &OperandProduct| before.operand == product.operand;
@@ -236,8 +262,7 @@ impl TreeStep {
                     }
                 };
                 let job = Product {
-                    a,
-                    rows: Rows::Strided(depth),
+                    rows: a,
                     row_count: rows,
                     weights: &product.weights,
                     slots: &product.slots,
@@ -258,12 +283,6 @@ impl TreeStep {
             gates(&*self.kernels, part, z);
         })
     }
-}
-
-/// For the kernels' sake; nobody writes through it.
-fn read_only(values: &[f32]) -> Shared<'_> {
-    // SAFETY: the values are borrowed for as long as the result, and it is only read.
-    unsafe { Shared::from_raw(values.as_ptr().cast_mut(), values.len()) }
 }
 
 impl Part {
@@ -322,9 +341,13 @@ mod tests {
     use crate::execute::team::Team;
     use crate::model::Precision;
 
+    fn together(values: &[f32]) -> InputValues<'_> {
+        InputValues::Together(values)
+    }
+
     /// What the portable vectors on one thread give is compared with plain loops where the cells are.
     #[test]
-    fn every_instruction_set_and_number_of_threads_gives_the_same_bits() {
+    fn every_instruction_set_number_of_threads_and_place_of_rows_gives_the_same_bits() {
         let mut rng = fastrand::Rng::with_seed(1);
         for (index, hidden) in [1, 4, 16, 23, 64, 100].into_iter().enumerate() {
             let (input, rows) = (1 + rng.usize(..20), 7);
@@ -341,34 +364,51 @@ mod tests {
             let bias = random(5 * hidden);
             let x = random(rows * input);
             let states: Vec<_> = (0..4).map(|_| random(rows * hidden)).collect();
+            // Rows that lie apart, each in memory of its own.
+            let owned = |values: &[f32], width: usize| -> Vec<Vec<f32>> {
+                let rows = values.chunks_exact(width).map(<[f32]>::to_vec);
+                rows.collect()
+            };
+            let owned = [
+                owned(&x, input),
+                owned(&states[0], hidden),
+                owned(&states[1], hidden),
+            ];
+            let lists = owned
+                .each_ref()
+                .map(|rows| rows.iter().map(Vec::as_slice).collect::<Vec<_>>());
             let mut all = Vec::new();
-            for threads in 1..4 {
+            for (threads, apart) in (1..4).flat_map(|threads| [(threads, false), (threads, true)]) {
                 let team = SharedTeam::new(Team::with_threads(threads).unwrap());
                 for isa in Isa::available() {
+                    let [x, h, c] = match apart {
+                        false => [&x, &states[0], &states[1]].map(|values| together(values)),
+                        true => lists.each_ref().map(|rows| InputValues::Apart(rows)),
+                    };
                     let step = |gates: usize, operands: &[&Matrix]| {
                         let bias = &bias[..gates * hidden];
                         TreeStep::new(&team, isa, 9, gates, operands, bias).unwrap()
                     };
-                    let [h, c, mut a, mut b] = [0, 1, 2, 3].map(|s| states[s].clone());
+                    let [mut a, mut b] = [2, 3].map(|s| states[s].clone());
                     let mut gave = Vec::new();
                     let mut keep = |a: &[f32], b: &[f32]| {
                         gave.extend(a.iter().chain(b).map(|v| v.to_bits()));
                     };
-                    (step(3, &[&of_x]).leaf(rows, &x, [&mut a, &mut b])).unwrap();
+                    (step(3, &[&of_x]).leaf(rows, x, [&mut a, &mut b])).unwrap();
                     keep(&a, &b);
                     let both = [&of_children[0], &of_children[1]];
-                    (step(5, &both).binary(rows, [&h, &c], [&mut a, &mut b])).unwrap();
+                    (step(5, &both).binary(rows, [h, c], [&mut a, &mut b])).unwrap();
                     keep(&a, &b);
-                    (step(1, &[&forget_x, &of_h[1]]).child(rows, [&x, &h, &c], [&mut a, &mut b]))
+                    (step(1, &[&forget_x, &of_h[1]]).child(rows, [x, h, c], [&mut a, &mut b]))
                         .unwrap();
                     keep(&a, &b);
-                    (step(3, &[&of_x, &of_h[0]]).summed(rows, &x, [&mut a, &mut b])).unwrap();
+                    (step(3, &[&of_x, &of_h[0]]).summed(rows, x, [&mut a, &mut b])).unwrap();
                     keep(&a, &b);
-                    all.push((isa, threads, gave));
+                    all.push((isa, (threads, apart), gave));
                 }
             }
             for (isa, threads, gave) in &all {
-                assert_eq!(gave, &all[0].2, "{isa}, {threads} threads, hidden {hidden}");
+                assert_eq!(gave, &all[0].2, "{isa}, {threads:?}, hidden {hidden}");
             }
         }
     }
@@ -390,11 +430,12 @@ mod tests {
         let mut step = TreeStep::new(&team, isa, rows, 5, &[&left, &right], &bias).unwrap();
         assert!(step.parts[0].is_far);
         let [mut h_all, mut c_all] = [&h, &c].map(Vec::clone);
-        (step.binary(rows, [&h_right, &c_right], [&mut h_all, &mut c_all])).unwrap();
+        let rights = [&h_right, &c_right].map(|state| together(state));
+        (step.binary(rows, rights, [&mut h_all, &mut c_all])).unwrap();
         for row in 0..rows {
             let of = row * hidden..(row + 1) * hidden;
             let [mut h, mut c] = [&h, &c].map(|state| state[of.clone()].to_vec());
-            let rights = [&h_right, &c_right].map(|state| &state[of.clone()]);
+            let rights = [&h_right, &c_right].map(|state| together(&state[of.clone()]));
             step.binary(1, rights, [&mut h, &mut c]).unwrap();
             assert_eq!(
                 [&h_all[of.clone()], &c_all[of]],
@@ -416,7 +457,7 @@ mod tests {
         let (kernels, asked) = Counting::kernels(isa);
         step.kernels = kernels;
         let [mut h, mut c, right] = [(); 3].map(|()| vec![0.1; rows * hidden]);
-        (step.binary(rows, [&right, &right], [&mut h, &mut c])).unwrap();
+        (step.binary(rows, [together(&right); 2], [&mut h, &mut c])).unwrap();
         let (workers, operands) = (2, 2);
         let quantised = asked.quantised.load(Ordering::Relaxed);
         assert_eq!(quantised, workers * operands * rows);

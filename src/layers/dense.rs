@@ -279,8 +279,7 @@ impl Dense {
                     None => Upcoming::NOTHING,
                 });
                 let product = Product {
-                    a: &x[first * inputs..],
-                    rows: Rows::Strided(inputs),
+                    rows: Rows::strided(&x[first * inputs..], inputs),
                     row_count,
                     weights: &block.weights,
                     slots: &[0],

@@ -104,13 +104,43 @@ impl<'a> Input<'a> {
     /// # Errors
     /// What differs, by name, with the size that would fit.
     pub fn check(&self, signature: &Signature, output: &Output<'_>) -> Result<(), InputError> {
-        let sequence = |features: usize| {
-            let rows = self.steps.checked_mul(self.batch);
-            rows.and_then(|r| r.checked_mul(features))
-                .ok_or(InputError::TooLarge)
-        };
+        expect("input", self.values, self.sequence(signature.input)?)?;
+        self.check_others(signature, output)
+    }
+
+    /// Checks that rows which lie apart are as many and as long as the values would be.
+    pub(crate) fn check_rows(
+        &self,
+        signature: &Signature,
+        rows: &[&[f32]],
+    ) -> Result<(), InputError> {
+        let expected = self.sequence(signature.input)?;
+        let fits =
+            rows.len() == self.sequence(1)? && rows.iter().all(|row| row.len() == signature.input);
+        match fits {
+            true => Ok(()),
+            false => Err(InputError::Values {
+                name: "input",
+                expected,
+                found: rows.iter().map(|row| row.len()).sum(),
+            }),
+        }
+    }
+
+    /// Values of all rows, of so many features each.
+    fn sequence(&self, features: usize) -> Result<usize, InputError> {
+        let rows = self.steps.checked_mul(self.batch);
+        rows.and_then(|rows| rows.checked_mul(features))
+            .ok_or(InputError::TooLarge)
+    }
+
+    /// Checks all but the values.
+    pub(crate) fn check_others(
+        &self,
+        signature: &Signature,
+        output: &Output<'_>,
+    ) -> Result<(), InputError> {
         let state = |size: usize| self.batch.checked_mul(size).ok_or(InputError::TooLarge);
-        expect("input", self.values, sequence(signature.input)?)?;
         if let Some(lengths) = self.lengths {
             if lengths.len() != self.batch {
                 return Err(InputError::LengthCount {
@@ -134,7 +164,7 @@ impl<'a> Input<'a> {
             (
                 "output",
                 output.values.as_deref(),
-                sequence(signature.output)?,
+                self.sequence(signature.output)?,
             ),
             ("hn", output.hn.as_deref(), hidden),
             ("cn", output.cn.as_deref(), cell),

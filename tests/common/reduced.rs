@@ -106,8 +106,7 @@ impl Case {
         let mut room = vec![0xdead_beef; weights.room(self.rows) + 3];
         kernels.product_in(
             Product {
-                a: &self.a,
-                rows: Rows::Strided(self.depth),
+                rows: Rows::strided(&self.a, self.depth),
                 row_count: self.rows,
                 weights: &weights,
                 slots: &(0..self.gates).collect::<Vec<_>>(),

@@ -6,8 +6,8 @@
 //! so that each vector is loaded before any is stored in its place.
 
 use super::{Functions, Usual, flush, store_part};
-use crate::Columns;
 use crate::simd::Simd;
+use crate::{Columns, Rows};
 
 /// A node of one worker's hidden units:
 ///
@@ -27,9 +27,11 @@ pub struct TreeNode<'a> {
     pub units: usize,
     /// What the children's cell states have been summed up to, read.
     pub sum: Option<Columns<'a>>,
-    /// Cell states of the children that have forget gates here, read.
-    pub children: &'a [Columns<'a>],
-    /// New cell state, written; may be the sum or a child's.
+    /// Cell state of the first child that has a forget gate here, read.
+    pub left: Option<Columns<'a>>,
+    /// Cell state of the second.
+    pub right: Option<ReadColumns<'a>>,
+    /// New cell state, written; may be the sum or the first child's.
     pub c: Columns<'a>,
     /// New hidden state, written.
     pub h: Columns<'a>,
@@ -48,23 +50,33 @@ pub struct TreeChild<'a> {
     pub rows: usize,
     /// Hidden units of this worker.
     pub units: usize,
-    /// The child's hidden state, read.
-    pub h: Columns<'a>,
-    /// The child's cell state, read.
-    pub c: Columns<'a>,
+    /// The child's hidden state.
+    pub h: ReadColumns<'a>,
+    /// The child's cell state.
+    pub c: ReadColumns<'a>,
     /// Sum of hidden states, read and written.
     pub sum_h: Columns<'a>,
     /// Sum of cell states, each times its forget gate, read and written.
     pub sum_fc: Columns<'a>,
 }
 
+/// One worker's columns of rows that are only read.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadColumns<'a> {
+    /// The rows.
+    pub rows: Rows<'a>,
+    /// The worker's first column.
+    pub first: usize,
+}
+
 /// Runs the job.
 ///
 /// # Safety
-/// For the units of this job: nobody else touches `c` and `h`, nobody writes `sum` and `children`.
+/// For the units of this job: nobody else touches `c` and `h`, nobody writes `sum` and `left`.
 #[inline(always)]
 pub(crate) unsafe fn tree_node<S: Simd>(s: S, job: TreeNode<'_>) {
-    let slots = 3 + job.children.len();
+    let children = [job.left.is_some(), job.right.is_some()];
+    let slots = 3 + children.iter().filter(|&&child| child).count();
     let panels = job.units.div_ceil(S::LANES);
     for row in 0..job.rows {
         for panel in 0..panels {
@@ -77,10 +89,14 @@ pub(crate) unsafe fn tree_node<S: Simd>(s: S, job: TreeNode<'_>) {
                 // SAFETY: these are this job's units.
                 Some(sum) => s.fma(i, u, unsafe { part.load(s, sum) }),
             };
-            for (k, child) in job.children.iter().enumerate() {
+            if let Some(left) = &job.left {
                 // SAFETY: as above.
-                let of_child = unsafe { part.load(s, child) };
-                c = s.fma(Usual.gate(s, gate(3 + k)), of_child, c);
+                let of_child = unsafe { part.load(s, left) };
+                c = s.fma(Usual.gate(s, gate(3)), of_child, c);
+            }
+            if let Some(right) = &job.right {
+                let of_child = part.read(s, right);
+                c = s.fma(Usual.gate(s, gate(slots - 1)), of_child, c);
             }
             let c = flush(s, c);
             let h = flush(s, s.mul(Usual.gate(s, gate(1)), Usual.output(s, c)));
@@ -96,7 +112,7 @@ pub(crate) unsafe fn tree_node<S: Simd>(s: S, job: TreeNode<'_>) {
 /// Runs the job.
 ///
 /// # Safety
-/// For the units of this job: nobody else touches the sums, nobody writes `h` and `c`.
+/// For the units of this job: nobody else touches the sums.
 #[inline(always)]
 pub(crate) unsafe fn tree_child<S: Simd>(s: S, job: TreeChild<'_>) {
     let panels = job.units.div_ceil(S::LANES);
@@ -106,9 +122,9 @@ pub(crate) unsafe fn tree_child<S: Simd>(s: S, job: TreeChild<'_>) {
             let part = Part::of::<S>(row, panel, job.units);
             // SAFETY: these are this job's units.
             unsafe {
-                let sum = s.add(part.load(s, &job.sum_h), part.load(s, &job.h));
+                let sum = s.add(part.load(s, &job.sum_h), part.read(s, &job.h));
                 part.store(s, sum, &job.sum_h);
-                let (c, sum) = (part.load(s, &job.c), part.load(s, &job.sum_fc));
+                let (c, sum) = (part.read(s, &job.c), part.load(s, &job.sum_fc));
                 part.store(s, s.fma(Usual.gate(s, f), c, sum), &job.sum_fc);
             }
         }
@@ -131,15 +147,24 @@ impl Part {
         Part { row, first, len }
     }
 
-    /// Lanes that the row does not have are zero.
-    ///
     /// # Safety
     /// Nobody writes these values meanwhile.
     #[inline(always)]
     unsafe fn load<S: Simd>(self, s: S, from: &Columns<'_>) -> S::F32 {
         let start = from.row(self.row) + self.first;
         // SAFETY: the caller's promise; the slice is dropped at the end of this call.
-        let values = unsafe { from.memory.read(start..start + self.len) };
+        Self::of_values(s, unsafe { from.memory.read(start..start + self.len) })
+    }
+
+    #[inline(always)]
+    fn read<S: Simd>(self, s: S, from: &ReadColumns<'_>) -> S::F32 {
+        let start = from.first + self.first;
+        Self::of_values(s, &from.rows.row(self.row, start + self.len)[start..])
+    }
+
+    /// Lanes that the row does not have are zero.
+    #[inline(always)]
+    fn of_values<S: Simd>(s: S, values: &[f32]) -> S::F32 {
         if values.len() == S::LANES {
             return s.load(values);
         }

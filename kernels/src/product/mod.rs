@@ -31,7 +31,7 @@ pub(super) use self::quantize::row_norms;
 pub use self::quantize::{RowNorms, TINY_ROW};
 use self::tile::{Left, tile};
 use super::pack::{Int8Words, PackedMatrix, Words};
-use super::prefetch::{Share, Upcoming, fewest_passes_that_ask};
+use super::prefetch::{Share, Upcoming, fewest_passes_that_ask, prefetch_second_level};
 use super::simd::{Dot, DotJob, Simd};
 use std::ops::Range;
 
@@ -46,27 +46,61 @@ pub enum Start<'a> {
     Continue,
 }
 
-/// Where the rows of the left operand start.
+/// The rows of the left operand. Each may go on after what is multiplied.
 #[derive(Clone, Copy, Debug)]
-pub enum Rows<'a> {
-    /// Row `r` starts at `r * stride`.
-    Strided(usize),
-    /// Row `r` starts at `rows[r] * stride`.
+pub enum Rows<'a, T = f32> {
+    /// Row `r` starts at `values[r * stride]`.
+    Strided {
+        /// All rows.
+        values: &'a [T],
+        /// Elements from one to the next.
+        stride: usize,
+    },
+    /// Row `r` starts at `values[rows[r] * stride]`.
     Listed {
-        /// Where each row is kept.
+        /// All rows.
+        values: &'a [T],
+        /// Where each is kept.
         rows: &'a [usize],
         /// Elements from one to the next.
         stride: usize,
     },
+    /// Row `r` is `of[rows[r]]`, wherever that lies.
+    Apart {
+        /// All rows.
+        of: &'a [&'a [T]],
+        /// Which of them each is; `None` keeps them in order.
+        rows: Option<&'a [usize]>,
+    },
 }
 
-impl Rows<'_> {
+impl Rows<'static> {
+    /// No rows at all.
+    pub const NONE: Rows<'static> = Rows::Strided {
+        values: &[],
+        stride: 0,
+    };
+}
+
+impl<'a, T> Rows<'a, T> {
+    /// Row `r` starts at `values[r * stride]`.
+    pub fn strided(values: &'a [T], stride: usize) -> Rows<'a, T> {
+        Rows::Strided { values, stride }
+    }
+
+    /// The first `len` elements of a row.
     #[inline(always)]
-    fn start(&self, row: usize) -> usize {
-        match self {
-            Rows::Strided(stride) => row * stride,
-            Rows::Listed { rows, stride } => rows[row] * stride,
-        }
+    pub(super) fn row(&self, row: usize, len: usize) -> &'a [T] {
+        let from = match *self {
+            Rows::Strided { values, stride } => &values[row * stride..],
+            Rows::Listed {
+                values,
+                rows,
+                stride,
+            } => &values[rows[row] * stride..],
+            Rows::Apart { of, rows } => of[rows.map_or(row, |rows| rows[row])],
+        };
+        &from[..len]
     }
 }
 
@@ -112,9 +146,7 @@ const CHAINS: usize = 8;
 /// One product: `z[row][panel][slot] += Σ_k a[row][k] * weights[panel][k][gate]`.
 #[derive(Debug)]
 pub struct Product<'a> {
-    /// The left operand.
-    pub a: &'a [f32],
-    /// Where its rows start.
+    /// The left operand, `a`.
     pub rows: Rows<'a>,
     /// Number of rows.
     pub row_count: usize,
@@ -213,7 +245,13 @@ impl<S: Simd, const N: usize> DotJob<S> for Quantized<'_, '_, N> {
             Room::ToFill(room) => {
                 let (quads, scales) = room.split_at_mut(rows * groups);
                 for row in 0..rows {
-                    let values = &job.a[job.rows.start(row)..][..depth];
+                    let values = job.rows.row(row, depth);
+                    // Rows that lie apart are other requests', and as a rule nobody has read them before.
+                    if let Rows::Apart { .. } = job.rows
+                        && row + 1 < rows
+                    {
+                        prefetch_second_level(job.rows.row(row + 1, depth));
+                    }
                     let scale = quantize(s, values, &mut quads[row * groups..][..groups]);
                     scales[row] = scale.to_bits();
                 }
@@ -227,8 +265,7 @@ impl<S: Simd, const N: usize> DotJob<S> for Quantized<'_, '_, N> {
             dot,
         };
         let left = Left {
-            values: quads,
-            rows: Rows::Strided(groups),
+            rows: Rows::strided(quads, groups),
             words: groups,
         };
         panels::<S, _, N>(s, int8, left, job, of);
@@ -305,7 +342,7 @@ fn panels<S: Simd, E: Element<S>, const N: usize>(
                                 // rows and panels of the job.
                                 unsafe {
                                     tile::<S, E, $m, N, $p>(
-                                        s, element, left_rows, job, &slots, (row, panel), ahead,
+                                        s, element, &left_rows, job, &slots, (row, panel), ahead,
                                     );
                                 }
                             } else {

@@ -9,8 +9,7 @@ use super::{Product, Rows};
 /// The rows that a tile multiplies with: of the job itself, or what was made of them.
 #[derive(Clone, Copy)]
 pub(super) struct Left<'a, T> {
-    pub values: &'a [T],
-    pub rows: Rows<'a>,
+    pub rows: Rows<'a, T>,
     /// Words of a row.
     pub words: usize,
 }
@@ -20,7 +19,6 @@ impl<'a> Left<'a, f32> {
     #[inline(always)]
     pub fn of(job: &Product<'a>) -> Left<'a, f32> {
         Left {
-            values: job.a,
             rows: job.rows,
             words: job.weights.depth(),
         }
@@ -28,9 +26,11 @@ impl<'a> Left<'a, f32> {
 }
 
 impl<T> Left<'_, T> {
-    #[inline(always)]
-    fn row(&self, row: usize) -> *const T {
-        self.values[self.rows.start(row)..][..self.words].as_ptr()
+    /// Where `M` rows start. Not inlined: what it takes to find them would compete with them for the registers of the loop over
+    /// them (f32, three gates: 4 % of the time).
+    #[inline(never)]
+    fn starts<const M: usize>(&self, row: usize) -> [*const T; M] {
+        std::array::from_fn(|m| self.rows.row(row + m, self.words).as_ptr())
     }
 }
 
@@ -54,7 +54,7 @@ pub(super) unsafe fn tile<
 >(
     s: S,
     element: E,
-    left: Left<'_, E::Left>,
+    left: &Left<'_, E::Left>,
     job: &mut Product<'_>,
     slots: &[usize; N],
     (row, panel): (usize, usize),
@@ -62,10 +62,7 @@ pub(super) unsafe fn tile<
 ) {
     const { assert!(E::PARTS == 1 || E::PARTS == 2 && E::STEPS == 2) };
     debug_assert!(row + M <= job.row_count && panel + P <= job.weights.panels());
-    let mut a = [std::ptr::null::<E::Left>(); M];
-    for m in 0..M {
-        a[m] = left.row(row + m);
-    }
+    let a: [*const E::Left; M] = left.starts(row);
     let mut w = [std::ptr::null::<u32>(); P];
     for p in 0..P {
         w[p] = element.panel(job.weights, panel + p);

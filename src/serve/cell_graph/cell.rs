@@ -6,6 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::execute::InputValues;
 use crate::execute::team::SharedTeam;
 
 /// Something that goes into a cell or comes out of it: `width` values per row.
@@ -13,14 +14,18 @@ use crate::execute::team::SharedTeam;
 pub struct Port {
     name: String,
     width: usize,
+    lies_apart: bool,
 }
 
 impl Port {
     /// A port of `width` values per row. Symbols are ports of width 1: whole numbers below 2²⁴, all of
     /// which an `f32` holds exactly.
     pub fn new(name: impl Into<String>, width: usize) -> Port {
-        let name = name.into();
-        Port { name, width }
+        Port {
+            name: name.into(),
+            width,
+            lies_apart: false,
+        }
     }
 
     /// What errors call it.
@@ -31,6 +36,11 @@ impl Port {
     /// Values per row.
     pub fn width(&self) -> usize {
         self.width
+    }
+
+    /// Whether its rows [may lie apart](Ports::input_apart).
+    pub(crate) fn lies_apart(&self) -> bool {
+        self.lies_apart
     }
 }
 
@@ -54,6 +64,17 @@ impl Ports {
     /// Adds a port that is read.
     pub fn input(mut self, name: impl Into<String>, width: usize) -> Ports {
         self.inputs.push(Port::new(name, width));
+        self
+    }
+
+    /// Adds a port that is read by [`Batch::input`] alone: its rows are not gathered, but may be where they came with their
+    /// requests, or where they were kept.
+    pub(crate) fn input_apart(mut self, name: impl Into<String>, width: usize) -> Ports {
+        let lies_apart = true;
+        self.inputs.push(Port {
+            lies_apart,
+            ..Port::new(name, width)
+        });
         self
     }
 
@@ -188,6 +209,8 @@ pub struct Batch<'a> {
     lengths: Option<&'a [usize]>,
     ports: &'a Ports,
     inputs: &'a [Vec<f32>],
+    /// Of each input whose rows lie apart, all of them; none where inputs are in buffers.
+    apart: &'a [Vec<&'a [f32]>],
     states: &'a mut [Vec<f32>],
     outputs: &'a mut [Vec<f32>],
 }
@@ -247,8 +270,33 @@ impl<'a> Batch<'a> {
             lengths,
             ports,
             inputs,
+            apart: &[],
             states,
             outputs,
+        }
+    }
+
+    /// The same with rows of inputs that lie apart: for each port whose rows [may](Ports::input_apart), all of them in the
+    /// order of its buffer; for others none.
+    pub(crate) fn with_rows_apart(mut self, apart: &'a [Vec<&'a [f32]>]) -> Batch<'a> {
+        let all = self.steps * self.rows;
+        let mut both = self.ports.inputs.iter().zip(apart);
+        debug_assert!(
+            (apart.is_empty() || apart.len() == self.ports.inputs.len())
+                && both.all(|(port, rows)| rows.len() == usize::from(port.lies_apart) * all),
+            "a row of each step, of each input that lies apart"
+        );
+        self.apart = apart;
+        self
+    }
+
+    /// All rows of an input, wherever they lie: `[steps, rows, width]`.
+    pub(crate) fn input(&self, port: usize) -> InputValues<'a> {
+        let all = self.steps * self.rows;
+        let declared = &self.ports.inputs[port];
+        match self.apart.get(port) {
+            Some(rows) if declared.lies_apart => InputValues::Apart(&rows[..all]),
+            _ => InputValues::Together(&self.inputs[port][..all * declared.width]),
         }
     }
 
@@ -301,18 +349,28 @@ impl<'a> Batch<'a> {
     pub fn split<const I: usize, const S: usize, const O: usize>(
         &mut self,
     ) -> ([&[f32]; I], [&mut [f32]; S], [&mut [f32]; O]) {
-        let (rows, ports) = (self.rows, self.ports);
-        let of_all = self.steps * rows;
+        let (ports, of_all) = (self.ports, self.steps * self.rows);
+        debug_assert!(self.apart.is_empty(), "inputs are in their buffers");
+        assert_eq!(I, self.inputs.len(), "inputs of the cell");
+        let buffers = self.inputs;
+        let inputs = std::array::from_fn(|i| &buffers[i][..of_all * ports.inputs[i].width]);
+        let (states, outputs) = self.written();
+        (inputs, states, outputs)
+    }
+
+    /// States and outputs, as [`Batch::split`].
+    pub(crate) fn written<const S: usize, const O: usize>(
+        &mut self,
+    ) -> ([&mut [f32]; S], [&mut [f32]; O]) {
+        let (rows, of_all) = (self.rows, self.steps * self.rows);
         assert_eq!(
-            (I, S, O),
-            (self.inputs.len(), self.states.len(), self.outputs.len()),
-            "inputs, states and outputs of the cell"
+            (S, O),
+            (self.states.len(), self.outputs.len()),
+            "states and outputs of the cell"
         );
-        let inputs = std::array::from_fn(|i| &self.inputs[i][..of_all * ports.inputs[i].width]);
         (
-            inputs,
-            cut(rows, &ports.states, self.states),
-            cut(of_all, &ports.outputs, self.outputs),
+            cut(rows, &self.ports.states, self.states),
+            cut(of_all, &self.ports.outputs, self.outputs),
         )
     }
 
@@ -338,6 +396,7 @@ impl<'a> Batch<'a> {
     pub fn slices(&mut self) -> (Vec<&[f32]>, Vec<&mut [f32]>, Vec<&mut [f32]>) {
         let (rows, ports) = (self.rows, self.ports);
         let of_all = self.steps * rows;
+        debug_assert!(self.apart.is_empty(), "inputs are in their buffers");
         let inputs = self.inputs.iter().zip(&ports.inputs);
         let states = self.states.iter_mut().zip(&ports.states);
         let outputs = self.outputs.iter_mut().zip(&ports.outputs);

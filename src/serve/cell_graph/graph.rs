@@ -84,6 +84,8 @@ pub(crate) struct Node {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Graph {
+    /// How many values were [taken](Graph::take_given), which came before those here.
+    taken: usize,
     given: Vec<f32>,
     nodes: Vec<Node>,
     sources: Vec<Source>,
@@ -99,7 +101,7 @@ impl Graph {
 
     /// Adds values that come with the request: an input row, or an initial state.
     pub fn give(&mut self, values: &[f32]) -> Source {
-        let first = self.given.len();
+        let first = self.given_len();
         self.given.extend_from_slice(values);
         Source::Given {
             first,
@@ -194,6 +196,33 @@ impl Graph {
     /// All values that came with the request.
     pub fn given(&self) -> &[f32] {
         &self.given
+    }
+
+    /// How many values came with the request.
+    pub(in crate::serve) fn given_len(&self) -> usize {
+        self.taken + self.given.len()
+    }
+
+    /// Takes the values that came so far, to be read while the graph grows; those that come later are counted on from there.
+    pub(in crate::serve) fn take_given(&mut self) -> Box<[f32]> {
+        debug_assert!(self.taken == 0, "once");
+        self.taken = self.given.len();
+        std::mem::take(&mut self.given).into_boxed_slice()
+    }
+
+    /// Some of the values that came with the request, of which the first were `taken` before: what is among those, and the
+    /// rest.
+    pub(in crate::serve) fn given_among<'a>(
+        &'a self,
+        taken: &'a [f32],
+        of: Range<usize>,
+    ) -> [&'a [f32]; 2] {
+        let before = |at: usize| at.min(self.taken);
+        let after = |at: usize| at.max(self.taken) - self.taken;
+        [
+            &taken[before(of.start)..before(of.end)],
+            &self.given[after(of.start)..after(of.end)],
+        ]
     }
 
     /// Bytes that the graph takes, with the room that its lists have for more.

@@ -230,7 +230,7 @@ impl Graph {
         match *source {
             Source::Zeros => Ok(None),
             Source::Given { first, width } => {
-                let (end, given) = (first.saturating_add(width), self.given().len());
+                let (end, given) = (first.saturating_add(width), self.given_len());
                 match end <= given {
                     true => Ok(Some(width)),
                     false => Err(GraphError::UnknownGiven {

@@ -189,7 +189,7 @@ impl Shared {
             state.scheduler.handle_reserve(1)?;
             values
         };
-        let grown = values.lock().grow_by(&self.cells, None, change);
+        let grown = (values.lock()).grow_by(&self.cells, (None, values.given()), change);
         self.with(|state, now| {
             let (unfolded, result) = match grown {
                 Ok(((), unfolded)) => (unfolded, Ok(())),

@@ -31,7 +31,7 @@ impl ChainCell {
     pub fn new(model: impl Into<Arc<Model>>) -> Result<ChainCell, NetworkError> {
         let recurrent = Recurrent::new(model.into())?;
         let signature = recurrent.model().signature();
-        let ports = Ports::new().input("x", signature.input);
+        let ports = Ports::new().input_apart("x", signature.input);
         let ports = recurrent.add_states(ports).output("y", signature.output);
         Ok(ChainCell {
             name: "chain".into(),
@@ -104,8 +104,8 @@ impl PreparedCell for Prepared {
     fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
         let (rows, all, lengths) = (batch.rows(), batch.steps() * batch.rows(), batch.lengths());
         let signature = self.session.signature();
-        let (inputs, states, outputs) = batch.buffers();
-        let x = &inputs[0][..all * signature.input];
+        let x = batch.input(0);
+        let (_, states, outputs) = batch.buffers();
         let y = Some(&mut outputs[0][..all * signature.output]);
         step(&mut self.session, (rows, lengths), x, states, y)
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::NetworkError;
-use crate::execute::{PackedModel, Session};
+use crate::execute::{InputValues, PackedModel, Session};
 use crate::machine::{Level, Topology};
 use crate::model::{Direction, Model};
 use crate::plan::Plan;
@@ -144,14 +144,11 @@ fn powers_up_to(most: usize) -> impl Iterator<Item = usize> {
 pub(super) fn step(
     session: &mut Session,
     (rows, lengths): (usize, Option<&[usize]>),
-    x: &[f32],
+    x: InputValues<'_>,
     states: &mut [Vec<f32>],
     y: Option<&mut [f32]>,
 ) -> Result<(), CellError> {
-    let stepped = match lengths {
-        None => session.step_layers(rows, x, states, y),
-        Some(lengths) => session.steps_layers(lengths, x, states, y),
-    };
+    let stepped = session.steps_of((rows, lengths), x, states, y);
     stepped.map_err(CellError::new)
 }
 

@@ -18,11 +18,12 @@ use std::sync::Arc;
 use super::NetworkError;
 use super::error::expect;
 use super::recurrent::{Recurrent, step};
-use crate::execute::Session;
+use crate::execute::{InputValues, Session};
 use crate::kernels::Isa;
 use crate::layers::{Argmax, Embedding, LayerError, MOST_SYMBOLS};
 use crate::model::{Matrix, Model};
 use crate::plan::Plan;
+use crate::reused::reused;
 use crate::serve::cell_graph::{
     Batch, Cell, CellError, CellId, Cells, Gave, Graph, Grow, Growth, NodeId, Place, Ports,
     PreparedCell, Source,
@@ -135,8 +136,10 @@ impl PreparedCell for PreparedEncoder {
 struct Embedded {
     embedding: Arc<Embedding>,
     session: Session,
-    /// `[steps, rows, features]`.
-    x: Vec<f32>,
+    /// Empty between runs: room for a row of each step.
+    x: Vec<&'static [f32]>,
+    /// What stands for the embedding of a symbol that the table has no row for.
+    unknown: Vec<f32>,
 }
 
 impl Embedded {
@@ -148,7 +151,8 @@ impl Embedded {
         Ok(Embedded {
             embedding: Arc::clone(embedding),
             session: recurrent.session(place)?,
-            x: vec![0.0; place.steps * place.rows * embedding.features()],
+            x: Vec::with_capacity(place.steps * place.rows),
+            unknown: vec![f32::NAN; embedding.features()],
         })
     }
 
@@ -159,16 +163,25 @@ impl Embedded {
         lengths: Option<&[usize]>,
         states: &mut [Vec<f32>],
     ) -> Result<(), CellError> {
-        let features = self.embedding.features();
-        let x = &mut self.x[..symbols.len() * features];
-        for (x, symbol) in x.chunks_exact_mut(features.max(1)).zip(symbols) {
+        let row = |symbol: &f32| -> &[f32] {
             let index = *symbol as usize;
             match self.embedding.row(index) {
-                Ok(row) if index as f32 == *symbol => x.copy_from_slice(row),
-                _ => x.fill(f32::NAN),
+                Ok(row) if index as f32 == *symbol => row,
+                _ => &self.unknown,
             }
-        }
-        step(&mut self.session, (symbols.len(), lengths), x, states, None)
+        };
+        let mut x = std::mem::take(&mut self.x);
+        x.extend(symbols.iter().map(row));
+        let rows = (lengths.map_or(symbols.len(), <[usize]>::len), lengths);
+        let stepped = step(
+            &mut self.session,
+            rows,
+            InputValues::Apart(&x),
+            states,
+            None,
+        );
+        self.x = reused(x);
+        stepped
     }
 }
 

@@ -104,7 +104,7 @@ impl BinaryTreeLstm {
         let (input, hidden) = (weights.input(), weights.hidden());
         let leaf = TreeCell::<BinaryTreeWeights> {
             name: "tree leaf",
-            ports: (Ports::new().input("x", input))
+            ports: (Ports::new().input_apart("x", input))
                 .output("h", hidden)
                 .output("c", hidden),
             weights: Arc::clone(&weights),
@@ -112,15 +112,16 @@ impl BinaryTreeLstm {
             parts: |w| (vec![&w.leaf], &w.leaf_bias),
             run: |step, batch| {
                 let rows = batch.rows();
-                let ([x], [], states) = batch.split();
+                let x = batch.input(0);
+                let ([], states) = batch.written();
                 step.leaf(rows, x, states).map_err(CellError::new)
             },
         };
         let internal = TreeCell::<BinaryTreeWeights> {
             name: "tree node",
             ports: (Ports::new()
-                .input("h_right", hidden)
-                .input("c_right", hidden))
+                .input_apart("h_right", hidden)
+                .input_apart("c_right", hidden))
             .state("h", hidden)
             .state("c", hidden),
             weights,
@@ -128,7 +129,8 @@ impl BinaryTreeLstm {
             parts: |w| (vec![&w.left, &w.right], &w.bias),
             run: |step, batch| {
                 let rows = batch.rows();
-                let (right, left, []) = batch.split();
+                let right = [0, 1].map(|port| batch.input(port));
+                let (left, []) = batch.written();
                 step.binary(rows, right, left).map_err(CellError::new)
             },
         };
@@ -225,8 +227,9 @@ impl ChildSumTreeLstm {
         let (input, hidden) = (weights.input(), weights.hidden());
         let child = TreeCell::<ChildSumWeights> {
             name: "tree child",
-            ports: (Ports::new().input("x", input).input("h", hidden))
-                .input("c", hidden)
+            ports: (Ports::new().input_apart("x", input))
+                .input_apart("h", hidden)
+                .input_apart("c", hidden)
                 .state("sum_h", hidden)
                 .state("sum_fc", hidden),
             weights: Arc::clone(&weights),
@@ -234,13 +237,14 @@ impl ChildSumTreeLstm {
             parts: |w| (vec![&w.forget_input, &w.forget_state], &w.forget_bias),
             run: |step, batch| {
                 let rows = batch.rows();
-                let (inputs, sums, []) = batch.split();
+                let inputs = [0, 1, 2].map(|port| batch.input(port));
+                let (sums, []) = batch.written();
                 step.child(rows, inputs, sums).map_err(CellError::new)
             },
         };
         let node = TreeCell::<ChildSumWeights> {
             name: "tree node",
-            ports: (Ports::new().input("x", input))
+            ports: (Ports::new().input_apart("x", input))
                 .state("h", hidden)
                 .state("c", hidden),
             weights,
@@ -248,7 +252,8 @@ impl ChildSumTreeLstm {
             parts: |w| (vec![&w.input, &w.sum], &w.bias),
             run: |step, batch| {
                 let rows = batch.rows();
-                let ([x], sums, []) = batch.split();
+                let x = batch.input(0);
+                let (sums, []) = batch.written();
                 step.summed(rows, x, sums).map_err(CellError::new)
             },
         };

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::Todo;
 use super::rows::Rows;
 use crate::caught::caught;
 use crate::serve::cell_graph::{Cell, CellError, Place, PreparedCell};
@@ -25,14 +26,14 @@ impl<R: Send> Bench<R> {
         })
     }
 
-    /// Runs the cell on the batch that was placed; an error is that of all requests in it.
-    pub fn run(&mut self, place: &Place) -> Result<(), RequestError> {
+    /// Runs the cell on the batch of `tasks` that was placed; an error is that of all requests in it.
+    pub fn run(&mut self, place: &Place, tasks: &[Todo<R>]) -> Result<(), RequestError> {
         let mut prepared = match self.prepared.take() {
             Some(prepared) => prepared,
             None => attempt(&*self.cell, || self.cell.prepare(place))?,
         };
-        let mut batch = self.rows.batch();
-        let ran = attempt(&*self.cell, || prepared.run(&mut batch));
+        let cell = &*self.cell;
+        let ran = (self.rows).with_batch(tasks, |batch| attempt(cell, || prepared.run(batch)));
         // After a panic the cell is prepared anew, and nothing of the batch is read.
         match ran {
             Err(RequestError::CellPanicked { .. }) => {

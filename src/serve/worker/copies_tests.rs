@@ -1,4 +1,4 @@
-//! What the whole team copies is what one thread copies, and what the graphs say.
+//! What the whole team copies is what one thread copies, and what the graphs say, wherever inputs are read.
 
 use std::sync::Arc;
 
@@ -6,6 +6,7 @@ use slotmap::SlotMap;
 
 use super::copies::Copiers;
 use super::*;
+use crate::execute::InputValues;
 use crate::execute::team::{SharedTeam, Team};
 use crate::serve::cell_graph::{Batch, Cell, Graph, Grow, NodeId, Ports, PreparedCell, Source};
 use crate::serve::scheduler::{Row, WorkerId};
@@ -43,9 +44,13 @@ impl Cell for Mixer {
         struct Ready;
         impl PreparedCell for Ready {
             fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
-                let ([x], [sum, few], [y]) = batch.split();
+                let x: Vec<&[f32]> = match batch.input(0) {
+                    InputValues::Together(x) => x.chunks(WIDTH).collect(),
+                    InputValues::Apart(rows) => rows.to_vec(),
+                };
+                let ([sum, few], [y]) = batch.written();
                 let states = sum.chunks_mut(WIDTH).zip(few.chunks_mut(FEW));
-                let others = x.chunks(WIDTH).zip(y.chunks_mut(WIDTH));
+                let others = x.into_iter().zip(y.chunks_mut(WIDTH));
                 states
                     .zip(others)
                     .for_each(|((sum, few), (x, y))| mix(x, sum, few, y));
@@ -56,10 +61,15 @@ impl Cell for Mixer {
     }
 }
 
-fn cells() -> Cells {
-    let ports = Ports::new().input("x", WIDTH).state("sum", WIDTH);
+/// Whether the rows of the input may lie apart.
+fn cells(apart: bool) -> Cells {
+    let ports = match apart {
+        false => Ports::new().input("x", WIDTH),
+        true => Ports::new().input_apart("x", WIDTH),
+    };
+    let ports = ports.state("sum", WIDTH).state("few", FEW);
     let mut cells = Cells::new();
-    cells.add(Mixer(ports.state("few", FEW).output("y", WIDTH)));
+    cells.add(Mixer(ports.output("y", WIDTH)));
     cells
 }
 
@@ -168,8 +178,8 @@ struct Run {
 }
 
 impl Run {
-    fn new(graphs: &[Graph], members: usize) -> Run {
-        let cells = cells();
+    fn new(graphs: &[Graph], (members, apart): (usize, bool)) -> Run {
+        let cells = cells(apart);
         let team = SharedTeam::new(Team::with_threads(members).unwrap());
         let place = Place {
             team,
@@ -228,8 +238,9 @@ fn what_the_team_copies_is_what_one_copies_and_what_the_graphs_say() {
         let mut rng = fastrand::Rng::with_seed(seed);
         let graphs: Vec<_> = (0..rng.usize(1..40)).map(|_| graph(&mut rng)).collect();
         let plan = plan(&graphs, &mut rng);
-        let [one, three] = [1, 3].map(|members| {
-            let mut run = Run::new(&graphs, members);
+        let settings = [(1, false), (3, false), (1, true), (3, true)];
+        let [one, others @ ..] = settings.map(|setting| {
+            let mut run = Run::new(&graphs, setting);
             let mut ended = vec![false; graphs.len()];
             for (rows, padding, ends) in &plan {
                 if let &Some(request) = ends {
@@ -254,7 +265,9 @@ fn what_the_team_copies_is_what_one_copies_and_what_the_graphs_say() {
             let kept = run.requests.iter().map(|(_, values)| values.lock().kept());
             (run.worker.moved(CELL), kept.collect::<Vec<_>>())
         });
-        assert_eq!(one, three, "seed {seed}: moved, kept");
+        for other in others {
+            assert_eq!(one, other, "seed {seed}: moved, kept");
+        }
     }
     assert!(by_all && handed_on_by_all);
 }
@@ -272,12 +285,12 @@ fn rows_that_lack_something_are_named() {
     });
     let graphs: Vec<_> = graphs.collect();
     let rows: Vec<_> = (0..8).map(|request| (request, NodeId::new(1))).collect();
-    for members in [1, 3] {
-        let mut run = Run::new(&graphs, members);
+    for setting in [(1, false), (3, false), (1, true), (3, true)] {
+        let mut run = Run::new(&graphs, setting);
         let failed = run.run(&rows, 0).failed;
         let lost =
             [0, 2, 4, 6].map(|request| (run.requests[request].0, RequestError::Lost { node: 1 }));
-        assert_eq!(failed, lost, "{members} members");
+        assert_eq!(failed, lost, "members, apart: {setting:?}");
     }
 }
 
@@ -285,13 +298,11 @@ fn rows_that_lack_something_are_named() {
 fn batches_that_are_no_work_for_all_are_copied_by_those_they_are_work_for() {
     let team = SharedTeam::new(Team::with_threads(4).unwrap());
     // 12 kB a row, of which three are more than a member's worth.
-    let cells = cells();
-    let ports = cells.get(CELL).unwrap().ports();
-    let shares = |rows: usize| Copiers::of(&team, ports, rows).map(|c| c.share(rows));
+    let shares = |rows: usize| Copiers::of(&team, WIDTH, rows).map(|c| c.share(rows));
     let expected = [None, None, None, None, None, None, Some(3), Some(4)];
     assert_eq!([0, 1, 2, 3, 4, 5, 6, 7].map(shares), expected);
     assert_eq!([9, 12, 100].map(shares), [Some(3), Some(3), Some(25)]);
-    let wide = Ports::new().input("x", 1 << 20);
-    assert!(Copiers::of(&team, &wide, 1).is_none());
-    assert_eq!(Copiers::of(&team, &wide, 2).map(|c| c.share(2)), Some(1));
+    let wide = 1 << 20;
+    assert!(Copiers::of(&team, wide, 1).is_none());
+    assert_eq!(Copiers::of(&team, wide, 2).map(|c| c.share(2)), Some(1));
 }

@@ -3,6 +3,8 @@
 //! A worker has a [`Bench`] for each cell. No clock but for the times that it reports, no thread but those of its team, no lock
 //! that anybody else wants but those of the requests' values: [`super::engine`] calls it.
 
+#[cfg(all(test, not(loom)))]
+mod apart_tests;
 mod bench;
 mod copies;
 #[cfg(all(test, not(loom)))]
@@ -157,12 +159,10 @@ impl<R: Send> Worker<R> {
             return outcome;
         }
         // Steps that run together are of few rows.
-        let copiers = match tasks.len() {
-            1 => rows.copiers(work.len(), &place.team),
-            _ => None,
-        };
+        let team = (tasks.len() == 1).then_some(&place.team);
+        let copiers = team.and_then(|team| rows.copiers(work.len(), team));
         let spares = &mut self.spares;
-        let mut missing = rows.place(work, padding, copiers, spares);
+        let mut missing = rows.place(work, padding, team, spares);
         for pair in tasks.windows(2) {
             missing.extend(rows.go_on(&pair[0].work, &pair[1].work, &mut spares[0]));
         }
@@ -172,7 +172,7 @@ impl<R: Send> Worker<R> {
             outcome.failed.push((row.request, lost));
         }
         let placed = Instant::now();
-        let ran = bench.run(place);
+        let ran = bench.run(place, tasks);
         let rows = &mut bench.rows;
         let done = Instant::now();
         for todo in &mut *tasks {
@@ -185,7 +185,10 @@ impl<R: Send> Worker<R> {
                 let asks = copiers.is_none() && place.team.threads() > 1;
                 hand_on(rows, tasks, copiers, asks, spares);
             }
-            Err(error) => fail_all(tasks, &error, &mut outcome),
+            Err(error) => {
+                rows.put_all_back(&mut spares[0]);
+                fail_all(tasks, &error, &mut outcome);
+            }
         }
         outcome.spent = Spent {
             gather: placed - begin,
@@ -277,13 +280,14 @@ fn hand_on<R: Send>(
             if asks {
                 rows.ask_for_input_rows(row, step);
             }
+            rows.put_back(row, step, &mut spares[0]);
             let mut values = work.values.lock();
             // Looked at under the lock: whoever replies has marked it as ended before, and takes the answer under
             // the lock.
             if work.values.has_ended() {
                 continue;
             }
-            let rests = rows.hand_on(work.row.node, &mut values, row, step, &mut spares[0]);
+            let rests = rows.hand_on(&work, &mut values, row, step, &mut spares[0]);
             drop(values);
             if rests {
                 rows.rest(work, row);
@@ -307,7 +311,7 @@ fn grow<R>(
     let mut later = Vec::new();
     // What a panic leaves half done is the request's, which ends.
     let grown = caught(|| {
-        values.grow_by(cells, Some(node), |graph| {
+        values.grow_by(cells, (Some(node), work.values.given()), |graph| {
             let mut more = Growth::new(graph);
             function.grow(node, Gave::new(gave), &mut more);
             later = more.take_put_off();

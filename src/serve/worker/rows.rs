@@ -6,6 +6,7 @@
 //!   other states within the batch are of nobody in it: kept with their requests  somebody's turn is later
 //!   rows whose states rest beyond the batch move to free places               compacted
 //!   rows that begin here, or come from elsewhere, get the free places left    appended
+//!   inputs: noted where they lie, if their port allows that; else copied
 //! go on (task), as often as the next tasks are further steps of the same rows:
 //!   inputs of those rows, behind those of the step before
 //! run; then every row's values go to those that take them, and its states rest where they are
@@ -15,14 +16,17 @@
 //!
 //! Where the whole team [copies](super::copies), it is decided first who is where, and all is copied after.
 
+use std::ops::DerefMut;
 use std::sync::Arc;
 
+use super::Todo;
 use super::copies::{Buffers, Copiers, Shares};
 use super::spare::Spare;
-use super::values::{RequestValues, Values};
+use super::values::{Lent, RequestValues, Values};
 use crate::execute::team::SharedTeam;
 use crate::kernels::prefetch_to_write;
-use crate::serve::cell_graph::{Batch, NodeId, Place, Port, Ports};
+use crate::reused::reused;
+use crate::serve::cell_graph::{Batch, Place, Port, Ports};
 use crate::serve::scheduler::{RequestKey, Row};
 
 /// A row of a task, with its request's values.
@@ -38,6 +42,10 @@ type Seat<R> = Work<R>;
 pub(super) struct Rows<R> {
     ports: Ports,
     inputs: Vec<Vec<f32>>,
+    /// Of each input whose rows may lie apart, by row: those of the present batch that do. The others are in its buffer.
+    lent: Vec<Vec<Option<Lent>>>,
+    /// Of each input, empty between batches: room for where its rows are. No list where none lies apart.
+    apart: Vec<Vec<&'static [f32]>>,
     states: Vec<Vec<f32>>,
     outputs: Vec<Vec<f32>>,
     /// By row.
@@ -66,6 +74,8 @@ struct Placed {
     index: usize,
     /// Its states do not rest in this cell's rows: they come from its request.
     comes: bool,
+    /// Who copies what it takes does so when all rows are placed.
+    is_put_off: bool,
 }
 
 impl<R: Send> Rows<R> {
@@ -76,8 +86,19 @@ impl<R: Send> Rows<R> {
             ports.iter().map(buffer).collect()
         };
         let most_steps = place.steps;
+        let inputs = ports.inputs();
+        let all = most_steps * place.rows;
+        let rows_apart = |port: &Port| if port.lies_apart() { all } else { 0 };
+        let lists = inputs.iter().any(Port::lies_apart).then_some(inputs);
+        let lists = lists.into_iter().flatten();
         Rows {
-            inputs: buffers(ports.inputs(), most_steps * place.rows),
+            inputs: buffers(inputs, all),
+            lent: (inputs.iter())
+                .map(|port| (0..rows_apart(port)).map(|_| None).collect())
+                .collect(),
+            apart: lists
+                .map(|port| Vec::with_capacity(rows_apart(port)))
+                .collect(),
             states: buffers(ports.states(), place.rows),
             outputs: buffers(ports.outputs(), most_steps * place.rows),
             ports: ports.clone(),
@@ -93,9 +114,22 @@ impl<R: Send> Rows<R> {
         }
     }
 
-    /// Who of the team copies for so many rows, if one is not enough.
+    /// Who of the team hands on so many rows, if one is not enough: what comes out of a batch is about as much as went in.
     pub fn copiers<'a>(&self, rows: usize, team: &'a SharedTeam) -> Option<Copiers<'a>> {
-        Copiers::of(team, &self.ports, rows)
+        let width = self.ports.inputs().iter().map(Port::width).sum();
+        Copiers::of(team, width, rows)
+    }
+
+    /// Who of the team copies the inputs of so many rows, if one is not enough.
+    fn gatherers<'a>(&self, rows: usize, team: &'a SharedTeam) -> Option<Copiers<'a>> {
+        let gathered = self.ports.inputs().iter().filter(|port| !port.lies_apart());
+        Copiers::of(team, gathered.map(Port::width).sum(), rows)
+    }
+
+    /// Who of the team copies the states of so many rows, if one is not enough.
+    fn loaders<'a>(&self, rows: usize, team: &'a SharedTeam) -> Option<Copiers<'a>> {
+        let width = self.ports.states().iter().map(Port::width).sum();
+        Copiers::of(team, width, rows)
     }
 
     /// Most rows of a batch.
@@ -126,15 +160,17 @@ impl<R: Send> Rows<R> {
     }
 
     /// Gives every row of the task a place among the first `work.len() + padding`, with its states there,
-    /// and copies its inputs, by `copiers` if there are, who have a spare each. Returns the rows that lack something,
-    /// which would be a mistake of ours: what a node takes is kept with its request, unless it goes on in place.
+    /// and copies its inputs, where there is much to copy by the whole `team`, if that may, whose members have a spare each.
+    /// Returns the rows that lack something, which would be a mistake of ours: what a node takes is kept with its request,
+    /// unless it goes on in place.
     pub fn place(
         &mut self,
         work: &[Work<R>],
         padding: usize,
-        copiers: Option<Copiers<'_>>,
+        team: Option<&SharedTeam>,
         spares: &mut [Spare],
     ) -> Vec<Row> {
+        let gatherers = team.and_then(|team| self.gatherers(work.len(), team));
         let batch = work.len() + padding;
         let spare = &mut spares[0];
         self.handed.clear();
@@ -162,9 +198,13 @@ impl<R: Send> Rows<R> {
             self.seats[seat] = None;
             if seat < batch {
                 let comes = false;
-                self.places[seat] = Some(Placed { index, comes });
+                self.places[seat] = Some(Placed {
+                    index,
+                    comes,
+                    is_put_off: gatherers.is_some(),
+                });
                 self.rows[index] = seat;
-                if copiers.is_none() && !self.all().load(seat, node, comes, &mut values, spare) {
+                if gatherers.is_none() && !self.all().load(seat, work, comes, &mut values, spare) {
                     missing.push(work.row);
                 }
             } else {
@@ -176,23 +216,29 @@ impl<R: Send> Rows<R> {
                 self.evict(row, spare);
             }
         }
+        let copiers =
+            gatherers.or_else(|| team.and_then(|team| self.loaders(unplaced.len(), team)));
         let mut free = 0;
         for (index, seat) in unplaced.drain(..) {
             while self.places[free].is_some() {
                 free += 1;
             }
             let comes = seat.is_none();
-            self.places[free] = Some(Placed { index, comes });
+            self.places[free] = Some(Placed {
+                index,
+                comes,
+                is_put_off: copiers.is_some(),
+            });
             self.rows[index] = free;
             self.moved += u64::from(state_count > 0);
             if let Some(seat) = seat {
                 self.compact(seat, free);
             }
             if copiers.is_none() {
-                let Work { row, values } = &work[index];
-                let mut values = values.lock();
-                if !self.all().load(free, row.node, comes, &mut values, spare) {
-                    missing.push(*row);
+                let work = &work[index];
+                let mut values = work.values.lock();
+                if !self.all().load(free, work, comes, &mut values, spare) {
+                    missing.push(work.row);
                 }
             }
         }
@@ -203,7 +249,7 @@ impl<R: Send> Rows<R> {
         missing
     }
 
-    /// Copies what was left out while rows were placed.
+    /// Copies what was put off while rows were placed.
     fn load_all(
         &mut self,
         work: &[Work<R>],
@@ -214,25 +260,34 @@ impl<R: Send> Rows<R> {
         let each = copiers.share(self.places.len());
         debug_assert!(self.places.len() <= each * spares.len(), "a spare each");
         let ports = &self.ports;
-        let mut inputs = Shares::new(&mut self.inputs, ports.inputs(), each);
-        let mut states = Shares::new(&mut self.states, ports.states(), each);
+        let mut inputs = Shares::new(&mut self.inputs, ports.inputs(), (each, Port::width));
+        let mut lent = Shares::new(&mut self.lent, ports.inputs(), (each, |_| 1));
+        let mut states = Shares::new(&mut self.states, ports.states(), (each, Port::width));
         let shares = self.places.chunks(each).zip(spares).map(|(places, spare)| {
             let missing: Vec<Row> = Vec::new();
-            (places, inputs.cut(), states.cut(), spare, missing)
+            let buffers = (inputs.cut(), lent.cut(), states.cut());
+            (places, buffers, spare, missing)
         });
-        let loaded = copiers.run(shares, |(places, inputs, states, spare, missing)| {
+        let loaded = copiers.run(shares, |(places, buffers, spare, missing)| {
+            let (inputs, lent, states) = buffers;
             let mut buffers = Buffers {
                 ports,
                 inputs,
+                lent,
                 states,
             };
             for (at, placed) in places.iter().enumerate() {
-                let &Some(Placed { index, comes }) = placed else {
+                let &Some(Placed {
+                    index,
+                    comes,
+                    is_put_off: true,
+                }) = placed
+                else {
                     continue;
                 };
-                let Work { row, values } = &work[index];
-                if !buffers.load(at, row.node, comes, &mut values.lock(), spare) {
-                    missing.push(*row);
+                let work = &work[index];
+                if !buffers.load(at, work, comes, &mut work.values.lock(), spare) {
+                    missing.push(work.row);
                 }
             }
         });
@@ -256,10 +311,7 @@ impl<R: Send> Rows<R> {
             values.joined(before[at].row.node);
             self.lengths[row] = step + 1;
             let at = step * self.places.len() + row;
-            if !self
-                .all()
-                .load(at, work.row.node, false, &mut values, spare)
-            {
+            if !self.all().load(at, work, false, &mut values, spare) {
                 missing.push(work.row);
             }
             self.rows.push(row);
@@ -281,10 +333,11 @@ impl<R: Send> Rows<R> {
         }
     }
 
-    fn all(&mut self) -> Buffers<'_, Vec<f32>> {
+    fn all(&mut self) -> Buffers<'_, Vec<f32>, Vec<Option<Lent>>> {
         Buffers {
             ports: &self.ports,
             inputs: &mut self.inputs,
+            lent: &mut self.lent,
             states: &mut self.states,
         }
     }
@@ -330,14 +383,38 @@ impl<R: Send> Rows<R> {
         }
     }
 
-    /// The batch that was placed.
-    pub fn batch(&mut self) -> Batch<'_> {
+    /// Does something with the batch that was placed, of the rows of `tasks`.
+    pub fn with_batch<T>(&mut self, tasks: &[Todo<R>], run: impl FnOnce(&mut Batch<'_>) -> T) -> T {
         let (ports, inputs) = (&self.ports, &self.inputs);
         let (states, outputs) = (&mut self.states, &mut self.outputs);
-        match self.tasks.len() {
+        let mut apart = std::mem::take(&mut self.apart);
+        let all = self.tasks.len() * self.places.len();
+        let each = apart.iter_mut().zip(inputs).zip(&self.lent);
+        for (port, ((apart, buffer), lent)) in each.enumerate() {
+            let width = ports.inputs()[port].width();
+            let lent = &lent[..all.min(lent.len())];
+            apart.extend((0..lent.len()).map(|at| row_of(buffer, width, at)));
+            for (step, todo) in tasks.iter().enumerate() {
+                for (index, work) in todo.work.iter().enumerate() {
+                    let row = self.rows[self.tasks[step] + index];
+                    let at = step * self.places.len() + row;
+                    match lent.get(at) {
+                        Some(Some(Lent::Given { first })) => {
+                            apart[at] = &work.values.given()[*first..][..width];
+                        }
+                        Some(Some(Lent::Kept(kept))) => apart[at] = kept,
+                        _ => {}
+                    }
+                }
+            }
+        }
+        let batch = match self.tasks.len() {
             1 => Batch::new(ports, self.places.len(), inputs, states, outputs),
             _ => Batch::of_steps(ports, &self.lengths, inputs, states, outputs),
-        }
+        };
+        let ran = run(&mut batch.with_rows_apart(&apart));
+        self.apart = apart.into_iter().map(reused).collect();
+        ran
     }
 
     /// Where a row of one of the batch's tasks is.
@@ -369,7 +446,8 @@ impl<R: Send> Rows<R> {
     /// more of handing on. Not where the whole team copies: a core waits for few lines at a time, and there are more.
     pub fn ask_for_input_rows(&self, row: usize, step: usize) {
         let at = step * self.places.len() + row;
-        for (input, port) in self.inputs.iter().zip(self.ports.inputs()) {
+        let gathered = self.inputs.iter().zip(self.ports.inputs());
+        for (input, port) in gathered.filter(|(_, port)| !port.lies_apart()) {
             prefetch_to_write(row_of(input, port.width(), at));
         }
     }
@@ -383,12 +461,13 @@ impl<R: Send> Rows<R> {
     /// [rest](Rows::rest) there.
     pub fn hand_on(
         &self,
-        node: NodeId,
+        work: &Work<R>,
         values: &mut Values<R>,
         row: usize,
         step: usize,
         spare: &mut Spare,
     ) -> bool {
+        let node = work.row.node;
         let ports = &self.ports;
         let is_last = self.is_last(row, step);
         if is_last {
@@ -408,7 +487,6 @@ impl<R: Send> Rows<R> {
         let rests = is_last && !self.states.is_empty() && values.rests(node);
         if rests {
             values.set_seat(node, row);
-            values.prefetch_next(node, self.inputs.len(), step + 1);
         }
         rests
     }
@@ -419,9 +497,12 @@ impl<R: Send> Rows<R> {
         debug_assert!(self.places.len() <= each * spares.len(), "a spare each");
         let mut handed = std::mem::take(&mut self.handed);
         handed.resize(self.places.len(), None);
+        let mut all_lent = std::mem::take(&mut self.lent);
+        let mut lent = Shares::new(&mut all_lent, self.ports.inputs(), (each, |_| 1));
         let firsts = (0..).step_by(each);
         let shares = handed.chunks_mut(each).zip(firsts).zip(spares);
-        drop(copiers.run(shares, |((handed, first), spare)| {
+        let shares = shares.map(|(share, spare)| (share, lent.cut(), spare));
+        drop(copiers.run(shares, |((handed, first), lent, spare)| {
             let of_share = self.places[*first..][..handed.len()].iter().flatten();
             ask_for_records(of_share.map(|placed| &work[placed.index]));
             for (at, handed) in handed.iter_mut().enumerate() {
@@ -429,15 +510,29 @@ impl<R: Send> Rows<R> {
                 let Some(Placed { index, .. }) = self.places[row] else {
                     continue;
                 };
-                let Work { row: of, values } = &work[index];
-                let mut locked = values.lock();
+                put_back(lent, at, spare);
+                let work = &work[index];
+                let mut values = work.values.lock();
                 // Looked at under the lock, as ever.
-                if !values.has_ended() {
-                    *handed = Some(self.hand_on(of.node, &mut locked, row, 0, spare));
+                if !work.values.has_ended() {
+                    *handed = Some(self.hand_on(work, &mut values, row, 0, spare));
                 }
             }
         }));
         self.handed = handed;
+        self.lent = all_lent;
+    }
+
+    /// What was lent for a row's step is not read any more.
+    pub fn put_back(&mut self, row: usize, step: usize, spare: &mut Spare) {
+        let at = step * self.places.len() + row;
+        put_back(&mut self.lent, at, spare);
+    }
+
+    /// Nothing of the batch is read any more.
+    pub fn put_all_back(&mut self, spare: &mut Spare) {
+        let most = self.lent.iter().map(Vec::len).max().unwrap_or(0);
+        (0..most).for_each(|at| put_back(&mut self.lent, at, spare));
     }
 
     /// Whether the states in a row rest there, if [it was handed on](Rows::hand_on_all).
@@ -465,6 +560,14 @@ fn ask_for_records<'a, R: 'a>(rows: impl Iterator<Item = &'a Work<R>> + Clone) {
     }
     for work in rows {
         work.values.lock().prefetch_gives(work.row.node);
+    }
+}
+
+fn put_back(lent: &mut [impl DerefMut<Target = [Option<Lent>]>], at: usize, spare: &mut Spare) {
+    for of_port in lent {
+        if let Some(Lent::Kept(kept)) = of_port.get_mut(at).and_then(Option::take) {
+            spare.put(kept);
+        }
     }
 }
 

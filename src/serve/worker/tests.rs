@@ -258,7 +258,7 @@ fn the_state_of_a_watched_node_is_there_for_what_is_added_when_its_row_is_anothe
     // In its row; then its input is taken, for the last time that is known of.
     chains.run(&[(0, 0)]);
     chains.run(&[(1, 1)]);
-    let added = values.lock().grow_by(&cells, None, |graph| {
+    let added = (values.lock()).grow_by(&cells, (None, values.given()), |graph| {
         let on = graph.node(CELL, &[one, first.gives(0)]);
         graph.answer(on.gives(0));
     });

@@ -19,13 +19,15 @@ use std::sync::atomic::Ordering;
 
 use rustc_hash::FxHashMap;
 
-use crate::kernels::{prefetch, prefetch_second_level};
+use crate::kernels::prefetch;
 use crate::serve::cell_graph::{
     Cells, Graph, GraphError, Grow, NodeId, Port, Resting, Source, Unfolded,
 };
 
 /// A request's values, as engine and workers share them.
 pub(in crate::serve) struct RequestValues<R> {
+    /// What came with it, which cells read where it lies, without the lock. What a growing graph is given later is in that.
+    given: Box<[f32]>,
     values: Mutex<Values<R>>,
     /// Nobody wants the rest: rows of tasks that have been formed need not be computed.
     ended: AtomicBool,
@@ -34,8 +36,9 @@ pub(in crate::serve) struct RequestValues<R> {
 }
 
 impl<R> RequestValues<R> {
-    pub fn new(values: Values<R>) -> RequestValues<R> {
+    pub fn new(mut values: Values<R>) -> RequestValues<R> {
         RequestValues {
+            given: values.graph.take_given(),
             grows: values.grow.is_some(),
             values: Mutex::new(values),
             ended: AtomicBool::new(false),
@@ -45,6 +48,10 @@ impl<R> RequestValues<R> {
     /// A panic under the lock is a `Grow`'s, after which its request ends.
     pub fn lock(&self) -> MutexGuard<'_, Values<R>> {
         self.values.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn given(&self) -> &[f32] {
+        &self.given
     }
 
     pub fn grows(&self) -> bool {
@@ -101,6 +108,25 @@ struct NodeFacts {
     followed: bool,
 }
 
+impl NodeFacts {
+    /// Whether its states are still to be taken over, should they be kept here: what goes on from a watched node may be added
+    /// later.
+    fn is_awaited(&self) -> bool {
+        match self.follower {
+            Some(_) => !self.followed,
+            None => self.watched && self.evicted,
+        }
+    }
+}
+
+/// A row of an input that was not copied.
+pub(super) enum Lent {
+    /// Of what came with the request, from here on.
+    Given { first: usize },
+    /// What was kept for this row alone, and is no request's any more.
+    Kept(Box<[f32]>),
+}
+
 /// One of the things that a node gives.
 #[derive(Clone, Copy)]
 struct Give {
@@ -139,7 +165,7 @@ impl<R> Values<R> {
             watched: 0,
             reply: Some(reply),
         };
-        values.add(cells, 0, 0, unfolded);
+        values.add(cells, 0, 0, (unfolded, &[]));
         values
     }
 
@@ -169,18 +195,18 @@ impl<R> Values<R> {
         &self.graph
     }
 
-    /// Adds to the graph, for a `watched` node or from outside; an error leaves it as it was.
+    /// Adds to the graph, for a `watched` node or from outside; an error leaves it as it was. `given` came with the request.
     pub fn grow_by<T>(
         &mut self,
         cells: &Cells,
-        watched: Option<NodeId>,
+        (watched, given): (Option<NodeId>, &[f32]),
         change: impl FnOnce(&mut Graph) -> T,
     ) -> Result<(T, Option<Unfolded>), GraphError> {
         let before = self.graph.mark();
         let out = change(&mut self.graph);
         match self.resting.grown(cells, &self.graph, before, watched) {
             Ok(unfolded) => {
-                self.add(cells, before.nodes, before.answers, &unfolded);
+                self.add(cells, before.nodes, before.answers, (&unfolded, given));
                 Ok((out, (unfolded.nodes() > 0).then_some(unfolded)))
             }
             Err(error) => {
@@ -191,7 +217,13 @@ impl<R> Values<R> {
     }
 
     /// Takes notice of nodes and answers that were added to the graph.
-    fn add(&mut self, cells: &Cells, nodes: usize, answers: usize, unfolded: &Unfolded) {
+    fn add(
+        &mut self,
+        cells: &Cells,
+        nodes: usize,
+        answers: usize,
+        (unfolded, given): (&Unfolded, &[f32]),
+    ) {
         let graph = &self.graph;
         let goes_on = unfolded.goes_on_from();
         for node in (nodes..graph.len()).map(NodeId::new) {
@@ -245,7 +277,9 @@ impl<R> Values<R> {
             match *source {
                 Source::Zeros => {}
                 Source::Given { first, width } => {
-                    self.answer.extend(&graph.given()[first..first + width]);
+                    for values in graph.given_among(given, first..first + width) {
+                        self.answer.extend(values);
+                    }
                 }
                 Source::Node { node, port } => {
                     let number = self.nodes[node.index()].first_give as usize + port;
@@ -329,11 +363,33 @@ impl<R> Values<R> {
         }
     }
 
+    /// What `source` gives, without a copy, for a row that may lie apart: what came with the request, or was kept for this
+    /// alone. `None` if it must be [copied](Values::take).
+    pub(super) fn lend(&mut self, source: Source, given: &[f32]) -> Option<Lent> {
+        match source {
+            Source::Zeros => None,
+            Source::Given { first, width } => {
+                (first + width <= given.len()).then_some(Lent::Given { first })
+            }
+            Source::Node { node, port } => {
+                let facts = &self.nodes[node.index()];
+                let number = facts.first_give + port as u32;
+                let give = &mut self.gives[number as usize];
+                if give.uses != 1 || facts.is_awaited() {
+                    return None;
+                }
+                let kept = self.kept.remove(&number)?;
+                give.uses = 0;
+                Some(Lent::Kept(kept))
+            }
+        }
+    }
+
     /// Copies what `source` gives; `false` if it is not here but rests in a row of some batch buffer. What was kept for this
-    /// alone goes to `spare`.
+    /// alone goes to `spare`. `given` came with the request.
     pub(super) fn take(
         &mut self,
-        source: Source,
+        (source, given): (Source, &[f32]),
         to: &mut [f32],
         as_follower: bool,
         spare: &mut Spare,
@@ -341,7 +397,10 @@ impl<R> Values<R> {
         match source {
             Source::Zeros => to.fill(0.0),
             Source::Given { first, width } => {
-                to.copy_from_slice(&self.graph.given()[first..first + width]);
+                let [before, after] = self.graph.given_among(given, first..first + width);
+                let (begin, end) = to.split_at_mut(before.len());
+                begin.copy_from_slice(before);
+                end.copy_from_slice(after);
             }
             Source::Node { node, port } => {
                 let facts = &mut self.nodes[node.index()];
@@ -355,13 +414,8 @@ impl<R> Values<R> {
                     return false;
                 };
                 to.copy_from_slice(kept);
-                // What goes on from a watched node may be added later.
-                let is_awaited = match facts.follower {
-                    Some(_) => !facts.followed,
-                    None => facts.watched && facts.evicted,
-                };
                 if give.uses == 0
-                    && !is_awaited
+                    && !facts.is_awaited()
                     && let Some(kept) = self.kept.remove(&number)
                 {
                     spare.put(kept);
@@ -409,20 +463,6 @@ impl<R> Values<R> {
         prefetch(&self.gives[first..end]);
         if next.is_some() {
             prefetch(self.graph.sources(NodeId::new(node.index() + 1)));
-        }
-    }
-
-    /// Asks the second level of cache for what came with the request for the next `steps` nodes that go on from `node`: their
-    /// turn is next, and it has not been read since it came. All rows of a batch are more than the first level holds.
-    pub fn prefetch_next(&self, node: NodeId, inputs: usize, steps: usize) {
-        let follower = |node: &NodeId| self.nodes[node.index()].follower;
-        let followers = std::iter::successors(follower(&node), follower);
-        for next in followers.take(steps) {
-            for source in &self.graph.sources(next)[..inputs] {
-                if let Source::Given { first, width } = *source {
-                    prefetch_second_level(&self.graph.given()[first..first + width]);
-                }
-            }
         }
     }
 

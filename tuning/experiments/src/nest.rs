@@ -226,8 +226,7 @@ impl Walk<'_> {
         let (input, _, batch) = self.sizes;
         let rows = chunk * batch;
         self.kernels.product(Product {
-            a: &self.x[first * batch * input..],
-            rows: Rows::Strided(input),
+            rows: Rows::strided(&self.x[first * batch * input..], input),
             row_count: rows,
             weights: &self.slices[slice].w,
             slots: &GATES,
@@ -262,8 +261,7 @@ impl Walk<'_> {
             let z = self.z[slice].write(in_chunk * size..(in_chunk + 1) * size);
             let before = self.h[step % 2].read(0..batch * stride);
             self.kernels.product(Product {
-                a: before,
-                rows: Rows::Strided(stride),
+                rows: Rows::strided(before, stride),
                 row_count: batch,
                 weights: u,
                 slots: &GATES,

@@ -126,8 +126,7 @@ impl SharedSliced<'_> {
     pub unsafe fn multiply(&self, slice: usize, a: &[f32]) {
         let z = self.z[slice];
         self.kernels.product(Product {
-            a,
-            rows: Rows::Strided(self.depth),
+            rows: Rows::strided(a, self.depth),
             row_count: self.rows,
             weights: &self.weights[slice],
             slots: &[0, 1, 2, 3],

@@ -144,8 +144,7 @@ fn by_slices(arguments: &Arguments) -> Outcome {
         for first in (0..steps).step_by(chunk) {
             let count = chunk.min(steps - first);
             kernels.product(Product {
-                a: &x[first * batch * hidden..],
-                rows: Rows::Strided(hidden),
+                rows: Rows::strided(&x[first * batch * hidden..], hidden),
                 row_count: count * batch,
                 weights: &w[0],
                 slots: &gates,
@@ -167,8 +166,7 @@ fn by_slices(arguments: &Arguments) -> Outcome {
                 // SAFETY: there is one thread, and the buffers of two steps are two.
                 unsafe {
                     kernels.product(Product {
-                        a: h[step % 2].read(0..batch * hidden),
-                        rows: Rows::Strided(hidden),
+                        rows: Rows::strided(h[step % 2].read(0..batch * hidden), hidden),
                         row_count: batch,
                         weights: &u[slice],
                         slots: &gates,

@@ -480,8 +480,7 @@ impl Parts {
             let blocks: Vec<_> = blocks.map_or(vec![all], Iterator::collect);
             for of in blocks {
                 let product = Product {
-                    a: &self.x[first * batch * input..],
-                    rows: Rows::Strided(input),
+                    rows: Rows::strided(&self.x[first * batch * input..], input),
                     row_count: count * batch,
                     weights: &self.w,
                     slots: input_slots,
@@ -494,8 +493,7 @@ impl Parts {
                 self.kernels.product_of(product, of.clone(), Room::NONE);
                 for step in 0..count {
                     let product = Product {
-                        a: &self.h[step % 2],
-                        rows: Rows::Strided(hidden.next_multiple_of(16)),
+                        rows: Rows::strided(&self.h[step % 2], hidden.next_multiple_of(16)),
                         row_count: batch,
                         weights: &self.u,
                         slots: state_slots,
