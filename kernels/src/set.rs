@@ -69,12 +69,12 @@ pub trait Kernels: Send + Sync {
     /// States of a TreeLSTM's nodes from pre-activations.
     ///
     /// # Safety
-    /// For the job's units: nobody else touches `c` and `h`, nobody writes `sum` and `children`.
+    /// For the job's units: nobody else touches `c` and `h`, nobody writes `sum` and `left`.
     unsafe fn tree_node(&self, job: TreeNode<'_>);
     /// Adds children to the sums of child-sum TreeLSTM nodes.
     ///
     /// # Safety
-    /// For the job's units: nobody else touches the sums, nobody writes `h` and `c`.
+    /// For the job's units: nobody else touches the sums.
     unsafe fn tree_child(&self, job: TreeChild<'_>);
     /// The greatest of `values`; NaN where one of them is NaN, minus infinity where there is none.
     fn greatest(&self, values: &[f32]) -> f32;
