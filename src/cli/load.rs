@@ -14,6 +14,7 @@ mod compare;
 mod drive;
 mod files;
 mod grid;
+mod inbox;
 mod launch;
 mod lengths;
 mod print;

@@ -2,13 +2,13 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use fastrand::Rng;
 
 use super::arrivals::Arrivals;
 use super::clock::Clock;
+use super::inbox::{Inbox, Outbox, inbox};
 use super::record::{Ended, Recording, between};
 use super::request::Workload;
 use super::target::{ErrorKind, Outcome, Ran, Target};
@@ -39,7 +39,7 @@ const RETRY: Duration = Duration::from_millis(10);
 
 /// Runs.
 pub fn drive<T: Target, C: Clock>(target: &T, clock: &C, run: &Run<'_>) -> Recording {
-    let (send, ended) = channel();
+    let (send, ended) = inbox();
     let start = clock.now();
     let window = start + run.warm_up;
     let mut driven = Driven {
@@ -73,8 +73,8 @@ struct Driven<'a, T: Target, C: Clock> {
     window: Duration,
     end: Duration,
     random: Rng,
-    send: Sender<Ended>,
-    ended: Receiver<Ended>,
+    send: Outbox<Ended>,
+    ended: Inbox<Ended>,
     /// When requests that have not ended were due and submitted.
     outstanding: BTreeMap<u64, (Duration, Duration)>,
     submitted: u64,
@@ -100,7 +100,7 @@ impl<T: Target, C: Clock> Driven<'_, T, C> {
             let request = self.prepare();
             self.clock.sleep_until(due);
             // Ended requests are taken up here: being woken for each would cost the workers more.
-            while let Ok(one) = self.ended.try_recv() {
+            while let Some(one) = self.ended.take() {
                 self.count(one);
             }
             self.submit(request, due);
@@ -159,7 +159,7 @@ impl<T: Target, C: Clock> Driven<'_, T, C> {
         let done = move |outcome| {
             let ended = clock.now();
             // Nobody listens any more to what ends after the patience.
-            let _ = send.send(Ended {
+            send.send(Ended {
                 id,
                 due,
                 submitted,
@@ -206,6 +206,8 @@ impl<T: Target, C: Clock> Driven<'_, T, C> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::{Sender, channel};
+
     use super::super::lengths::Lengths;
     use super::super::simulated::Simulated;
     use super::*;

@@ -3,11 +3,11 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
-use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::clock::Clock;
+use super::inbox::Inbox;
 use super::record::Times;
 use super::request::{Request, Work};
 use super::target::{CellRan, Done, ErrorKind, Outcome, Ran, Target};
@@ -117,13 +117,13 @@ impl Clock for Simulated {
         while self.step(time) {}
     }
 
-    fn receive<M>(&self, from: &Receiver<M>, until: Duration) -> Option<M> {
+    fn receive<M>(&self, from: &Inbox<M>, until: Duration) -> Option<M> {
         loop {
-            if let Ok(message) = from.try_recv() {
+            if let Some(message) = from.take() {
                 return Some(message);
             }
             if !self.step(until) {
-                return from.try_recv().ok();
+                return from.take();
             }
         }
     }
