@@ -1,8 +1,7 @@
 //! A list's memory, used again for elements that borrow from something else.
 
 /// The same room without what it held: the standard library collects what a vector gives into the vector's own memory, where
-/// elements are of one size. So a list of borrowed buffers that is made anew for every batch asks nothing of the allocator; tests
-/// count that.
+/// elements are of one size. So a list of borrowed buffers that is made anew for every batch asks nothing of the allocator.
 ///
 /// ```ignore
 /// let mut list: Vec<&[f32]> = std::mem::take(&mut self.list); // a `Vec<&'static [f32]>`

@@ -75,26 +75,27 @@ fn rows_wherever_they_lie_give_the_same_bits() {
 fn rows_that_are_not_as_many_or_as_long_are_refused() {
     for (model, states) in models() {
         let mut session = Session::new(&model, &Plan::estimate(&model, 3, 2, 1)).unwrap();
-        let (whole, short) = ([0.5; INPUT], [0.5; INPUT - 1]);
+        let (whole, short, long) = ([0.5; INPUT], [0.5; INPUT - 1], [0.5; INPUT + 1]);
         let lengths = [2, 1, 0];
-        let lists: [&[&[f32]]; 4] = [
+        let lists: [&[&[f32]]; 5] = [
             &[&whole, &whole],
-            &[&whole, &short, &whole],
             &[&whole[..]; 3],
             &[&whole[..]; 7],
+            &[&whole, &short, &whole],
+            &[&long, &short, &whole],
         ];
         let cases = [
-            (None, 3),
-            (None, 3),
-            (Some(&lengths[..]), 6),
-            (Some(&lengths), 6),
+            (None, "input", 3 * INPUT, 2 * INPUT),
+            (Some(&lengths[..]), "input", 6 * INPUT, 3 * INPUT),
+            (Some(&lengths), "input", 6 * INPUT, 7 * INPUT),
+            (None, "a row of the input", INPUT, INPUT - 1),
+            (None, "a row of the input", INPUT, INPUT + 1),
         ];
-        for (rows, (lengths, expected)) in lists.into_iter().zip(cases) {
+        for (rows, (lengths, name, expected, found)) in lists.into_iter().zip(cases) {
             let refused = run(&mut session, (3, lengths), InputValues::Apart(rows), states);
-            let found = rows.iter().map(|row| row.len()).sum();
             let error = InputError::Values {
-                name: "input",
-                expected: expected * INPUT,
+                name,
+                expected,
                 found,
             };
             assert_eq!(refused, Err(RunError::Input(error)));

@@ -65,6 +65,17 @@ pub(crate) enum InputValues<'a> {
 }
 
 impl<'a> InputValues<'a> {
+    /// All rows one after the other.
+    ///
+    /// # Panics
+    /// If they lie apart.
+    pub fn side_by_side(self) -> &'a [f32] {
+        match self {
+            InputValues::Together(values) => values,
+            InputValues::Apart(_) => panic!("the rows lie apart"),
+        }
+    }
+
     /// Rows of so many features in the order in which they are given.
     pub fn rows(self, features: usize) -> Rows<'a> {
         match self {

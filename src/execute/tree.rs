@@ -39,7 +39,7 @@ pub(crate) struct TreeStep {
 
 /// What a product multiplies its weights with.
 #[derive(Clone, Copy)]
-enum Operand<'a> {
+enum TreeOperand<'a> {
     /// Rows that are only read.
     Input(InputValues<'a>),
     /// `[rows, hidden]`, overwritten once all workers have met.
@@ -118,7 +118,7 @@ impl TreeStep {
         [h, c]: [&mut [f32]; 2],
     ) -> Result<(), TeamPanicked> {
         let [h, c] = [h, c].map(Shared::new);
-        self.node(rows, &[Operand::Input(x)], None, None, [h, c])
+        self.node(rows, &[TreeOperand::Input(x)], None, None, [h, c])
     }
 
     /// Nodes of two children: the right one's states, and the left one's, which become the node's.
@@ -130,7 +130,7 @@ impl TreeStep {
         [h, c]: [&mut [f32]; 2],
     ) -> Result<(), TeamPanicked> {
         let [h, c] = [h, c].map(Shared::new);
-        let operands = [Operand::State(h), Operand::Input(h_right)];
+        let operands = [TreeOperand::State(h), TreeOperand::Input(h_right)];
         self.node(rows, &operands, None, Some(c_right), [h, c])
     }
 
@@ -143,7 +143,7 @@ impl TreeStep {
         [h, c]: [&mut [f32]; 2],
     ) -> Result<(), TeamPanicked> {
         let [h, c] = [h, c].map(Shared::new);
-        let operands = [Operand::Input(x), Operand::State(h)];
+        let operands = [TreeOperand::Input(x), TreeOperand::State(h)];
         self.node(rows, &operands, Some(c), None, [h, c])
     }
 
@@ -152,7 +152,7 @@ impl TreeStep {
     fn node(
         &mut self,
         rows: usize,
-        operands: &[Operand<'_>],
+        operands: &[TreeOperand<'_>],
         sum: Option<Shared<'_>>,
         right: Option<InputValues<'_>>,
         [h, c]: [Shared<'_>; 2],
@@ -187,7 +187,7 @@ impl TreeStep {
         let (sum_h, sum_fc) = (Shared::new(sum_h), Shared::new(sum_fc));
         self.run(
             rows,
-            &[x, h].map(Operand::Input),
+            &[x, h].map(TreeOperand::Input),
             false,
             |kernels, part, z| {
                 // SAFETY: own columns, which nobody else touches.
@@ -231,7 +231,7 @@ impl TreeStep {
     fn run(
         &self,
         rows: usize,
-        operands: &[Operand<'_>],
+        operands: &[TreeOperand<'_>],
         meet: bool,
         gates: impl Fn(&dyn Kernels, &Part, &[f32]) + Sync,
     ) -> Result<(), TeamPanicked> {
@@ -247,9 +247,11 @@ impl TreeStep {
             for (index, product) in part.products.iter().enumerate() {
                 let depth = product.weights.depth();
                 let a = match operands[product.operand] {
-                    Operand::Input(values) => values.rows(depth),
+                    TreeOperand::Input(values) => values.rows(depth),
                     // SAFETY: nobody writes an operand before all workers have met.
-                    Operand::State(h) => unsafe { Rows::strided(h.read(0..rows * depth), depth) },
+                    TreeOperand::State(h) => unsafe {
+                        Rows::strided(h.read(0..rows * depth), depth)
+                    },
                 };
                 let room = part.room.share();
                 let words = 0..product.weights.room(rows);

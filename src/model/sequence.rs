@@ -115,16 +115,15 @@ impl<'a> Input<'a> {
         rows: &[&[f32]],
     ) -> Result<(), InputError> {
         let expected = self.sequence(signature.input)?;
-        let fits =
-            rows.len() == self.sequence(1)? && rows.iter().all(|row| row.len() == signature.input);
-        match fits {
-            true => Ok(()),
-            false => Err(InputError::Values {
+        if rows.len() != self.sequence(1)? {
+            return Err(InputError::Values {
                 name: "input",
                 expected,
                 found: rows.iter().map(|row| row.len()).sum(),
-            }),
+            });
         }
+        let mut rows = rows.iter();
+        rows.try_for_each(|row| expect("a row of the input", row, signature.input))
     }
 
     /// Values of all rows, of so many features each.

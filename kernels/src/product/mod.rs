@@ -246,7 +246,8 @@ impl<S: Simd, const N: usize> DotJob<S> for Quantized<'_, '_, N> {
                 let (quads, scales) = room.split_at_mut(rows * groups);
                 for row in 0..rows {
                     let values = job.rows.row(row, depth);
-                    // Rows that lie apart are other requests', and as a rule nobody has read them before.
+                    // Rows that lie apart are read from further away than those of a batch's own buffer: as a rule they are
+                    // other requests', and nobody of this core has read them before.
                     if let Rows::Apart { .. } = job.rows
                         && row + 1 < rows
                     {

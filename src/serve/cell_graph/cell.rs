@@ -14,18 +14,14 @@ use crate::execute::team::SharedTeam;
 pub struct Port {
     name: String,
     width: usize,
-    lies_apart: bool,
 }
 
 impl Port {
     /// A port of `width` values per row. Symbols are ports of width 1: whole numbers below 2²⁴, all of
     /// which an `f32` holds exactly.
     pub fn new(name: impl Into<String>, width: usize) -> Port {
-        Port {
-            name: name.into(),
-            width,
-            lies_apart: false,
-        }
+        let name = name.into();
+        Port { name, width }
     }
 
     /// What errors call it.
@@ -36,11 +32,6 @@ impl Port {
     /// Values per row.
     pub fn width(&self) -> usize {
         self.width
-    }
-
-    /// Whether its rows [may lie apart](Ports::input_apart).
-    pub(crate) fn lies_apart(&self) -> bool {
-        self.lies_apart
     }
 }
 
@@ -64,17 +55,6 @@ impl Ports {
     /// Adds a port that is read.
     pub fn input(mut self, name: impl Into<String>, width: usize) -> Ports {
         self.inputs.push(Port::new(name, width));
-        self
-    }
-
-    /// Adds a port that is read by [`Batch::input`] alone: its rows are not gathered, but may be where they came with their
-    /// requests, or where they were kept.
-    pub(crate) fn input_apart(mut self, name: impl Into<String>, width: usize) -> Ports {
-        let lies_apart = true;
-        self.inputs.push(Port {
-            lies_apart,
-            ..Port::new(name, width)
-        });
         self
     }
 
@@ -184,6 +164,13 @@ pub trait Cell: Send + Sync {
         false
     }
 
+    /// Whether it reads inputs by `Batch::input` alone, which is this crate's own: then their rows are not gathered, but may be
+    /// where they came with their requests, or where they were kept.
+    #[doc(hidden)]
+    fn reads_apart(&self) -> bool {
+        false
+    }
+
     /// Packs the weights where a worker will read them.
     ///
     /// # Errors
@@ -209,7 +196,7 @@ pub struct Batch<'a> {
     lengths: Option<&'a [usize]>,
     ports: &'a Ports,
     inputs: &'a [Vec<f32>],
-    /// Of each input whose rows lie apart, all of them; none where inputs are in buffers.
+    /// Of each input all rows, of a cell that [reads them apart](Cell::reads_apart); none where inputs are in buffers.
     apart: &'a [Vec<&'a [f32]>],
     states: &'a mut [Vec<f32>],
     outputs: &'a mut [Vec<f32>],
@@ -276,16 +263,14 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// The same with rows of inputs that lie apart: for each port whose rows [may](Ports::input_apart), all of them in the
-    /// order of its buffer; for others none.
+    /// The same with inputs whose rows lie apart: all of them, in the order of its buffer, for each port; or for none.
     pub(crate) fn with_rows_apart(mut self, apart: &'a [Vec<&'a [f32]>]) -> Batch<'a> {
         let all = self.steps * self.rows;
-        let mut both = self.ports.inputs.iter().zip(apart);
         debug_assert!(
-            (apart.is_empty() || apart.len() == self.ports.inputs.len())
-                && both.all(|(port, rows)| rows.len() == usize::from(port.lies_apart) * all),
-            "a row of each step, of each input that lies apart"
+            apart.is_empty() || apart.len() == self.ports.inputs.len(),
+            "rows of each input"
         );
+        debug_assert!(apart.iter().all(|rows| rows.len() == all), "of each step");
         self.apart = apart;
         self
     }
@@ -293,10 +278,12 @@ impl<'a> Batch<'a> {
     /// All rows of an input, wherever they lie: `[steps, rows, width]`.
     pub(crate) fn input(&self, port: usize) -> InputValues<'a> {
         let all = self.steps * self.rows;
-        let declared = &self.ports.inputs[port];
         match self.apart.get(port) {
-            Some(rows) if declared.lies_apart => InputValues::Apart(&rows[..all]),
-            _ => InputValues::Together(&self.inputs[port][..all * declared.width]),
+            Some(rows) => InputValues::Apart(rows),
+            None => {
+                let width = self.ports.inputs[port].width;
+                InputValues::Together(&self.inputs[port][..all * width])
+            }
         }
     }
 
@@ -315,12 +302,20 @@ impl<'a> Batch<'a> {
         self.rows
     }
 
-    /// The buffers as they are: inputs, states, outputs, one for each port. Each begins with
-    /// [`Batch::rows`] rows of its port's width (inputs and outputs with as many for each of [`Batch::steps`]), and may
-    /// go on after that, with states of others: for cells of this crate, which keep off them.
-    #[allow(clippy::type_complexity)]
-    pub(crate) fn buffers(&mut self) -> (&[Vec<f32>], &mut [Vec<f32>], &mut [Vec<f32>]) {
-        (self.inputs, self.states, self.outputs)
+    /// The buffers of states and outputs as they are, one for each port. Each begins with [`Batch::rows`] rows of its port's
+    /// width (outputs with as many for each of [`Batch::steps`]), and may go on after that, with states of others: for cells of
+    /// this crate, which keep off them.
+    pub(crate) fn buffers(&mut self) -> (&mut [Vec<f32>], &mut [Vec<f32>]) {
+        (self.states, self.outputs)
+    }
+
+    /// # Panics
+    /// If the cell says that it reads inputs apart, and reads them side by side.
+    fn assert_gathered(&self) {
+        assert!(
+            self.apart.is_empty(),
+            "inputs lie apart, as the cell said that it reads them"
+        );
     }
 
     /// All ports at once: inputs, states, outputs, each `[rows, width]`; of several steps inputs and outputs are
@@ -350,7 +345,7 @@ impl<'a> Batch<'a> {
         &mut self,
     ) -> ([&[f32]; I], [&mut [f32]; S], [&mut [f32]; O]) {
         let (ports, of_all) = (self.ports, self.steps * self.rows);
-        debug_assert!(self.apart.is_empty(), "inputs are in their buffers");
+        self.assert_gathered();
         assert_eq!(I, self.inputs.len(), "inputs of the cell");
         let buffers = self.inputs;
         let inputs = std::array::from_fn(|i| &buffers[i][..of_all * ports.inputs[i].width]);
@@ -396,7 +391,7 @@ impl<'a> Batch<'a> {
     pub fn slices(&mut self) -> (Vec<&[f32]>, Vec<&mut [f32]>, Vec<&mut [f32]>) {
         let (rows, ports) = (self.rows, self.ports);
         let of_all = self.steps * rows;
-        debug_assert!(self.apart.is_empty(), "inputs are in their buffers");
+        self.assert_gathered();
         let inputs = self.inputs.iter().zip(&ports.inputs);
         let states = self.states.iter_mut().zip(&ports.states);
         let outputs = self.outputs.iter_mut().zip(&ports.outputs);

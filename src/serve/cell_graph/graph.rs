@@ -193,7 +193,7 @@ impl Graph {
         &self.watched
     }
 
-    /// All values that came with the request.
+    /// All values that came with the request; of one that is being served, those that its function gave since.
     pub fn given(&self) -> &[f32] {
         &self.given
     }

@@ -134,13 +134,14 @@ impl Cell for Sum {
             fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
                 let (rows, lengths) = (batch.rows(), batch.lengths());
                 let all = batch.steps() * rows;
-                let (x, sum, y) = batch.buffers();
+                let x = batch.input(0).side_by_side();
+                let (sum, y) = batch.buffers();
                 let mut are_numbers = true;
                 for at in 0..all {
                     let (step, row) = (at / rows, at % rows);
                     if lengths.is_none_or(|lengths| step < lengths[row]) {
-                        are_numbers &= !x[0][at].is_nan();
-                        sum[0][row] += x[0][at];
+                        are_numbers &= !x[at].is_nan();
+                        sum[0][row] += x[at];
                         y.iter_mut().for_each(|y| y[at] = sum[0][row]);
                     }
                 }

@@ -31,7 +31,7 @@ impl ChainCell {
     pub fn new(model: impl Into<Arc<Model>>) -> Result<ChainCell, NetworkError> {
         let recurrent = Recurrent::new(model.into())?;
         let signature = recurrent.model().signature();
-        let ports = Ports::new().input_apart("x", signature.input);
+        let ports = Ports::new().input("x", signature.input);
         let ports = recurrent.add_states(ports).output("y", signature.output);
         Ok(ChainCell {
             name: "chain".into(),
@@ -90,6 +90,10 @@ impl Cell for ChainCell {
         true
     }
 
+    fn reads_apart(&self) -> bool {
+        true
+    }
+
     fn prepare(&self, place: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
         let session = self.recurrent.session(place)?;
         Ok(Box::new(Prepared { session }))
@@ -105,7 +109,7 @@ impl PreparedCell for Prepared {
         let (rows, all, lengths) = (batch.rows(), batch.steps() * batch.rows(), batch.lengths());
         let signature = self.session.signature();
         let x = batch.input(0);
-        let (_, states, outputs) = batch.buffers();
+        let (states, outputs) = batch.buffers();
         let y = Some(&mut outputs[0][..all * signature.output]);
         step(&mut self.session, (rows, lengths), x, states, y)
     }

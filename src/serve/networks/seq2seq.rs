@@ -126,9 +126,10 @@ struct PreparedEncoder(Embedded);
 
 impl PreparedCell for PreparedEncoder {
     fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
-        let (all, lengths) = (batch.steps() * batch.rows(), batch.lengths());
-        let (inputs, states, _) = batch.buffers();
-        self.0.step(&inputs[0][..all], lengths, states)
+        let lengths = batch.lengths();
+        let symbols = batch.input(0).side_by_side();
+        let (states, _) = batch.buffers();
+        self.0.step(symbols, lengths, states)
     }
 }
 
@@ -282,7 +283,7 @@ struct PreparedDecoder {
 impl PreparedCell for PreparedDecoder {
     fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
         let rows = batch.rows();
-        let (_, states, _) = batch.buffers();
+        let (states, _) = batch.buffers();
         let Some((symbols, states)) = states.split_first_mut() else {
             return Err(CellError::new("a decoder has states"));
         };

@@ -44,6 +44,10 @@ impl<W: Send + Sync> Cell for TreeCell<W> {
         &self.ports
     }
 
+    fn reads_apart(&self) -> bool {
+        true
+    }
+
     fn prepare(&self, place: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
         let isa = Isa::select().map_err(CellError::new)?;
         let (operands, bias) = (self.parts)(&self.weights);
@@ -104,7 +108,7 @@ impl BinaryTreeLstm {
         let (input, hidden) = (weights.input(), weights.hidden());
         let leaf = TreeCell::<BinaryTreeWeights> {
             name: "tree leaf",
-            ports: (Ports::new().input_apart("x", input))
+            ports: (Ports::new().input("x", input))
                 .output("h", hidden)
                 .output("c", hidden),
             weights: Arc::clone(&weights),
@@ -120,8 +124,8 @@ impl BinaryTreeLstm {
         let internal = TreeCell::<BinaryTreeWeights> {
             name: "tree node",
             ports: (Ports::new()
-                .input_apart("h_right", hidden)
-                .input_apart("c_right", hidden))
+                .input("h_right", hidden)
+                .input("c_right", hidden))
             .state("h", hidden)
             .state("c", hidden),
             weights,
@@ -227,9 +231,9 @@ impl ChildSumTreeLstm {
         let (input, hidden) = (weights.input(), weights.hidden());
         let child = TreeCell::<ChildSumWeights> {
             name: "tree child",
-            ports: (Ports::new().input_apart("x", input))
-                .input_apart("h", hidden)
-                .input_apart("c", hidden)
+            ports: (Ports::new().input("x", input))
+                .input("h", hidden)
+                .input("c", hidden)
                 .state("sum_h", hidden)
                 .state("sum_fc", hidden),
             weights: Arc::clone(&weights),
@@ -244,7 +248,7 @@ impl ChildSumTreeLstm {
         };
         let node = TreeCell::<ChildSumWeights> {
             name: "tree node",
-            ports: (Ports::new().input_apart("x", input))
+            ports: (Ports::new().input("x", input))
                 .state("h", hidden)
                 .state("c", hidden),
             weights,

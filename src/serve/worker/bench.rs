@@ -21,7 +21,7 @@ impl<R: Send> Bench<R> {
     pub fn new(cell: Arc<dyn Cell>, place: &Place) -> Result<Bench<R>, CellError> {
         Ok(Bench {
             prepared: Some(cell.prepare(place)?),
-            rows: Rows::new(cell.ports(), place),
+            rows: Rows::new(&*cell, place),
             cell,
         })
     }

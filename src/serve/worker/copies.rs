@@ -27,8 +27,9 @@ pub(super) struct Copiers<'a> {
 }
 
 impl<'a> Copiers<'a> {
-    /// For so many rows of `width` values. `None` where one does it alone.
-    pub fn of(team: &SharedTeam, width: usize, rows: usize) -> Option<Copiers<'_>> {
+    /// For so many rows of these ports. `None` where one does it alone.
+    pub fn of(team: &'a SharedTeam, ports: &[Port], rows: usize) -> Option<Copiers<'a>> {
+        let width: usize = ports.iter().map(Port::width).sum();
         let worth = rows * width * size_of::<f32>() / WORTH_A_MEMBER;
         let members = team.threads().min(rows).min(worth);
         (members > 1).then_some(Copiers { team, members })
@@ -68,7 +69,7 @@ pub(super) struct Buffers<'a, B, L> {
     pub ports: &'a Ports,
     /// `[rows, width]` each.
     pub inputs: &'a mut [B],
-    /// Of each input whose rows may lie apart `[rows]`: those that do. `None` stands in its buffer.
+    /// Of each input of a cell that reads them apart `[rows]`: those that lie apart. `None` stands in its buffer.
     pub lent: &'a mut [L],
     /// `[rows, width]` each.
     pub states: &'a mut [B],
@@ -79,7 +80,7 @@ where
     B: DerefMut<Target = [f32]>,
     L: DerefMut<Target = [Option<Lent>]>,
 {
-    /// Copies the inputs of a node to a row, and its states, if they `come` from its request, whose `values` are locked. `false`
+    /// Notes or copies the inputs of a node for a row, and copies its states, if they `come` from its request, whose `values` are locked. `false`
     /// if something is not there.
     pub fn load<R>(
         &mut self,
@@ -94,9 +95,9 @@ where
         let inputs = rows_mut(self.inputs, self.ports.inputs(), row);
         for (port, to) in inputs.enumerate() {
             let source = values.graph().sources(node)[port];
-            if let Some(lent) = self.lent[port].get_mut(row) {
-                *lent = values.lend(source, given);
-                if lent.is_some() {
+            if let Some(lent) = self.lent.get_mut(port) {
+                lent[row] = values.lend(source, given);
+                if lent[row].is_some() {
                     continue;
                 }
             }

@@ -8,7 +8,9 @@ use super::copies::Copiers;
 use super::*;
 use crate::execute::InputValues;
 use crate::execute::team::{SharedTeam, Team};
-use crate::serve::cell_graph::{Batch, Cell, Graph, Grow, NodeId, Ports, PreparedCell, Source};
+use crate::serve::cell_graph::{
+    Batch, Cell, Graph, Grow, NodeId, Port, Ports, PreparedCell, Source,
+};
 use crate::serve::scheduler::{Row, WorkerId};
 
 /// So wide that six rows are the team's.
@@ -29,7 +31,10 @@ fn mix(x: &[f32], sum: &mut [f32], few: &mut [f32], y: &mut [f32]) {
     }
 }
 
-struct Mixer(Ports);
+struct Mixer {
+    ports: Ports,
+    reads_apart: bool,
+}
 
 impl Cell for Mixer {
     fn name(&self) -> &str {
@@ -37,7 +42,11 @@ impl Cell for Mixer {
     }
 
     fn ports(&self) -> &Ports {
-        &self.0
+        &self.ports
+    }
+
+    fn reads_apart(&self) -> bool {
+        self.reads_apart
     }
 
     fn prepare(&self, _: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
@@ -61,15 +70,14 @@ impl Cell for Mixer {
     }
 }
 
-/// Whether the rows of the input may lie apart.
-fn cells(apart: bool) -> Cells {
-    let ports = match apart {
-        false => Ports::new().input("x", WIDTH),
-        true => Ports::new().input_apart("x", WIDTH),
-    };
+fn cells(reads_apart: bool) -> Cells {
+    let ports = Ports::new().input("x", WIDTH);
     let ports = ports.state("sum", WIDTH).state("few", FEW);
     let mut cells = Cells::new();
-    cells.add(Mixer(ports.output("y", WIDTH)));
+    cells.add(Mixer {
+        ports: ports.output("y", WIDTH),
+        reads_apart,
+    });
     cells
 }
 
@@ -226,21 +234,23 @@ impl Run {
             padding,
         };
         let outcome = self.worker.run(&mut [Todo::new(task, work)]);
-        self.handed_on_by_all |= self.worker.benches[0].rows.handed(0).is_some();
+        let rows = &self.worker.benches[0].rows;
+        self.handed_on_by_all |= rows.handed(0).is_some();
+        assert!(rows.lends_nothing());
         outcome
     }
 }
 
 #[test]
 fn what_the_team_copies_is_what_one_copies_and_what_the_graphs_say() {
-    let (mut by_all, mut handed_on_by_all) = (false, false);
+    let settings = [(1, false), (3, false), (1, true), (3, true)];
+    let (mut by_all, mut handed_on_by_all) = ([false; 4], [false; 4]);
     for seed in 0..40 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let graphs: Vec<_> = (0..rng.usize(1..40)).map(|_| graph(&mut rng)).collect();
         let plan = plan(&graphs, &mut rng);
-        let settings = [(1, false), (3, false), (1, true), (3, true)];
-        let [one, others @ ..] = settings.map(|setting| {
-            let mut run = Run::new(&graphs, setting);
+        let [one, others @ ..] = [0, 1, 2, 3].map(|setting| {
+            let mut run = Run::new(&graphs, settings[setting]);
             let mut ended = vec![false; graphs.len()];
             for (rows, padding, ends) in &plan {
                 if let &Some(request) = ends {
@@ -256,12 +266,12 @@ fn what_the_team_copies_is_what_one_copies_and_what_the_graphs_say() {
                 }
             }
             // What the second member has let go of.
-            by_all |= run
+            by_all[setting] |= run
                 .worker
                 .spares
                 .get(1)
                 .is_some_and(|spare| !spare.is_empty());
-            handed_on_by_all |= run.handed_on_by_all;
+            handed_on_by_all[setting] |= run.handed_on_by_all;
             let kept = run.requests.iter().map(|(_, values)| values.lock().kept());
             (run.worker.moved(CELL), kept.collect::<Vec<_>>())
         });
@@ -269,7 +279,9 @@ fn what_the_team_copies_is_what_one_copies_and_what_the_graphs_say() {
             assert_eq!(one, other, "seed {seed}: moved, kept");
         }
     }
-    assert!(by_all && handed_on_by_all);
+    // Where inputs are read apart, members are given what was lent.
+    assert_eq!(by_all, [false, true, false, true]);
+    assert_eq!(handed_on_by_all, [false, true, false, true]);
 }
 
 #[test]
@@ -298,11 +310,13 @@ fn rows_that_lack_something_are_named() {
 fn batches_that_are_no_work_for_all_are_copied_by_those_they_are_work_for() {
     let team = SharedTeam::new(Team::with_threads(4).unwrap());
     // 12 kB a row, of which three are more than a member's worth.
-    let shares = |rows: usize| Copiers::of(&team, WIDTH, rows).map(|c| c.share(rows));
+    let cells = cells(false);
+    let inputs = cells.get(CELL).unwrap().ports().inputs();
+    let shares = |rows: usize| Copiers::of(&team, inputs, rows).map(|c| c.share(rows));
     let expected = [None, None, None, None, None, None, Some(3), Some(4)];
     assert_eq!([0, 1, 2, 3, 4, 5, 6, 7].map(shares), expected);
     assert_eq!([9, 12, 100].map(shares), [Some(3), Some(3), Some(25)]);
-    let wide = 1 << 20;
-    assert!(Copiers::of(&team, wide, 1).is_none());
-    assert_eq!(Copiers::of(&team, wide, 2).map(|c| c.share(2)), Some(1));
+    let wide = [Port::new("x", 1 << 20)];
+    assert!(Copiers::of(&team, &wide, 1).is_none());
+    assert_eq!(Copiers::of(&team, &wide, 2).map(|c| c.share(2)), Some(1));
 }

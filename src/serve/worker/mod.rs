@@ -160,7 +160,7 @@ impl<R: Send> Worker<R> {
         }
         // Steps that run together are of few rows.
         let team = (tasks.len() == 1).then_some(&place.team);
-        let copiers = team.and_then(|team| rows.copiers(work.len(), team));
+        let givers = team.and_then(|team| rows.givers(work.len(), team));
         let spares = &mut self.spares;
         let mut missing = rows.place(work, padding, team, spares);
         for pair in tasks.windows(2) {
@@ -182,8 +182,8 @@ impl<R: Send> Worker<R> {
             Ok(()) => {
                 // Before anything is handed on: what is added may take what its node gives, which is then kept for it.
                 grow_all(&self.cells, rows, tasks, &mut outcome);
-                let asks = copiers.is_none() && place.team.threads() > 1;
-                hand_on(rows, tasks, copiers, asks, spares);
+                let asks = givers.is_none() && place.team.threads() > 1;
+                hand_on(rows, tasks, givers, asks, spares);
             }
             Err(error) => {
                 rows.put_all_back(&mut spares[0]);
@@ -261,12 +261,12 @@ fn grow_all<R: Send>(cells: &Cells, rows: &Rows<R>, tasks: &[Todo<R>], outcome: 
 fn hand_on<R: Send>(
     rows: &mut Rows<R>,
     tasks: &mut [Todo<R>],
-    copiers: Option<Copiers<'_>>,
+    givers: Option<Copiers<'_>>,
     asks: bool,
     spares: &mut [Spare],
 ) {
-    if let Some(copiers) = copiers {
-        rows.hand_on_all(&tasks[0].work, copiers, spares);
+    if let Some(givers) = givers {
+        rows.hand_on_all(&tasks[0].work, givers, spares);
     }
     for (step, todo) in tasks.iter_mut().enumerate() {
         for (index, work) in todo.work.drain(..).enumerate() {

@@ -14,7 +14,7 @@
 //!
 //! An unchanged batch moves no state, a changed one only those of rows that come, go or close a gap.
 //!
-//! Where the whole team [copies](super::copies), it is decided first who is where, and all is copied after.
+//! Where the whole team [copies](super::copies), it is decided first who is where; what it copies is copied after.
 
 use std::ops::DerefMut;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use super::values::{Lent, RequestValues, Values};
 use crate::execute::team::SharedTeam;
 use crate::kernels::prefetch_to_write;
 use crate::reused::reused;
-use crate::serve::cell_graph::{Batch, Place, Port, Ports};
+use crate::serve::cell_graph::{Batch, Cell, Place, Port, Ports};
 use crate::serve::scheduler::{RequestKey, Row};
 
 /// A row of a task, with its request's values.
@@ -42,9 +42,10 @@ type Seat<R> = Work<R>;
 pub(super) struct Rows<R> {
     ports: Ports,
     inputs: Vec<Vec<f32>>,
-    /// Of each input whose rows may lie apart, by row: those of the present batch that do. The others are in its buffer.
+    /// Of each input of a cell that reads them apart, by row: those of the present batch that lie apart. The others are in its
+    /// buffer.
     lent: Vec<Vec<Option<Lent>>>,
-    /// Of each input, empty between batches: room for where its rows are. No list where none lies apart.
+    /// Of each input of such a cell, empty between batches: room for where its rows are.
     apart: Vec<Vec<&'static [f32]>>,
     states: Vec<Vec<f32>>,
     outputs: Vec<Vec<f32>>,
@@ -80,25 +81,24 @@ struct Placed {
 
 impl<R: Send> Rows<R> {
     /// Room for `place.rows` rows.
-    pub fn new(ports: &Ports, place: &Place) -> Rows<R> {
+    pub fn new(cell: &dyn Cell, place: &Place) -> Rows<R> {
+        let ports = cell.ports();
         let buffers = |ports: &[Port], rows: usize| {
             let buffer = |p: &Port| vec![0.0; rows * p.width()];
             ports.iter().map(buffer).collect()
         };
         let most_steps = place.steps;
-        let inputs = ports.inputs();
         let all = most_steps * place.rows;
-        let rows_apart = |port: &Port| if port.lies_apart() { all } else { 0 };
-        let lists = inputs.iter().any(Port::lies_apart).then_some(inputs);
-        let lists = lists.into_iter().flatten();
+        let lists = match cell.reads_apart() {
+            true => 0..ports.inputs().len(),
+            false => 0..0,
+        };
         Rows {
-            inputs: buffers(inputs, all),
-            lent: (inputs.iter())
-                .map(|port| (0..rows_apart(port)).map(|_| None).collect())
+            inputs: buffers(ports.inputs(), all),
+            lent: (lists.clone())
+                .map(|_| (0..all).map(|_| None).collect())
                 .collect(),
-            apart: lists
-                .map(|port| Vec::with_capacity(rows_apart(port)))
-                .collect(),
+            apart: lists.map(|_| Vec::with_capacity(all)).collect(),
             states: buffers(ports.states(), place.rows),
             outputs: buffers(ports.outputs(), most_steps * place.rows),
             ports: ports.clone(),
@@ -114,22 +114,27 @@ impl<R: Send> Rows<R> {
         }
     }
 
-    /// Who of the team hands on so many rows, if one is not enough: what comes out of a batch is about as much as went in.
-    pub fn copiers<'a>(&self, rows: usize, team: &'a SharedTeam) -> Option<Copiers<'a>> {
-        let width = self.ports.inputs().iter().map(Port::width).sum();
-        Copiers::of(team, width, rows)
+    /// Who of the team hands on so many rows, if one is not enough: what comes out of a batch is about as much as goes in.
+    pub fn givers<'a>(&self, rows: usize, team: &'a SharedTeam) -> Option<Copiers<'a>> {
+        Copiers::of(team, self.ports.inputs(), rows)
     }
 
-    /// Who of the team copies the inputs of so many rows, if one is not enough.
-    fn gatherers<'a>(&self, rows: usize, team: &'a SharedTeam) -> Option<Copiers<'a>> {
-        let gathered = self.ports.inputs().iter().filter(|port| !port.lies_apart());
-        Copiers::of(team, gathered.map(Port::width).sum(), rows)
+    /// Who of the team copies the inputs of these rows, if one is not enough. Of a cell that reads them apart those are copied
+    /// that a growing request was given later.
+    fn gatherers<'a>(&self, work: &[Work<R>], team: &'a SharedTeam) -> Option<Copiers<'a>> {
+        let rows = match self.lent.is_empty() {
+            true => work.len(),
+            false => work.iter().filter(|work| work.values.grows()).count(),
+        };
+        Copiers::of(team, self.ports.inputs(), rows)
     }
 
-    /// Who of the team copies the states of so many rows, if one is not enough.
+    /// Who of the team copies the states of so many rows, if one is not enough, and if they are most of the batch: each has as many
+    /// of all its rows.
     fn loaders<'a>(&self, rows: usize, team: &'a SharedTeam) -> Option<Copiers<'a>> {
-        let width = self.ports.states().iter().map(Port::width).sum();
-        Copiers::of(team, width, rows)
+        let all = self.places.len();
+        let copiers = Copiers::of(team, self.ports.states(), rows);
+        copiers.filter(|_| rows >= all - all / 4)
     }
 
     /// Most rows of a batch.
@@ -160,7 +165,7 @@ impl<R: Send> Rows<R> {
     }
 
     /// Gives every row of the task a place among the first `work.len() + padding`, with its states there,
-    /// and copies its inputs, where there is much to copy by the whole `team`, if that may, whose members have a spare each.
+    /// and notes or copies its inputs, where there is much to copy by the whole `team`, if that may, whose members have a spare each.
     /// Returns the rows that lack something, which would be a mistake of ours: what a node takes is kept with its request,
     /// unless it goes on in place.
     pub fn place(
@@ -170,7 +175,7 @@ impl<R: Send> Rows<R> {
         team: Option<&SharedTeam>,
         spares: &mut [Spare],
     ) -> Vec<Row> {
-        let gatherers = team.and_then(|team| self.gatherers(work.len(), team));
+        let gatherers = team.and_then(|team| self.gatherers(work, team));
         let batch = work.len() + padding;
         let spare = &mut spares[0];
         self.handed.clear();
@@ -294,7 +299,7 @@ impl<R: Send> Rows<R> {
         missing.extend(loaded.flat_map(|(.., missing)| missing));
     }
 
-    /// Adds a task whose rows [join](Rows::joins) those of `before`, the last one, and copies its inputs. Returns the rows
+    /// Adds a task whose rows [join](Rows::joins) those of `before`, the last one, and notes or copies its inputs. Returns the rows
     /// that lack something, as [`Rows::place`].
     pub fn go_on(&mut self, before: &[Work<R>], work: &[Work<R>], spare: &mut Spare) -> Vec<Row> {
         let mut missing = Vec::new();
@@ -310,7 +315,7 @@ impl<R: Send> Rows<R> {
             let mut values = work.values.lock();
             values.joined(before[at].row.node);
             self.lengths[row] = step + 1;
-            let at = step * self.places.len() + row;
+            let at = self.at(row, step);
             if !self.all().load(at, work, false, &mut values, spare) {
                 missing.push(work.row);
             }
@@ -385,29 +390,16 @@ impl<R: Send> Rows<R> {
 
     /// Does something with the batch that was placed, of the rows of `tasks`.
     pub fn with_batch<T>(&mut self, tasks: &[Todo<R>], run: impl FnOnce(&mut Batch<'_>) -> T) -> T {
-        let (ports, inputs) = (&self.ports, &self.inputs);
-        let (states, outputs) = (&mut self.states, &mut self.outputs);
         let mut apart = std::mem::take(&mut self.apart);
-        let all = self.tasks.len() * self.places.len();
-        let each = apart.iter_mut().zip(inputs).zip(&self.lent);
-        for (port, ((apart, buffer), lent)) in each.enumerate() {
-            let width = ports.inputs()[port].width();
-            let lent = &lent[..all.min(lent.len())];
-            apart.extend((0..lent.len()).map(|at| row_of(buffer, width, at)));
-            for (step, todo) in tasks.iter().enumerate() {
-                for (index, work) in todo.work.iter().enumerate() {
-                    let row = self.rows[self.tasks[step] + index];
-                    let at = step * self.places.len() + row;
-                    match lent.get(at) {
-                        Some(Some(Lent::Given { first })) => {
-                            apart[at] = &work.values.given()[*first..][..width];
-                        }
-                        Some(Some(Lent::Kept(kept))) => apart[at] = kept,
-                        _ => {}
-                    }
-                }
-            }
+        let (ports, inputs) = (&self.ports, &self.inputs);
+        let (places, begins, count) = (&self.rows, &self.tasks, self.places.len());
+        let at = |step: usize, index: usize| step * count + places[begins[step] + index];
+        for (port, (rows, lent)) in apart.iter_mut().zip(&self.lent).enumerate() {
+            let (buffer, width) = (&inputs[port], ports.inputs()[port].width());
+            rows.extend((0..begins.len() * count).map(|at| row_of(buffer, width, at)));
+            list_lent(tasks, at, (lent, width), rows);
         }
+        let (states, outputs) = (&mut self.states, &mut self.outputs);
         let batch = match self.tasks.len() {
             1 => Batch::new(ports, self.places.len(), inputs, states, outputs),
             _ => Batch::of_steps(ports, &self.lengths, inputs, states, outputs),
@@ -415,6 +407,11 @@ impl<R: Send> Rows<R> {
         let ran = run(&mut batch.with_rows_apart(&apart));
         self.apart = apart.into_iter().map(reused).collect();
         ran
+    }
+
+    /// Where a row's step is among those of all steps.
+    fn at(&self, row: usize, step: usize) -> usize {
+        step * self.places.len() + row
     }
 
     /// Where a row of one of the batch's tasks is.
@@ -435,20 +432,21 @@ impl<R: Send> Rows<R> {
         let ports = &self.ports;
         let states = self.states.iter().zip(ports.states());
         let outputs = self.outputs.iter().zip(ports.outputs());
-        let at = step * self.places.len() + row;
+        let at = self.at(row, step);
         let states = states.map(|(buffer, port)| row_of(buffer, port.width(), row));
         let outputs = outputs.map(|(buffer, port)| row_of(buffer, port.width(), at));
         states.chain(outputs).collect()
     }
 
-    /// Asks the cache for where the inputs of a row were, at a step, to write those of the next batch there, as the others of the
+    /// Asks the cache for where inputs of a row were copied, at a step, to write those of the next batch there, as the others of the
     /// team have just read them. That saves half of what it takes to gather 8 rows of 128 values (0.5 of 0.9 µs), for 0.1 µs
     /// more of handing on. Not where the whole team copies: a core waits for few lines at a time, and there are more.
     pub fn ask_for_input_rows(&self, row: usize, step: usize) {
-        let at = step * self.places.len() + row;
-        let gathered = self.inputs.iter().zip(self.ports.inputs());
-        for (input, port) in gathered.filter(|(_, port)| !port.lies_apart()) {
-            prefetch_to_write(row_of(input, port.width(), at));
+        let at = self.at(row, step);
+        for (index, (input, port)) in self.inputs.iter().zip(self.ports.inputs()).enumerate() {
+            if self.lent.get(index).is_none_or(|lent| lent[at].is_none()) {
+                prefetch_to_write(row_of(input, port.width(), at));
+            }
         }
     }
 
@@ -477,7 +475,7 @@ impl<R: Send> Rows<R> {
                 }
             }
         }
-        let at = step * self.places.len() + row;
+        let at = self.at(row, step);
         for (port, (output, declared)) in self.outputs.iter().zip(ports.outputs()).enumerate() {
             let port = self.states.len() + port;
             if values.is_taken(node, port) {
@@ -498,7 +496,8 @@ impl<R: Send> Rows<R> {
         let mut handed = std::mem::take(&mut self.handed);
         handed.resize(self.places.len(), None);
         let mut all_lent = std::mem::take(&mut self.lent);
-        let mut lent = Shares::new(&mut all_lent, self.ports.inputs(), (each, |_| 1));
+        let inputs = self.ports.inputs();
+        let mut lent = Shares::new(&mut all_lent, inputs, (each, |_| 1));
         let firsts = (0..).step_by(each);
         let shares = handed.chunks_mut(each).zip(firsts).zip(spares);
         let shares = shares.map(|(share, spare)| (share, lent.cut(), spare));
@@ -525,8 +524,14 @@ impl<R: Send> Rows<R> {
 
     /// What was lent for a row's step is not read any more.
     pub fn put_back(&mut self, row: usize, step: usize, spare: &mut Spare) {
-        let at = step * self.places.len() + row;
+        let at = self.at(row, step);
         put_back(&mut self.lent, at, spare);
+    }
+
+    /// Whether nothing is lent.
+    #[cfg(all(test, not(loom)))]
+    pub fn lends_nothing(&self) -> bool {
+        self.lent.iter().flatten().all(Option::is_none)
     }
 
     /// Nothing of the batch is read any more.
@@ -560,6 +565,27 @@ fn ask_for_records<'a, R: 'a>(rows: impl Iterator<Item = &'a Work<R>> + Clone) {
     }
     for work in rows {
         work.values.lock().prefetch_gives(work.row.node);
+    }
+}
+
+/// Says of the rows of `tasks` that were lent where they are; `at` tells where a step of one of them is listed.
+fn list_lent<'a, R>(
+    tasks: &'a [Todo<R>],
+    at: impl Fn(usize, usize) -> usize,
+    (lent, width): (&'a [Option<Lent>], usize),
+    rows: &mut [&'a [f32]],
+) {
+    for (step, todo) in tasks.iter().enumerate() {
+        for (index, work) in todo.work.iter().enumerate() {
+            let at = at(step, index);
+            match &lent[at] {
+                Some(Lent::Given { first }) => {
+                    rows[at] = &work.values.given()[*first..][..width];
+                }
+                Some(Lent::Kept(kept)) => rows[at] = kept,
+                None => {}
+            }
+        }
     }
 }
 

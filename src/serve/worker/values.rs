@@ -8,8 +8,10 @@
 //! the answer        is filled as the nodes that it is made of end
 //! ```
 //!
+//! What came with the request never changes, and cells read it without the lock.
+//!
 //! Workers lock a request's values before each of its cells (to see whether it can run with the one before, to find its row,
-//! to copy inputs) and after it, where a team hands on twice more before that, to ask the cache for them. Two threads can want
+//! to note or copy inputs) and after it, where a team hands on twice more before that, to ask the cache for them. Two threads can want
 //! them at the same time only where two of its nodes run at the same time: on two workers, or in one batch that a worker's team
 //! copies. Each holds one such lock, for one row, and waits for nothing meanwhile.
 
@@ -170,7 +172,7 @@ impl<R> Values<R> {
     }
 
     /// Bytes that the request takes at most, as far as its graph is known: what came with it, its answer, and
-    /// everything that may be kept at the same time.
+    /// everything that may be kept at the same time. Asked for before its values are [shared](RequestValues::new).
     pub fn bytes(&self, cells: &Cells) -> usize {
         let values = (self.answer.len() + self.kept_at_most(cells)) * size_of::<f32>();
         let facts = size_of_val(&self.nodes[..]) + size_of_val(&self.gives[..]);
