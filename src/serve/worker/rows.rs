@@ -129,12 +129,10 @@ impl<R: Send> Rows<R> {
         Copiers::of(team, self.ports.inputs(), rows)
     }
 
-    /// Who of the team copies the states of so many rows, if one is not enough, and if they are most of the batch: each has as many
-    /// of all its rows.
+    /// Who of the team copies the states of so many rows, if one is not enough. Each has as many of all the batch's rows, so that
+    /// some may have few of these; to share only where most rows are such took a third more time of trees' batches.
     fn loaders<'a>(&self, rows: usize, team: &'a SharedTeam) -> Option<Copiers<'a>> {
-        let all = self.places.len();
-        let copiers = Copiers::of(team, self.ports.states(), rows);
-        copiers.filter(|_| rows >= all - all / 4)
+        Copiers::of(team, self.ports.states(), rows)
     }
 
     /// Most rows of a batch.
