@@ -158,7 +158,6 @@ impl<T: Target, C: Clock> Driven<'_, T, C> {
         let (send, clock) = (self.send.clone(), self.clock.clone());
         let done = move |outcome| {
             let ended = clock.now();
-            // Nobody listens any more to what ends after the patience.
             send.send(Ended {
                 id,
                 due,

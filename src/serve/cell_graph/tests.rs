@@ -4,6 +4,7 @@ use super::samples::{
     Named, complete_tree, plain_cells, plain_chain, plain_node, random_graph, takes_of,
 };
 use super::*;
+use crate::execute::InputValues;
 
 /// Whether all nodes of a circle-free relation can be put in an order.
 fn has_no_circle(nodes: usize, edges: &[(usize, usize)]) -> bool {
@@ -463,4 +464,28 @@ fn steps_join_where_only_their_states_are_handed_on() {
     graph.node(step, &[last.gives(1), last.gives(0)]);
     let joins = graph.unfold(&cells).unwrap().joins;
     assert_eq!(joins, [false, false, false, false, true, true, false]);
+}
+
+/// What a cell that reads inputs apart would find in their buffers is of another batch.
+#[test]
+fn inputs_that_lie_apart_are_not_read_side_by_side() {
+    let ports = Ports::new().input("x", 2).output("y", 1);
+    let (x, row) = ([vec![0.0; 2]], [1.0, 2.0]);
+    let lists = [vec![&row[..]]];
+    let refused = |read: fn(&mut Batch<'_>)| {
+        let mut y = [vec![0.0]];
+        let batch = Batch::new(&ports, 1, &x, &mut [], &mut y);
+        let mut batch = batch.with_rows_apart(&lists);
+        assert!(matches!(batch.input(0), InputValues::Apart([x]) if *x == row));
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| read(&mut batch))).is_err()
+    };
+    assert!(refused(|batch| {
+        let ([_], [], [_]) = batch.split();
+    }));
+    assert!(refused(|batch| {
+        batch.slices();
+    }));
+    assert!(!refused(|batch| {
+        let ([], [_]) = batch.written();
+    }));
 }

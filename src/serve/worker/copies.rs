@@ -80,8 +80,8 @@ where
     B: DerefMut<Target = [f32]>,
     L: DerefMut<Target = [Option<Lent>]>,
 {
-    /// Notes or copies the inputs of a node for a row, and copies its states, if they `come` from its request, whose `values` are locked. `false`
-    /// if something is not there.
+    /// Notes or copies the inputs of a node for a row, and copies its states, if they `come` from its request, whose `values` are
+    /// locked. `false` if something is not there.
     pub fn load<R>(
         &mut self,
         row: usize,

@@ -201,7 +201,8 @@ impl Run {
             let values = Values::new(
                 graph.clone(),
                 &unfolded,
-                Some(Box::new(Answering)),
+                // Of those that do not grow only states are copied by all, where inputs are read apart.
+                (!graph.watched().is_empty()).then(|| Box::new(Answering) as Box<dyn Grow>),
                 &cells,
                 (),
             );

@@ -130,7 +130,7 @@ impl<R: Send> Rows<R> {
     }
 
     /// Who of the team copies the states of so many rows, if one is not enough. Each has as many of all the batch's rows, so that
-    /// some may have few of these; to share only where most rows are such took a third more time of trees' batches.
+    /// some may have few of these; to share only where most rows are such took a third more time to gather those of trees.
     fn loaders<'a>(&self, rows: usize, team: &'a SharedTeam) -> Option<Copiers<'a>> {
         Copiers::of(team, self.ports.states(), rows)
     }
@@ -163,9 +163,9 @@ impl<R: Send> Rows<R> {
     }
 
     /// Gives every row of the task a place among the first `work.len() + padding`, with its states there,
-    /// and notes or copies its inputs, where there is much to copy by the whole `team`, if that may, whose members have a spare each.
-    /// Returns the rows that lack something, which would be a mistake of ours: what a node takes is kept with its request,
-    /// unless it goes on in place.
+    /// and notes or copies its inputs: where there is much to copy by the whole `team`, if that may, whose members have a spare
+    /// each. Returns the rows that lack something, which would be a mistake of ours: what a node takes is kept with its
+    /// request, unless it goes on in place.
     pub fn place(
         &mut self,
         work: &[Work<R>],
@@ -436,8 +436,8 @@ impl<R: Send> Rows<R> {
         states.chain(outputs).collect()
     }
 
-    /// Asks the cache for where inputs of a row were copied, at a step, to write those of the next batch there, as the others of the
-    /// team have just read them. That saves half of what it takes to gather 8 rows of 128 values (0.5 of 0.9 µs), for 0.1 µs
+    /// Asks the cache for where inputs of a row were copied, at a step, to write those of the next batch there, as the others of
+    /// the team have just read them. That saves half of what it takes to gather 8 rows of 128 values (0.5 of 0.9 µs), for 0.1 µs
     /// more of handing on. Not where the whole team copies: a core waits for few lines at a time, and there are more.
     pub fn ask_for_input_rows(&self, row: usize, step: usize) {
         let at = self.at(row, step);

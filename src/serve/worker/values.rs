@@ -11,9 +11,9 @@
 //! What came with the request never changes, and cells read it without the lock.
 //!
 //! Workers lock a request's values before each of its cells (to see whether it can run with the one before, to find its row,
-//! to note or copy inputs) and after it, where a team hands on twice more before that, to ask the cache for them. Two threads can want
-//! them at the same time only where two of its nodes run at the same time: on two workers, or in one batch that a worker's team
-//! copies. Each holds one such lock, for one row, and waits for nothing meanwhile.
+//! to note or copy inputs) and after it, where a team hands on twice more before that, to ask the cache for them. Two threads can
+//! want them at the same time only where two of its nodes run at the same time: on two workers, or in one batch that a worker's
+//! team copies. Each holds one such lock, for one row, and waits for nothing meanwhile.
 
 use super::spare::Spare;
 use crate::serve::sync::{AtomicBool, Mutex, MutexGuard, PoisonError};
