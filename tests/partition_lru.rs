@@ -109,17 +109,27 @@ impl Lru {
     }
 }
 
-/// Accumulators and rows of the product's tiles with 32 registers.
+/// Accumulators of the product's tiles with 32 registers.
 const ACCUMULATORS: usize = 24;
-const MOST_ROWS: usize = 6;
 
-/// Rows of a tile of the product for so many rows, and its panels at most.
-fn tile(rows: usize, gates: usize) -> (usize, usize) {
-    let limit = (ACCUMULATORS / gates).min(MOST_ROWS);
-    let height = rows.div_ceil(rows.div_ceil(limit));
-    let width = [4, 2, 1]
-        .into_iter()
-        .find(|w| height * w * gates <= ACCUMULATORS);
+/// Gates of a stripe of f32.
+fn of_stripe(gates: usize, many: bool) -> usize {
+    if many && gates == 4 { 2 } else { gates }
+}
+
+/// Rows of a tile of the product for so many rows, and its stripes at most: tiles of up to 6 rows, or 8; where a core has many
+/// weights one of up to 12 rows or two of up to 8.
+fn tile(rows: usize, gates: usize, many: bool) -> (usize, usize) {
+    let height = match (rows, gates) {
+        (..=12, 1 | 2 | 4) if many => rows,
+        (13..=16, 1 | 2 | 4) if many => rows.div_ceil(2),
+        (_, 3) => rows.div_ceil(rows.div_ceil(8)),
+        _ => rows.div_ceil(rows.div_ceil(6)),
+    };
+    let width = [8, 4, 2, 1].into_iter().find(|w| {
+        let vectors = *w * of_stripe(gates, many);
+        vectors <= 4 * gates && height * vectors <= ACCUMULATORS
+    });
     (height, width.unwrap())
 }
 
@@ -134,12 +144,15 @@ fn replay(problem: &Problem, part: Part, order: PanelOrder, seed: u64) -> [u64; 
         streamed_bytes,
     } = problem.sequence;
     let (gates, lanes) = (problem.shape.gates, problem.grain.lanes);
-    let (height, widest) = tile(part.rows, gates);
+    let many = part.depth * part.units * gates * 4 > 1 << 20;
+    let (height, widest) = tile(part.rows, gates, many);
     let panels = part.units.div_ceil(lanes);
     let stride = part.depth.next_multiple_of(16) as u64 * 4;
-    let vector = (gates * lanes * 4) as u64;
-    let z_row = panels as u64 * vector;
-    let panel_bytes = part.depth as u64 * vector;
+    let per_panel = gates / of_stripe(gates, many);
+    let stripes = panels * per_panel;
+    let vector = (of_stripe(gates, many) * lanes * 4) as u64;
+    let z_row = stripes as u64 * vector;
+    let stripe_bytes = part.depth as u64 * vector;
     // Arrays far apart, each from a random line on.
     let mut random = fastrand::Rng::with_seed(seed);
     let mut next = 0;
@@ -151,28 +164,28 @@ fn replay(problem: &Problem, part: Part, order: PanelOrder, seed: u64) -> [u64; 
     let (b, z, kept, streamed) = (array(), array(), array(), array());
     let a_bytes = part.rows as u64 * stride;
 
-    // Tiles of panels in their order.
+    // Tiles of stripes in their order.
     let mut groups = Vec::new();
-    let mut panel = 0;
-    while panel < panels {
-        let left = panels - panel;
-        let width = [4, 2, 1]
+    let mut stripe = 0;
+    while stripe < stripes {
+        let left = stripes - stripe;
+        let width = [8, 4, 2, 1]
             .into_iter()
             .find(|w| *w <= left.min(widest))
             .unwrap();
-        groups.push((panel, width));
-        panel += width;
+        groups.push((stripe, width));
+        stripe += width;
     }
     for step in 0..steps {
         let a = states[step % 2];
         let z = z + (step % chunk_steps) as u64 * part.rows as u64 * z_row;
-        let z_at = |row: usize, panel: usize| z + row as u64 * z_row + panel as u64 * vector;
-        for &(panel, width) in &groups {
+        let z_at = |row: usize, stripe: usize| z + row as u64 * z_row + stripe as u64 * vector;
+        for &(stripe, width) in &groups {
             let mut row = 0;
             while row < part.rows {
                 let rows = row..(row + height).min(part.rows);
                 for m in rows.clone() {
-                    let at = z_at(m, panel);
+                    let at = z_at(m, stripe);
                     cache.touch(at..at + width as u64 * vector, Of::C, false);
                 }
                 for k in 0..part.depth as u64 {
@@ -180,13 +193,13 @@ fn replay(problem: &Problem, part: Part, order: PanelOrder, seed: u64) -> [u64; 
                         let at = a + m as u64 * stride + k * 4;
                         cache.touch(at..at + 4, Of::A, false);
                     }
-                    for p in panel..panel + width {
-                        let at = b + p as u64 * panel_bytes + k * vector;
+                    for p in stripe..stripe + width {
+                        let at = b + p as u64 * stripe_bytes + k * vector;
                         cache.touch(at..at + vector, Of::B, false);
                     }
                 }
                 for m in rows.clone() {
-                    let at = z_at(m, panel);
+                    let at = z_at(m, stripe);
                     cache.touch(at..at + width as u64 * vector, Of::C, true);
                 }
                 row = rows.end;
@@ -195,7 +208,8 @@ fn replay(problem: &Problem, part: Part, order: PanelOrder, seed: u64) -> [u64; 
         let wide = |bytes: usize| (lanes * bytes) as u64;
         for row in 0..part.rows {
             for panel in 0..panels {
-                cache.touch(z_at(row, panel)..z_at(row, panel) + vector, Of::C, false);
+                let at = z_at(row, panel * per_panel);
+                cache.touch(at..at + per_panel as u64 * vector, Of::C, false);
                 let nth = (row * panels + panel) as u64;
                 let at = kept + nth * wide(kept_bytes);
                 cache.touch(at..at + wide(kept_bytes), Of::State, true);
@@ -233,6 +247,8 @@ fn compare(placement: Placement, placements: u64) {
         (10, 128, 128, 4),
         (20, 64, 256, 1),
         (20, 256, 64, 4),
+        // Striped, and one tile of all rows.
+        (9, 512, 144, 4),
     ];
     let mut compared = 0;
     for (at, (rows, depth, units, gates)) in shapes.into_iter().enumerate() {
@@ -269,7 +285,7 @@ fn compare(placement: Placement, placements: u64) {
             }
         }
     }
-    assert_eq!(compared, 5 * 2 * 6 * 2);
+    assert_eq!(compared, 6 * 2 * 6 * 2);
 }
 
 #[test]

@@ -2,14 +2,18 @@
 //!
 //! ```text
 //! for panel in 0..panels          LANES hidden units each; the last is filled up with zeros
-//!   for k in 0..depth             input features, or values of the state
-//!     for gate in 0..gates
-//!       for lane in 0..LANES      one vector load
+//!   for stripe in 0..stripes      one; of four gates, where there are many weights, two
+//!     for k in 0..depth           input features, or values of the state
+//!       for gate in stripe        all gates, or two of the four
+//!         for lane in 0..LANES    one vector load
 //! ```
 //!
 //! All gates of a unit stand in one panel, so that whoever owns the unit has everything its
 //! activation needs. One order serves every batch size: a tile takes one panel for many rows, or
-//! several panels for few.
+//! several panels for few. Four gates make two stripes since a tile of one stripe is twice as tall:
+//! where weights come from afar, seven to twelve rows read them in one pass, at the pace of the arithmetic, where two
+//! passes over all four gates would wait for memory in the one and leave it idle in the other. Weights of int8 are a
+//! quarter as long, and taller tiles gain them nothing; fewer weights stay in caches, which read one stream sooner than two.
 //!
 //! Smaller numbers fill the same words: in a lane's four bytes stand two bf16 (of `k`, the even one
 //! lower, and `k + 1`) or four int8 (of `k` to `k + 3`, in the order of memory), so that `k` goes by
@@ -17,7 +21,7 @@
 
 use std::ops::Range;
 
-use super::prefetch::Upcoming;
+use super::prefetch::{FAR, Upcoming};
 use super::values::{Aligned, Values, zeroed};
 
 /// The weights of some hidden units for one product, packed for one lane count.
@@ -26,9 +30,13 @@ pub struct PackedMatrix {
     words: Words,
     lanes: usize,
     gates: usize,
+    stripe_gates: usize,
     depth: usize,
     panels: usize,
 }
+
+/// Panels of four gates are striped where there are more bytes of them: a layer has two such matrices, as a rule.
+const STRIPED: usize = FAR / 2;
 
 /// What the lanes hold.
 #[derive(Debug)]
@@ -42,7 +50,7 @@ pub(super) enum Words {
 #[derive(Debug)]
 pub(super) struct Int8Words {
     pub quads: Values<u32>,
-    /// `[panel][gates][lanes]`.
+    /// `[panel][gates][lanes]`, which is `[stripe][gates of it][lanes]`.
     pub scales: Values,
     /// The sum of the weights that a scale belongs to, `[panel][gates][lanes]`.
     pub sums: Values<i32>,
@@ -119,18 +127,24 @@ impl PackedMatrix {
     ) -> PackedMatrix {
         let (panels, depth) = (units.len().div_ceil(lanes), source.depth);
         let groups = depth.div_ceil(source.numbers.per_word());
-        let vector = gates.len() * lanes;
+        let words = panels * groups * gates.len() * lanes;
+        let stripe_gates = match (gates.len(), source.numbers) {
+            (4, Numbers::F32(_) | Numbers::Bf16(_)) if 4 * words > STRIPED => 2,
+            (gates, _) => gates,
+        };
+        let vector = stripe_gates * lanes;
         // The row of the source, the word of its first group, and its place among the gates' vectors.
         let rows = gates.iter().enumerate().flat_map(|(slot, gate)| {
             let units = units.clone().enumerate();
+            let stripes = gates.len() / stripe_gates;
             units.map(move |(at, unit)| {
-                let (panel, lane) = (at / lanes, slot * lanes + at % lanes);
+                let stripe = at / lanes * stripes + slot / stripe_gates;
+                let lane = slot % stripe_gates * lanes + at % lanes;
                 let row = gate * source.units + unit;
-                (row, panel * groups * vector + lane, panel * vector + lane)
+                (row, stripe * groups * vector + lane, stripe * vector + lane)
             })
         });
         let of = |row: usize| row * depth..(row + 1) * depth;
-        let words = panels * groups * vector;
         let words = match source.numbers {
             Numbers::F32(values) => {
                 let mut words = Values::zeroed(words);
@@ -154,8 +168,8 @@ impl PackedMatrix {
                 assert!(depth <= INT8_DEPTH, "a sum could overflow");
                 let mut packed = Int8Words {
                     quads: Values::zeroed(words),
-                    scales: Values::zeroed(panels * vector),
-                    sums: Values::zeroed(panels * vector),
+                    scales: Values::zeroed(panels * gates.len() * lanes),
+                    sums: Values::zeroed(panels * gates.len() * lanes),
                 };
                 for (row, first, place) in rows {
                     for (group, quad) in whole[of(row)].chunks(4).enumerate() {
@@ -175,6 +189,7 @@ impl PackedMatrix {
             words,
             lanes,
             gates: gates.len(),
+            stripe_gates,
             depth,
             panels,
         }
@@ -205,18 +220,40 @@ impl PackedMatrix {
         &self.words
     }
 
+    /// Gates of a stripe.
+    pub(super) fn stripe_gates(&self) -> usize {
+        self.stripe_gates
+    }
+
+    /// Stripes of a panel: parts of its gates, of as many gates each.
+    pub(super) fn stripes(&self) -> usize {
+        if self.gates == self.stripe_gates {
+            1
+        } else {
+            2
+        }
+    }
+
     /// Some panels, as what is read after others.
     ///
     /// # Panics
     /// If there are not so many panels.
     pub fn upcoming(&self, panels: Range<usize>) -> Upcoming {
+        self.upcoming_stripes(panels.start * self.stripes()..panels.end * self.stripes())
+    }
+
+    /// Some stripes, counted through all panels.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub(super) fn upcoming_stripes(&self, stripes: Range<usize>) -> Upcoming {
         let steps = match self.words {
             Words::F32(_) => 1,
             Words::Bf16(_) => 2,
             Words::Int8(_) => 4,
         };
-        let size = self.depth.div_ceil(steps) * self.gates * self.lanes;
-        let words = panels.start * size..panels.end * size;
+        let size = self.depth.div_ceil(steps) * self.stripe_gates * self.lanes;
+        let words = stripes.start * size..stripes.end * size;
         match &self.words {
             Words::F32(all) => Upcoming::of(&all[words]),
             Words::Bf16(all) => Upcoming::of(&all[words]),

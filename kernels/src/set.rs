@@ -132,7 +132,7 @@ impl<S: Simd> Kernels for Set<S> {
 
     fn product_of(&self, mut job: Product<'_>, of: Range<usize>, room: Room<'_>) {
         let (s, plain) = (self.s, self.plain);
-        match job.weights.gates() {
+        match job.weights.stripe_gates() {
             1 => product::<S, 1>(s, &mut job, of, room, plain),
             2 => product::<S, 2>(s, &mut job, of, room, plain),
             3 => product::<S, 3>(s, &mut job, of, room, plain),

@@ -173,7 +173,17 @@ mod tests {
     fn check<T: Word>(value: impl Fn(usize) -> T, other: T) {
         let own_pages = OWN_PAGES / size_of::<T>();
         let large = LARGE_PAGE / size_of::<T>();
-        for len in [0, 1, 17, own_pages - 1, own_pages, own_pages + 1, large - 1, large, large + 1] {
+        for len in [
+            0,
+            1,
+            17,
+            own_pages - 1,
+            own_pages,
+            own_pages + 1,
+            large - 1,
+            large,
+            large + 1,
+        ] {
             let mut values = Values::<T>::zeroed(len);
             assert_eq!((values.len(), values.as_ptr() as usize % 64), (len, 0));
             assert!(values.iter().all(|v| *v == T::default()));

@@ -61,6 +61,8 @@ pub use cache::{Cache, Placement};
 pub use solve::{Candidate, Options};
 pub use sweep::{Movement, PanelOrder, Sequence};
 
+use crate::kernels::FAR;
+
 /// Bytes of a cache line.
 const LINE: u64 = 64;
 
@@ -102,6 +104,19 @@ impl Shape {
         }
     }
 
+    /// Gates of a stripe of a panel, one at least, where a core has so many bytes of weights.
+    fn gates_of_stripe(&self, weights: u64) -> usize {
+        match (self.gates, self.weight_bytes) {
+            (4, 2..) if weights > MANY => 2,
+            (gates, _) => gates.max(1),
+        }
+    }
+
+    /// Stripes of a panel.
+    fn stripes(&self, weights: u64) -> usize {
+        (self.gates / self.gates_of_stripe(weights)).max(1)
+    }
+
     /// Bytes of A.
     pub fn a_bytes(&self) -> u64 {
         [self.rows, self.depth, self.value_bytes].product_u64()
@@ -132,10 +147,10 @@ impl<const N: usize> ProductU64 for [usize; N] {
 
 /// How finely a product is cut, and how a core goes through its part.
 ///
-/// A core takes tiles of rows by panels, with an accumulator for each row, panel and gate of the tile:
-/// rows first, up to `rows`, in as few tiles as that needs and as even as can be; then 4, 2 or 1
-/// panels, what `panels` and the accumulators allow and what is left. All weights of a tile of panels
-/// are read once per tile of rows. This is the choice of [`crate::kernels::Product`].
+/// A core takes tiles of rows by stripes of panels, with an accumulator for each row, stripe and gate of the tile. A stripe has all
+/// gates of its panel; of four, where there are many weights other than in int8, two. Rows come first ([`Grain::row_tiles`]), then the stripes of 4, 2 or 1 panels, or
+/// one of a panel's two, what `panels` and the accumulators allow and what is left. All weights of a tile of stripes are read once
+/// per tile of rows. This is the choice of [`crate::kernels::Product`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grain {
     /// Units are dealt to cores in groups of this many.
@@ -152,25 +167,31 @@ pub struct Grain {
 
 /// Chains of multiply-adds that a serpentine sweep keeps in flight.
 const CHAINS: usize = 8;
+/// Bytes of weights of one core from which on panels of four gates are striped and tiles taller.
+const MANY: u64 = (FAR / 2) as u64;
+/// Rows of the tallest of two tiles that take a stripe each.
+const HALF: usize = 8;
 
 impl Grain {
-    /// The same, for a product of so many rows and gates that is swept in `order`: serpentine tiles
-    /// have no more panels than fill the pipelines with 8 chains of multiply-adds, since within a tile
-    /// each panel is read from its start ([`crate::kernels::Sweep`]).
+    /// The same, for one core's product that is swept in `order`: serpentine tiles have no more panels than fill the pipelines with 8
+    /// chains of multiply-adds, since within a tile each panel is read from its start ([`crate::kernels::Sweep`]).
     ///
     /// ```
-    /// use cellstream::partition::{Grain, PanelOrder};
+    /// use cellstream::partition::{Grain, PanelOrder, Shape};
     ///
-    /// let panels = |order, rows, gates| Grain::default().swept(order, rows, gates).panels;
+    /// let panels = |order, rows, gates| {
+    ///     Grain::default().swept(order, &Shape::f32(rows, 64, 64, gates)).panels
+    /// };
     /// assert_eq!(panels(PanelOrder::Cyclic, 1, 4), 4);
     /// assert_eq!(panels(PanelOrder::Serpentine, 1, 4), 2); // 1 row · 4 gates · 2 panels
     /// assert_eq!(panels(PanelOrder::Serpentine, 2, 4), 1);
     /// assert_eq!(panels(PanelOrder::Serpentine, 1, 1), 4);
     /// ```
     #[must_use]
-    pub fn swept(self, order: PanelOrder, rows: usize, gates: usize) -> Grain {
-        let (tiles, mut panels) = self.tiles(rows, gates);
-        let chains = rows.div_ceil(tiles).saturating_mul(gates);
+    pub fn swept(self, order: PanelOrder, shape: &Shape) -> Grain {
+        let (tiles, stripes) = self.tiles(shape.rows, shape, shape.b_bytes());
+        let mut panels = (stripes / shape.stripes(shape.b_bytes())).max(1);
+        let chains = (shape.rows.div_ceil(tiles)).saturating_mul(shape.gates);
         while order == PanelOrder::Serpentine
             && panels > 1
             && chains.saturating_mul(panels / 2) >= CHAINS
@@ -180,28 +201,47 @@ impl Grain {
         Grain { panels, ..self }
     }
 
-    /// Tiles of so many rows, and the panels that each tile may have.
-    fn tiles(&self, rows: usize, gates: usize) -> (usize, usize) {
-        let limit = (self.accumulators / gates.max(1)).min(self.rows).max(1);
-        let tiles = rows.div_ceil(limit).max(1);
-        let sums = rows.div_ceil(tiles).saturating_mul(gates).max(1);
-        let mut panels = self.panels.max(1);
-        while panels > 1 && sums.saturating_mul(panels) > self.accumulators {
-            panels /= 2;
+    /// Tiles of so many rows of a product of this shape, of which one core has so many bytes of weights. Up to 6 rows each, with
+    /// three gates 8, as even as can be. Of many weights (half of [`crate::kernels::FAR`]), other than in int8, a single
+    /// tile, if one may hold all rows by a single stripe; two such, if they have no more than 8 rows.
+    pub fn row_tiles(&self, rows: usize, shape: &Shape, weights: u64) -> usize {
+        let most = if shape.gates == 3 { 8 } else { 6 };
+        let many = (self.accumulators / shape.gates.max(1))
+            .min(self.rows)
+            .clamp(1, most);
+        let tallest = match shape.weight_bytes {
+            1 => many,
+            _ if weights <= MANY => many,
+            _ => (self.accumulators / shape.gates_of_stripe(weights)).clamp(1, self.rows.max(1)),
+        };
+        match rows {
+            rows if rows <= tallest => 1,
+            rows if rows <= 2 * HALF.min(tallest) && HALF > many => 2,
+            rows => rows.div_ceil(many),
         }
-        (tiles, panels)
+    }
+
+    /// As [`Grain::row_tiles`], and the stripes that each tile may have.
+    fn tiles(&self, rows: usize, shape: &Shape, weights: u64) -> (usize, usize) {
+        let tiles = self.row_tiles(rows, shape, weights);
+        let sums = (rows.div_ceil(tiles)).saturating_mul(shape.gates_of_stripe(weights));
+        let mut stripes = self.panels.max(1) * shape.stripes(weights);
+        while stripes > 1 && sums.saturating_mul(stripes) > self.accumulators {
+            stripes /= 2;
+        }
+        (tiles, stripes)
     }
 }
 
 impl Default for Grain {
-    /// That of 32 vector registers of 16 lanes: groups and panels of 16 units, tiles of up to 6 rows
+    /// That of 32 vector registers of 16 lanes: groups and panels of 16 units, tiles of up to 12 rows
     /// and 4 panels in 24 accumulators.
     fn default() -> Grain {
         Grain {
             units: 16,
             lanes: 16,
             accumulators: 24,
-            rows: 6,
+            rows: 12,
             panels: 4,
         }
     }

@@ -144,7 +144,7 @@ impl Problem {
     }
 }
 
-/// Panels that are read together.
+/// Stripes of panels that are read together.
 struct PanelTile {
     /// Bytes of its weights.
     weights: f64,
@@ -176,15 +176,16 @@ impl Sweep {
         let grain = problem.grain;
         let [a, b, c] = problem.part_bytes(part).map(|bytes| bytes as f64);
         let panels = part.units.div_ceil(grain.lanes.max(1));
-        let (row_tiles, widest) = grain.tiles(part.rows, problem.shape.gates);
+        let (row_tiles, widest) = grain.tiles(part.rows, &problem.shape, b as u64);
+        let stripes = panels * problem.shape.stripes(b as u64);
         let mut tiles = Vec::new();
-        let mut left = panels;
+        let mut left = stripes;
         while left > 0 {
             let mut width = widest;
             while width > left {
                 width /= 2;
             }
-            let share = width as f64 / panels as f64;
+            let share = width as f64 / stripes as f64;
             tiles.push(PanelTile {
                 weights: b * share,
                 z: c * share,

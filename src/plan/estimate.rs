@@ -462,7 +462,7 @@ impl Costs<'_> {
             let bytes = key.precision.bytes();
             let shape =
                 Shape::f32(key.rows, key.depth, key.units, key.gates).with_weights_of(bytes);
-            let grain = Grain::default().swept(key.order, key.rows, key.gates);
+            let grain = Grain::default().swept(key.order, &shape);
             let state = key.rows.saturating_mul(key.units).max(1);
             let moved = |level: usize| {
                 let problem = Problem {
@@ -486,9 +486,7 @@ impl Costs<'_> {
             };
             let work = 2.0 * (shape.b_bytes() / bytes as u64) as f64 * key.rows as f64;
             let efficiency = if key.rows == 1 { 1.0 } else { TILE_EFFICIENCY };
-            let tiles = key
-                .rows
-                .div_ceil((grain.accumulators / key.gates).min(grain.rows).max(1));
+            let tiles = grain.row_tiles(key.rows, &shape, shape.b_bytes());
             let read = (shape.b_bytes() as f64) * tiles as f64;
             let [l1, l2, l3] = rates.bandwidth;
             // What comes from further away waits for it; the rest overlaps with the arithmetic.

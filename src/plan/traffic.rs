@@ -408,7 +408,7 @@ impl Run<'_> {
         };
         Problem {
             shape: product.shape(rows),
-            grain: grain.swept(plan.order, rows, product.gates),
+            grain: grain.swept(plan.order, &product.shape(rows)),
             sequence: Sequence {
                 steps,
                 chunk_steps,

@@ -8,8 +8,8 @@
 //!       z[row][panel] += a[row][k] * w[panel][k]        one fma per gate, in this order of k
 //! ```
 //!
-//! The real loop takes a tile of `M` rows by `P` panels at a time, all in registers: one row alone
-//! is a chain of dependent multiply-adds, and only many independent chains fill the pipelines.
+//! The real loop takes a tile of `M` rows by `P` panels, or stripes of panels (`pack.rs`), at a time, all in registers: one row
+//! alone is a chain of dependent multiply-adds, and only many independent chains fill the pipelines.
 //! The order of `k` within a chain never changes, so no tile shape changes a bit.
 //! Where weights come from afar, all tiles of rows that take a panel ask for the next one meanwhile (`prefetch.rs`).
 //!
@@ -31,7 +31,9 @@ pub(super) use self::quantize::row_norms;
 pub use self::quantize::{RowNorms, TINY_ROW};
 use self::tile::{Left, tile};
 use super::pack::{Int8Words, PackedMatrix, Words};
-use super::prefetch::{Share, Upcoming, fewest_passes_that_ask, prefetch_second_level};
+use super::prefetch::{
+    Ahead, Upcoming, fewest_passes_that_ask, lines_a_group, prefetch_second_level,
+};
 use super::simd::{Dot, DotJob, Simd};
 use std::ops::Range;
 
@@ -168,7 +170,9 @@ pub struct Product<'a> {
 }
 
 /// Rows of the tallest tile.
-const MAX_ROWS: usize = 6;
+const MAX_ROWS: usize = 12;
+/// Rows of the tallest of two tiles that are of a stripe.
+const HALF: usize = 8;
 
 /// Accumulators that a tile may keep: what is left of the registers after the fewer of weight vectors and broadcast
 /// values, kept, and one of the others, on its way; and, where weights are widened part by part, what both parts need:
@@ -183,13 +187,30 @@ const fn accumulators(registers: usize, parts: usize) -> usize {
     }
 }
 
-/// Rows per tile for `rows` rows: as few tiles as fit, as even as possible, since the passes over
-/// a panel cost the same however full they are.
-fn tile_rows(rows: usize, limit: usize) -> usize {
-    rows.div_ceil(rows.div_ceil(limit).max(1))
+/// Rows per tile for `rows` rows. One tile, if one of a single stripe may hold all: `tallest`. Two such, if they need no more than
+/// [`HALF`] rows: beyond that, what tall tiles load for each multiply-add costs more than their fewer passes save. Else as few
+/// tiles of `limit` as fit, as even as possible, since the passes over a panel cost the same however full they are.
+fn tile_rows(rows: usize, tallest: usize, limit: usize) -> usize {
+    match rows {
+        rows if rows <= tallest => rows,
+        rows if rows <= 2 * HALF.min(tallest) && HALF > limit => rows.div_ceil(2),
+        rows => rows.div_ceil(rows.div_ceil(limit).max(1)),
+    }
 }
 
-/// Runs a product. `N` is the number of gates of the weights; `plain` keeps to instructions that the whole instruction set
+/// Rows of a tile of several, of panels of so many gates, and with `room` for so many accumulators: for a multiply-add least is
+/// loaded where there are about as many rows as vectors of weights.
+const fn rows_of_many(room: usize, gates: usize) -> usize {
+    let most = if gates == 3 { 8 } else { 6 };
+    let rows = room / gates;
+    match rows {
+        0 => 1,
+        rows if rows > most => most,
+        rows => rows,
+    }
+}
+
+/// Runs a product. `N` is the number of gates of a stripe of the weights; `plain` keeps to instructions that the whole instruction set
 /// has.
 #[inline(always)]
 pub(super) fn product<S: Simd, const N: usize>(
@@ -284,13 +305,10 @@ fn panels<S: Simd, E: Element<S>, const N: usize>(
 ) {
     let weights = job.weights;
     assert!(of.start <= of.end && of.end <= weights.panels());
-    assert_eq!((weights.lanes(), weights.gates()), (S::LANES, N));
-    assert_eq!(job.slots.len(), N);
-    let mut slots = [0; N];
-    for (slot, &given) in slots.iter_mut().zip(job.slots) {
-        assert!(given < job.z_slots);
-        *slot = given;
-    }
+    let stripes = weights.stripes();
+    assert_eq!((weights.lanes(), weights.gates()), (S::LANES, N * stripes));
+    assert_eq!(job.slots.len(), weights.gates());
+    assert!(job.slots.iter().all(|slot| *slot < job.z_slots));
     let vector = job.z_slots * S::LANES;
     // The tiles below write through pointers: a count that wraps must not pass.
     let values = (job.row_count)
@@ -301,35 +319,43 @@ fn panels<S: Simd, E: Element<S>, const N: usize>(
         assert!(bias.len() >= weights.panels() * vector);
     }
     let room = const { accumulators(S::REGISTERS, E::PARTS) };
-    let limit = (room / N).min(MAX_ROWS);
-    let height = tile_rows(job.row_count, limit);
-    let fewest_to_ask = fewest_passes_that_ask();
+    let many = rows_of_many(room, N * stripes);
+    let tallest = match E::TALL && job.then.is_some() {
+        true => (room / N).min(MAX_ROWS),
+        false => many,
+    };
+    let height = tile_rows(job.row_count, tallest, many);
+    let tiles = job.row_count.div_ceil(height.max(1));
+    let ask = Asking {
+        fewest: fewest_passes_that_ask(),
+        of_rows: job.row_count,
+        height,
+        tiles,
+        groups: weights.depth() / E::STEPS,
+        gates: N,
+    };
+    let of = of.start * stripes..of.end * stripes;
     let mut left = of.len();
     while left > 0 {
-        let width = tile_panels::<N>(height, left, room, job.sweep);
-        let panel = match job.sweep {
+        let width = tile_stripes::<N>(height, (left, stripes), room, job.sweep);
+        let stripe = match job.sweep {
             Sweep::Wide | Sweep::Forth => of.end - left,
             Sweep::Back => of.start + left - width,
         };
         let next = job.then.map(|then| match job.sweep {
             _ if left == width => then,
             Sweep::Wide | Sweep::Forth => {
-                weights.upcoming(panel + width..of.end.min(panel + 2 * width))
+                weights.upcoming_stripes(stripe + width..of.end.min(stripe + 2 * width))
             }
-            Sweep::Back => weights.upcoming(of.start.max(panel.saturating_sub(width))..panel),
+            Sweep::Back => {
+                weights.upcoming_stripes(of.start.max(stripe.saturating_sub(width))..stripe)
+            }
         });
         let mut row = 0;
-        // The last tile may be too low to ask.
-        let tiles = job.row_count.div_ceil(height);
-        let asking = match job.row_count % height {
-            1 | 2 => tiles - 1,
-            _ => tiles,
-        };
-        let next = next.filter(|_| tiles >= fewest_to_ask);
         while row < job.row_count {
             let ahead = match next {
-                Some(next) => next.share(row / height, asking, weights.depth() / E::STEPS),
-                None => Share::NONE,
+                Some(next) => ask.ahead(next, (row / height, width), job.sweep),
+                None => Ahead::Nothing,
             };
             let rows = height.min(job.row_count - row);
             // The last tile of a row count that does not divide is shorter; all shapes below are
@@ -340,10 +366,10 @@ fn panels<S: Simd, E: Element<S>, const N: usize>(
                         $(($m, $p) => {
                             if const { $m * $p * N <= accumulators(S::REGISTERS, E::PARTS) } {
                                 // SAFETY: slots and lengths have been checked above, and these are
-                                // rows and panels of the job.
+                                // rows and stripes of the job.
                                 unsafe {
                                     tile::<S, E, $m, N, $p>(
-                                        s, element, &left_rows, job, &slots, (row, panel), ahead,
+                                        s, element, &left_rows, job, (row, stripe), ahead,
                                     );
                                 }
                             } else {
@@ -355,9 +381,10 @@ fn panels<S: Simd, E: Element<S>, const N: usize>(
                 };
             }
             shapes! {
-                (1, 1) (2, 1) (3, 1) (4, 1) (5, 1) (6, 1)
-                (1, 2) (2, 2) (3, 2) (4, 2) (5, 2) (6, 2)
+                (1, 1) (2, 1) (3, 1) (4, 1) (5, 1) (6, 1) (7, 1) (8, 1) (9, 1) (10, 1) (11, 1) (12, 1)
+                (1, 2) (2, 2) (3, 2) (4, 2) (5, 2) (6, 2) (7, 2) (8, 2) (9, 2) (10, 2) (11, 2) (12, 2)
                 (1, 4) (2, 4) (3, 4) (4, 4) (5, 4) (6, 4)
+                (1, 8)
             }
             row += rows;
         }
@@ -365,16 +392,54 @@ fn panels<S: Simd, E: Element<S>, const N: usize>(
     }
 }
 
-/// Panels per tile for tiles of `height` rows, of the `left` ones that are still to do, with `room` for
-/// so many accumulators.
+/// What the tiles of rows ask for that take a tile of stripes one after the other.
+struct Asking {
+    fewest: usize,
+    of_rows: usize,
+    height: usize,
+    tiles: usize,
+    /// Groups of weights that each passes.
+    groups: usize,
+    /// Gates of a stripe.
+    gates: usize,
+}
+
+impl Asking {
+    /// What tile `index` of rows, so many stripes wide, asks for while it runs, where `next` is what is read when all are through.
+    #[inline(always)]
+    fn ahead(&self, next: Upcoming, (index, width): (usize, usize), sweep: Sweep) -> Ahead {
+        // The last tile may be too low to ask.
+        let asking = match self.of_rows % self.height {
+            1 | 2 => self.tiles - 1,
+            _ => self.tiles,
+        };
+        match self.tiles {
+            // On the way back what lies ahead has just been read. Whose caches keep up with two passes do with one.
+            1 if self.fewest == 2 && sweep != Sweep::Back => Ahead::Own,
+            tiles if tiles >= self.fewest => {
+                let times = self.groups * lines_a_group(self.gates * width);
+                Ahead::Next(next.share(index, asking, times))
+            }
+            _ => Ahead::Nothing,
+        }
+    }
+}
+
+/// Stripes per tile for tiles of `height` rows, of the `left` ones that are still to do, so many to a panel, with `room` for
+/// so many accumulators: those of four panels at most.
 #[inline(always)]
-fn tile_panels<const N: usize>(height: usize, left: usize, room: usize, sweep: Sweep) -> usize {
-    let mut width = 4;
+fn tile_stripes<const N: usize>(
+    height: usize,
+    (left, to_a_panel): (usize, usize),
+    room: usize,
+    sweep: Sweep,
+) -> usize {
+    let mut width = 4 * to_a_panel;
     while width > 1 {
         let fits = width <= left && height * width * N <= room;
         let wider_than_needed = match sweep {
             Sweep::Wide => false,
-            Sweep::Forth | Sweep::Back => height * (width / 2) * N >= CHAINS,
+            Sweep::Forth | Sweep::Back => width > to_a_panel && height * (width / 2) * N >= CHAINS,
         };
         if fits && !wider_than_needed {
             break;
@@ -389,14 +454,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tiles_are_as_few_and_as_even_as_can_be() {
-        for limit in 1..=6 {
+    fn tiles_are_one_or_as_few_and_as_even_as_can_be() {
+        for (tallest, limit) in (1..=MAX_ROWS).flat_map(|t| (1..=t).map(move |l| (t, l))) {
             for rows in 1..40usize {
-                let height = tile_rows(rows, limit);
+                let height = tile_rows(rows, tallest, limit);
+                if rows <= tallest {
+                    assert_eq!(height, rows);
+                    continue;
+                }
+                if height > limit {
+                    assert!(height <= tallest.min(HALF));
+                    assert_eq!((rows.div_ceil(height), height), (2, rows.div_ceil(2)));
+                    continue;
+                }
                 assert!(height <= limit && height >= 1);
                 assert_eq!(rows.div_ceil(height), rows.div_ceil(limit));
                 let smaller = height - 1;
                 assert!(smaller == 0 || rows.div_ceil(smaller) > rows.div_ceil(limit));
+            }
+        }
+    }
+
+    #[test]
+    fn tiles_fit_into_the_accumulators() {
+        for room in [24, 20, 12, 10, 4] {
+            for (gates, of_stripe) in [(1, 1), (2, 2), (3, 3), (4, 4), (4, 2)] {
+                let tallest = (room / of_stripe).min(MAX_ROWS);
+                let many = rows_of_many(room, gates);
+                assert!(tallest * of_stripe <= room && many >= 1 && many <= tallest.max(1));
+                assert!(many == 1 || many * gates <= room);
             }
         }
     }

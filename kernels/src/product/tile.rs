@@ -1,6 +1,6 @@
-//! The microkernel: a tile of rows by panels, all in registers.
+//! The microkernel: a tile of rows by stripes of panels, all in registers.
 
-use super::super::prefetch::Share;
+use super::super::prefetch::{Ahead, Ask, Nothing, Own};
 use super::super::simd::Simd;
 use super::element::Element;
 use super::place::Place;
@@ -34,7 +34,7 @@ impl<T> Left<'_, T> {
     }
 }
 
-/// `M` rows by `P` panels, `M * P * N` accumulators.
+/// `M` rows by `P` stripes of `N` gates, `M * P * N` accumulators.
 ///
 /// Plain loops over arrays, and no closure handed to the standard library: its functions are compiled
 /// without the instruction set, so that vectors would travel through memory, by calls.
@@ -56,49 +56,146 @@ pub(super) unsafe fn tile<
     element: E,
     left: &Left<'_, E::Left>,
     job: &mut Product<'_>,
-    slots: &[usize; N],
-    (row, panel): (usize, usize),
-    mut ahead: Share,
+    (row, stripe): (usize, usize),
+    ahead: Ahead,
 ) {
     const { assert!(E::PARTS == 1 || E::PARTS == 2 && E::STEPS == 2) };
-    debug_assert!(row + M <= job.row_count && panel + P <= job.weights.panels());
+    debug_assert!(row + M <= job.row_count);
+    debug_assert!(stripe + P <= job.weights.panels() * job.weights.stripes());
     let a: [*const E::Left; M] = left.starts(row);
     let mut w = [std::ptr::null::<u32>(); P];
     for p in 0..P {
-        w[p] = element.panel(job.weights, panel + p);
+        w[p] = element.stripe(job.weights, stripe + p);
     }
     let depth = job.weights.depth();
     // SAFETY: the caller's promise.
-    let place = unsafe { Place::new::<S>(job, slots, row, panel) };
+    let place = unsafe { Place::<N, P>::new::<S>(job, row, stripe) };
     let mut sum = [[[element.zero(s); N]; P]; M];
     // SAFETY: the caller's promise.
     unsafe { element.begin(s, place, &mut sum) };
-    let groups = depth / E::STEPS;
-    for group in 0..groups {
-        // Lower tiles have more to load for each term, and no time for more.
-        if const { M >= 3 } {
-            ahead.ask();
+    // A loop for each way to ask: none has room for a choice. Lower tiles have more to load for each term, and no time to ask.
+    // SAFETY: rows and stripes hold `depth` steps.
+    unsafe {
+        match ahead {
+            Ahead::Next(share) if const { M >= 3 } => {
+                chains::<S, E, M, N, P>(s, element, &a, &w, depth, share, &mut sum);
+            }
+            Ahead::Own if const { M >= 3 } => {
+                chains::<S, E, M, N, P>(s, element, &a, &w, depth, Own, &mut sum);
+            }
+            _ => chains::<S, E, M, N, P>(s, element, &a, &w, depth, Nothing, &mut sum),
         }
-        // SAFETY: rows and panels hold the group, whole.
-        unsafe { part::<S, E, M, N, P, 0>(s, element, &a, &w, group, &mut sum) };
-        if E::PARTS > 1 {
-            // SAFETY: as above.
-            unsafe { part::<S, E, M, N, P, 1>(s, element, &a, &w, group, &mut sum) };
-        }
-    }
-    if !depth.is_multiple_of(E::STEPS) {
-        // Of a last group of two steps only the first: adding a zero would turn -0 into 0, and infinity into NaN.
-        // SAFETY: rows hold its first part, panels the group.
-        unsafe { part::<S, E, M, N, P, 0>(s, element, &a, &w, groups, &mut sum) };
     }
     // SAFETY: the caller's promise.
     unsafe { element.end(s, place, sum) };
 }
 
+/// Rows whose starts the registers of addresses hold beside what else the loop needs. A taller tile reads them from the stack, so
+/// it takes two steps with each.
+const POINTERS: usize = 6;
+
+/// Adds the terms of all steps.
+///
+/// # Safety
+/// The rows and the stripes hold `depth` steps.
+#[inline(always)]
+unsafe fn chains<S: Simd, E: Element<S>, const M: usize, const N: usize, const P: usize>(
+    s: S,
+    element: E,
+    a: &[*const E::Left; M],
+    w: &[*const u32; P],
+    depth: usize,
+    mut ahead: impl Ask,
+    sum: &mut [[[E::Sum; N]; P]; M],
+) {
+    let groups = depth / E::STEPS;
+    let mut group = 0;
+    if const { M > POINTERS } {
+        let both = const { 2 / E::PARTS };
+        while group + both <= groups {
+            for group in group..group + both {
+                ahead.ask::<S, N, P>(w, group);
+            }
+            // SAFETY: rows and stripes hold the groups, whole.
+            unsafe { two::<S, E, M, N, P>(s, element, a, w, group, sum) };
+            group += both;
+        }
+    }
+    while group < groups {
+        ahead.ask::<S, N, P>(w, group);
+        // SAFETY: rows and stripes hold the group, whole.
+        unsafe { part::<S, E, M, N, P, 0>(s, element, a, w, group, sum) };
+        if E::PARTS > 1 {
+            // SAFETY: as above.
+            unsafe { part::<S, E, M, N, P, 1>(s, element, a, w, group, sum) };
+        }
+        group += 1;
+    }
+    if !depth.is_multiple_of(E::STEPS) {
+        // Of a last group of two steps only the first: adding a zero would turn -0 into 0, and infinity into NaN.
+        // SAFETY: rows hold its first part, stripes the group.
+        unsafe { part::<S, E, M, N, P, 0>(s, element, a, w, groups, sum) };
+    }
+}
+
+/// Adds the terms of two parts: both of a group, or those of two groups. A row's start is read once for both; each chain takes
+/// them in their order.
+///
+/// # Safety
+/// The rows hold these parts, the stripes the groups.
+#[allow(clippy::needless_range_loop)] // as above
+#[inline(always)]
+unsafe fn two<S: Simd, E: Element<S>, const M: usize, const N: usize, const P: usize>(
+    s: S,
+    element: E,
+    a: &[*const E::Left; M],
+    w: &[*const u32; P],
+    group: usize,
+    sum: &mut [[[E::Sum; N]; P]; M],
+) {
+    let other = if const { E::PARTS == 1 } {
+        group + 1
+    } else {
+        group
+    };
+    // SAFETY: the caller's promise; a stripe holds N vectors for each group.
+    unsafe {
+        let mut kept = [[element.weights::<0>(s, w[0].add(group * N * S::LANES)); N]; P];
+        let mut next = kept;
+        for p in 0..P {
+            for n in 0..N {
+                let at = |group: usize| w[p].add((group * N + n) * S::LANES);
+                kept[p][n] = element.weights::<0>(s, at(group));
+                next[p][n] = match const { E::PARTS } {
+                    1 => element.weights::<0>(s, at(other)),
+                    _ => element.weights::<1>(s, at(other)),
+                };
+            }
+        }
+        for m in 0..M {
+            let x = element.left::<0>(s, a[m], group);
+            let y = match const { E::PARTS } {
+                1 => element.left::<0>(s, a[m], other),
+                _ => element.left::<1>(s, a[m], other),
+            };
+            for p in 0..P {
+                for n in 0..N {
+                    sum[m][p][n] = element.add(s, x, kept[p][n], sum[m][p][n]);
+                }
+            }
+            for p in 0..P {
+                for n in 0..N {
+                    sum[m][p][n] = element.add(s, y, next[p][n], sum[m][p][n]);
+                }
+            }
+        }
+    }
+}
+
 /// Adds the terms of a part of a group.
 ///
 /// # Safety
-/// The rows hold that part, the panels the group.
+/// The rows hold that part, the stripes the group.
 #[allow(clippy::needless_range_loop)] // as above
 #[inline(always)]
 unsafe fn part<
@@ -127,7 +224,7 @@ unsafe fn part<
         }
         for p in 0..P {
             for n in 0..N {
-                // SAFETY: a panel holds N vectors for each group.
+                // SAFETY: a stripe holds N vectors for each group.
                 let w = unsafe { element.weights::<PART>(s, w[p].add((group * N + n) * S::LANES)) };
                 for m in 0..M {
                     sum[m][p][n] = element.add(s, x[m], w, sum[m][p][n]);

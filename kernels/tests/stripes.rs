@@ -1,0 +1,111 @@
+//! Products with so many weights that panels of four gates are striped and tiles taller, against a plain loop.
+
+use cellstream_kernels::{
+    Isa, Numbers, PackedMatrix, Product, Room, Rows, Source, Start, Sweep, Upcoming, kernels,
+};
+
+/// The slots of the four gates among five, of which one is nobody's.
+const SLOTS: [usize; 4] = [3, 0, 4, 1];
+const Z_SLOTS: usize = 5;
+/// More than one tile of the tallest, and than two of the next.
+const MOST_ROWS: usize = 17;
+
+/// `[row][gate][unit]`: the bias, and the products in the order of `k`, each rounded once.
+fn plain(weights: &[f32], bias: &[f32], a: &[f32], (units, depth): (usize, usize)) -> Vec<f32> {
+    let row = |a: &[f32]| -> Vec<f32> {
+        let chain = |(of_gate, bias): (&[f32], &f32)| {
+            (of_gate.iter().zip(a)).fold(*bias, |sum, (w, a)| a.mul_add(*w, sum))
+        };
+        weights.chunks(depth).zip(bias).map(chain).collect()
+    };
+    assert_eq!(bias.len(), 4 * units);
+    a.chunks(depth).flat_map(row).collect()
+}
+
+/// A bf16 of a value: its upper half.
+fn upper(value: f32) -> u16 {
+    (value.to_bits() >> 16) as u16
+}
+
+/// With every instruction set, as f32 and as bf16, with every number of rows, of weights from afar and near, in every order: the
+/// bits of the plain loop, and in the slot that is nobody's the bias. The depth is odd.
+#[test]
+fn stripes_and_tall_tiles_give_the_bits_of_a_plain_loop() {
+    let depth = 701;
+    let mut random = fastrand::Rng::with_seed(11);
+    let mut numbers =
+        |count: usize| -> Vec<f32> { (0..count).map(|_| random.f32() - 0.5).collect() };
+    let a = numbers(MOST_ROWS * depth);
+    for bytes in [4, 2] {
+        // A panel and a half more than 1 MiB, with 16 lanes at most.
+        let units = (1 << 20) / (4 * depth * bytes) + 24;
+        let weights = numbers(4 * units * depth);
+        let bias = numbers(4 * units);
+        let halves: Vec<u16> = weights.iter().map(|w| upper(*w)).collect();
+        let (numbers, weights) = match bytes {
+            4 => (Numbers::F32(&weights), weights.clone()),
+            _ => {
+                let widened = halves.iter().map(|h| f32::from_bits(u32::from(*h) << 16));
+                (Numbers::Bf16(&halves), widened.collect())
+            }
+        };
+        let expected = plain(&weights, &bias, &a, (units, depth));
+        for isa in Isa::available() {
+            let lanes = kernels(isa).unwrap().lanes();
+            let source = Source {
+                numbers,
+                depth,
+                units,
+            };
+            let packed = PackedMatrix::new(lanes, source, &[0, 1, 2, 3], 0..units);
+            assert!(packed.bytes() > 1 << 20, "it is not striped");
+            let panels = packed.panels();
+            let mut biases = vec![9.0; panels * Z_SLOTS * lanes];
+            for (gate, slot) in SLOTS.into_iter().enumerate() {
+                for unit in 0..units {
+                    let vector = unit / lanes * Z_SLOTS + slot;
+                    biases[vector * lanes + unit % lanes] = bias[gate * units + unit];
+                }
+            }
+            for rows in 1..=MOST_ROWS {
+                let sweep = [Sweep::Wide, Sweep::Forth, Sweep::Back][rows % 3];
+                for then in [
+                    None,
+                    Some(packed.first_tile(0..panels)),
+                    Some(Upcoming::NOTHING),
+                ] {
+                    let mut z = vec![7.0; rows * panels * Z_SLOTS * lanes];
+                    let job = Product {
+                        rows: Rows::strided(&a, depth),
+                        row_count: rows,
+                        weights: &packed,
+                        slots: &SLOTS,
+                        start: Start::Bias(&biases),
+                        z: &mut z,
+                        z_slots: Z_SLOTS,
+                        sweep,
+                        then,
+                    };
+                    kernels(isa).unwrap().product_of(job, 0..panels, Room::NONE);
+                    for row in 0..rows {
+                        for unit in 0..units {
+                            let at = (row * panels + unit / lanes) * Z_SLOTS * lanes + unit % lanes;
+                            for (gate, slot) in SLOTS.into_iter().enumerate() {
+                                let (z, plain) = (
+                                    z[at + slot * lanes],
+                                    expected[(row * 4 + gate) * units + unit],
+                                );
+                                assert_eq!(
+                                    z.to_bits(),
+                                    plain.to_bits(),
+                                    "{isa} {bytes} bytes, {rows} rows {sweep:?}: row {row}, gate {gate}, unit {unit}"
+                                );
+                            }
+                            assert_eq!(z[at + 2 * lanes], 9.0);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
