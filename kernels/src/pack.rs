@@ -262,8 +262,8 @@ impl PackedMatrix {
     }
 
     /// What the first tile of some panels reads. A tile of many rows has registers for four vectors of weights, so it is of
-    /// as many panels as have no more, or of one; one of few rows may be of twice as many, of which this is half. What follows is
-    /// asked for on the way.
+    /// as many panels as have no more, or of one; one of few rows may be of twice as many, of which this is half, and a tall one of
+    /// half a panel. What follows is asked for on the way.
     ///
     /// # Panics
     /// If there are not so many panels.
@@ -337,6 +337,52 @@ mod tests {
                         assert_eq!(words[vector * lanes + lane], expected);
                     }
                 }
+            }
+        }
+    }
+
+    /// Stripes of so many gates, of four where there are more than 1 MiB, and each weight in its own.
+    #[test]
+    fn many_weights_of_four_gates_are_striped() {
+        let (depth, lanes) = (1000, 16);
+        for (panels, gates, bytes, stripes) in [
+            (5, 4, 4, 2),
+            (4, 4, 4, 1),
+            (9, 4, 2, 2),
+            (8, 4, 2, 1),
+            (9, 3, 4, 1),
+            (20, 4, 1, 1),
+        ] {
+            let units = panels * lanes - 3;
+            let count = gates * units * depth;
+            let value = |at: usize| (at % 8191) as f32;
+            let values: Vec<f32> = (0..count).map(value).collect();
+            let (halves, whole, scales) =
+                (vec![1; count], vec![1; count], vec![1.0; gates * units]);
+            let source = Source {
+                numbers: match bytes {
+                    4 => Numbers::F32(&values),
+                    2 => Numbers::Bf16(&halves),
+                    _ => Numbers::Int8 {
+                        whole: &whole,
+                        scales: &scales,
+                    },
+                },
+                depth,
+                units,
+            };
+            let all: Vec<usize> = (0..gates).collect();
+            let packed = PackedMatrix::new(lanes, source, &all, 0..units);
+            assert_eq!((packed.panels(), packed.stripes()), (panels, stripes));
+            let Words::F32(words) = packed.words() else {
+                continue;
+            };
+            let of_stripe = gates / stripes;
+            for (gate, unit, k) in [(0, 0, 0), (1, 17, 5), (gates - 1, units - 1, depth - 1)] {
+                let stripe = unit / lanes * stripes + gate / of_stripe;
+                let vector = (stripe * depth + k) * of_stripe + gate % of_stripe;
+                let expected = values[(gate * units + unit) * depth + k];
+                assert_eq!(words[vector * lanes + unit % lanes], expected);
             }
         }
     }

@@ -144,10 +144,14 @@ impl Ask for Own {
         weights: &[*const u32; P],
         group: usize,
     ) {
+        let vectors_of_line = const { LINE / (4 * S::LANES) };
         for p in 0..P {
             for n in 0..N {
-                let vector = weights[p].wrapping_add((group * N + n) * S::LANES);
-                ask::<true>(vector.cast::<u8>().wrapping_add(Own::DISTANCE));
+                // Of shorter vectors, one for each line.
+                if (group * N + n).is_multiple_of(vectors_of_line) {
+                    let vector = weights[p].wrapping_add((group * N + n) * S::LANES);
+                    ask::<true>(vector.cast::<u8>().wrapping_add(Own::DISTANCE));
+                }
             }
         }
     }
@@ -160,7 +164,7 @@ pub(super) struct Share {
     step: usize,
 }
 
-/// Lines that a pass asks for with each group of `vectors` of weights: with two passes half of as many as it reads.
+/// Lines that a pass asks for with each group of `vectors` of weights: with two passes half of as many as it reads, of 16 lanes.
 pub(super) const fn lines_a_group(vectors: usize) -> usize {
     vectors.div_ceil(2)
 }

@@ -54,7 +54,8 @@ pub fn try_zeroed<T: Word>(len: usize) -> Option<Aligned<T>> {
 /// hundredths then.
 const OWN_PAGES: usize = 128 << 10;
 
-/// Bytes of a large page, on x86-64 and, as a rule, on AArch64. Only whole ones are asked for, so that none stays half empty.
+/// Bytes of a large page, on x86-64 and, as a rule, on AArch64. Only whole ones are asked for, so that none stays half empty
+/// unless the system gives large pages without being asked.
 const LARGE_PAGE: usize = 2 << 20;
 
 /// Values of a fixed number that stay for long. Unless made from a `Vec`, they start on a cache line.
@@ -186,6 +187,11 @@ mod tests {
         ] {
             let mut values = Values::<T>::zeroed(len);
             assert_eq!((values.len(), values.as_ptr() as usize % 64), (len, 0));
+            if let Memory::Pages(..) = values.0
+                && len >= large
+            {
+                assert!((values.as_ptr() as usize).is_multiple_of(LARGE_PAGE));
+            }
             assert!(values.iter().all(|v| *v == T::default()));
             for (at, place) in values.iter_mut().enumerate() {
                 *place = value(at);

@@ -68,12 +68,21 @@ fn stripes_and_tall_tiles_give_the_bits_of_a_plain_loop() {
                 }
             }
             for rows in 1..=MOST_ROWS {
-                let sweep = [Sweep::Wide, Sweep::Forth, Sweep::Back][rows % 3];
-                for then in [
-                    None,
-                    Some(packed.first_tile(0..panels)),
-                    Some(Upcoming::NOTHING),
-                ] {
+                // Few rows take several stripes at a time, which the orders differ by.
+                let orders = [Sweep::Wide, Sweep::Forth, Sweep::Back];
+                let orders = if rows <= 3 {
+                    &orders[..]
+                } else {
+                    &orders[rows % 3..][..1]
+                };
+                for (sweep, then) in orders.iter().flat_map(|sweep| {
+                    let nexts = [
+                        None,
+                        Some(packed.first_tile(0..panels)),
+                        Some(Upcoming::NOTHING),
+                    ];
+                    nexts.map(|then| (*sweep, then))
+                }) {
                     let mut z = vec![7.0; rows * panels * Z_SLOTS * lanes];
                     let job = Product {
                         rows: Rows::strided(&a, depth),
@@ -86,7 +95,15 @@ fn stripes_and_tall_tiles_give_the_bits_of_a_plain_loop() {
                         sweep,
                         then,
                     };
-                    kernels(isa).unwrap().product_of(job, 0..panels, Room::NONE);
+                    // The middle first, so that no range starts where all do.
+                    let (third, kernels) = (panels / 3, kernels(isa).unwrap());
+                    for of in [third..panels - 1, 0..third, panels - 1..panels] {
+                        let again = Product {
+                            z: &mut *job.z,
+                            ..job
+                        };
+                        kernels.product_of(again, of, Room::NONE);
+                    }
                     for row in 0..rows {
                         for unit in 0..units {
                             let at = (row * panels + unit / lanes) * Z_SLOTS * lanes + unit % lanes;

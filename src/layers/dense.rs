@@ -27,7 +27,7 @@ use crate::model::Matrix;
 const BLOCK: usize = 64;
 /// Outputs of the longest block, of int8.
 const MOST_OUTPUTS: usize = 4 * BLOCK;
-/// Most rows taken together: those of the tallest tile.
+/// Most rows taken together: those of a tile, where a cache holds the weights.
 const ROWS: usize = 6;
 /// The same where weights come from afar: several tiles, which ask for the next block in time.
 const FAR_ROWS: usize = 24;

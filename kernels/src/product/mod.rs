@@ -164,8 +164,9 @@ pub struct Product<'a> {
     pub z_slots: usize,
     /// The way through the panels.
     pub sweep: Sweep,
-    /// `None` where a private cache holds the weights. Else what is read when they are done: while there are several
-    /// tiles of rows for each panel, they ask for the next panels, and at last for this.
+    /// `None` where a private cache holds the weights. Else what is read when they are done: tiles of rows are taller then, so
+    /// that fewer take a panel. A single one asks for its own weights in time; several ask for the next panels, and at last for
+    /// this.
     pub then: Option<Upcoming>,
 }
 
@@ -176,7 +177,8 @@ const HALF: usize = 8;
 
 /// Accumulators that a tile may keep: what is left of the registers after the fewer of weight vectors and broadcast
 /// values, kept, and one of the others, on its way; and, where weights are widened part by part, what both parts need:
-/// compilers interleave them, and with more sums than this keep some in memory.
+/// compilers interleave them, and with more sums than this keep some in memory. Two steps at a time (`tile.rs`) keep twice the
+/// vectors of weights, four to six, and one broadcast value: with 24 sums that is what there is.
 const fn accumulators(registers: usize, parts: usize) -> usize {
     match (registers, parts) {
         (32.., 1) => 24,
@@ -320,14 +322,16 @@ fn panels<S: Simd, E: Element<S>, const N: usize>(
     }
     let room = const { accumulators(S::REGISTERS, E::PARTS) };
     let many = rows_of_many(room, N * stripes);
-    let tallest = match E::TALL && job.then.is_some() {
+    let fewest = fewest_passes_that_ask();
+    // Whose caches keep up with two passes gain nothing by one, or are not known to.
+    let tallest = match E::TALL && job.then.is_some() && fewest == 2 {
         true => (room / N).min(MAX_ROWS),
         false => many,
     };
     let height = tile_rows(job.row_count, tallest, many);
     let tiles = job.row_count.div_ceil(height.max(1));
     let ask = Asking {
-        fewest: fewest_passes_that_ask(),
+        fewest,
         of_rows: job.row_count,
         height,
         tiles,
@@ -416,7 +420,7 @@ impl Asking {
         match self.tiles {
             // On the way back what lies ahead has just been read. Whose caches keep up with two passes do with one.
             1 if self.fewest == 2 && sweep != Sweep::Back => Ahead::Own,
-            tiles if tiles >= self.fewest => {
+            tiles if tiles >= self.fewest && next != Upcoming::NOTHING => {
                 let times = self.groups * lines_a_group(self.gates * width);
                 Ahead::Next(next.share(index, asking, times))
             }
