@@ -121,8 +121,8 @@ fn of_stripe(gates: usize, many: bool) -> usize {
 /// weights one of up to 12 rows or two of up to 8.
 fn tile(rows: usize, gates: usize, many: bool) -> (usize, usize) {
     let height = match (rows, gates) {
-        (..=12, 1 | 2 | 4) if many => rows,
-        (13..=16, 1 | 2 | 4) if many => rows.div_ceil(2),
+        (..=12, 2 | 4) if many => rows,
+        (13..=16, 2 | 4) if many => rows.div_ceil(2),
         (_, 3) => rows.div_ceil(rows.div_ceil(8)),
         _ => rows.div_ceil(rows.div_ceil(6)),
     };

@@ -109,6 +109,20 @@ pub(super) enum Ahead {
     Own,
 }
 
+impl Ahead {
+    /// The share of what is read next, if that is what it asks for; else none.
+    #[inline(always)]
+    pub(super) fn share(self) -> Share {
+        match self {
+            Ahead::Next(share) => share,
+            Ahead::Nothing | Ahead::Own => Share {
+                next: std::ptr::null(),
+                step: 0,
+            },
+        }
+    }
+}
+
 /// Asks on the way through `P` stripes of `N` vectors each.
 pub(super) trait Ask {
     /// Asks with a group of the weights, which stand at `weights`.
@@ -119,7 +133,7 @@ pub(super) trait Ask {
     );
 }
 
-/// [`Ahead::Nothing`].
+/// Asks for nothing.
 pub(super) struct Nothing;
 
 impl Ask for Nothing {
@@ -172,9 +186,11 @@ pub(super) const fn lines_a_group(vectors: usize) -> usize {
 impl Ask for Share {
     #[inline(always)]
     fn ask<S: Simd, const N: usize, const P: usize>(&mut self, _: &[*const u32; P], _: usize) {
-        for _ in 0..const { lines_a_group(N * P) } {
-            ask::<false>(self.next);
-            self.next = self.next.wrapping_add(self.step);
+        if self.step > 0 {
+            for _ in 0..const { lines_a_group(N * P) } {
+                ask::<false>(self.next);
+                self.next = self.next.wrapping_add(self.step);
+            }
         }
     }
 }

@@ -203,7 +203,7 @@ impl Grain {
     }
 
     /// Tiles of so many rows of a product of this shape, of which one core has so many bytes of weights. Up to 6 rows each, with
-    /// three gates 8, as even as can be. Of many weights (half of [`crate::kernels::FAR`]), other than in int8, a single
+    /// three gates 8, as even as can be. Of many weights (half of [`crate::kernels::FAR`]), of two or four gates other than in int8, a single
     /// tile, if one may hold all rows by a single stripe; two such, if they have no more than 8 rows.
     pub fn row_tiles(&self, rows: usize, shape: &Shape, weights: u64) -> usize {
         let most = if shape.gates == 3 { 8 } else { 6 };
@@ -212,7 +212,7 @@ impl Grain {
             .clamp(1, most);
         let tallest = match shape.weight_bytes {
             1 => many,
-            _ if weights <= MANY => many,
+            _ if weights <= MANY || shape.gates_of_stripe(weights) != 2 => many,
             _ => (self.accumulators / shape.gates_of_stripe(weights)).clamp(1, self.rows.max(1)),
         };
         match rows {

@@ -324,7 +324,7 @@ fn panels<S: Simd, E: Element<S>, const N: usize>(
     let many = rows_of_many(room, N * stripes);
     let fewest = fewest_passes_that_ask();
     // Whose caches keep up with two passes gain nothing by one, or are not known to.
-    let tallest = match E::TALL && job.then.is_some() && fewest == 2 {
+    let tallest = match const { may_be_tall::<S, E>(N) } && job.then.is_some() && fewest == 2 {
         true => (room / N).min(MAX_ROWS),
         false => many,
     };
@@ -358,7 +358,7 @@ fn panels<S: Simd, E: Element<S>, const N: usize>(
         let mut row = 0;
         while row < job.row_count {
             let ahead = match next {
-                Some(next) => ask.ahead(next, (row / height, width), job.sweep),
+                Some(next) => ask.ahead(next, (row / height, width)),
                 None => Ahead::Nothing,
             };
             let rows = height.min(job.row_count - row);
@@ -368,7 +368,7 @@ fn panels<S: Simd, E: Element<S>, const N: usize>(
                 ($(($m:literal, $p:literal))*) => {
                     match (rows, width) {
                         $(($m, $p) => {
-                            if const { $m * $p * N <= accumulators(S::REGISTERS, E::PARTS) } {
+                            if const { is_shape::<S, E>($m, $p, N) } {
                                 // SAFETY: slots and lengths have been checked above, and these are
                                 // rows and stripes of the job.
                                 unsafe {
@@ -386,7 +386,7 @@ fn panels<S: Simd, E: Element<S>, const N: usize>(
             }
             shapes! {
                 (1, 1) (2, 1) (3, 1) (4, 1) (5, 1) (6, 1) (7, 1) (8, 1) (9, 1) (10, 1) (11, 1) (12, 1)
-                (1, 2) (2, 2) (3, 2) (4, 2) (5, 2) (6, 2) (7, 2) (8, 2) (9, 2) (10, 2) (11, 2) (12, 2)
+                (1, 2) (2, 2) (3, 2) (4, 2) (5, 2) (6, 2)
                 (1, 4) (2, 4) (3, 4) (4, 4) (5, 4) (6, 4)
                 (1, 8)
             }
@@ -394,6 +394,19 @@ fn panels<S: Simd, E: Element<S>, const N: usize>(
         }
         left -= width;
     }
+}
+
+/// Whether tiles of a stripe of so many gates may be taller than others: where that was measured.
+const fn may_be_tall<S: Simd, E: Element<S>>(gates: usize) -> bool {
+    cfg!(target_arch = "x86_64") && S::REGISTERS >= 32 && E::TALL && gates == 2
+}
+
+/// Whether there are tiles of so many rows by stripes of so many gates.
+const fn is_shape<S: Simd, E: Element<S>>(rows: usize, stripes: usize, gates: usize) -> bool {
+    let is_low = rows <= 6 || gates == 3 && rows <= 8;
+    rows * stripes * gates <= accumulators(S::REGISTERS, E::PARTS)
+        && (is_low || may_be_tall::<S, E>(gates))
+        && (stripes <= 4 || gates == 2)
 }
 
 /// What the tiles of rows ask for that take a tile of stripes one after the other.
@@ -411,15 +424,15 @@ struct Asking {
 impl Asking {
     /// What tile `index` of rows, so many stripes wide, asks for while it runs, where `next` is what is read when all are through.
     #[inline(always)]
-    fn ahead(&self, next: Upcoming, (index, width): (usize, usize), sweep: Sweep) -> Ahead {
+    fn ahead(&self, next: Upcoming, (index, width): (usize, usize)) -> Ahead {
         // The last tile may be too low to ask.
         let asking = match self.of_rows % self.height {
             1 | 2 => self.tiles - 1,
             _ => self.tiles,
         };
         match self.tiles {
-            // On the way back what lies ahead has just been read. Whose caches keep up with two passes do with one.
-            1 if self.fewest == 2 && sweep != Sweep::Back => Ahead::Own,
+            // Whose caches keep up with two passes do with one.
+            1 if self.fewest == 2 => Ahead::Own,
             tiles if tiles >= self.fewest && next != Upcoming::NOTHING => {
                 let times = self.groups * lines_a_group(self.gates * width);
                 Ahead::Next(next.share(index, asking, times))

@@ -4,7 +4,7 @@ use super::super::prefetch::{Ahead, Ask, Nothing, Own};
 use super::super::simd::Simd;
 use super::element::Element;
 use super::place::Place;
-use super::{Product, Rows};
+use super::{HALF, Product, Rows};
 
 /// The rows that a tile multiplies with: of the job itself, or what was made of them.
 #[derive(Clone, Copy)]
@@ -73,17 +73,24 @@ pub(super) unsafe fn tile<
     let mut sum = [[[element.zero(s); N]; P]; M];
     // SAFETY: the caller's promise.
     unsafe { element.begin(s, place, &mut sum) };
-    // A loop for each way to ask: none has room for a choice. Lower tiles have more to load for each term, and no time to ask.
+    // Tall tiles have a loop for each way to ask, as they have no room for a choice; the tallest are always alone. Low ones have
+    // more to load for each term, and no time to ask.
     // SAFETY: rows and stripes hold `depth` steps.
     unsafe {
         match ahead {
-            Ahead::Next(share) if const { M >= 3 } => {
-                chains::<S, E, M, N, P>(s, element, &a, &w, depth, share, &mut sum);
+            _ if const { M < 3 } => {
+                chains::<S, E, M, N, P>(s, element, &a, &w, depth, Nothing, &mut sum);
             }
-            Ahead::Own if const { M >= 3 } => {
+            _ if const { M > HALF } => {
                 chains::<S, E, M, N, P>(s, element, &a, &w, depth, Own, &mut sum);
             }
-            _ => chains::<S, E, M, N, P>(s, element, &a, &w, depth, Nothing, &mut sum),
+            Ahead::Own if const { M > POINTERS } => {
+                chains::<S, E, M, N, P>(s, element, &a, &w, depth, Own, &mut sum);
+            }
+            ahead => {
+                let share = ahead.share();
+                chains::<S, E, M, N, P>(s, element, &a, &w, depth, share, &mut sum);
+            }
         }
     }
     // SAFETY: the caller's promise.
