@@ -118,11 +118,11 @@ fn of_stripe(gates: usize, many: bool) -> usize {
 }
 
 /// Rows of a tile of the product for so many rows, and its stripes at most: tiles of up to 6 rows, or 8; where a core has many
-/// weights one of up to 12 rows or two of up to 8.
+/// weights one of up to 14 rows or two of up to 8, of one stripe.
 fn tile(rows: usize, gates: usize, many: bool) -> (usize, usize) {
     let height = match (rows, gates) {
-        (..=12, 2 | 4) if many => rows,
-        (13..=16, 2 | 4) if many => rows.div_ceil(2),
+        (..=14, 2 | 4) if many => rows,
+        (15..=16, 2 | 4) if many => rows.div_ceil(2),
         (_, 3) => rows.div_ceil(rows.div_ceil(8)),
         _ => rows.div_ceil(rows.div_ceil(6)),
     };
@@ -130,7 +130,7 @@ fn tile(rows: usize, gates: usize, many: bool) -> (usize, usize) {
         let vectors = *w * of_stripe(gates, many);
         vectors <= 4 * gates && height * vectors <= ACCUMULATORS
     });
-    (height, width.unwrap())
+    (height, width.unwrap_or(1))
 }
 
 /// Runs the trace of one core: the loops of `kernels::product` with `Start::Continue`, then of the

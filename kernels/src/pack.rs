@@ -38,6 +38,9 @@ pub struct PackedMatrix {
 /// Panels of four gates are striped where there are more bytes of them: a layer has two such matrices, as a rule.
 const STRIPED: usize = FAR / 2;
 
+/// Most rows that tall tiles take together.
+pub(super) const LAID_OUT: usize = 16;
+
 /// What the lanes hold.
 #[derive(Debug)]
 pub(super) enum Words {
@@ -272,13 +275,23 @@ impl PackedMatrix {
         self.upcoming(of.start..of.end.min(of.start + width))
     }
 
-    /// Words of room that [`super::Kernels::product_in`] needs to quantise so many rows of the left
-    /// operand; 0 where it does not, `usize::MAX` where they cannot be counted.
+    /// Words of room in which [`super::Kernels::product_in`] has so many rows of the left operand quantised, or laid out for tall
+    /// tiles; 0 where it has neither, `usize::MAX` where they cannot be counted.
     pub fn room(&self, rows: usize) -> usize {
         match self.words {
             Words::Int8(_) => rows.saturating_mul(self.depth.div_ceil(4) + 1),
+            _ if self.stripe_gates == 2 => rows.min(LAID_OUT).saturating_mul(self.depth),
             _ => 0,
         }
+    }
+
+    /// Whether room that a product with these weights has filled serves one of the same rows with `others`, where both come from
+    /// afar or neither does.
+    pub fn fills_for(&self, others: &PackedMatrix) -> bool {
+        let is_int8 = |of: &PackedMatrix| matches!(of.words, Words::Int8(_));
+        self.depth == others.depth
+            && is_int8(self) == is_int8(others)
+            && (is_int8(self) || self.stripe_gates == others.stripe_gates)
     }
 
     /// Bytes held.

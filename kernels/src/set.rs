@@ -30,7 +30,7 @@ pub trait Kernels: Send + Sync {
     /// Runs a [`Product`], with the room that [`super::PackedMatrix::room`] asks for.
     ///
     /// # Panics
-    /// As [`Kernels::product`], or if there is less room.
+    /// As [`Kernels::product`], or if there is less room for weights of int8.
     fn product_in(&self, job: Product<'_>, room: Room<'_>) {
         let panels = 0..job.weights.panels();
         self.product_of(job, panels, room);

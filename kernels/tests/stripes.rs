@@ -27,8 +27,8 @@ fn upper(value: f32) -> u16 {
     (value.to_bits() >> 16) as u16
 }
 
-/// With every instruction set, as f32 and as bf16, with every number of rows, of weights from afar and near, in every order: the
-/// bits of the plain loop, and in the slot that is nobody's the bias. The depth is odd.
+/// With every instruction set, as f32 and as bf16, with every number of rows, of weights from afar and near, in every order, with
+/// room for tall tiles and without: the bits of the plain loop, and in the slot that is nobody's the bias. The depth is odd.
 #[test]
 fn stripes_and_tall_tiles_give_the_bits_of_a_plain_loop() {
     let depth = 701;
@@ -75,13 +75,14 @@ fn stripes_and_tall_tiles_give_the_bits_of_a_plain_loop() {
                 } else {
                     &orders[rows % 3..][..1]
                 };
-                for (sweep, then) in orders.iter().flat_map(|sweep| {
-                    let nexts = [
-                        None,
-                        Some(packed.first_tile(0..panels)),
-                        Some(Upcoming::NOTHING),
+                for (sweep, (then, has_room)) in orders.iter().flat_map(|sweep| {
+                    let ways = [
+                        (None, true),
+                        (Some(packed.first_tile(0..panels)), true),
+                        (Some(Upcoming::NOTHING), true),
+                        (Some(Upcoming::NOTHING), false),
                     ];
-                    nexts.map(|then| (*sweep, then))
+                    ways.map(|way| (*sweep, way))
                 }) {
                     let mut z = vec![7.0; rows * panels * Z_SLOTS * lanes];
                     let job = Product {
@@ -97,12 +98,18 @@ fn stripes_and_tall_tiles_give_the_bits_of_a_plain_loop() {
                     };
                     // The middle first, so that no range starts where all do.
                     let (third, kernels) = (panels / 3, kernels(isa).unwrap());
-                    for of in [third..panels - 1, 0..third, panels - 1..panels] {
+                    let mut room = vec![0; if has_room { packed.room(rows) } else { 0 }];
+                    let ranges = [third..panels - 1, 0..third, panels - 1..panels];
+                    for (call, of) in ranges.into_iter().enumerate() {
                         let again = Product {
                             z: &mut *job.z,
                             ..job
                         };
-                        kernels.product_of(again, of, Room::NONE);
+                        let room = match call {
+                            0 => Room::ToFill(&mut room),
+                            _ => Room::Filled(&room),
+                        };
+                        kernels.product_of(again, of, room);
                     }
                     for row in 0..rows {
                         for unit in 0..units {
@@ -115,7 +122,7 @@ fn stripes_and_tall_tiles_give_the_bits_of_a_plain_loop() {
                                 assert_eq!(
                                     z.to_bits(),
                                     plain.to_bits(),
-                                    "{isa} {bytes} bytes, {rows} rows {sweep:?}: row {row}, gate {gate}, unit {unit}"
+                                    "{isa} {bytes} bytes, {rows} rows {sweep:?} {has_room}: row {row}, gate {gate}, unit {unit}"
                                 );
                             }
                             assert_eq!(z[at + 2 * lanes], 9.0);

@@ -129,11 +129,11 @@ impl PackedPart {
         self.units.len().next_multiple_of(lanes) * recurrence.z_slots()
     }
 
-    /// Words that the products of a step of `rows` rows, and one taken ahead of `ahead` rows, need to
-    /// quantise what they multiply with.
+    /// Words in which the products of a step of `rows` rows, and one taken ahead of `ahead` rows, quantise what they multiply
+    /// with, or lay it out.
     pub fn room(&self, rows: usize, ahead: usize) -> usize {
         let ahead = self.ahead.iter().map(|product| product.weights.room(ahead));
-        // Products of a phase may take turns, and keep what they have quantised.
+        // Products of a phase may take turns, and keep what they have made of their rows.
         let phases = self.phases.iter().map(|products| {
             let rooms = products.iter().map(|product| product.weights.room(rows));
             rooms.fold(0, usize::saturating_add)

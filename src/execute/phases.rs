@@ -28,7 +28,7 @@ pub(super) struct Phases<'a, P> {
     pub c: Columns<'a>,
     /// Pre-activations of a projection, this worker's own.
     pub projected: Shared<'a>,
-    /// Where this worker's products quantise what they multiply with.
+    /// Where this worker's products quantise what they multiply with, or lay it out.
     pub room: Shared<'a, u32>,
     pub probe: P,
 }
@@ -101,7 +101,7 @@ impl<'a, P: Probe> Phases<'a, P> {
         self.kernels.product_of(product, of, room);
     }
 
-    /// Words in which a product has its rows quantised.
+    /// Words in which a product has its rows quantised, or laid out.
     fn room(&self, words: Range<usize>, is_filled: bool) -> Room<'a> {
         // SAFETY: the buffer belongs to this worker alone, which runs one product at a time.
         unsafe {

@@ -56,7 +56,7 @@ struct Part {
     is_far: bool,
     /// `[rows][panels][gates][lanes]`.
     z: Buffer,
-    /// In which products of int8 quantise.
+    /// In which products quantise what they multiply with, or lay it out.
     room: Buffer<u32>,
 }
 
@@ -255,7 +255,9 @@ impl TreeStep {
                 };
                 let room = part.room.share();
                 let words = 0..product.weights.room(rows);
-                let same = |before: &OperandProduct| before.operand == product.operand;
+                let same = |before: &OperandProduct| {
+                    before.operand == product.operand && before.weights.fills_for(&product.weights)
+                };
                 // SAFETY: the buffer is this worker's alone.
                 let room = unsafe {
                     match index > 0 && same(&part.products[index - 1]) {

@@ -158,9 +158,9 @@ pub struct Grain {
     pub units: usize,
     /// Units of a panel; a core's last panel is filled up with zeros.
     pub lanes: usize,
-    /// Vectors that a tile may sum into.
+    /// Vectors that a low tile may sum into.
     pub accumulators: usize,
-    /// Rows of a tile, at most.
+    /// Rows of a tall tile, at most, and of any.
     pub rows: usize,
     /// Panels of a tile, at most; a power of two.
     pub panels: usize,
@@ -213,7 +213,7 @@ impl Grain {
         let tallest = match shape.weight_bytes {
             1 => many,
             _ if weights <= MANY || shape.gates_of_stripe(weights) != 2 => many,
-            _ => (self.accumulators / shape.gates_of_stripe(weights)).clamp(1, self.rows.max(1)),
+            _ => self.rows.max(1),
         };
         match rows {
             rows if rows <= tallest => 1,
@@ -235,14 +235,14 @@ impl Grain {
 }
 
 impl Default for Grain {
-    /// That of 32 vector registers of 16 lanes: groups and panels of 16 units, tiles of up to 12 rows
-    /// and 4 panels in 24 accumulators.
+    /// That of 32 vector registers of 16 lanes: groups and panels of 16 units, low tiles of up to 4 panels in 24 accumulators, tall
+    /// ones of up to 14 rows.
     fn default() -> Grain {
         Grain {
             units: 16,
             lanes: 16,
             accumulators: 24,
-            rows: 12,
+            rows: 14,
             panels: 4,
         }
     }

@@ -19,6 +19,8 @@ pub(super) trait Element<S: Simd>: Copy {
     type Sum: Copy;
     /// Steps of the chain that a word of the weights holds.
     const STEPS: usize;
+    /// Words of the left operand that meet a group.
+    const LEFT: usize;
     /// Parts of a word that are multiplied one after the other: one, or its two steps.
     const PARTS: usize;
     /// Whether taller tiles that save passes over a panel are worth the loads that they cost, where weights come from afar: where
@@ -27,11 +29,11 @@ pub(super) trait Element<S: Simd>: Copy {
     const TALL: bool;
     /// The words of a stripe.
     fn stripe(self, weights: &PackedMatrix, stripe: usize) -> *const u32;
-    /// The left operand of a part of a group of steps.
+    /// A word of the left operand.
     ///
     /// # Safety
-    /// `row` holds the part.
-    unsafe fn left<const PART: usize>(self, s: S, row: *const Self::Left, group: usize) -> Self::X;
+    /// `word` is valid for reading.
+    unsafe fn left(self, s: S, word: *const Self::Left) -> Self::X;
     /// That part of a vector of weights.
     ///
     /// # Safety
@@ -73,6 +75,7 @@ impl<S: Simd> Element<S> for F32<'_> {
     type W = S::F32;
     type Sum = S::F32;
     const STEPS: usize = 1;
+    const LEFT: usize = 1;
     const PARTS: usize = 1;
     const TALL: bool = true;
 
@@ -81,9 +84,9 @@ impl<S: Simd> Element<S> for F32<'_> {
         stripe_words(self.0, weights, weights.depth(), stripe)
     }
     #[inline(always)]
-    unsafe fn left<const PART: usize>(self, s: S, row: *const f32, group: usize) -> S::F32 {
+    unsafe fn left(self, s: S, word: *const f32) -> S::F32 {
         // SAFETY: the caller's promise.
-        s.splat(unsafe { *row.add(group) })
+        s.splat(unsafe { *word })
     }
     #[inline(always)]
     unsafe fn weights<const PART: usize>(self, s: S, from: *const u32) -> S::F32 {
@@ -131,6 +134,7 @@ impl<S: Simd> Element<S> for Bf16<'_> {
     type W = S::F32;
     type Sum = S::F32;
     const STEPS: usize = 2;
+    const LEFT: usize = 2;
     const PARTS: usize = 2;
     const TALL: bool = true;
 
@@ -139,9 +143,9 @@ impl<S: Simd> Element<S> for Bf16<'_> {
         stripe_words(self.0, weights, weights.depth().div_ceil(2), stripe)
     }
     #[inline(always)]
-    unsafe fn left<const PART: usize>(self, s: S, row: *const f32, group: usize) -> S::F32 {
+    unsafe fn left(self, s: S, word: *const f32) -> S::F32 {
         // SAFETY: the caller's promise.
-        s.splat(unsafe { *row.add(2 * group + PART) })
+        s.splat(unsafe { *word })
     }
     #[inline(always)]
     unsafe fn weights<const PART: usize>(self, s: S, from: *const u32) -> S::F32 {
@@ -197,6 +201,7 @@ impl<S: Simd, D: Dot<S>> Element<S> for Int8<'_, D> {
     type W = S::I32;
     type Sum = S::I32;
     const STEPS: usize = 4;
+    const LEFT: usize = 1;
     const PARTS: usize = 1;
     const TALL: bool = false;
 
@@ -210,9 +215,9 @@ impl<S: Simd, D: Dot<S>> Element<S> for Int8<'_, D> {
         )
     }
     #[inline(always)]
-    unsafe fn left<const PART: usize>(self, s: S, row: *const u32, group: usize) -> S::I32 {
+    unsafe fn left(self, s: S, word: *const u32) -> S::I32 {
         // SAFETY: the caller's promise.
-        s.splat_i32(unsafe { *row.add(group) } as i32)
+        s.splat_i32(unsafe { *word } as i32)
     }
     #[inline(always)]
     unsafe fn weights<const PART: usize>(self, s: S, from: *const u32) -> S::I32 {

@@ -21,15 +21,19 @@
 //! ```
 
 mod element;
+mod left;
 mod place;
 mod quantize;
 mod tile;
+mod tiles;
 
 use self::element::{Bf16, Element, F32, Int8};
+use self::left::Left;
 use self::quantize::quantize;
 pub(super) use self::quantize::row_norms;
 pub use self::quantize::{RowNorms, TINY_ROW};
-use self::tile::{Left, tile};
+use self::tile::tile;
+use self::tiles::{RowTiles, Tiles, tile_stripes};
 use super::pack::{Int8Words, PackedMatrix, Words};
 use super::prefetch::{
     Ahead, Upcoming, fewest_passes_that_ask, lines_a_group, prefetch_second_level,
@@ -106,19 +110,21 @@ impl<'a, T> Rows<'a, T> {
     }
 }
 
-/// Words in which a product whose weights are of int8 has its left operand quantised, as many as [`PackedMatrix::room`] asks
-/// for. Others take none.
+/// Words for what a product makes of its left operand, as many as [`PackedMatrix::room`] asks for. Whose weights are of int8 has it
+/// quantised there. Others have it laid out step by step, where few rows meet weights from afar; with less room they take low
+/// tiles, and longer.
 #[derive(Debug)]
 pub enum Room<'a> {
-    /// To be filled: all rows of the left operand are quantised first.
+    /// To be filled first, of all rows of the left operand.
     ToFill(&'a mut [u32]),
-    /// Filled by an earlier product of the same rows with weights of int8: of other panels, or with other weights of the
-    /// same depth. Quantising a row takes two fifths of the time that a panel of four gates takes with it (LSTM 1024).
+    /// Filled by an earlier product of the same rows: of other panels, or with other weights for which it
+    /// [serves](PackedMatrix::fills_for); `then` was some for both, or for neither. Quantising a row takes two fifths of the time
+    /// that a panel of four gates takes with it (LSTM 1024).
     Filled(&'a [u32]),
 }
 
 impl Room<'_> {
-    /// For weights that are not of int8.
+    /// For weights that are not of int8, where time does not matter.
     pub const NONE: Room<'static> = Room::Filled(&[]);
 
     fn len(&self) -> usize {
@@ -141,9 +147,6 @@ pub enum Sweep {
     /// Last to first, in the tiles of [`Sweep::Forth`].
     Back,
 }
-
-/// Multiply-adds in flight that hide their latency: 4 cycles, two a cycle on most cores.
-const CHAINS: usize = 8;
 
 /// One product: `z[row][panel][slot] += Σ_k a[row][k] * weights[panel][k][gate]`.
 #[derive(Debug)]
@@ -170,48 +173,6 @@ pub struct Product<'a> {
     pub then: Option<Upcoming>,
 }
 
-/// Rows of the tallest tile.
-const MAX_ROWS: usize = 12;
-/// Rows of the tallest of two tiles that are of a stripe.
-const HALF: usize = 8;
-
-/// Accumulators that a tile may keep: what is left of the registers after the fewer of weight vectors and broadcast
-/// values, kept, and one of the others, on its way; and, where weights are widened part by part, what both parts need:
-/// compilers interleave them, and with more sums than this keep some in memory. Two steps at a time (`tile.rs`) keep twice the
-/// vectors of weights, four to six, and one broadcast value: with 24 sums that is what there is.
-const fn accumulators(registers: usize, parts: usize) -> usize {
-    match (registers, parts) {
-        (32.., 1) => 24,
-        (32.., _) => 20,
-        (16.., 1) => 12,
-        (16.., _) => 10,
-        _ => 4,
-    }
-}
-
-/// Rows per tile for `rows` rows. One tile, if one of a single stripe may hold all: `tallest`. Two such, if they need no more than
-/// [`HALF`] rows: beyond that, what tall tiles load for each multiply-add costs more than their fewer passes save. Else as few
-/// tiles of `limit` as fit, as even as possible, since the passes over a panel cost the same however full they are.
-fn tile_rows(rows: usize, tallest: usize, limit: usize) -> usize {
-    match rows {
-        rows if rows <= tallest => rows,
-        rows if rows <= 2 * HALF.min(tallest) && HALF > limit => rows.div_ceil(2),
-        rows => rows.div_ceil(rows.div_ceil(limit).max(1)),
-    }
-}
-
-/// Rows of a tile of several, of panels of so many gates, and with `room` for so many accumulators: for a multiply-add least is
-/// loaded where there are about as many rows as vectors of weights.
-const fn rows_of_many(room: usize, gates: usize) -> usize {
-    let most = if gates == 3 { 8 } else { 6 };
-    let rows = room / gates;
-    match rows {
-        0 => 1,
-        rows if rows > most => most,
-        rows => rows,
-    }
-}
-
 /// Runs a product. `N` is the number of gates of a stripe of the weights; `plain` keeps to instructions that the whole instruction set
 /// has.
 #[inline(always)]
@@ -225,11 +186,11 @@ pub(super) fn product<S: Simd, const N: usize>(
     match job.weights.words() {
         Words::F32(words) => s.vectorize(
             #[inline(always)]
-            || panels::<S, _, N>(s, F32(words), Left::of(job), job, of),
+            || floats::<S, _, N>(s, F32(words), job, of, room),
         ),
         Words::Bf16(words) => s.vectorize(
             #[inline(always)]
-            || panels::<S, _, N>(s, Bf16(words), Left::of(job), job, of),
+            || floats::<S, _, N>(s, Bf16(words), job, of, room),
         ),
         Words::Int8(words) => {
             let job = Quantized::<'_, '_, N> {
@@ -241,6 +202,29 @@ pub(super) fn product<S: Simd, const N: usize>(
             s.with_dot(plain, job);
         }
     }
+}
+
+/// A product whose left operand is taken as it is, laid out step by step for tall tiles.
+#[inline(always)]
+fn floats<S: Simd, E: Element<S, Left = f32>, const N: usize>(
+    s: S,
+    element: E,
+    job: &mut Product<'_>,
+    of: Range<usize>,
+    room: Room<'_>,
+) {
+    let tiles = RowTiles::of::<S, E>(job, room.len());
+    let mut left = Left::of(job);
+    if tiles.are_tall {
+        left.by_steps = match room {
+            Room::Filled(filled) => filled,
+            Room::ToFill(room) => {
+                left.lay_out(tiles, room);
+                room
+            }
+        };
+    }
+    panels::<S, E, N>(s, element, left, tiles, job, of);
 }
 
 /// A product whose left operand is to be quantised.
@@ -288,11 +272,9 @@ impl<S: Simd, const N: usize> DotJob<S> for Quantized<'_, '_, N> {
             scales: &scales[..rows],
             dot,
         };
-        let left = Left {
-            rows: Rows::strided(quads, groups),
-            words: groups,
-        };
-        panels::<S, _, N>(s, int8, left, job, of);
+        let left = Left::new(Rows::strided(quads, groups), groups);
+        let tiles = RowTiles::of::<S, Int8<'_, D>>(job, 0);
+        panels::<S, _, N>(s, int8, left, tiles, job, of);
     }
 }
 
@@ -302,6 +284,7 @@ fn panels<S: Simd, E: Element<S>, const N: usize>(
     s: S,
     element: E,
     left_rows: Left<'_, E::Left>,
+    tiles: RowTiles,
     job: &mut Product<'_>,
     of: Range<usize>,
 ) {
@@ -320,20 +303,9 @@ fn panels<S: Simd, E: Element<S>, const N: usize>(
     if let Start::Bias(bias) = job.start {
         assert!(bias.len() >= weights.panels() * vector);
     }
-    let room = const { accumulators(S::REGISTERS, E::PARTS) };
-    let many = rows_of_many(room, N * stripes);
-    let fewest = fewest_passes_that_ask();
-    // Whose caches keep up with two passes gain nothing by one, or are not known to.
-    let tallest = match const { may_be_tall::<S, E>(N) } && job.then.is_some() && fewest == 2 {
-        true => (room / N).min(MAX_ROWS),
-        false => many,
-    };
-    let height = tile_rows(job.row_count, tallest, many);
-    let tiles = job.row_count.div_ceil(height.max(1));
+    let height = tiles.height;
     let ask = Asking {
-        fewest,
-        of_rows: job.row_count,
-        height,
+        fewest: fewest_passes_that_ask(),
         tiles,
         groups: weights.depth() / E::STEPS,
         gates: N,
@@ -341,7 +313,7 @@ fn panels<S: Simd, E: Element<S>, const N: usize>(
     let of = of.start * stripes..of.end * stripes;
     let mut left = of.len();
     while left > 0 {
-        let width = tile_stripes::<N>(height, (left, stripes), room, job.sweep);
+        let width = tile_stripes::<S, E, N>(height, (left, stripes), job.sweep);
         let stripe = match job.sweep {
             Sweep::Wide | Sweep::Forth => of.end - left,
             Sweep::Back => of.start + left - width,
@@ -368,7 +340,7 @@ fn panels<S: Simd, E: Element<S>, const N: usize>(
                 ($(($m:literal, $p:literal))*) => {
                     match (rows, width) {
                         $(($m, $p) => {
-                            if const { is_shape::<S, E>($m, $p, N) } {
+                            if const { Tiles::has::<S, E>($m, $p, N) } {
                                 // SAFETY: slots and lengths have been checked above, and these are
                                 // rows and stripes of the job.
                                 unsafe {
@@ -386,6 +358,7 @@ fn panels<S: Simd, E: Element<S>, const N: usize>(
             }
             shapes! {
                 (1, 1) (2, 1) (3, 1) (4, 1) (5, 1) (6, 1) (7, 1) (8, 1) (9, 1) (10, 1) (11, 1) (12, 1)
+                (13, 1) (14, 1)
                 (1, 2) (2, 2) (3, 2) (4, 2) (5, 2) (6, 2)
                 (1, 4) (2, 4) (3, 4) (4, 4) (5, 4) (6, 4)
                 (1, 8)
@@ -396,25 +369,10 @@ fn panels<S: Simd, E: Element<S>, const N: usize>(
     }
 }
 
-/// Whether tiles of a stripe of so many gates may be taller than others: where that was measured.
-const fn may_be_tall<S: Simd, E: Element<S>>(gates: usize) -> bool {
-    cfg!(target_arch = "x86_64") && S::REGISTERS >= 32 && E::TALL && gates == 2
-}
-
-/// Whether there are tiles of so many rows by stripes of so many gates.
-const fn is_shape<S: Simd, E: Element<S>>(rows: usize, stripes: usize, gates: usize) -> bool {
-    let is_low = rows <= 6 || gates == 3 && rows <= 8;
-    rows * stripes * gates <= accumulators(S::REGISTERS, E::PARTS)
-        && (is_low || may_be_tall::<S, E>(gates))
-        && (stripes <= 4 || gates == 2)
-}
-
 /// What the tiles of rows ask for that take a tile of stripes one after the other.
 struct Asking {
     fewest: usize,
-    of_rows: usize,
-    height: usize,
-    tiles: usize,
+    tiles: RowTiles,
     /// Groups of weights that each passes.
     groups: usize,
     /// Gates of a stripe.
@@ -425,12 +383,13 @@ impl Asking {
     /// What tile `index` of rows, so many stripes wide, asks for while it runs, where `next` is what is read when all are through.
     #[inline(always)]
     fn ahead(&self, next: Upcoming, (index, width): (usize, usize)) -> Ahead {
+        let count = self.tiles.count();
         // The last tile may be too low to ask.
-        let asking = match self.of_rows % self.height {
-            1 | 2 => self.tiles - 1,
-            _ => self.tiles,
+        let asking = match self.tiles.rows % self.tiles.height {
+            1 | 2 => count - 1,
+            _ => count,
         };
-        match self.tiles {
+        match count {
             // Whose caches keep up with two passes do with one.
             1 if self.fewest == 2 => Ahead::Own,
             tiles if tiles >= self.fewest && next != Upcoming::NOTHING => {
@@ -438,69 +397,6 @@ impl Asking {
                 Ahead::Next(next.share(index, asking, times))
             }
             _ => Ahead::Nothing,
-        }
-    }
-}
-
-/// Stripes per tile for tiles of `height` rows, of the `left` ones that are still to do, so many to a panel, with `room` for
-/// so many accumulators: those of four panels at most.
-#[inline(always)]
-fn tile_stripes<const N: usize>(
-    height: usize,
-    (left, to_a_panel): (usize, usize),
-    room: usize,
-    sweep: Sweep,
-) -> usize {
-    let mut width = 4 * to_a_panel;
-    while width > 1 {
-        let fits = width <= left && height * width * N <= room;
-        let wider_than_needed = match sweep {
-            Sweep::Wide => false,
-            Sweep::Forth | Sweep::Back => width > to_a_panel && height * (width / 2) * N >= CHAINS,
-        };
-        if fits && !wider_than_needed {
-            break;
-        }
-        width /= 2;
-    }
-    width
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tiles_are_one_or_as_few_and_as_even_as_can_be() {
-        for (tallest, limit) in (1..=MAX_ROWS).flat_map(|t| (1..=t).map(move |l| (t, l))) {
-            for rows in 1..40usize {
-                let height = tile_rows(rows, tallest, limit);
-                if rows <= tallest {
-                    assert_eq!(height, rows);
-                    continue;
-                }
-                if height > limit {
-                    assert!(height <= tallest.min(HALF));
-                    assert_eq!((rows.div_ceil(height), height), (2, rows.div_ceil(2)));
-                    continue;
-                }
-                assert!(height <= limit && height >= 1);
-                assert_eq!(rows.div_ceil(height), rows.div_ceil(limit));
-                let smaller = height - 1;
-                assert!(smaller == 0 || rows.div_ceil(smaller) > rows.div_ceil(limit));
-            }
-        }
-    }
-
-    #[test]
-    fn tiles_fit_into_the_accumulators() {
-        for room in [24, 20, 12, 10, 4] {
-            for (gates, of_stripe) in [(1, 1), (2, 2), (3, 3), (4, 4), (4, 2)] {
-                let tallest = (room / of_stripe).min(MAX_ROWS);
-                let many = rows_of_many(room, gates);
-                assert!(tallest * of_stripe <= room && many >= 1 && many <= tallest.max(1));
-                assert!(many == 1 || many * gates <= room);
-            }
         }
     }
 }

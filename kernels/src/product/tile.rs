@@ -2,37 +2,11 @@
 
 use super::super::prefetch::{Ahead, Ask, Nothing, Own};
 use super::super::simd::Simd;
+use super::Product;
 use super::element::Element;
+use super::left::{Left, Stand};
 use super::place::Place;
-use super::{HALF, Product, Rows};
-
-/// The rows that a tile multiplies with: of the job itself, or what was made of them.
-#[derive(Clone, Copy)]
-pub(super) struct Left<'a, T> {
-    pub rows: Rows<'a, T>,
-    /// Words of a row.
-    pub words: usize,
-}
-
-impl<'a> Left<'a, f32> {
-    /// The job's own.
-    #[inline(always)]
-    pub fn of(job: &Product<'a>) -> Left<'a, f32> {
-        Left {
-            rows: job.rows,
-            words: job.weights.depth(),
-        }
-    }
-}
-
-impl<T> Left<'_, T> {
-    /// Where `M` rows start. Not inlined: what it takes to find them would compete with them for the registers of the loop over
-    /// them (f32, three gates: 4 % of the time).
-    #[inline(never)]
-    fn starts<const M: usize>(&self, row: usize) -> [*const T; M] {
-        std::array::from_fn(|m| self.rows.row(row + m, self.words).as_ptr())
-    }
-}
+use super::tiles::is_tall;
 
 /// `M` rows by `P` stripes of `N` gates, `M * P * N` accumulators.
 ///
@@ -62,7 +36,6 @@ pub(super) unsafe fn tile<
     const { assert!(E::PARTS == 1 || E::PARTS == 2 && E::STEPS == 2) };
     debug_assert!(row + M <= job.row_count);
     debug_assert!(stripe + P <= job.weights.panels() * job.weights.stripes());
-    let a: [*const E::Left; M] = left.starts(row);
     let mut w = [std::ptr::null::<u32>(); P];
     for p in 0..P {
         w[p] = element.stripe(job.weights, stripe + p);
@@ -73,23 +46,32 @@ pub(super) unsafe fn tile<
     let mut sum = [[[element.zero(s); N]; P]; M];
     // SAFETY: the caller's promise.
     unsafe { element.begin(s, place, &mut sum) };
-    // Tall tiles have a loop for each way to ask, as they have no room for a choice; the tallest are always alone. Low ones have
-    // more to load for each term, and no time to ask.
+    // Where rows and weights leave no register for a choice, there is a loop for each way to ask. Low tiles have more to load for
+    // each term, and no time to ask.
     // SAFETY: rows and stripes hold `depth` steps.
     unsafe {
-        match ahead {
-            _ if const { M < 3 } => {
-                chains::<S, E, M, N, P>(s, element, &a, &w, depth, Nothing, &mut sum);
+        if const { is_tall::<S, E>(M, N) } {
+            let a = left.by_steps::<M>(row);
+            match ahead {
+                Ahead::Own => chains::<S, E, M, N, P>(s, element, a, &w, depth, Own, &mut sum),
+                ahead => {
+                    let share = ahead.share();
+                    chains::<S, E, M, N, P>(s, element, a, &w, depth, share, &mut sum);
+                }
             }
-            _ if const { M > HALF } => {
-                chains::<S, E, M, N, P>(s, element, &a, &w, depth, Own, &mut sum);
-            }
-            Ahead::Own if const { M > POINTERS } => {
-                chains::<S, E, M, N, P>(s, element, &a, &w, depth, Own, &mut sum);
-            }
-            ahead => {
-                let share = ahead.share();
-                chains::<S, E, M, N, P>(s, element, &a, &w, depth, share, &mut sum);
+        } else {
+            let a = left.apart::<M>(row);
+            match ahead {
+                _ if const { M < 3 } => {
+                    chains::<S, E, M, N, P>(s, element, a, &w, depth, Nothing, &mut sum);
+                }
+                Ahead::Own if const { M > POINTERS } => {
+                    chains::<S, E, M, N, P>(s, element, a, &w, depth, Own, &mut sum);
+                }
+                ahead => {
+                    let share = ahead.share();
+                    chains::<S, E, M, N, P>(s, element, a, &w, depth, share, &mut sum);
+                }
             }
         }
     }
@@ -97,8 +79,8 @@ pub(super) unsafe fn tile<
     unsafe { element.end(s, place, sum) };
 }
 
-/// Rows whose starts the registers of addresses hold beside what else the loop needs. A taller tile reads them from the stack, so
-/// it takes two steps with each.
+/// Rows whose starts the registers of addresses hold beside what else the loop needs. A tile of more that lie apart reads them from
+/// the stack, so it takes two steps with each.
 const POINTERS: usize = 6;
 
 /// Adds the terms of all steps.
@@ -109,7 +91,7 @@ const POINTERS: usize = 6;
 unsafe fn chains<S: Simd, E: Element<S>, const M: usize, const N: usize, const P: usize>(
     s: S,
     element: E,
-    a: &[*const E::Left; M],
+    a: impl Stand<E::Left>,
     w: &[*const u32; P],
     depth: usize,
     mut ahead: impl Ask,
@@ -117,7 +99,7 @@ unsafe fn chains<S: Simd, E: Element<S>, const M: usize, const N: usize, const P
 ) {
     let groups = depth / E::STEPS;
     let mut group = 0;
-    if const { M > POINTERS } {
+    if const { M > POINTERS && !is_tall::<S, E>(M, N) } {
         let both = const { 2 / E::PARTS };
         while group + both <= groups {
             for group in group..group + both {
@@ -155,7 +137,7 @@ unsafe fn chains<S: Simd, E: Element<S>, const M: usize, const N: usize, const P
 unsafe fn two<S: Simd, E: Element<S>, const M: usize, const N: usize, const P: usize>(
     s: S,
     element: E,
-    a: &[*const E::Left; M],
+    a: impl Stand<E::Left>,
     w: &[*const u32; P],
     group: usize,
     sum: &mut [[[E::Sum; N]; P]; M],
@@ -180,11 +162,8 @@ unsafe fn two<S: Simd, E: Element<S>, const M: usize, const N: usize, const P: u
             }
         }
         for m in 0..M {
-            let x = element.left::<0>(s, a[m], group);
-            let y = match const { E::PARTS } {
-                1 => element.left::<0>(s, a[m], other),
-                _ => element.left::<1>(s, a[m], other),
-            };
+            let x = element.left(s, a.at(m, group * E::LEFT));
+            let y = element.left(s, a.at(m, group * E::LEFT + 1));
             for p in 0..P {
                 for n in 0..N {
                     sum[m][p][n] = element.add(s, x, kept[p][n], sum[m][p][n]);
@@ -215,7 +194,7 @@ unsafe fn part<
 >(
     s: S,
     element: E,
-    a: &[*const E::Left; M],
+    a: impl Stand<E::Left>,
     w: &[*const u32; P],
     group: usize,
     sum: &mut [[[E::Sum; N]; P]; M],
@@ -224,10 +203,10 @@ unsafe fn part<
     // of 64 rows took 6 % less than with rows kept (LSTM 1024, f32, Xeon); alone on its core it took as long.
     if const { M <= P * N } {
         // SAFETY: the caller's promise.
-        let mut x = [unsafe { element.left::<PART>(s, a[0], group) }; M];
+        let mut x = [unsafe { element.left(s, a.at(0, group * E::LEFT + PART)) }; M];
         for m in 1..M {
             // SAFETY: as above.
-            x[m] = unsafe { element.left::<PART>(s, a[m], group) };
+            x[m] = unsafe { element.left(s, a.at(m, group * E::LEFT + PART)) };
         }
         for p in 0..P {
             for n in 0..N {
@@ -251,7 +230,7 @@ unsafe fn part<
         }
         for m in 0..M {
             // SAFETY: the rows hold that part, by the caller's promise.
-            let x = unsafe { element.left::<PART>(s, a[m], group) };
+            let x = unsafe { element.left(s, a.at(m, group * E::LEFT + PART)) };
             for p in 0..P {
                 for n in 0..N {
                     sum[m][p][n] = element.add(s, x, kept[p][n], sum[m][p][n]);
