@@ -32,7 +32,7 @@ pub use avx512::Avx512;
 pub use dispatch::{Visitor, dispatch};
 pub use gates::{
     GruCandidate, GruGates, GruReset, LstmFunctions, LstmGates, PlainState, ReadColumns, TreeChild,
-    TreeNode,
+    TreeColumns, TreeNode,
 };
 pub use isa::{ISA_VARIABLE, Isa, IsaError};
 pub use math::activate_all;

@@ -18,6 +18,7 @@ mod packed;
 mod part;
 mod phases;
 mod recurrence;
+mod rows_apart;
 mod sequence;
 mod session;
 mod states;
@@ -28,6 +29,7 @@ mod tree;
 mod work_tests;
 
 pub use packed::{PackError, PackedModel};
+pub(crate) use rows_apart::{RowLists, StateRows, WrittenRows};
 pub(crate) use sequence::InputValues;
 pub use session::{RunError, Session, SessionError, State};
 pub(crate) use tree::TreeStep;

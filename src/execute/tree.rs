@@ -15,15 +15,17 @@ use std::sync::OnceLock;
 
 use super::buffers::Buffer;
 use super::packed::PackError;
+use super::rows_apart::StateRows;
 use super::sequence::InputValues;
 use super::session::SessionError;
 use super::team::{SharedTeam, TeamPanicked};
 use crate::kernels::{
     Aligned, Columns, FAR, Isa, Kernels, PackedMatrix, Product, ReadColumns, Room, Rows, Shared,
-    Source, Start, Sweep, TreeChild, TreeNode, Upcoming, kernels, pack_vectors,
+    Source, Start, Sweep, TreeChild, TreeColumns, TreeNode, Upcoming, kernels, pack_vectors,
 };
 use crate::model::Matrix;
 use crate::plan::split_units;
+use crate::reused::reused;
 
 /// Most gates that are packed together.
 const MOST_GATES: usize = 4;
@@ -35,6 +37,8 @@ pub(crate) struct TreeStep {
     hidden: usize,
     gates: usize,
     parts: Vec<Part>,
+    /// Empty between steps: room for where the rows of a state are to be read that lie apart.
+    read: Vec<&'static [f32]>,
 }
 
 /// What a product multiplies its weights with.
@@ -42,8 +46,33 @@ pub(crate) struct TreeStep {
 enum TreeOperand<'a> {
     /// Rows that are only read.
     Input(InputValues<'a>),
-    /// `[rows, hidden]`, overwritten once all workers have met.
-    State(Shared<'a>),
+    /// Overwritten once all workers have met.
+    State(States<'a>),
+}
+
+/// Rows of a state that a step writes and may read before, for all workers.
+#[derive(Clone, Copy)]
+enum States<'a> {
+    /// `[rows, hidden]`.
+    Together(Shared<'a>),
+    /// Rows that lie apart, to write and, until all workers have met, to read.
+    Apart {
+        written: &'a [Shared<'a>],
+        read: &'a [&'a [f32]],
+    },
+}
+
+impl<'a> States<'a> {
+    /// Of these rows, which, if they lie apart, are `read` there; nowhere where they are no operand.
+    fn of(rows: StateRows<'a>, read: &'a [&'a [f32]]) -> States<'a> {
+        match rows {
+            StateRows::Together(values) => States::Together(Shared::new(values)),
+            StateRows::Apart(rows) => States::Apart {
+                written: rows.all(),
+                read,
+            },
+        }
+    }
 }
 
 /// What one worker owns.
@@ -107,6 +136,7 @@ impl TreeStep {
             hidden,
             gates,
             parts: parts.ok_or(too_large)?,
+            read: Vec::with_capacity(rows),
         })
     }
 
@@ -115,10 +145,11 @@ impl TreeStep {
         &mut self,
         rows: usize,
         x: InputValues<'_>,
-        [h, c]: [&mut [f32]; 2],
+        [h, c]: [StateRows<'_>; 2],
     ) -> Result<(), TeamPanicked> {
-        let [h, c] = [h, c].map(Shared::new);
-        self.node(rows, &[TreeOperand::Input(x)], None, None, [h, c])
+        self.with_states([h, c], |step, states| {
+            step.node(rows, &[TreeOperand::Input(x)], None, None, states)
+        })
     }
 
     /// Nodes of two children: the right one's states, and the left one's, which become the node's.
@@ -127,11 +158,12 @@ impl TreeStep {
         &mut self,
         rows: usize,
         [h_right, c_right]: [InputValues<'_>; 2],
-        [h, c]: [&mut [f32]; 2],
+        [h, c]: [StateRows<'_>; 2],
     ) -> Result<(), TeamPanicked> {
-        let [h, c] = [h, c].map(Shared::new);
-        let operands = [TreeOperand::State(h), TreeOperand::Input(h_right)];
-        self.node(rows, &operands, None, Some(c_right), [h, c])
+        self.with_states([h, c], |step, [h, c]| {
+            let operands = [TreeOperand::State(h), TreeOperand::Input(h_right)];
+            step.node(rows, &operands, None, Some(c_right), [h, c])
+        })
     }
 
     /// Nodes whose children have been summed: `h` and `c` are the sums, and become the node's. Gates:
@@ -140,22 +172,39 @@ impl TreeStep {
         &mut self,
         rows: usize,
         x: InputValues<'_>,
-        [h, c]: [&mut [f32]; 2],
+        [h, c]: [StateRows<'_>; 2],
     ) -> Result<(), TeamPanicked> {
-        let [h, c] = [h, c].map(Shared::new);
-        let operands = [TreeOperand::Input(x), TreeOperand::State(h)];
-        self.node(rows, &operands, Some(c), None, [h, c])
+        self.with_states([h, c], |step, [h, c]| {
+            let operands = [TreeOperand::Input(x), TreeOperand::State(h)];
+            step.node(rows, &operands, Some(c), None, [h, c])
+        })
+    }
+
+    /// Shares two states among all workers while `run` runs; the first may be an operand.
+    fn with_states<T>(
+        &mut self,
+        [a, b]: [StateRows<'_>; 2],
+        run: impl FnOnce(&TreeStep, [States<'_>; 2]) -> T,
+    ) -> T {
+        let mut read = std::mem::take(&mut self.read);
+        if let StateRows::Apart(rows) = &a {
+            // SAFETY: products alone read them, those of operands, and then all workers meet before one of them writes.
+            read.extend((rows.all().iter()).map(|row| unsafe { row.read(0..row.len()) }));
+        }
+        let done = run(self, [States::of(a, &read), States::of(b, &[])]);
+        self.read = reused(read);
+        done
     }
 
     /// What the three have in common. What is written may be among what is read; then there are two operands. Where there is a
     /// `right` child, `c` is the left one's.
     fn node(
-        &mut self,
+        &self,
         rows: usize,
         operands: &[TreeOperand<'_>],
-        sum: Option<Shared<'_>>,
+        sum: Option<States<'_>>,
         right: Option<InputValues<'_>>,
-        [h, c]: [Shared<'_>; 2],
+        [h, c]: [States<'_>; 2],
     ) -> Result<(), TeamPanicked> {
         self.run(rows, operands, operands.len() > 1, |kernels, part, z| {
             let columns = |memory| self.columns(memory, part);
@@ -182,37 +231,41 @@ impl TreeStep {
         &mut self,
         rows: usize,
         [x, h, c]: [InputValues<'_>; 3],
-        [sum_h, sum_fc]: [&mut [f32]; 2],
+        sums: [StateRows<'_>; 2],
     ) -> Result<(), TeamPanicked> {
-        let (sum_h, sum_fc) = (Shared::new(sum_h), Shared::new(sum_fc));
-        self.run(
-            rows,
-            &[x, h].map(TreeOperand::Input),
-            false,
-            |kernels, part, z| {
+        self.with_states(sums, |step, [sum_h, sum_fc]| {
+            let operands = [x, h].map(TreeOperand::Input);
+            step.run(rows, &operands, false, |kernels, part, z| {
                 // SAFETY: own columns, which nobody else touches.
                 unsafe {
                     kernels.tree_child(TreeChild {
                         z,
                         rows,
                         units: part.units.len(),
-                        h: self.read_columns(h, part),
-                        c: self.read_columns(c, part),
-                        sum_h: self.columns(sum_h, part),
-                        sum_fc: self.columns(sum_fc, part),
+                        h: step.read_columns(h, part),
+                        c: step.read_columns(c, part),
+                        sum_h: step.columns(sum_h, part),
+                        sum_fc: step.columns(sum_fc, part),
                     });
                 }
-            },
-        )
+            })
+        })
     }
 
-    /// A worker's own columns of a state, `[rows, hidden]`.
-    fn columns<'a>(&self, memory: Shared<'a>, part: &Part) -> Columns<'a> {
-        Columns {
-            memory,
-            first: part.units.start,
-            stride: self.hidden,
-            order: None,
+    /// A worker's own columns of a state.
+    fn columns<'a>(&self, states: States<'a>, part: &Part) -> TreeColumns<'a> {
+        let first = part.units.start;
+        match states {
+            States::Together(memory) => TreeColumns::Together(Columns {
+                memory,
+                first,
+                stride: self.hidden,
+                order: None,
+            }),
+            States::Apart { written, .. } => TreeColumns::Apart {
+                rows: written,
+                first,
+            },
         }
     }
 
@@ -226,8 +279,8 @@ impl TreeStep {
 
     /// Computes all products, then calls `gates` with the pre-activations of each worker.
     ///
-    /// By a shared reference, so that `gates` may read the shape; all callers hold a unique one, so no
-    /// buffer is in two runs at once.
+    /// By a shared reference, so that `gates` may read the shape; all callers of the callers hold a unique one, so no buffer is in
+    /// two runs at once.
     fn run(
         &self,
         rows: usize,
@@ -249,8 +302,12 @@ impl TreeStep {
                 let a = match operands[product.operand] {
                     TreeOperand::Input(values) => values.rows(depth),
                     // SAFETY: nobody writes an operand before all workers have met.
-                    TreeOperand::State(h) => unsafe {
+                    TreeOperand::State(States::Together(h)) => unsafe {
                         Rows::strided(h.read(0..rows * depth), depth)
+                    },
+                    TreeOperand::State(States::Apart { read, .. }) => Rows::Apart {
+                        of: read,
+                        rows: None,
                     },
                 };
                 let room = part.room.share();
@@ -341,12 +398,40 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use super::*;
+    use crate::execute::RowLists;
     use crate::execute::counting::Counting;
     use crate::execute::team::Team;
     use crate::model::Precision;
 
     fn together(values: &[f32]) -> InputValues<'_> {
         InputValues::Together(values)
+    }
+
+    fn both<'a>(a: &'a mut [f32], b: &'a mut [f32]) -> [StateRows<'a>; 2] {
+        [a, b].map(StateRows::Together)
+    }
+
+    /// Runs a step on states whose rows are side by side, or each in a buffer of its own.
+    fn write(
+        apart: bool,
+        [a, b]: [&mut [f32]; 2],
+        hidden: usize,
+        step: impl FnOnce([StateRows<'_>; 2]) -> Result<(), TeamPanicked>,
+    ) {
+        if !apart {
+            return step(both(a, b)).unwrap();
+        }
+        let mut rows = [&*a, &*b]
+            .map(|of| -> Vec<Vec<f32>> { of.chunks_exact(hidden).map(<[f32]>::to_vec).collect() });
+        let mut lists = RowLists::new(2, 0);
+        for (list, rows) in rows.iter_mut().enumerate() {
+            lists.extend(list, rows.iter_mut().map(|row| &mut row[..]));
+        }
+        step(lists.written().split()).unwrap();
+        drop(lists);
+        let [of_a, of_b] = rows.map(|rows| rows.concat());
+        a.copy_from_slice(&of_a);
+        b.copy_from_slice(&of_b);
     }
 
     /// What the portable vectors on one thread give is compared with plain loops where the cells are.
@@ -395,19 +480,17 @@ mod tests {
                     };
                     let [mut a, mut b] = [2, 3].map(|s| states[s].clone());
                     let mut gave = Vec::new();
-                    let mut keep = |a: &[f32], b: &[f32]| {
-                        gave.extend(a.iter().chain(b).map(|v| v.to_bits()));
-                    };
-                    (step(3, &[&of_x]).leaf(rows, x, [&mut a, &mut b])).unwrap();
-                    keep(&a, &b);
-                    let both = [&of_children[0], &of_children[1]];
-                    (step(5, &both).binary(rows, [h, c], [&mut a, &mut b])).unwrap();
-                    keep(&a, &b);
-                    (step(1, &[&forget_x, &of_h[1]]).child(rows, [x, h, c], [&mut a, &mut b]))
-                        .unwrap();
-                    keep(&a, &b);
-                    (step(3, &[&of_x, &of_h[0]]).summed(rows, x, [&mut a, &mut b])).unwrap();
-                    keep(&a, &b);
+                    let mut run =
+                        |step: &mut dyn FnMut([StateRows<'_>; 2]) -> Result<(), TeamPanicked>| {
+                            write(apart, [&mut a, &mut b], hidden, step);
+                            gave.extend(a.iter().chain(&b).map(|v| v.to_bits()));
+                        };
+                    let of_both = [&of_children[0], &of_children[1]];
+                    let of_child = [&forget_x, &of_h[1]];
+                    run(&mut |states| step(3, &[&of_x]).leaf(rows, x, states));
+                    run(&mut |states| step(5, &of_both).binary(rows, [h, c], states));
+                    run(&mut |states| step(1, &of_child).child(rows, [x, h, c], states));
+                    run(&mut |states| step(3, &[&of_x, &of_h[0]]).summed(rows, x, states));
                     all.push((isa, (threads, apart), gave));
                 }
             }
@@ -435,12 +518,12 @@ mod tests {
         assert!(step.parts[0].is_far);
         let [mut h_all, mut c_all] = [&h, &c].map(Vec::clone);
         let rights = [&h_right, &c_right].map(|state| together(state));
-        (step.binary(rows, rights, [&mut h_all, &mut c_all])).unwrap();
+        (step.binary(rows, rights, both(&mut h_all, &mut c_all))).unwrap();
         for row in 0..rows {
             let of = row * hidden..(row + 1) * hidden;
             let [mut h, mut c] = [&h, &c].map(|state| state[of.clone()].to_vec());
             let rights = [&h_right, &c_right].map(|state| together(&state[of.clone()]));
-            step.binary(1, rights, [&mut h, &mut c]).unwrap();
+            step.binary(1, rights, both(&mut h, &mut c)).unwrap();
             assert_eq!(
                 [&h_all[of.clone()], &c_all[of]],
                 [&h[..], &c[..]],
@@ -461,7 +544,7 @@ mod tests {
         let (kernels, asked) = Counting::kernels(isa);
         step.kernels = kernels;
         let [mut h, mut c, right] = [(); 3].map(|()| vec![0.1; rows * hidden]);
-        (step.binary(rows, [together(&right); 2], [&mut h, &mut c])).unwrap();
+        (step.binary(rows, [together(&right); 2], both(&mut h, &mut c))).unwrap();
         let (workers, operands) = (2, 2);
         let quantised = asked.quantised.load(Ordering::Relaxed);
         assert_eq!(quantised, workers * operands * rows);

@@ -11,7 +11,7 @@ mod tree;
 pub use gru::{GruCandidate, GruGates, GruReset};
 pub use lstm::{LstmFunctions, LstmGates};
 pub use plain::PlainState;
-pub use tree::{ReadColumns, TreeChild, TreeNode};
+pub use tree::{ReadColumns, TreeChild, TreeColumns, TreeNode};
 
 pub(super) use gru::{gru_candidate, gru_gates, gru_reset};
 pub(super) use lstm::lstm_gates;

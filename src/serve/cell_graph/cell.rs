@@ -6,8 +6,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::execute::InputValues;
 use crate::execute::team::SharedTeam;
+use crate::execute::{InputValues, StateRows, WrittenRows};
 
 /// Something that goes into a cell or comes out of it: `width` values per row.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -171,6 +171,13 @@ pub trait Cell: Send + Sync {
         false
     }
 
+    /// Whether it writes states and outputs by `Batch::written` alone, which is this crate's own: then each of their rows is a buffer
+    /// of its own, which is handed on as it is. Such a cell takes one step at a time.
+    #[doc(hidden)]
+    fn writes_apart(&self) -> bool {
+        false
+    }
+
     /// Packs the weights where a worker will read them.
     ///
     /// # Errors
@@ -200,6 +207,9 @@ pub struct Batch<'a> {
     apart: &'a [Vec<&'a [f32]>],
     states: &'a mut [Vec<f32>],
     outputs: &'a mut [Vec<f32>],
+    /// Of each state and then of each output all rows, of a cell that [writes them apart](Cell::writes_apart); none where they are in
+    /// buffers.
+    written: WrittenRows<'a>,
 }
 
 impl<'a> Batch<'a> {
@@ -260,6 +270,39 @@ impl<'a> Batch<'a> {
             apart: &[],
             states,
             outputs,
+            written: WrittenRows::NONE,
+        }
+    }
+
+    /// One step of rows that all lie apart: those of each input, and those of each state and then of each output.
+    ///
+    /// # Panics
+    /// If there is another number of lists than of ports, or a list has another number of rows.
+    pub(crate) fn of_rows_apart(
+        ports: &'a Ports,
+        rows: usize,
+        apart: &'a [Vec<&'a [f32]>],
+        written: WrittenRows<'a>,
+    ) -> Batch<'a> {
+        assert!(
+            apart.len() == ports.inputs.len() && apart.iter().all(|list| list.len() == rows),
+            "rows of each input"
+        );
+        assert!(
+            written.lengths().len() == ports.gives().len()
+                && written.lengths().all(|len| len == rows),
+            "rows of each state and output"
+        );
+        Batch {
+            rows,
+            steps: 1,
+            lengths: None,
+            ports,
+            inputs: &[],
+            apart,
+            states: &mut [],
+            outputs: &mut [],
+            written,
         }
     }
 
@@ -351,6 +394,25 @@ impl<'a> Batch<'a> {
         let inputs = std::array::from_fn(|i| &buffers[i][..of_all * ports.inputs[i].width]);
         let (states, outputs) = self.written();
         (inputs, states, outputs)
+    }
+
+    /// The rows of all states and then of all outputs, wherever they lie.
+    pub(crate) fn written_rows<const N: usize>(&mut self) -> [StateRows<'_>; N] {
+        if self.written.lengths().len() > 0 {
+            return self.written.split();
+        }
+        let count = self.states.len();
+        assert_eq!(
+            N,
+            count + self.outputs.len(),
+            "states and outputs of the cell"
+        );
+        let both = self.states.iter_mut().chain(&mut *self.outputs);
+        let mut both = both.zip(self.ports.gives());
+        std::array::from_fn(|_| match both.next() {
+            Some((buffer, port)) => StateRows::Together(&mut buffer[..self.rows * port.width]),
+            None => unreachable!("counted above"),
+        })
     }
 
     /// States and outputs, as [`Batch::split`].

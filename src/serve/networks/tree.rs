@@ -48,6 +48,10 @@ impl<W: Send + Sync> Cell for TreeCell<W> {
         true
     }
 
+    fn writes_apart(&self) -> bool {
+        true
+    }
+
     fn prepare(&self, place: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
         let isa = Isa::select().map_err(CellError::new)?;
         let (operands, bias) = (self.parts)(&self.weights);
@@ -117,7 +121,7 @@ impl BinaryTreeLstm {
             run: |step, batch| {
                 let rows = batch.rows();
                 let x = batch.input(0);
-                let ([], states) = batch.written();
+                let states = batch.written_rows();
                 step.leaf(rows, x, states).map_err(CellError::new)
             },
         };
@@ -134,7 +138,7 @@ impl BinaryTreeLstm {
             run: |step, batch| {
                 let rows = batch.rows();
                 let right = [0, 1].map(|port| batch.input(port));
-                let (left, []) = batch.written();
+                let left = batch.written_rows();
                 step.binary(rows, right, left).map_err(CellError::new)
             },
         };
@@ -242,7 +246,7 @@ impl ChildSumTreeLstm {
             run: |step, batch| {
                 let rows = batch.rows();
                 let inputs = [0, 1, 2].map(|port| batch.input(port));
-                let (sums, []) = batch.written();
+                let sums = batch.written_rows();
                 step.child(rows, inputs, sums).map_err(CellError::new)
             },
         };
@@ -257,7 +261,7 @@ impl ChildSumTreeLstm {
             run: |step, batch| {
                 let rows = batch.rows();
                 let x = batch.input(0);
-                let (sums, []) = batch.written();
+                let sums = batch.written_rows();
                 step.summed(rows, x, sums).map_err(CellError::new)
             },
         };

@@ -65,7 +65,7 @@ impl<'a> Copiers<'a> {
 }
 
 /// Buffers that values are copied into: a batch's, or a share of their rows.
-pub(super) struct Buffers<'a, B, L> {
+pub(super) struct Buffers<'a, B, L, G> {
     pub ports: &'a Ports,
     /// `[rows, width]` each.
     pub inputs: &'a mut [B],
@@ -73,12 +73,15 @@ pub(super) struct Buffers<'a, B, L> {
     pub lent: &'a mut [L],
     /// `[rows, width]` each.
     pub states: &'a mut [B],
+    /// Of each state of a cell that writes them apart `[rows]`, of a width each; `states` are nothing then.
+    pub given: &'a mut [G],
 }
 
-impl<B, L> Buffers<'_, B, L>
+impl<B, L, G> Buffers<'_, B, L, G>
 where
     B: DerefMut<Target = [f32]>,
     L: DerefMut<Target = [Option<Lent>]>,
+    G: DerefMut<Target = [Box<[f32]>]>,
 {
     /// Notes or copies the inputs of a node for a row, and copies its states, if they `come` from its request, whose `values` are
     /// locked. `false` if something is not there.
@@ -105,9 +108,18 @@ where
         }
         if come {
             let as_follower = values.follows(node).is_some();
-            let states = rows_mut(self.states, self.ports.states(), row);
-            for (port, to) in states.enumerate() {
+            for (port, declared) in self.ports.states().iter().enumerate() {
                 let source = values.graph().sources(node)[self.ports.inputs().len() + port];
+                let to = match self.given.get_mut(port) {
+                    None => &mut self.states[port][row * declared.width()..][..declared.width()],
+                    Some(rows) => match values.take_kept(source, as_follower) {
+                        Some(kept) => {
+                            spare.put(std::mem::replace(&mut rows[row], kept));
+                            continue;
+                        }
+                        None => &mut rows[row],
+                    },
+                };
                 all_here &= values.take((source, given), to, as_follower, spare);
             }
         }
@@ -130,9 +142,9 @@ pub(super) struct Shares<'a, T>(Vec<ChunksMut<'a, T>>);
 
 impl<'a, T> Shares<'a, T> {
     /// Of buffers that have a row's `width` of each port.
-    pub fn new(
+    pub fn new<'p>(
         buffers: &'a mut [Vec<T>],
-        ports: &[Port],
+        ports: impl IntoIterator<Item = &'p Port>,
         (rows, width): (usize, fn(&Port) -> usize),
     ) -> Shares<'a, T> {
         let both = buffers.iter_mut().zip(ports);

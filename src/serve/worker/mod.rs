@@ -287,7 +287,7 @@ fn hand_on<R: Send>(
             if work.values.has_ended() {
                 continue;
             }
-            let rests = rows.hand_on(&work, &mut values, row, step, &mut spares[0]);
+            let rests = rows.hand_on(&work, &mut values, (row, step), &mut spares[0]);
             drop(values);
             if rests {
                 rows.rest(work, row);

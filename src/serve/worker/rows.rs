@@ -23,6 +23,7 @@ use super::Todo;
 use super::copies::{Buffers, Copiers, Shares};
 use super::spare::Spare;
 use super::values::{Lent, RequestValues, Values};
+use crate::execute::RowLists;
 use crate::execute::team::SharedTeam;
 use crate::kernels::prefetch_to_write;
 use crate::reused::reused;
@@ -49,6 +50,10 @@ pub(super) struct Rows<R> {
     apart: Vec<Vec<&'static [f32]>>,
     states: Vec<Vec<f32>>,
     outputs: Vec<Vec<f32>>,
+    /// Of each state and then of each output of a cell that writes them apart, by row. `states` and `outputs` are empty then.
+    given: Vec<Vec<Box<[f32]>>>,
+    /// Of the same, empty between batches: room for where its rows are.
+    lists: RowLists<'static>,
     /// By row.
     seats: Vec<Option<Seat<R>>>,
     /// Most steps of a batch.
@@ -89,6 +94,19 @@ impl<R: Send> Rows<R> {
         };
         let most_steps = place.steps;
         let all = most_steps * place.rows;
+        // Rows of states, of outputs, and of both apart.
+        let (of_states, of_outputs, of_given) = match cell.writes_apart() {
+            true => (0, 0, place.rows),
+            false => (place.rows, all, 0),
+        };
+        let boxes = |port: &Port| -> Vec<Box<[f32]>> {
+            let row = || vec![0.0; port.width()].into();
+            (0..of_given).map(|_| row()).collect()
+        };
+        let given: Vec<_> = match cell.writes_apart() {
+            true => ports.gives().map(boxes).collect(),
+            false => Vec::new(),
+        };
         let lists = match cell.reads_apart() {
             true => 0..ports.inputs().len(),
             false => 0..0,
@@ -99,8 +117,10 @@ impl<R: Send> Rows<R> {
                 .map(|_| (0..all).map(|_| None).collect())
                 .collect(),
             apart: lists.map(|_| Vec::with_capacity(all)).collect(),
-            states: buffers(ports.states(), place.rows),
-            outputs: buffers(ports.outputs(), most_steps * place.rows),
+            states: buffers(ports.states(), of_states),
+            outputs: buffers(ports.outputs(), of_outputs),
+            lists: RowLists::new(given.len(), of_given),
+            given,
             ports: ports.clone(),
             most_steps,
             rows: Vec::with_capacity(place.rows),
@@ -266,18 +286,20 @@ impl<R: Send> Rows<R> {
         let mut inputs = Shares::new(&mut self.inputs, ports.inputs(), (each, Port::width));
         let mut lent = Shares::new(&mut self.lent, ports.inputs(), (each, |_| 1));
         let mut states = Shares::new(&mut self.states, ports.states(), (each, Port::width));
+        let mut given = Shares::new(&mut self.given, ports.states(), (each, |_| 1));
         let shares = self.places.chunks(each).zip(spares).map(|(places, spare)| {
             let missing: Vec<Row> = Vec::new();
-            let buffers = (inputs.cut(), lent.cut(), states.cut());
+            let buffers = (inputs.cut(), lent.cut(), states.cut(), given.cut());
             (places, buffers, spare, missing)
         });
         let loaded = copiers.run(shares, |(places, buffers, spare, missing)| {
-            let (inputs, lent, states) = buffers;
+            let (inputs, lent, states, given) = buffers;
             let mut buffers = Buffers {
                 ports,
                 inputs,
                 lent,
                 states,
+                given,
             };
             for (at, placed) in places.iter().enumerate() {
                 let &Some(Placed {
@@ -330,18 +352,25 @@ impl<R: Send> Rows<R> {
 
     /// Moves states from a row beyond the batch into it.
     fn compact(&mut self, from: usize, to: usize) {
+        let count = self.states.len();
+        if !self.given.is_empty() {
+            let states = self.given[..count].iter_mut();
+            states.for_each(|rows| rows.swap(from, to));
+            return;
+        }
         for (state, port) in self.states.iter_mut().zip(self.ports.states()) {
             let width = port.width();
             state.copy_within(from * width..(from + 1) * width, to * width);
         }
     }
 
-    fn all(&mut self) -> Buffers<'_, Vec<f32>, Vec<Option<Lent>>> {
+    fn all(&mut self) -> Buffers<'_, Vec<f32>, Vec<Option<Lent>>, Vec<Box<[f32]>>> {
         Buffers {
             ports: &self.ports,
             inputs: &mut self.inputs,
             lent: &mut self.lent,
             states: &mut self.states,
+            given: &mut self.given,
         }
     }
 
@@ -355,9 +384,12 @@ impl<R: Send> Rows<R> {
         }
         self.moved += 1;
         let mut values = seat.values.lock();
-        for (port, (state, declared)) in self.states.iter().zip(self.ports.states()).enumerate() {
-            let state = row_of(state, declared.width(), row);
-            values.keep_state(seat.row.node, port, state, spare);
+        for (port, declared) in self.ports.states().iter().enumerate() {
+            let width = declared.width();
+            values.keep_state(seat.row.node, port, || match self.given.get_mut(port) {
+                Some(rows) => std::mem::replace(&mut rows[row], spare.room(width)),
+                None => spare.copy(row_of(&self.states[port], width, row)),
+            });
         }
     }
 
@@ -398,11 +430,19 @@ impl<R: Send> Rows<R> {
             list_lent(tasks, at, (lent, width), rows);
         }
         let (states, outputs) = (&mut self.states, &mut self.outputs);
-        let batch = match self.tasks.len() {
-            1 => Batch::new(ports, self.places.len(), inputs, states, outputs),
-            _ => Batch::of_steps(ports, &self.lengths, inputs, states, outputs),
+        let mut lists = std::mem::take(&mut self.lists);
+        let lies_apart = !self.given.is_empty();
+        for (port, rows) in self.given.iter_mut().enumerate() {
+            lists.extend(port, rows[..count].iter_mut().map(|row| &mut **row));
+        }
+        let mut batch = match self.tasks.len() {
+            1 if lies_apart => Batch::of_rows_apart(ports, count, &apart, lists.written()),
+            1 => Batch::new(ports, count, inputs, states, outputs).with_rows_apart(&apart),
+            _ => Batch::of_steps(ports, &self.lengths, inputs, states, outputs)
+                .with_rows_apart(&apart),
         };
-        let ran = run(&mut batch.with_rows_apart(&apart));
+        let ran = run(&mut batch);
+        self.lists = lists.cleared();
         self.apart = apart.into_iter().map(reused).collect();
         ran
     }
@@ -427,6 +467,9 @@ impl<R: Send> Rows<R> {
 
     /// What the node in a row gave at a step, by port; states are those after the row's last.
     pub fn gave(&self, row: usize, step: usize) -> Vec<&[f32]> {
+        if !self.given.is_empty() {
+            return self.given.iter().map(|rows| &rows[row][..]).collect();
+        }
         let ports = &self.ports;
         let states = self.states.iter().zip(ports.states());
         let outputs = self.outputs.iter().zip(ports.outputs());
@@ -456,31 +499,49 @@ impl<R: Send> Rows<R> {
     /// Hands on what the node in a row gave at a step. `true` after its last, if something may follow: then its states
     /// [rest](Rows::rest) there.
     pub fn hand_on(
-        &self,
+        &mut self,
         work: &Work<R>,
         values: &mut Values<R>,
-        row: usize,
-        step: usize,
+        (row, step): (usize, usize),
+        spare: &mut Spare,
+    ) -> bool {
+        let mut given = std::mem::take(&mut self.given);
+        let rests = self.hand_on_from(&mut given, row, (work, values), (row, step), spare);
+        self.given = given;
+        rests
+    }
+
+    /// The same, where what lies apart is in row `at` of `given`.
+    fn hand_on_from(
+        &self,
+        given: &mut [impl DerefMut<Target = [Box<[f32]>]>],
+        at: usize,
+        (work, values): (&Work<R>, &mut Values<R>),
+        (row, step): (usize, usize),
         spare: &mut Spare,
     ) -> bool {
         let node = work.row.node;
-        let ports = &self.ports;
         let is_last = self.is_last(row, step);
-        if is_last {
-            for (port, (state, declared)) in self.states.iter().zip(ports.states()).enumerate() {
-                if values.is_taken(node, port) {
-                    values.give(node, port, row_of(state, declared.width(), row), spare);
+        let rests = is_last && !self.states.is_empty() && values.rests(node);
+        let count = self.states.len();
+        for (port, declared) in self.ports.gives().enumerate() {
+            let is_state = port < count;
+            if is_state && !is_last || !values.is_taken(node, port) {
+                continue;
+            }
+            let width = declared.width();
+            match given.get_mut(port) {
+                Some(rows) if is_state && rests => values.give(node, port, &rows[at], spare),
+                Some(rows) => values.give_away(node, port, &mut rows[at], spare),
+                None if is_state => {
+                    values.give(node, port, row_of(&self.states[port], width, row), spare);
+                }
+                None => {
+                    let output = row_of(&self.outputs[port - count], width, self.at(row, step));
+                    values.give(node, port, output, spare);
                 }
             }
         }
-        let at = self.at(row, step);
-        for (port, (output, declared)) in self.outputs.iter().zip(ports.outputs()).enumerate() {
-            let port = self.states.len() + port;
-            if values.is_taken(node, port) {
-                values.give(node, port, row_of(output, declared.width(), at), spare);
-            }
-        }
-        let rests = is_last && !self.states.is_empty() && values.rests(node);
         if rests {
             values.set_seat(node, row);
         }
@@ -493,31 +554,38 @@ impl<R: Send> Rows<R> {
         debug_assert!(self.places.len() <= each * spares.len(), "a spare each");
         let mut handed = std::mem::take(&mut self.handed);
         handed.resize(self.places.len(), None);
-        let mut all_lent = std::mem::take(&mut self.lent);
-        let inputs = self.ports.inputs();
-        let mut lent = Shares::new(&mut all_lent, inputs, (each, |_| 1));
+        let (mut all_lent, mut all_given) = (
+            std::mem::take(&mut self.lent),
+            std::mem::take(&mut self.given),
+        );
+        let ports = &self.ports;
+        let mut lent = Shares::new(&mut all_lent, ports.inputs(), (each, |_| 1));
+        let mut given = Shares::new(&mut all_given, ports.gives(), (each, |_| 1));
         let firsts = (0..).step_by(each);
         let shares = handed.chunks_mut(each).zip(firsts).zip(spares);
-        let shares = shares.map(|(share, spare)| (share, lent.cut(), spare));
-        drop(copiers.run(shares, |((handed, first), lent, spare)| {
-            let of_share = self.places[*first..][..handed.len()].iter().flatten();
-            ask_for_records(of_share.map(|placed| &work[placed.index]));
-            for (at, handed) in handed.iter_mut().enumerate() {
-                let row = *first + at;
-                let Some(Placed { index, .. }) = self.places[row] else {
-                    continue;
-                };
-                put_back(lent, at, spare);
-                let work = &work[index];
-                let mut values = work.values.lock();
-                // Looked at under the lock, as ever.
-                if !work.values.has_ended() {
-                    *handed = Some(self.hand_on(work, &mut values, row, 0, spare));
+        let shares = shares.map(|(share, spare)| (share, lent.cut(), given.cut(), spare));
+        drop(
+            copiers.run(shares, |((handed, first), lent, given, spare)| {
+                let of_share = self.places[*first..][..handed.len()].iter().flatten();
+                ask_for_records(of_share.map(|placed| &work[placed.index]));
+                for (at, handed) in handed.iter_mut().enumerate() {
+                    let row = *first + at;
+                    let Some(Placed { index, .. }) = self.places[row] else {
+                        continue;
+                    };
+                    put_back(lent, at, spare);
+                    let work = &work[index];
+                    let mut values = work.values.lock();
+                    // Looked at under the lock, as ever.
+                    if !work.values.has_ended() {
+                        let of = (work, &mut *values);
+                        *handed = Some(self.hand_on_from(given, at, of, (row, 0), spare));
+                    }
                 }
-            }
-        }));
+            }),
+        );
         self.handed = handed;
-        self.lent = all_lent;
+        (self.lent, self.given) = (all_lent, all_given);
     }
 
     /// What was lent for a row's step is not read any more.

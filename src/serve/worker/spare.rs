@@ -24,13 +24,22 @@ impl Spare {
 
     /// A copy of `values`.
     pub fn copy(&mut self, values: &[f32]) -> Box<[f32]> {
-        match self.by_width.get_mut(&values.len()).and_then(Vec::pop) {
+        match self.used(values.len()) {
             Some(mut spare) => {
                 spare.copy_from_slice(values);
                 spare
             }
             None => values.into(),
         }
+    }
+
+    /// Room for so many values, whatever stands there.
+    pub fn room(&mut self, width: usize) -> Box<[f32]> {
+        self.used(width).unwrap_or_else(|| vec![0.0; width].into())
+    }
+
+    fn used(&mut self, width: usize) -> Option<Box<[f32]>> {
+        self.by_width.get_mut(&width).and_then(Vec::pop)
     }
 
     /// Nobody needs these values any more.

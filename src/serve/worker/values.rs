@@ -373,18 +373,30 @@ impl<R> Values<R> {
             Source::Given { first, width } => {
                 (first + width <= given.len()).then_some(Lent::Given { first })
             }
-            Source::Node { node, port } => {
-                let facts = &self.nodes[node.index()];
-                let number = facts.first_give + port as u32;
-                let give = &mut self.gives[number as usize];
-                if give.uses != 1 || facts.is_awaited() {
-                    return None;
-                }
-                let kept = self.kept.remove(&number)?;
-                give.uses = 0;
-                Some(Lent::Kept(kept))
-            }
+            Source::Node { .. } => self.take_kept(source, false).map(Lent::Kept),
         }
+    }
+
+    /// What `source` gives, where it was kept for this alone. `None`, and nothing is changed, if it must be
+    /// [copied](Values::take).
+    pub(super) fn take_kept(&mut self, source: Source, as_follower: bool) -> Option<Box<[f32]>> {
+        let Source::Node { node, port } = source else {
+            return None;
+        };
+        let facts = &mut self.nodes[node.index()];
+        let number = facts.first_give + port as u32;
+        let give = &mut self.gives[number as usize];
+        let is_wanted = match as_follower {
+            true => give.uses > 0,
+            false => give.uses != 1 || facts.is_awaited(),
+        };
+        if is_wanted {
+            return None;
+        }
+        let kept = self.kept.remove(&number)?;
+        give.uses = 0;
+        facts.followed |= as_follower;
+        Some(kept)
     }
 
     /// Copies what `source` gives; `false` if it is not here but rests in a row of some batch buffer. What was kept for this
@@ -437,6 +449,27 @@ impl<R> Values<R> {
 
     /// What `node` gives at `port`: copied to the answer, and kept for those who take it.
     pub(super) fn give(&mut self, node: NodeId, port: usize, values: &[f32], spare: &mut Spare) {
+        if let Some(number) = self.answer_with(node, port, values) {
+            self.kept.insert(number, spare.copy(values));
+        }
+    }
+
+    /// As [`Values::give`], of values that nobody else needs: what is kept are they themselves, and other room takes their place.
+    pub(super) fn give_away(
+        &mut self,
+        node: NodeId,
+        port: usize,
+        values: &mut Box<[f32]>,
+        spare: &mut Spare,
+    ) {
+        if let Some(number) = self.answer_with(node, port, values) {
+            let room = spare.room(values.len());
+            self.kept.insert(number, std::mem::replace(values, room));
+        }
+    }
+
+    /// Copies what `node` gives at `port` to the answer. Returns the number to keep it by, if somebody takes it.
+    fn answer_with(&mut self, node: NodeId, port: usize, values: &[f32]) -> Option<u32> {
         let number = self.nodes[node.index()].first_give + port as u32;
         let give = &self.gives[number as usize];
         let mut place = give.first_place;
@@ -445,9 +478,7 @@ impl<R> Values<R> {
             self.answer[at..at + values.len()].copy_from_slice(values);
             place = next;
         }
-        if give.uses > 0 {
-            self.kept.insert(number, spare.copy(values));
-        }
+        (give.uses > 0).then_some(number)
     }
 
     /// Asks the cache for what is known of a node, and of the next, which mostly goes on from it.
@@ -473,15 +504,12 @@ impl<R> Values<R> {
         &mut self,
         node: NodeId,
         port: usize,
-        values: &[f32],
-        spare: &mut Spare,
+        keep: impl FnOnce() -> Box<[f32]>,
     ) {
         let facts = &mut self.nodes[node.index()];
         facts.evicted = true;
         let number = facts.first_give + port as u32;
-        self.kept
-            .entry(number)
-            .or_insert_with(|| spare.copy(values));
+        self.kept.entry(number).or_insert_with(keep);
     }
 
     /// The request's own function, to be called without it.
