@@ -19,8 +19,6 @@ use super::spare::Spare;
 use crate::serve::sync::{AtomicBool, Mutex, MutexGuard, PoisonError};
 use std::sync::atomic::Ordering;
 
-use rustc_hash::FxHashMap;
-
 use crate::kernels::prefetch;
 use crate::serve::cell_graph::{
     Cells, Graph, GraphError, Grow, NodeId, Port, Resting, Source, Unfolded,
@@ -83,8 +81,7 @@ pub(in crate::serve) struct Values<R> {
     resting: Resting,
     nodes: Vec<NodeFacts>,
     gives: Vec<Give>,
-    /// What is kept, by the number of the give.
-    kept: FxHashMap<u32, Box<[f32]>>,
+    kept: Kept,
     /// Places in the answer, linked in lists by the give that fills them.
     places: Vec<Place>,
     answer: Vec<f32>,
@@ -129,6 +126,43 @@ pub(super) enum Lent {
     Kept(Box<[f32]>),
 }
 
+/// What is kept for those who take it, by the number of the give. A list, and not a table: it can be asked for ahead. Chains keep
+/// nothing, and have none.
+#[derive(Default)]
+struct Kept {
+    by_give: Vec<Option<Box<[f32]>>>,
+    count: usize,
+}
+
+impl Kept {
+    fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    fn get(&self, number: u32) -> Option<&[f32]> {
+        self.by_give.get(number as usize)?.as_deref()
+    }
+
+    fn has(&self, number: u32) -> bool {
+        self.get(number).is_some()
+    }
+
+    fn take(&mut self, number: u32) -> Option<Box<[f32]>> {
+        let kept = self.by_give.get_mut(number as usize)?.take()?;
+        self.count -= 1;
+        Some(kept)
+    }
+
+    /// Keeps this one of so many.
+    fn put(&mut self, (number, gives): (u32, usize), values: Box<[f32]>) {
+        if self.by_give.len() < gives {
+            self.by_give.resize_with(gives, || None);
+        }
+        let before = self.by_give[number as usize].replace(values);
+        self.count += usize::from(before.is_none());
+    }
+}
+
 /// One of the things that a node gives.
 #[derive(Clone, Copy)]
 struct Give {
@@ -161,7 +195,7 @@ impl<R> Values<R> {
             may_grow: true,
             nodes: Vec::new(),
             gives: Vec::new(),
-            kept: FxHashMap::default(),
+            kept: Kept::default(),
             places: Vec::new(),
             answer: Vec::new(),
             watched: 0,
@@ -336,7 +370,7 @@ impl<R> Values<R> {
             Source::Zeros | Source::Given { .. } => true,
             Source::Node { node, port } => {
                 let number = self.nodes[node.index()].first_give + port as u32;
-                self.kept.contains_key(&number)
+                self.kept.has(number)
             }
         };
         let gives = &self.gives[facts.first_give as usize..][..states];
@@ -357,7 +391,7 @@ impl<R> Values<R> {
         if !self.kept.is_empty() {
             for number in facts.first_give..facts.first_give + states as u32 {
                 if self.gives[number as usize].uses == 0
-                    && let Some(kept) = self.kept.remove(&number)
+                    && let Some(kept) = self.kept.take(number)
                 {
                     spare.put(kept);
                 }
@@ -393,7 +427,7 @@ impl<R> Values<R> {
         if is_wanted {
             return None;
         }
-        let kept = self.kept.remove(&number)?;
+        let kept = self.kept.take(number)?;
         give.uses = 0;
         facts.followed |= as_follower;
         Some(kept)
@@ -424,13 +458,13 @@ impl<R> Values<R> {
                     true => facts.followed = true,
                     false => give.uses -= 1,
                 }
-                let Some(kept) = self.kept.get(&number) else {
+                let Some(kept) = self.kept.get(number) else {
                     return false;
                 };
                 to.copy_from_slice(kept);
                 if give.uses == 0
                     && !facts.is_awaited()
-                    && let Some(kept) = self.kept.remove(&number)
+                    && let Some(kept) = self.kept.take(number)
                 {
                     spare.put(kept);
                 }
@@ -450,7 +484,8 @@ impl<R> Values<R> {
     /// What `node` gives at `port`: copied to the answer, and kept for those who take it.
     pub(super) fn give(&mut self, node: NodeId, port: usize, values: &[f32], spare: &mut Spare) {
         if let Some(number) = self.answer_with(node, port, values) {
-            self.kept.insert(number, spare.copy(values));
+            self.kept
+                .put((number, self.gives.len()), spare.copy(values));
         }
     }
 
@@ -463,8 +498,8 @@ impl<R> Values<R> {
         spare: &mut Spare,
     ) {
         if let Some(number) = self.answer_with(node, port, values) {
-            let room = spare.room(values.len());
-            self.kept.insert(number, std::mem::replace(values, room));
+            let kept = std::mem::replace(values, spare.room(values.len()));
+            self.kept.put((number, self.gives.len()), kept);
         }
     }
 
@@ -494,6 +529,7 @@ impl<R> Values<R> {
         let next = self.nodes.get(node.index() + 1);
         let end = next.map_or(self.gives.len(), |next| next.first_give as usize);
         prefetch(&self.gives[first..end]);
+        prefetch(self.kept.by_give.get(first..end).unwrap_or_default());
         if next.is_some() {
             prefetch(self.graph.sources(NodeId::new(node.index() + 1)));
         }
@@ -509,7 +545,9 @@ impl<R> Values<R> {
         let facts = &mut self.nodes[node.index()];
         facts.evicted = true;
         let number = facts.first_give + port as u32;
-        self.kept.entry(number).or_insert_with(keep);
+        if !self.kept.has(number) {
+            self.kept.put((number, self.gives.len()), keep());
+        }
     }
 
     /// The request's own function, to be called without it.
@@ -526,7 +564,8 @@ impl<R> Values<R> {
     /// How many values are kept for those who take them.
     #[cfg(all(test, not(loom)))]
     pub fn kept(&self) -> usize {
-        self.kept.values().map(|kept| kept.len()).sum()
+        let kept = self.kept.by_give.iter().flatten();
+        kept.map(|kept| kept.len()).sum()
     }
 
     pub fn take_answer(&mut self) -> Vec<f32> {
@@ -536,7 +575,7 @@ impl<R> Values<R> {
     /// Lets go of what is kept, and of the request's own function, which the caller drops when nothing is locked.
     /// The graph stays: rows of a task that runs may refer to it.
     pub fn clear(&mut self) -> Option<Box<dyn Grow>> {
-        self.kept = FxHashMap::default();
+        self.kept = Kept::default();
         self.grow.take()
     }
 }
