@@ -11,7 +11,7 @@
 //! All gates of a unit stand in one panel, so that whoever owns the unit has everything its
 //! activation needs. One order serves every batch size: a tile takes one panel for many rows, or
 //! several panels for few. Four gates make two stripes since a tile of one stripe is twice as tall:
-//! where weights come from afar, seven to twelve rows read them in one pass, at the pace of the arithmetic, where two
+//! where weights come from afar, seven to fourteen rows read them in one pass, at the pace of the arithmetic, where two
 //! passes over all four gates would wait for memory in the one and leave it idle in the other. Weights of int8 are a
 //! quarter as long, and taller tiles gain them nothing; fewer weights stay in caches, which read one stream sooner than two.
 //!

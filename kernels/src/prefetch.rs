@@ -20,9 +20,10 @@ pub const FAR: usize = 2 << 20;
 
 /// Of how many passes over a panel, at least, it pays that they ask for the next one.
 ///
-/// With one pass the caches keep up by themselves, or the pass asks for its own weights. With two that depends on how fast a core reads what all cores share:
-/// where each few cores have a third level of their own (EPYC, 94 GB/s) asking cost up to 9 % (GRU 1024, 10 rows); where
-/// slices of it lie all over the chip (Xeon, 27 GB/s) a step of 12 rows took 7 to 9 % less (LSTM 1024, f32 and int8).
+/// With one pass the caches keep up by themselves, or the pass asks for its own weights. With two that depends on how fast a core
+/// reads what all cores share: where each few cores have a third level of their own (EPYC, 94 GB/s) asking cost up to 9 % (GRU
+/// 1024, 10 rows); where slices of it lie all over the chip (Xeon, 27 GB/s) a step of 12 rows took 7 to 9 % less (LSTM 1024, f32
+/// and int8).
 pub(super) fn fewest_passes_that_ask() -> usize {
     #[cfg(target_arch = "x86_64")]
     // An extension of AMD's that nobody else took up stands for the first kind. Whatever else is not known is taken for the

@@ -6,7 +6,7 @@
 //! dropped model, and a session would hold its weights twice.
 //!
 //! Of these pages as many as can be are of 2 MiB, where the system has such: cores that read weights from afar look up fewer
-//! addresses, and their caches fetch on past the end of a small page (LSTM 1024 on a virtual Xeon: 5 to 10 % of a step).
+//! addresses, and their caches fetch on past the end of a small page (LSTM 1024 on a virtual Xeon: 2 to 10 % of a step).
 
 use std::ops::{Deref, DerefMut, Range};
 

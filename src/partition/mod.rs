@@ -148,10 +148,10 @@ impl<const N: usize> ProductU64 for [usize; N] {
 /// How finely a product is cut, and how a core goes through its part.
 ///
 /// A core takes tiles of rows by stripes of panels, with an accumulator for each row, stripe and gate of the tile. A stripe has all
-/// gates of its panel; of four, where there are many weights other than in int8, two. Rows come first ([`Grain::row_tiles`]), then the stripes of 4, 2 or 1 panels, or
-/// one of a panel's two, what `panels` and the accumulators allow and what is left. All weights of a tile of stripes are read once
-/// per tile of rows. This is the choice of [`crate::kernels::Product`] for steps of a sequence with 32 registers, but that in bf16
-/// tiles have 20 accumulators, and that what has many weights is told there by all that a core has of a layer.
+/// gates of its panel; of four, where there are many weights other than in int8, two. Rows come first ([`Grain::row_tiles`]), then
+/// the stripes of 4, 2 or 1 panels, or one of a panel's two, what `panels` and the accumulators allow and what is left. All weights
+/// of a tile of stripes are read once per tile of rows. This is the choice of [`crate::kernels::Product`] for steps of a sequence with 32 registers, but that in bf16
+/// low tiles have 20 accumulators, and that what has many weights is told there by all that a core has of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grain {
     /// Units are dealt to cores in groups of this many.
@@ -174,8 +174,8 @@ const MANY: u64 = (FAR / 2) as u64;
 const HALF: usize = 8;
 
 impl Grain {
-    /// The same, for one core's product that is swept in `order`: serpentine tiles have no more panels than fill the pipelines with 8
-    /// chains of multiply-adds, since within a tile each panel is read from its start ([`crate::kernels::Sweep`]).
+    /// The same, for one core's product that is swept in `order`: serpentine tiles have no more panels than fill the pipelines with
+    /// 8 chains of multiply-adds, since within a tile each panel is read from its start ([`crate::kernels::Sweep`]).
     ///
     /// ```
     /// use cellstream::partition::{Grain, PanelOrder, Shape};
@@ -203,8 +203,8 @@ impl Grain {
     }
 
     /// Tiles of so many rows of a product of this shape, of which one core has so many bytes of weights. Up to 6 rows each, with
-    /// three gates 8, as even as can be. Of many weights (half of [`crate::kernels::FAR`]), of two or four gates other than in int8, a single
-    /// tile, if one may hold all rows by a single stripe; two such, if they have no more than 8 rows.
+    /// three gates 8, as even as can be. Of many weights (half of [`crate::kernels::FAR`]), of two or four gates other than in int8,
+    /// a single tile of up to [`Grain::rows`] by a single stripe; two such, if they have no more than 8 rows.
     pub fn row_tiles(&self, rows: usize, shape: &Shape, weights: u64) -> usize {
         let most = if shape.gates == 3 { 8 } else { 6 };
         let many = (self.accumulators / shape.gates.max(1))

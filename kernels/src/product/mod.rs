@@ -8,7 +8,7 @@
 //!       z[row][panel] += a[row][k] * w[panel][k]        one fma per gate, in this order of k
 //! ```
 //!
-//! The real loop takes a tile of `M` rows by `P` panels, or stripes of panels (`pack.rs`), at a time, all in registers: one row
+//! The real loop takes a tile of `M` rows by `P` stripes of panels (`pack.rs`, `tiles.rs`) at a time, all in registers: one row
 //! alone is a chain of dependent multiply-adds, and only many independent chains fill the pipelines.
 //! The order of `k` within a chain never changes, so no tile shape changes a bit.
 //! Where weights come from afar, all tiles of rows that take a panel ask for the next one meanwhile (`prefetch.rs`).
@@ -33,6 +33,7 @@ use self::quantize::quantize;
 pub(super) use self::quantize::row_norms;
 pub use self::quantize::{RowNorms, TINY_ROW};
 use self::tile::tile;
+pub use self::tiles::rows_of_a_pass;
 use self::tiles::{RowTiles, Tiles, tile_stripes};
 use super::pack::{Int8Words, PackedMatrix, Words};
 use super::prefetch::{
@@ -173,8 +174,8 @@ pub struct Product<'a> {
     pub then: Option<Upcoming>,
 }
 
-/// Runs a product. `N` is the number of gates of a stripe of the weights; `plain` keeps to instructions that the whole instruction set
-/// has.
+/// Runs a product. `N` is the number of gates of a stripe of the weights; `plain` keeps to instructions that the whole instruction
+/// set has.
 #[inline(always)]
 pub(super) fn product<S: Simd, const N: usize>(
     s: S,

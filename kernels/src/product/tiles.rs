@@ -11,7 +11,8 @@
 use super::super::pack::LAID_OUT;
 use super::super::prefetch::fewest_passes_that_ask;
 use super::super::simd::Simd;
-use super::element::Element;
+use super::super::{Isa, Visitor, dispatch};
+use super::element::{Element, F32};
 use super::{Product, Sweep};
 
 /// Multiply-adds in flight that hide their latency: 4 cycles, two a cycle on most cores.
@@ -104,6 +105,20 @@ const fn has_tall<S: Simd, E: Element<S>>(gates: usize) -> bool {
 /// Whether a tile of so many rows by stripes of so many gates is a tall one.
 pub(super) const fn is_tall<S: Simd, E: Element<S>>(rows: usize, gates: usize) -> bool {
     has_tall::<S, E>(gates) && rows > LOW && rows <= TALLEST
+}
+
+/// Rows of f32 or bf16 that products with panels of four gates take in one pass over weights from afar, where a few more take two,
+/// and much longer. `None` where this CPU has no such tiles.
+pub fn rows_of_a_pass(isa: Isa) -> Option<usize> {
+    struct Asked;
+    impl Visitor for Asked {
+        type Out = bool;
+        fn visit<S: Simd>(self, _: S) -> bool {
+            has_tall::<S, F32<'_>>(2)
+        }
+    }
+    let has_tall = dispatch(isa, Asked) == Ok(true) && fewest_passes_that_ask() == 2;
+    has_tall.then_some(TALLEST)
 }
 
 /// Which tiles there are.

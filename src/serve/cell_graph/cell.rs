@@ -156,6 +156,13 @@ pub trait Cell: Send + Sync {
         None
     }
 
+    /// Rows that it computes in one pass over its weights on a team of so many threads, where a few more take two passes, and
+    /// much longer: of up to half as many more that are ready, cellular batching takes so many, and the others next.
+    fn rows_of_a_pass(&self, threads: usize) -> Option<usize> {
+        let _ = threads;
+        None
+    }
+
     /// Whether it computes several steps of a chain in one batch faster than one after the other, as where weights are
     /// then read once. Only then a batch ever has more than one step. The results must be those of one step after the
     /// other, to the last bit; a row that has had as many steps as its length says keeps its states, and what its
@@ -171,8 +178,8 @@ pub trait Cell: Send + Sync {
         false
     }
 
-    /// Whether it writes states and outputs by `Batch::written` alone, which is this crate's own: then each of their rows is a buffer
-    /// of its own, which is handed on as it is. Such a cell takes one step at a time.
+    /// Whether it writes states and outputs by `Batch::written_rows` alone, which is this crate's own: then each of their rows is a
+    /// buffer of its own, which is handed on as it is. Such a cell reads inputs apart, too, and takes one step at a time.
     #[doc(hidden)]
     fn writes_apart(&self) -> bool {
         false
@@ -207,8 +214,8 @@ pub struct Batch<'a> {
     apart: &'a [Vec<&'a [f32]>],
     states: &'a mut [Vec<f32>],
     outputs: &'a mut [Vec<f32>],
-    /// Of each state and then of each output all rows, of a cell that [writes them apart](Cell::writes_apart); none where they are in
-    /// buffers.
+    /// Of each state and then of each output all rows, of a cell that [writes them apart](Cell::writes_apart); none where they
+    /// are in buffers.
     written: WrittenRows<'a>,
 }
 

@@ -148,12 +148,12 @@ impl Engine {
         if cores.is_empty() || cores.iter().any(Vec::is_empty) {
             return Err(EngineError::NoWorker);
         }
-        let scheduler = Scheduler::new(
-            policy(&sizes, cores.len()),
-            cores.len(),
-            options.tasks_at_once,
-            options.limits,
-        );
+        let mut policy = policy(&sizes, cores.len());
+        // What is far from the largest team is far from all.
+        let threads = cores.iter().map(Vec::len).max().unwrap_or(1);
+        let passes = cells.iter().map(|(_, cell)| cell.rows_of_a_pass(threads));
+        policy.passes(&passes.collect::<Vec<_>>());
+        let scheduler = Scheduler::new(policy, cores.len(), options.tasks_at_once, options.limits);
         let steps: Vec<usize> = cells
             .iter()
             .map(|(_, cell)| steps_of(&**cell, options))

@@ -86,6 +86,10 @@ impl Cell for ChainCell {
         self.recurrent.rows()
     }
 
+    fn rows_of_a_pass(&self, threads: usize) -> Option<usize> {
+        self.recurrent.rows_of_a_pass(threads)
+    }
+
     fn takes_steps(&self) -> bool {
         true
     }

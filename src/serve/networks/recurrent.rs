@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use super::NetworkError;
 use crate::execute::{InputValues, PackedModel, Session};
+use crate::kernels::{FAR, Isa, rows_of_a_pass};
 use crate::machine::{Level, Topology};
-use crate::model::{Direction, Model};
+use crate::model::{CellKind, Direction, Layer, Matrix, Model, Precision};
 use crate::plan::Plan;
 use crate::serve::cell_graph::{CellError, Place, Ports};
 use crate::serve::policy::BatchSizes;
@@ -43,6 +44,24 @@ impl Recurrent {
     pub fn rows(&self) -> Option<usize> {
         let sizes = BatchSizes::of_plan(self.plan.as_ref()?)?;
         Some(sizes.max)
+    }
+
+    /// Rows that all of its layers compute in one pass over their weights: if all are LSTMs of f32 or bf16 whose weights no private
+    /// cache holds.
+    pub fn rows_of_a_pass(&self, threads: usize) -> Option<usize> {
+        let is_far = |layer: &Layer| {
+            let weights = layer.directions()[0].weights();
+            let of_core = |matrix: &Matrix| matrix.bytes() / threads.max(1);
+            let (input, recurrent) = (of_core(&weights.input), of_core(&weights.recurrent));
+            layer.kind() == CellKind::Lstm
+                && weights.recurrent.precision() != Precision::Int8
+                && input + recurrent > FAR
+                && recurrent > FAR / 2
+        };
+        match self.model.layers().iter().all(is_far) {
+            true => rows_of_a_pass(Isa::select().ok()?),
+            false => None,
+        }
     }
 
     /// Adds a state for each layer's hidden state and, of an LSTM, its cell state.

@@ -109,6 +109,10 @@ impl Cell for EncoderCell {
         self.recurrent.rows()
     }
 
+    fn rows_of_a_pass(&self, threads: usize) -> Option<usize> {
+        self.recurrent.rows_of_a_pass(threads)
+    }
+
     fn takes_steps(&self) -> bool {
         true
     }

@@ -50,6 +50,12 @@ pub trait Policy: Send {
     /// What reports call it.
     fn name(&self) -> &'static str;
 
+    /// Is told, before anything else, of each cell [how many rows it computes in a
+    /// pass](crate::serve::cell_graph::Cell::rows_of_a_pass).
+    fn passes(&mut self, rows: &[Option<usize>]) {
+        let _ = rows;
+    }
+
     /// Entries of its queues, those of ended requests that have not been purged included: what its memory
     /// grows with.
     fn queued(&self) -> usize;

@@ -14,6 +14,8 @@ mod spare;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod values;
+#[cfg(all(test, not(loom)))]
+mod written_tests;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use super::super::{Answer, Chain, ChainCell, NetworkError};
 use super::{alone, bits, random, together};
+use crate::kernels::{Isa, rows_of_a_pass};
 use crate::model::{Gru, Input, Lstm, Merge, Model, Output, Precision, Rnn};
 use crate::plan::Plan;
 use crate::reference;
@@ -239,4 +240,27 @@ fn what_is_no_chain_is_refused() {
     assert_eq!(states, values("initial states", 2, 1));
     let state = refused(&[0.0; 3], Some(&[&[0.0; 4], &[0.0; 3]]));
     assert_eq!(state, values("initial state", 4, 3));
+}
+
+/// 640 units are 13 MiB in f32: on a few threads no private cache holds a core's share.
+#[test]
+fn cells_of_many_weights_tell_how_many_rows_a_pass_holds() {
+    let pass = |model: &Model, threads: usize| {
+        let cell = ChainCell::new(Arc::new(model.clone())).unwrap();
+        cell.rows_of_a_pass(threads)
+    };
+    let of_kernels = rows_of_a_pass(Isa::select().unwrap());
+    let far = Lstm::new(640, 640).zeros().unwrap();
+    let near = Lstm::new(64, 64).zeros().unwrap();
+    assert_eq!([pass(&far, 1), pass(&far, 2)], [of_kernels; 2]);
+    assert_eq!([pass(&far, 16), pass(&near, 1)], [None; 2]);
+    let in_int8 = far.in_precision(Precision::Int8).unwrap();
+    let gru = Gru::new(640, 640).zeros().unwrap();
+    let both = Model::new(vec![
+        far.layers()[0].clone(),
+        Lstm::new(640, 64).zeros().unwrap().layers()[0].clone(),
+    ]);
+    for model in [in_int8, gru, both.unwrap()] {
+        assert_eq!(pass(&model, 1), None);
+    }
 }

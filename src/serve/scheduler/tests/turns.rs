@@ -138,6 +138,40 @@ fn a_turn_takes_several_steps_of_few_rows() {
     assert_eq!(first_turn(9, 32, 3, &[2]), [9; 3]);
 }
 
+/// Of a few more than a pass of the cell holds, the first come go, and the others next.
+#[test]
+fn a_few_more_than_a_pass_holds_wait_for_the_next_batch() {
+    let turn = |chains: usize, most: usize, pass: Option<usize>| {
+        let sizes = [BatchSizes { min: 1, max: most }];
+        let mut policy = Cellular::new(&sizes, 1, Order::Arrival);
+        policy.passes(&[pass]);
+        let mut scheduler = Scheduler::new(Box::new(policy), 1, 10, Limits::default());
+        let unfolded = going_on(1).unfold(&stateful()).unwrap();
+        let now = Instant::now();
+        let submit = |_| (scheduler.handle_submit(now, &unfolded, Ask::default())).unwrap();
+        let all: Vec<_> = (0..chains).map(submit).collect();
+        let mut given = Vec::new();
+        scheduler.poll_tasks(now, WorkerId(0), &mut given);
+        let rows = given.iter().flat_map(|task| &task.rows);
+        assert!(
+            rows.map(|row| row.request).eq(all),
+            "in the order of arrival"
+        );
+        given.iter().map(|task| task.rows.len()).collect::<Vec<_>>()
+    };
+    for chains in [1, 3, 4, 7, 8] {
+        assert_eq!(turn(chains, 8, Some(4)), [chains]);
+    }
+    assert_eq!(turn(5, 8, Some(4)), [4, 1]);
+    assert_eq!(turn(6, 8, Some(4)), [4, 2]);
+    assert_eq!(turn(6, 8, None), [6]);
+    // Full batches of a few more than a pass are not taken either; larger ones are.
+    assert_eq!(turn(11, 6, Some(4)), [4, 4, 3]);
+    assert_eq!(turn(14, 7, Some(4)), [7, 7]);
+    // A pass of more than may be taken.
+    assert_eq!(turn(5, 3, Some(4)), [3, 2]);
+}
+
 #[test]
 fn steps_that_cannot_be_one_batch_are_not_decided_at_once() {
     // How many tasks the first turn has.
