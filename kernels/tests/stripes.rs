@@ -85,8 +85,15 @@ fn stripes_and_tall_tiles_give_the_bits_of_a_plain_loop() {
                     ways.map(|way| (*sweep, way))
                 }) {
                     let mut z = vec![7.0; rows * panels * Z_SLOTS * lanes];
+                    let apart: Vec<&[f32]> = a.chunks(depth).collect();
                     let job = Product {
-                        rows: Rows::strided(&a, depth),
+                        rows: match rows % 2 {
+                            0 => Rows::strided(&a, depth),
+                            _ => Rows::Apart {
+                                of: &apart,
+                                rows: None,
+                            },
+                        },
                         row_count: rows,
                         weights: &packed,
                         slots: &SLOTS,

@@ -14,7 +14,7 @@ use crate::kernels::{
 pub(crate) struct Asked {
     pub multiply_adds: AtomicUsize,
     pub gate_units: AtomicUsize,
-    /// Rows that are quantised, in all products.
+    /// Rows that are quantised, or might be laid out, in all products.
     pub quantised: AtomicUsize,
     /// Outputs that are computed by themselves.
     pub chains: AtomicUsize,

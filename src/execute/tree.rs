@@ -147,7 +147,7 @@ impl TreeStep {
         x: InputValues<'_>,
         [h, c]: [StateRows<'_>; 2],
     ) -> Result<(), TeamPanicked> {
-        self.with_states([h, c], |step, states| {
+        self.with_states(false, [h, c], |step, states| {
             step.node(rows, &[TreeOperand::Input(x)], None, None, states)
         })
     }
@@ -160,7 +160,7 @@ impl TreeStep {
         [h_right, c_right]: [InputValues<'_>; 2],
         [h, c]: [StateRows<'_>; 2],
     ) -> Result<(), TeamPanicked> {
-        self.with_states([h, c], |step, [h, c]| {
+        self.with_states(true, [h, c], |step, [h, c]| {
             let operands = [TreeOperand::State(h), TreeOperand::Input(h_right)];
             step.node(rows, &operands, None, Some(c_right), [h, c])
         })
@@ -174,21 +174,22 @@ impl TreeStep {
         x: InputValues<'_>,
         [h, c]: [StateRows<'_>; 2],
     ) -> Result<(), TeamPanicked> {
-        self.with_states([h, c], |step, [h, c]| {
+        self.with_states(true, [h, c], |step, [h, c]| {
             let operands = [TreeOperand::Input(x), TreeOperand::State(h)];
             step.node(rows, &operands, Some(c), None, [h, c])
         })
     }
 
-    /// Shares two states among all workers while `run` runs; the first may be an operand.
+    /// Shares two states among all workers while `run` runs; the first may be an `operand`.
     fn with_states<T>(
         &mut self,
+        operand: bool,
         [a, b]: [StateRows<'_>; 2],
         run: impl FnOnce(&TreeStep, [States<'_>; 2]) -> T,
     ) -> T {
         let mut read = std::mem::take(&mut self.read);
-        if let StateRows::Apart(rows) = &a {
-            // SAFETY: products alone read them, those of operands, and then all workers meet before one of them writes.
+        if let (StateRows::Apart(rows), true) = (&a, operand) {
+            // SAFETY: products alone read them; all workers meet before one of them writes, and nobody follows them after that.
             read.extend((rows.all().iter()).map(|row| unsafe { row.read(0..row.len()) }));
         }
         let done = run(self, [States::of(a, &read), States::of(b, &[])]);
@@ -233,7 +234,7 @@ impl TreeStep {
         [x, h, c]: [InputValues<'_>; 3],
         sums: [StateRows<'_>; 2],
     ) -> Result<(), TeamPanicked> {
-        self.with_states(sums, |step, [sum_h, sum_fc]| {
+        self.with_states(false, sums, |step, [sum_h, sum_fc]| {
             let operands = [x, h].map(TreeOperand::Input);
             step.run(rows, &operands, false, |kernels, part, z| {
                 // SAFETY: own columns, which nobody else touches.

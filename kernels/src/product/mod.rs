@@ -119,7 +119,8 @@ pub enum Room<'a> {
     /// To be filled first, of all rows of the left operand.
     ToFill(&'a mut [u32]),
     /// Filled by an earlier product of the same rows: of other panels, or with other weights for which it
-    /// [serves](PackedMatrix::fills_for); `then` was some for both, or for neither. Quantising a row takes two fifths of the time
+    /// [serves](PackedMatrix::fills_for); `then` was some for both, or for neither, and neither had less room than is asked for.
+    /// Quantising a row takes two fifths of the time
     /// that a panel of four gates takes with it (LSTM 1024).
     Filled(&'a [u32]),
 }

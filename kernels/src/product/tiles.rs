@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! low tiles    as few as can be of at most 6 rows (8 of three gates), by as many stripes as the registers hold
-//! tall tiles   7 to 14 rows by one stripe of two gates, of weights from afar
+//! tall tiles   7 to 14 rows (12 in bf16) by one stripe of two gates, of weights from afar
 //! ```
 //!
 //! A tall tile has its rows laid out step by step ([`Left`](super::left::Left)): it takes one address for all of them, where there
@@ -19,8 +19,6 @@ use super::{Product, Sweep};
 const CHAINS: usize = 8;
 /// Most rows of a low tile of other than three gates.
 const LOW: usize = 6;
-/// Rows of the tallest tile: with two vectors of weights and a broadcast value its sums take 31 registers.
-const TALLEST: usize = 14;
 
 /// How the rows of a product are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,25 +42,34 @@ impl RowTiles {
         );
         // Whose caches keep up with two passes gain nothing by one, or are not known to.
         let may_be_tall = job.then.is_some()
+            && weights.depth() > 0
             && fewest_passes_that_ask() == 2
             && weights.stripe_gates() == 2
             && room >= weights.room(rows);
-        RowTiles::cut(rows, low, may_be_tall && const { has_tall::<S, E>(2) })
+        let tallest = const { tallest::<S, E>(2) };
+        RowTiles::cut(rows, low, if may_be_tall { tallest } else { 0 })
     }
 
-    /// One tall tile or two where there `may` be such; else low ones. As few as can be, since the passes over a panel cost the same
-    /// however full they are, and as even.
-    fn cut(rows: usize, low: usize, may_be_tall: bool) -> RowTiles {
-        let are_tall = may_be_tall && rows > LOW && rows <= LAID_OUT;
-        let tiles = match are_tall {
-            true => rows.div_ceil(TALLEST),
-            false => rows.div_ceil(low),
-        };
-        RowTiles {
+    /// One tall tile or two, if each has enough rows for one and at most `tallest`; else low ones. As few as can be, since the passes
+    /// over a panel cost the same however full they are, and as even.
+    fn cut(rows: usize, low: usize, tallest: usize) -> RowTiles {
+        let cut = |most: usize, are_tall: bool| RowTiles {
             rows,
-            height: rows.div_ceil(tiles.max(1)),
+            height: rows.div_ceil(rows.div_ceil(most).max(1)),
             are_tall,
+        };
+        if tallest > 0 && rows <= LAID_OUT {
+            let tall = cut(tallest, true);
+            if tall.last() > LOW {
+                return tall;
+            }
         }
+        cut(low, false)
+    }
+
+    /// Rows of the last.
+    fn last(self) -> usize {
+        self.rows - self.count().saturating_sub(1) * self.height
     }
 
     /// How many there are.
@@ -97,28 +104,35 @@ const fn rows_of_low(room: usize, gates: usize) -> usize {
     }
 }
 
-/// Whether there are tall tiles of stripes of so many gates: where that was measured.
-const fn has_tall<S: Simd, E: Element<S>>(gates: usize) -> bool {
-    cfg!(target_arch = "x86_64") && S::REGISTERS >= 32 && E::TALL && gates == 2
+/// Most rows of a tall tile of stripes of so many gates; 0 where there is none: where that was not measured. Two vectors of weights
+/// and a broadcast value stand beside the sums, 31 registers in all; widening takes some more (bf16, 14 rows in one tile: twice
+/// the time of two tiles).
+const fn tallest<S: Simd, E: Element<S>>(gates: usize) -> usize {
+    let is_measured = cfg!(target_arch = "x86_64") && S::REGISTERS >= 32;
+    match E::PARTS {
+        1 if is_measured && E::TALL && gates == 2 => 14,
+        _ if is_measured && E::TALL && gates == 2 => 12,
+        _ => 0,
+    }
 }
 
 /// Whether a tile of so many rows by stripes of so many gates is a tall one.
 pub(super) const fn is_tall<S: Simd, E: Element<S>>(rows: usize, gates: usize) -> bool {
-    has_tall::<S, E>(gates) && rows > LOW && rows <= TALLEST
+    rows > LOW && rows <= tallest::<S, E>(gates)
 }
 
-/// Rows of f32 or bf16 that products with panels of four gates take in one pass over weights from afar, where a few more take two,
-/// and much longer. `None` where this CPU has no such tiles.
+/// Rows that products with panels of four gates of f32 take in one pass over weights from afar, where a few more take two, and much
+/// longer. `None` where this CPU has no such tiles.
 pub fn rows_of_a_pass(isa: Isa) -> Option<usize> {
     struct Asked;
     impl Visitor for Asked {
-        type Out = bool;
-        fn visit<S: Simd>(self, _: S) -> bool {
-            has_tall::<S, F32<'_>>(2)
+        type Out = usize;
+        fn visit<S: Simd>(self, _: S) -> usize {
+            tallest::<S, F32<'_>>(2)
         }
     }
-    let has_tall = dispatch(isa, Asked) == Ok(true) && fewest_passes_that_ask() == 2;
-    has_tall.then_some(TALLEST)
+    let tallest = dispatch(isa, Asked).unwrap_or(0);
+    (tallest > 0 && fewest_passes_that_ask() == 2).then_some(tallest)
 }
 
 /// Which tiles there are.
@@ -162,8 +176,8 @@ pub(super) fn tile_stripes<S: Simd, E: Element<S>, const N: usize>(
 mod tests {
     use super::*;
 
-    fn cut(rows: usize, low: usize, may_be_tall: bool) -> (usize, bool) {
-        let tiles = RowTiles::cut(rows, low, may_be_tall);
+    fn cut(rows: usize, low: usize, tallest: usize) -> (usize, bool) {
+        let tiles = RowTiles::cut(rows, low, tallest);
         (tiles.height, tiles.are_tall)
     }
 
@@ -179,27 +193,29 @@ mod tests {
             (17, (6, false)),
             (64, (6, false)),
         ] {
-            assert_eq!(cut(rows, 6, true), expected, "{rows} rows");
+            assert_eq!(cut(rows, 6, 14), expected, "{rows} rows");
+        }
+        // In bf16, where 13 rows would be 7 and 6.
+        for (rows, expected) in [(5, 5), (12, 12), (13, 5), (14, 7), (16, 8)] {
+            assert_eq!(cut(rows, 5, 12), (expected, expected > 6), "{rows} rows");
         }
         // Where there are no tall ones; three gates have low ones of 8 rows.
-        assert_eq!(cut(12, 6, false), (6, false));
-        assert_eq!(cut(14, 6, false), (5, false));
-        assert_eq!(cut(16, 8, false), (8, false));
+        assert_eq!(cut(12, 6, 0), (6, false));
+        assert_eq!(cut(14, 6, 0), (5, false));
+        assert_eq!(cut(16, 8, 0), (8, false));
     }
 
     #[test]
     fn tiles_are_as_few_and_as_even_as_can_be() {
         for (rows, low) in (1..40usize).flat_map(|rows| (1..=8).map(move |low| (rows, low))) {
-            for may_be_tall in [false, true] {
-                let tiles = RowTiles::cut(rows, low, may_be_tall);
-                let most = if tiles.are_tall { TALLEST } else { low };
+            for tallest in [0, 12, 14] {
+                let tiles = RowTiles::cut(rows, low, tallest);
+                let most = if tiles.are_tall { tallest } else { low };
                 assert!(tiles.height <= most && tiles.height >= 1);
                 assert_eq!(tiles.count(), rows.div_ceil(most));
                 let smaller = tiles.height - 1;
                 assert!(smaller == 0 || rows.div_ceil(smaller) > tiles.count());
-                // The last one, too: no tall tile has fewer rows.
-                let last = rows - (tiles.count() - 1) * tiles.height;
-                assert!(!tiles.are_tall || last > LOW, "{rows} rows");
+                assert!(!tiles.are_tall || tiles.last() > LOW, "{rows} rows");
             }
         }
     }

@@ -157,7 +157,8 @@ pub trait Cell: Send + Sync {
     }
 
     /// Rows that it computes in one pass over its weights on a team of so many threads, where a few more take two passes, and
-    /// much longer: of up to half as many more that are ready, cellular batching takes so many, and the others next.
+    /// much longer: of up to half as many more that are ready, cellular batching takes so many; the others wait until one of those
+    /// ends, for eight batches at most.
     fn rows_of_a_pass(&self, threads: usize) -> Option<usize> {
         let _ = threads;
         None

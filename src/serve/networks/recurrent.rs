@@ -6,7 +6,7 @@ use super::NetworkError;
 use crate::execute::{InputValues, PackedModel, Session};
 use crate::kernels::{FAR, Isa, rows_of_a_pass};
 use crate::machine::{Level, Topology};
-use crate::model::{CellKind, Direction, Layer, Matrix, Model, Precision};
+use crate::model::{CellKind, Direction, Layer, Model, Precision};
 use crate::plan::Plan;
 use crate::serve::cell_graph::{CellError, Place, Ports};
 use crate::serve::policy::BatchSizes;
@@ -46,17 +46,17 @@ impl Recurrent {
         Some(sizes.max)
     }
 
-    /// Rows that all of its layers compute in one pass over their weights: if all are LSTMs of f32 or bf16 whose weights no private
+    /// Rows that all of its layers compute in one pass over their weights: if all are LSTMs of f32 whose weights no private
     /// cache holds.
     pub fn rows_of_a_pass(&self, threads: usize) -> Option<usize> {
         let is_far = |layer: &Layer| {
             let weights = layer.directions()[0].weights();
-            let of_core = |matrix: &Matrix| matrix.bytes() / threads.max(1);
-            let (input, recurrent) = (of_core(&weights.input), of_core(&weights.recurrent));
+            let matrices = [&weights.input, &weights.recurrent];
+            // Without those of the inputs, which a plan may take ahead.
+            let of_core = weights.recurrent.bytes() / threads.max(1);
             layer.kind() == CellKind::Lstm
-                && weights.recurrent.precision() != Precision::Int8
-                && input + recurrent > FAR
-                && recurrent > FAR / 2
+                && matrices.iter().all(|of| of.precision() == Precision::F32)
+                && of_core > FAR
         };
         match self.model.layers().iter().all(is_far) {
             true => rows_of_a_pass(Isa::select().ok()?),

@@ -25,9 +25,10 @@
 //! a decoder that is never at a loss for ready nodes would keep all encoders waiting until the last sentence
 //! under way has ended, and who comes then could join none of them.
 //!
-//! What is new here is the last line: Bsizes of a CPU. 15 rows of an LSTM take two passes over weights that no private cache
-//! holds, and with that a fifth longer than 14. As 14 a batch, who has come first or is nearest to its end goes on sooner, and
-//! more is done in a second. From about half as many more on, two passes are worth it.
+//! A pass is what Bsizes are on a CPU. 15 rows of an LSTM take two passes over weights that no private cache holds, and with that a
+//! fifth longer than 14. As 14 a batch, who has come first or is nearest to its end goes on sooner, and more is done in a second;
+//! the others join as soon as one of those ends, or after [`CUTS`] batches: chains that never end keep nobody waiting for longer.
+//! From about half as many more on, two passes are worth it.
 //!
 //! Only nodes that the worker may take are counted as ready: counting those pinned elsewhere, as the paper's
 //! text does, could choose a cell of which this worker gets an empty batch.
@@ -66,11 +67,16 @@ struct Round {
     had: Vec<bool>,
 }
 
+/// Most batches in a row that leave out what is more than a pass: the ninth takes all.
+const CUTS: usize = 8;
+
 /// The ready subgraphs of one cell.
 struct Queue {
     sizes: BatchSizes,
     /// Rows of one pass over the cell's weights, if a few more are not worth two.
     pass: Option<usize>,
+    /// How many batches in a row have left some out for that.
+    cuts: usize,
     running_tasks: usize,
     free: Ready,
     /// By worker.
@@ -152,6 +158,7 @@ impl Cellular {
         let queue = |&sizes| Queue {
             sizes,
             pass: None,
+            cuts: 0,
             running_tasks: 0,
             free: Ready::default(),
             pinned: (0..workers).map(|_| Ready::default()).collect(),
@@ -197,19 +204,26 @@ impl Queue {
     }
 
     /// Most rows of the next batch, of so many ready ones.
-    fn most(&self, ready: usize) -> usize {
+    fn most(&mut self, ready: usize) -> usize {
         let most = self.sizes.max;
         match self.pass {
-            Some(pass) if ready > pass && ready.min(most) <= pass + pass / 2 => {
+            Some(pass)
+                if ready > pass && ready.min(most) <= pass + pass / 2 && self.cuts < CUTS =>
+            {
+                self.cuts += 1;
                 pass.clamp(self.sizes.min, most)
             }
-            _ => most,
+            _ => {
+                self.cuts = 0;
+                most
+            }
         }
     }
 
     /// Algorithm 1, `FormBatchedTask`.
     fn form(&mut self, table: &mut Table, worker: WorkerId, rows: &mut Vec<Row>) {
-        let most = self.most(self.ready(worker));
+        let ready = self.ready(worker);
+        let most = self.most(ready);
         let mut free = self.free.first(table);
         while rows.len() < most {
             let pinned = self.pinned[worker.0].begun.first();

@@ -93,9 +93,10 @@ impl<R: Send> Rows<R> {
             ports.iter().map(buffer).collect()
         };
         let most_steps = place.steps;
+        let writes_apart = cell.writes_apart() && cell.reads_apart() && most_steps == 1;
         let all = most_steps * place.rows;
         // Rows of states, of outputs, and of both apart.
-        let (of_states, of_outputs, of_given) = match cell.writes_apart() {
+        let (of_states, of_outputs, of_given) = match writes_apart {
             true => (0, 0, place.rows),
             false => (place.rows, all, 0),
         };
@@ -103,7 +104,7 @@ impl<R: Send> Rows<R> {
             let row = || vec![0.0; port.width()].into();
             (0..of_given).map(|_| row()).collect()
         };
-        let given: Vec<_> = match cell.writes_apart() {
+        let given: Vec<_> = match writes_apart {
             true => ports.gives().map(boxes).collect(),
             false => Vec::new(),
         };
@@ -134,7 +135,8 @@ impl<R: Send> Rows<R> {
         }
     }
 
-    /// Who of the team hands on so many rows, if one is not enough: what comes out of a batch is about as much as goes in.
+    /// Who of the team hands on so many rows, if one is not enough: what comes out of a batch is about as much as goes in. Rows that
+    /// are handed on as they are count as copied: to look at their records takes long, too.
     pub fn givers<'a>(&self, rows: usize, team: &'a SharedTeam) -> Option<Copiers<'a>> {
         Copiers::of(team, self.ports.inputs(), rows)
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! a node's states   rest in their row of the batch buffers while the next node of the chain follows there,
-//!                   "in place" (which row is noted here, and checked there); else a copy is kept here until all
+//!                   "in place" (which row is noted here, and checked there); else they are kept here until all
 //!                   that take it have taken it
 //! a node's outputs  are kept here for those that take them
 //! the answer        is filled as the nodes that it is made of end
@@ -209,7 +209,8 @@ impl<R> Values<R> {
     /// everything that may be kept at the same time. Asked for before its values are [shared](RequestValues::new).
     pub fn bytes(&self, cells: &Cells) -> usize {
         let values = (self.answer.len() + self.kept_at_most(cells)) * size_of::<f32>();
-        let facts = size_of_val(&self.nodes[..]) + size_of_val(&self.gives[..]);
+        let kept = self.gives.len() * size_of::<Option<Box<[f32]>>>();
+        let facts = size_of_val(&self.nodes[..]) + size_of_val(&self.gives[..]) + kept;
         self.graph.bytes() + values + facts
     }
 

@@ -11,6 +11,7 @@ use crate::serve::networks::{Answer, BinaryTree, BinaryTreeLstm, BinaryTreeWeigh
 use crate::serve::scheduler::{Row, WorkerId};
 
 const HIDDEN: usize = 8;
+const ROWS: usize = 4;
 const LEAF: CellId = CellId(0);
 const NODE: CellId = CellId(1);
 
@@ -25,8 +26,13 @@ struct One {
 
 impl One {
     fn new(leaves: usize, answer: Answer) -> One {
+        One::of((HIDDEN, ROWS, 1), leaves, answer)
+    }
+
+    /// With so many hidden units, rows and threads.
+    fn of((hidden, rows, threads): (usize, usize, usize), leaves: usize, answer: Answer) -> One {
         let mut cells = Cells::new();
-        let weights = BinaryTreeWeights::random(2, HIDDEN, 1).unwrap();
+        let weights = BinaryTreeWeights::random(2, hidden, 1).unwrap();
         let trees = BinaryTreeLstm::add(&mut cells, weights).unwrap();
         let xs: Vec<f32> = (0..2 * leaves).map(|at| at as f32 / 10.0).collect();
         let tree = BinaryTree::complete(leaves).unwrap();
@@ -35,8 +41,8 @@ impl One {
         let unfolded = graph.unfold(&cells).unwrap();
         let values = Values::new(graph, &unfolded, None, &cells, ());
         let place = Place {
-            team: SharedTeam::new(Team::new(&[0]).unwrap()),
-            rows: 4,
+            team: SharedTeam::new(Team::with_threads(threads).unwrap()),
+            rows,
             steps: 1,
         };
         let worker = Worker::new(&cells, vec![place.clone(), place]).map_err(|(_, why)| why);
@@ -123,6 +129,34 @@ fn what_rests_is_kept_where_its_row_is_needed() {
     assert_ne!([0, 1].map(|port| one.address(NODE, port, 0)), rested);
     one.run(NODE, &[6]);
     assert_eq!([0, 1].map(|port| one.address(NODE, port, 0)), rested);
+    assert_eq!(one.kept(), 0);
+    assert_eq!(one.values.lock().take_answer(), one.alone);
+}
+
+/// A row that rests beyond the batch moves into it.
+#[test]
+fn what_rests_beyond_a_batch_moves_into_it() {
+    let mut one = One::new(4, Answer::Last);
+    one.run(LEAF, &[0, 1, 2, 3]);
+    one.run(NODE, &[5, 4]);
+    let rested = [0, 1].map(|port| one.address(NODE, port, 1));
+    one.run(NODE, &[6]);
+    assert_eq!([0, 1].map(|port| one.address(NODE, port, 0)), rested);
+    assert_eq!(one.values.lock().take_answer(), one.alone);
+}
+
+/// Rows that the whole team takes and hands on, in shares of the batch.
+#[test]
+fn the_whole_team_hands_on_many_rows() {
+    let (leaves, hidden) = (64, 256);
+    let mut one = One::of((hidden, leaves, 2), leaves, Answer::Each);
+    one.run(LEAF, &(0..leaves).collect::<Vec<_>>());
+    let (mut first, mut count) = (leaves, leaves / 2);
+    while count > 0 {
+        one.run(NODE, &(first..first + count).collect::<Vec<_>>());
+        first += count;
+        count /= 2;
+    }
     assert_eq!(one.kept(), 0);
     assert_eq!(one.values.lock().take_answer(), one.alone);
 }

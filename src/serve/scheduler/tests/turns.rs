@@ -138,20 +138,41 @@ fn a_turn_takes_several_steps_of_few_rows() {
     assert_eq!(first_turn(9, 32, 3, &[2]), [9; 3]);
 }
 
-/// Of a few more than a pass of the cell holds, the first come go, and the others next.
+/// A scheduler of a stateful cell that computes so many rows in a pass, asked for chains of this length.
+fn in_passes(
+    chains: usize,
+    length: usize,
+    most: usize,
+    pass: Option<usize>,
+) -> (Scheduler, Vec<RequestKey>) {
+    let sizes = [BatchSizes { min: 1, max: most }];
+    let mut policy = Cellular::new(&sizes, 1, Order::Arrival);
+    policy.passes(&[pass]);
+    let mut scheduler = Scheduler::new(Box::new(policy), 1, 10, Limits::default());
+    let unfolded = going_on(length).unfold(&stateful()).unwrap();
+    let submit = |_| (scheduler.handle_submit(Instant::now(), &unfolded, Ask::default())).unwrap();
+    let all = (0..chains).map(submit).collect();
+    (scheduler, all)
+}
+
+/// Chains that stay keep those that are left out waiting for eight batches at most.
 #[test]
-fn a_few_more_than_a_pass_holds_wait_for_the_next_batch() {
+fn those_that_a_pass_leaves_out_are_taken_after_eight_batches() {
+    let (mut scheduler, _) = in_passes(5, 100, 8, Some(4));
+    let mut given = Vec::new();
+    scheduler.poll_tasks(Instant::now(), WorkerId(0), &mut given);
+    assert_eq!(given.len(), 10);
+    let rows: Vec<usize> = given.iter().map(|task| task.rows.len()).collect();
+    assert_eq!(rows, [4, 4, 4, 4, 4, 4, 4, 4, 5, 4]);
+}
+
+/// Of a few more than a pass of the cell holds, those that came first go on.
+#[test]
+fn a_few_more_than_a_pass_holds_are_left_out() {
     let turn = |chains: usize, most: usize, pass: Option<usize>| {
-        let sizes = [BatchSizes { min: 1, max: most }];
-        let mut policy = Cellular::new(&sizes, 1, Order::Arrival);
-        policy.passes(&[pass]);
-        let mut scheduler = Scheduler::new(Box::new(policy), 1, 10, Limits::default());
-        let unfolded = going_on(1).unfold(&stateful()).unwrap();
-        let now = Instant::now();
-        let submit = |_| (scheduler.handle_submit(now, &unfolded, Ask::default())).unwrap();
-        let all: Vec<_> = (0..chains).map(submit).collect();
+        let (mut scheduler, all) = in_passes(chains, 1, most, pass);
         let mut given = Vec::new();
-        scheduler.poll_tasks(now, WorkerId(0), &mut given);
+        scheduler.poll_tasks(Instant::now(), WorkerId(0), &mut given);
         let rows = given.iter().flat_map(|task| &task.rows);
         assert!(
             rows.map(|row| row.request).eq(all),
