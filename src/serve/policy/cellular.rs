@@ -27,7 +27,7 @@
 //!
 //! A pass is what Bsizes are on a CPU. 15 rows of an LSTM take two passes over weights that no private cache holds, and with that a
 //! fifth longer than 14. As 14 a batch, who has come first or is nearest to its end goes on sooner, and more is done in a second;
-//! the others join as soon as one of those ends, or after [`CUTS`] batches: chains that never end keep nobody waiting for longer.
+//! the others join as soon as one of those ends, or after eight batches: chains that never end keep nobody waiting for longer.
 //! From about half as many more on, two passes are worth it.
 //!
 //! Only nodes that the worker may take are counted as ready: counting those pinned elsewhere, as the paper's

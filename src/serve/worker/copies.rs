@@ -77,6 +77,9 @@ pub(super) struct Buffers<'a, B, L, G> {
     pub given: &'a mut [G],
 }
 
+/// Those of all rows.
+pub(super) type AllBuffers<'a> = Buffers<'a, Vec<f32>, Vec<Option<Lent>>, Vec<Box<[f32]>>>;
+
 impl<B, L, G> Buffers<'_, B, L, G>
 where
     B: DerefMut<Target = [f32]>,

@@ -21,7 +21,7 @@ mod hand_on;
 use std::sync::Arc;
 
 use super::Todo;
-use super::copies::{Buffers, Copiers, Shares};
+use super::copies::{AllBuffers, Buffers, Copiers, Shares};
 use super::spare::Spare;
 use super::values::{Lent, RequestValues, Values};
 use crate::execute::RowLists;
@@ -366,7 +366,7 @@ impl<R: Send> Rows<R> {
         }
     }
 
-    fn all(&mut self) -> Buffers<'_, Vec<f32>, Vec<Option<Lent>>, Vec<Box<[f32]>>> {
+    fn all(&mut self) -> AllBuffers<'_> {
         Buffers {
             ports: &self.ports,
             inputs: &mut self.inputs,
