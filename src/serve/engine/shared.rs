@@ -388,6 +388,11 @@ impl State {
             debug_assert!(todo.work.is_empty(), "no row gets into another task");
             if !outcome.is_refused {
                 self.recorder.ran(&todo.task, todo.rows_run, each);
+                let rows = todo.rows_run + todo.task.padding;
+                if rows > 0 {
+                    let cell = todo.task.cell;
+                    (self.scheduler).handle_measured(cell, rows, each.total());
+                }
             }
             self.scheduler.handle_done(now, todo.task);
             emptied.push(todo.work);

@@ -5,7 +5,7 @@
 //!   S = cells with at least a full batch of ready nodes
 //!   if S is empty: S = cells with ready nodes, of which no task is running
 //!   if S is empty: S = cells with ready nodes
-//!   cell = the one of S with the highest priority
+//!   cell = the one of S with the highest priority; the one whose turn it is (`turns.rs`)
 //!   repeat at most MaxTasksToSubmit times
 //!     batch = ready nodes of the cell's subgraphs in their order, not pinned elsewhere, at most a full batch;
 //!             of a few more than the cell computes in one pass over its weights, as many as that
@@ -20,10 +20,9 @@
 //! first ([`Order`]); with equal priorities and [`Order::Arrival`], that is the paper's order.
 //!
 //! The paper's worker asks while its last tasks are still in flight on the GPU, so that their cell has running
-//! tasks, and the second rule turns to another; here a worker asks when its last task has been run. So a cell
-//! that has had a round counts as running for that worker until all others that could have had theirs. Else
-//! a decoder that is never at a loss for ready nodes would keep all encoders waiting until the last sentence
-//! under way has ended, and who comes then could join none of them.
+//! tasks, and the second rule turns to another; here a worker asks when its last task has been run. With the highest priority
+//! alone a decoder that is never at a loss for ready nodes would keep all encoders waiting until the last sentence
+//! under way has ended, and who comes then could join none of them. So cells take turns, by what their batches take.
 //!
 //! A pass is what Bsizes are on a CPU. 15 rows of an LSTM take two passes over weights that no private cache holds, and with that a
 //! fifth longer than 14. As 14 a batch, who has come first or is nearest to its end goes on sooner, and more is done in a second;
@@ -36,8 +35,10 @@
 use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::collections::btree_map::{BTreeMap, Entry};
+use std::time::Duration;
 
 use super::ordered::Ordered;
+use super::turns::Turns;
 use super::{BatchSizes, Formed, Policy};
 use crate::serve::cell_graph::CellId;
 use crate::serve::scheduler::{RequestKey, Row, Standing, SubgraphKey, Table, Task, WorkerId};
@@ -46,8 +47,9 @@ use crate::serve::scheduler::{RequestKey, Row, Standing, SubgraphKey, Table, Tas
 pub struct Cellular {
     order: Order,
     cells: Vec<Queue>,
-    /// Of each worker.
-    rounds: Vec<Round>,
+    turns: Turns,
+    /// What each worker works on.
+    rounds: Vec<Option<CellId>>,
 }
 
 /// Who goes first, of those of the highest priority.
@@ -57,14 +59,6 @@ pub enum Order {
     Arrival,
     /// Who has the fewest cells left ([`Standing::request_left`]), of equals whose could be run first.
     FewestLeft,
-}
-
-/// What a worker works on.
-#[derive(Clone, Default)]
-struct Round {
-    cell: Option<CellId>,
-    /// By cell: whether it has had a round since all others that could had theirs.
-    had: Vec<bool>,
 }
 
 /// Most batches in a row that leave out what is more than a pass: the ninth takes all.
@@ -166,34 +160,22 @@ impl Cellular {
         Cellular {
             order,
             cells: sizes.iter().map(queue).collect(),
-            rounds: vec![
-                Round {
-                    cell: None,
-                    had: vec![false; sizes.len()]
-                };
-                workers
-            ],
+            turns: Turns::new(sizes.len(), workers),
+            rounds: vec![None; workers],
         }
     }
 
     /// Algorithm 1, `Schedule`: the cell that the worker is to work on.
     fn schedule(&mut self, worker: WorkerId) -> Option<CellId> {
-        let had = &mut self.rounds[worker.0].had;
-        let best = |eligible: &dyn Fn(usize, &Queue) -> bool| {
-            let mut cells = self.cells.iter().enumerate().rev();
-            let cell = cells.find(|(index, q)| q.ready(worker) > 0 && eligible(*index, q));
-            cell.map(|(index, _)| index)
-        };
-        let cell = best(&|_, queue| queue.ready(worker) >= queue.sizes.max)
-            .or_else(|| best(&|cell, queue| queue.running_tasks == 0 && !had[cell]))
-            .or_else(|| {
-                had.fill(false);
-                best(&|_, _| true)
-            });
-        if let Some(cell) = cell {
-            had[cell] = true;
-        }
-        cell.map(|cell| CellId(cell as u16))
+        let cells = &self.cells;
+        let ready = |cell: usize| cells[cell].ready(worker);
+        let rows = |cell: usize| ready(cell).min(cells[cell].sizes.max);
+        let is_idle = |cell: usize| cells[cell].running_tasks == 0;
+        let mut latest = (0..cells.len()).rev();
+        let full = latest.find(|&cell| ready(cell) >= cells[cell].sizes.max);
+        let cell = full.or_else(|| self.turns.next(worker, rows, is_idle))?;
+        self.turns.taken(worker, cell, |cell| ready(cell) > 0);
+        Some(CellId(cell as u16))
     }
 }
 
@@ -385,9 +367,9 @@ impl Policy for Cellular {
         rows: &mut Vec<Row>,
     ) -> Option<Formed> {
         if formed == 0 {
-            self.rounds[worker.0].cell = self.schedule(worker);
+            self.rounds[worker.0] = self.schedule(worker);
         }
-        let cell = self.rounds[worker.0].cell?;
+        let cell = self.rounds[worker.0]?;
         let queue = &mut self.cells[cell.index()];
         let ready = queue.ready(worker);
         if ready == 0 || formed > 0 && ready < queue.sizes.min {
@@ -419,6 +401,10 @@ impl Policy for Cellular {
         queue.running_tasks += 1;
         let (cell, padding) = (before.cell, 0);
         Some(Formed { cell, padding })
+    }
+
+    fn measured(&mut self, cell: CellId, rows: usize, took: Duration) {
+        self.turns.measured(cell.index(), rows, took);
     }
 
     fn done(&mut self, _: &Table, task: &Task) {

@@ -1,7 +1,8 @@
 //! Which ready nodes form a batch: one file for each way to choose.
 //!
 //! All run on the same scheduler, workers and kernels, so that comparing them compares the choice alone.
-//! A policy has no clock, no thread and no values; it is told what happens to requests and asked for tasks.
+//! A policy has no clock, no thread and no values; it is told what happens to requests, and how long batches took, and asked
+//! for tasks.
 
 pub mod bucketing;
 pub mod cellular;
@@ -12,6 +13,7 @@ pub mod merge;
 mod ordered;
 pub mod padding;
 mod sizes;
+mod turns;
 
 pub use bucketing::{Bucketing, PadTo};
 pub use cellular::{Cellular, Order};
@@ -23,6 +25,8 @@ pub use padding::Padding;
 pub use sizes::BatchSizes;
 #[cfg(test)]
 pub(in crate::serve) use sizes::tests as sizes_tests;
+
+use std::time::Duration;
 
 use super::cell_graph::CellId;
 use super::scheduler::{RequestKey, Row, SubgraphKey, Table, Task, WorkerId};
@@ -97,6 +101,12 @@ pub trait Policy: Send {
     ) -> Option<Formed> {
         let _ = (table, before, rows);
         None
+    }
+
+    /// A step of a batch of so many rows of a cell took so long of its worker's time. Not told of everything that is run: a
+    /// policy must do without.
+    fn measured(&mut self, cell: CellId, rows: usize, took: Duration) {
+        let _ = (cell, rows, took);
     }
 
     /// A task has been run. Called before its rows are done in `table`.

@@ -22,7 +22,7 @@ mod table;
 mod tests;
 
 use std::collections::{BTreeSet, VecDeque};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use slotmap::SecondaryMap;
 
@@ -262,6 +262,11 @@ impl Scheduler {
     pub fn handle_failed(&mut self, now: Instant, key: RequestKey) {
         self.end(now, key, End::Failed);
         self.release(now);
+    }
+
+    /// A step of a batch took so long of its worker's time, for so many rows. The policy may go by it; no answer does.
+    pub fn handle_measured(&mut self, cell: CellId, rows: usize, took: Duration) {
+        self.policy.measured(cell, rows, took);
     }
 
     /// A task has been run, or has failed and [`Scheduler::handle_failed`] was called for its requests.

@@ -89,6 +89,11 @@ pub(super) struct Spent {
 }
 
 impl Spent {
+    /// All of it.
+    pub fn total(self) -> Duration {
+        self.gather + self.run + self.hand_on
+    }
+
     /// The share of one of so many tasks that were run together.
     pub fn divided(self, tasks: usize) -> Spent {
         let of = |whole: Duration| whole / u32::try_from(tasks).unwrap_or(u32::MAX).max(1);

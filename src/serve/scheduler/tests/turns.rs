@@ -32,6 +32,85 @@ fn every_cell_gets_its_turn_beside_chains_that_never_stop() {
     }
 }
 
+/// Of two cells whose chains never stop, that whose rows are worth less waits for eight batches of the other.
+#[test]
+fn a_cell_whose_rows_are_worth_less_gets_every_ninth_batch() {
+    let sizes = vec![BatchSizes { min: 1, max: 8 }; 2];
+    let policy = Box::new(Cellular::new(&sizes, 1, Order::Arrival));
+    let mut simulated = Simulated::new(policy, plain_cells(2), &sizes, 1, 1);
+    for (cell, chains) in [(0, 6), (1, 1)] {
+        for _ in 0..chains {
+            let lengths: Vec<usize> = (0..=cell)
+                .map(|at| if at == cell { 200 } else { 0 })
+                .collect();
+            simulated.submit(plain_chain(&lengths), 0, None, false);
+        }
+    }
+    // As many rows are told of both, which else would soon be worth as much as what they have had.
+    for cell in [CellId(0), CellId(1)] {
+        (simulated.scheduler).handle_measured(cell, 4, Duration::from_millis(1));
+    }
+    simulated.run(1, |_, _| false);
+    let given = simulated.given.iter().map(|g| g.task.cell.index());
+    let order: Vec<usize> = given.take(180).collect();
+    for nine in order.chunks(9) {
+        assert_eq!(nine, [0, 0, 0, 0, 0, 0, 0, 0, 1], "{order:?}");
+    }
+}
+
+/// Encoders and decoders on one worker whose batches take a time of their own and some for each row: the mean time from coming to
+/// ending, where times are told and where they are not.
+#[test]
+fn requests_end_sooner_where_cells_go_by_what_their_rows_are_worth() {
+    // Microseconds: of a batch, and of each of its rows.
+    const TAKES: [(u64, u64); 2] = [(300, 40), (1200, 100)];
+    let mean = |(encoded, decoded): (usize, usize), tells: bool| {
+        let sizes = vec![BatchSizes { min: 1, max: 64 }; 2];
+        let policy = Cellular::new(&sizes, 1, Order::Arrival);
+        let mut scheduler = Scheduler::new(Box::new(policy), 1, 1, Limits::default());
+        let graph = plain_chain(&[encoded, decoded])
+            .unfold(&plain_cells(2))
+            .unwrap();
+        let mut rng = fastrand::Rng::with_seed(7);
+        let (start, mut now, mut comes) = (Instant::now(), 0.0, 0.0);
+        let (mut came, mut ended, mut sum) = (HashMap::new(), 0, 0.0);
+        let at = |micros: f64| start + Duration::from_micros(micros as u64);
+        while ended < 2000 {
+            while comes <= now {
+                let asked = scheduler.handle_submit(at(comes), &graph, Ask::default());
+                came.insert(asked.unwrap(), comes);
+                comes -= 6500.0 * (1.0 - rng.f64()).ln();
+            }
+            let mut tasks = Vec::new();
+            scheduler.poll_tasks(at(now), WorkerId(0), &mut tasks);
+            let Some(task) = tasks.pop() else {
+                now = comes;
+                continue;
+            };
+            let (of_all, of_a_row) = TAKES[task.cell.index()];
+            let took = of_all + of_a_row * task.rows.len() as u64;
+            now += took as f64;
+            if tells {
+                let took = Duration::from_micros(took);
+                scheduler.handle_measured(task.cell, task.rows.len(), took);
+            }
+            scheduler.handle_done(at(now), task);
+            while let Some(one) = scheduler.poll_ended() {
+                sum += now - came[&one.request];
+                ended += 1;
+            }
+        }
+        sum / f64::from(ended)
+    };
+    for (lengths, at_most) in [((16, 16), 0.95), ((32, 4), 0.8), ((8, 32), 0.97)] {
+        let (told, not) = (mean(lengths, true), mean(lengths, false));
+        assert!(
+            told < at_most * not,
+            "{lengths:?}: {told:.0} and {not:.0} µs"
+        );
+    }
+}
+
 #[test]
 fn nodes_of_a_subgraph_go_in_the_order_in_which_they_got_ready() {
     // Six that take nothing, and those that make one subgraph of them.
