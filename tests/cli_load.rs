@@ -343,6 +343,8 @@ fn what_makes_no_sense_is_refused_in_a_line_that_says_what_does() {
         ("lstm --batch calibrate", 2, "or calibrated"),
         ("lstm --tasks-at-once 0", 2, "1..=1024"),
         ("lstm --sweep=peak", 2, "--sweep"),
+        ("lstm --lengths -1", 2, "a length is in 1..=65536"),
+        ("lstm --calibrate", 2, "'--calibrate' cannot be used with"),
         ("lstm --lengths nowhere.csv:words", 1, "nowhere.csv"),
         ("lstm --workers 100", 2, "each worker needs a core"),
         ("lstm --hidden 65536 --input 65536", 1, "GiB"),
@@ -359,6 +361,18 @@ fn what_makes_no_sense_is_refused_in_a_line_that_says_what_does() {
         assert_eq!(output.status.code(), Some(status), "{line}: {errors}");
         assert!(errors.contains(says), "{line}: {errors}");
     }
+}
+
+/// What was measured is not lost with the file that it should go into.
+#[cfg(target_os = "linux")]
+#[test]
+fn where_a_file_cannot_be_written_the_table_is_printed_all_the_same() {
+    let output = load(&format!("lstm {TINY} --csv /dev/full"));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(errors.contains("/dev/full"), "{errors}");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(printed.contains("cellular"), "{printed}");
 }
 
 #[test]

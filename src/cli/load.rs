@@ -181,9 +181,9 @@ fn measure<L: Launch>(
         })
         .collect();
     let best = swept.best();
-    // Before anything is printed: who reads it may be gone, interrupted with this.
+    // Before anything is printed: who reads it may be gone, interrupted with this. A file that cannot be written costs no table.
     let all: Vec<_> = peak_rows.iter().chain(&rows).collect();
-    write_files(arguments, &context.title(), &all, &best, policies.len())?;
+    let written = write_files(arguments, &context.title(), &all, &best, policies.len());
     report.measured(&rows, arguments.sweep.then_some(&swept), out)?;
     let loads = best.len() / policies.len();
     let rounds = best[best.len() - 1].rounds.len();
@@ -194,7 +194,7 @@ fn measure<L: Launch>(
             conditions.rounds
         )?;
     }
-    Ok(())
+    written
 }
 
 /// Writes the files that were asked for: of `all` rows, and of the `best`, which has one for each of the `policies` at each

@@ -137,7 +137,7 @@ pub struct Arguments {
     pub sweep: bool,
     /// Only measure how long each cell takes for batches of 1, 2, 4 … rows up to the largest --batch (64 if it lists
     /// none), and say how many to take at most: the fewest within 3 % of the best rate
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["rates", "load", "closed", "trace", "csv", "cdf", "chart", "cdf_chart"])]
     pub calibrate: bool,
     /// Users who saturate the server where its peak is measured (default: four times the largest batch)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]

@@ -56,6 +56,8 @@ struct Sizes {
     weights: u64,
     /// Weights as all workers pack them, at most.
     packed: u64,
+    /// What is there only while weights are made and packed: as much as the cells have of them (measured).
+    passing: u64,
     /// What requests' values are slices of.
     pool: u64,
     /// Of the largest request, while it is served.
@@ -87,6 +89,7 @@ impl Sizes {
             weights: cells + projection + embedded,
             // A projection of f32 may be packed in int8, too.
             packed: (copies * cells + projection * 5 / 4) * u64::from(arguments.workers),
+            passing: cells,
             // Of words, requests have the numbers alone.
             pool: match arguments.network {
                 Network::Seq2seq => 0,
@@ -99,7 +102,7 @@ impl Sizes {
 
     /// All that must fit into memory; [`limits`] keep requests in half of what the others leave.
     fn all(&self) -> u64 {
-        self.weights + self.packed + self.pool + 2 * self.request
+        self.weights + self.packed + self.passing + self.pool + 2 * self.request
     }
 }
 
@@ -387,7 +390,7 @@ mod tests {
             let (arguments, workload) = typed(&format!("{line} --input 256 --hidden 128"));
             let sizes = Sizes::of(&arguments, &workload);
             // When an engine is started, the system has given what is made before.
-            let left = sizes.all() - sizes.weights - sizes.pool;
+            let left = sizes.all() - sizes.weights - sizes.passing - sizes.pool;
             let enough = limits(4 * left, sizes.packed);
 
             let engines = Engines::new(&arguments, &workload).unwrap();

@@ -116,11 +116,11 @@ impl FromStr for LengthsOption {
     type Err = String;
 
     fn from_str(text: &str) -> Result<LengthsOption, String> {
-        if let Ok(length) = text.parse::<usize>() {
-            return match (1..=MOST).contains(&length) {
-                true => Ok(LengthsOption::Fixed(length)),
-                false => Err(format!("a length is in 1..={MOST}")),
-            };
+        // A number of any size, or none below it, is no file.
+        if text.parse::<f64>().is_ok() {
+            let length = text.parse().ok().filter(|n| (1..=MOST).contains(n));
+            let refused = || format!("a length is in 1..={MOST}");
+            return length.map(LengthsOption::Fixed).ok_or_else(refused);
         }
         if text == "paper" {
             return Ok(LengthsOption::Paper(LONGEST));
@@ -370,6 +370,10 @@ mod tests {
     fn options_are_told_apart() {
         let parse = |text: &str| text.parse::<LengthsOption>();
         assert_eq!(parse("24"), Ok(LengthsOption::Fixed(24)));
+        for number in ["0", "-1", "65537", "99999999999999999999", "2.5"] {
+            let refused = parse(number).unwrap_err();
+            assert_eq!(refused, "a length is in 1..=65536", "{number}");
+        }
         assert_eq!(parse("paper"), Ok(LengthsOption::Paper(330)));
         assert_eq!(parse("paper:50"), Ok(LengthsOption::Paper(50)));
         let file = |path: &str, columns: &[&str]| {

@@ -64,7 +64,8 @@ pub enum Workers {
     OneOver(usize),
     /// A worker for each core.
     OnePerCore,
-    /// These: the operating system's numbers of each worker's cores.
+    /// These: the operating system's numbers of each worker's cores. Workers may share cores, and then wait for each other; a
+    /// thread for a core that there is not runs wherever the system puts it.
     Cores(Vec<Vec<usize>>),
 }
 

@@ -19,7 +19,8 @@ use super::{
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Choice {
-    /// `cellular`: [`Cellular`], whose batch sizes are the cells'.
+    /// `cellular`: [`Cellular`], whose batch sizes are the cells'. Of several cells without a full batch, the one goes first whose
+    /// rows are worth most for the time that its batches have taken: it changes when requests end, never what they answer.
     #[default]
     Cellular,
     /// `shortest`: [`Cellular`], where of those of one priority who has the fewest cells left goes first.
