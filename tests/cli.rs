@@ -135,13 +135,17 @@ impl Case {
     }
 }
 
-fn cellstream(folder: &Path, arguments: &[&str], isa: Option<&str>) -> Output {
+fn command_of(folder: &Path, arguments: &[&str], isa: Option<&str>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_cellstream"));
     command.args(arguments).current_dir(folder);
     command.env_remove("CELLSTREAM_ISA");
     command.env_remove("CELLSTREAM_TRACE");
     command.envs(isa.map(|isa| ("CELLSTREAM_ISA", isa)));
-    command.output().unwrap()
+    command
+}
+
+fn cellstream(folder: &Path, arguments: &[&str], isa: Option<&str>) -> Output {
+    command_of(folder, arguments, isa).output().unwrap()
 }
 
 fn refused(out: &Output, parts: &[&str]) {
@@ -928,5 +932,8 @@ fn an_instruction_set_that_is_unknown_or_absent() {
             &with(&absent.to_string()),
             &[&format!("this CPU has no {absent}; it has "), "portable"],
         );
+        let mut odd = command_of(case.folder.path(), command, None);
+        let odd = odd.env("CELLSTREAM_L3", "close").output().unwrap();
+        refused(&odd, &["CELLSTREAM_L3=\"close\" is neither near nor far"]);
     }
 }

@@ -367,12 +367,19 @@ fn what_makes_no_sense_is_refused_in_a_line_that_says_what_does() {
 #[cfg(target_os = "linux")]
 #[test]
 fn where_a_file_cannot_be_written_the_table_is_printed_all_the_same() {
-    let output = load(&format!("lstm {TINY} --csv /dev/full"));
+    let folder = tempfile::tempdir().unwrap();
+    let chart = folder.path().join("chart.svg");
+    let output = load(&format!(
+        "lstm {TINY} --csv /dev/full --chart {}",
+        chart.display()
+    ));
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{errors}");
     assert!(errors.contains("/dev/full"), "{errors}");
     let printed = String::from_utf8_lossy(&output.stdout);
     assert!(printed.contains("cellular"), "{printed}");
+    let drawn = std::fs::read_to_string(chart).unwrap();
+    assert!(drawn.contains("</svg>"), "nor does it cost another file");
 }
 
 #[test]
@@ -458,6 +465,7 @@ fn ctrl_c_keeps_the_loads_that_were_measured() {
         interrupt::interrupt(&mut child, after);
         let done = child.wait_with_output().unwrap();
         let said = String::from_utf8(done.stderr).unwrap();
+        assert!(said.contains("Ctrl-C again ends it at once"), "{said}");
         if done.status.success() {
             break (said, String::from_utf8(done.stdout).unwrap());
         }

@@ -23,10 +23,8 @@ use cellstream::serve::cell_graph::{
 use cellstream::serve::engine::{
     EngineOptions, Request, RequestError, StreamError, SubmitError, Workers,
 };
-use cellstream::serve::policy::{BatchSizes, Cellular, Formed, Order, Policy};
-use cellstream::serve::scheduler::{
-    End, Limits, Refused, RequestKey, Row, SubgraphKey, Table, WorkerId,
-};
+use cellstream::serve::policy::BatchSizes;
+use cellstream::serve::scheduler::{End, Limits, Refused};
 use gate::PATIENCE;
 use gated::{Scene, ended, scene};
 use simple_cells::{POISON, bits, chain, outputs, random_request};
@@ -470,83 +468,4 @@ fn a_panic_on_a_member_of_the_team_ends_its_batch_and_the_team_goes_on() {
         assert_eq!(ended(engine.submit(request(4.0)).unwrap()), Ok(vec![4.0]));
     }
     gate::drained(&engine, &[(End::Completed, 3), (End::Failed, 3)]);
-}
-
-#[test]
-fn a_policy_that_forms_too_large_a_batch_ends_its_requests_and_no_others() {
-    let (cells, request) = echo(bomb());
-    let engine = Engine::with_policy(cells, &one_worker(2, 1), |sizes, workers| {
-        let larger = sizes.iter().map(|size| BatchSizes { max: 4, ..*size });
-        let sizes: Vec<_> = larger.collect();
-        Box::new(Cellular::new(&sizes, workers, Order::Arrival))
-    });
-    let engine = engine.unwrap();
-    // Four nodes of one request that are ready at the same time, so that they are one batch for sure.
-    let mut graph = Graph::new();
-    for x in [1.0, 2.0, 3.0, 4.0] {
-        let x = graph.give(&[x]);
-        let (id, _) = engine.cells().iter().next().unwrap();
-        let node = graph.node(id, &[x]);
-        graph.answer(node.gives(0));
-    }
-    let refused = ended(engine.submit(Request::new(graph)).unwrap());
-    let too_many = RequestError::TooManyRows {
-        cell: "bomb".into(),
-        rows: 4,
-        most: 2,
-    };
-    assert_eq!(refused, Err(too_many));
-    let stats = engine.stats();
-    assert_eq!(stats.cells[0].batches, [0; 0], "it was not run");
-    assert_eq!(ended(engine.submit(request(4.0)).unwrap()), Ok(vec![4.0]));
-    gate::drained(&engine, &[(End::Completed, 1), (End::Failed, 1)]);
-}
-
-/// A policy that panics when there is something to form a task of.
-struct Hasty {
-    something: bool,
-}
-
-impl Policy for Hasty {
-    fn name(&self) -> &'static str {
-        "panics"
-    }
-
-    fn queued(&self) -> usize {
-        0
-    }
-
-    fn ready(&mut self, _: &Table, _: SubgraphKey, _: usize) {
-        self.something = true;
-    }
-
-    fn next_task(
-        &mut self,
-        _: &mut Table,
-        _: WorkerId,
-        _: usize,
-        _: &mut Vec<Row>,
-    ) -> Option<Formed> {
-        match self.something {
-            true => std::panic::resume_unwind(Box::new("asked")),
-            false => None,
-        }
-    }
-
-    fn ended(&mut self, _: &Table, _: RequestKey) {}
-}
-
-#[test]
-fn a_policy_that_panics_ends_all_and_nobody_waits_for_ever() {
-    let (cells, request) = echo(bomb());
-    let policy = Hasty { something: false };
-    let engine = Engine::with_policy(cells, &one_worker(2, 1), |_, _| Box::new(policy)).unwrap();
-    assert_eq!(
-        ended(engine.submit(request(1.0)).unwrap()),
-        Err(RequestError::ShutDown)
-    );
-    engine.drain();
-    let refused = engine.submit(request(1.0)).err();
-    assert_eq!(refused, Some(SubmitError::Refused(Refused::ShuttingDown)));
-    gate::drained(&engine, &[(End::ShutDown, 1)]);
 }

@@ -19,6 +19,7 @@
 //! lower, and `k + 1`) or four int8 (of `k` to `k + 3`, in the order of memory), so that `k` goes by
 //! two or by four; what is beyond the depth is zero.
 
+use std::mem::discriminant;
 use std::ops::Range;
 
 use super::prefetch::{FAR, Upcoming};
@@ -288,10 +289,10 @@ impl PackedMatrix {
     /// Whether room that a product with these weights has filled serves one of the same rows with `others`, where both come from
     /// afar or neither does.
     pub fn fills_for(&self, others: &PackedMatrix) -> bool {
-        let is_int8 = |of: &PackedMatrix| matches!(of.words, Words::Int8(_));
+        // Tall tiles of f32 and of bf16 have other heights.
         self.depth == others.depth
-            && is_int8(self) == is_int8(others)
-            && (is_int8(self) || self.stripe_gates == others.stripe_gates)
+            && discriminant(&self.words) == discriminant(&others.words)
+            && (matches!(self.words, Words::Int8(_)) || self.stripe_gates == others.stripe_gates)
     }
 
     /// Bytes held.

@@ -9,6 +9,8 @@
 //! Taking a panel a block of steps at a time, so that all passes but the first find it in the first level, was tried
 //! instead: 15 to 18 % slower with 16 and 32 rows (LSTM 1024), as each block's first pass waits for memory anew.
 
+use std::sync::OnceLock;
+
 use super::simd::Simd;
 
 /// Bytes of a cache line.
@@ -18,6 +20,41 @@ const LINE: usize = 64;
 /// for their panels in time.
 pub const FAR: usize = 2 << 20;
 
+/// The environment variable that says how cores reach the third level of cache: `near`, a few of them have one of their own; `far`,
+/// slices of it lie all over the chip. Results have the same bits with both.
+pub const L3_VARIABLE: &str = "CELLSTREAM_L3";
+
+/// Whether the third level is far from cores: as [`L3_VARIABLE`] has it, or as most processors of this kind. Asked once.
+pub(super) fn is_l3_far() -> bool {
+    static IS_FAR: OnceLock<bool> = OnceLock::new();
+    *IS_FAR.get_or_init(|| match l3_of_variable() {
+        Ok(Some(is_far)) => is_far,
+        // What is no answer was refused when an instruction set was selected.
+        Ok(None) | Err(_) => {
+            #[cfg(target_arch = "x86_64")]
+            // An extension of AMD's that nobody else took up stands for `near`. Whatever else is not known is taken for `far`;
+            // desktop processors of Intel's, and EPYCs that hide the extension, were not measured.
+            {
+                !is_x86_feature_detected!("sse4a")
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            false
+        }
+    })
+}
+
+/// What [`L3_VARIABLE`] says: whether it is far; what it is set to, if that is no answer.
+pub(super) fn l3_of_variable() -> Result<Option<bool>, String> {
+    let Some(value) = std::env::var_os(L3_VARIABLE) else {
+        return Ok(None);
+    };
+    match value.to_str() {
+        Some("near") => Ok(Some(false)),
+        Some("far") => Ok(Some(true)),
+        _ => Err(value.to_string_lossy().into_owned()),
+    }
+}
+
 /// Of how many passes over a panel, at least, it pays that they ask for the next one.
 ///
 /// With one pass the caches keep up by themselves, or the pass asks for its own weights. With two that depends on how fast a core
@@ -25,13 +62,7 @@ pub const FAR: usize = 2 << 20;
 /// 1024, 10 rows); where slices of it lie all over the chip (Xeon, 27 GB/s) a step of 12 rows took 7 to 9 % less (LSTM 1024, f32
 /// and int8).
 pub(super) fn fewest_passes_that_ask() -> usize {
-    #[cfg(target_arch = "x86_64")]
-    // An extension of AMD's that nobody else took up stands for the first kind. Whatever else is not known is taken for the
-    // second; desktop processors of Intel's, and EPYCs that hide the extension, were not measured.
-    if !is_x86_feature_detected!("sse4a") {
-        return 2;
-    }
-    3
+    if is_l3_far() { 2 } else { 3 }
 }
 
 /// Asks the first level of cache for `values`, and does not wait for them. Does nothing where the language has

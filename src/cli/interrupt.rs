@@ -1,9 +1,13 @@
 //! Ctrl-C as a wish: a command ends soon, and keeps what it has.
 
+use std::io::Write;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Failure;
+
+/// What the first Ctrl-C is answered with.
+const HEARD: &str = "ends after what it is at, and keeps what it has; Ctrl-C again ends it at once";
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
@@ -17,6 +21,8 @@ pub fn catch() -> Result<(), Failure> {
         if INTERRUPTED.swap(true, Ordering::Relaxed) {
             std::process::exit(130);
         }
+        // On a thread of its own, so it may write; if nobody reads, there is nobody to tell.
+        let _ = writeln!(std::io::stderr(), "cellstream: {HEARD}");
     })?;
     Ok(())
 }

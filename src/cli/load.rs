@@ -55,6 +55,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let workload = arguments.workload()?;
     arguments.policies(&workload)?;
     arguments.grid()?;
+    arguments.measures_peaks()?;
     let engines = Engines::new(arguments, &workload)?;
     let out = &mut Printer::new(arguments.writes_files());
     match arguments.calibrate {
@@ -101,12 +102,10 @@ fn measure<L: Launch>(
     }
     let contenders = grid.contenders(&policies);
 
-    let by_load = trace.is_none() && arguments.rates.is_empty() && arguments.closed.is_none();
+    let (by_load, with_peaks) = (arguments.is_by_load(), arguments.measures_peaks()?);
     let users = arguments
         .saturation
         .map_or(4 * grid.most(), |users| users as usize);
-    // Loads are fractions of a peak; and where there are several rates, a setting with a great peak is kept.
-    let with_peaks = by_load || arguments.sweep && arguments.rates.len() > 1;
     let points_to_come = match (by_load, arguments.load.len()) {
         (true, 0) => DEFAULT_LOAD.len(),
         (true, loads) => loads,
@@ -206,21 +205,24 @@ fn write_files(
     best: &[&Measured],
     policies: usize,
 ) -> Result<(), Failure> {
-    if let Some(path) = &arguments.csv {
-        files::write_curves(path, all)?;
-    }
-    if let Some(path) = &arguments.cdf {
-        files::write_distributions(path, best)?;
-    }
-    if let Some(path) = &arguments.chart {
-        let curves = all.iter().copied();
-        let curves: Vec<_> = curves.filter(|row| row.best && row.kind == "run").collect();
-        chart::write_curves(path, title, &curves)?;
-    }
-    if let Some(path) = &arguments.cdf_chart {
-        chart::write_distributions(path, title, &best[..policies])?;
-    }
-    Ok(())
+    let Arguments {
+        csv,
+        cdf,
+        chart,
+        cdf_chart,
+        ..
+    } = arguments;
+    let curves = all.iter().copied();
+    let curves: Vec<_> = curves.filter(|row| row.best && row.kind == "run").collect();
+    let written = [
+        csv.as_ref().map(|path| files::write_curves(path, all)),
+        cdf.as_ref()
+            .map(|path| files::write_distributions(path, best)),
+        (chart.as_ref()).map(|path| chart::write_curves(path, title, &curves)),
+        (cdf_chart.as_ref()).map(|path| chart::write_distributions(path, title, &best[..policies])),
+    ];
+    // One that cannot be written costs no other.
+    written.into_iter().flatten().collect()
 }
 
 /// Fractions of the peak where none is given.
@@ -310,7 +312,7 @@ mod tests {
             (
                 typed.shape.hidden,
                 typed.shape.input,
-                typed.shape.vocabulary
+                typed.shape.vocabulary()
             ),
             (1024, 1024, 30_000)
         );
@@ -323,6 +325,8 @@ mod tests {
             "lstm --batch 64;32",
             "lstm --tasks-at-once 0",
             "lstm --sweep=peak",
+            "lstm --saturation 9 --closed 5",
+            "lstm --saturation 9 --calibrate",
         ] {
             let words = ["load"].into_iter().chain(bad.split_whitespace());
             assert!(Typed::try_parse_from(words).is_err(), "{bad}");
@@ -481,6 +485,11 @@ mod tests {
             ("lstm --batch 1,calibrated", "need --sweep"),
             ("lstm --batch 1:2", "lstm has 1: chain"),
             ("seq2seq --batch 1:2:3", "seq2seq has 2: encoder:decoder"),
+            ("lstm --vocabulary 9 --rates 5", "is for seq2seq"),
+            ("lstm --saturation 9 --rates 5", "is of peaks"),
+            ("lstm --saturation 9 --rates 5,6", "is of peaks"),
+            ("lstm --rates 5 --chart chart.png", "ends in .svg"),
+            ("lstm --rates 5 --cdf-chart chart.csv", "ends in .svg"),
         ] {
             let failure = measured(line).unwrap_err();
             assert_eq!(failure.kind, super::super::Kind::Usage, "{line}");

@@ -48,7 +48,7 @@ pub(super) struct Buffers {
     pub z: Vec<[Buffer; 2]>,
     /// Per worker: pre-activations of a projection.
     pub projected: Vec<Buffer>,
-    /// Per worker: room in which its products of int8 quantise what they multiply with.
+    /// Per worker: room in which its products quantise what they multiply with, or lay it out.
     pub rooms: Vec<Buffer<u32>>,
     /// `[rows of all steps, features]`: outputs of layers but the last. Two of them, taken in turn,
     /// or one per layer where a layer is read while it is written.

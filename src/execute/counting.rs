@@ -14,8 +14,8 @@ use crate::kernels::{
 pub(crate) struct Asked {
     pub multiply_adds: AtomicUsize,
     pub gate_units: AtomicUsize,
-    /// Rows that are quantised, or might be laid out, in all products.
-    pub quantised: AtomicUsize,
+    /// Rows that products may quantise or lay out first.
+    pub prepared_rows: AtomicUsize,
     /// Outputs that are computed by themselves.
     pub chains: AtomicUsize,
     /// Address of the buffer in which cell states were last computed.
@@ -56,7 +56,7 @@ impl Kernels for Counting {
         let work = job.row_count * weights * job.weights.depth();
         (self.asked.multiply_adds).fetch_add(work, Ordering::Relaxed);
         if matches!(room, Room::ToFill(_)) && job.weights.room(1) > 0 {
-            (self.asked.quantised).fetch_add(job.row_count, Ordering::Relaxed);
+            (self.asked.prepared_rows).fetch_add(job.row_count, Ordering::Relaxed);
         }
         self.inner.product_of(job, panels, room);
     }

@@ -547,7 +547,7 @@ mod tests {
         let [mut h, mut c, right] = [(); 3].map(|()| vec![0.1; rows * hidden]);
         (step.binary(rows, [together(&right); 2], both(&mut h, &mut c))).unwrap();
         let (workers, operands) = (2, 2);
-        let quantised = asked.quantised.load(Ordering::Relaxed);
+        let quantised = asked.prepared_rows.load(Ordering::Relaxed);
         assert_eq!(quantised, workers * operands * rows);
     }
 

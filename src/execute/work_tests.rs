@@ -100,7 +100,7 @@ fn rows_are_quantised_once_a_product() {
         for run in 1..4 {
             (session.step_layers(batch, &x, &mut states, None)).unwrap();
             let each_of_two_workers = 2 * batch;
-            let quantised = asked.quantised.load(Ordering::Relaxed);
+            let quantised = asked.prepared_rows.load(Ordering::Relaxed);
             assert_eq!(quantised, run * 2 * each_of_two_workers, "{order:?}");
         }
         states

@@ -420,7 +420,7 @@ mod tests {
             assert_eq!(y, reference::dense(&weights, &bias, x), "row {row}");
         }
         assert!(dense.blocks.len() > 2);
-        assert_eq!(asked.quantised.load(Ordering::Relaxed), rows);
+        assert_eq!(asked.prepared_rows.load(Ordering::Relaxed), rows);
     }
 
     /// Not widened: a step reads as few bytes as the numbers have.

@@ -150,8 +150,9 @@ impl<const N: usize> ProductU64 for [usize; N] {
 /// A core takes tiles of rows by stripes of panels, with an accumulator for each row, stripe and gate of the tile. A stripe has all
 /// gates of its panel; of four, where there are many weights other than in int8, two. Rows come first ([`Grain::row_tiles`]), then
 /// the stripes of 4, 2 or 1 panels, or one of a panel's two, what `panels` and the accumulators allow and what is left. All weights
-/// of a tile of stripes are read once per tile of rows. This is the choice of [`crate::kernels::Product`] for steps of a sequence with 32 registers, but that in bf16
-/// low tiles have 20 accumulators and tall ones 12 rows, and that what has many weights is told there by all that a core has of a layer.
+/// of a tile of stripes are read once per tile of rows. This is the choice of [`crate::kernels::Product`] for steps of a sequence
+/// with 32 registers, but that in bf16 low tiles have 20 accumulators and tall ones 12 rows, and that what has many weights is
+/// told there by all that a core has of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grain {
     /// Units are dealt to cores in groups of this many.

@@ -69,7 +69,7 @@ pub struct ReadColumns<'a> {
     pub first: usize,
 }
 
-/// One worker's columns of rows that are written.
+/// One worker's columns of rows that are written, some of them after they were read.
 #[derive(Clone, Copy, Debug)]
 pub enum TreeColumns<'a> {
     /// Of rows in one buffer.

@@ -111,17 +111,16 @@ impl<'a, T> Rows<'a, T> {
     }
 }
 
-/// Words for what a product makes of its left operand, as many as [`PackedMatrix::room`] asks for. Whose weights are of int8 has it
-/// quantised there. Others have it laid out step by step, where few rows meet weights from afar; with less room they take low
-/// tiles, and longer.
+/// Words for what a product makes of its left operand, as many as [`PackedMatrix::room`] asks for. With weights of int8 that is
+/// the operand, quantised. With others it is the operand laid out step by step, where few rows meet weights from afar; with less
+/// room they take low tiles, and longer.
 #[derive(Debug)]
 pub enum Room<'a> {
     /// To be filled first, of all rows of the left operand.
     ToFill(&'a mut [u32]),
     /// Filled by an earlier product of the same rows: of other panels, or with other weights for which it
     /// [serves](PackedMatrix::fills_for); `then` was some for both, or for neither, and neither had less room than is asked for.
-    /// Quantising a row takes two fifths of the time
-    /// that a panel of four gates takes with it (LSTM 1024).
+    /// Quantising a row takes two fifths of the time that a panel of four gates takes with it (LSTM 1024).
     Filled(&'a [u32]),
 }
 

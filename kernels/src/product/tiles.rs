@@ -9,7 +9,7 @@
 //! are not registers for one each, and rows that lie some pages apart do not push each other out of the first level.
 
 use super::super::pack::LAID_OUT;
-use super::super::prefetch::fewest_passes_that_ask;
+use super::super::prefetch::is_l3_far;
 use super::super::simd::Simd;
 use super::super::{Isa, Visitor, dispatch};
 use super::element::{Element, F32};
@@ -43,7 +43,7 @@ impl RowTiles {
         // Whose caches keep up with two passes gain nothing by one, or are not known to.
         let may_be_tall = job.then.is_some()
             && weights.depth() > 0
-            && fewest_passes_that_ask() == 2
+            && is_l3_far()
             && weights.stripe_gates() == 2
             && room >= weights.room(rows);
         let tallest = const { tallest::<S, E>(2) };
@@ -132,7 +132,7 @@ pub fn rows_of_a_pass(isa: Isa) -> Option<usize> {
         }
     }
     let tallest = dispatch(isa, Asked).unwrap_or(0);
-    (tallest > 0 && fewest_passes_that_ask() == 2).then_some(tallest)
+    (tallest > 0 && is_l3_far()).then_some(tallest)
 }
 
 /// Which tiles there are.

@@ -137,10 +137,14 @@ pub struct Arguments {
     pub sweep: bool,
     /// Only measure how long each cell takes for batches of 1, 2, 4 … rows up to the largest --batch (64 if it lists
     /// none), and say how many to take at most: the fewest within 3 % of the best rate
-    #[arg(long, conflicts_with_all = ["rates", "load", "closed", "trace", "csv", "cdf", "chart", "cdf_chart"])]
+    #[arg(long, conflicts_with_all = ["lengths", "trees", "policies", "rates", "load", "closed", "trace", "seconds", "warm_up",
+        "rounds", "requests", "deadline", "patience", "bucket_width", "tasks_at_once", "steps_at_once", "sweep", "csv", "cdf",
+        "chart", "cdf_chart"])]
     pub calibrate: bool,
-    /// Users who saturate the server where its peak is measured (default: four times the largest batch)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    /// Users who saturate the server where its peak is measured: with --load, and with a --sweep over several --rates
+    /// (default: four times the largest batch)
+    #[arg(long, value_name = "N", conflicts_with_all = ["closed", "trace", "calibrate"],
+        value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub saturation: Option<u32>,
     /// Print one JSON object a line
     #[arg(long)]
@@ -168,13 +172,19 @@ pub struct ServedShape {
     /// Input size: of embedded words, where words are embedded
     #[arg(long, value_name = "E", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub input: u32,
-    /// Words that seq2seq knows
-    #[arg(long, value_name = "N", default_value_t = 30_000,
-        value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
-    pub vocabulary: u32,
+    /// Words that seq2seq knows (default: 30000)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    pub vocabulary: Option<u32>,
     /// Precision of weights and products: f32, bf16, int8
     #[arg(long, value_name = "P", default_value = "f32", value_parser = precision)]
     pub precision: Precision,
+}
+
+impl ServedShape {
+    /// Words that are known, where there are words.
+    pub fn vocabulary(&self) -> u32 {
+        self.vocabulary.unwrap_or(30_000)
+    }
 }
 
 fn precision(name: &str) -> Result<Precision, String> {
@@ -208,6 +218,12 @@ fn milliseconds(text: &str) -> Result<f64, String> {
 impl Arguments {
     /// What requests ask for; reads files.
     pub fn workload(&self) -> Result<Workload, Failure> {
+        if self.network != Network::Seq2seq && self.shape.vocabulary.is_some() {
+            return Err(Failure::usage(format!(
+                "--vocabulary is for seq2seq; {} has no words",
+                self.network.name()
+            )));
+        }
         if self.network.is_tree() {
             if self.lengths.is_some() {
                 return Err(Failure::usage(format!(
@@ -281,6 +297,23 @@ impl Arguments {
         Ok(grid)
     }
 
+    /// Whether loads are fractions of a peak.
+    pub fn is_by_load(&self) -> bool {
+        self.trace.is_none() && self.rates.is_empty() && self.closed.is_none()
+    }
+
+    /// Whether the peak of every setting is measured first: loads are fractions of one, and where a sweep goes on to
+    /// higher rates, a setting with a great peak is kept.
+    pub fn measures_peaks(&self) -> Result<bool, Failure> {
+        let measures = self.is_by_load() || self.sweep && self.rates.len() > 1;
+        match self.saturation {
+            Some(_) if !measures => Err(Failure::usage(
+                "--saturation is of peaks, which are measured for --load and for a --sweep over several --rates",
+            )),
+            _ => Ok(measures),
+        }
+    }
+
     /// What all runs have in common.
     pub fn conditions(&self, workload: Workload) -> Conditions {
         Conditions {
@@ -340,6 +373,11 @@ impl Arguments {
             let Some(output) = output.as_deref() else {
                 continue;
             };
+            let is_chart = index >= 2;
+            if is_chart && output.extension().is_some_and(|named| named != "svg") {
+                let why = "charts are drawn as SVG; expected a name that ends in .svg";
+                return Err(Failure::usage(why).of(output));
+            }
             let folder = output.parent().filter(|p| !p.as_os_str().is_empty());
             if folder.is_some_and(|folder| !folder.is_dir()) || output.is_dir() {
                 return Err(Failure::new("expected a file in a folder that exists").of(output));

@@ -116,8 +116,8 @@ impl FromStr for LengthsOption {
     type Err = String;
 
     fn from_str(text: &str) -> Result<LengthsOption, String> {
-        // A number of any size, or none below it, is no file.
-        if text.parse::<f64>().is_ok() {
+        // Whatever is written as a number is no name of a file.
+        if text.parse::<f64>().is_ok_and(f64::is_finite) {
             let length = text.parse().ok().filter(|n| (1..=MOST).contains(n));
             let refused = || format!("a length is in 1..={MOST}");
             return length.map(LengthsOption::Fixed).ok_or_else(refused);
@@ -233,7 +233,7 @@ pub enum LengthsError {
         path: PathBuf,
         /// Columns that are needed.
         needed: usize,
-        /// Columns that were named, or that hold lengths in the first row.
+        /// Columns that were named, or that hold whole numbers in the first row.
         found: usize,
     },
     /// A field is no length.
@@ -248,6 +248,14 @@ pub enum LengthsError {
         /// What stands there.
         found: String,
     },
+    /// Its first line has lengths, and no names of columns.
+    #[error("{}: its first line, {line:?}, is numbers; expected names of columns there, as in words", path.display())]
+    NoNames {
+        /// Which file.
+        path: PathBuf,
+        /// The first line.
+        line: String,
+    },
     /// No line follows the names of columns.
     #[error("{}: has no rows; expected names of columns in the first line and a row of lengths in each other", path.display())]
     Empty {
@@ -260,8 +268,13 @@ fn length(field: &str) -> Option<usize> {
     field.trim().parse().ok().filter(|n| (1..=MOST).contains(n))
 }
 
+/// Whether a field may be meant as a length, of whatever size.
+fn is_whole(field: &str) -> bool {
+    field.trim().parse::<i128>().is_ok()
+}
+
 /// The rows of a CSV file whose first line names the columns. Without `columns`, those are taken that hold a length in
-/// the first row.
+/// the first row; if these are too few, those that hold a whole number, so that what is wrong with it is said.
 fn rows(
     file: impl std::io::Read,
     path: &Path,
@@ -277,6 +290,11 @@ fn rows(
     let names: Vec<String> = (reader.headers().map_err(csv_error)?.iter())
         .map(|name| name.trim().to_string())
         .collect();
+    // Else the first row would be lost without a word.
+    if !names.is_empty() && names.iter().all(|name| is_whole(name)) {
+        let (path, line) = (path(), names.join(","));
+        return Err(LengthsError::NoNames { path, line });
+    }
     let find = |name: &String| {
         let found = names.iter().position(|there| there == name);
         found.ok_or_else(|| LengthsError::NoColumn {
@@ -291,8 +309,15 @@ fn rows(
     for record in reader.records() {
         let record = record.map_err(csv_error)?;
         if columns.is_empty() && rows.is_empty() {
-            let holds = |&column: &usize| record.get(column).and_then(length).is_some();
-            taken = (0..names.len()).filter(holds).take(needed).collect();
+            let held = |holds: fn(&str) -> bool| {
+                let columns =
+                    (0..names.len()).filter(|&column| record.get(column).is_some_and(holds));
+                columns.take(needed).collect::<Vec<_>>()
+            };
+            taken = held(|field| length(field).is_some());
+            if taken.len() < needed {
+                taken = held(is_whole);
+            }
         }
         if taken.len() != needed {
             return Err(LengthsError::Columns {
@@ -405,6 +430,11 @@ mod tests {
     fn columns_of_lengths_are_found_or_named() {
         assert_eq!(read(FILE, &[], true), Ok(vec![(7, 8), (3, 4)]));
         assert_eq!(read(FILE, &[], false), Ok(vec![(7, 7), (3, 3)]));
+        // A score and a number from zero are no lengths.
+        assert_eq!(
+            read("score,id,words\n0.5,0,7\n", &[], false),
+            Ok(vec![(7, 7)])
+        );
         let named = read(FILE, &["reference_words"], false);
         assert_eq!(named, Ok(vec![(8, 8), (4, 4)]));
         let swapped = read(FILE, &["reference_words", "source_words"], true);
@@ -431,6 +461,15 @@ mod tests {
         refused("a\n1\n", &["b"], false, "no column \"b\"; it has a");
         refused("a\n1\n", &[], true, "2 needed, 1 found");
         refused("a,b\n1,2\n", &["a", "b"], false, "1 needed, 2 found");
+        refused(
+            "a\n70000\n",
+            &[],
+            false,
+            "line 2: column \"a\" is \"70000\"",
+        );
+        refused("id,b\n1,0\n", &[], true, "line 2: column \"b\" is \"0\"");
+        refused("7\n8\n", &[], false, "its first line, \"7\", is numbers");
+        refused("7, 8\n8,9\n", &[], true, "\"7,8\", is numbers");
         refused("a,b\n", &[], true, "no rows");
         refused("", &[], true, "no rows");
         refused("a,b\n1,2\n3\n", &[], true, "is no CSV file");

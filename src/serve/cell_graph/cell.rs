@@ -505,10 +505,11 @@ impl CellId {
 
 /// The cell types of an engine.
 ///
-/// Those added later come later in the graphs of requests, and are preferred (BatchMaker, section 4.3):
-/// what is nearly done gets done. So a cell that always fills its batches keeps all before it waiting, also those of
-/// other networks, whatever the priority of their requests: networks that have nothing to do with each other are better
-/// served by an engine each.
+/// Those added later come later in the graphs of requests: of cells with full batches the latest is run first (BatchMaker,
+/// section 4.3), so that what is nearly done gets done. So a cell that always fills its batches keeps all before it waiting, also
+/// those of other networks, whatever the priority of their requests: networks that have nothing to do with each other are
+/// better served by an engine each. Where no batch is full, cells take turns by what their rows are worth
+/// ([`crate::serve`], step 3).
 #[derive(Clone, Default)]
 pub struct Cells(Vec<Arc<dyn Cell>>);
 
@@ -518,7 +519,7 @@ impl Cells {
         Cells::default()
     }
 
-    /// Adds a cell type, which is preferred to all before.
+    /// Adds a cell type, which comes later in graphs than all before.
     ///
     /// # Panics
     /// With more than 65,536 cell types.

@@ -15,11 +15,14 @@ pub struct Calibration {
     pub times: Vec<(usize, Duration)>,
 }
 
-/// Each size is run for so long.
-const EACH: Duration = Duration::from_millis(60);
+/// All sizes take so many turns, so that a slow moment of the machine does not fall to one of them.
+const TURNS: usize = 3;
+/// In each, every size is run for so long, and so often at least: the first bring the weights into the caches.
+const TURN: Duration = Duration::from_millis(20);
+const LEAST: usize = 3;
 
-/// Runs every cell on these cores, with batches of each of `rows`, on zeros; for 60 ms each, while nothing else should
-/// run. The calling thread takes part, on the first core, and stays pinned to it.
+/// Runs every cell on these cores, with batches of each of `rows`, on zeros; for 60 ms each, in three turns, while nothing
+/// else should run. The calling thread takes part, on the first core, and stays pinned to it.
 /// [`BatchSizes::measured`](crate::serve::policy::BatchSizes::measured) chooses from the times.
 ///
 /// # Errors
@@ -56,23 +59,29 @@ pub fn calibrate(
             zeros(ports.states()),
             zeros(ports.outputs()),
         );
-        let mut times = Vec::with_capacity(rows.len());
-        for &rows in rows {
-            let mut took = Vec::new();
-            let begin = Instant::now();
-            // The first ones bring the weights into the caches.
-            while took.len() < 7 || begin.elapsed() < EACH {
+        let mut took = vec![Vec::new(); rows.len()];
+        for turn in 1..=TURNS {
+            for (&rows, took) in rows.iter().zip(&mut took) {
                 let begin = Instant::now();
-                let mut batch = Batch::new(ports, rows, &inputs, &mut states, &mut outputs);
-                prepared.run(&mut batch).map_err(failed)?;
-                took.push(begin.elapsed());
+                while took.len() < turn * LEAST || begin.elapsed() < TURN {
+                    let begin = Instant::now();
+                    let mut batch = Batch::new(ports, rows, &inputs, &mut states, &mut outputs);
+                    prepared.run(&mut batch).map_err(failed)?;
+                    took.push(begin.elapsed());
+                }
             }
-            took.sort_unstable();
-            times.push((rows, took[took.len() / 2]));
         }
+        let median = |mut took: Vec<Duration>| {
+            took.sort_unstable();
+            took[took.len() / 2]
+        };
         Ok(Calibration {
             cell: cell.name().into(),
-            times,
+            times: rows
+                .iter()
+                .copied()
+                .zip(took.into_iter().map(median))
+                .collect(),
         })
     });
     calibrations.collect()

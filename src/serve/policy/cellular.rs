@@ -2,10 +2,8 @@
 //!
 //! ```text
 //! Schedule(worker):
-//!   S = cells with at least a full batch of ready nodes
-//!   if S is empty: S = cells with ready nodes, of which no task is running
-//!   if S is empty: S = cells with ready nodes
-//!   cell = the one of S with the highest priority; the one whose turn it is (`turns.rs`)
+//!   cell = of those with at least a full batch of ready nodes: the latest in graphs
+//!   if there is none: of those with ready nodes the one whose turn it is (`turns.rs`): first those of which no task is running
 //!   repeat at most MaxTasksToSubmit times
 //!     batch = ready nodes of the cell's subgraphs in their order, not pinned elsewhere, at most a full batch;
 //!             of a few more than the cell computes in one pass over its weights, as many as that
@@ -19,15 +17,12 @@
 //! then by the order of release. The rank is the priority, and the number of cells left where those with the fewest go
 //! first ([`Order`]); with equal priorities and [`Order::Arrival`], that is the paper's order.
 //!
-//! The paper's worker asks while its last tasks are still in flight on the GPU, so that their cell has running
-//! tasks, and the second rule turns to another; here a worker asks when its last task has been run. With the highest priority
-//! alone a decoder that is never at a loss for ready nodes would keep all encoders waiting until the last sentence
-//! under way has ended, and who comes then could join none of them. So cells take turns, by what their batches take.
-//!
 //! A pass is what Bsizes are on a CPU. 15 rows of an LSTM take two passes over weights that no private cache holds, and with that a
 //! fifth longer than 14. As 14 a batch, who has come first or is nearest to its end goes on sooner, and more is done in a second;
 //! the others join as soon as one of those ends, or after eight batches: chains that never end keep nobody waiting for longer.
-//! From about half as many more on, two passes are worth it.
+//! From about half as many more on, two passes are worth it. Where those of the batch do not go on (streams that wait for their
+//! users, chains of a step), the others are a small batch of their own, which costs more than it saved: then none is left out in
+//! the next eight.
 //!
 //! Only nodes that the worker may take are counted as ready: counting those pinned elsewhere, as the paper's
 //! text does, could choose a cell of which this worker gets an empty batch.
@@ -61,16 +56,42 @@ pub enum Order {
     FewestLeft,
 }
 
-/// Most batches in a row that leave out what is more than a pass: the ninth takes all.
+/// Most batches in a row that leave out what is more than a pass: the ninth takes all. And how many take all after one that left
+/// some out in vain.
 const CUTS: usize = 8;
+
+/// How the batches of a cell went that leave out what is more than a pass: of one worker, as each has its own rows.
+#[derive(Clone, Copy, Default)]
+struct Cuts {
+    /// How many the last ones were, in a row.
+    in_a_row: usize,
+    /// How many of the next shall leave nothing out.
+    whole: usize,
+}
+
+impl Cuts {
+    /// Whether the next batch leaves out what is more than a pass, of so many `ready` rows.
+    fn cuts(&mut self, ready: usize, most: usize, pass: usize) -> bool {
+        if self.in_a_row > 0 && 2 * ready < pass {
+            self.whole = CUTS;
+        }
+        let is_few = ready > pass && ready.min(most) <= pass + pass / 2;
+        let cuts = is_few && self.whole == 0 && self.in_a_row < CUTS;
+        self.in_a_row = if cuts { self.in_a_row + 1 } else { 0 };
+        if is_few && !cuts {
+            self.whole = self.whole.saturating_sub(1);
+        }
+        cuts
+    }
+}
 
 /// The ready subgraphs of one cell.
 struct Queue {
     sizes: BatchSizes,
     /// Rows of one pass over the cell's weights, if a few more are not worth two.
     pass: Option<usize>,
-    /// How many batches in a row have left some out for that.
-    cuts: usize,
+    /// By worker.
+    cuts: Vec<Cuts>,
     running_tasks: usize,
     free: Ready,
     /// By worker.
@@ -152,7 +173,7 @@ impl Cellular {
         let queue = |&sizes| Queue {
             sizes,
             pass: None,
-            cuts: 0,
+            cuts: vec![Cuts::default(); workers],
             running_tasks: 0,
             free: Ready::default(),
             pinned: (0..workers).map(|_| Ready::default()).collect(),
@@ -185,27 +206,19 @@ impl Queue {
         self.free.nodes + self.pinned[worker.0].nodes
     }
 
-    /// Most rows of the next batch, of so many ready ones.
-    fn most(&mut self, ready: usize) -> usize {
-        let most = self.sizes.max;
+    /// Most rows of the next batch of `worker`, of so many ready ones.
+    fn most(&mut self, worker: WorkerId, ready: usize) -> usize {
+        let BatchSizes { min, max } = self.sizes;
         match self.pass {
-            Some(pass)
-                if ready > pass && ready.min(most) <= pass + pass / 2 && self.cuts < CUTS =>
-            {
-                self.cuts += 1;
-                pass.clamp(self.sizes.min, most)
-            }
-            _ => {
-                self.cuts = 0;
-                most
-            }
+            Some(pass) if self.cuts[worker.0].cuts(ready, max, pass) => pass.clamp(min, max),
+            _ => max,
         }
     }
 
     /// Algorithm 1, `FormBatchedTask`.
     fn form(&mut self, table: &mut Table, worker: WorkerId, rows: &mut Vec<Row>) {
         let ready = self.ready(worker);
-        let most = self.most(ready);
+        let most = self.most(worker, ready);
         let mut free = self.free.first(table);
         while rows.len() < most {
             let pinned = self.pinned[worker.0].begun.first();

@@ -1,9 +1,10 @@
 use std::sync::Arc;
 
-use super::super::{Answer, Chain, ChainCell, NetworkError};
+use super::super::{Answer, Chain, ChainCell, EncoderCell, NetworkError};
 use super::{alone, bits, random, together};
-use crate::kernels::{Isa, rows_of_a_pass};
-use crate::model::{Gru, Input, Lstm, Merge, Model, Output, Precision, Rnn};
+use crate::kernels::{Isa, L3_VARIABLE, rows_of_a_pass};
+use crate::layers::Embedding;
+use crate::model::{Gru, Input, Lstm, Matrix, Merge, Model, Output, Precision, Rnn};
 use crate::plan::Plan;
 use crate::reference;
 use crate::serve::cell_graph::{Cell, Cells, Gave, Graph, Grow, Growth, NodeId};
@@ -249,10 +250,18 @@ fn cells_of_many_weights_tell_how_many_rows_a_pass_holds() {
         let cell = ChainCell::new(Arc::new(model.clone())).unwrap();
         cell.rows_of_a_pass(threads)
     };
-    let of_kernels = rows_of_a_pass(Isa::select().unwrap());
+    let isa = Isa::select().unwrap();
+    let of_kernels = rows_of_a_pass(isa);
+    let l3 = std::env::var(L3_VARIABLE).unwrap_or_default();
+    if isa == Isa::Avx512 && !l3.is_empty() {
+        assert_eq!(of_kernels, (l3 == "far").then_some(14));
+    }
     let far = Lstm::new(640, 640).zeros().unwrap();
     let near = Lstm::new(64, 64).zeros().unwrap();
     assert_eq!([pass(&far, 1), pass(&far, 2)], [of_kernels; 2]);
+    let words = Matrix::new(3, 640, vec![0.0; 3 * 640]).unwrap();
+    let encoder = EncoderCell::new(Embedding::new(words), far.clone()).unwrap();
+    assert_eq!(encoder.rows_of_a_pass(1), of_kernels);
     assert_eq!([pass(&far, 16), pass(&near, 1)], [None; 2]);
     let in_int8 = far.in_precision(Precision::Int8).unwrap();
     let gru = Gru::new(640, 640).zeros().unwrap();

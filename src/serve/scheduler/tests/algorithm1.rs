@@ -3,14 +3,15 @@
 //!
 //! Not word for word: where the scheduler departs from the paper, so does this (why: `policy/cellular.rs`, serve's README).
 //!
-//! - a cell that has had a round of a worker counts as running for it, until all others that could have had theirs;
+//! - a cell that has been passed over in eight rounds of a worker goes before those that have not, unless they are full;
 //! - only ready nodes that the worker may take are counted when its cell is chosen;
 //! - a subgraph stays pinned until its worker has put its states away, not only while tasks of it are in flight;
 //! - where the times of cells' steps are known, a cell's turn is by what its rows are worth (`policy/turns.rs`);
+//! - of a few more rows than a cell computes in a pass, as many as that are taken;
 //! - subgraphs go by priority first, and with [`Order::FewestLeft`] by how many nodes their requests have left.
 //!
-//! With one worker, one priority, no times and [`Order::Arrival`] all but the first say nothing. Which of a subgraph's ready nodes go first
-//! the paper leaves open: compared is how many of each.
+//! With one worker, one priority, no times, no passes and [`Order::Arrival`] all but the first say nothing. Which of a
+//! subgraph's ready nodes go first the paper leaves open: compared is how many of each.
 
 use std::cmp::Reverse;
 
@@ -82,12 +83,14 @@ struct Paper {
     queues: Vec<Vec<Queued>>,
     running: Vec<usize>,
     pinned: BTreeMap<SubgraphKey, WorkerId>,
-    /// Of each worker, cells that have had a round in this turn.
-    had: Vec<Vec<usize>>,
     /// Of each cell, what steps were measured: rows and seconds.
     steps: Vec<Vec<(usize, f64)>>,
     /// Of each worker, how often in a row a cell that had something ready got no round.
     passed_over: Vec<BTreeMap<usize, usize>>,
+    /// Of each cell, rows of a pass.
+    passes: Vec<Option<usize>>,
+    /// Of each worker and cell, its batches: rows that could be taken, and that were.
+    formed: BTreeMap<(WorkerId, usize), Vec<(usize, usize)>>,
 }
 
 impl Paper {
@@ -164,39 +167,53 @@ impl Paper {
         Some(rows.powi(2) / late / in_all as f64)
     }
 
-    /// Lines 4 to 11: the cell, and whether all others that could have had a round.
-    fn schedule(&self, worker: WorkerId) -> (Option<usize>, bool) {
-        let had = &self.had[worker.0];
+    /// Lines 4 to 11: the cell.
+    fn schedule(&self, worker: WorkerId) -> Option<usize> {
         let ready = |ct: usize| self.ready_nodes(ct, worker);
-        let cells = 0..self.sizes.len();
-        let all =
-            |keep: &dyn Fn(usize) -> bool| cells.clone().filter(|&ct| keep(ct)).collect::<Vec<_>>();
-        let mut s = all(&|ct| ready(ct) >= self.sizes[ct].max);
-        if s.is_empty() {
-            s = all(&|ct| self.running[ct] == 0 && ready(ct) > 0);
-            if s.is_empty() {
-                s = all(&|ct| ready(ct) > 0);
-            }
-            if !s.is_empty() && s.iter().all(|&ct| !self.steps[ct].is_empty()) {
-                let eights = |ct: usize| self.passed_over[worker.0].get(&ct).map_or(0, |n| n / 8);
-                let most = s.iter().map(|&ct| eights(ct)).max();
-                s.retain(|&ct| Some(eights(ct)) == most);
-                let worth = |ct: &usize| self.worth(*ct, worker).expect("measured");
-                let best = s.into_iter().max_by(|a, b| worth(a).total_cmp(&worth(b)));
-                return (best, false);
-            }
-            s.clear();
+        let all = |keep: &dyn Fn(usize) -> bool| {
+            let cells = (0..self.sizes.len()).filter(|&ct| ready(ct) > 0 && keep(ct));
+            cells.collect::<Vec<_>>()
+        };
+        let full = all(&|ct| ready(ct) >= self.sizes[ct].max);
+        if let Some(&latest) = full.last() {
+            return Some(latest);
         }
-        if s.is_empty() {
-            // What has had its round counts as running: see `policy/cellular.rs`.
-            let runs = |ct: usize| self.running[ct] > 0 || had.contains(&ct);
-            s = all(&|ct| !runs(ct) && ready(ct) > 0);
+        let passed_over = |ct: usize| self.passed_over[worker.0].get(&ct).copied();
+        let impatient = all(&|ct| passed_over(ct) >= Some(8));
+        if let Some(most) = impatient.iter().map(|&ct| passed_over(ct)).max() {
+            return impatient.into_iter().rfind(|&ct| passed_over(ct) == most);
         }
-        let turn_over = s.is_empty();
+        let mut s = all(&|ct| self.running[ct] == 0);
         if s.is_empty() {
-            s = all(&|ct| ready(ct) > 0);
+            s = all(&|_| true);
         }
-        (s.into_iter().max(), turn_over)
+        let untimed = s.iter().rfind(|&&ct| self.steps[ct].is_empty());
+        let worth = |ct: &usize| self.worth(*ct, worker).expect("measured");
+        untimed.copied().or_else(|| {
+            let by_worth = |a: &usize, b: &usize| worth(a).total_cmp(&worth(b));
+            s.into_iter().max_by(by_worth)
+        })
+    }
+
+    /// Most rows that `worker` takes of so many ready ones.
+    fn most(&self, ct: usize, worker: WorkerId, ready: usize) -> usize {
+        let max = self.sizes[ct].max;
+        let few = |ready: usize, pass: usize| ready > pass && ready.min(max) <= pass + pass / 2;
+        let Some(pass) = self.passes[ct].filter(|&pass| few(ready, pass)) else {
+            return max;
+        };
+        let mut formed = self.formed.get(&(worker, ct)).cloned().unwrap_or_default();
+        let cut = |&(ready, taken): &(usize, usize)| taken < ready.min(max);
+        let eight = formed.len() >= 8 && formed[formed.len() - 8..].iter().all(cut);
+        // Those that had been left out were about all there were.
+        formed.push((ready, 0));
+        let vain = (1..formed.len()).rfind(|&at| cut(&formed[at - 1]) && 2 * formed[at].0 < pass);
+        let since = vain.map(|at| formed[at..formed.len() - 1].iter());
+        let whole = since.map(|since| since.filter(|(ready, _)| few(*ready, pass)).count());
+        match eight || whole.is_some_and(|whole| whole < 8) {
+            true => max,
+            false => pass.clamp(self.sizes[ct].min, max),
+        }
     }
 
     /// Lines 24 to 32.
@@ -212,13 +229,14 @@ impl Paper {
             let priority = self.request(queued.subgraph.request).priority;
             (Reverse(priority), left)
         });
+        let most = self.most(ct, worker, self.ready_nodes(ct, worker));
         let mut batch = BTreeMap::new();
         let mut size = 0;
         for Queued { subgraph, .. } in queue {
             for _ in self.ready_of(subgraph) {
                 *batch.entry(subgraph).or_insert(0) += 1;
                 size += 1;
-                if size == self.sizes[ct].max {
+                if size == most {
                     return batch;
                 }
             }
@@ -228,11 +246,7 @@ impl Paper {
 
     /// Lines 12 to 23 against the tasks that were given.
     fn check(&mut self, worker: WorkerId, tasks: &[Task], at_once: usize) {
-        let (scheduled, turn_over) = self.schedule(worker);
-        if turn_over {
-            self.had[worker.0].clear();
-        }
-        self.had[worker.0].extend(scheduled);
+        let scheduled = self.schedule(worker);
         let ready = |ct: &usize| self.ready_nodes(*ct, worker) > 0 && Some(*ct) != scheduled;
         let waiting: Vec<usize> = (0..self.sizes.len()).filter(ready).collect();
         self.passed_over[worker.0].retain(|ct, _| waiting.contains(ct));
@@ -258,6 +272,9 @@ impl Paper {
                     assert!(of.is_ready(node.index()));
                 }
                 assert_eq!(got, batch);
+                let ready = self.ready_nodes(ct, worker);
+                let formed = self.formed.entry((worker, ct)).or_default();
+                formed.push((ready, size));
                 self.submit(ct, worker, &batch, &task.rows);
                 num_tasks += 1;
             } else {
@@ -334,6 +351,10 @@ struct Seen {
     by_worth: usize,
     /// Rounds of cells that had been passed over eight times.
     by_patience: usize,
+    /// Rounds whose first task is smaller than without passes.
+    cut: usize,
+    /// Rounds whose first task would be smaller if no batch had been formed before.
+    uncut: usize,
 }
 
 impl Seen {
@@ -346,7 +367,7 @@ impl Seen {
                 false => self.partly += 1,
             }
         }
-        let (cell, _) = paper.schedule(worker);
+        let cell = paper.schedule(worker);
         if let Some(cell) = cell {
             let batch = paper.form_batched_task(cell, worker);
             let size: usize = batch.values().sum();
@@ -355,31 +376,45 @@ impl Seen {
             let nodes = arrived.flat_map(|s| vec![s; paper.ready_of(s).len()]);
             let same = nodes.take(size).all(|s| batch.contains_key(&s));
             self.overtaken += usize::from(!same);
+            let ready = paper.ready_nodes(cell, worker);
+            let most = paper.most(cell, worker, ready);
+            let formed = std::mem::take(&mut paper.formed);
+            self.uncut += usize::from(paper.most(cell, worker, ready) < most);
+            paper.formed = formed;
+            self.cut += usize::from(most < paper.sizes[cell].max && most < ready);
         }
         let pinned = std::mem::take(&mut paper.pinned);
-        self.pinned += usize::from(paper.schedule(worker).0 != cell);
+        self.pinned += usize::from(paper.schedule(worker) != cell);
         paper.pinned = pinned;
         let passed_over = std::mem::take(&mut paper.passed_over[worker.0]);
-        self.by_patience += usize::from(paper.schedule(worker).0 != cell);
+        self.by_patience += usize::from(paper.schedule(worker) != cell);
         paper.passed_over[worker.0] = passed_over;
         let steps = std::mem::replace(&mut paper.steps, vec![Vec::new(); paper.sizes.len()]);
-        self.by_worth += usize::from(paper.schedule(worker).0 != cell);
+        self.by_worth += usize::from(paper.schedule(worker) != cell);
         paper.steps = steps;
     }
 }
 
-fn decides(seed: u64, workers: usize, order: Order, priorities: u8, seen: &mut Seen) {
-    decides_by(seed, workers, order, priorities, None, seen);
+/// What is known of cells.
+#[derive(Clone, Copy, Default)]
+struct Known {
+    /// How long batches take: those of some cells up to so many times as long as others'.
+    times: Option<u32>,
+    /// Most rows of a pass.
+    pass: Option<usize>,
 }
 
-/// Decides the same as the paper until all requests of a random scene have ended; of cells that take up to so many times as long as
-/// others, where times are told.
+fn decides(seed: u64, workers: usize, order: Order, priorities: u8, seen: &mut Seen) {
+    decides_by(seed, workers, order, priorities, Known::default(), seen);
+}
+
+/// Decides the same as the paper until all requests of a random scene have ended.
 fn decides_by(
     seed: u64,
     workers: usize,
     order: Order,
     priorities: u8,
-    times: Option<u32>,
+    Known { times, pass }: Known,
     seen: &mut Seen,
 ) {
     let mut rng = fastrand::Rng::with_seed(seed);
@@ -388,16 +423,21 @@ fn decides_by(
     let most = if times.is_some() { 40 } else { 6 };
     let sizes = random_sizes(&mut rng, kinds, most);
     let at_once = rng.usize(1..=5);
-    let policy = Box::new(Cellular::new(&sizes, workers, order));
+    let mut policy = Box::new(Cellular::new(&sizes, workers, order));
+    let passes: Vec<Option<usize>> = (0..kinds)
+        .map(|_| pass.map(|most| rng.usize(1..=most)))
+        .collect();
+    policy.passes(&passes);
     let mut simulated = Simulated::new(policy, plain_cells(kinds), &sizes, workers, at_once);
     let mut paper = Paper {
         order,
         queues: vec![Vec::new(); kinds],
         running: vec![0; kinds],
         pinned: BTreeMap::new(),
-        had: vec![Vec::new(); workers],
         steps: vec![Vec::new(); kinds],
         passed_over: vec![BTreeMap::new(); workers],
+        passes,
+        formed: BTreeMap::new(),
         sizes,
         requests: Vec::new(),
     };
@@ -487,9 +527,27 @@ fn cells_whose_times_are_known_go_by_what_their_rows_are_worth() {
     let mut seen = Seen::default();
     for seed in 0..400 {
         let workers = 1 + seed as usize % 3;
-        decides_by(seed, workers, Order::Arrival, 1, Some(200), &mut seen);
+        let known = Known {
+            times: Some(200),
+            pass: None,
+        };
+        decides_by(seed, workers, Order::Arrival, 1, known, &mut seen);
     }
     assert!(seen.by_worth > 500 && seen.by_patience > 5, "{seen:?}");
+}
+
+#[test]
+fn a_few_rows_more_than_a_pass_of_their_cell_holds_are_left_out() {
+    let mut seen = Seen::default();
+    for seed in 0..400 {
+        let workers = 1 + seed as usize % 3;
+        let known = Known {
+            times: Some(200),
+            pass: Some(12),
+        };
+        decides_by(seed, workers, Order::Arrival, 1, known, &mut seen);
+    }
+    assert!(seen.cut > 100 && seen.uncut > 10, "{seen:?}");
 }
 
 #[test]
