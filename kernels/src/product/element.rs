@@ -24,8 +24,8 @@ pub(super) trait Element<S: Simd>: Copy {
     /// Parts of a word that are multiplied one after the other: one, or its two steps.
     const PARTS: usize;
     /// Whether taller tiles that save passes over a panel are worth the loads that they cost, where weights come from afar: where
-    /// they are long, so that memory is what a step waits for (LSTM 1024, Xeon: f32 with 8, 12 and 14 rows 11, 9 and 18 % less;
-    /// bf16 with 8 and 12 rows 7 and 8 % less; int8, with 8, 12 and 16 rows, 2 % less, 6 and 1 % more).
+    /// they are long, so that memory is what a step waits for (LSTM 1024, Xeon: f32 with 8, 12 and 14 rows 17, 17 and 23 % less;
+    /// bf16 with 8 and 12 rows 5 and 12 % less; int8, with 8, 12 and 16 rows, 2 % less, 6 and 1 % more).
     const TALL: bool;
     /// The words of a stripe.
     fn stripe(self, weights: &PackedMatrix, stripe: usize) -> *const u32;

@@ -74,7 +74,7 @@ pub(super) struct Buffers<'a, B, L, G> {
     /// `[rows, width]` each.
     pub states: &'a mut [B],
     /// Of each state of a cell that writes them apart `[rows]`, of a width each; `states` are nothing then.
-    pub given: &'a mut [G],
+    pub written: &'a mut [G],
 }
 
 /// Those of all rows.
@@ -113,7 +113,7 @@ where
             let as_follower = values.follows(node).is_some();
             for (port, declared) in self.ports.states().iter().enumerate() {
                 let source = values.graph().sources(node)[self.ports.inputs().len() + port];
-                let to = match self.given.get_mut(port) {
+                let to = match self.written.get_mut(port) {
                     None => &mut self.states[port][row * declared.width()..][..declared.width()],
                     Some(rows) => match values.take_kept(source, as_follower) {
                         Some(kept) => {

@@ -51,7 +51,7 @@ pub(super) struct Rows<R> {
     states: Vec<Vec<f32>>,
     outputs: Vec<Vec<f32>>,
     /// Of each state and then of each output of a cell that writes them apart, by row. `states` and `outputs` are empty then.
-    given: Vec<Vec<Box<[f32]>>>,
+    written: Vec<Vec<Box<[f32]>>>,
     /// Of the same, empty between batches: room for where its rows are.
     lists: RowLists<'static>,
     /// By row.
@@ -96,15 +96,15 @@ impl<R: Send> Rows<R> {
         let writes_apart = cell.writes_apart() && cell.reads_apart() && most_steps == 1;
         let all = most_steps * place.rows;
         // Rows of states, of outputs, and of both apart.
-        let (of_states, of_outputs, of_given) = match writes_apart {
+        let (of_states, of_outputs, of_written) = match writes_apart {
             true => (0, 0, place.rows),
             false => (place.rows, all, 0),
         };
         let boxes = |port: &Port| -> Vec<Box<[f32]>> {
             let row = || vec![0.0; port.width()].into();
-            (0..of_given).map(|_| row()).collect()
+            (0..of_written).map(|_| row()).collect()
         };
-        let given: Vec<_> = match writes_apart {
+        let written: Vec<_> = match writes_apart {
             true => ports.gives().map(boxes).collect(),
             false => Vec::new(),
         };
@@ -120,8 +120,8 @@ impl<R: Send> Rows<R> {
             apart: lists.map(|_| Vec::with_capacity(all)).collect(),
             states: buffers(ports.states(), of_states),
             outputs: buffers(ports.outputs(), of_outputs),
-            lists: RowLists::new(given.len(), of_given),
-            given,
+            lists: RowLists::new(written.len(), of_written),
+            written,
             ports: ports.clone(),
             most_steps,
             rows: Vec::with_capacity(place.rows),
@@ -288,20 +288,20 @@ impl<R: Send> Rows<R> {
         let mut inputs = Shares::new(&mut self.inputs, ports.inputs(), (each, Port::width));
         let mut lent = Shares::new(&mut self.lent, ports.inputs(), (each, |_| 1));
         let mut states = Shares::new(&mut self.states, ports.states(), (each, Port::width));
-        let mut given = Shares::new(&mut self.given, ports.states(), (each, |_| 1));
+        let mut written = Shares::new(&mut self.written, ports.states(), (each, |_| 1));
         let shares = self.places.chunks(each).zip(spares).map(|(places, spare)| {
             let missing: Vec<Row> = Vec::new();
-            let buffers = (inputs.cut(), lent.cut(), states.cut(), given.cut());
+            let buffers = (inputs.cut(), lent.cut(), states.cut(), written.cut());
             (places, buffers, spare, missing)
         });
         let loaded = copiers.run(shares, |(places, buffers, spare, missing)| {
-            let (inputs, lent, states, given) = buffers;
+            let (inputs, lent, states, written) = buffers;
             let mut buffers = Buffers {
                 ports,
                 inputs,
                 lent,
                 states,
-                given,
+                written,
             };
             for (at, placed) in places.iter().enumerate() {
                 let &Some(Placed {
@@ -355,8 +355,8 @@ impl<R: Send> Rows<R> {
     /// Moves states from a row beyond the batch into it.
     fn compact(&mut self, from: usize, to: usize) {
         let count = self.states.len();
-        if !self.given.is_empty() {
-            let states = self.given[..count].iter_mut();
+        if !self.written.is_empty() {
+            let states = self.written[..count].iter_mut();
             states.for_each(|rows| rows.swap(from, to));
             return;
         }
@@ -372,7 +372,7 @@ impl<R: Send> Rows<R> {
             inputs: &mut self.inputs,
             lent: &mut self.lent,
             states: &mut self.states,
-            given: &mut self.given,
+            written: &mut self.written,
         }
     }
 
@@ -388,7 +388,7 @@ impl<R: Send> Rows<R> {
         let mut values = seat.values.lock();
         for (port, declared) in self.ports.states().iter().enumerate() {
             let width = declared.width();
-            values.keep_state(seat.row.node, port, || match self.given.get_mut(port) {
+            values.keep_state(seat.row.node, port, || match self.written.get_mut(port) {
                 Some(rows) => std::mem::replace(&mut rows[row], spare.room(width)),
                 None => spare.copy(row_of(&self.states[port], width, row)),
             });
@@ -433,8 +433,8 @@ impl<R: Send> Rows<R> {
         }
         let (states, outputs) = (&mut self.states, &mut self.outputs);
         let mut lists = std::mem::take(&mut self.lists);
-        let lies_apart = !self.given.is_empty();
-        for (port, rows) in self.given.iter_mut().enumerate() {
+        let lies_apart = !self.written.is_empty();
+        for (port, rows) in self.written.iter_mut().enumerate() {
             lists.extend(port, rows[..count].iter_mut().map(|row| &mut **row));
         }
         let mut batch = match self.tasks.len() {

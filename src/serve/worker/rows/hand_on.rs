@@ -11,8 +11,8 @@ use crate::kernels::prefetch_to_write;
 impl<R: Send> Rows<R> {
     /// What the node in a row gave at a step, by port; states are those after the row's last.
     pub fn gave(&self, row: usize, step: usize) -> Vec<&[f32]> {
-        if !self.given.is_empty() {
-            return self.given.iter().map(|rows| &rows[row][..]).collect();
+        if !self.written.is_empty() {
+            return self.written.iter().map(|rows| &rows[row][..]).collect();
         }
         let ports = &self.ports;
         let states = self.states.iter().zip(ports.states());
@@ -49,16 +49,16 @@ impl<R: Send> Rows<R> {
         (row, step): (usize, usize),
         spare: &mut Spare,
     ) -> bool {
-        let mut given = std::mem::take(&mut self.given);
-        let rests = self.hand_on_from(&mut given, row, (work, values), (row, step), spare);
-        self.given = given;
+        let mut written = std::mem::take(&mut self.written);
+        let rests = self.hand_on_from(&mut written, row, (work, values), (row, step), spare);
+        self.written = written;
         rests
     }
 
-    /// The same, where what lies apart is in row `at` of `given`.
+    /// The same, where what lies apart is in row `at` of `written`.
     fn hand_on_from(
         &self,
-        given: &mut [impl DerefMut<Target = [Box<[f32]>]>],
+        written: &mut [impl DerefMut<Target = [Box<[f32]>]>],
         at: usize,
         (work, values): (&Work<R>, &mut Values<R>),
         (row, step): (usize, usize),
@@ -74,7 +74,7 @@ impl<R: Send> Rows<R> {
                 continue;
             }
             let width = declared.width();
-            match given.get_mut(port) {
+            match written.get_mut(port) {
                 Some(rows) if is_state && rests => values.give(node, port, &rows[at], spare),
                 Some(rows) => values.give_away(node, port, &mut rows[at], spare),
                 None if is_state => {
@@ -98,18 +98,18 @@ impl<R: Send> Rows<R> {
         debug_assert!(self.places.len() <= each * spares.len(), "a spare each");
         let mut handed = std::mem::take(&mut self.handed);
         handed.resize(self.places.len(), None);
-        let (mut all_lent, mut all_given) = (
+        let (mut all_lent, mut all_written) = (
             std::mem::take(&mut self.lent),
-            std::mem::take(&mut self.given),
+            std::mem::take(&mut self.written),
         );
         let ports = &self.ports;
         let mut lent = Shares::new(&mut all_lent, ports.inputs(), (each, |_| 1));
-        let mut given = Shares::new(&mut all_given, ports.gives(), (each, |_| 1));
+        let mut written = Shares::new(&mut all_written, ports.gives(), (each, |_| 1));
         let firsts = (0..).step_by(each);
         let shares = handed.chunks_mut(each).zip(firsts).zip(spares);
-        let shares = shares.map(|(share, spare)| (share, lent.cut(), given.cut(), spare));
+        let shares = shares.map(|(share, spare)| (share, lent.cut(), written.cut(), spare));
         drop(
-            copiers.run(shares, |((handed, first), lent, given, spare)| {
+            copiers.run(shares, |((handed, first), lent, written, spare)| {
                 let of_share = self.places[*first..][..handed.len()].iter().flatten();
                 ask_for_records(of_share.map(|placed| &work[placed.index]));
                 for (at, handed) in handed.iter_mut().enumerate() {
@@ -123,13 +123,13 @@ impl<R: Send> Rows<R> {
                     // Looked at under the lock, as ever.
                     if !work.values.has_ended() {
                         let of = (work, &mut *values);
-                        *handed = Some(self.hand_on_from(given, at, of, (row, 0), spare));
+                        *handed = Some(self.hand_on_from(written, at, of, (row, 0), spare));
                     }
                 }
             }),
         );
         self.handed = handed;
-        (self.lent, self.given) = (all_lent, all_given);
+        (self.lent, self.written) = (all_lent, all_written);
     }
 
     /// What was lent for a row's step is not read any more.
@@ -141,7 +141,7 @@ impl<R: Send> Rows<R> {
     /// What a row of a state or output of a cell that writes them apart is.
     #[cfg(all(test, not(loom)))]
     pub fn written(&self, port: usize, row: usize) -> &[f32] {
-        &self.given[port][row]
+        &self.written[port][row]
     }
 
     /// Whether nothing is lent.
