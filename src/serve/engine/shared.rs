@@ -40,7 +40,9 @@ use super::stats::Recorder;
 use super::{Answer, Reply, Request, RequestError, SubmitError};
 use crate::caught::caught;
 use crate::serve::cell_graph::{Cells, Graph, Grow};
-use crate::serve::scheduler::{End, Ended, RequestKey, Scheduler, SubgraphKey, Task, WorkerId};
+use crate::serve::scheduler::{
+    End, Ended, MANY, RequestKey, Row, Scheduler, SubgraphKey, Task, WorkerId,
+};
 use crate::serve::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use crate::serve::worker::{Outcome, RequestValues, Todo, Values, Work, Worker};
 
@@ -360,6 +362,11 @@ impl State {
     /// The rows of a task with their values, added to `work`.
     fn attach(&self, task: &Task, work: &mut Vec<Work<Reply>>) {
         work.reserve(task.rows.len());
+        if task.rows.len() >= MANY {
+            let values = |row: &Row| self.requests.get(row.request);
+            let all = task.rows.iter().filter_map(values);
+            all.for_each(|values| values.prefetch());
+        }
         let rows = task.rows.iter();
         work.extend(rows.filter_map(|&row| {
             let values = Arc::clone(self.requests.get(row.request)?);

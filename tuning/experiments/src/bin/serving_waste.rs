@@ -40,6 +40,9 @@ const TIMES: usize = 6;
 struct Arguments {
     #[command(flatten)]
     settings: Settings,
+    /// Only networks whose names contain this, as in trees or "chains, int8"
+    #[arg(long, value_name = "NAME", default_value = "")]
+    only: String,
 }
 
 #[derive(Clone, Copy)]
@@ -60,7 +63,7 @@ struct Sample {
 }
 
 fn main() -> Outcome {
-    let Arguments { settings } = Arguments::parse();
+    let Arguments { settings, only } = Arguments::parse();
     let question = "full batches of useful rows: parts of the time, %";
     let columns = [
         "network",
@@ -81,7 +84,10 @@ fn main() -> Outcome {
         ("trees, f32", Network::Trees(Precision::F32)),
         ("trees, int8", Network::Trees(Precision::Int8)),
     ];
-    for (name, network) in networks {
+    for (name, network) in networks
+        .into_iter()
+        .filter(|(name, _)| name.contains(&only))
+    {
         for batch in [64, 128] {
             let samples = (0..settings.samples()).map(|_| sample(network, hidden, batch));
             let samples = samples.collect::<Result<Vec<_>, _>>()?;
