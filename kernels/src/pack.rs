@@ -355,6 +355,38 @@ mod tests {
         }
     }
 
+    /// What the rows of a product were laid out as serves others only of the same numbers, depth and, but in int8, stripes.
+    #[test]
+    fn room_is_filled_for_weights_of_the_same_kind() {
+        let (most, depth) = (4 * 9 * 16, 1000);
+        let (values, halves) = (vec![1.0; most * depth], vec![1; most * depth]);
+        let (whole, scales) = (vec![1; most * depth], vec![1.0; most]);
+        let pack = |numbers, depth, units| {
+            let source = Source {
+                numbers,
+                depth,
+                units,
+            };
+            PackedMatrix::new(16, source, &[0, 1, 2, 3], 0..units)
+        };
+        let int8 = Numbers::Int8 {
+            whole: &whole,
+            scales: &scales,
+        };
+        let kinds = [Numbers::F32(&values), Numbers::Bf16(&halves), int8];
+        for (at, one) in kinds.into_iter().enumerate() {
+            let filled = pack(one, depth, 9 * 16);
+            for (other_at, other) in kinds.into_iter().enumerate() {
+                let serves = filled.fills_for(&pack(other, depth, 9 * 16));
+                assert_eq!(serves, at == other_at, "{at} for {other_at}");
+            }
+            assert!(!filled.fills_for(&pack(one, depth - 4, 9 * 16)));
+            // So few that they are not striped.
+            let serves = filled.fills_for(&pack(one, depth, 16));
+            assert_eq!(serves, matches!(one, Numbers::Int8 { .. }), "{at}");
+        }
+    }
+
     /// Stripes of so many gates, of four where there are more than 1 MiB, and each weight in its own.
     #[test]
     fn many_weights_of_four_gates_are_striped() {

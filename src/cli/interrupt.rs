@@ -18,11 +18,13 @@ static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 /// The system's, where it lets no handler be set.
 pub fn catch() -> Result<(), Failure> {
     ctrlc::set_handler(|| {
-        if INTERRUPTED.swap(true, Ordering::Relaxed) {
+        if INTERRUPTED.load(Ordering::Relaxed) {
             std::process::exit(130);
         }
-        // On a thread of its own, so it may write; if nobody reads, there is nobody to tell.
+        // The only thread that sets it, and no signal handler, so it may write; before it is set, as the command may end at once
+        // then. If nobody reads, there is nobody to tell.
         let _ = writeln!(std::io::stderr(), "cellstream: {HEARD}");
+        INTERRUPTED.store(true, Ordering::Relaxed);
     })?;
     Ok(())
 }

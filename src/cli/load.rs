@@ -325,7 +325,6 @@ mod tests {
             "lstm --batch 64;32",
             "lstm --tasks-at-once 0",
             "lstm --sweep=peak",
-            "lstm --saturation 9 --closed 5",
             "lstm --saturation 9 --calibrate",
         ] {
             let words = ["load"].into_iter().chain(bad.split_whitespace());
@@ -488,6 +487,8 @@ mod tests {
             ("lstm --vocabulary 9 --rates 5", "is for seq2seq"),
             ("lstm --saturation 9 --rates 5", "is of peaks"),
             ("lstm --saturation 9 --rates 5,6", "is of peaks"),
+            ("lstm --saturation 9 --closed 5", "is of peaks"),
+            ("lstm --saturation 9 --sweep --rates 5", "is of peaks"),
             ("lstm --rates 5 --chart chart.png", "ends in .svg"),
             ("lstm --rates 5 --cdf-chart chart.csv", "ends in .svg"),
         ] {

@@ -6,9 +6,9 @@
 Requests come at Poisson times, with the lengths of two columns of a CSV file. `merge` collects who waits, encodes them all and
 then decodes them all; `level` does so a step at a time, `merge` with several steps of few rows in an encoder's batch. `worth` is
 cellular batching: of encoders and decoders, of whoever is there, those whose rows are worth more (`src/serve/policy/turns.rs`);
-`turns` is the same with each of them in turn. `alone` is a request that shares the machine with nobody. Printed are p50, p90 and p99 in ms, and p90 beside
-that of `merge` and of `level`, each with its best batch. `--source` and `--target` make all sources and targets so many times as
-long.
+`turns` is the same with each of them in turn. `alone` is a request that shares the machine with nobody. Printed are p50, p90
+and p99 in ms, and p90 beside that of `merge` and of `level`, each with its best batch. `--source` and `--target` make all
+sources and targets so many times as long.
 """
 
 import argparse

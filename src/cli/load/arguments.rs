@@ -143,7 +143,7 @@ pub struct Arguments {
     pub calibrate: bool,
     /// Users who saturate the server where its peak is measured: with --load, and with a --sweep over several --rates
     /// (default: four times the largest batch)
-    #[arg(long, value_name = "N", conflicts_with_all = ["closed", "trace", "calibrate"],
+    #[arg(long, value_name = "N", conflicts_with = "calibrate",
         value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub saturation: Option<u32>,
     /// Print one JSON object a line

@@ -11,8 +11,8 @@
 //! The paper takes the latest, so that requests end sooner; but its worker asks while its last task is in flight, and by the
 //! second rule of Algorithm 1 turns to another cell then. Ours asks when its last task has been run: by priority alone a decoder
 //! that is never at a loss for ready nodes would keep all encoders waiting until the last sentence under way has ended, and who
-//! comes then could join none of them. In turns, an encoder whose step takes a third of a decoder's gets as
-//! many steps as that, of as few rows as have come meanwhile, and both are read as often. The balance is elsewhere. A request
+//! comes then could join none of them. If they took turns, an encoder whose step takes a third of a decoder's would get as many
+//! steps as that, of as few rows as have come meanwhile, and both would be read as often. The balance is elsewhere. A request
 //! needs `T` steps of a cell, whose batches take `a` and a little for each row; at `s` batches a second it is there for `T / s`:
 //!
 //! ```text
@@ -46,8 +46,9 @@ struct Timed {
     rows: f64,
 }
 
-/// Turns in a row in which a cell with ready rows is passed over at most, unless others' batches are full or have waited for longer.
-pub(super) const PATIENCE: usize = 8;
+/// Turns in a row in which a cell with ready rows is passed over at most, unless others' batches are full or have waited for
+/// longer.
+const PATIENCE: usize = 8;
 /// The weight of a step in what steps take of late: noise of single ones is evened out, and a change of rows seen soon.
 const WEIGHT: f64 = 0.25;
 /// How many times what steps took of late one counts as at most: that the machine stood still is not the cell's fault.

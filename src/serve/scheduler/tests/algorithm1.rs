@@ -404,6 +404,11 @@ struct Known {
     pass: Option<usize>,
 }
 
+const TIMED: Known = Known {
+    times: Some(200),
+    pass: None,
+};
+
 fn decides(seed: u64, workers: usize, order: Order, priorities: u8, seen: &mut Seen) {
     decides_by(seed, workers, order, priorities, Known::default(), seen);
 }
@@ -527,11 +532,7 @@ fn cells_whose_times_are_known_go_by_what_their_rows_are_worth() {
     let mut seen = Seen::default();
     for seed in 0..400 {
         let workers = 1 + seed as usize % 3;
-        let known = Known {
-            times: Some(200),
-            pass: None,
-        };
-        decides_by(seed, workers, Order::Arrival, 1, known, &mut seen);
+        decides_by(seed, workers, Order::Arrival, 1, TIMED, &mut seen);
     }
     assert!(seen.by_worth > 500 && seen.by_patience > 5, "{seen:?}");
 }
@@ -541,10 +542,8 @@ fn a_few_rows_more_than_a_pass_of_their_cell_holds_are_left_out() {
     let mut seen = Seen::default();
     for seed in 0..400 {
         let workers = 1 + seed as usize % 3;
-        let known = Known {
-            times: Some(200),
-            pass: Some(12),
-        };
+        let pass = Some(12);
+        let known = Known { pass, ..TIMED };
         decides_by(seed, workers, Order::Arrival, 1, known, &mut seen);
     }
     assert!(seen.cut > 100 && seen.uncut > 10, "{seen:?}");

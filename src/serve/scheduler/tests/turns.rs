@@ -248,6 +248,45 @@ fn those_that_a_pass_leaves_out_are_taken_after_eight_batches() {
     assert_eq!(rows, [4, 4, 4, 4, 4, 4, 4, 4, 5, 4]);
 }
 
+/// Where the batch before did not go on, those left out were a small batch of their own: the next eight leave none out.
+#[test]
+fn none_is_left_out_after_some_were_in_vain() {
+    let sizes = [BatchSizes { min: 1, max: 8 }];
+    let mut policy = Cellular::new(&sizes, 2, Order::Arrival);
+    policy.passes(&[Some(4)]);
+    let mut scheduler = Scheduler::new(Box::new(policy), 2, 10, Limits::default());
+    let unfolded = going_on(1).unfold(&stateful()).unwrap();
+    let now = Instant::now();
+    // Five chains of a step, which are all done before others come.
+    let mut batches = |worker| {
+        for _ in 0..5 {
+            let asked = scheduler.handle_submit(now, &unfolded, Ask::default());
+            asked.unwrap();
+        }
+        let mut given = Vec::new();
+        scheduler.poll_tasks(now, WorkerId(worker), &mut given);
+        let rows: Vec<usize> = given.iter().map(|task| task.rows.len()).collect();
+        given
+            .into_iter()
+            .for_each(|task| scheduler.handle_done(now, task));
+        rows
+    };
+    for _ in 0..3 {
+        assert_eq!(batches(0), [4, 1]);
+        for _ in 0..4 {
+            assert_eq!(batches(0), [5]);
+        }
+        // Another worker finds out by itself.
+        assert_eq!(batches(1), [4, 1]);
+        for _ in 0..4 {
+            assert_eq!([batches(0), batches(1)], [[5], [5]]);
+        }
+        for _ in 0..4 {
+            assert_eq!(batches(1), [5]);
+        }
+    }
+}
+
 /// Of a few more than a pass of the cell holds, those that came first go on.
 #[test]
 fn a_few_more_than_a_pass_holds_are_left_out() {
