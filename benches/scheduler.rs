@@ -10,11 +10,11 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use cellstream::serve::cell_graph::{
+use cellstream_serve::cell_graph::{
     Cell, CellError, CellId, Cells, Graph, Place, Ports, PreparedCell, Source, Unfolded,
 };
-use cellstream::serve::policy::{BatchSizes, Choice};
-use cellstream::serve::scheduler::{Ask, End, Limits, RequestKey, Scheduler, Task, WorkerId};
+use cellstream_serve::policy::{BatchSizes, Choice};
+use cellstream_serve::scheduler::{Ask, End, Limits, RequestKey, Scheduler, Task, WorkerId};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
 const WAITING: [usize; 4] = [100, 1_000, 10_000, 100_000];

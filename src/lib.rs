@@ -20,9 +20,6 @@
 //! ```
 #![deny(missing_docs)]
 
-mod caught;
-#[cfg(feature = "cli")]
-pub mod cli;
 pub mod execute;
 pub mod graph;
 pub mod layers;
@@ -31,11 +28,12 @@ pub mod model;
 pub mod partition;
 pub mod plan;
 pub mod reference;
-mod reused;
+#[doc(hidden)]
+pub mod reused;
 pub mod schedule;
-pub mod serve;
 pub mod tune;
-mod whole_file;
+#[doc(hidden)]
+pub mod whole_file;
 
 #[doc(inline)]
 pub use cellstream_kernels as kernels;

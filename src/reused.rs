@@ -8,7 +8,7 @@
 /// list.extend(/* what lives as long as this call */);
 /// self.list = reused(list);
 /// ```
-pub(crate) fn reused<T, U>(mut list: Vec<T>) -> Vec<U> {
+pub fn reused<T, U>(mut list: Vec<T>) -> Vec<U> {
     const { assert!(size_of::<T>() == size_of::<U>() && align_of::<T>() == align_of::<U>()) };
     list.clear();
     list.into_iter()

@@ -7,12 +7,12 @@ use std::path::Path;
 
 /// Whether something stands there that is neither a file nor a folder, such as a pipe or `/dev/null`: what is
 /// written goes through it, and nothing takes its place.
-pub(crate) fn is_special(path: &Path) -> bool {
+pub fn is_special(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir())
 }
 
 /// The file that a link leads to, so that the link stays one.
-pub(crate) fn place(path: &Path) -> Cow<'_, Path> {
+pub fn place(path: &Path) -> Cow<'_, Path> {
     match path.is_symlink().then(|| path.canonicalize()) {
         Some(Ok(led_to)) => Cow::Owned(led_to),
         _ => Cow::Borrowed(path),
@@ -21,7 +21,7 @@ pub(crate) fn place(path: &Path) -> Cow<'_, Path> {
 
 /// Puts a file with these contents in the place of another, at once: after an error, whatever stood
 /// there before still does, and nothing else is left behind. A pipe or device is written to as it is.
-pub(crate) fn replace(
+pub fn replace(
     path: &Path,
     contents: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
 ) -> io::Result<()> {

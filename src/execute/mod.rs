@@ -29,9 +29,12 @@ mod tree;
 mod work_tests;
 
 pub use packed::{PackError, PackedModel};
-pub(crate) use rows_apart::{RowLists, StateRows, WrittenRows};
-pub(crate) use sequence::InputValues;
+#[doc(hidden)]
+pub use rows_apart::{RowLists, StateRows, WrittenRows};
+#[doc(hidden)]
+pub use sequence::InputValues;
 pub use session::{RunError, Session, SessionError, State};
-pub(crate) use tree::TreeStep;
+#[doc(hidden)]
+pub use tree::TreeStep;
 
 pub use trace::{Activity, LayerTrace, Spent, Trace, WorkerTrace};

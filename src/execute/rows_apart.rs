@@ -5,7 +5,7 @@ use crate::reused::reused;
 
 /// Lists of rows, one list for each port of a cell. What they borrow nobody else can touch while they do.
 #[derive(Default)]
-pub(crate) struct RowLists<'a>(Vec<Vec<Shared<'a>>>);
+pub struct RowLists<'a>(Vec<Vec<Shared<'a>>>);
 
 impl<'a> RowLists<'a> {
     /// So many lists, with room for so many rows each.
@@ -31,7 +31,7 @@ impl<'a> RowLists<'a> {
 }
 
 /// Lists of rows that are borrowed to be written. There is no other copy of it.
-pub(crate) struct WrittenRows<'a>(&'a [Vec<Shared<'a>>]);
+pub struct WrittenRows<'a>(&'a [Vec<Shared<'a>>]);
 
 impl WrittenRows<'_> {
     /// Nothing.
@@ -53,7 +53,7 @@ impl WrittenRows<'_> {
 }
 
 /// Rows that lie apart, borrowed to be written. There is no other copy of it.
-pub(crate) struct ApartRows<'a>(&'a [Shared<'a>]);
+pub struct ApartRows<'a>(&'a [Shared<'a>]);
 
 impl<'a> ApartRows<'a> {
     /// For all workers.
@@ -63,7 +63,7 @@ impl<'a> ApartRows<'a> {
 }
 
 /// Rows of a state that a step writes, and may read before.
-pub(crate) enum StateRows<'a> {
+pub enum StateRows<'a> {
     /// `[rows, hidden]`.
     Together(&'a mut [f32]),
     /// A row each, `[hidden]`.

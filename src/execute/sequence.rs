@@ -57,7 +57,7 @@ pub(super) struct Run<'a> {
 
 /// The values of an input, as the caller has them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum InputValues<'a> {
+pub enum InputValues<'a> {
     /// All rows one after the other, in the input's layout.
     Together(&'a [f32]),
     /// Each row wherever it lies, in the same order.

@@ -438,7 +438,8 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::step`].
-    pub(crate) fn steps_of(
+    #[doc(hidden)]
+    pub fn steps_of(
         &mut self,
         (batch, lengths): (usize, Option<&[usize]>),
         x: InputValues<'_>,

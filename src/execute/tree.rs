@@ -31,7 +31,7 @@ use crate::reused::reused;
 const MOST_GATES: usize = 4;
 
 /// The gates of one tree cell, packed for one team.
-pub(crate) struct TreeStep {
+pub struct TreeStep {
     team: SharedTeam,
     kernels: Box<dyn Kernels>,
     hidden: usize,

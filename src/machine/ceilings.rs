@@ -39,7 +39,7 @@ const MEMORY_WINDOWS: usize = 4;
 
 /// A measured rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[cfg_attr(feature = "cli", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Rate {
     /// In units of 10^9 per second (GFLOP/s or GB/s), the whole team together.
     pub value: f64,
@@ -49,7 +49,7 @@ pub struct Rate {
 
 /// Read bandwidth by the level that holds the data, in GB/s (10^9 bytes).
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[cfg_attr(feature = "cli", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ReadRates {
     /// From the first-level data cache; `None` where the machine does not describe one.
     pub l1: Option<Rate>,
@@ -63,7 +63,7 @@ pub struct ReadRates {
 
 /// What a team of pinned threads, one per core, can do at most.
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[cfg_attr(feature = "cli", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct TeamCeilings {
     /// How many threads.
     pub threads: usize,
@@ -80,10 +80,10 @@ pub struct TeamCeilings {
 
 /// The measured ceilings of a machine with one instruction set.
 #[derive(Clone, Debug, PartialEq)]
-#[cfg_attr(feature = "cli", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Ceilings {
     /// The instruction set it was measured with.
-    #[cfg_attr(feature = "cli", serde(serialize_with = "super::isa_name"))]
+    #[cfg_attr(feature = "serde", serde(serialize_with = "super::isa_name"))]
     pub isa: Isa,
     /// One core alone.
     pub one: TeamCeilings,
@@ -94,7 +94,7 @@ pub struct Ceilings {
 /// What limits a piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(
-    feature = "cli",
+    feature = "serde",
     derive(serde::Serialize),
     serde(rename_all = "lowercase")
 )]
@@ -113,7 +113,7 @@ pub enum BoundBy {
 
 /// Multiplications and additions, each counted as one, by the units that do them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-#[cfg_attr(feature = "cli", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Operations {
     /// In f32, those with bf16 weights among them: they are widened and multiplied in f32.
     pub f32: f64,
@@ -140,7 +140,7 @@ impl From<f64> for Operations {
 
 /// The shortest time the ceilings allow.
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[cfg_attr(feature = "cli", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Bound {
     /// In seconds.
     pub seconds: f64,

@@ -23,15 +23,15 @@ use crate::kernels::{Isa, IsaError};
 
 /// Everything known of this computer; what `cellstream machine` prints.
 #[derive(Clone, Debug, PartialEq)]
-#[cfg_attr(feature = "cli", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Machine {
     /// Cores, caches, memory nodes.
     pub topology: Topology,
     /// The instruction sets of this CPU, best first.
-    #[cfg_attr(feature = "cli", serde(serialize_with = "isa_names"))]
+    #[cfg_attr(feature = "serde", serde(serialize_with = "isa_names"))]
     pub isas: Vec<Isa>,
     /// The one in use: the best, unless `CELLSTREAM_ISA` names another.
-    #[cfg_attr(feature = "cli", serde(serialize_with = "isa_name"))]
+    #[cfg_attr(feature = "serde", serde(serialize_with = "isa_name"))]
     pub isa: Isa,
     /// The measured ceilings, once measured.
     pub ceilings: Option<Ceilings>,
@@ -61,12 +61,12 @@ impl Machine {
     }
 }
 
-#[cfg(feature = "cli")]
+#[cfg(feature = "serde")]
 fn isa_name<S: serde::Serializer>(isa: &Isa, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(isa)
 }
 
-#[cfg(feature = "cli")]
+#[cfg(feature = "serde")]
 fn isa_names<S: serde::Serializer>(isas: &[Isa], to: S) -> Result<S::Ok, S::Error> {
     to.collect_seq(isas.iter().map(Isa::to_string))
 }

@@ -8,7 +8,7 @@ use std::fmt;
 /// Only logical CPUs in this process's affinity mask are listed, so the restrictions of a container
 /// or of `taskset` are part of the answer. CPU numbers are the operating system's.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "cli", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Topology {
     /// The processor's own name for itself; `"unknown"` where the system does not tell.
     pub cpu_model: String,
@@ -27,7 +27,7 @@ pub struct Topology {
 
 /// One physical core.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "cli", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Core {
     /// The usable logical CPUs of this core, ascending; more than one where SMT is on.
     pub cpus: Vec<usize>,
@@ -40,7 +40,7 @@ pub struct Core {
 /// What a cache holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(
-    feature = "cli",
+    feature = "serde",
     derive(serde::Serialize),
     serde(rename_all = "lowercase")
 )]
@@ -55,7 +55,7 @@ pub enum CacheKind {
 
 /// One cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "cli", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Cache {
     /// 1 is nearest to the core.
     pub level: u8,
@@ -87,7 +87,7 @@ pub enum Level {
 
 /// One memory node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "cli", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct NumaNode {
     /// The operating system's number.
     pub id: usize,
@@ -98,7 +98,7 @@ pub struct NumaNode {
 /// Where a [`Topology`] was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(
-    feature = "cli",
+    feature = "serde",
     derive(serde::Serialize),
     serde(rename_all = "snake_case")
 )]

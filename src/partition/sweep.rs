@@ -23,7 +23,7 @@ use super::{Cache, Part, Problem, Split};
 
 /// The order in which a core goes through its panels from step to step.
 #[cfg_attr(
-    feature = "cli",
+    feature = "serde",
     derive(serde::Serialize),
     serde(rename_all = "lowercase")
 )]
@@ -66,7 +66,7 @@ impl Sequence {
 }
 
 /// Bytes moved between the shared cache and private ones, in both directions.
-#[cfg_attr(feature = "cli", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Movement {
     /// At the first step, from cold caches.

@@ -26,7 +26,7 @@ use crate::schedule::Place;
 
 /// What the cores of a team hold and move of one layer.
 #[derive(Clone, Debug, PartialEq)]
-#[cfg_attr(feature = "cli", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct LayerTraffic {
     /// One per worker of the team.
     pub cores: Vec<CoreTraffic>,
@@ -55,7 +55,7 @@ impl LayerTraffic {
 
 /// What one core holds and moves of one layer.
 #[derive(Clone, Debug, PartialEq)]
-#[cfg_attr(feature = "cli", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct CoreTraffic {
     /// Sequences that it works on.
     pub sequences: usize,
@@ -71,7 +71,7 @@ pub struct CoreTraffic {
     /// GRU that resets after, with the room for the fourth part.
     pub ahead_results: u64,
     /// Where the weights of the steps stay.
-    #[cfg_attr(feature = "cli", serde(serialize_with = "level_name"))]
+    #[cfg_attr(feature = "serde", serde(serialize_with = "level_name"))]
     pub home: Level,
     /// Its private data caches, from the nearest.
     pub caches: Vec<IntoCache>,
@@ -79,7 +79,7 @@ pub struct CoreTraffic {
 
 /// What one core moves between one of its private caches and what stands behind that.
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[cfg_attr(feature = "cli", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct IntoCache {
     /// 1 is the nearest.
     pub level: u8,
@@ -94,7 +94,7 @@ pub struct IntoCache {
     pub ahead: u64,
 }
 
-#[cfg(feature = "cli")]
+#[cfg(feature = "serde")]
 fn level_name<S: serde::Serializer>(level: &Level, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(&format!("{level:?}").to_lowercase())
 }

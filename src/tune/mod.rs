@@ -42,7 +42,6 @@ pub use verify::{Check, VerifyError};
 
 /// How hard to look, as in FFTW.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 pub enum Effort {
     /// Time nothing: the estimate, by arithmetic and bytes
     Estimate,

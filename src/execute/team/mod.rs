@@ -26,6 +26,7 @@ mod barrier;
 mod gate;
 #[cfg(all(test, loom))]
 mod loom_tests;
+mod panic;
 mod patience;
 mod pin;
 mod progress;
@@ -38,6 +39,7 @@ mod sync;
 mod tests;
 mod wait;
 
+pub use panic::{PanicPayload, catch_panic};
 pub use patience::Patience;
 pub use progress::Track;
 pub use region::Worker;
@@ -253,8 +255,11 @@ impl Drop for Team {
     }
 }
 
-/// Whether a team may have so many threads; their number.
-pub(crate) fn check_threads(threads: usize) -> Result<u32, TeamError> {
+/// Checks the size of a team and returns it.
+///
+/// # Errors
+/// 0 threads, or more than a team can count.
+pub fn check_threads(threads: usize) -> Result<u32, TeamError> {
     match u32::try_from(threads) {
         Ok(0) => Err(TeamError::Empty),
         Ok(count) if threads <= barrier::MOST => Ok(count),

@@ -7,10 +7,10 @@ use std::ptr;
 use super::TeamPanicked;
 use super::barrier::{Barrier, Broken};
 use super::gate::{Epoch, Gate};
+use super::panic::catch_panic;
 use super::patience::Awake;
 use super::progress::{Progress, Track};
 use super::sync::{AtomicPtr, AtomicU32, Ordering};
-use crate::caught::caught;
 
 /// A job as the workers see it.
 type Job<'a> = &'a (dyn for<'w> Fn(Worker<'w>) + Sync + 'a);
@@ -227,7 +227,7 @@ impl Region {
             stays_here: PhantomData,
         };
         // What the job leaves half done belongs to the caller, who gets an error.
-        if let Err(panicked) = caught(|| job()(worker))
+        if let Err(panicked) = catch_panic(|| job()(worker))
             && !panicked.is::<Abandoned>()
         {
             self.fail(index as u32);

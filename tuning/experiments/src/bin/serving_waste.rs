@@ -17,17 +17,17 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use cellstream::model::{Lstm, Precision};
-use cellstream::serve::Engine;
-use cellstream::serve::cell_graph::{Cells, Graph};
-use cellstream::serve::engine::{CellStats, EngineOptions, Request, Stats};
-use cellstream::serve::networks::{
-    Answer, BinaryTree, BinaryTreeLstm, BinaryTreeWeights, Chain, ChainCell,
-};
-use cellstream::serve::policy::BatchSizes;
 use cellstream_experiments::Outcome;
 use cellstream_experiments::report::Report;
 use cellstream_experiments::rounds::Spread;
 use cellstream_experiments::settings::Settings;
+use cellstream_serve::Engine;
+use cellstream_serve::cell_graph::{Cells, Graph};
+use cellstream_serve::engine::{CellStats, EngineOptions, Request, Stats};
+use cellstream_serve::networks::{
+    Answer, BinaryTree, BinaryTreeLstm, BinaryTreeWeights, Chain, ChainCell,
+};
+use cellstream_serve::policy::BatchSizes;
 use clap::Parser;
 
 const STEPS: usize = 24;

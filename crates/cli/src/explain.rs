@@ -1,0 +1,137 @@
+//! `cellstream explain`: what will be done with a model, and why, on one screen.
+
+mod facts;
+mod text;
+mod words;
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+
+use super::model::ModelOrShape;
+use super::plan::{PlanOption, entry_for};
+use super::precision::{Precisions, in_precisions};
+use cellstream::graph::Graph;
+use cellstream::machine::Machine;
+use cellstream::model::Model;
+use cellstream_command::Failure;
+use cellstream_command::keep_originals;
+use cellstream_command::threads;
+use facts::{Facts, Question};
+
+/// What is done with a model, and why: its matrix products, the orders in which they can be executed,
+/// who owns which weights, what is moved between caches, and the shortest time that allows.
+///
+/// Takes a model file or a shape (--cell, --input, --hidden, …), and explains the plan given, else the
+/// estimate. Nothing is run; the machine's ceilings are measured (one to two seconds) for the bound.
+///
+/// With --json, one object: model, request, graph, schedules (all, and after each rule), plan, layers
+/// (phases, and per core what it owns and moves; layers that are alike are one entry), moved (bytes
+/// per step into each core's private caches), bound, measured.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    source: ModelOrShape,
+    /// Sequences per request
+    #[arg(long, value_name = "B", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    batch: u32,
+    /// Steps per sequence
+    #[arg(long, value_name = "T", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    steps: u32,
+    /// Use at most this many cores (default: all)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: Option<u32>,
+    /// Precision of weights and products: f32, bf16, int8, or one for each layer, as in int8,bf16 (default:
+    /// that of the model, of shapes f32)
+    #[arg(long, value_name = "P")]
+    precision: Option<Precisions>,
+    #[command(flatten)]
+    plan: PlanOption,
+    /// Write the graph of products for Graphviz to FILE, of at most 8 steps; - is standard output,
+    /// and nothing else is printed then
+    #[arg(long, value_name = "FILE")]
+    dot: Option<PathBuf>,
+    /// Do not measure the machine, and leave out the bound
+    #[arg(long)]
+    no_measure: bool,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// Most steps that are still readable in a drawing, and as many as show the pattern where there are
+/// more.
+const DRAWN: (usize, usize) = (8, 3);
+
+/// Gathers and prints.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let to_stdout = arguments
+        .dot
+        .as_ref()
+        .is_some_and(|path| path.as_os_str() == "-");
+    if to_stdout && arguments.json {
+        return Err(Failure::usage(
+            "--dot - and --json would both print on standard output; give --dot a file",
+        ));
+    }
+    let (source, asked) = (&arguments.source, arguments.precision.as_ref());
+    let model = in_precisions(source.sizes()?, asked).map_err(|f| source.failed(f))?;
+    let (batch, steps) = (arguments.batch as usize, arguments.steps as usize);
+    let mut drawn = None;
+    if let Some(path) = &arguments.dot {
+        let most = if steps <= DRAWN.0 { steps } else { DRAWN.1 };
+        if to_stdout {
+            if most < steps {
+                eprintln!(
+                    "cellstream: drawn for {most} steps; --steps up to {} draws all",
+                    DRAWN.0
+                );
+            }
+            let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+            draw(&model, most, &mut out)?;
+            return Ok(());
+        }
+        let originals = [
+            (arguments.source.model.as_deref(), "the model"),
+            (arguments.plan.path(), "the plan"),
+        ];
+        keep_originals(path, &originals)?;
+        let written = std::fs::File::create(path).map_err(Failure::from);
+        let mut file = std::io::BufWriter::new(written.map_err(|failure| failure.of(path))?);
+        draw(&model, most, &mut file).map_err(|failure| failure.of(path))?;
+        drawn = Some((path.as_path(), most));
+    }
+    // Before anything is measured: a mistyped name should cost no time.
+    let (entry, origin) = entry_for(&model, (batch, steps), arguments.threads, &arguments.plan)?;
+    let mut machine = Machine::detect()?;
+    if !arguments.no_measure {
+        let progress = std::io::stderr().is_terminal();
+        if progress {
+            eprint!("measuring the machine's ceilings …\r");
+        }
+        machine.measure()?;
+        if progress {
+            eprint!("                                  \r");
+        }
+    }
+    let question = Question {
+        model: &model,
+        size: (batch, steps),
+        cores: threads(arguments.threads),
+        entry: &entry,
+        origin,
+        file: arguments.plan.path(),
+        machine: &machine,
+    };
+    let facts = Facts::gather(&question)?;
+    let mut out = std::io::stdout().lock();
+    match arguments.json {
+        true => writeln!(out, "{}", serde_json::to_string(&facts)?)?,
+        false => out.write_all(text::page(&facts, &model, drawn).as_bytes())?,
+    }
+    Ok(())
+}
+
+fn draw(model: &Model, steps: usize, out: &mut impl Write) -> Result<(), Failure> {
+    Graph::new(model, steps)?.dot(out)?;
+    Ok(out.flush()?)
+}

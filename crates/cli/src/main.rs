@@ -1,0 +1,84 @@
+//! The program `cellstream`. Each subcommand is one file with its arguments and a `run`; to add one,
+//! add its file, a variant of [`Command`] and an arm in [`main`]. The subcommand `load` is the crate
+//! `cellstream-loadgen`.
+//!
+//! Exit status: 0 done; 1 the input was refused, with one line on standard error that says what to
+//! change ([`Failure`]); 2 usage (from clap, or a [`Failure`] about arguments that clap cannot check).
+
+mod bench;
+mod explain;
+mod machine;
+mod memory;
+mod model;
+mod npy;
+mod plan;
+mod precision;
+mod profile;
+
+mod quantize;
+mod run;
+mod sample;
+mod tune;
+
+use std::process::ExitCode;
+
+use cellstream_command::{Failure, FailureKind};
+use cellstream_loadgen as load;
+use clap::Parser;
+
+/// Runs recurrent networks (LSTM, GRU, RNN) on CPUs at the lowest latency, exact to the last bit.
+#[derive(Debug, Parser)]
+#[command(name = "cellstream", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Machine(machine::Arguments),
+    Run(run::Arguments),
+    Bench(bench::Arguments),
+    Explain(explain::Arguments),
+    Load(Box<load::Arguments>),
+    Tune(tune::Arguments),
+
+    Quantize(quantize::Arguments),
+}
+
+fn main() -> ExitCode {
+    let done = match Arguments::parse().command {
+        Command::Machine(arguments) => machine::run(&arguments),
+        Command::Run(arguments) => run::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
+        Command::Explain(arguments) => explain::run(&arguments),
+        Command::Load(arguments) => load::run(&arguments),
+        Command::Tune(arguments) => tune::run(&arguments),
+
+        Command::Quantize(arguments) => quantize::run(&arguments),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        // The reader of standard output has closed it (`cellstream machine | head -1`).
+        Err(failure) if failure.kind() == FailureKind::ClosedPipe => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("cellstream: {failure}");
+            ExitCode::from(if failure.kind() == FailureKind::Usage {
+                2
+            } else {
+                1
+            })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_well_formed() {
+        use clap::CommandFactory;
+        Arguments::command().debug_assert();
+    }
+}

@@ -1,0 +1,244 @@
+//! Arguments that several subcommands share: which model, and how many threads.
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+
+use super::memory::afford_weights;
+use cellstream::model::{Activation, Cell, Gru, Lstm, Merge, Model, Rnn, SafetensorsOptions};
+use cellstream_command::Failure;
+
+/// The kinds of cell that a shape can name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CellName {
+    /// Long short-term memory
+    Lstm,
+    /// Gated recurrent unit, reset after the product
+    Gru,
+    /// Vanilla recurrence with tanh
+    Rnn,
+    /// Vanilla recurrence with relu
+    RnnRelu,
+}
+
+impl CellName {
+    fn cell(self) -> Cell {
+        match self {
+            CellName::Lstm => Cell::LSTM,
+            CellName::Gru => Cell::GRU,
+            CellName::Rnn => Cell::RNN,
+            CellName::RnnRelu => Cell::Rnn {
+                activation: Activation::Relu,
+            },
+        }
+    }
+}
+
+/// A model file, or a shape with random weights.
+#[derive(Debug, clap::Args)]
+pub struct ModelOrShape {
+    /// Model file: .safetensors or .onnx
+    pub model: Option<PathBuf>,
+    #[command(flatten)]
+    pub shape: Shape,
+    #[command(flatten)]
+    pub file: FileOptions,
+}
+
+impl ModelOrShape {
+    /// The model.
+    pub fn model(&self) -> Result<Model, Failure> {
+        self.open_or(|shape| shape.model())
+    }
+
+    /// A failure of the model, with its file's name if it has one.
+    pub fn failed(&self, failure: Failure) -> Failure {
+        match &self.model {
+            Some(path) => failure.of(path),
+            None => failure,
+        }
+    }
+
+    /// The model, weights of a shape left zero: for questions about sizes.
+    pub fn sizes(&self) -> Result<Model, Failure> {
+        self.open_or(|shape| shape.made(Fill::Zeros))
+    }
+
+    fn open_or(
+        &self,
+        make: impl FnOnce(&Shape) -> Result<Model, Failure>,
+    ) -> Result<Model, Failure> {
+        let Some(path) = &self.model else {
+            if self.file.prefix.is_some() || self.file.batch_first {
+                return Err(Failure::usage(
+                    "--prefix and --batch-first say how a model file is read; give one",
+                ));
+            }
+            return make(&self.shape);
+        };
+        let shape = &self.shape;
+        let sizes = [shape.input, shape.hidden, shape.layers];
+        if sizes.iter().any(Option::is_some) || shape.bidirectional {
+            return Err(Failure::usage(
+                "--input, --hidden, --layers and --bidirectional describe a shape; a model file has \
+                 its own",
+            ));
+        }
+        open(path, &self.file, shape.cell)
+    }
+}
+
+/// How a file of tensors is read.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct FileOptions {
+    /// Which recurrent stack of a safetensors file: what stands before weight_ih_l0
+    #[arg(long, value_name = "PREFIX")]
+    pub prefix: Option<String>,
+    /// The model's sequences are [batch, steps, features], as with PyTorch's batch_first
+    #[arg(long)]
+    pub batch_first: bool,
+}
+
+/// Opens a model file. `cell` settles what tensors alone leave open.
+pub fn open(
+    path: &PathBuf,
+    options: &FileOptions,
+    cell: Option<CellName>,
+) -> Result<Model, Failure> {
+    let ending = path.extension().unwrap_or_default();
+    if ending.eq_ignore_ascii_case("onnx")
+        && (options.prefix.is_some() || options.batch_first || cell.is_some())
+    {
+        return Err(Failure::usage(
+            "--prefix, --batch-first and --cell are for safetensors files; an ONNX file says all \
+             that itself",
+        ));
+    }
+    open_with(path, options, cell).map_err(|failure| failure.of(path))
+}
+
+fn open_with(
+    path: &PathBuf,
+    options: &FileOptions,
+    cell: Option<CellName>,
+) -> Result<Model, Failure> {
+    let ending = path.extension().unwrap_or_default();
+    if !ending.eq_ignore_ascii_case("safetensors") {
+        return Ok(Model::open(path)?);
+    }
+    let bytes = std::fs::read(path)?;
+    let mut chosen = SafetensorsOptions::new();
+    if let Some(prefix) = &options.prefix {
+        chosen = chosen.prefix(prefix);
+    }
+    if let Some(cell) = cell {
+        chosen = chosen.cell(cell.cell());
+    }
+    // An option instead of an exchange of axes afterwards: the file may say the same itself.
+    if options.batch_first {
+        chosen = chosen.batch_first(true);
+    }
+    Ok(Model::from_safetensors(&bytes, &chosen)?)
+}
+
+/// A model without a file: its shape, with random weights.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Shape {
+    /// Kind of cell
+    #[arg(long, value_name = "CELL")]
+    pub cell: Option<CellName>,
+    /// Features of an input step
+    #[arg(long, value_name = "E", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub input: Option<u32>,
+    /// Hidden units per layer and direction
+    #[arg(long, value_name = "H", value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
+    pub hidden: Option<u32>,
+    /// Layers (default: 1)
+    #[arg(long, value_name = "L", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub layers: Option<u32>,
+    /// Run both directions in every layer, outputs concatenated
+    #[arg(long)]
+    pub bidirectional: bool,
+}
+
+/// What a shape's weights are.
+#[derive(Clone, Copy, Debug)]
+enum Fill {
+    Random,
+    Zeros,
+}
+
+impl Shape {
+    /// The model, or what is missing.
+    pub fn model(&self) -> Result<Model, Failure> {
+        self.made(Fill::Random)
+    }
+
+    fn made(&self, fill: Fill) -> Result<Model, Failure> {
+        let (Some(cell), Some(input), Some(hidden)) = (self.cell, self.input, self.hidden) else {
+            return Err(Failure::usage(
+                "give a model file, or a shape: --cell, --input and --hidden",
+            ));
+        };
+        let (input, hidden) = (input as usize, hidden as usize);
+        let layers = self.layers.unwrap_or(1) as usize;
+        afford_weights(self.values(cell.cell().kind().gates()))?;
+        macro_rules! stack {
+            ($builder:ty $(, $activation:expr)?) => {{
+                let stack = <$builder>::new(input, hidden).layers(layers)$(.activation($activation))?;
+                let stack = match self.bidirectional {
+                    true => stack.bidirectional(Merge::Concat),
+                    false => stack,
+                };
+                match fill {
+                    Fill::Random => stack.random(1)?,
+                    Fill::Zeros => stack.zeros()?,
+                }
+            }};
+        }
+        Ok(match cell {
+            CellName::Lstm => stack!(Lstm),
+            CellName::Gru => stack!(Gru),
+            CellName::Rnn => stack!(Rnn),
+            CellName::RnnRelu => stack!(Rnn, Activation::Relu),
+        })
+    }
+
+    /// Values of all weights and biases, if they can be counted.
+    fn values(&self, gates: usize) -> Option<u64> {
+        let (input, hidden) = (u64::from(self.input?), u64::from(self.hidden?));
+        let directions = if self.bidirectional { 2 } else { 1 };
+        let layer = |input: u64| {
+            let row = input.checked_add(hidden)?.checked_add(2)?;
+            row.checked_mul(hidden)?
+                .checked_mul(gates as u64 * directions)
+        };
+        let above = u64::from(self.layers.unwrap_or(1)).saturating_sub(1);
+        layer(input)?.checked_add(layer(hidden * directions)?.checked_mul(above)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shapes_weights_are_counted_before_they_are_made() {
+        for (cell, layers, bidirectional) in [
+            (CellName::Lstm, 1, false),
+            (CellName::Gru, 3, true),
+            (CellName::Rnn, 2, false),
+        ] {
+            let shape = Shape {
+                cell: Some(cell),
+                input: Some(5),
+                hidden: Some(3),
+                layers: Some(layers),
+                bidirectional,
+            };
+            let bytes = shape.model().unwrap().weight_bytes();
+            let values = shape.values(cell.cell().kind().gates());
+            assert_eq!(values, Some(bytes as u64 / 4), "{cell:?}");
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! NumPy's `.npy` files to arrays and back.
+
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Cursor, Read, Write};
+use std::path::{Path, PathBuf};
+
+use npyz::{NpyFile, Order, TypeChar, WriterBuilder};
+
+use cellstream::model::{Array, Elements};
+use cellstream::whole_file;
+use cellstream_command::Failure;
+
+/// What the axes of an array without elements may multiply to, those of length 0 left out.
+const MAX_EMPTY: usize = 1 << 20;
+
+/// Longest header in bytes. Only structured arrays need more, which are refused anyway.
+const MAX_HEADER: u64 = u16::MAX as u64;
+
+/// Most opening brackets of a header: a plain array's has two. Its parser recurses at each, and tries
+/// what is inside twice, so that a header of nothing else would take all stack or all time.
+const MAX_BRACKETS: usize = 8;
+
+/// The file's start up to the end of its header, held against limits before anything parses it.
+fn header(file: &mut impl Read, bytes: u64) -> Result<Vec<u8>, String> {
+    let refused = |e: std::io::Error| format!("not a readable .npy file ({e})");
+    // Magic, version, length of the header in two bytes or, from version 2 on, four.
+    let mut start = vec![0; 12];
+    if bytes < start.len() as u64 {
+        return Err("not a readable .npy file (it is shorter than any header)".into());
+    }
+    file.read_exact(&mut start).map_err(refused)?;
+    if !start.starts_with(b"\x93NUMPY") {
+        return Err("not a readable .npy file (it does not start as one)".into());
+    }
+    let (before, length) = match start[6] {
+        1 => (10, u64::from(u16::from_le_bytes([start[8], start[9]]))),
+        _ => {
+            let length = [start[8], start[9], start[10], start[11]];
+            (12, u64::from(u32::from_le_bytes(length)))
+        }
+    };
+    if length > MAX_HEADER.min(bytes - before) {
+        return Err(format!(
+            "not a readable .npy file (a header of {length} bytes; the file has {bytes}, and a plain \
+             array's header at most {MAX_HEADER})"
+        ));
+    }
+    // In version 1 two bytes of it are read already.
+    let rest = (before + length).saturating_sub(start.len() as u64);
+    let end = start.len() + rest as usize;
+    let already = start.len();
+    start.resize(end, 0);
+    file.read_exact(&mut start[already..]).map_err(refused)?;
+    let brackets = start[before as usize..]
+        .iter()
+        .filter(|b| b"([{".contains(b));
+    if brackets.count() > MAX_BRACKETS {
+        return Err("not a plain array (too many brackets in its header); use float32".into());
+    }
+    Ok(start)
+}
+
+/// Reads an array of float32, or of 32- or 64-bit integers.
+pub fn read(path: &Path) -> Result<Array, Failure> {
+    let refused =
+        |what: &dyn std::fmt::Display| Failure::new(format!("{}: {what}", path.display()));
+    let mut file = File::open(path).map_err(|e| refused(&e))?;
+    let bytes = file.metadata().map_err(|e| refused(&e))?.len();
+    let header = header(&mut file, bytes).map_err(|e| refused(&e))?;
+    let npy = NpyFile::new(BufReader::new(Cursor::new(header).chain(file)))
+        .map_err(|e| refused(&format_args!("not a readable .npy file ({e})")))?;
+    let shape: Vec<usize> = (npy.shape().iter())
+        .map(|&length| usize::try_from(length))
+        .collect::<Result<_, _>>()
+        .map_err(|e| refused(&e))?;
+    let npyz::DType::Plain(kind) = npy.dtype() else {
+        return Err(refused(&"structured arrays are not supported; use float32"));
+    };
+    // A header may claim any shape; the file must hold it before anything is allocated for it.
+    let size = kind.num_bytes().unwrap_or(1) as u64;
+    let claimed = (shape.iter()).try_fold(size, |all, &length| all.checked_mul(length as u64));
+    if claimed.is_none_or(|claimed| claimed > bytes) {
+        return Err(refused(&format_args!(
+            "holds fewer elements than its shape {shape:?} says"
+        )));
+    }
+    // A shape with a 0 in it needs no bytes, but states are made for each of its sequences.
+    let others =
+        (shape.iter().filter(|&&l| l > 0)).try_fold(1, |all: usize, &l| all.checked_mul(l));
+    if others.is_none_or(|others| others > MAX_EMPTY) && claimed == Some(0) {
+        return Err(refused(&format_args!(
+            "is empty, yet has the shape {shape:?}; its other axes may multiply to {MAX_EMPTY} at most"
+        )));
+    }
+    let fortran = npy.order() == Order::Fortran;
+    let broken = |e: std::io::Error| refused(&e);
+    let elements = match (kind.type_char(), kind.size_field()) {
+        (TypeChar::Float, 4) => {
+            Elements::Floats(turn(npy.into_vec().map_err(broken)?, &shape, fortran))
+        }
+        (TypeChar::Int, 8) => {
+            Elements::Integers(turn(npy.into_vec().map_err(broken)?, &shape, fortran))
+        }
+        (TypeChar::Int, 4) => {
+            let values: Vec<i32> = npy.into_vec().map_err(broken)?;
+            Elements::Integers(turn(
+                values.into_iter().map(i64::from).collect(),
+                &shape,
+                fortran,
+            ))
+        }
+        _ => {
+            return Err(refused(&format_args!(
+                "holds {kind}; values must be float32 (.astype('float32')), lengths int32 or int64"
+            )));
+        }
+    };
+    Ok(Array { shape, elements })
+}
+
+/// Elements in row-major order, from column-major where `fortran`.
+fn turn<T: Copy>(values: Vec<T>, shape: &[usize], fortran: bool) -> Vec<T> {
+    if !fortran {
+        return values;
+    }
+    let mut index = vec![0; shape.len()];
+    let mut turned = Vec::with_capacity(values.len());
+    for _ in 0..values.len() {
+        let mut stride = 1;
+        let mut at = 0;
+        for (i, length) in index.iter().zip(shape) {
+            at += i * stride;
+            stride *= length;
+        }
+        turned.push(values[at]);
+        for (i, length) in index.iter_mut().zip(shape).rev() {
+            *i += 1;
+            if *i < *length {
+                break;
+            }
+            *i = 0;
+        }
+    }
+    turned
+}
+
+/// A whole array in a file beside its place; removed when dropped unless put there.
+#[derive(Debug)]
+pub struct Partial {
+    /// None for a pipe or a device, which another file must not replace: it is written to when put.
+    beside: Option<PathBuf>,
+    bytes: Vec<u8>,
+    path: PathBuf,
+}
+
+impl Partial {
+    /// Renames the file into its place, where another is replaced.
+    pub fn put(self) -> Result<(), Failure> {
+        let put = match &self.beside {
+            Some(beside) => std::fs::rename(beside, &self.path),
+            None => std::fs::write(&self.path, &self.bytes),
+        };
+        put.map_err(|e| Failure::new(format!("{}: {e}", self.path.display())))
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        // Gone already where it was put.
+        if let Some(beside) = &self.beside {
+            let _ = std::fs::remove_file(beside);
+        }
+    }
+}
+
+/// Writes a float array beside `path`, whole or not at all.
+pub fn write(path: &Path, array: &Array) -> Result<Partial, Failure> {
+    let refused = |e: std::io::Error| Failure::new(format!("{}: {e}", path.display()));
+    let Elements::Floats(values) = &array.elements else {
+        return Err(Failure::new(format!(
+            "{}: outputs are floats",
+            path.display()
+        )));
+    };
+    // The rename would refuse it too, but after others are in place.
+    if path.is_dir() {
+        return Err(refused(std::io::ErrorKind::IsADirectory.into()));
+    }
+    let shape: Vec<u64> = array.shape.iter().map(|&length| length as u64).collect();
+    let fill = |to: &mut dyn Write| -> std::io::Result<()> {
+        let options = npyz::WriteOptions::new().default_dtype().shape(&shape);
+        let mut writer = options.writer(&mut *to).begin_nd()?;
+        writer.extend(values.iter().copied())?;
+        writer.finish()?;
+        to.flush()
+    };
+    if whole_file::is_special(path) {
+        let mut bytes = Vec::new();
+        fill(&mut bytes).map_err(refused)?;
+        return Ok(Partial {
+            beside: None,
+            bytes,
+            path: path.into(),
+        });
+    }
+    let path = whole_file::place(path);
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".partial");
+    let partial = Partial {
+        beside: Some(PathBuf::from(&beside)),
+        bytes: Vec::new(),
+        path: path.into_owned(),
+    };
+    let written = || fill(&mut BufWriter::new(File::create(beside)?));
+    written().map_err(refused)?;
+    Ok(partial)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn column_major_is_turned() {
+        // [[1, 2, 3], [4, 5, 6]] kept column after column.
+        assert_eq!(
+            turn(vec![1, 4, 2, 5, 3, 6], &[2, 3], true),
+            [1, 2, 3, 4, 5, 6]
+        );
+        assert_eq!(turn(vec![1, 4, 2], &[3], false), [1, 4, 2]);
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("y.npy");
+        let array = Array {
+            shape: vec![2, 0, 3],
+            elements: Elements::Floats(vec![]),
+        };
+        write(&path, &array).unwrap().put().unwrap();
+        assert_eq!(read(&path).unwrap(), array);
+        let array = Array {
+            shape: vec![2, 2],
+            elements: Elements::Floats(vec![1.0, -0.0, 3.5e-40, 4.0]),
+        };
+        write(&path, &array).unwrap().put().unwrap();
+        assert_eq!(read(&path).unwrap(), array);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_file_shorter_than_its_shape_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.npy");
+        let array = Array {
+            shape: vec![4, 4],
+            elements: Elements::Floats(vec![1.0; 16]),
+        };
+        write(&path, &array).unwrap().put().unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        for cut in [0, 5, 20, bytes.len() - 1] {
+            std::fs::write(&path, &bytes[..cut]).unwrap();
+            assert!(read(&path).is_err(), "cut at {cut}");
+        }
+    }
+
+    /// A file of this version, with a header of these bytes that says it is `length` long.
+    fn file(version: u8, length: usize, header: &[u8]) -> Vec<u8> {
+        let mut file = b"\x93NUMPY".to_vec();
+        file.extend([version, 0]);
+        match version {
+            1 => file.extend((length as u16).to_le_bytes()),
+            _ => file.extend((length as u32).to_le_bytes()),
+        }
+        file.extend(header);
+        file
+    }
+
+    #[test]
+    fn headers_are_held_against_limits_before_they_are_parsed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.npy");
+        let message = |bytes: &[u8]| {
+            std::fs::write(&path, bytes).unwrap();
+            read(&path).map_err(|failure| failure.to_string())
+        };
+        let plain = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1,)}";
+        for version in [1, 2, 3] {
+            let whole = [&file(version, plain.len(), plain)[..], &[0, 0, 128, 63]].concat();
+            let array = message(&whole).unwrap();
+            assert_eq!(array.elements, Elements::Floats(vec![1.0]));
+            assert_eq!(array.shape, [1]);
+        }
+        for claimed in [u32::MAX as usize, plain.len() + 1] {
+            let text = message(&file(2, claimed, plain)).unwrap_err();
+            assert!(
+                text.contains(&format!("a header of {claimed} bytes")),
+                "{text}"
+            );
+        }
+        let long = vec![b' '; 65536];
+        let text = message(&file(3, long.len(), &long)).unwrap_err();
+        assert!(text.contains("at most 65535"), "{text}");
+        // The parser's recursion: by depth, and by what it tries again.
+        let deep = vec![b'['; 65535];
+        let again = [[b'['; 40], [b']'; 40]].concat();
+        for header in [deep, again] {
+            for version in [1, 2] {
+                let text = message(&file(version, header.len(), &header)).unwrap_err();
+                assert!(text.contains("too many brackets"), "{text}");
+            }
+        }
+        // As many as are let through: the worst of each kind.
+        for (open, close) in ["[]", "{}", "()"].map(|pair| pair.split_at(1)) {
+            let header = open.repeat(MAX_BRACKETS) + &close.repeat(MAX_BRACKETS);
+            assert!(message(&file(1, header.len(), header.as_bytes())).is_err());
+        }
+    }
+
+    #[test]
+    fn what_is_not_put_in_place_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("y.npy");
+        let array = Array {
+            shape: vec![1],
+            elements: Elements::Floats(vec![1.0]),
+        };
+        let partial = write(&path, &array).unwrap();
+        assert!(partial.beside.as_ref().unwrap().exists() && !path.exists());
+        drop(partial);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+}

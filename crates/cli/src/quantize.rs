@@ -1,0 +1,374 @@
+//! `cellstream quantize`: a model in another precision, as a file, and what that costs and gains.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::model::{CellName, FileOptions, open};
+use super::plan::{PlanOption, plan_for};
+use super::precision::{self, Asked, Purpose, choose};
+use super::sample::Sample;
+use cellstream::execute::Session;
+use cellstream::machine::Machine;
+use cellstream::model::{ArrayMap, Matrix, Model, OwnedInput, OwnedOutput, Precision};
+use cellstream_command::Failure;
+use cellstream_command::keep_originals;
+use cellstream_command::threads;
+
+/// Writes a model in another precision to a safetensors file, and reports what that costs and gains.
+///
+/// The file is smaller by the ratio, and `run` on it gives the bits that `run --precision` gives on the
+/// original, by the same names of inputs and outputs.
+///
+/// The report: bytes of both files and of the weights; the error of each weight matrix, as a
+/// fraction of its root mean square; the error of the output over the sample, against the same weights
+/// in f32; and the time of such a run with both, predicted (the bound that the machine's ceilings set,
+/// which are measured first, one to two seconds) and measured (medians over about half a second, in
+/// turns, with the estimated plan on all cores). Of an ONNX file whose weights are of 8 bits already
+/// (DynamicQuantizeLSTM) also which matrices kept their numbers and scales when it was read, and which
+/// were quantised anew; errors are then against the weights as they were read.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Model file: .safetensors or .onnx
+    model: PathBuf,
+    /// Precision of weights and products: bf16, int8, f32; one for each layer, as in int8,bf16; or auto:ERR, the
+    /// fastest mix, at the sample's size, whose output over the sample differs by at most ERR from that in f32
+    #[arg(long, value_name = "P")]
+    precision: Asked,
+    /// The model's input, as `run` takes it; states start from zero (default: 64 steps of random values)
+    #[arg(long, value_name = "X.npy")]
+    sample: Option<PathBuf>,
+    /// Where to write: a .safetensors file
+    #[arg(short, long, value_name = "OUT")]
+    output: PathBuf,
+    #[command(flatten)]
+    file: FileOptions,
+    /// Kind of cell, where the tensors do not say (default: from their shapes)
+    #[arg(long, value_name = "CELL")]
+    cell: Option<CellName>,
+}
+
+/// How long `auto` may take to choose.
+const CHOOSING: Duration = Duration::from_secs(10);
+/// How long both precisions are timed together, and one of them in a row.
+const TIMED: Duration = Duration::from_millis(500);
+const LAP: Duration = Duration::from_millis(20);
+
+/// Converts, measures, writes, reports.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let (path, output) = (&arguments.model, &arguments.output);
+    check_output(path, output)?;
+    let loaded = open(path, &arguments.file, arguments.cell)?;
+    let bytes_before = loaded.weight_bytes();
+    let of_original = quantised(&loaded)?;
+    let sample = Sample::new(&loaded, arguments.sample.as_deref())?;
+    let Sample { input, what } = &sample;
+    let (batch, steps) = (input.batch, input.steps);
+    let choice;
+    let reduced = match &arguments.precision {
+        Asked::Within(most_error) => {
+            let purpose = Purpose {
+                sizes: vec![(batch, steps)],
+                cores: threads(None),
+                budget: CHOOSING,
+            };
+            let go_on = |_: &_| ControlFlow::Continue(());
+            let (chosen, words) = choose(&loaded, *most_error, &sample, purpose, go_on)?;
+            choice = format!("{words}\n");
+            chosen
+        }
+        Asked::For(asked) => {
+            choice = String::new();
+            asked.of(&loaded).map_err(|f| f.of(path))?
+        }
+    };
+
+    // Values as they were read: the error of a file that is reduced already is not this one's.
+    let exact = loaded.into_precision(Precision::F32)?;
+
+    let mut machine = Machine::detect()?;
+    machine.measure()?;
+    let mut of_exact = Timed::new(&exact, input, &machine)?;
+    let mut of_reduced = Timed::new(&reduced, input, &machine)?;
+    let error = Errors::of([(of_reduced.output(), of_exact.output())]);
+    race(&mut of_exact, &mut of_reduced, input)?;
+
+    reduced.save_safetensors(output)?;
+    let name = precision::name(&reduced);
+    // A name for each layer may be longer than the figures.
+    let (column, row) = (name.len().max(12), name.len().max(10));
+    let file = |path: &Path| -> Result<u64, Failure> { Ok(std::fs::metadata(path)?.len()) };
+    let mut text = choice;
+    let lines = &mut text;
+    writeln!(
+        lines,
+        "{:<10} {:>12} {name:>column$} {:>7}",
+        "bytes", "original", "ratio"
+    )?;
+    let sizes = [
+        ("file", file(path)?, file(output)?),
+        (
+            "weights",
+            bytes_before as u64,
+            reduced.weight_bytes() as u64,
+        ),
+    ];
+    for (what, before, after) in sizes {
+        let ratio = after as f64 / before as f64;
+        writeln!(
+            lines,
+            "{what:<10} {before:>12} {after:>column$} {ratio:>7.3}"
+        )?;
+    }
+    lines.push_str(&of_original);
+    weight_errors(lines, &exact, &reduced)?;
+    writeln!(lines, "\noutput error against f32, over {what}")?;
+    let of_output = "root mean square of the output";
+    writeln!(
+        lines,
+        "max {:.3e}   rms {:.3e}   {of_output} {:.3e}",
+        error.most, error.rms, error.of
+    )?;
+
+    let threads = [&of_exact, &of_reduced].map(|timed| timed.threads);
+    writeln!(lines, "\ntime at batch {batch}, {steps} steps, in ms")?;
+    writeln!(
+        lines,
+        "{:<row$} {:>12} {:>12} {:>7}",
+        "", "predicted", "measured", "threads"
+    )?;
+    let (before, after) = (
+        [of_exact.bound, of_exact.median()],
+        [of_reduced.bound, of_reduced.median()],
+    );
+    for (name, [predicted, measured], threads) in
+        [("f32", before, threads[0]), (&name, after, threads[1])]
+    {
+        let (predicted, measured) = (1e3 * predicted, 1e3 * measured);
+        writeln!(
+            lines,
+            "{name:<row$} {predicted:>12.4} {measured:>12.4} {threads:>7}"
+        )?;
+    }
+    let [predicted, measured] = [0, 1].map(|at| before[at] / after[at]);
+    writeln!(
+        lines,
+        "{:<row$} {predicted:>12.2} {measured:>12.2}",
+        "times"
+    )?;
+    std::io::stdout().write_all(text.as_bytes())?;
+    Ok(())
+}
+
+/// Refuses what could not be opened again, and what would take the original's place.
+fn check_output(model: &Path, output: &Path) -> Result<(), Failure> {
+    let ending = output.extension().unwrap_or_default();
+    if !ending.eq_ignore_ascii_case("safetensors") {
+        let line = "a model is written as safetensors; end the name in .safetensors";
+        return Err(Failure::new(line).of(output));
+    }
+    if output.is_dir() {
+        return Err(Failure::new("is a folder; name a file").of(output));
+    }
+    // Before anything is measured: the last word is the system's, when the file is written.
+    let folder = output.parent().filter(|f| !f.as_os_str().is_empty());
+    if folder.is_some_and(|folder| !folder.is_dir()) {
+        return Err(Failure::new("its folder is not there; make it first").of(output));
+    }
+    keep_originals(output, &[(Some(model), "the model")])
+}
+
+/// A model at work: its output over the sample, and times.
+struct Timed {
+    session: Session,
+    results: OwnedOutput,
+    threads: usize,
+    /// In seconds.
+    bound: f64,
+    times: Vec<f64>,
+}
+
+impl Timed {
+    fn new(model: &Model, input: &OwnedInput, machine: &Machine) -> Result<Timed, Failure> {
+        let size = (input.batch, input.steps);
+        let (plan, _) = plan_for(model, size, None, &PlanOption::default())?;
+        let ceilings = machine.ceilings.as_ref();
+        let ceilings =
+            ceilings.ok_or_else(|| Failure::new("the machine's ceilings are not known"))?;
+        let bound = plan.entries[0].bound(model, &machine.topology, ceilings)?;
+        let mut session = Session::new(model, &plan)?;
+        session.pin_caller();
+        let mut results = ArrayMap::new(model).room(input);
+        session.run(&input.borrow(), &mut results.borrow())?;
+        Ok(Timed {
+            session,
+            results,
+            threads: plan.threads(),
+            bound: bound.seconds,
+            times: Vec::new(),
+        })
+    }
+
+    fn output(&self) -> &[f32] {
+        &self.results.values
+    }
+
+    fn time(&mut self, input: &OwnedInput) -> Result<f64, Failure> {
+        let start = Instant::now();
+        self.session
+            .run(&input.borrow(), &mut self.results.borrow())?;
+        Ok(start.elapsed().as_secs_f64())
+    }
+
+    /// Some runs in a row, after one that brings the weights back into the caches.
+    fn lap(&mut self, input: &OwnedInput) -> Result<(), Failure> {
+        self.time(input)?;
+        let start = Instant::now();
+        loop {
+            let time = self.time(input)?;
+            self.times.push(time);
+            if start.elapsed() >= LAP {
+                return Ok(());
+            }
+        }
+    }
+
+    fn median(&self) -> f64 {
+        let mut times = self.times.clone();
+        times.sort_by(f64::total_cmp);
+        times[times.len() / 2]
+    }
+}
+
+/// Times two in turns, so that a slow moment hits both.
+fn race(a: &mut Timed, b: &mut Timed, input: &OwnedInput) -> Result<(), Failure> {
+    let start = Instant::now();
+    while a.times.len() < 3 || start.elapsed() < TIMED {
+        a.lap(input)?;
+        b.lap(input)?;
+    }
+    Ok(())
+}
+
+/// How far values are from others.
+struct Errors {
+    most: f64,
+    rms: f64,
+    /// Root mean square of those others.
+    of: f64,
+}
+
+impl Errors {
+    /// Of rows that were found, each beside what is exact.
+    fn of<Row: AsRef<[f32]>>(rows: impl IntoIterator<Item = (Row, Row)>) -> Errors {
+        let (mut most, mut squares, mut of, mut count) = (0.0f64, 0.0f64, 0.0f64, 0usize);
+        for (found, exact) in rows {
+            let (found, exact) = (found.as_ref(), exact.as_ref());
+            count += exact.len();
+            for (&found, &exact) in found.iter().zip(exact) {
+                let (error, exact) = (f64::from(found) - f64::from(exact), f64::from(exact));
+                // Where both are the same infinity there is no error.
+                let error = if f64::from(found) == exact {
+                    0.0
+                } else {
+                    error.abs()
+                };
+                // `max` would pass over NaN.
+                most = if error > most || error.is_nan() {
+                    error
+                } else {
+                    most
+                };
+                squares += error * error;
+                of += exact * exact;
+            }
+        }
+        let mean = |sum: f64| (sum / count.max(1) as f64).sqrt();
+        Errors {
+            most,
+            rms: mean(squares),
+            of: mean(of),
+        }
+    }
+}
+
+/// A line for each matrix that the original holds in 8 bits; nothing if there is none.
+fn quantised(model: &Model) -> Result<String, Failure> {
+    let mut text = String::new();
+    let lines = &mut text;
+    if model.quantised().is_empty() {
+        return Ok(text);
+    }
+    writeln!(lines, "\n8-bit weights of the original, as they were read")?;
+    writeln!(
+        lines,
+        "{:<6} {:<9} {:<10} {:<12} tensor",
+        "layer", "direction", "matrix", "numbers"
+    )?;
+    for matrix in model.quantised() {
+        let (numbers, why) = match matrix.requantised {
+            None => ("kept", String::new()),
+            Some(why) => ("requantised", format!(": {why}")),
+        };
+        writeln!(
+            lines,
+            "{:<6} {:<9} {:<10} {numbers:<12} {:?}{why}",
+            matrix.layer,
+            way(matrix.reverse),
+            matrix.matrix.to_string(),
+            matrix.tensor,
+        )?;
+    }
+    Ok(text)
+}
+
+fn way(reverse: bool) -> &'static str {
+    match reverse {
+        true => "reverse",
+        false => "forward",
+    }
+}
+
+/// A line for each matrix.
+fn weight_errors(lines: &mut String, exact: &Model, reduced: &Model) -> Result<(), Failure> {
+    writeln!(
+        lines,
+        "\nweight error, as a fraction of the matrix's root mean square"
+    )?;
+    writeln!(
+        lines,
+        "{:<6} {:<9} {:<10} {:>9} {:>9}",
+        "layer", "direction", "matrix", "max", "rms"
+    )?;
+    for (index, (exact, reduced)) in exact.layers().iter().zip(reduced.layers()).enumerate() {
+        for (exact, reduced) in exact.directions().iter().zip(reduced.directions()) {
+            let way = way(exact.is_reverse());
+            let (exact, reduced) = (exact.weights(), reduced.weights());
+            let pairs: [(&str, Option<(&Matrix, &Matrix)>); 3] = [
+                ("input", Some((&exact.input, &reduced.input))),
+                ("recurrent", Some((&exact.recurrent, &reduced.recurrent))),
+                (
+                    "projection",
+                    exact.projection.as_ref().zip(reduced.projection.as_ref()),
+                ),
+            ];
+            for (name, pair) in pairs {
+                let Some((exact, reduced)) = pair else {
+                    continue;
+                };
+                let rows = (0..exact.rows()).map(|row| (reduced.row(row), exact.row(row)));
+                let error = Errors::of(rows);
+                // All zero is exact in every precision.
+                let of = if error.of == 0.0 { 1.0 } else { error.of };
+                let (most, rms) = (error.most / of, error.rms / of);
+                writeln!(
+                    lines,
+                    "{index:<6} {way:<9} {name:<10} {most:>9.2e} {rms:>9.2e}"
+                )?;
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,127 @@
+//! `cellstream run`: a model over arrays from files.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use super::memory::afford_run;
+use super::model::{CellName, FileOptions, open};
+use super::npy;
+use super::plan::{PlanOption, plan_for};
+use super::precision::{Precisions, in_precisions};
+use super::profile::{self, Profile};
+use cellstream::execute::Session;
+use cellstream::model::{Array, ArrayMap};
+use cellstream_command::Failure;
+use cellstream_command::keep_originals;
+
+/// Runs a model over .npy arrays, and writes .npy arrays.
+///
+/// For ONNX models the names are the graph's own. For safetensors the inputs are input [steps, batch,
+/// features], lengths [batch], h0 and c0 [layers*directions, batch, size], of which only input must
+/// be given; the outputs are output, hn and cn (shapes and meanings as in PyTorch). A state that is not
+/// given is zero, also where only one of h0 and c0 is. Either all outputs are written or, where one
+/// cannot be, none.
+///
+/// With CELLSTREAM_TRACE=1 in the environment, standard error says where the run's time went.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Model file: .safetensors or .onnx
+    model: PathBuf,
+    /// An input array; may be repeated
+    #[arg(long, value_name = "NAME=X.npy", required = true)]
+    input: Vec<Named>,
+    /// Where to write an output; may be repeated
+    #[arg(long, value_name = "NAME=Y.npy", required = true)]
+    output: Vec<Named>,
+    #[command(flatten)]
+    file: FileOptions,
+    /// Kind of cell, where the tensors do not say (default: from their shapes)
+    #[arg(long, value_name = "CELL")]
+    cell: Option<CellName>,
+    /// Use at most this many cores; more than there are mean all (default: all)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: Option<u32>,
+    /// Precision of weights and products: f32, bf16, int8, or one for each layer, as in int8,bf16 (default:
+    /// that of the model)
+    #[arg(long, value_name = "P")]
+    precision: Option<Precisions>,
+    #[command(flatten)]
+    plan: PlanOption,
+}
+
+/// `NAME=FILE`.
+#[derive(Clone, Debug)]
+struct Named {
+    name: String,
+    path: PathBuf,
+}
+
+impl FromStr for Named {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Named, String> {
+        match text.split_once('=') {
+            Some((name, path)) if !name.is_empty() && !path.is_empty() => Ok(Named {
+                name: name.into(),
+                path: path.into(),
+            }),
+            _ => Err("expected NAME=FILE.npy".into()),
+        }
+    }
+}
+
+/// Loads, runs, writes.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let is_traced = profile::is_asked()?;
+    let model = open(&arguments.model, &arguments.file, arguments.cell)?;
+    let model = in_precisions(model, arguments.precision.as_ref());
+    let model = model.map_err(|f| f.of(&arguments.model))?;
+    let map = ArrayMap::new(&model);
+    for (index, output) in arguments.output.iter().enumerate() {
+        map.check_output(&output.name)?;
+        let originals = [
+            (Some(arguments.model.as_path()), "the model"),
+            (arguments.plan.path(), "the plan"),
+        ];
+        keep_originals(&output.path, &originals)?;
+        let before = &arguments.output[..index];
+        // Without a look at the disk: y.npy and ./y.npy are one.
+        let place = |named: &Named| std::path::absolute(&named.path);
+        let same =
+            |other: &&Named| matches!((place(other), place(output)), (Ok(a), Ok(b)) if a == b);
+        if let Some(other) = before.iter().find(same) {
+            return Err(Failure::new(format!(
+                "{}: {:?} and {:?} would be written to the same file; give each its own",
+                output.path.display(),
+                other.name,
+                output.name
+            )));
+        }
+    }
+    let arrays: Vec<(String, Array)> = (arguments.input.iter())
+        .map(|input| Ok((input.name.clone(), npy::read(&input.path)?)))
+        .collect::<Result<_, Failure>>()?;
+    let input = map.input(&arrays)?;
+    let borrowed = input.borrow();
+    let names: Vec<&str> = arguments.input.iter().map(|i| i.name.as_str()).collect();
+    let given = format!("--input {}", names.join(", "));
+    afford_run(&model, input.batch, input.steps, &given)?;
+    let size = (input.batch, input.steps);
+    let (plan, _) = plan_for(&model, size, arguments.threads, &arguments.plan)?;
+    let mut session = Session::new(&model, &plan)?;
+    drop(model);
+    let mut results = map.room(&input);
+    if is_traced {
+        let trace = session.run_traced(&borrowed, &mut results.borrow())?;
+        eprint!("{}", Profile::new(vec![trace], input.steps));
+    } else {
+        session.run(&borrowed, &mut results.borrow())?;
+    }
+    // All are whole before one is in its place.
+    let partials: Vec<npy::Partial> = (arguments.output.iter())
+        .map(|output| {
+            let array = map.output(&output.name, &input, &results)?;
+            npy::write(&output.path, &array)
+        })
+        .collect::<Result<_, Failure>>()?;
+    partials.into_iter().try_for_each(npy::Partial::put)
+}

@@ -1,0 +1,356 @@
+//! `cellstream tune`: once per model, find the fastest way to run it here and keep it in a file.
+
+use std::io::{IsTerminal, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
+
+use super::memory::afford_run;
+use super::model::ModelOrShape;
+use super::precision::{self, MeasuredPrecision, Purpose};
+use cellstream::model::Model;
+use cellstream::plan::{Cost, Entry, Plan, PlanFileError};
+use cellstream::tune::{Effort, Options, Progress, Tuned, tune};
+use cellstream_command::Failure;
+use cellstream_command::Printer;
+use cellstream_command::interrupt::{self, flow};
+use cellstream_command::threads;
+use cellstream_serve::policy::BatchSizes;
+
+/// Finds the fastest way to run a model on this machine, once, and keeps it in a plan file.
+///
+/// Every candidate (how many cores, who owns which slice of the weights, which products are taken
+/// ahead of the steps, in what order the weights are swept) is first held against the reference, bit
+/// for bit, then timed against the others in turn. Slow ones are dropped early; of those too close to
+/// tell, the one with the fewest cores wins.
+///
+/// Requests vary in size, so one tuning covers a grid: each --batch with each --steps. A session
+/// takes the entry nearest to the request at hand. Where sequences of one request differ in length, say
+/// with --lengths what is usual: it decides whether they are better split among the cores or run together.
+///
+/// Entries that the plan file already has for other sizes stay, and so do those of sizes for which
+/// --seconds were too few, unless they are estimates and the new ones are measured. Ctrl-C ends the tuning,
+/// keeps the best so far in the same way, and is no error. A size that did not get three rounds of a race
+/// keeps the estimate: too little was measured to choose by.
+///
+/// `run`, `bench` and `explain` take the file with --plan, the library with Plan::load_or_estimate.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    source: ModelOrShape,
+    /// Sequences per request, one or several sizes
+    #[arg(long, value_name = "B,…", value_delimiter = ',', default_values_t = [1, 10],
+        value_parser = clap::value_parser!(u32).range(1..=65536))]
+    batch: Vec<u32>,
+    /// Steps per sequence, one or several lengths
+    #[arg(long, value_name = "T,…", value_delimiter = ',', default_values_t = [10, 100],
+        value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    steps: Vec<u32>,
+    /// Steps of the sequences in a timed request, dealt out in turn, --steps at most (default: all --steps)
+    #[arg(long, value_name = "N,…", value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    lengths: Vec<u32>,
+    /// Use at most this many cores (default: all)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: Option<u32>,
+    #[command(flatten)]
+    precision: MeasuredPrecision,
+    /// Time for the whole tuning
+    #[arg(long, value_name = "S", default_value_t = 20.0, value_parser = cellstream_command::seconds)]
+    seconds: f64,
+    /// How hard to look
+    #[arg(long, value_enum, default_value_t = EffortName::Measure)]
+    effort: EffortName,
+    /// Write the plan to this file
+    #[arg(short, long, value_name = "PLAN")]
+    output: Option<PathBuf>,
+}
+
+/// [`Effort`], as typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum EffortName {
+    /// Time nothing: the estimate, from arithmetic and bytes
+    Estimate,
+    /// Time one dimension after the other
+    Measure,
+    /// Time all combinations
+    Exhaustive,
+}
+
+impl From<EffortName> for Effort {
+    fn from(name: EffortName) -> Effort {
+        match name {
+            EffortName::Estimate => Effort::Estimate,
+            EffortName::Measure => Effort::Measure,
+            EffortName::Exhaustive => Effort::Exhaustive,
+        }
+    }
+}
+
+/// The part of the time in which `auto` chooses precisions.
+const CHOOSING: f64 = 0.3;
+
+/// Tunes, prints what was chosen, writes the plan.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let model = arguments.source.model()?;
+    if let Some(path) = &arguments.output {
+        writable(path)?;
+    }
+    let grid = arguments.batch.iter();
+    let sizes: Vec<(usize, usize)> = grid
+        .flat_map(|&batch| arguments.steps.iter().map(move |&steps| (batch, steps)))
+        .map(|(batch, steps)| (batch as usize, steps as usize))
+        .collect();
+    for &(batch, steps) in &sizes {
+        afford_run(&model, batch, steps, "--batch and --steps")?;
+    }
+    interrupt::catch()?;
+    let (cores, budget) = (
+        threads(arguments.threads),
+        Duration::from_secs_f64(arguments.seconds),
+    );
+    let (bar, start) = (bar(), Instant::now());
+    let purpose = Purpose {
+        sizes: sizes.clone(),
+        cores,
+        budget: budget.mul_f64(CHOOSING),
+    };
+    let (model, choice) =
+        arguments
+            .precision
+            .of(&arguments.source, model, purpose, |progress| {
+                bar.set_position((1000.0 * CHOOSING * progress.fraction) as u64);
+                bar.set_message(format!("precisions: {}", progress.stage));
+                flow()
+            })?;
+    // Where choosing took longer than its part, the plan still gets its own.
+    let left = match choice {
+        Some(_) => budget
+            .saturating_sub(start.elapsed())
+            .max(budget.mul_f64(1.0 - CHOOSING)),
+        None => budget,
+    };
+    if let Some(path) = &arguments.output {
+        not_of_another_model(path, &model)?;
+    }
+    let options = Options {
+        sizes,
+        lengths: arguments.lengths.iter().map(|&l| l as usize).collect(),
+        cores,
+        budget: left,
+        effort: arguments.effort.into(),
+    };
+    let mut tuned = tune(&model, &options, |progress| {
+        show(&bar, progress);
+        flow()
+    })?;
+    bar.finish_and_clear();
+    let mut out = Printer::new(arguments.output.is_some());
+    if let Some(words) = &choice {
+        writeln!(out, "{words}")?;
+    }
+    print(&mut out, &model, &tuned, &options)?;
+    let is_forward = model.layers().iter().all(|layer| {
+        let directions = layer.directions();
+        directions.len() == 1 && !directions[0].is_reverse()
+    });
+    if is_forward && let Some(rows) = BatchSizes::of_plan(&tuned.plan) {
+        let most = rows.max;
+        writeln!(
+            out,
+            "\nserving by single steps: batches of {most} rows come within 3 % of the best rate"
+        )?;
+    }
+    if let Some(path) = &arguments.output {
+        let kept = keep(&mut tuned, path, &model);
+        tuned.plan.save(path, &model)?;
+        writeln!(out, "\nwritten to {}{kept}", path.display())?;
+        if choice.is_some() {
+            let precision = precision::name(&model);
+            writeln!(out, "it is for the model with --precision {precision}")?;
+        }
+    } else if options.effort != Effort::Estimate {
+        writeln!(out, "\nnothing was written; give -o PLAN to keep this")?;
+    }
+    Ok(())
+}
+
+/// Refuses, before any time is spent, a place that no plan can be written to, or a file that is no plan
+/// and so is somebody's by mistake.
+fn writable(path: &Path) -> Result<(), Failure> {
+    const FIRST: &[u8] = b"cellstream plan ";
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
+    if folder.is_some_and(|folder| !folder.is_dir()) || path.is_dir() {
+        let why = "-o needs a file in a folder that exists";
+        return Err(Failure::new(why).of(path));
+    }
+    let mut start = Vec::new();
+    match std::fs::File::open(path) {
+        Ok(file) => file.take(FIRST.len() as u64).read_to_end(&mut start)?,
+        Err(_) => return Ok(()),
+    };
+    match start.is_empty() || start == FIRST {
+        true => Ok(()),
+        false => {
+            Err(Failure::new("is there already and is no plan; give -o another name").of(path))
+        }
+    }
+}
+
+/// Refuses a plan of another model, or of this one in other precisions: it was measured, and may still be needed.
+fn not_of_another_model(path: &Path, model: &Model) -> Result<(), Failure> {
+    match Plan::load(path, model) {
+        Err(why @ PlanFileError::Model { .. }) => {
+            let why = Failure::from(why);
+            Err(Failure::new(format!("{why}; give -o another name, or remove it")).of(path))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Keeps what an earlier plan has and this tuning has not: entries of sizes that were not asked for, or
+/// not raced to their end; says how many, and which of those that were asked for.
+fn keep(tuned: &mut Tuned, path: &Path, model: &Model) -> String {
+    match Plan::load(path, model) {
+        Ok(earlier) => {
+            let kept = tuned.keep(earlier);
+            let mut text = match kept.others + kept.instead.len() {
+                0 => String::new(),
+                1 => ", with an entry of the plan that was there".into(),
+                kept => format!(", with {kept} entries of the plan that was there"),
+            };
+            if !kept.instead.is_empty() {
+                let sizes = kept.instead.iter();
+                let sizes: Vec<_> = sizes
+                    .map(|(b, s)| format!("batch {b}, {s} steps"))
+                    .collect();
+                let sizes = sizes.join("; ");
+                text += "\nbetter known there than this tuning found out, and kept: ";
+                text += &sizes;
+            }
+            text
+        }
+        Err(PlanFileError::Io { .. } | PlanFileError::Empty) => String::new(),
+        Err(why) => format!("; what was there could not be kept: {}", Failure::from(why)),
+    }
+}
+
+/// A bar on a terminal, nothing elsewhere.
+fn bar() -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{bar:24} {percent:>3}%  {wide_msg}");
+    // An error drops the bar, and takes its place.
+    let bar = ProgressBar::new(1000).with_finish(ProgressFinish::AndClear);
+    if let Ok(style) = style {
+        bar.set_style(style);
+    }
+    bar
+}
+
+fn show(bar: &ProgressBar, progress: &Progress<'_>) {
+    bar.set_position((1000.0 * progress.fraction) as u64);
+    let (size, sizes) = progress.size;
+    let of = match sizes {
+        1 => String::new(),
+        _ => format!("size {} of {sizes}, ", size + 1),
+    };
+    bar.set_message(format!(
+        "{of}{}: {} left, best {}: {}",
+        progress.stage,
+        progress.standing,
+        time(progress.best.1),
+        progress.best.0
+    ));
+}
+
+/// A median in a unit that suits it.
+fn time(cost: Cost) -> String {
+    match cost.median_ns {
+        ns if ns < 1_000_000 => format!("{:.1} µs", ns as f64 / 1e3),
+        ns => format!("{:.2} ms", ns as f64 / 1e6),
+    }
+}
+
+fn print(
+    out: &mut impl Write,
+    model: &Model,
+    tuned: &Tuned,
+    options: &Options,
+) -> Result<(), Failure> {
+    if options.effort == Effort::Estimate {
+        writeln!(out, "estimated, nothing timed:")?;
+    } else {
+        let early = if tuned.interrupted {
+            ", broken off"
+        } else {
+            ""
+        };
+        writeln!(
+            out,
+            "{} candidates held against the reference, {} timed runs{early}:",
+            tuned.candidates, tuned.runs
+        )?;
+    }
+    writeln!(
+        out,
+        "(a schedule has a letter per gate, input products / products with the state: a = taken ahead \
+         of the steps, in chunks of so many steps; 1, 2 = in that phase of the step)"
+    )?;
+    for (entry, finished) in tuned.plan.entries.iter().zip(&tuned.finished) {
+        writeln!(out, "\nbatch {}, {} steps", entry.batch, entry.steps)?;
+        print_entry(out, model, entry, options)?;
+        if !finished && entry.measured.is_some() {
+            writeln!(
+                out,
+                "  not finished, which takes more time: races were cut short or left out"
+            )?;
+        }
+    }
+    Ok(())
+}
+
+fn print_entry(
+    out: &mut impl Write,
+    model: &Model,
+    entry: &Entry,
+    options: &Options,
+) -> Result<(), Failure> {
+    let Some(measured) = &entry.measured else {
+        let why = match options.effort {
+            Effort::Estimate => "not timed",
+            // One lap would look like the best of measurements: it has no spread.
+            _ => "too few timed runs",
+        };
+        writeln!(out, "  estimate   {why:>22}  {}", entry.configuration)?;
+        return Ok(());
+    };
+    let cost = |cost: Cost| match cost.spread_ns {
+        0 => format!("{:>11}       ", time(cost)),
+        _ => format!("{:>11} ±{:>4.1} %", time(cost), spread(cost)),
+    };
+    writeln!(
+        out,
+        "  chosen     {:>22}  {}",
+        cost(measured.cost),
+        entry.configuration
+    )?;
+    if let Some((words, second)) = &measured.runner_up {
+        writeln!(out, "  runner-up  {:>22}  {words}", cost(*second))?;
+    }
+    let estimate = Plan::estimate(model, entry.batch, entry.steps, options.cores);
+    if estimate.entries[0].configuration == entry.configuration {
+        writeln!(
+            out,
+            "  this is the estimate, too; another must beat it in every one of the last races"
+        )?;
+    }
+    Ok(())
+}
+
+/// Half the distance between the quartiles, in per cent of the median.
+fn spread(cost: Cost) -> f64 {
+    50.0 * cost.spread_ns as f64 / cost.median_ns.max(1) as f64
+}

@@ -1,0 +1,74 @@
+//! `cellstream machine` as a user meets it: its text, its JSON, its exit codes.
+
+use std::process::{Command, Output};
+
+fn cellstream(arguments: &[&str], isa: Option<&str>) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cellstream"));
+    command.args(arguments).env_remove("CELLSTREAM_ISA");
+    command.envs(isa.map(|isa| ("CELLSTREAM_ISA", isa)));
+    command.output().unwrap()
+}
+
+#[test]
+fn json_is_one_object_with_every_documented_field() {
+    let out = cellstream(&["machine", "--json"], None);
+    assert_eq!(out.status.code(), Some(0), "{out:?}");
+    let text = String::from_utf8(out.stdout).unwrap();
+    assert_eq!(text.lines().count(), 1);
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let cpus = json["topology"]["cores"][0]["cpus"].as_array().unwrap();
+    assert!(!cpus.is_empty());
+    for field in ["cpu_model", "caches", "numa_nodes", "cpu_quota", "source"] {
+        assert!(json["topology"].get(field).is_some(), "{field}");
+    }
+    assert_eq!(json["isas"].as_array().unwrap().last().unwrap(), "portable");
+    assert_eq!(json["isa"], json["isas"][0]);
+    assert_eq!(json["ceilings"]["isa"], json["isa"]);
+    assert_eq!(json["ceilings"]["one"]["threads"], 1);
+    for team in ["one", "all"] {
+        let team = &json["ceilings"][team];
+        assert!(team["pinned"].is_boolean());
+        let (fma, dot) = (&team["fma_f32_gflops"], &team["dot_int8_gops"]);
+        for rate in [fma, dot, &team["read_gbps"]["memory"]] {
+            assert!(rate["value"].as_f64().unwrap() > 0.0);
+            assert!(rate["spread"].as_f64().is_some());
+        }
+        for level in ["l1", "l2", "l3"] {
+            assert!(team["read_gbps"].get(level).is_some(), "{level}");
+        }
+    }
+}
+
+#[test]
+fn text_fits_a_screen_and_names_the_instruction_set_in_use() {
+    let out = cellstream(&["machine"], Some("portable"));
+    let text = String::from_utf8(out.stdout).unwrap();
+    assert!(text.contains("portable (used)"), "{text}");
+    for part in ["cpu ", "cores ", "f32 FMA", "int8 dot", "read memory"] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    assert!(text.lines().all(|line| line.len() <= 100), "{text}");
+}
+
+#[test]
+fn an_impossible_instruction_set_is_refused_in_one_line() {
+    let out = cellstream(&["machine"], Some("sse9"));
+    let line = String::from_utf8(out.stderr).unwrap();
+    assert_eq!(out.status.code(), Some(1));
+    assert_eq!(line.lines().count(), 1, "{line}");
+    assert!(line.contains("sse9"), "{line}");
+    assert!(
+        line.contains("use avx512, avx2, neon or portable"),
+        "{line}"
+    );
+    assert!(out.stdout.is_empty());
+}
+
+#[test]
+fn usage_errors_exit_with_two() {
+    assert_eq!(cellstream(&["mach1ne"], None).status.code(), Some(2));
+    assert_eq!(
+        cellstream(&["machine", "--xml"], None).status.code(),
+        Some(2)
+    );
+}

@@ -1,0 +1,409 @@
+//! What is typed, checked before anything is measured.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::compare::Conditions;
+use super::grid::{BatchOption, Grid};
+use super::lengths::LengthsOption;
+use super::report::Context;
+use super::request::{Network, Workload};
+use super::target::Policy;
+use super::trees::TreesOption;
+use cellstream::model::Precision;
+use cellstream_command::keep_originals;
+use cellstream_command::{Failure, seconds, threads};
+use cellstream_serve::engine::EngineOptions;
+
+/// How long requests wait under load, by batching policy.
+///
+/// Serves random weights of the network's shape in this process and sends it requests: at Poisson times (--rates, or
+/// --load as fractions of the peak, which is measured first), at those of a file (--trace), or as so many users who each
+/// wait for an answer before they ask again (--closed). Every policy gets the same requests at the same times, each on
+/// the machine alone, in rounds that take them in turn.
+///
+/// Latencies count from when a request was DUE, not from when it could be submitted: a server that stands still for a
+/// second delays all who come in that second, and all of them are counted (no coordinated omission). The generator
+/// sleeps between requests, as spinning would take a core from the server; how late it woke is in the latencies and is
+/// shown ("late"). Requests due during the warm-up are not counted; all that are due later are waited for (--patience),
+/// however late they end, and those that still have no answer then count with the time that they were waited for.
+///
+/// queued: from due to the start of the first cell; subm.: the part of it from submission on, which is the server's
+/// own; comp.: from there to the answer. answered/s: answers given in the window, from the first to the last of them,
+/// also to requests that were due in the warm-up. requests: of all rounds those whose latencies were counted, due in
+/// the window and answered, or given up; percentiles say no more than so many can. unanswered: refused as the queue was
+/// full, late for their --deadline, failed, or given up; of these only what was given up is in the latencies, so read
+/// both. A step is one of a whole batch of cells; of several that ran together (--steps-at-once), each counts with its
+/// share of the time.
+///
+/// With several --batch or --bucket-width and --sweep, each policy is measured with all of them at every load, and its
+/// best there is reported: of those that bore the load (answered 93 % of it, and were no further behind when the window
+/// ended than when it began, but for chance) the one with the least p90, of none the one with the greatest throughput;
+/// measured once more, with other requests. All that was tried is shown below. What did not bear a load is left out at
+/// higher ones, except each policy's setting with the greatest peak.
+///
+/// Ctrl-C (or being told to terminate) ends it after the run at hand, or after the calibration: loads that every policy
+/// has had by then are reported and written. A second one ends it at once.
+///
+/// With --json, one object a line, "kind" being "calibration", "peak", "run" or "skipped"; "best" marks those to be
+/// read.
+#[derive(Debug, clap::Args)]
+// Else what is refused about `--seconds -5` is the dash; about a list, too, which needs more than that.
+#[command(allow_negative_numbers = true)]
+pub struct Arguments {
+    /// What is served
+    #[arg(value_enum)]
+    pub network: Network,
+    // A doc comment would replace the help text of the command.
+    #[allow(missing_docs)]
+    #[command(flatten)]
+    pub shape: ServedShape,
+    /// Lengths: paper (mean 24, 99 % below 100, none above 330), paper:LONGEST, a number, or a CSV file whose first
+    /// line names its columns; for seq2seq two columns, as in FILE:source,target (default: paper)
+    #[arg(long, value_name = "L|FILE[:COLUMN]")]
+    pub lengths: Option<LengthsOption>,
+    /// Trees: complete:LEAVES, or a file with the head of each word of a sentence in each line, as in [2,0,2]; treelstm
+    /// takes phrases made of them, a leaf for each word (default: complete:16)
+    #[arg(long, value_name = "TREES")]
+    pub trees: Option<TreesOption>,
+    /// Policies (default: all that serve such requests)
+    #[arg(long, value_enum, value_name = "POLICY,…", value_delimiter = ',')]
+    pub policies: Vec<Policy>,
+    /// Poisson arrivals: requests a second
+    #[arg(long, value_name = "R,…", value_delimiter = ',', allow_hyphen_values = true, value_parser = rate)]
+    pub rates: Vec<f64>,
+    /// Poisson arrivals: fractions of the best baseline's peak (default: 0.2,0.5,0.8)
+    #[arg(long, value_name = "F,…", value_delimiter = ',', allow_hyphen_values = true, conflicts_with = "rates",
+        value_parser = fraction)]
+    pub load: Vec<f64>,
+    /// Users, each of whom waits for an answer before asking again
+    #[arg(long, value_name = "N", conflicts_with_all = ["rates", "load"],
+        value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub closed: Option<u32>,
+    /// A file of times of arrival in seconds, one a line
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["rates", "load", "closed"])]
+    pub trace: Option<PathBuf>,
+    /// Measure this long at each point, in each round
+    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds)]
+    pub seconds: f64,
+    /// Before that, so long
+    #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = not_negative)]
+    pub warm_up: f64,
+    /// Rounds at each point
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
+    /// Requests of a run at most, those of the warm-up included
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub requests: Option<u64>,
+    /// Of arrivals and requests; each round has its own
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Requests end without an answer this long after they were due
+    #[arg(long, value_name = "MS", value_parser = milliseconds)]
+    pub deadline: Option<f64>,
+    /// After a run, wait so long for what has no answer yet
+    #[arg(long, value_name = "S", default_value_t = 30.0, value_parser = seconds)]
+    pub patience: f64,
+    /// Use at most this many cores (default: all)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+    /// Workers, among whom the cores are divided; each has its own weights
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub workers: u32,
+    /// Rows of a batch at most; several to --sweep. One number is of every cell. 64:32 is of each, in their order:
+    /// encoder and decoder, tree leaf and tree node, tree child and tree node. calibrated: each cell is timed first, as
+    /// --calibrate does, and gets the rows that are found. Policies that group whole requests have groups of the
+    /// greatest
+    #[arg(
+        long,
+        value_name = "N|N:N|calibrated,…",
+        value_delimiter = ',',
+        default_value = "64"
+    )]
+    pub batch: Vec<BatchOption>,
+    /// Lengths in a bucket; several to --sweep
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [10],
+        value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub bucket_width: Vec<u32>,
+    /// Tasks that a worker gets at once at most (BatchMaker's MaxTasksToSubmit), each with further steps of its rows
+    #[arg(long, value_name = "N", default_value_t = EngineOptions::default().tasks_at_once as u32,
+        value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub tasks_at_once: u32,
+    /// Steps that chains and encoders take in one batch at most, under every policy, while all together have no more
+    /// than 16 rows; 1: requests join and leave at every step
+    #[arg(long, value_name = "N", default_value_t = EngineOptions::default().steps_at_once as u32,
+        value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub steps_at_once: u32,
+    /// Try all settings of each policy at every load, and report its best there
+    #[arg(long)]
+    pub sweep: bool,
+    /// Only measure how long each cell takes for batches of 1, 2, 4 … rows up to the largest --batch (64 if it lists
+    /// none), and say how many to take at most: the fewest within 3 % of the best rate
+    #[arg(long, conflicts_with_all = ["lengths", "trees", "policies", "rates", "load", "closed", "trace", "seconds", "warm_up",
+        "rounds", "requests", "deadline", "patience", "bucket_width", "tasks_at_once", "steps_at_once", "sweep", "csv", "cdf",
+        "chart", "cdf_chart"])]
+    pub calibrate: bool,
+    /// Users who saturate the server where its peak is measured: with --load, and with a --sweep over several --rates
+    /// (default: four times the largest batch)
+    #[arg(long, value_name = "N", conflicts_with = "calibrate",
+        value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub saturation: Option<u32>,
+    /// Print one JSON object a line
+    #[arg(long)]
+    pub json: bool,
+    /// Write a line for each policy, setting and point
+    #[arg(long, value_name = "FILE.csv")]
+    pub csv: Option<PathBuf>,
+    /// Write the distributions of latency, queueing and computing
+    #[arg(long, value_name = "FILE.csv")]
+    pub cdf: Option<PathBuf>,
+    /// Draw latency against throughput
+    #[arg(long, value_name = "FILE.svg")]
+    pub chart: Option<PathBuf>,
+    /// Draw the distributions of queueing and computing at the first point, with a sweep at the lowest
+    #[arg(long, value_name = "FILE.svg")]
+    pub cdf_chart: Option<PathBuf>,
+}
+
+/// Sizes of what is served.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ServedShape {
+    /// Hidden size
+    #[arg(long, value_name = "H", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub hidden: u32,
+    /// Input size: of embedded words, where words are embedded
+    #[arg(long, value_name = "E", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub input: u32,
+    /// Words that seq2seq knows (default: 30000)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    pub vocabulary: Option<u32>,
+    /// Precision of weights and products: f32, bf16, int8
+    #[arg(long, value_name = "P", default_value = "f32", value_parser = precision)]
+    pub precision: Precision,
+}
+
+impl ServedShape {
+    /// Words that are known, where there are words.
+    pub fn vocabulary(&self) -> u32 {
+        self.vocabulary.unwrap_or(30_000)
+    }
+}
+
+fn precision(name: &str) -> Result<Precision, String> {
+    let all = Precision::ALL;
+    let found = all.into_iter().find(|p| p.name() == name);
+    found.ok_or_else(|| format!("is none of {}", all.map(|p| p.name()).join(", ")))
+}
+
+fn number(text: &str, accepted: std::ops::RangeInclusive<f64>, words: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok();
+    let number = number.filter(|number| accepted.contains(number));
+    number.ok_or_else(|| format!("expected {words}"))
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    number(text, 1e-3..=1e7, "requests per second, 0.001 to 10^7")
+}
+
+fn fraction(text: &str) -> Result<f64, String> {
+    number(text, 1e-3..=100.0, "a fraction of the peak, 0.001 to 100")
+}
+
+fn not_negative(text: &str) -> Result<f64, String> {
+    number(text, 0.0..=3600.0, "seconds from 0 to 3600")
+}
+
+fn milliseconds(text: &str) -> Result<f64, String> {
+    number(text, 1e-3..=3.6e6, "milliseconds, 0.001 to 3600000")
+}
+
+impl Arguments {
+    /// What requests ask for; reads files.
+    pub fn workload(&self) -> Result<Workload, Failure> {
+        if self.network != Network::Seq2seq && self.shape.vocabulary.is_some() {
+            return Err(Failure::usage(format!(
+                "--vocabulary is for seq2seq; {} has no words",
+                self.network.name()
+            )));
+        }
+        if self.network.is_tree() {
+            if self.lengths.is_some() {
+                return Err(Failure::usage(format!(
+                    "--lengths is for chains and pairs; {} takes --trees",
+                    self.network.name()
+                )));
+            }
+            return Ok(Workload::Trees(self.trees_option().read(self.network)?));
+        }
+        if self.trees.is_some() {
+            return Err(Failure::usage(format!(
+                "--trees is for treelstm and tree-child-sum; {} takes --lengths",
+                self.network.name()
+            )));
+        }
+        let pairs = self.network == Network::Seq2seq;
+        let lengths = self.lengths_option().read(pairs)?;
+        Ok(match pairs {
+            true => Workload::Pairs(lengths),
+            false => Workload::Chains(lengths),
+        })
+    }
+
+    fn lengths_option(&self) -> LengthsOption {
+        self.lengths.clone().unwrap_or(LengthsOption::PAPER)
+    }
+
+    fn trees_option(&self) -> TreesOption {
+        self.trees.clone().unwrap_or(TreesOption::Complete(16))
+    }
+
+    /// The policies that were asked for, or all that fit.
+    pub fn policies(&self, workload: &Workload) -> Result<Vec<Policy>, Failure> {
+        let possible = Policy::of(self.network, workload.is_identical());
+        if self.policies.is_empty() {
+            return Ok(possible);
+        }
+        for policy in &self.policies {
+            if !possible.contains(policy) {
+                let possible: Vec<_> = possible.iter().map(|p| p.name()).collect();
+                let hint = match policy {
+                    Policy::Ideal => {
+                        " (ideal needs identical requests: --lengths 24, --trees complete:16)"
+                    }
+                    _ => "",
+                };
+                return Err(Failure::usage(format!(
+                    "--policies {policy} does not serve such requests; {} do{hint}",
+                    possible.join(", ")
+                )));
+            }
+        }
+        let mut policies = Vec::new();
+        for &policy in &self.policies {
+            if !policies.contains(&policy) {
+                policies.push(policy);
+            }
+        }
+        Ok(policies)
+    }
+
+    /// What --sweep tries, or the only settings.
+    pub fn grid(&self) -> Result<Grid, Failure> {
+        let grid = Grid::new(&self.batch, &self.bucket_width, self.network)?;
+        // Calibration only wants the greatest.
+        if grid.is_several() && !self.sweep && !self.calibrate {
+            return Err(Failure::usage(
+                "several --batch or --bucket-width need --sweep, which finds the best of them at every load",
+            ));
+        }
+        Ok(grid)
+    }
+
+    /// Whether loads are fractions of a peak.
+    pub fn is_by_load(&self) -> bool {
+        self.trace.is_none() && self.rates.is_empty() && self.closed.is_none()
+    }
+
+    /// Whether the peak of every setting is measured first: loads are fractions of one, and where a sweep goes on to
+    /// higher rates, a setting with a great peak is kept.
+    pub fn measures_peaks(&self) -> Result<bool, Failure> {
+        let measures = self.is_by_load() || self.sweep && self.rates.len() > 1;
+        match self.saturation {
+            Some(_) if !measures => Err(Failure::usage(
+                "--saturation is of peaks, which are measured for --load and for a --sweep over several --rates",
+            )),
+            _ => Ok(measures),
+        }
+    }
+
+    /// What all runs have in common.
+    pub fn conditions(&self, workload: Workload) -> Conditions {
+        Conditions {
+            workload,
+            seed: self.seed,
+            warm_up: Duration::from_secs_f64(self.warm_up),
+            window: Duration::from_secs_f64(self.seconds),
+            requests: self.requests.unwrap_or(u64::MAX),
+            deadline: self.deadline.map(|ms| Duration::from_secs_f64(ms / 1e3)),
+            patience: Duration::from_secs_f64(self.patience),
+            rounds: self.rounds as usize,
+        }
+    }
+
+    /// What all results have in common.
+    pub fn context(&self) -> Context {
+        let requests = match self.network.is_tree() {
+            true => self.trees_option().to_string(),
+            false => self.lengths_option().to_string(),
+        };
+        Context {
+            network: self.network.name().into(),
+            input: self.shape.input as usize,
+            hidden: self.shape.hidden as usize,
+            precision: self.shape.precision.to_string(),
+            requests,
+            workers: self.workers as usize,
+            threads: threads(self.threads),
+            tasks_at_once: self.tasks_at_once as usize,
+            steps_at_once: self.steps_at_once as usize,
+            seed: self.seed,
+        }
+    }
+
+    /// Whether results go to files, too.
+    pub fn writes_files(&self) -> bool {
+        let outputs = [&self.csv, &self.cdf, &self.chart, &self.cdf_chart];
+        outputs.iter().any(|output| output.is_some())
+    }
+
+    /// Refuses, before any time is spent, outputs that cannot be written, that are one file, or that are read.
+    pub fn check_outputs(&self) -> Result<(), Failure> {
+        let outputs = [
+            (&self.csv, "what --csv writes"),
+            (&self.cdf, "what --cdf writes"),
+            (&self.chart, "what --chart draws"),
+            (&self.cdf_chart, "what --cdf-chart draws"),
+        ];
+        let lengths = self.lengths.as_ref().and_then(LengthsOption::file);
+        let trees = self.trees.as_ref().and_then(TreesOption::file);
+        let inputs = [
+            (lengths, "the file of --lengths"),
+            (trees, "the file of --trees"),
+            (self.trace.as_deref(), "the file of --trace"),
+        ];
+        for (index, (output, _)) in outputs.iter().enumerate() {
+            let Some(output) = output.as_deref() else {
+                continue;
+            };
+            let is_chart = index >= 2;
+            if is_chart && output.extension().is_some_and(|named| named != "svg") {
+                let why = "charts are drawn as SVG; expected a name that ends in .svg";
+                return Err(Failure::usage(why).of(output));
+            }
+            let folder = output.parent().filter(|p| !p.as_os_str().is_empty());
+            if folder.is_some_and(|folder| !folder.is_dir()) || output.is_dir() {
+                return Err(Failure::new("expected a file in a folder that exists").of(output));
+            }
+            keep_originals(output, &inputs)?;
+            let same =
+                |other: &Option<PathBuf>| other.as_deref().is_some_and(|o| one_file(o, output));
+            if let Some((_, what)) = outputs[..index].iter().find(|(other, _)| same(other)) {
+                let why = format!("is {what} already; write to another file");
+                return Err(Failure::usage(why).of(output));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether two names are of one file, there or not yet.
+fn one_file(a: &Path, b: &Path) -> bool {
+    let real = |path: &Path| {
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new(".")).canonicalize().ok()?;
+        path.canonicalize()
+            .ok()
+            .or(Some(folder.join(path.file_name()?)))
+    };
+    a == b || real(a).is_some_and(|a| Some(a) == real(b))
+}

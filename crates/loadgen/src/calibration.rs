@@ -1,0 +1,48 @@
+//! What calibration found, cell by cell: BatchMaker's figure 3.
+
+use std::io::Write;
+
+use cellstream_command::Failure;
+use cellstream_serve::engine::Calibration;
+use cellstream_serve::policy::BatchSizes;
+
+/// Prints a table, or JSON objects; what each cell would be given is marked.
+///
+/// # Errors
+/// Those of writing.
+pub fn print(found: &[Calibration], json: bool, out: &mut impl Write) -> Result<(), Failure> {
+    if !json {
+        writeln!(
+            out,
+            "{:<12} {:>6} {:>12} {:>12}",
+            "cell", "rows", "µs", "rows/s"
+        )?;
+    }
+    for Calibration { cell, times } in found {
+        let best = BatchSizes::measured(times).map(|sizes| sizes.max);
+        for &(rows, time) in times {
+            let (micros, rate) = (time.as_secs_f64() * 1e6, rows as f64 / time.as_secs_f64());
+            let chosen = Some(rows) == best;
+            if json {
+                let row = serde_json::json!({
+                    "kind": "calibration", "cell": cell, "rows": rows, "us": micros, "rows_per_s": rate,
+                    "chosen": chosen,
+                });
+                writeln!(out, "{row}")?;
+                continue;
+            }
+            let mark = if chosen { " *" } else { "" };
+            writeln!(
+                out,
+                "{cell:<12} {rows:>6} {micros:>12.1} {rate:>12.0}{mark}"
+            )?;
+        }
+    }
+    if !json {
+        writeln!(
+            out,
+            "*: the fewest rows within 3 % of the best rate, which --batch calibrated takes"
+        )?;
+    }
+    Ok(())
+}

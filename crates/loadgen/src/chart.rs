@@ -1,0 +1,419 @@
+//! Figures: latency against throughput (the paper's figures 7, 8, 13 to 15), and distributions (its figure 9).
+//!
+//! As SVG, without a text backend: no fonts are needed, and three small crates suffice. Widths of letters are estimated.
+
+use std::path::Path;
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+
+use super::compare::Measured;
+use super::report::{Row, distributions, fractions};
+use super::target::Policy;
+use cellstream_command::Failure;
+
+/// One policy's line: the points in the order of the load.
+#[derive(Clone, Debug)]
+struct Line {
+    policy: Policy,
+    /// Across, and up: the least, the point itself, the greatest.
+    points: Vec<(f64, [f64; 3])>,
+}
+
+/// One diagram.
+struct Panel {
+    title: String,
+    x: String,
+    y: String,
+    /// Whether the horizontal axis is in equal ratios, and the vertical one.
+    log: (bool, bool),
+    lines: Vec<Line>,
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Drawn = Result<(), Box<dyn std::error::Error>>;
+
+/// Colours that are told apart by most people, whatever their sight (Okabe and Ito); a policy has the same everywhere.
+fn colour(policy: Policy) -> RGBColor {
+    match policy {
+        Policy::Cellular => RGBColor(0, 114, 178),
+        Policy::Shortest => RGBColor(86, 180, 233),
+        Policy::Padding => RGBColor(230, 159, 0),
+        Policy::Bucketing => RGBColor(0, 158, 115),
+        Policy::Merge => RGBColor(213, 94, 0),
+        Policy::Ideal => RGBColor(90, 90, 90),
+    }
+}
+
+/// Draws the 90th percentile of latency against throughput, with bars from the median to the 99th percentile.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_curves(path: &Path, title: &str, rows: &[&Row<'_>]) -> Result<(), Failure> {
+    let panel = Panel {
+        title: String::new(),
+        x: "answers per second".into(),
+        y: "latency, ms: p90; bars p50 to p99".into(),
+        log: (false, true),
+        lines: curves(rows),
+    };
+    write(path, title, &[panel])
+}
+
+fn curves(rows: &[&Row<'_>]) -> Vec<Line> {
+    let mut lines: Vec<Line> = Vec::new();
+    for row in rows {
+        // A logarithm has no place for what did not happen.
+        if row.latency_ms.p50 <= 0.0 {
+            continue;
+        }
+        let latency = [row.latency_ms.p50, row.latency_ms.p90, row.latency_ms.p99];
+        let point = (row.throughput, latency);
+        match lines.iter_mut().find(|line| line.policy == row.policy) {
+            Some(line) => line.points.push(point),
+            None => lines.push(Line {
+                policy: row.policy,
+                points: vec![point],
+            }),
+        }
+    }
+    lines
+}
+
+/// Draws the distributions of queueing and of computing at one point.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_distributions(
+    path: &Path,
+    title: &str,
+    at_point: &[&Measured],
+) -> Result<(), Failure> {
+    let panel = |wanted: &str| {
+        let line = |measured: &&Measured| {
+            let all = measured.all();
+            let times = distributions(&all)
+                .into_iter()
+                .find(|(name, _)| *name == wanted);
+            let points = fractions().into_iter().filter_map(|fraction| {
+                // Below 10 µs it is all the same to the reader.
+                let ms = times.as_ref()?.1.at(fraction).max(0.01);
+                Some((ms, [100.0 * fraction; 3]))
+            });
+            Line {
+                policy: measured.contender.policy,
+                points: points.collect(),
+            }
+        };
+        Panel {
+            title: wanted.into(),
+            x: "ms".into(),
+            y: "% of requests".into(),
+            log: (true, false),
+            lines: at_point.iter().map(line).collect(),
+        }
+    };
+    write(path, title, &[panel("queueing"), panel("computing")])
+}
+
+fn write(path: &Path, title: &str, panels: &[Panel]) -> Result<(), Failure> {
+    let mut svg = String::new();
+    if let Err(error) = draw(&mut svg, title, panels) {
+        return Err(Failure::new(format!("cannot be drawn: {error}")).of(path));
+    }
+    std::fs::write(path, svg).map_err(|error| Failure::from(error).of(path))
+}
+
+const LEGEND: u32 = 110;
+const TITLE: u32 = 34;
+const MOST_DOTS: usize = 100;
+
+fn draw(svg: &mut String, title: &str, panels: &[Panel]) -> Drawn {
+    let each = if panels.len() == 1 { 620 } else { 420 };
+    let width = each * panels.len() as u32 + LEGEND;
+    let root = SVGBackend::with_string(svg, (width, 400)).into_drawing_area();
+    root.fill(&WHITE)?;
+    let text = |size: u32| ("sans-serif", size).into_font().color(&BLACK);
+    root.draw(&Text::new(title.to_string(), (14, 10), text(16)))?;
+    // The legend stands beside, never on, the data.
+    let mut policies: Vec<Policy> = Vec::new();
+    for line in panels.iter().flat_map(|panel| &panel.lines) {
+        if !policies.contains(&line.policy) {
+            policies.push(line.policy);
+        }
+    }
+    let left = (width - LEGEND + 4) as i32;
+    for (index, policy) in policies.iter().enumerate() {
+        let y = (TITLE + 18) as i32 + 20 * index as i32;
+        let corners = [(left, y), (left + 14, y + 10)];
+        root.draw(&Rectangle::new(corners, colour(*policy).filled()))?;
+        root.draw(&Text::new(policy.name(), (left + 20, y - 1), text(13)))?;
+    }
+    let (_, below) = root.split_vertically(TITLE);
+    let (area, _) = below.split_horizontally(width - LEGEND);
+    for (panel, area) in panels.iter().zip(area.split_evenly((1, panels.len()))) {
+        draw_panel(panel, &area)?;
+    }
+    root.present()?;
+    Ok(())
+}
+
+fn draw_panel(panel: &Panel, area: &Area<'_>) -> Drawn {
+    let points = || panel.lines.iter().flat_map(|line| &line.points);
+    let xs = points().map(|point| point.0);
+    let ys = points().flat_map(|point| point.1);
+    let (x, y) = (Axis::over(panel.log.0, xs), Axis::over(panel.log.1, ys));
+    let mut builder = ChartBuilder::on(area);
+    builder
+        .margin(10)
+        .x_label_area_size(40)
+        .y_label_area_size(58);
+    if !panel.title.is_empty() {
+        builder.caption(&panel.title, ("sans-serif", 14));
+    }
+    // Axes are mapped here, so that both kinds are one type: from 0 to 1.
+    let mut context = builder.build_cartesian_2d(x.range(), y.range())?;
+    let at = |across: f64, up: f64| (x.place(across), y.place(up));
+    context
+        .configure_mesh()
+        .disable_mesh()
+        .disable_axes()
+        .x_desc(&panel.x)
+        .y_desc(&panel.y)
+        .axis_desc_style(("sans-serif", 13))
+        .draw()?;
+    let plot = context.plotting_area().clone();
+    let grid = BLACK.mix(0.13).stroke_width(1);
+    let (left, bottom) = (x.range().start, y.range().start);
+    let (right, top) = (x.range().end, y.range().end);
+    for tick in y.ticks() {
+        let tick = y.place(tick);
+        plot.draw(&PathElement::new([(left, tick), (right, tick)], grid))?;
+    }
+    for tick in x.ticks() {
+        let tick = x.place(tick);
+        plot.draw(&PathElement::new([(tick, bottom), (tick, top)], grid))?;
+    }
+    let frame = BLACK.mix(0.5).stroke_width(1);
+    plot.draw(&PathElement::new(
+        [(left, top), (left, bottom), (right, bottom)],
+        frame,
+    ))?;
+    // Labels are outside the plot, in pixels of the whole area.
+    use plotters::style::text_anchor::{HPos, Pos, VPos};
+    let style = ("sans-serif", 12).into_font().color(&BLACK);
+    let (below, beside) = (
+        Pos::new(HPos::Center, VPos::Top),
+        Pos::new(HPos::Right, VPos::Center),
+    );
+    let pixel = |place: (f64, f64)| {
+        let ((px, py), (ax, ay)) = (plot.map_coordinate(&place), area.get_base_pixel());
+        (px - ax, py - ay)
+    };
+    for tick in x.ticks() {
+        let (px, py) = pixel((x.place(tick), bottom));
+        area.draw(&Text::new(number(tick), (px, py + 6), style.pos(below)))?;
+    }
+    for tick in y.ticks() {
+        let (px, py) = pixel((left, y.place(tick)));
+        area.draw(&Text::new(number(tick), (px - 6, py), style.pos(beside)))?;
+    }
+    // All policies at one rate answer about as much: their bars stand a little apart, points stay where they are.
+    let (wide, _) = plot.dim_in_pixel();
+    let apart = 4.0 * (right - left) / f64::from(wide.max(1));
+    let middle = panel.lines.len().saturating_sub(1) as f64 / 2.0;
+    for (index, line) in panel.lines.iter().enumerate() {
+        let colour = colour(line.policy);
+        let path = line
+            .points
+            .iter()
+            .map(|&(across, [_, up, _])| at(across, up));
+        context.draw_series(LineSeries::new(path, colour.stroke_width(2)))?;
+        let aside = (index as f64 - middle) * apart;
+        // A distribution has so many points that they are the line.
+        let dots = line.points.len() <= MOST_DOTS;
+        for &(across, [low, up, high]) in line.points.iter().filter(|_| dots) {
+            let end = |up| (x.place(across) + aside, y.place(up));
+            let bar = colour.mix(0.55).stroke_width(1);
+            plot.draw(&PathElement::new([end(low), end(high)], bar))?;
+            plot.draw(&Circle::new(at(across, up), 3, colour.filled()))?;
+        }
+    }
+    Ok(())
+}
+
+/// An axis with its ends.
+#[derive(Clone, Copy, Debug)]
+struct Axis {
+    log: bool,
+    low: f64,
+    high: f64,
+}
+
+impl Axis {
+    /// Over all values, which are above 0 where the axis is logarithmic; from 0 where it is not.
+    fn over(log: bool, values: impl Iterator<Item = f64>) -> Axis {
+        let finite: Vec<f64> = values.filter(|v| v.is_finite()).collect();
+        let most = finite.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+        let least = finite.iter().copied().fold(most, f64::min);
+        match log {
+            true => Axis {
+                log,
+                low: least / 1.2,
+                high: most * 1.2,
+            },
+            false => Axis {
+                log,
+                low: 0.0,
+                high: most * 1.04,
+            },
+        }
+    }
+
+    fn place(&self, value: f64) -> f64 {
+        if self.log { value.ln() } else { value }
+    }
+
+    fn range(&self) -> std::ops::Range<f64> {
+        self.place(self.low)..self.place(self.high)
+    }
+
+    /// Round numbers, four to a dozen.
+    fn ticks(&self) -> Vec<f64> {
+        let inside = |tick: &f64| (self.low..=self.high).contains(tick);
+        if self.log {
+            let digits: &[f64] = match (self.high / self.low).log10() {
+                d if d > 4.0 => &[1.0],
+                d if d > 1.0 => &[1.0, 2.0, 5.0],
+                _ => &[1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0],
+            };
+            let powers = self.low.log10().floor() as i32..=self.high.log10().ceil() as i32;
+            let all = powers.flat_map(|power| digits.iter().map(move |d| d * 10_f64.powi(power)));
+            return all.filter(inside).collect();
+        }
+        let rough = self.high / 7.0;
+        let power = 10_f64.powf(rough.log10().floor());
+        let steps = [1.0, 2.0, 2.5, 5.0, 10.0].map(|step| step * power);
+        let step = steps
+            .into_iter()
+            .find(|step| *step >= rough)
+            .unwrap_or(rough);
+        let all = (0..20).map(|n| f64::from(n) * step);
+        all.filter(inside).collect()
+    }
+}
+
+/// Without digits that say nothing.
+fn number(value: f64) -> String {
+    if value == 0.0 {
+        return "0".into();
+    }
+    let digits = (1.0 - value.abs().log10().floor()).clamp(0.0, 6.0) as usize;
+    let text = format!("{value:.digits$}");
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').into(),
+        false => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::tests::{context, measured};
+    use super::*;
+
+    #[test]
+    fn ticks_are_round_and_few() {
+        for (low, high) in [
+            (1.0, 2.0),
+            (0.3, 7.0),
+            (5.0, 4000.0),
+            (0.01, 1e5),
+            (1.0, 1.01),
+        ] {
+            for log in [false, true] {
+                let axis = Axis::over(log, [low, high].into_iter());
+                let ticks = axis.ticks();
+                assert!(
+                    (1..=14).contains(&ticks.len()),
+                    "{log} {low} {high}: {ticks:?}"
+                );
+                assert!(ticks.is_sorted());
+                for tick in ticks {
+                    let digits = tick / 10_f64.powf(tick.log10().floor()) * 10.0;
+                    assert!(
+                        tick == 0.0 || (digits - digits.round()).abs() < 1e-6,
+                        "{tick}"
+                    );
+                    assert!((number(tick).parse::<f64>().unwrap() - tick).abs() <= 1e-9 * tick);
+                }
+            }
+        }
+        assert_eq!(
+            [0.05, 1.5, 20.0, 3000.0].map(number),
+            ["0.05", "1.5", "20", "3000"]
+        );
+    }
+
+    /// Draws where the environment says, for whoever wants to look.
+    fn folder() -> std::path::PathBuf {
+        let folder = std::env::var_os("CELLSTREAM_FIGURES").map(std::path::PathBuf::from);
+        folder.unwrap_or_else(std::env::temp_dir)
+    }
+
+    #[test]
+    fn every_policy_has_its_line_and_its_name() {
+        let context = context();
+        let policies = [Policy::Cellular, Policy::Padding, Policy::Merge];
+        let all: Vec<_> = (policies.iter().enumerate())
+            .flat_map(|(index, &policy)| {
+                [1.0, 1.5, 3.0, 8.0].map(|load| {
+                    let mut one = measured(policy, load);
+                    // Later policies are faster; the load shows as throughput.
+                    for round in &mut one.rounds {
+                        round.window = round.window.div_f64(load * (1.0 + index as f64));
+                    }
+                    one
+                })
+            })
+            .collect();
+        let rows: Vec<_> = all.iter().map(|m| Row::new(&context, m)).collect();
+        let rows: Vec<_> = rows.iter().collect();
+        let lines = curves(&rows);
+        assert!(lines.iter().map(|line| line.policy).eq(policies));
+        assert!(lines.iter().all(|line| line.points.len() == 4));
+        assert!((lines[1].points[2].0 / (10.0 * 3.0 * 2.0) - 1.0).abs() < 1e-6);
+
+        let id = std::process::id();
+        let path = folder().join(format!("cellstream-load-curves-{id}.svg"));
+        write_curves(&path, "lstm & <paper>", &rows).unwrap();
+        let svg = std::fs::read_to_string(&path).unwrap();
+        assert!(svg.contains("lstm &amp; &lt;paper&gt;"));
+        for policy in policies {
+            let RGBColor(r, g, b) = colour(policy);
+            let hex = format!("#{r:02X}{g:02X}{b:02X}");
+            let lines = svg
+                .lines()
+                .filter(|l| l.contains("<polyline") && l.contains(&hex))
+                .count();
+            // The curve, and a bar for each of its points.
+            assert_eq!(lines, 5, "{policy}");
+            assert!(svg.contains(policy.name()));
+        }
+        assert!(!svg.contains("bucketing"));
+        let cdf = folder().join(format!("cellstream-load-cdf-{id}.svg"));
+        write_distributions(&cdf, "lstm at 8/s", &[&all[8]]).unwrap();
+        let svg = std::fs::read_to_string(&cdf).unwrap();
+        assert!(svg.contains("queueing") && svg.contains("computing"));
+        if std::env::var_os("CELLSTREAM_FIGURES").is_none() {
+            std::fs::remove_file(path).unwrap();
+            std::fs::remove_file(cdf).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_named() {
+        let path = Path::new("/nowhere/at/all.svg");
+        let error = write_curves(path, "", &[]).unwrap_err().to_string();
+        assert!(error.contains("/nowhere/at/all.svg"), "{error}");
+    }
+}

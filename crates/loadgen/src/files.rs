@@ -1,0 +1,202 @@
+//! Results as CSV files.
+
+use std::io::Write;
+use std::path::Path;
+
+use super::arrivals::Arrivals;
+use super::compare::Measured;
+use super::report::{Percentiles, Row, distributions, fractions};
+use super::target::ErrorKind;
+use cellstream_command::Failure;
+
+/// Writes the curves: a line for each policy at each point.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_curves(path: &Path, rows: &[&Row<'_>]) -> Result<(), Failure> {
+    let write = || -> Result<(), Failure> { curves(std::fs::File::create(path)?, rows) };
+    write().map_err(|failure| failure.of(path))
+}
+
+fn curves(to: impl Write, rows: &[&Row<'_>]) -> Result<(), Failure> {
+    let mut writer = csv::Writer::from_writer(to);
+    writer.write_record(
+        [
+            "network,input,hidden,precision,requests,workers,threads,tasks_at_once,steps_at_once,seed,best,policy,\
+             batch,bucket_width,arrivals,rate,outstanding,rounds,window_s,due,completed,throughput,mean_ms,p50_ms,\
+             p90_ms,p99_ms,p999_ms,max_ms,p90_least_ms,p90_greatest_ms,queueing_p50_ms,queueing_p90_ms,\
+             queueing_p99_ms,computing_p50_ms,computing_p90_ms,computing_p99_ms,submitted_queueing_p99_ms,late_p99_ms,\
+             late_max_ms,overloaded,deadline,failed,unfinished,mean_batch,step_p50_ms,step_p99_ms",
+        ]
+        .iter()
+        .flat_map(|names| names.split(',')),
+    )?;
+    for row in rows {
+        let c = row.context;
+        let or_empty = |value: Option<String>| value.unwrap_or_default();
+        let mut fields = vec![
+            c.network.clone(),
+            c.input.to_string(),
+            c.hidden.to_string(),
+            c.precision.clone(),
+            c.requests.clone(),
+            c.workers.to_string(),
+            c.threads.to_string(),
+            c.tasks_at_once.to_string(),
+            c.steps_at_once.to_string(),
+            c.seed.to_string(),
+            row.best.to_string(),
+            row.policy.to_string(),
+            row.settings.batch.to_string(),
+            or_empty(row.settings.bucket_width.map(|w| w.to_string())),
+            row.arrivals.to_string(),
+            or_empty(row.rate.map(|rate| rate.to_string())),
+            or_empty(row.outstanding.map(|users| users.to_string())),
+            row.rounds.to_string(),
+            row.window_s.to_string(),
+            row.due.to_string(),
+            row.completed.to_string(),
+        ];
+        let (latency, queueing, computing) = (row.latency_ms, row.queueing_ms, row.computing_ms);
+        let measured = [
+            row.throughput,
+            latency.mean,
+            latency.p50,
+            latency.p90,
+            latency.p99,
+            latency.p999,
+            latency.max,
+            row.p90_of_rounds_ms[0],
+            row.p90_of_rounds_ms[1],
+            queueing.p50,
+            queueing.p90,
+            queueing.p99,
+            computing.p50,
+            computing.p90,
+            computing.p99,
+            row.submitted_queueing_ms.p99,
+            row.late_ms.p99,
+            row.late_ms.max,
+        ];
+        // To the nanosecond.
+        fields.extend(measured.map(|value| format!("{value:.6}")));
+        fields.extend(ErrorKind::ALL.map(|kind| row.errors[kind.name()].to_string()));
+        let by_cell = |values: &mut dyn Iterator<Item = (&String, String)>| {
+            let values: Vec<_> = values.map(|(cell, v)| format!("{cell}:{v}")).collect();
+            values.join(" ")
+        };
+        let steps = |which: fn(&Percentiles) -> f64| {
+            let steps = row.step_ms.iter();
+            by_cell(&mut steps.map(|(cell, step)| (cell, format!("{:.6}", which(step)))))
+        };
+        let batches = row.mean_batch.iter();
+        fields.push(by_cell(
+            &mut batches.map(|(cell, mean)| (cell, format!("{mean:.2}"))),
+        ));
+        fields.extend([steps(|step| step.p50), steps(|step| step.p99)]);
+        writer.write_record(fields)?;
+    }
+    writer.flush()?;
+    Ok(())
+}
+
+/// Writes the distributions of latency, queueing and computing: `fraction` of the requests took at most `ms`.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_distributions(path: &Path, all: &[&Measured]) -> Result<(), Failure> {
+    let write = || -> Result<(), Failure> { cdfs(std::fs::File::create(path)?, all) };
+    write().map_err(|failure| failure.of(path))
+}
+
+fn cdfs(to: impl Write, all: &[&Measured]) -> Result<(), Failure> {
+    let mut writer = csv::Writer::from_writer(to);
+    writer.write_record(["policy", "asked", "time", "fraction", "ms"])?;
+    for measured in all {
+        let recording = measured.all();
+        let asked = match &measured.arrivals {
+            Arrivals::Poisson { rate } => rate.to_string(),
+            Arrivals::Closed { outstanding } => format!("{outstanding} users"),
+            Arrivals::Trace(_) => "trace".into(),
+        };
+        for (name, times) in distributions(&recording) {
+            for fraction in fractions() {
+                writer.write_record([
+                    measured.contender.policy.name(),
+                    &asked,
+                    name,
+                    &fraction.to_string(),
+                    &format!("{:.6}", times.at(fraction)),
+                ])?;
+            }
+        }
+    }
+    writer.flush()?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::report::tests::{context, measured, near};
+    use super::super::target::Policy;
+    use super::*;
+
+    #[test]
+    fn curves_are_read_back() {
+        let context = context();
+        let all = [
+            measured(Policy::Padding, 12.5),
+            measured(Policy::Cellular, 25.0),
+        ];
+        let rows: Vec<_> = all.iter().map(|m| Row::new(&context, m)).collect();
+        let mut file = Vec::new();
+        curves(&mut file, &rows.iter().collect::<Vec<_>>()).unwrap();
+        let mut reader = csv::Reader::from_reader(&file[..]);
+        let lines: Vec<BTreeMap<String, String>> =
+            reader.deserialize().map(Result::unwrap).collect();
+        assert_eq!(lines.len(), 2);
+        assert_eq!(
+            [&lines[0]["policy"], &lines[1]["policy"]],
+            ["padding", "cellular"]
+        );
+        let number = |name: &str| lines[1][name].parse::<f64>().unwrap();
+        assert_eq!(
+            (number("rate"), number("seed"), number("overloaded")),
+            (25.0, 9.0, 1.0)
+        );
+        near(number("p90_ms"), 160.0);
+        near(number("queueing_p90_ms"), 40.0);
+        near(number("computing_p99_ms"), 147.0);
+        near(number("throughput"), 10.0);
+        assert_eq!(
+            (&*lines[0]["bucket_width"], &*lines[0]["mean_batch"]),
+            ("", "cell:3.25")
+        );
+        assert_eq!(
+            [&*lines[0]["best"], &*lines[0]["tasks_at_once"]],
+            ["false", "1"]
+        );
+        assert!(lines[0]["step_p50_ms"].starts_with("cell:5.0"));
+        near(number("submitted_queueing_p99_ms"), 49.0);
+        assert_eq!(lines[0]["requests"], "paper, \"330\"");
+    }
+
+    #[test]
+    fn distributions_are_read_back_and_rise() {
+        let mut file = Vec::new();
+        cdfs(&mut file, &[&measured(Policy::Merge, 1.5)]).unwrap();
+        let mut reader = csv::Reader::from_reader(&file[..]);
+        let lines: Vec<(String, f64, String, f64, f64)> =
+            reader.deserialize().map(Result::unwrap).collect();
+        assert_eq!(lines.len(), 3 * fractions().len());
+        for (name, median, max) in [("latency", 67.0, 200.0), ("queueing", 67.0 / 4.0, 50.0)] {
+            let of: Vec<_> = lines.iter().filter(|line| line.2 == name).collect();
+            assert!(of.is_sorted_by(|a, b| a.3 < b.3 && a.4 <= b.4));
+            near(of.iter().find(|line| line.3 == 0.5).unwrap().4, median);
+            near(of.last().unwrap().4, max);
+        }
+        assert!(lines.iter().all(|line| line.0 == "merge" && line.1 == 1.5));
+    }
+}

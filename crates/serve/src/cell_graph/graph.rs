@@ -1,0 +1,265 @@
+//! The graph of one request: nodes are cells, edges say whose results a cell takes.
+//!
+//! Plain data, filled by an unfold function; [`super::Unfolded`] is what is known of it once it has been
+//! checked.
+
+use std::ops::Range;
+
+use super::cell::{CellId, Cells};
+use cellstream::kernels::prefetch;
+
+/// A node of a request's graph: nodes are numbered from 0 in the order in which they were added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub(crate) u32);
+
+impl NodeId {
+    /// The node that was, or will be, added as number `index`.
+    pub fn new(index: usize) -> NodeId {
+        NodeId(u32::try_from(index).unwrap_or(u32::MAX))
+    }
+
+    /// Its number.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// What the node gives at `port`, counted over its cell's states and then its outputs.
+    pub fn gives(self, port: usize) -> Source {
+        Source::Node { node: self, port }
+    }
+}
+
+/// Where a node takes the values of one of its ports from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// Zeros, as many as the port takes.
+    Zeros,
+    /// Values of the request, from [`Graph::give`].
+    Given {
+        /// Where they begin.
+        first: usize,
+        /// How many.
+        width: usize,
+    },
+    /// What another node gives.
+    Node {
+        /// Which node.
+        node: NodeId,
+        /// Which of its cell's states and outputs.
+        port: usize,
+    },
+}
+
+/// One call of a cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Node {
+    pub cell: CellId,
+    /// Where its sources begin, one for each input and then each state.
+    first_source: usize,
+    end_source: usize,
+}
+
+/// What a request computes.
+///
+/// ```
+/// use cellstream_serve::cell_graph::{Cells, Graph, Source};
+/// # use cellstream_serve::cell_graph::{Cell, CellError, Place, Ports, PreparedCell};
+/// # struct Sum(Ports);
+/// # impl Cell for Sum {
+/// #     fn name(&self) -> &str { "sum" }
+/// #     fn ports(&self) -> &Ports { &self.0 }
+/// #     fn prepare(&self, _: &Place) -> Result<Box<dyn PreparedCell>, CellError> { unimplemented!() }
+/// # }
+/// let mut cells = Cells::new();
+/// let sum = cells.add(Sum(Ports::new().input("x", 2).state("sum", 1)));
+///
+/// let mut graph = Graph::new();
+/// let mut before = Source::Zeros;
+/// for x in [[1.0, 2.0], [3.0, 4.0]] {
+///     let x = graph.give(&x);
+///     before = graph.node(sum, &[x, before]).gives(0);
+/// }
+/// graph.answer(before);
+/// assert!(graph.unfold(&cells).is_ok());
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Graph {
+    /// How many values were [taken](Graph::take_given), which came before those here.
+    taken: usize,
+    given: Vec<f32>,
+    nodes: Vec<Node>,
+    sources: Vec<Source>,
+    answers: Vec<Source>,
+    watched: Vec<NodeId>,
+}
+
+impl Graph {
+    /// An empty graph, which is refused.
+    pub fn new() -> Graph {
+        Graph::default()
+    }
+
+    /// Adds values that come with the request: an input row, or an initial state.
+    pub fn give(&mut self, values: &[f32]) -> Source {
+        let first = self.given_len();
+        self.given.extend_from_slice(values);
+        Source::Given {
+            first,
+            width: values.len(),
+        }
+    }
+
+    /// Adds a call of `cell`, which takes `sources`: one for each of its inputs, then one for each of its
+    /// states. What does not fit is refused when the graph is submitted.
+    pub fn node(&mut self, cell: CellId, sources: &[Source]) -> NodeId {
+        let id = NodeId::new(self.nodes.len());
+        let first_source = self.sources.len();
+        self.sources.extend_from_slice(sources);
+        self.nodes.push(Node {
+            cell,
+            first_source,
+            end_source: self.sources.len(),
+        });
+        id
+    }
+
+    /// Adds what `source` gives to the answer, after what was added before.
+    pub fn answer(&mut self, source: Source) {
+        self.answers.push(source);
+    }
+
+    /// Asks that the request's [`super::Grow`], which it must have, be called when `node` has been computed.
+    pub fn watch(&mut self, node: NodeId) {
+        self.watched.push(node);
+    }
+
+    /// Number of nodes.
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Whether there is no node.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// The cell of a node.
+    ///
+    /// # Panics
+    /// If there is no such node.
+    pub fn cell(&self, node: NodeId) -> CellId {
+        self.nodes[node.index()].cell
+    }
+
+    /// Where a node takes its inputs and states from.
+    ///
+    /// # Panics
+    /// If there is no such node.
+    pub fn sources(&self, node: NodeId) -> &[Source] {
+        let node = &self.nodes[node.index()];
+        &self.sources[node.first_source..node.end_source]
+    }
+
+    /// Asks the cache for where the sources of these nodes are, by index.
+    pub(crate) fn prefetch_nodes(&self, nodes: Range<usize>) {
+        prefetch(&self.nodes[nodes]);
+    }
+
+    /// How many of a node's sources are inputs; the others are states.
+    pub(crate) fn inputs_of(&self, cells: &Cells, node: NodeId) -> usize {
+        let cell = cells.get(self.cell(node));
+        cell.map_or(0, |cell| cell.ports().inputs().len())
+    }
+
+    /// The node of the same cell of which `node` takes all states as its own.
+    pub(crate) fn continues(&self, cells: &Cells, node: NodeId) -> Option<NodeId> {
+        let states = &self.sources(node)[self.inputs_of(cells, node)..];
+        let Some(&Source::Node { node: from, .. }) = states.first() else {
+            return None;
+        };
+        let all = states.iter().enumerate().all(|(at, source)| {
+            matches!(*source, Source::Node { node, port } if node == from && port == at)
+        });
+        (all && self.cell(from) == self.cell(node)).then_some(from)
+    }
+
+    /// What the answer is made of, in order.
+    pub fn answers(&self) -> &[Source] {
+        &self.answers
+    }
+
+    /// Nodes that grow the graph.
+    pub fn watched(&self) -> &[NodeId] {
+        &self.watched
+    }
+
+    /// All values that came with the request; of one that is being served, those that its function gave since.
+    pub fn given(&self) -> &[f32] {
+        &self.given
+    }
+
+    /// How many values came with the request.
+    pub(crate) fn given_len(&self) -> usize {
+        self.taken + self.given.len()
+    }
+
+    /// Takes the values that came so far, to be read while the graph grows; those that come later are counted on from there.
+    pub(crate) fn take_given(&mut self) -> Box<[f32]> {
+        debug_assert!(self.taken == 0, "once");
+        self.taken = self.given.len();
+        std::mem::take(&mut self.given).into_boxed_slice()
+    }
+
+    /// Some of the values that came with the request, of which the first were `taken` before: what is among those, and the
+    /// rest.
+    pub(crate) fn given_among<'a>(&'a self, taken: &'a [f32], of: Range<usize>) -> [&'a [f32]; 2] {
+        let before = |at: usize| at.min(self.taken);
+        let after = |at: usize| at.max(self.taken) - self.taken;
+        [
+            &taken[before(of.start)..before(of.end)],
+            &self.given[after(of.start)..after(of.end)],
+        ]
+    }
+
+    /// Bytes that the graph takes, with the room that its lists have for more.
+    pub fn bytes(&self) -> usize {
+        fn of<T>(list: &Vec<T>) -> usize {
+            list.capacity() * size_of::<T>()
+        }
+        of(&self.given)
+            + of(&self.nodes)
+            + of(&self.sources)
+            + of(&self.answers)
+            + of(&self.watched)
+    }
+
+    /// How far the graph has got, to go back to.
+    pub(crate) fn mark(&self) -> Mark {
+        Mark {
+            given: self.given.len(),
+            nodes: self.nodes.len(),
+            sources: self.sources.len(),
+            answers: self.answers.len(),
+            watched: self.watched.len(),
+        }
+    }
+
+    /// Forgets all that was added since.
+    pub(crate) fn back_to(&mut self, mark: Mark) {
+        self.given.truncate(mark.given);
+        self.nodes.truncate(mark.nodes);
+        self.sources.truncate(mark.sources);
+        self.answers.truncate(mark.answers);
+        self.watched.truncate(mark.watched);
+    }
+}
+
+/// Lengths of a graph's parts.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Mark {
+    given: usize,
+    pub nodes: usize,
+    sources: usize,
+    pub answers: usize,
+    pub watched: usize,
+}

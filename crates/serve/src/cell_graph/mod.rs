@@ -1,0 +1,85 @@
+//! What is computed: cell types, and the graph of cells that each request unfolds into.
+//!
+//! A [`Cell`] is a batched computation with its weights inside. A request is a [`Graph`] of calls of cells:
+//! built whole, or growing while it is computed ([`Grow`]). A graph is checked when it is submitted, and
+//! what a scheduler needs of it, without the values, is [`Unfolded`].
+//!
+//! A cell of one's own, and requests that unfold into it (`examples/serve_in_process.rs` has one beside an LSTM, on an
+//! engine):
+//!
+//! ```
+//! use cellstream_serve::cell_graph::{
+//!     Batch, Cell, CellError, CellId, Cells, Graph, Place, Ports, PreparedCell, Source,
+//! };
+//! use cellstream_serve::networks::run_alone;
+//!
+//! /// A leaky sum: `total = keep · total + x`, a row for each request that is under way.
+//! struct Leaky {
+//!     ports: Ports,
+//!     keep: f32,
+//! }
+//!
+//! impl Cell for Leaky {
+//!     fn name(&self) -> &str {
+//!         "leaky"
+//!     }
+//!
+//!     fn ports(&self) -> &Ports {
+//!         &self.ports
+//!     }
+//!
+//!     fn prepare(&self, _: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
+//!         Ok(Box::new(Prepared { keep: self.keep }))
+//!     }
+//! }
+//!
+//! struct Prepared {
+//!     keep: f32,
+//! }
+//!
+//! impl PreparedCell for Prepared {
+//!     fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
+//!         let ([x], [total], []) = batch.split(); // [rows, width] each
+//!         for (total, x) in total.iter_mut().zip(x) {
+//!             *total = self.keep * *total + x; // in place: the next batch finds it here
+//!         }
+//!         Ok(())
+//!     }
+//! }
+//!
+//! fn unfold(leaky: CellId, values: &[f32]) -> Graph {
+//!     let (mut graph, mut total) = (Graph::new(), Source::Zeros);
+//!     for value in values {
+//!         let x = graph.give(&[*value]);
+//!         total = graph.node(leaky, &[x, total]).gives(0); // takes inputs, then states
+//!     }
+//!     graph.answer(total);
+//!     graph
+//! }
+//!
+//! let mut cells = Cells::new();
+//! let ports = Ports::new().input("x", 1).state("total", 1);
+//! let leaky = cells.add(Leaky { ports, keep: 0.5 });
+//! let answer = run_alone(&cells, unfold(leaky, &[1.0, 2.0, 3.0]), None)?;
+//! assert_eq!(answer, [4.25]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod cell;
+mod error;
+mod graph;
+mod grow;
+mod later;
+#[cfg(test)]
+pub(crate) mod samples;
+#[cfg(test)]
+mod tests;
+mod unfolded;
+
+pub use cell::{Batch, Cell, CellError, CellId, Cells, Place, Port, Ports, PreparedCell};
+pub use error::{GraphError, User};
+pub use graph::{Graph, NodeId, Source};
+pub(crate) use grow::PutOff;
+pub use grow::{Gave, Grow, Growth};
+pub(crate) use later::Resting;
+pub use unfolded::{MOST_NODES, Unfolded};

@@ -1,0 +1,162 @@
+//! Why an engine did not start, accept or answer.
+
+use std::io;
+
+use crate::cell_graph::{CellError, GraphError};
+use crate::scheduler::Refused;
+use cellstream::execute::team::TeamError;
+
+/// Why an engine could not be started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// No cell.
+    #[error("an engine without cells computes nothing; add at least one")]
+    NoCell,
+    /// No worker.
+    #[error("an engine without workers computes nothing; ask for at least one")]
+    NoWorker,
+    /// Batch sizes that make no sense.
+    #[error("cell `{cell}`: batches of {min} to {max} rows; the least must be 1 to the most")]
+    Sizes {
+        /// The cell.
+        cell: String,
+        /// Least rows of a batch.
+        min: usize,
+        /// Most rows of a batch.
+        max: usize,
+    },
+    /// Batches of more rows than are supported.
+    #[error("cell `{cell}`: batches of up to {rows} rows; at most {most} are supported")]
+    TooManyRows {
+        /// The cell.
+        cell: String,
+        /// Most rows of a batch.
+        rows: usize,
+        /// Most that are supported.
+        most: usize,
+    },
+    /// Batch sizes for another number of cells.
+    #[error("batch sizes for {found} cells, there are {expected}")]
+    SizesCount {
+        /// How many cells there are.
+        expected: usize,
+        /// How many sizes were given.
+        found: usize,
+    },
+    /// A worker that gets no task.
+    #[error("a worker that may get 0 tasks at once gets none; ask for at least 1")]
+    NoTasks,
+    /// Batches of no step.
+    #[error("a batch of 0 steps computes nothing; ask for at least 1 step at once")]
+    NoSteps,
+    /// A worker's team could not be made.
+    #[error("worker {worker}: {why}")]
+    Team {
+        /// Which.
+        worker: usize,
+        /// Why.
+        why: TeamError,
+    },
+    /// A cell could not be prepared.
+    #[error("worker {worker} cannot prepare cell `{cell}`: {why}")]
+    Cell {
+        /// Which worker.
+        worker: usize,
+        /// Which cell.
+        cell: String,
+        /// Why.
+        why: CellError,
+    },
+    /// A thread could not be started.
+    #[error("worker {worker} could not be started: {why}")]
+    Spawn {
+        /// Which.
+        worker: usize,
+        /// The system's answer.
+        why: io::Error,
+    },
+    /// A worker panicked before it was ready.
+    #[error("worker {worker} panicked while it prepared its cells")]
+    Panicked {
+        /// Which.
+        worker: usize,
+    },
+}
+
+/// Why a request was not accepted; nothing of it has been kept.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SubmitError {
+    /// Its graph is wrong.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// There is no room for it, or the engine is shutting down.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+}
+
+/// Why a request that was accepted has no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RequestError {
+    /// It was cancelled.
+    #[error("the request was cancelled")]
+    Cancelled,
+    /// Its deadline passed.
+    #[error("the request's deadline has passed")]
+    Late,
+    /// A cell that it was in failed.
+    #[error("cell `{cell}` failed: {why}")]
+    Cell {
+        /// Which.
+        cell: String,
+        /// Why.
+        why: CellError,
+    },
+    /// A policy of the user's own formed a larger batch than the cell was prepared for.
+    #[error("the policy formed a batch of {rows} rows of cell `{cell}`, where {most} are the most")]
+    TooManyRows {
+        /// Which cell.
+        cell: String,
+        /// How many rows, padding included.
+        rows: usize,
+        /// The cell's [`BatchSizes::max`](crate::policy::BatchSizes::max).
+        most: usize,
+    },
+    /// A cell that it was in panicked.
+    #[error("cell `{cell}` panicked: {message}")]
+    CellPanicked {
+        /// Which.
+        cell: String,
+        /// What the panic said.
+        message: String,
+    },
+    /// What grows its graph said that it cannot go on.
+    #[error("the request cannot go on: {why}")]
+    GrowFailed {
+        /// Why.
+        why: CellError,
+    },
+    /// What grows its graph panicked.
+    #[error("the function that grows the request's graph panicked: {message}")]
+    GrowPanicked {
+        /// What the panic said.
+        message: String,
+    },
+    /// What was added to its graph is wrong.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// There is no room for what was added to its graph.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// A value that a node takes is nowhere.
+    #[error("what node {node} takes has been lost; please report this as a mistake in cellstream")]
+    Lost {
+        /// The node.
+        node: usize,
+    },
+    /// The engine was shut down.
+    #[error("the engine was shut down before the request was done")]
+    ShutDown,
+}

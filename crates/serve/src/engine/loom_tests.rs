@@ -1,0 +1,431 @@
+//! Every order in which submitters and workers may step.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p cellstream --lib engine::loom_tests`
+//!
+//! A lost wake-up shows as a deadlock, a reply that is sent twice or never in the counts.
+
+use std::future::{Future, IntoFuture};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use loom::thread;
+
+use super::shared::Shared;
+use super::stats::Recorder;
+use super::*;
+use crate::cell_graph::{Batch, Cell, CellError, Gave, Growth, NodeId, Ports, PreparedCell};
+use crate::policy::{Cellular, Order};
+use crate::scheduler::{End, Limits, Refused};
+use crate::sync::Mutex;
+use cellstream::execute::team::{SharedTeam, Team};
+
+/// Adds one to its state, and gives it; fails where that makes 100.
+struct Count(Ports);
+
+impl Cell for Count {
+    fn name(&self) -> &str {
+        "count"
+    }
+
+    fn ports(&self) -> &Ports {
+        &self.0
+    }
+
+    fn prepare(&self, _: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
+        Ok(Box::new(Counting))
+    }
+}
+
+struct Counting;
+
+impl PreparedCell for Counting {
+    fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
+        let (rows, lengths) = (batch.rows(), batch.lengths());
+        let ([], [state], [count]) = batch.split();
+        for (at, count) in count.iter_mut().enumerate() {
+            let (step, row) = (at / rows, at % rows);
+            if lengths.is_some_and(|lengths| step >= lengths[row]) {
+                continue;
+            }
+            state[row] += 1.0;
+            *count = state[row];
+            if state[row] == 100.0 {
+                return Err(CellError::new("a hundred"));
+            }
+        }
+        Ok(())
+    }
+}
+
+type Replies = Arc<Mutex<Vec<Result<Vec<f32>, RequestError>>>>;
+
+/// Whoever is told puts it among `replies`.
+fn to(replies: &Replies) -> Reply {
+    let replies = Arc::clone(replies);
+    Reply::Call(Box::new(move |answer| {
+        replies.lock().unwrap().push(answer.map(|a| a.values));
+    }))
+}
+
+/// A chain of `steps` from `start`; its end is the answer.
+fn chain(start: f32, steps: usize) -> Request {
+    let mut graph = Graph::new();
+    let mut state = graph.give(&[start]);
+    for _ in 0..steps {
+        state = graph.node(CellId(0), &[state]).gives(0);
+    }
+    graph.answer(state);
+    Request::new(graph)
+}
+
+fn submit(shared: &Shared, start: f32, steps: usize, replies: &Replies) -> RequestKey {
+    shared.accept(chain(start, steps), to(replies)).unwrap()
+}
+
+/// Counts on from each of `starts`, a node at a time, until it has been counted twice; the answer is where that
+/// led, whichever came first.
+fn growing(starts: &[f32]) -> Request {
+    struct CountOn {
+        ends: Vec<f32>,
+        reached: Vec<f32>,
+    }
+    impl Grow for CountOn {
+        fn grow(&mut self, node: NodeId, gave: Gave<'_>, more: &mut Growth<'_>) {
+            let count = gave.port(0)[0];
+            if !self.ends.contains(&count) {
+                let next = more.node(CellId(0), &[node.gives(0)]);
+                return more.watch(next);
+            }
+            self.reached.push(count);
+            if self.reached.len() == self.ends.len() {
+                self.reached.sort_by(f32::total_cmp);
+                let reached = more.give(&self.reached);
+                more.answer(reached);
+            }
+        }
+    }
+    let mut graph = Graph::new();
+    for start in starts {
+        let start = graph.give(&[*start]);
+        let first = graph.node(CellId(0), &[start]);
+        graph.watch(first);
+    }
+    Request::new(graph).grow(CountOn {
+        ends: starts.iter().map(|start| start + 2.0).collect(),
+        reached: Vec::new(),
+    })
+}
+
+/// What a step of a stream was told, which it must have been by now.
+fn told(step: Step) -> Result<Vec<f32>, RequestError> {
+    match pin!(step.into_future()).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(told) => told,
+        Poll::Pending => panic!("a step has not been told"),
+    }
+}
+
+/// Runs `model` beside so many workers, then stops these; in every order, or those with at most so many
+/// preemptions.
+fn beside_workers(
+    workers: usize,
+    preemptions: Option<usize>,
+    model: impl Fn(&Arc<Shared>, &Replies) + Sync + Send + 'static,
+) {
+    beside_workers_of(2, workers, preemptions, model);
+}
+
+/// As [`beside_workers`], with batches of at most so many rows, and as many tasks at once.
+fn beside_workers_of(
+    rows: usize,
+    workers: usize,
+    preemptions: Option<usize>,
+    model: impl Fn(&Arc<Shared>, &Replies) + Sync + Send + 'static,
+) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = preemptions;
+    let explored = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&explored);
+    builder.check(move || {
+        count.fetch_add(1, Ordering::Relaxed);
+        let mut cells = Cells::new();
+        cells.add(Count(Ports::new().state("state", 1).output("count", 1)));
+        let sizes = [BatchSizes { min: 1, max: rows }];
+        let policy = Box::new(Cellular::new(&sizes, workers, Order::Arrival));
+        let scheduler = Scheduler::new(policy, workers, rows, Limits::default());
+        let shared = Arc::new(Shared::new(cells, scheduler, Recorder::new(1)));
+        let replies: Replies = Arc::new(Mutex::new(Vec::new()));
+        let threads: Vec<_> = (0..workers)
+            .map(|index| {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || {
+                    let team = SharedTeam::new(Team::new(&[0]).unwrap());
+                    let steps = rows;
+                    let place = Place { team, rows, steps };
+                    let worker = Worker::new(&shared.cells, vec![place]);
+                    shared.serve(WorkerId(index), worker.map_err(|(_, why)| why).unwrap());
+                })
+            })
+            .collect();
+        model(&shared, &replies);
+        shared.stop();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        let state = shared.lock();
+        state.scheduler.audit().unwrap();
+        assert_eq!(state.scheduler.counts().live(), 0);
+    });
+    let explored = explored.load(Ordering::Relaxed);
+    println!("{explored} orders explored");
+    assert!(explored > 20, "{explored}");
+}
+
+fn sorted(replies: &Replies) -> Vec<String> {
+    let replies = replies.lock().unwrap();
+    let mut all: Vec<_> = replies.iter().map(|r| format!("{r:?}")).collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn a_request_wakes_the_worker_and_is_answered_once() {
+    beside_workers(1, None, |shared, replies| {
+        submit(shared, 1.0, 2, replies);
+        shared.wait_until_idle();
+        assert_eq!(sorted(replies), ["Ok([3.0])"]);
+    });
+}
+
+#[test]
+fn one_of_two_is_cancelled_and_both_end_once() {
+    beside_workers(1, Some(3), |shared, replies| {
+        let first = submit(shared, 1.0, 2, replies);
+        submit(shared, 10.0, 1, replies);
+        shared.cancel(first);
+        shared.wait_until_idle();
+        let all = sorted(replies);
+        assert!(all == ["Err(Cancelled)", "Ok([11.0])"] || all == ["Ok([11.0])", "Ok([3.0])"]);
+    });
+}
+
+/// The model has no clock: its deadline has passed before anybody looks.
+#[test]
+fn one_of_two_is_late_and_both_end_once() {
+    beside_workers(1, Some(3), |shared, replies| {
+        let late = chain(1.0, 2).deadline(Instant::now());
+        shared.accept(late, to(replies)).unwrap();
+        submit(shared, 10.0, 1, replies);
+        shared.wait_until_idle();
+        assert_eq!(sorted(replies), ["Err(Late)", "Ok([11.0])"]);
+    });
+}
+
+#[test]
+fn a_failure_and_a_stop_reach_everybody_once() {
+    beside_workers(1, None, |shared, replies| {
+        submit(shared, 99.0, 1, replies);
+        submit(shared, 1.0, 1, replies);
+        shared.stop();
+        shared.wait_until_idle();
+        assert_eq!(replies.lock().unwrap().len(), 2);
+    });
+}
+
+#[test]
+fn two_workers_share_two_requests() {
+    beside_workers(2, Some(2), |shared, replies| {
+        submit(shared, 1.0, 2, replies);
+        submit(shared, 10.0, 1, replies);
+        shared.wait_until_idle();
+        assert_eq!(sorted(replies), ["Ok([11.0])", "Ok([3.0])"]);
+    });
+}
+
+#[test]
+fn a_request_grows_beside_its_cancellation_and_ends_once() {
+    beside_workers(1, None, |shared, replies| {
+        let growing = shared.accept(growing(&[1.0]), to(replies)).unwrap();
+        shared.cancel(growing);
+        shared.wait_until_idle();
+        let all = sorted(replies);
+        assert!(all == ["Err(Cancelled)"] || all == ["Ok([3.0])"], "{all:?}");
+    });
+}
+
+#[test]
+fn a_request_grows_beside_the_end_of_all_and_ends_once() {
+    beside_workers(1, None, |shared, replies| {
+        shared.accept(growing(&[1.0]), to(replies)).unwrap();
+        shared.stop();
+        shared.wait_until_idle();
+        let all = sorted(replies);
+        assert!(all == ["Err(ShutDown)"] || all == ["Ok([3.0])"], "{all:?}");
+    });
+}
+
+/// A row a batch and a task at once, so that each worker takes one: the later growth may be told first.
+#[test]
+fn two_nodes_of_a_request_grow_on_two_workers() {
+    beside_workers_of(1, 2, Some(3), |shared, replies| {
+        shared.accept(growing(&[1.0, 10.0]), to(replies)).unwrap();
+        shared.wait_until_idle();
+        assert_eq!(sorted(replies), ["Ok([3.0, 12.0])"]);
+    });
+}
+
+/// The third step is of the second segment, which whoever ends the first one begins.
+#[test]
+fn a_stream_is_pushed_beside_its_worker_and_closed() {
+    beside_workers(1, Some(4), |shared, _| {
+        let mut stream = Stream::open(shared, CellId(0), None).unwrap();
+        let steps = [(); 3].map(|()| stream.push(&[]).unwrap());
+        stream.close();
+        shared.wait_until_idle();
+        let told = steps.map(|step| told(step).unwrap());
+        assert_eq!(told, [[1.0], [2.0], [3.0]]);
+    });
+}
+
+/// Between two steps whoever computed the first puts its state where the other worker finds it, unless the second comes
+/// first.
+#[test]
+fn steps_of_a_stream_are_computed_by_either_of_two_workers() {
+    beside_workers_of(1, 2, Some(2), |shared, _| {
+        let mut stream = Stream::open(shared, CellId(0), None).unwrap();
+        let steps = [(); 2].map(|()| stream.push(&[]).unwrap());
+        stream.close();
+        shared.wait_until_idle();
+        let told = steps.map(|step| told(step).unwrap());
+        assert_eq!(told, [[1.0], [2.0]]);
+    });
+}
+
+#[test]
+fn a_stream_is_dropped_in_mid_air() {
+    beside_workers(1, Some(4), |shared, _| {
+        let mut stream = Stream::open(shared, CellId(0), None).unwrap();
+        let steps = [(); 3].map(|()| stream.push(&[]).unwrap());
+        drop(stream);
+        shared.wait_until_idle();
+        let told = steps.map(told);
+        let computed = told.iter().take_while(|told| told.is_ok()).count();
+        for (at, told) in told.into_iter().enumerate() {
+            match at < computed {
+                true => assert_eq!(told, Ok(vec![at as f32 + 1.0])),
+                false => assert_eq!(told, Err(RequestError::Cancelled)),
+            }
+        }
+    });
+}
+
+#[test]
+fn a_stream_is_pushed_while_all_ends() {
+    beside_workers(1, Some(3), |shared, _| {
+        let mut stream = Stream::open(shared, CellId(0), None).unwrap();
+        let stopping = {
+            let shared = Arc::clone(shared);
+            thread::spawn(move || shared.stop())
+        };
+        let pushed = [(); 2].map(|()| stream.push(&[]));
+        stopping.join().unwrap();
+        shared.wait_until_idle();
+        for (at, pushed) in pushed.into_iter().enumerate() {
+            match pushed.map(told) {
+                Ok(Ok(count)) => assert_eq!(count, [at as f32 + 1.0]),
+                Ok(Err(error)) => assert_eq!(error, RequestError::ShutDown),
+                Err(StreamError::Ended(error)) => assert_eq!(error, RequestError::ShutDown),
+                Err(StreamError::Submit(error)) => {
+                    assert_eq!(error, SubmitError::Refused(Refused::ShuttingDown));
+                }
+                Err(other) => panic!("{other}"),
+            }
+        }
+    });
+}
+
+/// Whoever waits for the end of all waits for that, too: the first is replied to until its `done` returns.
+#[test]
+fn one_that_is_told_submits_another() {
+    beside_workers(1, None, |shared, replies| {
+        let (again, second) = (Arc::clone(shared), to(replies));
+        let first = to(replies);
+        let done = move |answer| {
+            first.send(answer);
+            again.accept(chain(10.0, 1), second).unwrap();
+        };
+        let first = shared.accept(chain(1.0, 1), Reply::Call(Box::new(done)));
+        shared.cancel(first.unwrap());
+        shared.wait_until_idle();
+        let all = sorted(replies);
+        assert!(all == ["Err(Cancelled)", "Ok([11.0])"] || all == ["Ok([11.0])", "Ok([2.0])"]);
+    });
+}
+
+#[test]
+fn one_that_is_told_panics_and_the_others_are_told() {
+    beside_workers(1, Some(4), |shared, replies| {
+        let told = to(replies);
+        let done = move |answer| {
+            told.send(answer);
+            // As a panic, without a line on standard error for each order.
+            std::panic::resume_unwind(Box::new("told"));
+        };
+        let first = shared.accept(chain(1.0, 1), Reply::Call(Box::new(done)));
+        submit(shared, 10.0, 1, replies);
+        shared.cancel(first.unwrap());
+        shared.wait_until_idle();
+        let all = sorted(replies);
+        assert!(all == ["Err(Cancelled)", "Ok([11.0])"] || all == ["Ok([11.0])", "Ok([2.0])"]);
+    });
+}
+
+#[test]
+fn a_ticket_is_dropped_while_its_answer_is_on_its_way() {
+    // In some orders it comes first, in others it is too late.
+    let ends = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
+    let seen = Arc::clone(&ends);
+    beside_workers(1, Some(4), move |shared, replies| {
+        let (sender, receiver) = oneshot::channel();
+        let key = shared.accept(chain(1.0, 2), Reply::Ticket(sender)).unwrap();
+        submit(shared, 10.0, 1, replies);
+        drop(Ticket::new(receiver, key, Arc::downgrade(shared)));
+        shared.wait_until_idle();
+        assert_eq!(sorted(replies), ["Ok([11.0])"]);
+        let counts = shared.lock().scheduler.counts();
+        let (completed, cancelled) = (counts.of(End::Completed), counts.of(End::Cancelled));
+        assert_eq!(completed + cancelled, 2);
+        seen[cancelled as usize].fetch_add(1, Ordering::Relaxed);
+    });
+    let ends = [&ends[0], &ends[1]].map(|count| count.load(Ordering::Relaxed));
+    assert!(ends.iter().all(|&count| count > 0), "{ends:?}");
+}
+
+/// Who was accepted before is answered when draining ends; who comes later is refused.
+#[test]
+fn a_request_comes_while_the_engine_drains() {
+    let ends = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
+    let seen = Arc::clone(&ends);
+    beside_workers(1, Some(3), move |shared, replies| {
+        submit(shared, 1.0, 1, replies);
+        let draining = {
+            let (shared, replies) = (Arc::clone(shared), Arc::clone(replies));
+            thread::spawn(move || {
+                shared.with(|state, _| state.scheduler.handle_drain());
+                shared.wait_until_idle();
+                replies.lock().unwrap().len()
+            })
+        };
+        let second = shared.accept(chain(10.0, 1), to(replies));
+        let answered = draining.join().unwrap();
+        let is_accepted = second.is_ok();
+        if let Err(error) = second {
+            assert_eq!(error, SubmitError::Refused(Refused::ShuttingDown));
+        }
+        assert_eq!(answered, 1 + usize::from(is_accepted));
+        seen[usize::from(is_accepted)].fetch_add(1, Ordering::Relaxed);
+    });
+    let ends = [&ends[0], &ends[1]].map(|count| count.load(Ordering::Relaxed));
+    assert!(ends.iter().all(|&count| count > 0), "{ends:?}");
+}

@@ -1,0 +1,374 @@
+//! The engine: takes requests, and answers each exactly once.
+//!
+//! An [`Engine`] owns its workers' threads. Requests are submitted from any thread and come back through a
+//! [`Ticket`] (to wait for or to `.await`) or a callback; no async runtime is needed, and any will do.
+
+mod calibrate;
+mod error;
+#[cfg(all(test, loom))]
+mod loom_tests;
+mod options;
+mod shared;
+mod stats;
+mod stream;
+mod ticket;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+pub use calibrate::{Calibration, calibrate};
+pub use error::{EngineError, RequestError, SubmitError};
+pub use options::{EngineOptions, Workers};
+pub use stats::{CellStats, Stats};
+pub use stream::{Step, Stream, StreamError};
+pub use ticket::{Answering, Ticket};
+
+use super::cell_graph::{Cell, CellId, Cells, Graph, Grow, Place};
+use super::policy::{BatchSizes, Policy};
+use super::scheduler::{Ask, RequestKey, Scheduler, Timing, WorkerId};
+use super::worker::Worker;
+use cellstream::execute::team::{SharedTeam, Team};
+use shared::Shared;
+use stats::Recorder;
+
+/// A graph to be computed, and how.
+pub struct Request {
+    graph: Graph,
+    grow: Option<Box<dyn Grow>>,
+    ask: Ask,
+}
+
+impl Request {
+    /// Of priority 0, with no deadline.
+    pub fn new(graph: Graph) -> Request {
+        Request {
+            graph,
+            grow: None,
+            ask: Ask::default(),
+        }
+    }
+
+    /// What goes on at the end of the graph's watched nodes.
+    pub fn grow(mut self, grow: impl Grow + 'static) -> Request {
+        self.grow = Some(Box::new(grow));
+        self
+    }
+
+    /// The greater, the sooner: where more nodes of a cell are ready than a batch has rows, those of requests of
+    /// higher priority go first. Which cell is next is not decided by priority ([`Cells`]).
+    pub fn priority(mut self, priority: u8) -> Request {
+        self.ask.priority = priority;
+        self
+    }
+
+    /// That it takes at least so many bytes: of a graph that will grow.
+    fn of_bytes(mut self, bytes: usize) -> Request {
+        self.ask.bytes = bytes;
+        self
+    }
+
+    /// Goes on with a request that was accepted, and is accepted while the engine drains, too.
+    fn continues(mut self) -> Request {
+        self.ask.continues = true;
+        self
+    }
+
+    /// More nodes may come from outside.
+    fn open(mut self) -> Request {
+        self.ask.open = true;
+        self
+    }
+
+    /// When the answer is of no use any more: from then on no batch with it is begun, and it ends with
+    /// [`RequestError::Late`]; one whose last batch was under way may still be answered.
+    pub fn deadline(mut self, deadline: Instant) -> Request {
+        self.ask.deadline = Some(deadline);
+        self
+    }
+}
+
+/// What a request asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    /// What was added to the graph's answer, in that order.
+    pub values: Vec<f32>,
+    /// How long it took.
+    pub timing: Timing,
+}
+
+/// Whom to tell.
+pub(super) enum Reply {
+    Ticket(oneshot::Sender<Result<Answer, RequestError>>),
+    Call(Box<dyn FnOnce(Result<Answer, RequestError>) + Send>),
+}
+
+impl Reply {
+    fn send(self, answer: Result<Answer, RequestError>) {
+        match self {
+            // Nobody waits any more: the ticket was dropped.
+            Reply::Ticket(sender) => drop(sender.send(answer)),
+            Reply::Call(call) => call(answer),
+        }
+    }
+}
+
+/// See the [module](self). Dropping it ends all requests with [`RequestError::ShutDown`].
+pub struct Engine {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Engine {
+    /// Starts the workers, each of which packs the weights of all cells on its cores.
+    ///
+    /// # Errors
+    /// [`EngineError`]; no thread is left.
+    pub fn start(cells: Cells, options: &EngineOptions) -> Result<Engine, EngineError> {
+        Engine::with_policy(cells, options, |sizes, workers| {
+            options.policy.build(sizes, workers)
+        })
+    }
+
+    /// As [`Engine::start`], with a policy that is none of [`EngineOptions::policy`]: what `policy` makes for
+    /// these batch sizes and so many workers.
+    ///
+    /// # Errors
+    /// As [`Engine::start`].
+    pub fn with_policy(
+        cells: Cells,
+        options: &EngineOptions,
+        policy: impl FnOnce(&[BatchSizes], usize) -> Box<dyn Policy>,
+    ) -> Result<Engine, EngineError> {
+        let sizes = check(&cells, options)?;
+        let cores = options.workers.cores();
+        let cores = cores.map_err(|why| EngineError::Team { worker: 0, why })?;
+        if cores.is_empty() || cores.iter().any(Vec::is_empty) {
+            return Err(EngineError::NoWorker);
+        }
+        let mut policy = policy(&sizes, cores.len());
+        // What is far from the largest team is far from all.
+        let threads = cores.iter().map(Vec::len).max().unwrap_or(1);
+        let passes = cells.iter().map(|(_, cell)| cell.rows_of_a_pass(threads));
+        policy.passes(&passes.collect::<Vec<_>>());
+        let scheduler = Scheduler::new(policy, cores.len(), options.tasks_at_once, options.limits);
+        let steps: Vec<usize> = cells
+            .iter()
+            .map(|(_, cell)| steps_of(&**cell, options))
+            .collect();
+        let scheduler = scheduler.with_steps_at_once(steps.clone());
+        let recorder = Recorder::new(cells.len());
+        let shared = Arc::new(Shared::new(cells, scheduler, recorder));
+        let mut engine = Engine {
+            shared,
+            threads: Vec::new(),
+        };
+        let (ready, readies) = mpsc::channel();
+        for (index, cores) in cores.iter().enumerate() {
+            let (shared, ready) = (Arc::clone(&engine.shared), ready.clone());
+            let (cores, sizes, steps) = (cores.clone(), sizes.clone(), steps.clone());
+            let thread = std::thread::Builder::new()
+                .name(format!("cellstream-worker-{index}"))
+                .spawn(
+                    move || match prepare(index, &shared.cells, &cores, (&sizes, &steps)) {
+                        Ok(worker) => {
+                            let _ = ready.send((index, Ok(())));
+                            drop(ready);
+                            let serve = || shared.serve(WorkerId(index), worker);
+                            // Cells and users' functions are caught where they are called: this is a
+                            // mistake of ours. Nobody shall wait for it for ever.
+                            if catch_unwind(AssertUnwindSafe(serve)).is_err() {
+                                shared.stop();
+                            }
+                        }
+                        Err(why) => drop(ready.send((index, Err(why)))),
+                    },
+                )
+                // Dropping the engine sends those already started home.
+                .map_err(|why| EngineError::Spawn { worker: index, why })?;
+            engine.threads.push(thread);
+        }
+        drop(ready);
+        let mut started = vec![false; cores.len()];
+        for _ in 0..cores.len() {
+            match readies.recv() {
+                Ok((index, ready)) => {
+                    ready?;
+                    started[index] = true;
+                }
+                // All senders are gone: some worker went without a word.
+                Err(_) => {
+                    let worker = started.iter().position(|&one| !one).unwrap_or(0);
+                    return Err(EngineError::Panicked { worker });
+                }
+            }
+        }
+        Ok(engine)
+    }
+
+    /// Accepts a request, or refuses it at once.
+    ///
+    /// # Errors
+    /// [`SubmitError`]; nothing has been kept of the request.
+    pub fn submit(&self, request: Request) -> Result<Ticket, SubmitError> {
+        let (sender, receiver) = oneshot::channel();
+        let key = self.shared.accept(request, Reply::Ticket(sender))?;
+        Ok(Ticket::new(receiver, key, Arc::downgrade(&self.shared)))
+    }
+
+    /// As [`Engine::submit`]; `done` is called once, with the answer or why there is none, by whoever
+    /// notices the end: mostly one of the engine's threads, which does nothing else meanwhile, but also a thread
+    /// that cancels a request or drops a ticket or the engine. So it should be quick, hold no lock that is held
+    /// around such calls, and not wait for the engine.
+    ///
+    /// # Errors
+    /// As [`Engine::submit`]; `done` is not called then.
+    pub fn submit_with(
+        &self,
+        request: Request,
+        done: impl FnOnce(Result<Answer, RequestError>) + Send + 'static,
+    ) -> Result<RequestKey, SubmitError> {
+        self.shared.accept(request, Reply::Call(Box::new(done)))
+    }
+
+    /// Opens a stream: a chain of calls of `cell` whose inputs come one after the other, from zero states
+    /// or those given (all of them, one after the other). Each [`Step`] is told the cell's outputs; states stay within.
+    /// Room is taken with the first step. Streams have no priority and no deadline.
+    ///
+    /// ```
+    /// # use cellstream::model::Lstm;
+    /// # use cellstream_serve::Engine;
+    /// # use cellstream_serve::cell_graph::Cells;
+    /// # use cellstream_serve::engine::EngineOptions;
+    /// # use cellstream_serve::networks::{Chain, ChainCell};
+    /// let mut cells = Cells::new();
+    /// let chain = Chain::add(&mut cells, ChainCell::new(Lstm::new(2, 8).random(1)?)?);
+    /// let engine = Engine::start(cells, &EngineOptions::default())?;
+    /// let mut stream = engine.stream(chain.cell(), None)?;
+    /// for frame in [[0.1, 0.2], [0.3, 0.4]] {
+    ///     let y = stream.push(&frame)?.wait()?; // or .await
+    ///     assert_eq!(y.len(), 8);
+    /// }
+    /// stream.close();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`StreamError`] for a cell that there is not, that has no state, or states of another size.
+    pub fn stream(&self, cell: CellId, states: Option<&[f32]>) -> Result<Stream, StreamError> {
+        Stream::open(&self.shared, cell, states)
+    }
+
+    /// Ends a request with [`RequestError::Cancelled`]; does nothing if it has ended.
+    pub fn cancel(&self, request: RequestKey) {
+        self.shared.cancel(request);
+    }
+
+    /// Accepts no more requests, and waits until those that are here have ended and been told; streams
+    /// that are open are waited for, too. Not to be called by a request's `done`, which it would wait for.
+    pub fn drain(&self) {
+        self.shared.with(|state, _| state.scheduler.handle_drain());
+        self.shared.wait_until_idle();
+    }
+
+    /// What has been done so far.
+    pub fn stats(&self) -> Stats {
+        let state = self.shared.lock();
+        state.recorder.stats(state.scheduler.counts())
+    }
+
+    /// Its cells.
+    pub fn cells(&self) -> &Cells {
+        &self.shared.cells
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.shared.stop();
+        let own = std::thread::current().id();
+        for thread in self.threads.drain(..) {
+            // What a request's `done` or `Grow` owned may have been the last of it: then this is a worker, which stops by itself.
+            if thread.thread().id() != own {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+/// Most steps of a cell's batches: no more than ever run together, as room is taken for all.
+fn steps_of(cell: &dyn Cell, options: &EngineOptions) -> usize {
+    match cell.takes_steps() && !cell.ports().states().is_empty() {
+        true => options.steps_at_once.min(Scheduler::STEP_ROWS),
+        false => 1,
+    }
+}
+
+/// The batch sizes of all cells.
+fn check(cells: &Cells, options: &EngineOptions) -> Result<Vec<BatchSizes>, EngineError> {
+    if cells.is_empty() {
+        return Err(EngineError::NoCell);
+    }
+    if options.tasks_at_once == 0 {
+        return Err(EngineError::NoTasks);
+    }
+    if options.steps_at_once == 0 {
+        return Err(EngineError::NoSteps);
+    }
+    let measured = |(_, cell): (CellId, &Arc<dyn Cell>)| BatchSizes {
+        min: 1,
+        max: cell.rows().unwrap_or(EngineOptions::DEFAULT_ROWS).max(1),
+    };
+    let sizes = match options.sizes.is_empty() {
+        true => cells.iter().map(measured).collect(),
+        false => options.sizes.clone(),
+    };
+    if sizes.len() != cells.len() {
+        return Err(EngineError::SizesCount {
+            expected: cells.len(),
+            found: sizes.len(),
+        });
+    }
+    for (&BatchSizes { min, max }, (_, cell)) in sizes.iter().zip(cells.iter()) {
+        if min == 0 || min > max {
+            return Err(EngineError::Sizes {
+                cell: cell.name().into(),
+                min,
+                max,
+            });
+        }
+        if max > EngineOptions::MOST_ROWS {
+            return Err(EngineError::TooManyRows {
+                cell: cell.name().into(),
+                rows: max,
+                most: EngineOptions::MOST_ROWS,
+            });
+        }
+    }
+    Ok(sizes)
+}
+
+/// A worker on the calling thread, which it pins.
+fn prepare(
+    index: usize,
+    cells: &Cells,
+    cores: &[usize],
+    (sizes, steps): (&[BatchSizes], &[usize]),
+) -> Result<Worker<Reply>, EngineError> {
+    let team = Team::new(cores).map_err(|why| EngineError::Team { worker: index, why })?;
+    team.pin_caller();
+    let team = SharedTeam::new(team);
+    let place = |(sizes, &steps): (&BatchSizes, &usize)| Place {
+        team: team.clone(),
+        rows: sizes.max,
+        steps,
+    };
+    let places = sizes.iter().zip(steps).map(place);
+    Worker::new(cells, places.collect()).map_err(|(cell, why)| EngineError::Cell {
+        worker: index,
+        cell: cells.get(cell).map_or("", |c| c.name()).to_owned(),
+        why,
+    })
+}

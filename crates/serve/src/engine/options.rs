@@ -1,0 +1,91 @@
+//! How an engine is set up.
+
+use crate::policy::{BatchSizes, Choice};
+use crate::scheduler::Limits;
+use cellstream::execute::team::{TeamError, check_threads};
+use cellstream::machine::Topology;
+
+/// How an engine runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineOptions {
+    /// Which ready cells form a batch.
+    pub policy: Choice,
+    /// Who runs cells.
+    pub workers: Workers,
+    /// Least and most rows of each cell's batches, in the order of the cells. Empty: from 1 to what was measured to
+    /// serve best ([`Cell::rows`](crate::cell_graph::Cell::rows)), else
+    /// [`EngineOptions::DEFAULT_ROWS`].
+    pub sizes: Vec<BatchSizes>,
+    /// Most tasks that a worker gets at once (BatchMaker's MaxTasksToSubmit), further steps of their rows not counted.
+    pub tasks_at_once: usize,
+    /// Most steps that chains take in one batch, of cells that [take steps](crate::cell_graph::Cell::takes_steps):
+    /// those read their weights less often then, and small batches take much less time. All steps together have at
+    /// most [`Scheduler::STEP_ROWS`](crate::scheduler::Scheduler::STEP_ROWS) rows, so that they take no longer
+    /// than one step of so many: four steps of up to 4 rows, three of 5, two of up to 8, one of more. Requests join
+    /// and are answered, and deadlines are looked at, before such a batch or after it, not between its steps (with 1:
+    /// at every cell); who cancels is told at once, and the rows are free after the batch. Decoders, trees and streams
+    /// take a step at a time.
+    pub steps_at_once: usize,
+    /// What is accepted at once.
+    pub limits: Limits,
+}
+
+impl EngineOptions {
+    /// Most rows of a batch where nothing is said or measured.
+    pub const DEFAULT_ROWS: usize = 32;
+    /// Most rows of a batch that are supported: room is taken for all of them.
+    pub const MOST_ROWS: usize = 1 << 16;
+}
+
+impl Default for EngineOptions {
+    /// Cellular batching, one worker over all cores, one task at once: a decision costs microseconds here, a cell tens to
+    /// hundreds, and the fewer are decided ahead, the sooner a new request joins. Up to four steps of few rows at once:
+    /// they take as little as half the time (LSTM 1024, one row), which is worth more than joining between them. Eight
+    /// were better by another 8 to 22 % (p90) in f32 while few requests came, and worse by as much in int8.
+    fn default() -> EngineOptions {
+        EngineOptions {
+            policy: Choice::Cellular,
+            workers: Workers::OneOverAll,
+            sizes: Vec::new(),
+            tasks_at_once: 1,
+            steps_at_once: 4,
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// How cores are divided among workers. Each worker has a thread on each of its cores, and the weights of
+/// all cells packed for them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Workers {
+    /// One worker, over all cores.
+    OneOverAll,
+    /// One worker over so many cores, or over all where there are fewer (a plan for more is refused then).
+    OneOver(usize),
+    /// A worker for each core.
+    OnePerCore,
+    /// These: the operating system's numbers of each worker's cores. Workers may share cores, and then wait for each other; a
+    /// thread for a core that there is not runs wherever the system puts it.
+    Cores(Vec<Vec<usize>>),
+}
+
+impl Workers {
+    /// The cores of each worker.
+    ///
+    /// # Errors
+    /// A team of that many threads cannot be.
+    pub fn cores(&self) -> Result<Vec<Vec<usize>>, TeamError> {
+        let topology = Topology::detect();
+        let all = || topology.cpus_for_team(topology.team_size());
+        Ok(match self {
+            Workers::OneOverAll => vec![all()],
+            Workers::OneOver(threads) => {
+                let threads = (*threads).min(topology.team_size());
+                check_threads(threads)?;
+                vec![topology.cpus_for_team(threads)]
+            }
+            Workers::OnePerCore => all().into_iter().map(|core| vec![core]).collect(),
+            Workers::Cores(cores) => cores.clone(),
+        })
+    }
+}

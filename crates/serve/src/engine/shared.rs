@@ -1,0 +1,440 @@
+//! What the threads of an engine share, and how they keep out of each other's way.
+//!
+//! ```text
+//! one mutex    the scheduler, and for each request its values; held for bookkeeping only
+//! work         a worker waits here when it has nothing to do
+//! idle         whoever drains the engine waits here until no request is left
+//! ```
+//!
+//! A worker's round, with the lock held where marked:
+//!
+//! ```text
+//! loop
+//!   │ report the last task; take tasks, unless some are left; take requests that have ended
+//!   │ nothing at all: wait at `work`, until the next deadline (or, once, let go of memory without the lock)
+//!   reply to those that have ended; evict what the scheduler asked for
+//!   run the first task, and with it those that are further steps of its rows
+//! ```
+//!
+//! **A wake-up is lost** (a worker finds nothing, a request comes, the worker sleeps): the request comes
+//! under the lock, which the worker holds from looking until the wait has released it; who comes later
+//! notifies after the worker has begun to wait.
+//!
+//! **A deadline passes and nobody looks** (the only sleeper began to sleep before the request came, all others are in
+//! slow cells): who goes away to run a task while the next deadline is watched by nobody wakes a sleeper,
+//! which sleeps again until that deadline.
+//!
+//! **A request is replied to twice, or never**: the scheduler tells each end once, under the lock; whoever
+//! takes it from there replies, after releasing it. Whoever calls something that can end requests takes
+//! all that have ended before it releases the lock ([`State::take_finished`]).
+//!
+//! **A ticket is dropped while its answer is on its way**: cancelling a request that has ended does nothing.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use slotmap::SecondaryMap;
+
+use super::stats::Recorder;
+use super::{Answer, Reply, Request, RequestError, SubmitError};
+use crate::cell_graph::{Cells, Graph, Grow};
+use crate::scheduler::{End, Ended, MANY, RequestKey, Row, Scheduler, SubgraphKey, Task, WorkerId};
+use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use crate::worker::{Outcome, RequestValues, Todo, Values, Work, Worker};
+use cellstream::execute::team::catch_panic;
+
+/// See the [module](self).
+pub(super) struct Shared {
+    pub cells: Cells,
+    state: Mutex<State>,
+    work: Condvar,
+    idle: Condvar,
+}
+
+pub(super) struct State {
+    pub scheduler: Scheduler,
+    requests: SecondaryMap<RequestKey, Arc<RequestValues<Reply>>>,
+    failures: SecondaryMap<RequestKey, RequestError>,
+    pub recorder: Recorder,
+    /// Workers at `work`.
+    sleeping: usize,
+    /// Until when one of them sleeps at most; `None` also where none is known to.
+    awaited: Option<Instant>,
+    /// Requests that have ended and are being replied to.
+    replying: usize,
+    stopping: bool,
+}
+
+/// A request that has ended, to be replied to without the lock.
+pub(super) struct Finished {
+    ended: Ended,
+    values: Arc<RequestValues<Reply>>,
+    error: Option<RequestError>,
+}
+
+/// What is left of a request that was replied to: to be dropped with nothing locked, as it may own anything, and after the
+/// other replies, as that takes its time.
+type Left = (Option<Box<dyn Grow>>, Arc<RequestValues<Reply>>);
+
+impl Finished {
+    /// Tells who asked.
+    fn reply(self) -> Left {
+        let Finished {
+            ended,
+            values,
+            error,
+        } = self;
+        let (reply, answer, grow) = {
+            let mut values = values.lock();
+            (values.reply.take(), values.take_answer(), values.clear())
+        };
+        let answer = match error {
+            Some(error) => Err(error),
+            None => Ok(Answer {
+                values: answer,
+                timing: ended.timing,
+            }),
+        };
+        // Callbacks, wakers and what users' functions own are theirs: a panic there is nobody else's.
+        let _ = catch_panic(|| {
+            if let Some(reply) = reply {
+                reply.send(answer);
+            }
+        });
+        (grow, values)
+    }
+}
+
+impl Shared {
+    pub fn new(cells: Cells, scheduler: Scheduler, recorder: Recorder) -> Shared {
+        Shared {
+            cells,
+            state: Mutex::new(State {
+                scheduler,
+                requests: SecondaryMap::new(),
+                failures: SecondaryMap::new(),
+                recorder,
+                sleeping: 0,
+                awaited: None,
+                replying: 0,
+                stopping: false,
+            }),
+            work: Condvar::new(),
+            idle: Condvar::new(),
+        }
+    }
+
+    /// A panic under the lock is a mistake of ours; what can still be answered should be.
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does something with the state, replies to requests that ended by it, and wakes a worker.
+    pub fn with<T>(&self, change: impl FnOnce(&mut State, Instant) -> T) -> T {
+        let mut state = self.lock();
+        let out = change(&mut state, Instant::now());
+        let finished = state.take_finished();
+        let wake = state.sleeping > 0;
+        drop(state);
+        if wake {
+            self.work.notify_one();
+        }
+        self.reply(finished);
+        out
+    }
+
+    /// Accepts a request, or refuses it at once.
+    pub fn accept(&self, request: Request, reply: Reply) -> Result<RequestKey, SubmitError> {
+        let Request {
+            graph,
+            grow,
+            mut ask,
+        } = request;
+        // Turning requests away should not cost what accepting them does.
+        let offered = self.lock().scheduler.handle_offer(graph.len(), &ask);
+        offered?;
+        let unfolded = graph.unfold(&self.cells)?;
+        graph.check_watched(grow.is_some())?;
+        let values = Values::new(graph, &unfolded, grow, &self.cells, reply);
+        ask.bytes = ask.bytes.max(values.bytes(&self.cells));
+        let values = Arc::new(RequestValues::new(values));
+        // Those of a refused request go when the lock is free again: what the user gave may own a ticket, or the engine,
+        // and dropping that takes the lock.
+        let kept = Arc::clone(&values);
+        let accepted = self.with(|state, now| {
+            let key = state.scheduler.handle_submit(now, &unfolded, ask)?;
+            state.requests.insert(key, values);
+            Ok(key)
+        });
+        drop(kept);
+        accepted
+    }
+
+    /// Adds a node to the graph of an open request, whose only source of growth this is, and closes it
+    /// where `close` says so. Does nothing if the request has ended.
+    ///
+    /// Room is taken first: once the values know of the node, there is no way back.
+    pub fn grow(
+        &self,
+        key: RequestKey,
+        change: impl FnOnce(&mut Graph),
+        close: bool,
+    ) -> Result<(), SubmitError> {
+        let values = {
+            let mut state = self.lock();
+            let Some(values) = state.requests.get(key).map(Arc::clone) else {
+                return Ok(());
+            };
+            state.scheduler.handle_reserve(1)?;
+            values
+        };
+        let grown = (values.lock()).grow_by(&self.cells, (None, values.given()), change);
+        self.with(|state, now| {
+            let (unfolded, result) = match grown {
+                Ok(((), unfolded)) => (unfolded, Ok(())),
+                Err(error) => (None, Err(error.into())),
+            };
+            state.scheduler.handle_grow_reserved(key, unfolded, 1);
+            if close && result.is_ok() {
+                state.scheduler.handle_close(now, key);
+            }
+            result
+        })
+    }
+
+    pub fn close(&self, key: RequestKey) {
+        self.with(|state, now| state.scheduler.handle_close(now, key));
+    }
+
+    pub fn cancel(&self, key: RequestKey) {
+        self.with(|state, now| state.scheduler.handle_cancel(now, key));
+    }
+
+    /// Ends all requests, and the workers.
+    pub fn stop(&self) {
+        self.with(|state, now| {
+            state.scheduler.handle_shutdown(now);
+            state.stopping = true;
+        });
+        self.work.notify_all();
+    }
+
+    /// Tells those who asked, and then whoever waits for the last of them.
+    fn reply(&self, finished: Vec<Finished>) {
+        let replied = finished.len();
+        if replied == 0 {
+            return;
+        }
+        // The last first: who waits for several, one after the other, is woken once, and finds the others' answers there. To be
+        // woken for each took the workers' cores as long as to choose their batches. No answer waits for memory to be freed.
+        let left: Vec<_> = finished.into_iter().rev().map(Finished::reply).collect();
+        for left in left {
+            let _ = catch_panic(|| drop(left));
+        }
+        let mut state = self.lock();
+        state.replying -= replied;
+        if state.is_idle() {
+            self.idle.notify_all();
+        }
+    }
+
+    /// Waits until every request has been replied to.
+    pub fn wait_until_idle(&self) {
+        let mut state = self.lock();
+        while !state.is_idle() {
+            state = self
+                .idle
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// The life of one worker, until [`Shared::stop`].
+    pub fn serve(&self, id: WorkerId, mut worker: Worker<Reply>) {
+        let mut tasks: VecDeque<Todo<Reply>> = VecDeque::new();
+        let mut ran: Vec<Todo<Reply>> = Vec::new();
+        // Of tasks that were run: emptied, for those to come.
+        let mut emptied: Vec<Vec<Work<Reply>>> = Vec::new();
+        let mut fresh: Vec<Task> = Vec::new();
+        let mut evict: Vec<SubgraphKey> = Vec::new();
+        let mut state = self.lock();
+        // Since when the lock is held.
+        let mut begin = Instant::now();
+        loop {
+            if tasks.is_empty() {
+                state.scheduler.poll_tasks(begin, id, &mut fresh);
+                for task in fresh.drain(..) {
+                    let mut work = emptied.pop().unwrap_or_default();
+                    state.attach(&task, &mut work);
+                    tasks.push_back(Todo::new(task, work));
+                }
+                state.scheduler.poll_evictions(id, &mut evict);
+            } else {
+                // Checked before each batch; polling does so, too.
+                state.scheduler.handle_timeout(begin);
+            }
+            let finished = state.take_finished();
+            if tasks.is_empty() && evict.is_empty() && finished.is_empty() {
+                if state.stopping {
+                    return;
+                }
+                state.recorder.scheduled(begin.elapsed());
+                // Nothing that has ended is held on to through an idle night. What came meanwhile is found, as all is looked at
+                // anew.
+                state = match worker.holds_on() {
+                    true => {
+                        drop(state);
+                        worker.let_go();
+                        self.lock()
+                    }
+                    false => self.sleep(state),
+                };
+                begin = Instant::now();
+                continue;
+            }
+            // What this worker has not taken may be another's; and so are deadlines that pass meanwhile.
+            let for_another = state.scheduler.queued() > 0 || state.deadline_is_unwatched();
+            let wake_another = state.sleeping > 0 && for_another;
+            state.recorder.scheduled(begin.elapsed());
+            drop(state);
+            if wake_another {
+                self.work.notify_one();
+            }
+            self.reply(finished);
+            for subgraph in &evict {
+                worker.evict(subgraph.request);
+            }
+            for todo in &mut tasks {
+                todo.work.retain(|work| !work.values.has_ended());
+            }
+            let together = worker.together(&tasks);
+            ran.extend(tasks.drain(..together));
+            // Padding is computed even where nobody is left: that is what it costs.
+            let outcome = match ran.first().is_some_and(|todo| todo.batch() > 0) {
+                true => worker.run(&mut ran),
+                false => Outcome::default(),
+            };
+            state = self.lock();
+            begin = Instant::now();
+            for subgraph in evict.drain(..) {
+                state.scheduler.handle_evicted(subgraph);
+            }
+            state.report(begin, &mut ran, &mut emptied, outcome);
+        }
+    }
+
+    fn sleep<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        state.sleeping += 1;
+        let deadline = state.scheduler.poll_timeout();
+        state.awaited = deadline;
+        let mut state = match deadline {
+            None => self
+                .work
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner),
+            Some(at) => {
+                let left = at.saturating_duration_since(Instant::now());
+                let woken = self.work.wait_timeout(state, left);
+                woken.unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+        state.sleeping -= 1;
+        // Perhaps it was this one that slept until then.
+        state.awaited = None;
+        state
+    }
+}
+
+impl State {
+    fn is_idle(&self) -> bool {
+        self.replying == 0 && self.scheduler.counts().live() == 0
+    }
+
+    /// Whether the next deadline may pass before any sleeper wakes up by itself.
+    fn deadline_is_unwatched(&self) -> bool {
+        let deadline = self.scheduler.poll_timeout();
+        deadline.is_some_and(|at| self.awaited.is_none_or(|awaited| at < awaited))
+    }
+
+    /// The rows of a task with their values, added to `work`.
+    fn attach(&self, task: &Task, work: &mut Vec<Work<Reply>>) {
+        work.reserve(task.rows.len());
+        if task.rows.len() >= MANY {
+            let values = |row: &Row| self.requests.get(row.request);
+            let all = task.rows.iter().filter_map(values);
+            all.for_each(|values| values.prefetch());
+        }
+        let rows = task.rows.iter();
+        work.extend(rows.filter_map(|&row| {
+            let values = Arc::clone(self.requests.get(row.request)?);
+            Some(Work { row, values })
+        }));
+    }
+
+    /// A worker has run tasks together. What their rows were kept in goes to `emptied`.
+    fn report(
+        &mut self,
+        now: Instant,
+        ran: &mut Vec<Todo<Reply>>,
+        emptied: &mut Vec<Vec<Work<Reply>>>,
+        outcome: Outcome,
+    ) {
+        for (key, error) in outcome.failed {
+            self.fail(now, key, error);
+        }
+        for (key, unfolded) in outcome.grown {
+            if let Err(refused) = self.scheduler.handle_grow(key, unfolded) {
+                self.fail(now, key, refused.into());
+            }
+        }
+        let each = outcome.spent.divided(ran.len());
+        for todo in ran.drain(..) {
+            debug_assert!(todo.work.is_empty(), "no row gets into another task");
+            if !outcome.is_refused {
+                self.recorder.ran(&todo.task, todo.rows_run, each);
+                let rows = todo.rows_run + todo.task.padding;
+                if rows > 0 {
+                    let cell = todo.task.cell;
+                    (self.scheduler).handle_measured(cell, rows, each.total());
+                }
+            }
+            self.scheduler.handle_done(now, todo.task);
+            emptied.push(todo.work);
+        }
+    }
+
+    fn fail(&mut self, now: Instant, key: RequestKey, error: RequestError) {
+        if self.scheduler.table().is_live(key) {
+            self.failures.insert(key, error);
+            self.scheduler.handle_failed(now, key);
+        }
+    }
+
+    /// All requests that have ended and were not taken before.
+    fn take_finished(&mut self) -> Vec<Finished> {
+        let mut finished = Vec::new();
+        while let Some(ended) = self.scheduler.poll_ended() {
+            let key = ended.request;
+            let Some(values) = self.requests.remove(key) else {
+                continue;
+            };
+            values.set_ended();
+            self.recorder.ended(&ended);
+            let error = match ended.end {
+                End::Completed => None,
+                End::Cancelled => Some(RequestError::Cancelled),
+                End::Late => Some(RequestError::Late),
+                End::ShutDown => Some(RequestError::ShutDown),
+                End::Failed => self.failures.remove(key),
+            };
+            finished.push(Finished {
+                ended,
+                values,
+                error,
+            });
+        }
+        self.replying += finished.len();
+        finished
+    }
+}

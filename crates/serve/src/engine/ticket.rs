@@ -1,0 +1,132 @@
+//! What a submitted request comes back through.
+
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::sync::Weak;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use super::shared::Shared;
+use super::{Answer, RequestError};
+use crate::scheduler::RequestKey;
+
+/// A request that was accepted. Wait for it ([`Ticket::wait`]) or `.await` it; dropping it cancels the
+/// request, whose rows are free at the next batch.
+#[must_use = "dropping a ticket cancels its request"]
+pub struct Ticket {
+    answer: Option<oneshot::Receiver<Result<Answer, RequestError>>>,
+    cancel: Cancel,
+}
+
+/// Cancels a request when it is dropped.
+struct Cancel {
+    key: RequestKey,
+    shared: Weak<Shared>,
+    armed: bool,
+}
+
+impl Drop for Cancel {
+    fn drop(&mut self) {
+        if self.armed
+            && let Some(shared) = self.shared.upgrade()
+        {
+            shared.cancel(self.key);
+        }
+    }
+}
+
+/// An engine that is gone has ended its requests first, so a reply that never came is a shutdown.
+fn or_shut_down<E>(
+    received: Result<Result<Answer, RequestError>, E>,
+) -> Result<Answer, RequestError> {
+    received.unwrap_or(Err(RequestError::ShutDown))
+}
+
+impl Ticket {
+    pub(super) fn new(
+        answer: oneshot::Receiver<Result<Answer, RequestError>>,
+        key: RequestKey,
+        shared: Weak<Shared>,
+    ) -> Ticket {
+        Ticket {
+            answer: Some(answer),
+            cancel: Cancel {
+                key,
+                shared,
+                armed: true,
+            },
+        }
+    }
+
+    /// Waits for the end of the request.
+    ///
+    /// # Errors
+    /// Why there is no answer.
+    ///
+    /// # Panics
+    /// If [`Ticket::wait_timeout`] has given the answer.
+    pub fn wait(mut self) -> Result<Answer, RequestError> {
+        let answer = or_shut_down(self.take().recv());
+        self.cancel.armed = false;
+        answer
+    }
+
+    fn take(&mut self) -> oneshot::Receiver<Result<Answer, RequestError>> {
+        match self.answer.take() {
+            Some(answer) => answer,
+            None => panic!("wait_timeout has given the answer"),
+        }
+    }
+
+    /// Waits for at most so long; `None` if it has not ended by then, and goes on. Once it has given the
+    /// answer, the ticket has none any more.
+    pub fn wait_timeout(&mut self, timeout: Duration) -> Option<Result<Answer, RequestError>> {
+        let received = self.answer.as_ref()?.recv_timeout(timeout);
+        if matches!(received, Err(oneshot::RecvTimeoutError::Timeout)) {
+            return None;
+        }
+        self.cancel.armed = false;
+        self.answer = None;
+        Some(or_shut_down(received))
+    }
+
+    /// Ends the request now, with [`RequestError::Cancelled`] unless it has ended before.
+    pub fn cancel(&self) {
+        if let Some(shared) = self.cancel.shared.upgrade() {
+            shared.cancel(self.cancel.key);
+        }
+    }
+
+    /// Which request it is.
+    pub fn key(&self) -> RequestKey {
+        self.cancel.key
+    }
+}
+
+impl IntoFuture for Ticket {
+    type Output = Result<Answer, RequestError>;
+    type IntoFuture = Answering;
+
+    fn into_future(mut self) -> Answering {
+        Answering {
+            answer: self.take().into_future(),
+            cancel: self.cancel,
+        }
+    }
+}
+
+/// The future of a [`Ticket`]; dropping it cancels the request.
+pub struct Answering {
+    answer: oneshot::AsyncReceiver<Result<Answer, RequestError>>,
+    cancel: Cancel,
+}
+
+impl Future for Answering {
+    type Output = Result<Answer, RequestError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let received = std::task::ready!(Pin::new(&mut self.answer).poll(context));
+        self.cancel.armed = false;
+        Poll::Ready(or_shut_down(received))
+    }
+}

@@ -1,0 +1,36 @@
+//! Serving: requests of many users, batched cell by cell.
+//!
+//! The [`engine`] is what users call. A request is a graph of cells ([`cell_graph`]); those of the usual
+//! networks are ready-made ([`networks`]). How a [`scheduler`], a [`policy`] and workers make an answer of it
+//! is told below.
+//!
+//! ```
+//! use cellstream::model::Lstm;
+//! use cellstream_serve::Engine;
+//! use cellstream_serve::cell_graph::Cells;
+//! use cellstream_serve::engine::{EngineOptions, Request};
+//! use cellstream_serve::networks::{Answer, Chain, ChainCell};
+//!
+//! # let model = Lstm::new(8, 16).layers(2).random(1)?;
+//! # let words = vec![0.25; 3 * 8];
+//! let mut cells = Cells::new();
+//! let chain = Chain::add(&mut cells, ChainCell::new(model)?); // any forward model, stacks included
+//! let engine = Engine::start(cells, &EngineOptions::default())?; // a pinned worker over all cores
+//! // `words`: [steps, features], one after the other; the answer: the last output.
+//! let ticket = engine.submit(Request::new(chain.unfold(&words, None, Answer::Last)?))?; // from any thread
+//! let answer = ticket.wait()?.values; // or ticket.await
+//! assert_eq!(answer.len(), 16);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+#![doc = include_str!("../README.md")]
+
+pub mod cell_graph;
+pub mod engine;
+pub mod networks;
+pub mod policy;
+pub mod scheduler;
+mod sync;
+mod worker;
+
+pub use engine::Engine;

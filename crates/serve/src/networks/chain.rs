@@ -1,0 +1,275 @@
+//! Chains: a model over a sequence, one node a step.
+
+use std::sync::Arc;
+
+use super::error::{expect, rows_of};
+use super::recurrent::{Recurrent, step};
+use super::{Answer, NetworkError};
+use crate::cell_graph::{
+    Batch, Cell, CellError, CellId, Cells, Graph, Growth, NodeId, Place, Ports, PreparedCell,
+    Source,
+};
+use cellstream::execute::Session;
+use cellstream::model::Model;
+use cellstream::plan::Plan;
+
+/// One step of all layers of a forward model: of any cells, with projections or without.
+///
+/// Input `x` `[E]`; states `h0`, `c0`, `h1`, … `[size]`, for each layer the hidden state and, of an LSTM,
+/// the cell state; output `y`, the last layer's hidden state.
+pub struct ChainCell {
+    name: String,
+    recurrent: Recurrent,
+    ports: Ports,
+}
+
+impl ChainCell {
+    /// A step of `model`, run by the plan that is estimated for each size of batch.
+    ///
+    /// # Errors
+    /// [`NetworkError::Reverse`].
+    pub fn new(model: impl Into<Arc<Model>>) -> Result<ChainCell, NetworkError> {
+        let recurrent = Recurrent::new(model.into())?;
+        let signature = recurrent.model().signature();
+        let ports = Ports::new().input("x", signature.input);
+        let ports = recurrent.add_states(ports).output("y", signature.output);
+        Ok(ChainCell {
+            name: "chain".into(),
+            recurrent,
+            ports,
+        })
+    }
+
+    /// Sets what errors and reports call it; `chain` unless set.
+    #[must_use]
+    pub fn named(mut self, name: impl Into<String>) -> ChainCell {
+        self.name = name.into();
+        self
+    }
+
+    /// Runs by this plan, measured with 1 step and with a few (`cellstream tune --steps 1,4`) of several sizes of batch,
+    /// instead of an estimated one; batches have the rows that it says to serve by, unless
+    /// [`EngineOptions::sizes`](crate::engine::EngineOptions) say others. A place whose team has fewer threads refuses it.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// use cellstream::model::Lstm;
+    /// use cellstream::plan::Plan;
+    /// use cellstream_serve::networks::ChainCell;
+    ///
+    /// let model = Arc::new(Lstm::new(8, 32).random(1)?);
+    /// // From a file: Plan::load("model.plan", &model)?
+    /// let plan = Plan::estimate(&model, 4, 1, 1);
+    /// let cell = ChainCell::new(Arc::clone(&model))?.with_plan(plan)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`NetworkError::Plan`].
+    pub fn with_plan(mut self, plan: Plan) -> Result<ChainCell, NetworkError> {
+        self.recurrent.with_plan(plan)?;
+        Ok(self)
+    }
+}
+
+impl Cell for ChainCell {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn ports(&self) -> &Ports {
+        &self.ports
+    }
+
+    fn rows(&self) -> Option<usize> {
+        self.recurrent.rows()
+    }
+
+    fn rows_of_a_pass(&self, threads: usize) -> Option<usize> {
+        self.recurrent.rows_of_a_pass(threads)
+    }
+
+    fn takes_steps(&self) -> bool {
+        true
+    }
+
+    fn reads_apart(&self) -> bool {
+        true
+    }
+
+    fn prepare(&self, place: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
+        let session = self.recurrent.session(place)?;
+        Ok(Box::new(Prepared { session }))
+    }
+}
+
+struct Prepared {
+    session: Session,
+}
+
+impl PreparedCell for Prepared {
+    fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
+        let (rows, all, lengths) = (batch.rows(), batch.steps() * batch.rows(), batch.lengths());
+        let signature = self.session.signature();
+        let x = batch.input(0);
+        let (states, outputs) = batch.buffers();
+        let y = Some(&mut outputs[0][..all * signature.output]);
+        step(&mut self.session, (rows, lengths), x, states, y)
+    }
+}
+
+/// A [`ChainCell`] among an engine's cells: what unfolds sequences.
+///
+/// ```
+/// use cellstream::model::Gru;
+/// use cellstream_serve::cell_graph::Cells;
+/// use cellstream_serve::networks::{Answer, Chain, ChainCell, run_alone};
+///
+/// let mut cells = Cells::new();
+/// let chain = Chain::add(&mut cells, ChainCell::new(Gru::new(2, 8).random(1)?)?);
+/// // Three steps of two features each; the answer is the last step's output.
+/// let graph = chain.unfold(&[0.1, 0.2, 0.3, 0.4, 0.5, 0.6], None, Answer::Last)?;
+/// assert_eq!(run_alone(&cells, graph, None)?.len(), 8);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Chain {
+    cell: CellId,
+    input: usize,
+    states: Vec<usize>,
+}
+
+impl Chain {
+    /// Adds the cell to an engine's.
+    pub fn add(cells: &mut Cells, cell: ChainCell) -> Chain {
+        let (input, states) = (
+            cell.recurrent.model().signature().input,
+            cell.recurrent.states(),
+        );
+        Chain {
+            cell: cells.add(cell),
+            input,
+            states,
+        }
+    }
+
+    /// Its cell.
+    pub fn cell(&self) -> CellId {
+        self.cell
+    }
+
+    /// Which of the things that a node gives is its output `y`; before it stand the states.
+    pub fn y(&self) -> usize {
+        self.states.len()
+    }
+
+    /// The graph of a sequence: `xs` `[T, E]`, from `initial` states, one for each of the cell's, or from
+    /// zeros. The answer is the output of the last step, or of all: `[T, output]`.
+    ///
+    /// # Errors
+    /// [`NetworkError::Empty`] for a sequence without steps, [`NetworkError::Rows`],
+    /// [`NetworkError::Values`].
+    pub fn unfold(
+        &self,
+        xs: &[f32],
+        initial: Option<&[&[f32]]>,
+        answer: Answer,
+    ) -> Result<Graph, NetworkError> {
+        let (mut graph, nodes) = self.nodes(xs, initial)?;
+        let answered = match answer {
+            Answer::Last => nodes - 1..nodes,
+            Answer::Each => 0..nodes,
+        };
+        for node in answered {
+            graph.answer(NodeId::new(node).gives(self.y()));
+        }
+        Ok(graph)
+    }
+
+    /// The beginning of a stream: as [`Chain::unfold`], with no answer, and the last node watched, so
+    /// that the request's [`Grow`](crate::cell_graph::Grow) takes its output, and adds the next
+    /// step ([`Chain::step`]).
+    ///
+    /// # Errors
+    /// As [`Chain::unfold`].
+    pub fn open(&self, xs: &[f32], initial: Option<&[&[f32]]>) -> Result<Graph, NetworkError> {
+        let (mut graph, nodes) = self.nodes(xs, initial)?;
+        graph.watch(NodeId::new(nodes - 1));
+        Ok(graph)
+    }
+
+    /// Adds a step to a stream: `x` `[E]`, from the states that `before` gives, which has been watched.
+    /// The new node is watched in turn.
+    ///
+    /// ```
+    /// use cellstream::model::Gru;
+    /// use cellstream_serve::cell_graph::{Cells, Gave, Grow, Growth, NodeId};
+    /// use cellstream_serve::networks::{Chain, ChainCell, run_alone};
+    ///
+    /// /// Goes on with the same input until the first output is positive, at most ten times.
+    /// struct Until(Chain, usize);
+    ///
+    /// impl Grow for Until {
+    ///     fn grow(&mut self, node: NodeId, gave: Gave<'_>, more: &mut Growth<'_>) {
+    ///         let Until(chain, left) = self;
+    ///         if gave.port(chain.y())[0] > 0.0 || *left == 0 {
+    ///             return more.answer(node.gives(chain.y()));
+    ///         }
+    ///         *left -= 1;
+    ///         if let Err(error) = chain.step(more, node, &[0.5]) {
+    ///             more.fail(error);
+    ///         }
+    ///     }
+    /// }
+    ///
+    /// let mut cells = Cells::new();
+    /// let chain = Chain::add(&mut cells, ChainCell::new(Gru::new(1, 4).random(1)?)?);
+    /// let graph = chain.open(&[0.5], None)?;
+    /// let answer = run_alone(&cells, graph, Some(Box::new(Until(chain, 10))))?;
+    /// assert_eq!(answer.len(), 4);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`NetworkError::Values`] for another number of features.
+    pub fn step(
+        &self,
+        more: &mut Growth<'_>,
+        before: NodeId,
+        x: &[f32],
+    ) -> Result<NodeId, NetworkError> {
+        expect("x", x.len(), self.input)?;
+        let mut sources = vec![more.give(x)];
+        sources.extend((0..self.states.len()).map(|state| before.gives(state)));
+        let node = more.node(self.cell, &sources);
+        more.watch(node);
+        Ok(node)
+    }
+
+    /// A node for each step, and how many there are.
+    fn nodes(
+        &self,
+        xs: &[f32],
+        initial: Option<&[&[f32]]>,
+    ) -> Result<(Graph, usize), NetworkError> {
+        let steps = rows_of("xs", "step", xs.len(), self.input)?;
+        let mut graph = Graph::new();
+        let mut sources = vec![Source::Zeros; 1 + self.states.len()];
+        if let Some(initial) = initial {
+            expect("initial states", initial.len(), self.states.len())?;
+            for ((state, size), source) in initial.iter().zip(&self.states).zip(&mut sources[1..]) {
+                expect("initial state", state.len(), *size)?;
+                *source = graph.give(state);
+            }
+        }
+        for x in xs.chunks_exact(self.input) {
+            sources[0] = graph.give(x);
+            let node = graph.node(self.cell, &sources);
+            for (state, source) in sources[1..].iter_mut().enumerate() {
+                *source = node.gives(state);
+            }
+        }
+        Ok((graph, steps))
+    }
+}

@@ -1,0 +1,275 @@
+//! What all cells around a recurrent model share: its states as ports, and a session for a worker.
+
+use std::sync::Arc;
+
+use super::NetworkError;
+use crate::cell_graph::{CellError, Place, Ports};
+use crate::policy::BatchSizes;
+use crate::scheduler::Scheduler;
+use cellstream::execute::{InputValues, PackedModel, Session};
+use cellstream::kernels::{FAR, Isa, rows_of_a_pass};
+use cellstream::machine::{Level, Topology};
+use cellstream::model::{CellKind, Direction, Layer, Model, Precision};
+use cellstream::plan::Plan;
+
+/// A forward model that is run a step, or a few, at a time.
+pub(super) struct Recurrent {
+    model: Arc<Model>,
+    /// Measured, or none.
+    plan: Option<Plan>,
+}
+
+impl Recurrent {
+    pub fn new(model: Arc<Model>) -> Result<Recurrent, NetworkError> {
+        let is_reverse = |layer: &cellstream::model::Layer| {
+            layer.directions().len() > 1 || layer.directions().iter().any(Direction::is_reverse)
+        };
+        match model.layers().iter().position(is_reverse) {
+            Some(layer) => Err(NetworkError::Reverse { layer }),
+            None => Ok(Recurrent { model, plan: None }),
+        }
+    }
+
+    pub fn with_plan(&mut self, plan: Plan) -> Result<(), NetworkError> {
+        plan.check(&self.model)?;
+        self.plan = Some(plan);
+        Ok(())
+    }
+
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// The rows that the plan says to serve by, where it was measured for single steps.
+    pub fn rows(&self) -> Option<usize> {
+        let sizes = BatchSizes::of_plan(self.plan.as_ref()?)?;
+        Some(sizes.max)
+    }
+
+    /// Rows that all of its layers compute in one pass over their weights: if all are LSTMs of f32 whose weights no private
+    /// cache holds.
+    pub fn rows_of_a_pass(&self, threads: usize) -> Option<usize> {
+        let is_far = |layer: &Layer| {
+            let weights = layer.directions()[0].weights();
+            let matrices = [&weights.input, &weights.recurrent];
+            // Without those of the inputs, which a plan may take ahead.
+            let of_core = weights.recurrent.bytes() / threads.max(1);
+            layer.kind() == CellKind::Lstm
+                && matrices.iter().all(|of| of.precision() == Precision::F32)
+                && of_core > FAR
+        };
+        match self.model.layers().iter().all(is_far) {
+            true => rows_of_a_pass(Isa::select().ok()?),
+            false => None,
+        }
+    }
+
+    /// Adds a state for each layer's hidden state and, of an LSTM, its cell state.
+    pub fn add_states(&self, mut ports: Ports) -> Ports {
+        for (index, layer) in self.model.layers().iter().enumerate() {
+            ports = ports.state(format!("h{index}"), layer.output_size());
+            let cell = layer.directions()[0].cell_state_size();
+            if cell > 0 {
+                ports = ports.state(format!("c{index}"), cell);
+            }
+        }
+        ports
+    }
+
+    /// Sizes of the states, in the order of the ports.
+    pub fn states(&self) -> Vec<usize> {
+        let ports = self.add_states(Ports::new());
+        ports.states().iter().map(|port| port.width()).collect()
+    }
+
+    /// Which of the states is the last layer's hidden state.
+    pub fn top(&self) -> usize {
+        let last = &self.model.layers()[self.model.layers().len() - 1];
+        let has_cell = last.directions()[0].cell_state_size() > 0;
+        self.states().len() - 1 - usize::from(has_cell)
+    }
+
+    /// Packs the weights at a place, for every size of batch there.
+    pub fn session(&self, place: &Place) -> Result<Session, CellError> {
+        let plan = self.plan_at(place);
+        let packed = (place.team).turn(|team| PackedModel::new(&self.model, &plan, team));
+        let packed = packed.map_err(CellError::new)?;
+        let mut session = Session::on_team(packed, place.team.clone()).map_err(CellError::new)?;
+        session
+            .reserve(place.rows, place.steps)
+            .map_err(CellError::new)?;
+        Ok(session)
+    }
+
+    /// The plan that was given, or [estimates](estimated_sizes). A plan that was measured for single steps alone is left to
+    /// them, and estimates for several stand beside it.
+    fn plan_at(&self, place: &Place) -> Plan {
+        let (most, threads) = (place.rows.max(1), place.team.threads());
+        let estimates = |sizes: Vec<(usize, usize)>| {
+            let sizes = sizes.into_iter();
+            sizes
+                .flat_map(|(rows, steps)| Plan::estimate(&self.model, rows, steps, threads).entries)
+        };
+        let entries = match &self.plan {
+            None => {
+                let singles_too =
+                    place.steps > 1 && two_copies_stay(&self.model, threads, &Topology::detect());
+                estimates(estimated_sizes(most, place.steps, singles_too)).collect()
+            }
+            Some(plan) if plan.steps() == 1 => {
+                let mut several = estimated_sizes(most, place.steps, false);
+                several.retain(|&(_, steps)| steps > 1);
+                let given = plan.entries.iter().cloned();
+                given.chain(estimates(several)).collect()
+            }
+            Some(plan) => plan.entries.clone(),
+        };
+        Plan { entries }
+    }
+}
+
+/// Rows and steps that estimates are for: 1, 2, 4 … rows, up to `most`, each with 2, 4 … steps up to as many as so many rows run
+/// at once, which are `steps` at most; with a single one those that never run more, and `singles_too` all others.
+///
+/// For several steps products of the inputs are taken ahead, which gains nothing for one: by the estimate for one it takes 11 to
+/// 17 % less with 12 to 32 rows (LSTM 512 and 1024; in int8 7 to 12 %), and 4 to 28 % less with 1 to 8. But large models' weights
+/// are packed anew for it, and who takes turns between the copies finds less in the nearest cache (a row of 25 steps, four at a
+/// time: 5 % more time). Where caches do not hold both, that would read from memory: there rows that run several steps have no
+/// estimate for one, and what serves them is that for several. Who has more rows, from ten on, seldom has as few.
+fn estimated_sizes(most: usize, steps: usize, singles_too: bool) -> Vec<(usize, usize)> {
+    let sizes = powers_up_to(most).flat_map(|rows| {
+        let most_steps = (Scheduler::STEP_ROWS / rows).min(steps).max(1);
+        let steps = powers_up_to(most_steps);
+        let steps = steps.filter(move |&steps| steps > 1 || most_steps == 1 || singles_too);
+        steps.map(move |steps| (rows, steps))
+    });
+    sizes.collect()
+}
+
+/// Whether caches hold two copies of the weights, spread over so many cores.
+fn two_copies_stay(model: &Model, threads: usize, topology: &Topology) -> bool {
+    let bytes = (2 * model.weight_bytes()).div_ceil(threads.max(1));
+    let core = topology.cores.first();
+    core.is_some_and(|core| topology.level_holding(core, bytes) < Level::Memory)
+}
+
+/// 1, 2, 4 … and, last, `most` itself.
+fn powers_up_to(most: usize) -> impl Iterator<Item = usize> {
+    let powers = (0..usize::BITS).map(|power| 1 << power);
+    powers.take_while(move |&size| size < most).chain([most])
+}
+
+/// A step of `rows` rows, or as many of each as `lengths` says.
+pub(super) fn step(
+    session: &mut Session,
+    (rows, lengths): (usize, Option<&[usize]>),
+    x: InputValues<'_>,
+    states: &mut [Vec<f32>],
+    y: Option<&mut [f32]>,
+) -> Result<(), CellError> {
+    let stepped = session.steps_of((rows, lengths), x, states, y);
+    stepped.map_err(CellError::new)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use cellstream::execute::team::{SharedTeam, Team};
+    use cellstream::model::Lstm;
+
+    fn sizes(plan: Option<Plan>, rows: usize, steps: usize) -> Vec<(usize, usize)> {
+        let mut recurrent = Recurrent::new(Arc::new(Lstm::new(2, 3).random(1).unwrap())).unwrap();
+        if let Some(plan) = plan {
+            recurrent.with_plan(plan).unwrap();
+        }
+        let team = SharedTeam::new(Team::with_threads(1).unwrap());
+        let plan = recurrent.plan_at(&Place { team, rows, steps });
+        plan.check(recurrent.model()).unwrap();
+        let entries = plan.entries.iter();
+        entries.map(|entry| (entry.batch, entry.steps)).collect()
+    }
+
+    #[test]
+    fn what_so_many_rows_run_at_once_is_estimated() {
+        let several = [(1, 2), (1, 4), (2, 2), (2, 4), (4, 2), (4, 4), (8, 2)];
+        let one = [(16, 1), (24, 1)];
+        assert_eq!(estimated_sizes(24, 4, false), [&several[..], &one].concat());
+        let mut all = [(1, 1), (2, 1), (4, 1), (8, 1)].to_vec();
+        all.extend(several.iter().chain(&one));
+        all.sort_unstable();
+        assert_eq!(estimated_sizes(24, 4, true), all);
+        let three = [
+            (1, 2),
+            (1, 3),
+            (2, 2),
+            (2, 3),
+            (4, 2),
+            (4, 3),
+            (5, 2),
+            (5, 3),
+        ];
+        assert_eq!(estimated_sizes(5, 3, false), three);
+        for singles_too in [false, true] {
+            assert_eq!(estimated_sizes(3, 1, singles_too), [(1, 1), (2, 1), (3, 1)]);
+        }
+    }
+
+    /// A batch of several steps never runs by an estimate for one, nor one of a single step by one for several where those for one
+    /// are there.
+    #[test]
+    fn batches_run_by_estimates_of_their_kind() {
+        let model = Lstm::new(2, 3).random(1).unwrap();
+        for (steps, singles_too) in (1..=16).flat_map(|steps| [(steps, false), (steps, true)]) {
+            let sizes = estimated_sizes(32, steps, singles_too).into_iter();
+            let entries =
+                sizes.flat_map(|(rows, steps)| Plan::with_threads(&model, rows, steps, 1).entries);
+            let plan = Plan {
+                entries: entries.collect(),
+            };
+            // Nine rows are nearer to eight than to sixteen, which have the next estimate for one step.
+            for rows in (1..=32).filter(|&rows| singles_too || rows != 9) {
+                let most_steps = (Scheduler::STEP_ROWS / rows).min(steps).max(1);
+                for run in 1..=most_steps {
+                    let of = &plan.entries[plan.nearest(rows, run)];
+                    let is_one = run == 1 && (singles_too || most_steps == 1);
+                    assert_eq!(of.steps == 1, is_one, "{rows} rows, {run} of {steps} steps");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn copies_stay_where_each_core_has_room_for_its_part_of_both() {
+        let model = Lstm::new(100, 100).random(1).unwrap();
+        let both = 2 * model.weight_bytes();
+        let mut topology = Topology::count_only(&[0, 1], "a test".into());
+        topology.caches.retain(|cache| cache.level == 1);
+        for (bytes, stay) in [(both, true), (both / 2, true), (both / 2 - 1, false)] {
+            for cache in &mut topology.caches {
+                cache.bytes = bytes;
+            }
+            assert_eq!(
+                two_copies_stay(&model, 2, &topology),
+                stay,
+                "{bytes} a core"
+            );
+        }
+        topology.caches.clear();
+        assert!(!two_copies_stay(&model, 2, &topology));
+    }
+
+    #[test]
+    fn what_is_not_planned_for_is_estimated() {
+        assert_eq!(sizes(None, 1, 1), [(1, 1)]);
+        let either = [false, true].map(|singles_too| estimated_sizes(5, 4, singles_too));
+        assert!(either.contains(&sizes(None, 5, 4)), "as caches are here");
+        let model = Lstm::new(2, 3).random(1).unwrap();
+        let given = |steps| Some(Plan::with_threads(&model, 20, steps, 1));
+        assert_eq!(sizes(given(1), 32, 1), [(20, 1)]);
+        assert_eq!(sizes(given(4), 32, 4), [(20, 4)]);
+        let several = [(1, 2), (1, 3), (2, 2), (2, 3), (4, 2), (4, 3), (8, 2)];
+        assert_eq!(sizes(given(1), 32, 3), [&[(20, 1)][..], &several].concat());
+        let few_rows = [(20, 1), (1, 2), (2, 2)];
+        assert_eq!(sizes(given(1), 2, 2), few_rows);
+    }
+}

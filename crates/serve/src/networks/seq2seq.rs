@@ -1,0 +1,470 @@
+//! Encoder and decoder: symbols in, symbols out, each answer fed back as the next input (BatchMaker,
+//! section 7.4 and figure 12).
+//!
+//! ```text
+//! state = zeros
+//! for each symbol of the source:  state = encoder step of (embedding of symbol, state)
+//! previous = go
+//! repeat
+//!   state, y = decoder step of (embedding of previous, state)
+//!   previous = argmax(W y + b)
+//! ```
+//!
+//! What a decoder answers is a state of its cell, so that a decoder's chain moves no memory from one
+//! node to the next.
+
+use std::sync::Arc;
+
+use super::NetworkError;
+use super::error::expect;
+use super::recurrent::{Recurrent, step};
+use crate::cell_graph::{
+    Batch, Cell, CellError, CellId, Cells, Gave, Graph, Grow, Growth, NodeId, Place, Ports,
+    PreparedCell, Source,
+};
+use cellstream::execute::{InputValues, Session};
+use cellstream::kernels::Isa;
+use cellstream::layers::{Argmax, Embedding, LayerError, MOST_SYMBOLS};
+use cellstream::model::{Matrix, Model};
+use cellstream::plan::Plan;
+use cellstream::reused::reused;
+
+/// A step of an encoder: the embedding of a symbol, then a step of a forward model.
+///
+/// Input `symbol` `[1]`; states as of a [`super::ChainCell`]. A symbol that the table has no row for makes
+/// states that are NaN, and so ends its own request only, once a decoder finds no greatest output.
+pub struct EncoderCell {
+    embedding: Arc<Embedding>,
+    recurrent: Recurrent,
+    ports: Ports,
+}
+
+impl EncoderCell {
+    /// Of these parts.
+    ///
+    /// # Errors
+    /// [`NetworkError::Reverse`]; [`NetworkError::Layer`] where the model takes other features than the
+    /// embedding gives, or symbols are more than `f32` counts.
+    pub fn new(
+        embedding: impl Into<Arc<Embedding>>,
+        model: impl Into<Arc<Model>>,
+    ) -> Result<EncoderCell, NetworkError> {
+        let (embedding, recurrent) = (embedding.into(), Recurrent::new(model.into())?);
+        check_embedding(&embedding, &recurrent)?;
+        let ports = recurrent.add_states(Ports::new().input("symbol", 1));
+        Ok(EncoderCell {
+            embedding,
+            recurrent,
+            ports,
+        })
+    }
+
+    /// As [`super::ChainCell::with_plan`].
+    ///
+    /// # Errors
+    /// [`NetworkError::Plan`].
+    pub fn with_plan(mut self, plan: Plan) -> Result<EncoderCell, NetworkError> {
+        self.recurrent.with_plan(plan)?;
+        Ok(self)
+    }
+}
+
+fn check_embedding(embedding: &Embedding, recurrent: &Recurrent) -> Result<(), LayerError> {
+    if embedding.symbols() == 0 || embedding.symbols() > MOST_SYMBOLS {
+        return Err(LayerError::ManySymbols {
+            symbols: embedding.symbols(),
+        });
+    }
+    fits(
+        ("the recurrent model", recurrent.model().signature().input),
+        ("the embedding", embedding.features()),
+    )
+}
+
+fn fits(
+    (upper, takes): (&'static str, usize),
+    (lower, gives): (&'static str, usize),
+) -> Result<(), LayerError> {
+    match takes == gives {
+        true => Ok(()),
+        false => Err(LayerError::DoesNotFit {
+            upper,
+            takes,
+            lower,
+            gives,
+        }),
+    }
+}
+
+impl Cell for EncoderCell {
+    fn name(&self) -> &str {
+        "encoder"
+    }
+
+    fn ports(&self) -> &Ports {
+        &self.ports
+    }
+
+    fn rows(&self) -> Option<usize> {
+        self.recurrent.rows()
+    }
+
+    fn rows_of_a_pass(&self, threads: usize) -> Option<usize> {
+        self.recurrent.rows_of_a_pass(threads)
+    }
+
+    fn takes_steps(&self) -> bool {
+        true
+    }
+
+    fn prepare(&self, place: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
+        Ok(Box::new(PreparedEncoder(Embedded::new(
+            &self.embedding,
+            &self.recurrent,
+            place,
+        )?)))
+    }
+}
+
+struct PreparedEncoder(Embedded);
+
+impl PreparedCell for PreparedEncoder {
+    fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
+        let lengths = batch.lengths();
+        let symbols = batch.input(0).side_by_side();
+        let (states, _) = batch.buffers();
+        self.0.step(symbols, lengths, states)
+    }
+}
+
+/// An embedding and a session above it.
+struct Embedded {
+    embedding: Arc<Embedding>,
+    session: Session,
+    /// Empty between runs: room for a row of each step.
+    x: Vec<&'static [f32]>,
+    /// What stands for the embedding of a symbol that the table has no row for.
+    unknown: Vec<f32>,
+}
+
+impl Embedded {
+    fn new(
+        embedding: &Arc<Embedding>,
+        recurrent: &Recurrent,
+        place: &Place,
+    ) -> Result<Embedded, CellError> {
+        Ok(Embedded {
+            embedding: Arc::clone(embedding),
+            session: recurrent.session(place)?,
+            x: Vec::with_capacity(place.steps * place.rows),
+            unknown: vec![f32::NAN; embedding.features()],
+        })
+    }
+
+    /// A step of as many rows as there are symbols, or as many of each as `lengths` says.
+    fn step(
+        &mut self,
+        symbols: &[f32],
+        lengths: Option<&[usize]>,
+        states: &mut [Vec<f32>],
+    ) -> Result<(), CellError> {
+        let row = |symbol: &f32| -> &[f32] {
+            let index = *symbol as usize;
+            match self.embedding.row(index) {
+                Ok(row) if index as f32 == *symbol => row,
+                _ => &self.unknown,
+            }
+        };
+        let mut x = std::mem::take(&mut self.x);
+        x.extend(symbols.iter().map(row));
+        let rows = (lengths.map_or(symbols.len(), <[usize]>::len), lengths);
+        let stepped = step(
+            &mut self.session,
+            rows,
+            InputValues::Apart(&x),
+            states,
+            None,
+        );
+        self.x = reused(x);
+        stepped
+    }
+}
+
+/// A step of a decoder: the embedding of the previous symbol, a step of a forward model, and the symbol of
+/// the greatest output of a projection, the lowest of equal ones.
+///
+/// States: `symbol` `[1]`, the previous symbol and then the new one, and after it those of a
+/// [`super::ChainCell`]. Where an output is NaN, the symbol is NaN, which ends the request that the row
+/// belongs to ([`FeedPrevious`]), and no other.
+pub struct DecoderCell {
+    embedding: Arc<Embedding>,
+    recurrent: Recurrent,
+    weights: Arc<Matrix>,
+    bias: Vec<f32>,
+    ports: Ports,
+}
+
+impl DecoderCell {
+    /// Of these parts; the projection has `weights` `[symbols, output]` and `bias` `[symbols]`, and chooses in the precision of
+    /// its weights ([`Argmax`]), whichever the model's is. Many weights of f32 are read in int8 first, with the answers of f32;
+    /// [`Matrix::in_precision`] makes them smaller in memory, too, with answers of its own.
+    ///
+    /// # Errors
+    /// As [`EncoderCell::new`]; [`NetworkError::Layer`] also where the projection takes other features
+    /// than the model gives, or has other symbols than the embedding.
+    pub fn new(
+        embedding: impl Into<Arc<Embedding>>,
+        model: impl Into<Arc<Model>>,
+        weights: impl Into<Arc<Matrix>>,
+        bias: Vec<f32>,
+    ) -> Result<DecoderCell, NetworkError> {
+        let (embedding, recurrent) = (embedding.into(), Recurrent::new(model.into())?);
+        let weights = weights.into();
+        check_embedding(&embedding, &recurrent)?;
+        let output = recurrent.model().signature().output;
+        fits(
+            ("the projection", weights.cols()),
+            ("the recurrent model", output),
+        )?;
+        // Answers are fed back.
+        fits(
+            ("the embedding", embedding.symbols()),
+            ("the projection", weights.rows()),
+        )?;
+        expect("bias", bias.len(), weights.rows())?;
+        let ports = recurrent.add_states(Ports::new().state("symbol", 1));
+        Ok(DecoderCell {
+            embedding,
+            recurrent,
+            weights,
+            bias,
+            ports,
+        })
+    }
+
+    /// Runs the recurrent model by this plan, as [`super::ChainCell::with_plan`]; but batches have no rows by it. A plan has not
+    /// measured the projection, often most of a step, whose time grows otherwise with the rows. What rows serve best is found
+    /// by [`calibrate`](crate::engine::calibrate) (`cellstream load --calibrate`), and set by
+    /// [`EngineOptions::sizes`](crate::engine::EngineOptions).
+    ///
+    /// # Errors
+    /// [`NetworkError::Plan`].
+    pub fn with_plan(mut self, plan: Plan) -> Result<DecoderCell, NetworkError> {
+        self.recurrent.with_plan(plan)?;
+        Ok(self)
+    }
+}
+
+impl Cell for DecoderCell {
+    fn name(&self) -> &str {
+        "decoder"
+    }
+
+    fn ports(&self) -> &Ports {
+        &self.ports
+    }
+
+    fn prepare(&self, place: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
+        let isa = Isa::select().map_err(CellError::new)?;
+        // First what refuses more rows than memory has.
+        let step = Embedded::new(&self.embedding, &self.recurrent, place)?;
+        let projection = Argmax::new(&self.weights, &self.bias, isa, &place.team, place.rows);
+        Ok(Box::new(PreparedDecoder {
+            step,
+            top: self.recurrent.top(),
+            projection: projection.map_err(CellError::new)?,
+        }))
+    }
+}
+
+struct PreparedDecoder {
+    step: Embedded,
+    /// Which of the model's states is its output.
+    top: usize,
+    projection: Argmax,
+}
+
+impl PreparedCell for PreparedDecoder {
+    fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
+        let rows = batch.rows();
+        let (states, _) = batch.buffers();
+        let Some((symbols, states)) = states.split_first_mut() else {
+            return Err(CellError::new("a decoder has states"));
+        };
+        let symbols = &mut symbols[..rows];
+        self.step.step(symbols, None, states)?;
+        let y = &states[self.top][..rows * self.projection.inputs()];
+        self.projection.run(y, symbols).map_err(CellError::new)
+    }
+}
+
+/// When a decoder ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    /// At this symbol, which is no part of the answer, or when the answer has `limit` symbols.
+    Eos {
+        /// The symbol that ends an answer.
+        eos: usize,
+        /// Most symbols of an answer.
+        limit: usize,
+    },
+    /// After so many symbols, whichever they are: for measurements, as in BatchMaker's.
+    Steps(usize),
+}
+
+/// An encoder and a decoder among an engine's cells: what unfolds sources.
+///
+/// ```
+/// use cellstream::layers::Embedding;
+/// use cellstream::model::{Lstm, Matrix};
+/// use cellstream_serve::cell_graph::Cells;
+/// use cellstream_serve::networks::{DecoderCell, EncoderCell, Seq2Seq, Until, run_alone};
+///
+/// let (symbols, hidden) = (5, 8);
+/// let table = |seed| Embedding::new(Matrix::new(symbols, 3, vec![0.1 * seed as f32; symbols * 3]).unwrap());
+/// let encoder = EncoderCell::new(table(1), Lstm::new(3, hidden).random(1)?)?;
+/// let weights = Matrix::new(symbols, hidden, vec![0.1; symbols * hidden])?;
+/// let bias = vec![0.0, 0.0, 0.5, 0.0, 0.0];
+/// let decoder = DecoderCell::new(table(2), Lstm::new(3, hidden).random(2)?, weights, bias)?;
+///
+/// let mut cells = Cells::new();
+/// let network = Seq2Seq::add(&mut cells, encoder, decoder, 0)?;
+/// let (graph, decoding) = network.unfold(&[3, 1, 4], Until::Eos { eos: 1, limit: 4 })?;
+/// let answer = run_alone(&cells, graph, Some(Box::new(decoding)))?;
+/// assert_eq!(answer, [2.0; 4]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Seq2Seq {
+    encoder: CellId,
+    decoder: CellId,
+    states: usize,
+    source_symbols: usize,
+    target_symbols: usize,
+    go: usize,
+}
+
+impl Seq2Seq {
+    /// Adds both cells to an engine's, the decoder last, so that it is preferred. Decoders are fed `go`
+    /// first.
+    ///
+    /// # Errors
+    /// [`NetworkError::States`] where the encoder's states are not those that the decoder takes;
+    /// [`NetworkError::Layer`] for a `go` that the decoder's embedding does not have.
+    pub fn add(
+        cells: &mut Cells,
+        encoder: EncoderCell,
+        decoder: DecoderCell,
+        go: usize,
+    ) -> Result<Seq2Seq, NetworkError> {
+        let (leaves, takes) = (encoder.recurrent.states(), decoder.recurrent.states());
+        if leaves != takes {
+            return Err(NetworkError::States {
+                encoder: leaves,
+                decoder: takes,
+            });
+        }
+        decoder.embedding.row(go)?;
+        Ok(Seq2Seq {
+            states: takes.len(),
+            source_symbols: encoder.embedding.symbols(),
+            target_symbols: decoder.embedding.symbols(),
+            encoder: cells.add(encoder),
+            decoder: cells.add(decoder),
+            go,
+        })
+    }
+
+    /// The encoder's cell.
+    pub fn encoder(&self) -> CellId {
+        self.encoder
+    }
+
+    /// The decoder's cell.
+    pub fn decoder(&self) -> CellId {
+        self.decoder
+    }
+
+    /// The graph of a source, and what grows it: a node for each symbol, and the decoder's first. The
+    /// answer is the decoder's symbols.
+    ///
+    /// # Errors
+    /// [`NetworkError::Empty`] for a source without symbols, [`NetworkError::Layer`] for a symbol that
+    /// there is not.
+    pub fn unfold(
+        &self,
+        source: &[usize],
+        until: Until,
+    ) -> Result<(Graph, FeedPrevious), NetworkError> {
+        if source.is_empty() {
+            return Err(NetworkError::Empty {
+                what: "source symbol",
+            });
+        }
+        let known = |symbol: usize, symbols: usize| match symbol < symbols {
+            true => Ok(()),
+            false => Err(LayerError::Symbol { symbol, symbols }),
+        };
+        let mut graph = Graph::new();
+        let mut sources = vec![Source::Zeros; 1 + self.states];
+        for &symbol in source {
+            known(symbol, self.source_symbols)?;
+            sources[0] = graph.give(&[symbol as f32]);
+            let node = graph.node(self.encoder, &sources);
+            for (state, source) in sources[1..].iter_mut().enumerate() {
+                *source = node.gives(state);
+            }
+        }
+        let (eos, left) = match until {
+            Until::Eos { eos, limit } => {
+                known(eos, self.target_symbols)?;
+                (Some(eos), limit)
+            }
+            Until::Steps(steps) => (None, steps),
+        };
+        if left > 0 {
+            sources[0] = graph.give(&[self.go as f32]);
+            let first = graph.node(self.decoder, &sources);
+            graph.watch(first);
+        }
+        let decoding = FeedPrevious {
+            decoder: self.decoder,
+            states: self.states,
+            eos: eos.map(|eos| eos as f32),
+            left,
+        };
+        Ok((graph, decoding))
+    }
+}
+
+/// What adds a decoder's next step, fed with the symbol before it.
+#[derive(Clone, Debug)]
+pub struct FeedPrevious {
+    decoder: CellId,
+    states: usize,
+    eos: Option<f32>,
+    /// Symbols that may still be answered.
+    left: usize,
+}
+
+impl Grow for FeedPrevious {
+    fn grow(&mut self, node: NodeId, gave: Gave<'_>, more: &mut Growth<'_>) {
+        let symbol = gave.port(0)[0];
+        if symbol.is_nan() {
+            return more.fail(
+                "no output of the decoder is the greatest, since one is not a number; check the \
+                 source's symbols and the weights",
+            );
+        }
+        if Some(symbol) == self.eos {
+            return;
+        }
+        more.answer(node.gives(0));
+        self.left -= 1;
+        if self.left > 0 {
+            let sources: Vec<Source> = (0..=self.states).map(|state| node.gives(state)).collect();
+            let next = more.node(self.decoder, &sources);
+            more.watch(next);
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! The weights of TreeLSTMs (Tai et al. 2015, arXiv 1503.00075).
+
+use super::NetworkError;
+use cellstream::model::Matrix;
+
+/// Weights of a binary N-ary TreeLSTM whose words stand at the leaves (the paper's section 3.2, with
+/// N = 2). Gates are rows one after the other, `H` each.
+///
+/// ```text
+/// leaf       i = σ(W_i x + b_i)   o = σ(W_o x + b_o)   u = tanh(W_u x + b_u)
+///            c = i∘u              h = o∘tanh(c)
+/// internal   i   = σ(L_i h_l + R_i h_r + b_i)          o   = σ(L_o h_l + R_o h_r + b_o)
+///            f_l = σ(L_fl h_l + R_fl h_r + b_fl)       f_r = σ(L_fr h_l + R_fr h_r + b_fr)
+///            u   = tanh(L_u h_l + R_u h_r + b_u)
+///            c = i∘u + f_l∘c_l + f_r∘c_r               h = o∘tanh(c)
+/// ```
+///
+/// The paper has one bias for both forget gates, and the same biases at leaves as at internal nodes:
+/// repeat them for that. Each pre-activation is one chain of fused multiply-adds in the order written,
+/// from the bias, as everywhere in this crate; then `c = fma(f_r, c_r, fma(f_l, c_l, i·u))`, and states
+/// below [`cellstream::reference::TINY_STATE`] become zero.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BinaryTreeWeights {
+    /// `W`: `[3H, E]`, input, output, update.
+    pub leaf: Matrix,
+    /// `b` of leaves: `[3H]`.
+    pub leaf_bias: Vec<f32>,
+    /// `L`: `[5H, H]`, input, output, update, forget left, forget right.
+    pub left: Matrix,
+    /// `R`: `[5H, H]`, likewise.
+    pub right: Matrix,
+    /// `b` of internal nodes: `[5H]`, likewise.
+    pub bias: Vec<f32>,
+}
+
+/// Weights of a child-sum TreeLSTM, which has a word at every node, and any number of children (the
+/// paper's section 3.1).
+///
+/// ```text
+/// s = Σ_k h_k
+/// i = σ(W_i x + U_i s + b_i)   o = σ(W_o x + U_o s + b_o)   u = tanh(W_u x + U_u s + b_u)
+/// f_k = σ(V x + F h_k + b_f)                                for each child k
+/// c = i∘u + Σ_k f_k∘c_k        h = o∘tanh(c)
+/// ```
+///
+/// Sums go over the children in order, from zero: `s = s + h_k`, `t = fma(f_k, c_k, t)`, and last
+/// `c = fma(i, u, t)`. Otherwise as [`BinaryTreeWeights`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChildSumWeights {
+    /// `W`: `[3H, E]`, input, output, update.
+    pub input: Matrix,
+    /// `U`: `[3H, H]`, likewise.
+    pub sum: Matrix,
+    /// `b`: `[3H]`, likewise.
+    pub bias: Vec<f32>,
+    /// `V`: `[H, E]`.
+    pub forget_input: Matrix,
+    /// `F`: `[H, H]`.
+    pub forget_state: Matrix,
+    /// `b_f`: `[H]`.
+    pub forget_bias: Vec<f32>,
+}
+
+/// Values from `-1/√H` to `1/√H` for weights that were not trained: for each `(gates, cols)` those of `gates * hidden` rows.
+/// None is made before there is room for all.
+fn random_values<const N: usize>(
+    hidden: usize,
+    seed: u64,
+    shapes: [(usize, usize); N],
+) -> Result<[Vec<f32>; N], NetworkError> {
+    let count = |(gates, cols): (usize, usize)| gates.checked_mul(hidden)?.checked_mul(cols);
+    let mut all = [const { Vec::new() }; N];
+    for (values, shape) in all.iter_mut().zip(shapes) {
+        let expected = count(shape).unwrap_or(usize::MAX);
+        if values.try_reserve_exact(expected).is_err() {
+            return Err(NetworkError::Weights {
+                name: "random weights",
+                expected,
+                cols: shape.1,
+                found: 0,
+            });
+        }
+    }
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let bound = 1.0 / (hidden.max(1) as f32).sqrt();
+    for (values, shape) in all.iter_mut().zip(shapes) {
+        let count = count(shape).unwrap_or_default();
+        values.extend((0..count).map(|_| bound * (2.0 * rng.f32() - 1.0)));
+    }
+    Ok(all)
+}
+
+fn matrix(rows: usize, cols: usize, values: Vec<f32>) -> Result<Matrix, NetworkError> {
+    let found = values.len();
+    Matrix::new(rows, cols, values).map_err(|_| NetworkError::Weights {
+        name: "random weights",
+        expected: rows.saturating_mul(cols),
+        cols,
+        found,
+    })
+}
+
+impl BinaryTreeWeights {
+    /// Weights from `-1/√H` to `1/√H`, the same for the same seed, for words of `input` features.
+    ///
+    /// # Errors
+    /// Sizes that multiply to more than memory has.
+    pub fn random(input: usize, hidden: usize, seed: u64) -> Result<Self, NetworkError> {
+        let shapes = [(3, input), (3, 1), (5, hidden), (5, hidden), (5, 1)];
+        let [leaf, leaf_bias, left, right, bias] = random_values(hidden, seed, shapes)?;
+        Ok(BinaryTreeWeights {
+            leaf: matrix(3 * hidden, input, leaf)?,
+            leaf_bias,
+            left: matrix(5 * hidden, hidden, left)?,
+            right: matrix(5 * hidden, hidden, right)?,
+            bias,
+        })
+    }
+
+    /// Features of a word.
+    pub fn input(&self) -> usize {
+        self.leaf.cols()
+    }
+
+    /// Size of the states.
+    pub fn hidden(&self) -> usize {
+        self.left.cols()
+    }
+
+    /// Whether all shapes are those of one network.
+    pub(super) fn check(&self) -> Result<(), NetworkError> {
+        let (input, hidden) = (self.input(), self.hidden());
+        check_size("left", hidden)?;
+        check_matrix("left", &self.left, (5, hidden), hidden)?;
+        check_matrix("leaf", &self.leaf, (3, hidden), input)?;
+        check_matrix("right", &self.right, (5, hidden), hidden)?;
+        check_bias("leaf_bias", &self.leaf_bias, 3 * hidden)?;
+        check_bias("bias", &self.bias, 5 * hidden)
+    }
+}
+
+impl ChildSumWeights {
+    /// As [`BinaryTreeWeights::random`].
+    ///
+    /// # Errors
+    /// As [`BinaryTreeWeights::random`].
+    pub fn random(input: usize, hidden: usize, seed: u64) -> Result<Self, NetworkError> {
+        let shapes = [
+            (3, input),
+            (3, hidden),
+            (3, 1),
+            (1, input),
+            (1, hidden),
+            (1, 1),
+        ];
+        let [
+            of_input,
+            of_sum,
+            bias,
+            forget_input,
+            forget_state,
+            forget_bias,
+        ] = random_values(hidden, seed, shapes)?;
+        Ok(ChildSumWeights {
+            input: matrix(3 * hidden, input, of_input)?,
+            sum: matrix(3 * hidden, hidden, of_sum)?,
+            bias,
+            forget_input: matrix(hidden, input, forget_input)?,
+            forget_state: matrix(hidden, hidden, forget_state)?,
+            forget_bias,
+        })
+    }
+
+    /// Features of a word.
+    pub fn input(&self) -> usize {
+        self.input.cols()
+    }
+
+    /// Size of the states.
+    pub fn hidden(&self) -> usize {
+        self.sum.cols()
+    }
+
+    /// Whether all shapes are those of one network.
+    pub(super) fn check(&self) -> Result<(), NetworkError> {
+        let (input, hidden) = (self.input(), self.hidden());
+        check_size("sum", hidden)?;
+        check_matrix("sum", &self.sum, (3, hidden), hidden)?;
+        check_matrix("input", &self.input, (3, hidden), input)?;
+        check_matrix("forget_input", &self.forget_input, (1, hidden), input)?;
+        check_matrix("forget_state", &self.forget_state, (1, hidden), hidden)?;
+        check_bias("bias", &self.bias, 3 * hidden)?;
+        check_bias("forget_bias", &self.forget_bias, hidden)
+    }
+}
+
+fn check_size(name: &'static str, hidden: usize) -> Result<(), NetworkError> {
+    match hidden {
+        0 => Err(NetworkError::Weights {
+            name,
+            expected: 1,
+            cols: 1,
+            found: 0,
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn check_matrix(
+    name: &'static str,
+    matrix: &Matrix,
+    (gates, hidden): (usize, usize),
+    cols: usize,
+) -> Result<(), NetworkError> {
+    // The matrix that says how many states there are may have no row, and so any number of columns.
+    let rows = gates.checked_mul(hidden);
+    match (Some(matrix.rows()), matrix.cols()) == (rows, cols) {
+        true => Ok(()),
+        false => Err(NetworkError::Weights {
+            name,
+            expected: rows.unwrap_or(usize::MAX).saturating_mul(cols),
+            cols,
+            found: matrix.rows() * matrix.cols(),
+        }),
+    }
+}
+
+fn check_bias(name: &'static str, bias: &[f32], expected: usize) -> Result<(), NetworkError> {
+    match bias.len() == expected {
+        true => Ok(()),
+        false => Err(NetworkError::Weights {
+            name,
+            expected,
+            cols: 1,
+            found: bias.len(),
+        }),
+    }
+}

@@ -1,0 +1,421 @@
+//! Graph batching: a worker runs a group of requests to its end before it takes another.
+//!
+//! ```text
+//! when a worker has no group:  take up to N requests of the queue whose turn it is, oldest first
+//! as long as it has:           step = of the lowest cell that has ready nodes:
+//!                                       one of each member (padding), or all (merging)
+//!                              submit it, cut to the cell's most rows
+//! when nothing is left of it:  return all members at once
+//! ```
+//!
+//! It does not wait for a group to fill: BatchMaker's authors found that better than any timeout
+//! (section 7.1). The next step is formed before the last is done only where it cannot be different
+//! afterwards: while the cell stays the same and every member that has nodes left is in it.
+//!
+//! A member that ends otherwise (cancelled, late, failed) is not in the next step; where groups are padded
+//! its row is run all the same, as that of a member that is done. An open request that waits for its next
+//! input is returned to the queues with it: the group does not wait for it.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use slotmap::SecondaryMap;
+
+use super::{BatchSizes, Completion, Formed, Policy};
+use crate::cell_graph::CellId;
+use crate::scheduler::{RequestKey, Row, SubgraphKey, Table, Task, WorkerId};
+
+/// What a step is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// One node of each member; those that have none are padded. Groups have at most as many members as
+    /// every cell has rows.
+    Padded,
+    /// All ready nodes of all members.
+    Level,
+}
+
+/// Which requests run together, and how: what graph-batching policies differ in.
+pub trait Rule: Send {
+    /// What reports call the policy.
+    fn name(&self) -> &'static str;
+
+    /// What a step is made of.
+    fn step(&self) -> Step;
+
+    /// The queue that a request waits in. Queues take turns, in the order of their numbers.
+    fn queue(&self, table: &Table, request: RequestKey) -> usize {
+        let _ = (table, request);
+        0
+    }
+
+    /// Whether `next`, of the same queue, may run with `first`, the first member. The first that may not
+    /// closes the group: nobody is overtaken.
+    fn fits(&self, table: &Table, first: RequestKey, next: RequestKey) -> bool {
+        let _ = (table, first, next);
+        true
+    }
+
+    /// Steps that a group of this queue runs at least, padding alone after the last of its members' own.
+    fn least_steps(&self, queue: usize) -> usize {
+        let _ = queue;
+        0
+    }
+}
+
+/// See the [module](self).
+pub struct GraphBatching<R> {
+    rule: R,
+    sizes: Vec<BatchSizes>,
+    /// Most members.
+    most: usize,
+    /// Requests in no group that have ready nodes; no queue is empty.
+    queues: BTreeMap<usize, BTreeSet<Turn>>,
+    /// The queue whose turn it is, or the next after it.
+    turn: usize,
+    arrivals: u64,
+    places: SecondaryMap<RequestKey, Place>,
+    /// By worker.
+    groups: Vec<Option<Group>>,
+    released: VecDeque<RequestKey>,
+}
+
+/// Where a request stands in its queue: by priority, then by arrival.
+type Turn = (Reverse<u8>, u64, RequestKey);
+
+#[derive(Clone, Copy)]
+enum Place {
+    Waits { queue: usize, turn: Turn },
+    Member { worker: usize, index: usize },
+}
+
+struct Group {
+    members: Vec<Member>,
+    least_steps: usize,
+    /// So far.
+    steps: usize,
+    /// Of the last step.
+    cell: Option<CellId>,
+    /// What is left of the last step: the member, and how many nodes of which subgraph.
+    step: VecDeque<(usize, SubgraphKey, usize)>,
+    /// Ready nodes that have not been taken.
+    ready: usize,
+    /// Tasks.
+    in_flight: usize,
+}
+
+struct Member {
+    request: RequestKey,
+    phase: Phase,
+    /// Ready nodes that are in no step yet.
+    ready: BTreeMap<CellId, VecDeque<(SubgraphKey, usize)>>,
+    /// Nodes taken so far.
+    taken: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Running,
+    /// All nodes are done.
+    Held,
+    Gone,
+}
+
+impl<R: Rule> GraphBatching<R> {
+    /// Groups of up to `batch` requests (at least one), for cells with these batch sizes, in the order of
+    /// [`crate::cell_graph::Cells`], and so many workers.
+    pub fn new(rule: R, sizes: &[BatchSizes], workers: usize, batch: usize) -> GraphBatching<R> {
+        let rows = sizes.iter().map(|sizes| sizes.max).min();
+        let most = match (rule.step(), rows) {
+            (Step::Padded, Some(rows)) => batch.min(rows),
+            _ => batch,
+        };
+        GraphBatching {
+            rule,
+            sizes: sizes.to_vec(),
+            most: most.max(1),
+            queues: BTreeMap::new(),
+            turn: 0,
+            arrivals: 0,
+            places: SecondaryMap::new(),
+            groups: (0..workers).map(|_| None).collect(),
+            released: VecDeque::new(),
+        }
+    }
+
+    /// The next group of a worker that has none.
+    fn gather(&mut self, table: &Table, worker: WorkerId) -> Option<Group> {
+        let queues = self.queues.range(self.turn..);
+        let queues = queues.chain(self.queues.range(..self.turn));
+        let (queue, chosen) = queues
+            .map(|(&queue, waiting)| (queue, self.choose(table, worker, waiting)))
+            .find(|(_, chosen)| !chosen.is_empty())?;
+        self.turn = queue + 1;
+        let mut group = Group {
+            members: Vec::with_capacity(chosen.len()),
+            least_steps: self.rule.least_steps(queue),
+            steps: 0,
+            cell: None,
+            step: VecDeque::new(),
+            ready: 0,
+            in_flight: 0,
+        };
+        for (index, turn) in chosen.into_iter().enumerate() {
+            self.leave(queue, turn);
+            let (request, worker) = (turn.2, worker.0);
+            self.places.insert(request, Place::Member { worker, index });
+            group.members.push(Member {
+                request,
+                phase: Phase::Running,
+                ready: BTreeMap::new(),
+                // Nothing of what waits is in flight.
+                taken: table.nodes(request) - table.nodes_left(request),
+            });
+            for subgraph in table.ready_subgraphs(request) {
+                group.ready(table, index, subgraph, table.ready(subgraph));
+            }
+        }
+        Some(group)
+    }
+
+    fn choose(&self, table: &Table, worker: WorkerId, waiting: &BTreeSet<Turn>) -> Vec<Turn> {
+        let mut chosen: Vec<Turn> = Vec::new();
+        // A stream that went on before may have its states at another worker still.
+        let here = waiting
+            .iter()
+            .filter(|turn| table.may_run_on(turn.2, worker));
+        for &turn in here.take(self.most) {
+            if let Some(first) = chosen.first()
+                && !self.rule.fits(table, first.2, turn.2)
+            {
+                break;
+            }
+            chosen.push(turn);
+        }
+        chosen
+    }
+
+    fn leave(&mut self, queue: usize, turn: Turn) {
+        if let Some(waiting) = self.queues.get_mut(&queue) {
+            waiting.remove(&turn);
+            if waiting.is_empty() {
+                self.queues.remove(&queue);
+            }
+        }
+    }
+}
+
+impl Group {
+    fn ready(&mut self, table: &Table, index: usize, subgraph: SubgraphKey, count: usize) {
+        let ready = &mut self.members[index].ready;
+        let nodes = ready.entry(table.cell(subgraph)).or_default();
+        nodes.push_back((subgraph, count));
+        self.ready += count;
+    }
+
+    fn running(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter().filter(|m| m.phase == Phase::Running)
+    }
+
+    /// Nothing is left to run.
+    fn is_over(&self) -> bool {
+        self.in_flight == 0 && self.ready == 0 && !self.is_padded_on()
+    }
+
+    /// Padding alone is to be run.
+    fn is_padded_on(&self) -> bool {
+        self.steps < self.least_steps && self.members.iter().any(|m| m.phase == Phase::Held)
+    }
+
+    /// Fills `step`, if something is ready and waiting would not change it.
+    fn next_step(&mut self, table: &Table, step: Step) -> Option<CellId> {
+        let first = |member: &Member| member.ready.keys().next().copied();
+        let cell = self.running().filter_map(first).min()?;
+        let lags = |m: &Member| !m.ready.contains_key(&cell) && m.taken < table.nodes(m.request);
+        if self.in_flight > 0 && (self.cell != Some(cell) || self.running().any(lags)) {
+            return None;
+        }
+        for (index, member) in self.members.iter_mut().enumerate() {
+            let Some(nodes) = member.ready.get_mut(&cell) else {
+                continue;
+            };
+            match step {
+                Step::Level => {
+                    let all = nodes.drain(..);
+                    self.step.extend(all.map(|(s, count)| (index, s, count)));
+                }
+                Step::Padded => {
+                    if let Some((subgraph, count)) = nodes.front_mut() {
+                        self.step.push_back((index, *subgraph, 1));
+                        *count -= 1;
+                        if *count == 0 {
+                            nodes.pop_front();
+                        }
+                    }
+                }
+            }
+            if nodes.is_empty() {
+                member.ready.remove(&cell);
+            }
+        }
+        self.steps += 1;
+        self.cell = Some(cell);
+        Some(cell)
+    }
+
+    /// Takes what is left of the step, up to `most` rows.
+    fn take(&mut self, table: &mut Table, most: usize, rows: &mut Vec<Row>) {
+        while rows.len() < most
+            && let Some((index, subgraph, count)) = self.step.pop_front()
+        {
+            let member = &mut self.members[index];
+            if member.phase == Phase::Gone {
+                continue;
+            }
+            let before = rows.len();
+            table.take(subgraph, count.min(most - before), rows);
+            let taken = rows.len() - before;
+            member.taken += taken;
+            self.ready -= taken;
+            if taken < count {
+                self.step.push_front((index, subgraph, count - taken));
+            }
+        }
+    }
+}
+
+impl<R: Rule> Policy for GraphBatching<R> {
+    fn name(&self) -> &'static str {
+        self.rule.name()
+    }
+
+    fn queued(&self) -> usize {
+        let groups = self.groups.iter().flatten();
+        let members: usize = groups.map(|group| group.members.len()).sum();
+        let waiting: usize = self.queues.values().map(BTreeSet::len).sum();
+        members + waiting + self.released.len()
+    }
+
+    fn ready(&mut self, table: &Table, subgraph: SubgraphKey, count: usize) {
+        let request = subgraph.request;
+        match self.places.get(request) {
+            Some(&Place::Member { worker, index }) => {
+                if let Some(group) = &mut self.groups[worker] {
+                    group.ready(table, index, subgraph, count);
+                }
+            }
+            Some(Place::Waits { .. }) => {}
+            None => {
+                let turn = (Reverse(table.priority(request)), self.arrivals, request);
+                self.arrivals += 1;
+                let queue = self.rule.queue(table, request);
+                self.queues.entry(queue).or_default().insert(turn);
+                self.places.insert(request, Place::Waits { queue, turn });
+            }
+        }
+    }
+
+    fn next_task(
+        &mut self,
+        table: &mut Table,
+        worker: WorkerId,
+        _: usize,
+        rows: &mut Vec<Row>,
+    ) -> Option<Formed> {
+        if self.groups[worker.0].is_none() {
+            self.groups[worker.0] = self.gather(table, worker);
+        }
+        let step = self.rule.step();
+        let group = self.groups[worker.0].as_mut()?;
+        let cell = loop {
+            if let Some(cell) = group.cell {
+                group.take(table, self.sizes[cell.index()].max, rows);
+                if !rows.is_empty() {
+                    break cell;
+                }
+            }
+            if group.next_step(table, step).is_some() {
+                continue;
+            }
+            let waits = group.in_flight > 0 && group.running().next().is_some();
+            if waits || group.ready > 0 || !group.is_padded_on() {
+                return None;
+            }
+            group.steps += 1;
+            break group.cell?;
+        };
+        group.in_flight += 1;
+        let padding = match step {
+            Step::Padded => group.members.len() - rows.len(),
+            Step::Level => 0,
+        };
+        Some(Formed { cell, padding })
+    }
+
+    fn further_steps(
+        &mut self,
+        table: &mut Table,
+        before: &Task,
+        rows: &mut Vec<Row>,
+    ) -> Option<Formed> {
+        let group = self.groups[before.worker.0].as_ref()?;
+        // Of a level that was cut, the rest is next: other rows.
+        match group.step.is_empty() {
+            true => self.next_task(table, before.worker, 1, rows),
+            false => None,
+        }
+    }
+
+    fn done(&mut self, _: &Table, task: &Task) {
+        if let Some(group) = &mut self.groups[task.worker.0] {
+            group.in_flight -= 1;
+        }
+    }
+
+    fn completed(&mut self, _: &Table, request: RequestKey) -> Completion {
+        if let Some(&Place::Member { worker, index }) = self.places.get(request)
+            && let Some(group) = &mut self.groups[worker]
+        {
+            group.members[index].phase = Phase::Held;
+            return Completion::Hold;
+        }
+        Completion::Return
+    }
+
+    fn released(&mut self) -> Option<RequestKey> {
+        for group in &mut self.groups {
+            if let Some(over) = group.take_if(|group| group.is_over()) {
+                for member in over.members {
+                    match member.phase {
+                        Phase::Gone => {}
+                        // Waits for input: in no group, and in no queue until that comes.
+                        Phase::Running => {
+                            self.places.remove(member.request);
+                        }
+                        Phase::Held => {
+                            self.places.remove(member.request);
+                            self.released.push_back(member.request);
+                        }
+                    }
+                }
+            }
+        }
+        self.released.pop_front()
+    }
+
+    fn ended(&mut self, table: &Table, request: RequestKey) {
+        match self.places.remove(request) {
+            Some(Place::Waits { queue, turn }) => self.leave(queue, turn),
+            Some(Place::Member { worker, index }) => {
+                if let Some(group) = &mut self.groups[worker] {
+                    let ready = table.ready_subgraphs(request).map(|s| table.ready(s));
+                    group.ready -= ready.sum::<usize>();
+                    let member = &mut group.members[index];
+                    member.phase = Phase::Gone;
+                    member.ready.clear();
+                }
+            }
+            None => {}
+        }
+    }
+}

@@ -1,0 +1,560 @@
+//! Who computes what next: a state machine with no clock, no thread and no values in it.
+//!
+//! Time is passed in, what happened is told to it (`handle_…`), and what is to be done is asked of it
+//! (`poll_…`), so that tests drive it by a simulated clock. It keeps the requests and what they wait for
+//! ([`Table`]); which ready nodes form a batch is the [`Policy`]'s choice, BatchMaker's Algorithm 1 or one
+//! of those that it is compared with.
+//!
+//! ```text
+//! handle_submit ─► table ─► ready nodes ─► policy ─► poll_tasks ─► worker
+//!                    ▲                                               │
+//!                    └───────── handle_grow, handle_done ◄───────────┘
+//! ```
+//!
+//! A request ends exactly once: it is told by [`Scheduler::poll_ended`], whatever else happens to it at the
+//! same time. [`Scheduler::audit`] checks that none is lost.
+
+mod ends;
+mod intake;
+mod record;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use slotmap::SecondaryMap;
+
+pub use ends::{Counts, End, Ended, Timing};
+pub use intake::{Ask, Limits, Refused};
+pub(crate) use table::MANY;
+pub use table::{RequestKey, Row, Standing, SubgraphKey, Table, WorkerId};
+
+use super::cell_graph::{CellId, Unfolded};
+use super::policy::{Completion, Formed, Policy};
+use intake::{Intake, Taken};
+use table::Terms;
+
+/// A batch for a worker: one step of each row, which it may compute together with further steps of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Task {
+    /// Who runs it.
+    pub worker: WorkerId,
+    /// What is called.
+    pub cell: CellId,
+    /// The nodes; each of another request, or of the same at another place of its graph. None where only
+    /// padding is left of a group.
+    pub rows: Vec<Row>,
+    /// Rows that are computed though nobody has asked for them: what padding wastes.
+    pub padding: usize,
+}
+
+impl Task {
+    /// Rows that are computed.
+    pub fn batch(&self) -> usize {
+        self.rows.len() + self.padding
+    }
+}
+
+/// See the [module](self).
+pub struct Scheduler {
+    table: Table,
+    policy: Box<dyn Policy>,
+    limits: Limits,
+    /// Most tasks that a worker gets at once, further steps not counted: MaxTasksToSubmit.
+    tasks_at_once: usize,
+    /// By cell: most steps of the same rows that a worker gets at once; 1 where that is not said.
+    steps_at_once: Vec<usize>,
+    workers: usize,
+    taken: Taken,
+    counts: Counts,
+    intake: Intake,
+    /// Of all requests that have one and have not ended.
+    deadlines: BTreeSet<(Instant, RequestKey)>,
+    ended: VecDeque<Ended>,
+    /// Growths that came before those that they follow.
+    early: SecondaryMap<RequestKey, Vec<Unfolded>>,
+    /// Rows of tasks that are done, to be used again.
+    spare: Vec<Vec<Row>>,
+}
+
+impl Scheduler {
+    /// A scheduler for so many workers, which get up to `tasks_at_once` tasks each time that they ask, and no further
+    /// steps ([`Scheduler::with_steps_at_once`]).
+    ///
+    /// # Panics
+    /// With no worker, or no task at once.
+    pub fn new(
+        policy: Box<dyn Policy>,
+        workers: usize,
+        tasks_at_once: usize,
+        limits: Limits,
+    ) -> Scheduler {
+        assert!(workers > 0 && tasks_at_once > 0, "at least one of each");
+        Scheduler {
+            table: Table::default(),
+            policy,
+            limits,
+            tasks_at_once,
+            steps_at_once: Vec::new(),
+            workers,
+            taken: Taken::default(),
+            counts: Counts::default(),
+            intake: Intake::All,
+            deadlines: BTreeSet::new(),
+            ended: VecDeque::new(),
+            early: SecondaryMap::new(),
+            spare: Vec::new(),
+        }
+    }
+
+    /// Lets a worker have, with each task, further steps of its rows: so many by cell, that task's own counted, as long as
+    /// all of them have no more than [`Scheduler::STEP_ROWS`] rows and nothing but their states is handed on between them. It may
+    /// compute them in one batch.
+    #[must_use]
+    pub fn with_steps_at_once(mut self, steps: Vec<usize>) -> Scheduler {
+        self.steps_at_once = steps;
+        self
+    }
+
+    /// Most rows of a task and its further steps together. With so many the arithmetic binds, and reading the weights
+    /// less often gains little: who comes meanwhile should not wait for more. (LSTM 1024, 2 cores of an AMD EPYC: of 8 rows
+    /// two steps at once take 0.65 of two tasks' time, of 16 rows 0.93.)
+    pub const STEP_ROWS: usize = 16;
+
+    /// A request of so many nodes is about to come: whether it would be refused now, before anything is made of it.
+    /// [`Scheduler::handle_submit`] also asks for its bytes, and whether others came meanwhile.
+    ///
+    /// # Errors
+    /// As of [`Scheduler::handle_submit`].
+    pub fn handle_offer(&mut self, nodes: usize, ask: &Ask) -> Result<(), Refused> {
+        let needs = Taken {
+            requests: 1,
+            nodes,
+            bytes: ask.bytes,
+        };
+        self.room_or_refused(needs, ask.continues)
+    }
+
+    /// A request arrives.
+    ///
+    /// # Errors
+    /// [`Refused`]: at once, and nothing is kept.
+    pub fn handle_submit(
+        &mut self,
+        now: Instant,
+        unfolded: &Unfolded,
+        ask: Ask,
+    ) -> Result<RequestKey, Refused> {
+        let needs = Taken {
+            requests: 1,
+            nodes: unfolded.nodes(),
+            bytes: ask.bytes,
+        };
+        self.room_or_refused(needs, ask.continues)?;
+        self.taken.add(needs);
+        self.counts.submitted += 1;
+        let terms = Terms {
+            priority: ask.priority,
+            deadline: ask.deadline,
+            open: ask.open,
+            bytes: ask.bytes,
+            now,
+        };
+        let key = self.table.insert(unfolded, terms);
+        if let Some(deadline) = ask.deadline {
+            self.deadlines.insert((deadline, key));
+        }
+        self.conserved();
+        self.policy.admitted(&self.table, key);
+        self.announce();
+        Ok(key)
+    }
+
+    /// Takes room for nodes that a request is about to grow by, see [`Scheduler::handle_grow_reserved`].
+    ///
+    /// # Errors
+    /// [`Refused::Overloaded`]; no room has been taken.
+    pub fn handle_reserve(&mut self, nodes: usize) -> Result<(), Refused> {
+        self.room_for_nodes(nodes)?;
+        self.taken.nodes += nodes;
+        Ok(())
+    }
+
+    /// As [`Scheduler::handle_grow`], by no more nodes than room was taken for; `None` if it does not grow.
+    pub fn handle_grow_reserved(
+        &mut self,
+        key: RequestKey,
+        unfolded: Option<Unfolded>,
+        reserved: usize,
+    ) {
+        self.taken.nodes -= reserved;
+        if let Some(unfolded) = unfolded
+            && self.table.is_live(key)
+        {
+            self.grow(key, unfolded);
+        }
+    }
+
+    /// A request's graph has grown by `unfolded`. Of a request that has ended, nothing is kept. Where two
+    /// workers tell at the same time, the later growth may come first; it waits for the earlier.
+    ///
+    /// # Errors
+    /// [`Refused::Overloaded`] where there is no room for so many nodes; nothing has been added.
+    pub fn handle_grow(&mut self, key: RequestKey, unfolded: Unfolded) -> Result<(), Refused> {
+        if !self.table.is_live(key) {
+            return Ok(());
+        }
+        self.room_for_nodes(unfolded.nodes())?;
+        self.grow(key, unfolded);
+        Ok(())
+    }
+
+    fn grow(&mut self, key: RequestKey, unfolded: Unfolded) {
+        self.taken.nodes += unfolded.nodes();
+        if unfolded.first != self.table.nodes(key) {
+            let early = self.early.entry(key).map(|entry| entry.or_default());
+            if let Some(early) = early {
+                early.push(unfolded);
+            }
+            return;
+        }
+        let mut next = Some(unfolded);
+        while let Some(unfolded) = next {
+            self.table.grow(key, &unfolded);
+            // Of each by itself: what a policy queues a subgraph by is that it had no ready node before.
+            self.announce();
+            let nodes = self.table.nodes(key);
+            next = self.early.get_mut(key).and_then(|early| {
+                let at = early.iter().position(|growth| growth.first == nodes)?;
+                Some(early.swap_remove(at))
+            });
+        }
+    }
+
+    fn room_for_nodes(&self, nodes: usize) -> Result<(), Refused> {
+        let (have, needs, most) = (self.taken.nodes, nodes, self.limits.nodes);
+        match needs > most.saturating_sub(have) {
+            true => Err(Refused::Overloaded {
+                what: "nodes",
+                have,
+                needs,
+                most,
+            }),
+            false => Ok(()),
+        }
+    }
+
+    /// No more nodes will come for a request that was submitted as open.
+    pub fn handle_close(&mut self, now: Instant, key: RequestKey) {
+        if self.table.close(key) {
+            self.completed(now, key);
+        }
+    }
+
+    /// A request is not wanted any more; no error if it has ended.
+    pub fn handle_cancel(&mut self, now: Instant, key: RequestKey) {
+        self.end(now, key, End::Cancelled);
+        self.release(now);
+    }
+
+    /// A request cannot go on: a cell that it is in failed, or what grows it did.
+    pub fn handle_failed(&mut self, now: Instant, key: RequestKey) {
+        self.end(now, key, End::Failed);
+        self.release(now);
+    }
+
+    /// A step of a batch took so long of its worker's time, for so many rows. The policy may go by it; no answer does.
+    pub fn handle_measured(&mut self, cell: CellId, rows: usize, took: Duration) {
+        self.policy.measured(cell, rows, took);
+    }
+
+    /// A task has been run, or has failed and [`Scheduler::handle_failed`] was called for its requests.
+    pub fn handle_done(&mut self, now: Instant, mut task: Task) {
+        self.policy.done(&self.table, &task);
+        self.table.ask_for_rows(&task.rows);
+        for &row in &task.rows {
+            if self.table.done(row) {
+                self.completed(now, row.request);
+            }
+        }
+        self.announce();
+        if self.workers == 1 {
+            // Its only worker keeps the states: nobody else asks for them.
+            self.table.idle.clear();
+        }
+        task.rows.clear();
+        self.spare.push(task.rows);
+        self.release(now);
+    }
+
+    /// Time has passed: requests that are late end.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some(&(deadline, key)) = self.deadlines.first()
+            && deadline <= now
+        {
+            self.end(now, key, End::Late);
+        }
+        self.release(now);
+    }
+
+    /// When [`Scheduler::handle_timeout`] has something to do.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.deadlines.first().map(|&(at, _)| at)
+    }
+
+    /// Accepts no more requests but those that [continue](Ask::continues) others; those that are here go on.
+    pub fn handle_drain(&mut self) {
+        self.intake = self.intake.min(Intake::Continuing);
+    }
+
+    /// Accepts no more requests, and ends all that are here.
+    pub fn handle_shutdown(&mut self, now: Instant) {
+        self.intake = Intake::Nothing;
+        for key in self.table.keys().collect::<Vec<_>>() {
+            self.end(now, key, End::ShutDown);
+        }
+        debug_assert_eq!(self.counts.live(), 0, "all have ended");
+    }
+
+    /// A worker asks what to do: up to so many tasks as it may get at once, each with further steps of its rows, all of
+    /// which it must run in order.
+    /// Requests that are late by `now` end first.
+    pub fn poll_tasks(&mut self, now: Instant, worker: WorkerId, tasks: &mut Vec<Task>) {
+        self.handle_timeout(now);
+        for formed in 0..self.tasks_at_once {
+            let mut rows = self.spare.pop().unwrap_or_default();
+            let batch = self
+                .policy
+                .next_task(&mut self.table, worker, formed, &mut rows);
+            let Some(mut task) = self.begin(now, worker, batch, rows) else {
+                break;
+            };
+            let steps = self.steps_at_once.get(task.cell.index()).copied();
+            let mut all_rows = task.batch();
+            for _ in 1..steps.unwrap_or(1) {
+                all_rows += task.batch();
+                // Steps that are run one after the other gain nothing by being decided at once.
+                let together =
+                    |task: &Task| task.rows.iter().all(|&row| self.table.next_joins(row));
+                if all_rows > Scheduler::STEP_ROWS || !together(&task) {
+                    break;
+                }
+                let mut rows = self.spare.pop().unwrap_or_default();
+                let batch = self.policy.further_steps(&mut self.table, &task, &mut rows);
+                let Some(next) = self.begin(now, worker, batch, rows) else {
+                    break;
+                };
+                tasks.push(std::mem::replace(&mut task, next));
+            }
+            tasks.push(task);
+        }
+    }
+
+    /// Makes a task of the rows that a policy has taken from the table, if it has formed a batch.
+    fn begin(
+        &mut self,
+        now: Instant,
+        worker: WorkerId,
+        batch: Option<Formed>,
+        rows: Vec<Row>,
+    ) -> Option<Task> {
+        let Some(Formed { cell, padding }) = batch else {
+            self.spare.push(rows);
+            return None;
+        };
+        debug_assert!(rows.len() + padding > 0, "a task has a row");
+        self.table.submit(&rows, worker, now);
+        self.announce();
+        Some(Task {
+            worker,
+            cell,
+            rows,
+            padding,
+        })
+    }
+
+    /// Subgraphs of `worker` that no task of its is in flight for, after [`Scheduler::poll_tasks`]: it must
+    /// put their states where others find them, and then tell by [`Scheduler::handle_evicted`]. None with a
+    /// single worker.
+    pub fn poll_evictions(&mut self, worker: WorkerId, evict: &mut Vec<SubgraphKey>) {
+        let table = &mut self.table;
+        let mut idle = std::mem::take(&mut table.idle);
+        idle.retain(|&key| {
+            if !table.is_live(key.request) {
+                return false;
+            }
+            let pinned = table.pinned(key);
+            if pinned == Some(worker) && !table.is_in_flight(key) {
+                evict.push(key);
+            }
+            pinned.is_some_and(|other| other != worker)
+        });
+        table.idle = idle;
+    }
+
+    /// A worker has put a subgraph's states where others find them. To be told before that worker asks for
+    /// more tasks: after that, the subgraph may have gone on, there or elsewhere.
+    pub fn handle_evicted(&mut self, key: SubgraphKey) {
+        let worker = match self.table.is_live(key.request) {
+            true => self.table.pinned(key),
+            false => None,
+        };
+        if let Some(worker) = worker
+            && self.table.unpin(key)
+        {
+            self.policy.unpinned(&self.table, key, worker);
+        }
+    }
+
+    /// A request that has ended; each is told once.
+    pub fn poll_ended(&mut self) -> Option<Ended> {
+        self.ended.pop_front()
+    }
+
+    /// Requests so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// How many entries the policy's queues have: none means that no worker would get a task.
+    pub fn queued(&self) -> usize {
+        self.policy.queued()
+    }
+
+    /// The policy's name.
+    pub fn policy(&self) -> &'static str {
+        self.policy.name()
+    }
+
+    /// The requests, to look at.
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// Whether every request that was accepted is either here or has ended once, and what is limited was
+    /// counted right.
+    ///
+    /// # Errors
+    /// What does not agree.
+    pub fn audit(&self) -> Result<(), String> {
+        let mut taken = Taken::default();
+        let here = |key: &RequestKey| self.table.is_live(*key) || self.table.is_held(*key);
+        for key in self.table.keys().filter(here) {
+            let early = self.early.get(key).into_iter().flatten();
+            taken.add(Taken {
+                requests: 1,
+                nodes: self.table.nodes(key) + early.map(Unfolded::nodes).sum::<usize>(),
+                bytes: self.table.bytes(key),
+            });
+        }
+        let live = self.counts.live();
+        if taken != self.taken || live != taken.requests as u64 {
+            let counted = self.taken;
+            return Err(format!(
+                "{live} requests have not ended, {taken:?} are here, {counted:?} counted"
+            ));
+        }
+        Ok(())
+    }
+
+    /// What [`Scheduler::audit`] looks at as far as that costs nothing: asserted whenever a request comes or ends.
+    fn conserved(&self) {
+        let (live, room) = (self.counts.live(), self.taken.requests as u64);
+        debug_assert_eq!(
+            live, room,
+            "requests that have not ended, and what they take"
+        );
+    }
+
+    fn room_or_refused(&mut self, needs: Taken, continues: bool) -> Result<(), Refused> {
+        let room = self.room_for(needs, continues);
+        self.counts.refused += u64::from(room.is_err());
+        room
+    }
+
+    fn room_for(&self, needs: Taken, continues: bool) -> Result<(), Refused> {
+        let needed = match continues {
+            true => Intake::Continuing,
+            false => Intake::All,
+        };
+        if self.intake < needed {
+            return Err(Refused::ShuttingDown);
+        }
+        let (limits, taken) = (self.limits, self.taken);
+        let all = [
+            ("requests", taken.requests, needs.requests, limits.requests),
+            ("nodes", taken.nodes, needs.nodes, limits.nodes),
+            ("bytes", taken.bytes, needs.bytes, limits.bytes),
+        ];
+        for (what, have, needs, most) in all {
+            if needs > most.saturating_sub(have) {
+                return Err(Refused::Overloaded {
+                    what,
+                    have,
+                    needs,
+                    most,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// All nodes of a live request are done.
+    fn completed(&mut self, now: Instant, key: RequestKey) {
+        match self.policy.completed(&self.table, key) {
+            Completion::Return => self.end(now, key, End::Completed),
+            Completion::Hold => self.table.hold(key),
+        }
+    }
+
+    /// Ends those that the policy held and lets go.
+    fn release(&mut self, now: Instant) {
+        while let Some(key) = self.policy.released() {
+            if self.table.is_held(key) {
+                self.end(now, key, End::Completed);
+            }
+        }
+    }
+
+    fn end(&mut self, now: Instant, key: RequestKey, end: End) {
+        let live = self.table.is_live(key);
+        if live {
+            self.policy.ended(&self.table, key);
+        }
+        let Some(timing) = self.table.end(key, now) else {
+            return;
+        };
+        let early = self.early.remove(key).unwrap_or_default();
+        let early: usize = early.iter().map(Unfolded::nodes).sum();
+        self.taken.subtract(Taken {
+            requests: 1,
+            nodes: self.table.nodes(key) + early,
+            bytes: self.table.bytes(key),
+        });
+        if let Some(deadline) = self.table.deadline(key) {
+            self.deadlines.remove(&(deadline, key));
+        }
+        self.counts.ended[end as usize] += 1;
+        self.conserved();
+        self.ended.push_back(Ended {
+            request: key,
+            end,
+            timing,
+        });
+        self.table.forget(key);
+    }
+
+    /// Tells the policy of new ready nodes.
+    fn announce(&mut self) {
+        let mut announced = std::mem::take(&mut self.table.announced);
+        for &(subgraph, ready) in &announced {
+            if self.table.is_live(subgraph.request) {
+                self.policy.ready(&self.table, subgraph, ready);
+            }
+        }
+        announced.clear();
+        self.table.announced = announced;
+    }
+}

@@ -1,0 +1,187 @@
+//! One request, as the [table](super::table) keeps it: its nodes, what they wait for, its subgraphs.
+
+use std::time::Instant;
+
+use super::table::{SubgraphKey, WorkerId};
+use crate::cell_graph::{CellId, NodeId, Unfolded};
+
+/// No edge, or no node.
+pub(super) const NONE: u32 = u32::MAX;
+
+pub(super) struct Request {
+    pub nodes: Vec<Node>,
+    /// Edges that are still waited for, linked in lists by where they come from.
+    pub edges: Vec<Edge>,
+    pub subgraphs: Vec<Subgraph>,
+    /// Nodes that are not done.
+    pub left: usize,
+    /// Nodes that no task has taken.
+    pub untaken: u32,
+    /// Rows of tasks that are not done.
+    pub in_flight: usize,
+    /// More nodes may come from outside.
+    pub open: bool,
+    pub phase: Phase,
+    pub priority: u8,
+    pub deadline: Option<Instant>,
+    pub submitted: Instant,
+    pub started: Option<Instant>,
+    pub bytes: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    Live,
+    /// All nodes are done, and the policy has not let it go yet.
+    Held,
+    /// Told to whoever asked; here only for its rows in flight.
+    Ended,
+}
+
+pub(super) struct Node {
+    pub cell: CellId,
+    pub subgraph: u32,
+    /// Nodes of the same subgraph that have not been submitted.
+    pub missing: u32,
+    pub first_edge: u32,
+    /// The one that got ready after it, in the same subgraph.
+    pub next_ready: u32,
+    /// [`Unfolded::joins`].
+    pub joins: bool,
+    pub state: NodeState,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum NodeState {
+    Waiting,
+    Submitted,
+    Done,
+}
+
+#[derive(PartialEq, Eq)]
+pub(super) struct Edge {
+    pub to: u32,
+    pub next: u32,
+}
+
+pub(super) struct Subgraph {
+    pub cell: CellId,
+    /// Edges from nodes of other subgraphs that are not done.
+    pub missing: u32,
+    /// The place in the order of releases.
+    pub released: Option<u64>,
+    /// Ready nodes that no task has taken, first in, first out, linked by [`Node::next_ready`]: how many, the first, the last.
+    pub ready: u32,
+    pub first_ready: u32,
+    pub last_ready: u32,
+    /// [`Standing::request_left`](super::Standing::request_left).
+    pub request_left: u32,
+    /// A node of it has been submitted.
+    pub begun: bool,
+    pub in_flight: u32,
+    pub pinned: Option<WorkerId>,
+}
+
+impl Subgraph {
+    /// A node of it, which is in no list, got ready; `untaken` is its request's.
+    pub fn add_ready(&mut self, nodes: &mut [Node], node: u32, untaken: u32) {
+        debug_assert_eq!(nodes[node as usize].next_ready, NONE, "in no list");
+        match self.ready {
+            0 => {
+                self.request_left = untaken;
+                self.first_ready = node;
+            }
+            _ => nodes[self.last_ready as usize].next_ready = node,
+        }
+        self.last_ready = node;
+        self.ready += 1;
+    }
+
+    /// Releases it, unless it has been or something outside is missing, and announces what is ready. `untaken` is its
+    /// request's, `released` and `announced` are the table's.
+    pub fn release(
+        &mut self,
+        key: SubgraphKey,
+        untaken: u32,
+        released: &mut u64,
+        announced: &mut Vec<(SubgraphKey, usize)>,
+    ) {
+        if self.missing > 0 || self.released.is_some() {
+            return;
+        }
+        self.released = Some(*released);
+        self.request_left = untaken;
+        *released += 1;
+        if self.ready > 0 {
+            announced.push((key, self.ready as usize));
+        }
+    }
+}
+
+impl Request {
+    /// Where each new subgraph goes: on with an old one, whose states are in some worker's buffers, or a
+    /// subgraph of its own.
+    pub fn homes(&mut self, unfolded: &Unfolded) -> Vec<u32> {
+        let mut homes: Vec<Option<u32>> = vec![None; unfolded.subgraphs()];
+        let mut alone = vec![unfolded.first == 0; unfolded.subgraphs()];
+        for &(from, to) in &unfolded.edges {
+            let new = unfolded.subgraph(to);
+            match self.nodes.get(from.index()) {
+                // From a new node of another new subgraph, which cannot be done yet.
+                None => alone[new] |= unfolded.subgraph(from) != new,
+                Some(old) => {
+                    let same_cell = old.cell == unfolded.cells[to.index() - unfolded.first];
+                    match homes[new] {
+                        None if same_cell => homes[new] = Some(old.subgraph),
+                        Some(home) if home == old.subgraph => {}
+                        _ => alone[new] |= old.state != NodeState::Done,
+                    }
+                }
+            }
+        }
+        let mut cells = vec![CellId(0); unfolded.subgraphs()];
+        for (&cell, &subgraph) in unfolded.cells.iter().zip(&unfolded.subgraph_of) {
+            cells[subgraph as usize] = cell;
+        }
+        let homes = homes.iter().zip(alone).enumerate();
+        let homes = homes.map(|(new, (home, alone))| match home {
+            Some(home) if !alone => *home,
+            _ => {
+                self.subgraphs.push(Subgraph {
+                    cell: cells[new],
+                    missing: 0,
+                    released: None,
+                    ready: 0,
+                    first_ready: NONE,
+                    last_ready: NONE,
+                    request_left: 0,
+                    begun: false,
+                    in_flight: 0,
+                    pinned: None,
+                });
+                (self.subgraphs.len() - 1) as u32
+            }
+        });
+        homes.collect()
+    }
+
+    /// Lets `to` wait for `from`, unless what it waits for has happened.
+    pub fn link(&mut self, from: NodeId, to: NodeId) {
+        let (index, home) = (to.0, self.nodes[to.index()].subgraph);
+        let from = &mut self.nodes[from.index()];
+        let met = match from.subgraph == home {
+            true => NodeState::Submitted,
+            false => NodeState::Done,
+        };
+        if from.state >= met {
+            return;
+        }
+        let next = std::mem::replace(&mut from.first_edge, self.edges.len() as u32);
+        let within = from.subgraph == home;
+        self.edges.push(Edge { to: index, next });
+        match within {
+            true => self.nodes[to.index()].missing += 1,
+            false => self.subgraphs[home as usize].missing += 1,
+        }
+    }
+}

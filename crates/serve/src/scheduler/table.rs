@@ -1,0 +1,499 @@
+//! The requests that an engine has, and how far each is: nodes, what they wait for, subgraphs.
+//!
+//! ```text
+//! a node is ready       when all nodes of its subgraph that it takes something of have been submitted,
+//!                       and its subgraph is released
+//! a subgraph is released when all nodes outside of it that its nodes take something of are done
+//! ```
+//!
+//! Submitted is enough within a subgraph because all of its tasks go to one worker, which runs them in
+//! order, until none is in flight (BatchMaker, section 4.3): it is *pinned*. Here it stays so until its
+//! worker has put its states where others find them, see [`super::Scheduler::handle_evicted`].
+
+use std::collections::BTreeMap;
+use std::slice::from_ref;
+use std::time::Instant;
+
+use slotmap::SlotMap;
+
+use super::Timing;
+use super::record::{Edge, NONE, Node, NodeState, Phase, Request, Subgraph};
+use crate::cell_graph::{CellId, NodeId, Unfolded};
+use cellstream::kernels::prefetch;
+
+/// From so many rows on the cache is asked for their records before they are looked at. They lie apart, by request, and the
+/// weights of the batch before have pushed them out; each would be waited for by itself. Asking saves a fifth of the scheduler's
+/// time, 0.3 to 0.5 % of a full batch's (int8, LSTM 1024, 64 and 128 rows, Zen 5). Of 32 rows of 128 units, whose records are
+/// still near, it would cost 0.2 µs more.
+pub(crate) const MANY: usize = 48;
+
+slotmap::new_key_type! {
+    /// A request that was accepted. No two requests of a scheduler ever have the same key.
+    pub struct RequestKey;
+}
+
+/// A subgraph of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SubgraphKey {
+    /// Whose.
+    pub request: RequestKey,
+    /// Which of its subgraphs.
+    pub index: u32,
+}
+
+/// One row of a batch: a node of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Row {
+    /// Whose.
+    pub request: RequestKey,
+    /// Which of its nodes.
+    pub node: NodeId,
+}
+
+/// Which worker, from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WorkerId(pub usize);
+
+/// All requests that have not ended, or have rows in flight.
+#[derive(Default)]
+pub struct Table {
+    requests: SlotMap<RequestKey, Request>,
+    /// Subgraphs released so far.
+    released: u64,
+    /// Subgraphs with new ready nodes, and how many, for the policy to hear of.
+    pub(super) announced: Vec<(SubgraphKey, usize)>,
+    /// Subgraphs of which no task is in flight any more.
+    pub(super) idle: Vec<SubgraphKey>,
+}
+
+/// How a subgraph stands, at one look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// How much its request is to be preferred.
+    pub priority: u8,
+    /// Its cell.
+    pub cell: CellId,
+    /// The place of a released subgraph in the order of releases; no two have the same.
+    pub released: u64,
+    /// How many nodes its request had, as far as they were known, that no task had taken when the first of its own
+    /// ready ones got ready. It stays so while any is ready: who sorts by it finds it again.
+    pub request_left: u32,
+    /// How many ready nodes it has, if it is released.
+    pub ready: usize,
+    /// Whether a node of it has been submitted.
+    pub begun: bool,
+    /// The worker that its tasks must go to.
+    pub pinned: Option<WorkerId>,
+}
+
+/// What a new request is, apart from its graph.
+pub(super) struct Terms {
+    pub priority: u8,
+    pub deadline: Option<Instant>,
+    pub open: bool,
+    pub bytes: usize,
+    pub now: Instant,
+}
+
+impl Table {
+    /// Adds a request; its first ready nodes are announced.
+    pub(super) fn insert(&mut self, unfolded: &Unfolded, terms: Terms) -> RequestKey {
+        let key = self.requests.insert(Request {
+            nodes: Vec::with_capacity(unfolded.nodes()),
+            edges: Vec::with_capacity(unfolded.edges.len()),
+            subgraphs: Vec::with_capacity(unfolded.subgraphs()),
+            left: 0,
+            untaken: 0,
+            in_flight: 0,
+            open: terms.open,
+            phase: Phase::Live,
+            priority: terms.priority,
+            deadline: terms.deadline,
+            submitted: terms.now,
+            started: None,
+            bytes: terms.bytes,
+        });
+        self.grow(key, unfolded);
+        key
+    }
+
+    /// Adds nodes to a live request; those that are ready are announced.
+    pub(super) fn grow(&mut self, key: RequestKey, unfolded: &Unfolded) {
+        let request = &mut self.requests[key];
+        debug_assert_eq!(request.nodes.len(), unfolded.first, "growths in order");
+        let homes = request.homes(unfolded);
+        let new = unfolded.cells.iter().zip(&unfolded.subgraph_of);
+        for ((&cell, &subgraph), &joins) in new.zip(&unfolded.joins) {
+            request.nodes.push(Node {
+                cell,
+                joins,
+                subgraph: homes[subgraph as usize],
+                missing: 0,
+                first_edge: NONE,
+                next_ready: NONE,
+                state: NodeState::Waiting,
+            });
+        }
+        request.left += unfolded.nodes();
+        request.untaken += unfolded.nodes() as u32;
+        for &(from, to) in &unfolded.edges {
+            request.link(from, to);
+        }
+        // New ready nodes of homes that are released already; several new subgraphs may have one home.
+        let mut joined = BTreeMap::new();
+        for index in unfolded.first..request.nodes.len() {
+            let Node {
+                missing, subgraph, ..
+            } = request.nodes[index];
+            if missing == 0 {
+                let home = &mut request.subgraphs[subgraph as usize];
+                home.add_ready(&mut request.nodes, index as u32, request.untaken);
+                if home.released.is_some() {
+                    *joined.entry(subgraph).or_insert(0) += 1;
+                }
+            }
+        }
+        let of = |index| SubgraphKey {
+            request: key,
+            index,
+        };
+        let joined = joined.into_iter();
+        self.announced
+            .extend(joined.map(|(index, ready)| (of(index), ready)));
+        for index in homes {
+            let home = &mut request.subgraphs[index as usize];
+            let (released, announced) = (&mut self.released, &mut self.announced);
+            home.release(of(index), request.untaken, released, announced);
+        }
+    }
+
+    /// Asks the cache for what is about to be looked at and changed of these rows, if they are [many](MANY).
+    pub(super) fn ask_for_rows(&self, rows: &[Row]) {
+        if rows.len() < MANY {
+            return;
+        }
+        let of = |row: &Row| {
+            let request = &self.requests[row.request];
+            (request, &request.nodes[row.node.index()])
+        };
+        // What tells where the next pieces are is there when it is read: many rows were asked for meanwhile.
+        for row in rows {
+            prefetch(from_ref(&self.requests[row.request]));
+        }
+        for row in rows {
+            prefetch(from_ref(of(row).1));
+        }
+        for row in rows {
+            let (request, node) = of(row);
+            prefetch(from_ref(&request.subgraphs[node.subgraph as usize]));
+            if let Some(edge) = request.edges.get(node.first_edge as usize) {
+                prefetch(from_ref(edge));
+            }
+        }
+        for row in rows {
+            let (request, node) = of(row);
+            if let Some(edge) = request.edges.get(node.first_edge as usize) {
+                prefetch(from_ref(&request.nodes[edge.to as usize]));
+            }
+        }
+    }
+
+    /// As [`Table::ask_for_rows`], for subgraphs whose ready nodes are about to be [taken](Table::take).
+    pub(crate) fn ask_for_subgraphs(
+        &self,
+        subgraphs: impl ExactSizeIterator<Item = SubgraphKey> + Clone,
+    ) {
+        if subgraphs.len() < MANY {
+            return;
+        }
+        // Some may have ended.
+        let of = |key: SubgraphKey| {
+            let request = self.requests.get(key.request)?;
+            Some((request, &request.subgraphs[key.index as usize]))
+        };
+        for key in subgraphs.clone() {
+            self.requests.get(key.request).map(from_ref).map(prefetch);
+        }
+        for (_, subgraph) in subgraphs.clone().filter_map(of) {
+            prefetch(from_ref(subgraph));
+        }
+        for (request, subgraph) in subgraphs.filter_map(of) {
+            let first = request.nodes.get(subgraph.first_ready as usize);
+            first.map(from_ref).map(prefetch);
+        }
+    }
+
+    /// Rows become a task of `worker`: what waits for them within their subgraphs gets ready.
+    pub(super) fn submit(&mut self, rows: &[Row], worker: WorkerId, now: Instant) {
+        self.ask_for_rows(rows);
+        for row in rows {
+            let request = &mut self.requests[row.request];
+            request.started.get_or_insert(now);
+            request.in_flight += 1;
+            let node = &mut request.nodes[row.node.index()];
+            node.state = NodeState::Submitted;
+            let (index, mut edge) = (node.subgraph, node.first_edge);
+            let subgraph = &mut request.subgraphs[index as usize];
+            subgraph.begun = true;
+            subgraph.in_flight += 1;
+            subgraph.pinned = Some(worker);
+            let mut ready = 0;
+            while edge != NONE {
+                let Edge { to, next } = request.edges[edge as usize];
+                let follower = &mut request.nodes[to as usize];
+                if follower.subgraph == index {
+                    follower.missing -= 1;
+                    if follower.missing == 0 {
+                        subgraph.add_ready(&mut request.nodes, to, request.untaken);
+                        ready += 1;
+                    }
+                }
+                edge = next;
+            }
+            if ready > 0 {
+                let request = row.request;
+                self.announced.push((SubgraphKey { request, index }, ready));
+            }
+        }
+    }
+
+    /// A row of a task is done. `true` if that was the last of a live request. Forgets a request that has ended,
+    /// as [`Table::forget`] does.
+    pub(super) fn done(&mut self, row: Row) -> bool {
+        let request = &mut self.requests[row.request];
+        request.in_flight -= 1;
+        request.left -= 1;
+        let node = &mut request.nodes[row.node.index()];
+        node.state = NodeState::Done;
+        let (index, mut edge) = (node.subgraph, node.first_edge);
+        let subgraph = &mut request.subgraphs[index as usize];
+        subgraph.in_flight -= 1;
+        if subgraph.in_flight == 0 {
+            let request = row.request;
+            self.idle.push(SubgraphKey { request, index });
+        }
+        if request.phase != Phase::Live {
+            self.forget(row.request);
+            return false;
+        }
+        while edge != NONE {
+            let Edge { to, next } = request.edges[edge as usize];
+            let home = request.nodes[to as usize].subgraph;
+            if home != index {
+                let waiting = &mut request.subgraphs[home as usize];
+                waiting.missing -= 1;
+                let key = SubgraphKey {
+                    request: row.request,
+                    index: home,
+                };
+                let (released, announced) = (&mut self.released, &mut self.announced);
+                waiting.release(key, request.untaken, released, announced);
+            }
+            edge = next;
+        }
+        request.left == 0 && !request.open
+    }
+
+    /// No more nodes come from outside. `true` if that was all that a live request waited for.
+    pub(super) fn close(&mut self, key: RequestKey) -> bool {
+        let request = self.requests.get_mut(key);
+        let Some(request) = request.filter(|r| r.phase == Phase::Live) else {
+            return false;
+        };
+        std::mem::replace(&mut request.open, false) && request.left == 0
+    }
+
+    /// Keeps a request that is done until [`Table::end`].
+    pub(super) fn hold(&mut self, key: RequestKey) {
+        self.requests[key].phase = Phase::Held;
+    }
+
+    /// Ends a request; its record goes when none of its rows is in flight. `None` if it has ended before.
+    pub(super) fn end(&mut self, key: RequestKey, now: Instant) -> Option<Timing> {
+        let request = self.requests.get_mut(key)?;
+        if request.phase == Phase::Ended {
+            return None;
+        }
+        request.phase = Phase::Ended;
+        let started = request.started.unwrap_or(now);
+        Some(Timing {
+            queueing: started.saturating_duration_since(request.submitted),
+            computing: now.saturating_duration_since(started),
+        })
+    }
+
+    /// Forgets a request that has ended, once none of its rows is in flight.
+    pub(super) fn forget(&mut self, key: RequestKey) {
+        let gone = |r: &Request| r.phase == Phase::Ended && r.in_flight == 0;
+        if self.requests.get(key).is_some_and(gone) {
+            self.requests.remove(key);
+        }
+    }
+
+    /// A worker has no state of the subgraph any more: any may take it. `false` if it is pinned for
+    /// another reason, or gone.
+    pub(super) fn unpin(&mut self, key: SubgraphKey) -> bool {
+        let Some(request) = self.requests.get_mut(key.request) else {
+            return false;
+        };
+        let subgraph = &mut request.subgraphs[key.index as usize];
+        let unpins = subgraph.in_flight == 0 && subgraph.pinned.is_some();
+        if unpins {
+            subgraph.pinned = None;
+        }
+        unpins
+    }
+
+    /// Requests that have not ended, or still have rows in flight.
+    pub(super) fn keys(&self) -> impl Iterator<Item = RequestKey> {
+        self.requests.keys()
+    }
+
+    /// Bytes that a request was counted with.
+    pub(super) fn bytes(&self, key: RequestKey) -> usize {
+        self.requests[key].bytes
+    }
+
+    /// Whether a request has neither ended nor got all its nodes done.
+    pub fn is_live(&self, key: RequestKey) -> bool {
+        let live = |r: &Request| r.phase == Phase::Live;
+        self.requests.get(key).is_some_and(live)
+    }
+
+    /// Whether a request is done but held back.
+    pub(super) fn is_held(&self, key: RequestKey) -> bool {
+        let held = |r: &Request| r.phase == Phase::Held;
+        self.requests.get(key).is_some_and(held)
+    }
+
+    /// How much a request is to be preferred.
+    ///
+    /// # Panics
+    /// If there is no such request, as in all that follow.
+    pub fn priority(&self, key: RequestKey) -> u8 {
+        self.requests[key].priority
+    }
+
+    /// When a request is late.
+    pub fn deadline(&self, key: RequestKey) -> Option<Instant> {
+        self.requests[key].deadline
+    }
+
+    /// Number of a request's nodes, as far as they are known.
+    pub fn nodes(&self, key: RequestKey) -> usize {
+        self.requests[key].nodes.len()
+    }
+
+    /// Number of a request's nodes that are not done.
+    pub fn nodes_left(&self, key: RequestKey) -> usize {
+        self.requests[key].left
+    }
+
+    /// The cell of a node.
+    pub fn node_cell(&self, row: Row) -> CellId {
+        self.requests[row.request].nodes[row.node.index()].cell
+    }
+
+    /// The subgraph of a node.
+    pub fn node_subgraph(&self, row: Row) -> SubgraphKey {
+        SubgraphKey {
+            request: row.request,
+            index: self.requests[row.request].nodes[row.node.index()].subgraph,
+        }
+    }
+
+    /// Whether the only node that is ready in the subgraph of a row, which has just been submitted, may be computed in one
+    /// batch with that; where none is, nothing goes on.
+    pub(super) fn next_joins(&self, row: Row) -> bool {
+        let request = &self.requests[row.request];
+        let node = &request.nodes[row.node.index()];
+        let subgraph = &request.subgraphs[node.subgraph as usize];
+        let next = request.nodes.get(subgraph.first_ready as usize);
+        next.is_none_or(|next| subgraph.ready == 1 && next.joins)
+    }
+
+    /// A request's subgraphs that are released and have ready nodes.
+    pub fn ready_subgraphs(&self, request: RequestKey) -> impl Iterator<Item = SubgraphKey> {
+        let subgraphs = self.requests[request].subgraphs.iter().enumerate();
+        subgraphs.filter_map(move |(index, s)| {
+            let index = index as u32;
+            (s.released.is_some() && s.ready > 0).then_some(SubgraphKey { request, index })
+        })
+    }
+
+    /// How a subgraph stands: several of the questions below, with one look.
+    pub fn standing(&self, key: SubgraphKey) -> Standing {
+        let request = &self.requests[key.request];
+        let subgraph = &request.subgraphs[key.index as usize];
+        Standing {
+            priority: request.priority,
+            cell: subgraph.cell,
+            released: subgraph.released.unwrap_or(u64::MAX),
+            request_left: subgraph.request_left,
+            ready: subgraph.released.map_or(0, |_| subgraph.ready as usize),
+            begun: subgraph.begun,
+            pinned: subgraph.pinned,
+        }
+    }
+
+    /// The cell of a subgraph.
+    pub fn cell(&self, key: SubgraphKey) -> CellId {
+        self.subgraph(key).cell
+    }
+
+    /// How many ready nodes a released subgraph has.
+    pub fn ready(&self, key: SubgraphKey) -> usize {
+        self.standing(key).ready
+    }
+
+    /// The worker that a subgraph's tasks must go to.
+    pub fn pinned(&self, key: SubgraphKey) -> Option<WorkerId> {
+        self.subgraph(key).pinned
+    }
+
+    /// Whether no subgraph of a request is pinned to another worker.
+    pub fn may_run_on(&self, request: RequestKey, worker: WorkerId) -> bool {
+        let mut subgraphs = self.requests[request].subgraphs.iter();
+        subgraphs.all(|s| s.pinned.is_none_or(|pinned| pinned == worker))
+    }
+
+    /// Whether two requests of which nothing has been submitted have the same graph, node by node.
+    pub fn has_graph_of(&self, one: RequestKey, other: RequestKey) -> bool {
+        let (one, other) = (&self.requests[one], &self.requests[other]);
+        let same = |a: &Node, b: &Node| {
+            (a.cell, a.subgraph, a.first_edge) == (b.cell, b.subgraph, b.first_edge)
+        };
+        let fresh = |r: &Request| r.subgraphs.iter().all(|s| !s.begun);
+        fresh(one)
+            && fresh(other)
+            && one.nodes.len() == other.nodes.len()
+            && one.nodes.iter().zip(&other.nodes).all(|(a, b)| same(a, b))
+            && one.edges == other.edges
+    }
+
+    /// Whether a task with a node of the subgraph is in flight.
+    pub(super) fn is_in_flight(&self, key: SubgraphKey) -> bool {
+        self.subgraph(key).in_flight > 0
+    }
+
+    /// Takes up to `most` ready nodes of a subgraph, oldest first, and adds them to `rows`. Returns how
+    /// many are still ready.
+    pub fn take(&mut self, key: SubgraphKey, most: usize, rows: &mut Vec<Row>) -> usize {
+        let request = &mut self.requests[key.request];
+        let subgraph = &mut request.subgraphs[key.index as usize];
+        let count = most.min(subgraph.ready as usize);
+        for _ in 0..count {
+            let node = subgraph.first_ready;
+            subgraph.first_ready = request.nodes[node as usize].next_ready;
+            let (request, node) = (key.request, NodeId(node));
+            rows.push(Row { request, node });
+        }
+        subgraph.ready -= count as u32;
+        request.untaken -= count as u32;
+        subgraph.ready as usize
+    }
+
+    fn subgraph(&self, key: SubgraphKey) -> &Subgraph {
+        &self.requests[key.request].subgraphs[key.index as usize]
+    }
+}

@@ -1,0 +1,113 @@
+//! BatchMaker's Figure 5, as far as section 3.2 says what is in it.
+//!
+//! Fixed there: chains, one unit of time for each cell, batches of 4; requests 1 to 4 of lengths 2, 3, 3, 5
+//! at time 0. Graph batching runs them until 5 and the others until 12, so the longest of those has 7. By
+//! cells, two full tasks are formed at 0; request 1 leaves at 2, and the third task has 2 to 5, so 5 comes by
+//! then; after it 2 and 3 leave, and 6 and 7 join. Chosen here: the other lengths, and when exactly 5 to 8
+//! arrive.
+
+use super::*;
+use crate::cell_graph::samples::{plain_cells, plain_chain};
+use crate::policy::{Cellular, GraphBatching, Order, Padding};
+
+const LENGTHS: [usize; 8] = [2, 3, 3, 5, 5, 7, 3, 1];
+
+/// In tenths of a unit.
+const ARRIVALS: [u64; 8] = [0, 0, 0, 0, 15, 22, 27, 35];
+
+/// When a task starts, which requests are in it, and its padding.
+type Ran = (u64, Vec<usize>, usize);
+
+/// When each task starts and which requests, counted from 1, are in it; and when each request ends.
+fn timeline(policy: Box<dyn Policy>, min: usize, tasks_at_once: usize) -> (Vec<Ran>, Vec<u64>) {
+    let sizes = [BatchSizes { min, max: 4 }];
+    let mut simulated = Simulated::new(policy, plain_cells(1), &sizes, 1, tasks_at_once);
+    let mut keys = Vec::new();
+    simulated.run(10, |simulated, now| {
+        while keys.len() < 8 && ARRIVALS[keys.len()] <= now {
+            let graph = plain_chain(&[LENGTHS[keys.len()]]);
+            keys.push(simulated.submit(graph, 0, None, false));
+        }
+        keys.len() < 8
+    });
+    let number = |row: &Row| {
+        keys.iter()
+            .position(|&k| k == row.request)
+            .expect("one of 8")
+            + 1
+    };
+    // One worker: tasks run one after the other, whenever they were given.
+    let mut free = 0;
+    let tasks = simulated.given.iter().map(|given| {
+        let start = given.time.max(free);
+        free = start + 10;
+        let mut requests: Vec<usize> = given.task.rows.iter().map(number).collect();
+        requests.sort_unstable();
+        (start, requests, given.task.padding)
+    });
+    let tasks = tasks.collect();
+    let ends = keys.iter().map(|key| match simulated.known[key].end {
+        Some((time, End::Completed)) => time,
+        other => panic!("{other:?}"),
+    });
+    (tasks, ends.collect())
+}
+
+#[test]
+fn cellular_batching() {
+    // One task at a time; and up to five, but only full ones after the first, which forms two at 0.
+    for (min, tasks_at_once) in [(1, 1), (4, 5)] {
+        let sizes = [BatchSizes { min, max: 4 }];
+        let policy = Box::new(Cellular::new(&sizes, 1, Order::Arrival));
+        let (tasks, ends) = timeline(policy, min, tasks_at_once);
+        let expected: [&[usize]; 10] = [
+            &[1, 2, 3, 4],
+            &[1, 2, 3, 4],
+            &[2, 3, 4, 5],
+            &[4, 5, 6, 7],
+            &[4, 5, 6, 7],
+            &[5, 6, 7, 8],
+            &[5, 6],
+            &[6],
+            &[6],
+            &[6],
+        ];
+        assert_eq!(tasks.len(), expected.len());
+        for (index, ((start, requests, padding), expected)) in
+            tasks.iter().zip(expected).enumerate()
+        {
+            assert_eq!(
+                (*start, &requests[..], *padding),
+                (10 * index as u64, expected, 0)
+            );
+        }
+        assert_eq!(ends, [20, 30, 30, 50, 70, 100, 60, 60]);
+    }
+}
+
+#[test]
+fn graph_batching() {
+    for tasks_at_once in [1, 5] {
+        let sizes = [BatchSizes { min: 1, max: 4 }];
+        let policy = Box::new(GraphBatching::new(Padding, &sizes, 1, 4));
+        let (tasks, ends) = timeline(policy, 1, tasks_at_once);
+        // Rows of requests that have no cell left are run as padding.
+        let still_in = |first: usize, step: usize| -> Vec<usize> {
+            let members = first..first + 4;
+            members.filter(|n| LENGTHS[n - 1] > step).collect()
+        };
+        let groups = (0..5)
+            .map(|step| (1, step))
+            .chain((0..7).map(|step| (5, step)));
+        let expected: Vec<Ran> = groups
+            .enumerate()
+            .map(|(start, (first, step))| {
+                let requests = still_in(first, step);
+                let padding = 4 - requests.len();
+                (10 * start as u64, requests, padding)
+            })
+            .collect();
+        assert_eq!(tasks, expected);
+        assert_eq!(ends, [50, 50, 50, 50, 120, 120, 120, 120]);
+    }
+}

@@ -1,0 +1,191 @@
+//! What ends is forgotten, wherever it stands.
+
+use super::*;
+use crate::cell_graph::samples::{plain_cells, plain_chain, plain_node};
+use crate::policy::{Cellular, Choice, Order};
+
+const SIZES: [BatchSizes; 1] = [BatchSizes { min: 1, max: 4 }];
+
+fn a_million_come_and_go(policy: Box<dyn Policy>) {
+    let cells = plain_cells(1);
+    let unfolded = plain_chain(&[2]).unfold(&cells).expect("a chain");
+    let now = Instant::now();
+    let mut scheduler = Scheduler::new(policy, 1, 5, Limits::default());
+    let submit = |scheduler: &mut Scheduler| {
+        let deadline = Some(now + Duration::from_secs(1));
+        let ask = Ask {
+            deadline,
+            ..Ask::default()
+        };
+        scheduler.handle_submit(now, &unfolded, ask).expect("room")
+    };
+    // One that is running all the while, and some that wait.
+    submit(&mut scheduler);
+    let mut tasks = Vec::new();
+    scheduler.poll_tasks(now, WorkerId(0), &mut tasks);
+    assert!(!tasks.is_empty());
+    for _ in 0..10 {
+        submit(&mut scheduler);
+    }
+    let (mut queued, mut here) = (0, 0);
+    for _ in 0..1_000_000 {
+        let key = submit(&mut scheduler);
+        scheduler.handle_cancel(now, key);
+        assert_eq!(scheduler.poll_ended().map(|e| e.end), Some(End::Cancelled));
+        queued = queued.max(scheduler.policy.queued());
+        here = here.max(scheduler.table.keys().count());
+    }
+    assert!((10..100).contains(&queued), "{queued} entries");
+    assert_eq!(here, 11, "requests in the table");
+    assert_eq!(scheduler.deadlines.len(), 11);
+    // Those that are left are found.
+    while scheduler.counts().live() > 0 {
+        for task in tasks.drain(..) {
+            scheduler.handle_done(now, task);
+        }
+        scheduler.poll_tasks(now, WorkerId(0), &mut tasks);
+        assert!(!tasks.is_empty() || scheduler.counts().live() == 0);
+    }
+    assert_eq!(scheduler.counts().of(End::Completed), 11);
+    assert_eq!(scheduler.table.keys().count(), 0);
+    assert_eq!(scheduler.policy.queued(), 0);
+    assert!(scheduler.deadlines.is_empty() && scheduler.table.idle.is_empty());
+    assert!(
+        scheduler.spare.len() <= 6,
+        "{} spare",
+        scheduler.spare.len()
+    );
+}
+
+#[test]
+fn cellular_queues_do_not_grow_with_requests_that_come_and_go() {
+    for order in [Order::Arrival, Order::FewestLeft] {
+        a_million_come_and_go(Box::new(Cellular::new(&SIZES, 1, order)));
+    }
+}
+
+#[test]
+fn queues_of_graph_batching_do_not_grow_with_requests_that_come_and_go() {
+    let choice = Choice::Bucketing { batch: 4, width: 1 };
+    a_million_come_and_go(choice.build(&SIZES, 1));
+}
+
+#[test]
+fn cancelling_all_that_wait_purges_their_entries() {
+    for order in [Order::Arrival, Order::FewestLeft] {
+        cancelling_all_purges(order);
+    }
+}
+
+fn cancelling_all_purges(order: Order) {
+    let cells = plain_cells(1);
+    let chains = (1..40).map(|nodes| plain_chain(&[nodes]).unfold(&cells).expect("a chain"));
+    let chains: Vec<_> = chains.collect();
+    let now = Instant::now();
+    let mut rng = fastrand::Rng::with_seed(5);
+    let policy = Box::new(Cellular::new(&SIZES, 1, order));
+    let mut scheduler = Scheduler::new(policy, 1, 5, Limits::default());
+    let mut keys: Vec<RequestKey> = (0..5000)
+        .map(|at| {
+            let priority = (at % 3) as u8;
+            let ask = Ask {
+                priority,
+                ..Ask::default()
+            };
+            let chain = &chains[at % chains.len()];
+            scheduler.handle_submit(now, chain, ask).expect("room")
+        })
+        .collect();
+    rng.shuffle(&mut keys);
+    for (left, key) in (0..keys.len()).rev().zip(&keys) {
+        scheduler.handle_cancel(now, *key);
+        let queued = scheduler.policy.queued();
+        assert!(
+            queued <= 2 * left + 100,
+            "{queued} entries for {left} requests"
+        );
+        assert_eq!(scheduler.table.keys().count(), left);
+    }
+}
+
+#[test]
+fn what_is_refused_leaves_nothing() {
+    let cells = plain_cells(1);
+    let unfolded = plain_chain(&[2]).unfold(&cells).expect("a chain");
+    let now = Instant::now();
+    let limits = Limits {
+        requests: 3,
+        nodes: 5,
+        bytes: 100,
+    };
+    let policy = Box::new(Cellular::new(&SIZES, 1, Order::Arrival));
+    let mut scheduler = Scheduler::new(policy, 1, 5, limits);
+    let ask = Ask {
+        bytes: 40,
+        ..Ask::default()
+    };
+    let first = scheduler.handle_submit(now, &unfolded, ask).expect("room");
+    let more = Ask { bytes: 61, ..ask };
+    assert_eq!(
+        scheduler
+            .handle_submit(now, &unfolded, more)
+            .expect_err("bytes")
+            .to_string(),
+        "overloaded: 40 bytes of 100 are taken and the request needs 61; try again later, or raise the limit"
+    );
+    let never = Ask { bytes: 101, ..ask };
+    let never = scheduler.handle_submit(now, &unfolded, never);
+    assert_eq!(
+        never
+            .expect_err("more bytes than there ever are")
+            .to_string(),
+        "overloaded: 40 bytes of 100 are taken and the request needs 101; raise the limit"
+    );
+    scheduler.handle_submit(now, &unfolded, ask).expect("room");
+    assert_eq!(
+        scheduler
+            .handle_submit(now, &unfolded, Ask::default())
+            .expect_err("nodes"),
+        Refused::Overloaded {
+            what: "nodes",
+            have: 4,
+            needs: 2,
+            most: 5
+        }
+    );
+    // Growing is limited too; a request that ended makes room.
+    let mut graph = plain_chain(&[2]);
+    let before = graph.mark();
+    plain_node(&mut graph, 0, &[1]);
+    plain_node(&mut graph, 0, &[2]);
+    let growth = graph.unfold_from(&cells, before).expect("a chain");
+    assert_eq!(
+        scheduler.handle_grow(first, growth.clone()),
+        Err(Refused::Overloaded {
+            what: "nodes",
+            have: 4,
+            needs: 2,
+            most: 5
+        })
+    );
+    scheduler.audit().expect("nothing kept of it");
+    scheduler.handle_cancel(now, first);
+    assert_eq!(
+        scheduler.handle_grow(first, growth.clone()),
+        Ok(()),
+        "of no one"
+    );
+    scheduler
+        .handle_submit(now, &unfolded, ask)
+        .expect("room again");
+    scheduler.handle_drain();
+    assert_eq!(
+        scheduler.handle_submit(now, &unfolded, ask),
+        Err(Refused::ShuttingDown)
+    );
+    assert_eq!(scheduler.counts().refused, 4);
+    scheduler.handle_shutdown(now);
+    assert_eq!(scheduler.counts().of(End::ShutDown), 2);
+    scheduler.audit().expect("nothing left");
+    assert_eq!(scheduler.taken, Taken::default());
+}

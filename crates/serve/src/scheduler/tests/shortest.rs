@@ -1,0 +1,164 @@
+//! Who has the fewest cells left goes first: against sorting all that wait, before every task.
+
+use super::*;
+use crate::cell_graph::samples::{plain_cells, plain_chain, plain_node};
+use crate::policy::{Cellular, Order};
+
+/// What is known of a chain from outside.
+struct Chain {
+    key: RequestKey,
+    priority: u8,
+    submitted: usize,
+    left: usize,
+}
+
+#[test]
+fn the_fewest_left_of_the_highest_priority_go_first() {
+    let (mut overtaken, mut resumed) = (0, 0);
+    for seed in 0..200 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let max = rng.usize(1..=5);
+        let sizes = [BatchSizes { min: 1, max }];
+        let policy = Box::new(Cellular::new(&sizes, 1, Order::FewestLeft));
+        let mut simulated = Simulated::new(policy, plain_cells(1), &sizes, 1, rng.usize(1..=3));
+        let worker = WorkerId(0);
+        let mut chains: Vec<Chain> = Vec::new();
+        let mut last: Vec<RequestKey> = Vec::new();
+        let mut to_come = rng.usize(1..60);
+        let mut submitted = 0;
+        while to_come > 0 || !chains.is_empty() {
+            for _ in 0..rng.usize(0..3).min(to_come) {
+                to_come -= 1;
+                submitted += 1;
+                let (left, priority) = (rng.usize(1..12), rng.u8(0..2));
+                let key = simulated.submit(plain_chain(&[left]), priority, None, false);
+                let chain = Chain {
+                    key,
+                    priority,
+                    submitted,
+                    left,
+                };
+                chains.push(chain);
+            }
+            if rng.u8(0..10) == 0 && !chains.is_empty() {
+                let chain = chains.swap_remove(rng.usize(0..chains.len()));
+                simulated.cancel(chain.key);
+            }
+            let tasks = simulated.poll(worker);
+            assert_eq!(tasks.is_empty(), chains.is_empty());
+            for task in tasks {
+                chains.sort_by_key(|c| (std::cmp::Reverse(c.priority), c.left, c.submitted));
+                let got: Vec<RequestKey> = task.rows.iter().map(|row| row.request).collect();
+                // It must have happened, or little was tested: a chain gives way to a shorter one, and goes on later.
+                let waits = |chain: &&Chain| chain.left > 0 && !got.contains(&chain.key);
+                let stops = |chain: &&Chain| last.contains(&chain.key);
+                overtaken += chains.iter().filter(waits).filter(stops).count();
+                let begun = |row: &&Row| row.node.index() > 0 && !last.contains(&row.request);
+                resumed += task.rows.iter().filter(begun).count();
+                let first = chains.iter_mut().filter(|chain| chain.left > 0).take(max);
+                let expected = first.map(|chain| {
+                    chain.left -= 1;
+                    chain.key
+                });
+                assert_eq!(got, expected.collect::<Vec<_>>(), "seed {seed}");
+                last = got;
+            }
+            while !simulated.queues[0].is_empty() {
+                simulated.done(worker, false, |_, _| ());
+            }
+            chains.retain(|chain| simulated.is_live(chain.key));
+        }
+    }
+    assert!(
+        overtaken > 200 && resumed > 200,
+        "{overtaken} and {resumed} are too few to say much"
+    );
+}
+
+/// What is known of a tree from outside: leaves, all ready when it comes, and nodes that each join one more of them.
+struct Tree {
+    key: RequestKey,
+    /// All of them.
+    nodes: usize,
+    leaves_left: usize,
+    /// Not done; those above wait for all.
+    leaves_not_done: usize,
+    above_left: usize,
+}
+
+#[test]
+fn leaves_of_the_smallest_trees_go_first() {
+    const MAX: usize = 4;
+    let mut passed_over = 0;
+    for seed in 0..200 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let sizes = [BatchSizes { min: 1, max: MAX }; 2];
+        let policy = Box::new(Cellular::new(&sizes, 1, Order::FewestLeft));
+        let mut simulated = Simulated::new(policy, plain_cells(2), &sizes, 1, 1);
+        let worker = WorkerId(0);
+        let mut trees: Vec<Tree> = Vec::new();
+        let mut to_come = rng.usize(1..30);
+        while to_come > 0 || !trees.is_empty() {
+            for _ in 0..rng.usize(0..3).min(to_come) {
+                to_come -= 1;
+                let leaves = rng.usize(1..7);
+                let above = leaves - 1;
+                let mut graph = Graph::new();
+                for _ in 0..leaves {
+                    plain_node(&mut graph, 0, &[]);
+                }
+                for node in 0..above {
+                    let left = node.checked_sub(1).map_or(0, |below| leaves + below);
+                    plain_node(&mut graph, 1, &[left, node + 1]);
+                }
+                trees.push(Tree {
+                    key: simulated.submit(graph, 0, None, false),
+                    nodes: leaves + above,
+                    leaves_left: leaves,
+                    leaves_not_done: leaves,
+                    above_left: above,
+                });
+            }
+            for task in simulated.poll(worker) {
+                let is_leaf = task.cell.index() == 0;
+                // How many nodes are left of whose rows may go, as often as it has some.
+                let may_go = trees.iter().flat_map(|tree| match is_leaf {
+                    true => vec![(tree.nodes, tree.key); tree.leaves_left],
+                    false if tree.leaves_not_done > 0 => Vec::new(),
+                    false => vec![(tree.above_left, tree.key); tree.above_left.min(1)],
+                });
+                let may_go: Vec<(usize, RequestKey)> = may_go.collect();
+                let of = |row: &Row| {
+                    let here = may_go.iter().find(|(_, key)| *key == row.request);
+                    here.expect("may go").0
+                };
+                let mut got: Vec<usize> = task.rows.iter().map(of).collect();
+                got.sort_unstable();
+                let mut expected: Vec<usize> = may_go.iter().map(|(left, _)| *left).collect();
+                // It must have happened, or little was tested.
+                passed_over +=
+                    usize::from(is_leaf && expected[..got.len()].iter().max() > got.iter().max());
+                expected.sort_unstable();
+                expected.truncate(MAX);
+                assert_eq!(got, expected, "seed {seed}");
+                for row in &task.rows {
+                    let tree = trees.iter_mut().find(|tree| tree.key == row.request);
+                    let tree = tree.expect("live");
+                    match is_leaf {
+                        true => tree.leaves_left -= 1,
+                        false => tree.above_left -= 1,
+                    }
+                }
+            }
+            while let Some(task) = simulated.queues[0].front().cloned() {
+                simulated.done(worker, false, |_, _| ());
+                for row in task.rows.iter().filter(|_| task.cell.index() == 0) {
+                    let tree = trees.iter_mut().find(|tree| tree.key == row.request);
+                    tree.expect("live").leaves_not_done -= 1;
+                }
+            }
+            trees.retain(|tree| simulated.is_live(tree.key));
+        }
+    }
+    assert!(passed_over > 100, "{passed_over} is too few to say much");
+}

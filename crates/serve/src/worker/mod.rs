@@ -1,0 +1,348 @@
+//! Runs tasks: one worker's cells on its team, and the way of values from node to node.
+//!
+//! A worker has a [`Bench`] for each cell. No clock but for the times that it reports, no thread but those of its team, no lock
+//! that anybody else wants but those of the requests' values: [`super::engine`] calls it.
+
+#[cfg(all(test, not(loom)))]
+mod apart_tests;
+mod bench;
+mod copies;
+#[cfg(all(test, not(loom)))]
+mod copies_tests;
+mod rows;
+mod spare;
+#[cfg(all(test, not(loom)))]
+mod tests;
+mod values;
+#[cfg(all(test, not(loom)))]
+mod written_tests;
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+pub(super) use rows::Work;
+pub(super) use values::{RequestValues, Values};
+
+use super::cell_graph::{CellError, CellId, Cells, Gave, Growth, Place, PutOff, Unfolded};
+use super::engine::RequestError;
+use super::scheduler::{RequestKey, Scheduler, Task};
+use bench::Bench;
+use cellstream::execute::team::catch_panic;
+use copies::Copiers;
+use rows::Rows;
+use spare::Spare;
+
+/// One worker; `R` is whom requests reply to.
+pub(super) struct Worker<R> {
+    cells: Cells,
+    benches: Vec<Bench<R>>,
+    places: Vec<Place>,
+    /// Of each member of the team.
+    spares: Vec<Spare>,
+}
+
+/// A task with the values of its rows' requests.
+pub(super) struct Todo<R> {
+    pub task: Task,
+    /// The task's rows, but for those whose requests have ended. None once it has been run.
+    pub work: Vec<Work<R>>,
+    /// How many there were when it was run.
+    pub rows_run: usize,
+}
+
+impl<R> Todo<R> {
+    pub fn new(task: Task, work: Vec<Work<R>>) -> Todo<R> {
+        Todo {
+            task,
+            work,
+            rows_run: 0,
+        }
+    }
+
+    /// Rows that are computed.
+    pub fn batch(&self) -> usize {
+        self.work.len() + self.task.padding
+    }
+}
+
+/// What came of tasks that were run together.
+#[derive(Default)]
+pub(super) struct Outcome {
+    /// Requests whose graphs have grown.
+    pub grown: Vec<(RequestKey, Unfolded)>,
+    /// Requests that cannot go on.
+    pub failed: Vec<(RequestKey, RequestError)>,
+    /// Nothing was run: the batch was too large.
+    pub is_refused: bool,
+    pub spent: Spent,
+}
+
+/// Where their time went.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Spent {
+    /// Values into the batch.
+    pub gather: Duration,
+    /// The cell.
+    pub run: Duration,
+    /// Values out of the batch.
+    pub hand_on: Duration,
+}
+
+impl Spent {
+    /// All of it.
+    pub fn total(self) -> Duration {
+        self.gather + self.run + self.hand_on
+    }
+
+    /// The share of one of so many tasks that were run together.
+    pub fn divided(self, tasks: usize) -> Spent {
+        let of = |whole: Duration| whole / u32::try_from(tasks).unwrap_or(u32::MAX).max(1);
+        Spent {
+            gather: of(self.gather),
+            run: of(self.run),
+            hand_on: of(self.hand_on),
+        }
+    }
+}
+
+impl<R: Send> Worker<R> {
+    /// Prepares every cell, each for its own number of rows.
+    pub fn new(cells: &Cells, places: Vec<Place>) -> Result<Worker<R>, (CellId, CellError)> {
+        let bench = |((id, cell), place): ((CellId, &std::sync::Arc<_>), &Place)| {
+            Bench::new(std::sync::Arc::clone(cell), place).map_err(|why| (id, why))
+        };
+        let benches = cells.iter().zip(&places).map(bench);
+        let rows = places.iter().map(|place| place.rows).max().unwrap_or(0);
+        let members = places.iter().map(|place| place.team.threads()).max();
+        let members = members.unwrap_or(1);
+        // The first member copies small batches alone.
+        let others = (1..members).map(|_| rows.div_ceil(members));
+        let shares = std::iter::once(rows).chain(others);
+        Ok(Worker {
+            spares: shares.map(Spare::new).collect(),
+            benches: benches.collect::<Result<_, _>>()?,
+            cells: cells.clone(),
+            places,
+        })
+    }
+
+    /// How many of these tasks, from the first on, are run as one batch: those that are further steps of the rows of the
+    /// first, while all together have no more than [`Scheduler::STEP_ROWS`] rows.
+    pub fn together(&self, tasks: &VecDeque<Todo<R>>) -> usize {
+        let Some(first) = tasks.front() else {
+            return 0;
+        };
+        let rows = &self.benches[first.task.cell.index()].rows;
+        let mut computed = first.batch();
+        let mut count = 1;
+        for (before, next) in tasks.iter().zip(tasks.iter().skip(1)) {
+            computed += next.batch();
+            let may_join = count < rows.most_steps()
+                && computed <= Scheduler::STEP_ROWS
+                && next.task.cell == first.task.cell;
+            let before = (&before.work[..], before.task.padding);
+            if !may_join || !rows.joins(before, (&next.work, next.task.padding)) {
+                break;
+            }
+            count += 1;
+        }
+        count
+    }
+
+    /// Runs tasks that can be run [together](Worker::together), or one.
+    pub fn run(&mut self, tasks: &mut [Todo<R>]) -> Outcome {
+        let mut outcome = Outcome::default();
+        let Some(Todo { task, work, .. }) = tasks.first() else {
+            return outcome;
+        };
+        let (cell, padding) = (task.cell, task.padding);
+        let begin = Instant::now();
+        let (bench, place) = (&mut self.benches[cell.index()], &self.places[cell.index()]);
+        let (rows, batch) = (&mut bench.rows, tasks[0].batch());
+        if batch > rows.most_rows() {
+            let error = bench.too_many(batch);
+            fail_all(tasks, &error, &mut outcome);
+            outcome.is_refused = true;
+            return outcome;
+        }
+        // Steps that run together are of few rows.
+        let team = (tasks.len() == 1).then_some(&place.team);
+        let givers = team.and_then(|team| rows.givers(work.len(), team));
+        let spares = &mut self.spares;
+        let mut missing = rows.place(work, padding, team, spares);
+        for pair in tasks.windows(2) {
+            missing.extend(rows.go_on(&pair[0].work, &pair[1].work, &mut spares[0]));
+        }
+        for row in missing {
+            let node = row.node.index();
+            let lost = RequestError::Lost { node };
+            outcome.failed.push((row.request, lost));
+        }
+        let placed = Instant::now();
+        let ran = bench.run(place, tasks);
+        let rows = &mut bench.rows;
+        let done = Instant::now();
+        for todo in &mut *tasks {
+            todo.rows_run = todo.work.len();
+        }
+        match ran {
+            Ok(()) => {
+                // Before anything is handed on: what is added may take what its node gives, which is then kept for it.
+                grow_all(&self.cells, rows, tasks, &mut outcome);
+                let asks = givers.is_none() && place.team.threads() > 1;
+                hand_on(rows, tasks, givers, asks, spares);
+            }
+            Err(error) => {
+                rows.put_all_back(&mut spares[0]);
+                fail_all(tasks, &error, &mut outcome);
+            }
+        }
+        outcome.spent = Spent {
+            gather: placed - begin,
+            run: done - placed,
+            hand_on: done.elapsed(),
+        };
+        outcome
+    }
+
+    /// Puts the states of a request where other workers find them.
+    pub fn evict(&mut self, request: RequestKey) {
+        for bench in &mut self.benches {
+            bench.rows.evict_request(request, &mut self.spares[0]);
+        }
+    }
+
+    /// Whether there is something to [let go](Worker::let_go) of.
+    pub fn holds_on(&self) -> bool {
+        let holds_ended = |bench: &Bench<R>| bench.rows.holds_ended();
+        !self.spares.iter().all(Spare::is_empty) || self.benches.iter().any(holds_ended)
+    }
+
+    /// Lets go of requests that have ended, and whose states still rest in rows, and of spare memory.
+    pub fn let_go(&mut self) {
+        self.spares.iter_mut().for_each(Spare::clear);
+        for bench in &mut self.benches {
+            bench.rows.forget_ended();
+        }
+    }
+
+    /// Rows of states moved, loaded or kept so far, by cell.
+    #[cfg(all(test, not(loom)))]
+    pub fn moved(&self, cell: CellId) -> u64 {
+        self.benches[cell.index()].rows.moved
+    }
+}
+
+/// Ends all requests in tasks that run together; no work is left.
+fn fail_all<R>(tasks: &mut [Todo<R>], error: &RequestError, outcome: &mut Outcome) {
+    // Those of later steps are among them.
+    let all = tasks.first().into_iter().flat_map(|first| &first.work);
+    let failed = all.map(|work| (work.row.request, error.clone()));
+    outcome.failed.extend(failed);
+    tasks.iter_mut().for_each(|todo| todo.work.clear());
+}
+
+/// Lets functions see what the watched nodes of a batch gave.
+fn grow_all<R: Send>(cells: &Cells, rows: &Rows<R>, tasks: &[Todo<R>], outcome: &mut Outcome) {
+    for (step, todo) in tasks.iter().enumerate() {
+        let growing = todo.work.iter().enumerate();
+        for (index, work) in growing.filter(|(_, work)| work.values.grows()) {
+            let row = rows.row(step, index);
+            let mut values = work.values.lock();
+            if values.is_watched(work.row.node) && !work.values.has_ended() {
+                debug_assert!(rows.is_last(row, step), "nothing joins a watched node");
+                let gave = rows.gave(row, step);
+                let later = grow(cells, &gave, work, &mut values, outcome);
+                drop(values);
+                for job in later {
+                    // Somebody's waker: a panic there is nobody else's.
+                    let _ = catch_panic(job);
+                }
+            }
+        }
+    }
+}
+
+/// Hands on what a batch gave to those who take it, and lets its states rest; no work is left. Where it `asks`, the cache is
+/// asked for where the next inputs go.
+fn hand_on<R: Send>(
+    rows: &mut Rows<R>,
+    tasks: &mut [Todo<R>],
+    givers: Option<Copiers<'_>>,
+    asks: bool,
+    spares: &mut [Spare],
+) {
+    if let Some(givers) = givers {
+        rows.hand_on_all(&tasks[0].work, givers, spares);
+    }
+    for (step, todo) in tasks.iter_mut().enumerate() {
+        for (index, work) in todo.work.drain(..).enumerate() {
+            let row = rows.row(step, index);
+            if let Some(rests) = rows.handed(row) {
+                if rests {
+                    rows.rest(work, row);
+                }
+                continue;
+            }
+            if asks {
+                rows.ask_for_input_rows(row, step);
+            }
+            rows.put_back(row, step, &mut spares[0]);
+            let mut values = work.values.lock();
+            // Looked at under the lock: whoever replies has marked it as ended before, and takes the answer under
+            // the lock.
+            if work.values.has_ended() {
+                continue;
+            }
+            let rests = rows.hand_on(&work, &mut values, (row, step), &mut spares[0]);
+            drop(values);
+            if rests {
+                rows.rest(work, row);
+            }
+        }
+    }
+}
+
+/// Lets a request's function see what its watched node gave. Returns what is to be done when its values are not locked.
+fn grow<R>(
+    cells: &Cells,
+    gave: &[&[f32]],
+    work: &Work<R>,
+    values: &mut Values<R>,
+    outcome: &mut Outcome,
+) -> Vec<PutOff> {
+    let (request, node) = (work.row.request, work.row.node);
+    let Some(mut function) = values.take_grow() else {
+        return Vec::new();
+    };
+    let mut later = Vec::new();
+    // What a panic leaves half done is the request's, which ends.
+    let grown = catch_panic(|| {
+        values.grow_by(cells, (Some(node), work.values.given()), |graph| {
+            let mut more = Growth::new(graph);
+            function.grow(node, Gave::new(gave), &mut more);
+            later = more.take_put_off();
+            more.failure().cloned()
+        })
+    });
+    let goes_on = matches!(grown, Ok(Ok((None, _))));
+    match grown {
+        Ok(Ok((Some(why), _))) => {
+            outcome
+                .failed
+                .push((request, RequestError::GrowFailed { why }));
+        }
+        Ok(Ok((None, unfolded))) => outcome.grown.extend(unfolded.map(|u| (request, u))),
+        Ok(Err(why)) => outcome.failed.push((request, RequestError::Graph(why))),
+        Err(panicked) => {
+            let message = panicked.message();
+            outcome
+                .failed
+                .push((request, RequestError::GrowPanicked { message }));
+            // It may own what ends the request, which waits for its values.
+            later.push(Box::new(move || drop(panicked)));
+        }
+    }
+    values.put_grow(function, goes_on);
+    later
+}

@@ -1,0 +1,159 @@
+//! Ready-made networks on the engine: every answer is that of the request alone, whoever runs beside it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use cellstream::layers::Embedding;
+use cellstream::model::{Gru, Lstm, Matrix, Precision};
+use cellstream_serve::Engine;
+use cellstream_serve::cell_graph::{Cells, Graph};
+use cellstream_serve::engine::{EngineOptions, Request, Workers};
+use cellstream_serve::networks::{
+    Alone, Answer, BinaryTree, BinaryTreeLstm, BinaryTreeWeights, Chain, ChainCell,
+    ChildSumTreeLstm, ChildSumWeights, DecoderCell, Dependencies, EncoderCell, FeedPrevious,
+    Seq2Seq, Until,
+};
+use cellstream_serve::policy::Choice;
+use cellstream_serve::scheduler::End;
+
+const FEATURES: usize = 3;
+const SYMBOLS: usize = 70;
+
+struct Networks {
+    chain: Chain,
+    translation: Seq2Seq,
+    binary: BinaryTreeLstm,
+    child_sum: ChildSumTreeLstm,
+}
+
+fn random(rng: &mut fastrand::Rng, count: usize) -> Vec<f32> {
+    (0..count).map(|_| 4.0 * rng.f32() - 2.0).collect()
+}
+
+/// All in `precision`.
+fn networks(rng: &mut fastrand::Rng, precision: Precision) -> (Cells, Networks) {
+    let mut matrix =
+        |rows: usize, cols: usize| Matrix::new(rows, cols, random(rng, rows * cols)).unwrap();
+    let table = Arc::new(Embedding::new(matrix(SYMBOLS, FEATURES)));
+    let mut cells = Cells::new();
+    let gru = Gru::new(FEATURES, 33).layers(2).random(1).unwrap();
+    let gru = gru.into_precision(precision).unwrap();
+    let chain = Chain::add(&mut cells, ChainCell::new(gru).unwrap());
+    let lstm = Lstm::new(FEATURES, 20).random(2).unwrap();
+    let lstm = Arc::new(lstm.into_precision(precision).unwrap());
+    let encoder = EncoderCell::new(table.clone(), lstm.clone()).unwrap();
+    let weights = matrix(SYMBOLS, 20).into_precision(precision).unwrap();
+    let mut bias = vec![0.0; SYMBOLS];
+    bias[1] = 5.0; // ends some answers
+    let decoder = DecoderCell::new(table, lstm, weights, bias).unwrap();
+    let translation = Seq2Seq::add(&mut cells, encoder, decoder, 0).unwrap();
+    let mut weights = BinaryTreeWeights::random(FEATURES, 17, 3).unwrap();
+    let BinaryTreeWeights {
+        leaf, left, right, ..
+    } = &mut weights;
+    for matrix in [leaf, left, right] {
+        *matrix = matrix.in_precision(precision).unwrap();
+    }
+    let binary = BinaryTreeLstm::add(&mut cells, weights).unwrap();
+    let mut weights = ChildSumWeights::random(FEATURES, 17, 4).unwrap();
+    let ChildSumWeights { input, sum, .. } = &mut weights;
+    for matrix in [input, sum] {
+        *matrix = matrix.in_precision(precision).unwrap();
+    }
+    for matrix in [&mut weights.forget_input, &mut weights.forget_state] {
+        *matrix = matrix.in_precision(precision).unwrap();
+    }
+    let child_sum = ChildSumTreeLstm::add(&mut cells, weights).unwrap();
+    let networks = Networks {
+        chain,
+        translation,
+        binary,
+        child_sum,
+    };
+    (cells, networks)
+}
+
+fn request(networks: &Networks, rng: &mut fastrand::Rng) -> (Graph, Option<FeedPrevious>) {
+    let length = rng.usize(1..12);
+    let xs = random(rng, length * FEATURES);
+    let answer = [Answer::Last, Answer::Each][rng.usize(..2)];
+    // Every word hangs on one before it: chains, stars and all between.
+    let heads: Vec<usize> = (0..length)
+        .map(|word| rng.usize(word.min(1)..=word))
+        .collect();
+    let words = Dependencies::new(&heads).unwrap();
+    let graph = match rng.u8(..5) {
+        0 => networks.chain.unfold(&xs, None, answer),
+        1 => {
+            let source: Vec<usize> = (0..length).map(|_| rng.usize(..SYMBOLS)).collect();
+            let until = Until::Eos { eos: 1, limit: 9 };
+            let (graph, grow) = networks.translation.unfold(&source, until).unwrap();
+            return (graph, Some(grow));
+        }
+        2 => networks.child_sum.unfold(&words, &xs, answer),
+        3 => networks
+            .binary
+            .unfold(&BinaryTree::of_dependencies(&words), &xs, answer),
+        _ => networks
+            .binary
+            .unfold(&BinaryTree::complete(length).unwrap(), &xs, answer),
+    };
+    (graph.unwrap(), None)
+}
+
+#[test]
+fn requests_of_all_networks_together_are_answered_as_each_alone() {
+    for precision in Precision::ALL {
+        answered_as_each_alone(precision);
+    }
+}
+
+fn answered_as_each_alone(precision: Precision) {
+    let mut rng = fastrand::Rng::with_seed(1);
+    let (cells, networks) = networks(&mut rng, precision);
+    let mut alone = Alone::new(&cells).unwrap();
+    let (width, mut cancelled) = (3, 0);
+    for (workers, policy) in [
+        (Workers::OneOver(2), Choice::Cellular),
+        (Workers::OnePerCore, Choice::Cellular),
+        (Workers::OnePerCore, Choice::Shortest),
+        (Workers::OneOver(2), Choice::Merge { batch: 7 }),
+        (Workers::OneOver(2), Choice::Padding { batch: 7 }),
+        (Workers::OnePerCore, Choice::Bucketing { batch: 7, width }),
+    ] {
+        let options = EngineOptions {
+            workers,
+            policy,
+            tasks_at_once: 2,
+            ..EngineOptions::default()
+        };
+        let engine = Engine::start(cells.clone(), &options).unwrap();
+        let (mut served, mut leaving) = (Vec::new(), VecDeque::new());
+        for _ in 0..100 {
+            let (graph, grow) = request(&networks, &mut rng);
+            let mut asked = Request::new(graph.clone());
+            if let Some(grow) = grow.clone() {
+                asked = asked.grow(grow);
+            }
+            let ticket = engine.submit(asked).unwrap();
+            // Some leave again, at once or while others have come.
+            match rng.u8(..8) {
+                0 => leaving.push_back(ticket),
+                _ => served.push((ticket, graph, grow)),
+            }
+            if rng.u8(..8) == 0 {
+                leaving.pop_front();
+            }
+        }
+        drop(leaving);
+        for (ticket, graph, grow) in served {
+            let answer = ticket.wait().unwrap().values;
+            let grow = grow.map(|grow| Box::new(grow) as Box<_>);
+            let expected = alone.run(graph, grow).unwrap();
+            let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(&answer), bits(&expected), "{precision}, {policy}");
+        }
+        cancelled += engine.stats().counts.of(End::Cancelled);
+    }
+    assert!(cancelled > 0);
+}

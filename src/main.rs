@@ -1,5 +1,0 @@
-//! The `cellstream` program.
-
-fn main() -> std::process::ExitCode {
-    cellstream::cli::main()
-}
