@@ -40,9 +40,7 @@ pub use math::activate_all;
 pub use neon::Neon;
 pub use pack::{INT8_DEPTH, Numbers, PackedMatrix, Source, pack_vectors};
 pub use portable::Portable;
-pub use prefetch::{
-    FAR, L3_VARIABLE, Upcoming, prefetch, prefetch_second_level, prefetch_to_write,
-};
+pub use prefetch::{FAR, L3_VARIABLE, Upcoming};
 pub use product::{Product, Room, RowNorms, Rows, Start, Sweep, TINY_ROW, rows_of_a_pass};
 pub use set::{Kernels, kernels, plain_kernels};
 pub use shared::{Columns, Shared};

@@ -65,25 +65,11 @@ pub(super) fn fewest_passes_that_ask() -> usize {
     if is_l3_far() { 2 } else { 3 }
 }
 
-/// Asks the first level of cache for `values`, and does not wait for them. Does nothing where the language has
-/// no stable name for the instruction.
-#[inline]
-pub fn prefetch<T>(values: &[T]) {
-    lines_of(values).for_each(ask::<true>);
-}
-
-/// As [`prefetch`], for the second level: more than the first holds beside what is at work there. A core can also ask for more
-/// at a time.
+/// Asks the second level of cache for `values`, and does not wait for them. It holds more than the first beside what is at
+/// work there, and a core can ask for more at a time. Does nothing where the language has no stable name for the instruction.
 #[inline]
 pub fn prefetch_second_level<T>(values: &[T]) {
     lines_of(values).for_each(ask::<false>);
-}
-
-/// As [`prefetch`], for memory that is written next and that other cores have read: each gives its copy up now, and not when
-/// it is written. No store waits for that; the taking of a lock waits for all stores before it. Does nothing but on x86-64.
-#[inline]
-pub fn prefetch_to_write<T>(values: &[T]) {
-    lines_of(values).for_each(ask_to_write);
 }
 
 /// Where each line of `values` is, and the last once more.
@@ -240,21 +226,6 @@ fn ask<const FIRST: bool>(line: *const u8) {
                 false => _mm_prefetch::<_MM_HINT_T1>(line.cast()),
             }
         }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = line;
-}
-
-/// Asks for a line, for the first level, to write it.
-#[inline(always)]
-fn ask_to_write(line: *const u8) {
-    // The language's own `_MM_HINT_ET0` asks to read unless the whole crate is compiled for processors that know the
-    // instruction. Others do nothing at it.
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: as in `ask`; no flag changes, and no memory that the program sees.
-    unsafe {
-        use std::arch::asm;
-        asm!("prefetchw [{}]", in(reg) line, options(readonly, nostack, preserves_flags));
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = line;

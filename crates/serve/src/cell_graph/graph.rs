@@ -6,7 +6,6 @@
 use std::ops::Range;
 
 use super::cell::{CellId, Cells};
-use cellstream::kernels::prefetch;
 
 /// A node of a request's graph: nodes are numbered from 0 in the order in which they were added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -158,11 +157,6 @@ impl Graph {
     pub fn sources(&self, node: NodeId) -> &[Source] {
         let node = &self.nodes[node.index()];
         &self.sources[node.first_source..node.end_source]
-    }
-
-    /// Asks the cache for where the sources of these nodes are, by index.
-    pub(crate) fn prefetch_nodes(&self, nodes: Range<usize>) {
-        prefetch(&self.nodes[nodes]);
     }
 
     /// How many of a node's sources are inputs; the others are states.

@@ -39,7 +39,7 @@ use slotmap::SecondaryMap;
 use super::stats::Recorder;
 use super::{Answer, Reply, Request, RequestError, SubmitError};
 use crate::cell_graph::{Cells, Graph, Grow};
-use crate::scheduler::{End, Ended, MANY, RequestKey, Row, Scheduler, SubgraphKey, Task, WorkerId};
+use crate::scheduler::{End, Ended, RequestKey, Scheduler, SubgraphKey, Task, WorkerId};
 use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use crate::worker::{Outcome, RequestValues, Todo, Values, Work, Worker};
 use cellstream::execute::team::catch_panic;
@@ -360,11 +360,6 @@ impl State {
     /// The rows of a task with their values, added to `work`.
     fn attach(&self, task: &Task, work: &mut Vec<Work<Reply>>) {
         work.reserve(task.rows.len());
-        if task.rows.len() >= MANY {
-            let values = |row: &Row| self.requests.get(row.request);
-            let all = task.rows.iter().filter_map(values);
-            all.for_each(|values| values.prefetch());
-        }
         let rows = task.rows.iter();
         work.extend(rows.filter_map(|&row| {
             let values = Arc::clone(self.requests.get(row.request)?);

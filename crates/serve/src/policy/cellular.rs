@@ -219,8 +219,6 @@ impl Queue {
     fn form(&mut self, table: &mut Table, worker: WorkerId, rows: &mut Vec<Row>) {
         let ready = self.ready(worker);
         let most = self.most(worker, ready);
-        let of_begun = self.pinned[worker.0].nodes;
-        (self.free).ask_for_first(table, most.saturating_sub(of_begun));
         let mut free = self.free.first(table);
         while rows.len() < most {
             let pinned = self.pinned[worker.0].begun.first();
@@ -281,15 +279,6 @@ impl Ready {
             }
         }
         begun
-    }
-
-    /// Asks the cache for what is known of the next of those that wait. Of those begun much was just looked at, and they mostly
-    /// go first.
-    fn ask_for_first(&self, table: &Table, most: usize) {
-        if let Some(queue) = self.waiting.values().next() {
-            let first = queue.iter().take(most);
-            table.ask_for_subgraphs(first.map(|place| place.subgraph));
-        }
     }
 
     /// Takes out what [`Ready::first`] found.

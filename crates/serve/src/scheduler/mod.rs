@@ -28,7 +28,6 @@ use slotmap::SecondaryMap;
 
 pub use ends::{Counts, End, Ended, Timing};
 pub use intake::{Ask, Limits, Refused};
-pub(crate) use table::MANY;
 pub use table::{RequestKey, Row, Standing, SubgraphKey, Table, WorkerId};
 
 use super::cell_graph::{CellId, Unfolded};
@@ -273,7 +272,6 @@ impl Scheduler {
     /// A task has been run, or has failed and [`Scheduler::handle_failed`] was called for its requests.
     pub fn handle_done(&mut self, now: Instant, mut task: Task) {
         self.policy.done(&self.table, &task);
-        self.table.ask_for_rows(&task.rows);
         for &row in &task.rows {
             if self.table.done(row) {
                 self.completed(now, row.request);

@@ -11,7 +11,6 @@
 //! worker has put its states where others find them, see [`super::Scheduler::handle_evicted`].
 
 use std::collections::BTreeMap;
-use std::slice::from_ref;
 use std::time::Instant;
 
 use slotmap::SlotMap;
@@ -19,13 +18,6 @@ use slotmap::SlotMap;
 use super::Timing;
 use super::record::{Edge, NONE, Node, NodeState, Phase, Request, Subgraph};
 use crate::cell_graph::{CellId, NodeId, Unfolded};
-use cellstream::kernels::prefetch;
-
-/// From so many rows on the cache is asked for their records before they are looked at. They lie apart, by request, and the
-/// weights of the batch before have pushed them out; each would be waited for by itself. Asking saves a fifth of the scheduler's
-/// time, 0.3 to 0.5 % of a full batch's (int8, LSTM 1024, 64 and 128 rows, Zen 5). Of 32 rows of 128 units, whose records are
-/// still near, it would cost 0.2 µs more.
-pub(crate) const MANY: usize = 48;
 
 slotmap::new_key_type! {
     /// A request that was accepted. No two requests of a scheduler ever have the same key.
@@ -167,65 +159,8 @@ impl Table {
         }
     }
 
-    /// Asks the cache for what is about to be looked at and changed of these rows, if they are [many](MANY).
-    pub(super) fn ask_for_rows(&self, rows: &[Row]) {
-        if rows.len() < MANY {
-            return;
-        }
-        let of = |row: &Row| {
-            let request = &self.requests[row.request];
-            (request, &request.nodes[row.node.index()])
-        };
-        // What tells where the next pieces are is there when it is read: many rows were asked for meanwhile.
-        for row in rows {
-            prefetch(from_ref(&self.requests[row.request]));
-        }
-        for row in rows {
-            prefetch(from_ref(of(row).1));
-        }
-        for row in rows {
-            let (request, node) = of(row);
-            prefetch(from_ref(&request.subgraphs[node.subgraph as usize]));
-            if let Some(edge) = request.edges.get(node.first_edge as usize) {
-                prefetch(from_ref(edge));
-            }
-        }
-        for row in rows {
-            let (request, node) = of(row);
-            if let Some(edge) = request.edges.get(node.first_edge as usize) {
-                prefetch(from_ref(&request.nodes[edge.to as usize]));
-            }
-        }
-    }
-
-    /// As [`Table::ask_for_rows`], for subgraphs whose ready nodes are about to be [taken](Table::take).
-    pub(crate) fn ask_for_subgraphs(
-        &self,
-        subgraphs: impl ExactSizeIterator<Item = SubgraphKey> + Clone,
-    ) {
-        if subgraphs.len() < MANY {
-            return;
-        }
-        // Some may have ended.
-        let of = |key: SubgraphKey| {
-            let request = self.requests.get(key.request)?;
-            Some((request, &request.subgraphs[key.index as usize]))
-        };
-        for key in subgraphs.clone() {
-            self.requests.get(key.request).map(from_ref).map(prefetch);
-        }
-        for (_, subgraph) in subgraphs.clone().filter_map(of) {
-            prefetch(from_ref(subgraph));
-        }
-        for (request, subgraph) in subgraphs.filter_map(of) {
-            let first = request.nodes.get(subgraph.first_ready as usize);
-            first.map(from_ref).map(prefetch);
-        }
-    }
-
     /// Rows become a task of `worker`: what waits for them within their subgraphs gets ready.
     pub(super) fn submit(&mut self, rows: &[Row], worker: WorkerId, now: Instant) {
-        self.ask_for_rows(rows);
         for row in rows {
             let request = &mut self.requests[row.request];
             request.started.get_or_insert(now);

@@ -189,8 +189,7 @@ impl<R: Send> Worker<R> {
             Ok(()) => {
                 // Before anything is handed on: what is added may take what its node gives, which is then kept for it.
                 grow_all(&self.cells, rows, tasks, &mut outcome);
-                let asks = givers.is_none() && place.team.threads() > 1;
-                hand_on(rows, tasks, givers, asks, spares);
+                hand_on(rows, tasks, givers, spares);
             }
             Err(error) => {
                 rows.put_all_back(&mut spares[0]);
@@ -263,13 +262,11 @@ fn grow_all<R: Send>(cells: &Cells, rows: &Rows<R>, tasks: &[Todo<R>], outcome: 
     }
 }
 
-/// Hands on what a batch gave to those who take it, and lets its states rest; no work is left. Where it `asks`, the cache is
-/// asked for where the next inputs go.
+/// Hands on what a batch gave to those who take it, and lets its states rest; no work is left.
 fn hand_on<R: Send>(
     rows: &mut Rows<R>,
     tasks: &mut [Todo<R>],
     givers: Option<Copiers<'_>>,
-    asks: bool,
     spares: &mut [Spare],
 ) {
     if let Some(givers) = givers {
@@ -283,9 +280,6 @@ fn hand_on<R: Send>(
                     rows.rest(work, row);
                 }
                 continue;
-            }
-            if asks {
-                rows.ask_for_input_rows(row, step);
             }
             rows.put_back(row, step, &mut spares[0]);
             let mut values = work.values.lock();

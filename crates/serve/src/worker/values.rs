@@ -11,8 +11,7 @@
 //! What came with the request never changes, and cells read it without the lock.
 //!
 //! Workers lock a request's values before each of its cells (to see whether it can run with the one before, to find its row,
-//! to note or copy inputs) and after it, where a team hands on twice more before that, to ask the cache for them. Two threads can
-//! want them at the same time only where two of its nodes run at the same time: on two workers, or in one batch that a worker's
+//! to note or copy inputs) and after it. Two threads can want them at the same time only where two of its nodes run at the same time: on two workers, or in one batch that a worker's
 //! team copies. Each holds one such lock, for one row, and waits for nothing meanwhile.
 
 use super::spare::Spare;
@@ -20,7 +19,6 @@ use crate::sync::{AtomicBool, Mutex, MutexGuard, PoisonError};
 use std::sync::atomic::Ordering;
 
 use crate::cell_graph::{Cells, Graph, GraphError, Grow, NodeId, Port, Resting, Source, Unfolded};
-use cellstream::kernels::prefetch;
 
 /// A request's values, as engine and workers share them.
 pub(crate) struct RequestValues<R> {
@@ -54,11 +52,6 @@ impl<R> RequestValues<R> {
 
     pub fn grows(&self) -> bool {
         self.grows
-    }
-
-    /// Asks the cache for the values themselves, not for what their lists hold.
-    pub fn prefetch(&self) {
-        prefetch(std::slice::from_ref(self));
     }
 
     pub fn set_ended(&self) {
@@ -513,25 +506,6 @@ impl<R> Values<R> {
             place = next;
         }
         (give.uses > 0).then_some(number)
-    }
-
-    /// Asks the cache for what is known of a node, and of the next, which mostly goes on from it.
-    pub fn prefetch_facts(&self, node: NodeId) {
-        let both = node.index()..self.nodes.len().min(node.index() + 2);
-        prefetch(&self.nodes[both.clone()]);
-        self.graph.prefetch_nodes(both);
-    }
-
-    /// Asks the cache for what is known of what a node gives, and for what the next takes.
-    pub fn prefetch_gives(&self, node: NodeId) {
-        let first = self.nodes[node.index()].first_give as usize;
-        let next = self.nodes.get(node.index() + 1);
-        let end = next.map_or(self.gives.len(), |next| next.first_give as usize);
-        prefetch(&self.gives[first..end]);
-        prefetch(self.kept.by_give.get(first..end).unwrap_or_default());
-        if next.is_some() {
-            prefetch(self.graph.sources(NodeId::new(node.index() + 1)));
-        }
     }
 
     /// A row is needed for somebody else: keeps a state of `node` that nobody has taken over yet.

@@ -6,7 +6,6 @@ use super::super::copies::{Copiers, Shares};
 use super::super::spare::Spare;
 use super::super::values::{Lent, Values};
 use super::{Placed, Rows, Work, row_of};
-use cellstream::kernels::prefetch_to_write;
 
 impl<R: Send> Rows<R> {
     /// What the node in a row gave at a step, by port; states are those after the row's last.
@@ -21,18 +20,6 @@ impl<R: Send> Rows<R> {
         let states = states.map(|(buffer, port)| row_of(buffer, port.width(), row));
         let outputs = outputs.map(|(buffer, port)| row_of(buffer, port.width(), at));
         states.chain(outputs).collect()
-    }
-
-    /// Asks the cache for where inputs of a row were copied, at a step, to write those of the next batch there, as the others of
-    /// the team have just read them. That saves half of what it takes to gather 8 rows of 128 values (0.5 of 0.9 µs), for 0.1 µs
-    /// more of handing on. Not where the whole team copies: a core waits for few lines at a time, and there are more.
-    pub fn ask_for_input_rows(&self, row: usize, step: usize) {
-        let at = self.at(row, step);
-        for (index, (input, port)) in self.inputs.iter().zip(self.ports.inputs()).enumerate() {
-            if self.lent.get(index).is_none_or(|lent| lent[at].is_none()) {
-                prefetch_to_write(row_of(input, port.width(), at));
-            }
-        }
     }
 
     /// Whether a step is the last of a row in this batch.
@@ -110,8 +97,6 @@ impl<R: Send> Rows<R> {
         let shares = shares.map(|(share, spare)| (share, lent.cut(), written.cut(), spare));
         drop(
             copiers.run(shares, |((handed, first), lent, written, spare)| {
-                let of_share = self.places[*first..][..handed.len()].iter().flatten();
-                ask_for_records(of_share.map(|placed| &work[placed.index]));
                 for (at, handed) in handed.iter_mut().enumerate() {
                     let row = *first + at;
                     let Some(Placed { index, .. }) = self.places[row] else {
@@ -164,23 +149,6 @@ impl<R: Send> Rows<R> {
     /// The states that were just computed in a row stay there.
     pub fn rest(&mut self, work: Work<R>, row: usize) {
         self.seats[row] = Some(work);
-    }
-}
-
-/// Asks the cache for what is looked at when rows are handed on. It all lies apart, by request, and the cell's weights have pushed
-/// it out; found missing only then, each piece would be waited for by itself, as no read passes the taking of a lock. Asking saves
-/// an eighth of that time, 0.2 to 0.3 % of a full batch's (chains in int8, LSTM 1024). Rows that one thread hands on are few, and
-/// not asked for.
-fn ask_for_records<'a, R: 'a>(rows: impl Iterator<Item = &'a Work<R>> + Clone) {
-    // What tells where the next pieces are is there when it is read: many rows were asked for meanwhile.
-    for work in rows.clone() {
-        work.values.prefetch();
-    }
-    for work in rows.clone() {
-        work.values.lock().prefetch_facts(work.row.node);
-    }
-    for work in rows {
-        work.values.lock().prefetch_gives(work.row.node);
     }
 }
 
