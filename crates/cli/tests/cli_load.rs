@@ -464,7 +464,7 @@ fn ctrl_c_keeps_the_loads_that_were_measured() {
         interrupt::interrupt(&mut child, after);
         let done = child.wait_with_output().unwrap();
         let said = String::from_utf8(done.stderr).unwrap();
-        assert!(said.contains("Ctrl-C again ends it at once"), "{said}");
+        assert!(said.contains("Ctrl-C again exits immediately"), "{said}");
         if done.status.success() {
             break (said, String::from_utf8(done.stdout).unwrap());
         }
