@@ -102,21 +102,3 @@ def peers(args) -> list[dict]:
 
 def measure(args) -> list[dict]:
     return ours(args) + peers(args)
-
-
-def table(rows: list[dict]) -> list[str]:
-    text = [
-        "## Phoneme error rate",
-        "",
-        "| | words | phonemes wrong | above f32, points | words wrong | above f32, points | words unlike f32's |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    per = lambda row: 100 * row["edits"] / row["phonemes"]
-    wer = lambda row: 100 * row["wrong_words"] / row["words"]
-    f32 = next(row for row in rows if (row["who"], row["precision"]) == ("PyTorch", "f32"))
-    for row in rows:
-        text.append(
-            f"| {row['who']} {row['precision']} | {row['words']} | {per(row):.3f} % | {per(row) - per(f32):+.3f} "
-            f"| {wer(row):.2f} % | {wer(row) - wer(f32):+.2f} | {row['words_unlike_f32']} |"
-        )
-    return text

@@ -74,23 +74,3 @@ def measure(args) -> list[dict]:
         rows.append(one(args, random_task(cell, hidden, seed, steps, drift.BATCH), seed))
         print(f"scale: {cell} {hidden}, seed {seed}", flush=True)
     return rows + [one(args, task, 0) for task in trained(args)]
-
-
-def table(rows: list[dict]) -> list[str]:
-    text = [
-        "## The scale of the state",
-        "",
-        "| model | greatest state of a step, mean | dynamic: RMS error | ours | fixed 1/127 | fixed / dynamic | PyTorch int8 | at its best | simulation − ours, steps 1–10 |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for name in dict.fromkeys(row["model"] for row in rows):
-        mine = [row for row in rows if row["model"] == name]
-        mean = lambda key: float(np.sqrt(np.mean([row[key] ** 2 for row in mine])))
-        text.append(
-            f"| {name} | {mean('mean_greatest_state'):.2f} | {mean('rms_dynamic'):.3e} | {mean('rms_ours'):.3e} | {mean('rms_fixed'):.3e} "
-            f"| {mean('rms_fixed') / mean('rms_dynamic'):.3f} | {mean('rms_pytorch'):.3e} "
-            f"| {mean('rms_pytorch_at_its_best'):.3e} | {mean('simulation_from_ours_steps_1_10'):.0e} |"
-        )
-    better = sum(row["rms_fixed"] < row["rms_dynamic"] for row in rows)
-    text += ["", f"The fixed scale errs less in {better} of {len(rows)} runs."]
-    return text
