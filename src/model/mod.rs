@@ -4,6 +4,8 @@
 //! direction is one [`Cell`] with its [`Weights`]. Gates are kept in PyTorch's order everywhere
 //! (LSTM: input, forget, candidate, output; GRU: reset, update, new); loaders reorder.
 
+use std::path::Path;
+
 mod arrays;
 pub mod builder;
 mod cell;
@@ -11,26 +13,17 @@ mod error;
 mod interface;
 mod layer;
 mod matrix;
-#[cfg(feature = "safetensors")]
-mod metadata;
 #[cfg(feature = "onnx")]
 mod onnx;
-mod open;
 mod precision;
 mod quantised;
 #[cfg(feature = "safetensors")]
 mod safetensors;
-#[cfg(feature = "safetensors")]
-mod save;
 mod sequence;
-#[cfg(feature = "safetensors")]
-mod stack;
-#[cfg(feature = "safetensors")]
-mod tensors;
 mod weights;
 
 #[cfg(feature = "safetensors")]
-pub use self::safetensors::SafetensorsOptions;
+pub use self::safetensors::{SafetensorsOptions, Tensors};
 pub use arrays::{Array, ArrayError, ArrayMap, Elements, OwnedInput, OwnedOutput};
 pub use builder::{Gru, Lstm, Rnn};
 pub use cell::{Cell, CellKind, ResetForm};
@@ -41,8 +34,6 @@ pub use matrix::Matrix;
 pub use precision::Precision;
 pub use quantised::{MatrixKind, QuantisedMatrix, Requantised};
 pub use sequence::{Input, InputError, Layout, Output, Signature};
-#[cfg(feature = "safetensors")]
-pub use tensors::Tensors;
 pub use weights::{Peepholes, Weights};
 
 pub use crate::kernels::Activation;
@@ -64,6 +55,33 @@ impl PartialEq for Model {
 }
 
 impl Model {
+    /// The model in the file at `path`, whose ending says what it is: `.onnx`
+    /// (`Model::from_onnx`) or `.safetensors` (`Model::from_safetensors`, default options). Upper
+    /// and lower case are the same. What a state dict cannot say (a prefix, relu, batch-first) is for
+    /// `Model::from_safetensors` and its options; sequences are taken in [`Model::layout`]. A format is
+    /// read only where this crate's feature of that name is on.
+    ///
+    /// # Errors
+    /// [`LoadError::UnknownFormat`] for another ending, [`LoadError::Io`] when the file cannot be
+    /// read, and what the loader refuses.
+    pub fn open(path: impl AsRef<Path>) -> Result<Model, LoadError> {
+        let path = path.as_ref();
+        let ending = path.extension().and_then(|e| e.to_str()).unwrap_or("");
+        #[cfg(feature = "onnx")]
+        if ending.eq_ignore_ascii_case("onnx") {
+            return Model::from_onnx(&read(path)?);
+        }
+        #[cfg(feature = "safetensors")]
+        if ending.eq_ignore_ascii_case("safetensors") {
+            return Model::from_safetensors(&read(path)?, &SafetensorsOptions::default());
+        }
+        let _ = ending;
+        Err(LoadError::UnknownFormat {
+            path: path.into(),
+            supported: supported(),
+        })
+    }
+
     /// A stack of `layers`, first to last, with the interface of PyTorch's modules
     /// (see [`Interface::pytorch`]).
     ///
@@ -114,5 +132,27 @@ impl Model {
     pub fn weight_bytes(&self) -> usize {
         let directions = self.layers.iter().flat_map(Layer::directions);
         directions.map(|d| d.weights().bytes()).sum::<usize>()
+    }
+}
+
+#[cfg(any(feature = "onnx", feature = "safetensors"))]
+fn read(path: &Path) -> Result<Vec<u8>, LoadError> {
+    std::fs::read(path).map_err(|source| LoadError::Io {
+        path: path.into(),
+        source,
+    })
+}
+
+/// The endings that this build reads, for people.
+fn supported() -> String {
+    let endings: &[&str] = &[
+        #[cfg(feature = "onnx")]
+        ".onnx",
+        #[cfg(feature = "safetensors")]
+        ".safetensors",
+    ];
+    match endings {
+        [] => "a build with the feature safetensors or onnx (this one reads no files)".into(),
+        _ => endings.join(" or "),
     }
 }

@@ -7,9 +7,16 @@
 //! widen the tensors, build the layers
 //! ```
 
-use super::metadata::{self, LayerText, Metadata};
-use super::stack::{Given, Place, Stack};
-use super::tensors::Tensors;
+mod metadata;
+mod save;
+mod stack;
+mod tensors;
+
+pub use tensors::Tensors;
+
+use metadata::{LayerText, Metadata};
+use stack::{Given, Place, Stack};
+
 use super::{Cell, Direction, Layer, Layout, LoadError, Merge, Model};
 
 /// What a safetensors file does not say by itself.

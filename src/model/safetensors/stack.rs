@@ -6,7 +6,7 @@ use std::fmt;
 
 use super::metadata::{self, DirectionText, LayerText, Metadata};
 use super::tensors::{Shape, Tensors, scale_name, tensor};
-use super::{Cell, CellKind, LoadError, Merge, Peepholes, Weights};
+use crate::model::{Cell, CellKind, LoadError, Merge, Peepholes, Weights};
 
 const SUPPORTED: &str = "supported are weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, \
      weight_hr_l0 and peephole_l0, for every layer number, with or without _reverse, and _scale behind \

@@ -16,8 +16,8 @@ use safetensors::tensor::{Dtype, TensorInfo};
 
 use super::metadata::Metadata;
 use super::tensors::{MAX_HEADER, scale_name};
-use super::{Matrix, Model, Precision, SaveError};
 use crate::kernels::Numbers;
+use crate::model::{Matrix, Model, Precision, SaveError};
 use crate::whole_file::replace;
 
 impl Model {

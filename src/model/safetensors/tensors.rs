@@ -26,9 +26,9 @@ use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 
 use super::metadata::{Kept, PRECISION};
-use super::precision::{check_depth, from_bf16, to_bf16};
-use super::{LoadError, Matrix, Precision};
 use crate::kernels::Values;
+use crate::model::precision::{check_depth, from_bf16, to_bf16};
+use crate::model::{LoadError, Matrix, Precision};
 
 /// Largest header that is read: some 30 000 tensors, far beyond a recurrent model, and little
 /// enough that parsing it needs no more memory than a small model.
@@ -40,7 +40,7 @@ const BLOCK: usize = 1 << 16;
 /// The tensors of a safetensors file (<https://huggingface.co/docs/safetensors>), by name.
 ///
 /// For the parts of a model that are not recurrent, such as an embedding; recurrent stacks are
-/// read from it by [`Model::from_tensors`](super::Model::from_tensors).
+/// read from it by [`Model::from_tensors`](crate::model::Model::from_tensors).
 ///
 /// ```
 /// use cellstream::model::Tensors;
@@ -220,7 +220,7 @@ impl<'a> Tensors<'a> {
     pub(super) fn weight(&self, name: &str, kept: Option<Kept>) -> Result<Matrix, LoadError> {
         let [rows, cols] = self.weight_shape(name, kept)?;
         let info = self.info(name)?;
-        let unfit = |error: super::ModelError| tensor(name, error.to_string());
+        let unfit = |error: crate::model::ModelError| tensor(name, error.to_string());
         match (info.dtype, kept) {
             (Dtype::I8, _) => {
                 let mut whole = Values::<i8>::zeroed(rows * cols);

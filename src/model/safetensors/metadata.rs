@@ -25,7 +25,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::tensors::Tensors;
-use super::{
+use crate::model::{
     Activation, Axis, Cell, Direction, Interface, Layer, LoadError, Merge, Model, Port, Precision,
     ResetForm, Role, SaveError,
 };
