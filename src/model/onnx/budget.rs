@@ -12,7 +12,7 @@ const FREE_MESSAGES: usize = 1024;
 /// Beyond those, a file justifies one message for each of this many bytes …
 const BYTES_PER_MESSAGE: usize = 8;
 /// … up to this many.
-const MOST_MESSAGES: usize = 100_000;
+const MAX_MESSAGES: usize = 100_000;
 
 /// The message types of `proto.rs` that can hold others.
 #[derive(Clone, Copy)]
@@ -53,7 +53,7 @@ impl Kind {
 
 /// Refuses a file whose decoded form would be far larger than the file.
 pub(super) fn admit(bytes: &[u8]) -> Result<(), LoadError> {
-    let most = (FREE_MESSAGES + bytes.len() / BYTES_PER_MESSAGE).min(MOST_MESSAGES);
+    let most = (FREE_MESSAGES + bytes.len() / BYTES_PER_MESSAGE).min(MAX_MESSAGES);
     let mut left = most;
     match count(bytes, Kind::Model, &mut left) {
         Some(()) => Ok(()),

@@ -10,7 +10,7 @@ pub(super) struct Extent {
 }
 
 /// Factors a product may have; beyond that its value is simply not tracked.
-const MOST_SYMBOLS: usize = 16;
+const MAX_SYMBOLS: usize = 16;
 
 impl Extent {
     /// A known size.
@@ -48,7 +48,7 @@ impl Extent {
     /// The product, unless it overflows.
     pub(super) fn times(&self, other: &Extent) -> Option<Extent> {
         let factor = self.factor.checked_mul(other.factor)?;
-        if self.symbols.len() + other.symbols.len() > MOST_SYMBOLS {
+        if self.symbols.len() + other.symbols.len() > MAX_SYMBOLS {
             return None;
         }
         let mut symbols = [self.symbols.as_slice(), &other.symbols].concat();

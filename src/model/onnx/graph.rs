@@ -3,28 +3,21 @@
 use std::collections::HashMap;
 
 use super::budget::{Budget, malformed};
+use super::chain::ChainBuilder;
 use super::extent::Extent;
-use super::glue;
-use super::node::{Node, SUPPORTED};
+use super::node::{GraphInput, Node, SUPPORTED};
 use super::proto::{GraphProto, TensorProto, ValueInfoProto};
 use super::recurrent::{self, Operator};
-use super::tensor::{self, MOST_AXES};
+use super::shape_ops;
+use super::tensor::{self, MAX_AXES};
 use super::value::Value;
-use super::view::{Atom, Mark, Source, View};
-use super::wiring::Wiring;
+use super::view::{AxisKind, AxisPart, View, ViewSource};
 use crate::model::{LoadError, Model};
 
 /// The domain of ONNX Runtime's own operators …
 pub(super) const MICROSOFT: &str = "com.microsoft";
 /// … and the version of it whose DynamicQuantizeLSTM was read.
 const MICROSOFT_VERSION: i64 = 1;
-
-/// A graph input as declared.
-pub(super) struct Declared {
-    pub name: String,
-    /// One size for each axis.
-    pub shape: Vec<Extent>,
-}
 
 /// The model that a graph describes. `microsoft` is the version of that domain that the file imports.
 pub(super) fn load(
@@ -41,7 +34,7 @@ pub(super) fn load(
     for tensor in graph.initializer {
         names.add_initializer(tensor)?;
     }
-    let mut wiring = Wiring::new(declared_inputs(&graph.input, &mut names)?);
+    let mut chain = ChainBuilder::new(declared_inputs(&graph.input, &mut names)?);
     for proto in &graph.node {
         let node = Node { proto };
         let operator = match proto.domain.as_str() {
@@ -52,10 +45,10 @@ pub(super) fn load(
         let outputs = match operator {
             Some(operator) => {
                 let read = recurrent::read(node, operator, &inputs, budget)?;
-                let views = wiring.layer(node, read, &inputs)?;
+                let views = chain.layer(node, read, &inputs)?;
                 views.into_iter().map(Value::View).collect()
             }
-            None => glue::evaluate(node, &inputs, budget)?,
+            None => shape_ops::evaluate(node, &inputs, budget)?,
         };
         names.add_outputs(node, outputs)?;
     }
@@ -69,9 +62,9 @@ pub(super) fn load(
                 output.name
             ))
         })?;
-        wiring.output(output, &value)?;
+        chain.output(output, &value)?;
     }
-    wiring.finish()
+    chain.finish()
 }
 
 /// The operator of a node outside ONNX's own domain.
@@ -100,8 +93,8 @@ fn foreign(node: Node, domain: &str, microsoft: Option<i64>) -> Result<Operator,
 fn declared_inputs(
     inputs: &[ValueInfoProto],
     names: &mut Names,
-) -> Result<Vec<Declared>, LoadError> {
-    let mut declared: Vec<Declared> = Vec::new();
+) -> Result<Vec<GraphInput>, LoadError> {
+    let mut declared: Vec<GraphInput> = Vec::new();
     // Axes that share a name share a size.
     let mut symbols: HashMap<&str, u32> = HashMap::new();
     let mut next = 0;
@@ -122,9 +115,9 @@ fn declared_inputs(
                     .into(),
             ));
         };
-        if shape.dim.len() > MOST_AXES {
+        if shape.dim.len() > MAX_AXES {
             return Err(refuse(format!(
-                "this graph input has {} axes; at most {MOST_AXES} are supported",
+                "this graph input has {} axes; at most {MAX_AXES} are supported",
                 shape.dim.len()
             )));
         }
@@ -147,16 +140,16 @@ fn declared_inputs(
             });
         }
         let axes = extents.iter().enumerate();
-        let axes = axes.map(|(axis, e)| vec![Atom::new(Mark::Declared(axis), e.clone())]);
+        let axes = axes.map(|(axis, e)| vec![AxisPart::new(AxisKind::InputAxis(axis), e.clone())]);
         let view = View {
-            source: Source::Input(declared.len()),
+            source: ViewSource::Input(declared.len()),
             axes: axes.collect(),
             element: tensor.elem_type,
-            cuts: Vec::new(),
+            slices: Vec::new(),
             direction: None,
         };
         names.add(&info.name, Value::View(view))?;
-        declared.push(Declared {
+        declared.push(GraphInput {
             name: info.name.clone(),
             shape: extents,
         });

@@ -15,18 +15,19 @@
 mod activations;
 mod attributes;
 mod budget;
+mod chain;
 mod constants;
 mod extent;
-mod glue;
+mod gate_order;
 mod graph;
 mod node;
 mod proto;
 mod quantised;
 mod recurrent;
+mod shape_ops;
 mod tensor;
 mod value;
 mod view;
-mod wiring;
 
 #[cfg(test)]
 mod tests;

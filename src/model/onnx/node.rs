@@ -1,5 +1,6 @@
-//! A node of the graph, with the names that messages use.
+//! Inputs and nodes of the graph, with the names that messages use.
 
+use super::extent::Extent;
 use super::proto::NodeProto;
 use crate::model::LoadError;
 
@@ -8,6 +9,13 @@ pub(super) const SUPPORTED: &str = "LSTM, GRU and RNN, DynamicQuantizeLSTM of do
      com.microsoft, joined by Add (of two directions), Cast, \
      Concat, Constant, ConstantOfShape, Expand, Gather, Identity, Mul (of sizes), ReduceSum (of two \
      directions), Reshape, Shape, Slice, Split, Squeeze, Transpose, Unsqueeze";
+
+/// A graph input as declared.
+pub(super) struct GraphInput {
+    pub name: String,
+    /// One size for each axis.
+    pub shape: Vec<Extent>,
+}
 
 /// A borrowed node.
 #[derive(Clone, Copy)]

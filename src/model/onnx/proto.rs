@@ -148,6 +148,11 @@ pub(super) mod data_type {
         "bfloat16",
     ];
 
+    /// Whether weights and data may have this type.
+    pub fn is_float(element: i32) -> bool {
+        matches!(element, FLOAT | FLOAT16 | BFLOAT16)
+    }
+
     /// The name of a type, or its number where it has none here.
     pub fn name(of: i32) -> String {
         match usize::try_from(of).ok().and_then(|i| NAMES.get(i)) {

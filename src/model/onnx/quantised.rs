@@ -13,8 +13,8 @@
 //! Zero points may differ from column to column, which ONNX Runtime refuses: their meaning is plain.
 
 use super::constants::Constants;
+use super::gate_order::gate_columns;
 use super::node::Node;
-use super::recurrent::gate_columns;
 use super::tensor::{Data, Tensor};
 use crate::model::{LoadError, Matrix, ModelError, Precision, Requantised};
 

@@ -8,6 +8,7 @@ use super::activations;
 use super::attributes::Attributes;
 use super::budget::Budget;
 use super::constants::Constants;
+use super::gate_order::reordered;
 use super::node::Node;
 use super::quantised::Quantised;
 use super::tensor::Tensor;
@@ -57,23 +58,6 @@ pub(super) struct Recurrent {
     pub hidden_size: usize,
     /// Matrices that the file has in 8 bits, as of layer 0.
     pub quantised: Vec<QuantisedMatrix>,
-}
-
-/// Row blocks of ONNX (LSTM i, o, f, c; GRU z, r, h) in this crate's order (LSTM i, f, c, o;
-/// GRU r, z, h).
-fn gate_order(kind: CellKind) -> &'static [usize] {
-    match kind {
-        CellKind::Lstm => &[0, 2, 3, 1],
-        CellKind::Gru => &[1, 0, 2],
-        CellKind::Rnn => &[0],
-    }
-}
-
-/// The columns of an LSTM's four gates in ONNX's order, in this crate's.
-pub(super) fn gate_columns(columns: usize) -> impl Iterator<Item = usize> {
-    let hidden = columns / 4;
-    let gates = gate_order(CellKind::Lstm).iter();
-    gates.flat_map(move |gate| gate * hidden..(gate + 1) * hidden)
 }
 
 /// W or R of a node, as the file stores them.
@@ -308,15 +292,4 @@ fn part(tensor: &Tensor, at: usize, of: usize) -> &[f32] {
     let all = tensor.as_floats().unwrap_or_default();
     let each = all.len() / of;
     &all[at * each..(at + 1) * each]
-}
-
-/// The gates' row blocks in this crate's order.
-fn reordered(values: &[f32], kind: CellKind, cols: usize) -> Vec<f32> {
-    let block = values.len() / kind.gates();
-    debug_assert!(block.is_multiple_of(cols));
-    gate_order(kind)
-        .iter()
-        .flat_map(|gate| &values[gate * block..(gate + 1) * block])
-        .copied()
-        .collect()
 }

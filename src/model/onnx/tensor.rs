@@ -11,7 +11,7 @@ use super::proto::{TensorProto, data_type};
 use crate::model::LoadError;
 
 /// Axes that any value may have; exported recurrent graphs use at most 4.
-pub(super) const MOST_AXES: usize = 16;
+pub(super) const MAX_AXES: usize = 16;
 
 /// The values of a tensor: floats and integers widened, bytes as they are, since they are weights and
 /// their type says where their middle lies.
@@ -346,9 +346,9 @@ fn narrowed<T: TryFrom<i32>>(values: &[i32], name: &str) -> Result<Vec<T>, Strin
 /// The shape, and its number of values. An empty tensor is accepted only as an empty list, since
 /// `[2^60, 0]` would give loops over nothing that never end.
 fn shape(dims: &[i64]) -> Result<(Vec<usize>, usize), String> {
-    if dims.len() > MOST_AXES {
+    if dims.len() > MAX_AXES {
         return Err(format!(
-            "{} axes; at most {MOST_AXES} are supported",
+            "{} axes; at most {MAX_AXES} are supported",
             dims.len()
         ));
     }

@@ -5,7 +5,7 @@ use super::tensor::{Data, Tensor};
 use super::view::View;
 
 /// Sizes in one list; exporters compute shapes of at most a few axes.
-pub(super) const MOST_SIZES: usize = 64;
+pub(super) const MAX_SIZES: usize = 64;
 
 /// A value of the graph.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,7 +53,7 @@ impl Value {
         match self {
             Value::Sizes { scalar, items } => Some((*scalar, items.clone())),
             Value::Constant(t) if t.dims.len() <= 1 => match &*t.data {
-                Data::Int(v) if v.len() <= MOST_SIZES => Some((
+                Data::Int(v) if v.len() <= MAX_SIZES => Some((
                     t.dims.is_empty(),
                     v.iter().map(|n| Some(Extent::known(*n))).collect(),
                 )),

@@ -2,13 +2,13 @@
 
 use super::super::extent::Extent;
 use super::super::tensor::Tensor;
-use super::super::value::{MOST_SIZES, Value};
-use super::super::view::{Target, View, check_rank};
-use super::{Glue, Result1};
+use super::super::value::{MAX_SIZES, Value};
+use super::super::view::{ReshapeSize, View, check_rank};
+use super::{ShapeOp, ValueResult};
 use crate::model::LoadError;
 
-impl Glue<'_> {
-    pub(super) fn transpose(&mut self) -> Result1 {
+impl ShapeOp<'_> {
+    pub(super) fn transpose(&mut self) -> ValueResult {
         let attributes = self.attributes(&["perm"])?;
         let value = self.first(1, 1)?;
         let rank = value.rank();
@@ -38,7 +38,7 @@ impl Glue<'_> {
         })
     }
 
-    pub(super) fn squeeze(&mut self) -> Result1 {
+    pub(super) fn squeeze(&mut self) -> ValueResult {
         let attributes = self.attributes(&["axes"])?;
         let value = self.first(1, 2)?;
         let Some(axes) = self.attribute_or_input(&attributes, "axes", 1)? else {
@@ -52,7 +52,7 @@ impl Glue<'_> {
         Ok(value)
     }
 
-    fn squeeze_one(&self, value: Value, axis: usize) -> Result1 {
+    fn squeeze_one(&self, value: Value, axis: usize) -> ValueResult {
         if let Some(Some(size)) = value.shape().get(axis)
             && size.contradicts(1)
         {
@@ -76,7 +76,7 @@ impl Glue<'_> {
         })
     }
 
-    pub(super) fn unsqueeze(&mut self) -> Result1 {
+    pub(super) fn unsqueeze(&mut self) -> ValueResult {
         let attributes = self.attributes(&["axes"])?;
         let value = self.first(1, 2)?;
         let Some(axes) = self.attribute_or_input(&attributes, "axes", 1)? else {
@@ -111,7 +111,7 @@ impl Glue<'_> {
         Ok(value)
     }
 
-    pub(super) fn reshape(&mut self) -> Result1 {
+    pub(super) fn reshape(&mut self) -> ValueResult {
         let attributes = self.attributes(&["allowzero"])?;
         let allow_zero = attributes.flag("allowzero")?;
         let value = self.first(2, 2)?;
@@ -124,17 +124,17 @@ impl Glue<'_> {
                 ));
             };
             targets.push(match size.as_known() {
-                Some(0) if !allow_zero => Target::Copy,
-                Some(-1) => Target::Infer,
+                Some(0) if !allow_zero => ReshapeSize::Copy,
+                Some(-1) => ReshapeSize::Infer,
                 Some(n) if n < 1 => {
                     return Err(self.error(format!("target size {n}; sizes must be positive")));
                 }
-                _ => Target::Exact(size),
+                _ => ReshapeSize::Exact(size),
             });
         }
         if targets
             .iter()
-            .filter(|t| matches!(t, Target::Infer))
+            .filter(|t| matches!(t, ReshapeSize::Infer))
             .count()
             > 1
         {
@@ -184,7 +184,7 @@ impl Glue<'_> {
         }
     }
 
-    pub(super) fn concat(&mut self) -> Result1 {
+    pub(super) fn concat(&mut self) -> ValueResult {
         let attributes = self.attributes(&["axis"])?;
         let axis = attributes.required_int("axis")?;
         self.first(1, usize::MAX)?;
@@ -211,8 +211,8 @@ impl Glue<'_> {
         let sizes: Option<Vec<_>> = parts.iter().map(|p| p.as_sizes()).collect();
         if let Some(sizes) = sizes {
             let items: Vec<_> = sizes.into_iter().flat_map(|(_, items)| items).collect();
-            if items.len() > MOST_SIZES {
-                return Err(self.error(format!("joins more than {MOST_SIZES} sizes")));
+            if items.len() > MAX_SIZES {
+                return Err(self.error(format!("joins more than {MAX_SIZES} sizes")));
             }
             return Ok(Value::Sizes {
                 scalar: false,
@@ -250,7 +250,7 @@ impl Glue<'_> {
     }
 
     /// Entries `start .. start + length` of one axis.
-    fn part(&mut self, value: &Value, axis: usize, start: usize, length: usize) -> Result1 {
+    fn part(&mut self, value: &Value, axis: usize, start: usize, length: usize) -> ValueResult {
         Ok(match value {
             Value::Constant(t) => {
                 // Slices arrive clamped to the axis, so this list is no longer than its data.
@@ -274,7 +274,7 @@ impl Glue<'_> {
         })
     }
 
-    pub(super) fn gather(&mut self) -> Result1 {
+    pub(super) fn gather(&mut self) -> ValueResult {
         let attributes = self.attributes(&["axis"])?;
         let value = self.first(2, 2)?;
         let axis = self.axis(attributes.int("axis")?.unwrap_or(0), value.rank())?;
@@ -323,7 +323,7 @@ impl Glue<'_> {
         }
     }
 
-    pub(super) fn slice(&mut self) -> Result1 {
+    pub(super) fn slice(&mut self) -> ValueResult {
         let attributes = self.attributes(&["starts", "ends", "axes"])?;
         let mut value = self.first(1, 5)?.clone();
         let rank = value.rank();
@@ -421,7 +421,7 @@ impl Glue<'_> {
         Ok(parts)
     }
 
-    pub(super) fn add(&mut self) -> Result1 {
+    pub(super) fn add(&mut self) -> ValueResult {
         self.attributes(&[])?;
         match (self.first(2, 2)?, self.input(1)?) {
             (Value::View(a), Value::View(b)) => {
@@ -435,7 +435,7 @@ impl Glue<'_> {
         }
     }
 
-    pub(super) fn reduce_sum(&mut self) -> Result1 {
+    pub(super) fn reduce_sum(&mut self) -> ValueResult {
         let attributes = self.attributes(&["axes", "keepdims", "noop_with_empty_axes"])?;
         let keep = attributes.flag_or("keepdims", true)?;
         attributes.flag("noop_with_empty_axes")?;

@@ -2,37 +2,35 @@
 
 use super::budget::malformed;
 use super::extent::Extent;
-use super::glue::is_float;
-use super::graph::Declared;
-use super::node::Node;
+use super::node::{GraphInput, Node};
 use super::proto::{ValueInfoProto, data_type};
 use super::recurrent::Recurrent;
 use super::value::Value;
-use super::view::{Atom, Mark, Source, View};
+use super::view::{AxisKind, AxisPart, View, ViewSource};
 use crate::model::{
     Axis, CellKind, Direction, Interface, Layer, LoadError, Merge, Model, Port, QuantisedMatrix,
     Role,
 };
 
 /// Nodes in a chain; real stacks have ten or so.
-const MOST_LAYERS: usize = 1024;
+const MAX_LAYERS: usize = 1024;
 
 /// The chain so far.
-pub(super) struct Wiring {
-    inputs: Vec<Declared>,
+pub(super) struct ChainBuilder {
+    inputs: Vec<GraphInput>,
     /// The meaning of each input's axes, once a recurrent node has taken it.
     meanings: Vec<Vec<Option<Axis>>>,
     sequence: Option<usize>,
     /// The lengths input of every layer, known after the first.
     lengths: Option<usize>,
-    layers: Vec<Stage>,
-    states: Vec<StateUse>,
+    layers: Vec<ChainLayer>,
+    states: Vec<StateInput>,
     outputs: Vec<Port>,
     quantised: Vec<QuantisedMatrix>,
 }
 
 /// A layer whose merge its reader decides.
-struct Stage {
+struct ChainLayer {
     name: String,
     directions: Vec<Direction>,
     merge: Option<Merge>,
@@ -41,7 +39,7 @@ struct Stage {
 }
 
 /// An initial state taken from a graph input, or from a slice of it along one axis.
-struct StateUse {
+struct StateInput {
     input: usize,
     cell: bool,
     layer: usize,
@@ -50,9 +48,9 @@ struct StateUse {
     length: usize,
 }
 
-impl Wiring {
-    pub(super) fn new(inputs: Vec<Declared>) -> Wiring {
-        Wiring {
+impl ChainBuilder {
+    pub(super) fn new(inputs: Vec<GraphInput>) -> ChainBuilder {
+        ChainBuilder {
             meanings: inputs.iter().map(|i| vec![None; i.shape.len()]).collect(),
             inputs,
             sequence: None,
@@ -71,8 +69,8 @@ impl Wiring {
         layer: Recurrent,
         inputs: &[Option<Value>],
     ) -> Result<Vec<View>, LoadError> {
-        if self.layers.len() == MOST_LAYERS {
-            return Err(node.error(format!("more than {MOST_LAYERS} recurrent nodes")));
+        if self.layers.len() == MAX_LAYERS {
+            return Err(node.error(format!("more than {MAX_LAYERS} recurrent nodes")));
         }
         let input = |index: usize| inputs.get(index).and_then(Option::as_ref);
         let (element, time, batch) = self.take_sequence(node, &layer, input(0))?;
@@ -84,42 +82,52 @@ impl Wiring {
 
         let index = self.layers.len();
         let known = |n: usize| Extent::known(i64::try_from(n).unwrap_or(i64::MAX));
-        let axes = |marks: &[Mark]| -> Vec<Vec<Atom>> {
-            let size = |mark| match mark {
-                Mark::Time => time.clone(),
-                Mark::Batch => batch.clone(),
-                Mark::Direction => known(layer.directions.len()),
+        let axes = |kinds: &[AxisKind]| -> Vec<Vec<AxisPart>> {
+            let size = |kind| match kind {
+                AxisKind::Time => time.clone(),
+                AxisKind::Batch => batch.clone(),
+                AxisKind::Direction => known(layer.directions.len()),
                 _ => known(layer.hidden_size),
             };
-            marks
+            kinds
                 .iter()
-                .map(|m| vec![Atom::new(*m, size(*m))])
+                .map(|m| vec![AxisPart::new(*m, size(*m))])
                 .collect()
         };
-        let (sequence, state): (&[Mark], &[Mark]) = if layer.batch_major {
+        let (sequence, state): (&[AxisKind], &[AxisKind]) = if layer.batch_major {
             (
-                &[Mark::Batch, Mark::Time, Mark::Direction, Mark::Feature],
-                &[Mark::Batch, Mark::Direction, Mark::Feature],
+                &[
+                    AxisKind::Batch,
+                    AxisKind::Time,
+                    AxisKind::Direction,
+                    AxisKind::Feature,
+                ],
+                &[AxisKind::Batch, AxisKind::Direction, AxisKind::Feature],
             )
         } else {
             (
-                &[Mark::Time, Mark::Direction, Mark::Batch, Mark::Feature],
-                &[Mark::Direction, Mark::Batch, Mark::Feature],
+                &[
+                    AxisKind::Time,
+                    AxisKind::Direction,
+                    AxisKind::Batch,
+                    AxisKind::Feature,
+                ],
+                &[AxisKind::Direction, AxisKind::Batch, AxisKind::Feature],
             )
         };
-        let view = |source, marks| View {
+        let view = |source, kinds| View {
             source,
-            axes: axes(marks),
+            axes: axes(kinds),
             element,
-            cuts: Vec::new(),
+            slices: Vec::new(),
             direction: None,
         };
-        let last = |cell| Source::Final {
+        let last = |cell| ViewSource::Final {
             cell,
             layers: vec![index],
         };
         let mut views = vec![
-            view(Source::Sequence(index), sequence),
+            view(ViewSource::Sequence(index), sequence),
             view(last(false), state),
         ];
         if layer.kind == CellKind::Lstm {
@@ -131,7 +139,7 @@ impl Wiring {
                 layer: index,
                 ..matrix
             }));
-        self.layers.push(Stage {
+        self.layers.push(ChainLayer {
             name: node.name().to_string(),
             directions: layer.directions,
             merge: None,
@@ -163,10 +171,10 @@ impl Wiring {
         } else {
             [0, 1, 2]
         };
-        let marks = view.marks();
-        let arranged = |feature: &[Mark]| {
-            let wanted: [&[Mark]; 3] = [&[Mark::Time], &[Mark::Batch], feature];
-            marks.len() == 3 && (0..3).all(|i| marks[at[i]] == wanted[i])
+        let kinds = view.kinds();
+        let arranged = |feature: &[AxisKind]| {
+            let wanted: [&[AxisKind]; 3] = [&[AxisKind::Time], &[AxisKind::Batch], feature];
+            kinds.len() == 3 && (0..3).all(|i| kinds[at[i]] == wanted[i])
         };
         let refuse = |what: &str| {
             let order = if layer.batch_major {
@@ -178,16 +186,16 @@ impl Wiring {
                 "X is {what} with axes {}; it must have axes {order} [feature] (layout {}), where \
                  a bidirectional node below gives [direction, feature] folded in that order, or \
                  its directions added",
-                describe(&marks),
+                describe(&kinds),
                 i32::from(layer.batch_major)
             )))
         };
-        if view.direction.is_some() || !view.cuts.is_empty() {
+        if view.direction.is_some() || !view.slices.is_empty() {
             return refuse("a part of a value");
         }
         let top = self.layers.len().wrapping_sub(1);
         let (time, batch) = match &view.source {
-            Source::Input(input) => {
+            ViewSource::Input(input) => {
                 if let Some(below) = self.layers.last() {
                     return Err(node.error(format!(
                         "X is graph input {:?}, but node {:?} comes before it; supported: one \
@@ -195,19 +203,21 @@ impl Wiring {
                         self.inputs[*input].name, below.name
                     )));
                 }
-                if !is_float(view.element) {
+                if !data_type::is_float(view.element) {
                     return Err(node.error(format!(
                         "X is graph input {:?} of type {}; supported: float, float16, bfloat16",
                         self.inputs[*input].name,
                         data_type::name(view.element)
                     )));
                 }
-                if marks.len() != 3 {
+                if kinds.len() != 3 {
                     return refuse("a graph input");
                 }
                 for (place, axis) in at.iter().zip([Axis::Time, Axis::Batch, Axis::Feature]) {
-                    match marks[*place].as_slice() {
-                        [Mark::Declared(declared)] => self.mean(node, *input, *declared, axis)?,
+                    match kinds[*place].as_slice() {
+                        [AxisKind::InputAxis(declared)] => {
+                            self.mean(node, *input, *declared, axis)?
+                        }
                         _ => return refuse("a graph input"),
                     }
                 }
@@ -218,13 +228,13 @@ impl Wiring {
                 };
                 (size(0)?, size(1)?)
             }
-            Source::Sequence(below) | Source::Sum(below) if *below == top => {
-                let sum = matches!(view.source, Source::Sum(_));
+            ViewSource::Sequence(below) | ViewSource::Sum(below) if *below == top => {
+                let sum = matches!(view.source, ViewSource::Sum(_));
                 let both = self.layers[top].directions.len() == 2 && !sum;
-                let feature: &[Mark] = if both {
-                    &[Mark::Direction, Mark::Feature]
+                let feature: &[AxisKind] = if both {
+                    &[AxisKind::Direction, AxisKind::Feature]
                 } else {
-                    &[Mark::Feature]
+                    &[AxisKind::Feature]
                 };
                 if !arranged(feature) {
                     return refuse("the output Y of the node before");
@@ -233,14 +243,14 @@ impl Wiring {
                 let below = &self.layers[top];
                 (below.time.clone(), below.batch.clone())
             }
-            Source::Sequence(other) | Source::Sum(other) => {
+            ViewSource::Sequence(other) | ViewSource::Sum(other) => {
                 return Err(node.error(format!(
                     "X is the output Y of node {:?}; supported: one chain, where each node takes \
                      the output Y of the one before ({:?})",
                     self.layers[*other].name, self.layers[top].name
                 )));
             }
-            Source::Final { .. } => {
+            ViewSource::Final { .. } => {
                 return Err(node.error(
                     "X is made of final states; supported: a graph input, or the output Y of the \
                      node before",
@@ -273,16 +283,16 @@ impl Wiring {
         let input = match lengths {
             None => None,
             Some(Value::View(View {
-                source: Source::Input(input),
+                source: ViewSource::Input(input),
                 axes,
                 element: data_type::INT32 | data_type::INT64,
-                cuts,
+                slices,
                 ..
-            })) if cuts.is_empty() && axes.len() == 1 => {
+            })) if slices.is_empty() && axes.len() == 1 => {
                 match axes[0].as_slice() {
                     [
-                        Atom {
-                            mark: Mark::Declared(axis),
+                        AxisPart {
+                            kind: AxisKind::InputAxis(axis),
                             extent,
                         },
                     ] if compatible(extent, batch) => {
@@ -358,17 +368,17 @@ impl Wiring {
                 )));
             }
         };
-        let Source::Input(input) = view.source else {
+        let ViewSource::Input(input) = view.source else {
             return Err(node.error(format!("{name} comes from another node; {SUPPORTED}")));
         };
-        if !is_float(view.element) {
+        if !data_type::is_float(view.element) {
             return Err(node.error(format!(
                 "{name} is graph input {:?} of type {}; supported: float, float16, bfloat16",
                 self.inputs[input].name,
                 data_type::name(view.element)
             )));
         }
-        let marks = view.marks();
+        let kinds = view.kinds();
         let refuse = || {
             node.error(format!(
                 "{name} is a rearrangement of graph input {:?} that is no slice for each layer; \
@@ -376,19 +386,19 @@ impl Wiring {
                 self.inputs[input].name
             ))
         };
-        let declared = |place: usize| match marks[at[place]].as_slice() {
-            [Mark::Declared(axis)] => Some(*axis),
+        let declared = |place: usize| match kinds[at[place]].as_slice() {
+            [AxisKind::InputAxis(axis)] => Some(*axis),
             _ => None,
         };
         let (Some(batch_axis), Some(feature_axis)) = (declared(1), declared(2)) else {
             return Err(refuse());
         };
         // The direction axis may have been taken by index, and given back as a unit axis.
-        let unit = marks[at[0]] == [Mark::One];
-        let (axis, start, length) = match (declared(0), view.cuts.as_slice()) {
-            (Some(axis), [cut]) if cut.axis == axis => (Some(axis), cut.start, cut.length),
+        let unit = kinds[at[0]] == [AxisKind::One];
+        let (axis, start, length) = match (declared(0), view.slices.as_slice()) {
+            (Some(axis), [slice]) if slice.axis == axis => (Some(axis), slice.start, slice.length),
             (Some(axis), []) => (Some(axis), 0, directions),
-            (None, [cut]) if unit && cut.length == 1 => (Some(cut.axis), cut.start, 1),
+            (None, [slice]) if unit && slice.length == 1 => (Some(slice.axis), slice.start, 1),
             (None, []) if unit => (None, 0, 1),
             _ => return Err(refuse()),
         };
@@ -400,7 +410,7 @@ impl Wiring {
         if let Some(axis) = axis {
             self.mean(node, input, axis, Axis::LayerDirection)?;
         }
-        self.states.push(StateUse {
+        self.states.push(StateInput {
             input,
             cell,
             layer: self.layers.len(),
@@ -470,24 +480,24 @@ impl Wiring {
             return refuse("is one direction of a bidirectional node".into());
         }
         let role = match &view.source {
-            Source::Input(input) => {
+            ViewSource::Input(input) => {
                 return refuse(format!("is graph input {:?}", self.inputs[*input].name));
             }
-            Source::Sequence(layer) | Source::Sum(layer) => {
+            ViewSource::Sequence(layer) | ViewSource::Sum(layer) => {
                 if *layer + 1 != self.layers.len() {
                     return refuse(format!(
                         "is Y of node {:?}, which another recurrent node follows",
                         self.layers[*layer].name
                     ));
                 }
-                let sum = matches!(view.source, Source::Sum(_));
+                let sum = matches!(view.source, ViewSource::Sum(_));
                 if let Err(reason) = self.merge(*layer, sum) {
                     return refuse(format!("is refused, since {reason}"));
                 }
                 Role::Output
             }
-            Source::Final { cell, layers } if *cell => Role::FinalCell(layers.clone()),
-            Source::Final { layers, .. } => Role::FinalHidden(layers.clone()),
+            ViewSource::Final { cell, layers } if *cell => Role::FinalCell(layers.clone()),
+            ViewSource::Final { layers, .. } => Role::FinalHidden(layers.clone()),
         };
         let declared = info.r#type.as_ref().and_then(|t| t.tensor_type.as_ref());
         if let Some(shape) = declared.and_then(|t| t.shape.as_ref()) {
@@ -499,14 +509,14 @@ impl Wiring {
                 return refuse(format!(
                     "declares {} axes whose number or sizes differ from those its nodes give, {}",
                     shape.dim.len(),
-                    describe(&view.marks())
+                    describe(&view.kinds())
                 ));
             }
         }
         let axes = view
-            .marks()
+            .kinds()
             .into_iter()
-            .map(|group| group.into_iter().map(|mark| axis(mark, &role)).collect())
+            .map(|group| group.into_iter().map(|kind| axis(kind, &role)).collect())
             .collect();
         self.outputs.push(Port {
             name: info.name.clone(),
@@ -556,7 +566,7 @@ impl Wiring {
                 reason: format!("this graph input {reason}"),
             })
         };
-        let mut uses: Vec<&StateUse> = self.states.iter().filter(|u| u.input == index).collect();
+        let mut uses: Vec<&StateInput> = self.states.iter().filter(|u| u.input == index).collect();
         uses.sort_by_key(|u| u.start);
         let roles = usize::from(self.sequence == Some(index))
             + usize::from(self.lengths == Some(index))
@@ -628,29 +638,29 @@ fn compatible(a: &Extent, b: &Extent) -> bool {
 }
 
 /// States have one axis over layers and directions, be it of one layer.
-fn axis(mark: Mark, role: &Role) -> Axis {
-    match mark {
-        Mark::Time => Axis::Time,
-        Mark::Batch => Axis::Batch,
-        Mark::Direction if *role == Role::Output => Axis::Direction,
-        Mark::Direction => Axis::LayerDirection,
-        Mark::LayerDirection => Axis::LayerDirection,
-        Mark::Feature => Axis::Feature,
+fn axis(kind: AxisKind, role: &Role) -> Axis {
+    match kind {
+        AxisKind::Time => Axis::Time,
+        AxisKind::Batch => Axis::Batch,
+        AxisKind::Direction if *role == Role::Output => Axis::Direction,
+        AxisKind::Direction => Axis::LayerDirection,
+        AxisKind::LayerDirection => Axis::LayerDirection,
+        AxisKind::Feature => Axis::Feature,
         // Only graph inputs have declared axes, and no output is a graph input.
-        Mark::One | Mark::Declared(_) => Axis::One,
+        AxisKind::One | AxisKind::InputAxis(_) => Axis::One,
     }
 }
 
 /// Axes for messages, e.g. `[time] [direction, batch] [feature]`.
-fn describe(axes: &[Vec<Mark>]) -> String {
-    let word = |mark: &Mark| match mark {
-        Mark::Declared(axis) => format!("input axis {axis}"),
-        Mark::Time => "time".into(),
-        Mark::Batch => "batch".into(),
-        Mark::Direction => "direction".into(),
-        Mark::LayerDirection => "layer and direction".into(),
-        Mark::Feature => "feature".into(),
-        Mark::One => "1".into(),
+fn describe(axes: &[Vec<AxisKind>]) -> String {
+    let word = |kind: &AxisKind| match kind {
+        AxisKind::InputAxis(axis) => format!("input axis {axis}"),
+        AxisKind::Time => "time".into(),
+        AxisKind::Batch => "batch".into(),
+        AxisKind::Direction => "direction".into(),
+        AxisKind::LayerDirection => "layer and direction".into(),
+        AxisKind::Feature => "feature".into(),
+        AxisKind::One => "1".into(),
     };
     let groups: Vec<String> = axes
         .iter()

@@ -9,52 +9,52 @@ use super::budget::Budget;
 use super::node::{Node, SUPPORTED};
 use super::proto::data_type;
 use super::tensor::{self, Data, Tensor};
-use super::value::{MOST_SIZES, Value};
+use super::value::{MAX_SIZES, Value};
 use crate::model::LoadError;
 
-/// The outputs of a glue node, given its inputs (`None` where left out).
+/// The outputs of a op node, given its inputs (`None` where left out).
 pub(super) fn evaluate(
     node: Node,
     inputs: &[Option<Value>],
     budget: &mut Budget,
 ) -> Result<Vec<Value>, LoadError> {
-    let mut glue = Glue {
+    let mut op = ShapeOp {
         node,
         inputs,
         budget,
     };
     let one = |value| Ok(vec![value]);
     match node.proto.op_type.as_str() {
-        "Identity" => one(glue.identity()?),
-        "Constant" => one(glue.constant()?),
-        "Cast" => one(glue.cast()?),
-        "Shape" => one(glue.shape()?),
-        "ConstantOfShape" => one(glue.constant_of_shape()?),
-        "Expand" => one(glue.expand()?),
-        "Transpose" => one(glue.transpose()?),
-        "Squeeze" => one(glue.squeeze()?),
-        "Unsqueeze" => one(glue.unsqueeze()?),
-        "Reshape" => one(glue.reshape()?),
-        "Concat" => one(glue.concat()?),
-        "Gather" => one(glue.gather()?),
-        "Slice" => one(glue.slice()?),
-        "Split" => glue.split(),
-        "Mul" => one(glue.mul()?),
-        "Add" => one(glue.add()?),
-        "ReduceSum" => one(glue.reduce_sum()?),
+        "Identity" => one(op.identity()?),
+        "Constant" => one(op.constant()?),
+        "Cast" => one(op.cast()?),
+        "Shape" => one(op.shape()?),
+        "ConstantOfShape" => one(op.constant_of_shape()?),
+        "Expand" => one(op.expand()?),
+        "Transpose" => one(op.transpose()?),
+        "Squeeze" => one(op.squeeze()?),
+        "Unsqueeze" => one(op.unsqueeze()?),
+        "Reshape" => one(op.reshape()?),
+        "Concat" => one(op.concat()?),
+        "Gather" => one(op.gather()?),
+        "Slice" => one(op.slice()?),
+        "Split" => op.split(),
+        "Mul" => one(op.mul()?),
+        "Add" => one(op.add()?),
+        "ReduceSum" => one(op.reduce_sum()?),
         _ => Err(node.error(format!("operator not supported; supported: {SUPPORTED}"))),
     }
 }
 
-struct Glue<'a> {
+struct ShapeOp<'a> {
     node: Node<'a>,
     inputs: &'a [Option<Value>],
     budget: &'a mut Budget,
 }
 
-type Result1 = Result<Value, LoadError>;
+type ValueResult = Result<Value, LoadError>;
 
-impl<'a> Glue<'a> {
+impl<'a> ShapeOp<'a> {
     fn attributes(&self, known: &[&str]) -> Result<Attributes<'a>, LoadError> {
         Attributes::new(self.node, known)
     }
@@ -89,9 +89,9 @@ impl<'a> Glue<'a> {
             return Ok(None);
         };
         match value.as_known_ints() {
-            Some(list) if list.len() <= MOST_SIZES => Ok(Some(list)),
+            Some(list) if list.len() <= MAX_SIZES => Ok(Some(list)),
             _ => Err(self.error(format!(
-                "{what} (input {index}) must be a constant list of at most {MOST_SIZES} integers"
+                "{what} (input {index}) must be a constant list of at most {MAX_SIZES} integers"
             ))),
         }
     }
@@ -144,12 +144,12 @@ impl<'a> Glue<'a> {
         ))
     }
 
-    fn identity(&mut self) -> Result1 {
+    fn identity(&mut self) -> ValueResult {
         self.attributes(&[])?;
         Ok(self.first(1, 1)?.clone())
     }
 
-    fn constant(&mut self) -> Result1 {
+    fn constant(&mut self) -> ValueResult {
         const NAMES: [&str; 5] = [
             "value",
             "value_float",
@@ -179,7 +179,7 @@ impl<'a> Glue<'a> {
         Ok(Value::Constant(tensor))
     }
 
-    fn cast(&mut self) -> Result1 {
+    fn cast(&mut self) -> ValueResult {
         const INTS: [i32; 2] = [data_type::INT32, data_type::INT64];
         let attributes = self.attributes(&["to", "saturate"])?;
         let to = attributes.required_int("to")?;
@@ -200,7 +200,7 @@ impl<'a> Glue<'a> {
             Value::View(v) => {
                 v.element == to
                     || (INTS.contains(&v.element) && INTS.contains(&to))
-                    || (is_float(v.element) && to == data_type::FLOAT)
+                    || (data_type::is_float(v.element) && to == data_type::FLOAT)
             }
         };
         if !same {
@@ -217,12 +217,4 @@ impl<'a> Glue<'a> {
         }
         Ok(value)
     }
-}
-
-/// Whether this element type is one that weights and data may have.
-pub(super) fn is_float(element: i32) -> bool {
-    matches!(
-        element,
-        data_type::FLOAT | data_type::FLOAT16 | data_type::BFLOAT16
-    )
 }

@@ -3,12 +3,12 @@
 use super::super::extent::Extent;
 use super::super::tensor;
 use super::super::value::Value;
-use super::super::view::{Target, check_rank};
-use super::{Glue, Result1};
+use super::super::view::{ReshapeSize, check_rank};
+use super::{ShapeOp, ValueResult};
 use crate::model::LoadError;
 
-impl Glue<'_> {
-    pub(super) fn shape(&mut self) -> Result1 {
+impl ShapeOp<'_> {
+    pub(super) fn shape(&mut self) -> ValueResult {
         let attributes = self.attributes(&["start", "end"])?;
         let shape = self.first(1, 1)?.shape();
         let rank = shape.len() as i64;
@@ -37,7 +37,7 @@ impl Glue<'_> {
         }
     }
 
-    pub(super) fn constant_of_shape(&mut self) -> Result1 {
+    pub(super) fn constant_of_shape(&mut self) -> ValueResult {
         let attributes = self.attributes(&["value"])?;
         self.first(1, 1)?;
         if let Some(tensor) = attributes.tensor("value")? {
@@ -49,7 +49,7 @@ impl Glue<'_> {
         Ok(Value::Zeros(self.shape_input(0)?))
     }
 
-    pub(super) fn expand(&mut self) -> Result1 {
+    pub(super) fn expand(&mut self) -> ValueResult {
         self.attributes(&[])?;
         let value = self.first(2, 2)?;
         let target = self.shape_input(1)?;
@@ -88,7 +88,7 @@ impl Glue<'_> {
         )))
     }
 
-    pub(super) fn mul(&mut self) -> Result1 {
+    pub(super) fn mul(&mut self) -> ValueResult {
         self.attributes(&[])?;
         let (a, b) = (self.first(2, 2)?, self.input(1)?);
         let (Some((a_scalar, a)), Some((b_scalar, b))) = (a.as_sizes(), b.as_sizes()) else {
@@ -119,20 +119,20 @@ impl Glue<'_> {
     pub(super) fn target_shape(
         &self,
         from: &[Option<Extent>],
-        targets: &[Target],
+        targets: &[ReshapeSize],
     ) -> Result<Vec<Option<Extent>>, LoadError> {
         let mut shape = Vec::with_capacity(targets.len());
         for (place, target) in targets.iter().enumerate() {
             shape.push(match target {
-                Target::Exact(size) => Some(size.clone()),
-                Target::Infer => None,
-                Target::Copy => match from.get(place) {
+                ReshapeSize::Exact(size) => Some(size.clone()),
+                ReshapeSize::Infer => None,
+                ReshapeSize::Copy => match from.get(place) {
                     Some(size) => size.clone(),
                     None => return Err(self.error("copies an axis that its input lacks")),
                 },
             });
         }
-        if let Some(at) = targets.iter().position(|t| matches!(t, Target::Infer)) {
+        if let Some(at) = targets.iter().position(|t| matches!(t, ReshapeSize::Infer)) {
             let known = |list: &mut dyn Iterator<Item = &Option<Extent>>| {
                 let sizes: Option<Vec<&Extent>> = list.map(Option::as_ref).collect();
                 Extent::product(sizes?)?.as_known()

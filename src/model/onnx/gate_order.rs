@@ -1,0 +1,31 @@
+//! From ONNX's order of gates to this crate's.
+
+use crate::model::CellKind;
+
+/// Row blocks of ONNX (LSTM i, o, f, c; GRU z, r, h) in this crate's order (LSTM i, f, c, o;
+/// GRU r, z, h).
+fn gate_order(kind: CellKind) -> &'static [usize] {
+    match kind {
+        CellKind::Lstm => &[0, 2, 3, 1],
+        CellKind::Gru => &[1, 0, 2],
+        CellKind::Rnn => &[0],
+    }
+}
+
+/// The columns of an LSTM's four gates in ONNX's order, in this crate's.
+pub(super) fn gate_columns(columns: usize) -> impl Iterator<Item = usize> {
+    let hidden = columns / 4;
+    let gates = gate_order(CellKind::Lstm).iter();
+    gates.flat_map(move |gate| gate * hidden..(gate + 1) * hidden)
+}
+
+/// The gates' row blocks in this crate's order.
+pub(super) fn reordered(values: &[f32], kind: CellKind, cols: usize) -> Vec<f32> {
+    let block = values.len() / kind.gates();
+    debug_assert!(block.is_multiple_of(cols));
+    gate_order(kind)
+        .iter()
+        .flat_map(|gate| &values[gate * block..(gate + 1) * block])
+        .copied()
+        .collect()
+}
