@@ -1,4 +1,4 @@
-"""The definition of int8 in src/model/precision.rs and src/reference.rs, in numpy, with a choice: how the state
+"""The definition of int8 in src/model/precision.rs and src/reference/, in numpy, with a choice: how the state
 is scaled.
 
     dynamic   by its greatest magnitude, for each sequence and step: what the reference defines
