@@ -1,43 +1,43 @@
-//! The barrier within one region, which also counts who has left the region.
+//! The barrier within one region, which also counts the workers that have left the region.
 //!
 //! ```text
 //! arrive():  arrived += 1;  last: arrived = 0, open the gate;  else: wait at the gate
 //! leave():   left += 1;     last: the region is over
 //! ```
 //!
-//! The real one keeps both counts in one word, so that a thread that arrives after another has left
-//! for good (or leaves while another waits) notices it at no extra cost. Without that, jobs that
-//! call the barrier unequally often would wait for each other for ever.
+//! Both counts are in one word, so a thread that arrives after another has left (or leaves while
+//! another waits) detects it at no extra cost. Without that, jobs that call the barrier unequally
+//! often would deadlock.
 
 use super::gate::{Gate, Passed};
-use super::patience::Awake;
+use super::spin::SpinPolicy;
 use super::sync::{AtomicU32, Ordering, OwnLine};
 
 /// One worker that has left the region; the bits below count arrivals at the present barrier.
 const LEFT: u32 = 1 << 16;
 const ARRIVED: u32 = LEFT - 1;
 
-/// The most workers the counts have room for.
-pub(super) const MOST: usize = (ARRIVED >> 1) as usize;
+/// The largest number of workers that the counts hold.
+pub(super) const MAX_WORKERS: usize = (ARRIVED >> 1) as usize;
 
-/// Why a worker must not go on with its job.
+/// Why a worker has to end its job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Broken {
     /// Another worker failed.
     Elsewhere,
-    /// Another worker has left the region, and so will never come to this barrier.
+    /// Another worker has left the region and cannot arrive at this barrier.
     Unequal,
 }
 
-/// A worker wants to leave while another waits at a barrier to which the first never came.
+/// A worker is about to leave while another waits for it at a barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Awaited;
 
-/// How many workers a region has, each `arrive` and `leave` is told: it differs between regions.
+/// The number of workers differs between regions, so `arrive` and `leave` take it as an argument.
 pub(super) struct Barrier {
     /// Written by every arrival, read by no waiter.
     counts: OwnLine<AtomicU32>,
-    /// Read by the waiters, written by the last arrival (and by who is about to sleep).
+    /// Read by the waiters, written by the last arrival and by a thread about to sleep.
     gate: Gate,
 }
 
@@ -49,21 +49,21 @@ impl Barrier {
         }
     }
 
-    /// Makes it as new, for the next region. Nobody else may be using it.
+    /// Resets the barrier for the next region. No other thread may be using it.
     pub(super) fn reset(&self) {
         // Relaxed: published with the next region.
         self.counts.0.store(0, Ordering::Relaxed);
         self.gate.mend();
     }
 
-    /// Waits until all `workers` have arrived: what each has written before, all see after.
+    /// Waits until all `workers` have arrived. Afterwards each sees what all wrote before.
     #[inline]
-    pub(super) fn arrive(&self, workers: u32, awake: Awake) -> Result<(), Broken> {
-        // A worker that was told of a break and still comes back is not counted again: at most one
-        // arrival each, and none of the worker that failed, can never open the gate by mistake.
+    pub(super) fn arrive(&self, workers: u32, spin: SpinPolicy) -> Result<(), Broken> {
+        // A worker that arrives again after a break is not counted: with at most one arrival each,
+        // and none of the worker that failed, the gate cannot open by mistake.
         let seen = self.gate.epoch().ok_or(Broken::Elsewhere)?;
-        // AcqRel: Release hands this worker's writes on with the count; Acquire collects those of
-        // the ones before (the additions form one release sequence), for the last to pass on.
+        // AcqRel: Release publishes this worker's writes with the count; Acquire collects those of
+        // earlier arrivals (the additions form one release sequence), which the last one publishes.
         let before = self.counts.0.fetch_add(1, Ordering::AcqRel);
         if before >= LEFT {
             let broken = self.gate.epoch().is_none();
@@ -74,31 +74,31 @@ impl Barrier {
             });
         }
         if before + 1 == workers {
-            // Relaxed: nobody arrives again before passing the gate, which publishes it.
+            // Relaxed: no worker arrives again before it passes the gate, which publishes this.
             self.counts.0.store(0, Ordering::Relaxed);
             self.gate.open(seen);
             return Ok(());
         }
-        match self.gate.wait(seen, awake) {
+        match self.gate.wait(seen, spin) {
             Passed::Open => Ok(()),
             Passed::Broken => Err(Broken::Elsewhere),
         }
     }
 
-    /// Lets the workers that wait here, or will, go with an error until the region ends.
+    /// Releases present and later waiters with an error until the region ends.
     #[cold]
     pub(super) fn break_down(&self) {
         self.gate.break_down();
     }
 
-    /// Says that this worker touches nothing of the region's job from now on. Returns whether all
-    /// others of the `workers` had left before. An error means: not left; break down, then leave again.
+    /// Leaves the region: this worker uses nothing of the job from now on. Returns whether all other
+    /// `workers` had left before. After an error: break the barrier down, then leave again.
     #[inline]
     pub(super) fn leave(&self, workers: u32) -> Result<bool, Awaited> {
         let mut counts = self.counts.0.load(Ordering::Relaxed);
         loop {
-            // Before, not after leaving: once left, the region may be over, and what is broken
-            // then is the next one's barrier.
+            // Checked before leaving: afterwards the region may be over, and the barrier may be that
+            // of the next region.
             if counts & ARRIVED != 0 && self.gate.epoch().is_some() {
                 return Err(Awaited);
             }

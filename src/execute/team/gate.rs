@@ -1,20 +1,20 @@
-//! A gate: threads wait until it is opened the next time.
+//! A gate: threads wait until it is opened.
 //!
 //! ```text
 //! wait(seen):  until epoch != seen or broken: spin a while, then sleep
 //! open():      epoch += 1; wake the sleepers
 //! ```
 //!
-//! The real one keeps epoch, "broken" and "somebody sleeps" in one word; how waiting on such a word
-//! goes, and why no wake-up is lost, is said in [`wait`](super::wait).
+//! The epoch and the bits `broken` and `asleep` are in one word; [`wait`](super::wait) explains how
+//! threads wait for it and why no wake-up is lost.
 
-use super::patience::Awake;
+use super::spin::SpinPolicy;
 use super::sync::{Ordering, OwnLine, Word};
 use super::wait::{self, ASLEEP, BROKEN, ONE};
 
 /// The number of times a gate has been opened, modulo 2³⁰.
 ///
-/// That it wraps is harmless: every waiter is past the gate before it is opened again.
+/// It may wrap: every waiter has passed the gate before it is opened again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Epoch(u32);
 
@@ -38,18 +38,18 @@ impl Gate {
         }
     }
 
-    /// The present epoch, or nothing if the gate is broken. Only for a thread without which the
-    /// gate cannot be opened: to others it may be gone as soon as it is read.
+    /// The present epoch, or `None` if the gate is broken. Only for a thread without which the gate
+    /// cannot be opened: for others the epoch may change at any time.
     #[inline]
     pub(super) fn epoch(&self) -> Option<Epoch> {
-        // Relaxed: such a thread has already seen all openings so far (by passing them, or by being
-        // the one who opened), and an atomic never goes back for a thread that has seen it. The
-        // same holds for a break it was told of; who must not miss another meets it in `wait`.
+        // Relaxed: such a thread has passed or caused all openings so far, and a thread never reads
+        // an older value of an atomic than it has read before. The same holds for a break that it
+        // has seen; `wait` detects another one.
         let word = self.word.0.load(Ordering::Relaxed);
         (word & BROKEN == 0).then_some(Epoch(wait::number(word)))
     }
 
-    /// Ends the epoch `seen`: what this thread has written or seen, the passers see.
+    /// Ends the epoch `seen`. Threads that pass see all earlier writes of this thread.
     ///
     /// One thread only, and no [`break_down`](Self::break_down) at the same time (see README).
     #[inline]
@@ -64,13 +64,13 @@ impl Gate {
         }
     }
 
-    /// Lets all waiters go with [`Passed::Broken`], now and until [`mend`](Self::mend).
+    /// Releases all waiters with [`Passed::Broken`], now and until [`mend`](Self::mend).
     #[cold]
     pub(super) fn break_down(&self) {
         wait::break_down(&self.word.0);
     }
 
-    /// Makes a broken gate usable again. Nobody else may be using it.
+    /// Makes a broken gate usable again. No other thread may be using it.
     pub(super) fn mend(&self) {
         // Relaxed: published to the others with the next region (`Region::run`).
         let word = self.word.0.load(Ordering::Relaxed);
@@ -83,8 +83,8 @@ impl Gate {
 
     /// Waits for the end of the epoch `seen`.
     #[inline]
-    pub(super) fn wait(&self, seen: Epoch, awake: Awake) -> Passed {
-        wait::until(&self.word.0, awake, |word| {
+    pub(super) fn wait(&self, seen: Epoch, spin: SpinPolicy) -> Passed {
+        wait::until(&self.word.0, spin, |word| {
             if wait::number(word) != seen.0 {
                 Some(Passed::Open)
             } else if word & BROKEN != 0 {

@@ -20,8 +20,8 @@ fn explore(preemptions: Option<usize>, model: impl Fn() + Sync + Send + 'static)
     builder.check(model);
 }
 
-fn awake() -> Awake {
-    Awake::new(Patience::default(), true)
+fn spin() -> SpinPolicy {
+    SpinPolicy::new(SpinBudget::default(), true)
 }
 
 /// One value per worker, as the slices of a hidden state are.
@@ -74,7 +74,7 @@ fn a_gate_loses_no_wake_up_and_publishes() {
         let waiter = {
             let shared = Arc::clone(&shared);
             thread::spawn(move || {
-                assert_eq!(shared.0.wait(seen, awake()), Passed::Open);
+                assert_eq!(shared.0.wait(seen, spin()), Passed::Open);
                 assert_eq!(shared.1.sum(), 7);
             })
         };
@@ -94,7 +94,7 @@ fn a_gate_wakes_two_sleepers() {
                 shared.1.set(0, 7);
                 shared.0.open(seen);
             } else {
-                assert_eq!(shared.0.wait(seen, awake()), Passed::Open);
+                assert_eq!(shared.0.wait(seen, spin()), Passed::Open);
                 assert_eq!(shared.1.sum(), 7);
             }
         });
@@ -110,7 +110,7 @@ fn a_broken_gate_keeps_nobody() {
             if index == 0 {
                 gate.break_down();
             } else {
-                assert_eq!(gate.wait(seen, awake()), Passed::Broken);
+                assert_eq!(gate.wait(seen, spin()), Passed::Broken);
             }
         });
     });
@@ -123,11 +123,11 @@ fn barrier_phases(workers: usize, phases: usize, preemptions: Option<usize>) {
             let (barrier, slots) = &*shared;
             for phase in 1..=phases {
                 slots.set(index, phase);
-                barrier.arrive(workers as u32, awake()).unwrap();
+                barrier.arrive(workers as u32, spin()).unwrap();
                 assert_eq!(slots.sum(), workers * phase);
                 // The reads must be over before the next writes.
                 if phase < phases {
-                    barrier.arrive(workers as u32, awake()).unwrap();
+                    barrier.arrive(workers as u32, spin()).unwrap();
                 }
             }
         });
@@ -152,8 +152,8 @@ fn a_break_frees_two_workers_wherever_they_are() {
             if index == 0 {
                 barrier.break_down();
             } else {
-                assert!(barrier.arrive(3, awake()).is_err());
-                assert!(barrier.arrive(3, awake()).is_err());
+                assert!(barrier.arrive(3, spin()).is_err());
+                assert!(barrier.arrive(3, spin()).is_err());
             }
             barrier.leave(3).unwrap();
         });
@@ -163,7 +163,7 @@ fn a_break_frees_two_workers_wherever_they_are() {
 /// Regions on a team, then its end; each worker's writes reach the caller, and the next region.
 fn runs(threads: usize, jobs: usize, preemptions: Option<usize>) {
     explore(preemptions, move || {
-        let mut team = Team::start(threads, Patience::default(), true).unwrap();
+        let mut team = Team::start(threads, SpinBudget::default(), true).unwrap();
         let slots = Slots::new(threads);
         let slots = &slots;
         for run in 1..=jobs {
@@ -186,7 +186,7 @@ fn three_workers_run_a_job_and_go_home() {
 #[test]
 fn a_region_with_barriers_orders_its_steps() {
     explore(Some(2), || {
-        let mut team = Team::start(2, Patience::default(), true).unwrap();
+        let mut team = Team::start(2, SpinBudget::default(), true).unwrap();
         let slots = Slots::new(2);
         let slots = &slots;
         team.run(|worker| {
@@ -204,7 +204,7 @@ fn a_region_with_barriers_orders_its_steps() {
 /// A failing job, then a sound one: the failure must not reach into the next region.
 fn fails(preemptions: Option<usize>, error: TeamPanicked, job: fn(&Worker<'_>)) {
     explore(preemptions, move || {
-        let mut team = Team::start(2, Patience::default(), true).unwrap();
+        let mut team = Team::start(2, SpinBudget::default(), true).unwrap();
         let slots = Slots::new(2);
         let slots = &slots;
         let outcome = team.run(|worker| {
@@ -266,11 +266,11 @@ fn a_count_reaches_its_sleeper_and_publishes() {
                 counter.advance();
             } else {
                 counter
-                    .wait(FAR.wrapping_add(1), awake())
+                    .wait(FAR.wrapping_add(1), spin())
                     .expect("not closed");
                 assert_eq!(slots.sum(), 7);
                 counter
-                    .wait(FAR.wrapping_add(2), awake())
+                    .wait(FAR.wrapping_add(2), spin())
                     .expect("not closed");
             }
         });
@@ -290,7 +290,7 @@ fn two_sleepers_wait_for_different_counts() {
                 slots.set(1, 1);
                 counter.advance();
             } else {
-                counter.wait(index as u32, awake()).expect("not closed");
+                counter.wait(index as u32, spin()).expect("not closed");
                 assert_eq!(slots.get(0), 7);
                 if index == 2 {
                     assert_eq!(slots.sum(), 8);
@@ -313,7 +313,7 @@ fn a_closed_counter_gives_what_it_has_and_keeps_nobody() {
             } else {
                 // Worker 1 passes, worker 2 does not; both have seen the write.
                 let wanted = index as u32;
-                assert_eq!(counter.wait(wanted, awake()).is_ok(), wanted == 1);
+                assert_eq!(counter.wait(wanted, spin()).is_ok(), wanted == 1);
                 assert_eq!(slots.sum(), 7);
             }
         });
@@ -329,7 +329,7 @@ fn two_workers_exchange_by_counters() {
             let (counters, slots) = &*shared;
             let meet = |count| {
                 counters[index].advance();
-                counters[1 - index].wait(count, awake()).expect("open");
+                counters[1 - index].wait(count, spin()).expect("open");
             };
             slots.set(index, 1);
             meet(1);
@@ -366,7 +366,7 @@ fn a_wait_on_a_caller_that_panics_ends() {
 #[test]
 fn a_region_starts_with_new_counters() {
     explore(Some(1), || {
-        let mut team = Team::start(2, Patience::default(), true).unwrap();
+        let mut team = Team::start(2, SpinBudget::default(), true).unwrap();
         let slots = Slots::new(2);
         let slots = &slots;
         for run in 1..=2 {
@@ -388,7 +388,7 @@ fn a_region_starts_with_new_counters() {
 /// Regions on the sizes given, one after the other.
 fn sizes(threads: usize, regions: &'static [usize], preemptions: Option<usize>) {
     explore(preemptions, move || {
-        let mut team = Team::start(threads, Patience::default(), true).unwrap();
+        let mut team = Team::start(threads, SpinBudget::default(), true).unwrap();
         let slots = Slots::new(threads);
         let slots = &slots;
         for &workers in regions {

@@ -27,27 +27,28 @@ mod gate;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod panic;
-mod patience;
+
 mod pin;
 mod progress;
 mod region;
 #[cfg(all(test, not(loom)))]
 mod schedule_tests;
 mod shared;
+mod spin;
 mod sync;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod wait;
 
 pub use panic::{PanicPayload, catch_panic};
-pub use patience::Patience;
 pub use progress::Track;
 pub use region::Worker;
 pub use shared::SharedTeam;
+pub use spin::SpinBudget;
 
 use crate::machine::Topology;
-use patience::Awake;
 use region::Region;
+use spin::SpinPolicy;
 use sync::{Arc, AtomicU32, Builder, JoinHandle, Ordering};
 
 /// Why a team could not be made.
@@ -58,12 +59,12 @@ pub enum TeamError {
     #[error("a team of 0 threads cannot run anything; ask for at least 1")]
     Empty,
     /// More threads than a team can count.
-    #[error("a team of {asked} threads is too large; at most {most} are supported")]
+    #[error("a team of {asked} threads is too large; at most {max} are supported")]
     TooLarge {
         /// The number asked for.
         asked: usize,
         /// The largest number accepted.
-        most: usize,
+        max: usize,
     },
     /// The system refused to start a thread.
     #[error(
@@ -130,15 +131,15 @@ impl Team {
     /// # Errors
     /// No core, too many, or a thread that the system refuses to start.
     pub fn new(cores: &[usize]) -> Result<Self, TeamError> {
-        Self::with_patience(cores, Patience::default())
+        Self::with_patience(cores, SpinBudget::default())
     }
 
     /// [`new`](Self::new) with another bound on spinning than the default.
     ///
     /// # Errors
     /// As [`new`](Self::new).
-    pub fn with_patience(cores: &[usize], patience: Patience) -> Result<Self, TeamError> {
-        let mut team = Self::start(cores.len(), patience, pin::oversubscribed(cores))?;
+    pub fn with_patience(cores: &[usize], budget: SpinBudget) -> Result<Self, TeamError> {
+        let mut team = Self::start(cores.len(), budget, pin::oversubscribed(cores))?;
         let refused = AtomicU32::new(0);
         // The first job: everyone pins itself. A panic is impossible here, and would leave `pinned`
         // as it should be.
@@ -167,9 +168,9 @@ impl Team {
         Self::new(&Topology::detect().cpus_for_team(threads))
     }
 
-    fn start(threads: usize, patience: Patience, oversubscribed: bool) -> Result<Self, TeamError> {
+    fn start(threads: usize, budget: SpinBudget, oversubscribed: bool) -> Result<Self, TeamError> {
         let count = check_threads(threads)?;
-        let region = Arc::new(Region::new(count, Awake::new(patience, oversubscribed)));
+        let region = Arc::new(Region::new(count, SpinPolicy::new(budget, oversubscribed)));
         let mut team = Self {
             region,
             spawned: Vec::with_capacity(threads - 1),
@@ -182,7 +183,7 @@ impl Team {
             let thread = Builder::new()
                 .name(format!("cellstream-{index}"))
                 .spawn(move || region.work(index, first))
-                // On error, dropping `team` sends those already started home.
+                // On error, dropping `team` ends the threads that were started.
                 .map_err(|source| TeamError::Spawn {
                     worker: index,
                     threads,
@@ -215,7 +216,7 @@ impl Team {
     }
 
     /// Runs `job` once on each worker, worker 0 on the calling thread, and returns when all are done.
-    /// What the job has written, the caller sees; allocates nothing, takes no lock.
+    /// The caller then sees what the job has written. Allocates nothing, takes no lock.
     ///
     /// # Errors
     /// If the job panics on a worker, the others leave it at their next barrier, and this returns
@@ -262,10 +263,10 @@ impl Drop for Team {
 pub fn check_threads(threads: usize) -> Result<u32, TeamError> {
     match u32::try_from(threads) {
         Ok(0) => Err(TeamError::Empty),
-        Ok(count) if threads <= barrier::MOST => Ok(count),
+        Ok(count) if threads <= barrier::MAX_WORKERS => Ok(count),
         _ => Err(TeamError::TooLarge {
             asked: threads,
-            most: barrier::MOST,
+            max: barrier::MAX_WORKERS,
         }),
     }
 }

@@ -1,14 +1,14 @@
-//! Staying on one core.
+//! Pinning threads to cores.
 
 use core_affinity::CoreId;
 
 use crate::machine::runnable_threads;
 
-/// Pins the calling thread; `false` where the system refuses or there is no such core.
+/// Pins the calling thread. `false` if the system refuses or the core does not exist.
 pub(super) fn pin_to(core: usize) -> bool {
-    // The sizes of the systems' core sets, beyond which core_affinity would panic.
-    let most = if cfg!(windows) { 64 } else { 1024 };
-    core < most && core_affinity::set_for_current(CoreId { id: core })
+    // core_affinity panics beyond the size of the system's core set.
+    let max = if cfg!(windows) { 64 } else { 1024 };
+    core < max && core_affinity::set_for_current(CoreId { id: core })
 }
 
 /// Whether `cores` names a core twice, or more cores than can run at once.

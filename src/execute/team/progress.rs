@@ -1,4 +1,4 @@
-//! How far each worker is: counters that it alone advances and that others wait for.
+//! The progress of each worker: counters that it alone advances and that others wait for.
 //!
 //! ```text
 //! advance():    count += 1; wake the sleepers
@@ -6,12 +6,12 @@
 //! close():      nothing will be added any more; wake the sleepers
 //! ```
 //!
-//! The real one is one word, `count · closed · asleep`, on a line that nobody but its worker and a
-//! waiter about to sleep writes. Several sleepers may wait for different counts, so a wake-up is for
-//! whoever finds its count reached; the others announce themselves anew. That is why `advance` takes
-//! the `asleep` of *before* its addition away again: else each later advance would be a system call.
+//! The implementation is one word, `count · closed · asleep`, on a cache line that only its worker
+//! and a waiter about to sleep write. Sleepers may wait for different counts: a wake-up wakes all,
+//! and those whose count is not reached set the bit `asleep` again. `advance` therefore clears the
+//! bit; otherwise each later advance would be a system call.
 
-use super::patience::Awake;
+use super::spin::SpinPolicy;
 use super::sync::{Ordering, OwnLine, Word};
 use super::wait::{self, ASLEEP, BROKEN, ONE};
 
@@ -20,7 +20,7 @@ use super::wait::{self, ASLEEP, BROKEN, ONE};
 pub enum Track {
     /// Phases or steps that the worker has finished.
     Steps,
-    /// Whatever else of the worker's others wait for less often: a chunk, a layer, a direction.
+    /// Events that others wait for less often: the end of a chunk, a layer, a direction.
     Marks,
 }
 
@@ -45,25 +45,25 @@ impl Counter {
         Self::at(0)
     }
 
-    /// One that has counted to `count`, as after a long run.
+    /// A counter that stands at `count`, as after a long run.
     pub(super) fn at(count: u32) -> Self {
         Self {
             word: OwnLine(Word::new(count.wrapping_mul(ONE))),
         }
     }
 
-    /// Makes it as new, for the next region. Nobody else may be using it.
+    /// Resets the counter for the next region. No other thread may be using it.
     #[inline]
     pub(super) fn reset(&self) {
         // Relaxed: published with the next region.
         self.word.0.store(0, Ordering::Relaxed);
     }
 
-    /// Counts one; what this thread has written or seen, who waits for the count sees. Its worker only.
+    /// Adds one. A waiter for this count sees all earlier writes of this thread. For its worker only.
     #[inline]
     pub(super) fn advance(&self) {
-        // Release: pairs with the Acquire loads of `wait`. An addition, not a store: a store would
-        // erase what a sleeper has announced since the load.
+        // Release: pairs with the Acquire loads of `wait`. An addition, because a store would erase
+        // an `asleep` bit that was set since the load.
         if self.word.0.fetch_add(ONE, Ordering::Release) & ASLEEP != 0 {
             self.wake();
         }
@@ -71,13 +71,13 @@ impl Counter {
 
     #[cold]
     fn wake(&self) {
-        // Relaxed: part of the release sequence of the addition. Who relied on the bit between the
-        // addition and here is not asleep yet, and finds the word changed, or is woken (README).
+        // Relaxed: part of the release sequence of the addition. A thread that relied on the bit
+        // since the addition is not asleep yet and sees the word change, or is woken (README).
         self.word.0.fetch_and(!ASLEEP, Ordering::Relaxed);
         self.word.0.wake_all();
     }
 
-    /// Says that its worker counts no more in this region.
+    /// Ends the count for this region.
     #[inline]
     pub(super) fn close(&self) {
         wait::break_down(&self.word.0);
@@ -85,9 +85,9 @@ impl Counter {
 
     /// Waits until it has counted to `count`.
     #[inline]
-    pub(super) fn wait(&self, count: u32, awake: Awake) -> Result<(), Closed> {
-        wait::until(&self.word.0, awake, |word| {
-            // In this order: what was counted before the close was done, and is to be had.
+    pub(super) fn wait(&self, count: u32, spin: SpinPolicy) -> Result<(), Closed> {
+        wait::until(&self.word.0, spin, |word| {
+            // In this order: a count that was reached before the close is valid.
             if reached(word, count) {
                 Some(Ok(()))
             } else if word & BROKEN != 0 {
@@ -98,10 +98,10 @@ impl Counter {
         })
     }
 
-    /// Whether it has counted to `count`; for its own worker, which need not wait to know.
+    /// Whether the count is reached. For its own worker, which never waits for itself.
     #[inline]
     pub(super) fn has(&self, count: u32) -> bool {
-        // Relaxed: what was written by this very thread.
+        // Relaxed: this thread wrote it.
         reached(self.word.0.load(Ordering::Relaxed), count)
     }
 }

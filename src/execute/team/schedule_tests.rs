@@ -112,19 +112,19 @@ fn execute(
 fn teams(threads: usize) -> [Team; 2] {
     let cores: Vec<usize> = (0..threads).collect();
     [Duration::ZERO, Duration::from_micros(80)]
-        .map(|spin| Team::with_patience(&cores, Patience { spin }).unwrap())
+        .map(|spin| Team::with_patience(&cores, SpinBudget { spin }).unwrap())
 }
 
 #[test]
 fn random_schedules_end_as_simulated() {
     let draws = if cfg!(miri) { 3 } else { 300 };
     for threads in [1, 2, 3, 6] {
-        for (patience, mut team) in teams(threads).into_iter().enumerate() {
+        for (budget, mut team) in teams(threads).into_iter().enumerate() {
             for seed in 0..draws {
                 let mut random = fastrand::Rng::with_seed(seed);
                 let (workers, events) = (random.usize(1..=threads), random.usize(1..120));
                 let schedule = schedule(&mut random, workers, events);
-                let case = format!("{workers} of {threads}, patience {patience}, seed {seed}");
+                let case = format!("{workers} of {threads}, budget {budget}, seed {seed}");
 
                 let whole: Vec<usize> = schedule.iter().map(Vec::len).collect();
                 assert_eq!(simulate(&schedule, None), (whole.clone(), false));

@@ -1,4 +1,4 @@
-//! One team for several sessions, which take turns.
+//! One team shared by several sessions, which take turns.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -6,8 +6,8 @@ use super::{Team, TeamPanicked, Worker};
 
 /// A handle on a team that several owners use in turn; cloning it is cheap.
 ///
-/// Turns are taken in the order in which they were asked for, so a session that runs without a break
-/// does not starve the others. Waiting for a turn sleeps at once; it allocates nothing.
+/// Turns are in the order of requests, so a session that runs continuously does not starve others.
+/// A thread that waits for its turn sleeps at once. Nothing is allocated.
 #[derive(Clone)]
 pub struct SharedTeam {
     queue: Arc<Queue>,
@@ -17,17 +17,17 @@ struct Queue {
     threads: usize,
     turns: Mutex<Turns>,
     next: Condvar,
-    /// Locked only by whose turn it is, so never contended.
+    /// Locked only by the holder of the turn, so never contended.
     team: Mutex<Team>,
 }
 
-/// The numbered tickets of a shop counter.
+/// A ticket lock.
 struct Turns {
     given: u64,
     served: u64,
 }
 
-/// A panic under one of these locks leaves nothing half done.
+/// A panic under one of these locks leaves consistent data.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -55,15 +55,14 @@ impl SharedTeam {
         self.queue.threads
     }
 
-    /// How many take a turn or wait for one now.
+    /// The number of callers that hold a turn or wait for one.
     #[must_use]
     pub fn callers(&self) -> usize {
         let turns = lock(&self.queue.turns);
         usize::try_from(turns.given - turns.served).unwrap_or(usize::MAX)
     }
 
-    /// [`Team::run`], after all who asked earlier. Do not call it from a job of the same team: it
-    /// would wait for itself.
+    /// [`Team::run`], after all earlier requests. A call from a job of the same team deadlocks.
     ///
     /// # Errors
     /// As [`Team::run`].
@@ -71,7 +70,7 @@ impl SharedTeam {
         self.run_on(self.threads(), job)
     }
 
-    /// [`Team::run_on`], after all who asked earlier; otherwise as [`run`](Self::run).
+    /// [`Team::run_on`], after all earlier requests; otherwise as [`run`](Self::run).
     ///
     /// # Errors
     /// As [`Team::run_on`].
@@ -83,8 +82,8 @@ impl SharedTeam {
         self.turn(|team| team.run_on(workers, job))
     }
 
-    /// Calls `take` with the team itself, after all who asked earlier: to pack weights, say. Do not ask
-    /// for another turn in it: that would wait for itself. Should it panic, the others get their turns.
+    /// Calls `take` with the team, after all earlier requests: to pack weights, for example. Another
+    /// request inside `take` deadlocks. If it panics, later requests still get their turns.
     pub fn turn<R>(&self, take: impl FnOnce(&mut Team) -> R) -> R {
         let queue = &*self.queue;
         {
@@ -110,10 +109,10 @@ impl Drop for Served<'_> {
     fn drop(&mut self) {
         let mut turns = lock(&self.0.turns);
         turns.served += 1;
-        // To wake nobody is a system call, too.
-        let anybody_waits = turns.given != turns.served;
+        // A wake-up without waiters is a system call, too.
+        let has_waiters = turns.given != turns.served;
         drop(turns);
-        if anybody_waits {
+        if has_waiters {
             self.0.next.notify_all();
         }
     }

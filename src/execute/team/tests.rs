@@ -17,7 +17,7 @@ fn teams(threads: usize) -> [Team; 2] {
         Team::with_threads(threads).unwrap(),
         Team::with_patience(
             &cores,
-            Patience {
+            SpinBudget {
                 spin: Duration::ZERO,
             },
         )
@@ -145,7 +145,7 @@ fn a_core_that_does_not_exist_is_reported_and_the_team_works() {
 fn impossible_sizes_are_refused() {
     assert!(matches!(Team::new(&[]), Err(TeamError::Empty)));
     assert!(matches!(Team::with_threads(0), Err(TeamError::Empty)));
-    for asked in [barrier::MOST + 1, 1 << 32, usize::MAX] {
+    for asked in [barrier::MAX_WORKERS + 1, 1 << 32, usize::MAX] {
         assert!(
             matches!(Team::with_threads(asked), Err(TeamError::TooLarge { asked: a, .. }) if a == asked)
         );
@@ -256,8 +256,8 @@ fn a_payload_that_panics_when_dropped_is_survived() {
 fn a_parked_team_wakes_up() {
     let mut team = Team::with_threads(2).unwrap();
     for _ in 0..3 {
-        // Longer than any patience; that it is over is not what is tested.
-        std::thread::sleep(4 * Patience::default().spin);
+        // Longer than any budget; that it is over is not what is tested.
+        std::thread::sleep(4 * SpinBudget::default().spin);
         phases(&mut team, 3);
     }
 }
@@ -419,7 +419,7 @@ fn tracks_are_apart_and_start_at_zero_in_each_region() {
 
 #[test]
 fn counts_wrap() {
-    let awake = Awake::new(Patience::default(), true);
+    let spin_policy = SpinPolicy::new(SpinBudget::default(), true);
     for start in [u32::MAX - 1, (1 << 30) - 2, (1 << 31) - 2, 5] {
         let counter = Counter::at(start);
         for more in 0..5 {
@@ -427,13 +427,17 @@ fn counts_wrap() {
             for (ahead, reached) in [(0, true), (1, false), (1 << 28, false)] {
                 assert_eq!(counter.has(now.wrapping_add(ahead)), reached);
             }
-            counter.wait(now, awake).unwrap();
-            counter.wait(now.wrapping_sub(1 << 28), awake).unwrap();
+            counter.wait(now, spin_policy).unwrap();
+            counter
+                .wait(now.wrapping_sub(1 << 28), spin_policy)
+                .unwrap();
             counter.advance();
         }
         counter.close();
-        counter.wait(start.wrapping_add(5), awake).unwrap();
-        counter.wait(start.wrapping_add(6), awake).unwrap_err();
+        counter.wait(start.wrapping_add(5), spin_policy).unwrap();
+        counter
+            .wait(start.wrapping_add(6), spin_policy)
+            .unwrap_err();
     }
 }
 

@@ -5,22 +5,21 @@
 //! change(word):         change it; wake the sleepers
 //! ```
 //!
-//! The real one keeps "somebody sleeps" in the word itself. A thread that wants to sleep says so
-//! *in the word whose change it waits for*, so that whoever changes the word learns of it in the
-//! same step: no wake-up is lost, no fence is needed, and changing a word on which nobody sleeps
-//! costs no system call.
+//! The bit `asleep` is part of the word. A thread that is about to sleep sets it *in the word whose
+//! change it waits for*, so the thread that changes the word reads the bit in the same operation: no
+//! wake-up is lost, no fence is needed, and a change without sleepers costs no system call.
 //!
-//! A word is `number · broken · asleep`; what the number counts, and how it is changed, is for the
-//! [`Gate`](super::gate::Gate) and the [`Counter`](super::progress::Counter) to say.
+//! A word is `number · broken · asleep`. [`Gate`](super::gate::Gate) and
+//! [`Counter`](super::progress::Counter) define what the number counts and how it changes.
 
-use super::patience::Awake;
+use super::spin::SpinPolicy;
 use super::sync::{Ordering, Word};
 
-/// Somebody sleeps, or is about to: who changes the word must wake all.
+/// A thread sleeps or is about to: a change of the word must wake all.
 pub(super) const ASLEEP: u32 = 1;
-/// Nobody will change the number any more: a thread that should have has failed, or has ended.
+/// The number will not change any more: the thread that changes it has failed or ended.
 pub(super) const BROKEN: u32 = 2;
-/// One of what is counted; the number is the bits from here on, and may wrap.
+/// The lowest bit of the number, which may wrap.
 pub(super) const ONE: u32 = 4;
 
 /// The number's bits.
@@ -29,12 +28,12 @@ pub(super) fn number(word: u32) -> u32 {
     word & !(ONE - 1)
 }
 
-/// Waits until `passed` has an answer to the word, and returns it.
+/// Waits until `passed` returns a value for the word, and returns that value.
 #[inline]
-pub(super) fn until<T>(word: &Word, awake: Awake, passed: impl Fn(u32) -> Option<T>) -> T {
-    // Acquire: pairs with the Release of whoever changed the word.
-    match awake.poll(|| passed(word.load(Ordering::Acquire))) {
-        Some(answer) => answer,
+pub(super) fn until<T>(word: &Word, spin: SpinPolicy, passed: impl Fn(u32) -> Option<T>) -> T {
+    // Acquire: pairs with the Release of the change.
+    match spin.poll(|| passed(word.load(Ordering::Acquire))) {
+        Some(value) => value,
         None => sleep(word, passed),
     }
 }
@@ -43,11 +42,11 @@ pub(super) fn until<T>(word: &Word, awake: Awake, passed: impl Fn(u32) -> Option
 fn sleep<T>(word: &Word, passed: impl Fn(u32) -> Option<T>) -> T {
     loop {
         let seen = word.load(Ordering::Acquire);
-        if let Some(answer) = passed(seen) {
-            return answer;
+        if let Some(value) = passed(seen) {
+            return value;
         }
-        // Relaxed: setting the bit publishes nothing; that it is set in the very word that the
-        // waker changes is what matters.
+        // Relaxed: setting the bit publishes nothing. It is in the word that the waker changes, and
+        // that is sufficient.
         let sleeping = seen | ASLEEP;
         if seen == sleeping
             || word
@@ -59,7 +58,7 @@ fn sleep<T>(word: &Word, passed: impl Fn(u32) -> Option<T>) -> T {
     }
 }
 
-/// Marks the word as broken, for all who wait or will.
+/// Marks the word as broken, for all present and later waiters.
 pub(super) fn break_down(word: &Word) {
     // Release: pairs with the Acquire loads of `until`.
     if word.fetch_or(BROKEN, Ordering::Release) & ASLEEP != 0 {
