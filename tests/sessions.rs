@@ -8,7 +8,7 @@ use cellstream::machine::Topology;
 use cellstream::model::{Gru, Input, InputError, Layout, Lstm, Merge, Model, Output};
 use cellstream::plan::{AheadBy, Plan, PlanError};
 use cellstream::reference;
-use cellstream::schedule::Place;
+use cellstream::schedule::PhasePlacement;
 use common::{Batch, Random, Results};
 
 fn lstm() -> Model {
@@ -424,7 +424,7 @@ fn plans_that_do_not_fit_are_refused() {
     }
     let mut late = good.clone();
     let schedule = &mut late.entries[0].configuration.layers[0].directions[0].schedule;
-    schedule.input[0] = Place::Phase(1);
+    schedule.input[0] = PhasePlacement::Phase(1);
     assert!(matches!(
         late.check(&model),
         Err(PlanError::Schedule { layer: 0, .. })

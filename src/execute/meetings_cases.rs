@@ -8,7 +8,7 @@ use crate::model::{Activation, Cell, Direction, Layer, Matrix, Merge, Model, Res
 use crate::plan::{
     AheadBy, Configuration, DirectionPlan, LayerPlan, Partition, Plan, UNIT_GRANULE,
 };
-use crate::schedule::{DirectionSchedule, PanelOrder, Place};
+use crate::schedule::{DirectionSchedule, PanelOrder, PhasePlacement};
 
 /// Units of every direction: enough to leave something to each of the workers.
 const UNITS: usize = 4 * UNIT_GRANULE;
@@ -97,7 +97,7 @@ impl Case {
                 };
                 if random.u8(..3) == 0 {
                     let mixed = schedule.clone();
-                    schedule.input[0] = Place::Ahead;
+                    schedule.input[0] = PhasePlacement::Ahead;
                     if schedule.check(direction).is_err() {
                         schedule = mixed;
                     }
@@ -230,12 +230,12 @@ impl Case {
 
     pub fn is_ahead(&self, layer: usize, direction: usize) -> bool {
         let schedule = &self.plan.layers[layer].directions[direction].schedule;
-        schedule.input.contains(&Place::Ahead)
+        schedule.input.contains(&PhasePlacement::Ahead)
     }
 
     pub fn is_all_ahead(&self, layer: usize, direction: usize) -> bool {
         let schedule = &self.plan.layers[layer].directions[direction].schedule;
-        schedule.input.iter().all(|p| *p == Place::Ahead)
+        schedule.input.iter().all(|p| *p == PhasePlacement::Ahead)
     }
 
     /// How many take rows ahead for others.

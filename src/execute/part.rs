@@ -7,7 +7,7 @@ use super::recurrence::Recurrence;
 use crate::kernels::{Aligned, FAR, PackedMatrix, Source, pack_vectors};
 use crate::model::{Cell, Direction, Matrix, ResetForm};
 use crate::plan::DirectionPlan;
-use crate::schedule::Place;
+use crate::schedule::PhasePlacement;
 
 /// What a product multiplies its weights with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +70,7 @@ impl PackedPart {
                 slots: gates.iter().map(|&gate| slots[gate]).collect(),
             })
         };
-        let at = |places: &[Place], place: Place| -> Vec<usize> {
+        let at = |places: &[PhasePlacement], place: PhasePlacement| -> Vec<usize> {
             let gates = places.iter().enumerate().filter(|(_, p)| **p == place);
             gates.map(|(gate, _)| gate).collect()
         };
@@ -85,7 +85,7 @@ impl PackedPart {
             )
         };
         let phase = |phase: u8| -> Vec<PackedProduct> {
-            let place = Place::Phase(phase);
+            let place = PhasePlacement::Phase(phase);
             // In the second phase of a GRU only the candidate takes the reset state.
             let (late, now): (Vec<_>, Vec<_>) =
                 (at(recurrent, place).into_iter()).partition(|&gate| phase == 1 && gate == 2);
@@ -112,7 +112,7 @@ impl PackedPart {
         let phases = [phase(0), phase(1)];
         let step: usize = phases.iter().flatten().map(|p| p.weights.bytes()).sum();
         PackedPart {
-            ahead: with_input(Place::Ahead),
+            ahead: with_input(PhasePlacement::Ahead),
             phases,
             is_far: step > FAR,
             projection,

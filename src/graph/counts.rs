@@ -2,18 +2,18 @@
 
 use crate::model::Model;
 
-use super::{Chain, chains};
+use super::{Chain, Product, chains};
 
 /// How large a graph is.
 ///
-/// Per direction with `G` gates, over `T` steps; `last` is the number of products that a step's
-/// output is directly made of (1 with a projection, 4 in a GRU that resets before, else `2 G`):
+/// Per direction over `T` steps; `last` is the number of products that a step's output is directly
+/// made of, `waiting` the number of products that wait for the state of the step before:
 ///
 /// ```text
-/// nodes  2 G T, + T with a projection
-/// edges  from the step before   (T - 1) · (products with h: G, or 2 in a GRU that resets before) · last
-///        within a step          T · (2 G with a projection; 2 in a GRU that resets before)
-///        from the layer below   T · G · (the sum of `last` over the directions below)
+/// nodes  T · products of a step
+/// edges  from the step before   (T - 1) · waiting · last
+///        within a step          T · edges of the step's graph
+///        from the layer below   T · input products · (the sum of `last` over the directions below)
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GraphCounts {
@@ -53,17 +53,19 @@ impl GraphCounts {
         let mut below = 0;
         for layer in layers {
             for chain in layer {
-                let gates = u128::from(chain.gates());
-                input += gates * steps;
-                recurrent += gates * steps;
-                projections += u128::from(chain.projection) * steps;
-                let (with_state, within) = match (chain.projection, chain.resets_before) {
-                    (true, _) => (gates, 2 * gates),
-                    (_, true) => (gates - 1, 2),
-                    _ => (gates, 0),
+                let of_step = |counted: &dyn Fn(Product) -> bool| {
+                    chain.products().filter(|each| counted(*each)).count() as u128
                 };
-                edges += steps.saturating_sub(1) * with_state * last(chain) + steps * within;
-                edges += steps * gates * below;
+                let inputs = of_step(&|product| matches!(product, Product::Input(_)));
+                input += inputs * steps;
+                recurrent += of_step(&|product| matches!(product, Product::Recurrent(_))) * steps;
+                projections += of_step(&|product| product == Product::Projection) * steps;
+                let waiting = of_step(&|product| chain.step.waits_for_state(product));
+                let within = chain.products();
+                let within = within.map(|product| chain.step.needed_by(product).count() as u128);
+                edges += steps.saturating_sub(1) * waiting * last(chain);
+                edges += steps * within.sum::<u128>();
+                edges += steps * inputs * below;
             }
             below = layer.iter().map(last).sum();
         }
@@ -79,7 +81,7 @@ impl GraphCounts {
 }
 
 fn last(chain: &Chain) -> u128 {
-    chain.last().count() as u128
+    chain.step.last().count() as u128
 }
 
 /// A longest path walks along one direction of each layer, and climbs to the next where it stands.
@@ -90,7 +92,7 @@ fn critical_path(layers: &[Vec<Chain>], steps: u128) -> u128 {
     if steps == 0 {
         return 0;
     }
-    let phases = |chain: &Chain| 1 + u128::from(chain.projection || chain.resets_before);
+    let phases = |chain: &Chain| chain.step.phases() as u128;
     let (mut at_start, mut at_end) = (0, 0);
     for layer in layers {
         let (mut start, mut end) = (0, 0);
@@ -98,9 +100,10 @@ fn critical_path(layers: &[Vec<Chain>], steps: u128) -> u128 {
             let (enter, walk) = (phases(chain), phases(chain) * steps);
             start = start.max(at_start + enter);
             end = end.max(at_end + enter);
-            match chain.reverse {
-                false => end = end.max(at_start + walk),
-                true => start = start.max(at_end + walk),
+            if chain.reverse {
+                start = start.max(at_end + walk);
+            } else {
+                end = end.max(at_start + walk);
             }
         }
         (at_start, at_end) = (start, end);

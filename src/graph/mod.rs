@@ -8,52 +8,14 @@
 mod counts;
 mod dot;
 
-use std::fmt;
+use crate::model::{CellKind, CellStep, Direction, Layer, Model};
 
-use crate::model::{Cell, CellKind, Direction, Layer, Model, ResetForm};
-
+pub use crate::model::{Operand, OperandSource, Product};
 pub use counts::GraphCounts;
 
 /// Most nodes of a [`Graph`], because what is made of one (a phased schedule, a drawing) lists
 /// them all. [`GraphCounts`] has no limit.
 pub const MOST_NODES: u128 = 10_000_000;
-
-/// One of the products of a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Product {
-    /// `W_gate · x`. Gates are counted in the order of the weights' blocks of rows.
-    Input(u8),
-    /// `U_gate · h`, or `U_gate · (r∘h)` for the candidate of a GRU that resets before.
-    Recurrent(u8),
-    /// `P · m`, the projection of an LSTM's new state.
-    Projection,
-}
-
-impl Product {
-    /// Whether an operand is made of the state of the step before, so that the product has to wait
-    /// for the recurrence: all but input products.
-    pub fn needs_state(self) -> bool {
-        !matches!(self, Product::Input(_))
-    }
-
-    /// Its weights as a person would write them: `W_i`, `U_f`, `P`; an RNN's `W` and `U`.
-    pub fn weights(self, kind: CellKind) -> String {
-        let letters: &[u8] = match kind {
-            CellKind::Rnn => b"",
-            CellKind::Gru => b"rzn",
-            CellKind::Lstm => b"ifgo",
-        };
-        let of = |matrix: &str, gate: u8| match letters.get(usize::from(gate)) {
-            Some(&letter) => format!("{matrix}_{}", char::from(letter)),
-            None => matrix.to_owned(),
-        };
-        match self {
-            Product::Input(gate) => of("W", gate),
-            Product::Recurrent(gate) => of("U", gate),
-            Product::Projection => "P".to_owned(),
-        }
-    }
-}
 
 /// One matrix product of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -87,68 +49,112 @@ pub enum GraphError {
     },
 }
 
+/// The graph of one step of a direction, derived from its cell's description.
+///
+/// ```
+/// use cellstream::graph::{Product, StepGraph};
+/// use cellstream::model::{Gru, ResetForm};
+///
+/// let model = Gru::new(8, 16).reset(ResetForm::Before).random(1)?;
+/// let step = StepGraph::of(&model.layers()[0].directions()[0]);
+/// // The candidate's product with the reset state needs both products of the reset gate.
+/// let needed: Vec<_> = step.needed_by(Product::Recurrent(2)).collect();
+/// assert_eq!(needed, [Product::Input(0), Product::Recurrent(0)]);
+/// assert_eq!(step.phases(), 2);
+/// # Ok::<(), cellstream::model::ModelError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StepGraph {
+    cell: &'static CellStep,
+}
+
+impl StepGraph {
+    /// The graph of a step of `direction`.
+    pub fn of(direction: &Direction) -> StepGraph {
+        StepGraph {
+            cell: direction.step(),
+        }
+    }
+
+    /// Number of gates.
+    pub fn gates(&self) -> usize {
+        self.cell.gates.len()
+    }
+
+    /// The products: input, then recurrent, then the projection.
+    pub fn products(&self) -> impl Iterator<Item = Product> + use<> {
+        self.cell.products.iter().map(|each| each.product)
+    }
+
+    /// The products of the same step that `product` needs.
+    pub fn needed_by(&self, product: Product) -> impl Iterator<Item = Product> + use<> {
+        self.cell.needed_by(product)
+    }
+
+    /// The products of the same step that need `product`.
+    pub fn users_of(&self, product: Product) -> impl Iterator<Item = Product> + use<> {
+        let step = *self;
+        let is_user = move |user: &Product| step.needed_by(*user).any(|each| each == product);
+        self.products().filter(is_user)
+    }
+
+    /// The products that no other product of the step needs: who needs the step's output needs
+    /// these, and through them all the rest.
+    pub fn last(&self) -> impl Iterator<Item = Product> + use<> {
+        let step = *self;
+        self.products()
+            .filter(move |product| step.users_of(*product).next().is_none())
+    }
+
+    /// Whether `product` needs the state of the step before, and no other product of its own step
+    /// has waited for it.
+    fn waits_for_state(&self, product: Product) -> bool {
+        product.needs_state() && !self.needed_by(product).any(Product::needs_state)
+    }
+
+    /// The first phase in which `product` can be executed, counted from 0: the longest chain of
+    /// products that leads to it.
+    pub fn earliest_phase(&self, product: Product) -> usize {
+        let needed = self.needed_by(product);
+        let after = needed.map(|needed| self.earliest_phase(needed) + 1);
+        after.max().unwrap_or(0)
+    }
+
+    /// The phases of a step: products on its longest chain.
+    pub fn phases(&self) -> usize {
+        let last = self.products().map(|product| self.earliest_phase(product));
+        1 + last.max().unwrap_or(0)
+    }
+
+    fn operand(&self, product: Product) -> Operand {
+        let found = self.cell.find(product);
+        found.map_or(Operand::INPUT, |found| found.operand)
+    }
+}
+
 /// What the graph needs to know of a direction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Chain {
     kind: CellKind,
-    resets_before: bool,
-    projection: bool,
+    step: StepGraph,
     reverse: bool,
 }
 
 impl Chain {
     fn of(direction: &Direction) -> Chain {
-        let before = ResetForm::Before;
         Chain {
             kind: direction.cell().kind(),
-            resets_before: matches!(direction.cell(), Cell::Gru { reset, .. } if *reset == before),
-            projection: direction.weights().projection.is_some(),
+            step: StepGraph::of(direction),
             reverse: direction.is_reverse(),
         }
     }
 
-    fn gates(&self) -> u8 {
-        match self.kind {
-            CellKind::Lstm => 4,
-            CellKind::Gru => 3,
-            CellKind::Rnn => 1,
-        }
-    }
-
-    /// The products of a step: input, then recurrent, then the projection.
     fn products(&self) -> impl Iterator<Item = Product> + use<> {
-        let gates = self.gates();
-        let projection = self.projection.then_some(Product::Projection);
-        (0..gates)
-            .map(Product::Input)
-            .chain((0..gates).map(Product::Recurrent))
-            .chain(projection)
+        self.step.products()
     }
 
     fn products_per_step(&self) -> usize {
-        2 * usize::from(self.gates()) + usize::from(self.projection)
-    }
-
-    /// The products that a step's output is made of and that no other product of the step needs;
-    /// who needs the output needs these, and through them all the rest.
-    fn last(&self) -> impl Iterator<Item = Product> + use<> {
-        let (projection, resets_before) = (self.projection, self.resets_before);
-        self.products().filter(move |product| match product {
-            Product::Projection => true,
-            Product::Input(0) | Product::Recurrent(0) => !projection && !resets_before,
-            _ => !projection,
-        })
-    }
-
-    /// The products of the same step that `product` needs.
-    fn within_step(&self, product: Product) -> impl Iterator<Item = Product> + use<> {
-        let reset = self.resets_before && product == Product::Recurrent(2);
-        let all = product == Product::Projection;
-        self.products().filter(move |needed| match needed {
-            Product::Projection => false,
-            Product::Input(0) | Product::Recurrent(0) => all || reset,
-            _ => all,
-        })
+        self.products().count()
     }
 }
 
@@ -166,8 +172,8 @@ impl Chain {
 /// | `U_n·(r∘h(t-1))`, reset before | `W_r·x(t)` and `U_r·h(t-1)`, which has waited for `h(t-1)` |
 /// | `P·m(t)` | all other products of `t` |
 ///
-/// `h(t-1)` is made of all products of `t-1`: where there is a projection, only of that; in a GRU that resets before, of all but
-/// `W_r` and `U_r`.
+/// `h(t-1)` is made of all products of `t-1`: where there is a projection, only of that; in a GRU
+/// that resets before, of all but `W_r` and `U_r`.
 ///
 /// All sequences have the same length here: a padded step of a shorter one computes nothing, so it
 /// takes no dependence away. An LSTM whose forget gate is coupled to its input gate keeps its
@@ -237,7 +243,7 @@ impl Graph {
     pub fn gates(&self, layer: usize, direction: usize) -> usize {
         let chains = self.layers.get(layer);
         let chain = chains.and_then(|chains| chains.get(direction));
-        chain.map_or(0, |chain| usize::from(chain.gates()))
+        chain.map_or(0, |chain| chain.step.gates())
     }
 
     /// Number of steps.
@@ -302,19 +308,16 @@ impl Graph {
     pub fn predecessors(&self, node: &Node) -> impl Iterator<Item = Node> + '_ {
         let node = *node;
         let chain = self.contains(&node).then(|| self.chain(&node));
-        let within = chain.map(|chain| chain.within_step(node.product));
+        let within = chain.map(|chain| chain.step.needed_by(node.product));
         let within = self.step_nodes(
             node.layer,
             node.direction,
             node.taken,
             within.into_iter().flatten(),
         );
-        // The state of the step before, unless a product of this step has waited for it already.
-        let before = chain.filter(|chain| {
-            let waits = chain.within_step(node.product).next().is_some();
-            node.product.needs_state() && node.taken > 0 && !waits
-        });
-        let before = before.map(|chain| chain.last()).into_iter().flatten();
+        let before =
+            chain.filter(|chain| node.taken > 0 && chain.step.waits_for_state(node.product));
+        let before = before.map(|chain| chain.step.last()).into_iter().flatten();
         let earlier = node.taken.saturating_sub(1);
         let before = self.step_nodes(node.layer, node.direction, earlier, before);
         // The output of the layer below.
@@ -324,7 +327,7 @@ impl Graph {
             let chains = self.layers[layer].iter().enumerate();
             chains.flat_map(move |(direction, chain)| {
                 let taken = self.turned(chain, node.step);
-                self.step_nodes(layer, direction, taken, chain.last())
+                self.step_nodes(layer, direction, taken, chain.step.last())
             })
         });
         within.chain(before).chain(below)
@@ -332,12 +335,9 @@ impl Graph {
 
     /// The operand that `node` multiplies its weights with.
     pub fn operand(&self, node: &Node) -> Operand {
-        match node.product {
-            Product::Input(_) => Operand::Input,
-            Product::Projection => Operand::Unprojected,
-            Product::Recurrent(2) if self.resets_before(node) => Operand::ResetState,
-            Product::Recurrent(_) => Operand::State,
-        }
+        let chains = self.layers.get(node.layer);
+        let chain = chains.and_then(|chains| chains.get(node.direction));
+        chain.map_or(Operand::INPUT, |chain| chain.step.operand(node.product))
     }
 
     /// `node` as a person would write it: `W_i·x_3`, `U_f·h_2`, `U_n·(r_3∘h_2)`, `P·m_3`. Steps
@@ -348,26 +348,21 @@ impl Graph {
             return "?".to_owned();
         }
         let chain = self.chain(node);
-        let weights = node.product.weights(chain.kind);
+        let weights = chain.step.cell.weights_name(node.product);
         let step = node.step;
         let state = match node.taken.checked_sub(1) {
             None => "h_init".to_owned(),
             Some(before) => format!("h_{}", self.turned(chain, before)),
         };
-        match node.product {
-            Product::Input(_) => format!("{weights}·x_{step}"),
-            Product::Recurrent(_) if self.operand(node) == Operand::ResetState => {
-                format!("{weights}·(r_{step}∘{state})")
-            }
-            Product::Recurrent(_) => format!("{weights}·{state}"),
-            Product::Projection => format!("{weights}·m_{step}"),
+        let operand = self.operand(node);
+        match operand.source {
+            OperandSource::Input => format!("{weights}·x_{step}"),
+            OperandSource::State => format!("{weights}·{state}"),
+            OperandSource::Gates(_) => match operand.symbol.split_once('∘') {
+                Some((gate, _)) => format!("{weights}·({gate}_{step}∘{state})"),
+                None => format!("{weights}·{}_{step}", operand.symbol),
+            },
         }
-    }
-
-    fn resets_before(&self, node: &Node) -> bool {
-        let layer = self.layers.get(node.layer);
-        let chain = layer.and_then(|chains| chains.get(node.direction));
-        chain.is_some_and(|chain| chain.resets_before)
     }
 
     /// The direction of a node that is known to be of this graph.
@@ -377,9 +372,10 @@ impl Graph {
 
     /// From steps of the sequence to steps taken, or back.
     fn turned(&self, chain: &Chain, step: usize) -> usize {
-        match chain.reverse {
-            true => self.steps - 1 - step,
-            false => step,
+        if chain.reverse {
+            self.steps - 1 - step
+        } else {
+            step
         }
     }
 
@@ -401,31 +397,6 @@ impl Graph {
         products: impl Iterator<Item = Product> + 'a,
     ) -> impl Iterator<Item = Node> + 'a {
         products.map(move |product| self.at(layer, direction, taken, product))
-    }
-}
-
-/// The matrix that a product multiplies its weights with. Products with the same operand can be
-/// one product (deepcpu section 5.2.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Operand {
-    /// `x`: the layer's input, the same for both directions.
-    Input,
-    /// `h`: the direction's state after the step before.
-    State,
-    /// `r∘h`, for the candidate of a GRU that resets before.
-    ResetState,
-    /// `m = o∘output(c)`, an LSTM's output before its projection.
-    Unprojected,
-}
-
-impl fmt::Display for Operand {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Operand::Input => "x",
-            Operand::State => "h",
-            Operand::ResetState => "r∘h",
-            Operand::Unprojected => "m",
-        })
     }
 }
 

@@ -1,6 +1,6 @@
 //! A layer: one or two directions over the same input sequence.
 
-use super::{Cell, CellKind, ModelError, ResetForm, Weights};
+use super::{Cell, CellKind, CellStep, ModelError, Weights};
 
 /// One recurrence over the sequence, first step to last or each sequence's last step to its first.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,14 +64,15 @@ impl Direction {
         self.reverse
     }
 
-    /// Whether a step has two products of which the second needs all of the first's results: a GRU
+    /// Whether a step has two phases, of which the second needs all results of the first: a GRU
     /// that resets before the product, an LSTM with a projection.
     pub fn is_two_phase(&self) -> bool {
-        match self.cell {
-            Cell::Lstm { .. } => self.weights.projection.is_some(),
-            Cell::Gru { reset, .. } => reset == ResetForm::Before,
-            Cell::Rnn { .. } => false,
-        }
+        self.step().is_two_phase()
+    }
+
+    /// What a step computes.
+    pub fn step(&self) -> &'static CellStep {
+        self.cell.step(self.weights.projection.is_some())
     }
 
     /// The weights.
@@ -105,9 +106,10 @@ impl Direction {
 
     /// `H` for an LSTM, 0 for the cells that have no cell state.
     pub fn cell_state_size(&self) -> usize {
-        match self.cell.kind() {
-            CellKind::Lstm => self.hidden,
-            _ => 0,
+        if self.step().has_cell_state {
+            self.hidden
+        } else {
+            0
         }
     }
 }

@@ -26,7 +26,7 @@ mod weights;
 pub use self::safetensors::{SafetensorsOptions, Tensors};
 pub use arrays::{Array, ArrayError, ArrayMap, Elements, OwnedInput, OwnedOutput};
 pub use builder::{Gru, Lstm, Rnn};
-pub use cell::{Cell, CellKind, ResetForm};
+pub use cell::*;
 pub use error::{LoadError, ModelError, SaveError};
 pub use interface::{Axis, Interface, Port, Role};
 pub use layer::{Direction, Layer, Merge};

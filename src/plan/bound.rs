@@ -3,7 +3,7 @@
 use super::{AheadBy, Configuration, DirectionPlan, Entry, LayerPlan, PlanError};
 use crate::machine::{Bound, BoundBy, Ceilings, Level, Operations, Topology};
 use crate::model::{Direction, Layer, Matrix, Model, Precision};
-use crate::schedule::Place;
+use crate::schedule::PhasePlacement;
 
 impl Entry {
     /// The bound on running full-length sequences: for each worker and phase, the larger of
@@ -257,7 +257,9 @@ impl Reader<'_> {
 fn step_weights(direction: &Direction, plan: &DirectionPlan, worker: usize) -> Slice {
     let weights = direction.weights();
     let gates = plan.schedule.input.iter();
-    let in_step = gates.filter(|place| **place != Place::Ahead).count();
+    let in_step = gates
+        .filter(|place| **place != PhasePlacement::Ahead)
+        .count();
     let units = plan.partition.units[worker].len();
     let projected = plan.partition.projected[worker].len();
     let projection = weights.projection.as_ref();
@@ -269,7 +271,9 @@ fn step_weights(direction: &Direction, plan: &DirectionPlan, worker: usize) -> S
 /// Weights of a worker's units that are multiplied ahead of the steps.
 fn ahead_weights(direction: &Direction, plan: &DirectionPlan, worker: usize) -> Slice {
     let gates = plan.schedule.input.iter();
-    let ahead = gates.filter(|place| **place == Place::Ahead).count();
+    let ahead = gates
+        .filter(|place| **place == PhasePlacement::Ahead)
+        .count();
     let units = plan.partition.units[worker].len();
     Slice::of(&direction.weights().input, units * ahead)
 }

@@ -21,7 +21,7 @@ use super::{
     AheadBy, Configuration, DirectionPlan, LayerPlan, MOST_THREADS, Partition, Plan, PlanError,
     arrangements, split_units,
 };
-use crate::model::{CellKind, Direction, Layer, Matrix, Model, Precision, Weights};
+use crate::model::{Direction, Layer, Matrix, Model, Precision, Weights};
 use crate::partition::{Grain, Part, Problem, Sequence, Shape};
 use crate::schedule::{DirectionSchedule, PanelOrder};
 
@@ -444,11 +444,7 @@ impl Costs<'_> {
             seconds += self.product(key(projection, projected, 1));
         }
         let vectors = units.div_ceil(16) as f64 * rows as f64;
-        let activations = match direction.cell().kind() {
-            CellKind::Lstm => 5,
-            CellKind::Gru => 4,
-            CellKind::Rnn => 1,
-        };
+        let activations = direction.step().activations;
         seconds + self.rates.phase + vectors * f64::from(activations) * self.rates.gate
     }
 

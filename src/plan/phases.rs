@@ -140,9 +140,9 @@ mod tests {
 
     /// Weights, operand, size and cores of each product, phase by phase.
     fn words(model: &Model, plan: &Configuration) -> Vec<Vec<String>> {
-        let kind = model.layers()[0].kind();
+        let step = model.layers()[0].directions()[0].step();
         let product = |p: &PlannedProduct| {
-            let name = |(d, b): &(usize, Product)| format!("{d}{}", b.weights(kind));
+            let name = |(d, b): &(usize, Product)| format!("{d}{}", step.weights_name(*b));
             let weights: Vec<_> = p.blocks.iter().map(name).collect();
             format!(
                 "{} · {}: {}x{}x{} on {}",

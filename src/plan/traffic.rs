@@ -20,9 +20,9 @@ use std::ops::Range;
 use super::rates::{PAGE, WAYS};
 use super::{AheadBy, Configuration, DirectionPlan, LayerPlan, PlanError};
 use crate::machine::{Core, Level, Topology};
-use crate::model::{Cell, CellKind, Direction, Layer, Matrix, Model, Precision, ResetForm};
+use crate::model::{CellKind, Direction, Layer, Matrix, Model, Precision, Product};
 use crate::partition::{Cache, Grain, Movement, PanelOrder, Part, Problem, Sequence, Shape, Split};
-use crate::schedule::Place;
+use crate::schedule::PhasePlacement;
 
 /// What the cores of a team hold and move of one layer.
 #[derive(Clone, Debug, PartialEq)]
@@ -313,7 +313,7 @@ impl Run<'_> {
                     }
                 }
             };
-            let gates = count(&d.schedule.input, Place::Ahead);
+            let gates = count(&d.schedule.input, PhasePlacement::Ahead);
             let depth = direction.input_size();
             let bytes = direction.weights().input.precision().bytes();
             (
@@ -438,18 +438,18 @@ fn of_direction(direction: &Direction, plan: &DirectionPlan, member: usize) -> V
         gates,
         weight_bytes: matrix.precision().bytes(),
         continues,
-        cell_state: direction.cell().kind() == CellKind::Lstm,
+        cell_state: direction.step().has_cell_state,
     };
     let (input, state) = (&weights.input, &weights.recurrent);
-    let resets_before = resets(direction.cell(), ResetForm::Before);
+    let operands = state_operands(direction);
     let mut products = Vec::new();
-    for phase in [Place::Phase(0), Place::Phase(1)] {
+    for phase in [PhasePlacement::Phase(0), PhasePlacement::Phase(1)] {
         products.push(of_units(input, count(&schedule.input, phase), false));
-        let recurrent = count(&schedule.recurrent, phase);
-        // The candidate's operand is the reset state: a product of its own.
-        let late = usize::from(resets_before && phase == Place::Phase(1) && recurrent > 0);
-        products.push(of_units(state, recurrent - late, schedule.is_ahead()));
-        products.push(of_units(state, late, schedule.is_ahead()));
+        for operand in &operands {
+            let gates = schedule.recurrent.iter().zip(operand);
+            let gates = gates.filter(|(place, multiplies)| **place == phase && **multiplies);
+            products.push(of_units(state, gates.count(), schedule.is_ahead()));
+        }
     }
     products.extend(weights.projection.as_ref().map(|projection| StepProduct {
         depth: projection.cols(),
@@ -462,11 +462,23 @@ fn of_direction(direction: &Direction, plan: &DirectionPlan, member: usize) -> V
     products
 }
 
-fn resets(cell: &Cell, form: ResetForm) -> bool {
-    matches!(cell, Cell::Gru { reset, .. } if *reset == form)
+/// The operands of the recurrent weights, and which gates multiply each: a product of its own.
+fn state_operands(direction: &Direction) -> Vec<Vec<bool>> {
+    let step = direction.step();
+    let gates = (0..).take(step.gates.len()).map(Product::Recurrent);
+    let of_gates: Vec<_> = gates
+        .map(|gate| step.find(gate).map(|found| found.operand))
+        .collect();
+    let mut operands = of_gates.clone();
+    operands.sort_unstable();
+    operands.dedup();
+    let operands = operands.iter();
+    operands
+        .map(|operand| of_gates.iter().map(|each| each == operand).collect())
+        .collect()
 }
 
-fn count(places: &[Place], place: Place) -> usize {
+fn count(places: &[PhasePlacement], place: PhasePlacement) -> usize {
     places.iter().filter(|p| **p == place).count()
 }
 
@@ -478,9 +490,8 @@ fn weight_bytes(product: Shape) -> u64 {
 
 /// Bytes of the pre-activations of one sequence and step.
 fn results_bytes(direction: &Direction, units: usize) -> u64 {
-    let apart = usize::from(resets(direction.cell(), ResetForm::After));
-    let parts = direction.cell().kind().gates() + apart;
-    Shape::f32(1, 1, units.next_multiple_of(Grain::default().lanes), parts).c_bytes()
+    let units = units.next_multiple_of(Grain::default().lanes);
+    Shape::f32(1, 1, units, direction.step().slots()).c_bytes()
 }
 
 fn forgetful(layer: &Layer, batch: usize, threads: usize) -> u64 {

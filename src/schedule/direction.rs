@@ -3,12 +3,14 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::model::{Cell, CellKind, Direction, ResetForm};
+use crate::graph::{Product, StepGraph};
+use crate::model::{CellKind, Direction};
 
 /// When a product is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Place {
-    /// Before the steps it belongs to, many steps in one product. Input products only.
+pub enum PhasePlacement {
+    /// Before the steps it belongs to, many steps in one product: a hoisted input projection.
+    /// Input products only.
     Ahead,
     /// In this phase of its step, counted from 0.
     Phase(u8),
@@ -22,13 +24,13 @@ pub enum Place {
 ///
 /// ```
 /// use cellstream::model::Lstm;
-/// use cellstream::schedule::{DirectionSchedule, Place};
+/// use cellstream::schedule::{DirectionSchedule, PhasePlacement};
 ///
 /// let model = Lstm::new(8, 16).random(1)?;
 /// let direction = &model.layers()[0].directions()[0];
 /// let mut schedule = DirectionSchedule::all_ahead(direction);
 /// assert_eq!(schedule.to_string(), "aaaa/1111");
-/// schedule.input[3] = Place::Phase(0);
+/// schedule.input[3] = PhasePlacement::Phase(0);
 /// schedule.check(direction)?;
 /// assert_eq!(schedule.to_string(), "aaa1/1111");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -36,9 +38,9 @@ pub enum Place {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DirectionSchedule {
     /// Products of the input weights.
-    pub input: Vec<Place>,
+    pub input: Vec<PhasePlacement>,
     /// Products of the recurrent weights; never ahead.
-    pub recurrent: Vec<Place>,
+    pub recurrent: Vec<PhasePlacement>,
 }
 
 /// Why a schedule cannot be one of a direction.
@@ -53,23 +55,17 @@ pub struct ScheduleError {
     pub why: &'static str,
 }
 
-/// Whether a GRU applies its reset gate before the product, so that its candidate is a phase later.
-pub(super) fn resets_before(cell: &Cell) -> bool {
-    let before = ResetForm::Before;
-    matches!(cell, Cell::Gru { reset, .. } if *reset == before)
-}
-
 impl DirectionSchedule {
     /// All input products ahead, recurrent products as early as they can be.
     pub fn all_ahead(direction: &Direction) -> DirectionSchedule {
-        let gates = direction.cell().kind().gates();
-        let mut recurrent = vec![Place::Phase(0); gates];
-        if resets_before(direction.cell()) {
-            recurrent[2] = Place::Phase(1);
-        }
+        let step = StepGraph::of(direction);
+        let gates = 0..step.gates() as u8;
+        let earliest = |gate| step.earliest_phase(Product::Recurrent(gate)) as u8;
         DirectionSchedule {
-            input: vec![Place::Ahead; gates],
-            recurrent,
+            input: vec![PhasePlacement::Ahead; step.gates()],
+            recurrent: gates
+                .map(|gate| PhasePlacement::Phase(earliest(gate)))
+                .collect(),
         }
     }
 
@@ -82,14 +78,32 @@ impl DirectionSchedule {
         }
     }
 
+    /// Where `product` is executed; `None` for a projection and for a gate that is not there.
+    pub(super) fn placement(&self, product: Product) -> Option<PhasePlacement> {
+        match product {
+            Product::Input(gate) => self.input.get(usize::from(gate)).copied(),
+            Product::Recurrent(gate) => self.recurrent.get(usize::from(gate)).copied(),
+            Product::Projection => None,
+        }
+    }
+
+    /// Whether no gate's product with the input comes after its product with the state. A gate is
+    /// one chain of multiply-adds, input first; its order is part of the answer.
+    pub(super) fn is_in_order(&self) -> bool {
+        let mut gates = self.input.iter().zip(&self.recurrent);
+        gates.all(|(input, recurrent)| input <= recurrent)
+    }
+
     /// Whether any product is taken ahead.
     pub fn is_ahead(&self) -> bool {
-        self.input.contains(&Place::Ahead)
+        self.input.contains(&PhasePlacement::Ahead)
     }
 
     /// Whether every input product is taken ahead.
     pub fn is_all_ahead(&self) -> bool {
-        self.input.iter().all(|place| *place == Place::Ahead)
+        self.input
+            .iter()
+            .all(|place| *place == PhasePlacement::Ahead)
     }
 
     /// Checks that `direction` can be executed so: each product after what it needs.
@@ -108,43 +122,51 @@ impl DirectionSchedule {
     }
 
     fn fault(&self, direction: &Direction) -> Option<&'static str> {
-        let gates = direction.cell().kind().gates();
-        if self.input.len() != gates || self.recurrent.len() != gates {
+        let step = StepGraph::of(direction);
+        if self.input.len() != step.gates() || self.recurrent.len() != step.gates() {
             return Some("it has another number of gates");
         }
-        if self.recurrent.contains(&Place::Ahead) {
+        if self.recurrent.contains(&PhasePlacement::Ahead) {
             return Some("a product with the state cannot be taken ahead");
         }
-        let phases = 1 + u8::from(resets_before(direction.cell()));
-        let all = self.input.iter().chain(&self.recurrent);
-        if { all }.any(|place| matches!(place, Place::Phase(phase) if *phase >= phases)) {
+        let phases = phases_of_gates(&step);
+        let beyond = |place: &PhasePlacement| *place >= PhasePlacement::Phase(phases);
+        if self.input.iter().chain(&self.recurrent).any(beyond) {
             return Some("a step has fewer phases");
         }
-        // A gate is one chain of multiply-adds, input first; its order is part of the answer.
-        let mut gates = self.input.iter().zip(&self.recurrent);
-        if gates.any(|(input, recurrent)| input > recurrent) {
+        if !self.is_in_order() {
             return Some("a gate's product with the input must not come after that with the state");
         }
-        if phases == 2 {
-            // The reset gate is needed between the phases; its product with the state follows.
-            if self.recurrent[0] != Place::Phase(0) || self.input[0] == Place::Phase(1) {
-                return Some("the reset gate must be complete after the first phase");
-            }
-            if self.recurrent[2] != Place::Phase(1) {
-                return Some("the candidate's product needs the reset state, in the second phase");
-            }
+        let is_late = |product| {
+            let place = self.placement(product);
+            place.is_some()
+                && step
+                    .needed_by(product)
+                    .any(|each| self.placement(each) >= place)
+        };
+        if step.products().any(is_late) {
+            return Some("a gate must be complete a phase before the product that needs it");
         }
         None
     }
 }
 
+/// Phases of a step without that of its projection, which no schedule places.
+pub(super) fn phases_of_gates(step: &StepGraph) -> u8 {
+    let gates = step
+        .products()
+        .filter(|product| *product != Product::Projection);
+    let last = gates.map(|product| step.earliest_phase(product)).max();
+    1 + last.unwrap_or(0) as u8
+}
+
 /// A letter per product, input then recurrent: `a` for ahead, or the phase counted from 1.
 impl fmt::Display for DirectionSchedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let letters = |places: &[Place]| -> String {
-            let letter = |place: &Place| match place {
-                Place::Ahead => 'a',
-                Place::Phase(phase) => char::from(b'1'.saturating_add(*phase)),
+        let letters = |places: &[PhasePlacement]| -> String {
+            let letter = |place: &PhasePlacement| match place {
+                PhasePlacement::Ahead => 'a',
+                PhasePlacement::Phase(phase) => char::from(b'1'.saturating_add(*phase)),
             };
             places.iter().map(letter).collect()
         };
@@ -165,10 +187,10 @@ pub struct ParseScheduleError(pub String);
 impl FromStr for DirectionSchedule {
     type Err = ParseScheduleError;
     fn from_str(text: &str) -> Result<DirectionSchedule, ParseScheduleError> {
-        let places = |letters: &str| -> Option<Vec<Place>> {
+        let places = |letters: &str| -> Option<Vec<PhasePlacement>> {
             let place = |letter| match letter {
-                b'a' => Some(Place::Ahead),
-                b'1'..=b'9' => Some(Place::Phase(letter - b'1')),
+                b'a' => Some(PhasePlacement::Ahead),
+                b'1'..=b'9' => Some(PhasePlacement::Phase(letter - b'1')),
                 _ => None,
             };
             letters.bytes().map(place).collect()
@@ -194,8 +216,11 @@ mod tests {
             assert_eq!(schedule.to_string(), text);
         }
         let parsed: DirectionSchedule = "a2/1".parse().unwrap();
-        assert_eq!(parsed.input, [Place::Ahead, Place::Phase(1)]);
-        assert_eq!(parsed.recurrent, [Place::Phase(0)]);
+        assert_eq!(
+            parsed.input,
+            [PhasePlacement::Ahead, PhasePlacement::Phase(1)]
+        );
+        assert_eq!(parsed.recurrent, [PhasePlacement::Phase(0)]);
         for text in [
             "",
             "aaaa",

@@ -1,11 +1,11 @@
-//! The schedules that survive the three rules, made directly.
+//! The schedules that the three rules leave, enumerated from the graph of a step.
 //!
-//! A step's phases must each need the one before (rule 2), and no time-independent phase stands
-//! between them (rule 3), so a step has as many phases as its longest chain of products: one, or
-//! two in a GRU that resets before (candidate after reset gate); a projection adds its own. What is
-//! left to choose, the same at every step (rule 1), is for each input product whether it is taken
-//! ahead or in which phase before it is needed, and the phase of a product with the state that may
-//! be in either:
+//! By rule 1 a schedule is a placement of the products of one step, the same at every step. By rule
+//! 3 an input product is either taken ahead, before all steps, or is in a phase of its step together
+//! with a product that needs the state. By rule 2 each phase needs the one before, so that a step
+//! has as many phases as its longest chain of products. The enumerator lists the placements in that
+//! many phases in which every product comes after what it needs, and keeps those of which rule 2
+//! holds. What it finds (the tests compare it with a search through all phased schedules):
 //!
 //! | direction | choices | schedules |
 //! |---|---|---|
@@ -22,14 +22,15 @@
 //! The directions of a layer choose for themselves, phase `k` of a step of one running beside phase
 //! `k` of the other; so do the layers of a stack, each taking its input sequence as given. Letting
 //! the directions run staggered by a phase adds no schedule where a step has one phase, and for a
-//! GRU that resets before adds only ones with more meetings. Chunks of steps, the wavefront over
+//! GRU that resets before adds only ones with more barriers. Chunks of steps, the wavefront over
 //! layers and steps, and the order of panels are choices beside the phases, not among them: they
 //! say in which pieces a phase is executed and by whom.
 
+use crate::graph::{Product, StepGraph};
 use crate::model::{Direction, Layer, Model};
 
-use super::direction::resets_before;
-use super::{DirectionSchedule, Place};
+use super::direction::phases_of_gates;
+use super::{DirectionSchedule, PhasePlacement};
 
 /// All schedules of `direction` that can be executed to the last bit alike, in a fixed order: all
 /// input products ahead first, none ahead second, then the rest.
@@ -49,39 +50,33 @@ use super::{DirectionSchedule, Place};
 /// # Ok::<(), cellstream::model::ModelError>(())
 /// ```
 pub fn schedules(direction: &Direction) -> Vec<DirectionSchedule> {
-    let in_order = |schedule: &DirectionSchedule| {
-        let mut gates = schedule.input.iter().zip(&schedule.recurrent);
-        gates.all(|(input, recurrent)| input <= recurrent)
-    };
     let mut schedules = surviving_schedules(direction);
-    schedules.retain(in_order);
+    schedules.retain(DirectionSchedule::is_in_order);
     schedules
 }
 
 /// All schedules of `direction` that survive the three rules, in the order of [`schedules`].
 pub fn surviving_schedules(direction: &Direction) -> Vec<DirectionSchedule> {
-    let (first, second) = (Place::Phase(0), Place::Phase(1));
-    let gates = direction.cell().kind().gates();
-    let (inputs, recurrent) = match resets_before(direction.cell()) {
-        false => (
-            vec![vec![Place::Ahead, first]; gates],
-            vec![vec![first]; gates],
-        ),
-        true => {
-            let anywhere = vec![Place::Ahead, first, second];
-            let inputs = vec![vec![Place::Ahead, first], anywhere.clone(), anywhere];
-            (inputs, vec![vec![first], vec![first, second], vec![second]])
-        }
-    };
-    let mut schedules = vec![
+    let step = StepGraph::of(direction);
+    let first = [
         DirectionSchedule::all_ahead(direction),
         DirectionSchedule::none_ahead(direction),
     ];
-    for recurrent in choices(&recurrent) {
-        for input in choices(&inputs) {
-            let recurrent = recurrent.clone();
-            let schedule = DirectionSchedule { input, recurrent };
-            if !schedules[..2].contains(&schedule) {
+    let phases = phases_of_gates(&step);
+    let anywhere: Vec<_> = (0..phases).map(PhasePlacement::Phase).collect();
+    let or_ahead: Vec<_> = [PhasePlacement::Ahead]
+        .into_iter()
+        .chain(anywhere.clone())
+        .collect();
+    let inputs = choices(&vec![or_ahead; step.gates()]);
+    let mut schedules = first.to_vec();
+    for recurrent in choices(&vec![anywhere; step.gates()]) {
+        for input in &inputs {
+            let schedule = DirectionSchedule {
+                input: input.clone(),
+                recurrent: recurrent.clone(),
+            };
+            if survives(&schedule, &step, phases) && !first.contains(&schedule) {
                 schedules.push(schedule);
             }
         }
@@ -89,9 +84,40 @@ pub fn surviving_schedules(direction: &Direction) -> Vec<DirectionSchedule> {
     schedules
 }
 
-/// How many schedules a model has: the product over its directions of how many [`schedules`] gives. Too
-/// many to list for more than a few layers (they need not be: layers do not compete, so each can be
-/// chosen by itself). `None` if it is more than a `u128` holds.
+/// Whether every product comes after what it needs, and the rules hold.
+fn survives(schedule: &DirectionSchedule, step: &StepGraph, phases: u8) -> bool {
+    let gates = || {
+        step.products()
+            .filter(|product| *product != Product::Projection)
+    };
+    let is_ordered = gates().all(|product| {
+        let place = schedule.placement(product);
+        step.needed_by(product)
+            .all(|needed| schedule.placement(needed) < place)
+    });
+    let in_phase = |product: Product, phase: u8| {
+        schedule.placement(product) == Some(PhasePlacement::Phase(phase))
+    };
+    // Rule 3: what needs no state is ahead, or with what needs one.
+    let depends_on_time =
+        |phase| gates().any(|product| product.needs_state() && in_phase(product, phase));
+    // Rule 2.
+    let needs_the_one_before = |phase: u8| {
+        gates()
+            .filter(|product| in_phase(*product, phase))
+            .any(|product| {
+                step.needed_by(product)
+                    .any(|needed| in_phase(needed, phase - 1))
+            })
+    };
+    // A projection needs all gates, so nothing after the phases of the gates is left to choose.
+    is_ordered && (0..phases).all(depends_on_time) && (1..phases).all(needs_the_one_before)
+}
+
+/// The number of schedules of a model: the product over its directions of the number that
+/// [`schedules`] gives. These are too many to list for more than a few layers, and need not be
+/// listed: the schedule of each layer can be chosen by itself. `None` if it is more than a `u128`
+/// holds.
 pub fn schedule_count(model: &Model) -> Option<u128> {
     let mut directions = model.layers().iter().flat_map(Layer::directions);
     directions.try_fold(1_u128, |all, direction| {

@@ -18,7 +18,7 @@ mod rules;
 
 pub use crate::partition::PanelOrder;
 pub use count::{Count, Counts, direction_counts, model_counts};
-pub use direction::{DirectionSchedule, ParseScheduleError, Place, ScheduleError};
+pub use direction::{DirectionSchedule, ParseScheduleError, PhasePlacement, ScheduleError};
 pub use enumerate::{schedule_count, schedules, surviving_schedules};
 pub use phased::{Fused, Phase, PhasedError, PhasedSchedule};
 pub use rules::{RULES, Rule};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::graph::{Graph, Node, Operand, Product};
 
-use super::{DirectionSchedule, Place};
+use super::{DirectionSchedule, PhasePlacement};
 
 /// Products that are executed at once: none of them needs another.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -52,7 +52,7 @@ impl Phase {
         let mut fused = BTreeMap::<_, Vec<(usize, Product)>>::new();
         for ((layer, operand, block), mut steps) in steps {
             steps.sort_unstable();
-            let owner = (operand != Operand::Input).then_some(block.0);
+            let owner = (operand != Operand::INPUT).then_some(block.0);
             let same = fused.entry((layer, operand, owner, steps)).or_default();
             same.push(block);
         }
@@ -210,8 +210,8 @@ impl PhasedSchedule {
                     for &(product, place) in &places {
                         let node = graph.node(layer, direction, taken, product);
                         match place {
-                            Place::Ahead => ahead.extend(node),
-                            Place::Phase(phase) => {
+                            PhasePlacement::Ahead => ahead.extend(node),
+                            PhasePlacement::Phase(phase) => {
                                 let phase = usize::from(phase);
                                 step.resize(step.len().max(phase + 1), Vec::new());
                                 step[phase].extend(node);
@@ -312,16 +312,16 @@ impl PhasedSchedule {
 }
 
 /// The products of a step with their places; the projection, for cells that have one, after all.
-fn places(schedule: &DirectionSchedule) -> Vec<(Product, Place)> {
+fn places(schedule: &DirectionSchedule) -> Vec<(Product, PhasePlacement)> {
     let inputs = (0..).map(Product::Input).zip(&schedule.input);
     let recurrent = (0..).map(Product::Recurrent).zip(&schedule.recurrent);
     let products = inputs.chain(recurrent);
     let mut places: Vec<_> = products.map(|(product, place)| (product, *place)).collect();
     let phases = places.iter().map(|(_, place)| match place {
-        Place::Ahead => 0,
-        Place::Phase(phase) => phase.saturating_add(1),
+        PhasePlacement::Ahead => 0,
+        PhasePlacement::Phase(phase) => phase.saturating_add(1),
     });
     let after = phases.max().unwrap_or(0);
-    places.push((Product::Projection, Place::Phase(after)));
+    places.push((Product::Projection, PhasePlacement::Phase(after)));
     places
 }

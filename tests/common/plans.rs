@@ -6,7 +6,7 @@ use cellstream::model::{Direction, Layer, Model};
 use cellstream::plan::{
     AheadBy, Configuration, DirectionPlan, Entry, LayerPlan, Partition, Plan, UNIT_GRANULE,
 };
-use cellstream::schedule::{DirectionSchedule, PanelOrder, Place};
+use cellstream::schedule::{DirectionSchedule, PanelOrder, PhasePlacement};
 
 use super::Random;
 
@@ -79,8 +79,8 @@ impl Random {
             let mut schedule = DirectionSchedule::all_ahead(direction);
             for place in schedule.input.iter_mut().chain(&mut schedule.recurrent) {
                 *place = match self.0.u8(0..4) {
-                    0 => Place::Phase(0),
-                    1 => Place::Phase(1),
+                    0 => PhasePlacement::Phase(0),
+                    1 => PhasePlacement::Phase(1),
                     _ => *place,
                 };
             }

@@ -4,7 +4,8 @@ use cellstream::Model;
 use cellstream::graph::{Graph, Node, Operand, Product};
 use cellstream::model::{Direction, Gru, Layer, Lstm, Merge, ResetForm, Rnn};
 use cellstream::schedule::{
-    DirectionSchedule, Phase, PhasedError, PhasedSchedule, Place, schedules, surviving_schedules,
+    DirectionSchedule, Phase, PhasePlacement, PhasedError, PhasedSchedule, schedules,
+    surviving_schedules,
 };
 
 use super::{cells, gru, layer_schedules, lstm, projected, rnn};
@@ -47,7 +48,7 @@ fn a_reverse_direction_begins_at_the_end() {
     let reverse = Layer::single(direction(&projected()).clone().reversed());
     let graph = Graph::of_layer(&reverse, 2).expect("a small graph");
     let mut schedule = DirectionSchedule::all_ahead(&reverse.directions()[0]);
-    schedule.input[1] = Place::Phase(0);
+    schedule.input[1] = PhasePlacement::Phase(0);
     let phased = PhasedSchedule::of(&graph, &[vec![schedule]]).expect("one direction");
     let expected = [
         "W_i·x_1 W_g·x_1 W_o·x_1 W_i·x_0 W_g·x_0 W_o·x_0",
@@ -67,7 +68,7 @@ fn a_reverse_direction_begins_at_the_end() {
     );
     let fused = phased.phases()[1].fused(&graph);
     let operands: Vec<_> = fused.iter().map(|fused| fused.operand).collect();
-    assert_eq!(operands, [Operand::Input, Operand::State]);
+    assert_eq!(operands, [Operand::INPUT, Operand::STATE]);
     assert_eq!(fused[1].blocks.len(), 4);
 }
 
@@ -94,14 +95,11 @@ fn directions_share_inputs_but_not_states() {
     assert_eq!((&*fused[0].steps, &*fused[1].steps), (&[1][..], &[1][..]));
     // The update gate does not share the candidate's operand.
     let mut late = ahead.clone();
-    late.recurrent[1] = Place::Phase(1);
+    late.recurrent[1] = PhasePlacement::Phase(1);
     let phased = PhasedSchedule::of(&graph, &[vec![late, ahead]]).expect("two directions");
     let operands = phased.phases()[2].fused(&graph);
-    let operands: Vec<_> = operands.iter().map(|fused| fused.operand).collect();
-    assert_eq!(
-        operands,
-        [Operand::State, Operand::ResetState, Operand::ResetState]
-    );
+    let operands: Vec<_> = operands.iter().map(|fused| fused.operand.symbol).collect();
+    assert_eq!(operands, ["h", "r∘h", "r∘h"]);
     assert_eq!(phased.check(&graph), Ok(()));
 }
 
@@ -225,7 +223,7 @@ fn what_is_no_schedule_is_named() {
     // A place that contradicts the graph shows when the phases are checked.
     let late = { Rnn::new(1, 1).random(1) }.expect("a model");
     let mut schedule = DirectionSchedule::none_ahead(direction(&late));
-    schedule.recurrent[0] = Place::Ahead;
+    schedule.recurrent[0] = PhasePlacement::Ahead;
     let phased = of(&[vec![schedule]]).expect("as many gates");
     assert!(matches!(
         phased.check(&graph),

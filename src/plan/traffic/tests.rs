@@ -226,7 +226,10 @@ fn products_within_the_step_and_projections_are_weights_of_the_step() {
         let core = of(model, &plan, (1, 10), 1 << 20).cores.remove(0);
         (core.step_weights, core.ahead_weights, core.ahead_results)
     };
-    let gru = Gru::new(5, 32).reset(ResetForm::Before).random(1).unwrap();
+    let gru = Gru::new(5, 32)
+        .reset(crate::model::ResetForm::Before)
+        .random(1)
+        .unwrap();
     let (input, recurrent) = (5 * 32 * 3 * 4, 32 * 32 * 3 * 4);
     assert_eq!(bytes(&gru, true), (recurrent, input, 10 * 32 * 3 * 4));
     assert_eq!(bytes(&gru, false), (input + recurrent, 0, 0));

@@ -2,18 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::{CellKind, Direction};
-use crate::schedule::direction::resets_before;
+use crate::graph::StepGraph;
+use crate::model::Direction;
 
-/// Who waits for whom within a step.
+/// The dependences within a step.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Shape {
     /// Number of products with the state, the projection last.
     state: usize,
     /// Of those: the second needs the first.
     order: Vec<(usize, usize)>,
-    /// Of each input product: which of those needs it; `None` if none does before the next step.
-    needed_by: Vec<Option<usize>>,
+    /// Of each input product: those that need it before the next step.
+    needed_by: Vec<Vec<usize>>,
 }
 
 /// Gaps and blocks between which nothing becomes available.
@@ -41,26 +41,19 @@ pub(super) type Step = Vec<Segment>;
 
 impl Shape {
     pub(super) fn of(direction: &Direction) -> Shape {
-        let kind = direction.cell().kind();
-        let gates = kind.gates();
-        if kind == CellKind::Lstm && direction.weights().projection.is_some() {
-            return Shape {
-                state: gates + 1,
-                order: (0..gates).map(|gate| (gate, gates)).collect(),
-                needed_by: vec![Some(gates); gates],
-            };
-        }
-        match resets_before(direction.cell()) {
-            true => Shape {
-                state: gates,
-                order: vec![(0, 2)],
-                needed_by: vec![Some(2), None, None],
-            },
-            false => Shape {
-                state: gates,
-                order: Vec::new(),
-                needed_by: vec![None; gates],
-            },
+        let step = StepGraph::of(direction);
+        let (state, inputs): (Vec<_>, Vec<_>) =
+            step.products().partition(|product| product.needs_state());
+        let users = |product| {
+            let users = step.users_of(product);
+            users.filter_map(|user| state.iter().position(|each| *each == user))
+        };
+        let order = state.iter().enumerate();
+        let order = order.flat_map(|(at, &product)| users(product).map(move |user| (at, user)));
+        Shape {
+            order: order.collect(),
+            needed_by: inputs.iter().map(|&input| users(input).collect()).collect(),
+            state: state.len(),
         }
     }
 
@@ -165,7 +158,9 @@ impl Order {
     /// The gap before the block that needs `input` (gap `k` is the one before block `k`), at most
     /// the one after the last block.
     fn deadline(&self, shape: &Shape, input: usize) -> usize {
-        shape.needed_by[input].map_or(self.blocks, |product| self.block_of[product])
+        let users = shape.needed_by[input].iter();
+        let blocks = users.map(|product| self.block_of[*product]);
+        blocks.min().unwrap_or(self.blocks)
     }
 
     /// Whether the block after `gap` needs the one before it, the input products being in `places`.
@@ -176,7 +171,7 @@ impl Order {
         let mut order = shape.order.iter();
         let mut inputs = places.iter().zip(&shape.needed_by);
         order.any(|&(first, then)| around(Some(self.block_of[first]), then))
-            || inputs.any(|(place, then)| then.is_some_and(|then| around(*place, then)))
+            || inputs.any(|(place, users)| users.iter().any(|then| around(*place, *then)))
     }
 
     /// The step whose free input products have these deadlines.

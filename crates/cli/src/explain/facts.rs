@@ -342,8 +342,8 @@ fn layer_facts(
 fn phase_facts(layer: &Layer, phase: &PlannedPhase) -> PhaseFacts {
     let products = phase.products.iter().map(|product| {
         let mut weights: Vec<String> = Vec::new();
-        for (_, block) in &product.blocks {
-            let name = block.weights(layer.kind());
+        for &(direction, block) in &product.blocks {
+            let name = layer.directions()[direction].step().weights_name(block);
             if !weights.contains(&name) {
                 weights.push(name);
             }

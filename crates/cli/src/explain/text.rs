@@ -9,7 +9,7 @@ use super::facts::{Facts, IntoFacts, LayerFacts, MeasuredFacts, ProductFacts};
 use super::words::{clean, number, plural, ratio, significant, size, time, wrapped, wrapped_at};
 use crate::plan::Origin;
 use cellstream::machine::{Bytes, Rate};
-use cellstream::model::{CellKind, Model};
+use cellstream::model::Model;
 use cellstream::partition::PanelOrder;
 use cellstream::plan::CoreTraffic;
 
@@ -91,10 +91,12 @@ impl Page {
 
     fn graph(&mut self, facts: &Facts, model: &Model, drawn: Option<(&Path, usize)>) {
         let graph = &facts.graph;
-        let gates = match model.layers()[0].kind() {
-            CellKind::Lstm => "each of the gates i, f, g, o",
-            CellKind::Gru => "each of the gates r, z, n",
-            CellKind::Rnn => "the one gate of an RNN",
+        let step = model.layers()[0].directions()[0].step();
+        let gates = if step.gates.len() > 1 {
+            format!("each of the gates {}", step.gates.join(", "))
+        } else {
+            let cell = model.layers()[0].kind().to_string().to_uppercase();
+            format!("the one gate of an {cell}")
         };
         let places = model
             .layers()

@@ -9,7 +9,7 @@ use crate::scheduler::Scheduler;
 use cellstream::execute::{InputValues, PackedModel, Session};
 use cellstream::kernels::{FAR, Isa, rows_of_a_pass};
 use cellstream::machine::{Level, Topology};
-use cellstream::model::{CellKind, Direction, Layer, Model, Precision};
+use cellstream::model::{Direction, Layer, Model, Precision};
 use cellstream::plan::Plan;
 
 /// A forward model that is run a step, or a few, at a time.
@@ -54,7 +54,7 @@ impl Recurrent {
             let matrices = [&weights.input, &weights.recurrent];
             // Without those of the inputs, which a plan may take ahead.
             let of_core = weights.recurrent.bytes() / threads.max(1);
-            layer.kind() == CellKind::Lstm
+            layer.directions()[0].cell_state_size() > 0
                 && matrices.iter().all(|of| of.precision() == Precision::F32)
                 && of_core > FAR
         };

@@ -1,8 +1,15 @@
-//! Cells as data: which recurrence, with which activations.
+//! Cells as data: which recurrence, with which activations, and what its step computes.
+
+mod gru;
+mod lstm;
+mod rnn;
+mod step;
 
 use std::fmt;
 
 use super::Activation;
+
+pub use step::{CellStep, Operand, OperandSource, Product, StepProduct};
 
 /// The three recurrences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -18,11 +25,12 @@ pub enum CellKind {
 impl CellKind {
     /// Rows of a weight matrix per hidden unit: 4, 3 or 1.
     pub fn gates(self) -> usize {
-        match self {
-            CellKind::Lstm => 4,
-            CellKind::Gru => 3,
-            CellKind::Rnn => 1,
-        }
+        let step = match self {
+            CellKind::Lstm => &lstm::STEP,
+            CellKind::Gru => &gru::RESET_AFTER,
+            CellKind::Rnn => &rnn::STEP,
+        };
+        step.gates.len()
     }
 }
 
@@ -112,6 +120,18 @@ impl Cell {
             Cell::Lstm { .. } => CellKind::Lstm,
             Cell::Gru { .. } => CellKind::Gru,
             Cell::Rnn { .. } => CellKind::Rnn,
+        }
+    }
+
+    /// What a step computes, without or with a projection of the state.
+    pub fn step(&self, is_projected: bool) -> &'static CellStep {
+        let before = ResetForm::Before;
+        match self {
+            Cell::Lstm { .. } if is_projected => &lstm::PROJECTED,
+            Cell::Lstm { .. } => &lstm::STEP,
+            Cell::Gru { reset, .. } if *reset == before => &gru::RESET_BEFORE,
+            Cell::Gru { .. } => &gru::RESET_AFTER,
+            Cell::Rnn { .. } => &rnn::STEP,
         }
     }
 }

@@ -1,0 +1,39 @@
+//! GRU: reset gate, update gate and candidate.
+
+use super::step::{CellStep, Operand, OperandSource, input, recurrent};
+
+const H: Operand = Operand::STATE;
+
+/// Reset after the product: the candidate's two products are chains of their own.
+pub(super) const RESET_AFTER: CellStep = CellStep {
+    gates: &["r", "z", "n"],
+    products: &[
+        input(0, 0),
+        input(1, 1),
+        input(2, 2),
+        recurrent(0, H, 0),
+        recurrent(1, H, 1),
+        recurrent(2, H, 3),
+    ],
+    has_cell_state: false,
+    activations: 4,
+};
+
+/// `r∘h`.
+const RESET_STATE: Operand = Operand {
+    source: OperandSource::Gates(&[0]),
+    symbol: "r∘h",
+};
+
+/// Reset before the product: the candidate multiplies the reset state.
+pub(super) const RESET_BEFORE: CellStep = CellStep {
+    products: &[
+        input(0, 0),
+        input(1, 1),
+        input(2, 2),
+        recurrent(0, H, 0),
+        recurrent(1, H, 1),
+        recurrent(2, RESET_STATE, 2),
+    ],
+    ..RESET_AFTER
+};

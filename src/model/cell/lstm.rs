@@ -1,0 +1,48 @@
+//! LSTM: four gates and a cell state.
+
+use super::step::{CellStep, Operand, OperandSource, Product, StepProduct, input, recurrent};
+
+const H: Operand = Operand::STATE;
+
+/// Without a projection.
+pub(super) const STEP: CellStep = CellStep {
+    gates: &["i", "f", "g", "o"],
+    products: &[
+        input(0, 0),
+        input(1, 1),
+        input(2, 2),
+        input(3, 3),
+        recurrent(0, H, 0),
+        recurrent(1, H, 1),
+        recurrent(2, H, 2),
+        recurrent(3, H, 3),
+    ],
+    has_cell_state: true,
+    activations: 5,
+};
+
+/// `m = o∘output(c)`, the output before its projection.
+const UNPROJECTED: Operand = Operand {
+    source: OperandSource::Gates(&[0, 1, 2, 3]),
+    symbol: "m",
+};
+
+/// With a projection.
+pub(super) const PROJECTED: CellStep = CellStep {
+    products: &[
+        input(0, 0),
+        input(1, 1),
+        input(2, 2),
+        input(3, 3),
+        recurrent(0, H, 0),
+        recurrent(1, H, 1),
+        recurrent(2, H, 2),
+        recurrent(3, H, 3),
+        StepProduct {
+            product: Product::Projection,
+            operand: UNPROJECTED,
+            slot: 0,
+        },
+    ],
+    ..STEP
+};
