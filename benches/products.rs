@@ -9,8 +9,8 @@
 use std::time::Duration;
 
 use cellstream::kernels::{
-    Aligned, Isa, Kernels, Numbers, PackedMatrix, Product, Rows, Source, Start, Sweep, kernels,
-    pack_vectors, zeroed,
+    Aligned, Blocking, Isa, Kernels, NextProduct, Numbers, PackedMatrix, Product, Rows, Source,
+    Start, Sweep, kernels, pack_vectors, zeroed,
 };
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
@@ -62,7 +62,8 @@ impl Case {
             z,
             z_slots: self.gates,
             sweep,
-            then: None,
+            blocking: Blocking::default(),
+            next: NextProduct::NONE,
         });
     }
 }
@@ -120,7 +121,7 @@ fn products(criterion: &mut Criterion) {
             depth,
             gates,
             a: values(rows * depth),
-            packed: PackedMatrix::new(lanes, source, &all, 0..units),
+            packed: PackedMatrix::new(lanes, source, &all, 0..units, Blocking::default()),
             bias: pack_vectors(lanes, &biases, 0..units),
             slots: all,
         };

@@ -1,6 +1,6 @@
 //! The splits that partition finds, against plain enumeration.
 
-use cellstream::kernels::{Numbers, PackedMatrix, Source};
+use cellstream::kernels::{Blocking, Numbers, PackedMatrix, Source};
 use cellstream::partition::{
     Cache, Grain, Options, PanelOrder, Part, Placement, Problem, Sequence, Shape, Split,
 };
@@ -184,7 +184,7 @@ fn padded_panels_are_as_large_as_packed_ones() {
             }
             let ranges = split_units(units, parts).into_iter();
             let packed: usize = ranges
-                .map(|r| PackedMatrix::new(16, source, &kinds, r).bytes())
+                .map(|r| PackedMatrix::new(16, source, &kinds, r, Blocking::default()).bytes())
                 .sum();
             let sum = problem
                 .parts(split)

@@ -406,9 +406,11 @@ fn what_cannot_be_loaded_is_estimated_and_says_why() {
 
     let loaded = Plan::load_or_estimate(folder.path(), &model).unwrap();
     assert!(matches!(loaded.fallback, Some(PlanFileError::Io { .. })));
-    std::fs::write(&path, "cellstream plan 2\n").unwrap();
-    let loaded = Plan::load_or_estimate(&path, &model).unwrap();
-    assert_eq!(loaded.fallback, Some(PlanFileError::Format { found: 2 }));
+    for found in [1, 3] {
+        std::fs::write(&path, format!("cellstream plan {found}\n")).unwrap();
+        let loaded = Plan::load_or_estimate(&path, &model).unwrap();
+        assert_eq!(loaded.fallback, Some(PlanFileError::Format { found }));
+    }
     std::fs::write(&path, "PK\u{3}\u{4}").unwrap();
     let loaded = Plan::load_or_estimate(&path, &model).unwrap();
     assert!(matches!(

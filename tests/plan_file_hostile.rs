@@ -350,7 +350,7 @@ fn what_is_wrong_is_named() {
         }
         error => panic!("{error}"),
     }
-    let later = text.replacen("plan 1", "plan 23", 1);
+    let later = text.replacen("plan 2", "plan 23", 1);
     assert_eq!(
         judge.read(later.as_bytes()),
         Err(PlanFileError::Format { found: 23 })
@@ -422,7 +422,7 @@ fn numbers_and_repetition_cost_no_more_than_the_file() {
                 1 << 20,
                 direction(1 << 20)
             ),
-        "cellstream plan 1\n".to_string() + &"\\".repeat(1 << 20),
+        "cellstream plan 2\n".to_string() + &"\\".repeat(1 << 20),
     ];
     for text in endless {
         judge.read(text.as_bytes()).unwrap_err();

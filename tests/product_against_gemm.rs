@@ -2,7 +2,7 @@
 
 use approx::assert_abs_diff_eq;
 use cellstream::kernels::{
-    Isa, Numbers, PackedMatrix, Product, Rows, Source, Start, Sweep, kernels,
+    Blocking, Isa, NextProduct, Numbers, PackedMatrix, Product, Rows, Source, Start, Sweep, kernels,
 };
 
 #[test]
@@ -27,7 +27,8 @@ fn every_tile_shape_multiplies() {
                         depth,
                         units,
                     };
-                    let packed = PackedMatrix::new(lanes, source, &all, 0..units);
+                    let packed =
+                        PackedMatrix::new(lanes, source, &all, 0..units, Blocking::default());
                     let mut z = values(rows * panels * gates * lanes);
                     let before = z.clone();
                     kernels.product(Product {
@@ -39,7 +40,8 @@ fn every_tile_shape_multiplies() {
                         z: &mut z,
                         z_slots: gates,
                         sweep: Sweep::Wide,
-                        then: None,
+                        blocking: Blocking::default(),
+                        next: NextProduct::NONE,
                     });
 
                     // [rows, depth] times the transposed [gates * units, depth].

@@ -4,6 +4,7 @@
 
 use std::ops::Range;
 
+use crate::kernels::Blocking;
 use crate::model::{Activation, Cell, Direction, Layer, Matrix, Merge, Model, ResetForm, Weights};
 use crate::plan::{
     AheadBy, Configuration, DirectionPlan, LayerPlan, Partition, Plan, UNIT_GRANULE,
@@ -111,6 +112,7 @@ impl Case {
                 directions.push(DirectionPlan {
                     schedule,
                     partition,
+                    blocking: Blocking::default(),
                 });
             }
             plans.push(LayerPlan {

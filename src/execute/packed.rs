@@ -14,7 +14,7 @@ use super::meetings::Meetings;
 use super::part::PackedPart;
 use super::recurrence::Recurrence;
 use super::team::{Team, TeamPanicked};
-use crate::kernels::{Isa, IsaError, Kernels, kernels};
+use crate::kernels::{Blocking, Isa, IsaError, Kernels, Stripes, kernels};
 use crate::model::{Direction, Layer, Matrix, Merge, Model, Precision, Signature};
 use crate::plan::{AheadBy, Configuration, DirectionPlan, LayerPlan, Plan, PlanError};
 use crate::schedule::{DirectionSchedule, PanelOrder};
@@ -66,6 +66,8 @@ pub(super) struct PackedDirection {
     /// Where buffers of their own stand for each layer's states, which of them is the hidden state; the
     /// cell state follows it.
     pub first_state: usize,
+    /// How the products of a step read their weights.
+    pub blocking: Blocking,
     /// Some product is taken ahead.
     pub is_ahead: bool,
     /// All input products are taken ahead.
@@ -164,6 +166,7 @@ struct PartKey<'p> {
     schedule: &'p DirectionSchedule,
     units: &'p Range<usize>,
     projected: &'p Range<usize>,
+    stripes: Stripes,
 }
 
 /// A part to be packed, by the first worker that asked for it.
@@ -183,6 +186,7 @@ impl<'p> PartKey<'p> {
             schedule: &plan.schedule,
             units: &plan.partition.units[worker],
             projected: &plan.partition.projected[worker],
+            stripes: plan.blocking.stripes,
         }
     }
 }
@@ -391,6 +395,7 @@ impl PackedLayer {
                 first_state: before.buffers,
                 is_ahead: plan.schedule.is_ahead(),
                 is_all_ahead: plan.schedule.is_all_ahead(),
+                blocking: plan.blocking,
                 parts: (0..plan.partition.units.len()).filter_map(part).collect(),
             });
             before.values.0 += direction.output_size();

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::recurrence::Recurrence;
-use crate::kernels::{Aligned, FAR, PackedMatrix, Source, pack_vectors};
+use crate::kernels::{Aligned, Blocking, PackedMatrix, Source, pack_vectors};
 use crate::model::{Cell, Direction, Matrix, ResetForm};
 use crate::plan::DirectionPlan;
 use crate::schedule::PhasePlacement;
@@ -36,8 +36,6 @@ pub(super) struct PackedPart {
     /// The products of each phase, in the order of a gate's chain: input first. Those of a projection
     /// stand apart, in `projection`.
     pub phases: [Vec<PackedProduct>; 2],
-    /// No private cache holds the weights of a step: products ask for their panels in time.
-    pub is_far: bool,
     pub projection: Option<PackedMatrix>,
     /// Rows of the projection.
     pub projected: Range<usize>,
@@ -66,7 +64,7 @@ impl PackedPart {
             };
             (!gates.is_empty()).then(|| PackedProduct {
                 operand,
-                weights: PackedMatrix::new(lanes, source, &gates, units.clone()),
+                weights: PackedMatrix::new(lanes, source, &gates, units.clone(), plan.blocking),
                 slots: gates.iter().map(|&gate| slots[gate]).collect(),
             })
         };
@@ -106,15 +104,12 @@ impl PackedPart {
                 depth: projection.cols(),
                 units: projection.rows(),
             };
-            PackedMatrix::new(lanes, source, &[0], projected.clone())
+            PackedMatrix::new(lanes, source, &[0], projected.clone(), Blocking::default())
         });
         let peepholes = weights.peepholes.as_ref();
-        let phases = [phase(0), phase(1)];
-        let step: usize = phases.iter().flatten().map(|p| p.weights.bytes()).sum();
         PackedPart {
             ahead: with_input(PhasePlacement::Ahead),
-            phases,
-            is_far: step > FAR,
+            phases: [phase(0), phase(1)],
             projection,
             projected,
             bias: pack_bias(lanes, direction, &units),

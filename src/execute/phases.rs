@@ -8,8 +8,8 @@ use super::part::{Operand, PackedPart, PackedProduct};
 use super::recurrence::Recurrence;
 use super::trace::{Activity, Probe};
 use crate::kernels::{
-    Columns, GruCandidate, GruGates, GruReset, Kernels, LstmGates, PlainState, Product, Room, Rows,
-    Shared, Start, Sweep, Upcoming,
+    Blocking, Columns, GruCandidate, GruGates, GruReset, Kernels, LstmGates, NextProduct,
+    PlainState, Product, Room, Rows, Shared, Start, Sweep,
 };
 use crate::model::ResetForm;
 
@@ -70,8 +70,9 @@ impl<'a, P: Probe> Phases<'a, P> {
                 (input.rows, input.count),
                 Start::Bias(&self.part.bias),
                 Sweep::Wide,
-                // A panel serves so many rows that asking for the next one is not worth it.
-                (0..product.weights.panels(), None, room),
+                // A panel serves so many rows that prefetching gains nothing.
+                Blocking::default(),
+                (0..product.weights.panels(), NextProduct::NONE, room),
                 z,
             );
             self.probe.lap(Activity::Ahead);
@@ -84,7 +85,8 @@ impl<'a, P: Probe> Phases<'a, P> {
         (rows, row_count): (Rows<'_>, usize),
         start: Start<'_>,
         sweep: Sweep,
-        (of, then, room): (Range<usize>, Option<Upcoming>, Room<'_>),
+        blocking: Blocking,
+        (of, next, room): (Range<usize>, NextProduct, Room<'_>),
         z: &mut [f32],
     ) {
         let product = Product {
@@ -96,7 +98,8 @@ impl<'a, P: Probe> Phases<'a, P> {
             z,
             z_slots: self.direction.recurrence.z_slots(),
             sweep,
-            then,
+            blocking,
+            next,
         };
         self.kernels.product_of(product, of, room);
     }
@@ -153,20 +156,27 @@ impl<'a, P: Probe> Phases<'a, P> {
                 (0, 0, None) => Start::Bias(&self.part.bias),
                 _ => Start::Continue,
             };
-            let then = self.part.is_far.then(|| match call + 1 < calls {
-                true => {
-                    let (index, of) = place(call + 1);
-                    products[index].weights.first_tile(of)
-                }
-                false => Upcoming::NOTHING,
-            });
+            let next = if call + 1 < calls {
+                let (index, of) = place(call + 1);
+                products[index].weights.first_tile(of)
+            } else {
+                NextProduct::NONE
+            };
             // Those that take turns each have a room of their own, which their first turn fills.
             let words = |products: &[PackedProduct]| -> usize {
                 (products.iter().map(|p| p.weights.room(step.rows))).sum()
             };
             let room = words(&products[..index])..words(&products[..=index]);
             let room = self.room(room, call >= products.len());
-            self.product(product, operand, start, step.sweep, (of, then, room), z);
+            self.product(
+                product,
+                operand,
+                start,
+                step.sweep,
+                self.direction.blocking,
+                (of, next, room),
+                z,
+            );
         }
     }
 
@@ -353,7 +363,8 @@ impl<'a, P: Probe> Phases<'a, P> {
             z: &mut *z,
             z_slots: 1,
             sweep: step.sweep,
-            then: None,
+            blocking: Blocking::default(),
+            next: NextProduct::NONE,
         };
         let room = self.room(0..weights.room(row_count), false);
         self.kernels.product_in(product, room);

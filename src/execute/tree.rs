@@ -20,9 +20,11 @@ use super::sequence::InputValues;
 use super::session::SessionError;
 use super::team::{SharedTeam, TeamPanicked};
 use crate::kernels::{
-    Aligned, Columns, FAR, Isa, Kernels, PackedMatrix, Product, ReadColumns, Room, Rows, Shared,
-    Source, Start, Sweep, TreeChild, TreeColumns, TreeNode, Upcoming, kernels, pack_vectors,
+    Aligned, Blocking, Columns, Isa, Kernels, NextProduct, PackedMatrix, Product, ReadColumns,
+    Room, Rows, Shared, Source, Start, Sweep, TreeChild, TreeColumns, TreeNode, kernels,
+    pack_vectors,
 };
+use crate::machine::CacheModel;
 use crate::model::Matrix;
 use crate::plan::split_units;
 use crate::reused::reused;
@@ -81,8 +83,8 @@ struct Part {
     /// `[panels][gates][lanes]`.
     bias: Aligned,
     products: Vec<OperandProduct>,
-    /// The weights leave the private caches between two batches.
-    is_far: bool,
+    /// How products read the weights, which may leave the private caches between two batches.
+    blocking: Blocking,
     /// `[rows][panels][gates][lanes]`.
     z: Buffer,
     /// In which products quantise what they multiply with, or lay it out.
@@ -335,7 +337,8 @@ impl TreeStep {
                     z: &mut *z,
                     z_slots: self.gates,
                     sweep: Sweep::Wide,
-                    then: part.is_far.then(|| part.first_of(index + 1)),
+                    blocking: part.blocking,
+                    next: part.first_of(index + 1),
                 };
                 self.kernels.product_in(job, room);
             }
@@ -349,9 +352,9 @@ impl TreeStep {
 
 impl Part {
     /// What the first tile of a product reads.
-    fn first_of(&self, product: usize) -> Upcoming {
+    fn first_of(&self, product: usize) -> NextProduct {
         let Some(OperandProduct { weights, .. }) = self.products.get(product) else {
-            return Upcoming::NOTHING;
+            return NextProduct::NONE;
         };
         weights.first_tile(0..weights.panels())
     }
@@ -376,7 +379,13 @@ impl Part {
             let all: Vec<usize> = (0..gates).collect();
             products.extend(all.chunks(together).map(|slots| OperandProduct {
                 operand,
-                weights: PackedMatrix::new(lanes, source, slots, units.clone()),
+                weights: PackedMatrix::new(
+                    lanes,
+                    source,
+                    slots,
+                    units.clone(),
+                    Blocking::default(),
+                ),
                 slots: slots.to_vec(),
             }));
         }
@@ -388,7 +397,7 @@ impl Part {
             z: Buffer::new(rows, units.len().next_multiple_of(lanes) * gates)?,
             room: Buffer::new(room.unwrap_or(0), 1)?,
             products,
-            is_far: bytes > FAR,
+            blocking: CacheModel::here().blocking(bytes),
             units: units.clone(),
         })
     }
@@ -402,6 +411,7 @@ mod tests {
     use crate::execute::RowLists;
     use crate::execute::counting::Counting;
     use crate::execute::team::Team;
+    use crate::machine::L3Latency;
     use crate::model::Precision;
 
     fn together(values: &[f32]) -> InputValues<'_> {
@@ -516,7 +526,7 @@ mod tests {
         let team = SharedTeam::new(Team::with_threads(1).unwrap());
         let isa = Isa::select().unwrap();
         let mut step = TreeStep::new(&team, isa, rows, 5, &[&left, &right], &bias).unwrap();
-        assert!(step.parts[0].is_far);
+        step.parts[0].blocking = CacheModel::new(0, L3Latency::High).blocking(usize::MAX);
         let [mut h_all, mut c_all] = [&h, &c].map(Vec::clone);
         let rights = [&h_right, &c_right].map(|state| together(state));
         (step.binary(rows, rights, both(&mut h_all, &mut c_all))).unwrap();

@@ -18,9 +18,10 @@ use super::LayerError;
 use super::error::expect;
 use crate::execute::team::SharedTeam;
 use crate::kernels::{
-    Aligned, FAR, Isa, Kernels, PackedMatrix, Product, Room, Rows, Source, Start, Sweep, Upcoming,
-    kernels, pack_vectors,
+    Aligned, Blocking, Isa, Kernels, NextProduct, PackedMatrix, Prefetch, Product, Room, Rows,
+    Source, Start, Sweep, kernels, pack_vectors,
 };
+use crate::machine::CacheModel;
 use crate::model::Matrix;
 
 /// Words of a block at each step of the chain: a whole number of vectors on every instruction set.
@@ -29,7 +30,7 @@ const BLOCK: usize = 64;
 const MOST_OUTPUTS: usize = 4 * BLOCK;
 /// Most rows taken together: those of a tile, where a cache holds the weights.
 const ROWS: usize = 6;
-/// The same where weights come from afar: several tiles, which ask for the next block in time.
+/// The same where no private cache holds the weights: several tiles, which prefetch the next block.
 const FAR_ROWS: usize = 24;
 /// Most rows that are kept quantised until all blocks have taken them. For more, the weights are read again.
 const KEPT_ROWS: usize = 128;
@@ -129,7 +130,7 @@ impl Dense {
         let pack = |index: usize| {
             let units = index * block..((index + 1) * block).min(weights.rows());
             blocks[index].get_or_init(|| Block {
-                weights: PackedMatrix::new(lanes, source, &[0], units.clone()),
+                weights: PackedMatrix::new(lanes, source, &[0], units.clone(), Blocking::default()),
                 bias: pack_vectors(lanes, &[bias], units),
             });
         };
@@ -221,7 +222,7 @@ impl Dense {
         mut take: impl FnMut(usize, usize, &[f32]),
     ) {
         let bytes = |blocks: &[Block]| blocks.iter().map(|b| b.weights.bytes()).sum::<usize>();
-        let is_far = bytes(&self.blocks[blocks.clone()]) > FAR;
+        let blocking = CacheModel::here().blocking(bytes(&self.blocks[blocks.clone()]));
         let most = match self.words() {
             0 => rows.max(1),
             _ => KEPT_ROWS,
@@ -232,33 +233,29 @@ impl Dense {
                 |row: usize, first: usize, outputs: &[f32]| take(begin + row, first, outputs);
             let blocks = blocks.clone();
             // Clearing room for many rows would take longer than a small layer of one row.
-            match is_far {
-                true => {
-                    let z = &mut [0.0; FAR_ROWS * MOST_OUTPUTS];
-                    self.few_rows(blocks, x, rows, room, z, take);
-                }
-                false => {
-                    let z = &mut [0.0; ROWS * MOST_OUTPUTS];
-                    self.few_rows(blocks, x, rows, room, z, take);
-                }
+            if blocking.prefetch == Prefetch::Off {
+                let z = &mut [0.0; ROWS * MOST_OUTPUTS];
+                self.few_rows(blocks, x, rows, blocking, room, z, take);
+            } else {
+                let z = &mut [0.0; FAR_ROWS * MOST_OUTPUTS];
+                self.few_rows(blocks, x, rows, blocking, room, z, take);
             }
         }
     }
 
-    /// As [`Dense::blocks`], of no more rows than are kept, as many together as `z` has room for. Where those are many, the
-    /// weights come from afar.
+    /// As [`Dense::blocks`], of no more rows than are kept, as many together as `z` has room for.
     fn few_rows(
         &self,
         blocks: Range<usize>,
         x: &[f32],
         rows: usize,
+        blocking: Blocking,
         room: &mut [u32],
         z: &mut [f32],
         mut take: impl FnMut(usize, usize, &[f32]),
     ) {
         let (inputs, outputs) = (self.inputs, self.outputs);
         let most = z.len() / MOST_OUTPUTS;
-        let is_far = most > ROWS;
         // As few groups of rows as can be, as even as can be.
         let together = rows.div_ceil(rows.div_ceil(most).max(1)).max(1);
         let words = self.words();
@@ -274,10 +271,10 @@ impl Dense {
                     true => Room::ToFill(room),
                     false => Room::Filled(room),
                 };
-                let then = is_far.then(|| match self.blocks.get(index + 1) {
-                    Some(next) => next.weights.upcoming(0..next.weights.panels()),
-                    None => Upcoming::NOTHING,
-                });
+                let next = match self.blocks.get(index + 1) {
+                    Some(next) => next.weights.as_next(0..next.weights.panels()),
+                    None => NextProduct::NONE,
+                };
                 let product = Product {
                     rows: Rows::strided(&x[first * inputs..], inputs),
                     row_count,
@@ -287,7 +284,8 @@ impl Dense {
                     z: &mut *z,
                     z_slots: 1,
                     sweep: Sweep::Wide,
-                    then,
+                    blocking,
+                    next,
                 };
                 self.kernels.product_in(product, room);
                 for row in 0..row_count {
@@ -385,13 +383,14 @@ mod tests {
         let mut rng = fastrand::Rng::with_seed(3);
         for precision in [Precision::F32, Precision::Int8] {
             let inputs = 256;
-            let outputs = FAR / precision.bytes() / inputs + 70;
+            let far = CacheModel::here().private_bytes();
+            let outputs = far / precision.bytes() / inputs + 70;
             let weights = Matrix::new(outputs, inputs, random(&mut rng, outputs * inputs)).unwrap();
             let weights = weights.in_precision(precision).unwrap();
             let bias = random(&mut rng, outputs);
             let x = random(&mut rng, 27 * inputs);
             let dense = Dense::new(&weights, &bias).unwrap();
-            assert!(dense.weight_bytes() > FAR);
+            assert!(dense.weight_bytes() > far);
             let expected: Vec<f32> = (x.chunks(inputs))
                 .flat_map(|x| reference::dense(&weights, &bias, x))
                 .collect();

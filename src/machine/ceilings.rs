@@ -288,6 +288,11 @@ impl Buffers {
     }
 }
 
+/// Bytes of a buffer that one core reads from the third level; `None` where the machine describes none.
+pub(super) fn l3_buffer_bytes(topology: &Topology) -> Option<usize> {
+    Buffers::for_team(topology, &topology.cpus_for_team(1)).l3
+}
+
 /// The resources that take turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Resource {

@@ -4,6 +4,7 @@
 //! [`Topology::detect`] reads the machine; [`Ceilings::measure`] times it; [`Ceilings::bound`] says
 //! how long a piece of work must take at least.
 
+mod caches;
 mod ceilings;
 #[cfg(feature = "hwloc")]
 pub mod hwloc;
@@ -12,6 +13,7 @@ mod topology;
 
 use std::sync::OnceLock;
 
+pub use caches::{CacheModel, L3Latency};
 pub use ceilings::{
     Bound, BoundBy, Ceilings, CeilingsError, Operations, Rate, ReadRates, TeamCeilings,
 };

@@ -61,8 +61,6 @@ pub use cache::{Cache, Placement};
 pub use solve::{Candidate, Options};
 pub use sweep::{Movement, PanelOrder, Sequence};
 
-use crate::kernels::FAR;
-
 /// Bytes of a cache line.
 const LINE: u64 = 64;
 
@@ -102,19 +100,6 @@ impl Shape {
             weight_bytes,
             ..self
         }
-    }
-
-    /// Gates of a stripe of a panel, one at least, where a core has so many bytes of weights.
-    fn gates_of_stripe(&self, weights: u64) -> usize {
-        match (self.gates, self.weight_bytes) {
-            (4, 2..) if weights > MANY => 2,
-            (gates, _) => gates.max(1),
-        }
-    }
-
-    /// Stripes of a panel.
-    fn stripes(&self, weights: u64) -> usize {
-        (self.gates / self.gates_of_stripe(weights)).max(1)
     }
 
     /// Bytes of A.
@@ -165,16 +150,29 @@ pub struct Grain {
     pub rows: usize,
     /// Panels of a tile, at most; a power of two.
     pub panels: usize,
+    /// Bytes of one core's weights above which panels of four gates have two stripes, and tiles are tall.
+    pub one_stripe_bytes: u64,
 }
 
 /// Chains of multiply-adds that a serpentine sweep keeps in flight.
 const CHAINS: usize = 8;
-/// Bytes of weights of one core from which on panels of four gates are striped and tiles taller.
-const MANY: u64 = (FAR / 2) as u64;
 /// Rows of the tallest of two tiles that take a stripe each.
 const HALF: usize = 8;
 
 impl Grain {
+    /// Gates of a stripe of a panel, one at least, where a core has so many bytes of weights.
+    fn gates_of_stripe(&self, shape: &Shape, weights: u64) -> usize {
+        match (shape.gates, shape.weight_bytes) {
+            (4, 2..) if weights > self.one_stripe_bytes => 2,
+            (gates, _) => gates.max(1),
+        }
+    }
+
+    /// Stripes of a panel.
+    fn stripes(&self, shape: &Shape, weights: u64) -> usize {
+        (shape.gates / self.gates_of_stripe(shape, weights)).max(1)
+    }
+
     /// The same, for one core's product that is swept in `order`: serpentine tiles have no more panels than fill the pipelines with
     /// 8 chains of multiply-adds, since within a tile each panel is read from its start ([`crate::kernels::Sweep`]).
     ///
@@ -192,7 +190,7 @@ impl Grain {
     #[must_use]
     pub fn swept(self, order: PanelOrder, shape: &Shape) -> Grain {
         let (tiles, stripes) = self.tiles(shape.rows, shape, shape.b_bytes());
-        let mut panels = (stripes / shape.stripes(shape.b_bytes())).max(1);
+        let mut panels = (stripes / self.stripes(shape, shape.b_bytes())).max(1);
         let chains = (shape.rows.div_ceil(tiles)).saturating_mul(shape.gates);
         while order == PanelOrder::Serpentine
             && panels > 1
@@ -204,7 +202,7 @@ impl Grain {
     }
 
     /// Tiles of so many rows of a product of this shape, of which one core has so many bytes of weights. Up to 6 rows each, with
-    /// three gates 8, as even as can be. Of many weights (half of [`crate::kernels::FAR`]), of two or four gates other than in int8,
+    /// three gates 8, as even as can be. Above [`Grain::one_stripe_bytes`], of two or four gates other than in int8,
     /// a single tile of up to [`Grain::rows`] by a single stripe; two such, if they have no more than 8 rows.
     pub fn row_tiles(&self, rows: usize, shape: &Shape, weights: u64) -> usize {
         let most = if shape.gates == 3 { 8 } else { 6 };
@@ -213,7 +211,9 @@ impl Grain {
             .clamp(1, most);
         let tallest = match shape.weight_bytes {
             1 => many,
-            _ if weights <= MANY || shape.gates_of_stripe(weights) != 2 => many,
+            _ if weights <= self.one_stripe_bytes || self.gates_of_stripe(shape, weights) != 2 => {
+                many
+            }
             _ => self.rows.max(1),
         };
         match rows {
@@ -226,8 +226,8 @@ impl Grain {
     /// As [`Grain::row_tiles`], and the stripes that each tile may have.
     fn tiles(&self, rows: usize, shape: &Shape, weights: u64) -> (usize, usize) {
         let tiles = self.row_tiles(rows, shape, weights);
-        let sums = (rows.div_ceil(tiles)).saturating_mul(shape.gates_of_stripe(weights));
-        let mut stripes = self.panels.max(1) * shape.stripes(weights);
+        let sums = (rows.div_ceil(tiles)).saturating_mul(self.gates_of_stripe(shape, weights));
+        let mut stripes = self.panels.max(1) * self.stripes(shape, weights);
         while stripes > 1 && sums.saturating_mul(stripes) > self.accumulators {
             stripes /= 2;
         }
@@ -245,6 +245,7 @@ impl Default for Grain {
             accumulators: 24,
             rows: 14,
             panels: 4,
+            one_stripe_bytes: 1 << 20,
         }
     }
 }

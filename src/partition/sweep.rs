@@ -177,7 +177,7 @@ impl Sweep {
         let [a, b, c] = problem.part_bytes(part).map(|bytes| bytes as f64);
         let panels = part.units.div_ceil(grain.lanes.max(1));
         let (row_tiles, widest) = grain.tiles(part.rows, &problem.shape, b as u64);
-        let stripes = panels * problem.shape.stripes(b as u64);
+        let stripes = panels * grain.stripes(&problem.shape, b as u64);
         let mut tiles = Vec::new();
         let mut left = stripes;
         while left > 0 {

@@ -10,6 +10,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use super::{AheadBy, Configuration, Partition, UNIT_GRANULE, split_units};
+use crate::machine::CacheModel;
 use crate::model::{Layer, Model};
 use crate::partition::{Cache, Grain, Options, Problem, Sequence, Shape};
 
@@ -37,6 +38,7 @@ pub(crate) fn arrangements(
                     row_groups,
                     ..group
                 };
+                let way = way.with_blocking(model, CacheModel::here());
                 if seen.insert(way.clone()) {
                     found.push(way);
                 }

@@ -1,6 +1,7 @@
 //! Whether a configuration fits a model.
 
 use super::{AheadBy, Configuration, LayerPlan, MOST_THREADS, UNIT_GRANULE, split};
+use crate::kernels::TALL_TILE_ROWS;
 use crate::model::{Layer, Model};
 use crate::schedule::ScheduleError;
 
@@ -67,6 +68,19 @@ pub enum PlanError {
         rows: usize,
         /// Workers of a group.
         workers: usize,
+    },
+    /// Tall tiles of a height that kernels do not have.
+    #[error(
+        "layer {layer}: tiles have at most 0 (none are tall) or {} to {} rows, the plan says \
+         {tile_rows}",
+        TALL_TILE_ROWS.start(),
+        TALL_TILE_ROWS.end()
+    )]
+    TileRows {
+        /// Index of the layer.
+        layer: usize,
+        /// In the plan.
+        tile_rows: usize,
     },
     /// A schedule that the cell does not allow.
     #[error("layer {layer}: {source}")]
@@ -154,6 +168,13 @@ impl LayerPlan {
                 layer: index,
                 source,
             })?;
+            let tile_rows = plan.blocking.tile_rows;
+            if tile_rows != 0 && !TALL_TILE_ROWS.contains(&tile_rows) {
+                return Err(PlanError::TileRows {
+                    layer: index,
+                    tile_rows,
+                });
+            }
             let projected = match direction.weights().projection {
                 Some(_) => direction.output_size(),
                 None => 0,

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use super::{AheadBy, Configuration, LayerPlan};
+use super::{AheadBy, Configuration, DirectionPlan, LayerPlan};
+use crate::kernels::{Blocking, Prefetch, Stripes};
 use crate::schedule::PanelOrder;
 
 /// One line: cores, who owns what, when input products are taken, in which order panels are swept.
@@ -44,14 +45,7 @@ impl LayerPlan {
             many if many.len() == workers => String::from("units split"),
             many => format!("units split over cores {many:?}"),
         };
-        let schedules: Vec<String> = (self.directions.iter())
-            .map(|d| d.schedule.to_string())
-            .collect();
-        let alike = schedules.windows(2).all(|pair| pair[0] == pair[1]);
-        let schedules = match alike {
-            true => schedules[0].clone(),
-            false => schedules.join(" and "),
-        };
+        let schedules = of_directions(self, |d| d.schedule.to_string());
         let ahead = match (
             self.directions.iter().any(|d| d.schedule.is_ahead()),
             self.ahead,
@@ -78,8 +72,36 @@ impl LayerPlan {
             PanelOrder::Cyclic => "cyclic",
             PanelOrder::Serpentine => "serpentine",
         };
-        format!("{units}, schedule {schedules}{ahead}, {order}")
+        let blocking = match of_directions(self, |d| blocking_words(d.blocking)) {
+            plain if plain.is_empty() => plain,
+            other => format!(", {other}"),
+        };
+        format!("{units}, schedule {schedules}{ahead}, {order}{blocking}")
     }
+}
+
+/// The words of all directions, once where they are the same.
+fn of_directions(layer: &LayerPlan, words: impl Fn(&DirectionPlan) -> String) -> String {
+    let mut words: Vec<String> = layer.directions.iter().map(words).collect();
+    words.dedup();
+    words.join(" and ")
+}
+
+/// Nothing for the blocking of weights that stay in a private cache.
+fn blocking_words(blocking: Blocking) -> String {
+    let mut words = Vec::new();
+    if blocking.stripes == Stripes::Two {
+        words.push("2 stripes".to_string());
+    }
+    if blocking.tile_rows > 0 {
+        words.push(format!("tiles of up to {} rows", blocking.tile_rows));
+    }
+    match blocking.prefetch {
+        Prefetch::Off => {}
+        Prefetch::ManyPasses => words.push("many passes prefetch".to_string()),
+        Prefetch::AllPasses => words.push("all passes prefetch".to_string()),
+    }
+    words.join(", ")
 }
 
 #[cfg(test)]

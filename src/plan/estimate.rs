@@ -21,6 +21,8 @@ use super::{
     AheadBy, Configuration, DirectionPlan, LayerPlan, MOST_THREADS, Partition, Plan, PlanError,
     arrangements, split_units,
 };
+use crate::kernels::Blocking;
+use crate::machine::CacheModel;
 use crate::model::{Direction, Layer, Matrix, Model, Precision, Weights};
 use crate::partition::{Grain, Part, Problem, Sequence, Shape};
 use crate::schedule::{DirectionSchedule, PanelOrder};
@@ -78,13 +80,14 @@ impl Configuration {
     ) -> Configuration {
         let threads = threads.clamp(1, MOST_THREADS);
         let layers = model.layers().iter();
-        Configuration {
+        let configuration = Configuration {
             threads,
             row_groups: 1,
             layers: layers
                 .map(|layer| plan_layer(layer, batch, steps, threads))
                 .collect(),
-        }
+        };
+        configuration.with_blocking(model, CacheModel::here())
     }
 }
 
@@ -112,6 +115,7 @@ fn plan_layer(layer: &Layer, batch: usize, steps: usize, threads: usize) -> Laye
                 units: place(direction.hidden_size()),
                 projected: place(projected),
             },
+            blocking: Blocking::default(),
         }
     });
     let mut plan = LayerPlan {
@@ -202,7 +206,7 @@ fn estimate(model: &Model, size: (usize, usize), cores: usize, rates: &Rates) ->
         }
     }
     match best {
-        Some((_, configuration)) => configuration,
+        Some((_, configuration)) => configuration.with_blocking(model, CacheModel::here()),
         None => Configuration::with_threads(model, size.0, size.1, 1),
     }
 }

@@ -4,6 +4,7 @@
 //! estimate ([`Plan::estimate`]) or from a search that measured the same data.
 
 mod arrange;
+mod blocking;
 mod bound;
 mod check;
 mod describe;
@@ -18,6 +19,7 @@ mod traffic;
 
 use std::ops::Range;
 
+use crate::kernels::Blocking;
 use crate::model::Model;
 use crate::schedule::{DirectionSchedule, PanelOrder};
 
@@ -110,6 +112,8 @@ pub struct DirectionPlan {
     pub schedule: DirectionSchedule,
     /// Who executes what.
     pub partition: Partition,
+    /// How the products of a step read their weights.
+    pub blocking: Blocking,
 }
 
 /// Who takes the products that are executed ahead of their steps.

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use cellstream::kernels::{Blocking, Prefetch, Stripes, TALL_TILE_ROWS};
 use cellstream::model::{Direction, Layer, Model};
 use cellstream::plan::{
     AheadBy, Configuration, DirectionPlan, Entry, LayerPlan, Partition, Plan, UNIT_GRANULE,
@@ -68,8 +69,28 @@ impl Random {
                 .map(|direction| DirectionPlan {
                     schedule: self.schedule(direction),
                     partition: self.partition(direction, workers, alone),
+                    blocking: self.blocking(),
                 })
                 .collect(),
+        }
+    }
+
+    /// Any blocking, those that suit no machine as well.
+    pub fn blocking(&mut self) -> Blocking {
+        Blocking {
+            stripes: match self.0.bool() {
+                true => Stripes::One,
+                false => Stripes::Two,
+            },
+            tile_rows: match self.0.bool() {
+                true => 0,
+                false => self.0.usize(TALL_TILE_ROWS),
+            },
+            prefetch: match self.0.u8(0..3) {
+                0 => Prefetch::Off,
+                1 => Prefetch::ManyPasses,
+                _ => Prefetch::AllPasses,
+            },
         }
     }
 

@@ -3,8 +3,8 @@
 
 use crate::common::Random;
 use cellstream::kernels::{
-    INT8_DEPTH, Isa, Kernels, Numbers, PackedMatrix, Product, Room, Rows, Source, Start, Sweep,
-    kernels, plain_kernels,
+    Blocking, INT8_DEPTH, Isa, Kernels, Numbers, PackedMatrix, Prefetch, Product, Room, Rows,
+    Source, Start, Stripes, Sweep, TALL_TILE_ROWS, kernels, plain_kernels,
 };
 use cellstream::model::Precision;
 
@@ -59,7 +59,7 @@ impl Case {
         }
     }
 
-    fn packed(&self, precision: Precision, lanes: usize) -> PackedMatrix {
+    fn packed(&self, precision: Precision, lanes: usize, blocking: Blocking) -> PackedMatrix {
         let (mut whole, mut halves) = (Vec::new(), Vec::new());
         for (at, value) in self.weights.iter().enumerate() {
             whole.push((value / self.scales[at / self.depth]).round() as i8);
@@ -79,14 +79,20 @@ impl Case {
             units: self.units,
         };
         let gates: Vec<usize> = (0..self.gates).collect();
-        PackedMatrix::new(lanes, source, &gates, 0..self.units)
+        PackedMatrix::new(lanes, source, &gates, 0..self.units, blocking)
     }
 
     /// What the kernels give, `[rows, gates * units]`, with one slot more than gates that nobody but
     /// the bias may touch.
     fn run(&self, kernels: &dyn Kernels, precision: Precision) -> Vec<f32> {
         let lanes = kernels.lanes();
-        let weights = self.packed(precision, lanes);
+        // Any blocking gives the same bits.
+        let blocking = Blocking {
+            stripes: [Stripes::One, Stripes::Two][self.rows % 2],
+            tile_rows: [0, *TALL_TILE_ROWS.end()][self.units % 2],
+            prefetch: [Prefetch::Off, Prefetch::ManyPasses, Prefetch::AllPasses][self.depth % 3],
+        };
+        let weights = self.packed(precision, lanes, blocking);
         let (panels, z_slots) = (weights.panels(), self.gates + 1);
         let place = |row: usize, gate: usize, unit: usize| {
             ((row * panels + unit / lanes) * z_slots + gate) * lanes + unit % lanes
@@ -118,8 +124,8 @@ impl Case {
                 z: &mut z,
                 z_slots,
                 sweep: self.sweep,
-                // Asking for what is next changes nothing.
-                then: (self.rows % 2 == 1).then(|| weights.upcoming(0..weights.panels())),
+                blocking,
+                next: weights.as_next(0..weights.panels()),
             },
             Room::ToFill(&mut room),
         );
@@ -286,10 +292,17 @@ pub fn smaller_numbers_take_less_memory() {
     (case.depth, case.units, case.gates) = (64, 32, 4);
     case.weights = random.values(4 * 32 * 64);
     case.scales = vec![0.01; 4 * 32];
-    let f32_bytes = case.packed(Precision::F32, 16).bytes();
+    let f32_bytes = case.packed(Precision::F32, 16, Blocking::default()).bytes();
     assert_eq!(f32_bytes, 4 * 4 * 32 * 64);
-    assert_eq!(2 * case.packed(Precision::Bf16, 16).bytes(), f32_bytes);
-    let bytes = case.packed(Precision::Int8, 16).bytes();
+    assert_eq!(
+        2 * case
+            .packed(Precision::Bf16, 16, Blocking::default())
+            .bytes(),
+        f32_bytes
+    );
+    let bytes = case
+        .packed(Precision::Int8, 16, Blocking::default())
+        .bytes();
     // A scale and a sum of 4 bytes for each gate of a unit.
     assert_eq!(bytes, f32_bytes / 4 + 8 * 4 * 32);
 }

@@ -931,8 +931,5 @@ fn an_instruction_set_that_is_unknown_or_absent() {
             &with(&absent.to_string()),
             &[&format!("this CPU has no {absent}; it has "), "portable"],
         );
-        let mut odd = command_of(case.folder.path(), command, None);
-        let odd = odd.env("CELLSTREAM_L3", "close").output().unwrap();
-        refused(&odd, &["CELLSTREAM_L3=\"close\" is neither near nor far"]);
     }
 }

@@ -4,8 +4,6 @@ use std::ffi::OsString;
 use std::fmt;
 use std::str::FromStr;
 
-use super::prefetch::{L3_VARIABLE, l3_of_variable};
-
 /// The instruction sets that kernels exist for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Isa {
@@ -28,9 +26,6 @@ pub enum IsaError {
     /// The name is none of those known.
     #[error("{ISA_VARIABLE}={0:?} is not an instruction set; use avx512, avx2, neon or portable")]
     Unknown(String),
-    /// [`L3_VARIABLE`] is no answer.
-    #[error("{L3_VARIABLE}={0:?} is neither near nor far")]
-    L3(String),
     /// The name is known, but this CPU lacks it.
     #[error("this CPU has no {asked}; it has {}", names(available))]
     Unavailable {
@@ -98,9 +93,8 @@ impl Isa {
     ///
     /// # Errors
     /// [`IsaError`] if the variable is set to a name that is unknown, or to an instruction set that
-    /// this CPU lacks. An empty variable is an unknown name. Or if [`L3_VARIABLE`] is set to something else than its two words.
+    /// this CPU lacks. An empty variable is an unknown name.
     pub fn select() -> Result<Isa, IsaError> {
-        l3_of_variable().map_err(IsaError::L3)?;
         choose(std::env::var_os(ISA_VARIABLE), &Isa::available())
     }
 }

@@ -6,6 +6,7 @@ mod activation;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod blocking;
 mod chains;
 mod dispatch;
 mod gates;
@@ -29,6 +30,7 @@ pub use activation::Activation;
 pub use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub use avx512::Avx512;
+pub use blocking::{Blocking, Prefetch, Stripes, TALL_TILE_ROWS};
 pub use dispatch::{Visitor, dispatch};
 pub use gates::{
     GruCandidate, GruGates, GruReset, LstmFunctions, LstmGates, PlainState, ReadColumns, TreeChild,
@@ -40,7 +42,7 @@ pub use math::activate_all;
 pub use neon::Neon;
 pub use pack::{INT8_DEPTH, Numbers, PackedMatrix, Source, pack_vectors};
 pub use portable::Portable;
-pub use prefetch::{FAR, L3_VARIABLE, Upcoming};
+pub use prefetch::NextProduct;
 pub use product::{Product, Room, RowNorms, Rows, Start, Sweep, TINY_ROW, rows_of_a_pass};
 pub use set::{Kernels, kernels, plain_kernels};
 pub use shared::{Columns, Shared};

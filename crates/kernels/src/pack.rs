@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! for panel in 0..panels          LANES hidden units each; the last is filled up with zeros
-//!   for stripe in 0..stripes      one; of four gates, where there are many weights, two
+//!   for stripe in 0..stripes      one; of four gates, where the caller asks for it, two
 //!     for k in 0..depth           input features, or values of the state
 //!       for gate in stripe        all gates, or two of the four
 //!         for lane in 0..LANES    one vector load
@@ -22,7 +22,8 @@
 use std::mem::discriminant;
 use std::ops::Range;
 
-use super::prefetch::{FAR, Upcoming};
+use super::blocking::{Blocking, Stripes};
+use super::prefetch::NextProduct;
 use super::values::{Aligned, Values, zeroed};
 
 /// The weights of some hidden units for one product, packed for one lane count.
@@ -35,9 +36,6 @@ pub struct PackedMatrix {
     depth: usize,
     panels: usize,
 }
-
-/// Panels of four gates are striped where there are more bytes of them: a layer has two such matrices, as a rule.
-const STRIPED: usize = FAR / 2;
 
 /// Most rows that tall tiles take together.
 pub(super) const LAID_OUT: usize = 16;
@@ -128,13 +126,14 @@ impl PackedMatrix {
         source: Source<'_>,
         gates: &[usize],
         units: Range<usize>,
+        blocking: Blocking,
     ) -> PackedMatrix {
         let (panels, depth) = (units.len().div_ceil(lanes), source.depth);
         let groups = depth.div_ceil(source.numbers.per_word());
         let words = panels * groups * gates.len() * lanes;
-        let stripe_gates = match (gates.len(), source.numbers) {
-            (4, Numbers::F32(_) | Numbers::Bf16(_)) if 4 * words > STRIPED => 2,
-            (gates, _) => gates,
+        let stripe_gates = match (gates.len(), source.numbers, blocking.stripes) {
+            (4, Numbers::F32(_) | Numbers::Bf16(_), Stripes::Two) => 2,
+            (gates, ..) => gates,
         };
         let vector = stripe_gates * lanes;
         // The row of the source, the word of its first group, and its place among the gates' vectors.
@@ -238,19 +237,19 @@ impl PackedMatrix {
         }
     }
 
-    /// Some panels, as what is read after others.
+    /// Some panels, as what is read next.
     ///
     /// # Panics
     /// If there are not so many panels.
-    pub fn upcoming(&self, panels: Range<usize>) -> Upcoming {
-        self.upcoming_stripes(panels.start * self.stripes()..panels.end * self.stripes())
+    pub fn as_next(&self, panels: Range<usize>) -> NextProduct {
+        self.stripes_as_next(panels.start * self.stripes()..panels.end * self.stripes())
     }
 
     /// Some stripes, counted through all panels.
     ///
     /// # Panics
     /// If there are not so many.
-    pub(super) fn upcoming_stripes(&self, stripes: Range<usize>) -> Upcoming {
+    pub(super) fn stripes_as_next(&self, stripes: Range<usize>) -> NextProduct {
         let steps = match self.words {
             Words::F32(_) => 1,
             Words::Bf16(_) => 2,
@@ -259,9 +258,9 @@ impl PackedMatrix {
         let size = self.depth.div_ceil(steps) * self.stripe_gates * self.lanes;
         let words = stripes.start * size..stripes.end * size;
         match &self.words {
-            Words::F32(all) => Upcoming::of(&all[words]),
-            Words::Bf16(all) => Upcoming::of(&all[words]),
-            Words::Int8(all) => Upcoming::of(&all.quads[words]),
+            Words::F32(all) => NextProduct::of(&all[words]),
+            Words::Bf16(all) => NextProduct::of(&all[words]),
+            Words::Int8(all) => NextProduct::of(&all.quads[words]),
         }
     }
 
@@ -271,9 +270,9 @@ impl PackedMatrix {
     ///
     /// # Panics
     /// If there are not so many panels.
-    pub fn first_tile(&self, of: Range<usize>) -> Upcoming {
+    pub fn first_tile(&self, of: Range<usize>) -> NextProduct {
         let width = (4 / self.gates).max(1);
-        self.upcoming(of.start..of.end.min(of.start + width))
+        self.as_next(of.start..of.end.min(of.start + width))
     }
 
     /// Words of room in which [`super::Kernels::product_in`] has so many rows of the left operand quantised, or laid out for tall
@@ -323,6 +322,7 @@ pub fn pack_vectors(lanes: usize, gates: &[&[f32]], units: Range<usize>) -> Alig
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Prefetch;
 
     #[test]
     fn each_weight_stands_where_the_layout_says() {
@@ -333,7 +333,7 @@ mod tests {
             depth,
             units,
         };
-        let packed = PackedMatrix::new(lanes, source, &[0, 2], 4..11);
+        let packed = PackedMatrix::new(lanes, source, &[0, 2], 4..11, Blocking::default());
         assert_eq!((packed.panels(), packed.bytes()), (2, 2 * 3 * 2 * 4 * 4));
         for panel in 0..2 {
             for k in 0..depth {
@@ -358,16 +358,16 @@ mod tests {
     /// What the rows of a product were laid out as serves others only of the same numbers, depth and, but in int8, stripes.
     #[test]
     fn room_is_filled_for_weights_of_the_same_kind() {
-        let (most, depth) = (4 * 9 * 16, 1000);
+        let (most, depth) = (4 * 16, 100);
         let (values, halves) = (vec![1.0; most * depth], vec![1; most * depth]);
         let (whole, scales) = (vec![1; most * depth], vec![1.0; most]);
-        let pack = |numbers, depth, units| {
+        let pack = |numbers, depth, blocking| {
             let source = Source {
                 numbers,
                 depth,
-                units,
+                units: 16,
             };
-            PackedMatrix::new(16, source, &[0, 1, 2, 3], 0..units)
+            PackedMatrix::new(16, source, &[0, 1, 2, 3], 0..16, blocking)
         };
         let int8 = Numbers::Int8 {
             whole: &whole,
@@ -375,29 +375,34 @@ mod tests {
         };
         let kinds = [Numbers::F32(&values), Numbers::Bf16(&halves), int8];
         for (at, one) in kinds.into_iter().enumerate() {
-            let filled = pack(one, depth, 9 * 16);
+            let filled = pack(one, depth, STRIPED);
             for (other_at, other) in kinds.into_iter().enumerate() {
-                let serves = filled.fills_for(&pack(other, depth, 9 * 16));
+                let serves = filled.fills_for(&pack(other, depth, STRIPED));
                 assert_eq!(serves, at == other_at, "{at} for {other_at}");
             }
-            assert!(!filled.fills_for(&pack(one, depth - 4, 9 * 16)));
-            // So few that they are not striped.
-            let serves = filled.fills_for(&pack(one, depth, 16));
+            assert!(!filled.fills_for(&pack(one, depth - 4, STRIPED)));
+            let serves = filled.fills_for(&pack(one, depth, Blocking::default()));
             assert_eq!(serves, matches!(one, Numbers::Int8 { .. }), "{at}");
         }
     }
 
-    /// Stripes of so many gates, of four where there are more than 1 MiB, and each weight in its own.
+    const STRIPED: Blocking = Blocking {
+        stripes: Stripes::Two,
+        tile_rows: 0,
+        prefetch: Prefetch::Off,
+    };
+
+    /// Only panels of four gates in f32 or bf16 are striped, and each weight is at its place.
     #[test]
-    fn many_weights_of_four_gates_are_striped() {
-        let (depth, lanes) = (1000, 16);
-        for (panels, gates, bytes, stripes) in [
-            (5, 4, 4, 2),
-            (4, 4, 4, 1),
-            (9, 4, 2, 2),
-            (8, 4, 2, 1),
-            (9, 3, 4, 1),
-            (20, 4, 1, 1),
+    fn panels_of_four_gates_are_striped() {
+        let (depth, lanes, panels) = (101, 16, 3);
+        for (gates, numbers, stripes) in [
+            (4, "f32", 2),
+            (4, "bf16", 2),
+            (4, "int8", 1),
+            (3, "f32", 1),
+            (2, "bf16", 1),
+            (1, "f32", 1),
         ] {
             let units = panels * lanes - 3;
             let count = gates * units * depth;
@@ -406,9 +411,9 @@ mod tests {
             let (halves, whole, scales) =
                 (vec![1; count], vec![1; count], vec![1.0; gates * units]);
             let source = Source {
-                numbers: match bytes {
-                    4 => Numbers::F32(&values),
-                    2 => Numbers::Bf16(&halves),
+                numbers: match numbers {
+                    "f32" => Numbers::F32(&values),
+                    "bf16" => Numbers::Bf16(&halves),
                     _ => Numbers::Int8 {
                         whole: &whole,
                         scales: &scales,
@@ -418,13 +423,19 @@ mod tests {
                 units,
             };
             let all: Vec<usize> = (0..gates).collect();
-            let packed = PackedMatrix::new(lanes, source, &all, 0..units);
+            let plain = PackedMatrix::new(lanes, source, &all, 0..units, Blocking::default());
+            assert_eq!(plain.stripes(), 1);
+            let packed = PackedMatrix::new(lanes, source, &all, 0..units, STRIPED);
             assert_eq!((packed.panels(), packed.stripes()), (panels, stripes));
             let Words::F32(words) = packed.words() else {
                 continue;
             };
             let of_stripe = gates / stripes;
-            for (gate, unit, k) in [(0, 0, 0), (1, 17, 5), (gates - 1, units - 1, depth - 1)] {
+            for (gate, unit, k) in [
+                (0, 0, 0),
+                (gates - 1, 17, 5),
+                (gates - 1, units - 1, depth - 1),
+            ] {
                 let stripe = unit / lanes * stripes + gate / of_stripe;
                 let vector = (stripe * depth + k) * of_stripe + gate % of_stripe;
                 let expected = values[(gate * units + unit) * depth + k];
@@ -444,9 +455,9 @@ mod tests {
         };
         for (gates, panels) in [(1, 4), (2, 2), (3, 1), (4, 1), (5, 1)] {
             let all: Vec<usize> = (0..gates).collect();
-            let packed = PackedMatrix::new(lanes, source, &all, 0..units);
+            let packed = PackedMatrix::new(lanes, source, &all, 0..units, Blocking::default());
             for (of, most) in [(0..5, 5), (1..3, 2), (4..5, 1), (2..2, 0)] {
-                let expected = packed.upcoming(of.start..of.start + panels.min(most));
+                let expected = packed.as_next(of.start..of.start + panels.min(most));
                 assert_eq!(packed.first_tile(of), expected, "{gates} gates");
             }
         }

@@ -3,13 +3,19 @@
 use std::ops::Range;
 
 use cellstream_kernels::{
-    Isa, Numbers, PackedMatrix, Product, Room, Rows, Source, Start, Sweep, Upcoming, kernels,
+    Blocking, Isa, NextProduct, Numbers, PackedMatrix, Prefetch, Product, Room, Rows, Source,
+    Start, Stripes, Sweep, kernels,
 };
 
 const DEPTH: usize = 9;
-/// Several tiles with every instruction set, which ask for the panels that follow.
+/// Several tiles with every instruction set, which prefetch the panels that follow.
 const ROWS: usize = 8;
 const GATES: [usize; 4] = [0, 1, 2, 3];
+const BLOCKING: Blocking = Blocking {
+    stripes: Stripes::One,
+    tile_rows: 0,
+    prefetch: Prefetch::AllPasses,
+};
 
 /// Pre-activations of some panels of a product; all others are left at 7.
 fn some_of(
@@ -28,7 +34,8 @@ fn some_of(
         z: &mut z,
         z_slots: GATES.len(),
         sweep,
-        then: Some(Upcoming::NOTHING),
+        blocking: BLOCKING,
+        next: NextProduct::NONE,
     };
     kernels(isa).unwrap().product_of(job, of, room);
     z
@@ -57,7 +64,7 @@ fn some_panels_are_those_of_all() {
                 depth: DEPTH,
                 units,
             };
-            let packed = PackedMatrix::new(lanes, source, &GATES, 0..units);
+            let packed = PackedMatrix::new(lanes, source, &GATES, 0..units, BLOCKING);
             let panels = packed.panels();
             let mut room = vec![0; packed.room(ROWS)];
             let run = |a: &[f32], of, room: Room<'_>| some_of((isa, &packed), a, of, room);

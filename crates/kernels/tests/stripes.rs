@@ -1,7 +1,8 @@
-//! Products with so many weights that panels of four gates are striped and tiles taller, against a plain loop.
+//! Products in every blocking, against a plain loop.
 
 use cellstream_kernels::{
-    Isa, Numbers, PackedMatrix, Product, Room, Rows, Source, Start, Sweep, Upcoming, kernels,
+    Blocking, Isa, NextProduct, Numbers, PackedMatrix, Prefetch, Product, Room, Rows, Source,
+    Start, Stripes, Sweep, TALL_TILE_ROWS, kernels,
 };
 
 /// The slots of the four gates among five, of which one is nobody's.
@@ -27,18 +28,45 @@ fn upper(value: f32) -> u16 {
     (value.to_bits() >> 16) as u16
 }
 
-/// With every instruction set, as f32 and as bf16, with every number of rows, of weights from afar and near, in every order, with
-/// room for tall tiles and without: the bits of the plain loop, and in the slot that is nobody's the bias. The depth is odd.
+/// A sweep, weights, blocking and the product after it, and whether there is scratch for tall tiles.
+type Way<'a> = (Sweep, &'a PackedMatrix, Blocking, NextProduct, bool);
+
+/// Every way of the kernels, of weights packed in one stripe and in two.
+fn ways<'a>(orders: &[Sweep], packed: &'a [PackedMatrix; 2]) -> Vec<Way<'a>> {
+    let mut ways = Vec::new();
+    let heights = [0].into_iter().chain(TALL_TILE_ROWS);
+    for tile_rows in heights {
+        for prefetch in [Prefetch::Off, Prefetch::ManyPasses, Prefetch::AllPasses] {
+            for (stripes, packed) in [Stripes::One, Stripes::Two].into_iter().zip(packed) {
+                let blocking = Blocking {
+                    stripes,
+                    tile_rows,
+                    prefetch,
+                };
+                let first = packed.first_tile(0..packed.panels());
+                for sweep in orders {
+                    for (next, has_room) in [(first, true), (NextProduct::NONE, tile_rows % 2 == 0)]
+                    {
+                        ways.push((*sweep, packed, blocking, next, has_room));
+                    }
+                }
+            }
+        }
+    }
+    ways
+}
+
+/// Every instruction set, f32 and bf16, every number of rows, every blocking, every order, scratch for tall tiles and none: the
+/// bits of the plain loop, and the bias in the slot that no gate has. The depth is odd.
 #[test]
 fn stripes_and_tall_tiles_give_the_bits_of_a_plain_loop() {
-    let depth = 701;
+    let depth = 101;
     let mut random = fastrand::Rng::with_seed(11);
     let mut numbers =
         |count: usize| -> Vec<f32> { (0..count).map(|_| random.f32() - 0.5).collect() };
     let a = numbers(MOST_ROWS * depth);
     for bytes in [4, 2] {
-        // A panel and a half more than 1 MiB, with 16 lanes at most.
-        let units = (1 << 20) / (4 * depth * bytes) + 24;
+        let units = 56;
         let weights = numbers(4 * units * depth);
         let bias = numbers(4 * units);
         let halves: Vec<u16> = weights.iter().map(|w| upper(*w)).collect();
@@ -57,9 +85,14 @@ fn stripes_and_tall_tiles_give_the_bits_of_a_plain_loop() {
                 depth,
                 units,
             };
-            let packed = PackedMatrix::new(lanes, source, &[0, 1, 2, 3], 0..units);
-            assert!(packed.bytes() > 1 << 20, "it is not striped");
-            let panels = packed.panels();
+            let packed = [Stripes::One, Stripes::Two].map(|stripes| {
+                let blocking = Blocking {
+                    stripes,
+                    ..Blocking::default()
+                };
+                PackedMatrix::new(lanes, source, &[0, 1, 2, 3], 0..units, blocking)
+            });
+            let panels = packed[0].panels();
             let mut biases = vec![9.0; panels * Z_SLOTS * lanes];
             for (gate, slot) in SLOTS.into_iter().enumerate() {
                 for unit in 0..units {
@@ -75,15 +108,7 @@ fn stripes_and_tall_tiles_give_the_bits_of_a_plain_loop() {
                 } else {
                     &orders[rows % 3..][..1]
                 };
-                for (sweep, (then, has_room)) in orders.iter().flat_map(|sweep| {
-                    let ways = [
-                        (None, true),
-                        (Some(packed.first_tile(0..panels)), true),
-                        (Some(Upcoming::NOTHING), true),
-                        (Some(Upcoming::NOTHING), false),
-                    ];
-                    ways.map(|way| (*sweep, way))
-                }) {
+                for (sweep, packed, blocking, next, has_room) in ways(orders, &packed) {
                     let mut z = vec![7.0; rows * panels * Z_SLOTS * lanes];
                     let apart: Vec<&[f32]> = a.chunks(depth).collect();
                     let job = Product {
@@ -95,13 +120,14 @@ fn stripes_and_tall_tiles_give_the_bits_of_a_plain_loop() {
                             },
                         },
                         row_count: rows,
-                        weights: &packed,
+                        weights: packed,
                         slots: &SLOTS,
                         start: Start::Bias(&biases),
                         z: &mut z,
                         z_slots: Z_SLOTS,
                         sweep,
-                        then,
+                        blocking,
+                        next,
                     };
                     // The middle first, so that no range starts where all do.
                     let (third, kernels) = (panels / 3, kernels(isa).unwrap());
@@ -129,7 +155,7 @@ fn stripes_and_tall_tiles_give_the_bits_of_a_plain_loop() {
                                 assert_eq!(
                                     z.to_bits(),
                                     plain.to_bits(),
-                                    "{isa} {bytes} bytes, {rows} rows {sweep:?} {has_room}: row {row}, gate {gate}, unit {unit}"
+                                    "{isa} {bytes} bytes, {rows} rows {sweep:?} {blocking:?} {has_room}: row {row}, gate {gate}, unit {unit}"
                                 );
                             }
                             assert_eq!(z[at + 2 * lanes], 9.0);

@@ -33,7 +33,8 @@ use super::argmax::{ArgmaxRoom, Best, MOST_SYMBOLS, NONE};
 use super::error::expect;
 use super::{Dense, LayerError};
 use crate::execute::team::SharedTeam;
-use crate::kernels::{FAR, Isa, Numbers};
+use crate::kernels::{Isa, Numbers};
+use crate::machine::CacheModel;
 use crate::model::{Matrix, Precision};
 
 /// Most outputs of a row that a worker keeps as possible.
@@ -112,7 +113,8 @@ struct Possible {
 impl Screened {
     /// Whether int8 pays: weights of f32, of which no worker's share stays in its cache.
     pub fn pays(weights: &Matrix, team: &SharedTeam) -> bool {
-        weights.precision() == Precision::F32 && weights.bytes() / team.threads() > FAR
+        weights.precision() == Precision::F32
+            && CacheModel::here().exceeds_private(weights.bytes() / team.threads())
     }
 
     /// Of `weights` `[outputs, inputs]` and a bias of as many outputs, for up to `rows` rows on `team`. None where it cannot be:

@@ -8,6 +8,7 @@ use crate::execute::counting::{Asked, Counting};
 use crate::execute::team::Team;
 use crate::kernels::{INT8_DEPTH, Kernels};
 use crate::layers::{Argmax, argmax};
+use crate::machine::CacheModel;
 use crate::reference;
 
 fn team(threads: usize) -> SharedTeam {
@@ -377,7 +378,7 @@ fn calls_of_any_number_of_rows_follow_each_other() {
 fn it_is_chosen_where_it_pays() {
     let team = team(1);
     let isa = Isa::select().unwrap();
-    let (outputs, inputs) = (FAR / 4 / 64 + 1, 64);
+    let (outputs, inputs) = (CacheModel::here().private_bytes() / 4 / 64 + 1, 64);
     let make = |change: &dyn Fn(&mut Matrix, &mut Vec<f32>)| {
         let mut rng = fastrand::Rng::with_seed(8);
         let weights = Kind::Uniform.all(&mut rng, outputs * inputs);

@@ -1,7 +1,7 @@
 //! The plan file: a plan as text that a person can read, compare and edit, with what it is for.
 //!
 //! ```text
-//! cellstream plan 1
+//! cellstream plan 2
 //!
 //! model 7284fe4e981ce764
 //! precision f32
@@ -24,12 +24,12 @@
 //!   cost_ns 430211 spread_ns 2210
 //!   runner_up cost_ns 441020 spread_ns 1800: o in its step, cyclic
 //!   layer 0 chunk 25 ahead owners order serpentine
-//!     direction 0 aaaa/1111 units 0..256 256..256
-//!     direction 1 aaaa/1111 units 0..0 0..256
+//!     direction 0 aaaa/1111 stripes 2 tile_rows 14 prefetch all units 0..256 256..256
+//!     direction 1 aaaa/1111 stripes 1 tile_rows 0 prefetch many units 0..0 0..256
 //!   layer 1 chunk 100 ahead rows 2 owners_share 500 order cyclic
-//!     direction 0 aaa/111 units 0..16 16..48
+//!     direction 0 aaa/111 stripes 1 tile_rows 0 prefetch off units 0..16 16..48
 //!
-//! checksum b26a5787a35c84af
+//! checksum 0024bbd164d415e1
 //! ```
 //!
 //! The first line is always the format's, with no byte order mark before it. After it, spaces at the start
@@ -48,14 +48,14 @@ use std::path::Path;
 
 use super::stamp::{self, Stamp, identity};
 use super::{Plan, PlanError};
-use crate::kernels::IsaError;
+use crate::kernels::{IsaError, Prefetch, Stripes};
 use crate::model::Model;
 use crate::schedule::PanelOrder;
 use crate::whole_file::replace;
 use parse::Checksum;
 
 /// The version of the format that is written, and the only one that is read.
-const FORMAT: u64 = 1;
+const FORMAT: u64 = 2;
 
 /// Why a plan file cannot be used, or was not written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -79,7 +79,7 @@ pub enum PlanFileError {
         /// The first line.
         found: String,
     },
-    /// Written by a later version of this library.
+    /// Written by another version of this library.
     #[error(
         "the plan file has format {found}, and this version reads {FORMAT}: update, or tune again"
     )]
@@ -300,6 +300,21 @@ fn order_name(order: PanelOrder) -> &'static str {
     match order {
         PanelOrder::Cyclic => "cyclic",
         PanelOrder::Serpentine => "serpentine",
+    }
+}
+
+fn stripes_count(stripes: Stripes) -> usize {
+    match stripes {
+        Stripes::One => 1,
+        Stripes::Two => 2,
+    }
+}
+
+fn prefetch_name(prefetch: Prefetch) -> &'static str {
+    match prefetch {
+        Prefetch::Off => "off",
+        Prefetch::ManyPasses => "many",
+        Prefetch::AllPasses => "all",
     }
 }
 

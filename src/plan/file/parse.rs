@@ -5,6 +5,7 @@
 
 use super::lines::{Significant, Tokens, corrupt, excerpt, number};
 use super::{FORMAT, PlanFileError};
+use crate::kernels::{Blocking, Prefetch, Stripes};
 use crate::plan::stamp::Sum;
 use crate::plan::{
     AheadBy, Configuration, Cost, DirectionPlan, Entry, LayerPlan, Measured, Partition, Plan, Stamp,
@@ -55,7 +56,7 @@ const TEAM: &str = "`threads N row_groups N`";
 const COST: &str = "`cost_ns N spread_ns N`";
 const RUNNER_UP: &str = "`runner_up cost_ns N spread_ns N: WORDS`";
 const LAYER: &str = "`layer N chunk N ahead owners|rows N owners_share N order cyclic|serpentine`, layers counted from 0";
-const DIRECTION: &str = "`direction N SCHEDULE units A..B … [projection A..B …]`, N counted from 0";
+const DIRECTION: &str = "`direction N SCHEDULE stripes 1|2 tile_rows N prefetch off|many|all units A..B … [projection A..B …]`, N counted from 0";
 const CHECKSUM: &str = "`checksum SUM`, SUM 16 hexadecimal digits or `none`";
 const END: &str = "nothing after the checksum";
 
@@ -130,10 +131,10 @@ fn heading(bytes: &[u8]) -> Result<&str, PlanFileError> {
     };
     match str::from_utf8(version).ok().and_then(number::<u64>) {
         Some(FORMAT) => {}
-        Some(found) if found > FORMAT => return Err(PlanFileError::Format { found }),
+        Some(found) if found > 0 => return Err(PlanFileError::Format { found }),
         _ => {
             let found = String::from_utf8_lossy(first);
-            return Err(corrupt(1, "`cellstream plan 1`", &found));
+            return Err(corrupt(1, "`cellstream plan 2`", &found));
         }
     }
     str::from_utf8(bytes).map_err(|error| {
@@ -161,7 +162,7 @@ fn no_heading(bytes: &[u8], first: &[u8]) -> PlanFileError {
         }
         Some((0, line)) if line.starts_with(HEADING) => {
             let found = String::from_utf8_lossy(first);
-            corrupt(1, "`cellstream plan 1` with no space before it", &found)
+            corrupt(1, "`cellstream plan 2` with no space before it", &found)
         }
         Some((index, line)) if line.starts_with(HEADING) => {
             PlanFileError::Heading { line: index + 1 }
@@ -241,6 +242,7 @@ fn layer(lines: &mut Significant, index: usize) -> Result<LayerPlan, PlanFileErr
         layer.directions.push(lines.read(DIRECTION, |t| {
             (t.size("direction")? == index).then_some(())?;
             let schedule: DirectionSchedule = t.word()?.parse().ok()?;
+            let blocking = blocking(t)?;
             let units = t.keyword("units")?.ranges()?;
             let projected = match t.is_done() {
                 true => vec![0..0; units.len()],
@@ -250,10 +252,28 @@ fn layer(lines: &mut Significant, index: usize) -> Result<LayerPlan, PlanFileErr
             Some(DirectionPlan {
                 schedule,
                 partition,
+                blocking,
             })
         })?);
     }
     Ok(layer)
+}
+
+fn blocking(tokens: &mut Tokens) -> Option<Blocking> {
+    Some(Blocking {
+        stripes: match tokens.size("stripes")? {
+            1 => Stripes::One,
+            2 => Stripes::Two,
+            _ => return None,
+        },
+        tile_rows: tokens.size("tile_rows")?,
+        prefetch: match tokens.keyword("prefetch")?.word()? {
+            "off" => Prefetch::Off,
+            "many" => Prefetch::ManyPasses,
+            "all" => Prefetch::AllPasses,
+            _ => return None,
+        },
+    })
 }
 
 fn cost(tokens: &mut Tokens) -> Option<Cost> {

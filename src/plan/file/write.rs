@@ -5,7 +5,8 @@ use std::ops::Range;
 
 use super::lines::MOST_SIZE;
 use super::parse::{MOST_BYTES, MOST_ENTRIES, sum};
-use super::{FORMAT, PlanFileError, order_name};
+use super::{FORMAT, PlanFileError, order_name, prefetch_name, stripes_count};
+use crate::kernels::Blocking;
 use crate::model::Model;
 use crate::plan::stamp::{escaped, identity};
 use crate::plan::{AheadBy, Cost, Entry, Plan, Stamp};
@@ -79,7 +80,17 @@ fn entry(to: &mut String, entry: &Entry) -> fmt::Result {
         )?;
         for (index, direction) in layer.directions.iter().enumerate() {
             let partition = &direction.partition;
-            write!(to, "    direction {index} {} units", direction.schedule)?;
+            write!(to, "    direction {index} {}", direction.schedule)?;
+            let Blocking {
+                stripes,
+                tile_rows,
+                prefetch,
+            } = direction.blocking;
+            let (stripes, prefetch) = (stripes_count(stripes), prefetch_name(prefetch));
+            write!(
+                to,
+                " stripes {stripes} tile_rows {tile_rows} prefetch {prefetch} units"
+            )?;
             ranges(to, &partition.units)?;
             if partition.projected.iter().any(|rows| *rows != (0..0)) {
                 write!(to, " projection")?;

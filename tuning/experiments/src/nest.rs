@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 use cellstream::Model;
 use cellstream::execute::team::Team;
 use cellstream::kernels::{
-    Activation, Aligned, Columns, Isa, Kernels, LstmFunctions, LstmGates, PackedMatrix, Product,
-    Rows, Shared, Source, Start, Sweep, kernels, pack_vectors, zeroed,
+    Activation, Aligned, Blocking, Columns, Isa, Kernels, LstmFunctions, LstmGates, NextProduct,
+    PackedMatrix, Product, Rows, Shared, Source, Start, Sweep, kernels, pack_vectors, zeroed,
 };
 use cellstream::plan::{LayerPlan, split_units};
 use cellstream::schedule::PanelOrder;
@@ -90,7 +90,7 @@ impl Nest {
                     depth,
                     units: hidden,
                 };
-                PackedMatrix::new(lanes, source, &GATES, units.clone())
+                PackedMatrix::new(lanes, source, &GATES, units.clone(), Blocking::default())
             };
             packed[worker.index].get_or_init(|| Slice {
                 w: pack(weights.input.numbers(), input),
@@ -235,7 +235,8 @@ impl Walk<'_> {
             z: unsafe { self.z[slice].write(0..rows * self.z_row(slice)) },
             z_slots: 4,
             sweep: Sweep::Wide,
-            then: None,
+            blocking: Blocking::default(),
+            next: NextProduct::NONE,
         });
     }
 
@@ -269,7 +270,8 @@ impl Walk<'_> {
                 z,
                 z_slots: 4,
                 sweep: sweep(self.order, step),
-                then: None,
+                blocking: Blocking::default(),
+                next: NextProduct::NONE,
             });
             self.kernels.lstm_gates(LstmGates {
                 z,

@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 
 use cellstream::execute::team::Team;
 use cellstream::kernels::{
-    Aligned, Isa, Kernels, Numbers, PackedMatrix, Product, Rows, Shared, Source, Start, Sweep,
-    kernels, zeroed,
+    Aligned, Blocking, Isa, Kernels, NextProduct, Numbers, PackedMatrix, Product, Rows, Shared,
+    Source, Start, Sweep, kernels, zeroed,
 };
 use cellstream::plan::split_units;
 
@@ -65,7 +65,15 @@ impl Sliced {
                 return;
             };
             if let (Some(packed), Some(units)) = (packed.get(slice), split.get(slice)) {
-                let pack = || PackedMatrix::new(lanes, source, &[0, 1, 2, 3], units.clone());
+                let pack = || {
+                    PackedMatrix::new(
+                        lanes,
+                        source,
+                        &[0, 1, 2, 3],
+                        units.clone(),
+                        Blocking::default(),
+                    )
+                };
                 packed.get_or_init(pack);
             }
         })?;
@@ -135,7 +143,8 @@ impl SharedSliced<'_> {
             z: unsafe { z.write(0..z.len()) },
             z_slots: 4,
             sweep: Sweep::Wide,
-            then: None,
+            blocking: Blocking::default(),
+            next: NextProduct::NONE,
         });
     }
 }

@@ -35,10 +35,9 @@ pub use self::quantize::{RowNorms, TINY_ROW};
 use self::tile::tile;
 pub use self::tiles::rows_of_a_pass;
 use self::tiles::{RowTiles, Tiles, tile_stripes};
+use super::blocking::{Blocking, Prefetch};
 use super::pack::{Int8Words, PackedMatrix, Words};
-use super::prefetch::{
-    Ahead, Upcoming, fewest_passes_that_ask, lines_a_group, prefetch_second_level,
-};
+use super::prefetch::{NextProduct, PassPrefetch, lines_a_group, prefetch_second_level};
 use super::simd::{Dot, DotJob, Simd};
 use std::ops::Range;
 
@@ -119,7 +118,8 @@ pub enum Room<'a> {
     /// To be filled first, of all rows of the left operand.
     ToFill(&'a mut [u32]),
     /// Filled by an earlier product of the same rows: of other panels, or with other weights for which it
-    /// [serves](PackedMatrix::fills_for); `then` was some for both, or for neither, and neither had less room than is asked for.
+    /// [serves](PackedMatrix::fills_for); both products have the
+    /// same [`Blocking`], and neither had less room than [`PackedMatrix::room`] asks for.
     /// Quantising a row takes two fifths of the time that a panel of four gates takes with it (LSTM 1024).
     Filled(&'a [u32]),
 }
@@ -168,10 +168,10 @@ pub struct Product<'a> {
     pub z_slots: usize,
     /// The way through the panels.
     pub sweep: Sweep,
-    /// `None` where a private cache holds the weights. Else what is read when they are done: tiles of rows are taller then, so
-    /// that fewer take a panel. A single one asks for its own weights in time; several ask for the next panels, and at last for
-    /// this.
-    pub then: Option<Upcoming>,
+    /// How the weights are read. Their stripes are as they were packed.
+    pub blocking: Blocking,
+    /// What is read next, prefetched during the last panels.
+    pub next: NextProduct,
 }
 
 /// Runs a product. `N` is the number of gates of a stripe of the weights; `plain` keeps to instructions that the whole instruction
@@ -305,8 +305,8 @@ fn panels<S: Simd, E: Element<S>, const N: usize>(
         assert!(bias.len() >= weights.panels() * vector);
     }
     let height = tiles.height;
-    let ask = Asking {
-        fewest: fewest_passes_that_ask(),
+    let prefetches = Prefetches {
+        prefetch: job.blocking.prefetch,
         tiles,
         groups: weights.depth() / E::STEPS,
         gates: N,
@@ -319,21 +319,19 @@ fn panels<S: Simd, E: Element<S>, const N: usize>(
             Sweep::Wide | Sweep::Forth => of.end - left,
             Sweep::Back => of.start + left - width,
         };
-        let next = job.then.map(|then| match job.sweep {
-            _ if left == width => then,
+        let next = match job.sweep {
+            _ if job.blocking.prefetch == Prefetch::Off => NextProduct::NONE,
+            _ if left == width => job.next,
             Sweep::Wide | Sweep::Forth => {
-                weights.upcoming_stripes(stripe + width..of.end.min(stripe + 2 * width))
+                weights.stripes_as_next(stripe + width..of.end.min(stripe + 2 * width))
             }
             Sweep::Back => {
-                weights.upcoming_stripes(of.start.max(stripe.saturating_sub(width))..stripe)
+                weights.stripes_as_next(of.start.max(stripe.saturating_sub(width))..stripe)
             }
-        });
+        };
         let mut row = 0;
         while row < job.row_count {
-            let ahead = match next {
-                Some(next) => ask.ahead(next, (row / height, width)),
-                None => Ahead::Nothing,
-            };
+            let prefetch = prefetches.of_pass(next, row / height, width);
             let rows = height.min(job.row_count - row);
             // The last tile of a row count that does not divide is shorter; all shapes below are
             // bit-equal, so which one runs is a matter of speed only.
@@ -346,7 +344,7 @@ fn panels<S: Simd, E: Element<S>, const N: usize>(
                                 // rows and stripes of the job.
                                 unsafe {
                                     tile::<S, E, $m, N, $p>(
-                                        s, element, &left_rows, job, (row, stripe), ahead,
+                                        s, element, &left_rows, job, (row, stripe), prefetch,
                                     );
                                 }
                             } else {
@@ -370,34 +368,36 @@ fn panels<S: Simd, E: Element<S>, const N: usize>(
     }
 }
 
-/// What the tiles of rows ask for that take a tile of stripes one after the other.
-struct Asking {
-    fewest: usize,
+/// What the passes over a tile of stripes prefetch.
+struct Prefetches {
+    prefetch: Prefetch,
     tiles: RowTiles,
-    /// Groups of weights that each passes.
+    /// Groups of weights that each pass reads.
     groups: usize,
     /// Gates of a stripe.
     gates: usize,
 }
 
-impl Asking {
-    /// What tile `index` of rows, so many stripes wide, asks for while it runs, where `next` is what is read when all are through.
+impl Prefetches {
+    /// What pass `index` over `width` stripes prefetches, where `next` is read after the last pass.
     #[inline(always)]
-    fn ahead(&self, next: Upcoming, (index, width): (usize, usize)) -> Ahead {
+    fn of_pass(&self, next: NextProduct, index: usize, width: usize) -> PassPrefetch {
         let count = self.tiles.count();
-        // The last tile may be too low to ask.
-        let asking = match self.tiles.rows % self.tiles.height {
+        let min_count = match self.prefetch {
+            Prefetch::Off => return PassPrefetch::None,
+            Prefetch::AllPasses if count == 1 => return PassPrefetch::Own,
+            Prefetch::AllPasses => 2,
+            Prefetch::ManyPasses => 3,
+        };
+        if count < min_count || next == NextProduct::NONE {
+            return PassPrefetch::None;
+        }
+        // The last tile may be too low to prefetch.
+        let sharing = match self.tiles.rows % self.tiles.height {
             1 | 2 => count - 1,
             _ => count,
         };
-        match count {
-            // Whose caches keep up with two passes do with one.
-            1 if self.fewest == 2 => Ahead::Own,
-            tiles if tiles >= self.fewest && next != Upcoming::NOTHING => {
-                let times = self.groups * lines_a_group(self.gates * width);
-                Ahead::Next(next.share(index, asking, times))
-            }
-            _ => Ahead::Nothing,
-        }
+        let times = self.groups * lines_a_group(self.gates * width);
+        PassPrefetch::Next(next.share(index, sharing, times))
     }
 }

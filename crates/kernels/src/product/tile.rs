@@ -1,6 +1,6 @@
 //! The microkernel: a tile of rows by stripes of panels, all in registers.
 
-use super::super::prefetch::{Ahead, Ask, Nothing, Own};
+use super::super::prefetch::{NoPrefetch, OwnPanel, PassPrefetch, Prefetcher};
 use super::super::simd::Simd;
 use super::Product;
 use super::element::Element;
@@ -31,7 +31,7 @@ pub(super) unsafe fn tile<
     left: &Left<'_, E::Left>,
     job: &mut Product<'_>,
     (row, stripe): (usize, usize),
-    ahead: Ahead,
+    prefetch: PassPrefetch,
 ) {
     const { assert!(E::PARTS == 1 || E::PARTS == 2 && E::STEPS == 2) };
     debug_assert!(row + M <= job.row_count);
@@ -46,30 +46,32 @@ pub(super) unsafe fn tile<
     let mut sum = [[[element.zero(s); N]; P]; M];
     // SAFETY: the caller's promise.
     unsafe { element.begin(s, place, &mut sum) };
-    // Where rows and weights leave no register for a choice, there is a loop for each way to ask. Low tiles have more to load for
-    // each term, and no time to ask.
+    // Where rows and weights leave no register for a choice, each way to prefetch has a loop of its own. Tiles of few rows have
+    // more to load for each term, and no time to prefetch.
     // SAFETY: rows and stripes hold `depth` steps.
     unsafe {
         if const { is_tall::<S, E>(M, N) } {
             let a = left.by_steps::<M>(row);
-            match ahead {
-                Ahead::Own => chains::<S, E, M, N, P>(s, element, a, &w, depth, Own, &mut sum),
-                ahead => {
-                    let share = ahead.share();
+            match prefetch {
+                PassPrefetch::Own => {
+                    chains::<S, E, M, N, P>(s, element, a, &w, depth, OwnPanel, &mut sum);
+                }
+                other => {
+                    let share = other.share();
                     chains::<S, E, M, N, P>(s, element, a, &w, depth, share, &mut sum);
                 }
             }
         } else {
             let a = left.apart::<M>(row);
-            match ahead {
+            match prefetch {
                 _ if const { M < 3 } => {
-                    chains::<S, E, M, N, P>(s, element, a, &w, depth, Nothing, &mut sum);
+                    chains::<S, E, M, N, P>(s, element, a, &w, depth, NoPrefetch, &mut sum);
                 }
-                Ahead::Own if const { M > POINTERS } => {
-                    chains::<S, E, M, N, P>(s, element, a, &w, depth, Own, &mut sum);
+                PassPrefetch::Own if const { M > POINTERS } => {
+                    chains::<S, E, M, N, P>(s, element, a, &w, depth, OwnPanel, &mut sum);
                 }
-                ahead => {
-                    let share = ahead.share();
+                other => {
+                    let share = other.share();
                     chains::<S, E, M, N, P>(s, element, a, &w, depth, share, &mut sum);
                 }
             }
@@ -94,7 +96,7 @@ unsafe fn chains<S: Simd, E: Element<S>, const M: usize, const N: usize, const P
     a: impl Stand<E::Left>,
     w: &[*const u32; P],
     depth: usize,
-    mut ahead: impl Ask,
+    mut prefetcher: impl Prefetcher,
     sum: &mut [[[E::Sum; N]; P]; M],
 ) {
     let groups = depth / E::STEPS;
@@ -103,7 +105,7 @@ unsafe fn chains<S: Simd, E: Element<S>, const M: usize, const N: usize, const P
         let both = const { 2 / E::PARTS };
         while group + both <= groups {
             for group in group..group + both {
-                ahead.ask::<S, N, P>(w, group);
+                prefetcher.prefetch::<S, N, P>(w, group);
             }
             // SAFETY: rows and stripes hold the groups, whole.
             unsafe { two::<S, E, M, N, P>(s, element, a, w, group, sum) };
@@ -111,7 +113,7 @@ unsafe fn chains<S: Simd, E: Element<S>, const M: usize, const N: usize, const P
         }
     }
     while group < groups {
-        ahead.ask::<S, N, P>(w, group);
+        prefetcher.prefetch::<S, N, P>(w, group);
         // SAFETY: rows and stripes hold the group, whole.
         unsafe { part::<S, E, M, N, P, 0>(s, element, a, w, group, sum) };
         if E::PARTS > 1 {

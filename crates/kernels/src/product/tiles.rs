@@ -8,8 +8,9 @@
 //! A tall tile has its rows laid out step by step ([`Left`](super::left::Left)): it takes one address for all of them, where there
 //! are not registers for one each, and rows that lie some pages apart do not push each other out of the first level.
 
+#[cfg(test)]
+use super::super::TALL_TILE_ROWS;
 use super::super::pack::LAID_OUT;
-use super::super::prefetch::is_l3_far;
 use super::super::simd::Simd;
 use super::super::{Isa, Visitor, dispatch};
 use super::element::{Element, F32};
@@ -40,13 +41,9 @@ impl RowTiles {
             const { accumulators(S::REGISTERS, E::PARTS) },
             weights.gates(),
         );
-        // Whose caches keep up with two passes gain nothing by one, or are not known to.
-        let may_be_tall = job.then.is_some()
-            && weights.depth() > 0
-            && is_l3_far()
-            && weights.stripe_gates() == 2
-            && room >= weights.room(rows);
-        let tallest = const { tallest::<S, E>(2) };
+        let may_be_tall =
+            weights.depth() > 0 && weights.stripe_gates() == 2 && room >= weights.room(rows);
+        let tallest = const { tallest::<S, E>(2) }.min(job.blocking.tile_rows);
         RowTiles::cut(rows, low, if may_be_tall { tallest } else { 0 })
     }
 
@@ -132,7 +129,7 @@ pub fn rows_of_a_pass(isa: Isa) -> Option<usize> {
         }
     }
     let tallest = dispatch(isa, Asked).unwrap_or(0);
-    (tallest > 0 && is_l3_far()).then_some(tallest)
+    (tallest > 0).then_some(tallest)
 }
 
 /// Which tiles there are.
@@ -176,46 +173,26 @@ pub(super) fn tile_stripes<S: Simd, E: Element<S>, const N: usize>(
 mod tests {
     use super::*;
 
-    fn cut(rows: usize, low: usize, tallest: usize) -> (usize, bool) {
-        let tiles = RowTiles::cut(rows, low, tallest);
-        (tiles.height, tiles.are_tall)
-    }
-
-    #[test]
-    fn few_rows_are_one_tall_tile_some_more_are_two_and_many_are_low_ones() {
-        for (rows, expected) in [
-            (0, (0, false)),
-            (6, (6, false)),
-            (7, (7, true)),
-            (14, (14, true)),
-            (15, (8, true)),
-            (16, (8, true)),
-            (17, (6, false)),
-            (64, (6, false)),
-        ] {
-            assert_eq!(cut(rows, 6, 14), expected, "{rows} rows");
-        }
-        // In bf16, where 13 rows would be 7 and 6.
-        for (rows, expected) in [(5, 5), (12, 12), (13, 5), (14, 7), (16, 8)] {
-            assert_eq!(cut(rows, 5, 12), (expected, expected > 6), "{rows} rows");
-        }
-        // Where there are no tall ones; three gates have low ones of 8 rows.
-        assert_eq!(cut(12, 6, 0), (6, false));
-        assert_eq!(cut(14, 6, 0), (5, false));
-        assert_eq!(cut(16, 8, 0), (8, false));
-    }
-
+    /// Tiles are as few and as even as their height allows. Tall ones are those that the caller allows, of the rows that kernels
+    /// have such tiles for, and fewer than the low ones would be.
     #[test]
     fn tiles_are_as_few_and_as_even_as_can_be() {
-        for (rows, low) in (1..40usize).flat_map(|rows| (1..=8).map(move |low| (rows, low))) {
-            for tallest in [0, 12, 14] {
-                let tiles = RowTiles::cut(rows, low, tallest);
-                let most = if tiles.are_tall { tallest } else { low };
-                assert!(tiles.height <= most && tiles.height >= 1);
-                assert_eq!(tiles.count(), rows.div_ceil(most));
-                let smaller = tiles.height - 1;
-                assert!(smaller == 0 || rows.div_ceil(smaller) > tiles.count());
-                assert!(!tiles.are_tall || tiles.last() > LOW, "{rows} rows");
+        for (rows, low) in (0..40usize).flat_map(|rows| (1..=8).map(move |low| (rows, low))) {
+            for max_tall in 0..=*TALL_TILE_ROWS.end() {
+                let tiles = RowTiles::cut(rows, low, max_tall);
+                let max = if tiles.are_tall { max_tall } else { low };
+                assert!(tiles.height <= max);
+                assert_eq!(tiles.count(), rows.div_ceil(max));
+                assert!(tiles.height < 2 || rows.div_ceil(tiles.height - 1) > tiles.count());
+                if tiles.are_tall {
+                    for height in [tiles.height, tiles.last()] {
+                        assert!(TALL_TILE_ROWS.contains(&height), "{rows} rows");
+                    }
+                    assert!(rows <= LAID_OUT && tiles.count() <= rows.div_ceil(low));
+                }
+            }
+            if TALL_TILE_ROWS.contains(&rows) {
+                assert!(RowTiles::cut(rows, low, rows).are_tall, "{rows} rows");
             }
         }
     }

@@ -7,8 +7,8 @@ use crate::cell_graph::{CellError, Place, Ports};
 use crate::policy::BatchSizes;
 use crate::scheduler::Scheduler;
 use cellstream::execute::{InputValues, PackedModel, Session};
-use cellstream::kernels::{FAR, Isa, rows_of_a_pass};
-use cellstream::machine::{Level, Topology};
+use cellstream::kernels::{Isa, rows_of_a_pass};
+use cellstream::machine::{CacheModel, L3Latency, Level, Topology};
 use cellstream::model::{Direction, Layer, Model, Precision};
 use cellstream::plan::Plan;
 
@@ -56,12 +56,12 @@ impl Recurrent {
             let of_core = weights.recurrent.bytes() / threads.max(1);
             layer.directions()[0].cell_state_size() > 0
                 && matrices.iter().all(|of| of.precision() == Precision::F32)
-                && of_core > FAR
+                && CacheModel::here().exceeds_private(of_core)
         };
-        match self.model.layers().iter().all(is_far) {
-            true => rows_of_a_pass(Isa::select().ok()?),
-            false => None,
+        if !self.model.layers().iter().all(is_far) || CacheModel::here().l3() == L3Latency::Low {
+            return None;
         }
+        rows_of_a_pass(Isa::select().ok()?)
     }
 
     /// Adds a state for each layer's hidden state and, of an LSTM, its cell state.

@@ -6,7 +6,8 @@
 
 use cellstream::kernels::{Activation, Columns, LstmFunctions, LstmGates, Shared};
 use cellstream::kernels::{
-    Isa, Numbers, PackedMatrix, Product, Rows, Source, Start, Sweep, kernels, zeroed,
+    Blocking, Isa, NextProduct, Numbers, PackedMatrix, Product, Rows, Source, Start, Sweep,
+    kernels, zeroed,
 };
 use cellstream::plan::split_units;
 use cellstream::schedule::PanelOrder;
@@ -124,7 +125,7 @@ fn by_slices(arguments: &Arguments) -> Outcome {
     let slices = split_units(hidden, arguments.cores);
     let pack = || -> Vec<PackedMatrix> {
         let each = slices.iter().cloned();
-        each.map(|units| PackedMatrix::new(lanes, source, &gates, units))
+        each.map(|units| PackedMatrix::new(lanes, source, &gates, units, Blocking::default()))
             .collect()
     };
     let (w, u) = (pack(), pack());
@@ -152,7 +153,8 @@ fn by_slices(arguments: &Arguments) -> Outcome {
                 z: &mut z[..count * batch * row],
                 z_slots: 4,
                 sweep: Sweep::Wide,
-                then: None,
+                blocking: Blocking::default(),
+                next: NextProduct::NONE,
             });
             for step in first..first + count {
                 let slice = slice(arguments, step);
@@ -174,7 +176,8 @@ fn by_slices(arguments: &Arguments) -> Outcome {
                         z,
                         z_slots: 4,
                         sweep: sweep(order, step),
-                        then: None,
+                        blocking: Blocking::default(),
+                        next: NextProduct::NONE,
                     });
                     kernels.lstm_gates(LstmGates {
                         z,

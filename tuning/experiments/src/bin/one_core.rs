@@ -33,8 +33,9 @@ use std::path::PathBuf;
 use cellstream::kernels::probe::fma_chains;
 use cellstream::kernels::simd::Simd;
 use cellstream::kernels::{
-    Activation, Aligned, Columns, GruGates, Isa, Kernels, LstmFunctions, LstmGates, PackedMatrix,
-    Product, Room, Rows, Shared, Source, Start, Sweep, Values, Visitor, dispatch, kernels, zeroed,
+    Activation, Aligned, Blocking, Columns, GruGates, Isa, Kernels, LstmFunctions, LstmGates,
+    PackedMatrix, Product, Room, Rows, Shared, Source, Start, Sweep, Values, Visitor, dispatch,
+    kernels, zeroed,
 };
 use cellstream::plan::LayerPlan;
 use cellstream::schedule::PanelOrder;
@@ -331,7 +332,7 @@ impl Parts {
                 depth,
                 units: hidden,
             };
-            PackedMatrix::new(lanes, source, &places, 0..hidden)
+            PackedMatrix::new(lanes, source, &places, 0..hidden, Blocking::default())
         };
         let w = pack(weights.input.numbers(), input);
         let u = pack(weights.recurrent.numbers(), hidden);
@@ -488,7 +489,8 @@ impl Parts {
                     z: &mut self.z,
                     z_slots: 4,
                     sweep: together.unwrap_or(Sweep::Wide),
-                    then: None,
+                    blocking: Blocking::default(),
+                    next: NextProduct::NONE,
                 };
                 self.kernels.product_of(product, of.clone(), Room::NONE);
                 for step in 0..count {
@@ -501,7 +503,8 @@ impl Parts {
                         z: &mut self.z[step * batch * row..],
                         z_slots: 4,
                         sweep: together.unwrap_or(sweep(self.order, first + step)),
-                        then: None,
+                        blocking: Blocking::default(),
+                        next: NextProduct::NONE,
                     };
                     self.kernels.product_of(product, of.clone(), Room::NONE);
                 }

@@ -5,8 +5,8 @@ use super::{Request, alone, random, together};
 use crate::cell_graph::{Cell, Cells};
 use crate::policy::sizes_tests::measured_plan;
 use cellstream::execute::State;
-use cellstream::kernels::FAR;
 use cellstream::layers::{Embedding, LayerError, argmax};
+use cellstream::machine::CacheModel;
 use cellstream::model::{Gru, Input, Lstm, Matrix, Model, Output, Precision};
 use cellstream::reference;
 
@@ -116,7 +116,7 @@ fn answers_are_those_of_the_reference_in_every_precision() {
     let mixed = [(F32, Int8), (Int8, F32)];
     let few = alike.into_iter().chain(alike).chain(mixed);
     // As many as are screened in int8 first.
-    let many = 4 * FAR / 4 / HIDDEN + 1;
+    let many = 4 * CacheModel::here().private_bytes() / 4 / HIDDEN + 1;
     let all = few
         .map(|of| (of, TARGET))
         .chain([((F32, F32), many), ((Bf16, F32), many)]);
