@@ -72,9 +72,12 @@ impl LayerPlan {
             PanelOrder::Cyclic => "cyclic",
             PanelOrder::Serpentine => "serpentine",
         };
-        let blocking = match of_directions(self, |d| blocking_words(d.blocking)) {
-            plain if plain.is_empty() => plain,
-            other => format!(", {other}"),
+        let is_plain = |d: &DirectionPlan| d.blocking == Blocking::default();
+        let blocking = if self.directions.iter().all(is_plain) {
+            String::new()
+        } else {
+            let words = of_directions(self, |d| blocking_words(d.blocking));
+            format!(", {words}")
         };
         format!("{units}, schedule {schedules}{ahead}, {order}{blocking}")
     }
@@ -87,25 +90,26 @@ fn of_directions(layer: &LayerPlan, words: impl Fn(&DirectionPlan) -> String) ->
     words.join(" and ")
 }
 
-/// Nothing for the blocking of weights that stay in a private cache.
 fn blocking_words(blocking: Blocking) -> String {
-    let mut words = Vec::new();
-    if blocking.stripes == Stripes::Two {
-        words.push("2 stripes".to_string());
-    }
-    if blocking.tile_rows > 0 {
-        words.push(format!("tiles of up to {} rows", blocking.tile_rows));
-    }
-    match blocking.prefetch {
-        Prefetch::Off => {}
-        Prefetch::ManyPasses => words.push("many passes prefetch".to_string()),
-        Prefetch::AllPasses => words.push("all passes prefetch".to_string()),
-    }
-    words.join(", ")
+    let stripes = match blocking.stripes {
+        Stripes::One => "",
+        Stripes::Two => "2 stripes, ",
+    };
+    let tiles = match blocking.tile_rows {
+        0 => String::new(),
+        rows => format!("tiles of up to {rows} rows, "),
+    };
+    let prefetch = match blocking.prefetch {
+        Prefetch::Off => "no prefetching",
+        Prefetch::ManyPasses => "prefetching in many passes",
+        Prefetch::AllPasses => "prefetching in all passes",
+    };
+    format!("{stripes}{tiles}{prefetch}")
 }
 
 #[cfg(test)]
 mod tests {
+    use crate::kernels::{Blocking, Prefetch, Stripes};
     use crate::model::{Lstm, Merge};
     use crate::plan::{AheadBy, Configuration};
     use crate::schedule::{DirectionSchedule, PanelOrder};
@@ -124,6 +128,22 @@ mod tests {
             plan.to_string(),
             "2 cores; layers 0–1: units split, schedule aaaa/1111, chunks of 10, cyclic; layer 2: \
              units split, schedule aaaa/1111, chunks of 10 by 2 cores, serpentine"
+        );
+    }
+
+    #[test]
+    fn other_blocking_than_the_plain_one_is_described() {
+        let model = Lstm::new(4, 64).random(1).unwrap();
+        let mut plan = Configuration::with_threads(&model, 1, 10, 1);
+        plan.layers[0].directions[0].blocking = Blocking {
+            stripes: Stripes::Two,
+            tile_rows: 14,
+            prefetch: Prefetch::AllPasses,
+        };
+        assert_eq!(
+            plan.to_string(),
+            "1 core; all units, schedule aaaa/1111, chunks of 10, cyclic, 2 stripes, tiles of up \
+             to 14 rows, prefetching in all passes"
         );
     }
 

@@ -5,6 +5,7 @@
 //! chunks      steps whose input products are taken together
 //! shares      how many of their rows fall to those who run the steps meanwhile
 //! orders      panels cyclic or serpentine
+//! blockings   stripes, tall tiles and prefetching, where a slice of the weights leaves the private caches
 //! ```
 //!
 //! deepcpu section 5.3 searches P arrangements × Q schedules; the other dimensions are tried on what
@@ -12,6 +13,8 @@
 
 use std::collections::HashSet;
 
+use crate::kernels::{Blocking, Prefetch, Stripes, TALL_TILE_ROWS};
+use crate::machine::CacheModel;
 use crate::model::Model;
 use crate::plan::{Configuration, with_owners_share};
 use crate::schedule::{PanelOrder, schedules};
@@ -29,7 +32,13 @@ pub(super) fn with_schedules(model: &Model, base: &Configuration) -> Vec<Configu
             }
         }
     }
-    distinct(found)
+    // The schedule decides which weights a step reads.
+    let found = found.into_iter();
+    distinct(
+        found
+            .map(|c| c.with_blocking(model, CacheModel::here()))
+            .collect(),
+    )
 }
 
 /// The configuration with chunks of other lengths, where anything is taken ahead.
@@ -73,6 +82,31 @@ pub(super) fn with_orders(base: &Configuration) -> Vec<Configuration> {
         candidate
     });
     distinct([base.clone()].into_iter().chain(orders).collect())
+}
+
+/// The configuration with other blocking of the weights that leave the private caches: plain, for a third
+/// level of low latency, and for one of high latency.
+pub(super) fn with_blockings(base: &Configuration) -> Vec<Configuration> {
+    let low = Blocking {
+        prefetch: Prefetch::ManyPasses,
+        ..Blocking::default()
+    };
+    let high = Blocking {
+        stripes: Stripes::Two,
+        tile_rows: *TALL_TILE_ROWS.end(),
+        prefetch: Prefetch::AllPasses,
+    };
+    let all = [Blocking::default(), low, high].map(|blocking| {
+        let mut candidate = base.clone();
+        let layers = candidate.layers.iter_mut();
+        for direction in layers.flat_map(|layer| &mut layer.directions) {
+            if direction.blocking != Blocking::default() {
+                direction.blocking = blocking;
+            }
+        }
+        candidate
+    });
+    distinct([base.clone()].into_iter().chain(all).collect())
 }
 
 /// The configuration with one layer's order or chunk changed, for stacks whose layers differ.
@@ -136,6 +170,22 @@ mod tests {
                 assert!([1, 2, 4, 8, 9].iter().all(|l| lengths.contains(l)));
                 assert_eq!(with_orders(&base).len(), 2);
             }
+        }
+    }
+
+    #[test]
+    fn only_weights_that_leave_the_private_caches_are_blocked_otherwise() {
+        let model = Lstm::new(5, 64).layers(2).random(1).unwrap();
+        let mut base = Configuration::with_threads(&model, 1, 9, 1);
+        assert_eq!(with_blockings(&base), [base.clone()]);
+        let large = CacheModel::here().blocking(usize::MAX);
+        base.layers[1].directions[0].blocking = large;
+        let all = with_blockings(&base);
+        assert_eq!(all[0], base);
+        assert!(all.len() > 2);
+        for candidate in all {
+            candidate.check(&model).unwrap();
+            assert_eq!(candidate.layers[0], base.layers[0]);
         }
     }
 

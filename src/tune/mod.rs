@@ -4,7 +4,7 @@
 //! for size in the grid of (batch, steps)
 //!   best <- the estimate
 //!   for stage in arrangements × orders, schedules, chunks, shares and chunks of rows that others take
-//!                ahead, orders, single layers
+//!                ahead, orders, blockings, single layers
 //!     candidates <- best, and the stage's variations of it
 //!     drop who differs from the reference in any bit           (that is a defect, and is reported)
 //!     best <- the winner of a race among them

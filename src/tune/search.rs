@@ -235,7 +235,7 @@ impl Search<'_> {
         let first = candidates::distinct(first);
         let mut podium = self.heats(first, "cores and partition", size, 0.35)?;
         type Vary = fn(&Model, &Configuration, usize) -> Vec<Configuration>;
-        let stages: [(&'static str, Vary, f64); 6] = [
+        let stages: [(&'static str, Vary, f64); 7] = [
             ("schedule", |m, c, _| candidates::with_schedules(m, c), 0.4),
             (
                 "chunk",
@@ -252,6 +252,7 @@ impl Search<'_> {
                 0.3,
             ),
             ("panel order", |_, c, _| candidates::with_orders(c), 0.3),
+            ("blocking", |_, c, _| candidates::with_blockings(c), 0.3),
             (
                 "single layers",
                 |m, c, steps| match m.layers().len() {
@@ -280,6 +281,7 @@ impl Search<'_> {
             .flat_map(|c| candidates::with_chunks(&c, size.1))
             .flat_map(|c| candidates::with_shares(&c))
             .flat_map(|c| candidates::with_orders(&c))
+            .flat_map(|c| candidates::with_blockings(&c))
             .filter(|c| c != estimate)
             .collect();
         let all = candidates::distinct(all);

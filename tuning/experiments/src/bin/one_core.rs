@@ -34,8 +34,8 @@ use cellstream::kernels::probe::fma_chains;
 use cellstream::kernels::simd::Simd;
 use cellstream::kernels::{
     Activation, Aligned, Blocking, Columns, GruGates, Isa, Kernels, LstmFunctions, LstmGates,
-    PackedMatrix, Product, Room, Rows, Shared, Source, Start, Sweep, Values, Visitor, dispatch,
-    kernels, zeroed,
+    NextProduct, PackedMatrix, Product, Room, Rows, Shared, Source, Start, Sweep, Values, Visitor,
+    dispatch, kernels, zeroed,
 };
 use cellstream::plan::LayerPlan;
 use cellstream::schedule::PanelOrder;
