@@ -7,13 +7,11 @@ Called by ./run, which installs and builds what it needs; or by itself where tha
 from __future__ import annotations
 
 import argparse
-import datetime
 import os
 import platform
 import random
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,13 +19,13 @@ from pathlib import Path
 
 import numpy as np
 
-import chart
 import exact
 import models
 import reduced
 import report
 from peers import HERE, OURS, OURS_F32, Peer, cores, known
 from precisions import PRECISIONS, Precision
+from report import records
 from rounds import BARE, Ended, Refused, Window, Worker, load, race
 from suites import SUITES, Row, rows_of
 
@@ -49,7 +47,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--lengths", type=Path, metavar="FILE", help="sweep: CSV of lengths for its ragged rows")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--csv", type=Path, metavar="FILE")
-    parser.add_argument("--chart", type=Path, metavar="FILE", help=".png or .svg")
+    parser.add_argument("--record", action="store_true", help="the CSV goes into benches/record, by machine and day")
     parser.add_argument("--list", action="store_true", help="print the rows and stop")
     parser.add_argument("--tensorflow-python", metavar="PATH", help="a Python that has TensorFlow")
     parser.add_argument("--no-rust-peers", action="store_true", help="without tract, rten and candle")
@@ -60,6 +58,8 @@ def arguments() -> argparse.Namespace:
     given = parser.parse_args()
     if bool(given.suite) == given.self_check:
         parser.error("give a suite or --self-check")
+    if given.record and (given.csv or given.self_check):
+        parser.error("--record: with a suite, and without --csv")
     return given
 
 
@@ -77,7 +77,7 @@ def main() -> int:
     failed = run(given, PRECISIONS[given.precision or "f32"], rows)
     if given.self_check and not given.precision:
         # What reduced runs have of their own is the same in every row and precision.
-        given.json = given.csv = given.chart = None
+        given.json = given.csv = None
         print()
         failed = max(failed, run(given, PRECISIONS["int8"], rows[:1]))
     return failed
@@ -86,6 +86,8 @@ def main() -> int:
 def run(given: argparse.Namespace, precision: Precision, rows: list[Row]) -> int:
     """All of a table in one precision; 1 where our own answer is wrong or missing."""
     pinned = cores(given.threads)
+    # Before anything is measured: it fails where the machine's kind is unknown.
+    path = record_path(given, precision) if given.record else given.csv
     workers, skipped = start(chosen(given, precision), pinned)
     names = [worker.peer.name for worker in workers]
     stamp = stamp_of(given, precision, pinned, workers)
@@ -113,18 +115,20 @@ def run(given: argparse.Namespace, precision: Precision, rows: list[Row]) -> int
     print(*table.notes(), *more, sep="\n")
     if given.json:
         report.write_json(given.json, stamp, results)
-    if given.csv:
-        report.write_csv(given.csv, stamp, results, names)
-    if given.chart:
-        threads = f"{given.threads} thread{'s' if given.threads > 1 else ''}"
-        title = f"{given.suite or 'self-check'}, {threads}, {precision.name}"
-        if not chart.draw(given.chart, title, results, names):
-            print(f"no chart in {given.chart}: no row that counts was timed both for us and for a peer")
+    if path:
+        report.write_csv(path, stamp, results, names)
     wrong = {(why, name) for result in results for name, why in result.wrong.items()}
     for kind in sorted({why for why, _ in wrong}):
         print(f"{kind} in at least one row: {', '.join(sorted(name for why, name in wrong if why == kind))}")
     ours = {name for name in names if name in (OURS, OURS_F32)}
     return 1 if ours & {name for _, name in wrong} or not all(ours <= set(result.times) for result in results) else 0
+
+
+def record_path(given: argparse.Namespace, precision: Precision) -> Path:
+    """The file of this run in benches/record."""
+    threads = f"{given.threads}-thread{'s' if given.threads > 1 else ''}"
+    parts = [given.suite, precision.name if precision.reduced else "", threads]
+    return records.folder() / f"{'-'.join(filter(None, parts))}.csv"
 
 
 def chosen(given: argparse.Namespace, precision: Precision) -> list[Peer]:
@@ -252,18 +256,12 @@ def stamp_of(
         if line.startswith("model name"):
             processor = line.split(":", 1)[1].strip()
             break
-    revision = "unknown"
-    if shutil.which("git"):
-        git = ["git", "-C", str(HERE), "describe", "--always", "--dirty"]
-        revision = subprocess.run(git, capture_output=True, text=True).stdout.strip() or revision
     return {
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "command": command(),
+        **records.stamp(command()),
         "machine": f"{processor}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.2f} at the start",
         "cores": f"{sorted(pinned)}, {given.threads} threads, {given.plan} plan",
         "rounds": f"{given.rounds} of {given.window} s each, random order; {precision.name}; "
         f"tolerance {precision.tolerance} to f64",
-        "revision": revision,
         "versions": {worker.peer.name: worker.version for worker in workers},
     }
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from exact import Error
-from peers import OURS, OURS_F32
+from peers import HERE, OURS, OURS_F32
 from rounds import Timing
 from suites import Row
+
+sys.path.append(str(HERE.parent / "report"))
+
+import records  # noqa: E402
 
 
 @dataclass
@@ -302,25 +306,30 @@ def short(value: object) -> object:
 
 
 def write_csv(path: Path, stamp: dict, results: list[Result], names: list[str]) -> None:
-    """A line per row; what the run was stands on top, after a #."""
-    with path.open("w", newline="") as file:
-        for key, value in stamp.items():
-            file.write(f"# {key}: {json.dumps(value) if isinstance(value, dict | list) else value}\n")
-        out = csv.writer(file)
-        parts = ("median_ms", "p25_ms", "p75_ms", "p99_ms", "error_f64", "rms_error_f64")
-        out.writerow(
-            ["row", "group", *(f"{n}_{p}" for n in names for p in parts), "bare_median_ms", "bare_p99_ms",
-             "best_peer", "ratio", "own_f32_ratio", "bound_ms", "of_bound", "nearest_f64", "wrong"]
-        )  # fmt: skip
-        for result in results:
-            line = result.as_json()
-            cells = [line["libraries"].get(name, {}).get(part, "") for name in names for part in parts]
-            bare = [(line["bare_loop"] or {}).get(part, "") for part in ("median_ms", "p99_ms")]
-            out.writerow(
-                [result.row.name, result.row.group, *map(rounded, [*cells, *bare]), line["best_peer"],
-                 rounded(line["ratio"]), rounded(line["own_f32_ratio"]), rounded(line.get("our_bound_ms")),
-                 rounded(line["of_bound"]), line["nearest_f64"], " ".join(line["wrong"])]
-            )  # fmt: skip
+    """A line for each row; what the run was stands above."""
+    notes = {key: json.dumps(value) if isinstance(value, dict | list) else value for key, value in stamp.items()}
+    records.write(path, notes, (csv_row(result, names) for result in results))
+
+
+def csv_row(result: Result, names: list[str]) -> dict[str, object]:
+    """The columns that benches/report reads."""
+    line = result.as_json()
+    parts = ("median_ms", "p25_ms", "p75_ms", "p99_ms", "error_f64", "rms_error_f64")
+    columns = {f"{n}_{p}": rounded(line["libraries"].get(n, {}).get(p, "")) for n in names for p in parts}
+    bare = {f"bare_{part}": rounded((line["bare_loop"] or {}).get(part, "")) for part in ("median_ms", "p99_ms")}
+    return {
+        "row": result.row.name,
+        "group": result.row.group,
+        **columns,
+        **bare,
+        "best_peer": line["best_peer"],
+        "ratio": rounded(line["ratio"]),
+        "own_f32_ratio": rounded(line["own_f32_ratio"]),
+        "bound_ms": rounded(line.get("our_bound_ms")),
+        "of_bound": rounded(line["of_bound"]),
+        "nearest_f64": line["nearest_f64"],
+        "wrong": " ".join(line["wrong"]),
+    }
 
 
 def rounded(value: float | str | None) -> str:

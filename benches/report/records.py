@@ -13,7 +13,7 @@ import math
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,12 +39,13 @@ def read(path: Path) -> Record:
     return Record(path.parent.parent.name, path.parent.name, notes, rows)
 
 
-def newest(name: str, machine: str = "*") -> Record:
-    """The newest record of that name on a machine kind; on any of them without one."""
-    found = sorted(RECORD.glob(f"{machine}/*/{name}.csv"), key=lambda path: (path.parent.name, path))
-    if not found:
-        raise SystemExit(f"no record {name} for {machine} in {RECORD.relative_to(ROOT)}")
-    return read(found[-1])
+def newest(name: str, machine: str = "*", wanted: Callable[[dict[str, str]], bool] | None = None) -> Record:
+    """The newest record of that name: on a machine kind if one is given, with a row that is wanted if that is said."""
+    found = sorted(RECORD.glob(f"{machine}/*/{name}.csv"), key=lambda path: (path.parent.name, path), reverse=True)
+    for record in map(read, found):
+        if wanted is None or any(map(wanted, record.rows)):
+            return record
+    raise SystemExit(f"no such record of {name} for {machine} in {RECORD.relative_to(ROOT)}")
 
 
 def each_machine(name: str) -> list[Record]:
