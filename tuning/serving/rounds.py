@@ -1,36 +1,25 @@
 #!/usr/bin/env python3
-"""The loads that matter, in rounds: settings in turn at the same arrivals, medians over rounds with least and greatest.
+"""Loads in rounds: settings in turn at the same arrivals, medians over rounds with least and greatest.
 
     DATA=FOLDER tuning/serving/rounds.py [NAME...]
 
-All without a name: an hour and three quarters, on a machine that does nothing else.
+All without a name: an hour and three quarters, on an idle machine. A single run of a few seconds says little where other guests
+use the machine's cache. Writes `rounds-NAME.csv` into the record. Environment:
 
-A single run of a few seconds says little where others use the machine's cache, too. The loads are half and four fifths
-of what the best baseline was found to bear by `run` (`lstm-paper`: in another closed loop, which found 460;
-`lstm-int8-wmt22`: of what merge answered where 3000 were asked for, 2120), and where cellular's peak was found to be below
-a baseline's, more than any bears: then what was answered is the peak. Those of `lstm-wmt22-p99` go up from an idle machine,
-to whose latencies p99 is compared: RATES, too, must begin there.
-Settings are the best of the sweeps in `results/*.txt`, and `shortest` with small batches.
-
-Writes `rounds-NAME.txt`, with RATES `rounds-NAME-at-RATES.txt`, into RESULTS, `results` beside this file unless set. DATA is as
-in `run`; what needs it is skipped without it. ROUNDS: 5 unless set; each file says how many it had. RATES: requests a second
-(300,400), and SETTINGS: those to be measured ("cellular/64 merge/64/1"), instead of those below, which are for the machine of
-`results`. SHARES: loads as shares of the baselines' peak (0.5,0.8), which then each round begins with: the most that any setting of
-a baseline answers to 512 users, each of whom waits for an answer. On a machine that is quick in one minute and slow in the next
-that is what half of the peak is; written to `rounds-NAME-shares-SHARES.txt`. Committed files with another ending are earlier or
-later runs, some with other settings.
+DATA    as in `run`; what needs it is skipped without it.
+ROUNDS  5 unless set.
+RATES   requests a second (300,400), instead of those below. Those of `lstm-wmt22-p99` must begin with an idle machine's rate.
+SHARES  loads as shares of the baselines' peak (0.5,0.8), which each round then begins with: the most that any setting of a
+        baseline answers to 512 users, each of whom waits for an answer.
+SETTINGS  those to be measured ("cellular/64 merge/64/1"), instead of those below.
 """
 
-import json
 import os
 import statistics
-import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve() / "release" / "cellstream"
-RESULTS = Path(os.environ.get("RESULTS", Path(__file__).resolve().parent / "results"))
+from load import build, records, run
+
 DATA = os.environ.get("DATA", "DATA")
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
 RATES = [int(rate) for rate in os.environ.get("RATES", "").split(",") if rate]
@@ -138,29 +127,24 @@ MEASUREMENTS = {
 NEED_DATA = [name for name, (served, *_) in MEASUREMENTS.items() if any(DATA in word for word in served)]
 
 
-def run(served, setting, arrivals, seed, seconds):
-    """What one run prints of itself."""
+def load(served, setting, arrivals, seed, seconds):
+    """One run of a setting."""
     policy, batch, *more = setting
     warm_up, window = seconds
-    command = [PROGRAM, "load", *served, "--policies", policy, "--batch", batch, *arrivals]
-    command += [f"--{option}={count}" for option, count in zip(("steps-at-once", "workers"), more)]
-    command += ["--warm-up", str(warm_up), "--seconds", str(window), "--patience", "5", "--seed", str(seed), "--json"]
-    printed = subprocess.run(command, capture_output=True, text=True)
-    if printed.returncode != 0:
-        sys.exit(printed.stderr)
-    lines = [json.loads(line) for line in printed.stdout.splitlines()]
-    return next(line for line in lines if line["kind"] == "run")
+    options = [f"--{option}={count}" for option, count in zip(("steps-at-once", "workers"), more)]
+    return run(*served, "--policies", policy, "--batch", batch, *arrivals, *options,
+               *f"--warm-up {warm_up} --seconds {window} --patience 5 --seed {seed}".split())  # fmt: skip
 
 
 def measure(name):
+    """Measures one name and writes its record."""
     served, rates, settings, seconds = MEASUREMENTS[name]
     settings = [tuple(setting.split("/")) for setting in os.environ.get("SETTINGS", settings).split()]
     baselines = [setting for setting in settings if setting[0] in BASELINES]
     if SHARES and (name.endswith("-p99") or not baselines):
         print(f"{name}: has no baseline, or wants an idle machine; not measured at SHARES", file=sys.stderr)
         return
-    shown = " ".join(served).replace(f"{DATA}/", "")
-    lines = [f"cellstream load {shown}: p90 in ms, median of {ROUNDS} rounds of {seconds[1]} seconds (least-greatest)"]
+    path = records.folder() / f"rounds-{name}.csv"
     loads = SHARES or RATES or rates
     runs = {(load, setting): [] for load in loads for setting in settings}
     answered = {setting: [] for setting in settings}
@@ -171,48 +155,57 @@ def measure(name):
         turns = settings[turn:] + settings[:turn]
         if SHARES:
             for setting in turns:
-                users = run(served, setting, ["--closed", str(USERS)], seed + 1, seconds)
+                users = load(served, setting, ["--closed", str(USERS)], seed + 1, seconds)
                 answered[setting].append(users["throughput"])
             peak = max(answered[setting][-1] for setting in baselines)
-        for load in loads:
-            asked[load].append(round(load * peak) if SHARES else load)
+        for of in loads:
+            asked[of].append(round(of * peak) if SHARES else of)
             for setting in turns:
-                runs[load, setting].append(run(served, setting, ["--rates", str(asked[load][-1])], seed + 1, seconds))
-    if SHARES:
-        for setting, of in answered.items():
-            lines.append(f"{USERS:5} users     {named(setting)}  answered {statistics.median(of):.0f} ({min(of):.0f}-{max(of):.0f})")
-    for (load, setting), of in runs.items():
-        mean, p50, p90, p99 = ([one["latency_ms"][p] for one in of] for p in ("mean", "p50", "p90", "p99"))
-        throughput = statistics.median(one["throughput"] for one in of)
-        share = f" ({load:.0%} of the baselines' peak)" if SHARES else ""
-        lines.append(
-            f"{statistics.median(asked[load]):5.0f} a second{share}  {named(setting)}  mean {statistics.median(mean):7.1f}"
-            f"  p50 {statistics.median(p50):7.1f}  p90 {statistics.median(p90):7.1f} ({min(p90):.1f}-{max(p90):.1f})"
-            f"  p99 {statistics.median(p99):7.1f}  answered {throughput:.0f}"
-        )
-    if name.endswith("-p99"):
-        lines += within(runs, loads, settings)
-    text = "\n".join(lines) + "\n"
-    print(text, flush=True)
-    ending = "-".join(["-shares" if SHARES else "-at", *map(str, SHARES or RATES)]) if SHARES or RATES else ""
-    (RESULTS / f"rounds-{name}{ending}.txt").write_text(text)
+                runs[of, setting].append(load(served, setting, ["--rates", str(asked[of][-1])], seed + 1, seconds))
+    rows = [row("closed", USERS, setting, served) | spread("answered", of, 0) for setting, of in answered.items() if of]
+    alone = requests_alone(runs, loads, settings) if name.endswith("-p99") else None
+    for (of, setting), found in runs.items():
+        latency = {part: [one["latency_ms"][part] for one in found] for part in ("mean", "p50", "p90", "p99")}
+        line = row(f"{of:g}" if SHARES else "fixed", statistics.median(asked[of]), setting, served)
+        line |= {f"{part}_ms": f"{statistics.median(values):.1f}" for part, values in latency.items()}
+        line |= spread("p90", latency["p90"], 1, "_ms")
+        line["answered"] = f"{statistics.median(one['throughput'] for one in found):.0f}"
+        if alone and of != loads[0]:
+            line |= spread("p99_over_alone", [p99 / mean for p99, mean in zip(latency["p99"], alone)], 2)
+        rows.append(line)
+    for line in rows:
+        print(*line.values(), flush=True)
+    shown = " ".join(served).replace(f"{DATA}/", "")
+    notes = records.stamp(f"cellstream load {shown}") | {"rounds": f"medians of {ROUNDS} rounds of {seconds[1]} seconds"}
+    if alone:
+        notes["request alone"] = f"{statistics.median(alone):.1f} ms on average"
+    records.write(path, notes, rows)
 
 
-def within(runs, rates, settings):
-    """p99 over the mean of a request alone, of the same round: that of all settings at the lowest load, where nobody shares."""
-    idle = [runs[rates[0], setting] for setting in settings]
-    alone = [statistics.mean(one["latency_ms"]["mean"] for one in together) for together in zip(*idle)]
-    yield f"p99 over the mean of a request alone ({statistics.median(alone):.1f} ms), median of rounds (least-greatest)"
-    for rate in rates[1:]:
-        for setting in settings:
-            of = [one["latency_ms"]["p99"] / mean for one, mean in zip(runs[rate, setting], alone)]
-            yield f"{rate:5} a second  {named(setting)}  {statistics.median(of):5.2f} ({min(of):.2f}-{max(of):.2f})"
+COLUMNS = ("load", "asked", "policy", "batch", "steps_at_once", "workers", "mean_ms", "p50_ms", "p90_ms", "p90_least_ms",
+           "p90_greatest_ms", "p99_ms", "answered", "answered_least", "answered_greatest", "p99_over_alone",
+           "p99_over_alone_least", "p99_over_alone_greatest")  # fmt: skip
 
 
-def named(setting):
+def row(of, asked, setting, served):
+    """A line of the record without its measurements."""
     policy, batch, *more = setting
-    more = "".join(f" {what} {count}" for what, count in zip(("steps", "workers"), more))
-    return f"{policy:9} batch {batch + more:13}"
+    steps, workers, *_ = [*more, *["4", "2" if "--workers" in served else "1"][len(more) :]]
+    return dict.fromkeys(COLUMNS, "") | {
+        "load": of, "asked": f"{asked:.0f}", "policy": policy, "batch": batch, "steps_at_once": steps, "workers": workers,
+    }  # fmt: skip
+
+
+def spread(column, values, digits, unit=""):
+    """Median, least and greatest."""
+    of = {"": statistics.median(values), "_least": min(values), "_greatest": max(values)}
+    return {f"{column}{which}{unit}": f"{value:.{digits}f}" for which, value in of.items()}
+
+
+def requests_alone(runs, rates, settings):
+    """The mean latency of each round at the lowest rate, where no requests share the machine."""
+    idle = [runs[rates[0], setting] for setting in settings]
+    return [statistics.mean(one["latency_ms"]["mean"] for one in together) for together in zip(*idle)]
 
 
 def main():
@@ -224,7 +217,7 @@ def main():
     unknown = [name for name in wanted if name not in MEASUREMENTS]
     if unknown:
         sys.exit(f"{', '.join(unknown)}: not one of {', '.join(MEASUREMENTS)}")
-    subprocess.run(["cargo", "build", "--release", "--quiet", "--manifest-path", ROOT / "Cargo.toml"], check=True)
+    build()
     for name in wanted:
         if name in NEED_DATA and "DATA" not in os.environ:
             print(f"{name}: DATA is not set; skipped", file=sys.stderr)

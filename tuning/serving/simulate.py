@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What order and batch size give by themselves: one worker; batches take the measured times, and nothing else costs.
+"""What order and batch size give by themselves: one worker; batches take the times in cells.csv, and nothing else costs.
 
-    tuning/serving/simulate.py [--times TIMES] [--steps-at-once 8] [--lengths FILE:COLUMN] [--within TIMES | RATE...]
+    tuning/serving/simulate.py [--machine KIND] [--precision int8] [--steps-at-once 8] [--lengths FILE:COLUMN] [--within TIMES | RATE...]
 
 Chains come at Poisson times, with the lengths of the paper or of a column of a CSV file, the same for all. `merge`
-collects who waits and runs them to the end; `arrival` and `shortest` are cellular batching in its two orders. All take
+collects the waiting requests and runs them to the end; `arrival` and `shortest` are cellular batching in its two orders. All take
 several steps of few rows in one batch, as the engine does, but `level`: merge step by step, as TensorFlow Fold and DyNet
-go. `alone` is a request that shares the machine with nobody: no policy answers it sooner. RATE: half and four fifths of
+go. `alone` is a request that shares the machine with no other: no policy answers it sooner. RATE: half and four fifths of
 what full batches bear, unless said. Printed are p50, p90 and p99 in ms, and p90 beside that of `merge` and of `level`, each
 with its best batch; with --within instead how many requests a second each bears with a p99 of so many times what the mean
 request takes alone.
@@ -18,34 +18,22 @@ import math
 import random
 from functools import partial
 
-# µs a step of LSTM 1024 from 1024 inputs by rows, one at a time and several at once, the better of two rounds; two and three
-# steps are taken to cost what four do, which is dear for 5 to 8 rows. README.md, "Several steps at once" (64 rows twice 32), and
-# emerald-rapids.md.
-EPYC = {1: 190, 2: 257, 4: 374, 8: 729, 16: 1299, 32: 2515, 64: 5030}
-TIMES = {
-    "epyc": (
-        {1: 344, 2: 331, 4: 494, 8: 1044, 16: 1372, 32: 2517, 64: 5034},
-        {4: EPYC, 8: EPYC | {1: 167, 2: 233}},
-    ),
-    "xeon": (
-        {1: 607, 2: 657, 4: 670, 8: 861, 12: 978, 16: 1280, 32: 2421, 64: 4734},
-        {4: {1: 372, 2: 423, 4: 511, 8: 788, 16: 1280, 32: 2421, 64: 4734}},
-    ),
-    # The quicker of that machine's states.
-    "xeon-quick": (
-        {1: 545, 2: 590, 4: 607, 8: 805, 16: 1013, 32: 1730, 64: 3346},
-        {4: {1: 354, 2: 416, 4: 443, 8: 682, 16: 1013, 32: 1730, 64: 3346}},
-    ),
-    "xeon-int8": (
-        {1: 110, 2: 118, 4: 151, 8: 222, 12: 269, 16: 363, 32: 696, 64: 1414},
-        {4: {1: 76, 2: 86, 4: 126, 8: 208, 16: 363, 32: 696, 64: 1414}},
-    ),
-}
+from load import records
+
 LOADS = (0.5, 0.8)
 FULL = 64
 # As the engine has it: all steps of a batch together.
 STEP_ROWS = 16
 REQUESTS, WARM_UP = 20000, 1000
+
+
+def measured(machine, cell, precision="f32"):
+    """µs by rows, by how many steps are taken at once: the newest cells.csv of a machine kind that has the cell."""
+    of = {}
+    for row in records.newest("cells", machine, lambda row: row["cell"] == cell).rows:
+        if (row["cell"], row["precision"]) == (cell, precision):
+            of.setdefault(int(row["steps_at_once"]), {})[int(row["rows"])] = float(row["us"])
+    return of
 
 
 def between(points, rows):
@@ -211,18 +199,19 @@ def within(workers, times, lengths, peak):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--times", choices=TIMES, default="epyc", help="of which machine")
+    parser.add_argument("--machine", default="zen-4", help="the machine kind whose times of cells are taken")
+    parser.add_argument("--precision", choices=("f32", "int8"), default="f32")
     parser.add_argument("--steps-at-once", type=int, choices=(4, 8), default=4)
     parser.add_argument("--lengths", metavar="FILE:COLUMN")
     parser.add_argument("--within", metavar="TIMES", type=float, help="bound p99 by so many times the mean request alone")
     parser.add_argument("rates", metavar="RATE", type=float, nargs="*", help="requests a second")
     given = parser.parse_args()
     of_file = column(given.lengths) if given.lengths else None
-    if given.steps_at_once not in TIMES[given.times][1]:
-        parser.error(f"--times {given.times} has none of {given.steps_at_once} steps at once")
-    source, (single, joined) = random.Random(1), TIMES[given.times]
-    worker = Worker(single, joined[given.steps_at_once], given.steps_at_once)
-    workers = worker, Worker(single, joined[4])
+    source, times = random.Random(1), measured(given.machine, "lstm", given.precision)
+    if not {1, given.steps_at_once} <= times.keys():
+        parser.error(f"{given.machine} has no times of {given.steps_at_once} steps at once in {given.precision}")
+    worker = Worker(times[1], times[given.steps_at_once], given.steps_at_once)
+    workers = worker, Worker(times[1], times[4])
     lengths = [source.choice(of_file) if of_file else paper(source) for _ in range(REQUESTS)]
     peak = FULL / worker.joined[FULL] * REQUESTS / sum(lengths)
     if given.within is not None:

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """As simulate.py, of encoders and decoders: what batching gives by itself, where nothing costs but the cells.
 
-    tuning/serving/simulate_translation.py --lengths FILE:SOURCE,TARGET [--times quick] RATE...
+    tuning/serving/simulate_translation.py --lengths FILE:SOURCE,TARGET [--machine KIND] RATE...
 
-Requests come at Poisson times, with the lengths of two columns of a CSV file. `merge` collects who waits, encodes them all and
+Requests come at Poisson times, with the lengths of two columns of a CSV file. `merge` collects the waiting requests, encodes them all and
 then decodes them all; `level` does so a step at a time, `merge` with several steps of few rows in an encoder's batch. `worth` is
-cellular batching: of encoders and decoders, of whoever is there, those whose rows are worth more (`src/serve/policy/turns.rs`);
-`turns` is the same with each of them in turn. `alone` is a request that shares the machine with nobody. Printed are p50, p90
+cellular batching: of encoders and decoders, of whoever is there, those whose rows are worth more (`crates/serve/src/policy/turns.rs`);
+`turns` is the same with each of them in turn. `alone` is a request that shares the machine with no other. Printed are p50, p90
 and p99 in ms, and p90 beside that of `merge` and of `level`, each with its best batch. `--source` and `--target` make all
 sources and targets so many times as long.
 """
@@ -16,39 +16,11 @@ import csv
 import random
 from functools import partial
 
-from simulate import REQUESTS, Worker, grouped, report, seconds, to_the_end
+from simulate import REQUESTS, Worker, grouped, measured, report, seconds, to_the_end
 
-# µs by rows: an encoder's step, one at a time and four at once, and a decoder's; LSTM 1024 from 1024 inputs and 30,000 words in
-# f32, Emerald Rapids in its two states, `load seq2seq --calibrate --batch 128` (12:06 and 15:36 UTC, the mean of two runs) and
-# `bench` (four at once).
-TIMES = {
-    "slow": (
-        {1: 604, 2: 652, 4: 742, 8: 980, 16: 1356, 32: 2542, 64: 4938, 128: 9852},
-        {1: 372, 2: 423, 4: 511, 8: 788},
-        {1: 1263, 2: 1358, 4: 1619, 8: 2273, 16: 3339, 32: 6282, 64: 12295, 128: 23886},
-    ),
-    "quick": (
-        {1: 542, 2: 623, 4: 635, 8: 820, 16: 1044, 32: 2049, 64: 3504, 128: 6870},
-        {1: 354, 2: 416, 4: 443, 8: 682},
-        {1: 1271, 2: 1326, 4: 1441, 8: 1887, 16: 2493, 32: 4488, 64: 8502, 128: 16540},
-    ),
-    # Few rows in one pass (24 November): the encoder's steps as `bench` had them, the decoder's less by as much.
-    "passes": (
-        {1: 530, 2: 560, 4: 565, 8: 587, 12: 637, 14: 722, 16: 941, 32: 1900, 64: 3400, 128: 6800},
-        {1: 354, 2: 416, 4: 443, 8: 587},
-        {1: 1271, 2: 1326, 4: 1441, 8: 1660, 14: 2150, 16: 2420, 32: 4400, 64: 8400, 128: 16400},
-    ),
-    # What that machine allows at all: bytes at 62 GB/s from the third level, or arithmetic at its peak (f32 338 GFLOP/s, int8 1378
-    # GOP/s on two cores), whichever takes longer.
-    "bound": (
-        {1: 541, 10: 541, 16: 794, 128: 6349},
-        {1: 338, 6: 338, 8: 397},
-        {1: 1048, 11: 1048, 16: 1507, 128: 12058},
-    ),
-}
 AT_ONCE = 4
 MOST = 128
-# As `policy/turns.rs` has them.
+# As `crates/serve/src/policy/turns.rs` has them.
 WEIGHT, PATIENCE, LATE = 0.25, 8, 4096
 
 
@@ -132,7 +104,7 @@ def merge(encoder, decoding, lengths, most, arrivals):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", metavar="FILE:SOURCE,TARGET", required=True)
-    parser.add_argument("--times", choices=TIMES, default="slow", help="of which state of the machine")
+    parser.add_argument("--machine", default="emerald-rapids", help="the machine kind whose times of cells are taken")
     parser.add_argument("--source", type=float, default=1, help="times that sources are longer")
     parser.add_argument("--target", type=float, default=1, help="times that targets are longer")
     parser.add_argument("rates", metavar="RATE", type=float, nargs="+", help="requests a second")
@@ -144,8 +116,8 @@ def main():
     pairs = [(max(1, round(source)), max(1, round(target))) for source, target in words]
     chosen = random.Random(1)
     lengths = [chosen.choice(pairs) for _ in range(REQUESTS)]
-    single, joined, decoder = TIMES[given.times]
-    several, step_by_step, decoding = Worker(single, single | joined, AT_ONCE), Worker(single, single), seconds(decoder)
+    encoder, decoding = measured(given.machine, "encoder"), seconds(measured(given.machine, "decoder")[1])
+    several, step_by_step = Worker(encoder[1], encoder[AT_ONCE], AT_ONCE), Worker(encoder[1], encoder[1])
     ended = {
         f"{name} {rows}": partial(merge, encoder, decoding, lengths, rows)
         for name, encoder in (("merge", several), ("level", step_by_step))

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """As simulate.py, for trees: what order and batch size give by themselves, where batches take the measured times.
 
-    tuning/serving/simulate_trees.py --trees FILE [--precision int8] [RATE...]
+    tuning/serving/simulate_trees.py --trees FILE [--machine KIND] [--precision int8] [RATE...]
 
 A tree is a batch of leaves and then its internal nodes, height after height; all of a height are ready when all below
-are done. `merge` collects who waits and runs them height by height; `arrival` and `shortest` are cellular batching in its
+are done. `merge` collects the waiting requests and runs them height by height; `arrival` and `shortest` are cellular batching in its
 two orders: full batches first, of nodes before those of leaves; else both in turn. `alone` is a tree that shares the
-machine with nobody. RATE: half and four fifths of what full batches bear, unless said. Printed are p50, p90 and p99 in
+machine with no other. RATE: half and four fifths of what full batches bear, unless said. Printed are p50, p90 and p99 in
 ms, and p90 beside that of `merge` with its best batch.
 """
 
@@ -15,26 +15,17 @@ import json
 import random
 from functools import partial
 
-from simulate import FULL, LOADS, REQUESTS, between, grouped, report
+from simulate import FULL, LOADS, REQUESTS, between, grouped, measured, report
 
-# µs a batch of TreeLSTM 1024 by rows: `cellstream load treelstm --calibrate` (with `--precision int8`), the least of eight.
-LEAF = {
-    "f32": {1: 66.7, 2: 69.0, 4: 113, 8: 226, 16: 509, 32: 1078, 64: 2214},
-    "int8": {1: 18.4, 2: 20.2, 4: 32.8, 8: 65.3, 16: 130, 32: 260, 64: 518},
-}
-NODE = {
-    "f32": {1: 343, 2: 450, 4: 524, 8: 990, 16: 1696, 32: 3245, 64: 6278},
-    "int8": {1: 60.4, 2: 64.8, 4: 103, 8: 204, 16: 408, 32: 829, 64: 1670},
-}
 MOST_ROWS = 128
 
 
 class Times:
     """Seconds of a batch by rows: of leaves at `[0]`, of internal nodes at `[1]`."""
 
-    def __init__(self, precision):
+    def __init__(self, machine, precision):
         rows = range(1, MOST_ROWS + 1)
-        cells = (LEAF[precision], NODE[precision])
+        cells = [measured(machine, cell, precision)[1] for cell in ("leaf", "node")]
         self.of = [[0] + [between(cell, n) * 1e-6 for n in rows] for cell in cells]
 
     def all_of(self, cell, rows, at_most):
@@ -153,12 +144,13 @@ def simulate(times, rate, trees):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trees", metavar="FILE", required=True, help="heads of words, a sentence a line")
-    parser.add_argument("--precision", choices=LEAF, default="f32")
+    parser.add_argument("--machine", default="zen-4", help="the machine kind whose times of cells are taken")
+    parser.add_argument("--precision", choices=("f32", "int8"), default="f32")
     parser.add_argument("rates", metavar="RATE", type=float, nargs="*", help="requests a second")
     given = parser.parse_args()
     with open(given.trees, encoding="utf-8") as file:
         of_file = [heights(json.loads(line)) for line in file]
-    source, times = random.Random(1), Times(given.precision)
+    source, times = random.Random(1), Times(given.machine, given.precision)
     trees = [source.choice(of_file) for _ in range(REQUESTS)]
     full = [cell[FULL] / FULL for cell in times.of]
     peak = REQUESTS / sum(tree[0] * full[0] + sum(tree[1:]) * full[1] for tree in trees)
