@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Every experiment of tuning/README.md in turn, on a machine that does nothing else. Tables and figures
-# go to tuning/results. Arguments are passed on to each, e.g. --quick or --cores 1.
+# Every experiment of tuning/README.md in turn, on an idle machine. Records go to benches/record/<machine>/<date>.
+# Arguments are passed on to each, e.g. --quick or --cores 1.
 # FEATURES=openblas adds OpenBLAS as a second general matrix multiplication (Debian: libopenblas-dev).
 set -euo pipefail
-cd "$(dirname "$0")"
-cargo build --release --quiet --bins ${FEATURES:+--features "$FEATURES"}
+cd "$(dirname "$0")/../.."
+cargo build --release --quiet --package cellstream-experiments --bins ${FEATURES:+--features "$FEATURES"}
 bin=${CARGO_TARGET_DIR:-target}/release
 run() {
   local start=$SECONDS

@@ -18,14 +18,22 @@ pub struct Report {
 
 impl Report {
     /// Prints the question, the stamp and the heading. The first column is text, the others numbers.
-    pub fn new(settings: &Settings, name: &str, question: &str, columns: &[&str]) -> Report {
+    ///
+    /// # Errors
+    /// The record has no folder for this machine.
+    pub fn new(
+        settings: &Settings,
+        name: &str,
+        question: &str,
+        columns: &[&str],
+    ) -> Result<Report, Box<dyn std::error::Error>> {
         let mut lines = vec![question.to_string()];
         lines.extend(stamp());
         for line in &lines {
             println!("# {line}");
         }
         let report = Report {
-            folder: settings.folder(),
+            folder: settings.folder()?,
             name: name.to_string(),
             stamp: lines,
             columns: columns.iter().map(|c| c.to_string()).collect(),
@@ -33,7 +41,7 @@ impl Report {
             rows: Vec::new(),
         };
         report.print(&report.columns);
-        report
+        Ok(report)
     }
 
     /// Adds a row and prints it.
@@ -62,15 +70,6 @@ impl Report {
     pub fn note(&mut self, line: String) {
         println!("{line}");
         self.stamp.push(line);
-    }
-
-    /// Where the figure goes: the folder exists.
-    ///
-    /// # Errors
-    /// The folder cannot be made.
-    pub fn figure(&self) -> std::io::Result<PathBuf> {
-        std::fs::create_dir_all(&self.folder)?;
-        Ok(self.folder.join(format!("{}.svg", self.name)))
     }
 
     /// Writes `NAME.csv`.

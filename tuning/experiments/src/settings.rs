@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use cellstream::machine::Topology;
 
+use crate::record;
 use crate::rounds::Rounds;
 
 /// Flags of every experiment.
@@ -22,7 +23,7 @@ pub struct Settings {
     /// Seconds of each tuning, for experiments that tune
     #[arg(long, value_name = "S")]
     pub seconds: Option<f64>,
-    /// Where tables and figures go (default: tuning/results, or with --quick the system's temporary folder)
+    /// The folder of the record (default: that of this machine and day, or with --quick the system's temporary folder)
     #[arg(long, value_name = "DIR")]
     pub results: Option<PathBuf>,
 }
@@ -68,12 +69,15 @@ impl Settings {
         }
     }
 
-    /// Where results go.
-    pub fn folder(&self) -> PathBuf {
+    /// Where the record goes.
+    ///
+    /// # Errors
+    /// This machine's kind is unknown.
+    pub fn folder(&self) -> Result<PathBuf, Box<dyn std::error::Error>> {
         match (&self.results, self.quick) {
-            (Some(folder), _) => folder.clone(),
-            (None, true) => std::env::temp_dir().join("cellstream-experiments"),
-            (None, false) => PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../results")),
+            (Some(folder), _) => Ok(folder.clone()),
+            (None, true) => Ok(std::env::temp_dir().join("cellstream-experiments")),
+            (None, false) => record::folder(),
         }
     }
 }

@@ -33,8 +33,7 @@ fn machine() -> String {
     format!("{cpu}, {cores} cores, {isa}, {}", caches.join(", "))
 }
 
-/// In a checkout the commit, the trees of the library's sources, which stay the same where the commit is rewritten, and
-/// whether they were changed; and which set of kernels plans are written for.
+/// In a checkout the commit and whether the library was changed; and which set of kernels plans are written for.
 fn version() -> String {
     let run = |args: &[&str]| {
         let mut git = Command::new("git");
@@ -43,15 +42,13 @@ fn version() -> String {
         Some(String::from_utf8_lossy(&out.stdout).trim().to_string())
     };
     let commit = run(&["rev-parse", "--short", "HEAD"]).unwrap_or_else(|| "no commit".into());
-    let tree = |folder: &str| run(&["rev-parse", "--short", &format!("HEAD:{folder}")]);
-    let sources = tree("src").zip(tree("kernels"));
-    let sources = sources.map_or(String::new(), |(src, kernels)| {
-        format!(" (src {src}, kernels {kernels})")
-    });
-    let changed = run(&["status", "--porcelain", "--", "../../src", "../../kernels"]);
-    let changed = changed.is_some_and(|files| !files.is_empty());
-    let changed = if changed { " with changes" } else { "" };
-    format!("{commit}{sources}{changed}, kernel set {KERNEL_SET}")
+    let changed = run(&["status", "--porcelain", "--", "../../src", "../../crates"]);
+    let changed = if changed.is_some_and(|files| !files.is_empty()) {
+        " with changes"
+    } else {
+        ""
+    };
+    format!("{commit}{changed}, kernel set {KERNEL_SET}")
 }
 
 /// The program without its folder, and its arguments.

@@ -15,7 +15,6 @@ use cellstream::Model;
 use cellstream::model::{Lstm, Merge};
 use cellstream::plan::{Configuration, Partition, Plan, split_units};
 use cellstream_experiments::Outcome;
-use cellstream_experiments::figure::{Axis, Bars, bars};
 use cellstream_experiments::report::{Report, ms};
 use cellstream_experiments::runner::{Expected, Runner, tuned};
 use cellstream_experiments::settings::Settings;
@@ -38,7 +37,7 @@ fn main() -> Outcome {
     let Arguments { settings, input } = Arguments::parse();
     let question = "LSTM, 256 units, batch 1, 100 steps: all cores against one";
     let columns = ["model and layout", "cores", "ms", "one core / this", "plan"];
-    let mut report = Report::new(&settings, "concurrency", question, &columns);
+    let mut report = Report::new(&settings, "concurrency", question, &columns)?;
     let lstm = Lstm::new(input, HIDDEN);
     let models = [
         (
@@ -48,9 +47,7 @@ fn main() -> Outcome {
         ("two layers", lstm.layers(2).random(1)?),
     ];
     let cores = settings.cores();
-    let mut drawn = Vec::new();
     for (name, model) in &models {
-        let mut values = Vec::new();
         let mut ways = Vec::new();
         for (way, cores) in [("best, one core", 1), ("best, all cores", cores)] {
             let plan = tuned(model, (1, STEPS), cores, settings.tuning(10.0))?.plan;
@@ -82,30 +79,9 @@ fn main() -> Outcome {
                 ratio.text(),
                 plan.entries[0].configuration.to_string(),
             ]);
-            values.push(1e3 * time.median());
         }
-        drawn.push(Bars {
-            name: (*name).into(),
-            values,
-        });
     }
-    report.write()?;
-    let groups = [
-        "best, one core",
-        "best, all cores",
-        "units split",
-        "apart / wavefront",
-    ];
-    let groups = groups.map(String::from);
-    let title = "LSTM, 256 units, batch 1, 100 steps";
-    bars(
-        &report.figure()?,
-        title,
-        &Axis::linear("milliseconds"),
-        &groups,
-        &drawn,
-    )?;
-    Ok(())
+    report.write()
 }
 
 /// Every direction of every layer on all cores.

@@ -11,7 +11,6 @@
 
 use cellstream::execute::team::Team;
 use cellstream_experiments::Outcome;
-use cellstream_experiments::figure::{Axis, Line, Panel, lines};
 use cellstream_experiments::gemm::{Gemm, Library, Product, Split};
 use cellstream_experiments::report::{Report, two};
 use cellstream_experiments::rounds::Contender;
@@ -46,16 +45,7 @@ fn main() -> Outcome {
     let names: Vec<&str> = libraries.chain(["ours"]).collect();
     let mut columns = vec!["[batch, K]", "cores"];
     columns.extend(&names);
-    let mut report = Report::new(&settings, "fig3a", question, &columns);
-    let mut panels: Vec<Panel> = names
-        .iter()
-        .map(|name| Panel {
-            title: name.to_string(),
-            x: Axis::linear("cores"),
-            y: Axis::linear("GFLOP/s"),
-            lines: Vec::new(),
-        })
-        .collect();
+    let mut report = Report::new(&settings, "fig3a", question, &columns)?;
     for &(batch, depth) in settings.cut(&SHAPES, 2) {
         let rates = measure(&settings, batch, depth)?;
         for (cores, rates) in (1..).zip(&rates) {
@@ -63,20 +53,8 @@ fn main() -> Outcome {
             cells.extend(rates.iter().map(|rate| two(*rate)));
             report.row(cells);
         }
-        for (index, panel) in panels.iter_mut().enumerate() {
-            let points = (1..)
-                .zip(&rates)
-                .map(|(cores, rates)| (f64::from(cores), rates[index]));
-            panel.lines.push(Line {
-                name: format!("[{batch}, {depth}]"),
-                points: points.collect(),
-            });
-        }
     }
-    report.write()?;
-    let title = "One product [batch × K]·[K × 4K], by cores";
-    lines(&report.figure()?, title, &panels)?;
-    Ok(())
+    report.write()
 }
 
 /// GFLOP/s for 1, 2, … cores, of each library and of ours.

@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use cellstream::execute::team::Team;
 use cellstream_experiments::Outcome;
-use cellstream_experiments::figure::{Axis, Bars, bars};
 use cellstream_experiments::gemm::{Gemm, Library, Product, Split};
 use cellstream_experiments::report::{Report, two};
 use cellstream_experiments::rounds::Contender;
@@ -71,8 +70,7 @@ fn main() -> Outcome {
     );
     let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
     let question = "Two products [batch × K]·[K × 4K], GFLOP/s";
-    let mut report = Report::new(&settings, "fig3b", question, &columns);
-    let (mut groups, mut heights) = (Vec::new(), vec![Vec::new(); names.len()]);
+    let mut report = Report::new(&settings, "fig3b", question, &columns)?;
     for &batch in settings.cut(&BATCHES, 1) {
         for &depth in settings.cut(&DEPTHS, 2) {
             let (rates, ratios) = measure(&settings, batch, depth)?;
@@ -80,23 +78,9 @@ fn main() -> Outcome {
             cells.extend(rates.iter().map(|rate| two(*rate)));
             cells.extend(ratios);
             report.row(cells);
-            groups.push(format!("[{batch},{depth}]"));
-            for (heights, rate) in heights.iter_mut().zip(rates) {
-                heights.push(rate);
-            }
         }
     }
-    report.write()?;
-    let drawn = Bars::of_each(names.into_iter().zip(heights));
-    let title = "Two products [batch, K]·[K, 4K], in sequence and in parallel";
-    bars(
-        &report.figure()?,
-        title,
-        &Axis::linear("GFLOP/s"),
-        &groups,
-        &drawn,
-    )?;
-    Ok(())
+    report.write()
 }
 
 /// GFLOP/s of each contender, and the ratios in words.

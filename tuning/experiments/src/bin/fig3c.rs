@@ -13,7 +13,6 @@
 use cellstream::execute::team::Team;
 use cellstream::machine::Topology;
 use cellstream_experiments::Outcome;
-use cellstream_experiments::figure::{Axis, Bars, bars};
 use cellstream_experiments::gemm::{Gemm, Library, Product, Split};
 use cellstream_experiments::report::{Report, two};
 use cellstream_experiments::rounds::Contender;
@@ -45,14 +44,12 @@ fn main() -> Outcome {
     let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
     let question =
         format!("100 products [batch × K]·[K × 4K] with the same weights, {cores} cores");
-    let mut report = Report::new(&settings, "fig3c", &question, &columns);
+    let mut report = Report::new(&settings, "fig3c", &question, &columns)?;
     let topology = Topology::detect();
     let private = topology.cores.first();
     let private = private.map_or(0, |core| topology.private_cache_bytes(core));
 
     let gemms = Gemm::of_each(cores)?;
-    let mut groups = Vec::new();
-    let mut heights = vec![Vec::new(); names.len()];
     for &batch in settings.cut(&BATCHES, 1) {
         for &depth in settings.cut(&DEPTHS, 2) {
             let mut teams = Vec::new();
@@ -103,23 +100,9 @@ fn main() -> Outcome {
             cells.extend(rates.iter().map(|rate| two(*rate)));
             cells.push(rotated.over(kept).text());
             report.row(cells);
-            groups.push(format!("[{batch},{depth}]"));
-            for (heights, rate) in heights.iter_mut().zip(&rates) {
-                heights.push(*rate);
-            }
         }
     }
-    report.write()?;
-    let drawn = Bars::of_each(names.into_iter().zip(heights));
-    let title = "100 products with the same weights, [batch, K]·[K, 4K]";
-    bars(
-        &report.figure()?,
-        title,
-        &Axis::linear("GFLOP/s"),
-        &groups,
-        &drawn,
-    )?;
-    Ok(())
+    report.write()
 }
 
 fn by_slices(team: &mut Team, sliced: &mut Sliced, mapping: Mapping, a: &[f32]) {

@@ -15,7 +15,6 @@
 //! recurrent weights exceed one core's private cache but a core's slice of them does not. Where (iv)
 //! uses one core there is nothing to move, and (iii) is (iv).
 
-use cellstream_experiments::figure::{Axis, Bars, bars};
 use cellstream_experiments::gemm::{Gemm, Library};
 use cellstream_experiments::lstm_by_gemm::LstmByGemm;
 use cellstream_experiments::nest::Nest;
@@ -58,10 +57,8 @@ fn main() -> Outcome {
     let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
     let question =
         "LSTM, 100 steps: what each optimisation brings (milliseconds, and times as long as `all`)";
-    let mut report = Report::new(&settings, "fig4a", question, &columns);
+    let mut report = Report::new(&settings, "fig4a", question, &columns)?;
 
-    let mut groups = Vec::new();
-    let mut heights = vec![Vec::new(); names.len()];
     let mut ratios_at_one = vec![Vec::new(); opponents];
     for batch in settings.cut(&BATCHES, 2) {
         for dimension in settings.cut(&DIMENSIONS, 2) {
@@ -72,10 +69,6 @@ fn main() -> Outcome {
             cells.extend(row.ratios.iter().map(|(_, text)| text.clone()));
             cells.push(row.splits);
             report.row(cells);
-            groups.push(format!("[{batch},{dimension}]"));
-            for (heights, seconds) in heights.iter_mut().zip(&row.seconds) {
-                heights.push(1e3 * seconds);
-            }
             if *batch == 1 {
                 for (ratios, (ratio, _)) in ratios_at_one.iter_mut().zip(&row.ratios) {
                     ratios.push(*ratio);
@@ -89,17 +82,7 @@ fn main() -> Outcome {
             "batch 1, geometric mean of `{name}` / `all`: {mean}"
         ));
     }
-    report.write()?;
-    let drawn = Bars::of_each(names.into_iter().zip(heights));
-    let title = "LSTM, 100 steps, [batch, input = hidden]: what each optimisation brings";
-    bars(
-        &report.figure()?,
-        title,
-        &Axis::log("milliseconds"),
-        &groups,
-        &drawn,
-    )?;
-    Ok(())
+    report.write()
 }
 
 struct Row {

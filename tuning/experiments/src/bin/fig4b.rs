@@ -24,7 +24,6 @@ use cellstream::partition::{self, Grain, Problem, Sequence, Split};
 use cellstream::plan::UNIT_GRANULE;
 use cellstream::schedule::PanelOrder;
 use cellstream_experiments::Outcome;
-use cellstream_experiments::figure::{Axis, Bars, bars};
 use cellstream_experiments::report::{Report, two};
 use cellstream_experiments::runner::tuned;
 use cellstream_experiments::settings::Settings;
@@ -110,7 +109,7 @@ fn main() -> Outcome {
         "KiB/step",
         "GEMM / this",
     ];
-    let mut report = Report::new(settings, &name, &question, &columns);
+    let mut report = Report::new(settings, &name, &question, &columns)?;
     let modes = [
         ("parallel GEMM", "gemm", steps),
         ("all but WCS", "moving", chunk),
@@ -153,19 +152,7 @@ fn main() -> Outcome {
             two(misses[0] / misses[index].max(1e-9)),
         ]);
     }
-    report.write()?;
-    let groups = modes.map(|(name, _, _)| name.to_string());
-    let drawn = [("simulated", misses), ("predicted", predicted.to_vec())];
-    let drawn = Bars::of_each(drawn);
-    let title = "Lines that one core fetches into its private cache";
-    bars(
-        &report.figure()?,
-        title,
-        &Axis::linear("lines per step"),
-        &groups,
-        &drawn,
-    )?;
-    Ok(())
+    report.write()
 }
 
 /// Bytes that one core moves, by the theorem. What its weights share the private cache with depends

@@ -12,7 +12,6 @@
 
 use cellstream::plan::flops;
 use cellstream_experiments::Outcome;
-use cellstream_experiments::figure::{Axis, Line, Panel, lines};
 use cellstream_experiments::gemm::{Gemm, Library};
 use cellstream_experiments::lstm_by_gemm::LstmByGemm;
 use cellstream_experiments::report::{Report, ms, two};
@@ -43,25 +42,25 @@ enum Part {
 }
 
 impl Part {
-    /// File, question, axis and values.
-    fn what(self) -> (&'static str, &'static str, Axis, &'static [usize]) {
+    /// File, question, first column and values.
+    fn what(self) -> (&'static str, &'static str, &'static str, &'static [usize]) {
         match self {
             Part::A => (
                 "fig5a",
                 "LSTM, batch 1, 100 steps, by input = hidden size",
-                Axis::log("input = hidden size"),
+                "input = hidden size",
                 &[32, 64, 128, 256, 512, 1024],
             ),
             Part::B => (
                 "fig5b",
                 "LSTM, input = hidden = 256, batch 1, by number of steps",
-                Axis::log("steps"),
+                "steps",
                 &[1, 2, 5, 10, 20, 50, 100],
             ),
             Part::C => (
                 "fig5c",
                 "LSTM, input = hidden = 256, 100 steps, by batch",
-                Axis::linear("batch"),
+                "batch",
                 &[1, 2, 5, 10, 15, 20],
             ),
         }
@@ -83,59 +82,34 @@ fn main() -> Outcome {
     let arguments = Arguments::parse();
     for part in [Part::A, Part::B, Part::C] {
         if arguments.part.is_none_or(|only| only == part) {
-            draw(&arguments.settings, part)?;
+            table(&arguments.settings, part)?;
             println!();
         }
     }
     Ok(())
 }
 
-fn draw(settings: &Settings, part: Part) -> Outcome {
-    let (file, question, x, values) = part.what();
+fn table(settings: &Settings, part: Part) -> Outcome {
+    let (file, question, first, values) = part.what();
     let mut names = vec!["ours".to_string()];
     for library in Library::ALL {
         names.push(format!("8 × {}", library.name()));
         names.push(format!("fused, {}", library.name()));
     }
-    let mut columns = vec![x.label.clone(), "cores".to_string()];
+    let mut columns = vec![first.to_string(), "cores".to_string()];
     columns.extend(names.iter().map(|name| format!("{name}, ms")));
     columns.extend(names.iter().map(|name| format!("{name}, GFLOP/s")));
     let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
-    let mut report = Report::new(settings, file, question, &columns);
-    let mut times = vec![Vec::new(); names.len()];
-    let mut rates = vec![Vec::new(); names.len()];
+    let mut report = Report::new(settings, file, question, &columns)?;
     for &value in settings.cut(values, 3) {
         let (cores, flops, seconds) = measure(settings, part.shape(value))?;
-        let each_rate: Vec<f64> = seconds
-            .iter()
-            .map(|seconds| 1e-9 * flops / seconds)
-            .collect();
+        let rates = seconds.iter().map(|seconds| 1e-9 * flops / seconds);
         let mut cells = vec![value.to_string(), cores.to_string()];
         cells.extend(seconds.iter().map(|seconds| ms(*seconds)));
-        cells.extend(each_rate.iter().map(|rate| two(*rate)));
+        cells.extend(rates.map(two));
         report.row(cells);
-        for (index, (seconds, rate)) in seconds.iter().zip(each_rate).enumerate() {
-            times[index].push((value as f64, 1e3 * seconds));
-            rates[index].push((value as f64, rate));
-        }
     }
-    report.write()?;
-    let lines_of = |points: Vec<Vec<(f64, f64)>>| {
-        let each = names.iter().cloned().zip(points);
-        each.map(|(name, points)| Line { name, points }).collect()
-    };
-    let panel = |title: &str, y: Axis, lines: Vec<Line>| Panel {
-        title: title.into(),
-        x: x.clone(),
-        y,
-        lines,
-    };
-    let panels = [
-        panel("time", Axis::log("milliseconds"), lines_of(times)),
-        panel("rate", Axis::linear("GFLOP/s"), lines_of(rates)),
-    ];
-    lines(&report.figure()?, question, &panels)?;
-    Ok(())
+    report.write()
 }
 
 /// Cores of the plan, operations, and seconds of each contender.

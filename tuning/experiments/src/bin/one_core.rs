@@ -1,8 +1,7 @@
 //! What binds each row of Table 1 on one core.
 //!
 //! Question: how much of a run's time on one core would be left if nothing but its products were done, or
-//! nothing but its weights read, or nothing but its arithmetic at the peak; and how many times as long as the best
-//! other library would we then be faster?
+//! nothing but its weights read, or nothing but its arithmetic at the peak?
 //!
 //! Method: the estimate's plan on one core. Beside the whole run, in turn, in rounds, each on memory of its own
 //! of the same size:
@@ -22,13 +21,10 @@
 //! Everything is made anew several times, since which pages weights come to lie in moves times.
 //!
 //! Reading: all columns are parts of the run's time. Where "products" and "gates" add up to 1 nothing is lost
-//! between them; where "floor" is near "products", the tiles are as good as can be. The last lines are geometric
-//! means of best peer / ours, from a table of `benches/references`: as it is, at the bound as that table has
-//! it, at the floor, at the floor and the gates, at the products alone.
+//! between them; where "floor" is near "products", the tiles are as good as can be.
 
 use std::hint::black_box;
 use std::ops::Range;
-use std::path::PathBuf;
 
 use cellstream::kernels::probe::fma_chains;
 use cellstream::kernels::simd::Simd;
@@ -43,7 +39,7 @@ use cellstream::{Model, Plan};
 use cellstream_experiments::Outcome;
 use cellstream_experiments::nest::sweep;
 use cellstream_experiments::report::{Report, ms};
-use cellstream_experiments::rounds::{Contender, Rounds, Times, geometric_mean};
+use cellstream_experiments::rounds::{Contender, Rounds, Times};
 use cellstream_experiments::runner::Runner;
 use cellstream_experiments::settings::Settings;
 use cellstream_experiments::shapes::{Shape, TABLE1, numbers};
@@ -60,9 +56,6 @@ struct Arguments {
     /// Only rows whose name contains this, as in lstm-64-256
     #[arg(long)]
     rows: Option<String>,
-    /// A table of benches/references with one thread
-    #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../../benches/references/results/table1-1-thread.csv"))]
-    table: PathBuf,
 }
 
 /// The contenders beside the run, in the order of the columns.
@@ -82,11 +75,8 @@ fn main() -> Outcome {
     let columns = ["row", "plan", "run, ms"]
         .into_iter()
         .chain(PARTS)
-        .chain(["best peer / ours", "of bound"]);
-    let columns: Vec<&str> = columns.collect();
-    let mut report = Report::new(settings, "one_core", question, &columns);
-    let peers = Peers::read(&arguments.table)?;
-    let mut means = Means::default();
+        .collect::<Vec<&str>>();
+    let mut report = Report::new(settings, "one_core", question, &columns)?;
     for gates in [4, 3] {
         for shape in settings.cut(&TABLE1, 2) {
             let cell = if gates == 4 { "lstm" } else { "gru" };
@@ -108,26 +98,15 @@ fn main() -> Outcome {
                 PanelOrder::Serpentine => "serpentine",
             };
             let mut cells = vec![
-                name.clone(),
+                name,
                 format!("{order}, {}", layer.chunk_steps),
                 ms(times[0].median()),
             ];
-            let parts = times[1..].iter().map(|part| part.over(&times[0]));
-            let parts: Vec<_> = parts.collect();
-            cells.extend(parts.iter().map(|part| part.text()));
-            match peers.of(&name) {
-                Some((ratio, of_bound)) => {
-                    means.add(shape, ratio, of_bound, [5, 3, 4].map(|at| parts[at].median));
-                    cells.extend([format!("{ratio:.2}"), format!("{of_bound:.2}")]);
-                }
-                None => cells.extend(["–".into(), "–".into()]),
-            }
+            cells.extend(times[1..].iter().map(|part| part.over(&times[0]).text()));
             report.row(cells);
         }
     }
-    report.write()?;
-    means.print();
-    Ok(())
+    report.write()
 }
 
 /// Times of the run and of its parts.
@@ -583,92 +562,4 @@ fn width(rows: usize, gates: usize, sweep: Sweep) -> usize {
         width /= 2;
     }
     width
-}
-
-/// Ratios to the best peer, and fractions of the bound, of a table.
-struct Peers(Vec<(String, f64, f64)>);
-
-impl Peers {
-    fn read(path: &PathBuf) -> Result<Peers, Box<dyn std::error::Error>> {
-        let mut rows = Vec::new();
-        let mut table = csv::ReaderBuilder::new()
-            .comment(Some(b'#'))
-            .flexible(true)
-            .from_path(path)?;
-        let headers = table.headers()?.clone();
-        let at = |name: &str| headers.iter().position(|h| h == name);
-        let (Some(row), Some(ratio), Some(of_bound)) = (at("row"), at("ratio"), at("of_bound"))
-        else {
-            return Err(format!("{}: no columns row, ratio, of_bound", path.display()).into());
-        };
-        for record in table.records() {
-            let record = record?;
-            let number = |at: usize| record.get(at).and_then(|text| text.parse().ok());
-            if let (Some(name), Some(ratio), Some(of_bound)) =
-                (record.get(row), number(ratio), number(of_bound))
-            {
-                rows.push((name.to_string(), ratio, of_bound));
-            }
-        }
-        Ok(Peers(rows))
-    }
-
-    fn of(&self, name: &str) -> Option<(f64, f64)> {
-        let row = self.0.iter().find(|(row, ..)| row == name)?;
-        Some((row.1, row.2))
-    }
-}
-
-/// What best peer / ours would be, by group of rows.
-#[derive(Default)]
-struct Means(Vec<(&'static str, [f64; 5])>);
-
-impl Means {
-    fn add(
-        &mut self,
-        shape: &Shape,
-        ratio: f64,
-        of_bound: f64,
-        [floor, products, gates]: [f64; 3],
-    ) {
-        let group = match (shape.batch, shape.hidden) {
-            (1, 1024) => "batch 1, hidden 1024",
-            (1, _) => "batch 1, hidden <= 256",
-            _ => "batch 10 and 20",
-        };
-        let if_it_took = |part: f64| ratio / part;
-        self.0.push((
-            group,
-            [
-                ratio,
-                if_it_took(of_bound),
-                if_it_took(floor),
-                if_it_took(floor + gates),
-                if_it_took(products),
-            ],
-        ));
-    }
-
-    fn print(&self) {
-        println!("# geometric means of best peer / ours");
-        println!("rows | as is | at the bound | floor | floor and gates | products alone");
-        let groups = [
-            "",
-            "batch 1, hidden <= 256",
-            "batch 1, hidden 1024",
-            "batch 10 and 20",
-        ];
-        for group in groups {
-            let rows = self.0.iter().filter(|row| row.0.starts_with(group));
-            let rows: Vec<_> = rows.map(|row| row.1).collect();
-            let means: Vec<String> = (0..5)
-                .map(|at| {
-                    let values: Vec<f64> = rows.iter().map(|row| row[at]).collect();
-                    format!("{:.2}", geometric_mean(&values))
-                })
-                .collect();
-            let name = if group.is_empty() { "all" } else { group };
-            println!("{name} ({}) | {}", rows.len(), means.join(" | "));
-        }
-    }
 }

@@ -58,7 +58,7 @@ fn main() -> Outcome {
         "int8",
         "reading: f32 / int8",
     ];
-    let mut report = Report::new(settings, "precisions", question, &columns);
+    let mut report = Report::new(settings, "precisions", question, &columns)?;
     let cores = settings.cores();
     for batch in settings.cut(&BATCHES, 1) {
         for hidden in settings.cut(&HIDDEN, 2) {
@@ -92,8 +92,7 @@ fn main() -> Outcome {
             }
         }
     }
-    report.write()?;
-    Ok(())
+    report.write()
 }
 
 /// Times in each precision, then of reading as much.

@@ -15,7 +15,6 @@ use std::time::Instant;
 use cellstream::plan::Stamp;
 use cellstream::{Input, Output, Plan, Session};
 use cellstream_experiments::Outcome;
-use cellstream_experiments::figure::{Axis, Bars, bars};
 use cellstream_experiments::report::{Report, ms};
 use cellstream_experiments::rounds::Quartiles;
 use cellstream_experiments::settings::Settings;
@@ -39,7 +38,7 @@ fn main() -> Outcome {
     } = Arguments::parse();
     let question = "From a model and a plan in memory to a ready session, milliseconds";
     let columns = ["what", "MiB", "median", "low quartile", "high quartile"];
-    let mut report = Report::new(&settings, "prepare", question, &columns);
+    let mut report = Report::new(&settings, "prepare", question, &columns)?;
     let shape = Shape::square(1, dimension);
     let model = shape.lstm()?;
     let x = numbers(shape.steps * dimension);
@@ -77,19 +76,5 @@ fn main() -> Outcome {
             .chain(cells);
         report.row(cells.collect());
     }
-    report.write()?;
-    let drawn = Bars {
-        name: "median".into(),
-        values: quartiles.iter().map(|q| 1e3 * q.median).collect(),
-    };
-    let title = "From a model and a plan to a session";
-    let groups = names.map(String::from);
-    bars(
-        &report.figure()?,
-        title,
-        &Axis::linear("milliseconds"),
-        &groups,
-        &[drawn],
-    )?;
-    Ok(())
+    report.write()
 }

@@ -17,7 +17,6 @@ use cellstream::model::{Gru, Lstm, Merge, ResetForm, Rnn};
 use cellstream::schedule::{model_counts, schedule_count};
 use cellstream::tune::{Effort, Options, tune};
 use cellstream_experiments::Outcome;
-use cellstream_experiments::figure::{Axis, Bars, bars};
 use cellstream_experiments::report::Report;
 use cellstream_experiments::settings::Settings;
 use cellstream_experiments::shapes::Shape;
@@ -57,37 +56,17 @@ fn main() -> Outcome {
     let models = models()?;
     let names = model_counts(&models[0].1, 1).rows().map(|(name, _)| name);
     let columns: Vec<&str> = ["model", "steps"].into_iter().chain(names).collect();
-    let mut report = Report::new(&settings, "search_space", question, &columns);
-    let mut drawn = names.map(|name| Bars {
-        name: name.to_string(),
-        values: Vec::new(),
-    });
+    let mut report = Report::new(&settings, "search_space", question, &columns)?;
     for (name, model) in &models {
         for steps in [2, 10, 100] {
             let counts = model_counts(model, steps).rows().map(|(_, count)| count);
             let mut cells = vec![name.to_string(), steps.to_string()];
             cells.extend(counts.map(|count| count.to_string()));
             report.row(cells);
-            if steps == 10 {
-                for (bars, count) in drawn.iter_mut().zip(counts) {
-                    bars.values.push(count.log10().max(0.1));
-                }
-            }
         }
     }
     tuning(&settings, &mut report)?;
-    report.write()?;
-    let groups = models.map(|(name, _)| name.to_string());
-    let title =
-        "Phased schedules of 10 steps (two directions or layers: lower bounds before rule 3)";
-    bars(
-        &report.figure()?,
-        title,
-        &Axis::log("log10 of their number"),
-        &groups,
-        &drawn,
-    )?;
-    Ok(())
+    report.write()
 }
 
 /// Tunes a 256-unit LSTM and notes what that took.

@@ -16,7 +16,6 @@ use cellstream::Plan;
 use cellstream::machine::Topology;
 use cellstream::schedule::PanelOrder;
 use cellstream_experiments::Outcome;
-use cellstream_experiments::figure::{Axis, Line, Panel, lines};
 use cellstream_experiments::plans::race;
 use cellstream_experiments::report::{Report, ms};
 use cellstream_experiments::settings::Settings;
@@ -49,14 +48,12 @@ fn main() -> Outcome {
         "serpentine, ms",
         "cyclic / serpentine",
     ];
-    let mut report = Report::new(settings, "serpentine", question, &columns);
+    let mut report = Report::new(settings, "serpentine", question, &columns)?;
     let topology = Topology::detect();
     let private = topology.cores.first();
     let private = private.map_or(0, |core| topology.private_cache_bytes(core));
     let cores = settings.cores();
-    let mut drawn = Vec::new();
     for batch in settings.cut(&BATCHES, 1) {
-        let mut points = Vec::new();
         for hidden in settings.cut(&HIDDEN, 3) {
             let shape = Shape {
                 input: 64,
@@ -86,25 +83,7 @@ fn main() -> Outcome {
                 ms(serpentine.median()),
                 ratio.text(),
             ]);
-            points.push((*hidden as f64, ratio.median));
         }
-        drawn.push(Line {
-            name: format!("batch {batch}"),
-            points,
-        });
     }
-    report.write()?;
-    let flat = drawn[0].points.iter().map(|(x, _)| (*x, 1.0));
-    drawn.push(Line {
-        name: "no difference".into(),
-        points: flat.collect(),
-    });
-    let panel = Panel {
-        title: String::new(),
-        x: Axis::log("hidden units"),
-        y: Axis::near("cyclic time / serpentine time"),
-        lines: drawn,
-    };
-    lines(&report.figure()?, "Gain of the serpentine order", &[panel])?;
-    Ok(())
+    report.write()
 }

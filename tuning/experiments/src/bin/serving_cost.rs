@@ -59,7 +59,7 @@ fn main() -> Outcome {
         "wall",
         "scheduler + gather",
     ];
-    let mut report = Report::new(&settings, "serving_cost", question, &columns);
+    let mut report = Report::new(&settings, "serving_cost", question, &columns)?;
     let hidden = settings.cut(&[128, 256, 512, 1024], 2);
     let of_hidden = |hidden: &usize| [1, 8, 32].map(|batch| (*hidden, batch));
     let sizes: Vec<_> = hidden.iter().flat_map(of_hidden).collect();

@@ -75,7 +75,7 @@ fn main() -> Outcome {
         "scheduler",
         "rows a second",
     ];
-    let mut report = Report::new(&settings, "serving_waste", question, &columns);
+    let mut report = Report::new(&settings, "serving_waste", question, &columns)?;
     // Smaller ones are through before all have been submitted.
     let hidden = if settings.quick { 256 } else { 1024 };
     let networks = [

@@ -10,7 +10,6 @@
 
 use cellstream::Plan;
 use cellstream_experiments::Outcome;
-use cellstream_experiments::figure::{Axis, Bars, bars};
 use cellstream_experiments::plans::race;
 use cellstream_experiments::report::{Report, ms};
 use cellstream_experiments::rounds::{Quartiles, geometric_mean};
@@ -38,18 +37,17 @@ fn main() -> Outcome {
         "tuned plan",
         "estimated plan",
     ];
-    let mut report = Report::new(&settings, "tuned_vs_estimate", question, &columns);
+    let mut report = Report::new(&settings, "tuned_vs_estimate", question, &columns)?;
     let cores = settings.cores();
     let (mut slower, mut near, mut ratios) = (Vec::new(), 0, Vec::new());
-    let (mut groups, mut drawn) = (Vec::new(), [Vec::new(), Vec::new()]);
     let shapes = settings.cut(&TABLE1, 2);
     for shape in shapes {
         let models = [("LSTM", shape.lstm()?), ("GRU", shape.gru()?)];
-        groups.push(format!(
+        let size_text = format!(
             "{}/{}/{}/{}",
             shape.input, shape.hidden, shape.batch, shape.steps
-        ));
-        for ((cell, model), drawn) in models.iter().zip(&mut drawn) {
+        );
+        for (cell, model) in &models {
             let size = (shape.batch, shape.steps);
             let best = tuned(model, size, cores, settings.tuning(8.0))?.plan;
             let estimate = Plan::estimate(model, size.0, size.1, cores);
@@ -61,13 +59,12 @@ fn main() -> Outcome {
             let (tuned, estimated) = (&times[0], &times[times.len() - 1]);
             let ratio = estimated.over(tuned);
             let verdict = verdict(ratio, same);
-            let row = format!("{cell} {}", groups[groups.len() - 1]);
+            let row = format!("{cell} {size_text}");
             if verdict.contains("slower") {
                 slower.push(row.clone());
             }
             near += usize::from(ratio.median <= 1.10);
             ratios.push(ratio.median);
-            drawn.push(ratio.median);
             let [tuned_plan, estimated_plan] = names;
             report.row(vec![
                 row,
@@ -90,20 +87,7 @@ fn main() -> Outcome {
     ));
     let mean = geometric_mean(&ratios);
     report.note(format!("geometric mean of estimate / tuned: {mean:.3}"));
-    report.write()?;
-    let [lstm, gru] = drawn;
-    let drawn = [("LSTM", lstm), ("GRU", gru)];
-    let drawn = Bars::of_each(drawn);
-    let title = "Time of the estimate / time of the tuned plan";
-    let groups: Vec<String> = groups.iter().map(|g| g.replace('/', " ")).collect();
-    bars(
-        &report.figure()?,
-        title,
-        &Axis::linear("ratio"),
-        &groups,
-        &drawn,
-    )?;
-    Ok(())
+    report.write()
 }
 
 fn verdict(ratio: Quartiles, same: bool) -> &'static str {
