@@ -60,13 +60,13 @@ fn every_fixture_answers_as_onnx_runtime_did() {
             .map(|port| (port.name.clone(), array(&tensors, &port.name)))
             .collect();
         let input = map.input(&inputs).unwrap_or_else(|e| panic!("{name}: {e}"));
-        let mut results = map.room(&input);
+        let mut results = map.output_buffers(&input);
         reference::run(&model, &input.borrow(), &mut results.borrow()).unwrap();
 
         for threads in [1, 2] {
             let plan = Plan::with_threads(&model, input.batch, input.steps, threads);
             let mut session = Session::new(&model, &plan).unwrap();
-            let mut found = map.room(&input);
+            let mut found = map.output_buffers(&input);
             for values in [&mut found.values, &mut found.hn, &mut found.cn] {
                 values.fill(f32::NAN);
             }

@@ -177,7 +177,7 @@ fn assert_holds(matrix: &Matrix, whole: &[Vec<i32>], scales: &[f32], what: &str)
     assert_eq!(matrix.rows(), whole.len(), "{what}");
     assert_eq!(bits(matrix.scales()), bits(scales), "{what}");
     for (row, expected) in whole.iter().enumerate() {
-        let found: Vec<i32> = matrix.whole_row(row).map(i32::from).collect();
+        let found: Vec<i32> = matrix.int8_row(row).iter().map(|q| i32::from(*q)).collect();
         assert_eq!(found, *expected, "{what}: row {row}");
         let values: Vec<f32> = expected.iter().map(|q| scales[row] * *q as f32).collect();
         assert_eq!(bits(&matrix.row(row)), bits(&values), "{what}: row {row}");
@@ -234,12 +234,12 @@ fn sessions_give_the_references_bits() {
         let case = Case::open(name);
         let map = ArrayMap::new(&case.model);
         let input = case.input();
-        let mut expected = map.room(&input);
+        let mut expected = map.output_buffers(&input);
         reference::run(&case.model, &input.borrow(), &mut expected.borrow()).unwrap();
         for threads in [1, 2] {
             let plan = Plan::with_threads(&case.model, input.batch, input.steps, threads);
             let mut session = Session::new(&case.model, &plan).unwrap();
-            let mut found = map.room(&input);
+            let mut found = map.output_buffers(&input);
             for values in [&mut found.values, &mut found.hn, &mut found.cn] {
                 values.fill(f32::NAN);
             }
@@ -304,7 +304,7 @@ fn answers_lie_where_rounding_can_lead_and_so_do_those_of_onnx_runtime() {
     for (name, _) in CASES {
         let case = Case::open(name);
         let input = case.input();
-        let mut results = ArrayMap::new(&case.model).room(&input);
+        let mut results = ArrayMap::new(&case.model).output_buffers(&input);
         reference::run(&case.model, &input.borrow(), &mut results.borrow()).unwrap();
         let widen = |row: &[f32]| row.iter().map(|v| f64::from(*v)).collect::<Vec<f64>>();
         let model = |_, direction: &cellstream::model::Direction| {

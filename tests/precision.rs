@@ -63,23 +63,24 @@ fn int8_is_the_nearest_multiple_of_the_scale() {
         if row % 5 > 2 {
             assert_eq!(scale, 0.0);
             assert!(
-                after.row(row).iter().all(|v| *v == 0.0) && after.whole_row(row).all(|q| q == 0)
+                after.row(row).iter().all(|v| *v == 0.0)
+                    && after.int8_row(row).iter().all(|q| *q == 0)
             );
             continue;
         }
         assert_eq!(scale, most / 127.0);
-        let whole: Vec<i8> = after.whole_row(row).collect();
+        let whole = after.int8_row(row);
         assert!(whole.iter().any(|q| q.abs() == 127) && !whole.contains(&-128));
         for ((before, after), q) in before.row(row).iter().zip(after.row(row).iter()).zip(whole) {
-            assert_eq!(*after, scale * f32::from(q));
-            let error = (f64::from(*before) - f64::from(scale) * f64::from(q)).abs();
+            assert_eq!(*after, scale * f32::from(*q));
+            let error = (f64::from(*before) - f64::from(scale) * f64::from(*q)).abs();
             assert!(error <= 0.5001 * f64::from(scale), "{before} {after}");
         }
     }
     // Converting again changes nothing, and neither does making the same matrix from its parts.
     assert_eq!(after.in_precision(Precision::Int8).unwrap(), after);
     let whole: Vec<i8> = (0..rows)
-        .flat_map(|row| after.whole_row(row).collect::<Vec<_>>())
+        .flat_map(|row| after.int8_row(row).to_vec())
         .collect();
     let scales = after.scales().to_vec();
     assert_eq!(
@@ -99,7 +100,7 @@ fn whole_numbers_are_kept_under_every_scale() {
             continue;
         }
         let matrix = Matrix::from_int8(1, all.len(), &all, vec![scale]).unwrap();
-        assert!(matrix.whole_row(0).eq(all.iter().copied()), "{scale:e}");
+        assert_eq!(matrix.int8_row(0), all, "{scale:e}");
         let values = all.iter().map(|&q| scale * f32::from(q));
         assert_eq!(matrix.row(0)[..], values.collect::<Vec<_>>(), "{scale:e}");
     }
@@ -110,7 +111,7 @@ fn whole_numbers_are_kept_under_every_scale() {
 fn rows_without_a_scale_are_zero() {
     let matrix = Matrix::from_int8(2, 2, &[1, -2, 3, 4], vec![0.0, 0.5]).unwrap();
     assert_eq!(matrix.data()[..], [0.0, 0.0, 1.5, 2.0]);
-    assert!(matrix.whole_row(0).eq([0, 0]));
+    assert_eq!(matrix.int8_row(0), [0, 0]);
     let zeros = Matrix::from_int8(2, 2, &[0, 0, 3, 4], vec![0.0, 0.5]).unwrap();
     assert_eq!(matrix, zeros);
 }
@@ -170,7 +171,7 @@ fn what_int8_cannot_hold_is_refused() {
     let deep = cellstream::kernels::INT8_DEPTH + 1;
     let too_deep = ModelError::TooDeepForInt8 {
         cols: deep,
-        most: deep - 1,
+        max: deep - 1,
     };
     let zeros = vec![0.0; deep];
     assert_eq!(

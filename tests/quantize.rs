@@ -410,12 +410,12 @@ fn damaged_files_are_refused_by_name() {
         (
             whole.clone().without("weight_ih_l0_scale"),
             "weight_ih_l0",
-            "I8 without scales",
+            "I8 but no scales",
         ),
         (
             whole.clone().without("weight_hh_l0"),
             "weight_hh_l0_scale",
-            "no tensor of I8",
+            "is not a tensor of I8",
         ),
         (scaled(&[0.5; 7]), "weight_ih_l0_scale", "must be [8]"),
         (scaled(&[]), "weight_ih_l0_scale", "[0]"),
@@ -449,13 +449,13 @@ fn damaged_files_are_refused_by_name() {
             full.clone()
                 .with("weight_hh_l0_scale", Dtype::F32, &[8], &scales(&[0.5; 8])),
             "weight_hh_l0_scale",
-            "no tensor of I8",
+            "is not a tensor of I8",
         ),
         (
             full.clone()
                 .with("weight_hr_l0_scale", Dtype::F32, &[8], &scales(&[0.5; 8])),
             "weight_hr_l0_scale",
-            "no tensor of I8",
+            "is not a tensor of I8",
         ),
         (
             full.clone()
@@ -543,10 +543,14 @@ fn metadata_that_is_undefined_or_contradicts_is_refused_by_key() {
         (
             plain.clone().saying("layers", "[]"),
             "cell",
-            "it, or the entry",
+            "only one of this entry",
         ),
         (layers("\"sum\"", "\"product\""), "layers", "product"),
-        (layers(",\"merge\":\"sum\"", ""), "layers", "how they merge"),
+        (
+            layers(",\"merge\":\"sum\"", ""),
+            "layers",
+            "both with merge",
+        ),
         (layers("\"tanh\"", "\"tanx\""), "layers", "tanx"),
         (layers("\"clip\"", "\"clap\""), "layers", "clap"),
         (layers("0.5", "1e99"), "layers", "too large"),
@@ -566,7 +570,7 @@ fn metadata_that_is_undefined_or_contradicts_is_refused_by_key() {
                 .clone()
                 .saying("interface", "{\"inputs\":[],\"outputs\":[]}"),
             "batch_first",
-            "it, or the entry",
+            "only one of this entry",
         ),
     ] {
         let error = file.load().expect_err(part);

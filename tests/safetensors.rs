@@ -382,7 +382,7 @@ fn refusals() {
                 .place("a.", "l0", 4, 3, 2)
                 .place("b.", "l0", 4, 3, 2),
             plain(),
-            &["\"a.\", \"b.\"", "choose one by its prefix"],
+            &["\"a.\", \"b.\"", "select one by its prefix"],
         ),
         (
             File::default().place("a.", "l0", 4, 3, 2),
@@ -455,7 +455,7 @@ fn refusals() {
         (
             lstm(),
             plain().cell(Cell::GRU),
-            &["\"weight_ih_l0\"", "as lstm has", "options ask for gru"],
+            &["\"weight_ih_l0\"", "as lstm has", "options require gru"],
         ),
         (
             lstm().metadata("cellstream.cell", "rnn_tanh"),
@@ -470,7 +470,11 @@ fn refusals() {
         (
             File::default().projected("", "l0", 3, 3, 4, 2),
             plain(),
-            &["\"weight_hr_l0\"", "projection on gru", "supported"],
+            &[
+                "\"weight_hr_l0\"",
+                "projection on gru",
+                "only lstm supports",
+            ],
         ),
         (
             lstm().metadata("cellstream.cell", "mgu"),

@@ -147,7 +147,7 @@ fn what_does_not_fit_is_named_and_nothing_is_written() {
         ),
         (
             Input::new(&x, usize::MAX, 2),
-            "batch, steps and features multiply to more than memory can hold",
+            "the product of batch, steps and features is too large for memory; use fewer",
         ),
     ];
     for (input, message) in cases {

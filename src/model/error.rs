@@ -1,24 +1,25 @@
-//! What can be wrong with a model, or with the file it comes from.
+//! Errors of models, and of reading and writing their files.
 
 use std::io;
 use std::path::PathBuf;
 
 use super::CellKind;
 
-/// Why layers and weights do not make a model.
+/// Why a model cannot be made of these layers and weights.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ModelError {
     /// A model needs at least one layer.
     #[error("a model needs at least one layer")]
     NoLayers,
-    /// Consecutive layers have different sizes at their joint.
-    #[error("layer {layer} takes {input} features but the layer below it gives {below}")]
+    /// The input size of a layer differs from the output size of the layer below it.
+    #[error("layer {layer} takes {input} features, but the layer below it has {below} outputs")]
     LayersDoNotFit {
         /// Index of the upper layer, from 0.
         layer: usize,
-        /// Features it takes.
+        /// Its input features.
         input: usize,
-        /// Features it is given.
+        /// Output features of the layer below it.
         below: usize,
     },
     /// A tensor has the wrong shape.
@@ -26,71 +27,76 @@ pub enum ModelError {
     Shape {
         /// Which tensor.
         tensor: &'static str,
-        /// The shape that would fit.
+        /// The shape required.
         expected: String,
         /// The shape it has.
         found: String,
     },
-    /// A feature that only LSTM cells have.
-    #[error("{what} is for lstm cells only, found on {kind}")]
+    /// A GRU or RNN has weights that only LSTM cells support.
+    #[error("only lstm cells support {what}; found it on {kind}")]
     LstmOnly {
         /// The feature.
         what: &'static str,
-        /// The cell it was found on.
+        /// The cell that has it.
         kind: CellKind,
     },
-    /// A named input or output that does not describe the layers, or not unambiguously.
+    /// A named input or output breaks a rule of [`Interface`](super::Interface).
     #[error("port {port:?}: {reason}")]
     Interface {
-        /// Its name.
+        /// Name of the port.
         port: String,
-        /// What is wrong, and what would be accepted.
+        /// What is wrong and what is supported.
         reason: String,
     },
-    /// A clip that is not positive.
+    /// The clip is not positive.
     #[error("clip must be positive, found {clip}")]
     Clip {
         /// The value given.
         clip: f32,
     },
-    /// A weight or a scale that int8 cannot hold.
-    #[error("int8 takes finite weights, from -127 to 127 times a finite scale; found {value}")]
+    /// A weight or scale cannot be represented in int8.
+    #[error(
+        "int8 supports finite weights of -127 to 127 times a finite scale; found {value}; use f32 or \
+         bf16"
+    )]
     NotQuantisable {
         /// The value.
         value: f32,
     },
-    /// A product whose sum of int8 could overflow.
-    #[error(
-        "int8 takes products of at most {most} values, this one has {cols}; keep it in bf16 or f32"
-    )]
+    /// The int8 sum of a matrix row could overflow.
+    #[error("int8 supports at most {max} columns, this matrix has {cols}; use bf16 or f32")]
     TooDeepForInt8 {
         /// Columns of the matrix.
         cols: usize,
-        /// The most.
-        most: usize,
+        /// Largest number of columns.
+        max: usize,
     },
     /// The two directions of a layer do not match.
-    #[error("the two directions of a layer need one kind of cell and equal sizes")]
+    #[error(
+        "the two directions of a layer must have the same kind of cell and equal sizes, and the \
+         first must not be reversed"
+    )]
     DirectionsDiffer,
 }
 
-/// Why a file does not give a model.
+/// Why a model cannot be read from a file.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum LoadError {
     /// The file could not be read.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The name's ending is none that a loader exists for (or the loader's feature is off).
+    /// No loader reads files with this extension, or the crate feature of the loader is off.
     #[error("{}: unknown kind of model file; use {supported}", path.display())]
     UnknownFormat {
         /// The file.
         path: PathBuf,
-        /// The endings that this build reads.
+        /// The extensions that this build reads.
         supported: String,
     },
     /// The bytes are not a well-formed file of that format.
@@ -101,80 +107,81 @@ pub enum LoadError {
         /// What is wrong with it.
         reason: String,
     },
-    /// A tensor is missing, or has the wrong shape or type, or is not part of any layer.
+    /// A tensor is missing, has the wrong shape or type, or does not belong to a layer.
     #[error("tensor {name:?}: {reason}")]
     Tensor {
         /// Its name in the file.
         name: String,
-        /// What is wrong, and what is supported.
+        /// What is wrong and what is supported.
         reason: String,
     },
-    /// No prefix was chosen and the file holds several recurrent stacks.
+    /// The file holds several recurrent stacks and no prefix was given.
     #[error(
-        "several recurrent stacks in one file, under the prefixes {}; choose one by its prefix",
+        "the file holds several recurrent stacks, with the prefixes {}; select one by its prefix",
         listed(prefixes)
     )]
     SeveralStacks {
-        /// The prefixes of their tensors' names.
+        /// The prefixes of the tensor names.
         prefixes: Vec<String>,
     },
-    /// No recurrent stack has the chosen prefix, or there is none at all.
+    /// No recurrent stack has the selected prefix, or the file holds none.
     #[error(
-        "no recurrent stack{}; its tensors are named weight_ih_l0, weight_hh_l0, … after a prefix{}",
-        wanted.as_ref().map_or(String::new(), |p| format!(" under the prefix {p:?}")),
+        "no recurrent stack{}; tensors must be named weight_ih_l0, weight_hh_l0, … after a prefix{}",
+        wanted.as_ref().map_or(String::new(), |p| format!(" with the prefix {p:?}")),
         if found.is_empty() { String::new() } else { format!("; found prefixes {}", listed(found)) }
     )]
     NoStack {
-        /// The prefix chosen, if one was.
+        /// The prefix selected, if any.
         wanted: Option<String>,
-        /// The prefixes of the recurrent stacks that exist.
+        /// The prefixes of all recurrent stacks.
         found: Vec<String>,
     },
-    /// A metadata entry that this crate defines has a value that it does not.
+    /// A metadata entry of this crate has an unsupported value.
     #[error("metadata {key:?} is {value:?}; use {supported}")]
     Metadata {
-        /// The entry's key.
+        /// Key of the entry.
         key: &'static str,
-        /// Its value in the file.
+        /// Its value in the file, or what is wrong with it.
         value: String,
-        /// The values that are defined.
+        /// The supported values.
         supported: &'static str,
     },
-    /// A graph node that cannot be run.
+    /// A graph node is not supported.
     #[error("node {name:?} ({operator}): {reason}")]
     Node {
-        /// Its name in the file (or its first output's).
+        /// Its name in the file, or the name of its first output.
         name: String,
         /// Its operator.
         operator: String,
-        /// What is wrong, and what is supported.
+        /// What is wrong and what is supported.
         reason: String,
     },
-    /// The tensors are fine one by one, but make no model.
+    /// The tensors are valid one by one but do not form a model.
     #[error(transparent)]
     Model(#[from] ModelError),
 }
 
-/// Why a model was not written to a file. Nothing has been written then.
+/// Why a model was not written to a file. The file is unchanged.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SaveError {
     /// The file could not be written.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The model has something that no file of the format can say.
+    /// The format cannot express a property of the model.
     #[error("a safetensors file cannot hold {what}")]
     Unsupported {
-        /// What it has, and what would be accepted.
+        /// The property and what is supported.
         what: String,
     },
 }
 
-/// The first few of `names`, quoted: a file may hold thousands, an error is one line.
+/// The first few of `names`, quoted. A file may hold thousands.
 fn listed(names: &[String]) -> String {
     const SHOWN: usize = 8;
     let mut list: Vec<String> = names.iter().take(SHOWN).map(|n| format!("{n:?}")).collect();

@@ -1,11 +1,13 @@
-//! The named inputs and outputs of a model, each with its axes, so that arrays can be given and
-//! taken in the shape that the file's own library uses.
+//! The named inputs and outputs of a model with their axes. They let arrays have the shapes of the
+//! library that the model file comes from.
 
 use super::{Layer, Model, ModelError};
 
-/// What one axis of a port runs over. Several meanings in one axis are listed outermost first,
-/// e.g. `[Direction, Feature]` for PyTorch's concatenated output.
+/// The meaning of an axis of a port. An axis with several meanings lists them outermost first, for
+/// example `[Direction, Feature]` for PyTorch's concatenated output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "safetensors", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "safetensors", serde(rename_all = "snake_case"))]
 pub enum Axis {
     /// Steps of the sequence.
     Time,
@@ -13,20 +15,22 @@ pub enum Axis {
     Batch,
     /// Directions of one layer.
     Direction,
-    /// Layers, then directions within each: PyTorch's first axis of states.
+    /// Layers, and the directions of each: the first axis of PyTorch's states.
     LayerDirection,
-    /// Values of one step (input features, or one direction's output).
+    /// Values of one step: input features, or the output of one direction.
     Feature,
-    /// An axis of length 1 with no meaning.
+    /// An axis of length 1 without a meaning.
     One,
 }
 
-/// What a port carries. Layers are counted from 0.
+/// The content of a port. Layers are numbered from 0.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "safetensors", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "safetensors", serde(rename_all = "snake_case"))]
 pub enum Role {
     /// The input sequence, `Time × Batch × Feature`.
     Input,
-    /// Steps of each sequence, `Batch`, integers.
+    /// The number of steps of each sequence, `Batch`, integers.
     Lengths,
     /// Initial hidden state of these layers.
     InitialHidden(Vec<usize>),
@@ -48,43 +52,53 @@ impl Role {
         }
     }
 
-    /// The layers of a state, and whether it is the cell state.
-    fn state(&self) -> Option<(&[usize], bool)> {
-        match self {
-            Role::Input | Role::Lengths | Role::Output => None,
-            Role::InitialHidden(layers) | Role::FinalHidden(layers) => Some((layers, false)),
-            Role::InitialCell(layers) | Role::FinalCell(layers) => Some((layers, true)),
-        }
+    fn state(&self) -> Option<PortState<'_>> {
+        let (layers, is_cell) = match self {
+            Role::Input | Role::Lengths | Role::Output => return None,
+            Role::InitialHidden(layers) | Role::FinalHidden(layers) => (layers, false),
+            Role::InitialCell(layers) | Role::FinalCell(layers) => (layers, true),
+        };
+        Some(PortState { layers, is_cell })
     }
 
-    /// Whether two inputs carry the same value.
-    fn meets(&self, other: &Role) -> bool {
+    /// Whether two inputs hold the same values, or the same state of a layer.
+    fn overlaps(&self, other: &Role) -> bool {
         match (self.state(), other.state()) {
-            (Some((layers, cell)), Some((others, of_cell))) => {
-                cell == of_cell && layers.iter().any(|layer| others.contains(layer))
+            (Some(one), Some(other)) => {
+                one.is_cell == other.is_cell
+                    && one.layers.iter().any(|layer| other.layers.contains(layer))
             }
             _ => self == other,
         }
     }
 }
 
-/// One named array that goes in or comes out.
+/// The state that a port holds.
+struct PortState<'a> {
+    layers: &'a [usize],
+    is_cell: bool,
+}
+
+/// One named input or output array.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "safetensors", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "safetensors", serde(deny_unknown_fields))]
 pub struct Port {
     /// Its name.
     pub name: String,
-    /// What it carries.
+    /// Its content.
     pub role: Role,
-    /// Its axes, outermost first; each is a list of what is folded into it, outermost first.
+    /// Its axes, outermost first. Each lists its meanings, outermost first.
     pub axes: Vec<Vec<Axis>>,
-    /// Whether it may be left out (lengths: all full; states: zero).
+    /// Whether it may be omitted. Omitted lengths mean full sequences, omitted states mean zero.
     pub optional: bool,
 }
 
 impl Port {
-    /// What is wrong with it for these layers, of which there is at least one.
+    /// Checks the port against the layers, of which there is at least one.
     fn check(&self, layers: &[Layer]) -> Result<(), String> {
         use Axis::{Batch, Direction, Feature, LayerDirection, Time};
+        // Allowed axes with their size; 0 if the input decides it.
         let mut allowed = match self.role {
             Role::Input => vec![(Time, 0), (Batch, 0), (Feature, layers[0].input_size())],
             Role::Lengths => vec![(Batch, 0)],
@@ -101,31 +115,34 @@ impl Port {
             }
             _ => vec![(Batch, 0)],
         };
-        if let Some((covered, cell)) = self.role.state() {
-            let size = |direction: &super::Direction| match cell {
-                true => direction.cell_state_size(),
-                false => direction.output_size(),
-            };
-            let (mut directions, mut sizes) = (0, None);
-            for (index, &layer) in covered.iter().enumerate() {
-                let Some(of) = layers.get(layer) else {
+        if let Some(state) = self.role.state() {
+            let mut directions = 0;
+            let mut first_size = None;
+            for (index, &number) in state.layers.iter().enumerate() {
+                let Some(layer) = layers.get(number) else {
                     let last = layers.len() - 1;
-                    return Err(format!("there is no layer {layer}; use 0 to {last}"));
+                    return Err(format!("there is no layer {number}; use 0 to {last}"));
                 };
-                if covered[..index].contains(&layer) {
-                    return Err(format!("layer {layer} is in it twice"));
+                if state.layers[..index].contains(&number) {
+                    return Err(format!("layer {number} is listed twice; list it once"));
                 }
-                let size = size(&of.directions()[0]);
+                let direction = &layer.directions()[0];
+                let size = if state.is_cell {
+                    direction.cell_state_size()
+                } else {
+                    direction.output_size()
+                };
                 if size == 0 {
-                    return Err(format!("layer {layer} ({}) has no cell state", of.kind()));
+                    let kind = layer.kind();
+                    return Err(format!("layer {number} ({kind}) has no cell state"));
                 }
-                if *sizes.get_or_insert(size) != size {
-                    return Err("its layers' states differ in size; use one port for each".into());
+                if *first_size.get_or_insert(size) != size {
+                    return Err("the states of its layers differ in size; use one port each".into());
                 }
-                directions += of.directions().len();
+                directions += layer.directions().len();
             }
-            let Some(size) = sizes else {
-                return Err("it is the state of no layer; name one".into());
+            let Some(size) = first_size else {
+                return Err("it lists no layer; list at least one".into());
             };
             allowed.extend([(LayerDirection, directions), (Feature, size)]);
         }
@@ -137,10 +154,10 @@ impl Port {
                 .map(|&(_, size)| size);
             match (count(axis), size) {
                 (0, Some(size)) if size > 1 => {
-                    return Err(format!("the axis {axis:?}, {size} long, is missing"));
+                    return Err(format!("the axis {axis:?} of length {size} is missing"));
                 }
-                (2.., _) => return Err(format!("the axis {axis:?} is there twice")),
-                (1, None) => return Err(format!("{axis:?} is no axis of {:?}", self.role)),
+                (2.., _) => return Err(format!("the axis {axis:?} is given twice")),
+                (1, None) => return Err(format!("{axis:?} is not an axis of {:?}", self.role)),
                 _ => {}
             }
         }
@@ -150,28 +167,32 @@ impl Port {
 
 /// All ports of a model.
 ///
-/// What [`Model::with_interface`] accepts:
-/// - names differ among the inputs, and among the outputs;
-/// - one input has the role [`Role::Input`], at most one [`Role::Lengths`], the others initial states,
-///   each of a layer in at most one of them; outputs are output sequences and final states;
-/// - a state is of one layer or more, none twice, each with a state of that kind and all of one size;
-/// - an axis is there once and fits the role: time only in sequences, directions only in the output
-///   sequence, layers and directions only in states, features in all but lengths. Those of directions
-///   and features may be missing only where they are 1 long; time and batch may be missing where runs
-///   are of one step or sequence.
+/// Rules, checked by [`Model::with_interface`]:
+/// - The names of the inputs differ, and so do the names of the outputs.
+/// - One input has the role [`Role::Input`] and at most one [`Role::Lengths`]. All other inputs are
+///   initial states; a state of a layer is in at most one of them. Outputs are output sequences and
+///   final states.
+/// - A state port lists at least one layer and none twice. All of them have a state of that kind, and
+///   the states have equal sizes.
+/// - An axis appears once and matches the role: time in sequences, directions in the output sequence,
+///   layers with directions in states, features in all ports except lengths. Axes of directions and
+///   features may be omitted only if their length is 1. A port without a time (or batch) axis supports
+///   only runs of one step (or sequence).
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "safetensors", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "safetensors", serde(deny_unknown_fields))]
 pub struct Interface {
-    /// What may be given.
+    /// The inputs.
     pub inputs: Vec<Port>,
-    /// What may be asked for.
+    /// The outputs.
     pub outputs: Vec<Port>,
 }
 
 impl Interface {
-    /// PyTorch's: inputs `input` `[T, B, E]`, `lengths` `[B]`, `h0` and `c0` `[layers × directions,
-    /// B, size]`; outputs `output` `[T, B, directions × size]`, `hn`, `cn`. State ports exist only
-    /// where all layers have states of one size, since they could not be one array otherwise. Unlike
-    /// PyTorch's, an LSTM may be given one of `h0` and `c0`: the other is zero.
+    /// PyTorch's interface: inputs `input` `[T, B, E]`, `lengths` `[B]`, `h0` and `c0` `[layers ×
+    /// directions, B, size]`; outputs `output` `[T, B, directions × size]`, `hn`, `cn`. State ports
+    /// exist only if the states of all layers have the same size. Unlike in PyTorch, one of `h0` and
+    /// `c0` may be given alone; the other is zero.
     pub fn pytorch(layers: &[Layer]) -> Interface {
         use Axis::{Batch, Direction, Feature, LayerDirection, Time};
         let port = |name: &str, role, axes: &[&[Axis]], optional| Port {
@@ -213,7 +234,7 @@ impl Interface {
         Interface { inputs, outputs }
     }
 
-    /// Refuses what breaks the rules above.
+    /// Checks the rules of [`Interface`].
     pub(super) fn check(&self, layers: &[Layer]) -> Result<(), ModelError> {
         let refused = |port: &str, reason: String| {
             let port = port.to_string();
@@ -228,24 +249,22 @@ impl Interface {
                     let side = if inputs { "input" } else { "output" };
                     return refused(
                         &port.name,
-                        format!("{:?} is no role of an {side}", port.role),
+                        format!("{:?} is not a role of an {side}", port.role),
                     );
                 }
                 port.check(layers).or_else(|why| refused(&port.name, why))?;
                 let before = &ports[..index];
-                if inputs && before.iter().any(|other| port.role.meets(&other.role)) {
-                    let why = "another input carries the same; each may be given once only";
+                if inputs && before.iter().any(|other| port.role.overlaps(&other.role)) {
+                    let why = "another input has the same content; remove one of them";
                     return refused(&port.name, why.into());
                 }
             }
         }
-        match self.inputs.iter().any(|port| port.role == Role::Input) {
-            true => Ok(()),
-            false => refused(
-                "input",
-                "no input has this role, the sequence; give one".into(),
-            ),
+        if !self.inputs.iter().any(|port| port.role == Role::Input) {
+            let why = "no input has the role of the sequence; add one";
+            return refused("input", why.into());
         }
+        Ok(())
     }
 
     /// The input with this name.
@@ -260,9 +279,9 @@ impl Interface {
 }
 
 impl Model {
-    /// The same model with the batch before the time in the first two axes of `input` and `output`,
-    /// as PyTorch's `batch_first=True`; states keep their axes, as there. Only a port whose axes
-    /// start with time, then batch, is changed, so that doing it twice is doing it once.
+    /// The same model with the batch as the first axis of `input` and `output`, as PyTorch's
+    /// `batch_first=True`. States keep their axes, as in PyTorch. Only ports whose first two axes are
+    /// time and batch change, so a second call has no effect.
     #[must_use]
     pub fn batch_first(mut self) -> Model {
         self.interface = self.interface.batch_first();
@@ -292,7 +311,7 @@ mod tests {
     use crate::model::{Gru, Lstm, Merge};
 
     #[test]
-    fn batch_first_twice_is_batch_first_once() {
+    fn batch_first_is_idempotent() {
         let model = Lstm::new(3, 2).random(1).unwrap();
         let once = model.clone().batch_first();
         for ports in [&once.interface.inputs, &once.interface.outputs] {
@@ -304,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn interfaces_that_would_give_wrong_numbers_are_refused() {
+    fn refuses_interfaces_that_break_a_rule() {
         let lstm = Lstm::new(3, 2).layers(2).bidirectional(Merge::Concat);
         let lstm = lstm.random(1).unwrap();
         let gru = Gru::new(3, 2).random(1).unwrap();
@@ -336,7 +355,7 @@ mod tests {
                 &lstm,
                 |i| i.inputs[2].role = Role::InitialHidden(vec![]),
                 "h0",
-                "no layer",
+                "lists no layer",
             ),
             (
                 &lstm,
@@ -354,27 +373,27 @@ mod tests {
                 &lstm,
                 |i| i.inputs[0].axes[1] = vec![Axis::Time],
                 "input",
-                "Time is there twice",
+                "Time is given twice",
             ),
             (
                 &lstm,
                 |i| i.outputs[0].axes[2] = vec![Axis::Feature, Axis::Direction, Axis::Feature],
                 "output",
-                "Feature is there twice",
+                "Feature is given twice",
             ),
             (
                 &lstm,
                 |i| i.outputs[0].axes[2] = vec![Axis::Feature],
                 "output",
-                "Direction, 2 long, is missing",
+                "Direction of length 2 is missing",
             ),
             (
                 &lstm,
                 |i| i.inputs[2].axes[0] = vec![Axis::Direction],
                 "h0",
-                "Direction is no axis",
+                "Direction is not an axis",
             ),
-            (&lstm, |i| drop(i.inputs.remove(0)), "input", "give one"),
+            (&lstm, |i| drop(i.inputs.remove(0)), "input", "add one"),
             (
                 &lstm,
                 |i| {
@@ -413,7 +432,7 @@ mod tests {
                 &lstm,
                 |i| i.inputs[1].role = Role::Output,
                 "lengths",
-                "no role of an input",
+                "not a role of an input",
             ),
         ];
         for (model, change, name, part) in cases {
@@ -432,7 +451,7 @@ mod tests {
             });
         });
         assert!(both.unwrap_err().to_string().contains("differ in size"));
-        // Axes of length 1 may be left out, and others put in any order.
+        // Axes of length 1 may be omitted, and the order is free.
         let turned = with(&gru, &|i| {
             i.inputs[2].axes = vec![vec![Axis::Feature], vec![Axis::One], vec![Axis::Batch]];
         });

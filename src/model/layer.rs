@@ -2,7 +2,8 @@
 
 use super::{Cell, CellKind, CellStep, ModelError, Weights};
 
-/// One recurrence over the sequence, first step to last or each sequence's last step to its first.
+/// One recurrence over the sequence: from the first step to the last, or in reverse, from the last
+/// step of each sequence to the first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Direction {
     cell: Cell,
@@ -16,8 +17,8 @@ impl Direction {
     /// A forward direction with no clipping.
     ///
     /// # Errors
-    /// [`ModelError::Shape`] names the tensor that does not fit the others,
-    /// [`ModelError::LstmOnly`] a projection or peepholes on another cell.
+    /// [`ModelError::Shape`] with the name of a tensor whose shape does not match the others,
+    /// [`ModelError::LstmOnly`] for a projection or peepholes on a GRU or RNN.
     pub fn new(cell: Cell, weights: Weights) -> Result<Direction, ModelError> {
         let hidden = weights.check(cell.kind())?;
         Ok(Direction {
@@ -29,7 +30,7 @@ impl Direction {
         })
     }
 
-    /// The same cell run from each sequence's own end to its start.
+    /// The same direction in reverse, from the end of each sequence to its start.
     #[must_use]
     pub fn reversed(mut self) -> Direction {
         self.reverse = true;
@@ -37,10 +38,10 @@ impl Direction {
     }
 
     /// Clamps the pre-activations of gates and candidate to `[-clip, clip]` (ONNX attribute `clip`).
-    /// An LSTM's cell state is not clamped on its way to the output activation, as in ONNX Runtime.
+    /// As in ONNX Runtime, the input of an LSTM's output activation is not clamped.
     ///
     /// # Errors
-    /// [`ModelError::Clip`] unless `clip` is positive (infinity is allowed and clips nothing).
+    /// [`ModelError::Clip`] unless `clip` is positive. Infinity is allowed and has no effect.
     pub fn with_clip(mut self, clip: f32) -> Result<Direction, ModelError> {
         if clip.is_nan() || clip <= 0.0 {
             return Err(ModelError::Clip { clip });
@@ -59,7 +60,7 @@ impl Direction {
         self.clip
     }
 
-    /// Whether it runs from each sequence's end to its start.
+    /// Whether it runs from the end of each sequence to its start.
     pub fn is_reverse(&self) -> bool {
         self.reverse
     }
@@ -114,12 +115,14 @@ impl Direction {
     }
 }
 
-/// How the outputs of two directions become the layer's output.
+/// How the outputs of two directions are combined to the output of the layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "safetensors", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "safetensors", serde(rename_all = "snake_case"))]
 pub enum Merge {
-    /// Forward's features, then reverse's.
+    /// The features of forward, then those of reverse.
     Concat,
-    /// Forward + reverse, feature by feature, rounded once.
+    /// Forward plus reverse, feature by feature, rounded once.
     Sum,
 }
 
@@ -139,17 +142,18 @@ impl Layer {
         }
     }
 
-    /// A bidirectional layer. `reverse` is run reversed whether or not it was marked so.
+    /// A bidirectional layer. `reverse` runs in reverse even if [`Direction::reversed`] was not
+    /// called.
     ///
     /// # Errors
-    /// [`ModelError::DirectionsDiffer`] unless both have one kind of cell and equal sizes;
-    /// `forward` must not be a reversed direction.
+    /// [`ModelError::DirectionsDiffer`] unless both have the same kind of cell and equal sizes and
+    /// `forward` is not reversed.
     pub fn bidirectional(
         forward: Direction,
         reverse: Direction,
         merge: Merge,
     ) -> Result<Layer, ModelError> {
-        let sizes = |d: &Direction| (d.input_size(), d.hidden_size(), d.output_size());
+        let sizes = |d: &Direction| [d.input_size(), d.hidden_size(), d.output_size()];
         if forward.reverse
             || forward.cell.kind() != reverse.cell.kind()
             || sizes(&forward) != sizes(&reverse)
@@ -179,7 +183,7 @@ impl Layer {
         &mut self.directions
     }
 
-    /// How two directions are merged (meaningless for one).
+    /// How two directions are merged; [`Merge::Concat`] for one direction.
     pub fn merge(&self) -> Merge {
         self.merge
     }

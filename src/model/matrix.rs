@@ -1,65 +1,76 @@
-//! Matrices in row-major order, in memory as the numbers that they are: an int8 matrix takes a byte for
-//! each.
+//! Row-major matrices, stored in their precision: an int8 matrix takes one byte for each value.
 
 use std::borrow::Cow;
 
-use super::precision::{as_bf16, as_int8, check_depth, from_bf16};
+use super::precision::{Int8Values, as_bf16, as_int8, check_depth, from_bf16};
 use super::{ModelError, Precision};
 use crate::kernels::{Numbers, Values};
 
-/// A dense row-major matrix of one precision.
+/// A dense row-major matrix in one precision.
+///
+/// ```
+/// use cellstream::model::{Matrix, Precision};
+/// let matrix = Matrix::new(2, 3, vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0])?;
+/// assert_eq!(*matrix.row(1), [4.0, 5.0, 6.0]);
+/// let int8 = matrix.in_precision(Precision::Int8)?;
+/// assert_eq!(int8.scales(), [3.0 / 127.0, 6.0 / 127.0]);
+/// # Ok::<(), cellstream::model::ModelError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Matrix {
     rows: usize,
     cols: usize,
-    stored: Stored,
+    storage: Storage,
 }
 
-/// Row after row.
+/// The numbers, row after row.
 #[derive(Clone, Debug)]
-enum Stored {
+enum Storage {
     F32(Values),
-    /// Upper halves of binary32.
+    /// The upper halves of binary32 values.
     Bf16(Values<u16>),
-    /// And a scale for each row; a row whose scale is 0 holds zeros.
-    Int8(Values<i8>, Vec<f32>),
+    Int8 {
+        integers: Values<i8>,
+        /// One for each row. A row with scale 0 holds zeros.
+        scales: Vec<f32>,
+    },
 }
 
 impl Matrix {
-    /// A matrix of `rows` × `cols` from row-major `data`.
+    /// An f32 matrix `[rows, cols]` from row-major `data`.
     ///
     /// # Errors
-    /// [`ModelError::Shape`] when `data` does not hold `rows * cols` values.
+    /// [`ModelError::Shape`] if `data` does not hold `rows * cols` values.
     pub fn new(rows: usize, cols: usize, data: Vec<f32>) -> Result<Matrix, ModelError> {
         Matrix::from_values(rows, cols, data.into())
     }
 
-    /// As [`Matrix::new`], from memory that a loader has chosen.
+    /// As [`Matrix::new`], without a copy.
     pub(super) fn from_values(
         rows: usize,
         cols: usize,
         data: Values,
     ) -> Result<Matrix, ModelError> {
-        Matrix::of(rows, cols, data.len(), Stored::F32(data))
+        Matrix::of(rows, cols, data.len(), Storage::F32(data))
     }
 
-    /// As [`Matrix::from_values`], of bf16: `[rows, cols]` upper halves of binary32.
+    /// A bf16 matrix from the upper halves of binary32 values, `[rows, cols]`.
     #[cfg(feature = "safetensors")]
     pub(super) fn from_bf16(
         rows: usize,
         cols: usize,
         halves: Values<u16>,
     ) -> Result<Matrix, ModelError> {
-        Matrix::of(rows, cols, halves.len(), Stored::Bf16(halves))
+        Matrix::of(rows, cols, halves.len(), Storage::Bf16(halves))
     }
 
-    /// A matrix of int8 from row-major `values` `[rows, cols]` and `scales` `[rows]`: row `j` holds
+    /// An int8 matrix from row-major `values` `[rows, cols]` and `scales` `[rows]`: row `j` holds
     /// `scales[j] · values[j][k]`.
     ///
     /// # Errors
-    /// [`ModelError::Shape`] for another number of values or scales,
-    /// [`ModelError::NotQuantisable`] for a value of -128, or a scale that is negative or makes a weight infinite,
-    /// [`ModelError::TooDeepForInt8`].
+    /// [`ModelError::Shape`] for a wrong number of values or scales. [`ModelError::NotQuantisable`]
+    /// for a value of -128, or a scale that is negative or makes a weight infinite.
+    /// [`ModelError::TooDeepForInt8`] for too many columns.
     pub fn from_int8(
         rows: usize,
         cols: usize,
@@ -68,11 +79,11 @@ impl Matrix {
     ) -> Result<Matrix, ModelError> {
         let mut copy = Values::zeroed(values.len());
         copy.copy_from_slice(values);
-        Matrix::from_whole(rows, cols, copy, scales)
+        Matrix::from_int8_values(rows, cols, copy, scales)
     }
 
-    /// As [`Matrix::from_int8`], from memory that a loader has chosen.
-    pub(super) fn from_whole(
+    /// As [`Matrix::from_int8`], without a copy.
+    pub(super) fn from_int8_values(
         rows: usize,
         cols: usize,
         mut values: Values<i8>,
@@ -87,65 +98,72 @@ impl Matrix {
             });
         }
         let is_scale = |s: f32| s >= 0.0 && (127.0 * s).is_finite();
-        let bad = scales.iter().copied().find(|s| !is_scale(*s));
-        let bad = bad.or(values.contains(&-128).then_some(-128.0));
-        if let Some(value) = bad {
+        if let Some(value) = scales.iter().copied().find(|s| !is_scale(*s)) {
             return Err(ModelError::NotQuantisable { value });
         }
-        if values.len() == rows.saturating_mul(cols) {
-            // One way to write a row of zeros, so that equal matrices make equal files.
-            let each = values.chunks_mut(cols.max(1)).zip(&scales);
-            each.filter(|(_, scale)| **scale == 0.0)
-                .for_each(|(row, _)| row.fill(0));
+        if values.contains(&-128) {
+            return Err(ModelError::NotQuantisable { value: -128.0 });
         }
-        Matrix::of(rows, cols, values.len(), Stored::Int8(values, scales))
+        if values.len() == rows.saturating_mul(cols) {
+            // A row of zeros has one representation, so that equal matrices give equal files.
+            for (row, &scale) in values.chunks_mut(cols.max(1)).zip(&scales) {
+                if scale == 0.0 {
+                    row.fill(0);
+                }
+            }
+        }
+        let len = values.len();
+        let integers = values;
+        Matrix::of(rows, cols, len, Storage::Int8 { integers, scales })
     }
 
-    fn of(rows: usize, cols: usize, len: usize, stored: Stored) -> Result<Matrix, ModelError> {
-        match rows.checked_mul(cols) == Some(len) {
-            true => Ok(Matrix { rows, cols, stored }),
-            false => Err(ModelError::Shape {
+    fn of(rows: usize, cols: usize, len: usize, storage: Storage) -> Result<Matrix, ModelError> {
+        if rows.checked_mul(cols) != Some(len) {
+            return Err(ModelError::Shape {
                 tensor: "matrix",
                 expected: format!("{rows} x {cols} values"),
                 found: format!("{len} values"),
-            }),
+            });
         }
+        Ok(Matrix {
+            rows,
+            cols,
+            storage,
+        })
     }
 
-    /// The same matrix kept as other numbers, rounded as [`Precision`] says. What has that precision
-    /// already stays as it is.
+    /// The same matrix converted to `precision`, rounded as described at [`Precision`].
     ///
     /// # Errors
     /// For int8: [`ModelError::NotQuantisable`] for values that are not finite,
-    /// [`ModelError::TooDeepForInt8`].
+    /// [`ModelError::TooDeepForInt8`] for too many columns.
     pub fn in_precision(&self, precision: Precision) -> Result<Matrix, ModelError> {
         if precision == self.precision() {
             return Ok(self.clone());
         }
-        let stored = match precision {
-            Precision::F32 => Stored::F32(self.widened()),
-            Precision::Bf16 => Stored::Bf16(as_bf16(self)),
+        let storage = match precision {
+            Precision::F32 => Storage::F32(self.widened()),
+            Precision::Bf16 => Storage::Bf16(as_bf16(self)),
             Precision::Int8 => {
-                let (values, scales) = as_int8(self)?;
-                Stored::Int8(values, scales)
+                let Int8Values { integers, scales } = as_int8(self)?;
+                Storage::Int8 { integers, scales }
             }
         };
-        Ok(Matrix { stored, ..*self })
+        Ok(Matrix { storage, ..*self })
     }
 
-    /// As [`Matrix::in_precision`], for who needs only the result: what has that precision already is
-    /// not copied.
+    /// As [`Matrix::in_precision`], without a copy if the matrix has that precision already.
     ///
     /// # Errors
     /// As [`Matrix::in_precision`].
     pub fn into_precision(self, precision: Precision) -> Result<Matrix, ModelError> {
-        match precision == self.precision() {
-            true => Ok(self),
-            false => self.in_precision(precision),
+        if precision == self.precision() {
+            return Ok(self);
         }
+        self.in_precision(precision)
     }
 
-    /// All values, in memory of their own.
+    /// A copy of all values as f32.
     fn widened(&self) -> Values {
         let mut values = Values::zeroed(self.len());
         for (row, values) in values.chunks_mut(self.cols.max(1)).enumerate() {
@@ -154,24 +172,24 @@ impl Matrix {
         values
     }
 
-    /// All values, row after row, not copied where they are `f32`.
+    /// All values as f32, row after row, without a copy if they are f32.
     pub(crate) fn into_values(self) -> Values {
-        match self.stored {
-            Stored::F32(values) => values,
+        match self.storage {
+            Storage::F32(values) => values,
             _ => self.widened(),
         }
     }
 
-    /// The numbers that it is kept as.
+    /// The precision in which the matrix is stored.
     pub fn precision(&self) -> Precision {
-        match self.stored {
-            Stored::F32(_) => Precision::F32,
-            Stored::Bf16(_) => Precision::Bf16,
-            Stored::Int8(..) => Precision::Int8,
+        match self.storage {
+            Storage::F32(_) => Precision::F32,
+            Storage::Bf16(_) => Precision::Bf16,
+            Storage::Int8 { .. } => Precision::Int8,
         }
     }
 
-    /// The numbers themselves, row after row, as they are in memory.
+    /// The stored numbers, row after row.
     ///
     /// ```
     /// use cellstream::kernels::Numbers;
@@ -184,14 +202,17 @@ impl Matrix {
     /// # Ok::<(), cellstream::model::ModelError>(())
     /// ```
     pub fn numbers(&self) -> Numbers<'_> {
-        match &self.stored {
-            Stored::F32(values) => Numbers::F32(values),
-            Stored::Bf16(halves) => Numbers::Bf16(halves),
-            Stored::Int8(whole, scales) => Numbers::Int8 { whole, scales },
+        match &self.storage {
+            Storage::F32(values) => Numbers::F32(values),
+            Storage::Bf16(halves) => Numbers::Bf16(halves),
+            Storage::Int8 { integers, scales } => Numbers::Int8 {
+                whole: integers,
+                scales,
+            },
         }
     }
 
-    /// As [`Matrix::numbers`], of one row.
+    /// The stored numbers of one row.
     ///
     /// # Panics
     /// If there is no such row.
@@ -199,27 +220,27 @@ impl Matrix {
         self.numbers().row(row, self.cols)
     }
 
-    /// Of int8 the scale of each row, `[rows]`; else empty.
+    /// The scale of each row, `[rows]`, if the matrix is int8; else empty.
     pub fn scales(&self) -> &[f32] {
-        match &self.stored {
-            Stored::Int8(_, scales) => scales,
+        match &self.storage {
+            Storage::Int8 { scales, .. } => scales,
             _ => &[],
         }
     }
 
-    /// Of int8 the whole numbers of a row: values over the scale; 0 where that is 0. None of others.
+    /// The integers of one row, `[cols]`, if the matrix is int8; else empty. A value is its integer
+    /// times the scale of the row.
     ///
     /// # Panics
     /// If there is no such row.
-    pub fn whole_row(&self, row: usize) -> impl ExactSizeIterator<Item = i8> {
-        let whole = match self.row_numbers(row) {
+    pub fn int8_row(&self, row: usize) -> &[i8] {
+        match self.row_numbers(row) {
             Numbers::Int8 { whole, .. } => whole,
             _ => &[],
-        };
-        whole.iter().copied()
+        }
     }
 
-    /// Bytes of the numbers and scales.
+    /// Bytes of all numbers and scales.
     pub fn bytes(&self) -> usize {
         self.precision().bytes() * self.len() + 4 * self.scales().len()
     }
@@ -239,7 +260,7 @@ impl Matrix {
         self.rows * self.cols
     }
 
-    /// One row, as values: those in memory where they are `f32`, else computed.
+    /// The values of one row, `[cols]`: borrowed if they are f32, else computed.
     ///
     /// # Panics
     /// If there is no such row.
@@ -254,30 +275,38 @@ impl Matrix {
         }
     }
 
-    /// All values, row after row: those in memory where they are `f32`, else computed, which takes four
-    /// bytes for each. [`Matrix::numbers`] takes none.
+    /// All values, row after row: borrowed if they are f32, else a computed copy of four bytes for
+    /// each. [`Matrix::numbers`] never copies.
     pub fn data(&self) -> Cow<'_, [f32]> {
-        match &self.stored {
-            Stored::F32(values) => Cow::Borrowed(values),
+        match &self.storage {
+            Storage::F32(values) => Cow::Borrowed(values),
             _ => {
-                let mut values = Vec::with_capacity(self.rows * self.cols);
-                (0..self.rows).for_each(|row| values.extend_from_slice(&self.row(row)));
+                let mut values = Vec::with_capacity(self.len());
+                for row in 0..self.rows {
+                    values.extend_from_slice(&self.row(row));
+                }
                 Cow::Owned(values)
             }
         }
     }
 }
 
-/// As values compare: NaN differs from itself, and both zeros are the same.
+/// Compares as floats compare: NaN differs from itself, and both zeros are equal.
 impl PartialEq for Matrix {
     fn eq(&self, other: &Matrix) -> bool {
-        let numbers = match (&self.stored, &other.stored) {
-            (Stored::F32(a), Stored::F32(b)) => a == b,
-            (Stored::Bf16(a), Stored::Bf16(b)) => {
+        let numbers = match (&self.storage, &other.storage) {
+            (Storage::F32(a), Storage::F32(b)) => a == b,
+            (Storage::Bf16(a), Storage::Bf16(b)) => {
                 let values = |&half: &u16| from_bf16(half);
                 a.iter().map(values).eq(b.iter().map(values))
             }
-            (Stored::Int8(a, of_a), Stored::Int8(b, of_b)) => a == b && of_a == of_b,
+            (
+                Storage::Int8 { integers, scales },
+                Storage::Int8 {
+                    integers: other_integers,
+                    scales: other_scales,
+                },
+            ) => integers == other_integers && scales == other_scales,
             _ => false,
         };
         (self.rows, self.cols) == (other.rows, other.cols) && numbers

@@ -1,8 +1,8 @@
-//! What the network is: cells as data, layers, validated weights. No speed here.
+//! The network: cells as data, layers, checked weights, and the loaders that read them.
 //!
-//! A [`Model`] is a stack of [`Layer`]s; a layer runs one [`Direction`] or two over the sequence; a
-//! direction is one [`Cell`] with its [`Weights`]. Gates are kept in PyTorch's order everywhere
-//! (LSTM: input, forget, candidate, output; GRU: reset, update, new); loaders reorder.
+//! A [`Model`] is a stack of [`Layer`]s. A layer runs one [`Direction`] or two over the sequence. A
+//! direction is one [`Cell`] with its [`Weights`]. Gates always have PyTorch's order (LSTM: input,
+//! forget, candidate, output; GRU: reset, update, new); loaders reorder other formats.
 
 use std::path::Path;
 
@@ -38,16 +38,28 @@ pub use weights::{Peepholes, Weights};
 
 pub use crate::kernels::Activation;
 
-/// A recurrent network: one or more layers, each feeding the next.
+/// A recurrent network: one or more layers, where each takes the output of the one before it.
+///
+/// ```
+/// use cellstream::model::{Input, Lstm, Merge, Output};
+/// use cellstream::reference;
+///
+/// let model = Lstm::new(40, 128).layers(2).bidirectional(Merge::Concat).random(7)?;
+/// let (steps, batch) = (10, 3);
+/// let x = vec![0.1; steps * batch * model.signature().input];
+/// let mut y = vec![0.0; steps * batch * model.signature().output];
+/// reference::run(&model, &Input::new(&x, steps, batch), &mut Output::new(&mut y))?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Model {
     layers: Vec<Layer>,
     interface: Interface,
-    /// Of matrices that a file held in 8 bits.
+    /// The matrices that the file stored in 8 bits.
     quantised: Vec<QuantisedMatrix>,
 }
 
-/// Equal layers and interfaces. Where their numbers come from ([`Model::quantised`]) changes no answer.
+/// Compares layers and interfaces. [`Model::quantised`] is ignored, because it changes no output.
 impl PartialEq for Model {
     fn eq(&self, other: &Model) -> bool {
         self.layers == other.layers && self.interface == other.interface
@@ -55,27 +67,26 @@ impl PartialEq for Model {
 }
 
 impl Model {
-    /// The model in the file at `path`, whose ending says what it is: `.onnx`
-    /// (`Model::from_onnx`) or `.safetensors` (`Model::from_safetensors`, default options). Upper
-    /// and lower case are the same. What a state dict cannot say (a prefix, relu, batch-first) is for
-    /// `Model::from_safetensors` and its options; sequences are taken in [`Model::layout`]. A format is
-    /// read only where this crate's feature of that name is on.
+    /// Reads the model in the file at `path`. The file extension selects the format: `.onnx`
+    /// (`Model::from_onnx`) or `.safetensors` (`Model::from_safetensors` with default options), in
+    /// upper or lower case. Use `Model::from_safetensors` and its options for what a state dict does
+    /// not state: a prefix, relu, batch first. Each format needs the crate feature of the same name.
     ///
     /// # Errors
-    /// [`LoadError::UnknownFormat`] for another ending, [`LoadError::Io`] when the file cannot be
-    /// read, and what the loader refuses.
+    /// [`LoadError::UnknownFormat`] for another extension, [`LoadError::Io`] if the file cannot be
+    /// read, and all errors of the loader.
     pub fn open(path: impl AsRef<Path>) -> Result<Model, LoadError> {
         let path = path.as_ref();
-        let ending = path.extension().and_then(|e| e.to_str()).unwrap_or("");
+        let extension = path.extension().and_then(|e| e.to_str()).unwrap_or("");
         #[cfg(feature = "onnx")]
-        if ending.eq_ignore_ascii_case("onnx") {
+        if extension.eq_ignore_ascii_case("onnx") {
             return Model::from_onnx(&read(path)?);
         }
         #[cfg(feature = "safetensors")]
-        if ending.eq_ignore_ascii_case("safetensors") {
+        if extension.eq_ignore_ascii_case("safetensors") {
             return Model::from_safetensors(&read(path)?, &SafetensorsOptions::default());
         }
-        let _ = ending;
+        let _ = extension;
         Err(LoadError::UnknownFormat {
             path: path.into(),
             supported: supported(),
@@ -86,16 +97,17 @@ impl Model {
     /// (see [`Interface::pytorch`]).
     ///
     /// # Errors
-    /// No layer, or a layer whose input size differs from the output size of the one before it.
+    /// [`ModelError::NoLayers`] for an empty stack, [`ModelError::LayersDoNotFit`] if the input size
+    /// of a layer differs from the output size of the layer before it.
     pub fn new(layers: Vec<Layer>) -> Result<Model, ModelError> {
         let interface = Interface::pytorch(&layers);
         Model::with_interface(layers, interface)
     }
 
-    /// As [`Model::new`], with the named inputs and outputs that a file gave.
+    /// As [`Model::new`], with the given named inputs and outputs.
     ///
     /// # Errors
-    /// As [`Model::new`]; [`ModelError::Interface`] for an interface that breaks one of the rules at
+    /// As [`Model::new`]; [`ModelError::Interface`] if the interface breaks a rule of
     /// [`Interface`].
     pub fn with_interface(layers: Vec<Layer>, interface: Interface) -> Result<Model, ModelError> {
         if layers.is_empty() {
@@ -128,7 +140,7 @@ impl Model {
         &self.interface
     }
 
-    /// Bytes of all weights and biases, in the precision they have.
+    /// Bytes of all weights and biases in their present precision.
     pub fn weight_bytes(&self) -> usize {
         let directions = self.layers.iter().flat_map(Layer::directions);
         directions.map(|d| d.weights().bytes()).sum::<usize>()
@@ -143,16 +155,16 @@ fn read(path: &Path) -> Result<Vec<u8>, LoadError> {
     })
 }
 
-/// The endings that this build reads, for people.
+/// The extensions that this build reads, for the error message.
 fn supported() -> String {
-    let endings: &[&str] = &[
+    let extensions: &[&str] = &[
         #[cfg(feature = "onnx")]
         ".onnx",
         #[cfg(feature = "safetensors")]
         ".safetensors",
     ];
-    match endings {
+    match extensions {
         [] => "a build with the feature safetensors or onnx (this one reads no files)".into(),
-        _ => endings.join(" or "),
+        _ => extensions.join(" or "),
     }
 }

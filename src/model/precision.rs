@@ -1,35 +1,40 @@
-//! The numbers that weights are kept as, and what a product of them means.
+//! The precisions of weights, and the definition of their products.
 //!
-//! A precision is a property of a model's weights: the same network in another precision is another
-//! model, with other answers, which are then as exact as those in `f32`: every plan gives the same bits.
+//! The precision is a property of a model's weights. A network in another precision is another model
+//! with other outputs. They are exact in the same sense as in `f32`: every plan gives the same bits.
 //!
 //! # Rounding
 //!
-//! - bf16: each weight is rounded to the nearest bfloat16, ties to even. Products and sums are those of
-//!   `f32`, over these values.
-//! - int8: each row of a matrix (one gate of one unit) has a scale, its greatest magnitude / 127, and
-//!   each weight is the nearest multiple, ties to even. What such a matrix is multiplied with is
-//!   quantised, too, sequence by sequence and step by step, with one scale for its values:
+//! - bf16: each weight is rounded to the nearest bfloat16, ties to even. Products and sums are those
+//!   of `f32` on these values.
+//! - int8: each row of a matrix (one gate of one unit) has a scale, its largest magnitude / 127. Each
+//!   weight is rounded to the nearest multiple of the scale, ties to even. The vector that the matrix
+//!   is multiplied with is quantised at run time, with one scale for each sequence and step:
 //!
 //! ```text
-//! most  = max |x[k]|                                   less than 2^-100: all q are 0, and so is the scale
-//! scale = most / 127;  q[k] = x[k] · (127 / most), rounded to the nearest even
-//!                                                      some x[k] not finite: z is NaN
-//! z     = fma(Σ_k q[k] · W_q[j][k], scale · scale_j, z)          the sum exact, then rounded to f32
+//! max   = max_k |x[k]|
+//! scale = max / 127;  q[k] = x[k] · (127 / max), rounded to the nearest integer, ties to even
+//! z     = fma(Σ_k q[k] · W_q[j][k], scale · scale_j, z)       the sum is exact, then rounded to f32
+//!
+//! max < 2^-100: all q[k] and the scale are 0;  some x[k] is not finite: z is NaN
 //! ```
 //!
-//! Symmetric scales for each output channel, and scales for activations that follow the values, are
-//! those of PyTorch's dynamic quantisation (with `per_channel_dynamic_qconfig`; by default its weights have
-//! one scale for a matrix), but for its zero points and its scale over a whole batch.
-//! The state of an LSTM, a GRU or a tanh RNN has no fixed scale, 1 / 127, though it is bounded by 1: with
-//! that, the RMS error was larger in every model tried, random or trained (`tuning/accuracy`).
+//! PyTorch's dynamic quantisation with `per_channel_dynamic_qconfig` also has a symmetric scale for
+//! each row and computes the scales of activations at run time. (Its default has one scale for a whole
+//! matrix.) It differs in the zero points of activations and in their single scale for a batch.
+//! States of an LSTM, a GRU or a tanh RNN are bounded by 1, but a fixed scale of 1 / 127 gave a larger
+//! RMS error in every model that was tried (`tuning/accuracy`).
 
 use std::fmt;
 
 use super::{Layer, Matrix, Model, ModelError, Weights};
 use crate::kernels::{INT8_DEPTH, TINY_ROW, Values};
 
-/// The numbers that a matrix is kept as; see the module's text for what they mean.
+/// The precision in which a matrix is stored.
+///
+/// `F32` and `Bf16` products are chains of `f32` fused multiply-adds; a bf16 weight is widened first.
+/// An `Int8` matrix has a scale for each row, and the vector that it is multiplied with is quantised,
+/// too, with one scale for each sequence and step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Precision {
     /// IEEE-754 binary32.
@@ -37,15 +42,15 @@ pub enum Precision {
     F32,
     /// bfloat16 in memory, `f32` in products.
     Bf16,
-    /// Whole numbers from -127 to 127 times a scale for each row, on both sides of a product.
+    /// Integers from -127 to 127 times a scale for each row, for both operands of a product.
     Int8,
 }
 
 impl Precision {
-    /// All of them, most precise first.
+    /// All precisions, the most precise first.
     pub const ALL: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::Int8];
 
-    /// As it is written on the command line and in files.
+    /// The name on the command line and in files.
     pub fn name(self) -> &'static str {
         match self {
             Precision::F32 => "f32",
@@ -70,7 +75,7 @@ impl fmt::Display for Precision {
     }
 }
 
-/// The nearest bf16 of each value, row after row.
+/// All values rounded to bf16, row after row.
 pub(super) fn as_bf16(matrix: &Matrix) -> Values<u16> {
     let cols = matrix.cols();
     let mut halves = Values::zeroed(matrix.rows() * cols);
@@ -82,66 +87,78 @@ pub(super) fn as_bf16(matrix: &Matrix) -> Values<u16> {
     halves
 }
 
-/// Whole numbers, row after row, and the scale of each row.
-pub(super) fn as_int8(matrix: &Matrix) -> Result<(Values<i8>, Vec<f32>), ModelError> {
+/// A matrix quantised to int8.
+pub(super) struct Int8Values {
+    /// Row after row.
+    pub integers: Values<i8>,
+    /// One for each row.
+    pub scales: Vec<f32>,
+}
+
+/// Quantises a matrix by rows.
+pub(super) fn as_int8(matrix: &Matrix) -> Result<Int8Values, ModelError> {
     let (rows, cols) = (matrix.rows(), matrix.cols());
     check_depth(cols)?;
-    let mut whole = Values::zeroed(rows * cols);
+    let mut integers = Values::zeroed(rows * cols);
     let mut scales = Vec::with_capacity(rows);
     for row in 0..rows {
         let values = matrix.row(row);
         if let Some(value) = values.iter().find(|v| !v.is_finite()) {
             return Err(ModelError::NotQuantisable { value: *value });
         }
-        let most = values.iter().fold(0.0f32, |most, v| most.max(v.abs()));
-        let scale = if most < TINY_ROW { 0.0 } else { most / 127.0 };
+        let max = values.iter().fold(0.0f32, |max, v| max.max(v.abs()));
+        let scale = if max < TINY_ROW { 0.0 } else { max / 127.0 };
         if !(127.0 * scale).is_finite() {
-            return Err(ModelError::NotQuantisable { value: most });
+            return Err(ModelError::NotQuantisable { value: max });
         }
         if scale != 0.0 {
-            for (q, value) in whole[row * cols..].iter_mut().zip(values.iter()) {
+            for (q, value) in integers[row * cols..].iter_mut().zip(values.iter()) {
                 *q = (value / scale).round_ties_even().clamp(-127.0, 127.0) as i8;
             }
         }
         scales.push(scale);
     }
-    Ok((whole, scales))
+    Ok(Int8Values { integers, scales })
 }
 
-/// Longer sums of int8 could overflow 32 bits.
+/// Checks that the int8 sum of a row cannot overflow 32 bits.
 pub(super) fn check_depth(cols: usize) -> Result<(), ModelError> {
-    match cols > INT8_DEPTH {
-        true => Err(ModelError::TooDeepForInt8 {
+    if cols > INT8_DEPTH {
+        return Err(ModelError::TooDeepForInt8 {
             cols,
-            most: INT8_DEPTH,
-        }),
-        false => Ok(()),
+            max: INT8_DEPTH,
+        });
     }
+    Ok(())
 }
 
-/// The nearest bfloat16, ties to even; beyond the greatest, infinity; NaN stays NaN.
+/// Rounds to the nearest bfloat16, ties to even. Values beyond its range become infinity; NaN stays
+/// NaN.
 pub(super) fn to_bf16(value: f32) -> u16 {
     let bits = value.to_bits();
-    let rounded = match value.is_nan() {
-        true => bits | 0x0040_0000,
-        false => bits + 0x7fff + (bits >> 16 & 1),
+    let rounded = if value.is_nan() {
+        bits | 0x0040_0000
+    } else {
+        bits + 0x7fff + (bits >> 16 & 1)
     };
     (rounded >> 16) as u16
 }
 
-/// The value of a bfloat16, exactly.
+/// Widens a bfloat16, exactly.
 pub(super) fn from_bf16(half: u16) -> f32 {
     f32::from_bits(u32::from(half) << 16)
 }
 
 impl Weights {
-    /// Every matrix in `precision`; biases and peepholes, which are few, stay as they are.
+    /// The same weights with every matrix in `precision`. Biases and peepholes stay f32.
     ///
     /// # Errors
     /// As [`Matrix::in_precision`].
     pub fn in_precision(&self, precision: Precision) -> Result<Weights, ModelError> {
-        let projection = self.projection.as_ref();
-        let projection = projection.map(|p| p.in_precision(precision)).transpose()?;
+        let projection = match &self.projection {
+            Some(projection) => Some(projection.in_precision(precision)?),
+            None => None,
+        };
         Ok(Weights {
             input: self.input.in_precision(precision)?,
             recurrent: self.recurrent.in_precision(precision)?,
@@ -163,7 +180,7 @@ impl Weights {
         Ok(())
     }
 
-    /// The precisions of input weights, recurrent weights, and the projection's.
+    /// The precisions of input weights, recurrent weights and projection.
     pub fn precisions(&self) -> [Option<Precision>; 3] {
         [
             Some(&self.input),
@@ -175,7 +192,7 @@ impl Weights {
 }
 
 impl Model {
-    /// The same network with all weights in `precision`, converted from the values they have now.
+    /// The same network with all weights converted to `precision`.
     ///
     /// ```
     /// use cellstream::model::{Lstm, Precision};
@@ -195,22 +212,23 @@ impl Model {
     /// As [`Model::in_precision`], with one precision for each layer.
     ///
     /// # Errors
-    /// As [`Matrix::in_precision`]; [`ModelError::Shape`] unless there is one for each layer.
+    /// As [`Matrix::in_precision`]; [`ModelError::Shape`] if the number of precisions is not the
+    /// number of layers.
     pub fn in_precisions(&self, precisions: &[Precision]) -> Result<Model, ModelError> {
         self.check_count(precisions)?;
-        let layers = self.layers.iter().zip(precisions);
-        let layers = layers.map(|(layer, &precision)| layer.in_precision(precision));
+        let pairs = self.layers.iter().zip(precisions);
+        let layers = pairs.map(|(layer, &precision)| layer.in_precision(precision));
         let mut model = Model {
             layers: layers.collect::<Result<_, _>>()?,
             interface: self.interface.clone(),
             quantised: self.quantised.clone(),
         };
-        model.forget_quantised(precisions);
+        model.retain_quantised(precisions);
         Ok(model)
     }
 
-    /// As [`Model::in_precision`], giving each matrix's memory back once it has been converted: at no
-    /// time is there more than this model and one matrix of the other.
+    /// As [`Model::in_precision`], but frees each matrix after converting it: the peak is the memory
+    /// of this model and one converted matrix.
     ///
     /// # Errors
     /// As [`Matrix::in_precision`].
@@ -225,7 +243,7 @@ impl Model {
     /// As [`Model::in_precisions`].
     pub fn into_precisions(mut self, precisions: &[Precision]) -> Result<Model, ModelError> {
         self.check_count(precisions)?;
-        self.forget_quantised(precisions);
+        self.retain_quantised(precisions);
         for (layer, &precision) in self.layers.iter_mut().zip(precisions) {
             for direction in layer.directions_mut() {
                 direction.weights_mut().convert(precision)?;
@@ -235,17 +253,17 @@ impl Model {
     }
 
     fn check_count(&self, precisions: &[Precision]) -> Result<(), ModelError> {
-        match precisions.len() == self.layers.len() {
-            true => Ok(()),
-            false => Err(ModelError::Shape {
-                tensor: "precisions",
-                expected: format!("{}, one for each layer", self.layers.len()),
-                found: format!("{}", precisions.len()),
-            }),
+        if precisions.len() == self.layers.len() {
+            return Ok(());
         }
+        Err(ModelError::Shape {
+            tensor: "precisions",
+            expected: format!("{}, one for each layer", self.layers.len()),
+            found: format!("{}", precisions.len()),
+        })
     }
 
-    /// The precision of all weights; `None` where they differ.
+    /// The precision of all weights; `None` if they differ.
     pub fn precision(&self) -> Option<Precision> {
         let directions = self.layers().iter().flat_map(Layer::directions);
         let mut all = directions.flat_map(|d| d.weights().precisions()).flatten();

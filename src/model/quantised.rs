@@ -1,15 +1,14 @@
-//! Whether a model has the whole numbers that its file held.
+//! Reports for each 8-bit matrix of a file whether the model has the file's integers.
 //!
-//! Int8 here is symmetric: a row is a scale times whole numbers from -127 to 127
-//! ([`Precision`](super::Precision)). A file may hold 8-bit weights that are not, with a zero point to
-//! be subtracted, or with -128; a loader that takes such files rounds those matrices anew, and leaves
-//! word of it here.
+//! Int8 here is symmetric: a row is a scale times integers from -127 to 127
+//! ([`Precision`](super::Precision)). A file may also hold 8-bit weights with a zero point, or with
+//! -128. A loader that supports such files quantises those matrices again and reports it here.
 
 use std::fmt;
 
 use super::{Model, Precision};
 
-/// Which of a direction's two products a matrix is for.
+/// The product of a direction that a matrix belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MatrixKind {
     /// [`Weights::input`](super::Weights::input).
@@ -27,52 +26,53 @@ impl fmt::Display for MatrixKind {
     }
 }
 
-/// Why a matrix does not have its file's whole numbers and scales. Its values were computed from them,
-/// `(q - zero point) · scale`, rounded to `f32`, and then rounded as
-/// [`Matrix::in_precision`](super::Matrix::in_precision) says: each by at most half of its row's new
-/// scale, which is the row's greatest magnitude / 127.
+/// Why a matrix does not have the integers and scales of its file. Its values were computed as
+/// `(q - zero point) · scale`, rounded to `f32`, and quantised again as
+/// [`Matrix::in_precision`](super::Matrix::in_precision) does. The error of a value is at most half of
+/// its row's new scale, which is the row's largest magnitude / 127.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Requantised {
-    /// A zero point that is not the middle: other than 0 of int8, or 128 of uint8.
+    /// A zero point is not the middle of the range: 0 for int8, 128 for uint8.
     ZeroPoint,
-    /// A weight of -128 scales.
+    /// A weight is -128 times its scale.
     Lowest,
 }
 
 impl fmt::Display for Requantised {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Requantised::ZeroPoint => "its zero points are not all 0 (of uint8: 128)",
-            Requantised::Lowest => "it holds -128, and int8 is from -127 to 127 here",
+            Requantised::ZeroPoint => "its zero points are not all 0 (uint8: 128)",
+            Requantised::Lowest => "it holds -128, but the range of int8 is -127 to 127",
         })
     }
 }
 
-/// A weight matrix that the file held in 8 bits.
+/// A weight matrix that the file stored in 8 bits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuantisedMatrix {
     /// Its layer, from 0.
     pub layer: usize,
-    /// Whether its direction runs from each sequence's end to its start.
+    /// Whether its direction runs in reverse.
     pub reverse: bool,
-    /// What it is for.
+    /// The product that it belongs to.
     pub matrix: MatrixKind,
     /// The name of its tensor in the file.
     pub tensor: String,
-    /// `None` where its whole numbers and scales are the file's, else why they are not.
+    /// Why its integers and scales are not those of the file; `None` if they are.
     pub requantised: Option<Requantised>,
 }
 
 impl Model {
-    /// Each matrix that an ONNX file held in 8 bits and that still is of int8 (see
-    /// [`Model::in_precision`]): layers in their order, forward before reverse, input before recurrent.
-    /// Empty for any other model: int8 in a safetensors file is taken as it is, or refused.
+    /// The matrices that an ONNX file stored in 8 bits and that still are int8 (see
+    /// [`Model::in_precision`]), in the order of layers, forward before reverse, input before
+    /// recurrent. Empty for all other models: int8 in a safetensors file is used unchanged or refused.
     pub fn quantised(&self) -> &[QuantisedMatrix] {
         &self.quantised
     }
 
-    /// Forgets the matrices of layers that are to have another precision than int8.
-    pub(super) fn forget_quantised(&mut self, precisions: &[Precision]) {
+    /// Keeps only the reports of layers that are int8 in `precisions`.
+    pub(super) fn retain_quantised(&mut self, precisions: &[Precision]) {
         self.quantised
             .retain(|matrix| precisions[matrix.layer] == Precision::Int8);
     }

@@ -1,8 +1,8 @@
-//! What a run takes and gives: a batch of sequences and their states, as borrowed slices.
+//! The input and output of a run: a batch of sequences and their states, as borrowed slices.
 
 use super::{Axis, Direction, Layer, Model, Port, Role};
 
-/// Order of the first two axes of input and output sequences.
+/// The order of the first two axes of input and output sequences.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Layout {
     /// `[steps, batch, features]`: PyTorch's default, ONNX `layout=0`.
@@ -13,7 +13,7 @@ pub enum Layout {
 }
 
 impl Layout {
-    /// Index of one step of one sequence, in units of its features.
+    /// Index of the row that holds one step of one sequence.
     pub fn row(self, step: usize, steps: usize, sequence: usize, batch: usize) -> usize {
         match self {
             Layout::TimeMajor => step * batch + sequence,
@@ -22,33 +22,34 @@ impl Layout {
     }
 }
 
-/// A batch of input sequences, with their lengths and initial states where they have any.
+/// A batch of input sequences, with optional lengths and initial states.
 ///
-/// States are blocks of `[batch, size]`, one per layer and direction, layer by layer: PyTorch's
-/// `[layers * directions, batch, size]` where all sizes are equal. Each state that is not given is zero,
-/// whatever the other is: an LSTM with [`Input::h0`] alone starts from `c0 = 0`, to the same bits as if
-/// the zeros were given. (ONNX's `initial_h` and `initial_c` mean the same; PyTorch takes both or none.)
+/// States are blocks of `[batch, size]`, one for each layer and direction, layer by layer: PyTorch's
+/// `[layers * directions, batch, size]` if all sizes are equal. An omitted state is zero, and gives
+/// the same bits as explicit zeros. Hidden and cell state may be omitted independently, as ONNX's
+/// `initial_h` and `initial_c`; PyTorch requires both or none.
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a> {
     /// The values: `[steps, batch, features]` or `[batch, steps, features]`, as the layout says.
     pub values: &'a [f32],
-    /// Steps of the longest sequence that fits.
+    /// Number of steps in `values`, the length of the longest sequence.
     pub steps: usize,
     /// Number of sequences.
     pub batch: usize,
-    /// Order of the first two axes, of the output too; `None` for the model's own
+    /// Order of the first two axes of input and output; `None` for the model's layout
     /// ([`Model::layout`]).
     pub layout: Option<Layout>,
-    /// Steps of each sequence, at most [`Input::steps`]; all of them where `None`.
+    /// Number of steps of each sequence, `[batch]`, at most [`Input::steps`]; `None` if all sequences
+    /// have that many.
     pub lengths: Option<&'a [usize]>,
-    /// Initial hidden state; zero where `None`, even if [`Input::c0`] is given.
+    /// Initial hidden state; `None` means zero.
     pub h0: Option<&'a [f32]>,
-    /// Initial cell state (LSTM layers only); zero where `None`, even if [`Input::h0`] is given.
+    /// Initial cell state, LSTM layers only; `None` means zero.
     pub c0: Option<&'a [f32]>,
 }
 
 impl<'a> Input<'a> {
-    /// Full-length sequences in the model's own layout that start from zero states.
+    /// Sequences of equal length in the model's layout, starting from zero states.
     pub fn new(values: &'a [f32], steps: usize, batch: usize) -> Input<'a> {
         Input {
             values,
@@ -61,48 +62,48 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Sets the order of the first two axes of input and output, whatever the model's own is.
+    /// Sets the order of the first two axes of input and output.
     #[must_use]
     pub fn layout(mut self, layout: Layout) -> Self {
         self.layout = Some(layout);
         self
     }
 
-    /// Sets the steps of each sequence.
+    /// Sets the number of steps of each sequence, `[batch]`.
     #[must_use]
     pub fn lengths(mut self, lengths: &'a [usize]) -> Self {
         self.lengths = Some(lengths);
         self
     }
 
-    /// Sets the initial hidden state; the cell state stays as it is, zero unless given.
+    /// Sets the initial hidden state.
     #[must_use]
     pub fn h0(mut self, h0: &'a [f32]) -> Self {
         self.h0 = Some(h0);
         self
     }
 
-    /// Sets the initial cell state; the hidden state stays as it is, zero unless given.
+    /// Sets the initial cell state.
     #[must_use]
     pub fn c0(mut self, c0: &'a [f32]) -> Self {
         self.c0 = Some(c0);
         self
     }
 
-    /// The layout given, or the model's own.
+    /// The layout given, or the model's layout.
     pub fn layout_for(&self, signature: &Signature) -> Layout {
         self.layout.unwrap_or(signature.layout)
     }
 
-    /// Steps of one sequence.
+    /// Number of steps of one sequence.
     pub fn length(&self, sequence: usize) -> usize {
         self.lengths.map_or(self.steps, |l| l[sequence])
     }
 
-    /// Checks all slices of `self` and `output` against the sizes that `signature` gives.
+    /// Checks all slices of `self` and `output` against the sizes in `signature`.
     ///
     /// # Errors
-    /// What differs, by name, with the size that would fit.
+    /// [`InputError`] with the name of the slice and the size required.
     pub fn check(&self, signature: &Signature, output: &Output<'_>) -> Result<(), InputError> {
         expect("input", self.values, self.sequence(signature.input)?)?;
         self.check_others(signature, output)
@@ -126,14 +127,14 @@ impl<'a> Input<'a> {
         rows.try_for_each(|row| expect("a row of the input", row, signature.input))
     }
 
-    /// Values of all rows, of so many features each.
+    /// Number of values in all rows of `features` each.
     fn sequence(&self, features: usize) -> Result<usize, InputError> {
         let rows = self.steps.checked_mul(self.batch);
         rows.and_then(|rows| rows.checked_mul(features))
             .ok_or(InputError::TooLarge)
     }
 
-    /// Checks all but the values.
+    /// Checks everything except the input values.
     pub(crate) fn check_others(
         &self,
         signature: &Signature,
@@ -188,14 +189,15 @@ fn expect(name: &'static str, values: &[f32], expected: usize) -> Result<(), Inp
     })
 }
 
-/// Where a run writes; what is `None` is not computed into memory.
+/// The output buffers of a run. A run does not store what is `None`.
 #[derive(Debug, Default)]
 pub struct Output<'a> {
-    /// The last layer's output at every step, in the input's layout; zero past a sequence's end.
+    /// Output of the last layer at every step, in the input's layout; zero after the end of a
+    /// sequence.
     pub values: Option<&'a mut [f32]>,
-    /// Hidden state at each sequence's own end, blocks as [`Input::h0`].
+    /// Hidden state at the end of each sequence, in the blocks of [`Input::h0`].
     pub hn: Option<&'a mut [f32]>,
-    /// Cell state at each sequence's own end, blocks as [`Input::c0`].
+    /// Cell state at the end of each sequence, in the blocks of [`Input::c0`].
     pub cn: Option<&'a mut [f32]>,
 }
 
@@ -224,18 +226,18 @@ impl<'a> Output<'a> {
     }
 }
 
-/// The sizes that inputs and outputs of a model must have.
+/// The sizes of a model's input, output and states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Signature {
     /// Features of an input step.
     pub input: usize,
     /// Features of an output step.
     pub output: usize,
-    /// Hidden state values per sequence, over all layers and directions.
+    /// Hidden state values of one sequence, over all layers and directions.
     pub hidden_state: usize,
-    /// Cell state values per sequence, over all LSTM layers and directions.
+    /// Cell state values of one sequence, over all LSTM layers and directions.
     pub cell_state: usize,
-    /// Order of the first two axes of input and output, where a run does not say otherwise.
+    /// Order of the first two axes of input and output, unless [`Input::layout`] sets another.
     pub layout: Layout,
 }
 
@@ -252,8 +254,8 @@ impl Model {
         }
     }
 
-    /// The order of the first two axes that the file, or [`Model::batch_first`], gives the input:
-    /// what a run takes unless its [`Input`] says otherwise.
+    /// The order of the first two axes of input and output, from the file or
+    /// [`Model::batch_first`]. [`Input::layout`] can set another for a run.
     pub fn layout(&self) -> Layout {
         let is_input = |port: &&Port| port.role == Role::Input;
         let input = self.interface().inputs.iter().find(is_input);
@@ -267,20 +269,21 @@ impl Model {
     }
 }
 
-/// Why a run was refused. Nothing has been written then.
+/// Why a run was refused. Nothing was written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum InputError {
     /// A slice has the wrong length.
     #[error("{name}: expected {expected} values, found {found}")]
     Values {
-        /// Which slice.
+        /// Name of the slice.
         name: &'static str,
-        /// The number of values that fits the batch, steps and model.
+        /// Number of values that batch, steps and model require.
         expected: usize,
-        /// The number it has.
+        /// Number of values it has.
         found: usize,
     },
-    /// `lengths` does not have one entry per sequence.
+    /// `lengths` does not have one entry for each sequence.
     #[error("lengths: expected one per sequence, {batch}, found {found}")]
     LengthCount {
         /// Number of sequences.
@@ -288,17 +291,17 @@ pub enum InputError {
         /// Number of lengths.
         found: usize,
     },
-    /// A sequence is said to be longer than the input.
+    /// A length is larger than the number of steps in the input.
     #[error("lengths: sequence {sequence} has {length} steps but the input has {steps}")]
     Length {
         /// Index of the sequence.
         sequence: usize,
-        /// Its stated length.
+        /// Its length.
         length: usize,
         /// Steps of the input.
         steps: usize,
     },
-    /// Batch, steps and features multiply to more than memory can address.
-    #[error("batch, steps and features multiply to more than memory can hold")]
+    /// The product of batch, steps and features overflows.
+    #[error("the product of batch, steps and features is too large for memory; use fewer")]
     TooLarge,
 }

@@ -2,7 +2,7 @@
 
 use super::{CellKind, Matrix, ModelError};
 
-/// The LSTM's diagonal connections from the cell state to the gates, each `[hidden]` (Gers et al.;
+/// The diagonal connections of an LSTM from the cell state to the gates, each `[H]` (Gers et al.;
 /// ONNX input `P`, reordered).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Peepholes {
@@ -28,9 +28,10 @@ pub struct Weights {
     pub input_bias: Vec<f32>,
     /// Bias of the recurrent product, `[G * H]` (PyTorch `bias_hh`, ONNX `Rb`).
     pub recurrent_bias: Vec<f32>,
-    /// LSTM only.
+    /// Peephole weights, LSTM only.
     pub peepholes: Option<Peepholes>,
-    /// LSTM only: `[R, H]`, the state is `projection · h` (PyTorch `weight_hr`, `proj_size`).
+    /// Projection of the hidden state, `[R, H]`, LSTM only: the state is `projection · h` (PyTorch
+    /// `weight_hr`, `proj_size`).
     pub projection: Option<Matrix>,
 }
 
@@ -54,7 +55,7 @@ impl Weights {
         self.input.bytes() + self.recurrent.bytes() + projection + 4 * vectors
     }
 
-    /// Checks every shape against the input's, and returns the hidden size.
+    /// Checks all shapes against the input weights. Returns the hidden size.
     pub(super) fn check(&self, kind: CellKind) -> Result<usize, ModelError> {
         let gates = kind.gates();
         let rows = self.input.rows();

@@ -200,7 +200,7 @@ impl Timed {
         let bound = plan.entries[0].bound(model, &machine.topology, ceilings)?;
         let mut session = Session::new(model, &plan)?;
         session.pin_caller();
-        let mut results = ArrayMap::new(model).room(input);
+        let mut results = ArrayMap::new(model).output_buffers(input);
         session.run(&input.borrow(), &mut results.borrow())?;
         Ok(Timed {
             session,

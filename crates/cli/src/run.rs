@@ -109,7 +109,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (plan, _) = plan_for(&model, size, arguments.threads, &arguments.plan)?;
     let mut session = Session::new(&model, &plan)?;
     drop(model);
-    let mut results = map.room(&input);
+    let mut results = map.output_buffers(&input);
     if is_traced {
         let trace = session.run_traced(&borrowed, &mut results.borrow())?;
         eprint!("{}", Profile::new(vec![trace], input.steps));

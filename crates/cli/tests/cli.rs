@@ -367,7 +367,7 @@ fn model_files_that_cannot_be_read() {
     );
     refused(
         &run(&case.model, &["--cell", "gru"]),
-        &["weight_ih_l0", "the options ask for gru"],
+        &["weight_ih_l0", "the options require gru"],
     );
 }
 

@@ -171,7 +171,7 @@ fn no_output_is_farther_from_its_like_in_int8_than_its_bound() {
                 let bias = of_bias.all(&mut rng, outputs);
                 let each: Vec<OfOutput> = (0..outputs)
                     .map(|j| {
-                        let q: Vec<i8> = whole.whole_row(j).collect();
+                        let q = whole.int8_row(j).to_vec();
                         OfOutput::new(&weights.row(j), &q, whole.scales()[j], bias[j])
                     })
                     .collect();

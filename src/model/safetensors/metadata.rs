@@ -1,16 +1,17 @@
-//! What a safetensors file says of a model beside its tensors: the entries of `__metadata__` that this
-//! crate defines, read and written. All are text, and all may be left out.
+//! The entries of `__metadata__` that this crate defines: reading and writing them.
 //!
-//! | key | value | without it |
+//! All values are text. All entries are optional.
+//!
+//! | key | value | if absent |
 //! |---|---|---|
-//! | `cellstream.cell` | the cell of every layer: `lstm`, `gru`, `rnn_tanh` or `rnn_relu` | by the shapes |
-//! | `cellstream.layers` | instead, each layer as JSON, below | every layer has that cell |
+//! | `cellstream.cell` | the cell of every layer: `lstm`, `gru`, `rnn_tanh` or `rnn_relu` | follows from the shapes |
+//! | `cellstream.layers` | in place of `cellstream.cell`: every layer as JSON, see below | all layers have the same cell |
 //! | `cellstream.batch_first` | `true` or `false`: PyTorch's interface, batch or time first | time first |
-//! | `cellstream.interface` | instead, all ports as JSON | PyTorch's |
-//! | `cellstream.precision` | of all matrices, `f32`, `bf16` or `int8`; `mixed`: of each, as its dtype says | below |
+//! | `cellstream.interface` | in place of `cellstream.batch_first`: all ports as JSON | PyTorch's interface |
+//! | `cellstream.precision` | of all matrices: `f32`, `bf16` or `int8`; or `mixed`: each as its dtype says | see below |
 //!
-//! A layer is one direction or both, and how two are merged; an activation is its name or, where it has
-//! parameters, an object of one entry:
+//! A layer is one direction, or two with the way they are merged. An activation is its name or, if
+//! it has parameters, an object with one entry:
 //!
 //! ```text
 //! [{"forward": {"cell": {"lstm": {"gate": "sigmoid", "candidate": {"elu": {"alpha": 0.5}},
@@ -19,15 +20,15 @@
 //!  {"reverse": {"cell": {"gru": {"gate": "sigmoid", "candidate": "tanh", "reset": "before"}}}}]
 //! ```
 //!
-//! Without `cellstream.precision`, BF16 is widened to `f32`: it is how others store what they compute in
-//! `f32`. I8 is int8 always, since it comes with scales.
+//! Without `cellstream.precision`, BF16 is widened to `f32`: other programs store weights in BF16
+//! that they compute with in `f32`. I8 always is int8, because it comes with scales.
 
 use serde::{Deserialize, Serialize};
 
 use super::tensors::Tensors;
 use crate::model::{
-    Activation, Axis, Cell, Direction, Interface, Layer, LoadError, Merge, Model, Port, Precision,
-    ResetForm, Role, SaveError,
+    Activation, Cell, Direction, Interface, Layer, LoadError, Merge, Model, Precision, ResetForm,
+    SaveError,
 };
 
 pub(super) const CELL: &str = "cellstream.cell";
@@ -36,8 +37,8 @@ const BATCH_FIRST: &str = "cellstream.batch_first";
 pub(super) const INTERFACE: &str = "cellstream.interface";
 pub(super) const PRECISION: &str = "cellstream.precision";
 
-/// The cells that have a word of their own.
-const WORDS: [(&str, Cell); 4] = [
+/// The values of [`CELL`].
+const CELL_NAMES: [(&str, Cell); 4] = [
     ("lstm", Cell::LSTM),
     ("gru", Cell::GRU),
     ("rnn_tanh", Cell::RNN),
@@ -49,55 +50,49 @@ const WORDS: [(&str, Cell); 4] = [
     ),
 ];
 
-/// What the entries say.
+/// The entries, parsed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Metadata {
     pub cell: Option<Cell>,
-    pub layers: Option<Vec<LayerText>>,
+    pub layers: Option<Vec<LayerMetadata>>,
     pub batch_first: Option<bool>,
     pub interface: Option<Interface>,
-    pub precision: Option<Kept>,
+    pub precision: Option<StoredAs>,
 }
 
-/// The numbers that a file's matrices are to be kept as.
+/// The precision in which a file stores its matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kept {
-    All(Precision),
-    AsStored,
+pub(super) enum StoredAs {
+    Uniform(Precision),
+    /// Each matrix as its dtype says.
+    Mixed,
 }
 
-/// A layer but for its weights.
+/// A layer without its weights.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct LayerText {
+pub(super) struct LayerMetadata {
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub forward: Option<DirectionText>,
+    pub forward: Option<DirectionMetadata>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reverse: Option<DirectionText>,
-    /// Of two directions.
+    pub reverse: Option<DirectionMetadata>,
+    /// Given exactly if both directions are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    merge: Option<MergeText>,
+    pub merge: Option<Merge>,
 }
 
-/// A direction but for its weights.
+/// A direction without its weights.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct DirectionText {
+pub(super) struct DirectionMetadata {
     #[serde(with = "CellText")]
     pub cell: Cell,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     clip: Option<Number>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum MergeText {
-    Concat,
-    Sum,
-}
-
-/// An `f32`, as the `f64` of the same value: that is read back to within an `f64`'s last place, from
-/// which the nearest `f32` is the one that was written.
+/// An `f32`, written as the `f64` of the same value. The JSON parser reads an `f64` to within one
+/// unit in the last place; rounding that to `f32` gives the value that was written.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 struct Number(#[serde(with = "exact")] f32);
@@ -106,17 +101,21 @@ mod exact {
     use serde::{Deserialize, Deserializer, Serializer, de, ser};
 
     pub fn serialize<S: Serializer>(value: &f32, serializer: S) -> Result<S::Ok, S::Error> {
-        match value.is_finite() {
-            true => serializer.serialize_f64(f64::from(*value)),
-            // JSON has no word for it, and its writer would leave `null`.
-            false => Err(ser::Error::custom(format!("the number {value}"))),
+        if value.is_finite() {
+            serializer.serialize_f64(f64::from(*value))
+        } else {
+            // JSON cannot express it; serde_json would write `null`.
+            Err(ser::Error::custom(format!("the number {value}")))
         }
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f32, D::Error> {
         let value = f64::deserialize(deserializer)? as f32;
-        let too_large = || de::Error::custom("a number too large for f32");
-        value.is_finite().then_some(value).ok_or_else(too_large)
+        if value.is_finite() {
+            Ok(value)
+        } else {
+            Err(de::Error::custom("a number too large for f32"))
+        }
     }
 }
 
@@ -198,184 +197,125 @@ enum ActivationText {
     Softplus,
 }
 
-/// All ports.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct InterfaceText {
-    inputs: Vec<PortText>,
-    outputs: Vec<PortText>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PortText {
-    name: String,
-    #[serde(with = "RoleText")]
-    role: Role,
-    axes: Vec<Vec<AxisText>>,
-    optional: bool,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "Role", rename_all = "snake_case")]
-enum RoleText {
-    Input,
-    Lengths,
-    InitialHidden(Vec<usize>),
-    InitialCell(Vec<usize>),
-    Output,
-    FinalHidden(Vec<usize>),
-    FinalCell(Vec<usize>),
-}
-
-#[derive(Serialize, Deserialize)]
-struct AxisText(#[serde(with = "AxisWord")] Axis);
-
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "Axis", rename_all = "snake_case")]
-enum AxisWord {
-    Time,
-    Batch,
-    Direction,
-    LayerDirection,
-    Feature,
-    One,
-}
-
-impl LayerText {
-    fn of(layer: &Layer) -> LayerText {
-        let text = |reverse| {
-            let direction = layer
-                .directions()
-                .iter()
-                .find(|d| d.is_reverse() == reverse)?;
-            Some(DirectionText {
+impl LayerMetadata {
+    fn of(layer: &Layer) -> LayerMetadata {
+        let direction = |reverse| {
+            let mut directions = layer.directions().iter();
+            let direction = directions.find(|d| d.is_reverse() == reverse)?;
+            Some(DirectionMetadata {
                 cell: *direction.cell(),
                 clip: direction.clip().map(Number),
             })
         };
-        let both = layer.directions().len() == 2;
-        LayerText {
-            forward: text(false),
-            reverse: text(true),
-            merge: both.then_some(match layer.merge() {
-                Merge::Concat => MergeText::Concat,
-                Merge::Sum => MergeText::Sum,
-            }),
+        LayerMetadata {
+            forward: direction(false),
+            reverse: direction(true),
+            merge: (layer.directions().len() == 2).then_some(layer.merge()),
         }
     }
 
-    /// Its directions, forward first.
-    pub fn directions(&self) -> impl Iterator<Item = &DirectionText> {
+    /// The directions, forward first.
+    pub fn directions(&self) -> impl Iterator<Item = &DirectionMetadata> {
         self.forward.iter().chain(&self.reverse)
-    }
-
-    /// How two directions are merged.
-    pub fn merge(&self) -> Merge {
-        match self.merge {
-            Some(MergeText::Sum) => Merge::Sum,
-            _ => Merge::Concat,
-        }
     }
 }
 
-impl DirectionText {
-    /// Gives a direction, made of this cell, what else is said of it.
-    pub fn finish(&self, direction: Direction) -> Result<Direction, LoadError> {
-        match self.clip {
-            None => Ok(direction),
-            Some(Number(clip)) => Ok(direction.with_clip(clip)?),
-        }
+impl DirectionMetadata {
+    pub fn clip(&self) -> Option<f32> {
+        self.clip.map(|Number(clip)| clip)
     }
 }
 
 impl Metadata {
-    /// What a file says.
+    /// Reads and checks the entries of a file.
     pub fn read(tensors: &Tensors<'_>) -> Result<Metadata, LoadError> {
-        let word = |key, words: &[&str], supported| {
-            let value = tensors.metadata(key);
-            let place = value.map(|value| words.iter().position(|word| *word == value));
-            match place {
-                Some(None) => Err(refused(key, value.unwrap_or_default(), supported)),
-                found => Ok(found.flatten()),
-            }
-        };
-        let cell = word(CELL, &WORDS.map(|(word, _)| word), CELLS)?;
-        let batch_first = word(BATCH_FIRST, &["false", "true"], "true or false")?;
-        let kept = ["f32", "bf16", "int8", "mixed"];
-        let precision = word(PRECISION, &kept, "f32, bf16, int8 or mixed")?;
-        let layers: Option<Vec<LayerText>> = json(tensors, LAYERS, "a layer for each, in JSON")?;
-        let interface: Option<InterfaceText> =
-            json(tensors, INTERFACE, "inputs and outputs, in JSON")?;
+        let cell_names = CELL_NAMES.map(|(name, _)| name);
+        let cell = choice(
+            tensors,
+            CELL,
+            &cell_names,
+            "lstm, gru, rnn_tanh or rnn_relu",
+        )?;
+        let batch_first = choice(tensors, BATCH_FIRST, &["false", "true"], "true or false")?;
+        let precisions = ["f32", "bf16", "int8", "mixed"];
+        let precision = choice(tensors, PRECISION, &precisions, "f32, bf16, int8 or mixed")?;
+        let layers: Option<Vec<LayerMetadata>> = json(
+            tensors,
+            LAYERS,
+            "a JSON array with one entry for each layer",
+        )?;
+        let interface: Option<Interface> =
+            json(tensors, INTERFACE, "a JSON object of inputs and outputs")?;
         for layer in layers.iter().flatten() {
-            let both = layer.directions().count() == 2;
-            if layer.directions().next().is_none() || both != layer.merge.is_some() {
-                let supported = "forward or reverse in each layer, or both and how they merge";
-                return Err(refused(LAYERS, &one_line(layer), supported));
+            let directions = layer.directions().count();
+            if directions == 0 || (directions == 2) != layer.merge.is_some() {
+                let value = serde_json::to_string(layer).unwrap_or_default();
+                let supported = "forward or reverse in each layer, or both with merge";
+                return Err(error(LAYERS, &value, supported));
             }
         }
-        let twice = "it, or the entry that says more";
-        match (cell, &layers, batch_first, &interface) {
-            (Some(cell), Some(_), ..) => return Err(refused(CELL, WORDS[cell].0, twice)),
-            (.., Some(yes), Some(_)) => {
-                return Err(refused(BATCH_FIRST, ["false", "true"][yes], twice));
-            }
-            _ => {}
+        let duplicate = "only one of this entry and the more detailed one";
+        if let (Some(cell), Some(_)) = (cell, &layers) {
+            return Err(error(CELL, CELL_NAMES[cell].0, duplicate));
+        }
+        if let (Some(yes), Some(_)) = (batch_first, &interface) {
+            return Err(error(BATCH_FIRST, ["false", "true"][yes], duplicate));
         }
         Ok(Metadata {
-            cell: cell.map(|at| WORDS[at].1),
+            cell: cell.map(|index| CELL_NAMES[index].1),
             layers,
-            batch_first: batch_first.map(|at| at == 1),
-            interface: interface.map(InterfaceText::interface),
-            precision: precision.map(|at| match Precision::ALL.get(at) {
-                Some(precision) => Kept::All(*precision),
-                None => Kept::AsStored,
+            batch_first: batch_first.map(|index| index == 1),
+            interface,
+            precision: precision.map(|index| match Precision::ALL.get(index) {
+                Some(precision) => StoredAs::Uniform(*precision),
+                None => StoredAs::Mixed,
             }),
         })
     }
 
-    /// What a file of this model must say.
+    /// The entries that a file of this model needs.
     pub fn of(model: &Model) -> Metadata {
         let layers = model.layers();
         let cell = *layers[0].directions()[0].cell();
-        let both = layers[0].directions().len() == 2;
+        let bidirectional = layers[0].directions().len() == 2;
+        let has_cell = |d: &Direction| *d.cell() == cell && d.clip().is_none();
         let is_plain = |layer: &Layer| {
-            let alike = |d: &Direction| *d.cell() == cell && d.clip().is_none();
-            layer.directions().iter().all(alike)
-                && (layer.directions().len() == 2) == both
+            layer.directions().iter().all(has_cell)
+                && (layer.directions().len() == 2) == bidirectional
                 && !layer.directions()[0].is_reverse()
                 && layer.merge() == Merge::Concat
         };
-        let is_plain = Metadata::word(&cell).is_some() && layers.iter().all(is_plain);
+        let is_plain = Metadata::cell_name(&cell).is_some() && layers.iter().all(is_plain);
         let interface = model.interface();
         let pytorch = Interface::pytorch(layers);
-        let batch_first = match *interface == pytorch {
-            true => Some(false),
-            false => (*interface == pytorch.batch_first()).then_some(true),
+        let batch_first = if *interface == pytorch {
+            Some(false)
+        } else {
+            (*interface == pytorch.batch_first()).then_some(true)
         };
         Metadata {
             cell: is_plain.then_some(cell),
-            layers: (!is_plain).then(|| layers.iter().map(LayerText::of).collect()),
+            layers: (!is_plain).then(|| layers.iter().map(LayerMetadata::of).collect()),
             batch_first,
             interface: batch_first.is_none().then(|| interface.clone()),
-            precision: Some(model.precision().map_or(Kept::AsStored, Kept::All)),
+            precision: Some(model.precision().map_or(StoredAs::Mixed, StoredAs::Uniform)),
         }
     }
 
-    /// The value of [`CELL`] for this cell, if it has one.
-    pub fn word(cell: &Cell) -> Option<&'static str> {
-        let known = WORDS.iter().find(|(_, known)| known == cell);
-        known.map(|(word, _)| *word)
+    /// The value of [`CELL`] for this cell, if there is one.
+    pub fn cell_name(cell: &Cell) -> Option<&'static str> {
+        let known = CELL_NAMES.iter().find(|(_, known)| known == cell);
+        known.map(|(name, _)| *name)
     }
 
-    /// The entries, by key.
+    /// The entries as pairs of key and text.
     pub fn entries(&self) -> Result<Vec<(&'static str, String)>, SaveError> {
         let mut entries = Vec::new();
-        if let Some(word) = self.cell.as_ref().and_then(Metadata::word) {
-            entries.push((CELL, word.into()));
+        if let Some(name) = self.cell.as_ref().and_then(Metadata::cell_name) {
+            entries.push((CELL, name.into()));
         }
         let failed = |error: serde_json::Error| SaveError::Unsupported {
-            what: format!("{error} as a parameter of a cell or its clip; use finite ones"),
+            what: format!("{error} as a parameter of a cell or a clip; use finite numbers"),
         };
         if let Some(layers) = &self.layers {
             entries.push((LAYERS, serde_json::to_string(layers).map_err(failed)?));
@@ -384,13 +324,12 @@ impl Metadata {
             entries.push((BATCH_FIRST, yes.to_string()));
         }
         if let Some(interface) = &self.interface {
-            let text = InterfaceText::of(interface);
-            entries.push((INTERFACE, serde_json::to_string(&text).map_err(failed)?));
+            entries.push((INTERFACE, serde_json::to_string(interface).map_err(failed)?));
         }
         if let Some(precision) = self.precision {
             let name = match precision {
-                Kept::All(precision) => precision.name(),
-                Kept::AsStored => "mixed",
+                StoredAs::Uniform(precision) => precision.name(),
+                StoredAs::Mixed => "mixed",
             };
             entries.push((PRECISION, name.into()));
         }
@@ -398,57 +337,35 @@ impl Metadata {
     }
 }
 
-const CELLS: &str = "lstm, gru, rnn_tanh or rnn_relu";
-
-impl InterfaceText {
-    fn of(interface: &Interface) -> InterfaceText {
-        let text = |port: &Port| PortText {
-            name: port.name.clone(),
-            role: port.role.clone(),
-            axes: (port.axes.iter())
-                .map(|folded| folded.iter().copied().map(AxisText).collect())
-                .collect(),
-            optional: port.optional,
-        };
-        InterfaceText {
-            inputs: interface.inputs.iter().map(text).collect(),
-            outputs: interface.outputs.iter().map(text).collect(),
-        }
-    }
-
-    fn interface(self) -> Interface {
-        let port = |text: PortText| Port {
-            name: text.name,
-            role: text.role,
-            axes: (text.axes.into_iter())
-                .map(|folded| folded.into_iter().map(|AxisText(axis)| axis).collect())
-                .collect(),
-            optional: text.optional,
-        };
-        Interface {
-            inputs: self.inputs.into_iter().map(port).collect(),
-            outputs: self.outputs.into_iter().map(port).collect(),
-        }
+/// The index of an entry's value in `values`, if the entry exists.
+fn choice(
+    tensors: &Tensors<'_>,
+    key: &'static str,
+    values: &[&str],
+    supported: &'static str,
+) -> Result<Option<usize>, LoadError> {
+    let Some(value) = tensors.metadata(key) else {
+        return Ok(None);
+    };
+    match values.iter().position(|known| *known == value) {
+        Some(index) => Ok(Some(index)),
+        None => Err(error(key, value, supported)),
     }
 }
 
-/// An entry in JSON, if there is one.
+/// An entry in JSON, if it exists.
 fn json<T: for<'de> Deserialize<'de>>(
     tensors: &Tensors<'_>,
     key: &'static str,
     supported: &'static str,
 ) -> Result<Option<T>, LoadError> {
-    let read = tensors.metadata(key).map(serde_json::from_str).transpose();
-    // The parser says what and where; the whole entry would be no line.
-    read.map_err(|error| refused(key, &error.to_string(), supported))
+    let parsed = tensors.metadata(key).map(serde_json::from_str).transpose();
+    // Reports the parser's message, which is one line; the value itself may have many.
+    parsed.map_err(|reason| error(key, &reason.to_string(), supported))
 }
 
-fn one_line(layer: &LayerText) -> String {
-    serde_json::to_string(layer).unwrap_or_default()
-}
-
-/// A value that is not defined. Hostile ones may be long, and an error is one line.
-pub(super) fn refused(key: &'static str, value: &str, supported: &'static str) -> LoadError {
+/// An unsupported value, cut to a length that keeps the message on one line.
+pub(super) fn error(key: &'static str, value: &str, supported: &'static str) -> LoadError {
     const SHOWN: usize = 160;
     let mut shown: String = value.chars().take(SHOWN).collect();
     if shown.len() < value.len() {

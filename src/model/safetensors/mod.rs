@@ -1,10 +1,10 @@
-//! Recurrent stacks in safetensors files, under the names that PyTorch's modules give.
+//! Recurrent stacks in safetensors files, named as PyTorch's modules name their tensors.
 //!
 //! ```text
-//! sort the names into stacks (by what stands before weight_ih_l0 …) and other tensors
-//! choose the stack; refuse what is not part of it
-//! hold its places (layer, direction) and shapes against each other     — header only
-//! widen the tensors, build the layers
+//! group the tensors into stacks by their prefix (the text before weight_ih_l0); the rest are others
+//! select one stack; refuse tensors that do not belong to it
+//! check the shapes of every direction against each other; this reads the header only
+//! read the tensors and build the layers
 //! ```
 
 mod metadata;
@@ -14,12 +14,12 @@ mod tensors;
 
 pub use tensors::Tensors;
 
-use metadata::{LayerText, Metadata};
-use stack::{Given, Place, Stack};
+use metadata::{LayerMetadata, Metadata};
+use stack::{DirectionId, ExpectedCell, Stack};
 
 use super::{Cell, Direction, Layer, Layout, LoadError, Merge, Model};
 
-/// What a safetensors file does not say by itself.
+/// Options for what a safetensors file does not state.
 ///
 /// ```
 /// use cellstream::model::{Activation, Cell, SafetensorsOptions};
@@ -37,33 +37,34 @@ pub struct SafetensorsOptions {
 }
 
 impl SafetensorsOptions {
-    /// Everything as the file says, or inferred.
+    /// No options: everything comes from the file.
     pub fn new() -> SafetensorsOptions {
         SafetensorsOptions::default()
     }
 
-    /// Chooses the stack whose tensors' names start with `prefix` (`encoder.rnn.`; the dot may be
-    /// left out). Tensors of other modules are then ignored: all that do not start with the prefix,
-    /// or have a dot after it. Without a prefix the file must hold one stack and nothing else.
+    /// Selects the stack whose tensor names start with `prefix` (`encoder.rnn.`; the final dot is
+    /// optional). Tensors of other modules are ignored: names that do not start with the prefix or
+    /// that contain another dot after it. Without a prefix the file must hold one stack and nothing
+    /// else.
     #[must_use]
     pub fn prefix(mut self, prefix: impl Into<String>) -> SafetensorsOptions {
         self.prefix = Some(prefix.into());
         self
     }
 
-    /// The cell of every layer; a contradiction with shapes or metadata is an error. Without it the
-    /// metadata entry `cellstream.cell` says it (`lstm`, `gru`, `rnn_tanh` or `rnn_relu`), or
-    /// `cellstream.layers` of each layer, or else the shapes do, with PyTorch's activations
-    /// ([`Cell::LSTM`], [`Cell::GRU`], [`Cell::RNN`]).
+    /// Sets the cell of every layer. Loading fails if the shapes or the metadata contradict it.
+    /// Without this option the cell comes from the metadata entry `cellstream.cell` (`lstm`, `gru`,
+    /// `rnn_tanh` or `rnn_relu`) or `cellstream.layers`. Without either it follows from the shapes,
+    /// with PyTorch's activations ([`Cell::LSTM`], [`Cell::GRU`], [`Cell::RNN`]).
     #[must_use]
     pub fn cell(mut self, cell: Cell) -> SafetensorsOptions {
         self.cell = Some(cell);
         self
     }
 
-    /// Whether the first axis of input and output is the batch, not the time. Without it the
-    /// metadata entry `cellstream.batch_first` says it (`true` or `false`), or `cellstream.interface`
-    /// of each port, or else it is not.
+    /// Sets whether the batch is the first axis of input and output. Without this option the order
+    /// comes from the metadata entry `cellstream.batch_first` (`true` or `false`) or
+    /// `cellstream.interface`. Without either the first axis is time.
     #[must_use]
     pub fn batch_first(mut self, yes: bool) -> SafetensorsOptions {
         self.batch_first = Some(yes);
@@ -72,26 +73,28 @@ impl SafetensorsOptions {
 }
 
 impl Model {
-    /// The recurrent stack in a safetensors file, as `torch.nn.LSTM`, `GRU` and `RNN` name its
-    /// tensors in a `state_dict`: after any prefix, for layer 0, 1, … and again with `_reverse`,
-    /// `weight_ih_l0` `[G·H, E]`, `weight_hh_l0` `[G·H, R]`, `bias_ih_l0` and `bias_hh_l0` `[G·H]`
-    /// (all or none, meaning zero), and for an LSTM with projection `weight_hr_l0` `[R, H]`.
-    /// Layers may differ in size. `F32`, `F16` and `BF16` are read, as `f32`.
+    /// Reads the recurrent stack of a safetensors file.
     ///
-    /// The kind of cell follows from `G`, the rows of `weight_ih` over the hidden size: 4 for an
-    /// LSTM, 3 for a GRU, 1 for an RNN.
+    /// Tensors have the names of `torch.nn.LSTM`, `GRU` and `RNN` in a `state_dict`, after any
+    /// prefix. Layer 0 has `weight_ih_l0` `[G·H, E]`, `weight_hh_l0` `[G·H, R]`, `bias_ih_l0` and
+    /// `bias_hh_l0` `[G·H]` (all biases or none; none means zero), and for an LSTM with projection
+    /// `weight_hr_l0` `[R, H]`. Other layers have their own number; a reverse direction has the
+    /// suffix `_reverse`. Layers may differ in size. `F32`, `F16` and `BF16` are read as `f32`.
     ///
-    /// Beyond PyTorch, as [`Model::save_safetensors`] writes them: a weight may be `I8` with its
-    /// scales, `weight_ih_l0_scale` `[G·H]`, and is then int8 ([`Matrix::from_int8`](super::Matrix::from_int8)); an LSTM may
-    /// have `peephole_l0` `[3, H]` (to the input, forget and output gate); and the metadata may say
-    /// the rest of a model. `BF16` weights are kept as bf16 only where `cellstream.precision` is
-    /// `bf16` or `mixed`.
+    /// The kind of cell follows from `G`, the rows of `weight_ih` per hidden unit: 4 for an LSTM,
+    /// 3 for a GRU, 1 for an RNN.
+    ///
+    /// Files of [`Model::save_safetensors`] may hold more than PyTorch's: weights of dtype `I8`
+    /// with a scale for each row, `weight_ih_l0_scale` `[G·H]`, read as int8
+    /// ([`Matrix::from_int8`](super::Matrix::from_int8)); `peephole_l0` `[3, H]` of an LSTM (input,
+    /// forget, output gate); and metadata for all other properties of a model. `BF16` weights stay
+    /// bf16 only if `cellstream.precision` is `bf16` or `mixed`.
     ///
     /// # Errors
-    /// [`LoadError::Malformed`] for bytes that are no such file; [`LoadError::Tensor`] naming a
-    /// tensor that is missing, of another shape or type, or not part of the stack;
-    /// [`LoadError::SeveralStacks`] and [`LoadError::NoStack`] where the prefix does not choose
-    /// one; [`LoadError::Metadata`] for an undefined value of a `cellstream.` entry.
+    /// [`LoadError::Malformed`] for bytes that are not a safetensors file. [`LoadError::Tensor`]
+    /// with the name of a tensor that is missing, has the wrong shape or type, or does not belong
+    /// to the stack. [`LoadError::SeveralStacks`] and [`LoadError::NoStack`] if the prefix does not
+    /// select one stack. [`LoadError::Metadata`] for an unknown value of a `cellstream.` entry.
     pub fn from_safetensors(
         bytes: &[u8],
         options: &SafetensorsOptions,
@@ -99,107 +102,124 @@ impl Model {
         Model::from_tensors(&Tensors::from_bytes(bytes)?, options)
     }
 
-    /// As [`Model::from_safetensors`], from a file whose header has been read.
+    /// Reads the recurrent stack of a file whose header has been read, as
+    /// [`Model::from_safetensors`] does.
     ///
     /// # Errors
-    /// As [`Model::from_safetensors`], less [`LoadError::Malformed`].
+    /// As [`Model::from_safetensors`], without [`LoadError::Malformed`].
     pub fn from_tensors(
         tensors: &Tensors<'_>,
         options: &SafetensorsOptions,
     ) -> Result<Model, LoadError> {
-        let said = Metadata::read(tensors)?;
-        let stack = Stack::find(tensors, &said, options.prefix.as_deref())?;
-        let mut cell = given_cell(&said, options)?;
-
-        // All shapes before any value: a file that is refused costs its header only.
-        let mut below = None;
-        for places in stack.layers() {
-            let (mut one, mut all) = (0, 0);
-            for &place in places {
-                one = stack.check(place, &mut cell, below)?;
-                all += one;
-            }
-            below = Some(match stack.merge(places[0].layer) {
-                Merge::Concat => all,
-                Merge::Sum => one,
-            });
-        }
-
-        let layers = stack.layers().map(|places| {
-            let direction = |place: Place| -> Result<Direction, LoadError> {
-                let text = stack.text(place);
-                let cell = text.map(|text| text.cell).or(cell.map(|(cell, _)| cell));
-                let cell = cell.expect("a checked place has a cell");
-                let direction = Direction::new(cell, stack.weights(place)?)?;
-                let direction = match text {
-                    Some(text) => text.finish(direction)?,
-                    None => direction,
-                };
-                Ok(match place.reverse {
-                    true => direction.reversed(),
-                    false => direction,
-                })
-            };
-            match *places {
-                [forward, reverse, ..] => Ok(Layer::bidirectional(
-                    direction(forward)?,
-                    direction(reverse)?,
-                    stack.merge(forward.layer),
-                )?),
-                _ => Ok(Layer::single(direction(places[0])?)),
-            }
-        });
+        let metadata = Metadata::read(tensors)?;
+        let stack = Stack::find(tensors, &metadata, options.prefix.as_deref())?;
+        let cell = check_shapes(&stack, expected_cell(&metadata, options)?)?;
+        let layers = stack.layers().map(|ids| read_layer(&stack, ids, cell));
         let layers = layers.collect::<Result<_, LoadError>>()?;
-        let model = match said.interface {
+        let model = match metadata.interface {
             Some(interface) => Model::with_interface(layers, interface)?,
             None => Model::new(layers)?,
         };
-        match (options.batch_first.or(said.batch_first), model.layout()) {
-            (Some(true), _) => Ok(model.batch_first()),
-            // Only ports of the metadata can be so by themselves.
-            (Some(false), Layout::BatchMajor) => Err(metadata::refused(
+        match options.batch_first.or(metadata.batch_first) {
+            Some(true) => Ok(model.batch_first()),
+            // Only an interface in the metadata can give this order without `batch_first`.
+            Some(false) if model.layout() == Layout::BatchMajor => Err(metadata::error(
                 metadata::INTERFACE,
                 "batch first",
-                "time first, as the options ask, or leave it out of them",
+                "time first, as the options require, or omit the option",
             )),
             _ => Ok(model),
         }
     }
 }
 
-/// The cell of all layers that options or metadata give.
-fn given_cell(said: &Metadata, options: &SafetensorsOptions) -> Result<Option<Given>, LoadError> {
-    let asked = options.cell;
-    let cells = said.layers.iter().flatten();
-    let cells = cells.flat_map(LayerText::directions).map(|d| d.cell);
-    // An entry for all layers tells four cells apart; options may go on to say what it has no word for.
-    let (key, contradicted) = match said.cell {
-        Some(cell) => (
-            metadata::CELL,
-            asked.filter(|a| is_other(*a, cell)).and(Some(cell)),
-        ),
-        None => (
-            metadata::LAYERS,
-            cells
-                .into_iter()
-                .find(|cell| asked.is_some_and(|a| a != *cell)),
-        ),
+/// Checks every shape before any values are read, so a refused file costs only its header. Returns
+/// the cell of the layers that have no metadata.
+fn check_shapes(
+    stack: &Stack<'_>,
+    mut cell: Option<ExpectedCell>,
+) -> Result<Option<Cell>, LoadError> {
+    let mut layer_input = None;
+    for ids in stack.layers() {
+        let mut outputs = Vec::new();
+        for &id in ids {
+            outputs.push(stack.check(id, &mut cell, layer_input)?);
+        }
+        layer_input = match stack.merge(ids[0].layer) {
+            Merge::Concat => Some(outputs.iter().sum()),
+            Merge::Sum => outputs.last().copied(),
+        };
+    }
+    Ok(cell.map(|expected| expected.cell))
+}
+
+fn read_layer(
+    stack: &Stack<'_>,
+    ids: &[DirectionId],
+    cell: Option<Cell>,
+) -> Result<Layer, LoadError> {
+    let direction = |id: DirectionId| -> Result<Direction, LoadError> {
+        let metadata = stack.direction_metadata(id);
+        let cell = metadata.map(|direction| direction.cell).or(cell);
+        let cell = cell.expect("a checked direction has a cell");
+        let mut direction = Direction::new(cell, stack.weights(id)?)?;
+        if let Some(clip) = metadata.and_then(|direction| direction.clip()) {
+            direction = direction.with_clip(clip)?;
+        }
+        Ok(if id.reverse {
+            direction.reversed()
+        } else {
+            direction
+        })
     };
-    match (contradicted, asked, said.cell) {
-        (Some(cell), ..) => Err(metadata::refused(
+    Ok(match *ids {
+        [forward, reverse, ..] => Layer::bidirectional(
+            direction(forward)?,
+            direction(reverse)?,
+            stack.merge(forward.layer),
+        )?,
+        _ => Layer::single(direction(ids[0])?),
+    })
+}
+
+/// The cell of all layers from the options or, without one there, from the metadata.
+fn expected_cell(
+    metadata: &Metadata,
+    options: &SafetensorsOptions,
+) -> Result<Option<ExpectedCell>, LoadError> {
+    let Some(cell) = options.cell else {
+        return Ok(metadata.cell.map(|cell| ExpectedCell {
+            cell,
+            stated_by: "the metadata says",
+        }));
+    };
+    // `cellstream.cell` has four values; options may add properties that it cannot express.
+    let contradiction = match metadata.cell {
+        Some(stated) => contradicts(cell, stated).then_some((metadata::CELL, stated)),
+        None => {
+            let layers = metadata.layers.iter().flatten();
+            let mut cells = layers.flat_map(LayerMetadata::directions).map(|d| d.cell);
+            let other = cells.find(|stated| *stated != cell);
+            other.map(|stated| (metadata::LAYERS, stated))
+        }
+    };
+    match contradiction {
+        Some((key, stated)) => Err(metadata::error(
             key,
-            Metadata::word(&cell).unwrap_or("another cell"),
-            "the cell that the options ask for, or leave it out of them",
+            Metadata::cell_name(&stated).unwrap_or("another cell"),
+            "the cell that the options require, or omit the option",
         )),
-        (None, Some(asked), _) => Ok(Some((asked, "the options ask for"))),
-        (None, None, said) => Ok(said.map(|cell| (cell, "the metadata says"))),
+        None => Ok(Some(ExpectedCell {
+            cell,
+            stated_by: "the options require",
+        })),
     }
 }
 
-/// Whether a cell that was asked for contradicts the one that a file names.
-fn is_other(asked: Cell, said: Cell) -> bool {
-    match (asked, said) {
-        (Cell::Rnn { .. }, Cell::Rnn { .. }) => asked != said,
-        _ => asked.kind() != said.kind(),
+/// Whether the cell in the options contradicts the value of `cellstream.cell`.
+fn contradicts(option: Cell, stated: Cell) -> bool {
+    match (option, stated) {
+        (Cell::Rnn { .. }, Cell::Rnn { .. }) => option != stated,
+        _ => option.kind() != stated.kind(),
     }
 }

@@ -1,12 +1,12 @@
-//! A model as a safetensors file, from which exactly this model is read back.
+//! Writes a model to a safetensors file.
 //!
 //! ```text
-//! header: what the metadata must say, then name, dtype, shape and place of each tensor
-//! data:   tensor by tensor, little-endian, in the precision of each matrix
+//! header: the metadata, then name, dtype, shape and byte range of each tensor
+//! data:   tensor by tensor, little-endian, each matrix in its precision
 //! ```
 //!
-//! The `safetensors` crate's own writer keeps the metadata in a map without order; here equal models
-//! give equal bytes, and no more than one row is held beside the model.
+//! The `safetensors` crate's writer keeps the metadata in an unordered map. Here equal models give
+//! equal bytes, and writing needs memory for one row beside the model.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -21,10 +21,10 @@ use crate::model::{Matrix, Model, Precision, SaveError};
 use crate::whole_file::replace;
 
 impl Model {
-    /// Writes the model to a safetensors file, under the names and with the metadata that
-    /// [`Model::from_safetensors`] reads, each matrix in its precision: F32, BF16, or I8 with a scale
-    /// for each row. The file is written whole or not at all: after an error, whatever stood there
-    /// before still does. Equal models give equal bytes.
+    /// Writes the model to a safetensors file that [`Model::from_safetensors`] reads back. Each
+    /// matrix is written in its precision: F32, BF16, or I8 with a scale for each row. The file is
+    /// replaced atomically: after an error the old file is unchanged. Equal models give equal
+    /// bytes.
     ///
     /// ```
     /// use cellstream::model::{Lstm, Model, Precision};
@@ -37,8 +37,9 @@ impl Model {
     /// ```
     ///
     /// # Errors
-    /// [`SaveError::Unsupported`] for a layer without input features, more tensors than the format's
-    /// reader takes, and an activation's parameter or a clip that is not finite; [`SaveError::Io`].
+    /// [`SaveError::Unsupported`] for a layer without input features, for more tensors than fit in
+    /// the header, and for an activation parameter or a clip that is not finite. [`SaveError::Io`]
+    /// if the file cannot be written.
     pub fn save_safetensors(&self, path: impl AsRef<Path>) -> Result<(), SaveError> {
         let path = path.as_ref();
         let tensors = tensors(self)?;
@@ -55,7 +56,7 @@ impl Model {
     }
 }
 
-struct Tensor<'m> {
+struct OutputTensor<'m> {
     name: String,
     dtype: Dtype,
     shape: Vec<usize>,
@@ -67,9 +68,9 @@ enum Content<'m> {
     Matrix(&'m Matrix),
 }
 
-impl<'m> Tensor<'m> {
-    fn vectors(name: String, shape: Vec<usize>, values: Vec<&'m [f32]>) -> Tensor<'m> {
-        Tensor {
+impl<'m> OutputTensor<'m> {
+    fn vectors(name: String, shape: Vec<usize>, values: Vec<&'m [f32]>) -> OutputTensor<'m> {
+        OutputTensor {
             name,
             dtype: Dtype::F32,
             shape,
@@ -91,7 +92,8 @@ impl<'m> Tensor<'m> {
             Content::Matrix(matrix) => match matrix.numbers() {
                 Numbers::F32(values) => floats(values),
                 Numbers::Bf16(halves) => {
-                    (halves.iter()).try_for_each(|half| file.write_all(&half.to_le_bytes()))
+                    let mut halves = halves.iter();
+                    halves.try_for_each(|half| file.write_all(&half.to_le_bytes()))
                 }
                 Numbers::Int8 { whole, .. } => {
                     whole.chunks(matrix.cols().max(1)).try_for_each(|row| {
@@ -104,13 +106,13 @@ impl<'m> Tensor<'m> {
     }
 }
 
-/// All tensors in the file's order: wide types first, so that each stands aligned behind the ones
-/// before, then by name.
-fn tensors(model: &Model) -> Result<Vec<Tensor<'_>>, SaveError> {
+/// All tensors in the file's order: by width of the dtype, widest first, which keeps every tensor
+/// aligned; then by name.
+fn tensors(model: &Model) -> Result<Vec<OutputTensor<'_>>, SaveError> {
     let mut tensors = Vec::new();
     for (index, layer) in model.layers().iter().enumerate() {
         if layer.input_size() == 0 {
-            let what = format!("layer {index}, which has no input features; use at least 1");
+            let what = format!("layer {index}, which has no input features; use 1 or more");
             return Err(SaveError::Unsupported { what });
         }
         for direction in layer.directions() {
@@ -135,22 +137,26 @@ fn tensors(model: &Model) -> Result<Vec<Tensor<'_>>, SaveError> {
                 ("bias_ih", &weights.input_bias),
                 ("bias_hh", &weights.recurrent_bias),
             ] {
-                tensors.push(Tensor::vectors(name(part), vec![bias.len()], vec![bias]));
+                tensors.push(OutputTensor::vectors(
+                    name(part),
+                    vec![bias.len()],
+                    vec![bias],
+                ));
             }
             if let Some(p) = &weights.peepholes {
                 let rows = vec![&p.input[..], &p.forget, &p.output];
                 let shape = vec![3, direction.hidden_size()];
-                tensors.push(Tensor::vectors(name("peephole"), shape, rows));
+                tensors.push(OutputTensor::vectors(name("peephole"), shape, rows));
             }
         }
     }
-    let width = |tensor: &Tensor<'_>| std::cmp::Reverse(tensor.dtype.bitsize());
+    let width = |tensor: &OutputTensor<'_>| std::cmp::Reverse(tensor.dtype.bitsize());
     tensors.sort_by(|a, b| (width(a), &a.name).cmp(&(width(b), &b.name)));
     Ok(tensors)
 }
 
-/// A matrix and, of int8, its scales.
-fn add_matrix<'m>(tensors: &mut Vec<Tensor<'m>>, name: String, matrix: &'m Matrix) {
+/// Adds a matrix and, if it is int8, its scales.
+fn add_matrix<'m>(tensors: &mut Vec<OutputTensor<'m>>, name: String, matrix: &'m Matrix) {
     let dtype = match matrix.precision() {
         Precision::F32 => Dtype::F32,
         Precision::Bf16 => Dtype::BF16,
@@ -159,9 +165,13 @@ fn add_matrix<'m>(tensors: &mut Vec<Tensor<'m>>, name: String, matrix: &'m Matri
     if matrix.precision() == Precision::Int8 {
         let scales = matrix.scales();
         let scale = scale_name(&name);
-        tensors.push(Tensor::vectors(scale, vec![scales.len()], vec![scales]));
+        tensors.push(OutputTensor::vectors(
+            scale,
+            vec![scales.len()],
+            vec![scales],
+        ));
     }
-    tensors.push(Tensor {
+    tensors.push(OutputTensor {
         name,
         dtype,
         shape: vec![matrix.rows(), matrix.cols()],
@@ -169,8 +179,8 @@ fn add_matrix<'m>(tensors: &mut Vec<Tensor<'m>>, name: String, matrix: &'m Matri
     });
 }
 
-/// The header's JSON, padded so that the data behind it is aligned as the format asks.
-fn header(metadata: &Metadata, tensors: &[Tensor<'_>]) -> Result<Vec<u8>, SaveError> {
+/// The header's JSON, padded to align the data as the format requires.
+fn header(metadata: &Metadata, tensors: &[OutputTensor<'_>]) -> Result<Vec<u8>, SaveError> {
     let unsupported = |what: String| SaveError::Unsupported { what };
     let json = |error: serde_json::Error| unsupported(error.to_string());
     let entries: BTreeMap<&str, String> = metadata.entries()?.into_iter().collect();
@@ -193,12 +203,13 @@ fn header(metadata: &Metadata, tensors: &[Tensor<'_>]) -> Result<Vec<u8>, SaveEr
     while !header.len().is_multiple_of(8) {
         header.push(' ');
     }
-    match header.len() > MAX_HEADER {
-        true => Err(unsupported(format!(
-            "a model with so many tensors: their header would have {} bytes, and at most {MAX_HEADER} \
-             are read",
+    if header.len() > MAX_HEADER {
+        return Err(unsupported(format!(
+            "a model with {} tensors: their header would have {} bytes; at most {MAX_HEADER} are \
+             supported",
+            tensors.len(),
             header.len()
-        ))),
-        false => Ok(header.into_bytes()),
+        )));
     }
+    Ok(header.into_bytes())
 }

@@ -1,23 +1,26 @@
-//! The tensors of a safetensors file that are a recurrent stack: found by their names, and held
-//! against each other by their shapes before any of their data is read.
+//! Finds the tensors of a recurrent stack by name and checks their shapes against each other before
+//! any values are read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use super::metadata::{self, DirectionText, LayerText, Metadata};
-use super::tensors::{Shape, Tensors, scale_name, tensor};
+use super::metadata::{self, DirectionMetadata, LayerMetadata, Metadata};
+use super::tensors::{Shape, Tensors, scale_name, tensor_error};
 use crate::model::{Cell, CellKind, LoadError, Merge, Peepholes, Weights};
 
-const SUPPORTED: &str = "supported are weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, \
-     weight_hr_l0 and peephole_l0, for every layer number, with or without _reverse, and _scale behind \
-     a weight of I8";
+const SUPPORTED: &str = "supported names are weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, \
+     weight_hr_l0 and peephole_l0, for every layer number, with or without _reverse, and with \
+     _scale after a weight of I8";
 
-/// A cell, and who gave it, for the error when shapes contradict.
-pub(super) type Given = (Cell, &'static str);
+/// The cell that a layer must have, and what states it, for error messages.
+pub(super) struct ExpectedCell {
+    pub cell: Cell,
+    pub stated_by: &'static str,
+}
 
 /// The tensors of one direction of one layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Role {
+enum TensorKind {
     InputWeight,
     RecurrentWeight,
     InputBias,
@@ -26,86 +29,108 @@ enum Role {
     Peephole,
 }
 
-impl Role {
-    const ALL: [(Role, &str); 6] = [
-        (Role::InputWeight, "weight_ih"),
-        (Role::RecurrentWeight, "weight_hh"),
-        (Role::InputBias, "bias_ih"),
-        (Role::RecurrentBias, "bias_hh"),
-        (Role::Projection, "weight_hr"),
-        (Role::Peephole, "peephole"),
+impl TensorKind {
+    const ALL: [(TensorKind, &str); 6] = [
+        (TensorKind::InputWeight, "weight_ih"),
+        (TensorKind::RecurrentWeight, "weight_hh"),
+        (TensorKind::InputBias, "bias_ih"),
+        (TensorKind::RecurrentBias, "bias_hh"),
+        (TensorKind::Projection, "weight_hr"),
+        (TensorKind::Peephole, "peephole"),
     ];
 
-    const MATRICES: [Role; 3] = [Role::InputWeight, Role::RecurrentWeight, Role::Projection];
+    /// Those that may have a scale.
+    const MATRICES: [TensorKind; 3] = [
+        TensorKind::InputWeight,
+        TensorKind::RecurrentWeight,
+        TensorKind::Projection,
+    ];
 }
 
-impl fmt::Display for Role {
+impl fmt::Display for TensorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(Role::ALL[*self as usize].1)
+        f.write_str(TensorKind::ALL[*self as usize].1)
     }
 }
 
-/// One direction of one layer. Ordered as the state arrays of PyTorch are.
+/// One direction of one layer, in the order of PyTorch's state arrays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(super) struct DirectionId {
     pub layer: usize,
     pub reverse: bool,
 }
 
-/// `encoder.rnn.weight_ih_l0_reverse` into prefix, part and place; `None` for other names. The scale
-/// of a matrix is part of it.
-fn parse(name: &str) -> Option<(&str, Role, Place)> {
-    if let Some(name) = name.strip_suffix("_scale") {
-        let of = parse_tensor(name);
-        return of.filter(|(_, part, _)| Role::MATRICES.contains(part));
-    }
-    parse_tensor(name)
+/// A tensor name such as `encoder.rnn.weight_ih_l0_reverse`, split up.
+struct TensorName<'n> {
+    prefix: &'n str,
+    kind: TensorKind,
+    direction: DirectionId,
 }
 
-fn parse_tensor(name: &str) -> Option<(&str, Role, Place)> {
-    let (name, reverse) = match name.strip_suffix("_reverse") {
-        Some(name) => (name, true),
-        None => (name, false),
-    };
-    let (name, number) = name.rsplit_once("_l")?;
-    let layer: usize = number.parse().ok()?;
-    if layer.to_string() != number {
-        return None; // `+1` and `01` are not how layers are numbered, and `01` would be a second 1
+impl<'n> TensorName<'n> {
+    /// `None` for names of other tensors. The scale of a matrix counts as the matrix.
+    fn parse(name: &'n str) -> Option<TensorName<'n>> {
+        match name.strip_suffix("_scale") {
+            Some(matrix) => {
+                TensorName::without_scale(matrix).filter(|n| TensorKind::MATRICES.contains(&n.kind))
+            }
+            None => TensorName::without_scale(name),
+        }
     }
-    Role::ALL.iter().find_map(|&(part, text)| {
-        let prefix = name.strip_suffix(text)?;
-        Some((prefix, part, Place { layer, reverse }))
-    })
+
+    fn without_scale(name: &'n str) -> Option<TensorName<'n>> {
+        let (name, reverse) = match name.strip_suffix("_reverse") {
+            Some(forward) => (forward, true),
+            None => (name, false),
+        };
+        let (name, number) = name.rsplit_once("_l")?;
+        let layer: usize = number.parse().ok()?;
+        // PyTorch writes neither `+1` nor `01`; accepting them would give layer 1 twice.
+        if layer.to_string() != number {
+            return None;
+        }
+        TensorKind::ALL.iter().find_map(|&(kind, text)| {
+            let prefix = name.strip_suffix(text)?;
+            let direction = DirectionId { layer, reverse };
+            Some(TensorName {
+                prefix,
+                kind,
+                direction,
+            })
+        })
+    }
 }
 
-/// The tensors of one prefix, with all places that they should have.
+/// The tensors with one prefix.
 pub(super) struct Stack<'t> {
     tensors: &'t Tensors<'t>,
-    said: &'t Metadata,
+    metadata: &'t Metadata,
     prefix: &'t str,
-    /// Layer by layer from 0; forward, reverse, or forward then reverse.
-    places: Vec<Place>,
-    biases: bool,
+    /// Sorted: layers from 0, each with forward, reverse, or both.
+    directions: Vec<DirectionId>,
+    has_biases: bool,
 }
 
 impl<'t> Stack<'t> {
+    /// Selects the stack with the prefix `wanted`, or the only stack of the file.
     pub fn find(
         tensors: &'t Tensors<'t>,
-        said: &'t Metadata,
+        metadata: &'t Metadata,
         wanted: Option<&str>,
     ) -> Result<Stack<'t>, LoadError> {
-        let mut stacks: BTreeMap<&str, BTreeSet<(Place, Role)>> = BTreeMap::new();
+        let mut stacks: BTreeMap<&str, BTreeSet<(DirectionId, TensorKind)>> = BTreeMap::new();
         let mut others = Vec::new();
         for name in tensors.names() {
-            match parse(name) {
-                Some((prefix, part, place)) => {
-                    stacks.entry(prefix).or_default().insert((place, part));
+            match TensorName::parse(name) {
+                Some(parsed) => {
+                    let stack = stacks.entry(parsed.prefix).or_default();
+                    stack.insert((parsed.direction, parsed.kind));
                 }
                 None => others.push(name),
             }
         }
         let prefixes = || stacks.keys().map(|p| p.to_string()).collect();
-        let chosen = match wanted {
+        let selected = match wanted {
             Some(wanted) => [wanted, &format!("{wanted}.")]
                 .into_iter()
                 .find_map(|prefix| stacks.get_key_value(prefix)),
@@ -116,271 +141,254 @@ impl<'t> Stack<'t> {
             }
             None => stacks.first_key_value(),
         };
-        let Some((&prefix, parts)) = chosen else {
+        let Some((&prefix, members)) = selected else {
             return Err(LoadError::NoStack {
                 wanted: wanted.map(Into::into),
                 found: prefixes(),
             });
         };
-        let refused = others.into_iter().find(|name| match wanted {
-            None => true,
-            Some(_) => name.strip_prefix(prefix).is_some_and(|n| !n.contains('.')),
+        let foreign = others.into_iter().find(|name| {
+            let same_module = |name: &str| !name.contains('.');
+            wanted.is_none() || name.strip_prefix(prefix).is_some_and(same_module)
         });
-        match (refused, wanted) {
-            (None, _) => Stack::of(tensors, said, prefix, parts),
-            (Some(name), None) => Err(tensor(
-                name,
-                format!(
-                    "is not part of a recurrent layer; {SUPPORTED}; choose the prefix {prefix:?} \
-                     to load its layers alone"
-                ),
-            )),
-            (Some(name), Some(_)) => Err(tensor(
-                name,
-                format!("is not part of a recurrent layer; {SUPPORTED}"),
-            )),
+        if let Some(name) = foreign {
+            let mut reason = format!("is not part of a recurrent layer; {SUPPORTED}");
+            if wanted.is_none() {
+                reason += &format!("; select the prefix {prefix:?} to load only its layers");
+            }
+            return Err(tensor_error(name, reason));
         }
-    }
-
-    fn of(
-        tensors: &'t Tensors<'t>,
-        said: &'t Metadata,
-        prefix: &'t str,
-        parts: &BTreeSet<(Place, Role)>,
-    ) -> Result<Stack<'t>, LoadError> {
-        let mut places: Vec<Place> = parts.iter().map(|&(place, _)| place).collect();
-        places.dedup();
+        let mut directions: Vec<DirectionId> = members.iter().map(|&(id, _)| id).collect();
+        directions.dedup();
+        let is_bias = |kind| matches!(kind, TensorKind::InputBias | TensorKind::RecurrentBias);
         let stack = Stack {
             tensors,
-            said,
+            metadata,
             prefix,
-            biases: parts
-                .iter()
-                .any(|&(_, part)| matches!(part, Role::InputBias | Role::RecurrentBias)),
-            places,
+            directions,
+            has_biases: members.iter().any(|&(_, kind)| is_bias(kind)),
         };
-        match &said.layers {
+        match &metadata.layers {
             Some(layers) => stack.match_described(layers)?,
             None => stack.match_uniform()?,
         }
         Ok(stack)
     }
 
-    /// All places that the metadata describes, and no other.
-    fn match_described(&self, layers: &[LayerText]) -> Result<(), LoadError> {
-        let described = layers.iter().enumerate().flat_map(|(layer, text)| {
-            let place = |reverse| move |_| Place { layer, reverse };
-            let forward = text.forward.as_ref().map(place(false));
-            forward
-                .into_iter()
-                .chain(text.reverse.as_ref().map(place(true)))
+    /// Requires exactly the directions that the metadata describes.
+    fn match_described(&self, layers: &[LayerMetadata]) -> Result<(), LoadError> {
+        let described = layers.iter().enumerate().flat_map(|(layer, metadata)| {
+            let forward = metadata.forward.is_some().then_some(false);
+            let reverse = metadata.reverse.is_some().then_some(true);
+            let present = forward.into_iter().chain(reverse);
+            present.map(move |reverse| DirectionId { layer, reverse })
         });
-        let mut found = self.places.iter().copied();
-        let key = metadata::LAYERS;
+        let mut found = self.directions.iter().copied();
         for expected in described {
             match found.next() {
-                Some(place) if place < expected => return Err(self.surplus(place)),
-                Some(place) if place == expected => {}
+                Some(id) if id < expected => return Err(self.undescribed(id)),
+                Some(id) if id == expected => {}
                 _ => {
+                    let name = self.name(TensorKind::InputWeight, expected);
+                    let key = metadata::LAYERS;
                     let reason = format!("is missing; the metadata {key:?} describes its layer");
-                    return Err(tensor(&self.name(Role::InputWeight, expected), reason));
+                    return Err(tensor_error(&name, reason));
                 }
             }
         }
-        found
-            .next()
-            .map_or(Ok(()), |place| Err(self.surplus(place)))
+        match found.next() {
+            Some(id) => Err(self.undescribed(id)),
+            None => Ok(()),
+        }
     }
 
-    fn surplus(&self, place: Place) -> LoadError {
-        let parts = Role::ALL.map(|(part, _)| self.name(part, place));
-        let there = parts.iter().find(|n| self.tensors.shape(n).is_some());
+    fn undescribed(&self, id: DirectionId) -> LoadError {
+        let names = TensorKind::ALL.map(|(kind, _)| self.name(kind, id));
+        let present = names.iter().find(|n| self.tensors.shape(n).is_some());
         let reason = format!(
-            "is of no layer or direction that the metadata {:?} describes",
+            "belongs to a layer or direction that the metadata {:?} does not describe",
             metadata::LAYERS
         );
-        tensor(there.unwrap_or(&parts[0]), reason)
+        tensor_error(present.unwrap_or(&names[0]), reason)
     }
 
-    /// All layers from 0, all with both directions or none.
+    /// Requires layers numbered from 0 without gaps, all with both directions or all with one.
     fn match_uniform(&self) -> Result<(), LoadError> {
-        let bidirectional = self.places.iter().any(|p| p.reverse);
-        // Counted along the places found, since a hostile layer number is no reason to count far.
-        let missing = |place| {
-            tensor(
-                &self.name(Role::InputWeight, place),
-                "is missing; layers are numbered from 0 without gaps, and all have a _reverse or \
-                 none"
-                    .into(),
-            )
+        let bidirectional = self.directions.iter().any(|id| id.reverse);
+        let missing = |id| {
+            let reason = "is missing; layers are numbered from 0 without gaps, and either all or \
+                 none have a _reverse";
+            tensor_error(&self.name(TensorKind::InputWeight, id), reason.into())
         };
-        let mut expected = Place {
+        let mut expected = DirectionId {
             layer: 0,
             reverse: false,
         };
-        for &place in &self.places {
-            if place != expected {
+        // Iterates over the directions found: a layer number of a hostile file may be huge.
+        for &id in &self.directions {
+            if id != expected {
                 return Err(missing(expected));
             }
-            expected = Place {
-                layer: place.layer + usize::from(!bidirectional || place.reverse),
-                reverse: bidirectional && !place.reverse,
+            expected = DirectionId {
+                layer: id.layer + usize::from(!bidirectional || id.reverse),
+                reverse: bidirectional && !id.reverse,
             };
         }
-        match expected.reverse {
-            true => Err(missing(expected)),
-            false => Ok(()),
+        if expected.reverse {
+            return Err(missing(expected));
+        }
+        Ok(())
+    }
+
+    fn name(&self, kind: TensorKind, id: DirectionId) -> String {
+        let reverse = if id.reverse { "_reverse" } else { "" };
+        format!("{}{kind}_l{}{reverse}", self.prefix, id.layer)
+    }
+
+    /// The directions of each layer, forward first.
+    pub fn layers(&self) -> impl Iterator<Item = &[DirectionId]> {
+        self.directions.chunk_by(|a, b| a.layer == b.layer)
+    }
+
+    fn layer_metadata(&self, layer: usize) -> Option<&'t LayerMetadata> {
+        self.metadata.layers.as_ref()?.get(layer)
+    }
+
+    pub fn direction_metadata(&self, id: DirectionId) -> Option<&'t DirectionMetadata> {
+        let layer = self.layer_metadata(id.layer)?;
+        if id.reverse {
+            layer.reverse.as_ref()
+        } else {
+            layer.forward.as_ref()
         }
     }
 
-    fn name(&self, part: Role, place: Place) -> String {
-        let reverse = if place.reverse { "_reverse" } else { "" };
-        format!("{}{part}_l{}{reverse}", self.prefix, place.layer)
-    }
-
-    pub fn layers(&self) -> impl Iterator<Item = &[Place]> {
-        self.places.chunk_by(|a, b| a.layer == b.layer)
-    }
-
-    /// What the metadata describes of a layer.
-    fn layer_text(&self, layer: usize) -> Option<&'t LayerText> {
-        self.said.layers.as_ref()?.get(layer)
-    }
-
-    pub fn text(&self, place: Place) -> Option<&'t DirectionText> {
-        let layer = self.layer_text(place.layer)?;
-        match place.reverse {
-            true => layer.reverse.as_ref(),
-            false => layer.forward.as_ref(),
-        }
-    }
-
+    /// How the directions of a layer are merged.
     pub fn merge(&self, layer: usize) -> Merge {
-        self.layer_text(layer)
-            .map_or(Merge::Concat, LayerText::merge)
+        let merge = self.layer_metadata(layer).and_then(|layer| layer.merge);
+        merge.unwrap_or(Merge::Concat)
     }
 
-    /// Holds the shapes at `place` against each other, against `cell` (set by the first place if
-    /// nothing gave it) and against the features that the layer `below` gives. Returns the
-    /// features that this direction gives.
+    /// Checks the shapes of one direction against each other, against `expected` (set by the first
+    /// direction if neither options nor metadata give a cell) and against the features of the
+    /// layer below. Returns the number of output features of this direction.
     pub fn check(
         &self,
-        place: Place,
-        cell: &mut Option<Given>,
-        below: Option<usize>,
+        id: DirectionId,
+        expected: &mut Option<ExpectedCell>,
+        layer_input: Option<usize>,
     ) -> Result<usize, LoadError> {
-        let name = |part| self.name(part, place);
-        let matrix = |part| self.tensors.weight_shape(&name(part), self.said.precision);
-        let [rows, input] = matrix(Role::InputWeight)?;
-        let [_, state] = matrix(Role::RecurrentWeight)?;
-        let projected = self.has_projection(place);
-        let hidden = if projected {
-            matrix(Role::Projection)?[1]
+        let name = |kind| self.name(kind, id);
+        let matrix_shape = |kind| {
+            self.tensors
+                .weight_shape(&name(kind), self.metadata.precision)
+        };
+        let [rows, _] = matrix_shape(TensorKind::InputWeight)?;
+        let [_, state] = matrix_shape(TensorKind::RecurrentWeight)?;
+        let is_projected = self.has_projection(id);
+        let (hidden, hidden_from) = if is_projected {
+            let [_, hidden] = matrix_shape(TensorKind::Projection)?;
+            (hidden, TensorKind::Projection)
         } else {
-            state
+            (state, TensorKind::RecurrentWeight)
         };
 
         let kinds = [CellKind::Lstm, CellKind::Gru, CellKind::Rnn];
-        let kind = kinds
-            .into_iter()
-            .find(|kind| hidden.checked_mul(kind.gates()) == Some(rows))
-            .ok_or_else(|| {
-                tensor(
-                    &name(Role::InputWeight),
-                    format!(
-                        "has {rows} rows for the hidden size {hidden} (the columns of {}); \
-                         supported are 4 (lstm), 3 (gru) or 1 (rnn) rows per hidden unit",
-                        name(if projected {
-                            Role::Projection
-                        } else {
-                            Role::RecurrentWeight
-                        })
-                    ),
-                )
-            })?;
-        if projected && kind != CellKind::Lstm {
-            return Err(tensor(
-                &name(Role::Projection),
-                format!("is a projection on {kind}; supported is a projection on lstm"),
+        let has_rows = |kind: &CellKind| hidden.checked_mul(kind.gates()) == Some(rows);
+        let Some(kind) = kinds.into_iter().find(has_rows) else {
+            let reason = format!(
+                "has {rows} rows for the hidden size {hidden} (the columns of {}); supported are \
+                 4 (lstm), 3 (gru) or 1 (rnn) rows per hidden unit",
+                name(hidden_from)
+            );
+            return Err(tensor_error(&name(TensorKind::InputWeight), reason));
+        };
+        if is_projected && kind != CellKind::Lstm {
+            return Err(tensor_error(
+                &name(TensorKind::Projection),
+                format!("is a projection on {kind}; only lstm supports projections"),
             ));
         }
-        let usual = match kind {
-            CellKind::Lstm => Cell::LSTM,
-            CellKind::Gru => Cell::GRU,
-            CellKind::Rnn => Cell::RNN,
+        let (expected_kind, stated_by) = match self.direction_metadata(id) {
+            Some(direction) => (direction.cell.kind(), "the metadata says"),
+            None => {
+                let expected = expected.get_or_insert_with(|| ExpectedCell {
+                    cell: match kind {
+                        CellKind::Lstm => Cell::LSTM,
+                        CellKind::Gru => Cell::GRU,
+                        CellKind::Rnn => Cell::RNN,
+                    },
+                    stated_by: "the first layer is",
+                });
+                (expected.cell.kind(), expected.stated_by)
+            }
         };
-        let (expected, who) = match self.text(place) {
-            Some(text) => (text.cell, "the metadata says"),
-            None => *cell.get_or_insert((usual, "the first layer is")),
-        };
-        if kind != expected.kind() {
-            return Err(tensor(
-                &name(Role::InputWeight),
+        if kind != expected_kind {
+            return Err(tensor_error(
+                &name(TensorKind::InputWeight),
                 format!(
-                    "has {rows} rows for the hidden size {hidden}, as {kind} has, but {who} {}",
-                    expected.kind()
+                    "has {rows} rows for the hidden size {hidden}, as {kind} has, but {stated_by} \
+                     {expected_kind}"
                 ),
             ));
         }
 
-        if below.is_some_and(|below| below != input) {
-            self.expect(Role::InputWeight, place, &[rows, below.unwrap_or(input)])?;
+        if let Some(features) = layer_input {
+            self.expect(TensorKind::InputWeight, id, &[rows, features])?;
         }
-        self.expect(Role::RecurrentWeight, place, &[rows, state])?;
-        if projected {
-            self.expect(Role::Projection, place, &[state, hidden])?;
+        self.expect(TensorKind::RecurrentWeight, id, &[rows, state])?;
+        if is_projected {
+            self.expect(TensorKind::Projection, id, &[state, hidden])?;
         }
-        if self.biases {
-            for part in [Role::InputBias, Role::RecurrentBias] {
-                if self.tensors.shape(&name(part)).is_none() {
-                    return Err(tensor(
-                        &name(part),
-                        "is missing; supported are both biases everywhere, or none".into(),
-                    ));
+        if self.has_biases {
+            for kind in [TensorKind::InputBias, TensorKind::RecurrentBias] {
+                if self.tensors.shape(&name(kind)).is_none() {
+                    let reason = "is missing; all layers must have both biases, or none";
+                    return Err(tensor_error(&name(kind), reason.into()));
                 }
-                self.tensors.vector_shape(&name(part))?;
-                self.expect(part, place, &[rows])?;
+                self.tensors.vector_shape(&name(kind))?;
+                self.expect(kind, id, &[rows])?;
             }
         }
-        if self.tensors.shape(&name(Role::Peephole)).is_some() {
+        if self.tensors.shape(&name(TensorKind::Peephole)).is_some() {
             if kind != CellKind::Lstm {
-                let reason = format!("is a peephole on {kind}; supported is a peephole on lstm");
-                return Err(tensor(&name(Role::Peephole), reason));
+                let reason = format!("is a peephole on {kind}; only lstm supports peepholes");
+                return Err(tensor_error(&name(TensorKind::Peephole), reason));
             }
-            self.tensors.matrix_shape(&name(Role::Peephole))?;
-            self.expect(Role::Peephole, place, &[3, hidden])?;
+            self.tensors.matrix_shape(&name(TensorKind::Peephole))?;
+            self.expect(TensorKind::Peephole, id, &[3, hidden])?;
         }
-        let forward = Place {
+        let forward = DirectionId {
             reverse: false,
-            ..place
+            ..id
         };
-        if place.reverse && self.places.binary_search(&forward).is_ok() {
-            // The layer's other direction has been checked, so its tensors are there.
-            for part in [Role::InputWeight, Role::RecurrentWeight] {
-                let of_forward = self.name(part, forward);
-                let [rows, cols] = self
+        if id.reverse && self.directions.binary_search(&forward).is_ok() {
+            // The forward direction was checked before, so its tensors exist.
+            for kind in [TensorKind::InputWeight, TensorKind::RecurrentWeight] {
+                let shape = self
                     .tensors
-                    .weight_shape(&of_forward, self.said.precision)?;
-                self.expect(part, place, &[rows, cols])?;
+                    .weight_shape(&self.name(kind, forward), self.metadata.precision)?;
+                self.expect(kind, id, &shape)?;
             }
         }
         Ok(state)
     }
 
-    /// Also where there is but its scale, which is refused with its name then.
-    fn has_projection(&self, place: Place) -> bool {
-        let name = self.name(Role::Projection, place);
+    /// Also true if only the projection's scale exists: reading the missing matrix then fails and
+    /// names it.
+    fn has_projection(&self, id: DirectionId) -> bool {
+        let name = self.name(TensorKind::Projection, id);
         let names = [scale_name(&name), name];
         names.iter().any(|name| self.tensors.shape(name).is_some())
     }
 
-    fn expect(&self, part: Role, place: Place, shape: &[usize]) -> Result<(), LoadError> {
-        let name = self.name(part, place);
+    fn expect(&self, kind: TensorKind, id: DirectionId, shape: &[usize]) -> Result<(), LoadError> {
+        let name = self.name(kind, id);
         match self.tensors.shape(&name) {
-            Some(found) if found != shape => Err(tensor(
+            Some(found) if found != shape => Err(tensor_error(
                 &name,
                 format!(
-                    "has shape {}; beside the other tensors it must be {}",
+                    "has shape {}; to match the other tensors it must be {}",
                     Shape(found),
                     Shape(shape)
                 ),
@@ -389,35 +397,42 @@ impl<'t> Stack<'t> {
         }
     }
 
-    pub fn weights(&self, place: Place) -> Result<Weights, LoadError> {
-        let matrix = |part| {
+    /// Reads the weights of a direction that [`Stack::check`] accepted.
+    pub fn weights(&self, id: DirectionId) -> Result<Weights, LoadError> {
+        let matrix = |kind| {
             self.tensors
-                .weight(&self.name(part, place), self.said.precision)
+                .weight(&self.name(kind, id), self.metadata.precision)
         };
-        let input = matrix(Role::InputWeight)?;
-        let bias = |part| match self.biases {
-            true => self.tensors.vector(&self.name(part, place)),
-            false => Ok(vec![0.0; input.rows()]),
-        };
-        let projection = self.has_projection(place).then(|| matrix(Role::Projection));
-        let peepholes = self.name(Role::Peephole, place);
-        let peepholes = match self.tensors.shape(&peepholes) {
-            Some(_) => {
-                let rows = self.tensors.matrix(&peepholes)?;
-                Some(Peepholes {
-                    input: rows.row(0).into_owned(),
-                    forget: rows.row(1).into_owned(),
-                    output: rows.row(2).into_owned(),
-                })
+        let input = matrix(TensorKind::InputWeight)?;
+        let bias = |kind| {
+            if self.has_biases {
+                self.tensors.vector(&self.name(kind, id))
+            } else {
+                Ok(vec![0.0; input.rows()])
             }
-            None => None,
+        };
+        let projection = if self.has_projection(id) {
+            Some(matrix(TensorKind::Projection)?)
+        } else {
+            None
+        };
+        let peephole_name = self.name(TensorKind::Peephole, id);
+        let peepholes = if self.tensors.shape(&peephole_name).is_some() {
+            let rows = self.tensors.matrix(&peephole_name)?;
+            Some(Peepholes {
+                input: rows.row(0).into_owned(),
+                forget: rows.row(1).into_owned(),
+                output: rows.row(2).into_owned(),
+            })
+        } else {
+            None
         };
         Ok(Weights {
-            recurrent: matrix(Role::RecurrentWeight)?,
-            input_bias: bias(Role::InputBias)?,
-            recurrent_bias: bias(Role::RecurrentBias)?,
+            recurrent: matrix(TensorKind::RecurrentWeight)?,
+            input_bias: bias(TensorKind::InputBias)?,
+            recurrent_bias: bias(TensorKind::RecurrentBias)?,
             peepholes,
-            projection: projection.transpose()?,
+            projection,
             input,
         })
     }

@@ -1,20 +1,19 @@
-//! Named tensors in a safetensors file, widened to `f32`.
+//! Reads named tensors of a safetensors file, widened to `f32`.
 //!
 //! ```text
 //! file = header length (8 bytes, little-endian) · header (JSON) · data
 //! header = { "__metadata__": { key: text … }, name: { dtype, shape, data_offsets: [from, to] } … }
 //! ```
 //!
-//! The `safetensors` crate checks that the byte ranges follow each other from 0 without gap or
-//! overlap and that each is as long as its shape and dtype ask. Its own reader of whole files is
-//! not used, because it
-//! - keeps the last of two tensors with one name (both are refused here);
-//! - adds the header's length to the last range's end, which a file can make overflow: a panic in
-//!   builds that check arithmetic (here the two data lengths are compared as they are);
-//! - holds the parsed JSON in generic trees, up to sixteen bytes for one (here it is read
-//!   straight into entries).
+//! The `safetensors` crate checks that the byte ranges start at 0, are contiguous and have the
+//! length that shape and dtype require. Its reader of whole files is not used, because it
+//! - keeps the last of two tensors with the same name (here both are refused);
+//! - adds the header's length to the end of the last range, which can overflow and panic in builds
+//!   that check arithmetic (here the data lengths are compared without adding);
+//! - builds a generic JSON tree of up to 16 bytes for each byte of the header (here the header is
+//!   read directly into its entries).
 //!
-//! Nothing in the format aligns the data, so values are read byte-wise.
+//! The format does not align the data, so values are read from bytes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,22 +24,22 @@ use rayon::prelude::*;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 
-use super::metadata::{Kept, PRECISION};
+use super::metadata::{PRECISION, StoredAs};
 use crate::kernels::Values;
 use crate::model::precision::{check_depth, from_bf16, to_bf16};
-use crate::model::{LoadError, Matrix, Precision};
+use crate::model::{LoadError, Matrix, ModelError, Precision};
 
-/// Largest header that is read: some 30 000 tensors, far beyond a recurrent model, and little
-/// enough that parsing it needs no more memory than a small model.
+/// The largest header that is read. It has room for about 30 000 tensors, many more than a
+/// recurrent model has, and parsing it takes no more memory than a small model.
 pub(super) const MAX_HEADER: usize = 4 << 20;
 
-/// Values that one parallel task widens; smaller tensors are widened on the caller's thread.
-const BLOCK: usize = 1 << 16;
+/// Values that one parallel task widens. Smaller tensors are widened on the calling thread.
+const VALUES_PER_TASK: usize = 1 << 16;
 
 /// The tensors of a safetensors file (<https://huggingface.co/docs/safetensors>), by name.
 ///
-/// For the parts of a model that are not recurrent, such as an embedding; recurrent stacks are
-/// read from it by [`Model::from_tensors`](crate::model::Model::from_tensors).
+/// Use it to read the non-recurrent parts of a model, such as an embedding.
+/// [`Model::from_tensors`](crate::model::Model::from_tensors) reads the recurrent stack.
 ///
 /// ```
 /// use cellstream::model::Tensors;
@@ -63,12 +62,12 @@ pub struct Tensors<'a> {
 }
 
 impl<'a> Tensors<'a> {
-    /// Reads the header of a whole file; tensors are read when asked for.
+    /// Reads the header of a whole file. Values are read later, tensor by tensor.
     ///
     /// # Errors
-    /// [`LoadError::Malformed`] when the header is cut off, larger than 4 MiB, no JSON of the
-    /// expected form, names a tensor or metadata key twice, or gives byte ranges that overlap,
-    /// leave gaps, contradict shape and dtype, or do not end with the file.
+    /// [`LoadError::Malformed`] if the header is truncated, larger than 4 MiB or not the expected
+    /// JSON; if it names a tensor or metadata key twice; or if its byte ranges overlap, leave gaps,
+    /// contradict shape and dtype, or do not end at the end of the file.
     pub fn from_bytes(bytes: &'a [u8]) -> Result<Tensors<'a>, LoadError> {
         let (length, rest) = bytes
             .split_first_chunk::<8>()
@@ -76,7 +75,7 @@ impl<'a> Tensors<'a> {
         let length = u64::from_le_bytes(*length);
         if length > MAX_HEADER as u64 {
             return Err(malformed(format!(
-                "a header of {length} bytes; at most {MAX_HEADER} are read"
+                "a header of {length} bytes; at most {MAX_HEADER} are supported"
             )));
         }
         let (header, data) = rest.split_at_checked(length as usize).ok_or_else(|| {
@@ -98,12 +97,12 @@ impl<'a> Tensors<'a> {
                 pair[0]
             )));
         }
-        // The crate checks the ranges in this order.
+        // `Metadata::new` requires the order of the ranges.
         tensors.sort_by_key(|(_, info)| info.data_offsets);
         let header = Metadata::new(None, tensors).map_err(|e| malformed(format!("header: {e}")))?;
         if header.data_len() != data.len() {
             return Err(malformed(format!(
-                "{} bytes of data where the header describes {}",
+                "{} bytes of data, but the header describes {}",
                 data.len(),
                 header.data_len()
             )));
@@ -121,35 +120,34 @@ impl<'a> Tensors<'a> {
         self.names.iter().map(String::as_str)
     }
 
-    /// The value of an entry of `__metadata__`.
+    /// The value of the entry `key` of `__metadata__`.
     pub fn metadata(&self, key: &str) -> Option<&str> {
         self.metadata.get(key).map(String::as_str)
     }
 
-    /// The shape of a tensor, outermost axis first; `None` if there is none of that name.
+    /// The shape of the tensor `name`, outermost axis first; `None` if it does not exist.
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
         Some(&self.header.info(name)?.shape)
     }
 
-    /// The tensor `name`, `[rows, cols]`, row-major as it is in the file.
+    /// Reads the tensor `name` as a row-major matrix `[rows, cols]`.
     ///
     /// # Errors
-    /// [`LoadError::Tensor`] unless it exists, has two axes, none of length 0, and is of `F32`,
-    /// `F16` or `BF16`.
+    /// [`LoadError::Tensor`] unless it exists, has two axes of length 1 or more, and has the dtype
+    /// `F32`, `F16` or `BF16`.
     pub fn matrix(&self, name: &str) -> Result<Matrix, LoadError> {
         let [rows, cols] = self.matrix_shape(name)?;
-        // At most twice the tensor's bytes in the file: `from_bytes` has held shape, dtype, range
-        // and file against each other.
+        // At most twice the tensor's bytes in the file, because `from_bytes` checked the shape.
         let mut values = Values::zeroed(rows * cols);
         self.read(name, &mut values)?;
         Ok(Matrix::from_values(rows, cols, values)?)
     }
 
-    /// The tensor `name`, `[length]`.
+    /// Reads the tensor `name` as a vector `[length]`.
     ///
     /// # Errors
-    /// [`LoadError::Tensor`] unless it exists, has one axis, not of length 0, and is of `F32`,
-    /// `F16` or `BF16`.
+    /// [`LoadError::Tensor`] unless it exists, has one axis of length 1 or more, and has the dtype
+    /// `F32`, `F16` or `BF16`.
     pub fn vector(&self, name: &str) -> Result<Vec<f32>, LoadError> {
         let [length] = self.vector_shape(name)?;
         let mut values = vec![0.0; length];
@@ -157,43 +155,45 @@ impl<'a> Tensors<'a> {
         Ok(values)
     }
 
-    /// The shape of what [`Tensors::matrix`] would give, refusing what it would refuse.
+    /// The shape of the matrix that [`Tensors::matrix`] reads, with the same errors.
     pub(super) fn matrix_shape(&self, name: &str) -> Result<[usize; 2], LoadError> {
         self.checked_shape(name, "two axes", &FLOATS)
     }
 
-    /// The shape of what [`Tensors::vector`] would give, refusing what it would refuse.
+    /// The shape of the vector that [`Tensors::vector`] reads, with the same errors.
     pub(super) fn vector_shape(&self, name: &str) -> Result<[usize; 1], LoadError> {
         self.checked_shape(name, "one axis", &FLOATS)
     }
 
-    /// The shape of what [`Tensors::weight`] would give, refusing what it would refuse but for values.
+    /// The shape of the matrix that [`Tensors::weight`] reads, with the same errors except those
+    /// about values.
     pub(super) fn weight_shape(
         &self,
         name: &str,
-        kept: Option<Kept>,
+        stored_as: Option<StoredAs>,
     ) -> Result<[usize; 2], LoadError> {
-        let (scale, has_scale) = (scale_name(name), self.shape(&scale_name(name)).is_some());
+        let scale = scale_name(name);
+        let has_scale = self.shape(&scale).is_some();
         let is_int8 = (self.header.info(name)).is_some_and(|info| info.dtype == Dtype::I8);
         if has_scale && !is_int8 {
-            let reason = format!("is the scale of {name}, which is no tensor of I8");
-            return Err(tensor(&scale, reason));
+            let reason = format!("is the scale of {name}, which is not a tensor of I8");
+            return Err(tensor_error(&scale, reason));
         }
         if is_int8 && !has_scale {
             let reason = format!(
-                "has dtype I8 without scales; supported are F32, F16 and BF16, and I8 with a tensor \
+                "has dtype I8 but no scales; supported are F32, F16 and BF16, and I8 with a tensor \
                  {scale} of one value for each row"
             );
-            return Err(tensor(name, reason));
+            return Err(tensor_error(name, reason));
         }
-        let dtypes: &[Dtype] = match kept {
-            None | Some(Kept::AsStored) => &[Dtype::F32, Dtype::F16, Dtype::BF16, Dtype::I8],
-            Some(Kept::All(Precision::F32)) => &FLOATS,
-            Some(Kept::All(Precision::Bf16)) => &[Dtype::BF16],
-            Some(Kept::All(Precision::Int8)) => &[Dtype::I8],
+        let dtypes: &[Dtype] = match stored_as {
+            None | Some(StoredAs::Mixed) => &[Dtype::F32, Dtype::F16, Dtype::BF16, Dtype::I8],
+            Some(StoredAs::Uniform(Precision::F32)) => &FLOATS,
+            Some(StoredAs::Uniform(Precision::Bf16)) => &[Dtype::BF16],
+            Some(StoredAs::Uniform(Precision::Int8)) => &[Dtype::I8],
         };
         let info = self.info(name)?;
-        if let Some(Kept::All(precision)) = kept
+        if let Some(StoredAs::Uniform(precision)) = stored_as
             && !dtypes.contains(&info.dtype)
         {
             let reason = format!(
@@ -201,42 +201,47 @@ impl<'a> Tensors<'a> {
                 info.dtype,
                 precision.name()
             );
-            return Err(tensor(name, reason));
+            return Err(tensor_error(name, reason));
         }
         let [rows, cols] = self.checked_shape(name, "two axes", dtypes)?;
         if is_int8 {
-            check_depth(cols).map_err(|error| tensor(name, error.to_string()))?;
+            check_depth(cols).map_err(|error| tensor_error(name, error.to_string()))?;
             let [scales] = self.vector_shape(&scale)?;
             if scales != rows {
-                let reason = format!("has shape [{scales}]; beside {name} it must be [{rows}]");
-                return Err(tensor(&scale, reason));
+                let reason = format!("has shape [{scales}]; to match {name} it must be [{rows}]");
+                return Err(tensor_error(&scale, reason));
             }
         }
         Ok([rows, cols])
     }
 
-    /// The matrix `name` of a recurrent layer, in the precision that `kept` asks for: int8 where it is
-    /// I8 with a tensor `{name}_scale` `[rows]`, bf16 where it is BF16 and its file means that.
-    pub(super) fn weight(&self, name: &str, kept: Option<Kept>) -> Result<Matrix, LoadError> {
-        let [rows, cols] = self.weight_shape(name, kept)?;
+    /// Reads the weight matrix `name`: as int8 if its dtype is I8, with the scales in
+    /// `{name}_scale` `[rows]`; as bf16 if its dtype is BF16 and the metadata gives a precision for
+    /// it; else as `f32`.
+    pub(super) fn weight(
+        &self,
+        name: &str,
+        stored_as: Option<StoredAs>,
+    ) -> Result<Matrix, LoadError> {
+        let [rows, cols] = self.weight_shape(name, stored_as)?;
         let info = self.info(name)?;
-        let unfit = |error: crate::model::ModelError| tensor(name, error.to_string());
-        match (info.dtype, kept) {
+        let invalid = |error: ModelError| tensor_error(name, error.to_string());
+        match (info.dtype, stored_as) {
             (Dtype::I8, _) => {
-                let mut whole = Values::<i8>::zeroed(rows * cols);
-                for (q, &byte) in whole.iter_mut().zip(self.bytes(info)) {
+                let mut integers = Values::<i8>::zeroed(rows * cols);
+                for (q, &byte) in integers.iter_mut().zip(self.bytes(info)) {
                     *q = byte as i8;
                 }
                 let scales = self.vector(&scale_name(name))?;
-                Matrix::from_whole(rows, cols, whole, scales).map_err(unfit)
+                Matrix::from_int8_values(rows, cols, integers, scales).map_err(invalid)
             }
-            (Dtype::BF16, Some(Kept::AsStored | Kept::All(Precision::Bf16))) => {
+            (Dtype::BF16, Some(StoredAs::Mixed | StoredAs::Uniform(Precision::Bf16))) => {
                 let mut halves = Values::<u16>::zeroed(rows * cols);
                 for (half, &bytes) in halves.iter_mut().zip(self.bytes(info).as_chunks().0) {
-                    // Through the value, which makes signalling NaNs quiet, as rounding does.
+                    // The conversion to f32 and back makes signalling NaNs quiet, as rounding does.
                     *half = to_bf16(from_bf16(u16::from_le_bytes(bytes)));
                 }
-                Matrix::from_bf16(rows, cols, halves).map_err(unfit)
+                Matrix::from_bf16(rows, cols, halves).map_err(invalid)
             }
             _ => self.matrix(name),
         }
@@ -250,17 +255,17 @@ impl<'a> Tensors<'a> {
     ) -> Result<[usize; N], LoadError> {
         let info = self.info(name)?;
         if !dtypes.contains(&info.dtype) {
-            return Err(tensor(
+            return Err(tensor_error(
                 name,
                 format!("has dtype {}; supported are {}", info.dtype, listed(dtypes)),
             ));
         }
         match <[usize; N]>::try_from(info.shape.as_slice()) {
             Ok(shape) if !shape.contains(&0) => Ok(shape),
-            _ => Err(tensor(
+            _ => Err(tensor_error(
                 name,
                 format!(
-                    "has shape {}; supported are {axes}, of at least 1",
+                    "has shape {}; supported are {axes} of length 1 or more",
                     Shape(&info.shape)
                 ),
             )),
@@ -269,7 +274,7 @@ impl<'a> Tensors<'a> {
 
     fn info(&self, name: &str) -> Result<&TensorInfo, LoadError> {
         let info = self.header.info(name);
-        info.ok_or_else(|| tensor(name, "is not in the file".into()))
+        info.ok_or_else(|| tensor_error(name, "is not in the file".into()))
     }
 
     fn bytes(&self, info: &TensorInfo) -> &'a [u8] {
@@ -277,7 +282,7 @@ impl<'a> Tensors<'a> {
         &self.data[from..to]
     }
 
-    /// Writes all values as `f32`.
+    /// Reads all values of a tensor as `f32`.
     fn read(&self, name: &str, values: &mut [f32]) -> Result<(), LoadError> {
         let info = self.info(name)?;
         let bytes = self.bytes(info);
@@ -286,19 +291,19 @@ impl<'a> Tensors<'a> {
             Dtype::BF16 => (2, widen_bf16),
             _ => (4, read_f32),
         };
-        if values.len() <= BLOCK {
+        if values.len() <= VALUES_PER_TASK {
             widen(bytes, values);
         } else {
             values
-                .par_chunks_mut(BLOCK)
-                .zip(bytes.par_chunks(BLOCK * width))
+                .par_chunks_mut(VALUES_PER_TASK)
+                .zip(bytes.par_chunks(VALUES_PER_TASK * width))
                 .for_each(|(values, bytes)| widen(bytes, values));
         }
         Ok(())
     }
 }
 
-/// "F32, F16 and BF16".
+/// A list such as "F32, F16 and BF16".
 fn listed(dtypes: &[Dtype]) -> String {
     let names: Vec<String> = dtypes.iter().map(Dtype::to_string).collect();
     match names.split_last() {
@@ -308,10 +313,10 @@ fn listed(dtypes: &[Dtype]) -> String {
     }
 }
 
-/// Widened to `f32` without a scale.
+/// The dtypes that are widened to `f32` without a scale.
 const FLOATS: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::BF16];
 
-/// The tensor with the scales of a tensor's rows.
+/// The name of the tensor that holds the scales of a matrix, one for each row.
 pub(super) fn scale_name(name: &str) -> String {
     format!("{name}_scale")
 }
@@ -331,7 +336,7 @@ fn widen_bf16(bytes: &[u8], values: &mut [f32]) {
 }
 
 fn widen_f16(bytes: &[u8], values: &mut [f32]) {
-    // The conversion instruction takes eight at a time, from memory aligned for f16.
+    // The conversion instruction takes eight values at a time from memory aligned for f16.
     const LANES: usize = 64;
     let mut aligned = [f16::ZERO; LANES];
     for (values, bytes) in values.chunks_mut(LANES).zip(bytes.chunks(2 * LANES)) {
@@ -343,12 +348,12 @@ fn widen_f16(bytes: &[u8], values: &mut [f32]) {
     }
 }
 
-/// A shape as PyTorch prints it.
+/// Prints a shape as PyTorch does, without axes past the eighth.
 pub(super) struct Shape<'a>(pub &'a [usize]);
 
 impl fmt::Display for Shape<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A hostile shape has as many axes as fit in the header; an error is one line.
+        // A hostile shape may have as many axes as fit in the header.
         const SHOWN: usize = 8;
         write!(f, "{:?}", &self.0[..self.0.len().min(SHOWN)])?;
         match self.0.len().saturating_sub(SHOWN) {
@@ -365,14 +370,14 @@ fn malformed(reason: impl Into<String>) -> LoadError {
     }
 }
 
-pub(super) fn tensor(name: &str, reason: String) -> LoadError {
+pub(super) fn tensor_error(name: &str, reason: String) -> LoadError {
     LoadError::Tensor {
         name: name.into(),
         reason,
     }
 }
 
-/// The header's JSON, in the file's order.
+/// The header's JSON, with the tensors in the file's order.
 struct Header {
     tensors: Vec<(String, TensorInfo)>,
     metadata: BTreeMap<String, String>,
@@ -398,7 +403,7 @@ impl<'de> Deserialize<'de> for Header {
                             .map_err(|e| A::Error::custom(format!("tensor {name:?}: {e}")))?;
                         tensors.push((name, info));
                     } else if metadata.is_none() {
-                        let Texts(texts) = map.next_value()?;
+                        let TextMap(texts) = map.next_value()?;
                         metadata = Some(texts);
                     } else {
                         return Err(A::Error::custom("__metadata__ is given twice"));
@@ -414,20 +419,20 @@ impl<'de> Deserialize<'de> for Header {
     }
 }
 
-/// The entries of `__metadata__`: text by key, no key twice.
-struct Texts(BTreeMap<String, String>);
+/// The entries of `__metadata__`; duplicate keys are refused.
+struct TextMap(BTreeMap<String, String>);
 
-impl<'de> Deserialize<'de> for Texts {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Texts, D::Error> {
+impl<'de> Deserialize<'de> for TextMap {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<TextMap, D::Error> {
         struct Entries;
         impl<'de> Visitor<'de> for Entries {
-            type Value = Texts;
+            type Value = TextMap;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object of texts")
+                f.write_str("an object of strings")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Texts, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<TextMap, A::Error> {
                 let mut texts = BTreeMap::new();
                 while let Some((key, text)) = map.next_entry::<String, String>()? {
                     if texts.contains_key(&key) {
@@ -436,7 +441,7 @@ impl<'de> Deserialize<'de> for Texts {
                     }
                     texts.insert(key, text);
                 }
-                Ok(Texts(texts))
+                Ok(TextMap(texts))
             }
         }
         deserializer.deserialize_map(Entries)

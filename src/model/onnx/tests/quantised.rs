@@ -109,9 +109,19 @@ fn columns_become_rows_and_gates_go_from_iofc_to_ifco() {
         let of = |first: i64, cols: i64| -> Vec<i64> {
             (0..cols).map(|k| first + k * ROWS + column).collect()
         };
-        let whole: Vec<i64> = weights.input.whole_row(row).map(i64::from).collect();
+        let whole: Vec<i64> = weights
+            .input
+            .int8_row(row)
+            .iter()
+            .map(|&q| q.into())
+            .collect();
         assert_eq!(whole, of(-12, E));
-        let whole: Vec<i64> = weights.recurrent.whole_row(row).map(i64::from).collect();
+        let whole: Vec<i64> = weights
+            .recurrent
+            .int8_row(row)
+            .iter()
+            .map(|&q| q.into())
+            .collect();
         assert_eq!(whole, of(-50, H));
         assert_eq!(weights.input_bias[row], 200.0 + column as f32);
         assert_eq!(weights.recurrent_bias[row], 208.0 + column as f32);
@@ -170,7 +180,7 @@ fn scales_and_zero_points_of_columns_follow_their_gates() {
     // (-50 + 2 - 10) / 4 is the greatest of its row; row 0 has -50 / 4.
     assert_eq!(recurrent.scales()[6], 14.5 / 127.0);
     assert_eq!(recurrent.scales()[0], 12.5 / 127.0);
-    let row: Vec<i8> = recurrent.whole_row(6).collect();
+    let row = recurrent.int8_row(6);
     // (-42 + 2 - 10 + 2 - 2) / 4 = -12.5: 127 · 50 / 58 = 109.48.
     assert_eq!(row, [-127, -109]);
 }
@@ -186,7 +196,7 @@ fn the_lowest_number_is_quantised_anew() {
         let recurrent = &model.layers()[0].directions()[0].weights().recurrent;
         // Column 7 is the candidate's second, our row 5: -43 and -128, in quarters.
         assert_eq!(recurrent.scales()[5], 32.0 / 127.0);
-        assert!(recurrent.whole_row(5).eq([-43, -127]));
+        assert_eq!(recurrent.int8_row(5), [-43, -127]);
     }
 }
 
