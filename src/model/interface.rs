@@ -172,12 +172,12 @@ impl Port {
 /// - One input has the role [`Role::Input`] and at most one [`Role::Lengths`]. All other inputs are
 ///   initial states; a state of a layer is in at most one of them. Outputs are output sequences and
 ///   final states.
-/// - A state port lists at least one layer and none twice. All of them have a state of that kind, and
-///   the states have equal sizes.
-/// - An axis appears once and matches the role: time in sequences, directions in the output sequence,
-///   layers with directions in states, features in all ports except lengths. Axes of directions and
-///   features may be omitted only if their length is 1. A port without a time (or batch) axis supports
-///   only runs of one step (or sequence).
+/// - A state port lists at least one layer and none twice. All of them have a state of that kind,
+///   and the states have equal sizes.
+/// - An axis appears once and matches the role: time in sequences, directions in the output
+///   sequence, layers with directions in states, features in all ports except lengths. Axes of
+///   directions and features may be omitted only if their length is 1. A port without a time (or
+///   batch) axis supports only runs of one step (or sequence).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "safetensors", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "safetensors", serde(deny_unknown_fields))]
@@ -189,10 +189,10 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// PyTorch's interface: inputs `input` `[T, B, E]`, `lengths` `[B]`, `h0` and `c0` `[layers ×
-    /// directions, B, size]`; outputs `output` `[T, B, directions × size]`, `hn`, `cn`. State ports
-    /// exist only if the states of all layers have the same size. Unlike in PyTorch, one of `h0` and
-    /// `c0` may be given alone; the other is zero.
+    /// PyTorch's interface: inputs `input` `[T, B, E]`, `lengths` `[B]`, `h0` and `c0`
+    /// `[layers × directions, B, size]`; outputs `output` `[T, B, directions × size]`, `hn`, `cn`.
+    /// State ports exist only if the states of all layers have the same size. Unlike in PyTorch,
+    /// one of `h0` and `c0` may be given alone; the other is zero.
     pub fn pytorch(layers: &[Layer]) -> Interface {
         use Axis::{Batch, Direction, Feature, LayerDirection, Time};
         let port = |name: &str, role, axes: &[&[Axis]], optional| Port {
@@ -280,8 +280,8 @@ impl Interface {
 
 impl Model {
     /// The same model with the batch as the first axis of `input` and `output`, as PyTorch's
-    /// `batch_first=True`. States keep their axes, as in PyTorch. Only ports whose first two axes are
-    /// time and batch change, so a second call has no effect.
+    /// `batch_first=True`. States keep their axes, as in PyTorch. Only ports whose first two axes
+    /// are time and batch change, so a second call has no effect.
     #[must_use]
     pub fn batch_first(mut self) -> Model {
         self.interface = self.interface.batch_first();

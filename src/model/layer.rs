@@ -37,8 +37,8 @@ impl Direction {
         self
     }
 
-    /// Clamps the pre-activations of gates and candidate to `[-clip, clip]` (ONNX attribute `clip`).
-    /// As in ONNX Runtime, the input of an LSTM's output activation is not clamped.
+    /// Clamps the pre-activations of gates and candidate to `[-clip, clip]` (ONNX attribute
+    /// `clip`). As in ONNX Runtime, the input of an LSTM's output activation is not clamped.
     ///
     /// # Errors
     /// [`ModelError::Clip`] unless `clip` is positive. Infinity is allowed and has no effect.

@@ -69,8 +69,9 @@ impl PartialEq for Model {
 impl Model {
     /// Reads the model in the file at `path`. The file extension selects the format: `.onnx`
     /// (`Model::from_onnx`) or `.safetensors` (`Model::from_safetensors` with default options), in
-    /// upper or lower case. Use `Model::from_safetensors` and its options for what a state dict does
-    /// not state: a prefix, relu, batch first. Each format needs the crate feature of the same name.
+    /// upper or lower case. Use `Model::from_safetensors` and its options for what a state dict
+    /// does not state: a prefix, relu, batch first. Each format needs the crate feature of the same
+    /// name.
     ///
     /// # Errors
     /// [`LoadError::UnknownFormat`] for another extension, [`LoadError::Io`] if the file cannot be
@@ -97,8 +98,8 @@ impl Model {
     /// (see [`Interface::pytorch`]).
     ///
     /// # Errors
-    /// [`ModelError::NoLayers`] for an empty stack, [`ModelError::LayersDoNotFit`] if the input size
-    /// of a layer differs from the output size of the layer before it.
+    /// [`ModelError::NoLayers`] for an empty stack, [`ModelError::LayersDoNotFit`] if the input
+    /// size of a layer differs from the output size of the layer before it.
     pub fn new(layers: Vec<Layer>) -> Result<Model, ModelError> {
         let interface = Interface::pytorch(&layers);
         Model::with_interface(layers, interface)

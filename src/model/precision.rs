@@ -1,15 +1,16 @@
 //! The precisions of weights, and the definition of their products.
 //!
-//! The precision is a property of a model's weights. A network in another precision is another model
-//! with other outputs. They are exact in the same sense as in `f32`: every plan gives the same bits.
+//! The precision is a property of a model's weights. A network in another precision is another
+//! model with other outputs. They are exact in the same sense as in `f32`: every plan gives the
+//! same bits.
 //!
 //! # Rounding
 //!
-//! - bf16: each weight is rounded to the nearest bfloat16, ties to even. Products and sums are those
-//!   of `f32` on these values.
-//! - int8: each row of a matrix (one gate of one unit) has a scale, its largest magnitude / 127. Each
-//!   weight is rounded to the nearest multiple of the scale, ties to even. The vector that the matrix
-//!   is multiplied with is quantised at run time, with one scale for each sequence and step:
+//! - bf16: each weight is rounded to the nearest bfloat16, ties to even. Products and sums are
+//!   those of `f32` on these values.
+//! - int8: each row of a matrix (one gate of one unit) has a scale, its largest magnitude / 127.
+//!   Each weight is rounded to the nearest multiple of the scale, ties to even. The vector that the
+//!   matrix is multiplied with is quantised at run time, with one scale for each sequence and step:
 //!
 //! ```text
 //! max   = max_k |x[k]|
@@ -20,10 +21,10 @@
 //! ```
 //!
 //! PyTorch's dynamic quantisation with `per_channel_dynamic_qconfig` also has a symmetric scale for
-//! each row and computes the scales of activations at run time. (Its default has one scale for a whole
-//! matrix.) It differs in the zero points of activations and in their single scale for a batch.
-//! States of an LSTM, a GRU or a tanh RNN are bounded by 1, but a fixed scale of 1 / 127 gave a larger
-//! RMS error in every model that was tried (`tuning/accuracy`).
+//! each row and computes the scales of activations at run time. (Its default has one scale for a
+//! whole matrix.) It differs in the zero points of activations and in their single scale for a
+//! batch. States of an LSTM, a GRU or a tanh RNN are bounded by 1, but a fixed scale of 1 / 127
+//! gave a larger RMS error in every model that was tried (`tuning/accuracy`).
 
 use std::fmt;
 
@@ -32,9 +33,9 @@ use crate::kernels::{INT8_DEPTH, TINY_ROW, Values};
 
 /// The precision in which a matrix is stored.
 ///
-/// `F32` and `Bf16` products are chains of `f32` fused multiply-adds; a bf16 weight is widened first.
-/// An `Int8` matrix has a scale for each row, and the vector that it is multiplied with is quantised,
-/// too, with one scale for each sequence and step.
+/// `F32` and `Bf16` products are chains of `f32` fused multiply-adds; a bf16 weight is widened
+/// first. An `Int8` matrix has a scale for each row, and the vector that it is multiplied with is
+/// quantised, too, with one scale for each sequence and step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Precision {
     /// IEEE-754 binary32.
@@ -227,8 +228,8 @@ impl Model {
         Ok(model)
     }
 
-    /// As [`Model::in_precision`], but frees each matrix after converting it: the peak is the memory
-    /// of this model and one converted matrix.
+    /// As [`Model::in_precision`], but frees each matrix after converting it: the peak is the
+    /// memory of this model and one converted matrix.
     ///
     /// # Errors
     /// As [`Matrix::in_precision`].

@@ -28,8 +28,8 @@ impl fmt::Display for MatrixKind {
 
 /// Why a matrix does not have the integers and scales of its file. Its values were computed as
 /// `(q - zero point) · scale`, rounded to `f32`, and quantised again as
-/// [`Matrix::in_precision`](super::Matrix::in_precision) does. The error of a value is at most half of
-/// its row's new scale, which is the row's largest magnitude / 127.
+/// [`Matrix::in_precision`](super::Matrix::in_precision) does. The error of a value is at most half
+/// of its row's new scale, which is the row's largest magnitude / 127.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Requantised {
@@ -66,7 +66,8 @@ pub struct QuantisedMatrix {
 impl Model {
     /// The matrices that an ONNX file stored in 8 bits and that still are int8 (see
     /// [`Model::in_precision`]), in the order of layers, forward before reverse, input before
-    /// recurrent. Empty for all other models: int8 in a safetensors file is used unchanged or refused.
+    /// recurrent. Empty for all other models: int8 in a safetensors file is used unchanged or
+    /// refused.
     pub fn quantised(&self) -> &[QuantisedMatrix] {
         &self.quantised
     }

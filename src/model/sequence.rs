@@ -24,10 +24,10 @@ impl Layout {
 
 /// A batch of input sequences, with optional lengths and initial states.
 ///
-/// States are blocks of `[batch, size]`, one for each layer and direction, layer by layer: PyTorch's
-/// `[layers * directions, batch, size]` if all sizes are equal. An omitted state is zero, and gives
-/// the same bits as explicit zeros. Hidden and cell state may be omitted independently, as ONNX's
-/// `initial_h` and `initial_c`; PyTorch requires both or none.
+/// States are blocks of `[batch, size]`, one for each layer and direction, layer by layer:
+/// PyTorch's `[layers * directions, batch, size]` if all sizes are equal. An omitted state is zero,
+/// and gives the same bits as explicit zeros. Hidden and cell state may be omitted independently,
+/// as ONNX's `initial_h` and `initial_c`; PyTorch requires both or none.
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a> {
     /// The values: `[steps, batch, features]` or `[batch, steps, features]`, as the layout says.
@@ -39,8 +39,8 @@ pub struct Input<'a> {
     /// Order of the first two axes of input and output; `None` for the model's layout
     /// ([`Model::layout`]).
     pub layout: Option<Layout>,
-    /// Number of steps of each sequence, `[batch]`, at most [`Input::steps`]; `None` if all sequences
-    /// have that many.
+    /// Number of steps of each sequence, `[batch]`, at most [`Input::steps`]; `None` if all
+    /// sequences have that many.
     pub lengths: Option<&'a [usize]>,
     /// Initial hidden state; `None` means zero.
     pub h0: Option<&'a [f32]>,

@@ -67,7 +67,8 @@ fn at_most(bound: f32, x: f32) -> f32 {
     if bound < x { bound } else { x }
 }
 
-/// `2^n` for the exponents of normal numbers. (Arithmetic on a NaN's meaningless `n` must not panic.)
+/// `2^n` for the exponents of normal numbers. (Arithmetic on a NaN's meaningless `n` must not
+/// panic.)
 fn power_of_two(n: i32) -> f32 {
     f32::from_bits((n.wrapping_add(127) as u32) << 23)
 }
@@ -99,8 +100,8 @@ fn horner(coefficients: &[f32], x: f32) -> f32 {
     rest.iter().fold(*first, |sum, &c| sum.mul_add(x, c))
 }
 
-/// `1 / (1 + e^-x)`. With `e^-x = 2^n p` it is `c / (c + d p)` where `d / c = 2^n`: two powers of two
-/// of half the size, since `2^n` itself may lie outside of `f32`.
+/// `1 / (1 + e^-x)`. With `e^-x = 2^n p` it is `c / (c + d p)` where `d / c = 2^n`: two powers of
+/// two of half the size, since `2^n` itself may lie outside of `f32`.
 fn sigmoid(x: f32) -> f32 {
     let x = at_least(-104.0, at_most(104.0, x)); // 0 and 1 beyond
     let (n, g, tail) = exp_of_minus(x);

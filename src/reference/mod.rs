@@ -22,8 +22,8 @@
 //! # Tiny states
 //!
 //! A new state smaller in magnitude than [`TINY_STATE`] becomes `0`. A state that decays towards
-//! zero would otherwise end in subnormal numbers, which many CPUs compute on many times more slowly,
-//! and the flush-to-zero modes of different CPUs do not agree with each other.
+//! zero would otherwise end in subnormal numbers, which many CPUs compute on many times more
+//! slowly, and the flush-to-zero modes of different CPUs do not agree with each other.
 
 mod activation;
 
@@ -284,7 +284,8 @@ fn pre_activation(weights: &Weights, row: usize, x: &[f32], h: &[f32]) -> f32 {
     chain(z, &weights.recurrent, row, h)
 }
 
-/// A fully connected layer: `W x + b`, with `weights` `[outputs, inputs]`, `bias` `[outputs]`, `x` `[inputs]`.
+/// A fully connected layer: `W x + b`, with `weights` `[outputs, inputs]`, `bias` `[outputs]`, `x`
+/// `[inputs]`.
 ///
 /// # Panics
 /// If there are fewer biases than outputs.
@@ -294,7 +295,8 @@ pub fn dense(weights: &Matrix, bias: &[f32], x: &[f32]) -> Vec<f32> {
         .collect()
 }
 
-/// `start + Σ_k values[k] · matrix[row][k]`, rounded after each term; for int8 see [`Precision`](crate::model::Precision).
+/// `start + Σ_k values[k] · matrix[row][k]`, rounded after each term; for int8 see
+/// [`Precision`](crate::model::Precision).
 fn chain(start: f32, matrix: &Matrix, row: usize, values: &[f32]) -> f32 {
     match matrix.row_numbers(row) {
         Numbers::F32(weights) => {
@@ -317,8 +319,8 @@ fn chain(start: f32, matrix: &Matrix, row: usize, values: &[f32]) -> f32 {
     }
 }
 
-/// Whole numbers from -127 to 127 and their scale, for the left operand of a product with int8. The scale
-/// is NaN where a value is not finite, and 0 where all are tiny.
+/// Whole numbers from -127 to 127 and their scale, for the left operand of a product with int8. The
+/// scale is NaN where a value is not finite, and 0 where all are tiny.
 pub fn quantize(values: &[f32]) -> (Vec<i64>, f32) {
     if values.iter().any(|v| !v.is_finite()) {
         return (vec![0; values.len()], f32::NAN);

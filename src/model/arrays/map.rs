@@ -164,8 +164,8 @@ impl ArrayMap {
     ///
     /// # Errors
     /// [`ArrayError`] for names that are unknown, missing or repeated; for arrays of the wrong type
-    /// or shape, or whose number of elements does not match their shape; and for more sequences than
-    /// the limit on states allows.
+    /// or shape, or whose number of elements does not match their shape; and for more sequences
+    /// than the limit on states allows.
     pub fn input(&self, arrays: &[(String, Array)]) -> Result<OwnedInput, ArrayError> {
         let mut given = Vec::new();
         for (index, (name, array)) in arrays.iter().enumerate() {
@@ -259,8 +259,8 @@ impl ArrayMap {
     /// Converts one output of a run to a named array in the axes of its port.
     ///
     /// # Errors
-    /// [`ArrayError::Unknown`] with the names of all outputs. [`ArrayError::NoAxis`] if the port has
-    /// no axis for steps or sequences and the input has several.
+    /// [`ArrayError::Unknown`] with the names of all outputs. [`ArrayError::NoAxis`] if the port
+    /// has no axis for steps or sequences and the input has several.
     pub fn output(
         &self,
         name: &str,

@@ -1,4 +1,4 @@
-//! The activation lists of recurrent nodes.
+//! Reads the activation lists of recurrent nodes.
 
 use super::attributes::Attributes;
 use super::node::Node;
@@ -7,22 +7,22 @@ use crate::model::{Activation, LoadError};
 const SUPPORTED: &str = "Affine, Relu, LeakyRelu, ThresholdedRelu, Tanh, ScaledTanh, Sigmoid, \
      HardSigmoid, Elu, Softsign, Softplus";
 
-/// Values of `activation_alpha` or `activation_beta`, consumed in the order of the activations, by
-/// those only that have such a parameter (the ONNX operators' text; ONNX Runtime does the same).
+/// The unused values of `activation_alpha` or `activation_beta`. Activations that have such a
+/// parameter take values in order; others take none (ONNX operator text; so does ONNX Runtime).
 struct Parameters<'a> {
     name: &'static str,
-    left: &'a [f32],
+    rest: &'a [f32],
 }
 
 impl Parameters<'_> {
     fn next(&mut self) -> Option<f32> {
-        let (first, rest) = self.left.split_first()?;
-        self.left = rest;
+        let (first, rest) = self.rest.split_first()?;
+        self.rest = rest;
         Some(*first)
     }
 }
 
-/// `count` activations from the node's attributes, or `None` where it names none.
+/// The `count` activations in the node's attributes, or `None` if it has no `activations`.
 pub(super) fn read(
     node: Node,
     attributes: &Attributes,
@@ -31,7 +31,7 @@ pub(super) fn read(
     let list = |name| {
         Ok::<_, LoadError>(Parameters {
             name,
-            left: attributes.floats(name)?.unwrap_or_default(),
+            rest: attributes.floats(name)?.unwrap_or_default(),
         })
     };
     let mut alphas = list("activation_alpha")?;
@@ -43,16 +43,16 @@ pub(super) fn read(
     }
     if names.is_some() && found.len() != count {
         return Err(node.error(format!(
-            "{} activations; {count} are needed (one list for each direction)",
+            "{} activations; give {count} (one list for each direction)",
             found.len()
         )));
     }
     for list in [alphas, betas] {
-        if !list.left.is_empty() {
+        if !list.rest.is_empty() {
             return Err(node.error(format!(
                 "{} has {} more values than its activations have parameters",
                 list.name,
-                list.left.len()
+                list.rest.len()
             )));
         }
     }
@@ -65,17 +65,18 @@ fn one(
     alphas: &mut Parameters,
     betas: &mut Parameters,
 ) -> Result<Activation, LoadError> {
-    // Defaults are those of the ONNX operators of the same names. Affine and ScaledTanh are no
-    // operators any more, and ONNX Runtime disagrees with ThresholdedRelu's 1.0: those must be given.
+    // Defaults are those of the ONNX operators of the same names. Affine and ScaledTanh are not
+    // operators any more, and ONNX Runtime's default for ThresholdedRelu is not 1.0: their
+    // parameters are required.
     let required = |list: &mut Parameters| {
         list.next().ok_or_else(|| {
             node.error(format!(
-                "{name} needs a value in {}: runtimes disagree about its default",
+                "{name} needs a value in {}, because its default differs between runtimes",
                 list.name
             ))
         })
     };
-    // ONNX Runtime ignores case, and exporters have relied on it.
+    // ONNX Runtime ignores case, and some exporters depend on it.
     Ok(match name.to_ascii_lowercase().as_str() {
         "sigmoid" => Activation::Sigmoid,
         "tanh" => Activation::Tanh,

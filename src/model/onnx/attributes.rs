@@ -1,17 +1,17 @@
-//! Reading the attributes of a node so that none is silently ignored.
+//! Reads the attributes of a node and refuses unknown ones.
 
 use super::node::Node;
 use super::proto::{AttributeProto, TensorProto, attribute_type as kind};
 use crate::model::LoadError;
 
-/// The attributes of one node, all of them known by name to its operator.
+/// The attributes of one node. Its operator knows all of their names.
 pub(super) struct Attributes<'a> {
     node: Node<'a>,
 }
 
 impl<'a> Attributes<'a> {
-    /// Refuses attributes that are not among `known`, duplicates, and references to a function's
-    /// attributes.
+    /// Refuses attributes that are not in `known`, duplicates, and references to the attributes of
+    /// functions.
     pub(super) fn new(node: Node<'a>, known: &[&str]) -> Result<Attributes<'a>, LoadError> {
         let all = &node.proto.attribute;
         for (index, attribute) in all.iter().enumerate() {
@@ -26,11 +26,11 @@ impl<'a> Attributes<'a> {
                 )));
             }
             if all[..index].iter().any(|a| a.name == name) {
-                return Err(node.error(format!("attribute {name:?} is given twice")));
+                return Err(node.error(format!("attribute {name:?} is given twice; give it once")));
             }
             if !attribute.ref_attr_name.is_empty() {
                 return Err(node.error(format!(
-                    "attribute {name:?} refers to a function's attribute; inline functions before \
+                    "attribute {name:?} refers to an attribute of a function; inline functions before \
                      exporting"
                 )));
             }
@@ -54,17 +54,17 @@ impl<'a> Attributes<'a> {
         }
     }
 
-    /// An integer, if given.
+    /// An optional integer.
     pub(super) fn int(&self, name: &str) -> Result<Option<i64>, LoadError> {
         Ok(self.find(name, kind::INT, "an integer")?.map(|a| a.i))
     }
 
-    /// An integer that is 0 or 1; 0 if not given.
+    /// An optional 0 or 1; the default is 0.
     pub(super) fn flag(&self, name: &str) -> Result<bool, LoadError> {
         self.flag_or(name, false)
     }
 
-    /// An integer that is 0 or 1, with what it means if not given.
+    /// An optional 0 or 1 with a default.
     pub(super) fn flag_or(&self, name: &str, default: bool) -> Result<bool, LoadError> {
         match self.int(name)?.unwrap_or(i64::from(default)) {
             0 => Ok(false),
@@ -75,7 +75,7 @@ impl<'a> Attributes<'a> {
         }
     }
 
-    /// An integer the operator cannot do without.
+    /// A required integer.
     pub(super) fn required_int(&self, name: &str) -> Result<i64, LoadError> {
         self.int(name)?.ok_or_else(|| {
             self.node
@@ -83,30 +83,30 @@ impl<'a> Attributes<'a> {
         })
     }
 
-    /// A float, if given.
+    /// An optional float.
     pub(super) fn float(&self, name: &str) -> Result<Option<f32>, LoadError> {
         Ok(self.find(name, kind::FLOAT, "a float")?.map(|a| a.f))
     }
 
-    /// A list of integers, if given.
+    /// An optional list of integers.
     pub(super) fn ints(&self, name: &str) -> Result<Option<&'a [i64]>, LoadError> {
         let found = self.find(name, kind::INTS, "a list of integers")?;
         Ok(found.map(|a| a.ints.as_slice()))
     }
 
-    /// A list of floats, if given.
+    /// An optional list of floats.
     pub(super) fn floats(&self, name: &str) -> Result<Option<&'a [f32]>, LoadError> {
         let found = self.find(name, kind::FLOATS, "a list of floats")?;
         Ok(found.map(|a| a.floats.as_slice()))
     }
 
-    /// A string, if given.
+    /// An optional string.
     pub(super) fn string(&self, name: &str) -> Result<Option<&'a str>, LoadError> {
         let found = self.find(name, kind::STRING, "a string")?;
         found.map(|a| self.text(name, &a.s)).transpose()
     }
 
-    /// A list of strings, if given.
+    /// An optional list of strings.
     pub(super) fn strings(&self, name: &str) -> Result<Option<Vec<&'a str>>, LoadError> {
         let found = self.find(name, kind::STRINGS, "a list of strings")?;
         found
@@ -114,7 +114,7 @@ impl<'a> Attributes<'a> {
             .transpose()
     }
 
-    /// A tensor, if given.
+    /// An optional tensor.
     pub(super) fn tensor(&self, name: &str) -> Result<Option<&'a TensorProto>, LoadError> {
         match self.find(name, kind::TENSOR, "a tensor")? {
             None => Ok(None),

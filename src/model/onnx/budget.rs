@@ -1,20 +1,21 @@
-//! Bounds what a file can make the loader allocate.
+//! Limits the memory that a file can make the loader allocate.
 //!
-//! An empty submessage costs two bytes in the file and a hundred or more once decoded, so a hostile
-//! file could grow fiftyfold in the decoder. Before decoding, [`admit`] walks the wire format
-//! without allocating and counts the messages and strings that the decoder would create. After it,
-//! a [`Budget`] bounds the constants that nodes compute from other constants.
+//! An empty submessage takes two bytes in the file and a hundred or more after decoding, so a
+//! hostile file could grow by a factor of fifty. Before decoding, [`check_size`] walks the wire
+//! format without allocating and counts the messages and strings that the decoder would create.
+//! Afterwards a [`Budget`] limits the constants that nodes compute from other constants.
 
 use crate::model::LoadError;
 
-/// Messages and strings that any file may have; an exported stack of ten layers has about a thousand.
+/// Number of messages and strings that every file may have. An exported stack of ten layers has
+/// about a thousand.
 const FREE_MESSAGES: usize = 1024;
-/// Beyond those, a file justifies one message for each of this many bytes …
+/// Bytes of the file for each message beyond those.
 const BYTES_PER_MESSAGE: usize = 8;
-/// … up to this many.
+/// Largest number of messages and strings.
 const MAX_MESSAGES: usize = 100_000;
 
-/// The message types of `proto.rs` that can hold others.
+/// The message types of `proto.rs` that contain other messages.
 #[derive(Clone, Copy)]
 enum Kind {
     Model,
@@ -25,13 +26,13 @@ enum Kind {
     Type,
     TensorType,
     Shape,
-    /// Holds nothing that is counted.
+    /// Contains nothing that is counted.
     Leaf,
 }
 
 impl Kind {
-    /// What a length-delimited field becomes in the decoder, or `None` where it is skipped or lands
-    /// in one buffer no longer than its bytes.
+    /// The message or string that the decoder makes of a length-delimited field; `None` if it skips
+    /// the field or copies it to one buffer of the same size.
     fn child(self, field: u64) -> Option<Kind> {
         match (self, field) {
             (Kind::Model, 7) => Some(Kind::Graph),
@@ -51,14 +52,14 @@ impl Kind {
     }
 }
 
-/// Refuses a file whose decoded form would be far larger than the file.
-pub(super) fn admit(bytes: &[u8]) -> Result<(), LoadError> {
-    let most = (FREE_MESSAGES + bytes.len() / BYTES_PER_MESSAGE).min(MAX_MESSAGES);
-    let mut left = most;
+/// Refuses a file whose decoded form would be much larger than the file.
+pub(super) fn check_size(bytes: &[u8]) -> Result<(), LoadError> {
+    let max = (FREE_MESSAGES + bytes.len() / BYTES_PER_MESSAGE).min(MAX_MESSAGES);
+    let mut left = max;
     match count(bytes, Kind::Model, &mut left) {
         Some(()) => Ok(()),
         None if left == 0 => Err(malformed(format!(
-            "more than {most} messages in {} bytes, too many for a graph of recurrent layers",
+            "more than {max} messages in {} bytes; a graph of recurrent layers has fewer",
             bytes.len()
         ))),
         None => Err(malformed(
@@ -67,7 +68,8 @@ pub(super) fn admit(bytes: &[u8]) -> Result<(), LoadError> {
     }
 }
 
-/// `None` when the count or the bytes run out. As deep as `Kind` nests: eight levels.
+/// Counts down `left`; `None` if the count or the bytes run out. Recurses as deep as `Kind` nests:
+/// eight levels.
 fn count(mut bytes: &[u8], kind: Kind, left: &mut usize) -> Option<()> {
     while !bytes.is_empty() {
         let key = varint(&mut bytes)?;
@@ -91,7 +93,7 @@ fn count(mut bytes: &[u8], kind: Kind, left: &mut usize) -> Option<()> {
                 }
             }
             5 => bytes = bytes.get(4..)?,
-            // Groups were never part of ONNX.
+            // ONNX has no groups.
             _ => return None,
         }
     }
@@ -111,7 +113,7 @@ fn varint(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// A file that is not well-formed ONNX.
+/// The error for a file that is not well-formed ONNX.
 pub(super) fn malformed(reason: impl Into<String>) -> LoadError {
     LoadError::Malformed {
         format: "ONNX",
@@ -119,21 +121,22 @@ pub(super) fn malformed(reason: impl Into<String>) -> LoadError {
     }
 }
 
-/// Values that may still be materialised: constants computed from constants, and weights bound to
-/// layers (many nodes may share one tensor).
+/// Number of values that may still be allocated: for constants computed from constants, and for the
+/// weights of layers (many nodes may share one tensor).
 pub(super) struct Budget {
     left: usize,
 }
 
 impl Budget {
-    /// Generous for real files, where each weight is sliced, reordered and joined a few times.
+    /// Eight values for each byte: in real files each weight is sliced, reordered and joined a few
+    /// times.
     pub(super) fn of_file(bytes: usize) -> Budget {
         Budget {
             left: bytes.saturating_mul(8).saturating_add(1 << 16),
         }
     }
 
-    /// Takes `values` from the budget.
+    /// Takes `values` from the budget, or fails if too few are left.
     pub(super) fn charge(&mut self, values: usize) -> Result<(), String> {
         match self.left.checked_sub(values) {
             Some(left) => {

@@ -1,11 +1,12 @@
-//! The inputs of a recurrent node that must be constants: their names, types and shapes.
+//! The constant inputs of a recurrent node: their names, types and shapes.
 
 use super::node::Node;
 use super::tensor::{Data, Tensor};
 use super::value::Value;
 use crate::model::LoadError;
 
-/// The inputs of LSTM (the first six those of GRU and RNN), then what `DynamicQuantizeLSTM` adds.
+/// The inputs of LSTM, of which GRU and RNN have the first six, and those that
+/// `DynamicQuantizeLSTM` adds.
 const NAMES: [&str; 12] = [
     "X",
     "W",
@@ -21,7 +22,7 @@ const NAMES: [&str; 12] = [
     "R_zero_point",
 ];
 
-/// A node's inputs.
+/// The inputs of a node.
 #[derive(Clone, Copy)]
 pub(super) struct Constants<'a> {
     node: Node<'a>,
@@ -33,27 +34,27 @@ impl<'a> Constants<'a> {
         Constants { node, inputs }
     }
 
-    /// What the node calls an input, and what the file does: `W ("weight")`.
+    /// The operator's name of an input with the file's name: `W ("weight")`.
     pub(super) fn label(self, index: usize) -> String {
         format!("{} ({:?})", NAMES[index], self.name(index))
     }
 
-    /// An input's name in the file.
+    /// The file's name of an input.
     pub(super) fn name(self, index: usize) -> &'a str {
         self.node.proto.input.get(index).map_or("", String::as_str)
     }
 
-    /// Floats, if given.
+    /// Optional floats.
     pub(super) fn floats(self, index: usize) -> Result<Option<&'a Tensor>, LoadError> {
         self.of(index, "floats", |data| matches!(data, Data::Float(_)))
     }
 
-    /// Floats the node cannot do without.
+    /// Required floats.
     pub(super) fn required_floats(self, index: usize) -> Result<&'a Tensor, LoadError> {
         self.required(index, self.floats(index)?)
     }
 
-    /// 8-bit whole numbers the node cannot do without.
+    /// Required 8-bit integers.
     pub(super) fn required_bytes(self, index: usize) -> Result<&'a Tensor, LoadError> {
         let found = self.of(index, "int8 or uint8", |data| {
             matches!(data, Data::Int8(_) | Data::Uint8(_))
@@ -86,7 +87,7 @@ impl<'a> Constants<'a> {
         found.ok_or_else(|| self.node.error(missing()))
     }
 
-    /// Refuses a constant whose shape is none of these (`None` stands for any size).
+    /// Requires that the shape of a constant is one of `shapes`, where `None` allows any size.
     pub(super) fn expect(
         self,
         index: usize,

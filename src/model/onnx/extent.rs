@@ -1,15 +1,15 @@
-//! Sizes of axes, some of them known only when the model runs.
+//! Symbolic sizes of axes, some of which are known only when the model runs.
 
-/// A product of a known factor and sizes that the graph's inputs leave open, e.g. `8 · batch`.
-/// Equal products are equal sizes, whatever the input.
+/// The product of a known factor and of sizes that depend on the graph's inputs, for example
+/// `8 · batch`. Equal products are equal sizes for every input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Extent {
     factor: i64,
-    /// Sorted; one entry per power.
+    /// Sorted; a power has one entry for each factor.
     symbols: Vec<u32>,
 }
 
-/// Factors a product may have; beyond that its value is simply not tracked.
+/// The largest number of symbols in a product. The value of a longer product is not tracked.
 const MAX_SYMBOLS: usize = 16;
 
 impl Extent {
@@ -21,7 +21,7 @@ impl Extent {
         }
     }
 
-    /// A size that an input leaves open.
+    /// A size that depends on an input.
     pub(super) fn symbol(id: u32) -> Extent {
         Extent {
             factor: 1,
@@ -29,18 +29,18 @@ impl Extent {
         }
     }
 
-    /// The size, where it is known now.
+    /// The size, if it is known.
     pub(super) fn as_known(&self) -> Option<i64> {
         self.symbols.is_empty().then_some(self.factor)
     }
 
-    /// Whether it is known to be this.
+    /// Whether it is known to be `size`.
     pub(super) fn is(&self, size: usize) -> bool {
         self.as_known()
             .is_some_and(|n| i64::try_from(size) == Ok(n))
     }
 
-    /// Whether two sizes cannot be equal.
+    /// Whether it is known to differ from `size`.
     pub(super) fn contradicts(&self, size: usize) -> bool {
         self.as_known().is_some() && !self.is(size)
     }
@@ -56,7 +56,7 @@ impl Extent {
         Some(Extent { factor, symbols })
     }
 
-    /// The product of several.
+    /// The product of several sizes, unless it overflows.
     pub(super) fn product<'a>(of: impl IntoIterator<Item = &'a Extent>) -> Option<Extent> {
         of.into_iter()
             .try_fold(Extent::known(1), |product, e| product.times(e))

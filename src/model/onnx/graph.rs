@@ -1,4 +1,4 @@
-//! The walk over the graph: values by name, and the checks that make it a graph at all.
+//! Walks over the graph: looks up values by name and checks that the graph is well formed.
 
 use std::collections::HashMap;
 
@@ -14,12 +14,12 @@ use super::value::Value;
 use super::view::{AxisKind, AxisPart, View, ViewSource};
 use crate::model::{LoadError, Model};
 
-/// The domain of ONNX Runtime's own operators …
+/// The domain of ONNX Runtime's own operators.
 pub(super) const MICROSOFT: &str = "com.microsoft";
-/// … and the version of it whose DynamicQuantizeLSTM was read.
+/// The supported version of that domain: the one whose DynamicQuantizeLSTM was checked.
 const MICROSOFT_VERSION: i64 = 1;
 
-/// The model that a graph describes. `microsoft` is the version of that domain that the file imports.
+/// The model that a graph describes. `microsoft` is the imported version of [`MICROSOFT`].
 pub(super) fn load(
     graph: GraphProto,
     microsoft: Option<i64>,
@@ -58,7 +58,7 @@ pub(super) fn load(
     for output in &graph.output {
         let value = names.value(&output.name)?.ok_or_else(|| {
             malformed(format!(
-                "graph output {:?} is given by no node",
+                "graph output {:?} is not the output of any node",
                 output.name
             ))
         })?;
@@ -67,7 +67,7 @@ pub(super) fn load(
     chain.finish()
 }
 
-/// The operator of a node outside ONNX's own domain.
+/// The operator of a node outside ONNX's domain.
 fn foreign(node: Node, domain: &str, microsoft: Option<i64>) -> Result<Operator, LoadError> {
     let operator = match domain {
         MICROSOFT => recurrent::microsoft(&node.proto.op_type),
@@ -89,17 +89,17 @@ fn foreign(node: Node, domain: &str, microsoft: Option<i64>) -> Result<Operator,
     }
 }
 
-/// The graph's inputs that are no initializers, each as a value of its own.
+/// The graph inputs that are not initializers, each added to `names` as a view.
 fn declared_inputs(
     inputs: &[ValueInfoProto],
     names: &mut Names,
 ) -> Result<Vec<GraphInput>, LoadError> {
     let mut declared: Vec<GraphInput> = Vec::new();
-    // Axes that share a name share a size.
+    // Axes with the same name have the same size.
     let mut symbols: HashMap<&str, u32> = HashMap::new();
     let mut next = 0;
     for info in inputs {
-        // Before IR version 4 every initializer was an input too.
+        // Before IR version 4 every initializer is also an input.
         if names.initializers.contains_key(&info.name) {
             continue;
         }
@@ -126,7 +126,7 @@ fn declared_inputs(
             extents.push(match dim.dim_value {
                 Some(size) if size < 1 => {
                     return Err(refuse(format!(
-                        "this graph input declares an axis of size {size}; sizes must be positive"
+                        "this graph input declares an axis of size {size}; use a positive size"
                     )));
                 }
                 Some(size) => Extent::known(size),
@@ -139,11 +139,12 @@ fn declared_inputs(
                 }
             });
         }
-        let axes = extents.iter().enumerate();
-        let axes = axes.map(|(axis, e)| vec![AxisPart::new(AxisKind::InputAxis(axis), e.clone())]);
+        let axis = |(axis, extent): (usize, &Extent)| {
+            vec![AxisPart::new(AxisKind::InputAxis(axis), extent.clone())]
+        };
         let view = View {
             source: ViewSource::Input(declared.len()),
-            axes: axes.collect(),
+            axes: extents.iter().enumerate().map(axis).collect(),
             element: tensor.elem_type,
             slices: Vec::new(),
             direction: None,
@@ -157,7 +158,7 @@ fn declared_inputs(
     Ok(declared)
 }
 
-/// Values by name; initializers are decoded when first used, so that unused ones cost nothing.
+/// Values by name. An initializer is decoded at its first use, so unused ones cost nothing.
 #[derive(Default)]
 struct Names {
     initializers: HashMap<String, Option<TensorProto>>,
@@ -200,8 +201,8 @@ impl Names {
                 let value = self.value(name)?;
                 Some(value.ok_or_else(|| {
                     node.error(format!(
-                        "its input {name:?} is given by no earlier node, initializer or graph \
-                         input; nodes must be sorted and without cycles"
+                        "its input {name:?} is not an output of an earlier node, an initializer or a \
+                         graph input; sort the nodes topologically"
                     ))
                 })?)
             });
@@ -213,7 +214,7 @@ impl Names {
         let names = &node.proto.output;
         if names.len() > outputs.len() {
             return Err(node.error(format!(
-                "{} outputs; it gives {}",
+                "{} outputs; at most {} are supported",
                 names.len(),
                 outputs.len()
             )));

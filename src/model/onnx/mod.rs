@@ -1,16 +1,16 @@
-//! ONNX files whose graph is one chain of LSTM, GRU, RNN or DynamicQuantizeLSTM nodes.
+//! Reads ONNX files whose graph is one chain of LSTM, GRU, RNN or DynamicQuantizeLSTM nodes.
 //!
 //! ```text
-//! admit the bytes (bounded growth), decode the protobuf messages
+//! check that decoding cannot grow far beyond the file, decode the protobuf messages
 //! for each node, in the file's order:
-//!     glue       rearrange its inputs' values symbolically: constants, sizes, zeros, or views of
-//!                what flows between recurrent nodes, with the meaning of each axis
-//!     recurrent  check that X is the graph's input or the layer below in [time, batch, feature];
-//!                make a layer of the weights; give views of Y, Y_h, Y_c
-//! for each graph output: it must be a view; its axes become the port's
+//!     recurrent  check that X is a graph input or the output of the layer below, with the axes
+//!                [time, batch, feature]; make a layer of the weights; return views of Y, Y_h, Y_c
+//!     other      evaluate it on symbolic values: constants, sizes, zeros, and views of the data
+//!                between recurrent nodes, which record the meaning of each axis
+//! for each graph output: it must be a view; its axes become the axes of a port
 //! ```
 //!
-//! No glue is run later: whatever it does to axes is kept in the model's ports.
+//! A run does not execute the other nodes: their effect on axes is part of the model's ports.
 
 mod activations;
 mod attributes;
@@ -37,36 +37,38 @@ use prost::Message;
 use self::budget::{Budget, malformed};
 use super::{LoadError, Model};
 
-/// Opsets whose definitions of the supported operators were read.
+/// The supported opsets: those whose operator definitions were checked.
 const OPSETS: std::ops::RangeInclusive<i64> = 7..=22;
 
 impl Model {
-    /// The model in the bytes of an ONNX file: a chain of LSTM, GRU and RNN nodes (opset 7 to 22)
-    /// and the nodes that exporters put around them. The graph's inputs and outputs become the
-    /// model's ports, under their own names and with their own axes; time and batch may be given
-    /// at any size, even where the file declares one. Weights may be float, float16 or bfloat16;
-    /// all arithmetic is in `f32`.
+    /// Reads the model in the bytes of an ONNX file: a chain of LSTM, GRU and RNN nodes (opset 7 to
+    /// 22) and the nodes that exporters put around them. The graph's inputs and outputs become the
+    /// model's ports, with their names and axes. A run may use any number of steps and sequences,
+    /// even if the file declares fixed sizes. Weights may be float, float16 or bfloat16 and are
+    /// read as `f32`.
     ///
-    /// `DynamicQuantizeLSTM` nodes of domain `com.microsoft` (what ONNX Runtime's `quantize_dynamic`
-    /// makes of LSTM) give layers of [`Precision::Int8`](super::Precision::Int8). Weights with zero
-    /// points in the middle (int8: 0, uint8: 128) keep their whole numbers and scales; others, and those
-    /// that hold -128, are quantised anew, by rows. [`Model::quantised`] says which. What the weights are
-    /// multiplied with is quantised in both, but not alike: the operator takes one scale and zero point
-    /// for the whole input sequence of a batch, and for all states of a step, while here each sequence
-    /// and step has a scale, symmetric around 0, so that no batch-mate changes an answer. Answers
-    /// therefore agree within the error of such rounding, not to the last bits.
+    /// `DynamicQuantizeLSTM` nodes of the domain `com.microsoft`, which ONNX Runtime's
+    /// `quantize_dynamic` makes of LSTM, become layers of
+    /// [`Precision::Int8`](super::Precision::Int8). Weights with zero points in the middle of the
+    /// range (int8: 0, uint8: 128) keep their integers and scales. Other weights, and those with
+    /// -128, are quantised again by rows. [`Model::quantised`] reports which. Inputs and states are
+    /// quantised at run time here as in ONNX Runtime, but differently: the operator uses one scale
+    /// and zero point for the input sequences of a whole batch, and for all states of a step. Here
+    /// each sequence and step has its own symmetric scale, so that other sequences of a batch
+    /// change no output. Outputs therefore agree within the rounding error of int8, not bit for
+    /// bit.
     ///
     /// # Errors
-    /// [`LoadError::Malformed`] for bytes that are no ONNX file, [`LoadError::Node`] and
-    /// [`LoadError::Tensor`] for what is not supported, with what is.
+    /// [`LoadError::Malformed`] for bytes that are not an ONNX file. [`LoadError::Node`] and
+    /// [`LoadError::Tensor`] for nodes and tensors that are not supported, with what is supported.
     pub fn from_onnx(bytes: &[u8]) -> Result<Model, LoadError> {
-        budget::admit(bytes)?;
+        budget::check_size(bytes)?;
         let file = proto::ModelProto::decode(bytes).map_err(|e| malformed(e.to_string()))?;
         let supported = format!("supported: {} to {}", OPSETS.start(), OPSETS.end());
         match version(&file, "the ONNX operator set", &["", "ai.onnx"])? {
             None => {
                 return Err(malformed(format!(
-                    "it names no version of the ONNX operator set; {supported}"
+                    "it imports no version of the ONNX operator set; {supported}"
                 )));
             }
             Some(opset) if OPSETS.contains(&opset) => {}
@@ -87,7 +89,7 @@ impl Model {
     }
 }
 
-/// The one version of an operator set that a file imports, if it does.
+/// The version of an operator set that a file imports, if any.
 fn version(
     file: &proto::ModelProto,
     set: &str,
@@ -96,7 +98,7 @@ fn version(
     let imports = file.opset_import.iter();
     let mut versions = imports.filter(|o| domains.contains(&o.domain.as_str()));
     match (versions.next(), versions.next()) {
-        (Some(_), Some(_)) => Err(malformed(format!("it names two versions of {set}"))),
+        (Some(_), Some(_)) => Err(malformed(format!("it imports two versions of {set}"))),
         (found, _) => Ok(found.map(|o| o.version)),
     }
 }

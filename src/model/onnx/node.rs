@@ -4,16 +4,16 @@ use super::extent::Extent;
 use super::proto::NodeProto;
 use crate::model::LoadError;
 
-/// Operators the loader understands, for messages.
+/// The supported operators, for messages.
 pub(super) const SUPPORTED: &str = "LSTM, GRU and RNN, DynamicQuantizeLSTM of domain \
      com.microsoft, joined by Add (of two directions), Cast, \
      Concat, Constant, ConstantOfShape, Expand, Gather, Identity, Mul (of sizes), ReduceSum (of two \
      directions), Reshape, Shape, Slice, Split, Squeeze, Transpose, Unsqueeze";
 
-/// A graph input as declared.
+/// A declared graph input.
 pub(super) struct GraphInput {
     pub name: String,
-    /// One size for each axis.
+    /// The size of each axis.
     pub shape: Vec<Extent>,
 }
 
@@ -24,7 +24,7 @@ pub(super) struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// Its name, or its first output's.
+    /// Its name, or the name of its first output.
     pub(super) fn name(self) -> &'a str {
         if self.proto.name.is_empty() {
             self.proto.output.first().map_or("", String::as_str)
@@ -37,7 +37,7 @@ impl<'a> Node<'a> {
     pub(super) fn error(self, reason: impl Into<String>) -> LoadError {
         LoadError::Node {
             name: self.name().to_string(),
-            // An operator's name is written bare, and must not break the message's line.
+            // The message shows it without quotes, so it must not contain line breaks.
             operator: self.proto.op_type.escape_debug().to_string(),
             reason: reason.into(),
         }

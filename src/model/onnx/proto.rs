@@ -1,8 +1,8 @@
 //! The part of ONNX's protobuf schema that the loader reads, as `prost` messages. Field numbers are
-//! those of the ONNX IR specification; every other field is skipped while decoding.
+//! those of the ONNX IR specification. The decoder skips all other fields.
 //!
-//! Bodies that could nest (subgraphs, sparse tensors) are kept as plain bytes: their presence is
-//! enough to refuse them, and the decoder's depth stays bounded by this file.
+//! Messages that could nest (subgraphs, sparse tensors) stay plain bytes: the loader refuses them
+//! without decoding, and these types limit the depth of the decoder.
 
 /// A whole file.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -127,7 +127,7 @@ pub(super) mod data_type {
     pub const INT64: i32 = 7;
     pub const FLOAT16: i32 = 10;
     pub const BFLOAT16: i32 = 16;
-    /// The names ONNX gives to the numbers, for messages.
+    /// ONNX's names of the types, for messages.
     pub const NAMES: [&str; 17] = [
         "undefined",
         "float",
@@ -153,7 +153,7 @@ pub(super) mod data_type {
         matches!(element, FLOAT | FLOAT16 | BFLOAT16)
     }
 
-    /// The name of a type, or its number where it has none here.
+    /// The name of a type, or its number if it is unknown.
     pub fn name(of: i32) -> String {
         match usize::try_from(of).ok().and_then(|i| NAMES.get(i)) {
             Some(name) => (*name).to_string(),

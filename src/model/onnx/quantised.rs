@@ -10,7 +10,8 @@
 //! else:              the weights, rounded to f32, quantised by rows as any other matrix
 //! ```
 //!
-//! Zero points may differ from column to column, which ONNX Runtime refuses: their meaning is plain.
+//! Zero points may differ from column to column, which ONNX Runtime refuses: their meaning is
+//! plain.
 
 use super::constants::Constants;
 use super::gate_order::gate_columns;

@@ -1,4 +1,5 @@
-//! One LSTM, GRU, RNN or DynamicQuantizeLSTM node's attributes and weights as directions of a layer.
+//! One LSTM, GRU, RNN or DynamicQuantizeLSTM node's attributes and weights as directions of a
+//! layer.
 //!
 //! ONNX shapes, for `D` directions and `G` gates: `W [D, G·H, E]`, `R [D, G·H, H]`,
 //! `B [D, 2·G·H]` (input biases, then recurrent ones), `P [D, 3·H]` (input, output, forget).

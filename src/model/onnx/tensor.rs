@@ -1,5 +1,5 @@
-//! Constant tensors: decoding them from the file, and the few operations exporters leave on them
-//! (PyTorch's exporters reorder large weights with Slice and Concat nodes).
+//! Constant tensors: decodes them and evaluates the operations that exporters leave on them.
+//! PyTorch's exporters reorder large weights with Slice and Concat nodes.
 
 use std::mem::discriminant;
 use std::rc::Rc;
@@ -10,11 +10,11 @@ use super::budget::Budget;
 use super::proto::{TensorProto, data_type};
 use crate::model::LoadError;
 
-/// Axes that any value may have; exported recurrent graphs use at most 4.
+/// Largest number of axes of a value. Exported recurrent graphs use at most 4.
 pub(super) const MAX_AXES: usize = 16;
 
-/// The values of a tensor: floats and integers widened, bytes as they are, since they are weights and
-/// their type says where their middle lies.
+/// The values of a tensor. Floats and integers are widened. Bytes keep their type: they are
+/// weights, and the type decides the middle of their range.
 #[derive(Debug, PartialEq)]
 pub(super) enum Data {
     Float(Vec<f32>),
@@ -33,7 +33,7 @@ impl Data {
         }
     }
 
-    /// What they are, for messages.
+    /// Their type, for messages.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Data::Float(_) => "floats",
@@ -66,7 +66,7 @@ impl Tensor {
         }
     }
 
-    /// Its values as integers, if it holds integers.
+    /// Its integers, if it holds integers.
     pub(super) fn as_ints(&self) -> Option<&[i64]> {
         match &*self.data {
             Data::Int(v) => Some(v),
@@ -74,7 +74,7 @@ impl Tensor {
         }
     }
 
-    /// Its values as floats, if it holds floats.
+    /// Its floats, if it holds floats.
     pub(super) fn as_floats(&self) -> Option<&[f32]> {
         match &*self.data {
             Data::Float(v) => Some(v),
@@ -92,7 +92,7 @@ impl Tensor {
         }
     }
 
-    /// The same values under another shape with as many values.
+    /// The same values with another shape of the same number of values.
     pub(super) fn with_dims(&self, dims: Vec<usize>) -> Tensor {
         debug_assert_eq!(dims.iter().product::<usize>(), self.data.len());
         Tensor {
@@ -101,7 +101,7 @@ impl Tensor {
         }
     }
 
-    /// The entries of one axis that `indices` names, in that order.
+    /// The entries `indices` of one axis, in that order.
     pub(super) fn take(
         &self,
         axis: usize,
@@ -118,7 +118,7 @@ impl Tensor {
         Ok(self.gathered(dims, starts, inner))
     }
 
-    /// The tensors one after the other along `axis`; shapes must agree on the other axes.
+    /// Concatenates tensors along `axis`. Their shapes must agree on all other axes.
     pub(super) fn concat(
         parts: &[Tensor],
         axis: usize,
@@ -131,9 +131,12 @@ impl Tensor {
                 && discriminant(&*t.data) == discriminant(&*parts[0].data)
         };
         if !parts.iter().all(agree) {
-            return Err("the constants joined differ in type or in shape off the axis".into());
+            return Err(
+                "the constants to concatenate differ in type or in another axis than the given one"
+                    .into(),
+            );
         }
-        // Each part was allocated before, so these sums cannot overflow.
+        // Every part is allocated, so these sums cannot overflow.
         budget.charge(parts.iter().map(|t| t.data.len()).sum())?;
         dims[axis] = parts.iter().map(|t| t.dims[axis]).sum();
         let outer: usize = dims[..axis].iter().product();
@@ -162,7 +165,7 @@ impl Tensor {
         })
     }
 
-    /// Axes reordered: axis `i` of the result is axis `order[i]` of this.
+    /// Reorders the axes: axis `i` of the result is axis `order[i]` of this tensor.
     pub(super) fn transpose(&self, order: &[usize], budget: &mut Budget) -> Result<Tensor, String> {
         budget.charge(self.data.len())?;
         let mut strides = vec![1; self.dims.len()];
@@ -201,13 +204,14 @@ impl Tensor {
     }
 }
 
-/// `run` values from each start.
+/// Copies `run` values from each start.
 fn runs<T: Copy>(values: &[T], starts: impl Iterator<Item = usize>, run: usize) -> Vec<T> {
     let all = starts.flat_map(|s| &values[s..s + run]);
     all.copied().collect()
 }
 
-/// The first of `outer` equal shares of every part, then the second of every part, and so on.
+/// Splits every part into `outer` equal shares; copies the first share of every part, then the
+/// second of every part, and so on.
 fn interleaved<'a, T: Copy + 'a>(
     outer: usize,
     parts: impl Iterator<Item = &'a Data> + Clone,
@@ -223,7 +227,7 @@ fn interleaved<'a, T: Copy + 'a>(
     all
 }
 
-/// Decodes a tensor of the file; everything is checked before anything is allocated.
+/// Decodes a tensor of the file. All checks precede the first allocation.
 pub(super) fn decode(name: &str, proto: &TensorProto) -> Result<Tensor, LoadError> {
     read(proto).map_err(|reason| LoadError::Tensor {
         name: name.to_string(),
@@ -234,7 +238,7 @@ pub(super) fn decode(name: &str, proto: &TensorProto) -> Result<Tensor, LoadErro
 fn read(proto: &TensorProto) -> Result<Tensor, String> {
     if proto.data_location != 0 {
         return Err(
-            "its data lies in another file; save the model with its data inside the file \
+            "its data is in another file; save the model with its data inside the file \
              (torch.onnx.export(…, external_data=False), onnx.save_model of the loaded model)"
                 .into(),
         );
@@ -258,11 +262,10 @@ fn read(proto: &TensorProto) -> Result<Tensor, String> {
     };
     let typed = proto.float_data.len() + proto.int32_data.len() + proto.int64_data.len();
     let held = match &proto.raw_data {
-        // A reader must not choose between two sources.
         Some(_) if typed > 0 => return Err("it has both raw and typed data".into()),
         Some(raw) if raw.len() % width != 0 => {
             return Err(format!(
-                "{} bytes of raw data are no whole number of {width}-byte values",
+                "{} bytes of raw data are not a multiple of {width}, the bytes of a value",
                 raw.len()
             ));
         }
@@ -275,7 +278,8 @@ fn read(proto: &TensorProto) -> Result<Tensor, String> {
     };
     if held != count || (proto.raw_data.is_none() && typed != held) {
         return Err(format!(
-            "shape {dims:?} needs {count} values of type {}, the file holds {held} (of {typed} typed values)",
+            "shape {dims:?} needs {count} values of type {}, but the file holds {held} (of {typed} \
+             typed values)",
             data_type::name(proto.data_type)
         ));
     }
@@ -337,14 +341,14 @@ fn read(proto: &TensorProto) -> Result<Tensor, String> {
     })
 }
 
-/// Bytes, of which the typed form holds one in each 32-bit integer.
+/// Narrows the typed form of bytes, which has one byte in each 32-bit integer.
 fn narrowed<T: TryFrom<i32>>(values: &[i32], name: &str) -> Result<Vec<T>, String> {
     let narrow = |&v| T::try_from(v).map_err(|_| format!("{v} is not of type {name}"));
     values.iter().map(narrow).collect()
 }
 
-/// The shape, and its number of values. An empty tensor is accepted only as an empty list, since
-/// `[2^60, 0]` would give loops over nothing that never end.
+/// The shape and its number of values. An empty tensor may have only one axis: with `[2^60, 0]`,
+/// loops over the first axis would not end.
 fn shape(dims: &[i64]) -> Result<(Vec<usize>, usize), String> {
     if dims.len() > MAX_AXES {
         return Err(format!(
@@ -358,12 +362,12 @@ fn shape(dims: &[i64]) -> Result<(Vec<usize>, usize), String> {
         let size = usize::try_from(dim).map_err(|_| format!("axis of size {dim} in {dims:?}"))?;
         if size == 0 && dims.len() > 1 {
             return Err(format!(
-                "empty shape {dims:?}; every axis needs at least one entry"
+                "empty shape {dims:?}; every axis must have length 1 or more"
             ));
         }
         count = count
             .checked_mul(size)
-            .ok_or_else(|| format!("shape {dims:?} has more values than memory"))?;
+            .ok_or_else(|| format!("shape {dims:?} has too many values for memory"))?;
         shape.push(size);
     }
     Ok((shape, count))

@@ -1,27 +1,27 @@
-//! What a name in the graph stands for while the loader walks it.
+//! The symbolic values that names in the graph have while the loader walks it.
 
 use super::extent::Extent;
 use super::tensor::{Data, Tensor};
 use super::view::View;
 
-/// Sizes in one list; exporters compute shapes of at most a few axes.
+/// The largest number of sizes in a list. Shapes that exporters compute have only a few axes.
 pub(super) const MAX_SIZES: usize = 64;
 
 /// A value of the graph.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Value {
-    /// Known now.
+    /// A known tensor.
     Constant(Tensor),
-    /// Integers computed from shapes; `None` where not tracked. A scalar has one.
+    /// Integers computed from shapes; `None` if not tracked. A scalar has one.
     Sizes {
-        /// Whether it has no axis (else one).
+        /// Whether it has no axis instead of one.
         scalar: bool,
         /// The integers.
         items: Vec<Option<Extent>>,
     },
-    /// Zeros of a shape (never materialised); `None` where a size is not tracked.
+    /// Zeros of a shape, never allocated; `None` if a size is not tracked.
     Zeros(Vec<Option<Extent>>),
-    /// Something that flows between recurrent nodes.
+    /// Data that exists only during a run.
     View(View),
 }
 
@@ -77,7 +77,7 @@ impl Value {
         }
     }
 
-    /// What it is, for messages.
+    /// Its kind, for messages.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Value::Constant(_) => "a constant",

@@ -1,10 +1,10 @@
 //! A view: all or part of what flows between recurrent nodes, with the meaning of each axis.
 //!
-//! ShapeOp nodes only rename, permute, split and regroup axes, so a value is described by its source
-//! and its axes, each a list of *parts* folded into it, outermost first. `Y` of a bidirectional
-//! LSTM is `[T] [D] [B] [H]`; after Transpose(0, 2, 1, 3) it is `[T] [B] [D] [H]`; after
-//! Reshape(0, 0, -1) it is `[T] [B] [D, H]`: directions concatenated feature-wise, the form the
-//! next layer needs. Reshape without the Transpose would give `[T] [D, B] [H]`, which no layer
+//! ShapeOp nodes only rename, permute, split and regroup axes, so a value is described by its
+//! source and its axes, each a list of *parts* folded into it, outermost first. `Y` of a
+//! bidirectional LSTM is `[T] [D] [B] [H]`; after Transpose(0, 2, 1, 3) it is `[T] [B] [D] [H]`;
+//! after Reshape(0, 0, -1) it is `[T] [B] [D, H]`: directions concatenated feature-wise, the form
+//! the next layer needs. Reshape without the Transpose would give `[T] [D, B] [H]`, which no layer
 //! accepts, although its sizes may fit.
 
 use super::extent::Extent;
