@@ -362,14 +362,14 @@ fn refusals() {
             plain(),
             &[
                 "\"dense.weight\"",
-                "supported are weight_ih_l0",
+                "supported names are weight_ih_l0",
                 "prefix \"\"",
             ],
         ),
         (
             lstm().with("norm", &[2]),
             plain().prefix(""),
-            &["\"norm\"", "supported are weight_ih_l0"],
+            &["\"norm\"", "supported names are weight_ih_l0"],
         ),
         (
             lstm().with("weight_ih_l01", &[8, 2]),
@@ -418,12 +418,12 @@ fn refusals() {
         (
             both().place("", "l1", 4, 4, 2),
             plain(),
-            &["\"weight_ih_l1_reverse\"", "all have a _reverse or none"],
+            &["\"weight_ih_l1_reverse\"", "all or none have a _reverse"],
         ),
         (
             two().place("", "l1_reverse", 4, 2, 3),
             plain(),
-            &["\"weight_ih_l0_reverse\"", "all have a _reverse or none"],
+            &["\"weight_ih_l0_reverse\"", "all or none have a _reverse"],
         ),
         // Missing tensors.
         (
@@ -439,12 +439,12 @@ fn refusals() {
         (
             lstm().without("bias_hh_l0"),
             plain(),
-            &["\"bias_hh_l0\"", "both biases everywhere, or none"],
+            &["\"bias_hh_l0\"", "both biases, or none"],
         ),
         (
             two().without("bias_ih_l1").without("bias_hh_l1"),
             plain(),
-            &["\"bias_ih_l1\"", "both biases everywhere, or none"],
+            &["\"bias_ih_l1\"", "both biases, or none"],
         ),
         // Kinds.
         (
@@ -531,12 +531,12 @@ fn refusals() {
         (
             lstm().shape("weight_ih_l0", &[8, 0]),
             plain(),
-            &["\"weight_ih_l0\"", "[8, 0]", "at least 1"],
+            &["\"weight_ih_l0\"", "[8, 0]", "length 1 or more"],
         ),
         (
             lstm().shape("weight_hh_l0", &[0, 0]),
             plain(),
-            &["\"weight_hh_l0\"", "[0, 0]", "at least 1"],
+            &["\"weight_hh_l0\"", "[0, 0]", "length 1 or more"],
         ),
         // Types.
         (

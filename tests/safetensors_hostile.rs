@@ -152,12 +152,12 @@ fn contradictions() {
         (
             one(r#""dtype":"F32","shape":[1],"data_offsets":[0,4]"#),
             3,
-            "3 bytes of data where the header describes 4",
+            "3 bytes of data, but the header describes 4",
         ),
         (
             one(r#""dtype":"F32","shape":[1],"data_offsets":[0,4]"#),
             5,
-            "5 bytes of data where the header describes 4",
+            "5 bytes of data, but the header describes 4",
         ),
         (
             one(r#""dtype":"F32","shape":[2],"data_offsets":[0,4]"#),
@@ -229,7 +229,7 @@ fn contradictions() {
         ),
         (r#"{"__metadata__":{"k":NaN}}"#.into(), 0, "header"),
         (r#"{"__metadata__":{"k":1}}"#.into(), 0, "string"),
-        (r#"{"__metadata__":"k"}"#.into(), 0, "an object of texts"),
+        (r#"{"__metadata__":"k"}"#.into(), 0, "an object of strings"),
         // Overlap, and a gap.
         (
             r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},

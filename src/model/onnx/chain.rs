@@ -1,10 +1,10 @@
-//! How recurrent nodes hang together: one chain of layers, and the ports at its ends.
+//! Builds the chain of recurrent layers and its input and output ports.
 
 use super::budget::malformed;
 use super::extent::Extent;
 use super::node::{GraphInput, Node};
 use super::proto::{ValueInfoProto, data_type};
-use super::recurrent::Recurrent;
+use super::recurrent::RecurrentNode;
 use super::value::Value;
 use super::view::{AxisKind, AxisPart, View, ViewSource};
 use crate::model::{
@@ -12,16 +12,16 @@ use crate::model::{
     Role,
 };
 
-/// Nodes in a chain; real stacks have ten or so.
+/// Largest number of recurrent nodes; real stacks have about ten.
 const MAX_LAYERS: usize = 1024;
 
-/// The chain so far.
+/// The layers and ports found so far.
 pub(super) struct ChainBuilder {
     inputs: Vec<GraphInput>,
-    /// The meaning of each input's axes, once a recurrent node has taken it.
+    /// The meaning of the axes of each input, known once a recurrent node uses it.
     meanings: Vec<Vec<Option<Axis>>>,
     sequence: Option<usize>,
-    /// The lengths input of every layer, known after the first.
+    /// The lengths input of all layers, known after the first layer.
     lengths: Option<usize>,
     layers: Vec<ChainLayer>,
     states: Vec<StateInput>,
@@ -29,7 +29,7 @@ pub(super) struct ChainBuilder {
     quantised: Vec<QuantisedMatrix>,
 }
 
-/// A layer whose merge its reader decides.
+/// A layer. The node that uses its output decides how its directions are merged.
 struct ChainLayer {
     name: String,
     directions: Vec<Direction>,
@@ -38,7 +38,15 @@ struct ChainLayer {
     batch: Extent,
 }
 
-/// An initial state taken from a graph input, or from a slice of it along one axis.
+/// The input sequence of a layer.
+struct Sequence {
+    /// ONNX element type.
+    element: i32,
+    time: Extent,
+    batch: Extent,
+}
+
+/// An initial state that is a graph input, or a slice of one along an axis.
 struct StateInput {
     input: usize,
     cell: bool,
@@ -62,18 +70,22 @@ impl ChainBuilder {
         }
     }
 
-    /// Adds a layer on top of the chain, and gives its outputs Y, Y_h and (LSTM) Y_c.
+    /// Adds a layer at the end of the chain. Returns its outputs Y, Y_h and, for an LSTM, Y_c.
     pub(super) fn layer(
         &mut self,
         node: Node,
-        layer: Recurrent,
+        layer: RecurrentNode,
         inputs: &[Option<Value>],
     ) -> Result<Vec<View>, LoadError> {
         if self.layers.len() == MAX_LAYERS {
             return Err(node.error(format!("more than {MAX_LAYERS} recurrent nodes")));
         }
         let input = |index: usize| inputs.get(index).and_then(Option::as_ref);
-        let (element, time, batch) = self.take_sequence(node, &layer, input(0))?;
+        let Sequence {
+            element,
+            time,
+            batch,
+        } = self.take_sequence(node, &layer, input(0))?;
         self.take_lengths(node, input(4), &batch)?;
         self.take_state(node, &layer, "initial_h", false, input(5), &batch)?;
         if layer.kind == CellKind::Lstm {
@@ -149,18 +161,18 @@ impl ChainBuilder {
         Ok(views)
     }
 
-    /// Checks that X continues the chain; its element type, steps and sequences.
+    /// Checks that X continues the chain.
     fn take_sequence(
         &mut self,
         node: Node,
-        layer: &Recurrent,
+        layer: &RecurrentNode,
         x: Option<&Value>,
-    ) -> Result<(i32, Extent, Extent), LoadError> {
+    ) -> Result<Sequence, LoadError> {
         let view = match x {
             Some(Value::View(view)) => view,
             Some(other) => {
                 return Err(node.error(format!(
-                    "X is {}; supported: a graph input, or the output Y of the node before",
+                    "X is {}; supported: a graph input, or the output Y of the previous node",
                     other.kind()
                 )));
             }
@@ -183,9 +195,9 @@ impl ChainBuilder {
                 "[time] [batch]"
             };
             Err(node.error(format!(
-                "X is {what} with axes {}; it must have axes {order} [feature] (layout {}), where \
-                 a bidirectional node below gives [direction, feature] folded in that order, or \
-                 its directions added",
+                "X is {what} with axes {}; it must have axes {order} [feature] (layout {}); after a \
+                 bidirectional node, the last axis is [direction, feature] in that order, or the sum \
+                 of its directions",
                 describe(&kinds),
                 i32::from(layer.batch_major)
             )))
@@ -198,8 +210,8 @@ impl ChainBuilder {
             ViewSource::Input(input) => {
                 if let Some(below) = self.layers.last() {
                     return Err(node.error(format!(
-                        "X is graph input {:?}, but node {:?} comes before it; supported: one \
-                         chain, where each node takes the output Y of the one before",
+                        "X is graph input {:?}, but node {:?} precedes this one; supported: one chain, \
+                         where each node takes the output Y of the previous one",
                         self.inputs[*input].name, below.name
                     )));
                 }
@@ -216,7 +228,7 @@ impl ChainBuilder {
                 for (place, axis) in at.iter().zip([Axis::Time, Axis::Batch, Axis::Feature]) {
                     match kinds[*place].as_slice() {
                         [AxisKind::InputAxis(declared)] => {
-                            self.mean(node, *input, *declared, axis)?
+                            self.set_meaning(node, *input, *declared, axis)?
                         }
                         _ => return refuse("a graph input"),
                     }
@@ -237,23 +249,23 @@ impl ChainBuilder {
                     &[AxisKind::Feature]
                 };
                 if !arranged(feature) {
-                    return refuse("the output Y of the node before");
+                    return refuse("the output Y of the previous node");
                 }
-                self.merge(top, sum).map_err(|e| node.error(e))?;
+                self.set_merge(top, sum).map_err(|e| node.error(e))?;
                 let below = &self.layers[top];
                 (below.time.clone(), below.batch.clone())
             }
             ViewSource::Sequence(other) | ViewSource::Sum(other) => {
                 return Err(node.error(format!(
-                    "X is the output Y of node {:?}; supported: one chain, where each node takes \
-                     the output Y of the one before ({:?})",
+                    "X is the output Y of node {:?}; supported: one chain, where each node takes the \
+                     output Y of the previous one ({:?})",
                     self.layers[*other].name, self.layers[top].name
                 )));
             }
             ViewSource::Final { .. } => {
                 return Err(node.error(
                     "X is made of final states; supported: a graph input, or the output Y of the \
-                     node before",
+                     previous node",
                 ));
             }
         };
@@ -263,15 +275,19 @@ impl ChainBuilder {
             .is_some_and(|f| f.contradicts(layer.input_size))
         {
             return Err(node.error(format!(
-                "X has {} features, but W is for {}",
+                "X has {} features, but W has {}",
                 features.and_then(|f| f.as_known()).unwrap_or(0),
                 layer.input_size
             )));
         }
-        Ok((view.element, time, batch))
+        Ok(Sequence {
+            element: view.element,
+            time,
+            batch,
+        })
     }
 
-    /// All layers share one lengths input, or none has any.
+    /// Checks that all layers have the same lengths input, or none.
     fn take_lengths(
         &mut self,
         node: Node,
@@ -295,8 +311,8 @@ impl ChainBuilder {
                             kind: AxisKind::InputAxis(axis),
                             extent,
                         },
-                    ] if compatible(extent, batch) => {
-                        self.mean(node, *input, *axis, Axis::Batch)?;
+                    ] if may_equal(extent, batch) => {
+                        self.set_meaning(node, *input, *axis, Axis::Batch)?;
                     }
                     _ => {
                         return Err(
@@ -324,7 +340,7 @@ impl ChainBuilder {
     fn take_state(
         &mut self,
         node: Node,
-        layer: &Recurrent,
+        layer: &RecurrentNode,
         name: &str,
         cell: bool,
         value: Option<&Value>,
@@ -350,7 +366,7 @@ impl ChainBuilder {
         if shape.len() != 3
             || !fits(0, directions)
             || !fits(2, layer.hidden_size)
-            || shape[at[1]].as_ref().is_some_and(|e| !compatible(e, batch))
+            || shape[at[1]].as_ref().is_some_and(|e| !may_equal(e, batch))
         {
             return Err(node.error(format!(
                 "{name} does not have the shape {order} with {directions} and {} entries",
@@ -369,7 +385,7 @@ impl ChainBuilder {
             }
         };
         let ViewSource::Input(input) = view.source else {
-            return Err(node.error(format!("{name} comes from another node; {SUPPORTED}")));
+            return Err(node.error(format!("{name} is an output of another node; {SUPPORTED}")));
         };
         if !data_type::is_float(view.element) {
             return Err(node.error(format!(
@@ -381,7 +397,7 @@ impl ChainBuilder {
         let kinds = view.kinds();
         let refuse = || {
             node.error(format!(
-                "{name} is a rearrangement of graph input {:?} that is no slice for each layer; \
+                "{name} is a rearrangement of graph input {:?}, not a slice for each layer; \
                  {SUPPORTED}",
                 self.inputs[input].name
             ))
@@ -393,7 +409,7 @@ impl ChainBuilder {
         let (Some(batch_axis), Some(feature_axis)) = (declared(1), declared(2)) else {
             return Err(refuse());
         };
-        // The direction axis may have been taken by index, and given back as a unit axis.
+        // The direction axis may have been removed by an index and restored as an axis of length 1.
         let unit = kinds[at[0]] == [AxisKind::One];
         let (axis, start, length) = match (declared(0), view.slices.as_slice()) {
             (Some(axis), [slice]) if slice.axis == axis => (Some(axis), slice.start, slice.length),
@@ -405,10 +421,10 @@ impl ChainBuilder {
         if axis == Some(batch_axis) || axis == Some(feature_axis) {
             return Err(refuse());
         }
-        self.mean(node, input, batch_axis, Axis::Batch)?;
-        self.mean(node, input, feature_axis, Axis::Feature)?;
+        self.set_meaning(node, input, batch_axis, Axis::Batch)?;
+        self.set_meaning(node, input, feature_axis, Axis::Feature)?;
         if let Some(axis) = axis {
-            self.mean(node, input, axis, Axis::LayerDirection)?;
+            self.set_meaning(node, input, axis, Axis::LayerDirection)?;
         }
         self.states.push(StateInput {
             input,
@@ -421,8 +437,8 @@ impl ChainBuilder {
         Ok(())
     }
 
-    /// Fixes the meaning of an input's axis.
-    fn mean(
+    /// Sets the meaning of an axis of an input.
+    fn set_meaning(
         &mut self,
         node: Node,
         input: usize,
@@ -432,8 +448,8 @@ impl ChainBuilder {
         let slot = &mut self.meanings[input][axis];
         match slot {
             Some(other) if *other != meaning => Err(node.error(format!(
-                "axis {axis} of graph input {:?} is taken as {meaning:?} here and as {other:?} \
-                 elsewhere; supported: one role for each graph input",
+                "axis {axis} of graph input {:?} is {meaning:?} here and {other:?} elsewhere; \
+                 supported: one role for each graph input",
                 self.inputs[input].name
             ))),
             _ => {
@@ -443,8 +459,8 @@ impl ChainBuilder {
         }
     }
 
-    /// Fixes how the directions of a layer are merged.
-    fn merge(&mut self, layer: usize, sum: bool) -> Result<(), String> {
+    /// Sets how the directions of a layer are merged.
+    fn set_merge(&mut self, layer: usize, sum: bool) -> Result<(), String> {
         let stage = &mut self.layers[layer];
         let merge = if sum { Merge::Sum } else { Merge::Concat };
         if *stage.merge.get_or_insert(merge) != merge {
@@ -457,7 +473,7 @@ impl ChainBuilder {
         Ok(())
     }
 
-    /// Makes a graph output a port.
+    /// Adds the port of a graph output.
     pub(super) fn output(&mut self, info: &ValueInfoProto, value: &Value) -> Result<(), LoadError> {
         const SUPPORTED: &str =
             "supported: Y of the last recurrent node, and Y_h and Y_c of any, rearranged";
@@ -491,8 +507,8 @@ impl ChainBuilder {
                     ));
                 }
                 let sum = matches!(view.source, ViewSource::Sum(_));
-                if let Err(reason) = self.merge(*layer, sum) {
-                    return refuse(format!("is refused, since {reason}"));
+                if let Err(reason) = self.set_merge(*layer, sum) {
+                    return refuse(format!("is not supported: {reason}"));
                 }
                 Role::Output
             }
@@ -507,7 +523,7 @@ impl ChainBuilder {
             };
             if shape.dim.len() != view.axes.len() || shape.dim.iter().enumerate().any(clash) {
                 return refuse(format!(
-                    "declares {} axes whose number or sizes differ from those its nodes give, {}",
+                    "declares {} axes whose number or sizes differ from those of its value, {}",
                     shape.dim.len(),
                     describe(&view.kinds())
                 ));
@@ -527,7 +543,7 @@ impl ChainBuilder {
         Ok(())
     }
 
-    /// The model, once every node and output is in.
+    /// The model, after all nodes and outputs have been added.
     pub(super) fn finish(mut self) -> Result<Model, LoadError> {
         if self.layers.is_empty() {
             return Err(malformed(
@@ -578,7 +594,7 @@ impl ChainBuilder {
                 "several roles"
             };
             return refuse(format!(
-                "has {how}; supported: one of the sequence X, sequence_lens, initial_h, initial_c"
+                "has {how}; supported: one of X, sequence_lens, initial_h, initial_c"
             ));
         }
         let role = match uses.first() {
@@ -599,8 +615,8 @@ impl ChainBuilder {
                 }
                 if !slices_fit {
                     return refuse(
-                        "is used in parts that overlap, leave gaps, or mix initial_h with \
-                         initial_c; supported: one slice for each layer, that cover it"
+                        "is used in slices that overlap, leave gaps, or mix initial_h with initial_c; \
+                         supported: one slice for each layer, which together cover it"
                             .into(),
                     );
                 }
@@ -629,15 +645,16 @@ impl ChainBuilder {
     }
 }
 
-/// Whether two sizes may be equal, as far as is known now.
-fn compatible(a: &Extent, b: &Extent) -> bool {
+/// Whether two sizes may be equal.
+fn may_equal(a: &Extent, b: &Extent) -> bool {
     match (a.as_known(), b.as_known()) {
         (Some(a), Some(b)) => a == b,
         _ => true,
     }
 }
 
-/// States have one axis over layers and directions, be it of one layer.
+/// The axis of a port. The axis of directions of a state covers layers and directions, even for one
+/// layer.
 fn axis(kind: AxisKind, role: &Role) -> Axis {
     match kind {
         AxisKind::Time => Axis::Time,
@@ -646,12 +663,12 @@ fn axis(kind: AxisKind, role: &Role) -> Axis {
         AxisKind::Direction => Axis::LayerDirection,
         AxisKind::LayerDirection => Axis::LayerDirection,
         AxisKind::Feature => Axis::Feature,
-        // Only graph inputs have declared axes, and no output is a graph input.
+        // Only views of graph inputs have input axes, and an output is never such a view.
         AxisKind::One | AxisKind::InputAxis(_) => Axis::One,
     }
 }
 
-/// Axes for messages, e.g. `[time] [direction, batch] [feature]`.
+/// The axes for messages, such as `[time] [direction, batch] [feature]`.
 fn describe(axes: &[Vec<AxisKind>]) -> String {
     let word = |kind: &AxisKind| match kind {
         AxisKind::InputAxis(axis) => format!("input axis {axis}"),

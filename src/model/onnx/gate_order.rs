@@ -1,9 +1,9 @@
-//! From ONNX's order of gates to this crate's.
+//! Converts ONNX's order of gates to this crate's order.
 
 use crate::model::CellKind;
 
-/// Row blocks of ONNX (LSTM i, o, f, c; GRU z, r, h) in this crate's order (LSTM i, f, c, o;
-/// GRU r, z, h).
+/// The indices of ONNX's row blocks (LSTM i, o, f, c; GRU z, r, h) in this crate's order (LSTM i,
+/// f, c, o; GRU r, z, h).
 fn gate_order(kind: CellKind) -> &'static [usize] {
     match kind {
         CellKind::Lstm => &[0, 2, 3, 1],
@@ -12,14 +12,14 @@ fn gate_order(kind: CellKind) -> &'static [usize] {
     }
 }
 
-/// The columns of an LSTM's four gates in ONNX's order, in this crate's.
+/// The indices of ONNX's columns of an LSTM's four gates in this crate's order.
 pub(super) fn gate_columns(columns: usize) -> impl Iterator<Item = usize> {
     let hidden = columns / 4;
     let gates = gate_order(CellKind::Lstm).iter();
     gates.flat_map(move |gate| gate * hidden..(gate + 1) * hidden)
 }
 
-/// The gates' row blocks in this crate's order.
+/// Copies ONNX's row blocks in this crate's order.
 pub(super) fn reordered(values: &[f32], kind: CellKind, cols: usize) -> Vec<f32> {
     let block = values.len() / kind.gates();
     debug_assert!(block.is_multiple_of(cols));

@@ -1,5 +1,4 @@
-//! One LSTM, GRU, RNN or DynamicQuantizeLSTM node's attributes and weights as directions of a
-//! layer.
+//! Reads the attributes and weights of an LSTM, GRU, RNN or DynamicQuantizeLSTM node.
 //!
 //! ONNX shapes, for `D` directions and `G` gates: `W [D, G·H, E]`, `R [D, G·H, H]`,
 //! `B [D, 2·G·H]` (input biases, then recurrent ones), `P [D, 3·H]` (input, output, forget).
@@ -11,7 +10,7 @@ use super::budget::Budget;
 use super::constants::Constants;
 use super::gate_order::reordered;
 use super::node::Node;
-use super::quantised::Quantised;
+use super::quantised::{QuantisedTensor, RequantisedMatrix};
 use super::tensor::Tensor;
 use super::value::Value;
 use crate::model::{
@@ -19,7 +18,7 @@ use crate::model::{
     QuantisedMatrix, Requantised, ResetForm, Weights,
 };
 
-/// Which operator a recurrent node is.
+/// The operator of a recurrent node.
 #[derive(Clone, Copy)]
 pub(super) struct Operator {
     kind: CellKind,
@@ -27,7 +26,7 @@ pub(super) struct Operator {
     quantised: bool,
 }
 
-/// The operator of ONNX of that name.
+/// The recurrent operator of ONNX with this name.
 pub(super) fn standard(name: &str) -> Option<Operator> {
     let kind = match name {
         "LSTM" => CellKind::Lstm,
@@ -41,7 +40,7 @@ pub(super) fn standard(name: &str) -> Option<Operator> {
     })
 }
 
-/// ONNX Runtime's own operator of that name.
+/// The recurrent operator of ONNX Runtime with this name.
 pub(super) fn microsoft(name: &str) -> Option<Operator> {
     (name == "DynamicQuantizeLSTM").then_some(Operator {
         kind: CellKind::Lstm,
@@ -49,61 +48,78 @@ pub(super) fn microsoft(name: &str) -> Option<Operator> {
     })
 }
 
-/// The directions of a recurrent node, and what its wiring must know.
-pub(super) struct Recurrent {
+/// A recurrent node, read.
+pub(super) struct RecurrentNode {
     pub kind: CellKind,
     pub directions: Vec<Direction>,
-    /// ONNX `layout` 1: batch before time, and before direction.
+    /// ONNX `layout` 1: the batch is the first axis.
     pub batch_major: bool,
     pub input_size: usize,
     pub hidden_size: usize,
-    /// Matrices that the file has in 8 bits, as of layer 0.
+    /// Reports on the matrices stored in 8 bits. Their layer is 0; the chain sets it.
     pub quantised: Vec<QuantisedMatrix>,
 }
 
-/// W or R of a node, as the file stores them.
-enum Stored<'a> {
-    Plain(&'a Tensor),
-    Quantised(Quantised<'a>),
+/// W or R of a node, as stored in the file.
+enum StoredMatrix<'a> {
+    Floats(&'a Tensor),
+    Quantised(QuantisedTensor<'a>),
 }
 
-impl Stored<'_> {
-    /// One direction's, with this crate's rows; of 8 bits also whether it was quantised anew.
-    fn matrix(
+/// The matrix of one direction.
+struct DirectionMatrix {
+    matrix: Matrix,
+    /// Whether the matrix is stored in 8 bits, and then whether it was quantised again.
+    quantised: Option<Option<Requantised>>,
+}
+
+impl StoredMatrix<'_> {
+    /// The matrix of direction `at` of `count`, with this crate's order of rows.
+    fn direction(
         &self,
         kind: CellKind,
-        (rows, cols): (usize, usize),
+        shape: [usize; 2],
         at: usize,
-        of: usize,
-    ) -> Result<(Matrix, Option<Option<Requantised>>), LoadError> {
+        count: usize,
+    ) -> Result<DirectionMatrix, LoadError> {
         match self {
-            Stored::Plain(tensor) => {
-                let values = reordered(part(tensor, at, of), kind, cols);
-                Ok((Matrix::new(rows, cols, values)?, None))
+            StoredMatrix::Floats(tensor) => {
+                let [rows, cols] = shape;
+                let values = reordered(direction_values(tensor, at, count), kind, cols);
+                Ok(DirectionMatrix {
+                    matrix: Matrix::new(rows, cols, values)?,
+                    quantised: None,
+                })
             }
-            Stored::Quantised(quantised) => {
-                let (matrix, requantised) = quantised.matrix(at, of)?;
-                Ok((matrix, Some(requantised)))
+            StoredMatrix::Quantised(tensor) => {
+                let RequantisedMatrix { matrix, reason } = tensor.direction(at, count)?;
+                Ok(DirectionMatrix {
+                    matrix,
+                    quantised: Some(reason),
+                })
             }
         }
     }
 }
 
-/// Reads a node's attributes and its constant inputs.
+/// Reads the attributes and constant inputs of a node.
 pub(super) fn read(
     node: Node,
     operator: Operator,
     inputs: &[Option<Value>],
     budget: &mut Budget,
-) -> Result<Recurrent, LoadError> {
+) -> Result<RecurrentNode, LoadError> {
     let Operator { kind, quantised } = operator;
-    let most = match (quantised, kind) {
+    let max_inputs = match (quantised, kind) {
         (true, _) => 12,
         (false, CellKind::Lstm) => 8,
         (false, _) => 6,
     };
-    if inputs.len() > most {
-        return Err(node.error(format!("{} inputs; it takes at most {most}", inputs.len())));
+    if inputs.len() > max_inputs {
+        return Err(node.error(format!(
+            "{} inputs; at most {max_inputs} are supported",
+            inputs.len()
+        )));
     }
     let mut known = vec![
         "activation_alpha",
@@ -135,23 +151,30 @@ pub(super) fn read(
     let count = reverse.len();
     let gates = kind.gates();
     let constants = Constants::new(node, inputs);
-    let tensor = |index: usize| match quantised {
-        false => constants.required_floats(index),
-        true => constants.required_bytes(index),
+    let tensor = |index: usize| {
+        if quantised {
+            constants.required_bytes(index)
+        } else {
+            constants.required_floats(index)
+        }
     };
-    // Rows, and what a row holds, in the order in which the file has those axes.
-    let shape = |rows, cols| match quantised {
-        false => [Some(count), rows, cols],
-        true => [Some(count), cols, rows],
+    // DynamicQuantizeLSTM stores its matrices transposed.
+    let shape = |rows, cols| {
+        if quantised {
+            [Some(count), cols, rows]
+        } else {
+            [Some(count), rows, cols]
+        }
     };
-    let depth = |dims: &[usize]| match quantised {
-        false => dims.last().copied(),
-        true => dims.get(1).copied(),
+    let depth = |dims: &[usize]| {
+        let axis = if quantised { 1 } else { 2 };
+        dims.get(axis).copied()
     };
-    let stored = |index: usize, tensor| {
-        Ok::<_, LoadError>(match quantised {
-            false => Stored::Plain(tensor),
-            true => Stored::Quantised(Quantised::read(node, constants, index, tensor)?),
+    let stored = |index: usize, tensor| -> Result<StoredMatrix<'_>, LoadError> {
+        Ok(if quantised {
+            StoredMatrix::Quantised(QuantisedTensor::read(node, constants, index, tensor)?)
+        } else {
+            StoredMatrix::Floats(tensor)
         })
     };
 
@@ -163,7 +186,7 @@ pub(super) fn read(
         && usize::try_from(size) != Ok(hidden)
     {
         return Err(node.error(format!(
-            "hidden_size is {size}, but R has shape {:?} (for {hidden} hidden units)",
+            "hidden_size is {size}, but R has shape {:?} ({hidden} hidden units)",
             r.dims
         )));
     }
@@ -186,37 +209,39 @@ pub(super) fn read(
     let cells = cells(node, kind, &attributes, count)?;
     let clip = attributes.float("clip")?;
     let mut directions = Vec::with_capacity(count);
-    let mut taken = Vec::new();
+    let mut reports = Vec::new();
     for (at, (cell, reverse)) in cells.into_iter().zip(reverse).enumerate() {
         let vectors = if quantised { 4 } else { 2 };
         let values = rows * (input_size + hidden + vectors) + 3 * hidden;
         budget.charge(values).map_err(|e| node.error(e))?;
-        let (input, input_taken) = w.matrix(kind, (rows, input_size), at, count)?;
-        let (recurrent, recurrent_taken) = r.matrix(kind, (rows, hidden), at, count)?;
-        for (index, matrix, requantised) in [
-            (1, MatrixKind::Input, input_taken),
-            (2, MatrixKind::Recurrent, recurrent_taken),
+        let input = w.direction(kind, [rows, input_size], at, count)?;
+        let recurrent = r.direction(kind, [rows, hidden], at, count)?;
+        for (index, matrix, quantised) in [
+            (1, MatrixKind::Input, input.quantised),
+            (2, MatrixKind::Recurrent, recurrent.quantised),
         ] {
-            taken.extend(requantised.map(|requantised| QuantisedMatrix {
-                layer: 0,
-                reverse: *reverse,
-                matrix,
-                tensor: constants.name(index).to_string(),
-                requantised,
-            }));
+            if let Some(requantised) = quantised {
+                reports.push(QuantisedMatrix {
+                    layer: 0,
+                    reverse: *reverse,
+                    matrix,
+                    tensor: constants.name(index).to_string(),
+                    requantised,
+                });
+            }
         }
-        let biases = b.map(|b| part(b, at, count));
+        let biases = b.map(|b| direction_values(b, at, count));
         let bias = |half: usize| match biases {
             Some(both) => reordered(&both[half * rows..(half + 1) * rows], kind, 1),
             None => vec![0.0; rows],
         };
         let weights = Weights {
-            input,
-            recurrent,
+            input: input.matrix,
+            recurrent: recurrent.matrix,
             input_bias: bias(0),
             recurrent_bias: bias(1),
             peepholes: p.map(|p| {
-                let all = part(p, at, count);
+                let all = direction_values(p, at, count);
                 Peepholes {
                     input: all[..hidden].to_vec(),
                     output: all[hidden..2 * hidden].to_vec(),
@@ -237,17 +262,17 @@ pub(super) fn read(
             direction
         });
     }
-    Ok(Recurrent {
+    Ok(RecurrentNode {
         kind,
         directions,
         batch_major: attributes.flag("layout")?,
         input_size,
         hidden_size: hidden,
-        quantised: taken,
+        quantised: reports,
     })
 }
 
-/// One cell for each direction.
+/// The cell of each direction.
 fn cells(
     node: Node,
     kind: CellKind,
@@ -288,9 +313,9 @@ fn cells(
         .collect())
 }
 
-/// One direction's values.
-fn part(tensor: &Tensor, at: usize, of: usize) -> &[f32] {
+/// The values of direction `at` of `count`.
+fn direction_values(tensor: &Tensor, at: usize, count: usize) -> &[f32] {
     let all = tensor.as_floats().unwrap_or_default();
-    let each = all.len() / of;
+    let each = all.len() / count;
     &all[at * each..(at + 1) * each]
 }

@@ -1,30 +1,30 @@
-//! A view: all or part of what flows between recurrent nodes, with the meaning of each axis.
+//! Views: all or part of the data between recurrent nodes, with the meaning of each axis.
 //!
-//! ShapeOp nodes only rename, permute, split and regroup axes, so a value is described by its
-//! source and its axes, each a list of *parts* folded into it, outermost first. `Y` of a
-//! bidirectional LSTM is `[T] [D] [B] [H]`; after Transpose(0, 2, 1, 3) it is `[T] [B] [D] [H]`;
-//! after Reshape(0, 0, -1) it is `[T] [B] [D, H]`: directions concatenated feature-wise, the form
-//! the next layer needs. Reshape without the Transpose would give `[T] [D, B] [H]`, which no layer
-//! accepts, although its sizes may fit.
+//! The nodes between recurrent nodes only rename, permute, split and regroup axes. A view therefore
+//! consists of a source and axes, and each axis lists the *parts* folded into it, outermost first.
+//! For example, `Y` of a bidirectional LSTM is `[T] [D] [B] [H]`. Transpose(0, 2, 1, 3) gives `[T]
+//! [B] [D] [H]`, and Reshape(0, 0, -1) then gives `[T] [B] [D, H]`: the directions concatenated
+//! along the features, as the next layer needs them. Reshape without Transpose gives `[T] [D, B]
+//! [H]`, which no layer accepts even if the sizes match.
 
 use super::extent::Extent;
 use super::tensor::MAX_AXES;
 
-/// What an axis runs over.
+/// The meaning of a part of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AxisKind {
-    /// Axis of a graph input whose meaning is known once a recurrent node takes it.
+    /// An axis of a graph input. Its meaning is known once a recurrent node uses it.
     InputAxis(usize),
     Time,
     Batch,
     Direction,
     LayerDirection,
     Feature,
-    /// Length 1, no meaning.
+    /// Length 1, without a meaning.
     One,
 }
 
-/// One axis before any folding.
+/// An axis before folding.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct AxisPart {
     pub kind: AxisKind,
@@ -40,7 +40,7 @@ impl AxisPart {
         AxisPart::new(AxisKind::One, Extent::known(1))
     }
 
-    /// Whether it may come and go without changing any value's meaning.
+    /// Whether it can be removed or added without changing the meaning of any value.
     fn is_removable(&self) -> bool {
         self.extent.is(1)
             && !matches!(
@@ -50,20 +50,20 @@ impl AxisPart {
     }
 }
 
-/// Where the values come from.
+/// The origin of the values.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum ViewSource {
-    /// Graph input of this index.
+    /// The graph input of this index.
     Input(usize),
     /// `Y` of this layer.
     Sequence(usize),
-    /// `Y` of this bidirectional layer, directions added.
+    /// The sum of both directions of `Y` of this layer.
     Sum(usize),
-    /// `Y_h` (or `Y_c`) of these layers, one after the other.
+    /// `Y_h` (or `Y_c`) of these layers, concatenated.
     Final { cell: bool, layers: Vec<usize> },
 }
 
-/// The part of a graph input that was slice out along one axis.
+/// A slice of a graph input along one axis.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct InputSlice {
     pub axis: usize,
@@ -71,31 +71,31 @@ pub(super) struct InputSlice {
     pub length: usize,
 }
 
-/// A value as a rearrangement of its source.
+/// A rearrangement of a source.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct View {
     pub source: ViewSource,
-    /// Axes, each a list of parts.
+    /// The axes, each a list of parts.
     pub axes: Vec<Vec<AxisPart>>,
     /// ONNX element type.
     pub element: i32,
-    /// Parts slice out of a graph input.
+    /// Slices of a graph input, at most one along each axis.
     pub slices: Vec<InputSlice>,
-    /// One direction only, if set.
+    /// The only direction that the view holds, if set.
     pub direction: Option<usize>,
 }
 
-/// One axis of a Reshape's target.
+/// One axis of the target shape of a Reshape.
 pub(super) enum ReshapeSize {
-    /// As the source's axis at the same place.
+    /// The size of the input's axis of the same index.
     Copy,
-    /// Whatever is left.
+    /// The size that the other axes leave.
     Infer,
     /// This size.
     Exact(Extent),
 }
 
-const PARTIAL: &str = "takes a part of an axis; supported parts: whole layers or one direction of \
+const PARTIAL: &str = "takes a slice of an axis; supported slices: whole layers or one direction of \
      states and outputs, and slices of an initial-state input along one axis";
 
 impl View {
@@ -113,7 +113,7 @@ impl View {
         }
     }
 
-    /// Without an axis of length 1.
+    /// Removes an axis of length 1.
     pub(super) fn squeeze(&self, axis: usize) -> Result<View, String> {
         if !self.axes[axis].iter().all(AxisPart::is_removable) {
             return Err(format!(
@@ -125,14 +125,14 @@ impl View {
         Ok(view)
     }
 
-    /// With a new axis of length 1.
+    /// Inserts an axis of length 1.
     pub(super) fn unsqueeze(&self, axis: usize) -> View {
         let mut view = self.clone();
         view.axes.insert(axis, vec![AxisPart::one()]);
         view
     }
 
-    /// Regroups the parts, in their order, into axes of the target sizes.
+    /// Regroups the parts, without reordering them, into axes of the target sizes.
     pub(super) fn reshape(&self, target: &[ReshapeSize]) -> Result<View, String> {
         let mut wanted = Vec::with_capacity(target.len());
         for (place, target) in target.iter().enumerate() {
@@ -143,12 +143,14 @@ impl View {
                     Some(extent) => Some(extent),
                     None => return Err("copies an axis of untracked size".into()),
                 },
-                ReshapeSize::Copy => return Err("copies an axis that its input lacks".into()),
+                ReshapeSize::Copy => {
+                    return Err("copies an axis that its input does not have".into());
+                }
             });
         }
         let refused = || {
-            "does not fold whole axes, in their order; supported: joining or splitting axes \
-                where the recurrent nodes' own axes stay whole"
+            "does not fold whole axes in their order; supported: joining or splitting axes without \
+             splitting those of the recurrent nodes"
                 .to_string()
         };
         let parts: Vec<AxisPart> = self.axes.iter().flatten().cloned().collect();
@@ -235,7 +237,7 @@ impl View {
                 let ViewSource::Final { layers, .. } = &mut view.source else {
                     return Err(PARTIAL.into());
                 };
-                // Concat keeps the direction counts equal, so this divides evenly.
+                // `concat` requires equal numbers of directions, so this divides evenly.
                 let each = total / layers.len().max(1);
                 if each == 2 && length == 1 {
                     view.direction = Some(start % 2);
@@ -256,11 +258,11 @@ impl View {
         Ok(view)
     }
 
-    /// Final states of several layers stacked, or the two directions of one source side by side.
+    /// Concatenates final states of several layers, or the two directions of one source.
     pub(super) fn concat(views: &[&View], axis: usize) -> Result<View, String> {
         let refused = || {
-            "joins values that are not final states of different layers along the direction axis, \
-             nor the forward and reverse parts of one value"
+            "concatenates values other than final states of different layers along the direction \
+             axis, or the forward and reverse directions of one value"
                 .to_string()
         };
         let first = views[0];
@@ -301,7 +303,7 @@ impl View {
             let others = || (0..view.axes.len()).filter(|a| *a != axis);
             let whole = match part.kind {
                 AxisKind::Direction | AxisKind::LayerDirection => true,
-                // A squeezed single direction, given back its axis.
+                // A single direction whose axis was removed and restored.
                 AxisKind::One => !view
                     .axes
                     .iter()
@@ -335,7 +337,7 @@ impl View {
         Ok(joined)
     }
 
-    /// The two directions of a layer's output, added.
+    /// Adds the two directions of a layer's output.
     pub(super) fn add(&self, other: &View) -> Result<View, String> {
         match (&self.source, self.direction, other.direction) {
             (ViewSource::Sequence(layer), Some(a), Some(b))
@@ -354,7 +356,7 @@ impl View {
         }
     }
 
-    /// The sum over the direction axis of a layer's output.
+    /// Sums over the direction axis of a layer's output.
     pub(super) fn sum_over(&self, axis: usize, keep: bool) -> Result<View, String> {
         match (&self.source, self.axes[axis].as_slice(), self.direction) {
             (ViewSource::Sequence(layer), [part], None)
@@ -372,7 +374,7 @@ impl View {
         }
     }
 
-    /// The kinds of each axis, without those of length 1 that mean nothing there.
+    /// The meanings of each axis, without removable parts of folded axes.
     pub(super) fn kinds(&self) -> Vec<Vec<AxisKind>> {
         let kept = |group: &Vec<AxisPart>| -> Vec<AxisKind> {
             group
@@ -385,7 +387,7 @@ impl View {
     }
 }
 
-/// As few parts from the front as make the size, and how many.
+/// The shortest prefix of `parts` with this product as one axis, and its number of parts.
 fn take_parts<'a>(
     mut parts: impl Iterator<Item = &'a AxisPart>,
     size: &Extent,
@@ -407,7 +409,7 @@ fn take_parts<'a>(
     Some((drop_unit_parts(group), used))
 }
 
-/// Drops unit parts that share an axis with others; an empty axis becomes a unit axis.
+/// Removes parts of length 1 from a folded axis. An empty axis gets one.
 fn drop_unit_parts(mut group: Vec<AxisPart>) -> Vec<AxisPart> {
     if group.len() > 1 {
         let kept: Vec<AxisPart> = group
@@ -423,11 +425,11 @@ fn drop_unit_parts(mut group: Vec<AxisPart>) -> Vec<AxisPart> {
     group
 }
 
-/// Refuses more axes than any recurrent graph has.
+/// Refuses more than [`MAX_AXES`] axes.
 pub(super) fn check_rank(rank: usize) -> Result<(), String> {
     if rank > MAX_AXES {
         return Err(format!(
-            "gives {rank} axes; at most {MAX_AXES} are supported"
+            "makes {rank} axes; at most {MAX_AXES} are supported"
         ));
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! The operators between recurrent nodes, evaluated on [`Value`]s: constants are computed, shapes
-//! tracked, and data only rearranged (see `view.rs`).
+//! Evaluates the operators between recurrent nodes on [`Value`]s: computes constants, tracks shapes
+//! and rearranges views (see `view.rs`).
 
 mod rearrange;
 mod sizes;
@@ -12,7 +12,7 @@ use super::tensor::{self, Data, Tensor};
 use super::value::{MAX_SIZES, Value};
 use crate::model::LoadError;
 
-/// The outputs of a op node, given its inputs (`None` where left out).
+/// The outputs of a node. Omitted inputs are `None`.
 pub(super) fn evaluate(
     node: Node,
     inputs: &[Option<Value>],
@@ -63,13 +63,11 @@ impl<'a> ShapeOp<'a> {
         self.node.error(reason)
     }
 
-    /// Checks the number of inputs, and gives the first.
-    fn first(&self, least: usize, most: usize) -> Result<&'a Value, LoadError> {
-        if self.inputs.len() < least || self.inputs.len() > most {
-            return Err(self.error(format!(
-                "{} inputs; it takes {least} to {most}",
-                self.inputs.len()
-            )));
+    /// Checks the number of inputs and returns the first.
+    fn first(&self, min: usize, max: usize) -> Result<&'a Value, LoadError> {
+        let count = self.inputs.len();
+        if count < min || count > max {
+            return Err(self.error(format!("{count} inputs; it takes {min} to {max}")));
         }
         self.input(0)
     }
@@ -83,7 +81,7 @@ impl<'a> ShapeOp<'a> {
             .ok_or_else(|| self.error(format!("input {index} is missing")))
     }
 
-    /// An input list of integers that must be known.
+    /// An input that must be a known list of integers.
     fn list(&self, index: usize, what: &str) -> Result<Option<Vec<i64>>, LoadError> {
         let Some(value) = self.optional(index) else {
             return Ok(None);
@@ -96,7 +94,7 @@ impl<'a> ShapeOp<'a> {
         }
     }
 
-    /// Integers given as an attribute (older opsets) or as an input (newer ones).
+    /// Integers from an attribute (older opsets) or an input (newer opsets).
     fn attribute_or_input(
         &self,
         attributes: &Attributes,
@@ -106,29 +104,31 @@ impl<'a> ShapeOp<'a> {
         let given = attributes.ints(name)?.map(<[i64]>::to_vec);
         match (given, self.list(index, name)?) {
             (Some(_), Some(_)) => Err(self.error(format!(
-                "{name} is given both as an attribute and as an input"
+                "{name} is given as an attribute and as an input; give one of them"
             ))),
             (Some(list), None) | (None, Some(list)) => Ok(Some(list)),
             (None, None) => Ok(None),
         }
     }
 
-    /// An axis counted from the end where negative.
+    /// Converts an axis, which counts from the end if negative.
     fn axis(&self, axis: i64, rank: usize) -> Result<usize, LoadError> {
         let signed = rank as i64;
         if axis < -signed || axis >= signed {
-            return Err(self.error(format!("axis {axis} of a value with {rank} axes")));
+            return Err(self.error(format!(
+                "axis {axis} is out of range for a value with {rank} axes"
+            )));
         }
         Ok(axis.rem_euclid(signed) as usize)
     }
 
-    /// Distinct axes, in increasing order.
+    /// Converts distinct axes to increasing order.
     fn axes(&self, axes: &[i64], rank: usize) -> Result<Vec<usize>, LoadError> {
         let mut list = Vec::with_capacity(axes.len().min(rank));
         for &axis in axes {
             let axis = self.axis(axis, rank)?;
             if list.contains(&axis) {
-                return Err(self.error(format!("axis {axis} is named twice")));
+                return Err(self.error(format!("axis {axis} is given twice")));
             }
             list.push(axis);
         }

@@ -1,4 +1,4 @@
-//! Operators that put data in another order or shape, or add up the two directions of an output.
+//! Operators that reorder or reshape data, or add the two directions of an output.
 
 use super::super::extent::Extent;
 use super::super::tensor::Tensor;
@@ -21,7 +21,7 @@ impl ShapeOp<'_> {
                     .collect();
                 if perm.len() != rank || (0..rank).any(|a| !order.contains(&a)) {
                     return Err(self.error(format!(
-                        "perm {perm:?} is no permutation of its input's {rank} axes"
+                        "perm {perm:?} is not a permutation of its input's {rank} axes"
                     )));
                 }
                 order
@@ -42,7 +42,7 @@ impl ShapeOp<'_> {
         let attributes = self.attributes(&["axes"])?;
         let value = self.first(1, 2)?;
         let Some(axes) = self.attribute_or_input(&attributes, "axes", 1)? else {
-            return Err(self.error("no axes given; supported: an explicit list of axes"));
+            return Err(self.error("axes is missing; give a list of axes"));
         };
         let axes = self.axes(&axes, value.rank())?;
         let mut value = value.clone();
@@ -80,7 +80,7 @@ impl ShapeOp<'_> {
         let attributes = self.attributes(&["axes"])?;
         let value = self.first(1, 2)?;
         let Some(axes) = self.attribute_or_input(&attributes, "axes", 1)? else {
-            return Err(self.error("no axes given; they are required"));
+            return Err(self.error("axes is missing; give a list of axes"));
         };
         let rank = value.rank() + axes.len();
         check_rank(rank).map_err(|e| self.error(e))?;
@@ -119,15 +119,15 @@ impl ShapeOp<'_> {
         for size in self.shape_input(1)? {
             let Some(size) = size else {
                 return Err(self.error(
-                    "its target shape is computed in a way that is not tracked; supported: \
-                     constants, Shape, and Gather, Slice, Concat, Mul of those",
+                    "the computation of its target shape is not supported; supported: constants, \
+                     Shape, and Gather, Slice, Concat, Mul of those",
                 ));
             };
             targets.push(match size.as_known() {
                 Some(0) if !allow_zero => ReshapeSize::Copy,
                 Some(-1) => ReshapeSize::Infer,
                 Some(n) if n < 1 => {
-                    return Err(self.error(format!("target size {n}; sizes must be positive")));
+                    return Err(self.error(format!("target size {n}; use a positive size")));
                 }
                 _ => ReshapeSize::Exact(size),
             });
@@ -212,7 +212,7 @@ impl ShapeOp<'_> {
         if let Some(sizes) = sizes {
             let items: Vec<_> = sizes.into_iter().flat_map(|(_, items)| items).collect();
             if items.len() > MAX_SIZES {
-                return Err(self.error(format!("joins more than {MAX_SIZES} sizes")));
+                return Err(self.error(format!("concatenates more than {MAX_SIZES} sizes")));
             }
             return Ok(Value::Sizes {
                 scalar: false,
@@ -244,8 +244,8 @@ impl ShapeOp<'_> {
             return Ok(Value::Zeros(shape));
         }
         Err(self.error(
-            "joins values of different kinds; supported: constants, sizes, zeros, or final states \
-             of the layers",
+            "concatenates values of different kinds; supported: constants, sizes, zeros, or final \
+             states of layers",
         ))
     }
 
@@ -253,7 +253,7 @@ impl ShapeOp<'_> {
     fn part(&mut self, value: &Value, axis: usize, start: usize, length: usize) -> ValueResult {
         Ok(match value {
             Value::Constant(t) => {
-                // Slices arrive clamped to the axis, so this list is no longer than its data.
+                // Callers clamp the slice to the axis, so this list is not longer than the data.
                 let indices: Vec<usize> = (start..start + length).collect();
                 let part = t.take(axis, &indices, self.budget);
                 Value::Constant(part.map_err(|e| self.error(e))?)
@@ -293,12 +293,14 @@ impl ShapeOp<'_> {
             match place.filter(|p| length.is_none_or(|n| *p < n)) {
                 Some(place) => places.push(place),
                 None => {
-                    return Err(self.error(format!("index {index} lies outside axis {axis}")));
+                    return Err(
+                        self.error(format!("index {index} is out of range for axis {axis}"))
+                    );
                 }
             }
         }
         let Some(&start) = places.first() else {
-            return Err(self.error("takes nothing; at least one index is needed"));
+            return Err(self.error("has no indices; give at least one"));
         };
         let run = places
             .iter()
@@ -314,7 +316,11 @@ impl ShapeOp<'_> {
                 items: places.iter().map(|p| items[*p].clone()).collect(),
             },
             _ if run => self.part(value, axis, start, places.len())?,
-            _ => return Err(self.error("its indices are not consecutive; supported: one run")),
+            _ => {
+                return Err(
+                    self.error("its indices are not consecutive; supported: consecutive indices")
+                );
+            }
         };
         if scalar {
             self.squeeze_one(taken, axis)
@@ -365,16 +371,16 @@ impl ShapeOp<'_> {
                     (place(start), place(end))
                 }
                 None if start == 0 && open_end => continue,
-                // The end of an open axis is unknown; within it, the part is as written.
+                // The length is unknown, but a slice from and to fixed indices does not need it.
                 None if start >= 0 && end >= 0 && !open_end => (start as usize, end as usize),
                 None => {
                     return Err(self.error(format!(
-                        "slices axis {axis}, whose length is open, from or to its end"
+                        "slices axis {axis}, whose length is unknown, from or to its end"
                     )));
                 }
             };
             if end <= start {
-                return Err(self.error(format!("takes nothing of axis {axis}")));
+                return Err(self.error(format!("takes an empty slice of axis {axis}")));
             }
             value = self.part(&value, axis, start, end - start)?;
         }
@@ -386,7 +392,7 @@ impl ShapeOp<'_> {
         let value = self.first(1, 2)?;
         let axis = self.axis(attributes.int("axis")?.unwrap_or(0), value.rank())?;
         let Some(length) = Self::length(value, axis) else {
-            return Err(self.error(format!("splits axis {axis}, whose length is open")));
+            return Err(self.error(format!("splits axis {axis}, whose length is unknown")));
         };
         let outputs = self.node.proto.output.len();
         let sizes: Vec<usize> = match self.attribute_or_input(&attributes, "split", 1)? {

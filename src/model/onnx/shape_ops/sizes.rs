@@ -1,4 +1,5 @@
-//! Arithmetic on sizes: shapes taken from values, computed with, and made into zeros or targets.
+//! Operators on sizes: they read shapes, compute with them, and make zeros or target shapes of
+//! them.
 
 use super::super::extent::Extent;
 use super::super::tensor;
@@ -24,7 +25,7 @@ impl ShapeOp<'_> {
         })
     }
 
-    /// The sizes that an input gives as a shape.
+    /// An input that is a shape.
     pub(super) fn shape_input(&self, index: usize) -> Result<Vec<Option<Extent>>, LoadError> {
         match self.input(index)?.as_sizes() {
             Some((false, sizes)) => {
@@ -59,7 +60,7 @@ impl ShapeOp<'_> {
             Value::Constant(t) => t.is_zero(),
             _ => false,
         };
-        // Broadcasting aligns the last axes; a size of 1 gives way to the other.
+        // Broadcasting aligns the last axes and replaces sizes of 1.
         let rank = from.len().max(target.len());
         let at = |list: &[Option<Extent>], axis: usize| {
             let missing = rank - list.len();
@@ -115,7 +116,7 @@ impl ShapeOp<'_> {
         })
     }
 
-    /// The shape that `targets` asks for, with the inferred size where it can be known.
+    /// The shape that `targets` describes, with the inferred size if it can be computed.
     pub(super) fn target_shape(
         &self,
         from: &[Option<Extent>],
@@ -128,7 +129,7 @@ impl ShapeOp<'_> {
                 ReshapeSize::Infer => None,
                 ReshapeSize::Copy => match from.get(place) {
                     Some(size) => size.clone(),
-                    None => return Err(self.error("copies an axis that its input lacks")),
+                    None => return Err(self.error("copies an axis that its input does not have")),
                 },
             });
         }
@@ -150,7 +151,7 @@ impl ShapeOp<'_> {
         Ok(shape)
     }
 
-    /// The length of an axis, where it is known now.
+    /// The length of an axis, if it is known.
     pub(super) fn length(value: &Value, axis: usize) -> Option<usize> {
         let size = value.shape().get(axis)?.as_ref()?.as_known()?;
         usize::try_from(size).ok()

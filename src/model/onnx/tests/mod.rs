@@ -1,5 +1,5 @@
-//! Models built message by message: what is accepted means what ONNX says, and every refusal names
-//! the node or tensor and what is supported.
+//! Graphs built from protobuf messages: the loader gives them the meaning that ONNX defines, and
+//! every refusal names the node or tensor and what is supported.
 
 mod quantised;
 
@@ -198,10 +198,10 @@ fn with_attribute(op: &str, attribute: AttributeProto) -> GraphProto {
     })
 }
 
-/// A bidirectional LSTM whose `Y` goes through `glue` to the only output, `out`.
-fn behind(glue: Vec<NodeProto>, constants: Vec<TensorProto>) -> GraphProto {
+/// A bidirectional LSTM whose `Y` goes through `nodes` to the only output, `out`.
+fn behind(nodes: Vec<NodeProto>, constants: Vec<TensorProto>) -> GraphProto {
     changed("LSTM", 2, |g| {
-        g.node.extend(glue);
+        g.node.extend(nodes);
         g.initializer.extend(constants);
         g.output = vec![result("out")];
     })
@@ -235,7 +235,7 @@ fn lstm_gates_go_from_iofc_to_ifco() {
 }
 
 #[test]
-fn gru_gates_go_from_zrh_to_rzh_in_each_direction() {
+fn gru_gates_go_from_zrh_to_rzh() {
     let model = load(one("GRU", 2)).unwrap();
     for (d, direction) in model.layers()[0].directions().iter().enumerate() {
         let weights = direction.weights();
@@ -257,7 +257,7 @@ fn gru_gates_go_from_zrh_to_rzh_in_each_direction() {
 }
 
 #[test]
-fn missing_biases_are_zero_and_the_linear_reset_form_is_after() {
+fn default_biases_and_reset_form() {
     let graph = changed("GRU", 1, |g| {
         g.node[0].input.truncate(3);
         g.node[0].attribute.push(int("linear_before_reset", 1));
@@ -271,7 +271,7 @@ fn missing_biases_are_zero_and_the_linear_reset_form_is_after() {
 }
 
 #[test]
-fn sixteen_bit_weights_are_widened_from_raw_and_typed_data() {
+fn sixteen_bit_weights_are_widened() {
     // 1.0, -2.0 and 0.5 repeated, in both formats.
     for (kind, bits) in [
         (data_type::FLOAT16, [0x3c00u16, 0xc000, 0x3800]),
@@ -297,7 +297,7 @@ fn sixteen_bit_weights_are_widened_from_raw_and_typed_data() {
 }
 
 #[test]
-fn unused_initializers_and_value_forms_of_constant_are_accepted() {
+fn accepts_unused_initializers_and_all_constants() {
     let constant = |attribute| node("Constant", &[], &["axes"], vec![attribute]);
     let tensor = AttributeProto {
         t: Some(Box::new(ints("", &[1]))),
@@ -321,7 +321,7 @@ fn unused_initializers_and_value_forms_of_constant_are_accepted() {
 }
 
 #[test]
-fn axes_keep_their_meaning_through_glue() {
+fn axes_keep_their_meaning_between_layers() {
     use Axis::{Batch, Direction, Feature, Time};
     let transpose = |perm: &[i64]| node("Transpose", &["Y"], &["t"], vec![list("perm", perm)]);
     let reshape = || node("Reshape", &["t", "shape"], &["out"], vec![]);
@@ -360,7 +360,7 @@ fn axes_keep_their_meaning_through_glue() {
 }
 
 #[test]
-fn a_layer_takes_only_directions_before_features() {
+fn features_follow_directions_in_a_layer_input() {
     let stack = |perm: &[i64]| {
         let mut graph = behind(
             vec![
@@ -475,7 +475,7 @@ fn refuses_whole_files() {
     refused(changed("LSTM", 1, |g| g.output.clear()), &["no outputs"]);
     refused(
         changed("LSTM", 1, |g| g.node.clear()),
-        &["graph output \"Y\"", "no node"],
+        &["graph output \"Y\"", "any node"],
     );
 }
 
@@ -496,7 +496,7 @@ fn refuses_operators_by_name() {
 }
 
 #[test]
-fn refuses_attributes_it_does_not_know_or_believe() {
+fn refuses_unsupported_attributes() {
     let lstm = |a| with_attribute("LSTM", a);
     refused(
         lstm(int("output_sequence", 1)),
@@ -543,7 +543,7 @@ fn refuses_attributes_it_does_not_know_or_believe() {
     refused(lstm(reference), &["\"layout\"", "function"]);
     refused(
         lstm(texts("activations", &["Sigmoid", "Tanh"])),
-        &["the_lstm", "2 activations; 3 are needed"],
+        &["the_lstm", "2 activations; give 3"],
     );
     refused(
         lstm(texts("activations", &["Sigmoid", "Tanh", "Gelu"])),
@@ -580,7 +580,7 @@ fn refuses_tensors_by_name() {
     refused(weight(&|w| w.dims[1] = 0), &["tensor \"W\"", "empty shape"]);
     refused(
         weight(&|w| w.dims[1] = i64::MAX),
-        &["tensor \"W\"", "more values than memory"],
+        &["tensor \"W\"", "too many values for memory"],
     );
     refused(
         weight(&|w| w.dims[1] = 9),
@@ -599,7 +599,7 @@ fn refuses_tensors_by_name() {
             w.float_data.clear();
             w.raw_data = Some(vec![0; 95]);
         }),
-        &["tensor \"W\"", "95 bytes", "4-byte"],
+        &["tensor \"W\"", "95 bytes", "multiple of 4"],
     );
     refused(
         weight(&|w| w.dims = vec![8, 3]),
@@ -625,23 +625,23 @@ fn refuses_tensors_by_name() {
 }
 
 #[test]
-fn refuses_graphs_that_contradict_themselves() {
+fn refuses_contradictions_in_a_graph() {
     let twice = changed("LSTM", 1, |g| g.initializer.push(g.initializer[0].clone()));
     refused(twice, &["two initializers", "\"W\""]);
     let same = changed("LSTM", 1, |g| g.node[0].output[1] = "Y".into());
     refused(same, &["two values", "\"Y\""]);
     let cycle = changed("LSTM", 1, |g| g.node[0].input[0] = "Y".into());
-    refused(cycle, &["the_lstm", "\"Y\"", "sorted and without cycles"]);
+    refused(cycle, &["the_lstm", "\"Y\"", "sort the nodes"]);
     let missing = changed("LSTM", 1, |g| g.node[0].input[2].clear());
     refused(missing, &["the_lstm", "input 2 (R) is missing"]);
     let many = changed("GRU", 1, |g| g.node[0].input.resize(7, String::new()));
     refused(many, &["the_gru", "7 inputs", "at most 6"]);
     let outputs = changed("GRU", 1, |g| g.node[0].output.push("Y_c".into()));
-    refused(outputs, &["the_gru", "3 outputs", "it gives 2"]);
+    refused(outputs, &["the_gru", "3 outputs", "at most 2"]);
     let width = changed("LSTM", 1, |g| {
         g.input[0] = info("x", FLOAT, &["T", "B", "4"])
     });
-    refused(width, &["the_lstm", "4 features", "W is for 3"]);
+    refused(width, &["the_lstm", "4 features", "W has 3"]);
     let rank = changed("LSTM", 1, |g| g.input[0] = info("x", FLOAT, &["T", "3"]));
     refused(rank, &["the_lstm", "X", "[time] [batch] [feature]"]);
     let kind = changed("LSTM", 1, |g| g.input[0] = info("x", 11, &["T", "B", "3"]));
@@ -664,7 +664,7 @@ fn refuses_graphs_that_contradict_themselves() {
 }
 
 #[test]
-fn refuses_chains_that_fork_and_outputs_of_lower_layers() {
+fn refuses_forks_and_outputs_of_lower_layers() {
     let second = |x: &str| {
         changed("RNN", 1, |g| {
             g.node
@@ -693,7 +693,7 @@ fn refuses_chains_that_fork_and_outputs_of_lower_layers() {
 }
 
 #[test]
-fn refuses_states_and_lengths_from_elsewhere() {
+fn refuses_states_and_lengths_that_are_not_inputs() {
     let state = |add: TensorProto| {
         changed("LSTM", 1, |g| {
             g.node[0].input.extend(["".into(), add.name.clone()]);
@@ -750,8 +750,9 @@ fn refuses_states_and_lengths_from_elsewhere() {
 }
 
 #[test]
-fn refuses_glue_that_changes_values() {
-    let glue = |n: NodeProto| behind(vec![n], vec![ints("one", &[1]), ints("two", &[0, 0, -1])]);
+fn refuses_nodes_that_change_values() {
+    let with_node =
+        |n: NodeProto| behind(vec![n], vec![ints("one", &[1]), ints("two", &[0, 0, -1])]);
     let cases: [(NodeProto, &[&str]); 13] = [
         (
             node("Reshape", &["Y", "one"], &["out"], vec![]),
@@ -763,7 +764,7 @@ fn refuses_glue_that_changes_values() {
         ),
         (
             node("Squeeze", &["Y"], &["out"], vec![]),
-            &["the_squeeze", "explicit list"],
+            &["the_squeeze", "axes is missing"],
         ),
         (
             node(
@@ -772,11 +773,11 @@ fn refuses_glue_that_changes_values() {
                 &["out"],
                 vec![list("perm", &[0, 1, 1, 2])],
             ),
-            &["the_transpose", "no permutation"],
+            &["the_transpose", "not a permutation"],
         ),
         (
             node("Gather", &["Y", "one"], &["out"], vec![]),
-            &["the_gather", "supported parts"],
+            &["the_gather", "supported slices"],
         ),
         (
             node("Gather", &["Y", "one"], &["out"], vec![int("axis", 1)]),
@@ -817,14 +818,14 @@ fn refuses_glue_that_changes_values() {
         ),
     ];
     for (n, parts) in cases {
-        refused(glue(n), parts);
+        refused(with_node(n), parts);
     }
     refused(
-        glue(node("Identity", &["one"], &["out"], vec![])),
+        with_node(node("Identity", &["one"], &["out"], vec![])),
         &["\"out\"", "is a constant", "supported: Y of the last"],
     );
     refused(
-        glue(node("Identity", &["x"], &["out"], vec![])),
+        with_node(node("Identity", &["x"], &["out"], vec![])),
         &["\"out\"", "graph input \"x\"", "supported"],
     );
     let fill = AttributeProto {
@@ -832,7 +833,7 @@ fn refuses_glue_that_changes_values() {
         ..attribute("value", attribute_type::TENSOR)
     };
     refused(
-        glue(node("ConstantOfShape", &["one"], &["out"], vec![fill])),
+        with_node(node("ConstantOfShape", &["one"], &["out"], vec![fill])),
         &["the_constantofshape", "supported: 0"],
     );
 }

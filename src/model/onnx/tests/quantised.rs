@@ -96,13 +96,13 @@ fn refused_node(change: impl FnOnce(&mut NodeProto), parts: &[&str]) {
     refused_model(file(graph), parts);
 }
 
-fn fates(model: &Model) -> Vec<Option<Requantised>> {
+fn reasons(model: &Model) -> Vec<Option<Requantised>> {
     let report = model.quantised().iter();
     report.map(|matrix| matrix.requantised).collect()
 }
 
 #[test]
-fn columns_become_rows_and_gates_go_from_iofc_to_ifco() {
+fn transposes_and_reorders_gates() {
     let model = load(quantised(INT8, 0));
     let weights = model.layers()[0].directions()[0].weights();
     for (row, column) in [0, 1, 4, 5, 6, 7, 2, 3].into_iter().enumerate() {
@@ -143,7 +143,7 @@ fn columns_become_rows_and_gates_go_from_iofc_to_ifco() {
 }
 
 #[test]
-fn raw_and_typed_bytes_signed_or_not_are_one_model() {
+fn raw_and_typed_signed_and_unsigned_agree() {
     let expected = load(quantised(INT8, 0));
     for (element, zero) in [(INT8, 0), (UINT8, 128)] {
         for raw in [false, true] {
@@ -156,7 +156,7 @@ fn raw_and_typed_bytes_signed_or_not_are_one_model() {
             }
             let model = load(graph);
             assert_eq!(model, expected, "{element} {raw}");
-            assert_eq!(fates(&model), [None; 2], "{element} {raw}");
+            assert_eq!(reasons(&model), [None; 2], "{element} {raw}");
         }
     }
 }
@@ -170,12 +170,12 @@ fn scales_and_zero_points_of_columns_follow_their_gates() {
     let weights = model.layers()[0].directions()[0].weights();
     let scales = [1.0, 2.0, 5.0, 6.0, 7.0, 8.0, 3.0, 4.0];
     assert_eq!(weights.input.scales(), scales);
-    assert_eq!(fates(&model), [None; 2]);
+    assert_eq!(reasons(&model), [None; 2]);
 
     // One column's zero point is off: the first of the output gate, our row 6.
     tensor(&mut graph, "Rz").int32_data[2] = 10;
     let model = load(graph);
-    assert_eq!(fates(&model), [None, Some(Requantised::ZeroPoint)]);
+    assert_eq!(reasons(&model), [None, Some(Requantised::ZeroPoint)]);
     let recurrent = &model.layers()[0].directions()[0].weights().recurrent;
     // (-50 + 2 - 10) / 4 is the greatest of its row; row 0 has -50 / 4.
     assert_eq!(recurrent.scales()[6], 14.5 / 127.0);
@@ -186,12 +186,12 @@ fn scales_and_zero_points_of_columns_follow_their_gates() {
 }
 
 #[test]
-fn the_lowest_number_is_quantised_anew() {
+fn minus_128_is_quantised_again() {
     for (element, zero) in [(INT8, 0), (UINT8, 128)] {
         let mut graph = quantised(element, zero);
         tensor(&mut graph, "R").int32_data[15] = zero - 128;
         let model = load(graph);
-        assert_eq!(fates(&model), [None, Some(Requantised::Lowest)]);
+        assert_eq!(reasons(&model), [None, Some(Requantised::Lowest)]);
         assert_eq!(model.precision(), Some(Precision::Int8));
         let recurrent = &model.layers()[0].directions()[0].weights().recurrent;
         // Column 7 is the candidate's second, our row 5: -43 and -128, in quarters.
@@ -201,7 +201,7 @@ fn the_lowest_number_is_quantised_anew() {
 }
 
 #[test]
-fn bytes_go_through_the_glue_that_floats_go_through() {
+fn constant_nodes_between_weights_and_layer() {
     let expected = load(quantised(INT8, 0));
     // Stored as LSTM's W is, in two parts, one of which is longer than is needed.
     let mut graph = quantised(INT8, 0);
@@ -217,7 +217,7 @@ fn bytes_go_through_the_glue_that_floats_go_through() {
     for (name, value) in [("from", 0), ("to", 4), ("axis", 1)] {
         graph.initializer.push(ints(name, &[value]));
     }
-    let glue = [
+    let nodes = [
         node(
             "Slice",
             &["longer", "from", "to", "axis"],
@@ -232,7 +232,7 @@ fn bytes_go_through_the_glue_that_floats_go_through() {
             vec![list("perm", &[0, 2, 1])],
         ),
     ];
-    graph.node.splice(0..0, glue);
+    graph.node.splice(0..0, nodes);
     assert_eq!(load(graph.clone()), expected);
 
     graph.initializer[0].data_type = UINT8;
@@ -241,7 +241,7 @@ fn bytes_go_through_the_glue_that_floats_go_through() {
 }
 
 #[test]
-fn chains_mix_with_plain_nodes_and_the_report_says_which_layer() {
+fn reports_the_layer_in_a_mixed_chain() {
     let mut graph = quantised(INT8, -1);
     graph.node[0].output = vec!["y".into()];
     let squeeze = node("Squeeze", &["y"], &["x1"], vec![list("axes", &[1])]);
@@ -254,7 +254,7 @@ fn chains_mix_with_plain_nodes_and_the_report_says_which_layer() {
     assert_eq!(below.precision(), None);
     let layers = |m: &Model| m.quantised().iter().map(|q| q.layer).collect::<Vec<_>>();
     assert_eq!(layers(&below), [0, 0]);
-    assert_eq!(fates(&below), [Some(Requantised::ZeroPoint); 2]);
+    assert_eq!(reasons(&below), [Some(Requantised::ZeroPoint); 2]);
 
     // The other way round; the upper W takes two features then.
     graph.node.swap(0, 2);
@@ -268,7 +268,7 @@ fn chains_mix_with_plain_nodes_and_the_report_says_which_layer() {
 }
 
 #[test]
-fn refuses_other_operators_and_versions_of_the_domain() {
+fn refuses_other_operators_and_versions() {
     refused_model(
         model(quantised(INT8, 0)),
         &[
@@ -300,7 +300,7 @@ fn refuses_other_operators_and_versions_of_the_domain() {
 }
 
 #[test]
-fn refuses_inputs_that_are_missing_or_of_another_type() {
+fn refuses_missing_inputs_and_wrong_types() {
     for (index, name) in [
         (1, "W"),
         (2, "R"),
@@ -372,7 +372,7 @@ fn refuses_inputs_that_are_missing_or_of_another_type() {
 }
 
 #[test]
-fn refuses_shapes_that_do_not_fit() {
+fn refuses_wrong_shapes() {
     refused_with(
         "W",
         |t| t.dims = vec![1, ROWS, E],
@@ -421,12 +421,12 @@ fn refuses_shapes_that_do_not_fit() {
 }
 
 #[test]
-fn refuses_scales_and_numbers_that_mean_nothing() {
+fn refuses_invalid_scales_and_integers() {
     for (bad, shown) in [
         (f32::NAN, "NaN"),
         (-0.5, "-0.5"),
         (f32::INFINITY, "inf"),
-        (f32::MAX / 200.0, "leave every weight finite"),
+        (f32::MAX / 200.0, "every weight must be finite"),
     ] {
         for (name, label) in [("Ws", "W_scale (\"Ws\")"), ("Rs", "R_scale (\"Rs\")")] {
             refused_with(name, |t| t.float_data[0] = bad, &[label, shown]);
@@ -466,7 +466,7 @@ fn refuses_scales_and_numbers_that_mean_nothing() {
 }
 
 #[test]
-fn refuses_products_too_deep_and_weights_beyond_the_file() {
+fn refuses_deep_products_and_weights_beyond_the_file() {
     let mut deep = quantised(INT8, 0);
     let depth = i64::try_from(crate::kernels::INT8_DEPTH).unwrap() + 1;
     let w = TensorProto {
