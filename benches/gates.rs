@@ -1,6 +1,6 @@
 //! From pre-activations to states, per kind of cell: `cargo bench --bench gates [-- --quick]`.
 //!
-//! `ROWSxUNITS` names so many sequences of so many units; one element is one unit of one sequence.
+//! `ROWSxUNITS` names a number of sequences and of units; one element is one unit of one sequence.
 //!
 //! Each is held against plain loops over [`cellstream::reference::activate`], bit for bit, before it
 //! is timed.

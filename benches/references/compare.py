@@ -38,7 +38,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--self-check", action="store_true", help="a few tiny rows: does the harness run here?")
     parser.add_argument("--precision", choices=PRECISIONS, help="of all libraries (f32); reduced: our f32 beside")
     parser.add_argument("--threads", type=int, default=2, metavar="N", help="cores, and threads of each library (2)")
-    parser.add_argument("--rows", metavar="REGEX", help="only rows whose name has this in it")
+    parser.add_argument("--rows", metavar="REGEX", help="only rows with this in their name")
     parser.add_argument("--peers", metavar="A,B", help="only these libraries (ours always)")
     parser.add_argument("--plan", choices=("tuned", "estimate"), default="tuned", help="ours: tune first, or estimate")
     parser.add_argument("--tune-seconds", type=float, default=10.0, metavar="S", help="at most, for each row (10)")
@@ -197,7 +197,6 @@ def compare(
             if wrong := PRECISIONS[peer.precision].judge(row, error):
                 result.wrong[peer.name] = wrong
             ready.append(worker)
-        # The files are read; memory caches hold nothing of theirs that anybody needs.
         window = Window(given.rounds, given.window)
         result.times, failed = race(ready, window, order)
         result.bare = result.times.pop(BARE, None)

@@ -89,7 +89,7 @@ def write(row: Row, folder: Path, kinds: set[str]) -> Written:
         made.lacking = {kind: why for kind in FILES if kind.startswith("onnx")}
         return made
     write_onnx(row, made.weights, folder / FILES["onnx"])
-    # ONNX has no quantised GRU; who reads these files is not asked for one.
+    # ONNX has no quantised GRU; libraries that read these files are not asked for one.
     if row.cell == "lstm" and any(kind.startswith("onnx-int8") for kind in kinds):
         try:
             write_int8(folder)
@@ -114,7 +114,7 @@ def write_int8(folder: Path) -> None:
 
 
 def write_safetensors(weights: Weights, path: Path) -> None:
-    """The format is a length, a JSON header, the bytes: not worth a dependency of the self-check."""
+    """The format is a length, a JSON header and the bytes: written here, so that the self-check needs NumPy alone."""
     header, at = {}, 0
     for name, values in weights.items():
         header[name] = {"dtype": "F32", "shape": list(values.shape), "data_offsets": [at, at + values.nbytes]}

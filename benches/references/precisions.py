@@ -1,4 +1,4 @@
-"""The precisions that a run can have: what counts as a wrong answer in each, and who has no part in it."""
+"""The precisions that a run can have: what counts as a wrong answer in each, and which libraries lack it."""
 
 from __future__ import annotations
 

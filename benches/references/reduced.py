@@ -5,7 +5,7 @@ from __future__ import annotations
 from peers import OURS, OURS_F32
 from report import Result, by_parts
 
-# The one whose int8 is, as ours, quantised as it goes, for every cell: no worse than it is what we aim at.
+# The library that also quantises dynamically, for every cell: the aim is an error no greater than its error.
 MEASURE = "pytorch"
 
 

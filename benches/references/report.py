@@ -1,4 +1,4 @@
-"""The table, and what it comes to."""
+"""The printed table, its means, and the CSV."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ import records  # noqa: E402
 
 @dataclass
 class Result:
-    """A row's times, and what is to be said of them."""
+    """A row's times, errors and facts."""
 
     row: Row
     times: dict[str, Timing] = field(default_factory=dict)
     errors: dict[str, Error] = field(default_factory=dict)  # from f64
-    wrong: dict[str, str] = field(default_factory=dict)  # whose answer does not count, and why
-    absent: dict[str, str] = field(default_factory=dict)  # who does not run it, and why
-    facts: dict[str, dict] = field(default_factory=dict)  # what workers say; ours: bound, plan
+    wrong: dict[str, str] = field(default_factory=dict)  # libraries with a wrong answer, and why it is wrong
+    absent: dict[str, str] = field(default_factory=dict)  # libraries that do not run it, and why
+    facts: dict[str, dict] = field(default_factory=dict)  # reported by workers; ours: bound, plan
     was_to_be_tuned: bool = False
     bare: Timing | None = None  # a loop of plain arithmetic as long as our call, in our turns
 
@@ -38,7 +38,7 @@ class Result:
 
     @property
     def best(self) -> tuple[str, float] | None:
-        """The fastest peer whose answer is right."""
+        """The fastest peer with a right answer."""
         others = {name: t for name, t in self.times.items() if name not in (OURS, OURS_F32)}
         right = [(t.median, name) for name, t in others.items() if name not in self.wrong]
         return (min(right)[1], min(right)[0]) if right else None
@@ -68,7 +68,7 @@ class Result:
 
     @property
     def nearest(self) -> str | None:
-        """Whose output is nearest to f64, our f32 beside a reduced precision not counted."""
+        """The library nearest to f64, our f32 beside a reduced precision not counted."""
         others = {name: error for name, error in self.errors.items() if name != OURS_F32}
         return min(others, key=lambda name: others[name].most) if others else None
 
@@ -105,7 +105,7 @@ class Result:
 
 
 def number(value: float | None, digits: int = 4, unit: str = "") -> str:
-    """So many significant digits, never in powers of ten."""
+    """A number of significant digits, never in powers of ten."""
     if value is None:
         return "–"
     places = max(0, digits - 1 - math.floor(math.log10(value))) if value > 0 else 0
@@ -222,7 +222,7 @@ EVEN = 1.5  # p99 over the median
 
 
 def evenness(results: list[Result]) -> list[str]:
-    """Rows whose slowest calls stand out, and whether those of a bare loop do as well."""
+    """Rows with slow calls far above the median, for us and for a bare loop."""
     both = [(r.times[OURS].tail, r.bare.tail) for r in results if OURS in r.times and r.bare]
     if not both:
         return []

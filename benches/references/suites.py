@@ -71,7 +71,7 @@ class Row:
         return 2.0 * self.gates * weights * self.batch * self.steps
 
     def as_message(self) -> dict:
-        """What a worker is told of it."""
+        """The message to a worker."""
         return {
             "name": self.name,
             "cell": self.cell,

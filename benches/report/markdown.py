@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def number(value: float, digits: int = 3) -> str:
-    """So many significant digits, without powers of ten; a dash for NaN."""
+    """A number of significant digits, without powers of ten; a dash for NaN."""
     if math.isnan(value):
         return "–"
     places = max(0, digits - 1 - math.floor(math.log10(abs(value)))) if value else 0

@@ -67,7 +67,7 @@ def folder() -> Path:
 
 
 def this_machine() -> str:
-    """The kind in machines.csv whose vendor, family and model /proc/cpuinfo has."""
+    """The kind in machines.csv that has the vendor, family and model of /proc/cpuinfo."""
     pairs = (line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines())
     info = {key.strip(): value.strip() for key, _, value in pairs}
     here = tuple(info.get(key, "") for key in ("vendor_id", "cpu family", "model"))

@@ -59,7 +59,7 @@ def one_load(record: Record, words: str, load: str, asked: str) -> list[str] | N
 
 
 def peaks() -> str:
-    """Answers a second to 512 users who each wait for an answer."""
+    """Answers a second to 512 users, with one request of each at a time."""
     lines = []
     for name, words in NETWORKS.items():
         for record in each_machine(f"rounds-{name}"):
@@ -108,10 +108,10 @@ def tail() -> str:
 def waste() -> str:
     """The share of the time that full batches spend in cells."""
     records = each_machine("serving_waste")
-    rows = {(row["network"], row["rows a batch"]): {} for row in records[0].rows}
+    rows: dict[tuple[str, str], dict[str, str]] = {}
     for record in records:
         for row in record.rows:
-            rows[row["network"], row["rows a batch"]][record.machine] = f"{median(row['cells']):.1f}"
+            rows.setdefault((row["network"], row["rows a batch"]), {})[record.machine] = f"{median(row['cells']):.1f}"
     lines = (
         [network, batch, *(of.get(record.machine, "–") for record in records)] for (network, batch), of in rows.items()
     )

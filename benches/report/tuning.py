@@ -1,4 +1,4 @@
-"""What the search for plans is worth: records of tuning/experiments and tuning/accuracy."""
+"""The gain of the search for plans: records of tuning/experiments and tuning/accuracy."""
 
 from __future__ import annotations
 
@@ -83,7 +83,9 @@ def phonemes() -> str:
     lines = []
     for row in newest("accuracy-phonemes").rows:
         rate, words = 100 * int(row["edits"]) / int(row["phonemes"]), 100 * int(row["wrong_words"]) / int(row["words"])
-        lines.append([f"{row['who']} {row['precision']}", f"{rate:.3f} %", f"{words:.2f} %", row["words_unlike_f32"]])
+        lines.append(
+            [f"{row['library']} {row['precision']}", f"{rate:.3f} %", f"{words:.2f} %", row["words_unlike_f32"]]
+        )
     return table(("model", "phonemes wrong", "words wrong", "words unlike f32's"), lines)
 
 
@@ -97,19 +99,19 @@ def drift() -> str:
         errors = [pooled(model, name, "rms") for name in names]
         errors += [pooled(model, names[0], key) for key in ("rms_steps_1_10", "rms_last_10_steps")]
         lines.append([f"{cell} {hidden}", *(f"{1e3 * error:.2f}" for error in errors)])
-    of = {(row["cell"], row["hidden"], row["seed"], row["who"]): float(row["rms"]) for row in rows}
+    of = {(row["cell"], row["hidden"], row["seed"], row["library"]): float(row["rms"]) for row in rows}
     verdicts = []
     for peer in names[1:3]:
-        ratios = [value / of[*run, names[0]] for (*run, who), value in of.items() if who == peer]
+        ratios = [value / of[*run, names[0]] for (*run, library), value in of.items() if library == peer]
         verdicts.append(f"{peer} / {names[0]}: geometric mean {geometric_mean(ratios):.2f}, least {min(ratios):.2f}, "
                         f"greatest {max(ratios):.2f} over {len(ratios)} runs.")  # fmt: skip
     heading = ("thousandths", *names, "ours int8, steps 1–10", "last 10 steps")
     return "\n\n".join([table(heading, lines), *verdicts])
 
 
-def pooled(rows: list[dict[str, str]], who: str, key: str) -> float:
+def pooled(rows: list[dict[str, str]], library: str, key: str) -> float:
     """The root of the mean square over the seeds."""
-    mine = [float(row[key]) for row in rows if row["who"] == who]
+    mine = [float(row[key]) for row in rows if row["library"] == library]
     return math.sqrt(sum(value**2 for value in mine) / len(mine))
 
 

@@ -55,6 +55,8 @@ def main() -> None:
     parser.add_argument("--only", choices=[part.__name__ for part in PARTS], help="this part alone")
     parser.add_argument("--quick", action="store_true", help="two small models a cell, 100 steps: does it work?")
     args = parser.parse_args()
+    if args.quick and not args.results:
+        parser.error("--quick is no record: give --results DIR")
     args.binary, args.g2p = args.binary.resolve(), args.g2p.resolve()
     torch.set_num_threads(1)  # more would sum in another order
     folder = args.results or records.folder()

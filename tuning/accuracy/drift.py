@@ -38,7 +38,7 @@ def one(args, cell: str, hidden: int, seed: int, steps: int) -> list[dict]:
     if left > GONE:
         raise SystemExit(f"{task.name}, seed {seed}: not stable, {left:.1e} of {INJECTED} are left after {steps} steps")
     rows = []
-    for who, y in contenders(task, args.binary).items():
+    for library, y in contenders(task, args.binary).items():
         error = y - truth
         rows.append(
             {
@@ -46,7 +46,7 @@ def one(args, cell: str, hidden: int, seed: int, steps: int) -> list[dict]:
                 "hidden": hidden,
                 "seed": seed,
                 "steps": steps,
-                "who": who,
+                "library": library,
                 "rms": rms(error),
                 "rms_steps_1_10": rms(error[:10]),
                 "rms_last_10_steps": rms(error[-10:]),

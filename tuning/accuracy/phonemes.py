@@ -23,11 +23,11 @@ def ours(args) -> list[dict]:
     done = subprocess.run([args.g2p, args.held_out], check=True, capture_output=True, text=True)
     rows = []
     for row in csv.DictReader(done.stdout.splitlines()):
-        rows.append({"who": "cellstream", **{k: v if k == "precision" else int(v) for k, v in row.items()}})
+        rows.append({"library": "cellstream", **{k: v if k == "precision" else int(v) for k, v in row.items()}})
     return rows
 
 
-def rates(who: str, precision: str, answers: dict, exact: dict, references: dict) -> dict:
+def rates(library: str, precision: str, answers: dict, exact: dict, references: dict) -> dict:
     """Each word is held against its nearest reference."""
     edits = length = wrong = 0
     for word, sounds in answers.items():
@@ -35,7 +35,7 @@ def rates(who: str, precision: str, answers: dict, exact: dict, references: dict
         edits, length, wrong = edits + distance, length + of, wrong + (distance > 0)
     apart = [train_g2p.edit_distance(answers[word], exact[word]) for word in references]
     return {
-        "who": who,
+        "library": library,
         "precision": precision,
         "words": len(references),
         "phonemes": length,

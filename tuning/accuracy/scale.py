@@ -1,7 +1,7 @@
 """The scale of the hidden state in int8: by its greatest magnitude at each step, or fixed at 1/127.
 
 The first is what the reference defines, and its simulation is held against the program's own output. Random
-models, whose states are small, and the trained GRUs of examples/models.
+models, with small states, and the trained GRUs of examples/models.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import simulation
 from contenders import Task, lone, random_task, rms
 from phonemes import MODELS, train_g2p
 
-# Trained: all held-out words of so many letters whose first pronunciation has so many phonemes.
+# Trained: all held-out words with this number of letters and, in the first pronunciation, of phonemes.
 LETTERS, PHONEMES = 8, 7
 # The simulation's activations differ from ours in the last bits. Where that puts a value on the other side of a
 # tie, a whole number differs by one, and from there the two round apart: over many steps they differ by much of

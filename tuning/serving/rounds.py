@@ -10,7 +10,7 @@ DATA    as in `run`; what needs it is skipped without it.
 ROUNDS  5 unless set.
 RATES   requests a second (300,400), instead of those below. Those of `lstm-wmt22-p99` must begin with an idle machine's rate.
 SHARES  loads as shares of the baselines' peak (0.5,0.8), which each round then begins with: the most that any setting of a
-        baseline answers to 512 users, each of whom waits for an answer.
+        baseline answers to 512 users, with one request of each at a time.
 SETTINGS  those to be measured ("cellular/64 merge/64/1"), instead of those below.
 """
 
@@ -30,7 +30,7 @@ USERS = 512
 SENTENCES = f"{DATA}/wmt22_lengths.csv:source_words"
 PAIRS = f"{DATA}/wmt22_lengths.csv:source_words,reference_words"
 TREES = f"{DATA}/ud_ewt_heads.jsonl"
-# Name: what is served, requests a second, policies with their rows and, where they are not what `load` takes unless told, steps at
+# Name: what is served, requests a second, policies with their rows and, where they are not the defaults of `load`, steps at
 # once (`merge/64/1` goes level by level, as TensorFlow Fold and DyNet do) and workers (`cellular/64/4/2`), seconds of warm-up and
 # of measuring.
 MEASUREMENTS = {
@@ -46,7 +46,7 @@ MEASUREMENTS = {
         "cellular/64 shortest/4 shortest/8 bucketing/64 merge/64 merge/128 merge/32/1 merge/64/1",
         (1, 2),
     ),
-    # Which loads leave p99 within four times the mean of a request alone; at 5 a second nobody shares, so its mean is that.
+    # Which loads leave p99 within four times the mean of a request alone; at 5 a second no requests share, so its mean is that.
     "lstm-wmt22-p99": (
         ["lstm", "--lengths", SENTENCES],
         [5, 60, 90, 120, 150, 180, 210],

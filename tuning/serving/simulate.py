@@ -8,7 +8,7 @@ collects the waiting requests and runs them to the end; `arrival` and `shortest`
 several steps of few rows in one batch, as the engine does, but `level`: merge step by step, as TensorFlow Fold and DyNet
 go. `alone` is a request that shares the machine with no other: no policy answers it sooner. RATE: half and four fifths of
 what full batches bear, unless said. Printed are p50, p90 and p99 in ms, and p90 beside that of `merge` and of `level`, each
-with its best batch; with --within instead how many requests a second each bears with a p99 of so many times what the mean
+with its best batch; with --within instead how many requests a second each bears with a p99 of a multiple of what the mean
 request takes alone.
 """
 
@@ -52,7 +52,7 @@ def seconds(points):
 
 
 class Worker:
-    """The time of a batch, where so many steps run together at most; of points in µs, a step at a time and together."""
+    """The time of a batch, where a number of steps run together at most; of points in µs, a step at a time and together."""
 
     def __init__(self, single, joined, steps_at_once=1):
         self.steps_at_once = steps_at_once
@@ -71,7 +71,7 @@ class Worker:
 
 
 def cellular(worker, lengths, rows_at_most, shortest, arrivals):
-    """When each ends: before every batch, those who are there are ordered, and the first run."""
+    """When each ends: before every batch, the requests that have arrived are ordered, and the first run."""
     now, came, left, ends, here = 0.0, 0, list(lengths), [0.0] * len(lengths), []
     while came < len(arrivals) or here:
         while came < len(arrivals) and arrivals[came] <= now:
@@ -91,7 +91,7 @@ def cellular(worker, lengths, rows_at_most, shortest, arrivals):
 
 
 def grouped(most, arrivals, run):
-    """When each ends: who waits is one group, of so many at most, and all wait for as long as `run` says of it."""
+    """When each ends: waiting requests are one group, of a limited size, and all wait for as long as `run` says of it."""
     now, came, ends = 0.0, 0, [0.0] * len(arrivals)
     while came < len(arrivals):
         now = max(now, arrivals[came])
@@ -179,7 +179,7 @@ def keeps(ended, rate, limit):
 
 
 def within(workers, times, lengths, peak):
-    """The rates that leave p99 within so many times the mean request alone."""
+    """The rates that leave p99 within a multiple of the mean request alone."""
     worker, _ = workers
     limit = 1e3 * times * worker.joined[1] * sum(lengths) / len(lengths)
     print(f"p99 of {limit:.1f} ms")
@@ -199,11 +199,11 @@ def within(workers, times, lengths, peak):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--machine", default="zen-4", help="the machine kind whose times of cells are taken")
+    parser.add_argument("--machine", default="zen-4", help="the machine kind of the times of cells")
     parser.add_argument("--precision", choices=("f32", "int8"), default="f32")
     parser.add_argument("--steps-at-once", type=int, choices=(4, 8), default=4)
     parser.add_argument("--lengths", metavar="FILE:COLUMN")
-    parser.add_argument("--within", metavar="TIMES", type=float, help="bound p99 by so many times the mean request alone")
+    parser.add_argument("--within", metavar="TIMES", type=float, help="bound p99 by this multiple of the mean request alone")
     parser.add_argument("rates", metavar="RATE", type=float, nargs="*", help="requests a second")
     given = parser.parse_args()
     of_file = column(given.lengths) if given.lengths else None

@@ -3,12 +3,11 @@
 
     tuning/serving/simulate_translation.py --lengths FILE:SOURCE,TARGET [--machine KIND] RATE...
 
-Requests come at Poisson times, with the lengths of two columns of a CSV file. `merge` collects the waiting requests, encodes them all and
-then decodes them all; `level` does so a step at a time, `merge` with several steps of few rows in an encoder's batch. `worth` is
-cellular batching: of encoders and decoders, of whoever is there, those whose rows are worth more (`crates/serve/src/policy/turns.rs`);
-`turns` is the same with each of them in turn. `alone` is a request that shares the machine with no other. Printed are p50, p90
-and p99 in ms, and p90 beside that of `merge` and of `level`, each with its best batch. `--source` and `--target` make all
-sources and targets so many times as long.
+Requests come at Poisson times, with the lengths of two columns of a CSV file. `merge` collects the waiting requests, encodes them
+all and then decodes them all; `level` does so a step at a time, `merge` with several steps of few rows in an encoder's batch.
+`worth` is cellular batching that runs encoders or decoders by the value of their rows (as `crates/serve/src/policy` does); `turns`
+alternates. `alone` is a request that shares the machine with no other. Printed are p50, p90 and p99 in ms, and p90 beside that of
+`merge` and of `level`, each with its best batch. `--source` and `--target` multiply the lengths.
 """
 
 import argparse
@@ -20,7 +19,7 @@ from simulate import REQUESTS, Worker, grouped, measured, report, seconds, to_th
 
 AT_ONCE = 4
 MOST = 128
-# As `crates/serve/src/policy/turns.rs` has them.
+# As the engine has them.
 WEIGHT, PATIENCE, LATE = 0.25, 8, 4096
 
 
@@ -90,7 +89,7 @@ def cellular(encoder, decoding, lengths, by_worth, arrivals):
 
 
 def merge(encoder, decoding, lengths, most, arrivals):
-    """When each ends: a group of so many at most, until its longest is done."""
+    """When each ends: a group of a limited size, until its longest is done."""
 
     def run(group):
         took = to_the_end(encoder, group, {one: lengths[one][0] for one in group})
@@ -104,7 +103,7 @@ def merge(encoder, decoding, lengths, most, arrivals):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", metavar="FILE:SOURCE,TARGET", required=True)
-    parser.add_argument("--machine", default="emerald-rapids", help="the machine kind whose times of cells are taken")
+    parser.add_argument("--machine", default="emerald-rapids", help="the machine kind of the times of cells")
     parser.add_argument("--source", type=float, default=1, help="times that sources are longer")
     parser.add_argument("--target", type=float, default=1, help="times that targets are longer")
     parser.add_argument("rates", metavar="RATE", type=float, nargs="+", help="requests a second")

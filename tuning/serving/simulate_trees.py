@@ -29,7 +29,7 @@ class Times:
         self.of = [[0] + [between(cell, n) * 1e-6 for n in rows] for cell in cells]
 
     def all_of(self, cell, rows, at_most):
-        """Of so many rows in full batches and a rest."""
+        """Of a number of rows in full batches and a rest."""
         full, rest = divmod(rows, at_most)
         return full * self.of[cell][at_most] + self.of[cell][rest]
 
@@ -144,7 +144,7 @@ def simulate(times, rate, trees):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trees", metavar="FILE", required=True, help="heads of words, a sentence a line")
-    parser.add_argument("--machine", default="zen-4", help="the machine kind whose times of cells are taken")
+    parser.add_argument("--machine", default="zen-4", help="the machine kind of the times of cells")
     parser.add_argument("--precision", choices=("f32", "int8"), default="f32")
     parser.add_argument("rates", metavar="RATE", type=float, nargs="*", help="requests a second")
     given = parser.parse_args()

@@ -28,7 +28,7 @@ from models import FILES  # noqa: E402
 
 
 class Loaded(Protocol):
-    """A network ready to run on one input. It may have `facts`: what else is to be told of it."""
+    """A network ready to run on one input. It may have `facts`, which are reported as they are."""
 
     call: Callable[[], object]  # what is timed
 

@@ -42,9 +42,9 @@ impl Library {
 pub enum Split {
     /// Not at all: one thread.
     Whole,
-    /// Columns of the right operand, in so many parts.
+    /// Columns of the right operand, in this number of parts.
     Columns(usize),
-    /// Rows of the left operand, in so many parts.
+    /// Rows of the left operand, in this number of parts.
     Rows(usize),
 }
 
@@ -87,7 +87,7 @@ struct Part {
     add: bool,
 }
 
-// SAFETY: `multiply` makes parts that write disjoint elements and read only what nobody writes, and
+// SAFETY: `multiply` makes parts that write disjoint elements and read only what no part writes, and
 // returns when all are done.
 unsafe impl Send for Part {}
 // SAFETY: as above; a shared part can only be copied.
@@ -140,7 +140,7 @@ impl Gemm {
         })
     }
 
-    /// Every split that makes sense for so many rows.
+    /// Every split that makes sense for a number of rows.
     pub fn splits(&self, rows: usize) -> Vec<Split> {
         let mut splits = vec![Split::Whole];
         for parts in 2..=self.cores {
@@ -169,7 +169,7 @@ impl Gemm {
         splits[fastest.unwrap_or(0)]
     }
 
-    /// How long so many of the same product take, one after the other.
+    /// The time of a number of equal products, one after the other.
     pub fn time_of(&self, times: usize, split: Split, product: Product<'_>) -> Duration {
         let Product { c, .. } = product;
         self.time(|| {
@@ -225,7 +225,7 @@ impl Gemm {
     }
 }
 
-/// `0..size` in so many parts of whole grains: the one at `at`.
+/// `0..size` in parts of whole grains: the one at `at`.
 fn range(size: usize, grain: usize, at: usize, parts: usize) -> std::ops::Range<usize> {
     let bound = |at: usize| (size.div_ceil(grain) * at / parts * grain).min(size);
     bound(at)..bound(at + 1)
@@ -257,7 +257,7 @@ impl Part {
         let beta = if self.add { 1.0 } else { 0.0 };
         match library {
             // SAFETY: the pointers and strides describe parts of slices that outlive the call, and
-            // nobody else touches this part of the result.
+            // no other thread touches this part of the result.
             Library::MatrixMultiply => unsafe {
                 matrixmultiply::sgemm(
                     self.rows,

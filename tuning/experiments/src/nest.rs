@@ -241,7 +241,7 @@ impl Walk<'_> {
     }
 
     /// # Safety
-    /// Nobody else computes this slice, and nobody writes the state before this step.
+    /// No other worker computes this slice, and none writes the state before this step.
     unsafe fn step(&self, slice: usize, step: usize, in_chunk: usize) {
         let (_, hidden, batch) = self.sizes;
         let stride = padded(hidden);

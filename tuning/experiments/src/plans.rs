@@ -9,7 +9,7 @@ use cellstream::{Model, Plan};
 use crate::rounds::{Rounds, Times};
 use crate::runner::Runner;
 
-/// Races plans for one size, with the rounds shared out over so many packings. Times are in the order
+/// Races plans for one size, with the rounds shared out over the packings. Times are in the order
 /// of the plans.
 ///
 /// # Errors

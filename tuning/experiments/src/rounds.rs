@@ -68,7 +68,7 @@ pub struct Rounds {
 }
 
 impl Rounds {
-    /// A part of the rounds, for each of so many packings of the weights; two at least.
+    /// A part of the rounds, for each packing of the weights; two at least.
     pub fn shared_out(self, packings: usize) -> Rounds {
         Rounds {
             count: self.count.div_ceil(packings).max(2),

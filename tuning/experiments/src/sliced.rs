@@ -1,4 +1,4 @@
-//! A product whose weights are cut into slices of columns, one per worker, with the crate's kernels.
+//! A product with its weights cut into slices of columns, one per worker, with the crate's kernels.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -20,7 +20,7 @@ pub enum Mapping {
 }
 
 impl Mapping {
-    /// The slice of a worker, of so many.
+    /// The slice of a worker, of this number of slices.
     pub fn slice(self, worker: usize, step: usize, slices: usize) -> usize {
         match self {
             Mapping::Kept => worker,
@@ -41,7 +41,7 @@ pub struct Sliced {
 }
 
 impl Sliced {
-    /// Packed by the workers of `team`, each its slice; `owners` says whose.
+    /// Packed by the workers of `team`, each its slice; `owners` assigns them.
     ///
     /// # Errors
     /// The instruction set that is asked for is not there, or a worker panicked.

@@ -39,7 +39,7 @@ impl Companions {
         Companions((1..cores).map(companion).collect())
     }
 
-    /// Seconds of each of `runs` calls whose chains take about `seconds`.
+    /// Seconds of each of `runs` calls with chains of about `seconds`.
     pub fn times(&self, runs: usize, seconds: f64) -> Vec<f64> {
         let timed = |links: u64| {
             let start = Instant::now();

@@ -93,7 +93,7 @@ pub trait Network {
     fn call(&mut self) -> Result<()>;
     /// The results of the last call, `[steps, batch, values]`.
     fn output(&mut self) -> Result<Vec<f32>>;
-    /// What else is to be told of it.
+    /// Further facts for the report.
     fn facts(&mut self) -> Result<Value> {
         Ok(json!({}))
     }

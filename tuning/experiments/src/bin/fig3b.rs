@@ -54,19 +54,19 @@ fn main() -> Outcome {
         return Err("two cores are needed for two products at a time".into());
     }
     let libraries = Library::ALL.iter().map(|library| library.name());
-    let whose: Vec<&str> = libraries.chain(["ours"]).collect();
-    let both = whose
+    let programs: Vec<&str> = libraries.chain(["ours"]).collect();
+    let both = programs
         .iter()
-        .flat_map(|whose| LAYOUTS.map(|(layout, _)| (whose, layout)));
+        .flat_map(|program| LAYOUTS.map(|(layout, _)| (program, layout)));
     let names: Vec<String> = both
-        .map(|(whose, layout)| format!("{whose}, {layout}"))
+        .map(|(program, layout)| format!("{program}, {layout}"))
         .collect();
     let mut columns = vec!["[batch, K]".to_string()];
     columns.extend(names.clone());
     columns.extend(
-        whose
+        programs
             .iter()
-            .map(|whose| format!("{whose}: sequence / parallel")),
+            .map(|program| format!("{program}: sequence / parallel")),
     );
     let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
     let question = "Two products [batch × K]·[K × 4K], GFLOP/s";

@@ -118,7 +118,7 @@ fn main() -> Outcome {
         ("all, chunk of 25", "kept", 25.min(steps)),
         ("all, chunk of 50", "kept", 50.min(steps)),
     ];
-    // Simulations do not mind each other's company.
+    // Simulations do not disturb each other.
     let each = modes.par_iter().map(|&(_, mode, chunk)| {
         let replay = |runs| {
             let mut replay = vec![mode.to_string()];

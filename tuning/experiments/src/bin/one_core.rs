@@ -53,7 +53,7 @@ struct Arguments {
     /// Times everything is made anew
     #[arg(long, default_value_t = 3)]
     packings: usize,
-    /// Only rows whose name contains this, as in lstm-64-256
+    /// Only rows with this in their name, as in lstm-64-256
     #[arg(long)]
     rows: Option<String>,
 }

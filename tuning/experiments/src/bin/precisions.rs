@@ -125,7 +125,7 @@ fn race(
     Ok(settings.rounds().race(&mut contenders))
 }
 
-/// A slice for each core, and who reads them.
+/// A slice for each core, and the team that reads them.
 struct Reader {
     team: Team,
     slices: Vec<Vec<f32>>,

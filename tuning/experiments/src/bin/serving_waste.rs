@@ -10,7 +10,7 @@
 //!
 //! Reading: shares of the time from then to the last answer, medians of the rounds; "cells" also with the least and the
 //! greatest. What they lack to 100 % is waste: the longest time that any choice of batches could save with these cells. What
-//! no column has goes into replies, mostly, and to who waits for them, on the same cores. "Rows run" are those of a batch on
+//! no column has goes into replies, mostly, and to the threads that wait for them, on the same cores. "Rows run" are those of a batch on
 //! average, of the cell that fills its batches least: the levels of the last trees are narrower than a batch.
 
 use std::thread;
@@ -40,7 +40,7 @@ const TIMES: usize = 6;
 struct Arguments {
     #[command(flatten)]
     settings: Settings,
-    /// Only networks whose names contain this, as in trees or "chains, int8"
+    /// Only networks with this in their names, as in trees or "chains, int8"
     #[arg(long, value_name = "NAME", default_value = "")]
     only: String,
 }
