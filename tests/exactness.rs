@@ -6,7 +6,7 @@ use cellstream::execute::team::Team;
 use cellstream::execute::{PackedModel, Session, State};
 use cellstream::kernels::Isa;
 use cellstream::model::{Cell, Input, Layer, Model, Output};
-use cellstream::plan::{AheadBy, Plan};
+use cellstream::plan::{InputProjectionBy, OwnersShare, Plan};
 use cellstream::schedule::{DirectionSchedule, PanelOrder, schedules};
 use common::isas::isas;
 use common::{Batch, Options, Random, Results, usual_cells};
@@ -100,13 +100,13 @@ fn many_steps_of_high_stacks() {
         for (index, layer, workers) in layers {
             layer.chunk_steps = random.0.usize(1..20);
             if seed % 2 == 0 {
-                layer.ahead = AheadBy::Rows {
+                layer.ahead = InputProjectionBy::Rows {
                     workers: random.0.usize(1..=workers),
-                    owners_share: random.0.u16(0..=1000),
+                    owners_share: OwnersShare::ALL[random.0.usize(0..4)],
                 };
                 continue;
             }
-            layer.ahead = AheadBy::Owners;
+            layer.ahead = InputProjectionBy::Owners;
             let owner = index % workers;
             for direction in &mut layer.directions {
                 for parts in [

@@ -437,24 +437,3 @@ fn what_cannot_be_loaded_is_estimated_and_says_why() {
     session.run(&batch.input(), &mut found.output()).unwrap();
     found.assert_same(&Results::reference(&model, &batch), "a loaded plan");
 }
-
-/// Plans of the first kernels did not say what share of the rows owners take: they are named as older, not
-/// as damaged.
-#[test]
-fn a_plan_without_shares_is_of_older_kernels() {
-    let mut stamp = example_stamp();
-    stamp.kernels = 2;
-    let (start, _) = EXAMPLE.rsplit_once("checksum").unwrap();
-    let text = start.replace(" owners_share 500", "") + "checksum none";
-    let refused = Plan::from_text(text.as_bytes(), &two_layers(), &stamp).unwrap_err();
-    assert!(
-        matches!(
-            refused,
-            PlanFileError::Kernels {
-                planned: 1,
-                here: 2
-            }
-        ),
-        "{refused}"
-    );
-}

@@ -6,7 +6,7 @@ use cellstream::execute::team::{SharedTeam, Team};
 use cellstream::execute::{PackError, PackedModel, RunError, Session, SessionError, State};
 use cellstream::machine::Topology;
 use cellstream::model::{Gru, Input, InputError, Layout, Lstm, Merge, Model, Output};
-use cellstream::plan::{AheadBy, Plan, PlanError};
+use cellstream::plan::{InputProjectionBy, OwnersShare, Plan, PlanError};
 use cellstream::reference;
 use cellstream::schedule::PhasePlacement;
 use common::{Batch, Random, Results};
@@ -402,9 +402,9 @@ fn plans_that_do_not_fit_are_refused() {
     ));
     for rows in [0, 3] {
         let mut ahead = good.clone();
-        ahead.entries[0].configuration.layers[1].ahead = AheadBy::Rows {
+        ahead.entries[0].configuration.layers[1].ahead = InputProjectionBy::Rows {
             workers: rows,
-            owners_share: 500,
+            owners_share: OwnersShare::Quarter,
         };
         let refused = PlanError::Ahead {
             layer: 1,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cellstream::execute::{Activity, Session, Trace};
 use cellstream::model::{Input, Layer, Merge, Model, Output};
-use cellstream::plan::{AheadBy, LayerPlan, Plan};
+use cellstream::plan::{InputProjectionBy, LayerPlan, Plan};
 use common::{Batch, Random, Results, usual_cells};
 
 /// Boundaries lie one after the other between the run's begin and its end, so nothing is counted
@@ -124,7 +124,7 @@ fn calls_are_those_of_the_schedule() {
             for threads in 1..=2 {
                 let mut plan = Plan::with_threads(&model, batch.batch, steps, threads);
                 for layer in &mut plan.entries[0].configuration.layers {
-                    (layer.chunk_steps, layer.ahead) = (4, AheadBy::Owners);
+                    (layer.chunk_steps, layer.ahead) = (4, InputProjectionBy::Owners);
                 }
                 let mut session = Session::new(&model, &plan).unwrap();
                 let mut results = Results::dirty(&model, &batch);

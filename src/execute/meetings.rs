@@ -7,7 +7,7 @@
 //! README.md beside this file says which race each wait prevents.
 
 use crate::model::{Layer, Merge, Model};
-use crate::plan::{AheadBy, Configuration, LayerPlan};
+use crate::plan::{Configuration, InputProjectionBy, LayerPlan};
 
 /// The meetings of a group of workers.
 pub(super) struct Meetings {
@@ -85,7 +85,7 @@ impl LayerMeetings {
         let owners: Vec<usize> = (0..workers).filter(|&w| plan.is_owner(w)).collect();
         let is_ahead = plan.directions.iter().any(|d| d.schedule.is_ahead());
         let ahead = match plan.ahead {
-            AheadBy::Rows { workers, .. } if is_ahead => workers,
+            InputProjectionBy::Rows { workers, .. } if is_ahead => workers,
             _ => 0,
         };
         let phases = match layer.directions().iter().any(|d| d.is_two_phase()) {
@@ -191,8 +191,8 @@ fn mark_every(
     };
     let workers = next.directions[0].partition.units.len();
     let reader = |worker: usize| match next.ahead {
-        AheadBy::Rows { workers, .. } => worker < workers || next.is_owner(worker),
-        AheadBy::Owners => next.is_owner(worker),
+        InputProjectionBy::Rows { workers, .. } => worker < workers || next.is_owner(worker),
+        InputProjectionBy::Owners => next.is_owner(worker),
     };
     let elsewhere = (0..workers).any(|worker| reader(worker) && !plan.is_owner(worker));
     if direction.is_reverse() || ahead > 0 || !elsewhere {

@@ -7,7 +7,8 @@ use std::ops::Range;
 use crate::kernels::Blocking;
 use crate::model::{Activation, Cell, Direction, Layer, Matrix, Merge, Model, ResetForm, Weights};
 use crate::plan::{
-    AheadBy, Configuration, DirectionPlan, LayerPlan, Partition, Plan, UNIT_GRANULE,
+    Configuration, DirectionPlan, InputProjectionBy, LayerPlan, OwnersShare, Partition, Plan,
+    UNIT_GRANULE,
 };
 use crate::schedule::{DirectionSchedule, PanelOrder, PhasePlacement};
 
@@ -118,10 +119,10 @@ impl Case {
             plans.push(LayerPlan {
                 chunk_steps: random.usize(1..=steps.max(1)).min(random.usize(1..=12)),
                 ahead: match random.bool() {
-                    true => AheadBy::Owners,
-                    false => AheadBy::Rows {
+                    true => InputProjectionBy::Owners,
+                    false => InputProjectionBy::Rows {
                         workers: random.usize(1..=workers),
-                        owners_share: random.u16(0..=1000),
+                        owners_share: OwnersShare::ALL[random.usize(0..4)],
                     },
                 },
                 order: PanelOrder::Cyclic,
@@ -243,7 +244,7 @@ impl Case {
     /// How many take rows ahead for others.
     pub fn takers(&self, layer: usize) -> usize {
         match self.plan.layers[layer].ahead {
-            AheadBy::Rows { workers, .. }
+            InputProjectionBy::Rows { workers, .. }
                 if self.directions(layer).any(|d| self.is_ahead(layer, d)) =>
             {
                 workers
@@ -256,7 +257,7 @@ impl Case {
     /// for the first chunk.
     pub fn share(&self, layer: usize, rows: usize, taker: usize, chunk: usize) -> Range<usize> {
         let takers = self.takers(layer);
-        let AheadBy::Rows { owners_share, .. } = self.plan.layers[layer].ahead else {
+        let InputProjectionBy::Rows { owners_share, .. } = self.plan.layers[layer].ahead else {
             return 0..0;
         };
         let owners = self.owners(layer);
@@ -264,7 +265,13 @@ impl Case {
         if chunk == 0 || busy.is_empty() || free.is_empty() {
             return rows * taker / takers..rows * (taker + 1) / takers;
         }
-        let cut = rows * owners_share as usize / 1000;
+        let even = rows * busy.len() / takers;
+        let cut = match owners_share {
+            OwnersShare::None => 0,
+            OwnersShare::Sixteenth => even.min(rows / 16),
+            OwnersShare::Quarter => even.min(rows / 4),
+            OwnersShare::Even => even,
+        };
         let of = |all: &[usize], from: usize, len: usize| {
             let at = all.iter().position(|&w| w == taker)?;
             Some(from + len * at / all.len()..from + len * (at + 1) / all.len())
@@ -280,8 +287,8 @@ impl Case {
         let next = self.plan.layers.get(upper)?;
         let owners = self.owners(layer);
         let takers = match next.ahead {
-            AheadBy::Rows { workers, .. } => workers,
-            AheadBy::Owners => 0,
+            InputProjectionBy::Rows { workers, .. } => workers,
+            InputProjectionBy::Owners => 0,
         };
         let others = (0..takers)
             .chain(self.owners(upper))

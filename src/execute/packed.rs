@@ -16,7 +16,7 @@ use super::recurrence::Recurrence;
 use super::team::{Team, TeamPanicked};
 use crate::kernels::{Blocking, Isa, IsaError, Kernels, Stripes, kernels};
 use crate::model::{Direction, Layer, Matrix, Merge, Model, Precision, Signature};
-use crate::plan::{AheadBy, Configuration, DirectionPlan, LayerPlan, Plan, PlanError};
+use crate::plan::{Configuration, DirectionPlan, InputProjectionBy, LayerPlan, Plan, PlanError};
 use crate::schedule::{DirectionSchedule, PanelOrder};
 
 /// Packed weights, ready to run. Sessions share them through an [`Arc`]; nothing in them refers to
@@ -46,7 +46,7 @@ pub(super) struct PackedLayer {
     /// Features of an output step.
     pub features: usize,
     pub chunk_steps: usize,
-    pub ahead: AheadBy,
+    pub ahead: InputProjectionBy,
     pub order: PanelOrder,
 }
 
@@ -119,7 +119,7 @@ impl PackedLayer {
 
     /// Whether a chunk is taken while the one before is still in use.
     pub fn keeps_two_chunks(&self, direction: &PackedDirection) -> bool {
-        direction.is_ahead && self.ahead != AheadBy::Owners
+        direction.is_ahead && self.ahead != InputProjectionBy::Owners
     }
 }
 

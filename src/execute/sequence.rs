@@ -34,7 +34,7 @@ use super::team::{Track, Worker};
 use super::trace::{Activity, Probe};
 use crate::kernels::{Columns, Kernels, Rows, Shared, Sweep};
 use crate::model::Layout;
-use crate::plan::AheadBy;
+use crate::plan::InputProjectionBy;
 use crate::schedule::PanelOrder;
 
 /// A run, as all workers of a group see it. Slices have been checked against the model's signature.
@@ -381,7 +381,7 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
     unsafe fn take_ahead(&self, taken: usize) {
         let directions = || self.layer.directions.iter().enumerate();
         let me = self.member.index;
-        if self.layer.ahead == AheadBy::Owners {
+        if self.layer.ahead == InputProjectionBy::Owners {
             for (index, direction) in directions().filter(|(_, d)| d.is_ahead) {
                 let rows = self.run.active.span(self.chunk(direction, taken));
                 // SAFETY: the buffer is this worker's own.

@@ -9,7 +9,7 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use super::{AheadBy, Configuration, Partition, UNIT_GRANULE, split_units};
+use super::{Configuration, InputProjectionBy, OwnersShare, Partition, UNIT_GRANULE, split_units};
 use crate::machine::CacheModel;
 use crate::model::{Layer, Model};
 use crate::partition::{Cache, Grain, Options, Problem, Sequence, Shape};
@@ -97,12 +97,12 @@ fn of_group(model: &Model, size: (usize, usize), workers: usize) -> Vec<Configur
             // While the owners run steps the others take the next chunk; how much of it falls to the
             // owners as well is for whoever refines this.
             for layer in &mut way.layers {
-                layer.ahead = AheadBy::even_rows(workers, owners);
+                layer.ahead = InputProjectionBy::even_rows(workers);
                 layer.chunk_steps = layer
                     .chunk_steps
                     .min(size.1.div_ceil(RELAYED_CHUNKS).max(1));
             }
-            ways.push(with_owners_share(&way, 500));
+            ways.push(with_owners_share(&way, OwnersShare::Quarter));
         }
         ways.push(way);
     }
@@ -131,19 +131,18 @@ fn of_group(model: &Model, size: (usize, usize), workers: usize) -> Vec<Configur
 /// is waited for.
 const RELAYED_CHUNKS: usize = 8;
 
-/// The same with another share of the rows that are taken ahead for those who run the steps: so many
-/// thousandths of what an even share would be.
-pub(crate) fn with_owners_share(way: &Configuration, of_even: usize) -> Configuration {
+/// The same with another share of the rows that are taken ahead for workers that also run steps.
+pub(crate) fn with_owners_share(way: &Configuration, owners_share: OwnersShare) -> Configuration {
     let mut other = way.clone();
     for layer in &mut other.layers {
-        let AheadBy::Rows { workers, .. } = layer.ahead else {
+        let InputProjectionBy::Rows { workers, .. } = layer.ahead else {
             continue;
         };
         let owners = (0..workers).filter(|&w| layer.is_owner(w)).count();
         if owners > 0 && owners < workers {
-            layer.ahead = AheadBy::Rows {
+            layer.ahead = InputProjectionBy::Rows {
                 workers,
-                owners_share: (of_even * owners / workers).min(1000) as u16,
+                owners_share,
             };
         }
     }

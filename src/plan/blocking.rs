@@ -27,7 +27,9 @@ fn of_direction(direction: &Direction, plan: &DirectionPlan, caches: &CacheModel
     let weights = direction.weights();
     let gates = direction.cell().kind().gates();
     let input = plan.schedule.input.iter();
-    let input_gates = input.filter(|place| **place != PhasePlacement::Ahead).count();
+    let input_gates = input
+        .filter(|place| **place != PhasePlacement::Ahead)
+        .count();
     let units = plan.partition.units.iter().map(Range::len).max();
     let bytes = |matrix: &Matrix, gates: usize| {
         units.unwrap_or(0) * gates * matrix.cols() * matrix.precision().bytes()

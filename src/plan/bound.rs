@@ -1,6 +1,6 @@
 //! The shortest time that a machine's ceilings allow for a plan.
 
-use super::{AheadBy, Configuration, DirectionPlan, Entry, LayerPlan, PlanError};
+use super::{Configuration, DirectionPlan, Entry, InputProjectionBy, LayerPlan, PlanError};
 use crate::machine::{Bound, BoundBy, Ceilings, Level, Operations, Topology};
 use crate::model::{Direction, Layer, Matrix, Model, Precision};
 use crate::schedule::PhasePlacement;
@@ -67,7 +67,7 @@ impl Configuration {
     pub(super) fn is_wavefront(&self) -> bool {
         let workers = self.group_size();
         let is_marked = |below: &LayerPlan| {
-            below.ahead == AheadBy::Owners
+            below.ahead == InputProjectionBy::Owners
                 || !below.directions.iter().any(|d| d.schedule.is_ahead())
         };
         let apart = |pair: &[LayerPlan]| {
@@ -232,13 +232,15 @@ impl Reader<'_> {
                 .sum()
         };
         let weights = match plan.ahead {
-            AheadBy::Owners => of(worker),
-            AheadBy::Rows { .. } => (0..plan.directions[0].partition.units.len()).map(of).sum(),
+            InputProjectionBy::Owners => of(worker),
+            InputProjectionBy::Rows { .. } => {
+                (0..plan.directions[0].partition.units.len()).map(of).sum()
+            }
         };
         let mut add = |steps: usize, is_first: bool, times: usize| {
             let all = rows.saturating_mul(steps);
             let share = match plan.ahead {
-                AheadBy::Owners => 0..all,
+                InputProjectionBy::Owners => 0..all,
                 ahead => ahead.share(all, worker, is_first, |w| plan.is_owner(w)),
             };
             if times > 0 && !share.is_empty() {

@@ -1,6 +1,6 @@
 //! Whether a configuration fits a model.
 
-use super::{AheadBy, Configuration, LayerPlan, MOST_THREADS, UNIT_GRANULE, split};
+use super::{Configuration, InputProjectionBy, LayerPlan, MOST_THREADS, UNIT_GRANULE, split};
 use crate::kernels::TALL_TILE_ROWS;
 use crate::model::{Layer, Model};
 use crate::schedule::ScheduleError;
@@ -48,16 +48,6 @@ pub enum PlanError {
     EmptyChunk {
         /// Index of the layer.
         layer: usize,
-    },
-    /// Owners that are to take more rows than there are.
-    #[error(
-        "layer {layer}: owners take at most 1000 thousandths of the rows, the plan says {owners_share}"
-    )]
-    OwnersShare {
-        /// Index of the layer.
-        layer: usize,
-        /// In the plan.
-        owners_share: u16,
     },
     /// Rows dealt out to nobody, or to more workers than a group has.
     #[error("layer {layer}: rows taken ahead need 1 to {workers} workers, the plan says {rows}")]
@@ -141,24 +131,14 @@ impl LayerPlan {
         if self.chunk_steps == 0 {
             return Err(PlanError::EmptyChunk { layer: index });
         }
-        if let AheadBy::Rows {
-            workers: rows,
-            owners_share,
-        } = self.ahead
+        if let InputProjectionBy::Rows { workers: rows, .. } = self.ahead
+            && !(1..=workers).contains(&rows)
         {
-            if !(1..=workers).contains(&rows) {
-                return Err(PlanError::Ahead {
-                    layer: index,
-                    rows,
-                    workers,
-                });
-            }
-            if owners_share > 1000 {
-                return Err(PlanError::OwnersShare {
-                    layer: index,
-                    owners_share,
-                });
-            }
+            return Err(PlanError::Ahead {
+                layer: index,
+                rows,
+                workers,
+            });
         }
         let directions = layer.directions();
         expect_count("directions", self.directions.len(), directions.len())?;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{AheadBy, Configuration, DirectionPlan, LayerPlan};
+use super::{Configuration, DirectionPlan, InputProjectionBy, LayerPlan, OwnersShare};
 use crate::kernels::{Blocking, Prefetch, Stripes};
 use crate::schedule::PanelOrder;
 
@@ -51,18 +51,21 @@ impl LayerPlan {
             self.ahead,
         ) {
             (false, _) => String::new(),
-            (true, AheadBy::Owners) => format!(", chunks of {}", self.chunk_steps),
+            (true, InputProjectionBy::Owners) => format!(", chunks of {}", self.chunk_steps),
             (
                 true,
-                AheadBy::Rows {
+                InputProjectionBy::Rows {
                     workers,
                     owners_share,
                 },
             ) => {
                 let owners = (0..workers).filter(|&worker| self.is_owner(worker)).count();
-                let share = match owners == 0 || owners == workers {
-                    true => String::new(),
-                    false => format!(", {} % by owners", f64::from(owners_share) / 10.0),
+                let share = match owners_share {
+                    _ if owners == 0 || owners == workers => "",
+                    OwnersShare::None => ", none by owners",
+                    OwnersShare::Sixteenth => ", 1/16 by owners",
+                    OwnersShare::Quarter => ", 1/4 by owners",
+                    OwnersShare::Even => ", an even share by owners",
                 };
                 let chunk = self.chunk_steps;
                 format!(", chunks of {chunk} by {workers} cores{share}")
@@ -111,7 +114,7 @@ fn blocking_words(blocking: Blocking) -> String {
 mod tests {
     use crate::kernels::{Blocking, Prefetch, Stripes};
     use crate::model::{Lstm, Merge};
-    use crate::plan::{AheadBy, Configuration};
+    use crate::plan::{Configuration, InputProjectionBy};
     use crate::schedule::{DirectionSchedule, PanelOrder};
 
     #[test]
@@ -123,7 +126,7 @@ mod tests {
             "2 cores; units split, schedule aaaa/1111, chunks of 10, cyclic"
         );
         plan.layers[2].order = PanelOrder::Serpentine;
-        plan.layers[2].ahead = AheadBy::even_rows(2, 2);
+        plan.layers[2].ahead = InputProjectionBy::even_rows(2);
         assert_eq!(
             plan.to_string(),
             "2 cores; layers 0–1: units split, schedule aaaa/1111, chunks of 10, cyclic; layer 2: \

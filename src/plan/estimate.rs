@@ -18,8 +18,8 @@ use std::collections::HashMap;
 
 use super::rates::Rates;
 use super::{
-    AheadBy, Configuration, DirectionPlan, LayerPlan, MOST_THREADS, Partition, Plan, PlanError,
-    arrangements, split_units,
+    Configuration, DirectionPlan, InputProjectionBy, LayerPlan, MOST_THREADS, OwnersShare,
+    Partition, Plan, PlanError, arrangements, split_units,
 };
 use crate::kernels::Blocking;
 use crate::machine::CacheModel;
@@ -120,7 +120,7 @@ fn plan_layer(layer: &Layer, batch: usize, steps: usize, threads: usize) -> Laye
     });
     let mut plan = LayerPlan {
         chunk_steps: 1,
-        ahead: AheadBy::Owners,
+        ahead: InputProjectionBy::Owners,
         order: PanelOrder::Cyclic,
         directions: directions.collect(),
     };
@@ -295,7 +295,10 @@ impl Costs<'_> {
     fn to_and_fro_over_runs(&self, layer: &Layer, plan: &mut LayerPlan) {
         let bytes = |of: fn(&Weights) -> &Matrix| slice_bytes_of(layer, plan, of);
         let all = bytes(|w| &w.recurrent) + bytes(|w| &w.input);
-        if self.size.1 == 1 && plan.ahead == AheadBy::Owners && all > self.rates.private[1] {
+        if self.size.1 == 1
+            && plan.ahead == InputProjectionBy::Owners
+            && all > self.rates.private[1]
+        {
             plan.order = PanelOrder::Serpentine;
             for (direction, plan) in layer.directions().iter().zip(&mut plan.directions) {
                 plan.schedule = DirectionSchedule::none_ahead(direction);
@@ -307,8 +310,8 @@ impl Costs<'_> {
     fn layer(&mut self, layer: &Layer, plan: &LayerPlan, rows: usize, workers: usize) -> f64 {
         let times = self.times(layer, plan, rows, workers);
         match plan.ahead {
-            AheadBy::Owners => times.ahead + times.steps,
-            AheadBy::Rows {
+            InputProjectionBy::Owners => times.ahead + times.steps,
+            InputProjectionBy::Rows {
                 workers: takers,
                 owners_share,
             } => {
@@ -363,14 +366,22 @@ impl Costs<'_> {
         times: &Times,
         chunk_steps: usize,
         (takers, owners): (usize, usize),
-        owners_share: u16,
+        owners_share: OwnersShare,
     ) -> f64 {
         let chunks = self.size.1.div_ceil(chunk_steps).max(1) as f64;
         let even = 1.0 / takers as f64;
         let own = match (owners, takers - owners) {
             (0, _) => 0.0,
             (_, 0) => even,
-            (owners, _) => f64::from(owners_share) / 1000.0 / owners as f64,
+            (owners, _) => {
+                let share = match owners_share {
+                    OwnersShare::None => 0.0,
+                    OwnersShare::Sixteenth => 1.0 / 16.0,
+                    OwnersShare::Quarter => 0.25,
+                    OwnersShare::Even => 1.0,
+                };
+                even.min(share / owners as f64)
+            }
         };
         let free = match takers - owners {
             0 => 0.0,
@@ -389,7 +400,7 @@ impl Costs<'_> {
 
     /// Chooses the chunk, and what of it the owners take, where workers that run no steps take rows.
     fn balance(&mut self, layer: &Layer, plan: &mut LayerPlan, rows: usize, workers: usize) {
-        let AheadBy::Rows {
+        let InputProjectionBy::Rows {
             workers: takers, ..
         } = plan.ahead
         else {
@@ -401,12 +412,12 @@ impl Costs<'_> {
         }
         let steps = self.size.1;
         let whole = plan.chunk_steps;
-        let mut best: Option<(f64, usize, u16)> = None;
+        let mut best: Option<(f64, usize, OwnersShare)> = None;
         for chunk in [1, 2, 4, 8, 16].map(|parts| steps.div_ceil(parts).min(whole).max(1)) {
             plan.chunk_steps = chunk;
             // The share changes who takes rows, not what they or the steps cost.
             let times = self.times(layer, plan, rows, workers);
-            for share in (0..=8).map(|eighths| (eighths * 1000 * owners / takers / 8) as u16) {
+            for share in OwnersShare::ALL {
                 let seconds = self.relayed(&times, chunk, (takers, owners), share);
                 if best.is_none_or(|(least, _, _)| seconds < least) {
                     best = Some((seconds, chunk, share));
@@ -415,7 +426,7 @@ impl Costs<'_> {
         }
         if let Some((_, chunk, owners_share)) = best {
             plan.chunk_steps = chunk;
-            plan.ahead = AheadBy::Rows {
+            plan.ahead = InputProjectionBy::Rows {
                 workers: takers,
                 owners_share,
             };
@@ -615,7 +626,7 @@ mod tests {
         let model = Lstm::new(4096, 32).random(1).unwrap();
         let plan = of(&model, (1, 100), 2, 1 << 20);
         assert_eq!(plan.threads, 2);
-        assert_ne!(plan.layers[0].ahead, AheadBy::Owners);
+        assert_ne!(plan.layers[0].ahead, InputProjectionBy::Owners);
     }
 
     /// A core's 512 units have 8 MiB of recurrent weights in f32, 4 in bf16, 2 in int8, beside 2 MiB of L2.

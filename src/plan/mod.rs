@@ -97,8 +97,8 @@ pub struct Configuration {
 pub struct LayerPlan {
     /// Steps whose products are taken ahead together. At least 1.
     pub chunk_steps: usize,
-    /// Who takes products ahead.
-    pub ahead: AheadBy,
+    /// Which workers compute products ahead.
+    pub ahead: InputProjectionBy,
     /// The order of panels from step to step.
     pub order: PanelOrder,
     /// One entry per direction. Directions of different workers run at the same time.
@@ -116,33 +116,70 @@ pub struct DirectionPlan {
     pub blocking: Blocking,
 }
 
-/// Who takes the products that are executed ahead of their steps.
+/// Which workers compute the input products that are executed ahead of their steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum AheadBy {
-    /// The owner of each unit: nobody waits for anybody.
+pub enum InputProjectionBy {
+    /// The owner of each unit, without a barrier.
     #[default]
     Owners,
     /// Workers of the group, each some of the rows: another degree of parallelism than that of the
-    /// steps, for two meetings per chunk. A chunk is taken while the steps of the one before are run,
-    /// so workers that own nothing have work beside every chunk but the last.
+    /// steps, for two meetings per chunk. A chunk is computed while the steps of the one before run,
+    /// so that workers that own nothing have work beside every chunk but the last.
     Rows {
-        /// The first so many workers of the group take rows.
+        /// The first workers of the group, as many as this, take rows.
         workers: usize,
-        /// Thousandths of each chunk that go to those of them who also own units, and so have steps to
-        /// run meanwhile; the first chunk, which nothing runs beside, is shared evenly. Without
-        /// meaning where all are owners, or none is.
-        owners_share: u16,
+        /// The share of those of them that also own units, and so have steps to run meanwhile.
+        owners_share: OwnersShare,
     },
 }
 
-impl AheadBy {
-    /// Rows taken by the first `workers` workers of a group, each as many (to a thousandth of a chunk),
-    /// where `owners` of them own units.
-    pub fn even_rows(workers: usize, owners: usize) -> AheadBy {
-        let even = 1000 * owners.min(workers) / workers.max(1);
-        AheadBy::Rows {
+/// The part of a chunk's rows that owners take together, at most an even share. The first chunk is
+/// shared evenly, since no steps run beside it. Without meaning where all takers are owners, or none is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum OwnersShare {
+    /// No rows.
+    None,
+    /// A sixteenth.
+    Sixteenth,
+    /// A quarter.
+    Quarter,
+    /// As many rows for each worker.
+    #[default]
+    Even,
+}
+
+impl OwnersShare {
+    /// All shares, ascending.
+    pub const ALL: [OwnersShare; 4] = [
+        OwnersShare::None,
+        OwnersShare::Sixteenth,
+        OwnersShare::Quarter,
+        OwnersShare::Even,
+    ];
+
+    /// Of `rows`, those of `owners` of the `workers`.
+    pub(crate) fn of(self, rows: usize, owners: usize, workers: usize) -> usize {
+        let even = part(rows, owners, workers);
+        match self {
+            OwnersShare::None => 0,
+            OwnersShare::Sixteenth => even.min(rows / 16),
+            OwnersShare::Quarter => even.min(rows / 4),
+            OwnersShare::Even => even,
+        }
+    }
+}
+
+/// A fraction of `rows`, of which a plan file may name as many as a usize can count.
+fn part(rows: usize, numerator: usize, denominator: usize) -> usize {
+    (rows as u128 * numerator as u128 / denominator as u128) as usize
+}
+
+impl InputProjectionBy {
+    /// Rows taken by the first `workers` workers of a group, each as many.
+    pub fn even_rows(workers: usize) -> InputProjectionBy {
+        InputProjectionBy::Rows {
             workers,
-            owners_share: even as u16,
+            owners_share: OwnersShare::Even,
         }
     }
 
@@ -154,7 +191,7 @@ impl AheadBy {
         is_first_chunk: bool,
         is_owner: impl Fn(usize) -> bool,
     ) -> Range<usize> {
-        let AheadBy::Rows {
+        let InputProjectionBy::Rows {
             workers,
             owners_share,
         } = self
@@ -164,20 +201,17 @@ impl AheadBy {
         if worker >= workers {
             return rows..rows;
         }
-        // A plan file may ask for as many rows as a usize can count.
-        let part = |of: usize, numerator: usize, denominator: usize| {
-            (of as u128 * numerator as u128 / denominator as u128) as usize
-        };
         let owners = (0..workers).filter(|&w| is_owner(w)).count();
         if is_first_chunk || owners == 0 || owners == workers {
             return part(rows, worker, workers)..part(rows, worker + 1, workers);
         }
         let alike = is_owner(worker);
         let place = (0..worker).filter(|&w| is_owner(w) == alike).count();
-        let cut = part(rows, usize::from(owners_share.min(1000)), 1000);
-        let (first, len, count) = match alike {
-            true => (0, cut, owners),
-            false => (cut, rows - cut, workers - owners),
+        let cut = owners_share.of(rows, owners, workers);
+        let (first, len, count) = if alike {
+            (0, cut, owners)
+        } else {
+            (cut, rows - cut, workers - owners)
         };
         first + part(len, place, count)..first + part(len, place + 1, count)
     }
@@ -333,10 +367,9 @@ mod tests {
     fn shares_of_rows_are_all_rows_once_however_many() {
         for rows in [0, 1, 7, 1000, usize::MAX] {
             for owners in [vec![], vec![0], vec![1, 2], vec![0, 1, 2, 3]] {
-                for (owners_share, is_first) in
-                    [(0, false), (333, false), (1000, false), (333, true)]
-                {
-                    let ahead = AheadBy::Rows {
+                let shares = OwnersShare::ALL.into_iter();
+                for (owners_share, is_first) in shares.flat_map(|s| [(s, false), (s, true)]) {
+                    let ahead = InputProjectionBy::Rows {
                         workers: 4,
                         owners_share,
                     };
@@ -345,7 +378,14 @@ mod tests {
                     assert!(share(4).is_empty());
                     let of_owners: u128 = owners.iter().map(|&w| shares[w].len() as u128).sum();
                     if !is_first && (1..4).contains(&owners.len()) {
-                        assert_eq!(of_owners, rows as u128 * u128::from(owners_share) / 1000);
+                        let even = rows as u128 * owners.len() as u128 / 4;
+                        let expected = match owners_share {
+                            OwnersShare::None => 0,
+                            OwnersShare::Sixteenth => rows as u128 / 16,
+                            OwnersShare::Quarter => rows as u128 / 4,
+                            OwnersShare::Even => even,
+                        };
+                        assert_eq!(of_owners, expected);
                     }
                     shares.sort_by_key(|share| (share.start, share.end));
                     let ends = [0].into_iter().chain(shares.iter().map(|share| share.end));

@@ -1,6 +1,6 @@
 //! The phases of a configuration: which products are fused, and on how many cores.
 
-use super::{AheadBy, Configuration, LayerPlan, PlanError};
+use super::{Configuration, InputProjectionBy, LayerPlan, PlanError};
 use crate::graph::{Graph, Operand, Product};
 use crate::model::{Layer, Model};
 use crate::schedule::PhasedSchedule;
@@ -84,7 +84,7 @@ impl Configuration {
             let is_ahead = !phase.is_time_dependent();
             let products = phase.fused(&graph).into_iter().map(|fused| {
                 let cores = match plan.ahead {
-                    AheadBy::Rows { workers, .. } if is_ahead => workers,
+                    InputProjectionBy::Rows { workers, .. } if is_ahead => workers,
                     _ => owners(plan, &fused.blocks, self.group_size()),
                 };
                 let of = |&(direction, product): &(usize, Product)| {
@@ -165,7 +165,7 @@ mod tests {
         let model = Gru::new(5, 32).reset(ResetForm::Before).random(1).unwrap();
         let mut plan = Configuration::with_threads(&model, 3, 10, 2);
         plan.layers[0].chunk_steps = 4;
-        plan.layers[0].ahead = AheadBy::even_rows(1, 1);
+        plan.layers[0].ahead = InputProjectionBy::even_rows(1);
         assert_eq!(
             words(&model, &plan),
             [

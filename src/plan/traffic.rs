@@ -18,7 +18,7 @@
 use std::ops::Range;
 
 use super::rates::{PAGE, WAYS};
-use super::{AheadBy, Configuration, DirectionPlan, LayerPlan, PlanError};
+use super::{Configuration, DirectionPlan, InputProjectionBy, LayerPlan, PlanError};
 use crate::machine::{Core, Level, Topology};
 use crate::model::{CellKind, Direction, Layer, Matrix, Model, Precision, Product};
 use crate::partition::{Cache, Grain, Movement, PanelOrder, Part, Problem, Sequence, Shape, Split};
@@ -302,9 +302,9 @@ impl Run<'_> {
         let parts = directions.map(|(direction, d)| {
             let own = d.partition.units[member].len();
             let (rows, units) = match plan.ahead {
-                AheadBy::Owners => (all, own),
+                InputProjectionBy::Owners => (all, own),
                 // A chunk of the many, not the first.
-                ahead @ AheadBy::Rows { .. } => {
+                ahead @ InputProjectionBy::Rows { .. } => {
                     let is_first = chunk >= self.steps;
                     let share = ahead.share(all, member, is_first, |w| plan.is_owner(w));
                     match share.is_empty() {
@@ -402,9 +402,9 @@ impl Run<'_> {
             (false, _) => (2, 1),
             // What the core took ahead itself may still be there; a sequence longer than the chunk
             // makes that a question of what was touched in between.
-            (true, AheadBy::Owners) => (chunk + 1, chunk),
+            (true, InputProjectionBy::Owners) => (chunk + 1, chunk),
             // What others took ahead has to come over.
-            (true, AheadBy::Rows { .. }) => (chunk, chunk),
+            (true, InputProjectionBy::Rows { .. }) => (chunk, chunk),
         };
         Problem {
             shape: product.shape(rows),

@@ -16,7 +16,7 @@ use std::collections::HashSet;
 use crate::kernels::{Blocking, Prefetch, Stripes, TALL_TILE_ROWS};
 use crate::machine::CacheModel;
 use crate::model::Model;
-use crate::plan::{Configuration, with_owners_share};
+use crate::plan::{Configuration, OwnersShare, with_owners_share};
 use crate::schedule::{PanelOrder, schedules};
 
 /// The configuration with each schedule that the three rules leave: the first of each direction's own,
@@ -69,8 +69,7 @@ pub(super) fn with_chunks(base: &Configuration, steps: usize) -> Vec<Configurati
 
 /// The configuration with other shares of the rows taken ahead for those who run the steps as well.
 pub(super) fn with_shares(base: &Configuration) -> Vec<Configuration> {
-    let shares = [0, 125, 250, 375, 500, 625, 750, 875, 1000];
-    let all = shares.map(|of_even| with_owners_share(base, of_even));
+    let all = OwnersShare::ALL.map(|share| with_owners_share(base, share));
     distinct([base.clone()].into_iter().chain(all).collect())
 }
 

@@ -5,7 +5,8 @@ use std::ops::Range;
 use cellstream::kernels::{Blocking, Prefetch, Stripes, TALL_TILE_ROWS};
 use cellstream::model::{Direction, Layer, Model};
 use cellstream::plan::{
-    AheadBy, Configuration, DirectionPlan, Entry, LayerPlan, Partition, Plan, UNIT_GRANULE,
+    Configuration, DirectionPlan, Entry, InputProjectionBy, LayerPlan, OwnersShare, Partition,
+    Plan, UNIT_GRANULE,
 };
 use cellstream::schedule::{DirectionSchedule, PanelOrder, PhasePlacement};
 
@@ -55,11 +56,11 @@ impl Random {
         LayerPlan {
             chunk_steps: self.0.usize(1..=steps.max(1)),
             ahead: match self.0.u8(0..3) {
-                0 => AheadBy::Rows {
+                0 => InputProjectionBy::Rows {
                     workers: self.0.usize(1..=workers),
-                    owners_share: self.0.u16(0..=1000),
+                    owners_share: OwnersShare::ALL[self.0.usize(0..4)],
                 },
-                _ => AheadBy::Owners,
+                _ => InputProjectionBy::Owners,
             },
             order: match self.0.bool() {
                 true => PanelOrder::Cyclic,

@@ -118,10 +118,6 @@ impl<'a> Tokens<'a> {
         (self.word()? == keyword).then_some(self)
     }
 
-    pub fn next_is(&self, keyword: &str) -> bool {
-        self.rest.split_whitespace().next() == Some(keyword)
-    }
-
     pub fn named<N: FromStr>(&mut self, keyword: &str) -> Option<N> {
         number(self.keyword(keyword)?.word()?)
     }

@@ -8,7 +8,8 @@ use super::{FORMAT, PlanFileError};
 use crate::kernels::{Blocking, Prefetch, Stripes};
 use crate::plan::stamp::Sum;
 use crate::plan::{
-    AheadBy, Configuration, Cost, DirectionPlan, Entry, LayerPlan, Measured, Partition, Plan, Stamp,
+    Configuration, Cost, DirectionPlan, Entry, InputProjectionBy, LayerPlan, Measured, OwnersShare,
+    Partition, Plan, Stamp,
 };
 use crate::schedule::{DirectionSchedule, PanelOrder};
 
@@ -55,7 +56,7 @@ const FEWER: &str = "at most 1024 entries";
 const TEAM: &str = "`threads N row_groups N`";
 const COST: &str = "`cost_ns N spread_ns N`";
 const RUNNER_UP: &str = "`runner_up cost_ns N spread_ns N: WORDS`";
-const LAYER: &str = "`layer N chunk N ahead owners|rows N owners_share N order cyclic|serpentine`, layers counted from 0";
+const LAYER: &str = "`layer N chunk N ahead owners|rows N owners_share none|1/16|1/4|even order cyclic|serpentine`, layers counted from 0";
 const DIRECTION: &str = "`direction N SCHEDULE stripes 1|2 tile_rows N prefetch off|many|all units A..B … [projection A..B …]`, N counted from 0";
 const CHECKSUM: &str = "`checksum SUM`, SUM 16 hexadecimal digits or `none`";
 const END: &str = "nothing after the checksum";
@@ -218,13 +219,15 @@ fn layer(lines: &mut Significant, index: usize) -> Result<LayerPlan, PlanFileErr
         Some(LayerPlan {
             chunk_steps: t.size("chunk")?,
             ahead: match t.keyword("ahead")?.word()? {
-                "owners" => AheadBy::Owners,
-                "rows" => AheadBy::Rows {
+                "owners" => InputProjectionBy::Owners,
+                "rows" => InputProjectionBy::Rows {
                     workers: t.number()?,
-                    // Absent in files of older kernels, which are refused as such.
-                    owners_share: match t.next_is("owners_share") {
-                        true => t.size("owners_share")?.try_into().ok()?,
-                        false => 0,
+                    owners_share: match t.keyword("owners_share")?.word()? {
+                        "none" => OwnersShare::None,
+                        "1/16" => OwnersShare::Sixteenth,
+                        "1/4" => OwnersShare::Quarter,
+                        "even" => OwnersShare::Even,
+                        _ => return None,
                     },
                 },
                 _ => return None,

@@ -5,11 +5,11 @@ use std::ops::Range;
 
 use super::lines::MOST_SIZE;
 use super::parse::{MOST_BYTES, MOST_ENTRIES, sum};
-use super::{FORMAT, PlanFileError, order_name, prefetch_name, stripes_count};
+use super::{FORMAT, PlanFileError, order_name, prefetch_name, share_name, stripes_count};
 use crate::kernels::Blocking;
 use crate::model::Model;
 use crate::plan::stamp::{escaped, identity};
-use crate::plan::{AheadBy, Cost, Entry, Plan, Stamp};
+use crate::plan::{Cost, Entry, InputProjectionBy, Plan, Stamp};
 
 /// Everything that may not be in a file is refused here, so that what is written can be read.
 pub(super) fn text(plan: &Plan, model: &Model, stamp: &Stamp) -> Result<String, PlanFileError> {
@@ -67,11 +67,11 @@ fn entry(to: &mut String, entry: &Entry) -> fmt::Result {
     }
     for (index, layer) in configuration.layers.iter().enumerate() {
         let ahead = match layer.ahead {
-            AheadBy::Owners => "owners".to_string(),
-            AheadBy::Rows {
+            InputProjectionBy::Owners => "owners".to_string(),
+            InputProjectionBy::Rows {
                 workers,
                 owners_share,
-            } => format!("rows {workers} owners_share {owners_share}"),
+            } => format!("rows {workers} owners_share {}", share_name(owners_share)),
         };
         let (chunk, order) = (layer.chunk_steps, order_name(layer.order));
         writeln!(

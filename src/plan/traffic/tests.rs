@@ -193,7 +193,7 @@ fn groups_share_the_sequences_and_repeat_the_weights() {
 fn rows_taken_ahead_read_all_input_weights_on_few_cores() {
     let model = Gru::new(16, 64).random(1).unwrap();
     let mut plan = Configuration::with_threads(&model, 1, 12, 2);
-    plan.layers[0].ahead = AheadBy::even_rows(1, 1);
+    plan.layers[0].ahead = InputProjectionBy::even_rows(1);
     let traffic = of(&model, &plan, (1, 12), 1 << 20);
     let ahead: Vec<_> = traffic
         .cores
