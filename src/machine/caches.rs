@@ -4,7 +4,7 @@ use std::sync::{LazyLock, OnceLock};
 use std::time::Instant;
 
 use super::ceilings::l3_buffer_bytes;
-use super::topology::Topology;
+use super::types::Topology;
 use crate::kernels::probe::read_sum;
 use crate::kernels::{Blocking, Isa, Prefetch, Stripes, TALL_TILE_ROWS};
 

@@ -8,7 +8,7 @@ use hwlocality::object::attributes::ObjectAttributes;
 use hwlocality::object::types::{CacheType, ObjectType};
 use hwlocality::topology::builder::{BuildFlags, TypeFilter};
 
-use super::topology::{Cache, CacheKind, Core, NumaNode, Source, Topology, TopologyError};
+use super::types::{Cache, CacheKind, Core, NumaNode, Source, Topology, TopologyError};
 
 /// Reads the machine this runs on, restricted to `allowed`.
 ///

@@ -10,6 +10,7 @@ mod ceilings;
 pub mod hwloc;
 pub mod sysfs;
 mod topology;
+mod types;
 
 use std::sync::OnceLock;
 
@@ -17,7 +18,7 @@ pub use caches::{CacheModel, L3Latency};
 pub use ceilings::{
     Bound, BoundBy, Ceilings, CeilingsError, Operations, Rate, ReadRates, TeamCeilings,
 };
-pub use topology::{
+pub use types::{
     Bytes, Cache, CacheKind, Core, CpuList, Level, NumaNode, Source, Topology, TopologyError,
 };
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use super::topology::{Cache, CacheKind, Core, NumaNode, Source, Topology, TopologyError};
+use super::types::{Cache, CacheKind, Core, NumaNode, Source, Topology, TopologyError};
 
 /// Reads the machine described under `root` (`/` for the one this runs on), restricted to `allowed`.
 ///

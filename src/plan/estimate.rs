@@ -654,18 +654,22 @@ mod tests {
         );
     }
 
-    /// 4 KiB of results a step: chunks of 64 in the private cache, or of 2048 that are written and read in
-    /// the shared one, 8 KiB a step. What that saves of 1 MiB of f32 for each chunk is more: 16 KiB a step
-    /// against half a KiB; of bf16 it is half of that.
+    /// Chunks fit a cache and their sequence, and are no shorter for heavier input weights, which are read
+    /// once for each chunk.
     #[test]
-    fn chunks_are_as_long_as_the_input_weights_are_worth() {
-        let model = Lstm::new(256, 256).random(1).unwrap();
-        let chunks = Precision::ALL.map(|precision| {
-            let model = model.in_precision(precision).unwrap();
-            let way = Configuration::with_threads(&model, 1, 10_000, 1);
-            way.layers[0].chunk_steps
-        });
-        assert_eq!(chunks, [2048, 64, 64]);
+    fn chunks_fit_and_are_no_shorter_for_more_bytes_of_weights() {
+        for (input, batch, steps) in [(256, 1, 10_000), (256, 1, 40), (16, 7, 500), (512, 64, 9)] {
+            let model = Lstm::new(input, 256).random(1).unwrap();
+            let [f32, bf16, int8] = Precision::ALL.map(|precision| {
+                let model = model.in_precision(precision).unwrap();
+                let way = Configuration::with_threads(&model, batch, steps, 1);
+                way.layers[0].chunk_steps
+            });
+            assert!(f32 >= bf16 && bf16 >= int8, "{f32} {bf16} {int8}");
+            let bytes = |chunk: usize| chunk * batch * 4 * 4 * 256;
+            assert!((1..=steps).contains(&f32) && bytes(f32) <= LONG_CHUNK_BYTES);
+            assert!(int8 == steps || bytes(int8 + 1) > CHUNK_BYTES);
+        }
     }
 
     #[test]

@@ -104,7 +104,7 @@ pub struct Tuned {
 
 /// What [`Tuned::keep`] took from an earlier plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Kept {
+pub struct KeptPlan {
     /// How many entries of sizes that were not tuned.
     pub others: usize,
     /// Sizes, as sequences and steps, that were tuned and whose earlier entry is kept all the same.
@@ -115,8 +115,8 @@ impl Tuned {
     /// Adds what an earlier plan of the model knows better than this tuning: its entries of other sizes,
     /// its measured ones of sizes that were not raced to their end, and where both are estimates the
     /// earlier one, unless estimates are all that was asked for.
-    pub fn keep(&mut self, earlier: Plan) -> Kept {
-        let mut kept = Kept::default();
+    pub fn keep(&mut self, earlier: Plan) -> KeptPlan {
+        let mut kept = KeptPlan::default();
         for old in earlier.entries {
             let size = (old.batch, old.steps);
             let mut sizes = self.plan.entries.iter().map(|e| (e.batch, e.steps));

@@ -81,17 +81,17 @@ struct Ranking {
 
 /// The best of a race and the second best.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Podium {
+struct Leaders {
     best: (Configuration, Cost),
     second: Option<(Configuration, Cost)>,
     /// Complete rounds of that race.
     rounds: usize,
 }
 
-impl Podium {
-    fn of(ranking: Ranking) -> Podium {
+impl Leaders {
+    fn of(ranking: Ranking) -> Leaders {
         let mut places = ranking.places.into_iter();
-        Podium {
+        Leaders {
             best: places.next().expect("a race has a candidate or more"),
             second: places.next(),
             rounds: ranking.rounds,
@@ -102,14 +102,14 @@ impl Podium {
         self.rounds >= EVIDENCE
     }
 
-    /// What stands after a later race: its own, unless it was cut so short that the one before tells more.
-    fn then(self, later: Podium) -> Podium {
+    /// The result after a later race: the later one, unless it is no evidence and this one is.
+    fn then(self, later: Leaders) -> Leaders {
         if self.is_evidence() && !later.is_evidence() {
             return self;
         }
-        // Who was second before may be the winner now.
+        // The second of this race may be the winner of the later one.
         let before = self.second.filter(|(c, _)| *c != later.best.0);
-        Podium {
+        Leaders {
             second: later.second.or(before),
             ..later
         }
@@ -121,16 +121,15 @@ impl Ranking {
         self.rounds >= EVIDENCE
     }
 
-    /// In doubt, the estimate: puts it first unless the best is quicker beyond a tie and by more than
-    /// `worth` times, or ties with it on fewer cores; says whether it did. A race cut so short that it
-    /// is no evidence decides nothing.
-    fn favour(&mut self, estimate: &Configuration, worth: f64) -> bool {
+    /// Puts the estimate first unless the best is faster, beyond a tie and by `min_speedup` times, or
+    /// uses fewer cores. Returns whether it did. A race that is no evidence decides nothing.
+    fn prefer_estimate(&mut self, estimate: &Configuration, min_speedup: f64) -> bool {
         let Some(place) = self.places.iter().position(|(c, _)| c == estimate) else {
             return false;
         };
         let (best, cost) = (&self.places[0], self.places[place].1);
         let is_in_doubt =
-            is_tie(best.1, cost) || (cost.median_ns as f64) < worth * best.1.median_ns as f64;
+            is_tie(best.1, cost) || (cost.median_ns as f64) < min_speedup * best.1.median_ns as f64;
         let spares_cores = best.0.threads < estimate.threads;
         let is_first = self.is_evidence() && (place == 0 || is_in_doubt && !spares_cores);
         if is_first {
@@ -140,38 +139,34 @@ impl Ranking {
     }
 }
 
-/// The stage whose rounds are spread over time, with a pause after each: what else happens on a machine
-/// comes and goes, and must not decide alone. On a virtual machine phases of half a second to one and a half
-/// have been seen in which its two cores had the arithmetic of one: whoever replaces the estimate has won for
-/// longer than that.
+/// The stage whose rounds are spread over time, with a pause after each, so that other load on the
+/// machine, which comes and goes within a second or two, does not decide alone.
 const FINAL: &str = "final";
 const PAUSE: Duration = Duration::from_millis(60);
 /// Runs before each timed lap of the last stage: an idle core wakes slow and with empty caches, which
-/// flatters whoever makes least of them. (Measured on an LSTM of 256 units, 0.4 ms a run: cyclic sweeps
-/// 5 % ahead after one run, serpentine ones 14 % ahead after ten.)
+/// favours candidates that use the caches least.
 const WARM_UP: Duration = Duration::from_millis(5);
-/// Races that make the last stage. Of two that are alike but for the luck of their pages, one wins all of
-/// them once in 32 times.
-const FINALS: usize = 5;
-/// Rounds of each before anybody is dropped.
+/// Races of the last stage. One of two equal candidates wins all of them by chance once in 16 times.
+const FINAL_RACES: usize = 5;
+/// Rounds of each before a candidate is dropped.
 const FINAL_ROUNDS: usize = 7;
-/// How many times as quick as the estimate one must be, in every one of these races, to replace it.
-const WORTH: f64 = 1.03;
-/// The same where there was no time for all of them.
-const WORTH_UNPROVEN: f64 = 1.10;
-/// What the stages before leave to it of a size's time: this much, or this part.
+/// Speed over that of the estimate that a candidate needs in each of these races to replace it.
+const MIN_SPEEDUP: f64 = 1.03;
+/// The same without time for all of them.
+const MIN_UNPROVEN_SPEEDUP: f64 = 1.10;
+/// Time of a size that earlier stages leave to the last one: at most this much, and this part.
 const RESERVED: (Duration, f64) = (Duration::from_millis(2500), 0.4);
 
 /// The last races in which the estimate was beaten.
 #[derive(Default)]
 struct Finals {
-    /// How many the last one's winner has won in a row.
+    /// Races in a row that the last winner has won.
     won: usize,
     last: Option<Ranking>,
 }
 
 impl Finals {
-    /// A race that is no evidence counts for nobody.
+    /// Adds a race, unless it is no evidence.
     fn add(&mut self, ranking: Ranking) {
         if !ranking.is_evidence() {
             return;
@@ -182,14 +177,14 @@ impl Finals {
         self.last = Some(ranking);
     }
 
-    /// One and the same has won all of them.
+    /// Whether one candidate has won all races.
     fn is_proven(&self) -> bool {
-        self.won == FINALS
+        self.won == FINAL_RACES
     }
 }
 
 /// Candidates that are packed and raced at once.
-const HEAT: usize = 24;
+const RACE_SIZE: usize = 24;
 
 impl Search<'_> {
     /// The entry of a size, and whether it was raced to its end.
@@ -204,19 +199,19 @@ impl Search<'_> {
         let end = self.deadline;
         let left = end.saturating_duration_since(Instant::now());
         self.deadline = end - RESERVED.0.min(left.mul_f64(RESERVED.1));
-        let podium = match self.options.effort {
+        let leaders = match self.options.effort {
             Effort::Exhaustive => self.exhaustive(&entry.configuration, size)?,
             _ => self.staged(&entry.configuration, size)?,
         };
         self.deadline = end;
-        let podium = self.last(podium, &entry.configuration, size)?;
-        if !podium.is_evidence() {
+        let leaders = self.last(leaders, &entry.configuration, size)?;
+        if !leaders.is_evidence() {
             return Ok((entry, false));
         }
-        let second = podium.second.map(|(c, cost)| (c.to_string(), cost));
-        entry.configuration = podium.best.0;
+        let second = leaders.second.map(|(c, cost)| (c.to_string(), cost));
+        entry.configuration = leaders.best.0;
         entry.measured = Some(Measured {
-            cost: podium.best.1,
+            cost: leaders.best.1,
             runner_up: second,
         });
         Ok((entry, !self.cut))
@@ -227,13 +222,13 @@ impl Search<'_> {
         &mut self,
         estimate: &Configuration,
         size: (usize, usize),
-    ) -> Result<Podium, TuneError> {
+    ) -> Result<Leaders, TuneError> {
         let (model, cores, steps) = (self.model, self.options.cores, size.1);
         let arrangements = arrangements(model, size, cores);
         let first = arrangements.iter().flat_map(candidates::with_orders);
         let first = [estimate.clone()].into_iter().chain(first).collect();
         let first = candidates::distinct(first);
-        let mut podium = self.heats(first, "cores and partition", size, 0.35)?;
+        let mut leaders = self.races_of_few(first, "cores and partition", size, 0.35)?;
         type Vary = fn(&Model, &Configuration, usize) -> Vec<Configuration>;
         let stages: [(&'static str, Vary, f64); 7] = [
             ("schedule", |m, c, _| candidates::with_schedules(m, c), 0.4),
@@ -263,19 +258,19 @@ impl Search<'_> {
             ),
         ];
         for (stage, vary, share) in stages {
-            let mut all = vec![podium.best.0.clone()];
-            all.extend(vary(model, &podium.best.0, steps));
-            podium = self.next(podium, candidates::distinct(all), stage, size, share)?;
+            let mut all = vec![leaders.best.0.clone()];
+            all.extend(vary(model, &leaders.best.0, steps));
+            leaders = self.next(leaders, candidates::distinct(all), stage, size, share)?;
         }
-        Ok(podium)
+        Ok(leaders)
     }
 
-    /// All combinations, in heats whose winner goes on to the next.
+    /// All combinations, in races whose winner goes on to the next.
     fn exhaustive(
         &mut self,
         estimate: &Configuration,
         size: (usize, usize),
-    ) -> Result<Podium, TuneError> {
+    ) -> Result<Leaders, TuneError> {
         let all: Vec<_> = (arrangements(self.model, size, self.options.cores).iter())
             .flat_map(|c| candidates::with_schedules(self.model, c))
             .flat_map(|c| candidates::with_chunks(&c, size.1))
@@ -286,32 +281,33 @@ impl Search<'_> {
             .collect();
         let all = candidates::distinct(all);
         let all = [estimate.clone()].into_iter().chain(all).collect();
-        self.heats(all, "all combinations", size, 0.9)
+        self.races_of_few(all, "all combinations", size, 0.9)
     }
 
-    /// A last look at the best, the second and the estimate. Whoever is to replace the estimate must
-    /// beat it in each of a few races, every one with the weights packed anew: which pages they get is
-    /// luck, and so is the minute in which an earlier race was won. Without time for all of them it must
-    /// have been well ahead in the last; without time for any, and on an interruption, what was found
-    /// before stands.
+    /// Races the best, the second and the estimate. A candidate that replaces the estimate must beat it
+    /// in each of a few races, each with the weights packed anew, because their pages are chance, as is
+    /// the time of an earlier race. Without time for all races it must win the last one by more; without
+    /// time for any, or after an interruption, the earlier result stands.
     fn last(
         &mut self,
-        mut podium: Podium,
+        mut leaders: Leaders,
         estimate: &Configuration,
         size: (usize, usize),
-    ) -> Result<Podium, TuneError> {
-        let mut finalists = vec![podium.best.0.clone()];
-        finalists.extend(podium.second.as_ref().map(|(c, _)| c.clone()));
+    ) -> Result<Leaders, TuneError> {
+        let mut finalists = vec![leaders.best.0.clone()];
+        finalists.extend(leaders.second.as_ref().map(|(c, _)| c.clone()));
         finalists.push(estimate.clone());
         let finalists = candidates::distinct(finalists);
         let (mut races, mut finals) = (0, Finals::default());
-        while races < FINALS && !self.interrupted && (races == 0 || Instant::now() < self.deadline)
+        while races < FINAL_RACES
+            && !self.interrupted
+            && (races == 0 || Instant::now() < self.deadline)
         {
-            let share = 1.0 / (FINALS - races) as f64;
+            let share = 1.0 / (FINAL_RACES - races) as f64;
             let mut ranking = self.race(FINAL, finalists.clone(), size, share)?;
             races += 1;
-            if ranking.favour(estimate, WORTH) {
-                return Ok(podium.then(Podium::of(ranking)));
+            if ranking.prefer_estimate(estimate, MIN_SPEEDUP) {
+                return Ok(leaders.then(Leaders::of(ranking)));
             }
             finals.add(ranking);
         }
@@ -319,51 +315,51 @@ impl Search<'_> {
         self.cut |= !is_proven;
         if let Some(mut ranking) = finals.last {
             if !is_proven && !self.interrupted {
-                ranking.favour(estimate, WORTH_UNPROVEN);
+                ranking.prefer_estimate(estimate, MIN_UNPROVEN_SPEEDUP);
             }
-            podium = podium.then(Podium::of(ranking));
+            leaders = leaders.then(Leaders::of(ranking));
         }
-        Ok(podium)
+        Ok(leaders)
     }
 
-    /// Races of few candidates at a time, since each cuts the weights in its own way; the winner of one
+    /// Races of few candidates at a time, since each packs the weights in its own way. The winner of one
     /// goes on to the next.
-    fn heats(
+    fn races_of_few(
         &mut self,
         all: Vec<Configuration>,
         stage: &'static str,
         size: (usize, usize),
         share: f64,
-    ) -> Result<Podium, TuneError> {
-        let mut heats = all.chunks(HEAT);
-        let mut left = heats.len() as f64;
-        let first = heats.next().unwrap_or_default().to_vec();
-        let mut podium = Podium::of(self.race(stage, first, size, share / left)?);
-        for heat in heats {
+    ) -> Result<Leaders, TuneError> {
+        let mut races_of_few = all.chunks(RACE_SIZE);
+        let mut left = races_of_few.len() as f64;
+        let first = races_of_few.next().unwrap_or_default().to_vec();
+        let mut leaders = Leaders::of(self.race(stage, first, size, share / left)?);
+        for few in races_of_few {
             left -= 1.0;
-            let all = [podium.best.0.clone()].into_iter().chain(heat.to_vec());
-            podium = self.next(podium, all.collect(), stage, size, share / left)?;
+            let all = [leaders.best.0.clone()].into_iter().chain(few.to_vec());
+            leaders = self.next(leaders, all.collect(), stage, size, share / left)?;
         }
-        Ok(podium)
+        Ok(leaders)
     }
 
-    /// A race from which the podium goes on, unless there is no time or nobody to race against.
+    /// Races `all`, unless there is no time or only one candidate.
     fn next(
         &mut self,
-        podium: Podium,
+        leaders: Leaders,
         all: Vec<Configuration>,
         stage: &'static str,
         size: (usize, usize),
         share: f64,
-    ) -> Result<Podium, TuneError> {
+    ) -> Result<Leaders, TuneError> {
         if all.len() < 2 {
-            return Ok(podium);
+            return Ok(leaders);
         }
         if self.interrupted || Instant::now() >= self.deadline {
             self.cut = true;
-            return Ok(podium);
+            return Ok(leaders);
         }
-        Ok(podium.then(Podium::of(self.race(stage, all, size, share)?)))
+        Ok(leaders.then(Leaders::of(self.race(stage, all, size, share)?)))
     }
 
     /// Verifies and races candidates, for a share of the time that is left to this size.
@@ -456,32 +452,32 @@ mod tests {
     #[test]
     fn a_race_cut_short_takes_no_place_of_one_that_was_not() {
         let [a, b, c] = &configurations();
-        let podium = |places: &[_], rounds| Podium::of(ranking(places, rounds));
-        let first = podium(&[(a, 100), (b, 120)], 3);
+        let leaders = |places: &[_], rounds| Leaders::of(ranking(places, rounds));
+        let first = leaders(&[(a, 100), (b, 120)], 3);
         for rounds in 0..3 {
-            let later = podium(&[(c, 90), (a, 100)], rounds);
+            let later = leaders(&[(c, 90), (a, 100)], rounds);
             assert_eq!(first.clone().then(later), first, "{rounds} rounds");
         }
-        let later = podium(&[(c, 90), (a, 100)], 3);
+        let later = leaders(&[(c, 90), (a, 100)], 3);
         assert_eq!(first.clone().then(later.clone()), later);
         // Of two that were, the later, and who is second stays second.
-        let found = podium(&[(a, 100), (b, 120)], 0).then(podium(&[(c, 90)], 1));
+        let found = leaders(&[(a, 100), (b, 120)], 0).then(leaders(&[(c, 90)], 1));
         assert_eq!((&found.best.0, found.rounds), (c, 1));
         assert_eq!(found.second.unwrap().0, *b);
         // Nobody is second to itself.
-        let found = podium(&[(a, 100), (b, 120)], 3).then(podium(&[(b, 90)], 3));
+        let found = leaders(&[(a, 100), (b, 120)], 3).then(leaders(&[(b, 90)], 3));
         assert_eq!((&found.best.0, found.second), (b, None));
     }
 
     #[test]
     fn in_doubt_the_estimate_but_not_by_a_race_cut_short() {
         let [estimate, b, c] = &configurations();
-        let podium = |places: &[_], rounds| Podium::of(ranking(places, rounds));
-        let before = podium(&[(b, 100), (c, 120)], 5);
-        let after = |before: &Podium, places: &[_], rounds| {
+        let leaders = |places: &[_], rounds| Leaders::of(ranking(places, rounds));
+        let before = leaders(&[(b, 100), (c, 120)], 5);
+        let after = |before: &Leaders, places: &[_], rounds| {
             let mut race = ranking(places, rounds);
-            let is_decided = race.favour(estimate, 1.03);
-            (before.clone().then(Podium::of(race)), is_decided)
+            let is_decided = race.prefer_estimate(estimate, 1.03);
+            (before.clone().then(Leaders::of(race)), is_decided)
         };
         let tie = [(b, 1000), (estimate, 1005)];
         let (found, is_decided) = after(&before, &tie, EVIDENCE);
@@ -492,7 +488,7 @@ mod tests {
         let beaten = [(b, 1000), (estimate, 2000)];
         assert_eq!(after(&before, &beaten, 1), (before.clone(), false));
         // The estimate itself was measured before.
-        let before = podium(&[(estimate, 100), (c, 120)], 5);
+        let before = leaders(&[(estimate, 100), (c, 120)], 5);
         let ahead = [(estimate, 1000), (c, 2000)];
         assert_eq!(after(&before, &ahead, 1), (before.clone(), false));
         assert!(after(&before, &ahead, EVIDENCE).1);
@@ -501,28 +497,28 @@ mod tests {
     #[test]
     fn the_estimate_gives_way_to_what_is_well_ahead_or_wakes_fewer_cores() {
         let [mut estimate, best, _] = configurations();
-        let gives_way = |estimate: &Configuration, best_ns, worth| {
+        let gives_way = |estimate: &Configuration, best_ns, min_speedup| {
             let mut race = ranking(&[(&best, best_ns), (estimate, 1000)], EVIDENCE);
-            let is_first = race.favour(estimate, worth);
+            let is_first = race.prefer_estimate(estimate, min_speedup);
             assert_eq!(is_first, race.places[0].0 == *estimate);
             !is_first
         };
-        for (best_ns, worth, expected) in [
+        for (best_ns, min_speedup, expected) in [
             (980, 1.03, false),
             (960, 1.03, true),
             (960, 1.10, false),
             (900, 1.10, true),
         ] {
-            let found = gives_way(&estimate, best_ns, worth);
-            assert_eq!(found, expected, "{best_ns} ns, {worth}");
+            let found = gives_way(&estimate, best_ns, min_speedup);
+            assert_eq!(found, expected, "{best_ns} ns, {min_speedup}");
         }
         estimate.threads = 2;
         // A tie is enough for whoever leaves a core alone.
         assert!(gives_way(&estimate, 1000, 1.03));
         let mut behind = ranking(&[(&estimate, 1000), (&best, 1001)], EVIDENCE);
-        assert!(behind.favour(&estimate, 1.03));
+        assert!(behind.prefer_estimate(&estimate, 1.03));
         let mut absent = ranking(&[(&best, 1000)], EVIDENCE);
-        assert!(!absent.favour(&estimate, 1.03));
+        assert!(!absent.prefer_estimate(&estimate, 1.03));
     }
 
     #[test]
@@ -535,11 +531,11 @@ mod tests {
             }
             finals.is_proven()
         };
-        let all = [(b, EVIDENCE); FINALS];
+        let all = [(b, EVIDENCE); FINAL_RACES];
         assert!(is_proven(&all));
         assert!(!is_proven(&all[1..]));
         let mut other = all;
-        for at in 0..FINALS {
+        for at in 0..FINAL_RACES {
             other[at].0 = c;
             assert!(!is_proven(&other), "another won race {at}");
             other[at].0 = b;
@@ -572,12 +568,12 @@ mod tests {
             cut: false,
         };
         let [a, b, _] = &configurations();
-        let podium = Podium::of(ranking(&[(a, 100)], 5));
+        let leaders = Leaders::of(ranking(&[(a, 100)], 5));
         let (two, size) = ([a, b].map(Clone::clone).to_vec(), (1, 9));
         let next = |search: &mut Search<'_>, all: &[Configuration]| {
             search.cut = false;
-            let found = search.next(podium.clone(), all.to_vec(), "chunk", size, 0.5);
-            (found.unwrap() == podium, search.cut)
+            let found = search.next(leaders.clone(), all.to_vec(), "chunk", size, 0.5);
+            (found.unwrap() == leaders, search.cut)
         };
         assert_eq!(next(&mut search, &two), (false, false));
         // Out of time: left out, unless there is nobody to race against.
@@ -590,6 +586,6 @@ mod tests {
         assert!(search.cut);
         // Of the last races the second is left out.
         search.cut = false;
-        assert!(search.last(podium.clone(), b, size).is_ok() && search.cut);
+        assert!(search.last(leaders.clone(), b, size).is_ok() && search.cut);
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use cellstream::model::{Lstm, Merge, Model};
 use cellstream::plan::{Cost, Entry, Measured, Plan};
-use cellstream::tune::{Effort, Kept, Options, Tuned};
+use cellstream::tune::{Effort, KeptPlan, Options, Tuned};
 use cellstream_serve::policy::BatchSizes;
 
 fn tune(folder: &Path, more: &[&str]) -> Output {
@@ -301,7 +301,7 @@ fn a_finished_size_is_not_taken_from_an_earlier_plan() {
     let kept = tuned.keep(Plan {
         entries: old.to_vec(),
     });
-    let one = Kept {
+    let one = KeptPlan {
         others: 0,
         instead: vec![(1, 4)],
     };
@@ -314,7 +314,7 @@ fn a_finished_size_is_not_taken_from_an_earlier_plan() {
     let kept = tuned.keep(Plan {
         entries: measured.to_vec(),
     });
-    let two = Kept {
+    let two = KeptPlan {
         others: 1,
         instead: vec![(1, 3)],
     };
@@ -481,5 +481,5 @@ fn a_tuning_that_was_finished_says_so_and_replaces_what_was_measured_before() {
     let kept = tuned.keep(Plan {
         entries: vec![earlier(&model, 1, 4)],
     });
-    assert_eq!(kept, Kept::default());
+    assert_eq!(kept, KeptPlan::default());
 }
