@@ -10,10 +10,11 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use cellstream_serve::cell_graph::BatchSizes;
 use cellstream_serve::cell_graph::{
     Cell, CellError, CellId, Cells, Graph, Place, Ports, PreparedCell, Source, Unfolded,
 };
-use cellstream_serve::policy::{BatchSizes, Choice};
+use cellstream_serve::policy::{Groups, PolicyKind};
 use cellstream_serve::scheduler::{Ask, End, Limits, RequestKey, Scheduler, Task, WorkerId};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
@@ -59,21 +60,21 @@ struct Served {
 }
 
 impl Served {
-    fn new(choice: Choice, waiting: usize) -> Served {
+    fn new(policy: PolicyKind, waiting: usize) -> Served {
         let mut cells = Cells::new();
         let cell = cells.add(Link(Ports::new().state("state", 1)));
-        let sizes = [BatchSizes { min: 1, max: ROWS }];
+        let costs = [BatchSizes { min: 1, max: ROWS }.into()];
         let limits = Limits {
             requests: usize::MAX,
             nodes: usize::MAX,
             bytes: usize::MAX,
         };
-        let lengths = match choice {
-            Choice::Shortest => 1..2 * LENGTH,
+        let lengths = match policy {
+            PolicyKind::Shortest => 1..2 * LENGTH,
             _ => LENGTH..LENGTH + 1,
         };
         let mut served = Served {
-            scheduler: Scheduler::new(choice.build(&sizes, 1), 1, 1, limits),
+            scheduler: Scheduler::new(policy.build(&costs, 1, Groups::default()), 1, 1, limits),
             chains: lengths.map(|length| chain(&cells, cell, length)).collect(),
             submitted: 0,
             now: Instant::now(),
@@ -112,7 +113,7 @@ impl Served {
 
 /// The oldest that are not done, a node each, until each has had all of its.
 fn check(waiting: usize) {
-    let mut served = Served::new(Choice::Cellular, 0);
+    let mut served = Served::new(PolicyKind::Cellular, 0);
     let mut left: VecDeque<(RequestKey, usize)> =
         (0..waiting).map(|_| (served.submit(), LENGTH)).collect();
     for _ in 0..3 * LENGTH {
@@ -121,7 +122,7 @@ fn check(waiting: usize) {
         let oldest = left.iter().take(ROWS);
         let expected = oldest.map(|&(request, nodes)| (request, LENGTH - nodes));
         assert!(rows.eq(expected), "the oldest, in order");
-        served.scheduler.handle_done(served.now, task);
+        served.scheduler.handle_done(served.now, task, None);
         left.iter_mut().take(ROWS).for_each(|chain| chain.1 -= 1);
         left.retain(|chain| chain.1 > 0);
         while let Some(ended) = served.scheduler.poll_ended() {
@@ -134,9 +135,9 @@ fn check(waiting: usize) {
     served.scheduler.audit().expect("conserved");
 }
 
-fn cases() -> impl Iterator<Item = (Choice, usize)> {
-    let of = |choice| WAITING.map(|waiting| (choice, waiting));
-    [Choice::Cellular, Choice::Shortest]
+fn cases() -> impl Iterator<Item = (PolicyKind, usize)> {
+    let of = |policy| WAITING.map(|waiting| (policy, waiting));
+    [PolicyKind::Cellular, PolicyKind::Shortest]
         .into_iter()
         .flat_map(of)
 }
@@ -144,18 +145,18 @@ fn cases() -> impl Iterator<Item = (Choice, usize)> {
 fn decision(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("decision");
     group.throughput(Throughput::Elements(ROWS as u64));
-    for (choice, waiting) in cases() {
-        if choice == Choice::Cellular {
+    for (policy, waiting) in cases() {
+        if policy == PolicyKind::Cellular {
             check(waiting);
         }
-        let mut served = Served::new(choice, waiting);
-        group.bench_function(BenchmarkId::new(choice.to_string(), waiting), |bencher| {
+        let mut served = Served::new(policy, waiting);
+        group.bench_function(BenchmarkId::new(policy.to_string(), waiting), |bencher| {
             bencher.iter_custom(|iterations| {
                 let mut took = Duration::ZERO;
                 for _ in 0..iterations {
                     let start = Instant::now();
                     let task = served.poll();
-                    served.scheduler.handle_done(served.now, task);
+                    served.scheduler.handle_done(served.now, task, None);
                     took += start.elapsed();
                     served.refill();
                 }
@@ -168,17 +169,17 @@ fn decision(criterion: &mut Criterion) {
 
 fn submit(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("submit");
-    for (choice, waiting) in cases() {
-        let mut served = Served::new(choice, waiting);
+    for (policy, waiting) in cases() {
+        let mut served = Served::new(policy, waiting);
         let task = served.poll();
-        group.bench_function(BenchmarkId::new(choice.to_string(), waiting), |bencher| {
+        group.bench_function(BenchmarkId::new(policy.to_string(), waiting), |bencher| {
             bencher.iter(|| {
                 let key = served.submit();
                 served.scheduler.handle_cancel(served.now, key);
                 served.scheduler.poll_ended()
             });
         });
-        served.scheduler.handle_done(served.now, task);
+        served.scheduler.handle_done(served.now, task, None);
         served.scheduler.audit().expect("conserved");
     }
     group.finish();

@@ -16,7 +16,7 @@ use cellstream_command::Failure;
 use cellstream_command::Printer;
 use cellstream_command::interrupt::{self, flow};
 use cellstream_command::threads;
-use cellstream_serve::policy::BatchSizes;
+use cellstream_serve::cell_graph::BatchSizes;
 
 /// Finds the fastest way to run a model on this machine, once, and keeps it in a plan file.
 ///

@@ -12,7 +12,7 @@ use std::time::Duration;
 use cellstream::model::{Lstm, Merge, Model};
 use cellstream::plan::{Cost, Entry, Measured, Plan};
 use cellstream::tune::{Effort, KeptPlan, Options, Tuned};
-use cellstream_serve::policy::BatchSizes;
+use cellstream_serve::cell_graph::BatchSizes;
 
 fn tune(folder: &Path, more: &[&str]) -> Output {
     let shape = ["tune", "--cell=lstm", "--input=8", "--hidden=32"];

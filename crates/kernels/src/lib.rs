@@ -43,7 +43,7 @@ pub use neon::Neon;
 pub use pack::{INT8_DEPTH, Numbers, PackedMatrix, Source, pack_vectors};
 pub use portable::Portable;
 pub use prefetch::NextProduct;
-pub use product::{Product, Room, RowNorms, Rows, Start, Sweep, TINY_ROW, rows_of_a_pass};
+pub use product::{Product, Room, RowNorms, Rows, Start, Sweep, TINY_ROW};
 pub use set::{Kernels, kernels, plain_kernels};
 pub use shared::{Columns, Shared};
 pub use values::{Aligned, Values, Word, try_zeroed, zeroed};

@@ -8,12 +8,14 @@ use super::grid::{BatchOption, Grid};
 use super::lengths::LengthsOption;
 use super::report::Context;
 use super::request::{Network, Workload};
-use super::target::Policy;
+use super::target::policies_for;
 use super::trees::TreesOption;
 use cellstream::model::Precision;
 use cellstream_command::keep_originals;
 use cellstream_command::{Failure, seconds, threads};
 use cellstream_serve::engine::EngineOptions;
+use cellstream_serve::policy::PolicyKind;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 /// How long requests wait under load, by batching policy.
 ///
@@ -67,8 +69,8 @@ pub struct Arguments {
     #[arg(long, value_name = "TREES")]
     pub trees: Option<TreesOption>,
     /// Policies (default: all that serve such requests)
-    #[arg(long, value_enum, value_name = "POLICY,…", value_delimiter = ',')]
-    pub policies: Vec<Policy>,
+    #[arg(long, value_parser = policy(), value_name = "POLICY,…", value_delimiter = ',')]
+    pub policies: Vec<PolicyKind>,
     /// Poisson arrivals: requests a second
     #[arg(long, value_name = "R,…", value_delimiter = ',', allow_hyphen_values = true, value_parser = rate)]
     pub rates: Vec<f64>,
@@ -258,8 +260,8 @@ impl Arguments {
     }
 
     /// The policies that were asked for, or all that fit.
-    pub fn policies(&self, workload: &Workload) -> Result<Vec<Policy>, Failure> {
-        let possible = Policy::of(self.network, workload.is_identical());
+    pub fn policies(&self, workload: &Workload) -> Result<Vec<PolicyKind>, Failure> {
+        let possible = policies_for(self.network, workload.is_identical());
         if self.policies.is_empty() {
             return Ok(possible);
         }
@@ -267,7 +269,7 @@ impl Arguments {
             if !possible.contains(policy) {
                 let possible: Vec<_> = possible.iter().map(|p| p.name()).collect();
                 let hint = match policy {
-                    Policy::Ideal => {
+                    PolicyKind::Ideal => {
                         " (ideal needs identical requests: --lengths 24, --trees complete:16)"
                     }
                     _ => "",
@@ -406,4 +408,19 @@ fn one_file(a: &Path, b: &Path) -> bool {
             .or(Some(folder.join(path.file_name()?)))
     };
     a == b || real(a).is_some_and(|a| Some(a) == real(b))
+}
+/// Reads a policy by its name.
+fn policy() -> impl TypedValueParser<Value = PolicyKind> {
+    let possible = PolicyKind::ALL.map(|policy| {
+        let help = match policy {
+            PolicyKind::Cellular => "Requests join and leave at every batch of cells",
+            PolicyKind::Shortest => "As cellular, those with the fewest cells left first",
+            PolicyKind::Padding => "Whole requests, padded to the longest",
+            PolicyKind::Bucketing => "Whole requests of similar length, buckets in turn",
+            PolicyKind::Merge => "Whole graphs, merged level by level",
+            PolicyKind::Ideal => "Full batches of requests known to be identical",
+        };
+        PossibleValue::new(policy.name()).help(help)
+    });
+    PossibleValuesParser::new(possible).try_map(|name| name.parse::<PolicyKind>())
 }

@@ -3,8 +3,8 @@
 use std::io::Write;
 
 use cellstream_command::Failure;
+use cellstream_serve::cell_graph::BatchTime;
 use cellstream_serve::engine::Calibration;
-use cellstream_serve::policy::BatchSizes;
 
 /// Prints a table, or JSON objects; what each cell would be given is marked.
 ///
@@ -18,11 +18,10 @@ pub fn print(found: &[Calibration], json: bool, out: &mut impl Write) -> Result<
             "cell", "rows", "µs", "rows/s"
         )?;
     }
-    for Calibration { cell, times } in found {
-        let best = BatchSizes::measured(times).map(|sizes| sizes.max);
-        for &(rows, time) in times {
+    for Calibration { cell, cost } in found {
+        for &BatchTime { rows, time, .. } in &cost.times {
             let (micros, rate) = (time.as_secs_f64() * 1e6, rows as f64 / time.as_secs_f64());
-            let chosen = Some(rows) == best;
+            let chosen = rows == cost.rows.max;
             if json {
                 let row = serde_json::json!({
                     "kind": "calibration", "cell": cell, "rows": rows, "us": micros, "rows_per_s": rate,

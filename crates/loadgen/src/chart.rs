@@ -9,13 +9,13 @@ use plotters::prelude::*;
 
 use super::compare::Measured;
 use super::report::{Row, distributions, fractions};
-use super::target::Policy;
 use cellstream_command::Failure;
+use cellstream_serve::policy::PolicyKind;
 
 /// One policy's line: the points in the order of the load.
 #[derive(Clone, Debug)]
 struct Line {
-    policy: Policy,
+    policy: PolicyKind,
     /// Across, and up: the least, the point itself, the greatest.
     points: Vec<(f64, [f64; 3])>,
 }
@@ -34,14 +34,14 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Drawn = Result<(), Box<dyn std::error::Error>>;
 
 /// Colours that are told apart by most people, whatever their sight (Okabe and Ito); a policy has the same everywhere.
-fn colour(policy: Policy) -> RGBColor {
+fn colour(policy: PolicyKind) -> RGBColor {
     match policy {
-        Policy::Cellular => RGBColor(0, 114, 178),
-        Policy::Shortest => RGBColor(86, 180, 233),
-        Policy::Padding => RGBColor(230, 159, 0),
-        Policy::Bucketing => RGBColor(0, 158, 115),
-        Policy::Merge => RGBColor(213, 94, 0),
-        Policy::Ideal => RGBColor(90, 90, 90),
+        PolicyKind::Cellular => RGBColor(0, 114, 178),
+        PolicyKind::Shortest => RGBColor(86, 180, 233),
+        PolicyKind::Padding => RGBColor(230, 159, 0),
+        PolicyKind::Bucketing => RGBColor(0, 158, 115),
+        PolicyKind::Merge => RGBColor(213, 94, 0),
+        PolicyKind::Ideal => RGBColor(90, 90, 90),
     }
 }
 
@@ -136,7 +136,7 @@ fn draw(svg: &mut String, title: &str, panels: &[Panel]) -> Drawn {
     let text = |size: u32| ("sans-serif", size).into_font().color(&BLACK);
     root.draw(&Text::new(title.to_string(), (14, 10), text(16)))?;
     // The legend stands beside, never on, the data.
-    let mut policies: Vec<Policy> = Vec::new();
+    let mut policies: Vec<PolicyKind> = Vec::new();
     for line in panels.iter().flat_map(|panel| &panel.lines) {
         if !policies.contains(&line.policy) {
             policies.push(line.policy);
@@ -363,7 +363,7 @@ mod tests {
     #[test]
     fn every_policy_has_its_line_and_its_name() {
         let context = context();
-        let policies = [Policy::Cellular, Policy::Padding, Policy::Merge];
+        let policies = [PolicyKind::Cellular, PolicyKind::Padding, PolicyKind::Merge];
         let all: Vec<_> = (policies.iter().enumerate())
             .flat_map(|(index, &policy)| {
                 [1.0, 1.5, 3.0, 8.0].map(|load| {

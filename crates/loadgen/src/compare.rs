@@ -8,14 +8,15 @@ use super::arrivals::Arrivals;
 use super::drive::{Run, drive};
 use super::record::Recording;
 use super::request::Workload;
-use super::target::{Launch, Policy, Settings};
+use super::target::{Launch, Settings, is_baseline};
 use cellstream_command::Failure;
+use cellstream_serve::policy::PolicyKind;
 
 /// A policy with its settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contender {
     /// Which policy.
-    pub policy: Policy,
+    pub policy: PolicyKind,
     /// How it is set.
     pub settings: Settings,
 }
@@ -127,10 +128,10 @@ pub fn compare<L: Launch>(
 
 /// Who has the highest throughput of the baselines, or of all where there is none: what `--load` is a fraction of.
 /// `None` if nobody answered anything.
-pub fn peak_of_baselines(peaks: &[(Policy, f64)]) -> Option<(Policy, f64)> {
+pub fn peak_of_baselines(peaks: &[(PolicyKind, f64)]) -> Option<(PolicyKind, f64)> {
     let answering = || peaks.iter().copied().filter(|(_, peak)| *peak > 0.0);
-    let most = |a: &(Policy, f64), b: &(Policy, f64)| a.1.total_cmp(&b.1);
-    let baselines = answering().filter(|(policy, _)| policy.is_baseline());
+    let most = |a: &(PolicyKind, f64), b: &(PolicyKind, f64)| a.1.total_cmp(&b.1);
+    let baselines = answering().filter(|&(policy, _)| is_baseline(policy));
     baselines.max_by(most).or_else(|| answering().max_by(most))
 }
 
@@ -142,28 +143,29 @@ pub mod tests {
     use super::super::simulated::Simulated;
     use super::super::target::Rows;
     use super::*;
+    use cellstream_serve::cell_graph::{BatchSizes, BatchTime, CellCost};
     use cellstream_serve::engine::Calibration;
 
     /// Servers that take so many milliseconds each, and remember.
-    pub struct Fleet<F: Fn(Policy, &Settings) -> u64> {
+    pub struct Fleet<F: Fn(PolicyKind, &Settings) -> u64> {
         pub service: F,
-        pub launched: RefCell<Vec<(Policy, Settings, Simulated)>>,
+        pub launched: RefCell<Vec<(PolicyKind, Settings, Simulated)>>,
     }
 
-    impl<F: Fn(Policy, &Settings) -> u64> Fleet<F> {
+    impl<F: Fn(PolicyKind, &Settings) -> u64> Fleet<F> {
         pub fn new(service: F) -> Fleet<F> {
             let launched = RefCell::default();
             Fleet { service, launched }
         }
     }
 
-    impl<F: Fn(Policy, &Settings) -> u64> Launch for Fleet<F> {
+    impl<F: Fn(PolicyKind, &Settings) -> u64> Launch for Fleet<F> {
         type Target = Simulated;
         type Clock = Simulated;
 
         fn launch(
             &self,
-            policy: Policy,
+            policy: PolicyKind,
             settings: &Settings,
         ) -> Result<(Simulated, Simulated), Failure> {
             let service = Duration::from_millis((self.service)(policy, settings));
@@ -176,15 +178,33 @@ pub mod tests {
 
         /// One cell, a millisecond a row from 4 rows on.
         fn calibrate(&self, rows: &[usize]) -> Result<Vec<Calibration>, Failure> {
-            let time = |&rows: &usize| (rows, Duration::from_millis(rows.max(4) as u64));
-            Ok(vec![Calibration {
-                cell: "chain".into(),
-                times: rows.iter().map(time).collect(),
-            }])
+            let time = |rows: usize| Duration::from_millis(rows.max(4) as u64);
+            Ok(vec![calibration("chain", rows, time)])
         }
     }
 
-    pub fn contender(policy: Policy, batch: usize) -> Contender {
+    /// What was measured of a cell whose batches take `time`.
+    pub fn calibration(
+        cell: &str,
+        rows: &[usize],
+        time: impl Fn(usize) -> Duration,
+    ) -> Calibration {
+        let times: Vec<_> = { rows.iter() }
+            .map(|&rows| BatchTime {
+                rows,
+                steps: 1,
+                time: time(rows),
+            })
+            .collect();
+        let mut cost = CellCost::from(BatchSizes::measured(&times).unwrap());
+        cost.times = times;
+        Calibration {
+            cell: cell.into(),
+            cost,
+        }
+    }
+
+    pub fn contender(policy: PolicyKind, batch: usize) -> Contender {
         let settings = Settings {
             batch: Rows::each(batch, 1),
             bucket_width: None,
@@ -207,7 +227,7 @@ pub mod tests {
 
     #[test]
     fn rounds_take_turns_and_share_their_arrivals() {
-        use Policy::{Cellular, Merge, Padding};
+        use PolicyKind::{Cellular, Merge, Padding};
         let fleet = Fleet::new(|policy, _| if policy == Padding { 20 } else { 5 });
         let contenders = [Cellular, Padding, Merge].map(|policy| contender(policy, 1));
         let points = [10.0, 30.0].map(|rate| Arrivals::Poisson { rate });
@@ -263,7 +283,7 @@ pub mod tests {
 
     #[test]
     fn what_is_broken_off_leaves_the_rounds_that_all_have_had() {
-        use Policy::{Cellular, Padding};
+        use PolicyKind::{Cellular, Padding};
         let contenders = [Cellular, Padding].map(|policy| contender(policy, 1));
         let points = [10.0, 30.0].map(|rate| Arrivals::Poisson { rate });
         // Two points of three rounds of two.
@@ -289,16 +309,19 @@ pub mod tests {
     #[test]
     fn loads_are_of_the_best_baseline() {
         let peaks = [
-            (Policy::Cellular, 90.0),
-            (Policy::Padding, 40.0),
-            (Policy::Bucketing, 50.0),
-            (Policy::Ideal, 100.0),
+            (PolicyKind::Cellular, 90.0),
+            (PolicyKind::Padding, 40.0),
+            (PolicyKind::Bucketing, 50.0),
+            (PolicyKind::Ideal, 100.0),
         ];
-        assert_eq!(peak_of_baselines(&peaks), Some((Policy::Bucketing, 50.0)));
+        assert_eq!(
+            peak_of_baselines(&peaks),
+            Some((PolicyKind::Bucketing, 50.0))
+        );
         assert_eq!(
             peak_of_baselines(&peaks[..1]),
-            Some((Policy::Cellular, 90.0))
+            Some((PolicyKind::Cellular, 90.0))
         );
-        assert_eq!(peak_of_baselines(&[(Policy::Merge, 0.0)]), None);
+        assert_eq!(peak_of_baselines(&[(PolicyKind::Merge, 0.0)]), None);
     }
 }

@@ -140,15 +140,15 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::super::report::tests::{context, measured, near};
-    use super::super::target::Policy;
     use super::*;
+    use cellstream_serve::policy::PolicyKind;
 
     #[test]
     fn curves_are_read_back() {
         let context = context();
         let all = [
-            measured(Policy::Padding, 12.5),
-            measured(Policy::Cellular, 25.0),
+            measured(PolicyKind::Padding, 12.5),
+            measured(PolicyKind::Cellular, 25.0),
         ];
         let rows: Vec<_> = all.iter().map(|m| Row::new(&context, m)).collect();
         let mut file = Vec::new();
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn distributions_are_read_back_and_rise() {
         let mut file = Vec::new();
-        cdfs(&mut file, &[&measured(Policy::Merge, 1.5)]).unwrap();
+        cdfs(&mut file, &[&measured(PolicyKind::Merge, 1.5)]).unwrap();
         let mut reader = csv::Reader::from_reader(&file[..]);
         let lines: Vec<(String, f64, String, f64, f64)> =
             reader.deserialize().map(Result::unwrap).collect();

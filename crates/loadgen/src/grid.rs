@@ -4,10 +4,10 @@ use std::str::FromStr;
 
 use super::compare::Contender;
 use super::request::Network;
-use super::target::{Policy, Rows, Settings};
+use super::target::{Rows, Settings};
 use cellstream_command::Failure;
 use cellstream_serve::engine::Calibration;
-use cellstream_serve::policy::BatchSizes;
+use cellstream_serve::policy::PolicyKind;
 
 /// One entry of `--batch`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl FromStr for BatchOption {
 pub struct Grid {
     /// Ascending, none twice.
     batches: Vec<Rows>,
-    /// Of [`Policy::Bucketing`] alone.
+    /// Of [`PolicyKind::Bucketing`] alone.
     widths: Vec<usize>,
     /// Whether what calibration finds is to be added.
     calibrated: bool,
@@ -127,10 +127,7 @@ impl Grid {
 
     /// Adds the setting at which each cell has its own best size; which it is.
     pub fn add_calibrated(&mut self, found: &[Calibration]) -> Rows {
-        let best = found.iter().map(|calibration| {
-            let sizes = BatchSizes::measured(&calibration.times);
-            sizes.map_or(self.most(), |sizes| sizes.max)
-        });
+        let best = found.iter().map(|calibration| calibration.cost.rows.max);
         let rows = Rows::new(best.collect());
         self.batches.push(rows.clone());
         self.tidy();
@@ -138,17 +135,17 @@ impl Grid {
     }
 
     /// All settings of all policies. Policies alternate, so that a slow phase of the machine meets all of them.
-    pub fn contenders(&self, policies: &[Policy]) -> Vec<Contender> {
+    pub fn contenders(&self, policies: &[PolicyKind]) -> Vec<Contender> {
         let all: Vec<_> = policies.iter().map(|&p| self.candidates(p)).collect();
         let most = all.iter().map(Vec::len).max().unwrap_or(0);
         let turn = |turn: usize| all.iter().filter_map(move |of_policy| of_policy.get(turn));
         (0..most).flat_map(turn).cloned().collect()
     }
 
-    fn candidates(&self, policy: Policy) -> Vec<Contender> {
+    fn candidates(&self, policy: PolicyKind) -> Vec<Contender> {
         let batches = match policy {
             // Rows of a call are another thing than requests of a group: merged levels may have any.
-            Policy::Cellular | Policy::Shortest | Policy::Merge => self.batches.clone(),
+            PolicyKind::Cellular | PolicyKind::Shortest | PolicyKind::Merge => self.batches.clone(),
             // Padded requests are as many at one cell as at the next.
             _ => {
                 let widest = self.batches.iter();
@@ -160,7 +157,7 @@ impl Grid {
             }
         };
         let widths: Vec<Option<usize>> = match policy {
-            Policy::Bucketing => self.widths.iter().copied().map(Some).collect(),
+            PolicyKind::Bucketing => self.widths.iter().copied().map(Some).collect(),
             _ => vec![None],
         };
         let of_batch = |batch: &Rows| {
@@ -181,6 +178,7 @@ impl Grid {
 mod tests {
     use std::time::Duration;
 
+    use super::super::compare::tests::calibration;
     use super::*;
 
     fn grid(batches: &str, network: Network) -> Result<Grid, Failure> {
@@ -242,7 +240,7 @@ mod tests {
         assert!(grid.is_several() && !grid.wants_calibration());
         assert_eq!(grid.most(), 64);
         // Who groups requests has groups of one size; only bucketing has widths.
-        use Policy::{Bucketing, Cellular, Padding};
+        use PolicyKind::{Bucketing, Cellular, Padding};
         assert_eq!(
             shown(&grid.contenders(&[Cellular, Padding, Bucketing])),
             [
@@ -270,19 +268,17 @@ mod tests {
         assert!(grid.is_several() && grid.wants_calibration());
         assert_eq!(grid.to_calibrate(), [1, 2, 4, 8, 16, 24]);
         // Rates per ms: 1, 2, 4, 4 and 1, 2, 4, 8.
-        let calibration = |cell: &str, micros: [u64; 4]| Calibration {
-            cell: cell.into(),
-            times: (0..4)
-                .map(|n| (1 << n, Duration::from_micros(micros[n])))
-                .collect(),
+        let measured = |cell: &str, micros: [u64; 4]| {
+            let time = |rows: usize| Duration::from_micros(micros[rows.ilog2() as usize]);
+            calibration(cell, &[1, 2, 4, 8], time)
         };
         let found = [
-            calibration("encoder", [1000, 1000, 1000, 2000]),
-            calibration("decoder", [1000, 1000, 1000, 1000]),
+            measured("encoder", [1000, 1000, 1000, 2000]),
+            measured("decoder", [1000, 1000, 1000, 1000]),
         ];
         assert_eq!(grid.add_calibrated(&found).to_string(), "4:8");
         assert_eq!(
-            shown(&grid.contenders(&[Policy::Cellular, Policy::Merge])),
+            shown(&grid.contenders(&[PolicyKind::Cellular, PolicyKind::Merge])),
             [
                 "cellular batch 4:8",
                 "merge batch 4:8",

@@ -11,20 +11,20 @@ use super::clock::WallClock;
 use super::priority;
 use super::request::{Network, Request, Work, Workload};
 use super::served::Served;
-use super::target::{Launch, Policy, Settings};
+use super::target::{Launch, Settings};
 use super::trees::Tree;
 use cellstream::layers::Embedding;
 use cellstream::machine::Topology;
 use cellstream::model::{Gru, Lstm, Matrix, Model};
 use cellstream_command::{Failure, threads};
 use cellstream_command::{afford, available_memory};
-use cellstream_serve::cell_graph::Cells;
+use cellstream_serve::cell_graph::{BatchSizes, Cells};
 use cellstream_serve::engine::{self, Calibration, Engine, EngineOptions, Workers, calibrate};
 use cellstream_serve::networks::{
     self, BinaryTreeLstm, BinaryTreeWeights, Chain, ChainCell, ChildSumTreeLstm, ChildSumWeights,
     DecoderCell, EncoderCell, NetworkError, Seq2Seq, Until,
 };
-use cellstream_serve::policy::{BatchSizes, Choice};
+use cellstream_serve::policy::{Groups, PolicyKind};
 use cellstream_serve::scheduler::Limits;
 
 /// Places in the pool where the values of the largest request may begin; there are more for the others.
@@ -286,24 +286,17 @@ impl Launch for Engines {
 
     fn launch(
         &self,
-        policy: Policy,
+        policy: PolicyKind,
         settings: &Settings,
     ) -> Result<(Served<Unfold>, WallClock), Failure> {
         let mut cells = Cells::new();
         let unfold = self.unfold(&mut cells)?;
-        let batch = settings.batch.most();
         let sizes = settings.batch.cells().iter();
         let options = EngineOptions {
-            policy: match policy {
-                Policy::Cellular => Choice::Cellular,
-                Policy::Shortest => Choice::Shortest,
-                Policy::Padding => Choice::Padding { batch },
-                Policy::Bucketing => Choice::Bucketing {
-                    batch,
-                    width: settings.bucket_width.unwrap_or(10),
-                },
-                Policy::Merge => Choice::Merge { batch },
-                Policy::Ideal => Choice::Ideal { batch },
+            policy,
+            groups: Groups {
+                requests: settings.batch.most(),
+                width: settings.bucket_width.unwrap_or(10),
             },
             workers: Workers::Cores(self.workers.clone()),
             sizes: sizes.map(|&max| BatchSizes { min: 1, max }).collect(),

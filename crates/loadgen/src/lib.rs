@@ -41,9 +41,10 @@ use self::print::Report;
 use self::progress::{bar, show};
 use self::report::{Context, Row};
 use self::sweep::{strongest, sweep};
-use self::target::{Launch, Policy};
+use self::target::Launch;
 use cellstream_command::Printer;
 use cellstream_command::{Failure, interrupt};
+use cellstream_serve::policy::PolicyKind;
 
 /// Serves and measures what `arguments` say.
 ///
@@ -231,7 +232,7 @@ const DEFAULT_LOAD: [f64; 3] = [0.2, 0.5, 0.8];
 /// The peaks by policy, each policy's greatest marked.
 fn peak_rows<'a>(
     context: &'a Context,
-    policies: &[Policy],
+    policies: &[PolicyKind],
     contenders: &[Contender],
     peaks: &[Measured],
 ) -> Vec<Row<'a>> {
@@ -241,7 +242,7 @@ fn peak_rows<'a>(
         best: greatest.contains(&measured.contender),
         ..Row::new(context, measured)
     };
-    let of_policy = |&policy: &Policy| {
+    let of_policy = |&policy: &PolicyKind| {
         let peaks = peaks.iter();
         peaks.filter(move |measured| measured.contender.policy == policy)
     };
@@ -254,8 +255,9 @@ mod tests {
     use serde_json::Value;
 
     use super::compare::tests::Fleet;
-    use super::target::{Policy, Settings};
+    use super::target::Settings;
     use super::*;
+    use cellstream_serve::policy::PolicyKind;
 
     #[derive(Debug, Parser)]
     struct Typed {
@@ -278,7 +280,13 @@ mod tests {
 
     /// Broken off after so many runs.
     fn interrupted(line: &str, runs: usize) -> Result<String, Failure> {
-        let service = |policy, _: &Settings| if policy == Policy::Cellular { 5 } else { 20 };
+        let service = |policy, _: &Settings| {
+            if policy == PolicyKind::Cellular {
+                5
+            } else {
+                20
+            }
+        };
         let (fleet, mut out) = (Fleet::new(service), Vec::new());
         let flow = || match fleet.launched.borrow().len() < runs {
             true => ControlFlow::Continue(()),

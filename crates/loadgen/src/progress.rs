@@ -44,15 +44,16 @@ pub fn show(bar: &ProgressBar, next: Next<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::target::{Policy, Rows, Settings};
+    use super::super::target::{Rows, Settings};
     use super::*;
+    use cellstream_serve::policy::PolicyKind;
 
     #[test]
     fn the_bar_shows_what_has_ended_and_names_what_runs() {
         let bar = ProgressBar::hidden();
         bar.set_length(3);
         let contender = Contender {
-            policy: Policy::Merge,
+            policy: PolicyKind::Merge,
             settings: Settings {
                 batch: Rows::each(4, 1),
                 bucket_width: None,

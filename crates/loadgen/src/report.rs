@@ -6,8 +6,9 @@ use super::arrivals::Arrivals;
 use super::compare::{Contender, Measured};
 use super::record::{Recording, Times};
 use super::sweep::{Skipped, Swept};
-use super::target::{ErrorKind, Policy, Settings};
+use super::target::{ErrorKind, Settings, by_name};
 use cellstream_command::Failure;
+use cellstream_serve::policy::PolicyKind;
 
 /// What was run, for every line of results.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -89,7 +90,8 @@ pub struct Row<'a> {
     #[serde(flatten)]
     pub(super) context: &'a Context,
     /// Its name.
-    pub policy: Policy,
+    #[serde(serialize_with = "by_name")]
+    pub policy: PolicyKind,
     #[serde(flatten)]
     pub(super) settings: Settings,
     pub(super) arrivals: &'static str,
@@ -355,7 +357,8 @@ pub fn skipped_json(context: &Context, swept: &Swept) -> Result<String, Failure>
         kind: &'static str,
         #[serde(flatten)]
         context: &'a Context,
-        policy: Policy,
+        #[serde(serialize_with = "by_name")]
+        policy: PolicyKind,
         #[serde(flatten)]
         settings: &'a Settings,
         asked: f64,
@@ -416,7 +419,7 @@ pub mod tests {
     }
 
     /// Two rounds: latencies of 1..=100 ms, and of 2, 4, … 200 ms; a quarter of each is queueing. One is refused.
-    pub fn measured(policy: Policy, rate: f64) -> Measured {
+    pub fn measured(policy: PolicyKind, rate: f64) -> Measured {
         let round = |factor: u32| {
             let mut recording = Recording::new();
             let outcomes = (1..=100u32).map(|n| {
@@ -466,7 +469,7 @@ pub mod tests {
 
     #[test]
     fn json_has_what_was_measured() {
-        let (context, measured) = (context(), measured(Policy::Padding, 12.5));
+        let (context, measured) = (context(), measured(PolicyKind::Padding, 12.5));
         let row = serde_json::to_value(Row::new(&context, &measured)).unwrap();
         assert_eq!(
             (&row["kind"], &row["policy"]),
@@ -503,7 +506,7 @@ pub mod tests {
 
     #[test]
     fn tables_name_what_they_show() {
-        let (context, measured) = (context(), measured(Policy::Padding, 12.5));
+        let (context, measured) = (context(), measured(PolicyKind::Padding, 12.5));
         let row = Row::new(&context, &measured);
         let (heading, line) = (heading(), line(&row));
         // A number stands below the end of its name.
@@ -537,7 +540,7 @@ pub mod tests {
 
     #[test]
     fn a_late_generator_is_told() {
-        let (context, mut measured) = (context(), measured(Policy::Padding, 12.5));
+        let (context, mut measured) = (context(), measured(PolicyKind::Padding, 12.5));
         for index in 0..10 {
             let due = Duration::from_millis(index);
             let one = Ended {
@@ -563,14 +566,14 @@ pub mod tests {
     fn the_sweep_is_shown_whole() {
         let context = context();
         let measured = [8, 2].map(|batch| Measured {
-            contender: contender(Policy::Padding, batch),
-            ..measured(Policy::Padding, 12.5)
+            contender: contender(PolicyKind::Padding, batch),
+            ..measured(PolicyKind::Padding, 12.5)
         });
         let [first, second] = [0, 1].map(|index| Row::new(&context, &measured[index]));
         let best = true;
         let rows = [Row { best, ..first }, second];
         let skipped = vec![Skipped {
-            contender: contender(Policy::Padding, 2),
+            contender: contender(PolicyKind::Padding, 2),
             asked: 12.5,
             answered: 4.0,
         }];

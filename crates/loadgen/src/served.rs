@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use super::record::Times;
 use super::request::Request;
 use super::target::{CellRan, Done, ErrorKind, Outcome, Ran, Target};
-use cellstream_serve::engine::{self, Engine, RequestError, SubmitError};
+use cellstream_serve::RequestError;
+use cellstream_serve::engine::{self, Engine, SubmitError};
 use cellstream_serve::scheduler::Refused;
 
 /// An engine, and how a request unfolds into a graph of its cells.

@@ -17,8 +17,9 @@ use std::ops::ControlFlow;
 
 use super::arrivals::Arrivals;
 use super::compare::{Conditions, Contender, Measured, Next, compare};
-use super::target::{Launch, Policy};
+use super::target::Launch;
 use cellstream_command::Failure;
+use cellstream_serve::policy::PolicyKind;
 
 /// Who answers less than this of what was asked, sooner or later, or falls behind by more than the rest of it within
 /// the window, does not bear it.
@@ -161,8 +162,8 @@ pub fn strongest(contenders: &[Contender], peaks: &[Measured]) -> Vec<Contender>
     strongest.cloned().collect()
 }
 
-fn policies(contenders: &[Contender]) -> Vec<Policy> {
-    let mut policies: Vec<Policy> = contenders.iter().map(|c| c.policy).collect();
+fn policies(contenders: &[Contender]) -> Vec<PolicyKind> {
+    let mut policies: Vec<PolicyKind> = contenders.iter().map(|c| c.policy).collect();
     policies.sort_unstable();
     policies.dedup();
     policies
@@ -229,26 +230,27 @@ mod tests {
         rates.map(|&rate| Arrivals::Poisson { rate }).collect()
     }
 
-    fn names(all: impl IntoIterator<Item = Contender>) -> Vec<(Policy, usize)> {
+    fn names(all: impl IntoIterator<Item = Contender>) -> Vec<(PolicyKind, usize)> {
         let all = all.into_iter();
         all.map(|c| (c.policy, c.settings.batch.most())).collect()
     }
 
     /// As many servers as rows, with a time of service that grows with them: peaks are rows / time.
-    fn service(policy: Policy, settings: &Settings) -> u64 {
+    fn service(policy: PolicyKind, settings: &Settings) -> u64 {
         match (policy, settings.batch.most()) {
-            (Policy::Padding, 1) => 20,  // 50/s
-            (Policy::Padding, 4) => 20,  // 200/s
-            (Policy::Padding, _) => 320, // 16: 50/s
-            (_, 1) => 5,                 // 200/s
-            (_, 4) => 10,                // 400/s
-            (_, _) => 30,                // 16: 533/s
+            (PolicyKind::Padding, 1) => 20,  // 50/s
+            (PolicyKind::Padding, 4) => 20,  // 200/s
+            (PolicyKind::Padding, _) => 320, // 16: 50/s
+            (_, 1) => 5,                     // 200/s
+            (_, 4) => 10,                    // 400/s
+            (_, _) => 30,                    // 16: 533/s
         }
     }
 
     fn contenders() -> Vec<Contender> {
-        let both =
-            |batch| [Policy::Padding, Policy::Cellular].map(|policy| contender(policy, batch));
+        let both = |batch| {
+            [PolicyKind::Padding, PolicyKind::Cellular].map(|policy| contender(policy, batch))
+        };
         [1, 4, 16].into_iter().flat_map(both).collect()
     }
 
@@ -270,7 +272,7 @@ mod tests {
             &mut go_on,
         )
         .unwrap();
-        use Policy::{Cellular, Padding};
+        use PolicyKind::{Cellular, Padding};
         let best = |index: usize| {
             let best = swept.best();
             names([
@@ -336,7 +338,7 @@ mod tests {
             ..conditions(1)
         };
         for seed in 0..40 {
-            let contenders = [1, 2].map(|batch| contender(Policy::Cellular, batch));
+            let contenders = [1, 2].map(|batch| contender(PolicyKind::Cellular, batch));
             let one = Conditions {
                 seed,
                 ..few.clone()
@@ -356,7 +358,7 @@ mod tests {
             ..conditions(1)
         };
         for seed in 0..40 {
-            let contenders = [64, 65].map(|batch| contender(Policy::Merge, batch));
+            let contenders = [64, 65].map(|batch| contender(PolicyKind::Merge, batch));
             let one = Conditions {
                 seed,
                 ..short.clone()
@@ -374,7 +376,7 @@ mod tests {
             1 => 10,
             _ => 40,
         });
-        let contenders = [1, 16].map(|batch| contender(Policy::Merge, batch));
+        let contenders = [1, 16].map(|batch| contender(PolicyKind::Merge, batch));
         let soon = Conditions {
             deadline: Some(std::time::Duration::from_millis(5)),
             ..conditions(1)
@@ -385,14 +387,14 @@ mod tests {
         assert!(p90(0) < p90(1));
         assert_eq!(
             names([swept.best()[0].contender.clone()]),
-            [(Policy::Merge, 16)]
+            [(PolicyKind::Merge, 16)]
         );
     }
 
     #[test]
     fn a_policy_that_answers_nothing_in_time_still_has_a_best() {
         let fleet = Fleet::new(|_, settings| 10 * settings.batch.most() as u64);
-        let contenders = [1, 2].map(|batch| contender(Policy::Cellular, batch));
+        let contenders = [1, 2].map(|batch| contender(PolicyKind::Cellular, batch));
         let hard = Conditions {
             deadline: Some(std::time::Duration::ZERO),
             ..conditions(1)
@@ -404,7 +406,7 @@ mod tests {
 
     #[test]
     fn a_load_whose_best_were_not_measured_again_is_left_out() {
-        let contenders = [2, 4].map(|batch| contender(Policy::Cellular, batch));
+        let contenders = [2, 4].map(|batch| contender(PolicyKind::Cellular, batch));
         // Two settings and the best again, at each load.
         for (runs, whole) in [(2, 0), (3, 1), (5, 1), (6, 2)] {
             let fleet = Fleet::new(service);

@@ -9,67 +9,31 @@ use super::record::Times;
 use super::request::{Network, Request};
 use cellstream_command::Failure;
 use cellstream_serve::engine::Calibration;
+use cellstream_serve::policy::PolicyKind;
 
-/// How requests are batched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, serde::Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Policy {
-    /// Requests join and leave at every batch of cells
-    Cellular,
-    /// As cellular, those with the fewest cells left first
-    Shortest,
-    /// Whole requests, padded to the longest
-    Padding,
-    /// Whole requests of similar length, buckets in turn
-    Bucketing,
-    /// Whole graphs, merged level by level
-    Merge,
-    /// Full batches of requests known to be identical
-    Ideal,
+/// The policies that can serve requests of `network`, which are all the same if `identical`.
+pub fn policies_for(network: Network, identical: bool) -> Vec<PolicyKind> {
+    let serves = |policy: &PolicyKind| match policy {
+        PolicyKind::Cellular | PolicyKind::Shortest | PolicyKind::Merge => true,
+        PolicyKind::Padding | PolicyKind::Bucketing => !network.is_tree(),
+        PolicyKind::Ideal => identical,
+    };
+    PolicyKind::ALL.into_iter().filter(serves).collect()
 }
 
-impl Policy {
-    const ALL: [Policy; 6] = [
-        Policy::Cellular,
-        Policy::Shortest,
-        Policy::Padding,
-        Policy::Bucketing,
-        Policy::Merge,
-        Policy::Ideal,
-    ];
-
-    /// As it is typed.
-    pub fn name(self) -> &'static str {
-        match self {
-            Policy::Cellular => "cellular",
-            Policy::Shortest => "shortest",
-            Policy::Padding => "padding",
-            Policy::Bucketing => "bucketing",
-            Policy::Merge => "merge",
-            Policy::Ideal => "ideal",
-        }
-    }
-
-    /// Those that serve requests of `network`, which are all the same if `identical`.
-    pub fn of(network: Network, identical: bool) -> Vec<Policy> {
-        let serves = |policy: &Policy| match policy {
-            Policy::Cellular | Policy::Shortest | Policy::Merge => true,
-            Policy::Padding | Policy::Bucketing => !network.is_tree(),
-            Policy::Ideal => identical,
-        };
-        Policy::ALL.into_iter().filter(serves).collect()
-    }
-
-    /// Whether it is held against cellular batching: what others do, without knowing requests beforehand.
-    pub fn is_baseline(self) -> bool {
-        !matches!(self, Policy::Cellular | Policy::Shortest | Policy::Ideal)
-    }
+/// Whether cellular batching is compared with this policy: the policies of other systems, which do not
+/// know requests in advance.
+pub fn is_baseline(policy: PolicyKind) -> bool {
+    use PolicyKind::{Cellular, Ideal, Shortest};
+    !matches!(policy, Cellular | Shortest | Ideal)
 }
 
-impl fmt::Display for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
+/// Serialises a policy as its name.
+///
+/// # Errors
+/// Those of the serialiser.
+pub fn by_name<S: serde::Serializer>(policy: &PolicyKind, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(policy.name())
 }
 
 /// Rows of a batch at most, for each cell, in the order of the cells.
@@ -126,7 +90,7 @@ impl serde::Serialize for Rows {
 pub struct Settings {
     /// Rows of a batch at most; of policies that group whole requests, as many of every cell.
     pub batch: Rows,
-    /// Lengths in one bucket; of [`Policy::Bucketing`] alone.
+    /// Lengths in one bucket; of [`PolicyKind::Bucketing`] alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bucket_width: Option<usize>,
 }
@@ -232,7 +196,7 @@ pub trait Launch {
     /// What the server refuses.
     fn launch(
         &self,
-        policy: Policy,
+        policy: PolicyKind,
         settings: &Settings,
     ) -> Result<(Self::Target, Self::Clock), Failure>;
 
@@ -249,30 +213,25 @@ mod tests {
 
     #[test]
     fn policies_serve_what_they_can() {
-        use Policy::*;
+        use PolicyKind::*;
         assert_eq!(
-            Policy::of(Network::Lstm, false),
+            policies_for(Network::Lstm, false),
             [Cellular, Shortest, Padding, Bucketing, Merge]
         );
         assert_eq!(
-            Policy::of(Network::Treelstm, false),
+            policies_for(Network::Treelstm, false),
             [Cellular, Shortest, Merge]
         );
         assert_eq!(
-            Policy::of(Network::TreeChildSum, true),
+            policies_for(Network::TreeChildSum, true),
             [Cellular, Shortest, Merge, Ideal]
         );
-        assert_eq!(Policy::of(Network::Seq2seq, true), Policy::ALL);
+        assert_eq!(policies_for(Network::Seq2seq, true), PolicyKind::ALL);
     }
 
     #[test]
     fn names_are_what_is_typed() {
         use clap::ValueEnum;
-        for policy in Policy::ALL {
-            let typed = policy.to_possible_value().unwrap();
-            assert_eq!(typed.get_name(), policy.name());
-            assert_eq!(serde_json::to_value(policy).unwrap(), policy.name());
-        }
         for network in Network::value_variants() {
             let typed = network.to_possible_value().unwrap();
             assert_eq!(typed.get_name(), network.name());

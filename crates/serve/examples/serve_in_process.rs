@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 use cellstream::layers::Dense;
 use cellstream::model::{Lstm, Matrix};
 use cellstream_serve::Engine;
+use cellstream_serve::RequestError;
 use cellstream_serve::cell_graph::{
     Batch, Cell, CellError, CellId, Cells, Graph, NodeId, Place, Ports, PreparedCell, Source,
 };
-use cellstream_serve::engine::{EngineOptions, Request, RequestError};
+use cellstream_serve::engine::{EngineOptions, Request};
 use cellstream_serve::networks::{ChainCell, run_alone};
 
 const WORD: usize = 64;

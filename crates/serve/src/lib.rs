@@ -27,6 +27,7 @@
 
 pub mod cell_graph;
 pub mod engine;
+mod error;
 pub mod networks;
 pub mod policy;
 pub mod scheduler;
@@ -34,3 +35,4 @@ mod sync;
 mod worker;
 
 pub use engine::Engine;
+pub use error::RequestError;

@@ -13,7 +13,7 @@ use cellstream_serve::networks::{
     ChildSumTreeLstm, ChildSumWeights, DecoderCell, Dependencies, EncoderCell, FeedPrevious,
     Seq2Seq, Until,
 };
-use cellstream_serve::policy::Choice;
+use cellstream_serve::policy::{Groups, PolicyKind};
 use cellstream_serve::scheduler::End;
 
 const FEATURES: usize = 3;
@@ -112,18 +112,22 @@ fn answered_as_each_alone(precision: Precision) {
     let mut rng = fastrand::Rng::with_seed(1);
     let (cells, networks) = networks(&mut rng, precision);
     let mut alone = Alone::new(&cells).unwrap();
-    let (width, mut cancelled) = (3, 0);
+    let mut cancelled = 0;
     for (workers, policy) in [
-        (Workers::OneOver(2), Choice::Cellular),
-        (Workers::OnePerCore, Choice::Cellular),
-        (Workers::OnePerCore, Choice::Shortest),
-        (Workers::OneOver(2), Choice::Merge { batch: 7 }),
-        (Workers::OneOver(2), Choice::Padding { batch: 7 }),
-        (Workers::OnePerCore, Choice::Bucketing { batch: 7, width }),
+        (Workers::OneOver(2), PolicyKind::Cellular),
+        (Workers::OnePerCore, PolicyKind::Cellular),
+        (Workers::OnePerCore, PolicyKind::Shortest),
+        (Workers::OneOver(2), PolicyKind::Merge),
+        (Workers::OneOver(2), PolicyKind::Padding),
+        (Workers::OnePerCore, PolicyKind::Bucketing),
     ] {
         let options = EngineOptions {
             workers,
             policy,
+            groups: Groups {
+                requests: 7,
+                width: 3,
+            },
             tasks_at_once: 2,
             ..EngineOptions::default()
         };

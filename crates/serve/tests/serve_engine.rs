@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use cellstream_serve::RequestError;
+use cellstream_serve::cell_graph::BatchSizes;
 use cellstream_serve::cell_graph::{
-    Batch, Cell, CellError, CellId, Cells, Gave, Graph, GraphError, Grow, Growth, NodeId, Place,
-    Ports, PreparedCell,
+    Batch, Cell, CellCost, CellError, CellId, Cells, Gave, Graph, GraphError, Grow, Growth, NodeId,
+    Place, Ports, PreparedCell,
 };
-use cellstream_serve::engine::{
-    Engine, EngineError, EngineOptions, Request, RequestError, SubmitError, Workers,
-};
-use cellstream_serve::policy::{BatchSizes, Choice};
+use cellstream_serve::engine::{Engine, EngineError, EngineOptions, Request, SubmitError, Workers};
+use cellstream_serve::policy::PolicyKind;
 use cellstream_serve::scheduler::{End, Limits, Refused};
 use simple_cells::{
     POISON, REFUSED, SLOW, bits, cells, chain, count_down, random_options, random_request,
@@ -440,8 +440,10 @@ impl Cell for Measured {
         &self.ports
     }
 
-    fn rows(&self) -> Option<usize> {
-        self.rows
+    fn cost(&self) -> CellCost {
+        let mut cost = CellCost::default();
+        cost.rows.max = self.rows.unwrap_or(cost.rows.max);
+        cost
     }
 
     fn prepare(&self, place: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
@@ -452,7 +454,7 @@ impl Cell for Measured {
 }
 
 #[test]
-fn batches_have_the_rows_that_were_asked_for_else_those_measured_else_a_default() {
+fn batches_have_the_rows_of_the_options_else_of_the_cell() {
     let prepared = |rows, sizes: Vec<BatchSizes>| {
         let prepared_for = Arc::new(AtomicU64::new(0));
         let mut cells = Cells::new();
@@ -468,9 +470,8 @@ fn batches_have_the_rows_that_were_asked_for_else_those_measured_else_a_default(
         drop(Engine::start(cells, &options).unwrap());
         prepared_for.load(Ordering::Relaxed) as usize
     };
-    assert_eq!(prepared(None, vec![]), EngineOptions::DEFAULT_ROWS);
+    assert_eq!(prepared(None, vec![]), BatchSizes::default().max);
     assert_eq!(prepared(Some(5), vec![]), 5);
-    assert_eq!(prepared(Some(0), vec![]), 1);
     assert_eq!(prepared(Some(5), vec![BatchSizes { min: 1, max: 7 }]), 7);
 }
 
@@ -546,10 +547,10 @@ impl Cell for Calls {
 #[test]
 fn steps_of_few_rows_are_one_call_of_cells_that_take_several() {
     for policy in [
-        Choice::Cellular,
-        Choice::Shortest,
-        Choice::Merge { batch: 4 },
-        Choice::Padding { batch: 4 },
+        PolicyKind::Cellular,
+        PolicyKind::Shortest,
+        PolicyKind::Merge,
+        PolicyKind::Padding,
     ] {
         // Room is taken for no more than 16, however many are asked for.
         for (takes_steps, steps_at_once, expected) in [

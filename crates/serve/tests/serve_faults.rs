@@ -17,13 +17,12 @@ use std::time::{Duration, Instant};
 
 use cellstream::execute::team::{SharedTeam, Worker};
 use cellstream_serve::Engine;
+use cellstream_serve::RequestError;
+use cellstream_serve::cell_graph::BatchSizes;
 use cellstream_serve::cell_graph::{
     Batch, Cell, CellError, Cells, Graph, Place, Ports, PreparedCell,
 };
-use cellstream_serve::engine::{
-    EngineOptions, Request, RequestError, StreamError, SubmitError, Workers,
-};
-use cellstream_serve::policy::BatchSizes;
+use cellstream_serve::engine::{EngineOptions, Request, StreamError, SubmitError, Workers};
 use cellstream_serve::scheduler::{End, Limits, Refused};
 use gate::PATIENCE;
 use gated::{Scene, ended, scene};

@@ -12,10 +12,11 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use cellstream_serve::RequestError;
 use cellstream_serve::cell_graph::{
     CellId, Gave, Graph, GraphError, Grow, Growth, NodeId, Source, User,
 };
-use cellstream_serve::engine::{Request, RequestError, SubmitError};
+use cellstream_serve::engine::{Request, SubmitError};
 use cellstream_serve::networks::{AloneError, run_alone};
 use cellstream_serve::scheduler::{End, Limits, Refused};
 use gate::Gate;

@@ -1,4 +1,4 @@
-//! Policies of a user's own on the engine: what they are told, and that a wrong one harms nobody else.
+//! Policies of the user's own: what they get from the engine, and that a wrong one ends only its own requests.
 
 #[path = "common/gate.rs"]
 mod gate;
@@ -11,11 +11,15 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cellstream_serve::Engine;
-use cellstream_serve::cell_graph::{Cell, CellError, CellId, Graph, Place, Ports, PreparedCell};
-use cellstream_serve::engine::{EngineOptions, Request, RequestError, SubmitError, Workers};
-use cellstream_serve::policy::{BatchSizes, Cellular, Formed, Order, Policy};
-use cellstream_serve::scheduler::{End, Refused, RequestKey, Row, SubgraphKey, Table, WorkerId};
+use cellstream_serve::cell_graph::{
+    BatchSizes, BatchTime, Cell, CellCost, CellError, CellId, Graph, Place, Ports, PreparedCell,
+};
+use cellstream_serve::engine::{EngineOptions, Request, SubmitError, Workers};
+use cellstream_serve::policy::{Cellular, Order, PolicyKind};
+use cellstream_serve::scheduler::{
+    Demand, End, NewTask, Policy, Refused, RequestKey, Row, SubgraphKey, Table, Task,
+};
+use cellstream_serve::{Engine, RequestError};
 use gated::ended;
 use simple_cells::{SLOW, bits, cells, chain, outputs};
 
@@ -38,28 +42,16 @@ fn pairs(cell: CellId, nodes: usize) -> Request {
     Request::new(graph)
 }
 
-/// What a policy was told.
-#[derive(Default)]
-struct Told {
-    passes: Vec<Option<usize>>,
-    measured: Vec<(CellId, usize, Duration)>,
-}
+/// The cell, the rows and the time of each task.
+type Done = Vec<(CellId, usize, Option<Duration>)>;
 
-/// Takes all of the cell that was ready first, and writes down what it is told.
+/// Takes all rows of the cell that was ready first, and records the tasks that are done.
 struct FirstCome {
     ready: VecDeque<SubgraphKey>,
-    told: Arc<Mutex<Told>>,
+    done: Arc<Mutex<Done>>,
 }
 
 impl Policy for FirstCome {
-    fn name(&self) -> &'static str {
-        "first come"
-    }
-
-    fn passes(&mut self, rows: &[Option<usize>]) {
-        self.told.lock().unwrap().passes = rows.to_vec();
-    }
-
     fn queued(&self) -> usize {
         self.ready.len()
     }
@@ -71,10 +63,12 @@ impl Policy for FirstCome {
     fn next_task(
         &mut self,
         table: &mut Table,
-        _: WorkerId,
-        _: usize,
+        demand: Demand<'_>,
         rows: &mut Vec<Row>,
-    ) -> Option<Formed> {
+    ) -> Option<NewTask> {
+        if let Demand::NextStep(_) = demand {
+            return None;
+        }
         let cell = table.cell(*self.ready.front()?);
         for subgraph in std::mem::take(&mut self.ready) {
             match table.cell(subgraph) == cell {
@@ -82,11 +76,12 @@ impl Policy for FirstCome {
                 false => self.ready.push_back(subgraph),
             }
         }
-        Some(Formed { cell, padding: 0 })
+        Some(NewTask { cell, padding: 0 })
     }
 
-    fn measured(&mut self, cell: CellId, rows: usize, took: Duration) {
-        self.told.lock().unwrap().measured.push((cell, rows, took));
+    fn done(&mut self, _: &Table, task: &Task, took: Option<Duration>) {
+        let mut done = self.done.lock().unwrap();
+        done.push((task.cell, task.batch(), took));
     }
 
     fn ended(&mut self, _: &Table, request: RequestKey) {
@@ -94,20 +89,20 @@ impl Policy for FirstCome {
     }
 }
 
-/// As `cell`, and computes ten rows in a pass for each thread.
-struct InPasses(Arc<dyn Cell>);
+/// As another cell, with a cost of its own.
+struct Costly(Arc<dyn Cell>, CellCost);
 
-impl Cell for InPasses {
+impl Cell for Costly {
     fn name(&self) -> &str {
-        "in passes"
+        "costly"
     }
 
     fn ports(&self) -> &Ports {
         self.0.ports()
     }
 
-    fn rows_of_a_pass(&self, threads: usize) -> Option<usize> {
-        Some(10 * threads)
+    fn cost(&self) -> CellCost {
+        self.1.clone()
     }
 
     fn prepare(&self, place: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
@@ -116,37 +111,48 @@ impl Cell for InPasses {
 }
 
 #[test]
-fn a_policy_is_told_how_many_rows_a_pass_of_each_cell_holds() {
+fn a_policy_is_made_from_the_costs_of_the_cells() {
     let (mut cells, ids) = cells();
+    let mut cost = CellCost::default();
+    cost.rows.max = 7;
+    cost.weight_bytes = 1000;
+    cost.times = vec![BatchTime {
+        rows: 7,
+        steps: 2,
+        time: Duration::from_micros(30),
+    }];
     let pair = Arc::clone(cells.get(ids.pair).unwrap());
-    cells.add(InPasses(pair));
-    let told = Arc::<Mutex<Told>>::default();
-    for (workers, rows) in [
-        (Workers::OneOver(2), 20),
-        (Workers::Cores(vec![vec![0], vec![0]]), 10),
-    ] {
-        let policy = FirstCome {
-            ready: VecDeque::new(),
-            told: Arc::clone(&told),
-        };
+    cells.add(Costly(pair, cost.clone()));
+    let seen = |sizes: Vec<BatchSizes>| {
+        let mut seen = Vec::new();
         let options = EngineOptions {
-            workers,
-            sizes: vec![BatchSizes { min: 1, max: 2 }; 4],
-            ..EngineOptions::default()
+            sizes,
+            ..one_worker()
         };
-        Engine::with_policy(cells.clone(), &options, |_, _| Box::new(policy)).unwrap();
-        let passes = std::mem::take(&mut told.lock().unwrap().passes);
-        assert_eq!(passes, [None, None, None, Some(rows)]);
-    }
+        let started = Engine::with_policy(cells.clone(), &options, |costs, workers| {
+            assert_eq!(workers, 1);
+            seen = costs.to_vec();
+            PolicyKind::Cellular.build(costs, workers, options.groups)
+        });
+        drop(started.unwrap());
+        seen
+    };
+    let own = seen(Vec::new());
+    assert_eq!(own[3], cost);
+    assert_eq!(own[..3], vec![CellCost::default(); 3]);
+    // Sizes in the options replace those of the cells.
+    let sizes = BatchSizes { min: 2, max: 5 };
+    cost.rows = sizes;
+    assert_eq!(seen(vec![sizes; 4])[3], cost);
 }
 
 #[test]
-fn a_policy_is_told_how_many_rows_its_batches_had_and_how_long_they_took() {
+fn a_policy_gets_the_times_of_its_tasks() {
     let (cells, ids) = cells();
-    let told = Arc::<Mutex<Told>>::default();
+    let done = Arc::<Mutex<Done>>::default();
     let policy = FirstCome {
         ready: VecDeque::new(),
-        told: Arc::clone(&told),
+        done: Arc::clone(&done),
     };
     let engine = Engine::with_policy(cells, &one_worker(), |_, _| Box::new(policy)).unwrap();
     let (slow, _) = chain(&ids, &[SLOW; 3]);
@@ -156,27 +162,28 @@ fn a_policy_is_told_how_many_rows_its_batches_had_and_how_long_they_took() {
         ended(engine.submit(pairs(ids.pair, 2)).unwrap()),
         Ok(vec![3.0; 2])
     );
-    // Not run, so not told of.
+    // Refused, so nothing is computed.
     ended(engine.submit(pairs(ids.pair, 3)).unwrap()).unwrap_err();
     gate::drained(&engine, &[(End::Completed, 2), (End::Failed, 1)]);
 
-    let told = std::mem::take(&mut told.lock().unwrap().measured);
-    let batches: Vec<_> = told.iter().map(|&(cell, rows, _)| (cell, rows)).collect();
+    let done = std::mem::take(&mut *done.lock().unwrap());
+    let tasks: Vec<_> = done.iter().map(|&(cell, rows, _)| (cell, rows)).collect();
     let step = (ids.chain, 1);
-    assert_eq!(batches, [step, step, step, (ids.pair, 2)]);
-    // What a slow row sleeps for.
-    let (_, steps) = told.split_last().unwrap();
-    assert!(steps.iter().all(|(_, _, took)| took.as_millis() >= 2));
-    assert!(told.iter().all(|(_, _, took)| !took.is_zero()));
+    assert_eq!(tasks, [step, step, step, (ids.pair, 2), (ids.pair, 3)]);
+    // At least the time that a slow row sleeps.
+    let slow = Some(Duration::from_millis(2));
+    assert!(done[..3].iter().all(|&(_, _, took)| took >= slow));
+    assert!(done[3].2 > Some(Duration::ZERO));
+    assert_eq!(done[4].2, None);
 }
 
 #[test]
 fn a_policy_that_forms_too_large_a_batch_ends_its_requests_and_no_others() {
     let (cells, ids) = cells();
-    let engine = Engine::with_policy(cells, &one_worker(), |sizes, workers| {
-        let larger = sizes.iter().map(|size| BatchSizes { max: 4, ..*size });
-        let sizes: Vec<_> = larger.collect();
-        Box::new(Cellular::new(&sizes, workers, Order::Arrival))
+    let engine = Engine::with_policy(cells, &one_worker(), |costs, workers| {
+        let mut costs = costs.to_vec();
+        costs.iter_mut().for_each(|cost| cost.rows.max = 4);
+        Box::new(Cellular::new(&costs, workers, Order::Arrival))
     });
     let engine = engine.unwrap();
     let too_many = RequestError::TooManyRows {
@@ -203,10 +210,6 @@ struct Hasty {
 }
 
 impl Policy for Hasty {
-    fn name(&self) -> &'static str {
-        "panics"
-    }
-
     fn queued(&self) -> usize {
         0
     }
@@ -215,13 +218,7 @@ impl Policy for Hasty {
         self.something = true;
     }
 
-    fn next_task(
-        &mut self,
-        _: &mut Table,
-        _: WorkerId,
-        _: usize,
-        _: &mut Vec<Row>,
-    ) -> Option<Formed> {
+    fn next_task(&mut self, _: &mut Table, _: Demand<'_>, _: &mut Vec<Row>) -> Option<NewTask> {
         match self.something {
             true => std::panic::resume_unwind(Box::new("asked")),
             false => None,

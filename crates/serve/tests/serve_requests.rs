@@ -13,14 +13,14 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use cellstream_serve::Engine;
+use cellstream_serve::RequestError;
+use cellstream_serve::cell_graph::BatchSizes;
 use cellstream_serve::cell_graph::{
     Batch, CellError, CellId, Cells, Gave, Graph, GraphError, Grow, Growth, NodeId, Ports, Source,
     User,
 };
-use cellstream_serve::engine::{
-    Answer, EngineOptions, Request, RequestError, SubmitError, Ticket, Workers,
-};
-use cellstream_serve::policy::{BatchSizes, Choice};
+use cellstream_serve::engine::{Answer, EngineOptions, Request, SubmitError, Ticket, Workers};
+use cellstream_serve::policy::PolicyKind;
 use cellstream_serve::scheduler::{End, Limits, Refused};
 use gate::{Gate, Gated, PATIENCE, drained, ended};
 
@@ -109,7 +109,7 @@ fn values(ticket: Ticket) -> Result<Vec<f32>, RequestError> {
 
 #[test]
 fn requests_of_higher_priority_go_first_and_those_of_the_same_as_they_came() {
-    for policy in [Choice::Cellular, Choice::Shortest] {
+    for policy in [PolicyKind::Cellular, PolicyKind::Shortest] {
         let options = EngineOptions {
             policy,
             ..EngineOptions::default()

@@ -14,18 +14,17 @@ use std::time::{Duration, Instant};
 use cellstream::layers::Embedding;
 use cellstream::model::{Gru, Lstm, Matrix};
 use cellstream_serve::Engine;
+use cellstream_serve::RequestError;
 use cellstream_serve::cell_graph::{
     Batch, Cell, CellError, CellId, Cells, Gave, Graph, Grow, Growth, NodeId, Place, Ports,
     PreparedCell,
 };
-use cellstream_serve::engine::{
-    EngineOptions, Request, RequestError, StreamError, SubmitError, Workers,
-};
+use cellstream_serve::engine::{EngineOptions, Request, StreamError, SubmitError, Workers};
 use cellstream_serve::networks::{
     Alone, Answer, BinaryTree, BinaryTreeLstm, BinaryTreeWeights, Chain, ChainCell, DecoderCell,
     EncoderCell, FeedPrevious, Seq2Seq, Until,
 };
-use cellstream_serve::policy::Choice;
+use cellstream_serve::policy::PolicyKind;
 use cellstream_serve::scheduler::{End, Limits, Refused};
 
 /// Fails at 1, panics at 2, takes its time at 3; else gives its input.
@@ -262,8 +261,8 @@ fn memory_stays_flat_and_every_request_ends_once() {
         .map(|_| random_asked(&network, &mut alone, &mut random))
         .collect();
     for (workers, policy) in [
-        (Workers::OneOverAll, Choice::Cellular),
-        (Workers::Cores(vec![vec![0], vec![1]]), Choice::Shortest),
+        (Workers::OneOverAll, PolicyKind::Cellular),
+        (Workers::Cores(vec![vec![0], vec![1]]), PolicyKind::Shortest),
     ] {
         let options = EngineOptions {
             limits: Limits {

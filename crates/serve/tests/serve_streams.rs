@@ -4,7 +4,8 @@
 mod simple_cells;
 
 use cellstream_serve::Engine;
-use cellstream_serve::engine::{EngineOptions, RequestError, StreamError, SubmitError};
+use cellstream_serve::RequestError;
+use cellstream_serve::engine::{EngineOptions, StreamError, SubmitError};
 use cellstream_serve::scheduler::Limits;
 use simple_cells::{POISON, SLOW, cells, chain, outputs, random_options, random_request};
 

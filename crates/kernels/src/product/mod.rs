@@ -33,7 +33,6 @@ use self::quantize::quantize;
 pub(super) use self::quantize::row_norms;
 pub use self::quantize::{RowNorms, TINY_ROW};
 use self::tile::tile;
-pub use self::tiles::rows_of_a_pass;
 use self::tiles::{RowTiles, Tiles, tile_stripes};
 use super::blocking::{Blocking, Prefetch};
 use super::pack::{Int8Words, PackedMatrix, Words};

@@ -12,8 +12,7 @@
 use super::super::TALL_TILE_ROWS;
 use super::super::pack::LAID_OUT;
 use super::super::simd::Simd;
-use super::super::{Isa, Visitor, dispatch};
-use super::element::{Element, F32};
+use super::element::Element;
 use super::{Product, Sweep};
 
 /// Multiply-adds in flight that hide their latency: 4 cycles, two a cycle on most cores.
@@ -116,20 +115,6 @@ const fn tallest<S: Simd, E: Element<S>>(gates: usize) -> usize {
 /// Whether a tile of so many rows by stripes of so many gates is a tall one.
 pub(super) const fn is_tall<S: Simd, E: Element<S>>(rows: usize, gates: usize) -> bool {
     rows > LOW && rows <= tallest::<S, E>(gates)
-}
-
-/// Rows that products with panels of four gates of f32 take in one pass over weights from afar, where a few more take two, and much
-/// longer. `None` where this CPU has no such tiles.
-pub fn rows_of_a_pass(isa: Isa) -> Option<usize> {
-    struct Asked;
-    impl Visitor for Asked {
-        type Out = usize;
-        fn visit<S: Simd>(self, _: S) -> usize {
-            tallest::<S, F32<'_>>(2)
-        }
-    }
-    let tallest = dispatch(isa, Asked).unwrap_or(0);
-    (tallest > 0).then_some(tallest)
 }
 
 /// Which tiles there are.

@@ -6,6 +6,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::CellCost;
+
 use cellstream::execute::team::SharedTeam;
 use cellstream::execute::{InputValues, StateRows, WrittenRows};
 
@@ -150,18 +152,10 @@ pub trait Cell: Send + Sync {
     /// What it takes and gives.
     fn ports(&self) -> &Ports;
 
-    /// The rows of the batches that serve best, where that was measured: what an engine takes at most if it is
-    /// told nothing else. At least 1.
-    fn rows(&self) -> Option<usize> {
-        None
-    }
-
-    /// Rows that it computes in one pass over its weights on a team of so many threads, where a few more take two passes, and
-    /// much longer: of up to half as many more that are ready, cellular batching takes so many; the others wait until one of those
-    /// ends, for eight batches at most.
-    fn rows_of_a_pass(&self, threads: usize) -> Option<usize> {
-        let _ = threads;
-        None
+    /// What its batches cost, as far as that is known: the facts that a policy decides by. An engine
+    /// uses [`CellCost::rows`] unless its options say other sizes.
+    fn cost(&self) -> CellCost {
+        CellCost::default()
     }
 
     /// Whether it computes several steps of a chain in one batch faster than one after the other, as where weights are

@@ -66,6 +66,7 @@
 //! ```
 
 mod cell;
+mod cost;
 mod error;
 mod graph;
 mod grow;
@@ -77,6 +78,9 @@ mod tests;
 mod unfolded;
 
 pub use cell::{Batch, Cell, CellError, CellId, Cells, Place, Port, Ports, PreparedCell};
+#[cfg(test)]
+pub(crate) use cost::tests as cost_tests;
+pub use cost::{BatchSizes, BatchTime, CellCost};
 pub use error::{GraphError, User};
 pub use graph::{Graph, NodeId, Source};
 pub(crate) use grow::PutOff;

@@ -1,29 +1,30 @@
-//! How long each cell takes for batches of each size: measured once, before serving.
+//! Measures what each cell's batches cost, before serving.
 
 use std::time::{Duration, Instant};
 
 use super::EngineError;
-use crate::cell_graph::{Batch, CellError, Cells, Place, Port};
+use crate::cell_graph::{Batch, BatchSizes, BatchTime, CellCost, CellError, Cells, Place, Port};
 use cellstream::execute::team::{SharedTeam, Team};
 
-/// What one cell's batches took.
+/// The measured cost of a cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Calibration {
     /// The cell's name.
     pub cell: String,
-    /// Rows, and the median time of a batch of so many.
-    pub times: Vec<(usize, Duration)>,
+    /// Median times of batches of one step, and the [sizes](BatchSizes::measured) chosen from them.
+    pub cost: CellCost,
 }
 
-/// All sizes take so many turns, so that a slow moment of the machine does not fall to one of them.
-const TURNS: usize = 3;
-/// In each, every size is run for so long, and so often at least: the first bring the weights into the caches.
-const TURN: Duration = Duration::from_millis(20);
-const LEAST: usize = 3;
+/// All sizes are measured in several rounds, so that a slow moment of the machine affects all of them.
+const ROUNDS: usize = 3;
+/// Minimum time and number of batches of a size in each round. The first batches bring the weights into
+/// the caches.
+const ROUND: Duration = Duration::from_millis(20);
+const MIN_BATCHES: usize = 3;
 
-/// Runs every cell on these cores, with batches of each of `rows`, on zeros; for 60 ms each, in three turns, while nothing
-/// else should run. The calling thread takes part, on the first core, and stays pinned to it.
-/// [`BatchSizes::measured`](crate::policy::BatchSizes::measured) chooses from the times.
+/// Measures batches of each of `rows` rows, for every cell, on these cores and on inputs of zeros, about
+/// 60 ms for each. Nothing else should run meanwhile. The calling thread takes part, on the first core,
+/// and stays pinned to it.
 ///
 /// # Errors
 /// [`EngineError::Team`], [`EngineError::Cell`].
@@ -60,10 +61,10 @@ pub fn calibrate(
             zeros(ports.outputs()),
         );
         let mut took = vec![Vec::new(); rows.len()];
-        for turn in 1..=TURNS {
+        for round in 1..=ROUNDS {
             for (&rows, took) in rows.iter().zip(&mut took) {
                 let begin = Instant::now();
-                while took.len() < turn * LEAST || begin.elapsed() < TURN {
+                while took.len() < round * MIN_BATCHES || begin.elapsed() < ROUND {
                     let begin = Instant::now();
                     let mut batch = Batch::new(ports, rows, &inputs, &mut states, &mut outputs);
                     prepared.run(&mut batch).map_err(failed)?;
@@ -75,13 +76,19 @@ pub fn calibrate(
             took.sort_unstable();
             took[took.len() / 2]
         };
+        let times: Vec<_> = { rows.iter().zip(took) }
+            .map(|(&rows, took)| BatchTime {
+                rows,
+                steps: 1,
+                time: median(took),
+            })
+            .collect();
+        let mut cost = cell.cost();
+        cost.rows = BatchSizes::measured(&times).unwrap_or(cost.rows);
+        cost.times = times;
         Ok(Calibration {
             cell: cell.name().into(),
-            times: rows
-                .iter()
-                .copied()
-                .zip(took.into_iter().map(median))
-                .collect(),
+            cost,
         })
     });
     calibrations.collect()

@@ -151,8 +151,8 @@ fn beside_workers_of(
         count.fetch_add(1, Ordering::Relaxed);
         let mut cells = Cells::new();
         cells.add(Count(Ports::new().state("state", 1).output("count", 1)));
-        let sizes = [BatchSizes { min: 1, max: rows }];
-        let policy = Box::new(Cellular::new(&sizes, workers, Order::Arrival));
+        let costs = [BatchSizes { min: 1, max: rows }.into()];
+        let policy = Box::new(Cellular::new(&costs, workers, Order::Arrival));
         let scheduler = Scheduler::new(policy, workers, rows, Limits::default());
         let shared = Arc::new(Shared::new(cells, scheduler, Recorder::new(1)));
         let replies: Replies = Arc::new(Mutex::new(Vec::new()));

@@ -20,15 +20,15 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 pub use calibrate::{Calibration, calibrate};
-pub use error::{EngineError, RequestError, SubmitError};
+pub use error::{EngineError, SubmitError};
 pub use options::{EngineOptions, Workers};
 pub use stats::{CellStats, Stats};
 pub use stream::{Step, Stream, StreamError};
 pub use ticket::{Answering, Ticket};
 
-use super::cell_graph::{Cell, CellId, Cells, Graph, Grow, Place};
-use super::policy::{BatchSizes, Policy};
-use super::scheduler::{Ask, RequestKey, Scheduler, Timing, WorkerId};
+use super::cell_graph::{BatchSizes, Cell, CellCost, CellId, Cells, Graph, Grow, Place};
+use super::error::RequestError;
+use super::scheduler::{Ask, Policy, RequestKey, Scheduler, Timing, WorkerId};
 use super::worker::Worker;
 use cellstream::execute::team::{SharedTeam, Team};
 use shared::Shared;
@@ -127,38 +127,38 @@ impl Engine {
     /// # Errors
     /// [`EngineError`]; no thread is left.
     pub fn start(cells: Cells, options: &EngineOptions) -> Result<Engine, EngineError> {
-        Engine::with_policy(cells, options, |sizes, workers| {
-            options.policy.build(sizes, workers)
+        Engine::with_policy(cells, options, |costs, workers| {
+            options.policy.build(costs, workers, options.groups)
         })
     }
 
-    /// As [`Engine::start`], with a policy that is none of [`EngineOptions::policy`]: what `policy` makes for
-    /// these batch sizes and so many workers.
+    /// As [`Engine::start`], with a policy of the user's own instead of [`EngineOptions::policy`]:
+    /// `policy` makes it from the costs of the cells, in their order, and the number of workers. Their
+    /// [`rows`](CellCost::rows) are those of [`EngineOptions::sizes`] if these are set.
     ///
     /// # Errors
     /// As [`Engine::start`].
     pub fn with_policy(
         cells: Cells,
         options: &EngineOptions,
-        policy: impl FnOnce(&[BatchSizes], usize) -> Box<dyn Policy>,
+        policy: impl FnOnce(&[CellCost], usize) -> Box<dyn Policy>,
     ) -> Result<Engine, EngineError> {
-        let sizes = check(&cells, options)?;
+        let costs = check(&cells, options)?;
         let cores = options.workers.cores();
         let cores = cores.map_err(|why| EngineError::Team { worker: 0, why })?;
         if cores.is_empty() || cores.iter().any(Vec::is_empty) {
             return Err(EngineError::NoWorker);
         }
-        let mut policy = policy(&sizes, cores.len());
-        // What is far from the largest team is far from all.
-        let threads = cores.iter().map(Vec::len).max().unwrap_or(1);
-        let passes = cells.iter().map(|(_, cell)| cell.rows_of_a_pass(threads));
-        policy.passes(&passes.collect::<Vec<_>>());
+        let policy = policy(&costs, cores.len());
         let scheduler = Scheduler::new(policy, cores.len(), options.tasks_at_once, options.limits);
-        let steps: Vec<usize> = cells
-            .iter()
-            .map(|(_, cell)| steps_of(&**cell, options))
+        let room: Vec<Room> = { cells.iter().zip(&costs) }
+            .map(|((_, cell), cost)| Room {
+                rows: cost.rows.max,
+                steps: max_steps(&**cell, options),
+            })
             .collect();
-        let scheduler = scheduler.with_steps_at_once(steps.clone());
+        let steps = room.iter().map(|room| room.steps).collect();
+        let scheduler = scheduler.with_steps_at_once(steps);
         let recorder = Recorder::new(cells.len());
         let shared = Arc::new(Shared::new(cells, scheduler, recorder));
         let mut engine = Engine {
@@ -168,24 +168,22 @@ impl Engine {
         let (ready, readies) = mpsc::channel();
         for (index, cores) in cores.iter().enumerate() {
             let (shared, ready) = (Arc::clone(&engine.shared), ready.clone());
-            let (cores, sizes, steps) = (cores.clone(), sizes.clone(), steps.clone());
+            let (cores, room) = (cores.clone(), room.clone());
             let thread = std::thread::Builder::new()
                 .name(format!("cellstream-worker-{index}"))
-                .spawn(
-                    move || match prepare(index, &shared.cells, &cores, (&sizes, &steps)) {
-                        Ok(worker) => {
-                            let _ = ready.send((index, Ok(())));
-                            drop(ready);
-                            let serve = || shared.serve(WorkerId(index), worker);
-                            // Cells and users' functions are caught where they are called: this is a
-                            // mistake of ours. Nobody shall wait for it for ever.
-                            if catch_unwind(AssertUnwindSafe(serve)).is_err() {
-                                shared.stop();
-                            }
+                .spawn(move || match prepare(index, &shared.cells, &cores, &room) {
+                    Ok(worker) => {
+                        let _ = ready.send((index, Ok(())));
+                        drop(ready);
+                        let serve = || shared.serve(WorkerId(index), worker);
+                        // Cells and users' functions are caught where they are called: this is a
+                        // mistake of ours. Nobody shall wait for it for ever.
+                        if catch_unwind(AssertUnwindSafe(serve)).is_err() {
+                            shared.stop();
                         }
-                        Err(why) => drop(ready.send((index, Err(why)))),
-                    },
-                )
+                    }
+                    Err(why) => drop(ready.send((index, Err(why)))),
+                })
                 // Dropping the engine sends those already started home.
                 .map_err(|why| EngineError::Spawn { worker: index, why })?;
             engine.threads.push(thread);
@@ -298,16 +296,23 @@ impl Drop for Engine {
     }
 }
 
-/// Most steps of a cell's batches: no more than ever run together, as room is taken for all.
-fn steps_of(cell: &dyn Cell, options: &EngineOptions) -> usize {
+/// The largest batch of a cell, for which buffers are allocated.
+#[derive(Clone, Copy)]
+struct Room {
+    rows: usize,
+    steps: usize,
+}
+
+/// Maximum number of steps of a cell's batches: no more than ever run together.
+fn max_steps(cell: &dyn Cell, options: &EngineOptions) -> usize {
     match cell.takes_steps() && !cell.ports().states().is_empty() {
         true => options.steps_at_once.min(Scheduler::STEP_ROWS),
         false => 1,
     }
 }
 
-/// The batch sizes of all cells.
-fn check(cells: &Cells, options: &EngineOptions) -> Result<Vec<BatchSizes>, EngineError> {
+/// The costs of all cells, with the batch sizes of the options.
+fn check(cells: &Cells, options: &EngineOptions) -> Result<Vec<CellCost>, EngineError> {
     if cells.is_empty() {
         return Err(EngineError::NoCell);
     }
@@ -317,21 +322,20 @@ fn check(cells: &Cells, options: &EngineOptions) -> Result<Vec<BatchSizes>, Engi
     if options.steps_at_once == 0 {
         return Err(EngineError::NoSteps);
     }
-    let measured = |(_, cell): (CellId, &Arc<dyn Cell>)| BatchSizes {
-        min: 1,
-        max: cell.rows().unwrap_or(EngineOptions::DEFAULT_ROWS).max(1),
-    };
-    let sizes = match options.sizes.is_empty() {
-        true => cells.iter().map(measured).collect(),
-        false => options.sizes.clone(),
-    };
-    if sizes.len() != cells.len() {
-        return Err(EngineError::SizesCount {
-            expected: cells.len(),
-            found: sizes.len(),
-        });
+    let mut costs: Vec<CellCost> = cells.iter().map(|(_, cell)| cell.cost()).collect();
+    if !options.sizes.is_empty() {
+        if options.sizes.len() != cells.len() {
+            return Err(EngineError::SizesCount {
+                expected: cells.len(),
+                found: options.sizes.len(),
+            });
+        }
+        for (cost, &sizes) in costs.iter_mut().zip(&options.sizes) {
+            cost.rows = sizes;
+        }
     }
-    for (&BatchSizes { min, max }, (_, cell)) in sizes.iter().zip(cells.iter()) {
+    for (cost, (_, cell)) in costs.iter().zip(cells.iter()) {
+        let BatchSizes { min, max } = cost.rows;
         if min == 0 || min > max {
             return Err(EngineError::Sizes {
                 cell: cell.name().into(),
@@ -339,15 +343,15 @@ fn check(cells: &Cells, options: &EngineOptions) -> Result<Vec<BatchSizes>, Engi
                 max,
             });
         }
-        if max > EngineOptions::MOST_ROWS {
+        if max > EngineOptions::MAX_ROWS {
             return Err(EngineError::TooManyRows {
                 cell: cell.name().into(),
                 rows: max,
-                most: EngineOptions::MOST_ROWS,
+                most: EngineOptions::MAX_ROWS,
             });
         }
     }
-    Ok(sizes)
+    Ok(costs)
 }
 
 /// A worker on the calling thread, which it pins.
@@ -355,17 +359,17 @@ fn prepare(
     index: usize,
     cells: &Cells,
     cores: &[usize],
-    (sizes, steps): (&[BatchSizes], &[usize]),
+    room: &[Room],
 ) -> Result<Worker<Reply>, EngineError> {
     let team = Team::new(cores).map_err(|why| EngineError::Team { worker: index, why })?;
     team.pin_caller();
     let team = SharedTeam::new(team);
-    let place = |(sizes, &steps): (&BatchSizes, &usize)| Place {
+    let place = |room: &Room| Place {
         team: team.clone(),
-        rows: sizes.max,
-        steps,
+        rows: room.rows,
+        steps: room.steps,
     };
-    let places = sizes.iter().zip(steps).map(place);
+    let places = room.iter().map(place);
     Worker::new(cells, places.collect()).map_err(|(cell, why)| EngineError::Cell {
         worker: index,
         cell: cells.get(cell).map_or("", |c| c.name()).to_owned(),

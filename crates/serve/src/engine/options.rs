@@ -1,6 +1,7 @@
 //! How an engine is set up.
 
-use crate::policy::{BatchSizes, Choice};
+use crate::cell_graph::BatchSizes;
+use crate::policy::{Groups, PolicyKind};
 use crate::scheduler::Limits;
 use cellstream::execute::team::{TeamError, check_threads};
 use cellstream::machine::Topology;
@@ -8,13 +9,14 @@ use cellstream::machine::Topology;
 /// How an engine runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineOptions {
-    /// Which ready cells form a batch.
-    pub policy: Choice,
-    /// Who runs cells.
+    /// Which ready nodes form a batch.
+    pub policy: PolicyKind,
+    /// Groups of requests, for policies that form such.
+    pub groups: Groups,
+    /// How cores are divided among workers.
     pub workers: Workers,
-    /// Least and most rows of each cell's batches, in the order of the cells. Empty: from 1 to what was measured to
-    /// serve best ([`Cell::rows`](crate::cell_graph::Cell::rows)), else
-    /// [`EngineOptions::DEFAULT_ROWS`].
+    /// Rows of each cell's batches, in the order of the cells. Empty: those of
+    /// [`Cell::cost`](crate::cell_graph::Cell::cost).
     pub sizes: Vec<BatchSizes>,
     /// Most tasks that a worker gets at once (BatchMaker's MaxTasksToSubmit), further steps of their rows not counted.
     pub tasks_at_once: usize,
@@ -31,10 +33,8 @@ pub struct EngineOptions {
 }
 
 impl EngineOptions {
-    /// Most rows of a batch where nothing is said or measured.
-    pub const DEFAULT_ROWS: usize = 32;
-    /// Most rows of a batch that are supported: room is taken for all of them.
-    pub const MOST_ROWS: usize = 1 << 16;
+    /// Maximum number of rows of a batch that is supported: buffers are allocated for all of them.
+    pub const MAX_ROWS: usize = 1 << 16;
 }
 
 impl Default for EngineOptions {
@@ -44,7 +44,8 @@ impl Default for EngineOptions {
     /// were better by another 8 to 22 % (p90) in f32 while few requests came, and worse by as much in int8.
     fn default() -> EngineOptions {
         EngineOptions {
-            policy: Choice::Cellular,
+            policy: PolicyKind::Cellular,
+            groups: Groups::default(),
             workers: Workers::OneOverAll,
             sizes: Vec::new(),
             tasks_at_once: 1,

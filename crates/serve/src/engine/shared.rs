@@ -386,15 +386,12 @@ impl State {
         let each = outcome.spent.divided(ran.len());
         for todo in ran.drain(..) {
             debug_assert!(todo.work.is_empty(), "no row gets into another task");
+            let mut took = None;
             if !outcome.is_refused {
                 self.recorder.ran(&todo.task, todo.rows_run, each);
-                let rows = todo.rows_run + todo.task.padding;
-                if rows > 0 {
-                    let cell = todo.task.cell;
-                    (self.scheduler).handle_measured(cell, rows, each.total());
-                }
+                took = (todo.rows_run + todo.task.padding > 0).then(|| each.total());
             }
-            self.scheduler.handle_done(now, todo.task);
+            self.scheduler.handle_done(now, todo.task, took);
             emptied.push(todo.work);
         }
     }

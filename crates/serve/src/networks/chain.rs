@@ -6,8 +6,8 @@ use super::error::{expect, rows_of};
 use super::recurrent::{Recurrent, step};
 use super::{Answer, NetworkError};
 use crate::cell_graph::{
-    Batch, Cell, CellError, CellId, Cells, Graph, Growth, NodeId, Place, Ports, PreparedCell,
-    Source,
+    Batch, Cell, CellCost, CellError, CellId, Cells, Graph, Growth, NodeId, Place, Ports,
+    PreparedCell, Source,
 };
 use cellstream::execute::Session;
 use cellstream::model::Model;
@@ -82,12 +82,8 @@ impl Cell for ChainCell {
         &self.ports
     }
 
-    fn rows(&self) -> Option<usize> {
-        self.recurrent.rows()
-    }
-
-    fn rows_of_a_pass(&self, threads: usize) -> Option<usize> {
-        self.recurrent.rows_of_a_pass(threads)
+    fn cost(&self) -> CellCost {
+        self.recurrent.cost()
     }
 
     fn takes_steps(&self) -> bool {

@@ -3,13 +3,11 @@
 use std::sync::Arc;
 
 use super::NetworkError;
-use crate::cell_graph::{CellError, Place, Ports};
-use crate::policy::BatchSizes;
+use crate::cell_graph::{CellCost, CellError, Place, Ports};
 use crate::scheduler::Scheduler;
 use cellstream::execute::{InputValues, PackedModel, Session};
-use cellstream::kernels::{Isa, rows_of_a_pass};
-use cellstream::machine::{CacheModel, L3Latency, Level, Topology};
-use cellstream::model::{Direction, Layer, Model, Precision};
+use cellstream::machine::{Level, Topology};
+use cellstream::model::{Direction, Model};
 use cellstream::plan::Plan;
 
 /// A forward model that is run a step, or a few, at a time.
@@ -40,28 +38,15 @@ impl Recurrent {
         &self.model
     }
 
-    /// The rows that the plan says to serve by, where it was measured for single steps.
-    pub fn rows(&self) -> Option<usize> {
-        let sizes = BatchSizes::of_plan(self.plan.as_ref()?)?;
-        Some(sizes.max)
-    }
-
-    /// Rows that all of its layers compute in one pass over their weights: if all are LSTMs of f32 whose weights no private
-    /// cache holds.
-    pub fn rows_of_a_pass(&self, threads: usize) -> Option<usize> {
-        let is_far = |layer: &Layer| {
-            let weights = layer.directions()[0].weights();
-            let matrices = [&weights.input, &weights.recurrent];
-            // Without those of the inputs, which a plan may take ahead.
-            let of_core = weights.recurrent.bytes() / threads.max(1);
-            layer.directions()[0].cell_state_size() > 0
-                && matrices.iter().all(|of| of.precision() == Precision::F32)
-                && CacheModel::here().exceeds_private(of_core)
-        };
-        if !self.model.layers().iter().all(is_far) || CacheModel::here().l3() == L3Latency::Low {
-            return None;
-        }
-        rows_of_a_pass(Isa::select().ok()?)
+    /// What its steps cost, by the plan if there is one.
+    pub fn cost(&self) -> CellCost {
+        let mut cost = self
+            .plan
+            .as_ref()
+            .map(CellCost::of_plan)
+            .unwrap_or_default();
+        cost.weight_bytes = self.model.weight_bytes();
+        cost
     }
 
     /// Adds a state for each layer's hidden state and, of an LSTM, its cell state.

@@ -19,8 +19,8 @@ use super::NetworkError;
 use super::error::expect;
 use super::recurrent::{Recurrent, step};
 use crate::cell_graph::{
-    Batch, Cell, CellError, CellId, Cells, Gave, Graph, Grow, Growth, NodeId, Place, Ports,
-    PreparedCell, Source,
+    Batch, Cell, CellCost, CellError, CellId, Cells, Gave, Graph, Grow, Growth, NodeId, Place,
+    Ports, PreparedCell, Source,
 };
 use cellstream::execute::{InputValues, Session};
 use cellstream::kernels::Isa;
@@ -105,12 +105,8 @@ impl Cell for EncoderCell {
         &self.ports
     }
 
-    fn rows(&self) -> Option<usize> {
-        self.recurrent.rows()
-    }
-
-    fn rows_of_a_pass(&self, threads: usize) -> Option<usize> {
-        self.recurrent.rows_of_a_pass(threads)
+    fn cost(&self) -> CellCost {
+        self.recurrent.cost()
     }
 
     fn takes_steps(&self) -> bool {
@@ -262,6 +258,14 @@ impl Cell for DecoderCell {
 
     fn ports(&self) -> &Ports {
         &self.ports
+    }
+
+    fn cost(&self) -> CellCost {
+        // A plan does not know of the projection.
+        CellCost {
+            weight_bytes: self.recurrent.cost().weight_bytes + self.weights.bytes(),
+            ..CellCost::default()
+        }
     }
 
     fn prepare(&self, place: &Place) -> Result<Box<dyn PreparedCell>, CellError> {

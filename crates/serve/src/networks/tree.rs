@@ -18,7 +18,8 @@ use super::{
     Answer, BinaryTree, BinaryTreeWeights, ChildSumWeights, Dependencies, NetworkError, TreeChild,
 };
 use crate::cell_graph::{
-    Batch, Cell, CellError, CellId, Cells, Graph, NodeId, Place, Ports, PreparedCell, Source,
+    Batch, Cell, CellCost, CellError, CellId, Cells, Graph, NodeId, Place, Ports, PreparedCell,
+    Source,
 };
 use cellstream::execute::TreeStep;
 use cellstream::kernels::Isa;
@@ -42,6 +43,14 @@ impl<W: Send + Sync> Cell for TreeCell<W> {
 
     fn ports(&self) -> &Ports {
         &self.ports
+    }
+
+    fn cost(&self) -> CellCost {
+        let (operands, _) = (self.parts)(&self.weights);
+        CellCost {
+            weight_bytes: operands.iter().map(|weights| weights.bytes()).sum(),
+            ..CellCost::default()
+        }
     }
 
     fn reads_apart(&self) -> bool {

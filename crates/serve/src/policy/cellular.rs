@@ -2,30 +2,23 @@
 //!
 //! ```text
 //! Schedule(worker):
-//!   cell = of those with at least a full batch of ready nodes: the latest in graphs
-//!   if there is none: of those with ready nodes the one whose turn it is (`turns.rs`): first those of which no task is running
+//!   cell = of the cells with a full batch of ready nodes: the latest in graphs
+//!   if there is none: of the cells with ready nodes: the choice of the `CellSelector`
 //!   repeat at most MaxTasksToSubmit times
-//!     batch = ready nodes of the cell's subgraphs in their order, not pinned elsewhere, at most a full batch;
-//!             of a few more than the cell computes in one pass over its weights, as many as that
-//!     if batch is smaller than the least size, and not the first: stop
-//!     submit batch to worker; pin its subgraphs there
+//!     batch = ready nodes of the cell's subgraphs in their order, not pinned elsewhere, at most a full batch
+//!     if the batch is smaller than the minimum, and not the first: stop
+//!     submit the batch to worker; pin its subgraphs there
 //! ```
 //!
-//! The paper scans a queue of all subgraphs for ready nodes. Here a subgraph stands in a queue only while
-//! it has ready nodes that a worker may take, so that a decision costs the same however many requests wait:
-//! those never begun in first-in-first-out queues, one for each rank, those begun in ordered sets. Merged by rank,
-//! then by the order of release. The rank is the priority, and the number of cells left where those with the fewest go
-//! first ([`Order`]); with equal priorities and [`Order::Arrival`], that is the paper's order.
+//! The paper scans a queue of all subgraphs for ready nodes. Here a subgraph is queued only while it has
+//! ready nodes that a worker may take, so the cost of a decision does not depend on the number of waiting
+//! requests. Subgraphs that have not begun are in first-in-first-out queues, one for each rank; those that
+//! have begun are in ordered sets. They are merged by rank, then by the order of release. The rank is the
+//! priority and, with [`Order::FewestLeft`], the number of cells left. With equal priorities and
+//! [`Order::Arrival`], this is the paper's order.
 //!
-//! A pass is what Bsizes are on a CPU. 15 rows of an LSTM take two passes over weights that no private cache holds, and with that a
-//! fifth longer than 14. As 14 a batch, who has come first or is nearest to its end goes on sooner, and more is done in a second;
-//! the others join as soon as one of those ends, or after eight batches: chains that never end keep nobody waiting for longer.
-//! From about half as many more on, two passes are worth it. Where those of the batch do not go on (streams that wait for their
-//! users, chains of a step), the others are a small batch of their own, which costs more than it saved: then none is left out in
-//! the next eight.
-//!
-//! Only nodes that the worker may take are counted as ready: counting those pinned elsewhere, as the paper's
-//! text does, could choose a cell of which this worker gets an empty batch.
+//! Only nodes that the worker may take are counted as ready. Counting nodes that are pinned elsewhere, as
+//! the paper's text does, could choose a cell of which this worker gets an empty batch.
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
@@ -33,65 +26,33 @@ use std::collections::btree_map::{BTreeMap, Entry};
 use std::time::Duration;
 
 use super::ordered::Ordered;
-use super::turns::Turns;
-use super::{BatchSizes, Formed, Policy};
-use crate::cell_graph::CellId;
-use crate::scheduler::{RequestKey, Row, Standing, SubgraphKey, Table, Task, WorkerId};
+use super::selector::CellSelector;
+use crate::cell_graph::{BatchSizes, CellCost, CellId};
+use crate::scheduler::{
+    Demand, NewTask, Policy, RequestKey, Row, SubgraphKey, SubgraphView, Table, Task, WorkerId,
+};
 
 /// See the [module](self).
 pub struct Cellular {
     order: Order,
     cells: Vec<Queue>,
-    turns: Turns,
-    /// What each worker works on.
+    selector: CellSelector,
+    /// The cell that each worker works on.
     rounds: Vec<Option<CellId>>,
 }
 
-/// Who goes first, of those of the highest priority.
+/// The order of subgraphs with the same priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Whose cells could be run first: Algorithm 1.
+    /// In the order of release, as in Algorithm 1.
     Arrival,
-    /// Who has the fewest cells left ([`Standing::request_left`]), of equals whose could be run first.
+    /// Fewest cells left first ([`SubgraphView::request_left`]), then in the order of release.
     FewestLeft,
-}
-
-/// Most batches in a row that leave out what is more than a pass: the ninth takes all. And how many take all after one that left
-/// some out in vain.
-const CUTS: usize = 8;
-
-/// How the batches of a cell went that leave out what is more than a pass: of one worker, as each has its own rows.
-#[derive(Clone, Copy, Default)]
-struct Cuts {
-    /// How many the last ones were, in a row.
-    in_a_row: usize,
-    /// How many of the next shall leave nothing out.
-    whole: usize,
-}
-
-impl Cuts {
-    /// Whether the next batch leaves out what is more than a pass, of so many `ready` rows.
-    fn cuts(&mut self, ready: usize, most: usize, pass: usize) -> bool {
-        if self.in_a_row > 0 && 2 * ready < pass {
-            self.whole = CUTS;
-        }
-        let is_few = ready > pass && ready.min(most) <= pass + pass / 2;
-        let cuts = is_few && self.whole == 0 && self.in_a_row < CUTS;
-        self.in_a_row = if cuts { self.in_a_row + 1 } else { 0 };
-        if is_few && !cuts {
-            self.whole = self.whole.saturating_sub(1);
-        }
-        cuts
-    }
 }
 
 /// The ready subgraphs of one cell.
 struct Queue {
     sizes: BatchSizes,
-    /// Rows of one pass over the cell's weights, if a few more are not worth two.
-    pass: Option<usize>,
-    /// By worker.
-    cuts: Vec<Cuts>,
     running_tasks: usize,
     free: Ready,
     /// By worker.
@@ -102,18 +63,18 @@ struct Queue {
 #[derive(Default)]
 struct Ready {
     nodes: usize,
-    /// No node taken yet; first in, first out. Some may have ended.
-    waiting: BTreeMap<Rank, VecDeque<Place>>,
-    /// How many wait.
+    /// Subgraphs without a taken node; first in, first out. Some may belong to ended requests.
+    waiting: BTreeMap<Rank, VecDeque<QueueKey>>,
+    /// Number of entries of `waiting`.
     queued: usize,
-    /// How many of them have ended.
+    /// Number of those that belong to ended requests.
     ended: usize,
-    /// Some node taken before.
-    begun: Ordered<Place>,
+    /// Subgraphs with a taken node.
+    begun: Ordered<QueueKey>,
 }
 
-/// The priority, highest first, then how many cells are left; 0 where they do not matter. One number, since a batch compares
-/// places several times for each of its rows.
+/// The priority, highest first, then the number of cells left, or 0 if that is ignored. One number,
+/// because a batch compares keys several times for each of its rows.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank(u64);
 
@@ -123,65 +84,63 @@ impl Rank {
     }
 }
 
-/// Where a subgraph stands. The same as long as it has ready nodes: by it, it is found again.
+/// The sort key of a queued subgraph. Constant while the subgraph has ready nodes.
 #[derive(Clone, Copy)]
-struct Place {
+struct QueueKey {
     rank: Rank,
-    /// No two have the same.
+    /// Position in the order of releases, which is unique.
     released: u64,
     subgraph: SubgraphKey,
 }
 
-impl Ord for Place {
-    fn cmp(&self, other: &Place) -> Ordering {
+impl Ord for QueueKey {
+    fn cmp(&self, other: &QueueKey) -> Ordering {
         (self.rank, self.released).cmp(&(other.rank, other.released))
     }
 }
 
-impl PartialOrd for Place {
-    fn partial_cmp(&self, other: &Place) -> Option<Ordering> {
+impl PartialOrd for QueueKey {
+    fn partial_cmp(&self, other: &QueueKey) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Place {
-    fn eq(&self, other: &Place) -> bool {
+impl PartialEq for QueueKey {
+    fn eq(&self, other: &QueueKey) -> bool {
         self.released == other.released && self.rank == other.rank
     }
 }
 
-impl Eq for Place {}
+impl Eq for QueueKey {}
 
 impl Order {
-    fn place(self, subgraph: SubgraphKey, standing: &Standing) -> Place {
+    fn key(self, subgraph: SubgraphKey, view: &SubgraphView) -> QueueKey {
         let left = match self {
             Order::Arrival => 0,
-            Order::FewestLeft => standing.request_left,
+            Order::FewestLeft => view.request_left,
         };
-        Place {
-            rank: Rank::new(standing.priority, left),
-            released: standing.released,
+        QueueKey {
+            rank: Rank::new(view.priority, left),
+            released: view.released,
             subgraph,
         }
     }
 }
 
 impl Cellular {
-    /// For cells with these batch sizes, in the order of [`crate::cell_graph::Cells`], and so many
-    /// workers.
-    pub fn new(sizes: &[BatchSizes], workers: usize, order: Order) -> Cellular {
-        let queue = |&sizes| Queue {
-            sizes,
-            pass: None,
-            cuts: vec![Cuts::default(); workers],
+    /// For cells with these costs, in the order of [`Cells`](crate::cell_graph::Cells), and this
+    /// number of workers.
+    pub fn new(costs: &[CellCost], workers: usize, order: Order) -> Cellular {
+        let queue = |cost: &CellCost| Queue {
+            sizes: cost.rows,
             running_tasks: 0,
             free: Ready::default(),
             pinned: (0..workers).map(|_| Ready::default()).collect(),
         };
         Cellular {
             order,
-            cells: sizes.iter().map(queue).collect(),
-            turns: Turns::new(sizes.len(), workers),
+            cells: costs.iter().map(queue).collect(),
+            selector: CellSelector::new(costs.len(), workers),
             rounds: vec![None; workers],
         }
     }
@@ -194,9 +153,22 @@ impl Cellular {
         let is_idle = |cell: usize| cells[cell].running_tasks == 0;
         let mut latest = (0..cells.len()).rev();
         let full = latest.find(|&cell| ready(cell) >= cells[cell].sizes.max);
-        let cell = full.or_else(|| self.turns.next(worker, rows, is_idle))?;
-        self.turns.taken(worker, cell, |cell| ready(cell) > 0);
+        let cell = full.or_else(|| self.selector.next(worker, rows, is_idle))?;
+        self.selector.taken(worker, cell, |cell| ready(cell) > 0);
         Some(CellId(cell as u16))
+    }
+
+    /// Takes the next node of each row of a task, as far as it is ready.
+    fn next_step(&mut self, table: &mut Table, before: &Task, rows: &mut Vec<Row>) {
+        let queue = &mut self.cells[before.cell.index()];
+        for &row in &before.rows {
+            let subgraph = table.node_subgraph(row);
+            let view = table.view(subgraph);
+            if view.ready > 0 {
+                let key = self.order.key(subgraph, &view);
+                queue.take_next(table, before.worker, key, rows);
+            }
+        }
     }
 }
 
@@ -206,21 +178,11 @@ impl Queue {
         self.free.nodes + self.pinned[worker.0].nodes
     }
 
-    /// Most rows of the next batch of `worker`, of so many ready ones.
-    fn most(&mut self, worker: WorkerId, ready: usize) -> usize {
-        let BatchSizes { min, max } = self.sizes;
-        match self.pass {
-            Some(pass) if self.cuts[worker.0].cuts(ready, max, pass) => pass.clamp(min, max),
-            _ => max,
-        }
-    }
-
     /// Algorithm 1, `FormBatchedTask`.
     fn form(&mut self, table: &mut Table, worker: WorkerId, rows: &mut Vec<Row>) {
-        let ready = self.ready(worker);
-        let most = self.most(worker, ready);
+        let max = self.sizes.max;
         let mut free = self.free.first(table);
-        while rows.len() < most {
+        while rows.len() < max {
             let pinned = self.pinned[worker.0].begun.first();
             let (first, is_free) = match (free, pinned) {
                 (Some(free), Some(pinned)) if free < pinned => (free, true),
@@ -234,7 +196,7 @@ impl Queue {
             };
             from.remove_first(first);
             let before = rows.len();
-            let left = table.take(first.subgraph, most - before, rows);
+            let left = table.take(first.subgraph, max - before, rows);
             from.nodes -= rows.len() - before + left;
             if is_free {
                 free = from.first(table);
@@ -247,21 +209,27 @@ impl Queue {
     }
 
     /// Takes one ready node of a subgraph that has a row in a task of `worker`, if there is one.
-    fn go_on(&mut self, table: &mut Table, worker: WorkerId, place: Place, rows: &mut Vec<Row>) {
-        let subgraph = place.subgraph;
+    fn take_next(
+        &mut self,
+        table: &mut Table,
+        worker: WorkerId,
+        key: QueueKey,
+        rows: &mut Vec<Row>,
+    ) {
+        let subgraph = key.subgraph;
         let pinned = &mut self.pinned[worker.0];
-        pinned.begun.remove(&place);
+        pinned.begun.remove(&key);
         let left = table.take(subgraph, 1, rows);
         pinned.nodes -= 1 + left;
         if left > 0 {
-            pinned.begin(place, left);
+            pinned.begin(key, left);
         }
     }
 }
 
 impl Ready {
-    /// The subgraph whose turn it is.
-    fn first(&mut self, table: &Table) -> Option<Place> {
+    /// The first subgraph in the order of keys.
+    fn first(&mut self, table: &Table) -> Option<QueueKey> {
         let begun = self.begun.first();
         while let Some(mut queue) = self.waiting.first_entry() {
             match queue.get().front() {
@@ -281,8 +249,8 @@ impl Ready {
         begun
     }
 
-    /// Takes out what [`Ready::first`] found.
-    fn remove_first(&mut self, first: Place) {
+    /// Removes the result of [`Ready::first`].
+    fn remove_first(&mut self, first: QueueKey) {
         if !self.begun.remove(&first)
             && let Entry::Occupied(mut queue) = self.waiting.entry(first.rank)
         {
@@ -294,27 +262,27 @@ impl Ready {
         }
     }
 
-    fn wait(&mut self, place: Place, nodes: usize) {
-        self.waiting.entry(place.rank).or_default().push_back(place);
+    fn wait(&mut self, key: QueueKey, nodes: usize) {
+        self.waiting.entry(key.rank).or_default().push_back(key);
         self.queued += 1;
         self.nodes += nodes;
     }
 
-    fn begin(&mut self, place: Place, nodes: usize) {
-        self.begun.insert(place);
+    fn begin(&mut self, key: QueueKey, nodes: usize) {
+        self.begun.insert(key);
         self.nodes += nodes;
     }
 
-    /// Forgets a subgraph with so many ready nodes whose request ends.
-    fn forget(&mut self, table: &Table, place: Place, nodes: usize) {
+    /// Removes a subgraph with `nodes` ready nodes whose request ends.
+    fn forget(&mut self, table: &Table, key: QueueKey, nodes: usize) {
         self.nodes -= nodes;
-        if !self.begun.remove(&place) {
-            // Somewhere in a queue; looking for it would cost as much as there are requests.
+        if !self.begun.remove(&key) {
+            // A search in its queue would cost time in proportion to the number of requests.
             self.ended += 1;
             if self.ended > self.queued / 2 + 32 {
-                let ends = place.subgraph.request;
+                let ends = key.subgraph.request;
                 self.waiting.retain(|_, queue| {
-                    queue.retain(|Place { subgraph, .. }| {
+                    queue.retain(|QueueKey { subgraph, .. }| {
                         subgraph.request != ends && table.is_live(subgraph.request)
                     });
                     !queue.is_empty()
@@ -327,19 +295,6 @@ impl Ready {
 }
 
 impl Policy for Cellular {
-    fn name(&self) -> &'static str {
-        match self.order {
-            Order::Arrival => "cellular",
-            Order::FewestLeft => "shortest",
-        }
-    }
-
-    fn passes(&mut self, rows: &[Option<usize>]) {
-        for (queue, rows) in self.cells.iter_mut().zip(rows) {
-            queue.pass = *rows;
-        }
-    }
-
     fn queued(&self) -> usize {
         let queues = self.cells.iter();
         let all = queues.flat_map(|queue| queue.pinned.iter().chain([&queue.free]));
@@ -347,91 +302,79 @@ impl Policy for Cellular {
     }
 
     fn ready(&mut self, table: &Table, subgraph: SubgraphKey, count: usize) {
-        let standing = table.standing(subgraph);
-        let queue = &mut self.cells[standing.cell.index()];
-        let place = self.order.place(subgraph, &standing);
-        match standing.pinned {
-            Some(worker) => queue.pinned[worker.0].begin(place, count),
-            // New nodes of one that is queued already.
-            None if standing.ready > count => queue.free.nodes += count,
-            // A stream goes on: its place is by its release, which was long before.
-            None if standing.begun => queue.free.begin(place, count),
-            None => queue.free.wait(place, count),
+        let view = table.view(subgraph);
+        let queue = &mut self.cells[view.cell.index()];
+        let key = self.order.key(subgraph, &view);
+        match view.pinned {
+            Some(worker) => queue.pinned[worker.0].begin(key, count),
+            // More nodes of a subgraph that is already queued.
+            None if view.ready > count => queue.free.nodes += count,
+            // A stream continues: its key has the time of its release, long before those that wait.
+            None if view.begun => queue.free.begin(key, count),
+            None => queue.free.wait(key, count),
         }
     }
 
     fn unpinned(&mut self, table: &Table, subgraph: SubgraphKey, worker: WorkerId) {
-        let standing = table.standing(subgraph);
-        let ready = standing.ready;
+        let view = table.view(subgraph);
+        let ready = view.ready;
         if ready > 0 {
-            let queue = &mut self.cells[standing.cell.index()];
-            let place = self.order.place(subgraph, &standing);
-            queue.pinned[worker.0].begun.remove(&place);
+            let queue = &mut self.cells[view.cell.index()];
+            let key = self.order.key(subgraph, &view);
+            queue.pinned[worker.0].begun.remove(&key);
             queue.pinned[worker.0].nodes -= ready;
-            queue.free.begin(place, ready);
+            queue.free.begin(key, ready);
         }
     }
 
     fn next_task(
         &mut self,
         table: &mut Table,
-        worker: WorkerId,
-        formed: usize,
+        demand: Demand<'_>,
         rows: &mut Vec<Row>,
-    ) -> Option<Formed> {
-        if formed == 0 {
-            self.rounds[worker.0] = self.schedule(worker);
-        }
-        let cell = self.rounds[worker.0]?;
-        let queue = &mut self.cells[cell.index()];
-        let ready = queue.ready(worker);
-        if ready == 0 || formed > 0 && ready < queue.sizes.min {
-            return None;
-        }
-        queue.form(table, worker, rows);
-        queue.running_tasks += 1;
-        Some(Formed { cell, padding: 0 })
-    }
-
-    fn further_steps(
-        &mut self,
-        table: &mut Table,
-        before: &Task,
-        rows: &mut Vec<Row>,
-    ) -> Option<Formed> {
-        let queue = &mut self.cells[before.cell.index()];
-        for &row in &before.rows {
-            let subgraph = table.node_subgraph(row);
-            let standing = table.standing(subgraph);
-            if standing.ready > 0 {
-                let place = self.order.place(subgraph, &standing);
-                queue.go_on(table, before.worker, place, rows);
+    ) -> Option<NewTask> {
+        let cell = match demand {
+            Demand::Any { worker, formed } => {
+                if formed == 0 {
+                    self.rounds[worker.0] = self.schedule(worker);
+                }
+                let cell = self.rounds[worker.0]?;
+                let queue = &mut self.cells[cell.index()];
+                let ready = queue.ready(worker);
+                if ready == 0 || formed > 0 && ready < queue.sizes.min {
+                    return None;
+                }
+                queue.form(table, worker, rows);
+                cell
             }
-        }
-        if rows.is_empty() {
-            return None;
-        }
-        queue.running_tasks += 1;
-        let (cell, padding) = (before.cell, 0);
-        Some(Formed { cell, padding })
+            Demand::NextStep(before) => {
+                self.next_step(table, before, rows);
+                if rows.is_empty() {
+                    return None;
+                }
+                before.cell
+            }
+        };
+        self.cells[cell.index()].running_tasks += 1;
+        Some(NewTask { cell, padding: 0 })
     }
 
-    fn measured(&mut self, cell: CellId, rows: usize, took: Duration) {
-        self.turns.measured(cell.index(), rows, took);
-    }
-
-    fn done(&mut self, _: &Table, task: &Task) {
-        self.cells[task.cell.index()].running_tasks -= 1;
+    fn done(&mut self, _: &Table, task: &Task, took: Option<Duration>) {
+        let cell = task.cell.index();
+        self.cells[cell].running_tasks -= 1;
+        if let Some(took) = took {
+            self.selector.measured(cell, task.batch(), took);
+        }
     }
 
     fn ended(&mut self, table: &Table, request: RequestKey) {
         for subgraph in table.ready_subgraphs(request) {
-            let standing = table.standing(subgraph);
-            let queue = &mut self.cells[standing.cell.index()];
-            let place = self.order.place(subgraph, &standing);
-            match standing.pinned {
-                Some(worker) => queue.pinned[worker.0].forget(table, place, standing.ready),
-                None => queue.free.forget(table, place, standing.ready),
+            let view = table.view(subgraph);
+            let queue = &mut self.cells[view.cell.index()];
+            let key = self.order.key(subgraph, &view);
+            match view.pinned {
+                Some(worker) => queue.pinned[worker.0].forget(table, key, view.ready),
+                None => queue.free.forget(table, key, view.ready),
             }
         }
     }

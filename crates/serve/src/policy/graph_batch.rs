@@ -18,12 +18,14 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 use slotmap::SecondaryMap;
 
-use super::{BatchSizes, Completion, Formed, Policy};
-use crate::cell_graph::CellId;
-use crate::scheduler::{RequestKey, Row, SubgraphKey, Table, Task, WorkerId};
+use crate::cell_graph::{CellCost, CellId};
+use crate::scheduler::{
+    Completion, Demand, NewTask, Policy, RequestKey, Row, SubgraphKey, Table, Task, WorkerId,
+};
 
 /// What a step is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,9 +39,6 @@ pub enum Step {
 
 /// Which requests run together, and how: what graph-batching policies differ in.
 pub trait Rule: Send {
-    /// What reports call the policy.
-    fn name(&self) -> &'static str;
-
     /// What a step is made of.
     fn step(&self) -> Step;
 
@@ -55,20 +54,15 @@ pub trait Rule: Send {
         let _ = (table, first, next);
         true
     }
-
-    /// Steps that a group of this queue runs at least, padding alone after the last of its members' own.
-    fn least_steps(&self, queue: usize) -> usize {
-        let _ = queue;
-        0
-    }
 }
 
 /// See the [module](self).
 pub struct GraphBatching<R> {
     rule: R,
-    sizes: Vec<BatchSizes>,
-    /// Most members.
-    most: usize,
+    /// Maximum rows of a batch, by cell.
+    max_rows: Vec<usize>,
+    /// Maximum members of a group.
+    max_members: usize,
     /// Requests in no group that have ready nodes; no queue is empty.
     queues: BTreeMap<usize, BTreeSet<Turn>>,
     /// The queue whose turn it is, or the next after it.
@@ -91,9 +85,6 @@ enum Place {
 
 struct Group {
     members: Vec<Member>,
-    least_steps: usize,
-    /// So far.
-    steps: usize,
     /// Of the last step.
     cell: Option<CellId>,
     /// What is left of the last step: the member, and how many nodes of which subgraph.
@@ -122,18 +113,18 @@ enum Phase {
 }
 
 impl<R: Rule> GraphBatching<R> {
-    /// Groups of up to `batch` requests (at least one), for cells with these batch sizes, in the order of
-    /// [`crate::cell_graph::Cells`], and so many workers.
-    pub fn new(rule: R, sizes: &[BatchSizes], workers: usize, batch: usize) -> GraphBatching<R> {
-        let rows = sizes.iter().map(|sizes| sizes.max).min();
-        let most = match (rule.step(), rows) {
-            (Step::Padded, Some(rows)) => batch.min(rows),
-            _ => batch,
+    /// Groups of up to `requests` requests (at least one), for cells with these costs, in the order of
+    /// [`Cells`](crate::cell_graph::Cells), and this number of workers.
+    pub fn new(rule: R, costs: &[CellCost], workers: usize, requests: usize) -> GraphBatching<R> {
+        let max_rows: Vec<usize> = costs.iter().map(|cost| cost.rows.max).collect();
+        let max_members = match (rule.step(), max_rows.iter().min()) {
+            (Step::Padded, Some(&rows)) => requests.min(rows),
+            _ => requests,
         };
         GraphBatching {
             rule,
-            sizes: sizes.to_vec(),
-            most: most.max(1),
+            max_rows,
+            max_members: max_members.max(1),
             queues: BTreeMap::new(),
             turn: 0,
             arrivals: 0,
@@ -153,8 +144,6 @@ impl<R: Rule> GraphBatching<R> {
         self.turn = queue + 1;
         let mut group = Group {
             members: Vec::with_capacity(chosen.len()),
-            least_steps: self.rule.least_steps(queue),
-            steps: 0,
             cell: None,
             step: VecDeque::new(),
             ready: 0,
@@ -184,7 +173,7 @@ impl<R: Rule> GraphBatching<R> {
         let here = waiting
             .iter()
             .filter(|turn| table.may_run_on(turn.2, worker));
-        for &turn in here.take(self.most) {
+        for &turn in here.take(self.max_members) {
             if let Some(first) = chosen.first()
                 && !self.rule.fits(table, first.2, turn.2)
             {
@@ -219,16 +208,11 @@ impl Group {
 
     /// Nothing is left to run.
     fn is_over(&self) -> bool {
-        self.in_flight == 0 && self.ready == 0 && !self.is_padded_on()
-    }
-
-    /// Padding alone is to be run.
-    fn is_padded_on(&self) -> bool {
-        self.steps < self.least_steps && self.members.iter().any(|m| m.phase == Phase::Held)
+        self.in_flight == 0 && self.ready == 0
     }
 
     /// Fills `step`, if something is ready and waiting would not change it.
-    fn next_step(&mut self, table: &Table, step: Step) -> Option<CellId> {
+    fn next_step(&mut self, table: &Table, step: Step) -> Option<()> {
         let first = |member: &Member| member.ready.keys().next().copied();
         let cell = self.running().filter_map(first).min()?;
         let lags = |m: &Member| !m.ready.contains_key(&cell) && m.taken < table.nodes(m.request);
@@ -258,9 +242,8 @@ impl Group {
                 member.ready.remove(&cell);
             }
         }
-        self.steps += 1;
         self.cell = Some(cell);
-        Some(cell)
+        Some(())
     }
 
     /// Takes what is left of the step, up to `most` rows.
@@ -285,10 +268,6 @@ impl Group {
 }
 
 impl<R: Rule> Policy for GraphBatching<R> {
-    fn name(&self) -> &'static str {
-        self.rule.name()
-    }
-
     fn queued(&self) -> usize {
         let groups = self.groups.iter().flatten();
         let members: usize = groups.map(|group| group.members.len()).sum();
@@ -318,10 +297,20 @@ impl<R: Rule> Policy for GraphBatching<R> {
     fn next_task(
         &mut self,
         table: &mut Table,
-        worker: WorkerId,
-        _: usize,
+        demand: Demand<'_>,
         rows: &mut Vec<Row>,
-    ) -> Option<Formed> {
+    ) -> Option<NewTask> {
+        let worker = match demand {
+            Demand::Any { worker, .. } => worker,
+            Demand::NextStep(before) => {
+                let group = self.groups[before.worker.0].as_ref()?;
+                if !group.step.is_empty() {
+                    // The rest of a level that was split: other rows.
+                    return None;
+                }
+                before.worker
+            }
+        };
         if self.groups[worker.0].is_none() {
             self.groups[worker.0] = self.gather(table, worker);
         }
@@ -329,44 +318,22 @@ impl<R: Rule> Policy for GraphBatching<R> {
         let group = self.groups[worker.0].as_mut()?;
         let cell = loop {
             if let Some(cell) = group.cell {
-                group.take(table, self.sizes[cell.index()].max, rows);
+                group.take(table, self.max_rows[cell.index()], rows);
                 if !rows.is_empty() {
                     break cell;
                 }
             }
-            if group.next_step(table, step).is_some() {
-                continue;
-            }
-            let waits = group.in_flight > 0 && group.running().next().is_some();
-            if waits || group.ready > 0 || !group.is_padded_on() {
-                return None;
-            }
-            group.steps += 1;
-            break group.cell?;
+            group.next_step(table, step)?;
         };
         group.in_flight += 1;
         let padding = match step {
             Step::Padded => group.members.len() - rows.len(),
             Step::Level => 0,
         };
-        Some(Formed { cell, padding })
+        Some(NewTask { cell, padding })
     }
 
-    fn further_steps(
-        &mut self,
-        table: &mut Table,
-        before: &Task,
-        rows: &mut Vec<Row>,
-    ) -> Option<Formed> {
-        let group = self.groups[before.worker.0].as_ref()?;
-        // Of a level that was cut, the rest is next: other rows.
-        match group.step.is_empty() {
-            true => self.next_task(table, before.worker, 1, rows),
-            false => None,
-        }
-    }
-
-    fn done(&mut self, _: &Table, task: &Task) {
+    fn done(&mut self, _: &Table, task: &Task, _: Option<Duration>) {
         if let Some(group) = &mut self.groups[task.worker.0] {
             group.in_flight -= 1;
         }

@@ -12,10 +12,6 @@ use crate::scheduler::{RequestKey, Table};
 pub struct Ideal;
 
 impl Rule for Ideal {
-    fn name(&self) -> &'static str {
-        "ideal"
-    }
-
     fn step(&self) -> Step {
         // Members in step with each other have the same nodes ready in the same order.
         Step::Padded

@@ -11,10 +11,6 @@ use super::graph_batch::{Rule, Step};
 pub struct Merge;
 
 impl Rule for Merge {
-    fn name(&self) -> &'static str {
-        "merge"
-    }
-
     fn step(&self) -> Step {
         Step::Level
     }

@@ -12,10 +12,6 @@ use super::graph_batch::{Rule, Step};
 pub struct Padding;
 
 impl Rule for Padding {
-    fn name(&self) -> &'static str {
-        "padding"
-    }
-
     fn step(&self) -> Step {
         Step::Padded
     }

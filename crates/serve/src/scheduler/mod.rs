@@ -16,6 +16,7 @@
 
 mod ends;
 mod intake;
+mod policy;
 mod record;
 mod table;
 #[cfg(test)]
@@ -28,10 +29,10 @@ use slotmap::SecondaryMap;
 
 pub use ends::{Counts, End, Ended, Timing};
 pub use intake::{Ask, Limits, Refused};
-pub use table::{RequestKey, Row, Standing, SubgraphKey, Table, WorkerId};
+pub use policy::{Completion, Demand, NewTask, Policy};
+pub use table::{RequestKey, Row, SubgraphKey, SubgraphView, Table, WorkerId};
 
 use super::cell_graph::{CellId, Unfolded};
-use super::policy::{Completion, Formed, Policy};
 use intake::{Intake, Taken};
 use table::Terms;
 
@@ -166,7 +167,6 @@ impl Scheduler {
             self.deadlines.insert((deadline, key));
         }
         self.conserved();
-        self.policy.admitted(&self.table, key);
         self.announce();
         Ok(key)
     }
@@ -264,14 +264,11 @@ impl Scheduler {
         self.release(now);
     }
 
-    /// A step of a batch took so long of its worker's time, for so many rows. The policy may go by it; no answer does.
-    pub fn handle_measured(&mut self, cell: CellId, rows: usize, took: Duration) {
-        self.policy.measured(cell, rows, took);
-    }
-
     /// A task has been run, or has failed and [`Scheduler::handle_failed`] was called for its requests.
-    pub fn handle_done(&mut self, now: Instant, mut task: Task) {
-        self.policy.done(&self.table, &task);
+    /// `took` is the time of its worker, `None` if nothing was computed. The policy may choose batches
+    /// by it; no result depends on it.
+    pub fn handle_done(&mut self, now: Instant, mut task: Task, took: Option<Duration>) {
+        self.policy.done(&self.table, &task, took);
         for &row in &task.rows {
             if self.table.done(row) {
                 self.completed(now, row.request);
@@ -323,9 +320,8 @@ impl Scheduler {
         self.handle_timeout(now);
         for formed in 0..self.tasks_at_once {
             let mut rows = self.spare.pop().unwrap_or_default();
-            let batch = self
-                .policy
-                .next_task(&mut self.table, worker, formed, &mut rows);
+            let demand = Demand::Any { worker, formed };
+            let batch = self.policy.next_task(&mut self.table, demand, &mut rows);
             let Some(mut task) = self.begin(now, worker, batch, rows) else {
                 break;
             };
@@ -340,7 +336,8 @@ impl Scheduler {
                     break;
                 }
                 let mut rows = self.spare.pop().unwrap_or_default();
-                let batch = self.policy.further_steps(&mut self.table, &task, &mut rows);
+                let demand = Demand::NextStep(&task);
+                let batch = self.policy.next_task(&mut self.table, demand, &mut rows);
                 let Some(next) = self.begin(now, worker, batch, rows) else {
                     break;
                 };
@@ -355,10 +352,10 @@ impl Scheduler {
         &mut self,
         now: Instant,
         worker: WorkerId,
-        batch: Option<Formed>,
+        batch: Option<NewTask>,
         rows: Vec<Row>,
     ) -> Option<Task> {
-        let Some(Formed { cell, padding }) = batch else {
+        let Some(NewTask { cell, padding }) = batch else {
             self.spare.push(rows);
             return None;
         };
@@ -419,11 +416,6 @@ impl Scheduler {
     /// How many entries the policy's queues have: none means that no worker would get a task.
     pub fn queued(&self) -> usize {
         self.policy.queued()
-    }
-
-    /// The policy's name.
-    pub fn policy(&self) -> &'static str {
-        self.policy.name()
     }
 
     /// The requests, to look at.

@@ -74,7 +74,7 @@ pub(super) struct Subgraph {
     pub ready: u32,
     pub first_ready: u32,
     pub last_ready: u32,
-    /// [`Standing::request_left`](super::Standing::request_left).
+    /// [`SubgraphView::request_left`](super::SubgraphView::request_left).
     pub request_left: u32,
     /// A node of it has been submitted.
     pub begun: bool,

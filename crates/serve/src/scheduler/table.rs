@@ -58,23 +58,23 @@ pub struct Table {
     pub(super) idle: Vec<SubgraphKey>,
 }
 
-/// How a subgraph stands, at one look.
+/// The state of a subgraph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
-    /// How much its request is to be preferred.
+pub struct SubgraphView {
+    /// The priority of its request; higher goes first.
     pub priority: u8,
     /// Its cell.
     pub cell: CellId,
-    /// The place of a released subgraph in the order of releases; no two have the same.
+    /// The position of a released subgraph in the order of releases, which is unique.
     pub released: u64,
-    /// How many nodes its request had, as far as they were known, that no task had taken when the first of its own
-    /// ready ones got ready. It stays so while any is ready: who sorts by it finds it again.
+    /// Number of known nodes of its request that no task had taken when the subgraph got its first
+    /// ready node. Constant while the subgraph has ready nodes, so it can be used as a sort key.
     pub request_left: u32,
-    /// How many ready nodes it has, if it is released.
+    /// Number of its ready nodes, if it is released.
     pub ready: usize,
-    /// Whether a node of it has been submitted.
+    /// Whether one of its nodes has been submitted.
     pub begun: bool,
-    /// The worker that its tasks must go to.
+    /// The worker that must run its tasks.
     pub pinned: Option<WorkerId>,
 }
 
@@ -357,10 +357,10 @@ impl Table {
     }
 
     /// How a subgraph stands: several of the questions below, with one look.
-    pub fn standing(&self, key: SubgraphKey) -> Standing {
+    pub fn view(&self, key: SubgraphKey) -> SubgraphView {
         let request = &self.requests[key.request];
         let subgraph = &request.subgraphs[key.index as usize];
-        Standing {
+        SubgraphView {
             priority: request.priority,
             cell: subgraph.cell,
             released: subgraph.released.unwrap_or(u64::MAX),
@@ -378,7 +378,7 @@ impl Table {
 
     /// How many ready nodes a released subgraph has.
     pub fn ready(&self, key: SubgraphKey) -> usize {
-        self.standing(key).ready
+        self.view(key).ready
     }
 
     /// The worker that a subgraph's tasks must go to.

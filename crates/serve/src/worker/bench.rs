@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::Todo;
 use super::rows::Rows;
+use crate::RequestError;
 use crate::cell_graph::{Cell, CellError, Place, PreparedCell};
-use crate::engine::RequestError;
 use cellstream::execute::team::catch_panic;
 
 /// See the [module](self).

@@ -24,7 +24,7 @@ pub(super) use rows::Work;
 pub(super) use values::{RequestValues, Values};
 
 use super::cell_graph::{CellError, CellId, Cells, Gave, Growth, Place, PutOff, Unfolded};
-use super::engine::RequestError;
+use super::error::RequestError;
 use super::scheduler::{RequestKey, Scheduler, Task};
 use bench::Bench;
 use cellstream::execute::team::catch_panic;

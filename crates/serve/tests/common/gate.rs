@@ -7,8 +7,9 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use cellstream_serve::Engine;
+use cellstream_serve::RequestError;
 use cellstream_serve::cell_graph::{Batch, Cell, CellError, Place, Ports, PreparedCell};
-use cellstream_serve::engine::{Answer, RequestError, Ticket};
+use cellstream_serve::engine::{Answer, Ticket};
 use cellstream_serve::scheduler::End;
 
 /// Nothing waits longer for what must happen, so that a fault fails a test and does not hang it.

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use cellstream_serve::Engine;
+use cellstream_serve::RequestError;
+use cellstream_serve::cell_graph::BatchSizes;
 use cellstream_serve::cell_graph::{Batch, CellError, CellId, Cells, Graph, Ports};
-use cellstream_serve::engine::{EngineOptions, Request, RequestError, Ticket, Workers};
-use cellstream_serve::policy::BatchSizes;
+use cellstream_serve::engine::{EngineOptions, Request, Ticket, Workers};
 use cellstream_serve::scheduler::{End, Limits};
 
 use super::gate::{self, Gate, Gated, drained};

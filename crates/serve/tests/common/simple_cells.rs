@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
+use cellstream_serve::cell_graph::BatchSizes;
 use cellstream_serve::cell_graph::{
     Batch, Cell, CellError, CellId, Cells, Gave, Graph, Grow, Growth, NodeId, Place, Ports,
     PreparedCell, Source,
 };
 use cellstream_serve::engine::{EngineOptions, Request, Workers};
-use cellstream_serve::policy::{BatchSizes, Choice};
+use cellstream_serve::policy::{Groups, PolicyKind};
 use cellstream_serve::scheduler::Limits;
 
 /// Of one row: inputs, states, outputs.
@@ -342,15 +343,18 @@ pub fn random_options(rng: &mut fastrand::Rng) -> EngineOptions {
             }
         })
         .collect();
-    let batch = rng.usize(1..=9);
     EngineOptions {
         policy: match rng.usize(0..10) {
-            0 => Choice::Padding { batch },
-            1 => Choice::Bucketing { batch, width: 3 },
-            2 => Choice::Merge { batch },
-            3 => Choice::Ideal { batch },
-            4..6 => Choice::Shortest,
-            _ => Choice::Cellular,
+            0 => PolicyKind::Padding,
+            1 => PolicyKind::Bucketing,
+            2 => PolicyKind::Merge,
+            3 => PolicyKind::Ideal,
+            4..6 => PolicyKind::Shortest,
+            _ => PolicyKind::Cellular,
+        },
+        groups: Groups {
+            requests: rng.usize(1..=9),
+            width: 3,
         },
         workers: match rng.usize(0..4) {
             0 => Workers::OneOverAll,

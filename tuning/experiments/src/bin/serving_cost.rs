@@ -20,10 +20,10 @@ use cellstream_experiments::report::Report;
 use cellstream_experiments::rounds::Spread;
 use cellstream_experiments::settings::Settings;
 use cellstream_serve::Engine;
+use cellstream_serve::cell_graph::BatchSizes;
 use cellstream_serve::cell_graph::Cells;
 use cellstream_serve::engine::{EngineOptions, Request};
 use cellstream_serve::networks::{Answer, Chain, ChainCell};
-use cellstream_serve::policy::BatchSizes;
 use clap::Parser;
 
 const STEPS: usize = 24;

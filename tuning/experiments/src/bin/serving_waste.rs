@@ -22,12 +22,12 @@ use cellstream_experiments::report::Report;
 use cellstream_experiments::rounds::Spread;
 use cellstream_experiments::settings::Settings;
 use cellstream_serve::Engine;
+use cellstream_serve::cell_graph::BatchSizes;
 use cellstream_serve::cell_graph::{Cells, Graph};
 use cellstream_serve::engine::{CellStats, EngineOptions, Request, Stats};
 use cellstream_serve::networks::{
     Answer, BinaryTree, BinaryTreeLstm, BinaryTreeWeights, Chain, ChainCell,
 };
-use cellstream_serve::policy::BatchSizes;
 use clap::Parser;
 
 const STEPS: usize = 24;

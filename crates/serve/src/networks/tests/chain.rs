@@ -1,13 +1,10 @@
 use std::sync::Arc;
 
-use super::super::{Answer, Chain, ChainCell, EncoderCell, NetworkError};
+use super::super::{Answer, Chain, ChainCell, NetworkError};
 use super::{alone, bits, random, together};
-use crate::cell_graph::{Cell, Cells, Gave, Graph, Grow, Growth, NodeId};
-use crate::policy::sizes_tests::measured_plan;
-use cellstream::kernels::{Isa, rows_of_a_pass};
-use cellstream::layers::Embedding;
-use cellstream::machine::{CacheModel, L3Latency};
-use cellstream::model::{Gru, Input, Lstm, Matrix, Merge, Model, Output, Precision, Rnn};
+use crate::cell_graph::cost_tests::measured_plan;
+use crate::cell_graph::{BatchSizes, Cell, Cells, Gave, Graph, Grow, Growth, NodeId};
+use cellstream::model::{Gru, Input, Lstm, Merge, Model, Output, Precision, Rnn};
 use cellstream::plan::Plan;
 use cellstream::reference;
 
@@ -189,17 +186,20 @@ fn a_given_plan_is_used_and_one_for_too_many_threads_refused() {
 }
 
 #[test]
-fn batches_have_the_rows_that_a_measured_plan_says_to_serve_by() {
+fn batches_have_the_rows_of_a_measured_plan() {
     let model = Arc::new(Gru::new(4, 8).random(1).unwrap());
     let rows = |entries: &[_]| {
         let cell = ChainCell::new(Arc::clone(&model)).unwrap();
         let plan = measured_plan(&model, entries);
-        cell.with_plan(plan).unwrap().rows()
+        cell.with_plan(plan).unwrap().cost().rows.max
     };
     // Rates of 10, 40 and 41 rows a microsecond.
-    assert_eq!(rows(&[(1, 1, 100), (8, 1, 200), (16, 1, 390)]), Some(8));
-    assert_eq!(rows(&[(8, 1, 200)]), None);
-    assert_eq!(ChainCell::new(Arc::clone(&model)).unwrap().rows(), None);
+    assert_eq!(rows(&[(1, 1, 100), (8, 1, 200), (16, 1, 390)]), 8);
+    let default = BatchSizes::default();
+    assert_eq!(rows(&[(8, 1, 200)]), default.max);
+    let cost = ChainCell::new(Arc::clone(&model)).unwrap().cost();
+    assert_eq!(cost.rows, default);
+    assert_eq!(cost.weight_bytes, model.weight_bytes());
 }
 
 #[test]
@@ -242,32 +242,4 @@ fn what_is_no_chain_is_refused() {
     assert_eq!(states, values("initial states", 2, 1));
     let state = refused(&[0.0; 3], Some(&[&[0.0; 4], &[0.0; 3]]));
     assert_eq!(state, values("initial state", 4, 3));
-}
-
-/// 640 units are 13 MiB in f32: on a few threads no private cache holds a core's share.
-#[test]
-fn cells_of_many_weights_tell_how_many_rows_a_pass_holds() {
-    let pass = |model: &Model, threads: usize| {
-        let cell = ChainCell::new(Arc::new(model.clone())).unwrap();
-        cell.rows_of_a_pass(threads)
-    };
-    let isa = Isa::select().unwrap();
-    let is_high = CacheModel::here().l3() == L3Latency::High;
-    let of_kernels = rows_of_a_pass(isa).filter(|_| is_high);
-    let far = Lstm::new(640, 640).zeros().unwrap();
-    let near = Lstm::new(64, 64).zeros().unwrap();
-    assert_eq!([pass(&far, 1), pass(&far, 2)], [of_kernels; 2]);
-    let words = Matrix::new(3, 640, vec![0.0; 3 * 640]).unwrap();
-    let encoder = EncoderCell::new(Embedding::new(words), far.clone()).unwrap();
-    assert_eq!(encoder.rows_of_a_pass(1), of_kernels);
-    assert_eq!([pass(&far, 16), pass(&near, 1)], [None; 2]);
-    let in_int8 = far.in_precision(Precision::Int8).unwrap();
-    let gru = Gru::new(640, 640).zeros().unwrap();
-    let both = Model::new(vec![
-        far.layers()[0].clone(),
-        Lstm::new(640, 64).zeros().unwrap().layers()[0].clone(),
-    ]);
-    for model in [in_int8, gru, both.unwrap()] {
-        assert_eq!(pass(&model, 1), None);
-    }
 }

@@ -2,8 +2,8 @@ use std::sync::Arc;
 
 use super::super::{DecoderCell, EncoderCell, NetworkError, Seq2Seq, Until};
 use super::{Request, alone, random, together};
-use crate::cell_graph::{Cell, Cells};
-use crate::policy::sizes_tests::measured_plan;
+use crate::cell_graph::cost_tests::measured_plan;
+use crate::cell_graph::{BatchSizes, Cell, Cells};
 use cellstream::execute::State;
 use cellstream::layers::{Embedding, LayerError, argmax};
 use cellstream::machine::CacheModel;
@@ -197,16 +197,17 @@ fn one_request_without_a_greatest_output_ends_alone() {
 }
 
 #[test]
-fn a_measured_plan_says_the_rows_of_encoders_but_not_of_decoders_which_it_knows_a_part_of() {
+fn a_measured_plan_gives_the_rows_of_encoders_only() {
     let model = Arc::new(Gru::new(FEATURES, HIDDEN).random(1).unwrap());
     let table = || Embedding::new(Matrix::new(3, FEATURES, vec![0.0; 3 * FEATURES]).unwrap());
     // Rates of 10, 40 and 41 rows a microsecond.
     let plan = || measured_plan(&model, &[(1, 1, 100), (8, 1, 200), (16, 1, 390)]);
     let encoder = EncoderCell::new(table(), Arc::clone(&model)).unwrap();
-    assert_eq!(encoder.with_plan(plan()).unwrap().rows(), Some(8));
+    assert_eq!(encoder.with_plan(plan()).unwrap().cost().rows.max, 8);
     let weights = Matrix::new(3, HIDDEN, vec![0.0; 3 * HIDDEN]).unwrap();
     let decoder = DecoderCell::new(table(), Arc::clone(&model), weights, vec![0.0; 3]).unwrap();
-    assert_eq!(decoder.with_plan(plan()).unwrap().rows(), None);
+    let cost = decoder.with_plan(plan()).unwrap().cost();
+    assert_eq!(cost.rows, BatchSizes::default());
 }
 
 #[test]

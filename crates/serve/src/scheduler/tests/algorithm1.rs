@@ -87,10 +87,6 @@ struct Paper {
     steps: Vec<Vec<(usize, f64)>>,
     /// Of each worker, how often in a row a cell that had something ready got no round.
     passed_over: Vec<BTreeMap<usize, usize>>,
-    /// Of each cell, rows of a pass.
-    passes: Vec<Option<usize>>,
-    /// Of each worker and cell, its batches: rows that could be taken, and that were.
-    formed: BTreeMap<(WorkerId, usize), Vec<(usize, usize)>>,
 }
 
 impl Paper {
@@ -137,7 +133,7 @@ impl Paper {
                         .nodes_of(subgraph)
                         .all(|n| request.state[n] == Node::Done);
                     if !finished {
-                        new.push((table.standing(key).released, cell, key));
+                        new.push((table.view(key).released, cell, key));
                     }
                 }
             }
@@ -195,27 +191,6 @@ impl Paper {
         })
     }
 
-    /// Most rows that `worker` takes of so many ready ones.
-    fn most(&self, ct: usize, worker: WorkerId, ready: usize) -> usize {
-        let max = self.sizes[ct].max;
-        let few = |ready: usize, pass: usize| ready > pass && ready.min(max) <= pass + pass / 2;
-        let Some(pass) = self.passes[ct].filter(|&pass| few(ready, pass)) else {
-            return max;
-        };
-        let mut formed = self.formed.get(&(worker, ct)).cloned().unwrap_or_default();
-        let cut = |&(ready, taken): &(usize, usize)| taken < ready.min(max);
-        let eight = formed.len() >= 8 && formed[formed.len() - 8..].iter().all(cut);
-        // Those that had been left out were about all there were.
-        formed.push((ready, 0));
-        let vain = (1..formed.len()).rfind(|&at| cut(&formed[at - 1]) && 2 * formed[at].0 < pass);
-        let since = vain.map(|at| formed[at..formed.len() - 1].iter());
-        let whole = since.map(|since| since.filter(|(ready, _)| few(*ready, pass)).count());
-        match eight || whole.is_some_and(|whole| whole < 8) {
-            true => max,
-            false => pass.clamp(self.sizes[ct].min, max),
-        }
-    }
-
     /// Lines 24 to 32.
     fn form_batched_task(&self, ct: usize, worker: WorkerId) -> BTreeMap<SubgraphKey, usize> {
         let mut queue = self.queues[ct].clone();
@@ -229,14 +204,13 @@ impl Paper {
             let priority = self.request(queued.subgraph.request).priority;
             (Reverse(priority), left)
         });
-        let most = self.most(ct, worker, self.ready_nodes(ct, worker));
         let mut batch = BTreeMap::new();
         let mut size = 0;
         for Queued { subgraph, .. } in queue {
             for _ in self.ready_of(subgraph) {
                 *batch.entry(subgraph).or_insert(0) += 1;
                 size += 1;
-                if size == most {
+                if size == self.sizes[ct].max {
                     return batch;
                 }
             }
@@ -272,9 +246,6 @@ impl Paper {
                     assert!(of.is_ready(node.index()));
                 }
                 assert_eq!(got, batch);
-                let ready = self.ready_nodes(ct, worker);
-                let formed = self.formed.entry((worker, ct)).or_default();
-                formed.push((ready, size));
                 self.submit(ct, worker, &batch, &task.rows);
                 num_tasks += 1;
             } else {
@@ -351,10 +322,6 @@ struct Seen {
     by_worth: usize,
     /// Rounds of cells that had been passed over eight times.
     by_patience: usize,
-    /// Rounds whose first task is smaller than without passes.
-    cut: usize,
-    /// Rounds whose first task would be smaller if no batch had been formed before.
-    uncut: usize,
 }
 
 impl Seen {
@@ -376,12 +343,6 @@ impl Seen {
             let nodes = arrived.flat_map(|s| vec![s; paper.ready_of(s).len()]);
             let same = nodes.take(size).all(|s| batch.contains_key(&s));
             self.overtaken += usize::from(!same);
-            let ready = paper.ready_nodes(cell, worker);
-            let most = paper.most(cell, worker, ready);
-            let formed = std::mem::take(&mut paper.formed);
-            self.uncut += usize::from(paper.most(cell, worker, ready) < most);
-            paper.formed = formed;
-            self.cut += usize::from(most < paper.sizes[cell].max && most < ready);
         }
         let pinned = std::mem::take(&mut paper.pinned);
         self.pinned += usize::from(paper.schedule(worker) != cell);
@@ -395,31 +356,18 @@ impl Seen {
     }
 }
 
-/// What is known of cells.
-#[derive(Clone, Copy, Default)]
-struct Known {
-    /// How long batches take: those of some cells up to so many times as long as others'.
-    times: Option<u32>,
-    /// Most rows of a pass.
-    pass: Option<usize>,
-}
-
-const TIMED: Known = Known {
-    times: Some(200),
-    pass: None,
-};
-
 fn decides(seed: u64, workers: usize, order: Order, priorities: u8, seen: &mut Seen) {
-    decides_by(seed, workers, order, priorities, Known::default(), seen);
+    decides_by(seed, workers, order, priorities, None, seen);
 }
 
-/// Decides the same as the paper until all requests of a random scene have ended.
+/// Decides the same as the paper until all requests of a random scene have ended. With `times`, batches of some cells take up to
+/// so many times as long as those of others.
 fn decides_by(
     seed: u64,
     workers: usize,
     order: Order,
     priorities: u8,
-    Known { times, pass }: Known,
+    times: Option<u32>,
     seen: &mut Seen,
 ) {
     let mut rng = fastrand::Rng::with_seed(seed);
@@ -428,11 +376,7 @@ fn decides_by(
     let most = if times.is_some() { 40 } else { 6 };
     let sizes = random_sizes(&mut rng, kinds, most);
     let at_once = rng.usize(1..=5);
-    let mut policy = Box::new(Cellular::new(&sizes, workers, order));
-    let passes: Vec<Option<usize>> = (0..kinds)
-        .map(|_| pass.map(|most| rng.usize(1..=most)))
-        .collect();
-    policy.passes(&passes);
+    let policy = Box::new(Cellular::new(&costs(&sizes), workers, order));
     let mut simulated = Simulated::new(policy, plain_cells(kinds), &sizes, workers, at_once);
     let mut paper = Paper {
         order,
@@ -441,8 +385,6 @@ fn decides_by(
         pinned: BTreeMap::new(),
         steps: vec![Vec::new(); kinds],
         passed_over: vec![BTreeMap::new(); workers],
-        passes,
-        formed: BTreeMap::new(),
         sizes,
         requests: Vec::new(),
     };
@@ -480,13 +422,14 @@ fn decides_by(
                 && !goes_on
             {
                 paper.done(&task);
+                let (cell, rows) = (task.cell.index(), task.rows.len());
+                let mut took = None;
                 if times.is_some() {
-                    let (cell, rows) = (task.cell, task.rows.len());
-                    let took = Duration::from_micros(rng.u64(900..1100)) * slow[cell.index()];
-                    simulated.scheduler.handle_measured(cell, rows, took);
-                    paper.steps[cell.index()].push((rows, took.as_secs_f64()));
+                    let time = Duration::from_micros(rng.u64(900..1100)) * slow[cell];
+                    paper.steps[cell].push((rows, time.as_secs_f64()));
+                    took = Some(time);
                 }
-                simulated.done(worker, false, |_, _| ());
+                simulated.done_after(worker, took, false, |_, _| ());
                 for row in &task.rows {
                     if !simulated.is_live(row.request) {
                         paper.forget(row.request);
@@ -532,21 +475,9 @@ fn cells_whose_times_are_known_go_by_what_their_rows_are_worth() {
     let mut seen = Seen::default();
     for seed in 0..400 {
         let workers = 1 + seed as usize % 3;
-        decides_by(seed, workers, Order::Arrival, 1, TIMED, &mut seen);
+        decides_by(seed, workers, Order::Arrival, 1, Some(200), &mut seen);
     }
     assert!(seen.by_worth > 500 && seen.by_patience > 5, "{seen:?}");
-}
-
-#[test]
-fn a_few_rows_more_than_a_pass_of_their_cell_holds_are_left_out() {
-    let mut seen = Seen::default();
-    for seed in 0..400 {
-        let workers = 1 + seed as usize % 3;
-        let pass = Some(12);
-        let known = Known { pass, ..TIMED };
-        decides_by(seed, workers, Order::Arrival, 1, known, &mut seen);
-    }
-    assert!(seen.cut > 100 && seen.uncut > 10, "{seen:?}");
 }
 
 #[test]

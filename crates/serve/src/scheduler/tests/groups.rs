@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::cell_graph::samples::{complete_tree, plain_cells, plain_chain, plain_node};
-use crate::policy::{Bucketing, Choice, GraphBatching, PadTo};
 
 const MAX: usize = 8;
 
@@ -22,17 +21,17 @@ struct Outcome {
 
 /// Runs graphs that are all there at time 0, on one worker: the same whether it gets one task at a time or
 /// several.
-fn run(choice: Choice, kinds: usize, graphs: Vec<(Graph, u8)>) -> Outcome {
-    let one = run_at_once(choice, kinds, graphs.clone(), 1);
+fn run(setting: Setting, kinds: usize, graphs: Vec<(Graph, u8)>) -> Outcome {
+    let one = run_at_once(setting, kinds, graphs.clone(), 1);
     for tasks_at_once in [2, 5] {
-        let several = run_at_once(choice, kinds, graphs.clone(), tasks_at_once);
+        let several = run_at_once(setting, kinds, graphs.clone(), tasks_at_once);
         assert_eq!(one, several, "{tasks_at_once} tasks at once");
     }
     one
 }
 
-fn run_at_once(choice: Choice, kinds: usize, graphs: Vec<(Graph, u8)>, tasks: usize) -> Outcome {
-    let policy = build(choice, kinds);
+fn run_at_once(setting: Setting, kinds: usize, graphs: Vec<(Graph, u8)>, tasks: usize) -> Outcome {
+    let policy = build(setting, kinds);
     let mut simulated = Simulated::new(policy, plain_cells(kinds), &sizes(kinds), 1, tasks);
     let graphs = graphs.into_iter();
     let keys: Vec<RequestKey> = graphs
@@ -54,8 +53,8 @@ fn run_at_once(choice: Choice, kinds: usize, graphs: Vec<(Graph, u8)>, tasks: us
     }
 }
 
-fn build(choice: Choice, kinds: usize) -> Box<dyn Policy> {
-    choice.build(&sizes(kinds), 1)
+fn build(setting: Setting, kinds: usize) -> Box<dyn Policy> {
+    setting.build(&sizes(kinds), 1)
 }
 
 /// Requests `0..lengths.len()` in groups, each padded to `bound` of its members: tasks and ends.
@@ -86,9 +85,9 @@ fn padding_wastes_what_the_longest_has_more() {
     for _ in 0..100 {
         let lengths: Vec<usize> = (0..rng.usize(1..40)).map(|_| rng.usize(1..30)).collect();
         let batch = rng.usize(1..12);
-        let choice = Choice::Padding { batch };
+        let setting = Setting::new(PolicyKind::Padding, batch);
         let got = run(
-            choice,
+            setting,
             1,
             lengths.iter().map(|&n| (plain_chain(&[n]), 0)).collect(),
         );
@@ -110,9 +109,9 @@ fn padding_runs_the_longest_encoder_and_then_the_longest_decoder() {
     let mut rng = fastrand::Rng::with_seed(8);
     for _ in 0..50 {
         let pairs: Vec<[usize; 2]> = (0..6).map(|_| [rng.usize(1..9), rng.usize(1..9)]).collect();
-        let choice = Choice::Padding { batch: 6 };
+        let setting = Setting::new(PolicyKind::Padding, 6);
         let got = run(
-            choice,
+            setting,
             2,
             pairs.iter().map(|pair| (plain_chain(pair), 0)).collect(),
         );
@@ -164,12 +163,8 @@ fn buckets_of_similar_lengths_take_turns() {
         let (batch, width) = (rng.usize(1..=MAX), rng.usize(1..=12));
         let groups = bucketed(&lengths, batch, width);
         let graphs = || lengths.iter().map(|&n| (plain_chain(&[n]), 0)).collect();
-        let got = run(Choice::Bucketing { batch, width }, 1, graphs());
+        let got = run(Setting::bucketing(batch, width), 1, graphs());
         let expected = padded(&groups, &lengths, longest(&lengths));
-        assert_eq!((got.tasks, got.ends), (expected.tasks, expected.ends));
-        let got = run(Choice::Materialised { batch, width }, 1, graphs());
-        let bound = |group: &[usize]| lengths[group[0]].div_ceil(width) * width;
-        let expected = padded(&groups, &lengths, bound);
         assert_eq!((got.tasks, got.ends), (expected.tasks, expected.ends));
     }
 }
@@ -203,9 +198,9 @@ fn merging_runs_level_by_level_without_padding() {
             })
             .collect();
         let batch = rng.usize(1..20);
-        let choice = Choice::Merge { batch };
+        let setting = Setting::new(PolicyKind::Merge, batch);
         let got = run(
-            choice,
+            setting,
             2,
             trees.iter().map(|(graph, _)| (graph.clone(), 0)).collect(),
         );
@@ -243,7 +238,7 @@ fn merging_runs_level_by_level_without_padding() {
 #[test]
 fn ideal_runs_node_after_node_of_identical_trees() {
     let graphs = (0..2 * MAX).map(|_| (complete_tree(16), 0)).collect();
-    let got = run(Choice::Ideal { batch: 64 }, 2, graphs);
+    let got = run(Setting::new(PolicyKind::Ideal, 64), 2, graphs);
     assert_eq!(got.tasks.len(), 2 * 31);
     for (group, tasks) in got.tasks.chunks(31).enumerate() {
         let mut nodes = BTreeSet::new();
@@ -263,7 +258,7 @@ fn ideal_makes_groups_of_one_graph_each() {
     // By length; requests are not reordered.
     let lengths = [3, 3, 5, 5, 5, 3, 4, 4];
     let got = run(
-        Choice::Ideal { batch: 2 },
+        Setting::new(PolicyKind::Ideal, 2),
         1,
         lengths.iter().map(|&n| (plain_chain(&[n]), 0)).collect(),
     );
@@ -278,7 +273,7 @@ fn ideal_makes_groups_of_one_graph_each() {
         .collect();
     let differ = graphs.windows(2).filter(|two| two[0] != two[1]).count();
     assert!((5..35).contains(&differ), "{differ}");
-    let got = run(Choice::Ideal { batch: 4 }, 2, graphs.clone());
+    let got = run(Setting::new(PolicyKind::Ideal, 4), 2, graphs.clone());
     let shared = got.tasks.iter().filter(|task| task.1.len() > 1).count();
     assert!(shared > 0, "some are identical");
     for (_, rows, padding) in got.tasks {
@@ -291,24 +286,21 @@ fn ideal_makes_groups_of_one_graph_each() {
 #[test]
 fn requests_of_higher_priority_are_in_an_earlier_group() {
     let priorities = [0, 2, 1, 2, 0, 2, 1, 2];
-    for choice in [
-        Choice::Padding { batch: 4 },
-        Choice::Bucketing {
-            batch: 4,
-            width: 10,
-        },
-        Choice::Merge { batch: 4 },
-        Choice::Ideal { batch: 4 },
+    for setting in [
+        Setting::new(PolicyKind::Padding, 4),
+        Setting::bucketing(4, 10),
+        Setting::new(PolicyKind::Merge, 4),
+        Setting::new(PolicyKind::Ideal, 4),
     ] {
         let graphs = priorities.iter().map(|&p| (plain_chain(&[3]), p)).collect();
-        let got = run(choice, 1, graphs);
-        assert_eq!(got.ends, [6, 3, 6, 3, 6, 3, 6, 3], "{choice}");
+        let got = run(setting, 1, graphs);
+        assert_eq!(got.ends, [6, 3, 6, 3, 6, 3, 6, 3], "{setting:?}");
     }
 }
 
 /// A scheduler with one worker that runs one task at a time.
-fn one_at_a_time(choice: Choice) -> Simulated {
-    let policy = build(choice, 1);
+fn one_at_a_time(setting: Setting) -> Simulated {
+    let policy = build(setting, 1);
     Simulated::new(policy, plain_cells(1), &sizes(1), 1, 1)
 }
 
@@ -322,7 +314,7 @@ fn step(simulated: &mut Simulated) -> Task {
 
 #[test]
 fn a_member_that_ends_otherwise_is_padded_and_the_others_go_on() {
-    let mut simulated = one_at_a_time(Choice::Padding { batch: 4 });
+    let mut simulated = one_at_a_time(Setting::new(PolicyKind::Padding, 4));
     let keys: Vec<_> = [2, 3, 6, 4]
         .map(|n| simulated.submit(plain_chain(&[n]), 0, (n == 4).then_some(2), false))
         .into();
@@ -347,7 +339,7 @@ fn a_member_that_ends_otherwise_is_padded_and_the_others_go_on() {
 
 #[test]
 fn a_member_that_is_done_waits_and_may_be_cancelled_or_late() {
-    let mut simulated = one_at_a_time(Choice::Merge { batch: 4 });
+    let mut simulated = one_at_a_time(Setting::new(PolicyKind::Merge, 4));
     let [one, two, three, four] = [1, 1, 1, 3].map(|n| {
         let deadline = (n == 1).then_some(5);
         simulated.submit(plain_chain(&[n]), 0, deadline, false)
@@ -367,8 +359,11 @@ fn a_member_that_is_done_waits_and_may_be_cancelled_or_late() {
 
 #[test]
 fn those_held_are_returned_when_the_last_that_runs_is_cancelled() {
-    for choice in [Choice::Padding { batch: 4 }, Choice::Merge { batch: 4 }] {
-        let mut simulated = one_at_a_time(choice);
+    for setting in [
+        Setting::new(PolicyKind::Padding, 4),
+        Setting::new(PolicyKind::Merge, 4),
+    ] {
+        let mut simulated = one_at_a_time(setting);
         let [one, two] = [1, 3].map(|n| simulated.submit(plain_chain(&[n]), 0, None, false));
         step(&mut simulated);
         assert!(simulated.is_live(one), "held");
@@ -379,7 +374,7 @@ fn those_held_are_returned_when_the_last_that_runs_is_cancelled() {
 
 #[test]
 fn a_worker_that_is_idle_does_not_wait_for_a_group_to_fill() {
-    let mut simulated = one_at_a_time(Choice::Padding { batch: 4 });
+    let mut simulated = one_at_a_time(Setting::new(PolicyKind::Padding, 4));
     simulated.submit(plain_chain(&[2]), 0, None, false);
     assert_eq!(step(&mut simulated).rows.len(), 1);
     // Nobody joins what runs.
@@ -391,8 +386,11 @@ fn a_worker_that_is_idle_does_not_wait_for_a_group_to_fill() {
 
 #[test]
 fn a_group_does_not_wait_for_the_next_input_of_a_stream() {
-    for choice in [Choice::Padding { batch: 4 }, Choice::Merge { batch: 4 }] {
-        let mut simulated = one_at_a_time(choice);
+    for setting in [
+        Setting::new(PolicyKind::Padding, 4),
+        Setting::new(PolicyKind::Merge, 4),
+    ] {
+        let mut simulated = one_at_a_time(setting);
         let stream = simulated.submit(plain_chain(&[1]), 0, None, true);
         let other = simulated.submit(plain_chain(&[2]), 0, None, false);
         assert_eq!(step(&mut simulated).rows.len(), 2);
@@ -415,29 +413,12 @@ fn a_group_does_not_wait_for_the_next_input_of_a_stream() {
 }
 
 #[test]
-fn a_materialised_group_of_which_all_were_cancelled_is_not_run_on() {
-    let policy = GraphBatching::new(
-        Bucketing {
-            width: 10,
-            pad: PadTo::Bound,
-        },
-        &sizes(1),
-        1,
-        4,
-    );
-    let mut simulated = Simulated::new(Box::new(policy), plain_cells(1), &sizes(1), 1, 1);
-    let [one, two] = [2, 3].map(|n| simulated.submit(plain_chain(&[n]), 0, None, false));
-    step(&mut simulated);
-    simulated.cancel(one);
-    simulated.cancel(two);
-    assert!(simulated.poll(WORKER).is_empty());
-    assert_eq!(simulated.scheduler.policy.queued(), 0);
-}
-
-#[test]
 fn a_stream_goes_on_where_its_states_are() {
-    for choice in [Choice::Padding { batch: 4 }, Choice::Merge { batch: 4 }] {
-        let policy = choice.build(&sizes(1), 2);
+    for setting in [
+        Setting::new(PolicyKind::Padding, 4),
+        Setting::new(PolicyKind::Merge, 4),
+    ] {
+        let policy = setting.build(&sizes(1), 2);
         let mut simulated = Simulated::new(policy, plain_cells(1), &sizes(1), 2, 1);
         let stream = simulated.submit(plain_chain(&[1]), 0, None, true);
         step(&mut simulated);

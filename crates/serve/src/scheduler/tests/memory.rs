@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cell_graph::samples::{plain_cells, plain_chain, plain_node};
-use crate::policy::{Cellular, Choice, Order};
+use crate::policy::{Cellular, Order};
 
 const SIZES: [BatchSizes; 1] = [BatchSizes { min: 1, max: 4 }];
 
@@ -41,7 +41,7 @@ fn a_million_come_and_go(policy: Box<dyn Policy>) {
     // Those that are left are found.
     while scheduler.counts().live() > 0 {
         for task in tasks.drain(..) {
-            scheduler.handle_done(now, task);
+            scheduler.handle_done(now, task, None);
         }
         scheduler.poll_tasks(now, WorkerId(0), &mut tasks);
         assert!(!tasks.is_empty() || scheduler.counts().live() == 0);
@@ -60,14 +60,13 @@ fn a_million_come_and_go(policy: Box<dyn Policy>) {
 #[test]
 fn cellular_queues_do_not_grow_with_requests_that_come_and_go() {
     for order in [Order::Arrival, Order::FewestLeft] {
-        a_million_come_and_go(Box::new(Cellular::new(&SIZES, 1, order)));
+        a_million_come_and_go(Box::new(Cellular::new(&costs(&SIZES), 1, order)));
     }
 }
 
 #[test]
 fn queues_of_graph_batching_do_not_grow_with_requests_that_come_and_go() {
-    let choice = Choice::Bucketing { batch: 4, width: 1 };
-    a_million_come_and_go(choice.build(&SIZES, 1));
+    a_million_come_and_go(Setting::bucketing(4, 1).build(&SIZES, 1));
 }
 
 #[test]
@@ -83,7 +82,7 @@ fn cancelling_all_purges(order: Order) {
     let chains: Vec<_> = chains.collect();
     let now = Instant::now();
     let mut rng = fastrand::Rng::with_seed(5);
-    let policy = Box::new(Cellular::new(&SIZES, 1, order));
+    let policy = Box::new(Cellular::new(&costs(&SIZES), 1, order));
     let mut scheduler = Scheduler::new(policy, 1, 5, Limits::default());
     let mut keys: Vec<RequestKey> = (0..5000)
         .map(|at| {
@@ -118,7 +117,7 @@ fn what_is_refused_leaves_nothing() {
         nodes: 5,
         bytes: 100,
     };
-    let policy = Box::new(Cellular::new(&SIZES, 1, Order::Arrival));
+    let policy = Box::new(Cellular::new(&costs(&SIZES), 1, Order::Arrival));
     let mut scheduler = Scheduler::new(policy, 1, 5, limits);
     let ask = Ask {
         bytes: 40,

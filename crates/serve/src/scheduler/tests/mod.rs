@@ -14,8 +14,41 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::cell_graph::samples::takes_of;
-use crate::cell_graph::{Cells, Graph, NodeId};
-use crate::policy::BatchSizes;
+use crate::cell_graph::{BatchSizes, CellCost, Cells, Graph, NodeId};
+use crate::policy::{Groups, PolicyKind};
+
+/// Costs of cells of which only the batch sizes are known.
+fn costs(sizes: &[BatchSizes]) -> Vec<CellCost> {
+    sizes.iter().copied().map(CellCost::from).collect()
+}
+
+/// A policy with its settings.
+#[derive(Clone, Copy, Debug)]
+struct Setting {
+    kind: PolicyKind,
+    groups: Groups,
+}
+
+impl Setting {
+    /// With groups of up to `requests` requests.
+    fn new(kind: PolicyKind, requests: usize) -> Setting {
+        let groups = Groups {
+            requests,
+            ..Groups::default()
+        };
+        Setting { kind, groups }
+    }
+
+    fn bucketing(requests: usize, width: usize) -> Setting {
+        let kind = PolicyKind::Bucketing;
+        let groups = Groups { requests, width };
+        Setting { kind, groups }
+    }
+
+    fn build(&self, sizes: &[BatchSizes], workers: usize) -> Box<dyn Policy> {
+        self.kind.build(&costs(sizes), workers, self.groups)
+    }
+}
 
 /// Batches of so many cells, of up to `most` rows.
 fn random_sizes(rng: &mut fastrand::Rng, cells: usize, most: usize) -> Vec<BatchSizes> {
@@ -230,7 +263,18 @@ impl Simulated {
     }
 
     /// A worker has run its first task; `grow` is asked for each row of a request that has not ended.
-    fn done(&mut self, worker: WorkerId, fails: bool, mut grow: impl FnMut(&mut Simulated, Row)) {
+    fn done(&mut self, worker: WorkerId, fails: bool, grow: impl FnMut(&mut Simulated, Row)) {
+        self.done_after(worker, None, fails, grow);
+    }
+
+    /// As [`Simulated::done`], after a measured time.
+    fn done_after(
+        &mut self,
+        worker: WorkerId,
+        took: Option<Duration>,
+        fails: bool,
+        mut grow: impl FnMut(&mut Simulated, Row),
+    ) {
         let task = self.queues[worker.0].pop_front().expect("a task");
         for &row in &task.rows {
             let known = self.known.get_mut(&row.request).expect("submitted");
@@ -250,7 +294,7 @@ impl Simulated {
                 grow(self, *row);
             }
         }
-        self.scheduler.handle_done(self.instant(), task);
+        self.scheduler.handle_done(self.instant(), task, took);
         self.check();
     }
 

@@ -4,7 +4,6 @@ use std::cmp::Reverse;
 
 use super::*;
 use crate::cell_graph::samples::{plain_cells, plain_node, random_graph};
-use crate::policy::Choice;
 
 /// What happens from outside.
 #[derive(Clone, Copy, Debug)]
@@ -83,7 +82,7 @@ fn eligible(
         for subgraph in table.ready_subgraphs(key).filter(|_| table.is_live(key)) {
             if table.pinned(subgraph).is_none_or(|pinned| pinned == worker) {
                 let left = if shortest {
-                    table.standing(subgraph).request_left
+                    table.view(subgraph).request_left
                 } else {
                     0
                 };
@@ -102,9 +101,7 @@ fn left(simulated: &Simulated) -> BTreeMap<SubgraphKey, u32> {
     let table = &simulated.scheduler.table;
     let live = simulated.known.keys().filter(|key| table.is_live(**key));
     let subgraphs = live.flat_map(|key| table.ready_subgraphs(*key));
-    subgraphs
-        .map(|s| (s, table.standing(s).request_left))
-        .collect()
+    subgraphs.map(|s| (s, table.view(s).request_left)).collect()
 }
 
 struct Scenario {
@@ -117,9 +114,7 @@ struct Scenario {
     /// When each worker's first task is done, and how long its tasks take at most.
     until: Vec<Option<u64>>,
     slowness: Vec<u64>,
-    /// Of each cell, rows of a pass.
-    passes: Vec<Option<usize>>,
-    choice: Choice,
+    kind: PolicyKind,
 }
 
 impl Scenario {
@@ -169,20 +164,17 @@ impl Scenario {
         if self.until[index] == Some(self.simulated.now) {
             let fails = percent(&mut self.rng, self.odds.fails);
             // Of some tasks nobody knows how long they took.
-            if let Some(task) = self.simulated.queues[index].front()
-                && self.rng.bool()
-            {
+            let took = self.rng.bool().then(|| {
                 let most = 1 << self.rng.u32(0..30);
-                let took = Duration::from_micros(self.rng.u64(0..most));
-                let (cell, rows) = (task.cell, task.rows.len());
-                (self.simulated.scheduler).handle_measured(cell, rows, took);
-            }
-            let (rng, grows, kinds) = (&mut self.rng, self.odds.grows, self.kinds);
-            self.simulated.done(worker, fails, |simulated, row| {
-                if percent(rng, grows) && simulated.known[&row.request].graph.len() < 40 {
-                    simulated.grow(row.request, |graph| add_nodes(rng, graph, kinds));
-                }
+                Duration::from_micros(self.rng.u64(0..most))
             });
+            let (rng, grows, kinds) = (&mut self.rng, self.odds.grows, self.kinds);
+            self.simulated
+                .done_after(worker, took, fails, |simulated, row| {
+                    if percent(rng, grows) && simulated.known[&row.request].graph.len() < 40 {
+                        simulated.grow(row.request, |graph| add_nodes(rng, graph, kinds));
+                    }
+                });
             self.until[index] = None;
         }
         // Mostly when it has nothing to do, sometimes before.
@@ -191,12 +183,12 @@ impl Scenario {
             let now = self.simulated.instant();
             self.simulated.scheduler.handle_timeout(now);
             self.simulated.check();
-            let shortest = self.choice == Choice::Shortest;
+            let shortest = self.kind == PolicyKind::Shortest;
             let before = eligible(&self.simulated, worker, shortest);
             let left = left(&self.simulated);
             let tasks = self.simulated.poll(worker);
-            if let Choice::Cellular | Choice::Shortest = self.choice {
-                // The first is of those that should be first, and as full as can be, or a pass.
+            if let PolicyKind::Cellular | PolicyKind::Shortest = self.kind {
+                // The first is of those that should be first, and as full as can be.
                 let first = tasks.first();
                 assert_eq!(
                     first.is_some(),
@@ -212,10 +204,8 @@ impl Scenario {
                     let mut got: Vec<_> = task.rows.iter().map(rank).collect();
                     got.sort_unstable();
                     let ready = &before[task.cell.index()];
-                    let BatchSizes { min, max } = self.simulated.sizes[task.cell.index()];
-                    let pass = self.passes[task.cell.index()];
-                    let is_pass = pass.is_some_and(|pass| got.len() == pass.clamp(min, max));
-                    assert!(got.len() == ready.len().min(max) || is_pass);
+                    let max = self.simulated.sizes[task.cell.index()].max;
+                    assert_eq!(got.len(), ready.len().min(max));
                     assert_eq!(got, ready[..got.len()]);
                 }
             }
@@ -301,16 +291,12 @@ impl Scenario {
     }
 }
 
-fn runs(choice: Choice, odds: Odds, seed: u64) -> Scenario {
+fn runs(setting: Setting, odds: Odds, seed: u64) -> Scenario {
     let mut rng = fastrand::Rng::with_seed(seed);
     let kinds = rng.usize(1..=4);
     let workers = rng.usize(1..=3);
     let sizes = random_sizes(&mut rng, kinds, 8);
-    let mut policy = choice.build(&sizes, workers);
-    let passes: Vec<_> = (0..kinds)
-        .map(|_| rng.bool().then(|| rng.usize(1..=6)))
-        .collect();
-    policy.passes(&passes);
+    let policy = setting.build(&sizes, workers);
     let at_once = rng.usize(1..=6);
     let slowness = (0..workers).map(|_| rng.u64(1..=9)).collect();
     let requests = rng.usize(1..60);
@@ -323,22 +309,24 @@ fn runs(choice: Choice, odds: Odds, seed: u64) -> Scenario {
         open: Vec::new(),
         until: vec![None; workers],
         slowness,
-        passes,
-        choice,
+        kind: setting.kind,
     };
     scenario.run(requests);
     scenario
 }
 
-fn all_hold(choice: Choice) {
+fn all_hold(setting: Setting) {
     for seed in 0..150 {
-        let quiet = runs(choice, QUIET, seed);
+        let quiet = runs(setting, QUIET, seed);
         let counts = quiet.simulated.scheduler.counts();
         assert_eq!(counts.of(End::Completed), counts.submitted, "all complete");
     }
     let mut ended = [0; 5];
     for seed in 0..300 {
-        let counts = runs(choice, WILD, 1000 + seed).simulated.scheduler.counts();
+        let counts = runs(setting, WILD, 1000 + seed)
+            .simulated
+            .scheduler
+            .counts();
         ended = std::array::from_fn(|at| ended[at] + counts.ended[at]);
     }
     assert!(
@@ -349,35 +337,30 @@ fn all_hold(choice: Choice) {
 
 #[test]
 fn cellular() {
-    all_hold(Choice::Cellular);
+    all_hold(Setting::new(PolicyKind::Cellular, 1));
 }
 
 #[test]
 fn shortest() {
-    all_hold(Choice::Shortest);
+    all_hold(Setting::new(PolicyKind::Shortest, 1));
 }
 
 #[test]
 fn padding() {
-    all_hold(Choice::Padding { batch: 5 });
+    all_hold(Setting::new(PolicyKind::Padding, 5));
 }
 
 #[test]
 fn bucketing() {
-    all_hold(Choice::Bucketing { batch: 4, width: 3 });
-}
-
-#[test]
-fn materialised() {
-    all_hold(Choice::Materialised { batch: 4, width: 4 });
+    all_hold(Setting::bucketing(4, 3));
 }
 
 #[test]
 fn merge() {
-    all_hold(Choice::Merge { batch: 6 });
+    all_hold(Setting::new(PolicyKind::Merge, 6));
 }
 
 #[test]
 fn ideal() {
-    all_hold(Choice::Ideal { batch: 4 });
+    all_hold(Setting::new(PolicyKind::Ideal, 4));
 }

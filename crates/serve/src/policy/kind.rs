@@ -1,0 +1,145 @@
+//! The policies by name, for options and command lines.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::{Bucketing, Cellular, GraphBatching, Ideal, Merge, Order, Padding};
+use crate::cell_graph::CellCost;
+use crate::scheduler::Policy;
+
+/// A policy by its name, which [`FromStr`] reads and [`Display`](fmt::Display) writes.
+///
+/// ```
+/// use cellstream_serve::policy::PolicyKind;
+///
+/// let kind: PolicyKind = "bucketing".parse()?;
+/// assert_eq!(kind, PolicyKind::Bucketing);
+/// assert_eq!(kind.to_string(), "bucketing");
+/// # Ok::<(), cellstream_serve::policy::PolicyKindError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PolicyKind {
+    /// `cellular`: [`Cellular`] with [`Order::Arrival`].
+    #[default]
+    Cellular,
+    /// `shortest`: [`Cellular`] with [`Order::FewestLeft`].
+    ///
+    /// It differs from `cellular` only under overload, when more rows are ready than a batch has.
+    /// Then most requests end sooner and the longest ones later; without a higher priority these
+    /// may wait without bound. The number of cells left counts the cells that a request is known to
+    /// need when the first of its ready nodes got ready: the steps of a chain or an encoder, the
+    /// nodes of a tree, the inputs of a stream so far, one step of a decoder.
+    Shortest,
+    /// `padding`: [`Padding`].
+    Padding,
+    /// `bucketing`: [`Bucketing`].
+    Bucketing,
+    /// `merge`: [`Merge`].
+    Merge,
+    /// `ideal`: [`Ideal`].
+    Ideal,
+}
+
+/// How policies that run whole requests form groups of them; other policies ignore it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Groups {
+    /// Maximum number of requests of a group.
+    pub requests: usize,
+    /// Width of a bucket in cells, for [`PolicyKind::Bucketing`].
+    pub width: usize,
+}
+
+impl Default for Groups {
+    /// 64 requests, buckets of 10 cells as in BatchMaker's evaluation.
+    fn default() -> Groups {
+        Groups {
+            requests: 64,
+            width: 10,
+        }
+    }
+}
+
+impl PolicyKind {
+    /// All kinds.
+    pub const ALL: [PolicyKind; 6] = [
+        PolicyKind::Cellular,
+        PolicyKind::Shortest,
+        PolicyKind::Padding,
+        PolicyKind::Bucketing,
+        PolicyKind::Merge,
+        PolicyKind::Ideal,
+    ];
+
+    /// The name.
+    pub fn name(self) -> &'static str {
+        match self {
+            PolicyKind::Cellular => "cellular",
+            PolicyKind::Shortest => "shortest",
+            PolicyKind::Padding => "padding",
+            PolicyKind::Bucketing => "bucketing",
+            PolicyKind::Merge => "merge",
+            PolicyKind::Ideal => "ideal",
+        }
+    }
+
+    /// Makes the policy, for cells with these costs, in the order of
+    /// [`Cells`](crate::cell_graph::Cells), and this number of workers.
+    pub fn build(self, costs: &[CellCost], workers: usize, groups: Groups) -> Box<dyn Policy> {
+        let Groups { requests, width } = groups;
+        match self {
+            PolicyKind::Cellular => Box::new(Cellular::new(costs, workers, Order::Arrival)),
+            PolicyKind::Shortest => Box::new(Cellular::new(costs, workers, Order::FewestLeft)),
+            PolicyKind::Padding => Box::new(GraphBatching::new(Padding, costs, workers, requests)),
+            PolicyKind::Bucketing => {
+                let rule = Bucketing { width };
+                Box::new(GraphBatching::new(rule, costs, workers, requests))
+            }
+            PolicyKind::Merge => Box::new(GraphBatching::new(Merge, costs, workers, requests)),
+            PolicyKind::Ideal => Box::new(GraphBatching::new(Ideal, costs, workers, requests)),
+        }
+    }
+}
+
+impl fmt::Display for PolicyKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Text that names no [`PolicyKind`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no policy; expected cellular, shortest, padding, bucketing, merge or ideal")]
+pub struct PolicyKindError(String);
+
+impl FromStr for PolicyKind {
+    type Err = PolicyKindError;
+
+    fn from_str(text: &str) -> Result<PolicyKind, PolicyKindError> {
+        let mut all = PolicyKind::ALL.into_iter();
+        all.find(|kind| kind.name() == text)
+            .ok_or_else(|| PolicyKindError(text.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for kind in PolicyKind::ALL {
+            assert_eq!(kind.to_string().parse(), Ok(kind));
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_is_refused_with_all_names() {
+        for text in ["", "Ideal", "padding:4", "fold"] {
+            let error = text.parse::<PolicyKind>().unwrap_err().to_string();
+            assert!(error.starts_with(&format!("`{text}` is no policy")));
+            for kind in PolicyKind::ALL {
+                assert!(error.contains(kind.name()), "{error}");
+            }
+        }
+    }
+}
