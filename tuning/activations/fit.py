@@ -1,4 +1,4 @@
-"""Minimax polynomials of the activations: prints the f32 coefficients used in kernels/src/math/.
+"""Minimax polynomials of the activations: prints the f32 coefficients used in crates/kernels/src/math/.
 
     python3 fit.py        (needs mpmath and numpy)
 
