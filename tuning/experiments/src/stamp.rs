@@ -51,14 +51,13 @@ fn version() -> String {
     format!("{commit}{changed}, kernel set {KERNEL_SET}")
 }
 
-/// The program without its folder, and its arguments.
+/// The program and its arguments; of paths the last part only.
 fn command() -> String {
-    let mut words: Vec<String> = std::env::args().collect();
-    if let Some(program) = words.first_mut() {
-        let name = std::path::Path::new(&*program).file_name();
-        let name = name.map(|name| name.to_string_lossy().into_owned());
-        *program = name.unwrap_or_default();
-    }
+    let last_part = |word: String| match word.rsplit_once('/') {
+        Some((_, last)) => last.to_string(),
+        None => word,
+    };
+    let words: Vec<String> = std::env::args().map(last_part).collect();
     words.join(" ")
 }
 
