@@ -15,7 +15,9 @@ use cellstream_serve::cell_graph::{
     Cell, CellError, CellId, Cells, Graph, Place, Ports, PreparedCell, Source, Unfolded,
 };
 use cellstream_serve::policy::{Groups, PolicyKind};
-use cellstream_serve::scheduler::{Ask, End, Limits, RequestKey, Scheduler, Task, WorkerId};
+use cellstream_serve::scheduler::{
+    End, Limits, RequestKey, Requirements, Scheduler, Task, WorkerId,
+};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
 const WAITING: [usize; 4] = [100, 1_000, 10_000, 100_000];
@@ -91,7 +93,7 @@ impl Served {
         self.submitted += 1;
         let accepted = self
             .scheduler
-            .handle_submit(self.now, chain, Ask::default());
+            .handle_submit(self.now, chain, Requirements::default());
         accepted.expect("no limit")
     }
 

@@ -126,7 +126,7 @@ struct Translation {
     projection: Arc<Matrix>,
 }
 
-/// What requests are answered with; not to be confused with [`engine::Answer`].
+/// What requests are answered with; not to be confused with [`engine::Response`].
 const ANSWER: networks::Answer = networks::Answer::Last;
 
 type Unfold = Box<dyn Fn(&Request) -> engine::Request>;

@@ -47,7 +47,7 @@ impl<U: Fn(&Request) -> engine::Request> Target for Served<U> {
             }
         };
         let told = tell.clone();
-        let answered = move |answer: Result<engine::Answer, RequestError>| {
+        let answered = move |answer: Result<engine::Response, RequestError>| {
             told(match answer {
                 Ok(answer) => Outcome::Done {
                     queueing: answer.timing.queueing,

@@ -403,7 +403,7 @@ fn the_last_owner_of_an_engine_may_be_one_of_its_own_threads() {
     let own = Arc::clone(&engine);
     let (request, expected) = chain(&ids, &[0.5; 3]);
     let (begin, may_begin) = std::sync::mpsc::channel::<()>();
-    let done = move |answer: Result<cellstream_serve::engine::Answer, RequestError>| {
+    let done = move |answer: Result<cellstream_serve::engine::Response, RequestError>| {
         // By now it is the only one.
         may_begin.recv().unwrap();
         drop(own);

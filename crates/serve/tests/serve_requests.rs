@@ -19,7 +19,7 @@ use cellstream_serve::cell_graph::{
     Batch, CellError, CellId, Cells, Gave, Graph, GraphError, Grow, Growth, NodeId, Ports, Source,
     User,
 };
-use cellstream_serve::engine::{Answer, EngineOptions, Request, SubmitError, Ticket, Workers};
+use cellstream_serve::engine::{EngineOptions, Request, Response, SubmitError, Ticket, Workers};
 use cellstream_serve::policy::PolicyKind;
 use cellstream_serve::scheduler::{End, Limits, Refused};
 use gate::{Gate, Gated, PATIENCE, drained, ended};
@@ -133,7 +133,7 @@ fn requests_of_higher_priority_go_first_and_those_of_the_same_as_they_came() {
                 None => request,
             };
             let tell = tell.clone();
-            let done = move |answer: Result<Answer, _>| {
+            let done = move |answer: Result<Response, _>| {
                 assert_eq!(answer.unwrap().values, [(x * steps) as f32]);
                 tell.send(x).unwrap();
             };
@@ -453,7 +453,7 @@ fn who_is_told_of_the_first_of_a_batch_finds_the_others_answered() {
     let (tell, told) = mpsc::channel();
     for x in [2, 3, 4] {
         let tell = tell.clone();
-        let done = move |answer: Result<Answer, _>| tell.send(answer.unwrap().values).unwrap();
+        let done = move |answer: Result<Response, _>| tell.send(answer.unwrap().values).unwrap();
         scene.engine.submit_with(scene.request(x, 1), done).unwrap();
     }
     scene.gate.let_all_go();

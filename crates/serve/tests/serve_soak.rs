@@ -228,7 +228,7 @@ impl Asked {
     /// Checks how it ended. How it failed, if so.
     fn check(
         &self,
-        ended: &Result<cellstream_serve::engine::Answer, RequestError>,
+        ended: &Result<cellstream_serve::engine::Response, RequestError>,
     ) -> Option<Fails> {
         let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
         let failed = match ended {

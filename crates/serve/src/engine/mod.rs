@@ -24,11 +24,11 @@ pub use error::{EngineError, SubmitError};
 pub use options::{EngineOptions, Workers};
 pub use stats::{CellStats, Stats};
 pub use stream::{Step, Stream, StreamError};
-pub use ticket::{Answering, Ticket};
+pub use ticket::{ResponseFuture, Ticket};
 
 use super::cell_graph::{BatchSizes, Cell, CellCost, CellId, Cells, Graph, Grow, Place};
 use super::error::RequestError;
-use super::scheduler::{Ask, Policy, RequestKey, Scheduler, Timing, WorkerId};
+use super::scheduler::{Policy, RequestKey, Requirements, Scheduler, Timing, WorkerId};
 use super::worker::Worker;
 use cellstream::execute::team::{SharedTeam, Team};
 use shared::Shared;
@@ -38,7 +38,7 @@ use stats::Recorder;
 pub struct Request {
     graph: Graph,
     grow: Option<Box<dyn Grow>>,
-    ask: Ask,
+    requirements: Requirements,
 }
 
 impl Request {
@@ -47,7 +47,7 @@ impl Request {
         Request {
             graph,
             grow: None,
-            ask: Ask::default(),
+            requirements: Requirements::default(),
         }
     }
 
@@ -60,39 +60,39 @@ impl Request {
     /// The greater, the sooner: where more nodes of a cell are ready than a batch has rows, those of requests of
     /// higher priority go first. Which cell is next is not decided by priority ([`Cells`]).
     pub fn priority(mut self, priority: u8) -> Request {
-        self.ask.priority = priority;
+        self.requirements.priority = priority;
         self
     }
 
     /// That it takes at least so many bytes: of a graph that will grow.
     fn of_bytes(mut self, bytes: usize) -> Request {
-        self.ask.bytes = bytes;
+        self.requirements.bytes = bytes;
         self
     }
 
     /// Goes on with a request that was accepted, and is accepted while the engine drains, too.
     fn continues(mut self) -> Request {
-        self.ask.continues = true;
+        self.requirements.continues = true;
         self
     }
 
     /// More nodes may come from outside.
     fn open(mut self) -> Request {
-        self.ask.open = true;
+        self.requirements.open = true;
         self
     }
 
     /// When the answer is of no use any more: from then on no batch with it is begun, and it ends with
     /// [`RequestError::Late`]; one whose last batch was under way may still be answered.
     pub fn deadline(mut self, deadline: Instant) -> Request {
-        self.ask.deadline = Some(deadline);
+        self.requirements.deadline = Some(deadline);
         self
     }
 }
 
 /// What a request asked for.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Answer {
+pub struct Response {
     /// What was added to the graph's answer, in that order.
     pub values: Vec<f32>,
     /// How long it took.
@@ -101,12 +101,12 @@ pub struct Answer {
 
 /// Whom to tell.
 pub(super) enum Reply {
-    Ticket(oneshot::Sender<Result<Answer, RequestError>>),
-    Call(Box<dyn FnOnce(Result<Answer, RequestError>) + Send>),
+    Ticket(oneshot::Sender<Result<Response, RequestError>>),
+    Call(Box<dyn FnOnce(Result<Response, RequestError>) + Send>),
 }
 
 impl Reply {
-    fn send(self, answer: Result<Answer, RequestError>) {
+    fn send(self, answer: Result<Response, RequestError>) {
         match self {
             // Nobody waits any more: the ticket was dropped.
             Reply::Ticket(sender) => drop(sender.send(answer)),
@@ -226,7 +226,7 @@ impl Engine {
     pub fn submit_with(
         &self,
         request: Request,
-        done: impl FnOnce(Result<Answer, RequestError>) + Send + 'static,
+        done: impl FnOnce(Result<Response, RequestError>) + Send + 'static,
     ) -> Result<RequestKey, SubmitError> {
         self.shared.accept(request, Reply::Call(Box::new(done)))
     }

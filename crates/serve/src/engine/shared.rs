@@ -37,7 +37,7 @@ use std::time::Instant;
 use slotmap::SecondaryMap;
 
 use super::stats::Recorder;
-use super::{Answer, Reply, Request, RequestError, SubmitError};
+use super::{Reply, Request, RequestError, Response, SubmitError};
 use crate::cell_graph::{Cells, Graph, Grow};
 use crate::scheduler::{End, Ended, RequestKey, Scheduler, SubgraphKey, Task, WorkerId};
 use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -91,7 +91,7 @@ impl Finished {
         };
         let answer = match error {
             Some(error) => Err(error),
-            None => Ok(Answer {
+            None => Ok(Response {
                 values: answer,
                 timing: ended.timing,
             }),
@@ -149,21 +149,26 @@ impl Shared {
         let Request {
             graph,
             grow,
-            mut ask,
+            mut requirements,
         } = request;
         // Turning requests away should not cost what accepting them does.
-        let offered = self.lock().scheduler.handle_offer(graph.len(), &ask);
+        let offered = self
+            .lock()
+            .scheduler
+            .handle_offer(graph.len(), &requirements);
         offered?;
         let unfolded = graph.unfold(&self.cells)?;
         graph.check_watched(grow.is_some())?;
         let values = Values::new(graph, &unfolded, grow, &self.cells, reply);
-        ask.bytes = ask.bytes.max(values.bytes(&self.cells));
+        requirements.bytes = requirements.bytes.max(values.bytes(&self.cells));
         let values = Arc::new(RequestValues::new(values));
         // Those of a refused request go when the lock is free again: what the user gave may own a ticket, or the engine,
         // and dropping that takes the lock.
         let kept = Arc::clone(&values);
         let accepted = self.with(|state, now| {
-            let key = state.scheduler.handle_submit(now, &unfolded, ask)?;
+            let key = state
+                .scheduler
+                .handle_submit(now, &unfolded, requirements)?;
             state.requests.insert(key, values);
             Ok(key)
         });

@@ -19,7 +19,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
 use super::shared::Shared;
-use super::{Answer, Reply, Request, RequestError, SubmitError};
+use super::{Reply, Request, RequestError, Response, SubmitError};
 use crate::cell_graph::{CellId, Gave, Graph, Grow, Growth, NodeId, Source};
 use crate::scheduler::{Refused, RequestKey};
 use crate::sync::{Mutex, MutexGuard, PoisonError};
@@ -211,7 +211,7 @@ impl Inner {
     }
 
     /// A segment's request has ended.
-    fn segment_ended(self: Arc<Self>, answer: Result<Answer, RequestError>) {
+    fn segment_ended(self: Arc<Self>, answer: Result<Response, RequestError>) {
         let mut now = self.lock();
         now.segment = Segment::None;
         if now.ended.is_some() {

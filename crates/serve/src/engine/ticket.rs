@@ -7,14 +7,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::shared::Shared;
-use super::{Answer, RequestError};
+use super::{RequestError, Response};
 use crate::scheduler::RequestKey;
 
 /// A request that was accepted. Wait for it ([`Ticket::wait`]) or `.await` it; dropping it cancels the
 /// request, whose rows are free at the next batch.
 #[must_use = "dropping a ticket cancels its request"]
 pub struct Ticket {
-    answer: Option<oneshot::Receiver<Result<Answer, RequestError>>>,
+    answer: Option<oneshot::Receiver<Result<Response, RequestError>>>,
     cancel: Cancel,
 }
 
@@ -37,14 +37,14 @@ impl Drop for Cancel {
 
 /// An engine that is gone has ended its requests first, so a reply that never came is a shutdown.
 fn or_shut_down<E>(
-    received: Result<Result<Answer, RequestError>, E>,
-) -> Result<Answer, RequestError> {
+    received: Result<Result<Response, RequestError>, E>,
+) -> Result<Response, RequestError> {
     received.unwrap_or(Err(RequestError::ShutDown))
 }
 
 impl Ticket {
     pub(super) fn new(
-        answer: oneshot::Receiver<Result<Answer, RequestError>>,
+        answer: oneshot::Receiver<Result<Response, RequestError>>,
         key: RequestKey,
         shared: Weak<Shared>,
     ) -> Ticket {
@@ -65,13 +65,13 @@ impl Ticket {
     ///
     /// # Panics
     /// If [`Ticket::wait_timeout`] has given the answer.
-    pub fn wait(mut self) -> Result<Answer, RequestError> {
+    pub fn wait(mut self) -> Result<Response, RequestError> {
         let answer = or_shut_down(self.take().recv());
         self.cancel.armed = false;
         answer
     }
 
-    fn take(&mut self) -> oneshot::Receiver<Result<Answer, RequestError>> {
+    fn take(&mut self) -> oneshot::Receiver<Result<Response, RequestError>> {
         match self.answer.take() {
             Some(answer) => answer,
             None => panic!("wait_timeout has given the answer"),
@@ -80,7 +80,7 @@ impl Ticket {
 
     /// Waits for at most so long; `None` if it has not ended by then, and goes on. Once it has given the
     /// answer, the ticket has none any more.
-    pub fn wait_timeout(&mut self, timeout: Duration) -> Option<Result<Answer, RequestError>> {
+    pub fn wait_timeout(&mut self, timeout: Duration) -> Option<Result<Response, RequestError>> {
         let received = self.answer.as_ref()?.recv_timeout(timeout);
         if matches!(received, Err(oneshot::RecvTimeoutError::Timeout)) {
             return None;
@@ -104,11 +104,11 @@ impl Ticket {
 }
 
 impl IntoFuture for Ticket {
-    type Output = Result<Answer, RequestError>;
-    type IntoFuture = Answering;
+    type Output = Result<Response, RequestError>;
+    type IntoFuture = ResponseFuture;
 
-    fn into_future(mut self) -> Answering {
-        Answering {
+    fn into_future(mut self) -> ResponseFuture {
+        ResponseFuture {
             answer: self.take().into_future(),
             cancel: self.cancel,
         }
@@ -116,13 +116,13 @@ impl IntoFuture for Ticket {
 }
 
 /// The future of a [`Ticket`]; dropping it cancels the request.
-pub struct Answering {
-    answer: oneshot::AsyncReceiver<Result<Answer, RequestError>>,
+pub struct ResponseFuture {
+    answer: oneshot::AsyncReceiver<Result<Response, RequestError>>,
     cancel: Cancel,
 }
 
-impl Future for Answering {
-    type Output = Result<Answer, RequestError>;
+impl Future for ResponseFuture {
+    type Output = Result<Response, RequestError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let received = std::task::ready!(Pin::new(&mut self.answer).poll(context));

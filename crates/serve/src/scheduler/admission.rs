@@ -1,31 +1,30 @@
-//! What is accepted: what requests ask for, and the limits of what is here at once.
+//! Admission: the requirements of a request, and the limits of a scheduler.
 
 use std::time::Instant;
 
-/// What a request asks for, apart from its graph.
+/// The requirements of a request, apart from its graph.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ask {
-    /// The greater, the sooner: where ready nodes are more than a batch, those of requests of higher
-    /// priority go first.
+pub struct Requirements {
+    /// Nodes of a higher priority go first if more nodes are ready than a batch has rows.
     pub priority: u8,
-    /// When the answer is of no use any more.
+    /// The request ends when this time has passed.
     pub deadline: Option<Instant>,
-    /// More nodes may come from outside; it does not end before [`handle_close`](super::Scheduler::handle_close).
+    /// More nodes may be added; the request does not end before [`handle_close`](super::Scheduler::handle_close).
     pub open: bool,
-    /// What it takes of [`Limits::bytes`].
+    /// Its share of [`Limits::bytes`].
     pub bytes: usize,
-    /// It goes on with what was accepted before: a scheduler that drains accepts it, too.
+    /// It continues an accepted request, so a draining scheduler accepts it.
     pub continues: bool,
 }
 
-/// What a scheduler accepts at once.
+/// What a scheduler holds at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Requests that have not ended.
     pub requests: usize,
     /// Their nodes.
     pub nodes: usize,
-    /// Their bytes, as [`Ask::bytes`] says.
+    /// Sum of their [`Requirements::bytes`].
     pub bytes: usize,
 }
 
@@ -40,11 +39,11 @@ impl Default for Limits {
     }
 }
 
-/// Why a request was not accepted. Nothing has been kept of it.
+/// Why a request was not accepted. Nothing of it is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
-    /// There is no room for it.
+    /// A limit would be exceeded.
     #[error(
         "overloaded: {have} {what} of {most} are taken and the request needs {needs}; {}raise the limit",
         if needs > most { "" } else { "try again later, or " }
@@ -64,33 +63,33 @@ pub enum Refused {
     ShuttingDown,
 }
 
-/// How many there are of what is limited.
+/// How much of the limits is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Taken {
+pub(super) struct Usage {
     pub requests: usize,
     pub nodes: usize,
     pub bytes: usize,
 }
 
-impl Taken {
-    pub fn add(&mut self, more: Taken) {
+impl Usage {
+    pub fn add(&mut self, more: Usage) {
         self.requests += more.requests;
         self.nodes += more.nodes;
         self.bytes += more.bytes;
     }
 
-    pub fn subtract(&mut self, less: Taken) {
+    pub fn subtract(&mut self, less: Usage) {
         self.requests -= less.requests;
         self.nodes -= less.nodes;
         self.bytes -= less.bytes;
     }
 }
 
-/// What is accepted.
+/// Which requests are accepted.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Intake {
+pub(super) enum Admission {
     Nothing,
-    /// What [continues](Ask::continues) other requests.
+    /// Those that [continue](Requirements::continues) other requests.
     Continuing,
     All,
 }

@@ -14,8 +14,8 @@
 //! A request ends exactly once: it is told by [`Scheduler::poll_ended`], whatever else happens to it at the
 //! same time. [`Scheduler::audit`] checks that none is lost.
 
+mod admission;
 mod ends;
-mod intake;
 mod policy;
 mod record;
 mod table;
@@ -27,13 +27,13 @@ use std::time::{Duration, Instant};
 
 use slotmap::SecondaryMap;
 
+pub use admission::{Limits, Refused, Requirements};
 pub use ends::{Counts, End, Ended, Timing};
-pub use intake::{Ask, Limits, Refused};
 pub use policy::{Completion, Demand, NewTask, Policy};
 pub use table::{RequestKey, Row, SubgraphKey, SubgraphView, Table, WorkerId};
 
 use super::cell_graph::{CellId, Unfolded};
-use intake::{Intake, Taken};
+use admission::{Admission, Usage};
 use table::Terms;
 
 /// A batch for a worker: one step of each row, which it may compute together with further steps of them.
@@ -67,9 +67,9 @@ pub struct Scheduler {
     /// By cell: most steps of the same rows that a worker gets at once; 1 where that is not said.
     steps_at_once: Vec<usize>,
     workers: usize,
-    taken: Taken,
+    usage: Usage,
     counts: Counts,
-    intake: Intake,
+    admission: Admission,
     /// Of all requests that have one and have not ended.
     deadlines: BTreeSet<(Instant, RequestKey)>,
     ended: VecDeque<Ended>,
@@ -99,9 +99,9 @@ impl Scheduler {
             tasks_at_once,
             steps_at_once: Vec::new(),
             workers,
-            taken: Taken::default(),
+            usage: Usage::default(),
             counts: Counts::default(),
-            intake: Intake::All,
+            admission: Admission::All,
             deadlines: BTreeSet::new(),
             ended: VecDeque::new(),
             early: SecondaryMap::new(),
@@ -128,13 +128,17 @@ impl Scheduler {
     ///
     /// # Errors
     /// As of [`Scheduler::handle_submit`].
-    pub fn handle_offer(&mut self, nodes: usize, ask: &Ask) -> Result<(), Refused> {
-        let needs = Taken {
+    pub fn handle_offer(
+        &mut self,
+        nodes: usize,
+        requirements: &Requirements,
+    ) -> Result<(), Refused> {
+        let needs = Usage {
             requests: 1,
             nodes,
-            bytes: ask.bytes,
+            bytes: requirements.bytes,
         };
-        self.room_or_refused(needs, ask.continues)
+        self.room_or_refused(needs, requirements.continues)
     }
 
     /// A request arrives.
@@ -145,25 +149,25 @@ impl Scheduler {
         &mut self,
         now: Instant,
         unfolded: &Unfolded,
-        ask: Ask,
+        requirements: Requirements,
     ) -> Result<RequestKey, Refused> {
-        let needs = Taken {
+        let needs = Usage {
             requests: 1,
             nodes: unfolded.nodes(),
-            bytes: ask.bytes,
+            bytes: requirements.bytes,
         };
-        self.room_or_refused(needs, ask.continues)?;
-        self.taken.add(needs);
+        self.room_or_refused(needs, requirements.continues)?;
+        self.usage.add(needs);
         self.counts.submitted += 1;
         let terms = Terms {
-            priority: ask.priority,
-            deadline: ask.deadline,
-            open: ask.open,
-            bytes: ask.bytes,
+            priority: requirements.priority,
+            deadline: requirements.deadline,
+            open: requirements.open,
+            bytes: requirements.bytes,
             now,
         };
         let key = self.table.insert(unfolded, terms);
-        if let Some(deadline) = ask.deadline {
+        if let Some(deadline) = requirements.deadline {
             self.deadlines.insert((deadline, key));
         }
         self.conserved();
@@ -177,7 +181,7 @@ impl Scheduler {
     /// [`Refused::Overloaded`]; no room has been taken.
     pub fn handle_reserve(&mut self, nodes: usize) -> Result<(), Refused> {
         self.room_for_nodes(nodes)?;
-        self.taken.nodes += nodes;
+        self.usage.nodes += nodes;
         Ok(())
     }
 
@@ -188,7 +192,7 @@ impl Scheduler {
         unfolded: Option<Unfolded>,
         reserved: usize,
     ) {
-        self.taken.nodes -= reserved;
+        self.usage.nodes -= reserved;
         if let Some(unfolded) = unfolded
             && self.table.is_live(key)
         {
@@ -211,7 +215,7 @@ impl Scheduler {
     }
 
     fn grow(&mut self, key: RequestKey, unfolded: Unfolded) {
-        self.taken.nodes += unfolded.nodes();
+        self.usage.nodes += unfolded.nodes();
         if unfolded.first != self.table.nodes(key) {
             let early = self.early.entry(key).map(|entry| entry.or_default());
             if let Some(early) = early {
@@ -233,7 +237,7 @@ impl Scheduler {
     }
 
     fn room_for_nodes(&self, nodes: usize) -> Result<(), Refused> {
-        let (have, needs, most) = (self.taken.nodes, nodes, self.limits.nodes);
+        let (have, needs, most) = (self.usage.nodes, nodes, self.limits.nodes);
         match needs > most.saturating_sub(have) {
             true => Err(Refused::Overloaded {
                 what: "nodes",
@@ -299,14 +303,14 @@ impl Scheduler {
         self.deadlines.first().map(|&(at, _)| at)
     }
 
-    /// Accepts no more requests but those that [continue](Ask::continues) others; those that are here go on.
+    /// Accepts no more requests but those that [continue](Requirements::continues) others; those that are here go on.
     pub fn handle_drain(&mut self) {
-        self.intake = self.intake.min(Intake::Continuing);
+        self.admission = self.admission.min(Admission::Continuing);
     }
 
     /// Accepts no more requests, and ends all that are here.
     pub fn handle_shutdown(&mut self, now: Instant) {
-        self.intake = Intake::Nothing;
+        self.admission = Admission::Nothing;
         for key in self.table.keys().collect::<Vec<_>>() {
             self.end(now, key, End::ShutDown);
         }
@@ -429,19 +433,19 @@ impl Scheduler {
     /// # Errors
     /// What does not agree.
     pub fn audit(&self) -> Result<(), String> {
-        let mut taken = Taken::default();
+        let mut taken = Usage::default();
         let here = |key: &RequestKey| self.table.is_live(*key) || self.table.is_held(*key);
         for key in self.table.keys().filter(here) {
             let early = self.early.get(key).into_iter().flatten();
-            taken.add(Taken {
+            taken.add(Usage {
                 requests: 1,
                 nodes: self.table.nodes(key) + early.map(Unfolded::nodes).sum::<usize>(),
                 bytes: self.table.bytes(key),
             });
         }
         let live = self.counts.live();
-        if taken != self.taken || live != taken.requests as u64 {
-            let counted = self.taken;
+        if taken != self.usage || live != taken.requests as u64 {
+            let counted = self.usage;
             return Err(format!(
                 "{live} requests have not ended, {taken:?} are here, {counted:?} counted"
             ));
@@ -451,28 +455,28 @@ impl Scheduler {
 
     /// What [`Scheduler::audit`] looks at as far as that costs nothing: asserted whenever a request comes or ends.
     fn conserved(&self) {
-        let (live, room) = (self.counts.live(), self.taken.requests as u64);
+        let (live, room) = (self.counts.live(), self.usage.requests as u64);
         debug_assert_eq!(
             live, room,
             "requests that have not ended, and what they take"
         );
     }
 
-    fn room_or_refused(&mut self, needs: Taken, continues: bool) -> Result<(), Refused> {
+    fn room_or_refused(&mut self, needs: Usage, continues: bool) -> Result<(), Refused> {
         let room = self.room_for(needs, continues);
         self.counts.refused += u64::from(room.is_err());
         room
     }
 
-    fn room_for(&self, needs: Taken, continues: bool) -> Result<(), Refused> {
+    fn room_for(&self, needs: Usage, continues: bool) -> Result<(), Refused> {
         let needed = match continues {
-            true => Intake::Continuing,
-            false => Intake::All,
+            true => Admission::Continuing,
+            false => Admission::All,
         };
-        if self.intake < needed {
+        if self.admission < needed {
             return Err(Refused::ShuttingDown);
         }
-        let (limits, taken) = (self.limits, self.taken);
+        let (limits, taken) = (self.limits, self.usage);
         let all = [
             ("requests", taken.requests, needs.requests, limits.requests),
             ("nodes", taken.nodes, needs.nodes, limits.nodes),
@@ -518,7 +522,7 @@ impl Scheduler {
         };
         let early = self.early.remove(key).unwrap_or_default();
         let early: usize = early.iter().map(Unfolded::nodes).sum();
-        self.taken.subtract(Taken {
+        self.usage.subtract(Usage {
             requests: 1,
             nodes: self.table.nodes(key) + early,
             bytes: self.table.bytes(key),

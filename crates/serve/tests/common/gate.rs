@@ -9,7 +9,7 @@ use std::time::Duration;
 use cellstream_serve::Engine;
 use cellstream_serve::RequestError;
 use cellstream_serve::cell_graph::{Batch, Cell, CellError, Place, Ports, PreparedCell};
-use cellstream_serve::engine::{Answer, Ticket};
+use cellstream_serve::engine::{Response, Ticket};
 use cellstream_serve::scheduler::End;
 
 /// Nothing waits longer for what must happen, so that a fault fails a test and does not hang it.
@@ -108,7 +108,7 @@ impl Cell for Gated {
     }
 }
 
-pub fn ended(mut ticket: Ticket) -> Result<Answer, RequestError> {
+pub fn ended(mut ticket: Ticket) -> Result<Response, RequestError> {
     ticket.wait_timeout(PATIENCE).expect("an end in a minute")
 }
 

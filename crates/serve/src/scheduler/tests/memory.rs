@@ -13,11 +13,13 @@ fn a_million_come_and_go(policy: Box<dyn Policy>) {
     let mut scheduler = Scheduler::new(policy, 1, 5, Limits::default());
     let submit = |scheduler: &mut Scheduler| {
         let deadline = Some(now + Duration::from_secs(1));
-        let ask = Ask {
+        let requirements = Requirements {
             deadline,
-            ..Ask::default()
+            ..Requirements::default()
         };
-        scheduler.handle_submit(now, &unfolded, ask).expect("room")
+        scheduler
+            .handle_submit(now, &unfolded, requirements)
+            .expect("room")
     };
     // One that is running all the while, and some that wait.
     submit(&mut scheduler);
@@ -87,12 +89,14 @@ fn cancelling_all_purges(order: Order) {
     let mut keys: Vec<RequestKey> = (0..5000)
         .map(|at| {
             let priority = (at % 3) as u8;
-            let ask = Ask {
+            let requirements = Requirements {
                 priority,
-                ..Ask::default()
+                ..Requirements::default()
             };
             let chain = &chains[at % chains.len()];
-            scheduler.handle_submit(now, chain, ask).expect("room")
+            scheduler
+                .handle_submit(now, chain, requirements)
+                .expect("room")
         })
         .collect();
     rng.shuffle(&mut keys);
@@ -119,12 +123,17 @@ fn what_is_refused_leaves_nothing() {
     };
     let policy = Box::new(Cellular::new(&costs(&SIZES), 1, Order::Arrival));
     let mut scheduler = Scheduler::new(policy, 1, 5, limits);
-    let ask = Ask {
+    let requirements = Requirements {
         bytes: 40,
-        ..Ask::default()
+        ..Requirements::default()
     };
-    let first = scheduler.handle_submit(now, &unfolded, ask).expect("room");
-    let more = Ask { bytes: 61, ..ask };
+    let first = scheduler
+        .handle_submit(now, &unfolded, requirements)
+        .expect("room");
+    let more = Requirements {
+        bytes: 61,
+        ..requirements
+    };
     assert_eq!(
         scheduler
             .handle_submit(now, &unfolded, more)
@@ -132,7 +141,10 @@ fn what_is_refused_leaves_nothing() {
             .to_string(),
         "overloaded: 40 bytes of 100 are taken and the request needs 61; try again later, or raise the limit"
     );
-    let never = Ask { bytes: 101, ..ask };
+    let never = Requirements {
+        bytes: 101,
+        ..requirements
+    };
     let never = scheduler.handle_submit(now, &unfolded, never);
     assert_eq!(
         never
@@ -140,10 +152,12 @@ fn what_is_refused_leaves_nothing() {
             .to_string(),
         "overloaded: 40 bytes of 100 are taken and the request needs 101; raise the limit"
     );
-    scheduler.handle_submit(now, &unfolded, ask).expect("room");
+    scheduler
+        .handle_submit(now, &unfolded, requirements)
+        .expect("room");
     assert_eq!(
         scheduler
-            .handle_submit(now, &unfolded, Ask::default())
+            .handle_submit(now, &unfolded, Requirements::default())
             .expect_err("nodes"),
         Refused::Overloaded {
             what: "nodes",
@@ -175,16 +189,16 @@ fn what_is_refused_leaves_nothing() {
         "of no one"
     );
     scheduler
-        .handle_submit(now, &unfolded, ask)
+        .handle_submit(now, &unfolded, requirements)
         .expect("room again");
     scheduler.handle_drain();
     assert_eq!(
-        scheduler.handle_submit(now, &unfolded, ask),
+        scheduler.handle_submit(now, &unfolded, requirements),
         Err(Refused::ShuttingDown)
     );
     assert_eq!(scheduler.counts().refused, 4);
     scheduler.handle_shutdown(now);
     assert_eq!(scheduler.counts().of(End::ShutDown), 2);
     scheduler.audit().expect("nothing left");
-    assert_eq!(scheduler.taken, Taken::default());
+    assert_eq!(scheduler.usage, Usage::default());
 }

@@ -150,7 +150,7 @@ impl Simulated {
         open: bool,
     ) -> RequestKey {
         let unfolded = graph.unfold(&self.cells).expect("a valid graph");
-        let ask = Ask {
+        let requirements = Requirements {
             priority,
             deadline: deadline.map(|at| self.start + Duration::from_millis(at)),
             open,
@@ -159,7 +159,7 @@ impl Simulated {
         };
         let key = self
             .scheduler
-            .handle_submit(self.instant(), &unfolded, ask)
+            .handle_submit(self.instant(), &unfolded, requirements)
             .expect("room for it");
         let mut known = Known {
             graph,

@@ -121,7 +121,7 @@ impl Scenario {
     fn event(&mut self, event: Event) {
         let rng = &mut self.rng;
         match event {
-            Event::Submit if self.simulated.scheduler.intake == super::super::Intake::All => {
+            Event::Submit if self.simulated.scheduler.admission == super::super::Admission::All => {
                 let graph = random_graph(rng, self.kinds, 14);
                 let now = self.simulated.now;
                 let deadline = percent(rng, self.odds.deadline).then(|| now + rng.u64(0..60));
@@ -282,7 +282,7 @@ impl Scenario {
         }
         let scheduler = &self.simulated.scheduler;
         assert_eq!(scheduler.table.keys().count(), 0, "all forgotten");
-        assert_eq!(scheduler.taken, Taken::default());
+        assert_eq!(scheduler.usage, Usage::default());
         assert!(scheduler.deadlines.is_empty());
         // Where all entries are of ended requests, up to 64 are not worth purging.
         let queued = scheduler.policy.queued();

@@ -54,7 +54,7 @@ fn requests_end_sooner_where_cells_go_by_what_their_rows_are_worth() {
         let at = |micros: f64| start + Duration::from_micros(micros as u64);
         while ended < 2000 {
             while comes <= now {
-                let asked = scheduler.handle_submit(at(comes), &graph, Ask::default());
+                let asked = scheduler.handle_submit(at(comes), &graph, Requirements::default());
                 came.insert(asked.unwrap(), comes);
                 comes -= 6500.0 * (1.0 - rng.f64()).ln();
             }
@@ -101,7 +101,7 @@ fn nodes_of_a_subgraph_go_in_the_order_in_which_they_got_ready() {
         let mut scheduler = Scheduler::new(Box::new(policy), 1, 10, Limits::default());
         let unfolded = graph.unfold(&plain_cells(1)).unwrap();
         let now = Instant::now();
-        (scheduler.handle_submit(now, &unfolded, Ask::default())).unwrap();
+        (scheduler.handle_submit(now, &unfolded, Requirements::default())).unwrap();
         let mut tasks = Vec::new();
         scheduler.poll_tasks(now, WorkerId(0), &mut tasks);
         let nodes = |task: &Task| task.rows.iter().map(|row| row.node.index()).collect();
@@ -154,7 +154,7 @@ fn first_turn_of(
     let unfolded = going_on(length).unfold(&stateful()).unwrap();
     let now = Instant::now();
     for _ in 0..chains {
-        let asked = scheduler.handle_submit(now, &unfolded, Ask::default());
+        let asked = scheduler.handle_submit(now, &unfolded, Requirements::default());
         asked.unwrap();
     }
     let mut given = Vec::new();
@@ -203,7 +203,7 @@ fn steps_that_cannot_be_one_batch_are_not_decided_at_once() {
         let now = Instant::now();
         for graph in graphs {
             let unfolded = graph.unfold(&stateful()).unwrap();
-            (scheduler.handle_submit(now, &unfolded, Ask::default())).unwrap();
+            (scheduler.handle_submit(now, &unfolded, Requirements::default())).unwrap();
         }
         let mut given = Vec::new();
         scheduler.poll_tasks(now, WorkerId(0), &mut given);
@@ -266,7 +266,7 @@ fn a_growth_that_is_told_before_the_one_before_it_waits() {
     plain_node(&mut graph, 0, &[]);
     let unfolded = graph.unfold(&plain_cells(1)).unwrap();
     let key = scheduler
-        .handle_submit(now, &unfolded, Ask::default())
+        .handle_submit(now, &unfolded, Requirements::default())
         .unwrap();
     let mut tasks = Vec::new();
     scheduler.poll_tasks(now, WorkerId(0), &mut tasks);
@@ -291,9 +291,9 @@ fn growths_of_one_subgraph_that_are_told_together_are_all_queued() {
     let mut graph = Graph::new();
     plain_node(&mut graph, 0, &[]);
     let unfolded = graph.unfold(&plain_cells(1)).unwrap();
-    let open = Ask {
+    let open = Requirements {
         open: true,
-        ..Ask::default()
+        ..Requirements::default()
     };
     let key = scheduler.handle_submit(now, &unfolded, open).unwrap();
     let mut tasks = Vec::new();
