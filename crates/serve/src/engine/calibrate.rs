@@ -15,16 +15,17 @@ pub struct Calibration {
     pub cost: CellCost,
 }
 
-/// All sizes are measured in several rounds, so that a slow moment of the machine affects all of them.
+/// All sizes are measured in several rounds, so that a slow moment of the machine affects all of
+/// them.
 const ROUNDS: usize = 3;
-/// Minimum time and number of batches of a size in each round. The first batches bring the weights into
-/// the caches.
+/// Minimum time and number of batches of a size in each round. The first batches bring the weights
+/// into the caches.
 const ROUND: Duration = Duration::from_millis(20);
 const MIN_BATCHES: usize = 3;
 
-/// Measures batches of each of `rows` rows, for every cell, on these cores and on inputs of zeros, about
-/// 60 ms for each. Nothing else should run meanwhile. The calling thread takes part, on the first core,
-/// and stays pinned to it.
+/// Measures batches of each of `rows` rows, for every cell, on these cores and on inputs of zeros,
+/// about 60 ms for each. Nothing else should run meanwhile. The calling thread takes part, on the
+/// first core, and stays pinned to it.
 ///
 /// # Errors
 /// [`EngineError::Team`], [`EngineError::Cell`].

@@ -10,14 +10,16 @@ use cellstream::execute::team::TeamError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
-    /// No cell.
+    /// There is no cell.
     #[error("an engine without cells computes nothing; add at least one")]
     NoCell,
-    /// No worker.
+    /// There is no worker.
     #[error("an engine without workers computes nothing; ask for at least one")]
     NoWorker,
-    /// Batch sizes that make no sense.
-    #[error("cell `{cell}`: batches of {min} to {max} rows; the least must be 1 to the most")]
+    /// The minimum of the batch sizes is 0 or exceeds the maximum.
+    #[error(
+        "cell `{cell}`: batches of {min} to {max} rows; the minimum must be from 1 to the maximum"
+    )]
     Sizes {
         /// The cell.
         cell: String,
@@ -26,7 +28,7 @@ pub enum EngineError {
         /// Most rows of a batch.
         max: usize,
     },
-    /// Batches of more rows than are supported.
+    /// The batches have more rows than supported.
     #[error("cell `{cell}`: batches of up to {rows} rows; at most {most} are supported")]
     TooManyRows {
         /// The cell.
@@ -36,7 +38,7 @@ pub enum EngineError {
         /// Most that are supported.
         most: usize,
     },
-    /// Batch sizes for another number of cells.
+    /// The number of batch sizes differs from the number of cells.
     #[error("batch sizes for {found} cells, there are {expected}")]
     SizesCount {
         /// How many cells there are.
@@ -44,13 +46,13 @@ pub enum EngineError {
         /// How many sizes were given.
         found: usize,
     },
-    /// A worker that gets no task.
-    #[error("a worker that may get 0 tasks at once gets none; ask for at least 1")]
+    /// Workers would get no task.
+    #[error("`tasks_at_once` is 0; it must be at least 1")]
     NoTasks,
-    /// Batches of no step.
-    #[error("a batch of 0 steps computes nothing; ask for at least 1 step at once")]
+    /// Batches would have no step.
+    #[error("`steps_at_once` is 0; it must be at least 1")]
     NoSteps,
-    /// A worker's team could not be made.
+    /// A worker's team could not be created.
     #[error("worker {worker}: {why}")]
     Team {
         /// Which.

@@ -84,8 +84,8 @@ fn submit(shared: &Shared, start: f32, steps: usize, replies: &Replies) -> Reque
     shared.accept(chain(start, steps), to(replies)).unwrap()
 }
 
-/// Counts on from each of `starts`, a node at a time, until it has been counted twice; the answer is where that
-/// led, whichever came first.
+/// Counts on from each of `starts`, a node at a time, until it has been counted twice; the answer
+/// is where that led, whichever came first.
 fn growing(starts: &[f32]) -> Request {
     struct CountOn {
         ends: Vec<f32>,
@@ -126,8 +126,8 @@ fn told(step: Step) -> Result<Vec<f32>, RequestError> {
     }
 }
 
-/// Runs `model` beside so many workers, then stops these; in every order, or those with at most so many
-/// preemptions.
+/// Runs `model` beside so many workers, then stops these; in every order, or those with at most so
+/// many preemptions.
 fn beside_workers(
     workers: usize,
     preemptions: Option<usize>,
@@ -265,7 +265,8 @@ fn a_request_grows_beside_the_end_of_all_and_ends_once() {
     });
 }
 
-/// A row a batch and a task at once, so that each worker takes one: the later growth may be told first.
+/// A row a batch and a task at once, so that each worker takes one: the later growth may be told
+/// first.
 #[test]
 fn two_nodes_of_a_request_grow_on_two_workers() {
     beside_workers_of(1, 2, Some(3), |shared, replies| {
@@ -288,8 +289,8 @@ fn a_stream_is_pushed_beside_its_worker_and_closed() {
     });
 }
 
-/// Between two steps whoever computed the first puts its state where the other worker finds it, unless the second comes
-/// first.
+/// Between two steps whoever computed the first puts its state where the other worker finds it,
+/// unless the second comes first.
 #[test]
 fn steps_of_a_stream_are_computed_by_either_of_two_workers() {
     beside_workers_of(1, 2, Some(2), |shared, _| {
@@ -345,7 +346,8 @@ fn a_stream_is_pushed_while_all_ends() {
     });
 }
 
-/// Whoever waits for the end of all waits for that, too: the first is replied to until its `done` returns.
+/// Whoever waits for the end of all waits for that, too: the first is replied to until its `done`
+/// returns.
 #[test]
 fn one_that_is_told_submits_another() {
     beside_workers(1, None, |shared, replies| {

@@ -1,7 +1,8 @@
 //! The engine: takes requests, and answers each exactly once.
 //!
-//! An [`Engine`] owns its workers' threads. Requests are submitted from any thread and come back through a
-//! [`Ticket`] (to wait for or to `.await`) or a callback; no async runtime is needed, and any will do.
+//! An [`Engine`] owns its workers' threads. Requests are submitted from any thread and come back
+//! through a [`Ticket`] (to wait for or to `.await`) or a callback; no async runtime is needed, and
+//! any will do.
 
 mod calibrate;
 mod error;
@@ -57,8 +58,9 @@ impl Request {
         self
     }
 
-    /// The greater, the sooner: where more nodes of a cell are ready than a batch has rows, those of requests of
-    /// higher priority go first. Which cell is next is not decided by priority ([`Cells`]).
+    /// The greater, the sooner: where more nodes of a cell are ready than a batch has rows, those
+    /// of requests of higher priority go first. Which cell is next is not decided by priority
+    /// ([`Cells`]).
     pub fn priority(mut self, priority: u8) -> Request {
         self.requirements.priority = priority;
         self
@@ -82,8 +84,8 @@ impl Request {
         self
     }
 
-    /// When the answer is of no use any more: from then on no batch with it is begun, and it ends with
-    /// [`RequestError::Late`]; one whose last batch was under way may still be answered.
+    /// When the answer is of no use any more: from then on no batch with it is begun, and it ends
+    /// with [`RequestError::Late`]; one whose last batch was under way may still be answered.
     pub fn deadline(mut self, deadline: Instant) -> Request {
         self.requirements.deadline = Some(deadline);
         self
@@ -133,8 +135,8 @@ impl Engine {
     }
 
     /// As [`Engine::start`], with a policy of the user's own instead of [`EngineOptions::policy`]:
-    /// `policy` makes it from the costs of the cells, in their order, and the number of workers. Their
-    /// [`rows`](CellCost::rows) are those of [`EngineOptions::sizes`] if these are set.
+    /// `policy` makes it from the costs of the cells, in their order, and the number of workers.
+    /// Their [`rows`](CellCost::rows) are those of [`EngineOptions::sizes`] if these are set.
     ///
     /// # Errors
     /// As [`Engine::start`].
@@ -216,10 +218,10 @@ impl Engine {
         Ok(Ticket::new(receiver, key, Arc::downgrade(&self.shared)))
     }
 
-    /// As [`Engine::submit`]; `done` is called once, with the answer or why there is none, by whoever
-    /// notices the end: mostly one of the engine's threads, which does nothing else meanwhile, but also a thread
-    /// that cancels a request or drops a ticket or the engine. So it should be quick, hold no lock that is held
-    /// around such calls, and not wait for the engine.
+    /// As [`Engine::submit`]; `done` is called once, with the answer or why there is none, by
+    /// whoever notices the end: mostly one of the engine's threads, which does nothing else
+    /// meanwhile, but also a thread that cancels a request or drops a ticket or the engine. So it
+    /// should be quick, hold no lock that is held around such calls, and not wait for the engine.
     ///
     /// # Errors
     /// As [`Engine::submit`]; `done` is not called then.
@@ -231,9 +233,10 @@ impl Engine {
         self.shared.accept(request, Reply::Call(Box::new(done)))
     }
 
-    /// Opens a stream: a chain of calls of `cell` whose inputs come one after the other, from zero states
-    /// or those given (all of them, one after the other). Each [`Step`] is told the cell's outputs; states stay within.
-    /// Room is taken with the first step. Streams have no priority and no deadline.
+    /// Opens a stream: a chain of calls of `cell` whose inputs come one after the other, from zero
+    /// states or those given (all of them, one after the other). Each [`Step`] is told the cell's
+    /// outputs; states stay within. Room is taken with the first step. Streams have no priority and
+    /// no deadline.
     ///
     /// ```
     /// # use cellstream::model::Lstm;
@@ -264,8 +267,9 @@ impl Engine {
         self.shared.cancel(request);
     }
 
-    /// Accepts no more requests, and waits until those that are here have ended and been told; streams
-    /// that are open are waited for, too. Not to be called by a request's `done`, which it would wait for.
+    /// Accepts no more requests, and waits until those that are here have ended and been told;
+    /// streams that are open are waited for, too. Not to be called by a request's `done`, which it
+    /// would wait for.
     pub fn drain(&self) {
         self.shared.with(|state, _| state.scheduler.handle_drain());
         self.shared.wait_until_idle();
@@ -288,7 +292,8 @@ impl Drop for Engine {
         self.shared.stop();
         let own = std::thread::current().id();
         for thread in self.threads.drain(..) {
-            // What a request's `done` or `Grow` owned may have been the last of it: then this is a worker, which stops by itself.
+            // What a request's `done` or `Grow` owned may have been the last of it: then this is a
+            // worker, which stops by itself.
             if thread.thread().id() != own {
                 let _ = thread.join();
             }

@@ -17,16 +17,16 @@
 //! ```
 //!
 //! **A wake-up is lost** (a worker finds nothing, a request comes, the worker sleeps): the request comes
-//! under the lock, which the worker holds from looking until the wait has released it; who comes later
-//! notifies after the worker has begun to wait.
+//! under the lock, which the worker holds from looking until the wait has released it; who comes
+//! later notifies after the worker has begun to wait.
 //!
 //! **A deadline passes and nobody looks** (the only sleeper began to sleep before the request came, all others are in
-//! slow cells): who goes away to run a task while the next deadline is watched by nobody wakes a sleeper,
-//! which sleeps again until that deadline.
+//! slow cells): who goes away to run a task while the next deadline is watched by nobody wakes a
+//! sleeper, which sleeps again until that deadline.
 //!
 //! **A request is replied to twice, or never**: the scheduler tells each end once, under the lock; whoever
-//! takes it from there replies, after releasing it. Whoever calls something that can end requests takes
-//! all that have ended before it releases the lock ([`State::take_finished`]).
+//! takes it from there replies, after releasing it. Whoever calls something that can end requests
+//! takes all that have ended before it releases the lock ([`State::take_finished`]).
 //!
 //! **A ticket is dropped while its answer is on its way**: cancelling a request that has ended does nothing.
 
@@ -73,8 +73,8 @@ pub(super) struct Finished {
     error: Option<RequestError>,
 }
 
-/// What is left of a request that was replied to: to be dropped with nothing locked, as it may own anything, and after the
-/// other replies, as that takes its time.
+/// What is left of a request that was replied to: to be dropped with nothing locked, as it may own
+/// anything, and after the other replies, as that takes its time.
 type Left = (Option<Box<dyn Grow>>, Arc<RequestValues<Reply>>);
 
 impl Finished {
@@ -96,7 +96,8 @@ impl Finished {
                 timing: ended.timing,
             }),
         };
-        // Callbacks, wakers and what users' functions own are theirs: a panic there is nobody else's.
+        // Callbacks, wakers and what users' functions own are theirs: a panic there is nobody
+        // else's.
         let _ = catch_panic(|| {
             if let Some(reply) = reply {
                 reply.send(answer);
@@ -162,8 +163,8 @@ impl Shared {
         let values = Values::new(graph, &unfolded, grow, &self.cells, reply);
         requirements.bytes = requirements.bytes.max(values.bytes(&self.cells));
         let values = Arc::new(RequestValues::new(values));
-        // Those of a refused request go when the lock is free again: what the user gave may own a ticket, or the engine,
-        // and dropping that takes the lock.
+        // Those of a refused request go when the lock is free again: what the user gave may own a
+        // ticket, or the engine, and dropping that takes the lock.
         let kept = Arc::clone(&values);
         let accepted = self.with(|state, now| {
             let key = state
@@ -176,8 +177,8 @@ impl Shared {
         accepted
     }
 
-    /// Adds a node to the graph of an open request, whose only source of growth this is, and closes it
-    /// where `close` says so. Does nothing if the request has ended.
+    /// Adds a node to the graph of an open request, whose only source of growth this is, and closes
+    /// it where `close` says so. Does nothing if the request has ended.
     ///
     /// Room is taken first: once the values know of the node, there is no way back.
     pub fn grow(
@@ -231,8 +232,9 @@ impl Shared {
         if replied == 0 {
             return;
         }
-        // The last first: who waits for several, one after the other, is woken once, and finds the others' answers there. To be
-        // woken for each took the workers' cores as long as to choose their batches. No answer waits for memory to be freed.
+        // The last first: who waits for several, one after the other, is woken once, and finds the
+        // others' answers there. To be woken for each took the workers' cores as long as to choose
+        // their batches. No answer waits for memory to be freed.
         let left: Vec<_> = finished.into_iter().rev().map(Finished::reply).collect();
         for left in left {
             let _ = catch_panic(|| drop(left));
@@ -285,8 +287,8 @@ impl Shared {
                     return;
                 }
                 state.recorder.scheduled(begin.elapsed());
-                // Nothing that has ended is held on to through an idle night. What came meanwhile is found, as all is looked at
-                // anew.
+                // Nothing that has ended is held on to through an idle night. What came meanwhile
+                // is found, as all is looked at anew.
                 state = match worker.holds_on() {
                     true => {
                         drop(state);
@@ -298,7 +300,8 @@ impl Shared {
                 begin = Instant::now();
                 continue;
             }
-            // What this worker has not taken may be another's; and so are deadlines that pass meanwhile.
+            // What this worker has not taken may be another's; and so are deadlines that pass
+            // meanwhile.
             let for_another = state.scheduler.queued() > 0 || state.deadline_is_unwatched();
             let wake_another = state.sleeping > 0 && for_another;
             state.recorder.scheduled(begin.elapsed());

@@ -1,7 +1,7 @@
 //! Streams: chains whose next input arrives later, and that may go on for ever.
 //!
-//! A stream is an open request that grows by a node for each input. So that what is known of its past does
-//! not grow with it, it is cut into segments of [`SEGMENT`] nodes, each a request:
+//! A stream is an open request that grows by a node for each input. So that what is known of its
+//! past does not grow with it, it is cut into segments of [`SEGMENT`] nodes, each a request:
 //!
 //! ```text
 //! push   the segment has room    add a node; the last one closes the request
@@ -25,8 +25,8 @@ use crate::scheduler::{Refused, RequestKey};
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 use cellstream::execute::team::catch_panic;
 
-/// Steps of a segment: enough that what a new request costs is nothing to a step. Two for the model checker,
-/// whose streams are a few steps long.
+/// Steps of a segment: enough that what a new request costs is nothing to a step. Two for the model
+/// checker, whose streams are a few steps long.
 const SEGMENT: usize = if cfg!(loom) { 2 } else { 256 };
 
 /// What a step takes beside its inputs: of the graph, the values' and the scheduler's records.
@@ -77,8 +77,9 @@ pub struct Stream {
     inner: Arc<Inner>,
 }
 
-/// The outputs of one step, to wait for or to `.await`. Dropping it changes nothing for the stream. Who awaits it is woken by one
-/// of the engine's threads, between two batches and with nothing locked: a waker should be quick, and not wait for the engine.
+/// The outputs of one step, to wait for or to `.await`. Dropping it changes nothing for the stream.
+/// Who awaits it is woken by one of the engine's threads, between two batches and with nothing
+/// locked: a waker should be quick, and not wait for the engine.
 pub struct Step(oneshot::Receiver<Result<Vec<f32>, RequestError>>);
 
 struct Inner {
@@ -91,8 +92,8 @@ struct Inner {
     now: Mutex<Now>,
 }
 
-/// How far a stream is. Locked by `push`, and by a worker at the end of each step (with the values of the
-/// segment locked before) and segment; never with the engine's lock held.
+/// How far a stream is. Locked by `push`, and by a worker at the end of each step (with the values
+/// of the segment locked before) and segment; never with the engine's lock held.
 #[derive(Default)]
 struct Now {
     segment: Segment,
@@ -165,8 +166,8 @@ impl Inner {
             .collect()
     }
 
-    /// Begins a segment with these inputs: those of a new step or, where the segment before has ended, of steps that
-    /// were accepted meanwhile.
+    /// Begins a segment with these inputs: those of a new step or, where the segment before has
+    /// ended, of steps that were accepted meanwhile.
     fn begin_segment(
         self: &Arc<Self>,
         now: &mut Now,
@@ -186,7 +187,8 @@ impl Inner {
         }
         let full = steps.len() == SEGMENT;
         let step: usize = self.inputs.iter().sum();
-        // Those that came with it, and those of the last step, whose row may be needed for somebody else.
+        // Those that came with it, and those of the last step, whose row may be needed for somebody
+        // else.
         let states = self.states.iter().sum::<usize>() * size_of::<f32>();
         let request = Request::new(graph)
             .grow(Told(Arc::clone(self)))
@@ -330,10 +332,11 @@ impl Stream {
         })
     }
 
-    /// Adds a step, of the values of all of the cell's inputs one after the other. Steps are computed in
-    /// the order in which they were added; some hundreds may be under way. A stream takes room for a segment of 256
-    /// steps at a time: where there is none when one is over, steps that were added for the next one end with
-    /// [`RequestError::Refused`], and so has the stream: its states are gone.
+    /// Adds a step, of the values of all of the cell's inputs one after the other. Steps are
+    /// computed in the order in which they were added; some hundreds may be under way. A stream
+    /// takes room for a segment of 256 steps at a time: where there is none when one is over, steps
+    /// that were added for the next one end with [`RequestError::Refused`], and so has the stream:
+    /// its states are gone.
     ///
     /// # Errors
     /// [`StreamError::Values`] and [`StreamError::Submit`] leave the stream as it was;
@@ -370,7 +373,8 @@ impl Stream {
             }
             Segment::Open(key, nodes) => {
                 now.replies.push_back(reply);
-                // Before the node is added: the segment may have ended by the time that it has been.
+                // Before the node is added: the segment may have ended by the time that it has
+                // been.
                 let full = nodes + 1 == SEGMENT;
                 now.segment = match full {
                     true => Segment::Full(key),
@@ -383,9 +387,9 @@ impl Stream {
         Ok(Step(receiver))
     }
 
-    /// Adds a node to an open segment, whose reply waits already: a node may end before this returns. A
-    /// worker that has computed a step locks the stream with the request's values locked; so the stream
-    /// must not be locked here, where the values are.
+    /// Adds a node to an open segment, whose reply waits already: a node may end before this
+    /// returns. A worker that has computed a step locks the stream with the request's values
+    /// locked; so the stream must not be locked here, where the values are.
     fn add(
         &self,
         key: RequestKey,

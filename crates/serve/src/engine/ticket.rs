@@ -10,8 +10,8 @@ use super::shared::Shared;
 use super::{RequestError, Response};
 use crate::scheduler::RequestKey;
 
-/// A request that was accepted. Wait for it ([`Ticket::wait`]) or `.await` it; dropping it cancels the
-/// request, whose rows are free at the next batch.
+/// A request that was accepted. Wait for it ([`Ticket::wait`]) or `.await` it; dropping it cancels
+/// the request, whose rows are free at the next batch.
 #[must_use = "dropping a ticket cancels its request"]
 pub struct Ticket {
     answer: Option<oneshot::Receiver<Result<Response, RequestError>>>,
@@ -78,8 +78,8 @@ impl Ticket {
         }
     }
 
-    /// Waits for at most so long; `None` if it has not ended by then, and goes on. Once it has given the
-    /// answer, the ticket has none any more.
+    /// Waits for at most so long; `None` if it has not ended by then, and goes on. Once it has
+    /// given the answer, the ticket has none any more.
     pub fn wait_timeout(&mut self, timeout: Duration) -> Option<Result<Response, RequestError>> {
         let received = self.answer.as_ref()?.recv_timeout(timeout);
         if matches!(received, Err(oneshot::RecvTimeoutError::Timeout)) {

@@ -10,15 +10,16 @@
 //!     submit the batch to worker; pin its subgraphs there
 //! ```
 //!
-//! The paper scans a queue of all subgraphs for ready nodes. Here a subgraph is queued only while it has
-//! ready nodes that a worker may take, so the cost of a decision does not depend on the number of waiting
-//! requests. Subgraphs that have not begun are in first-in-first-out queues, one for each rank; those that
-//! have begun are in ordered sets. They are merged by rank, then by the order of release. The rank is the
-//! priority and, with [`Order::FewestLeft`], the number of cells left. With equal priorities and
-//! [`Order::Arrival`], this is the paper's order.
+//! The paper scans a queue of all subgraphs for ready nodes. Here a subgraph is queued only while
+//! it has ready nodes that a worker may take, so the cost of a decision does not depend on the
+//! number of waiting requests. Subgraphs that have not begun are in first-in-first-out queues, one
+//! for each rank; those that have begun are in ordered sets. They are merged by rank, then by the
+//! order of release. The rank is the priority and, with [`Order::FewestLeft`], the number of cells
+//! left. With equal priorities and [`Order::Arrival`], this is the paper's order.
 //!
-//! Only nodes that the worker may take are counted as ready. Counting nodes that are pinned elsewhere, as
-//! the paper's text does, could choose a cell of which this worker gets an empty batch.
+//! Only nodes that the worker may take are counted as ready. Counting nodes that are pinned
+//! elsewhere, as the paper's text does, could choose a cell of which this worker gets an empty
+//! batch.
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;

@@ -1,20 +1,20 @@
 //! Graph batching: a worker runs a group of requests to its end before it takes another.
 //!
 //! ```text
-//! when a worker has no group:  take up to N requests of the queue whose turn it is, oldest first
-//! as long as it has:           step = of the lowest cell that has ready nodes:
-//!                                       one of each member (padding), or all (merging)
-//!                              submit it, cut to the cell's most rows
-//! when nothing is left of it:  return all members at once
+//! a worker without a group:  take up to N requests of the next queue, oldest first
+//! while the group has nodes: step = ready nodes of its lowest cell: one of each member (padding), or
+//!                                   all (merging)
+//!                            submit it, split at the cell's maximum number of rows
+//! at its end:                return all members
 //! ```
 //!
 //! It does not wait for a group to fill: BatchMaker's authors found that better than any timeout
-//! (section 7.1). The next step is formed before the last is done only where it cannot be different
-//! afterwards: while the cell stays the same and every member that has nodes left is in it.
+//! (section 7.1). The next step is formed before the last one is done only if it would be the same
+//! afterwards: the cell is the same, and every member with nodes left is in it.
 //!
-//! A member that ends otherwise (cancelled, late, failed) is not in the next step; where groups are padded
-//! its row is run all the same, as that of a member that is done. An open request that waits for its next
-//! input is returned to the queues with it: the group does not wait for it.
+//! A member that is cancelled, late or failed is not in the next step; in a padded group its row is
+//! still computed, like that of a member that is done. An open request returns to the queues with
+//! its next input: the group does not wait for it.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -30,26 +30,26 @@ use crate::scheduler::{
 /// What a step is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// One node of each member; those that have none are padded. Groups have at most as many members as
-    /// every cell has rows.
+    /// One node of each member; those that have none are padded. Groups have at most as many
+    /// members as every cell has rows.
     Padded,
     /// All ready nodes of all members.
     Level,
 }
 
-/// Which requests run together, and how: what graph-batching policies differ in.
+/// Which requests run together, and how: the difference between graph-batching policies.
 pub trait Rule: Send {
     /// What a step is made of.
     fn step(&self) -> Step;
 
-    /// The queue that a request waits in. Queues take turns, in the order of their numbers.
+    /// The queue of a request. Queues are served in turn, in the order of their numbers.
     fn queue(&self, table: &Table, request: RequestKey) -> usize {
         let _ = (table, request);
         0
     }
 
-    /// Whether `next`, of the same queue, may run with `first`, the first member. The first that may not
-    /// closes the group: nobody is overtaken.
+    /// Whether `next`, of the same queue, may run with `first`, the first member. The first request
+    /// that may not closes the group, so that requests are not reordered.
     fn fits(&self, table: &Table, first: RequestKey, next: RequestKey) -> bool {
         let _ = (table, first, next);
         true
@@ -113,8 +113,8 @@ enum Phase {
 }
 
 impl<R: Rule> GraphBatching<R> {
-    /// Groups of up to `requests` requests (at least one), for cells with these costs, in the order of
-    /// [`Cells`](crate::cell_graph::Cells), and this number of workers.
+    /// Groups of up to `requests` requests (at least one), for cells with these costs, in the order
+    /// of [`Cells`](crate::cell_graph::Cells), and this number of workers.
     pub fn new(rule: R, costs: &[CellCost], workers: usize, requests: usize) -> GraphBatching<R> {
         let max_rows: Vec<usize> = costs.iter().map(|cost| cost.rows.max).collect();
         let max_members = match (rule.step(), max_rows.iter().min()) {
@@ -211,7 +211,7 @@ impl Group {
         self.in_flight == 0 && self.ready == 0
     }
 
-    /// Fills `step`, if something is ready and waiting would not change it.
+    /// Fills `step`; `None` if nothing is ready or the step may still change.
     fn next_step(&mut self, table: &Table, step: Step) -> Option<()> {
         let first = |member: &Member| member.ready.keys().next().copied();
         let cell = self.running().filter_map(first).min()?;

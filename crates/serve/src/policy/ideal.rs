@@ -1,8 +1,8 @@
 //! The ideal baseline: a graph written down beforehand, for inputs that all have that very graph.
 //!
-//! BatchMaker, section 7.5: node after node, in an order of their dependencies, each for all members at
-//! once. Requests of other graphs are not refused: a group ends before the first that differs from its first
-//! member, so every group is of one graph, smaller where graphs differ.
+//! BatchMaker, section 7.5: node after node, in an order of their dependencies, each for all
+//! members at once. Requests of other graphs are not refused: a group ends before the first that
+//! differs from its first member, so every group is of one graph, smaller where graphs differ.
 
 use super::graph_batch::{Rule, Step};
 use crate::scheduler::{RequestKey, Table};

@@ -1,7 +1,7 @@
 //! The batching policies: which ready nodes form a batch. One file for each policy.
 //!
-//! All policies implement [`Policy`](crate::scheduler::Policy) and run on the same scheduler, workers
-//! and kernels, so a comparison of two policies compares their choices alone.
+//! All policies implement [`Policy`](crate::scheduler::Policy) and run on the same scheduler,
+//! workers and kernels, so a comparison of two policies compares their choices alone.
 
 pub mod bucketing;
 pub mod cellular;

@@ -1,7 +1,8 @@
 //! A set that is taken from in order, and mostly added to in order.
 //!
-//! The subgraphs of a running batch are taken one after the other, and come back, with their next nodes, in
-//! the same order. So what is added beyond the last goes to the end of a list; only the rest needs a tree.
+//! The subgraphs of a running batch are taken one after the other, and come back, with their next
+//! nodes, in the same order. So what is added beyond the last goes to the end of a list; only the
+//! rest needs a tree.
 
 use std::collections::{BTreeSet, VecDeque};
 

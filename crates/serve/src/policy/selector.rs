@@ -8,20 +8,21 @@
 //!   the cell with the largest rows² / (time of a step · rows of late)
 //! ```
 //!
-//! The paper takes the latest cell, so that requests end sooner. But its worker asks while its last task
-//! is in flight, and rule 2 then selects another cell. Here a worker asks when its last task is done: with
-//! priority alone, a decoder that always has ready nodes would stop all encoders until its last sentence
-//! has ended. The selection follows a balance instead. A request needs `T` steps of a cell whose batches
-//! take `a` plus a little for each row. At `s` batches a second it stays for `T / s`:
+//! The paper takes the latest cell, so that requests end sooner. But its worker asks while its last
+//! task is in flight, and rule 2 then selects another cell. Here a worker asks when its last task
+//! is done: with priority alone, a decoder that always has ready nodes would stop all encoders
+//! until its last sentence has ended. The selection follows a balance instead. A request needs `T`
+//! steps of a cell whose batches take `a` plus a little for each row. At `s` batches a second it
+//! stays for `T / s`:
 //!
 //! ```text
 //! minimum of Σ T / s  subject to  Σ s · a = the time left by the rows themselves    =>  s ∝ √(T / a)
 //! ready rows     n = rate · T / s                                                   =>  n² / (a · rate · T) is equal for all
 //! ```
 //!
-//! This is the square-root rule of broadcast scheduling, where one transmission serves all that wait. The
-//! cell that is above the balance runs next; `rate · T` is its number of rows of late. `tuning/serving`
-//! has the simulation.
+//! This is the square-root rule of broadcast scheduling, where one transmission serves all that
+//! wait. The cell that is above the balance runs next; `rate · T` is its number of rows of late.
+//! `tuning/serving` has the simulation.
 
 use std::time::Duration;
 
@@ -30,8 +31,8 @@ use crate::scheduler::WorkerId;
 /// See the [module](self).
 pub(super) struct CellSelector {
     cells: Vec<Timed>,
-    /// For each worker, by cell: the number of rounds in a row in which another cell ran while this one
-    /// had ready rows.
+    /// For each worker, by cell: the number of rounds in a row in which another cell ran while this
+    /// one had ready rows.
     skips: Vec<Vec<usize>>,
 }
 
@@ -44,12 +45,13 @@ struct Timed {
     rows: f64,
 }
 
-/// A cell with ready rows is skipped at most this often in a row, unless batches of other cells are full
-/// or have been skipped more often.
+/// A cell with ready rows is skipped at most this often in a row, unless batches of other cells are
+/// full or have been skipped more often.
 const MAX_SKIPS: usize = 8;
 /// The weight of a new step in the moving average.
 const WEIGHT: f64 = 0.25;
-/// A step counts at most this multiple of the average: a stall of the machine is no property of the cell.
+/// A step counts at most this multiple of the average: a stall of the machine is no property of the
+/// cell.
 const STALL: f64 = 4.0;
 /// When the sum of a cell's rows exceeds this, the sums of all cells are halved.
 const RECENT_ROWS: f64 = 4096.0;

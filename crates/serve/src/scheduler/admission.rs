@@ -9,7 +9,8 @@ pub struct Requirements {
     pub priority: u8,
     /// The request ends when this time has passed.
     pub deadline: Option<Instant>,
-    /// More nodes may be added; the request does not end before [`handle_close`](super::Scheduler::handle_close).
+    /// More nodes may be added; the request does not end before
+    /// [`handle_close`](super::Scheduler::handle_close).
     pub open: bool,
     /// Its share of [`Limits::bytes`].
     pub bytes: usize,

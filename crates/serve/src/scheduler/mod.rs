@@ -1,9 +1,8 @@
-//! Who computes what next: a state machine with no clock, no thread and no values in it.
+//! The scheduler: a state machine without clock, threads and values.
 //!
-//! Time is passed in, what happened is told to it (`handle_…`), and what is to be done is asked of it
-//! (`poll_…`), so that tests drive it by a simulated clock. It keeps the requests and what they wait for
-//! ([`Table`]); which ready nodes form a batch is the [`Policy`]'s choice, BatchMaker's Algorithm 1 or one
-//! of those that it is compared with.
+//! Events and times are arguments (`handle_…`), and actions are results (`poll_…`), so tests drive
+//! it by a simulated clock. It keeps the requests and their dependences ([`Table`]). A [`Policy`]
+//! chooses which ready nodes form a batch.
 //!
 //! ```text
 //! handle_submit ─► table ─► ready nodes ─► policy ─► poll_tasks ─► worker
@@ -11,8 +10,8 @@
 //!                    └───────── handle_grow, handle_done ◄───────────┘
 //! ```
 //!
-//! A request ends exactly once: it is told by [`Scheduler::poll_ended`], whatever else happens to it at the
-//! same time. [`Scheduler::audit`] checks that none is lost.
+//! A request ends exactly once: [`Scheduler::poll_ended`] returns it once, whatever else happens to
+//! it at the same time. [`Scheduler::audit`] checks that none is lost.
 
 mod admission;
 mod ends;
@@ -36,22 +35,22 @@ use super::cell_graph::{CellId, Unfolded};
 use admission::{Admission, Usage};
 use table::Terms;
 
-/// A batch for a worker: one step of each row, which it may compute together with further steps of them.
+/// A batch for a worker: one step of each row, which it may compute together with further steps of
+/// them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
-    /// Who runs it.
+    /// The worker that runs it.
     pub worker: WorkerId,
-    /// What is called.
+    /// The cell that its rows call.
     pub cell: CellId,
-    /// The nodes; each of another request, or of the same at another place of its graph. None where only
-    /// padding is left of a group.
+    /// The nodes of its rows; no node occurs twice.
     pub rows: Vec<Row>,
-    /// Rows that are computed though nobody has asked for them: what padding wastes.
+    /// Number of rows that are computed and belong to no request.
     pub padding: usize,
 }
 
 impl Task {
-    /// Rows that are computed.
+    /// Number of rows that are computed.
     pub fn batch(&self) -> usize {
         self.rows.len() + self.padding
     }
@@ -62,26 +61,27 @@ pub struct Scheduler {
     table: Table,
     policy: Box<dyn Policy>,
     limits: Limits,
-    /// Most tasks that a worker gets at once, further steps not counted: MaxTasksToSubmit.
+    /// Maximum number of tasks that a worker gets at once, further steps not counted:
+    /// MaxTasksToSubmit.
     tasks_at_once: usize,
-    /// By cell: most steps of the same rows that a worker gets at once; 1 where that is not said.
+    /// Maximum number of steps of the same rows that a worker gets at once, by cell; 1 by default.
     steps_at_once: Vec<usize>,
     workers: usize,
     usage: Usage,
     counts: Counts,
     admission: Admission,
-    /// Of all requests that have one and have not ended.
+    /// Deadlines of requests that have not ended.
     deadlines: BTreeSet<(Instant, RequestKey)>,
     ended: VecDeque<Ended>,
-    /// Growths that came before those that they follow.
+    /// Growths that arrived before their predecessors.
     early: SecondaryMap<RequestKey, Vec<Unfolded>>,
-    /// Rows of tasks that are done, to be used again.
+    /// Buffers of tasks that are done.
     spare: Vec<Vec<Row>>,
 }
 
 impl Scheduler {
-    /// A scheduler for so many workers, which get up to `tasks_at_once` tasks each time that they ask, and no further
-    /// steps ([`Scheduler::with_steps_at_once`]).
+    /// A scheduler for `workers` workers, each of which gets up to `tasks_at_once` tasks at a time
+    /// and no further steps ([`Scheduler::with_steps_at_once`]).
     ///
     /// # Panics
     /// With no worker, or no task at once.
@@ -109,22 +109,23 @@ impl Scheduler {
         }
     }
 
-    /// Lets a worker have, with each task, further steps of its rows: so many by cell, that task's own counted, as long as
-    /// all of them have no more than [`Scheduler::STEP_ROWS`] rows and nothing but their states is handed on between them. It may
-    /// compute them in one batch.
+    /// Gives a worker, with each task, further steps of its rows: up to `steps` by cell, the first
+    /// included, as long as they have at most [`Scheduler::STEP_ROWS`] rows together and only
+    /// states pass between them. The worker may compute them in one batch.
     #[must_use]
     pub fn with_steps_at_once(mut self, steps: Vec<usize>) -> Scheduler {
         self.steps_at_once = steps;
         self
     }
 
-    /// Most rows of a task and its further steps together. With so many the arithmetic binds, and reading the weights
-    /// less often gains little: who comes meanwhile should not wait for more. (LSTM 1024, 2 cores of an AMD EPYC: of 8 rows
-    /// two steps at once take 0.65 of two tasks' time, of 16 rows 0.93.)
+    /// Most rows of a task and its further steps together. With so many the arithmetic binds, and
+    /// reading the weights less often gains little: who comes meanwhile should not wait for more.
+    /// (LSTM 1024, 2 cores of an AMD EPYC: of 8 rows two steps at once take 0.65 of two tasks'
+    /// time, of 16 rows 0.93.)
     pub const STEP_ROWS: usize = 16;
 
-    /// A request of so many nodes is about to come: whether it would be refused now, before anything is made of it.
-    /// [`Scheduler::handle_submit`] also asks for its bytes, and whether others came meanwhile.
+    /// Checks whether a request of this number of nodes would be refused now, before it is
+    /// unfolded. [`Scheduler::handle_submit`] also checks its bytes.
     ///
     /// # Errors
     /// As of [`Scheduler::handle_submit`].
@@ -144,7 +145,7 @@ impl Scheduler {
     /// A request arrives.
     ///
     /// # Errors
-    /// [`Refused`]: at once, and nothing is kept.
+    /// [`Refused`]; nothing of the request is kept.
     pub fn handle_submit(
         &mut self,
         now: Instant,
@@ -175,17 +176,18 @@ impl Scheduler {
         Ok(key)
     }
 
-    /// Takes room for nodes that a request is about to grow by, see [`Scheduler::handle_grow_reserved`].
+    /// Reserves nodes for a growth, see [`Scheduler::handle_grow_reserved`].
     ///
     /// # Errors
-    /// [`Refused::Overloaded`]; no room has been taken.
+    /// [`Refused::Overloaded`]; nothing is reserved.
     pub fn handle_reserve(&mut self, nodes: usize) -> Result<(), Refused> {
         self.room_for_nodes(nodes)?;
         self.usage.nodes += nodes;
         Ok(())
     }
 
-    /// As [`Scheduler::handle_grow`], by no more nodes than room was taken for; `None` if it does not grow.
+    /// As [`Scheduler::handle_grow`], with at most the reserved nodes; `None` if the request does
+    /// not grow.
     pub fn handle_grow_reserved(
         &mut self,
         key: RequestKey,
@@ -200,11 +202,11 @@ impl Scheduler {
         }
     }
 
-    /// A request's graph has grown by `unfolded`. Of a request that has ended, nothing is kept. Where two
-    /// workers tell at the same time, the later growth may come first; it waits for the earlier.
+    /// A request's graph has grown by `unfolded`; ignored if the request has ended. If two workers
+    /// report at the same time, the later growth may arrive first; it waits for the earlier one.
     ///
     /// # Errors
-    /// [`Refused::Overloaded`] where there is no room for so many nodes; nothing has been added.
+    /// [`Refused::Overloaded`] if the limit of nodes would be exceeded; nothing is added.
     pub fn handle_grow(&mut self, key: RequestKey, unfolded: Unfolded) -> Result<(), Refused> {
         if !self.table.is_live(key) {
             return Ok(());
@@ -226,7 +228,7 @@ impl Scheduler {
         let mut next = Some(unfolded);
         while let Some(unfolded) = next {
             self.table.grow(key, &unfolded);
-            // Of each by itself: what a policy queues a subgraph by is that it had no ready node before.
+            // After each growth: a policy queues a subgraph when it had no ready node before.
             self.announce();
             let nodes = self.table.nodes(key);
             next = self.early.get_mut(key).and_then(|early| {
@@ -256,21 +258,21 @@ impl Scheduler {
         }
     }
 
-    /// A request is not wanted any more; no error if it has ended.
+    /// Cancels a request; does nothing if it has ended.
     pub fn handle_cancel(&mut self, now: Instant, key: RequestKey) {
         self.end(now, key, End::Cancelled);
         self.release(now);
     }
 
-    /// A request cannot go on: a cell that it is in failed, or what grows it did.
+    /// A request has failed: one of its cells did, or the function that grows it.
     pub fn handle_failed(&mut self, now: Instant, key: RequestKey) {
         self.end(now, key, End::Failed);
         self.release(now);
     }
 
-    /// A task has been run, or has failed and [`Scheduler::handle_failed`] was called for its requests.
-    /// `took` is the time of its worker, `None` if nothing was computed. The policy may choose batches
-    /// by it; no result depends on it.
+    /// A task has been run, or has failed and [`Scheduler::handle_failed`] was called for its
+    /// requests. `took` is the time of its worker, `None` if nothing was computed. The policy may
+    /// choose batches by it; no result depends on it.
     pub fn handle_done(&mut self, now: Instant, mut task: Task, took: Option<Duration>) {
         self.policy.done(&self.table, &task, took);
         for &row in &task.rows {
@@ -280,7 +282,7 @@ impl Scheduler {
         }
         self.announce();
         if self.workers == 1 {
-            // Its only worker keeps the states: nobody else asks for them.
+            // The only worker keeps the states.
             self.table.idle.clear();
         }
         task.rows.clear();
@@ -288,7 +290,7 @@ impl Scheduler {
         self.release(now);
     }
 
-    /// Time has passed: requests that are late end.
+    /// Ends requests whose deadline has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some(&(deadline, key)) = self.deadlines.first()
             && deadline <= now
@@ -298,17 +300,17 @@ impl Scheduler {
         self.release(now);
     }
 
-    /// When [`Scheduler::handle_timeout`] has something to do.
+    /// The next deadline, for [`Scheduler::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.deadlines.first().map(|&(at, _)| at)
     }
 
-    /// Accepts no more requests but those that [continue](Requirements::continues) others; those that are here go on.
+    /// From now on accepts only requests that [continue](Requirements::continues) others.
     pub fn handle_drain(&mut self) {
         self.admission = self.admission.min(Admission::Continuing);
     }
 
-    /// Accepts no more requests, and ends all that are here.
+    /// Accepts no more requests, and ends all requests.
     pub fn handle_shutdown(&mut self, now: Instant) {
         self.admission = Admission::Nothing;
         for key in self.table.keys().collect::<Vec<_>>() {
@@ -317,9 +319,8 @@ impl Scheduler {
         debug_assert_eq!(self.counts.live(), 0, "all have ended");
     }
 
-    /// A worker asks what to do: up to so many tasks as it may get at once, each with further steps of its rows, all of
-    /// which it must run in order.
-    /// Requests that are late by `now` end first.
+    /// Forms the next tasks of a worker, each followed by further steps of its rows. The worker
+    /// must run them in order. First ends requests whose deadline has passed by `now`.
     pub fn poll_tasks(&mut self, now: Instant, worker: WorkerId, tasks: &mut Vec<Task>) {
         self.handle_timeout(now);
         for formed in 0..self.tasks_at_once {
@@ -333,7 +334,7 @@ impl Scheduler {
             let mut all_rows = task.batch();
             for _ in 1..steps.unwrap_or(1) {
                 all_rows += task.batch();
-                // Steps that are run one after the other gain nothing by being decided at once.
+                // Steps that cannot run in one batch are not formed ahead.
                 let together =
                     |task: &Task| task.rows.iter().all(|&row| self.table.next_joins(row));
                 if all_rows > Scheduler::STEP_ROWS || !together(&task) {
@@ -351,7 +352,7 @@ impl Scheduler {
         }
     }
 
-    /// Makes a task of the rows that a policy has taken from the table, if it has formed a batch.
+    /// Submits the task that a policy has formed, if any.
     fn begin(
         &mut self,
         now: Instant,
@@ -374,9 +375,9 @@ impl Scheduler {
         })
     }
 
-    /// Subgraphs of `worker` that no task of its is in flight for, after [`Scheduler::poll_tasks`]: it must
-    /// put their states where others find them, and then tell by [`Scheduler::handle_evicted`]. None with a
-    /// single worker.
+    /// Subgraphs of `worker` without a task in flight, after [`Scheduler::poll_tasks`]. The worker
+    /// must store their states with their requests and then call [`Scheduler::handle_evicted`].
+    /// None with a single worker.
     pub fn poll_evictions(&mut self, worker: WorkerId, evict: &mut Vec<SubgraphKey>) {
         let table = &mut self.table;
         let mut idle = std::mem::take(&mut table.idle);
@@ -393,8 +394,8 @@ impl Scheduler {
         table.idle = idle;
     }
 
-    /// A worker has put a subgraph's states where others find them. To be told before that worker asks for
-    /// more tasks: after that, the subgraph may have gone on, there or elsewhere.
+    /// A worker has stored a subgraph's states with its request. Must be called before that worker
+    /// polls again, because the subgraph may continue on any worker after that.
     pub fn handle_evicted(&mut self, key: SubgraphKey) {
         let worker = match self.table.is_live(key.request) {
             true => self.table.pinned(key),
@@ -407,31 +408,31 @@ impl Scheduler {
         }
     }
 
-    /// A request that has ended; each is told once.
+    /// Returns each ended request once.
     pub fn poll_ended(&mut self) -> Option<Ended> {
         self.ended.pop_front()
     }
 
-    /// Requests so far.
+    /// Number of requests so far, by how they ended.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// How many entries the policy's queues have: none means that no worker would get a task.
+    /// Number of entries of the policy's queues; with 0, no worker would get a task.
     pub fn queued(&self) -> usize {
         self.policy.queued()
     }
 
-    /// The requests, to look at.
+    /// The requests.
     pub fn table(&self) -> &Table {
         &self.table
     }
 
-    /// Whether every request that was accepted is either here or has ended once, and what is limited was
-    /// counted right.
+    /// Checks that every accepted request is either present or has ended once, and that the usage
+    /// of the limits is exact.
     ///
     /// # Errors
-    /// What does not agree.
+    /// A description of the difference.
     pub fn audit(&self) -> Result<(), String> {
         let mut taken = Usage::default();
         let here = |key: &RequestKey| self.table.is_live(*key) || self.table.is_held(*key);
@@ -453,7 +454,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// What [`Scheduler::audit`] looks at as far as that costs nothing: asserted whenever a request comes or ends.
+    /// The part of [`Scheduler::audit`] that takes constant time; asserted when a request arrives
+    /// or ends.
     fn conserved(&self) {
         let (live, room) = (self.counts.live(), self.usage.requests as u64);
         debug_assert_eq!(
@@ -503,7 +505,7 @@ impl Scheduler {
         }
     }
 
-    /// Ends those that the policy held and lets go.
+    /// Ends requests that the policy held and releases.
     fn release(&mut self, now: Instant) {
         while let Some(key) = self.policy.released() {
             if self.table.is_held(key) {
@@ -540,7 +542,7 @@ impl Scheduler {
         self.table.forget(key);
     }
 
-    /// Tells the policy of new ready nodes.
+    /// Notifies the policy of new ready nodes.
     fn announce(&mut self) {
         let mut announced = std::mem::take(&mut self.table.announced);
         for &(subgraph, ready) in &announced {

@@ -89,7 +89,7 @@ pub trait Policy: Send {
         None
     }
 
-    /// A live request ends, for whatever reason; `table` still shows its last state. Its ready nodes
-    /// must not be taken from now on. Not called for a request that is held, which has none.
+    /// A live request ends, for whatever reason; `table` still shows its last state. Its ready
+    /// nodes must not be taken from now on. Not called for a request that is held, which has none.
     fn ended(&mut self, table: &Table, request: RequestKey);
 }

@@ -1,4 +1,5 @@
-//! One request, as the [table](super::table) keeps it: its nodes, what they wait for, its subgraphs.
+//! One request, as the [table](super::table) keeps it: its nodes, what they wait for, its
+//! subgraphs.
 
 use std::time::Instant;
 
@@ -70,7 +71,8 @@ pub(super) struct Subgraph {
     pub missing: u32,
     /// The place in the order of releases.
     pub released: Option<u64>,
-    /// Ready nodes that no task has taken, first in, first out, linked by [`Node::next_ready`]: how many, the first, the last.
+    /// Ready nodes that no task has taken, first in, first out, linked by [`Node::next_ready`]: how
+    /// many, the first, the last.
     pub ready: u32,
     pub first_ready: u32,
     pub last_ready: u32,
@@ -97,8 +99,8 @@ impl Subgraph {
         self.ready += 1;
     }
 
-    /// Releases it, unless it has been or something outside is missing, and announces what is ready. `untaken` is its
-    /// request's, `released` and `announced` are the table's.
+    /// Releases it, unless it has been or something outside is missing, and announces what is
+    /// ready. `untaken` is its request's, `released` and `announced` are the table's.
     pub fn release(
         &mut self,
         key: SubgraphKey,
@@ -119,8 +121,8 @@ impl Subgraph {
 }
 
 impl Request {
-    /// Where each new subgraph goes: on with an old one, whose states are in some worker's buffers, or a
-    /// subgraph of its own.
+    /// Where each new subgraph goes: on with an old one, whose states are in some worker's buffers,
+    /// or a subgraph of its own.
     pub fn homes(&mut self, unfolded: &Unfolded) -> Vec<u32> {
         let mut homes: Vec<Option<u32>> = vec![None; unfolded.subgraphs()];
         let mut alone = vec![unfolded.first == 0; unfolded.subgraphs()];

@@ -6,9 +6,10 @@
 //! a subgraph is released when all nodes outside of it that its nodes take something of are done
 //! ```
 //!
-//! Submitted is enough within a subgraph because all of its tasks go to one worker, which runs them in
-//! order, until none is in flight (BatchMaker, section 4.3): it is *pinned*. Here it stays so until its
-//! worker has put its states where others find them, see [`super::Scheduler::handle_evicted`].
+//! Submitted is enough within a subgraph because all of its tasks go to one worker, which runs them
+//! in order, until none is in flight (BatchMaker, section 4.3): it is *pinned*. Here it stays so
+//! until its worker has put its states where others find them, see
+//! [`super::Scheduler::handle_evicted`].
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -131,7 +132,8 @@ impl Table {
         for &(from, to) in &unfolded.edges {
             request.link(from, to);
         }
-        // New ready nodes of homes that are released already; several new subgraphs may have one home.
+        // New ready nodes of homes that are released already; several new subgraphs may have one
+        // home.
         let mut joined = BTreeMap::new();
         for index in unfolded.first..request.nodes.len() {
             let Node {
@@ -192,8 +194,8 @@ impl Table {
         }
     }
 
-    /// A row of a task is done. `true` if that was the last of a live request. Forgets a request that has ended,
-    /// as [`Table::forget`] does.
+    /// A row of a task is done. `true` if that was the last of a live request. Forgets a request
+    /// that has ended, as [`Table::forget`] does.
     pub(super) fn done(&mut self, row: Row) -> bool {
         let request = &mut self.requests[row.request];
         request.in_flight -= 1;
@@ -243,7 +245,8 @@ impl Table {
         self.requests[key].phase = Phase::Held;
     }
 
-    /// Ends a request; its record goes when none of its rows is in flight. `None` if it has ended before.
+    /// Ends a request; its record goes when none of its rows is in flight. `None` if it has ended
+    /// before.
     pub(super) fn end(&mut self, key: RequestKey, now: Instant) -> Option<Timing> {
         let request = self.requests.get_mut(key)?;
         if request.phase == Phase::Ended {
@@ -337,8 +340,8 @@ impl Table {
         }
     }
 
-    /// Whether the only node that is ready in the subgraph of a row, which has just been submitted, may be computed in one
-    /// batch with that; where none is, nothing goes on.
+    /// Whether the only node that is ready in the subgraph of a row, which has just been submitted,
+    /// may be computed in one batch with that; where none is, nothing goes on.
     pub(super) fn next_joins(&self, row: Row) -> bool {
         let request = &self.requests[row.request];
         let node = &request.nodes[row.node.index()];
@@ -411,8 +414,8 @@ impl Table {
         self.subgraph(key).in_flight > 0
     }
 
-    /// Takes up to `most` ready nodes of a subgraph, oldest first, and adds them to `rows`. Returns how
-    /// many are still ready.
+    /// Takes up to `most` ready nodes of a subgraph, oldest first, and adds them to `rows`. Returns
+    /// how many are still ready.
     pub fn take(&mut self, key: SubgraphKey, most: usize, rows: &mut Vec<Row>) -> usize {
         let request = &mut self.requests[key.request];
         let subgraph = &mut request.subgraphs[key.index as usize];

@@ -1,7 +1,8 @@
-//! Algorithm 1 as the paper's lines have it, with their scans, against [`Cellular`]: which cell each worker gets, and how many
-//! nodes of which subgraphs.
+//! Algorithm 1 as the paper's lines have it, with their scans, against [`Cellular`]: which cell
+//! each worker gets, and how many nodes of which subgraphs.
 //!
-//! Not word for word: where the scheduler departs from the paper, so does this (why: `policy/cellular.rs`, serve's README).
+//! Not word for word: where the scheduler departs from the paper, so does this (why:
+//! `policy/cellular.rs`, serve's README).
 //!
 //! - a cell that has been passed over in eight rounds of a worker goes before those that have not, unless they are full;
 //! - only ready nodes that the worker may take are counted when its cell is chosen;
@@ -10,8 +11,9 @@
 //! - of a few more rows than a cell computes in a pass, as many as that are taken;
 //! - subgraphs go by priority first, and with [`Order::FewestLeft`] by how many nodes their requests have left.
 //!
-//! With one worker, one priority, no times, no passes and [`Order::Arrival`] all but the first say nothing. Which of a
-//! subgraph's ready nodes go first the paper leaves open: compared is how many of each.
+//! With one worker, one priority, no times, no passes and [`Order::Arrival`] all but the first say
+//! nothing. Which of a subgraph's ready nodes go first the paper leaves open: compared is how many
+//! of each.
 
 use std::cmp::Reverse;
 
@@ -112,7 +114,8 @@ impl Paper {
         taken.map(|s| self.ready_of(s).len()).sum()
     }
 
-    /// Appends what can be passed on. Of several that the same event lets go, the order is `table`'s.
+    /// Appends what can be passed on. Of several that the same event lets go, the order is
+    /// `table`'s.
     fn pass_on(&mut self, table: &Table) {
         let mut new = Vec::new();
         for request in &self.requests {
@@ -360,8 +363,8 @@ fn decides(seed: u64, workers: usize, order: Order, priorities: u8, seen: &mut S
     decides_by(seed, workers, order, priorities, None, seen);
 }
 
-/// Decides the same as the paper until all requests of a random scene have ended. With `times`, batches of some cells take up to
-/// so many times as long as those of others.
+/// Decides the same as the paper until all requests of a random scene have ended. With `times`,
+/// batches of some cells take up to so many times as long as those of others.
 fn decides_by(
     seed: u64,
     workers: usize,

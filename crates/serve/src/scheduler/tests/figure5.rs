@@ -1,10 +1,10 @@
 //! BatchMaker's Figure 5, as far as section 3.2 says what is in it.
 //!
-//! Fixed there: chains, one unit of time for each cell, batches of 4; requests 1 to 4 of lengths 2, 3, 3, 5
-//! at time 0. Graph batching runs them until 5 and the others until 12, so the longest of those has 7. By
-//! cells, two full tasks are formed at 0; request 1 leaves at 2, and the third task has 2 to 5, so 5 comes by
-//! then; after it 2 and 3 leave, and 6 and 7 join. Chosen here: the other lengths, and when exactly 5 to 8
-//! arrive.
+//! Fixed there: chains, one unit of time for each cell, batches of 4; requests 1 to 4 of lengths 2,
+//! 3, 3, 5 at time 0. Graph batching runs them until 5 and the others until 12, so the longest of
+//! those has 7. By cells, two full tasks are formed at 0; request 1 leaves at 2, and the third task
+//! has 2 to 5, so 5 comes by then; after it 2 and 3 leave, and 6 and 7 join. Chosen here: the other
+//! lengths, and when exactly 5 to 8 arrive.
 
 use super::*;
 use crate::cell_graph::samples::{plain_cells, plain_chain};

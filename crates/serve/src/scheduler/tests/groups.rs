@@ -19,8 +19,8 @@ struct Outcome {
     ends: Vec<u64>,
 }
 
-/// Runs graphs that are all there at time 0, on one worker: the same whether it gets one task at a time or
-/// several.
+/// Runs graphs that are all there at time 0, on one worker: the same whether it gets one task at a
+/// time or several.
 fn run(setting: Setting, kinds: usize, graphs: Vec<(Graph, u8)>) -> Outcome {
     let one = run_at_once(setting, kinds, graphs.clone(), 1);
     for tasks_at_once in [2, 5] {

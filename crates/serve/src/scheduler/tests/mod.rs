@@ -1,5 +1,5 @@
-//! The scheduler driven by a simulated clock, and checked at every event by what is known of the graphs
-//! from their sources alone.
+//! The scheduler driven by a simulated clock, and checked at every event by what is known of the
+//! graphs from their sources alone.
 
 mod algorithm1;
 mod figure5;
@@ -262,7 +262,8 @@ impl Simulated {
         }
     }
 
-    /// A worker has run its first task; `grow` is asked for each row of a request that has not ended.
+    /// A worker has run its first task; `grow` is asked for each row of a request that has not
+    /// ended.
     fn done(&mut self, worker: WorkerId, fails: bool, grow: impl FnMut(&mut Simulated, Row)) {
         self.done_after(worker, None, fails, grow);
     }
@@ -328,8 +329,8 @@ impl Simulated {
         assert_eq!(self.scheduler.counts().live(), live as u64);
     }
 
-    /// Runs everything, `took` units for each task, with `arrive` called at each whole unit before the
-    /// workers ask. Ends when nothing is left and `arrive` says that nothing will come.
+    /// Runs everything, `took` units for each task, with `arrive` called at each whole unit before
+    /// the workers ask. Ends when nothing is left and `arrive` says that nothing will come.
     fn run(&mut self, took: u64, mut arrive: impl FnMut(&mut Simulated, u64) -> bool) {
         let mut until = vec![0; self.queues.len()];
         loop {

@@ -65,8 +65,9 @@ fn add_nodes(rng: &mut fastrand::Rng, graph: &mut Graph, kinds: usize) {
     }
 }
 
-/// Ready nodes that `worker` may take, of each cell, in the order in which they should be: priorities, highest first,
-/// and, if `shortest`, how many nodes their requests have left, fewest first.
+/// Ready nodes that `worker` may take, of each cell, in the order in which they should be:
+/// priorities, highest first, and, if `shortest`, how many nodes their requests have left, fewest
+/// first.
 fn eligible(
     simulated: &Simulated,
     worker: WorkerId,

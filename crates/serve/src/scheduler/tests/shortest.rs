@@ -49,7 +49,8 @@ fn the_fewest_left_of_the_highest_priority_go_first() {
             for task in tasks {
                 chains.sort_by_key(|c| (std::cmp::Reverse(c.priority), c.left, c.submitted));
                 let got: Vec<RequestKey> = task.rows.iter().map(|row| row.request).collect();
-                // It must have happened, or little was tested: a chain gives way to a shorter one, and goes on later.
+                // It must have happened, or little was tested: a chain gives way to a shorter one,
+                // and goes on later.
                 let waits = |chain: &&Chain| chain.left > 0 && !got.contains(&chain.key);
                 let stops = |chain: &&Chain| last.contains(&chain.key);
                 overtaken += chains.iter().filter(waits).filter(stops).count();
@@ -75,7 +76,8 @@ fn the_fewest_left_of_the_highest_priority_go_first() {
     );
 }
 
-/// What is known of a tree from outside: leaves, all ready when it comes, and nodes that each join one more of them.
+/// What is known of a tree from outside: leaves, all ready when it comes, and nodes that each join
+/// one more of them.
 struct Tree {
     key: RequestKey,
     /// All of them.

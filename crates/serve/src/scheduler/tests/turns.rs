@@ -1,5 +1,5 @@
-//! Whose turn it is: no cell is kept waiting by others that always have something ready but no full batch, steps are decided at
-//! once where they can be one batch, and growths may come in any order.
+//! Whose turn it is: no cell is kept waiting by others that always have something ready but no full
+//! batch, steps are decided at once where they can be one batch, and growths may come in any order.
 
 use super::*;
 use crate::cell_graph::samples::{Named, plain_cells, plain_chain, plain_node};
@@ -35,8 +35,8 @@ fn every_cell_gets_its_turn_beside_chains_that_never_stop() {
     }
 }
 
-/// Encoders and decoders on one worker whose batches take a time of their own and some for each row: the mean time from coming to
-/// ending, where times are told and where they are not.
+/// Encoders and decoders on one worker whose batches take a time of their own and some for each
+/// row: the mean time from coming to ending, where times are told and where they are not.
 #[test]
 fn requests_end_sooner_where_cells_go_by_what_their_rows_are_worth() {
     // Microseconds: of a batch, and of each of its rows.
@@ -138,8 +138,8 @@ fn first_turn(chains: usize, most: usize, tasks: usize, steps: &[usize]) -> Vec<
     first_turn_of(10, chains, most, tasks, steps)
 }
 
-/// How many rows each task of a worker's first turn has, of `chains` chains of this length, with batches of up to `most`
-/// rows and so many tasks and steps at once.
+/// How many rows each task of a worker's first turn has, of `chains` chains of this length, with
+/// batches of up to `most` rows and so many tasks and steps at once.
 fn first_turn_of(
     length: usize,
     chains: usize,
