@@ -503,7 +503,7 @@ impl CellId {
 /// section 4.3), so that what is nearly done gets done. So a cell that always fills its batches keeps all before it waiting, also
 /// those of other networks, whatever the priority of their requests: networks that have nothing to do with each other are
 /// better served by an engine each. Where no batch is full, cells take turns by what their rows are worth
-/// ([`crate::serve`], step 3).
+/// ([crate documentation](crate), step 3).
 #[derive(Clone, Default)]
 pub struct Cells(Vec<Arc<dyn Cell>>);
 
