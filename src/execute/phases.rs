@@ -54,6 +54,15 @@ pub(super) struct InputRows<'a> {
     pub count: usize,
 }
 
+/// How a product reads its operands.
+struct Reading<'a> {
+    panels: Range<usize>,
+    blocking: Blocking,
+    /// The weights that are read afterwards.
+    next: NextProduct,
+    room: Room<'a>,
+}
+
 impl<'a, P: Probe> Phases<'a, P> {
     /// Values of pre-activations per row.
     pub fn z_row(&self) -> usize {
@@ -70,9 +79,13 @@ impl<'a, P: Probe> Phases<'a, P> {
                 (input.rows, input.count),
                 Start::Bias(&self.part.bias),
                 Sweep::Wide,
-                // A panel serves so many rows that prefetching gains nothing.
-                Blocking::default(),
-                (0..product.weights.panels(), NextProduct::NONE, room),
+                Reading {
+                    panels: 0..product.weights.panels(),
+                    // A panel serves so many rows that prefetching gains nothing.
+                    blocking: Blocking::default(),
+                    next: NextProduct::NONE,
+                    room,
+                },
                 z,
             );
             self.probe.lap(Activity::Ahead);
@@ -85,8 +98,7 @@ impl<'a, P: Probe> Phases<'a, P> {
         (rows, row_count): (Rows<'_>, usize),
         start: Start<'_>,
         sweep: Sweep,
-        blocking: Blocking,
-        (of, next, room): (Range<usize>, NextProduct, Room<'_>),
+        reading: Reading<'_>,
         z: &mut [f32],
     ) {
         let product = Product {
@@ -98,10 +110,11 @@ impl<'a, P: Probe> Phases<'a, P> {
             z,
             z_slots: self.direction.recurrence.z_slots(),
             sweep,
-            blocking,
-            next,
+            blocking: reading.blocking,
+            next: reading.next,
         };
-        self.kernels.product_of(product, of, room);
+        self.kernels
+            .product_of(product, reading.panels, reading.room);
     }
 
     /// Words in which a product has its rows quantised, or laid out.
@@ -173,8 +186,12 @@ impl<'a, P: Probe> Phases<'a, P> {
                 operand,
                 start,
                 step.sweep,
-                self.direction.blocking,
-                (of, next, room),
+                Reading {
+                    panels: of,
+                    blocking: self.direction.blocking,
+                    next,
+                    room,
+                },
                 z,
             );
         }

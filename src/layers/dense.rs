@@ -235,10 +235,10 @@ impl Dense {
             // Clearing room for many rows would take longer than a small layer of one row.
             if blocking.prefetch == Prefetch::Off {
                 let z = &mut [0.0; ROWS * MOST_OUTPUTS];
-                self.few_rows(blocks, x, rows, blocking, room, z, take);
+                self.few_rows(blocks, x, rows, blocking, Scratch { room, z }, take);
             } else {
                 let z = &mut [0.0; FAR_ROWS * MOST_OUTPUTS];
-                self.few_rows(blocks, x, rows, blocking, room, z, take);
+                self.few_rows(blocks, x, rows, blocking, Scratch { room, z }, take);
             }
         }
     }
@@ -250,11 +250,11 @@ impl Dense {
         x: &[f32],
         rows: usize,
         blocking: Blocking,
-        room: &mut [u32],
-        z: &mut [f32],
+        scratch: Scratch<'_>,
         mut take: impl FnMut(usize, usize, &[f32]),
     ) {
         let (inputs, outputs) = (self.inputs, self.outputs);
+        let Scratch { room, z } = scratch;
         let most = z.len() / MOST_OUTPUTS;
         // As few groups of rows as can be, as even as can be.
         let together = rows.div_ceil(rows.div_ceil(most).max(1)).max(1);
@@ -294,6 +294,14 @@ impl Dense {
             }
         }
     }
+}
+
+/// Memory of a product of few rows.
+struct Scratch<'a> {
+    /// [`Dense::room`] words.
+    room: &'a mut [u32],
+    /// Outputs of a block.
+    z: &'a mut [f32],
 }
 
 /// The part of `count` that falls to one of so many workers.

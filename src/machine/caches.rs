@@ -1,4 +1,4 @@
-//! What decides how a core reads weights that its private caches do not hold.
+//! The properties of caches that decide how a core reads its weights.
 
 use std::sync::{LazyLock, OnceLock};
 use std::time::Instant;
@@ -61,7 +61,7 @@ impl CacheModel {
         self.private_bytes
     }
 
-    /// Whether so many bytes of weights leave the private caches.
+    /// Whether `bytes` of weights exceed the private caches.
     pub fn exceeds_private(&self, bytes: usize) -> bool {
         bytes > self.private_bytes
     }
@@ -74,7 +74,7 @@ impl CacheModel {
         })
     }
 
-    /// The blocking for products of a core that reads so many bytes of weights at each step, in one
+    /// The blocking for a core that reads `step_bytes` of weights at each step, with panels in one
     /// stripe.
     pub fn blocking(&self, step_bytes: usize) -> Blocking {
         if !self.exceeds_private(step_bytes) {
@@ -93,8 +93,8 @@ impl CacheModel {
         }
     }
 
-    /// The stripes for a core's matrix of so many bytes: two where two such matrices, as a layer
-    /// has, leave the private caches.
+    /// The stripes for a core's matrix of `matrix_bytes`: two where two such matrices, as a layer has,
+    /// exceed the private caches.
     pub fn stripes(&self, matrix_bytes: usize) -> Stripes {
         if self.exceeds_private(2 * matrix_bytes) {
             Stripes::Two

@@ -46,7 +46,7 @@ pub fn read(root: &Path, allowed: &[usize]) -> Result<Topology, TopologyError> {
         let cpus: Vec<usize> = core_of[&cpu].intersection(&usable).copied().collect();
         let package = tree.number(&topology_file(cpu, "physical_package_id"))?;
         let numa_node = node_of(cpu).map_or(0, |node| node.id);
-        // Siblings that disagree on who their siblings are become two cores, which `validate` refuses.
+        // Siblings with different lists of siblings become two cores, which `validate` refuses.
         cores.entry(cpus.clone()).or_insert(Core {
             cpus,
             package,

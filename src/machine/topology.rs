@@ -1,4 +1,4 @@
-//! The machine as it is detected, and what planning asks of it.
+//! Detecting the machine, and queries for planning.
 
 use std::collections::BTreeSet;
 use std::path::Path;

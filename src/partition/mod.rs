@@ -132,12 +132,14 @@ impl<const N: usize> ProductU64 for [usize; N] {
 
 /// How finely a product is cut, and how a core goes through its part.
 ///
-/// A core takes tiles of rows by stripes of panels, with an accumulator for each row, stripe and gate of the tile. A stripe has all
-/// gates of its panel; of four, where there are many weights other than in int8, two. Rows come first ([`Grain::row_tiles`]), then
-/// the stripes of 4, 2 or 1 panels, or one of a panel's two, what `panels` and the accumulators allow and what is left. All weights
-/// of a tile of stripes are read once per tile of rows. This is the choice of [`crate::kernels::Product`] for steps of a sequence
-/// with 32 registers, but that in bf16 low tiles have 20 accumulators and tall ones 12 rows, and that what has many weights is
-/// told there by all that a core has of a layer.
+/// A core computes tiles of rows by stripes of panels, with an accumulator for each row, stripe and
+/// gate of the tile. A stripe has all gates of its panel, or two of four gates where the weights exceed
+/// [`Grain::one_stripe_bytes`], except in int8. The rows of a tile come first ([`Grain::row_tiles`]).
+/// Then follow the stripes of 4, 2 or 1 panels, or one of a panel's two, as `panels`, the accumulators
+/// and the rest of the panels allow. All weights of a tile of stripes are read once per tile of rows.
+///
+/// This models [`crate::kernels::Product`] for the steps of a sequence with 32 registers. It leaves out
+/// that tiles in bf16 are smaller (20 accumulators, 12 rows), and that a plan may block otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grain {
     /// Units are dealt to cores in groups of this many.
@@ -146,11 +148,12 @@ pub struct Grain {
     pub lanes: usize,
     /// Vectors that a low tile may sum into.
     pub accumulators: usize,
-    /// Most rows of a tall tile.
+    /// Max rows of a tall tile.
     pub rows: usize,
     /// Panels of a tile, at most; a power of two.
     pub panels: usize,
-    /// Bytes of one core's weights above which panels of four gates have two stripes, and tiles are tall.
+    /// Bytes of one core's weights above which panels of four gates have two stripes and tiles are
+    /// tall.
     pub one_stripe_bytes: u64,
 }
 
@@ -173,8 +176,9 @@ impl Grain {
         (shape.gates / self.gates_of_stripe(shape, weights)).max(1)
     }
 
-    /// The same, for one core's product that is swept in `order`: serpentine tiles have no more panels than fill the pipelines with
-    /// 8 chains of multiply-adds, since within a tile each panel is read from its start ([`crate::kernels::Sweep`]).
+    /// The same, for one core's product that is swept in `order`. Serpentine tiles have no more panels
+    /// than fill the pipelines with 8 chains of multiply-adds, since each panel of a tile is read from
+    /// its start ([`crate::kernels::Sweep`]).
     ///
     /// ```
     /// use cellstream::partition::{Grain, PanelOrder, Shape};
@@ -201,9 +205,10 @@ impl Grain {
         Grain { panels, ..self }
     }
 
-    /// Tiles of so many rows of a product of this shape, of which one core has so many bytes of weights. Up to 6 rows each, with
-    /// three gates 8, as even as can be. Above [`Grain::one_stripe_bytes`], of two or four gates other than in int8,
-    /// a single tile of up to [`Grain::rows`] by a single stripe; two such, if they have no more than 8 rows.
+    /// The number of tiles of `rows` rows of a product of this shape, of which one core has `weights`
+    /// bytes. A tile has up to 6 rows, 8 with three gates, and all are as even as possible. Above
+    /// [`Grain::one_stripe_bytes`], with two or four gates and except in int8, there is one tile of up to
+    /// [`Grain::rows`] rows by one stripe, or two of up to 8 rows.
     pub fn row_tiles(&self, rows: usize, shape: &Shape, weights: u64) -> usize {
         let most = if shape.gates == 3 { 8 } else { 6 };
         let many = (self.accumulators / shape.gates.max(1))
@@ -236,8 +241,8 @@ impl Grain {
 }
 
 impl Default for Grain {
-    /// That of 32 vector registers of 16 lanes: groups and panels of 16 units, low tiles of up to 4 panels in 24 accumulators, tall
-    /// ones of up to 14 rows.
+    /// For 32 vector registers of 16 lanes: groups and panels of 16 units, low tiles of up to 4 panels
+    /// in 24 accumulators, tall tiles of up to 14 rows.
     fn default() -> Grain {
         Grain {
             units: 16,

@@ -1,4 +1,4 @@
-//! Who owns what: every way to lay a model out over the cores.
+//! Every way to distribute a model over the cores.
 //!
 //! ```text
 //! P cores = groups of sequences (X_i) × workers of a group
@@ -94,8 +94,8 @@ fn of_group(model: &Model, size: (usize, usize), workers: usize) -> Vec<Configur
             if !has_input {
                 continue;
             }
-            // While the owners run steps the others take the next chunk; how much of it falls to the
-            // owners as well is for whoever refines this.
+            // While the owners run steps the others compute the next chunk. The estimate and the tuner
+            // refine the owners' share.
             for layer in &mut way.layers {
                 layer.ahead = InputProjectionBy::even_rows(workers);
                 layer.chunk_steps = layer
@@ -127,8 +127,8 @@ fn of_group(model: &Model, size: (usize, usize), workers: usize) -> Vec<Configur
     ways
 }
 
-/// Chunks of a sequence whose rows are taken ahead by workers that do not run its steps: the first one
-/// is waited for.
+/// Min chunks of a sequence whose input products are computed by workers that do not run its steps: all
+/// workers wait for the first chunk.
 const RELAYED_CHUNKS: usize = 8;
 
 /// The same with another share of the rows that are taken ahead for workers that also run steps.

@@ -15,8 +15,9 @@ impl Entry {
     /// Products taken ahead read their weights once per chunk, all others at every step. What binds
     /// is what the largest part of the time is bound by.
     ///
-    /// A slice that fits no private cache counts as read from the next level, whole. Panels that go to and fro leave
-    /// a part of it in the private ones, so that a run, above all one of a single step, may take less.
+    /// A slice that fits no private cache counts as read from the next level, whole. Serpentine panels
+    /// keep a part of it in the private caches, so that a run, above all one of a single step, may take
+    /// less.
     ///
     /// # Errors
     /// What [`Configuration::check`] refuses.

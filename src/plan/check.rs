@@ -49,7 +49,7 @@ pub enum PlanError {
         /// Index of the layer.
         layer: usize,
     },
-    /// Rows dealt out to nobody, or to more workers than a group has.
+    /// Rows for no worker, or for more workers than a group has.
     #[error("layer {layer}: rows taken ahead need 1 to {workers} workers, the plan says {rows}")]
     Ahead {
         /// Index of the layer.

@@ -1,4 +1,4 @@
-//! A configuration in words, for people who compare two of them.
+//! A configuration in words, to compare it with another.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use super::{Configuration, DirectionPlan, InputProjectionBy, LayerPlan, OwnersSh
 use crate::kernels::{Blocking, Prefetch, Stripes};
 use crate::schedule::PanelOrder;
 
-/// One line: cores, who owns what, when input products are taken, in which order panels are swept.
+/// One line: cores, slices, chunks of input products, order of panels, blocking.
 /// Layers that are alike are described once.
 impl fmt::Display for Configuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

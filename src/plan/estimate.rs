@@ -195,7 +195,7 @@ fn estimate(model: &Model, size: (usize, usize), cores: usize, rates: &Rates) ->
         steps: HashMap::new(),
     };
     let mut best: Option<(f64, Configuration)> = None;
-    // In order of cores, so that more of them must be worth it.
+    // In ascending order of cores, so that more cores need a gain.
     for way in arrangements(model, size, cores) {
         let ordered = costs.ordered(model, way);
         if best
@@ -211,7 +211,7 @@ fn estimate(model: &Model, size: (usize, usize), cores: usize, rates: &Rates) ->
     }
 }
 
-/// What decides the time of a worker's part of a step.
+/// What the time of a worker's part of a step depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct StepKey {
     rows: usize,
@@ -244,7 +244,7 @@ impl Costs<'_> {
         self.run(way, &layers)
     }
 
-    /// Seconds of a run whose layers take so long.
+    /// Seconds of a run with these times of its layers.
     fn run(&self, way: &Configuration, layers: &[f64]) -> f64 {
         let region = match way.threads {
             1 => 0.0,
@@ -269,8 +269,8 @@ impl Costs<'_> {
                 plan.order = order;
                 self.layer(layer, plan, rows, workers)
             });
-            // Of equals, a single row goes to and fro where its weights leave the first level: what
-            // the model does not see (the prefetchers, conflicts within a set) gains by it.
+            // Of equals, serpentine for a single row whose weights exceed the first level: effects that
+            // the model leaves out (prefetchers, conflicts within a set) favour it.
             let repeated = rows == 1 && self.size.1 > 1;
             let leaves_l1 = repeated && slice_bytes(layer, plan) > self.rates.private[0];
             let better = match leaves_l1 {
@@ -289,9 +289,9 @@ impl Costs<'_> {
         (self.run(&way, &layers), way)
     }
 
-    /// A single step reads all weights once, and the next run begins with what this one has left in the caches if both
-    /// products go to and fro together, none of them ahead. It counts where the weights outgrow the second level;
-    /// with other layers between a run and the next nothing is left.
+    /// A single step reads all weights once. If both products are swept serpentine together, with none
+    /// ahead, the next run starts with the weights that this run left in the caches. That matters where
+    /// the weights exceed the second level, and only for a single layer: others would evict them.
     fn to_and_fro_over_runs(&self, layer: &Layer, plan: &mut LayerPlan) {
         let bytes = |of: fn(&Weights) -> &Matrix| slice_bytes_of(layer, plan, of);
         let all = bytes(|w| &w.recurrent) + bytes(|w| &w.input);
@@ -398,7 +398,7 @@ impl Costs<'_> {
         of(even) + (chunks - 1.0) * between + steps + meetings
     }
 
-    /// Chooses the chunk, and what of it the owners take, where workers that run no steps take rows.
+    /// Chooses the chunk and the owners' share of it, where workers that run no steps take rows.
     fn balance(&mut self, layer: &Layer, plan: &mut LayerPlan, rows: usize, workers: usize) {
         let InputProjectionBy::Rows {
             workers: takers, ..
@@ -415,7 +415,7 @@ impl Costs<'_> {
         let mut best: Option<(f64, usize, OwnersShare)> = None;
         for chunk in [1, 2, 4, 8, 16].map(|parts| steps.div_ceil(parts).min(whole).max(1)) {
             plan.chunk_steps = chunk;
-            // The share changes who takes rows, not what they or the steps cost.
+            // The share changes neither the cost of a row nor that of the steps.
             let times = self.times(layer, plan, rows, workers);
             for share in OwnersShare::ALL {
                 let seconds = self.relayed(&times, chunk, (takers, owners), share);
@@ -525,7 +525,7 @@ impl Costs<'_> {
 struct Times {
     /// Products taken ahead by the units' owners: the slowest worker's.
     ahead: f64,
-    /// All of them, for whoever takes them.
+    /// The sum over all workers.
     all_ahead: Ahead,
     /// Steps and their meetings.
     steps: f64,
@@ -541,7 +541,7 @@ struct Ahead {
 }
 
 impl Ahead {
-    /// Of a share of the rows, in so many chunks.
+    /// Of a share of the rows, in `chunks` chunks.
     fn chunks(self, chunks: f64, share: f64) -> f64 {
         (share * self.arithmetic).max(chunks * self.weights)
     }

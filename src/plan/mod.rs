@@ -1,4 +1,5 @@
-//! The plan: for each size of request, who owns which slice of the weights and what is executed when.
+//! The plan: for each size of request, which worker owns which slice of the weights, and when each
+//! product is executed.
 //!
 //! A plan is plain data. It can change the time of a run, never its answer. It comes from an
 //! estimate ([`Plan::estimate`]) or from a search that measured the same data.
@@ -46,20 +47,20 @@ pub struct Plan {
     pub entries: Vec<Entry>,
 }
 
-/// What was planned for one size of request.
+/// The plan for one size of request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Sequences.
     pub batch: usize,
     /// Steps of the longest sequence.
     pub steps: usize,
-    /// What to do.
+    /// How requests near this size are run.
     pub configuration: Configuration,
-    /// What it took when it was tuned; `None` for an estimate.
+    /// The time that tuning measured; `None` for an estimate.
     pub measured: Option<Measured>,
 }
 
-/// What tuning found.
+/// The result of tuning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Measured {
     /// Time of the configuration.
@@ -83,7 +84,7 @@ pub struct Configuration {
     /// Workers, each on a core of its own; a multiple of `row_groups`.
     pub threads: usize,
     /// Groups of workers (X_i of deepcpu Theorem 5.2). Each runs the whole model on its own
-    /// sequences, and never meets another: more weights are read, nobody waits.
+    /// sequences without a barrier between groups, at the price of reading more weights.
     pub row_groups: usize,
     /// One entry per layer of the model.
     pub layers: Vec<LayerPlan>,
@@ -108,9 +109,9 @@ pub struct LayerPlan {
 /// How one direction of a layer is run.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DirectionPlan {
-    /// What is executed when.
+    /// The phase of each product.
     pub schedule: DirectionSchedule,
-    /// Who executes what.
+    /// The slice of each worker.
     pub partition: Partition,
     /// How the products of a step read their weights.
     pub blocking: Blocking,
@@ -217,7 +218,7 @@ impl InputProjectionBy {
     }
 }
 
-/// Who computes what of one direction, among the workers of a group.
+/// The slices of one direction, among the workers of a group.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Partition {
     /// Hidden units of each worker, in order, together `0..hidden`; may be empty. A worker that

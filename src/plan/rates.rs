@@ -1,4 +1,4 @@
-//! What an estimate takes the machine for.
+//! The machine, as an estimate assumes it.
 
 use std::sync::OnceLock;
 
@@ -6,10 +6,9 @@ use crate::machine::Topology;
 use crate::model::Precision;
 use crate::partition::Cache;
 
-/// Rates and sizes of one core. The sizes are this machine's; the rates lie between those measured on
-/// a Xeon of 2023 (181 GFLOP/s; reads 330, 132 and 31 GB/s) and an EPYC of 2024 (279; 407, 265, 111),
-/// because only their proportions matter: they decide between plans, they promise no time. Meetings,
-/// regions and gates were timed on the latter (`cargo bench --bench barrier`, `tuning/README.md`).
+/// Rates and sizes of one core. The sizes are this machine's. The rates are those of a typical server
+/// core: only their proportions matter, since they select a plan and predict no time. Barriers, regions
+/// and gates are timed by `cargo bench --bench barrier` and in `tuning/README.md`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rates {
     /// Multiply-add operations per second in f32, times two.
@@ -18,19 +17,18 @@ pub(super) struct Rates {
     pub bandwidth: [f64; 3],
     /// Bytes of the first and the second level.
     pub private: [usize; 2],
-    /// Seconds that a meeting takes.
+    /// Seconds of a barrier.
     pub meeting: f64,
-    /// Seconds that waking the others and joining them takes, once per run.
+    /// Seconds to wake the other workers and to join them, once per run.
     pub region: f64,
-    /// Seconds per gate and vector of units: activations and what they wait for.
+    /// Seconds per gate and vector of units, for activations.
     pub gate: f64,
-    /// Seconds that a phase takes besides.
+    /// Fixed seconds of a phase.
     pub phase: f64,
 }
 
-/// Products of other precisions per product of f32, where all weights are near: 20 sequences of an LSTM
-/// with 1024 inputs and units ran at 1435 GOP/s in int8 and at 405 GFLOP/s in f32, on two cores of the
-/// EPYC. Widening bf16 costs a tenth.
+/// Speed of products in other precisions over that of f32, with all weights in caches. Widening bf16
+/// costs a tenth.
 const INT8_SPEED: f64 = 1435.0 / 405.0;
 const BF16_SPEED: f64 = 0.9;
 

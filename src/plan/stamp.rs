@@ -195,7 +195,7 @@ pub(super) fn escaped(text: &str) -> String {
 }
 
 /// A sum over lines: FNV-1a, 64 bits (Fowler, Noll and Vo; offset and prime from RFC 9923). It finds
-/// accidents, no intent: whoever wants another plan edits the file and says so there.
+/// accidents, not intent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sum(u64);
 

@@ -31,7 +31,7 @@ pub struct LayerTraffic {
     /// One per worker of the team.
     pub cores: Vec<CoreTraffic>,
     /// Bytes that as many cores would move between the shared cache and private ones at every step
-    /// if nobody remembered who had which weights: the sum over the products of the step (one with
+    /// if no core kept its weights: the sum over the products of the step (one with
     /// the input, one with the state, one for the projection, each direction its own) of
     /// [`Problem::once`], `P·|A| + |B| + 2·|C|` for `P` cores.
     pub forgetful: u64,

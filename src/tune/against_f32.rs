@@ -1,4 +1,4 @@
-//! What a mix of precisions does to a model: its error and its time, against the same model in f32.
+//! The error and the time of a mix of precisions, against the same model in f32.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use crate::execute::{RunError, Session};
 use crate::model::{Model, Output, Precision};
 use crate::plan::{Configuration, Plan};
 
-/// Who says what a mix does; simulated in tests.
+/// Measures a mix; simulated in tests.
 pub(super) trait Judge {
     /// The greatest difference of the output over the sample from that in f32.
     fn error(&mut self, mix: &[Precision]) -> Result<f64, TuneError>;

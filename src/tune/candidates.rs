@@ -1,11 +1,11 @@
-//! What a tuning tries besides the arrangements of [`crate::plan`]: one function per dimension.
+//! The candidates besides the arrangements of [`crate::plan`]: one function per dimension.
 //!
 //! ```text
 //! schedules   the phased schedules that survive the three rules
 //! chunks      steps whose input products are taken together
-//! shares      how many of their rows fall to those who run the steps meanwhile
+//! shares      the part of their rows for workers that also run steps
 //! orders      panels cyclic or serpentine
-//! blockings   stripes, tall tiles and prefetching, where a slice of the weights leaves the private caches
+//! blockings   stripes, tall tiles and prefetching of slices that leave the private caches
 //! ```
 //!
 //! deepcpu section 5.3 searches P arrangements × Q schedules; the other dimensions are tried on what
@@ -67,7 +67,7 @@ pub(super) fn with_chunks(base: &Configuration, steps: usize) -> Vec<Configurati
     )
 }
 
-/// The configuration with other shares of the rows taken ahead for those who run the steps as well.
+/// The configuration with other shares of the rows taken ahead for workers that also run steps.
 pub(super) fn with_shares(base: &Configuration) -> Vec<Configuration> {
     let all = OwnersShare::ALL.map(|share| with_owners_share(base, share));
     distinct([base.clone()].into_iter().chain(all).collect())
@@ -83,8 +83,8 @@ pub(super) fn with_orders(base: &Configuration) -> Vec<Configuration> {
     distinct([base.clone()].into_iter().chain(orders).collect())
 }
 
-/// The configuration with other blocking of the weights that leave the private caches: plain, for a third
-/// level of low latency, and for one of high latency.
+/// The configuration with other blocking of the weights that leave the private caches: plain, for a
+/// third level of low latency, and for one of high latency.
 pub(super) fn with_blockings(base: &Configuration) -> Vec<Configuration> {
     let low = Blocking {
         prefetch: Prefetch::ManyPasses,

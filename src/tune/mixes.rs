@@ -1,9 +1,9 @@
-//! Which mixes of precisions, one for each layer, are worth a look, fastest first.
+//! Mixes of precisions, one for each layer, in the order in which they are tried: fastest first.
 //!
 //! ```text
-//! the time of a mix is taken for that in f32, less what each of its layers saves alone
+//! time of a mix = the time in f32, less the savings of each of its layers alone
 //! few mixes:  all of them, fastest first; the first that is close enough to f32
-//! else:       layer after layer, who saves most first: its fastest precision that leaves the mix close
+//! else:       layer after layer, greatest savings first: its fastest precision that keeps the mix close
 //! ```
 //!
 //! Whether a mix is close is asked of the whole mix: errors of layers add up, cancel, or are amplified by
@@ -15,7 +15,7 @@ use crate::model::Precision;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Choice {
     pub precision: Precision,
-    /// What it saves alone, as a part of the model's time in f32.
+    /// Savings of this layer alone, as a part of the model's time in f32.
     pub saves: f64,
 }
 

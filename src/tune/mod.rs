@@ -6,7 +6,7 @@
 //!   for stage in arrangements × orders, schedules, chunks, shares and chunks of rows that others take
 //!                ahead, orders, blockings, single layers
 //!     candidates <- best, and the stage's variations of it
-//!     drop who differs from the reference in any bit           (that is a defect, and is reported)
+//!     stop if one differs from the reference in any bit        (a defect, which is reported)
 //!     best <- the winner of a race among them
 //!   last races: best, the runner-up, the estimate; in doubt, the estimate
 //! ```
@@ -57,9 +57,9 @@ pub enum Effort {
 pub struct Options {
     /// Sizes of requests: sequences and steps. One entry of the plan each.
     pub sizes: Vec<(usize, usize)>,
-    /// Steps of single sequences, dealt out to those of a request in turn; where they are fewer, they get
-    /// some, evenly from the longest down. One that is longer than the size's steps counts as those. Empty:
-    /// all are as long as the size says. Which plan is best may depend on it: where many sequences end early,
+    /// Lengths of sequences, in steps, assigned to the sequences of a request in turn. A request of fewer
+    /// sequences gets some, evenly from the longest down. Lengths are cut to the size's steps. Empty: all
+    /// sequences have the size's steps. The best plan may depend on it: where many sequences end early,
     /// few are left to share the reading of weights.
     pub lengths: Vec<usize>,
     /// The most cores to use.
@@ -102,19 +102,19 @@ pub struct Tuned {
     pub interrupted: bool,
 }
 
-/// What [`Tuned::keep`] took from an earlier plan.
+/// The entries that [`Tuned::keep`] took from an earlier plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeptPlan {
-    /// How many entries of sizes that were not tuned.
+    /// Number of entries of sizes that were not tuned.
     pub others: usize,
-    /// Sizes, as sequences and steps, that were tuned and whose earlier entry is kept all the same.
+    /// Sizes, as sequences and steps, that were tuned but keep their earlier entry.
     pub instead: Vec<(usize, usize)>,
 }
 
 impl Tuned {
-    /// Adds what an earlier plan of the model knows better than this tuning: its entries of other sizes,
-    /// its measured ones of sizes that were not raced to their end, and where both are estimates the
-    /// earlier one, unless estimates are all that was asked for.
+    /// Adds entries of an earlier plan of the model: those of other sizes, measured ones of sizes whose
+    /// races were cut short, and, where both are estimates, the earlier one, unless only estimates were
+    /// asked for.
     pub fn keep(&mut self, earlier: Plan) -> KeptPlan {
         let mut kept = KeptPlan::default();
         for old in earlier.entries {
@@ -189,10 +189,10 @@ impl From<PackError> for TuneError {
     }
 }
 
-/// Finds the fastest configuration of `model` for each size, within the budget: when it is used up
-/// the lap under way is the last one, besides one of each size that has none yet. `progress` is told
-/// of each round and may break off; what has been found by then is kept, and what has not been
-/// reached, or not in three complete rounds of a race, is estimated.
+/// Finds the fastest configuration of `model` for each size, within the budget. When it is used up,
+/// only the current lap ends, and sizes without a lap get one. `progress` is called after each round and
+/// may stop the tuning, which keeps the results so far. Sizes without three complete rounds of a race
+/// are estimated.
 ///
 /// # Errors
 /// [`TuneError`]; a candidate that gives a wrong answer ends the tuning, because it is a defect.

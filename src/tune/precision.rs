@@ -26,16 +26,16 @@ use crate::model::{CellKind, Input, Layer, Matrix, Model, Precision};
 /// What to choose precisions for.
 #[derive(Clone, Debug)]
 pub struct PrecisionOptions<'a> {
-    /// What the error is measured over.
+    /// The input that the error is measured over.
     pub sample: Input<'a>,
-    /// The most that any value of the output sequence may differ from that in f32; final states are not looked at.
+    /// Max difference of any value of the output sequence from that in f32. Final states are ignored.
     pub most_error: f64,
     /// Sizes of requests, sequences and steps, that are to be fast.
     pub sizes: Vec<(usize, usize)>,
     /// The most cores to use.
     pub cores: usize,
-    /// Time for it. A few laps of each layer and of whoever comes to the end, and errors of as many mixes
-    /// as there are choices for a layer, are measured in any case.
+    /// Time for it. A few laps of each layer and of the last mixes, and the errors of as many mixes as a
+    /// layer has choices, are measured in any case.
     pub budget: Duration,
 }
 
@@ -57,7 +57,7 @@ pub struct Chosen {
     pub model: Model,
     /// What was chosen.
     pub mix: Mix,
-    /// What else came to the end, fastest first; f32 is always among these or chosen.
+    /// The other last mixes, fastest first; f32 is always one of them or chosen.
     pub others: Vec<Mix>,
     /// Mixes whose error was measured.
     pub tried: usize,
@@ -77,8 +77,8 @@ pub struct PrecisionProgress {
 /// single one where a lower precision saves less than 1 % of the model's time. Times are those of estimated
 /// plans, so a choice may differ from one run to the next where two are about equally fast.
 ///
-/// What the model has in a lower precision already stays, where its precision is chosen; its f32 are the values that
-/// these numbers stand for.
+/// Weights that are in a lower precision already stay so where that precision is chosen. In f32 they are
+/// the values that these numbers stand for.
 ///
 /// # Errors
 /// [`TuneError::NoSize`]; [`TuneError::NoSample`]; [`TuneError::Sample`] for one that does not fit;
@@ -129,13 +129,13 @@ pub fn choose_precisions(
 }
 
 const REDUCED: [Precision; 2] = [Precision::Bf16, Precision::Int8];
-/// How many times as long as f32 a choice may take at any one of the sizes: what cannot be told from it.
+/// Time over that of f32 that a choice may take at any size: a difference within the noise.
 const NOWHERE_SLOWER: f64 = 1.01;
-/// What a layer in a lower precision must save of the model's time: less cannot be told from nothing.
-const TOLD_APART: f64 = 0.01;
-/// How many times as quick as f32 a mix must be to replace it.
-const WORTH: f64 = 1.03;
-/// Laps in turns with f32; of those who came to the end, more.
+/// Part of the model's time that a layer in a lower precision must save: less is within the noise.
+const MIN_SAVINGS: f64 = 0.01;
+/// Speed over f32 that a mix needs to replace it.
+const MIN_SPEEDUP: f64 = 1.03;
+/// Laps in turns with f32, and those of the last mixes.
 const ROUNDS: usize = 5;
 const FINAL_ROUNDS: usize = 15;
 /// The part of the time that is used up when single layers have been timed, and when the search for mixes
@@ -157,7 +157,7 @@ fn shape(layer: &Layer) -> Shape {
     (layer.kind(), sizes.collect())
 }
 
-/// The choice, and what else came to the end.
+/// The choice, and the other last mixes.
 fn choose(
     shapes: &[Shape],
     options: &PrecisionOptions<'_>,
@@ -198,7 +198,7 @@ fn choose(
                 }
             };
             let saves = 1.0 - mean(times);
-            if saves > TOLD_APART && is_nowhere_slower(times) {
+            if saves > MIN_SAVINGS && is_nowhere_slower(times) {
                 choices[layer].push(Choice { precision, saves });
             }
         }
@@ -239,7 +239,7 @@ fn choose(
             time: mean(&times),
             precisions,
         };
-        let is_better = mix.time < best.time && mix.time * WORTH < 1.0;
+        let is_better = mix.time < best.time && mix.time * MIN_SPEEDUP < 1.0;
         others.push(match is_better && is_nowhere_slower(&times) {
             true => std::mem::replace(&mut best, mix),
             false => mix,

@@ -3,8 +3,8 @@
 //! ```text
 //! repeat until one is left, or enough rounds are run, or time is up
 //!   for candidate in those still in: one sample of each      interleaved: a slow minute hits all
-//!   drop who is slower than the best beyond doubt
-//! the winner: the least median; of those too near to it to tell, who wakes the fewest cores
+//!   drop those that are slower than the best beyond doubt
+//! the winner: the least median; of ties with it, the one with the fewest cores
 //! ```
 //!
 //! Nothing here reads a clock: the lap is the caller's, so that tests can race simulated candidates.
@@ -17,7 +17,7 @@ pub(super) trait Track {
     fn lap(&mut self, candidate: usize) -> u64;
     /// Whether time is up, asked after every lap.
     fn is_over(&mut self) -> bool;
-    /// Told after every round who is ahead; whether to stop.
+    /// Called after every round with the leader. Returns whether to stop.
     fn round(&mut self, standing: usize, best: (usize, Cost)) -> bool;
     /// Workers that the candidate wakes.
     fn cores(&self, candidate: usize) -> usize;
@@ -35,7 +35,7 @@ pub(super) struct Standing {
 pub(super) struct Results {
     /// Best first.
     pub standings: Vec<Standing>,
-    /// Rounds in which all who were still in had their lap.
+    /// Rounds in which all remaining candidates had a lap.
     pub rounds: usize,
 }
 
@@ -55,7 +55,7 @@ pub(super) struct Rounds {
 const HOPELESS: f64 = 1.5;
 
 /// Races `candidates` candidates; best first, those dropped early by the times they had by then.
-/// The first gets at least one lap; whoever gets none, because time is up, is left out.
+/// The first gets at least one lap. Candidates without one, because time is up, are left out.
 pub(super) fn race(candidates: usize, rounds: Rounds, track: &mut impl Track) -> Results {
     let mut complete = 0;
     let mut samples: Vec<Vec<u64>> = vec![Vec::new(); candidates];
@@ -96,7 +96,7 @@ pub(super) fn race(candidates: usize, rounds: Rounds, track: &mut impl Track) ->
             cost: cost(&samples[candidate]),
         })
         .collect();
-    // Who was dropped stands behind all who were not, whatever its few samples say.
+    // Dropped candidates rank behind all others, whatever their few samples say.
     standings.sort_by_key(|r| (!standing.contains(&r.candidate), r.cost, r.candidate));
     if let Some(best) = standings.first().copied() {
         let ties = standings.iter().enumerate();

@@ -13,8 +13,7 @@ use crate::plan::{Configuration, Cost};
 const LAP: u64 = 1_000_000;
 /// Timed runs of one lap: enough for a median, no more than tell anything new.
 const RUNS: (u64, u64) = (3, 9);
-/// From so many nanoseconds on a run is a lap by itself: what the caches hold at its start no longer
-/// matters.
+/// Nanoseconds from which a run is a lap by itself: the caches at its start no longer matter.
 const LONG: u64 = 5_000_000;
 /// Multiply-adds of the reference run that candidates are held against: about a tenth of a second.
 const CHECKED_PRODUCTS: usize = Check::THOROUGH / 10;
@@ -100,7 +99,7 @@ impl SessionTrack {
         self.runs
     }
 
-    /// The track with somebody who is told of each round and says when to stop.
+    /// The track with a callback for each round, which may stop the race.
     pub fn with<'t>(&'t mut self, until: Instant, round: Round<'t>) -> Watched<'t> {
         Watched {
             track: self,

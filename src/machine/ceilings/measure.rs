@@ -266,7 +266,7 @@ fn measuring_thread(
     let memory = match filled(sizes.memory) {
         Ok(buffer) => buffer,
         Err(error) => {
-            // The directing thread sees the error and gives up; nobody listens if it is gone.
+            // The directing thread sees the error and gives up; if it is gone, the send fails.
             let _ = ready.send(Err(error));
             return;
         }

@@ -1,4 +1,5 @@
-//! The plan file: a plan as text that a person can read, compare and edit, with what it is for.
+//! The plan file: a plan as text to read, compare and edit, with the model and the machine that it is
+//! for.
 //!
 //! ```text
 //! cellstream plan 2
@@ -34,7 +35,7 @@
 //!
 //! The first line is always the format's, with no byte order mark before it. After it, spaces at the start
 //! of a line, empty lines and lines that start with `#` mean nothing. The sum is over all other lines;
-//! `checksum none` is for files that are edited by hand, whose measured times are not taken: they are of
+//! `checksum none` is for files that are edited by hand. Their measured times are ignored: they are of
 //! the plan before the edit.
 //! Whatever a file holds, a plan that comes from it has passed [`Plan::check`].
 
