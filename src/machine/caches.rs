@@ -41,8 +41,8 @@ impl CacheModel {
         }
     }
 
-    /// This machine: sizes as [`Topology::detect`] reads them, the latency measured when it is first
-    /// asked for, in a few milliseconds. Kept for the life of the process.
+    /// This machine: sizes as [`Topology::detect`] reads them, the latency measured when it is
+    /// first asked for, in a few milliseconds. Kept for the life of the process.
     pub fn here() -> &'static CacheModel {
         static HERE: LazyLock<CacheModel> = LazyLock::new(|| {
             let topology = Topology::detect();
@@ -93,8 +93,8 @@ impl CacheModel {
         }
     }
 
-    /// The stripes for a core's matrix of `matrix_bytes`: two where two such matrices, as a layer has,
-    /// exceed the private caches.
+    /// The stripes for a core's matrix of `matrix_bytes`: two where two such matrices, as a layer
+    /// has, exceed the private caches.
     pub fn stripes(&self, matrix_bytes: usize) -> Stripes {
         if self.exceeds_private(2 * matrix_bytes) {
             Stripes::Two
@@ -104,8 +104,8 @@ impl CacheModel {
     }
 }
 
-/// Gigabytes per second that the calling thread reads from the third level: the best of some passes.
-/// `None` where the machine describes no third level.
+/// Gigabytes per second that the calling thread reads from the third level: the best of some
+/// passes. `None` where the machine describes no third level.
 fn l3_gbps(topology: &Topology) -> Option<f64> {
     const PASSES: usize = 10;
     let values = vec![1.0; l3_buffer_bytes(topology)? / size_of::<f32>()];

@@ -10,14 +10,15 @@ use std::path::{Path, PathBuf};
 
 use super::types::{Cache, CacheKind, Core, NumaNode, Source, Topology, TopologyError};
 
-/// Reads the machine described under `root` (`/` for the one this runs on), restricted to `allowed`.
+/// Reads the machine described under `root` (`/` for the one this runs on), restricted to
+/// `allowed`.
 ///
 /// Caches and memory nodes that the system does not describe are left out (one node holding all
 /// CPUs stands in for missing nodes); what it does describe must be well-formed.
 ///
 /// # Errors
-/// [`TopologyError`]: a file that must be there is missing, holds something unexpected, or the parts
-/// contradict each other.
+/// [`TopologyError`]: a file that must be there is missing, holds something unexpected, or the
+/// parts contradict each other.
 pub fn read(root: &Path, allowed: &[usize]) -> Result<Topology, TopologyError> {
     let tree = Tree { root };
     let described = tree.cpus("sys/devices/system/cpu/online")?;

@@ -8,8 +8,8 @@ use super::types::{
 };
 
 impl Topology {
-    /// The machine this process runs on: from `/sys`; else, with feature `hwloc`, from that library;
-    /// else [`Topology::count_only`]. Never fails; [`Topology::source`] says which it was.
+    /// The machine this process runs on: from `/sys`; else, with feature `hwloc`, from that
+    /// library; else [`Topology::count_only`]. Never fails; [`Topology::source`] says which it was.
     ///
     /// Only CPUs that the calling thread may run on are listed: call it before pinning the thread.
     ///
@@ -35,11 +35,11 @@ impl Topology {
         topology
     }
 
-    /// The guess for a system that tells nothing but its CPUs: each is a core of its own, all in one
-    /// package and node, each with a private L1 data cache of 32 KiB and L2 of 256 KiB. The sizes are
-    /// the smallest of common x86-64 and AArch64 server cores of the last decade: a slice planned for
-    /// too small a cache is merely cut finer, one planned for too large a cache is fetched again
-    /// every step.
+    /// The guess for a system that tells nothing but its CPUs: each is a core of its own, all in
+    /// one package and node, each with a private L1 data cache of 32 KiB and L2 of 256 KiB. The
+    /// sizes are the smallest of common x86-64 and AArch64 server cores of the last decade: a slice
+    /// planned for too small a cache is merely cut finer, one planned for too large a cache is
+    /// fetched again every step.
     pub fn count_only(cpus: &[usize], why: String) -> Topology {
         let cpus: BTreeSet<usize> = cpus.iter().copied().collect();
         let cache = |level, kind, kib: usize, cpu| Cache {
@@ -136,10 +136,10 @@ impl Topology {
     /// The logical CPUs to pin a team of `threads` to, in team order.
     ///
     /// One CPU of each physical core comes first, then second siblings. Cores that share memory and
-    /// the last cache level stand next to each other, so that a small team stays within one node and
-    /// cache. Of the nodes and caches, those whose cores own the larger private caches come first
-    /// (on a hybrid processor: the fast cores), then those with more usable cores. A team larger than
-    /// the machine starts over from the first CPU.
+    /// the last cache level stand next to each other, so that a small team stays within one node
+    /// and cache. Of the nodes and caches, those whose cores own the larger private caches come
+    /// first (on a hybrid processor: the fast cores), then those with more usable cores. A team
+    /// larger than the machine starts over from the first CPU.
     pub fn cpus_for_team(&self, threads: usize) -> Vec<usize> {
         use std::cmp::Reverse;
         let biggest_private = |in_group: &dyn Fn(&Core) -> bool| {
@@ -185,9 +185,9 @@ impl Topology {
     /// Checks what every reader must deliver.
     ///
     /// # Errors
-    /// [`TopologyError::Contradiction`] where a list is empty or unordered, a CPU belongs to two cores
-    /// or two memory nodes, a cache is empty, stands before an unknown CPU or overlaps another of its
-    /// level and kind, or a core's memory node is not listed with it.
+    /// [`TopologyError::Contradiction`] where a list is empty or unordered, a CPU belongs to two
+    /// cores or two memory nodes, a cache is empty, stands before an unknown CPU or overlaps
+    /// another of its level and kind, or a core's memory node is not listed with it.
     pub fn validate(&self) -> Result<(), TopologyError> {
         let wrong = |what: String| Err(TopologyError::Contradiction(what));
         let ascending = |cpus: &[usize]| !cpus.is_empty() && cpus.is_sorted_by(|a, b| a < b);

@@ -6,9 +6,9 @@ pub enum Placement {
     /// One set: everything within the capacity stays, and one line more is too many.
     FullyAssociative,
     /// Lines that follow each other fall into sets that follow each other, as within large pages:
-    /// each array fills all sets evenly, to within one line. A cyclic sweep over more than the cache
-    /// holds loses first the sets that have one line too many, and all only at 1 + 1/ways times the
-    /// capacity.
+    /// each array fills all sets evenly, to within one line. A cyclic sweep over more than the
+    /// cache holds loses first the sets that have one line too many, and all only at 1 + 1/ways
+    /// times the capacity.
     Contiguous {
         /// Lines of a set.
         ways: usize,

@@ -28,9 +28,9 @@
 //! The edge is as soft as the placement of lines in sets makes it ([`Placement`]).
 //!
 //! What is counted besides the product's own A, B and C is nothing; what else a step touches only
-//! takes room ([`Sequence`]). All of A counts as written by others, as in the paper, though each core
-//! has written its own columns of it. Products that alternate with this one, such as those of the
-//! input taken ahead, are not known here: they cost the weights that they push out.
+//! takes room ([`Sequence`]). All of A counts as written by others, as in the paper, though each
+//! core has written its own columns of it. Products that alternate with this one, such as those of
+//! the input taken ahead, are not known here: they cost the weights that they push out.
 //!
 //! ```
 //! use cellstream::partition::{Cache, Grain, Options, PanelOrder, Problem, Sequence, Shape};
@@ -133,13 +133,15 @@ impl<const N: usize> ProductU64 for [usize; N] {
 /// How finely a product is cut, and how a core goes through its part.
 ///
 /// A core computes tiles of rows by stripes of panels, with an accumulator for each row, stripe and
-/// gate of the tile. A stripe has all gates of its panel, or two of four gates where the weights exceed
-/// [`Grain::one_stripe_bytes`], except in int8. The rows of a tile come first ([`Grain::row_tiles`]).
-/// Then follow the stripes of 4, 2 or 1 panels, or one of a panel's two, as `panels`, the accumulators
-/// and the rest of the panels allow. All weights of a tile of stripes are read once per tile of rows.
+/// gate of the tile. A stripe has all gates of its panel, or two of four gates where the weights
+/// exceed [`Grain::one_stripe_bytes`], except in int8. The rows of a tile come first
+/// ([`Grain::row_tiles`]). Then follow the stripes of 4, 2 or 1 panels, or one of a panel's two, as
+/// `panels`, the accumulators and the rest of the panels allow. All weights of a tile of stripes
+/// are read once per tile of rows.
 ///
-/// This models [`crate::kernels::Product`] for the steps of a sequence with 32 registers. It leaves out
-/// that tiles in bf16 are smaller (20 accumulators, 12 rows), and that a plan may block otherwise.
+/// This models [`crate::kernels::Product`] for the steps of a sequence with 32 registers. It leaves
+/// out that tiles in bf16 are smaller (20 accumulators, 12 rows), and that a plan may block
+/// otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grain {
     /// Units are dealt to cores in groups of this many.
@@ -176,9 +178,9 @@ impl Grain {
         (shape.gates / self.gates_of_stripe(shape, weights)).max(1)
     }
 
-    /// The same, for one core's product that is swept in `order`. Serpentine tiles have no more panels
-    /// than fill the pipelines with 8 chains of multiply-adds, since each panel of a tile is read from
-    /// its start ([`crate::kernels::Sweep`]).
+    /// The same, for one core's product that is swept in `order`. Serpentine tiles have no more
+    /// panels than fill the pipelines with 8 chains of multiply-adds, since each panel of a tile is
+    /// read from its start ([`crate::kernels::Sweep`]).
     ///
     /// ```
     /// use cellstream::partition::{Grain, PanelOrder, Shape};
@@ -205,10 +207,10 @@ impl Grain {
         Grain { panels, ..self }
     }
 
-    /// The number of tiles of `rows` rows of a product of this shape, of which one core has `weights`
-    /// bytes. A tile has up to 6 rows, 8 with three gates, and all are as even as possible. Above
-    /// [`Grain::one_stripe_bytes`], with two or four gates and except in int8, there is one tile of up to
-    /// [`Grain::rows`] rows by one stripe, or two of up to 8 rows.
+    /// The number of tiles of `rows` rows of a product of this shape, of which one core has
+    /// `weights` bytes. A tile has up to 6 rows, 8 with three gates, and all are as even as
+    /// possible. Above [`Grain::one_stripe_bytes`], with two or four gates and except in int8,
+    /// there is one tile of up to [`Grain::rows`] rows by one stripe, or two of up to 8 rows.
     pub fn row_tiles(&self, rows: usize, shape: &Shape, weights: u64) -> usize {
         let most = if shape.gates == 3 { 8 } else { 6 };
         let many = (self.accumulators / shape.gates.max(1))
@@ -241,8 +243,8 @@ impl Grain {
 }
 
 impl Default for Grain {
-    /// For 32 vector registers of 16 lanes: groups and panels of 16 units, low tiles of up to 4 panels
-    /// in 24 accumulators, tall tiles of up to 14 rows.
+    /// For 32 vector registers of 16 lanes: groups and panels of 16 units, low tiles of up to 4
+    /// panels in 24 accumulators, tall tiles of up to 14 rows.
     fn default() -> Grain {
         Grain {
             units: 16,
@@ -399,8 +401,8 @@ impl Problem {
         ]
     }
 
-    /// The paper's piecewise form for a sequence (deepcpu section 5.2.3, its slips corrected): all of
-    /// B once where a core's block, |B| / (X_j·X_k), fits the private cache, else at every step.
+    /// The paper's piecewise form for a sequence (deepcpu section 5.2.3, its slips corrected): all
+    /// of B once where a core's block, |B| / (X_j·X_k), fits the private cache, else at every step.
     pub fn formula(&self, split: Split) -> u64 {
         let steps = self.sequence.steps as u64;
         let weights = self.shape.b_bytes().saturating_mul(split.rows as u64);

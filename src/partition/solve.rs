@@ -9,8 +9,9 @@ use super::{Movement, PanelOrder, Problem, Split};
 pub struct Options {
     /// X_i > 1: several cores hold the same weights, for different sequences.
     pub split_rows: bool,
-    /// X_k > 1: cores hold parts of a chain, whose sums must be added. It changes the rounding, so no
-    /// plan can hold such a split and nothing executes one: this is for asking what it would move.
+    /// X_k > 1: cores hold parts of a chain, whose sums must be added. It changes the rounding, so
+    /// no plan can hold such a split and nothing executes one: this is for asking what it would
+    /// move.
     pub split_depth: bool,
 }
 
@@ -61,8 +62,8 @@ impl Problem {
         candidates
     }
 
-    /// The best of [`Problem::solve`] for each number of cores from 1 to `cores` that can all have a
-    /// part, in that order.
+    /// The best of [`Problem::solve`] for each number of cores from 1 to `cores` that can all have
+    /// a part, in that order.
     pub fn best(&self, cores: usize, options: Options) -> Vec<Candidate> {
         (1..=cores)
             .filter_map(|ways| self.solve(ways, options).into_iter().next())

@@ -131,8 +131,8 @@ impl Problem {
         }
     }
 
-    /// The part of a core's weights, from 0 to 1, that its cache still holds when the next step comes
-    /// to them; 1 where there are none.
+    /// The part of a core's weights, from 0 to 1, that its cache still holds when the next step
+    /// comes to them; 1 where there are none.
     pub fn weights_kept(&self, part: Part, order: PanelOrder) -> f64 {
         let sweep = Sweep::new(self, part);
         if sweep.b == 0.0 || part.rows == 0 {
@@ -338,8 +338,8 @@ impl Sweep {
 
     /// The part of a tile's weights that is gone by the next step.
     fn b_gone(&self, own: f64, tile: &PanelTile, around: &Around) -> f64 {
-        // A of the rest of this step and of the next so far. At either end of a sweep that is a part
-        // of one tile of rows; the two parts of one value of k make one whole.
+        // A of the rest of this step and of the next so far. At either end of a sweep that is a
+        // part of one tile of rows; the two parts of one value of k make one whole.
         let a_now = if around.last {
             self.a_tile / 2.0
         } else {

@@ -14,8 +14,9 @@ use crate::machine::CacheModel;
 use crate::model::{Layer, Model};
 use crate::partition::{Cache, Grain, Options, Problem, Sequence, Shape};
 
-/// Every way to lay the model out over 1 to `cores` cores, for `batch` sequences of `steps` steps, in
-/// ascending order of cores. Products are taken ahead, in the chunks that the estimate would take.
+/// Every way to lay the model out over 1 to `cores` cores, for `batch` sequences of `steps` steps,
+/// in ascending order of cores. Products are taken ahead, in the chunks that the estimate would
+/// take.
 pub(crate) fn arrangements(
     model: &Model,
     (batch, steps): (usize, usize),
@@ -24,8 +25,9 @@ pub(crate) fn arrangements(
     let (mut found, mut seen) = (Vec::new(), HashSet::new());
     let product = widest(model, batch);
     for threads in degrees(cores.max(1)) {
-        // The partition's factorizations; and one group of all workers even where they are more than
-        // the units can be dealt to: directions, layers and products ahead may still need them.
+        // The partition's factorizations; and one group of all workers even where they are more
+        // than the units can be dealt to: directions, layers and products ahead may still need
+        // them.
         let splits = product.splits(threads, Options::default()).into_iter();
         let mut groups: Vec<usize> = splits.map(|split| split.rows).chain([1]).collect();
         groups.sort_unstable();
@@ -48,7 +50,8 @@ pub(crate) fn arrangements(
     found
 }
 
-/// The recurrent product of the layer with the most units, which decides how finely work can be cut.
+/// The recurrent product of the layer with the most units, which decides how finely work can be
+/// cut.
 fn widest(model: &Model, batch: usize) -> Problem {
     let layers = model.layers().iter();
     let layer = layers.max_by_key(|layer| layer.hidden_size());
@@ -64,8 +67,8 @@ fn widest(model: &Model, batch: usize) -> Problem {
     }
 }
 
-/// Degrees of parallelism up to `most`: every one up to 16, multiples of 8 up to 128, powers of two,
-/// and `most` itself.
+/// Degrees of parallelism up to `most`: every one up to 16, multiples of 8 up to 128, powers of
+/// two, and `most` itself.
 fn degrees(most: usize) -> impl DoubleEndedIterator<Item = usize> {
     let wanted = move |degree: usize| {
         degree <= 16
@@ -85,8 +88,8 @@ fn of_group(model: &Model, size: (usize, usize), workers: usize) -> Vec<Configur
         layer.directions().len() * units
     };
     let useful = model.layers().iter().map(groups).max().unwrap_or(1);
-    // Steps on all workers first, then on fewer than the products ahead of them, where there are any
-    // such products.
+    // Steps on all workers first, then on fewer than the products ahead of them, where there are
+    // any such products.
     let has_input = model.layers().iter().any(|l| l.input_size() > 0);
     for owners in degrees(workers.min(useful)).rev() {
         let mut way = placed(model, size, workers, whole(0..owners), false);
@@ -94,8 +97,8 @@ fn of_group(model: &Model, size: (usize, usize), workers: usize) -> Vec<Configur
             if !has_input {
                 continue;
             }
-            // While the owners run steps the others compute the next chunk. The estimate and the tuner
-            // refine the owners' share.
+            // While the owners run steps the others compute the next chunk. The estimate and the
+            // tuner refine the owners' share.
             for layer in &mut way.layers {
                 layer.ahead = InputProjectionBy::even_rows(workers);
                 layer.chunk_steps = layer
@@ -127,8 +130,8 @@ fn of_group(model: &Model, size: (usize, usize), workers: usize) -> Vec<Configur
     ways
 }
 
-/// Min chunks of a sequence whose input products are computed by workers that do not run its steps: all
-/// workers wait for the first chunk.
+/// Min chunks of a sequence whose input products are computed by workers that do not run its steps:
+/// all workers wait for the first chunk.
 const RELAYED_CHUNKS: usize = 8;
 
 /// The same with another share of the rows that are taken ahead for workers that also run steps.

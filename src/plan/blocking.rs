@@ -9,8 +9,8 @@ use crate::model::{Direction, Matrix, Model, Precision};
 use crate::schedule::PhasePlacement;
 
 impl Configuration {
-    /// The configuration with the blocking that its slices of the weights suit, on a machine of these
-    /// caches.
+    /// The configuration with the blocking that its slices of the weights suit, on a machine of
+    /// these caches.
     #[must_use]
     pub(crate) fn with_blocking(mut self, model: &Model, caches: &CacheModel) -> Configuration {
         for (plan, layer) in self.layers.iter_mut().zip(model.layers()) {

@@ -8,16 +8,16 @@ use crate::schedule::PhasePlacement;
 impl Entry {
     /// The bound on running full-length sequences: for each worker and phase, the larger of
     /// arithmetic over peak and bytes of weights over the bandwidth of the level where its slice of
-    /// them fits (deepcpu section 3, equation 1), each worker with its share of what all cores reach
-    /// at once. Each matrix has the bytes and the peak of its own precision. A layer takes as long as
-    /// its slowest worker; layers of different workers run side by side.
+    /// them fits (deepcpu section 3, equation 1), each worker with its share of what all cores
+    /// reach at once. Each matrix has the bytes and the peak of its own precision. A layer takes as
+    /// long as its slowest worker; layers of different workers run side by side.
     ///
     /// Products taken ahead read their weights once per chunk, all others at every step. What binds
     /// is what the largest part of the time is bound by.
     ///
-    /// A slice that fits no private cache counts as read from the next level, whole. Serpentine panels
-    /// keep a part of it in the private caches, so that a run, above all one of a single step, may take
-    /// less.
+    /// A slice that fits no private cache counts as read from the next level, whole. Serpentine
+    /// panels keep a part of it in the private caches, so that a run, above all one of a single
+    /// step, may take less.
     ///
     /// # Errors
     /// What [`Configuration::check`] refuses.
@@ -63,8 +63,8 @@ impl Entry {
 }
 
 impl Configuration {
-    /// Whether some layer runs on other workers than the one below, so that both run at once. A layer
-    /// whose rows are taken ahead by others is read only when it is complete.
+    /// Whether some layer runs on other workers than the one below, so that both run at once. A
+    /// layer whose rows are taken ahead by others is read only when it is complete.
     pub(super) fn is_wavefront(&self) -> bool {
         let workers = self.group_size();
         let is_marked = |below: &LayerPlan| {
@@ -309,7 +309,8 @@ mod tests {
     use crate::plan::Plan;
     use crate::schedule::DirectionSchedule;
 
-    /// Two cores, 100 GFLOP/s and 400 GOP/s of int8 each; reads 200, 100, 50 and 10 GB/s each from L1, L2, L3, memory.
+    /// Two cores, 100 GFLOP/s and 400 GOP/s of int8 each; reads 200, 100, 50 and 10 GB/s each from
+    /// L1, L2, L3, memory.
     fn ceilings() -> Ceilings {
         let rate = |value: f64| Rate { value, spread: 0.0 };
         let team = |threads: usize| {
@@ -406,7 +407,8 @@ mod tests {
         let step = 2.0 * 12288.0 / 100e9;
         close(seconds(&model, entry), 100.0 * step + 100.0 * step);
 
-        // 256 units: U has 1 MiB in f32, 512 KiB in bf16, beyond both caches; reading takes longest.
+        // 256 units: U has 1 MiB in f32, 512 KiB in bf16, beyond both caches; reading takes
+        // longest.
         let model = Lstm::new(1, 256).random(1).unwrap();
         let mut plan = Plan::with_threads(&model, 1, 100, 1);
         plan.entries[0].configuration.layers[0].chunk_steps = 100;

@@ -9,10 +9,11 @@
 //! the least, and of those within a hundredth of it the one with the fewest cores
 //! ```
 //!
-//! Products are taken for those of the widest vectors, whatever the instruction set; each has the bytes
-//! and the rate of its weights' precision. Which bytes come from which level is the partition's model
-//! ([`crate::partition`]), asked twice: what the second level cannot keep comes from the shared cache,
-//! what the first cannot keep from the second (deepcpu section 3, equation 1, per level).
+//! Products are taken for those of the widest vectors, whatever the instruction set; each has the
+//! bytes and the rate of its weights' precision. Which bytes come from which level is the
+//! partition's model ([`crate::partition`]), asked twice: what the second level cannot keep comes
+//! from the shared cache, what the first cannot keep from the second (deepcpu section 3, equation
+//! 1, per level).
 
 use std::collections::HashMap;
 
@@ -269,8 +270,8 @@ impl Costs<'_> {
                 plan.order = order;
                 self.layer(layer, plan, rows, workers)
             });
-            // Of equals, serpentine for a single row whose weights exceed the first level: effects that
-            // the model leaves out (prefetchers, conflicts within a set) favour it.
+            // Of equals, serpentine for a single row whose weights exceed the first level: effects
+            // that the model leaves out (prefetchers, conflicts within a set) favour it.
             let repeated = rows == 1 && self.size.1 > 1;
             let leaves_l1 = repeated && slice_bytes(layer, plan) > self.rates.private[0];
             let better = match leaves_l1 {
@@ -289,9 +290,10 @@ impl Costs<'_> {
         (self.run(&way, &layers), way)
     }
 
-    /// A single step reads all weights once. If both products are swept serpentine together, with none
-    /// ahead, the next run starts with the weights that this run left in the caches. That matters where
-    /// the weights exceed the second level, and only for a single layer: others would evict them.
+    /// A single step reads all weights once. If both products are swept serpentine together, with
+    /// none ahead, the next run starts with the weights that this run left in the caches. That
+    /// matters where the weights exceed the second level, and only for a single layer: others would
+    /// evict them.
     fn to_and_fro_over_runs(&self, layer: &Layer, plan: &mut LayerPlan) {
         let bytes = |of: fn(&Weights) -> &Matrix| slice_bytes_of(layer, plan, of);
         let all = bytes(|w| &w.recurrent) + bytes(|w| &w.input);
@@ -359,8 +361,8 @@ impl Costs<'_> {
         }
     }
 
-    /// Seconds of a layer whose rows are taken ahead by `takers` workers while the `owners` among them
-    /// run the steps of the chunk before.
+    /// Seconds of a layer whose rows are taken ahead by `takers` workers while the `owners` among
+    /// them run the steps of the chunk before.
     fn relayed(
         &self,
         times: &Times,
@@ -554,8 +556,8 @@ impl std::ops::AddAssign for Ahead {
     }
 }
 
-/// Seconds of layers that follow each other through the steps: the slowest stage, and a chunk of each
-/// of the others before and after it.
+/// Seconds of layers that follow each other through the steps: the slowest stage, and a chunk of
+/// each of the others before and after it.
 fn wavefront(way: &Configuration, layers: &[f64], steps: usize) -> f64 {
     let mut stages: Vec<(f64, f64)> = Vec::new();
     for (index, (plan, seconds)) in way.layers.iter().zip(layers).enumerate() {
@@ -629,7 +631,8 @@ mod tests {
         assert_ne!(plan.layers[0].ahead, InputProjectionBy::Owners);
     }
 
-    /// A core's 512 units have 8 MiB of recurrent weights in f32, 4 in bf16, 2 in int8, beside 2 MiB of L2.
+    /// A core's 512 units have 8 MiB of recurrent weights in f32, 4 in bf16, 2 in int8, beside 2
+    /// MiB of L2.
     #[test]
     fn fewer_bytes_and_faster_products_take_less_time() {
         let model = Lstm::new(64, 1024).random(1).unwrap();
@@ -654,8 +657,8 @@ mod tests {
         );
     }
 
-    /// Chunks fit a cache and their sequence, and are no shorter for heavier input weights, which are read
-    /// once for each chunk.
+    /// Chunks fit a cache and their sequence, and are no shorter for heavier input weights, which
+    /// are read once for each chunk.
     #[test]
     fn chunks_fit_and_are_no_shorter_for_more_bytes_of_weights() {
         for (input, batch, steps) in [(256, 1, 10_000), (256, 1, 40), (16, 7, 500), (512, 64, 9)] {

@@ -28,9 +28,9 @@ impl Deref for Loaded {
 }
 
 impl Plan {
-    /// The plan in the file if it was made for this machine and a model of this shape. Otherwise, be
-    /// the file absent, damaged or for something else, the estimate for all of this machine's cores,
-    /// 1, 4 and 16 sequences, and 1, 10 and 100 steps; a session makes room for more with
+    /// The plan in the file if it was made for this machine and a model of this shape. Otherwise,
+    /// be the file absent, damaged or for something else, the estimate for all of this machine's
+    /// cores, 1, 4 and 16 sequences, and 1, 10 and 100 steps; a session makes room for more with
     /// [`Session::reserve`](crate::Session::reserve). Which it is, and why, is
     /// [`Loaded::fallback`]; nothing is printed.
     ///

@@ -124,8 +124,8 @@ pub enum InputProjectionBy {
     #[default]
     Owners,
     /// Workers of the group, each some of the rows: another degree of parallelism than that of the
-    /// steps, for two meetings per chunk. A chunk is computed while the steps of the one before run,
-    /// so that workers that own nothing have work beside every chunk but the last.
+    /// steps, for two meetings per chunk. A chunk is computed while the steps of the one before
+    /// run, so that workers that own nothing have work beside every chunk but the last.
     Rows {
         /// The first workers of the group, as many as this, take rows.
         workers: usize,
@@ -135,7 +135,8 @@ pub enum InputProjectionBy {
 }
 
 /// The part of a chunk's rows that owners take together, at most an even share. The first chunk is
-/// shared evenly, since no steps run beside it. Without meaning where all takers are owners, or none is.
+/// shared evenly, since no steps run beside it. Without meaning where all takers are owners, or
+/// none is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum OwnersShare {
     /// No rows.

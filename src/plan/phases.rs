@@ -32,8 +32,8 @@ pub struct PlannedProduct {
 }
 
 impl Configuration {
-    /// The phases of each layer for `batch` sequences of `steps` steps: that which is taken ahead, if
-    /// anything is, then those of a step.
+    /// The phases of each layer for `batch` sequences of `steps` steps: that which is taken ahead,
+    /// if anything is, then those of a step.
     ///
     /// ```
     /// use cellstream::Plan;

@@ -6,9 +6,10 @@ use crate::machine::Topology;
 use crate::model::Precision;
 use crate::partition::Cache;
 
-/// Rates and sizes of one core. The sizes are this machine's. The rates are those of a typical server
-/// core: only their proportions matter, since they select a plan and predict no time. Barriers, regions
-/// and gates are timed by `cargo bench --bench barrier` and in `tuning/README.md`.
+/// Rates and sizes of one core. The sizes are this machine's. The rates are those of a typical
+/// server core: only their proportions matter, since they select a plan and predict no time.
+/// Barriers, regions and gates are timed by `cargo bench --bench barrier` and in
+/// `tuning/README.md`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rates {
     /// Multiply-add operations per second in f32, times two.
@@ -27,8 +28,8 @@ pub(super) struct Rates {
     pub phase: f64,
 }
 
-/// Speed of products in other precisions over that of f32, with all weights in caches. Widening bf16
-/// costs a tenth.
+/// Speed of products in other precisions over that of f32, with all weights in caches. Widening
+/// bf16 costs a tenth.
 const INT8_SPEED: f64 = 1435.0 / 405.0;
 const BF16_SPEED: f64 = 0.9;
 

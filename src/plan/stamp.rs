@@ -7,10 +7,10 @@ use crate::model::{Cell, Direction, Layer, Merge, Model, Precision, ResetForm};
 
 /// The version of the kernels that plans are measured with.
 ///
-/// Raise it with a change after which a plan that was measured before may no longer be a good choice:
-/// other tiles or panels, a kernel that is faster for some schedules or shapes and not for others,
-/// another way of waiting. Do not raise it for a change that leaves the ranking of plans as it was:
-/// every plan file has to be tuned again.
+/// Raise it with a change after which a plan that was measured before may no longer be a good
+/// choice: other tiles or panels, a kernel that is faster for some schedules or shapes and not for
+/// others, another way of waiting. Do not raise it for a change that leaves the ranking of plans as
+/// it was: every plan file has to be tuned again.
 pub const KERNEL_SET: u32 = 5;
 
 /// The machine that a plan was made on, as far as it decides which plan is the fastest.
@@ -194,8 +194,8 @@ pub(super) fn escaped(text: &str) -> String {
     line
 }
 
-/// A sum over lines: FNV-1a, 64 bits (Fowler, Noll and Vo; offset and prime from RFC 9923). It finds
-/// accidents, not intent.
+/// A sum over lines: FNV-1a, 64 bits (Fowler, Noll and Vo; offset and prime from RFC 9923). It
+/// finds accidents, not intent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sum(u64);
 

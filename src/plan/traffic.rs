@@ -12,8 +12,8 @@
 //! with the largest private cache that is the traffic with the shared cache, which the paper's
 //! private-cache-aware partitioning minimises; asked with L1, the traffic with L2.
 //!
-//! Weights have the bytes of their precision, states and pre-activations those of f32. What int8 adds
-//! is small and left out: a scale for each row, and the states quantised.
+//! Weights have the bytes of their precision, states and pre-activations those of f32. What int8
+//! adds is small and left out: a scale for each row, and the states quantised.
 
 use std::ops::Range;
 
@@ -85,10 +85,11 @@ pub struct IntoCache {
     pub level: u8,
     /// Its capacity.
     pub bytes: usize,
-    /// The part of [`CoreTraffic::step_weights`], from 0 to 1, that is still there at the next step.
+    /// The part of [`CoreTraffic::step_weights`], from 0 to 1, that is still there at the next
+    /// step.
     pub kept: f64,
-    /// Bytes moved at the steps; the total is that of the first and as many later ones as there are.
-    /// All of the state counts as written by others, as in the paper.
+    /// Bytes moved at the steps; the total is that of the first and as many later ones as there
+    /// are. All of the state counts as written by others, as in the paper.
     pub steps: Movement,
     /// Bytes moved by what is taken ahead of one chunk, from a cold cache.
     pub ahead: u64,
@@ -100,9 +101,9 @@ fn level_name<S: serde::Serializer>(level: &Level, to: S) -> Result<S::Ok, S::Er
 }
 
 impl Configuration {
-    /// What each core holds and moves when `batch` sequences of `steps` steps are run on `topology`,
-    /// by layer; with panels of 16 units, as on AVX-512. Narrower vectors round a core's units up to
-    /// fewer.
+    /// What each core holds and moves when `batch` sequences of `steps` steps are run on
+    /// `topology`, by layer; with panels of 16 units, as on AVX-512. Narrower vectors round a
+    /// core's units up to fewer.
     ///
     /// ```
     /// use cellstream::Plan;

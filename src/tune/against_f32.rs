@@ -134,7 +134,8 @@ impl Judge for AgainstF32<'_> {
     }
 }
 
-/// The median of how many times as long as the second of a pair the first takes; of one pair or more.
+/// The median of how many times as long as the second of a pair the first takes; of one pair or
+/// more.
 fn ratio(pairs: &[(u64, u64)]) -> f64 {
     let ratios = pairs.iter().map(|&(time, of)| time as f64 / of as f64);
     let mut ratios: Vec<f64> = ratios.collect();

@@ -8,8 +8,8 @@
 //! blockings   stripes, tall tiles and prefetching of slices that leave the private caches
 //! ```
 //!
-//! deepcpu section 5.3 searches P arrangements × Q schedules; the other dimensions are tried on what
-//! these two leave.
+//! deepcpu section 5.3 searches P arrangements × Q schedules; the other dimensions are tried on
+//! what these two leave.
 
 use std::collections::HashSet;
 
@@ -19,8 +19,8 @@ use crate::model::Model;
 use crate::plan::{Configuration, OwnersShare, with_owners_share};
 use crate::schedule::{PanelOrder, schedules};
 
-/// The configuration with each schedule that the three rules leave: the first of each direction's own,
-/// then the second of each, and so on, so that equal cells keep equal schedules.
+/// The configuration with each schedule that the three rules leave: the first of each direction's
+/// own, then the second of each, and so on, so that equal cells keep equal schedules.
 pub(super) fn with_schedules(model: &Model, base: &Configuration) -> Vec<Configuration> {
     let directions = || model.layers().iter().flat_map(|l| l.directions());
     let most = directions().map(|d| schedules(d).len()).max().unwrap_or(0);

@@ -6,8 +6,8 @@
 //! else:       layer after layer, greatest savings first: its fastest precision that keeps the mix close
 //! ```
 //!
-//! Whether a mix is close is asked of the whole mix: errors of layers add up, cancel, or are amplified by
-//! the layers after them.
+//! Whether a mix is close is asked of the whole mix: errors of layers add up, cancel, or are
+//! amplified by the layers after them.
 
 use crate::model::Precision;
 
@@ -22,8 +22,9 @@ pub(super) struct Choice {
 /// So many mixes are all looked at: three precisions of five layers.
 const FEW: usize = 243;
 
-/// The fastest mix that `is_close` finds no fault with; without a choice f32 stays, which is close by definition.
-/// Once `is_over` says so, no more than twice as many mixes are asked for as there are layers.
+/// The fastest mix that `is_close` finds no fault with; without a choice f32 stays, which is close
+/// by definition. Once `is_over` says so, no more than twice as many mixes are asked for as there
+/// are layers.
 pub(super) fn fastest<E>(
     layers: &[Vec<Choice>],
     is_close: &mut dyn FnMut(&[Precision]) -> Result<bool, E>,

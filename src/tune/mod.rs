@@ -16,8 +16,8 @@
 //!
 //! `exhaustive` races all combinations instead of stage after stage.
 //!
-//! Which precision each layer has is chosen before that, by [`choose_precisions`]: another mix is another
-//! model, with other answers, for which other plans may be best.
+//! Which precision each layer has is chosen before that, by [`choose_precisions`]: another mix is
+//! another model, with other answers, for which other plans may be best.
 
 mod against_f32;
 mod candidates;
@@ -57,10 +57,10 @@ pub enum Effort {
 pub struct Options {
     /// Sizes of requests: sequences and steps. One entry of the plan each.
     pub sizes: Vec<(usize, usize)>,
-    /// Lengths of sequences, in steps, assigned to the sequences of a request in turn. A request of fewer
-    /// sequences gets some, evenly from the longest down. Lengths are cut to the size's steps. Empty: all
-    /// sequences have the size's steps. The best plan may depend on it: where many sequences end early,
-    /// few are left to share the reading of weights.
+    /// Lengths of sequences, in steps, assigned to the sequences of a request in turn. A request of
+    /// fewer sequences gets some, evenly from the longest down. Lengths are cut to the size's
+    /// steps. Empty: all sequences have the size's steps. The best plan may depend on it: where
+    /// many sequences end early, few are left to share the reading of weights.
     pub lengths: Vec<usize>,
     /// The most cores to use.
     pub cores: usize,
@@ -91,8 +91,8 @@ pub struct Tuned {
     /// One entry per size, in ascending order; estimates, not measured, of those that had no three
     /// complete rounds of a race before time was up or the tuning was broken off.
     pub plan: Plan,
-    /// Of each entry, whether all was done for its size that was asked for: no race was left out or cut
-    /// short for want of time; or there was nothing to be timed.
+    /// Of each entry, whether all was done for its size that was asked for: no race was left out or
+    /// cut short for want of time; or there was nothing to be timed.
     pub finished: Vec<bool>,
     /// Timed runs, warm-up runs not counted.
     pub runs: usize,
@@ -112,9 +112,9 @@ pub struct KeptPlan {
 }
 
 impl Tuned {
-    /// Adds entries of an earlier plan of the model: those of other sizes, measured ones of sizes whose
-    /// races were cut short, and, where both are estimates, the earlier one, unless only estimates were
-    /// asked for.
+    /// Adds entries of an earlier plan of the model: those of other sizes, measured ones of sizes
+    /// whose races were cut short, and, where both are estimates, the earlier one, unless only
+    /// estimates were asked for.
     pub fn keep(&mut self, earlier: Plan) -> KeptPlan {
         let mut kept = KeptPlan::default();
         for old in earlier.entries {
@@ -190,9 +190,9 @@ impl From<PackError> for TuneError {
 }
 
 /// Finds the fastest configuration of `model` for each size, within the budget. When it is used up,
-/// only the current lap ends, and sizes without a lap get one. `progress` is called after each round and
-/// may stop the tuning, which keeps the results so far. Sizes without three complete rounds of a race
-/// are estimated.
+/// only the current lap ends, and sizes without a lap get one. `progress` is called after each
+/// round and may stop the tuning, which keeps the results so far. Sizes without three complete
+/// rounds of a race are estimated.
 ///
 /// # Errors
 /// [`TuneError`]; a candidate that gives a wrong answer ends the tuning, because it is a defect.

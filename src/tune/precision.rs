@@ -1,4 +1,5 @@
-//! Choosing a precision for each layer: the fastest mix whose output stays as close to f32 as asked for.
+//! Choosing a precision for each layer: the fastest mix whose output stays as close to f32 as asked
+//! for.
 //!
 //! ```text
 //! for each layer, each precision below f32:  that layer alone in it, the others in f32
@@ -28,14 +29,15 @@ use crate::model::{CellKind, Input, Layer, Matrix, Model, Precision};
 pub struct PrecisionOptions<'a> {
     /// The input that the error is measured over.
     pub sample: Input<'a>,
-    /// Max difference of any value of the output sequence from that in f32. Final states are ignored.
+    /// Max difference of any value of the output sequence from that in f32. Final states are
+    /// ignored.
     pub most_error: f64,
     /// Sizes of requests, sequences and steps, that are to be fast.
     pub sizes: Vec<(usize, usize)>,
     /// The most cores to use.
     pub cores: usize,
-    /// Time for it. A few laps of each layer and of the last mixes, and the errors of as many mixes as a
-    /// layer has choices, are measured in any case.
+    /// Time for it. A few laps of each layer and of the last mixes, and the errors of as many mixes
+    /// as a layer has choices, are measured in any case.
     pub budget: Duration,
 }
 
@@ -73,12 +75,13 @@ pub struct PrecisionProgress {
 }
 
 /// Chooses the precision of each layer: the fastest mix whose output over the sample stays within
-/// `most_error` of that in f32. All layers stay in f32 unless the mix is 3 % faster and at none of the sizes slower, a
-/// single one where a lower precision saves less than 1 % of the model's time. Times are those of estimated
-/// plans, so a choice may differ from one run to the next where two are about equally fast.
+/// `most_error` of that in f32. All layers stay in f32 unless the mix is 3 % faster and at none of
+/// the sizes slower, a single one where a lower precision saves less than 1 % of the model's time.
+/// Times are those of estimated plans, so a choice may differ from one run to the next where two
+/// are about equally fast.
 ///
-/// Weights that are in a lower precision already stay so where that precision is chosen. In f32 they are
-/// the values that these numbers stand for.
+/// Weights that are in a lower precision already stay so where that precision is chosen. In f32
+/// they are the values that these numbers stand for.
 ///
 /// # Errors
 /// [`TuneError::NoSize`]; [`TuneError::NoSample`]; [`TuneError::Sample`] for one that does not fit;
@@ -138,8 +141,8 @@ const MIN_SPEEDUP: f64 = 1.03;
 /// Laps in turns with f32, and those of the last mixes.
 const ROUNDS: usize = 5;
 const FINAL_ROUNDS: usize = 15;
-/// The part of the time that is used up when single layers have been timed, and when the search for mixes
-/// ends.
+/// The part of the time that is used up when single layers have been timed, and when the search for
+/// mixes ends.
 const SINGLE: f64 = 0.4;
 const SEARCHED: f64 = 0.7;
 
@@ -268,7 +271,8 @@ mod tests {
     struct Simulated {
         /// Of each layer in bf16 and in int8.
         errors: Vec<[f64; 2]>,
-        /// Of each size what a layer in bf16 and in int8 saves of the time in f32; negative is a loss.
+        /// Of each size what a layer in bf16 and in int8 saves of the time in f32; negative is a
+        /// loss.
         saves: Vec<Vec<[f64; 2]>>,
         timed: usize,
     }

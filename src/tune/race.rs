@@ -7,7 +7,8 @@
 //! the winner: the least median; of ties with it, the one with the fewest cores
 //! ```
 //!
-//! Nothing here reads a clock: the lap is the caller's, so that tests can race simulated candidates.
+//! Nothing here reads a clock: the lap is the caller's, so that tests can race simulated
+//! candidates.
 
 use crate::plan::Cost;
 
@@ -39,8 +40,8 @@ pub(super) struct Results {
     pub rounds: usize,
 }
 
-/// Rounds from which on results are evidence. Of one sample the spread is 0, which looks like the best of
-/// measurements, and of two the system may have disturbed either.
+/// Rounds from which on results are evidence. Of one sample the spread is 0, which looks like the
+/// best of measurements, and of two the system may have disturbed either.
 pub(super) const EVIDENCE: usize = 3;
 
 /// Rounds after which one may be dropped for being slower within the noise, and when to stop.
@@ -50,8 +51,9 @@ pub(super) struct Rounds {
     pub most: usize,
 }
 
-/// Before there are enough samples for quartiles only those are dropped whose best is so much slower
-/// than the best median. Not after one sample: the system may have taken the core away meanwhile.
+/// Before there are enough samples for quartiles only those are dropped whose best is so much
+/// slower than the best median. Not after one sample: the system may have taken the core away
+/// meanwhile.
 const HOPELESS: f64 = 1.5;
 
 /// Races `candidates` candidates; best first, those dropped early by the times they had by then.

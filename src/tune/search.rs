@@ -121,8 +121,8 @@ impl Ranking {
         self.rounds >= EVIDENCE
     }
 
-    /// Puts the estimate first unless the best is faster, beyond a tie and by `min_speedup` times, or
-    /// uses fewer cores. Returns whether it did. A race that is no evidence decides nothing.
+    /// Puts the estimate first unless the best is faster, beyond a tie and by `min_speedup` times,
+    /// or uses fewer cores. Returns whether it did. A race that is no evidence decides nothing.
     fn prefer_estimate(&mut self, estimate: &Configuration, min_speedup: f64) -> bool {
         let Some(place) = self.places.iter().position(|(c, _)| c == estimate) else {
             return false;
@@ -143,10 +143,11 @@ impl Ranking {
 /// machine, which comes and goes within a second or two, does not decide alone.
 const FINAL: &str = "final";
 const PAUSE: Duration = Duration::from_millis(60);
-/// Runs before each timed lap of the last stage: an idle core wakes slow and with empty caches, which
-/// favours candidates that use the caches least.
+/// Runs before each timed lap of the last stage: an idle core wakes slow and with empty caches,
+/// which favours candidates that use the caches least.
 const WARM_UP: Duration = Duration::from_millis(5);
-/// Races of the last stage. One of two equal candidates wins all of them by chance once in 16 times.
+/// Races of the last stage. One of two equal candidates wins all of them by chance once in 16
+/// times.
 const FINAL_RACES: usize = 5;
 /// Rounds of each before a candidate is dropped.
 const FINAL_ROUNDS: usize = 7;
@@ -284,10 +285,10 @@ impl Search<'_> {
         self.races_of_few(all, "all combinations", size, 0.9)
     }
 
-    /// Races the best, the second and the estimate. A candidate that replaces the estimate must beat it
-    /// in each of a few races, each with the weights packed anew, because their pages are chance, as is
-    /// the time of an earlier race. Without time for all races it must win the last one by more; without
-    /// time for any, or after an interruption, the earlier result stands.
+    /// Races the best, the second and the estimate. A candidate that replaces the estimate must
+    /// beat it in each of a few races, each with the weights packed anew, because their pages are
+    /// chance, as is the time of an earlier race. Without time for all races it must win the last
+    /// one by more; without time for any, or after an interruption, the earlier result stands.
     fn last(
         &mut self,
         mut leaders: Leaders,
@@ -322,8 +323,8 @@ impl Search<'_> {
         Ok(leaders)
     }
 
-    /// Races of few candidates at a time, since each packs the weights in its own way. The winner of one
-    /// goes on to the next.
+    /// Races of few candidates at a time, since each packs the weights in its own way. The winner
+    /// of one goes on to the next.
     fn races_of_few(
         &mut self,
         all: Vec<Configuration>,

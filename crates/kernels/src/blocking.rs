@@ -12,9 +12,9 @@ pub const TALL_TILE_ROWS: RangeInclusive<usize> = 7..=14;
 pub struct Blocking {
     /// The layout that [`super::PackedMatrix::new`] gives panels of four gates.
     pub stripes: Stripes,
-    /// Max rows of a tall tile, of [`TALL_TILE_ROWS`]; 0 for low tiles only. Fewer passes over the weights in exchange for
-    /// more loads of the lhs. Used for stripes of two gates in f32 or bf16 by instruction sets with enough registers; a tile has
-    /// at most 12 rows in bf16.
+    /// Max rows of a tall tile, of [`TALL_TILE_ROWS`]; 0 for low tiles only. Fewer passes over the
+    /// weights in exchange for more loads of the lhs. Used for stripes of two gates in f32 or bf16
+    /// by instruction sets with enough registers; a tile has at most 12 rows in bf16.
     pub tile_rows: usize,
     /// Which passes over a panel prefetch.
     pub prefetch: Prefetch,
@@ -38,7 +38,7 @@ pub enum Prefetch {
     Off,
     /// Of three passes or more, each prefetches its share of the next panel.
     ManyPasses,
-    /// Of two passes or more, each prefetches its share of the next panel. A single pass prefetches its own panel, a few KiB
-    /// ahead of what it reads.
+    /// Of two passes or more, each prefetches its share of the next panel. A single pass prefetches
+    /// its own panel, a few KiB ahead of what it reads.
     AllPasses,
 }

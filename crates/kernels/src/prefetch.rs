@@ -1,20 +1,21 @@
 //! Software prefetches.
 //!
-//! Hardware prefetchers follow a panel that is read in order. In the second of several passes over one panel, which stays in a
-//! cache, they fetch nothing, though memory has time then: so each pass over a panel prefetches its share of the next one.
-//! A single pass prefetches its own panel a little ahead: hardware prefetchers stop at the end of a page, and do not run far
-//! enough ahead while arithmetic takes most of the time. [`Prefetch`](super::Prefetch) says which passes do so.
+//! Hardware prefetchers follow a panel that is read in order. In the second of several passes over
+//! one panel, which stays in a cache, they fetch nothing, though memory has time then: so each pass
+//! over a panel prefetches its share of the next one. A single pass prefetches its own panel a
+//! little ahead: hardware prefetchers stop at the end of a page, and do not run far enough ahead
+//! while arithmetic takes most of the time. [`Prefetch`](super::Prefetch) says which passes do so.
 //!
-//! Blocks of steps that all passes but the first find in the first level were tried instead, and slower: the first pass of each
-//! block waits for memory.
+//! Blocks of steps that all passes but the first find in the first level were tried instead, and
+//! slower: the first pass of each block waits for memory.
 
 use super::simd::Simd;
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Prefetches `values` into the second level of cache. Does nothing but on x86-64: the language has no
-/// stable name for other instructions.
+/// Prefetches `values` into the second level of cache. Does nothing but on x86-64: the language has
+/// no stable name for other instructions.
 #[inline]
 pub fn prefetch_second_level<T>(values: &[T]) {
     lines_of(values).for_each(prefetch_line::<false>);
@@ -52,8 +53,8 @@ impl NextProduct {
         }
     }
 
-    /// The share of pass `pass` of `passes`, which prefetches a line `times` times. All shares are the whole, unless a line each
-    /// time is not enough.
+    /// The share of pass `pass` of `passes`, which prefetches a line `times` times. All shares are
+    /// the whole, unless a line each time is not enough.
     #[inline(always)]
     pub(super) fn share(self, pass: usize, passes: usize, times: usize) -> NextPanel {
         let share = self.bytes.div_ceil(passes.max(1));
@@ -112,7 +113,8 @@ impl Prefetcher for NoPrefetch {
 pub(super) struct OwnPanel;
 
 impl OwnPanel {
-    /// Bytes ahead: far enough that lines arrive in time, near enough that the first level still holds them when they are read.
+    /// Bytes ahead: far enough that lines arrive in time, near enough that the first level still
+    /// holds them when they are read.
     const DISTANCE: usize = 4 << 10;
 }
 
@@ -144,8 +146,8 @@ pub(super) struct NextPanel {
     step: usize,
 }
 
-/// Lines that a pass prefetches with each group of `vectors` of weights: half of those it reads, where a vector is a line, since
-/// two passes share a panel.
+/// Lines that a pass prefetches with each group of `vectors` of weights: half of those it reads,
+/// where a vector is a line, since two passes share a panel.
 pub(super) const fn lines_a_group(vectors: usize) -> usize {
     vectors.div_ceil(2)
 }
@@ -201,8 +203,8 @@ mod tests {
         assert_eq!(lines_of::<f32>(&[]).count(), 0);
     }
 
-    /// All passes together prefetch every line of what is next but its last, where a line at a time is enough, and hardly
-    /// anything beyond.
+    /// All passes together prefetch every line of what is next but its last, where a line at a time
+    /// is enough, and hardly anything beyond.
     #[test]
     fn the_shares_of_all_passes_are_the_whole() {
         let mut random = fastrand::Rng::with_seed(7);

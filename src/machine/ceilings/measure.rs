@@ -13,10 +13,10 @@
 //!
 //! Whatever else runs on the machine can only lower a sample, so the best round is nearest to the
 //! truth; the median inside a round keeps one lucky clock reading from setting it. Rounds are short
-//! and many, because a round counts only if no neighbour broke into it on any core. The resources take
-//! turns within a round, so that a neighbour's busy second touches one round of each and not all
-//! rounds of one. A sample takes about 1.5 ms: well above the resolution of the clock, well below a time
-//! slice.
+//! and many, because a round counts only if no neighbour broke into it on any core. The resources
+//! take turns within a round, so that a neighbour's busy second touches one round of each and not
+//! all rounds of one. A sample takes about 1.5 ms: well above the resolution of the clock, well
+//! below a time slice.
 
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -48,7 +48,8 @@ struct Buffers {
 }
 
 impl Buffers {
-    /// Sizes that stay in one level and miss the nearer ones, `threads` cores sharing what is shared.
+    /// Sizes that stay in one level and miss the nearer ones, `threads` cores sharing what is
+    /// shared.
     fn for_team(topology: &Topology, cpus: &[usize]) -> Buffers {
         let core = topology.cores.iter().find(|c| c.cpus.contains(&cpus[0]));
         let cache = |level| core.and_then(|core| topology.cache_at(core, level));
@@ -75,7 +76,8 @@ impl Buffers {
     }
 }
 
-/// Bytes of a buffer that one core reads from the third level; `None` where the machine describes none.
+/// Bytes of a buffer that one core reads from the third level; `None` where the machine describes
+/// none.
 pub(in crate::machine) fn l3_buffer_bytes(topology: &Topology) -> Option<usize> {
     Buffers::for_team(topology, &topology.cpus_for_team(1)).l3
 }

@@ -42,8 +42,8 @@ pub struct TeamCeilings {
     pub pinned: bool,
     /// Rate of f32 fused multiply-adds, two flops each, in GFLOP/s.
     pub fma_f32_gflops: Rate,
-    /// Rate of int8 multiply-adds, two operations each, in GOP/s: with the quickest dot product that
-    /// the CPU has.
+    /// Rate of int8 multiply-adds, two operations each, in GOP/s: with the quickest dot product
+    /// that the CPU has.
     pub dot_int8_gops: Rate,
     /// Read bandwidth.
     pub read_gbps: ReadRates,
@@ -152,14 +152,14 @@ impl Ceilings {
     }
 
     /// The shortest time that `threads` threads need for `work` (a number alone is of f32) while
-    /// reading `bytes` from `resident_level`, all threads' work counted together:
-    /// max(work / peak, bytes / bandwidth), as in the roofline model (Williams, Waterman, Patterson,
-    /// "Roofline", CACM 52(4), 2009). The two overlap at best, hence the maximum. Operations of f32 and
-    /// of int8 have peaks of their own and take turns, as they wait for the same units.
+    /// reading `bytes` from `resident_level`, all threads' work counted together: max(work / peak,
+    /// bytes / bandwidth), as in the roofline model (Williams, Waterman, Patterson, "Roofline",
+    /// CACM 52(4), 2009). The two overlap at best, hence the maximum. Operations of f32 and of int8
+    /// have peaks of their own and take turns, as they wait for the same units.
     ///
     /// A team between the two measured ones is granted `threads` x the single core's rate, but no
-    /// more than all cores' rate: never less than it really has, so the bound stays a bound. A level
-    /// without a measured rate counts as the next farther one.
+    /// more than all cores' rate: never less than it really has, so the bound stays a bound. A
+    /// level without a measured rate counts as the next farther one.
     pub fn bound(
         &self,
         work: impl Into<Operations>,
@@ -230,8 +230,8 @@ mod tests {
         Rate { value, spread: 0.0 }
     }
 
-    /// One core: 100 GFLOP/s, 400 GOP/s in int8, reads 200, 100, 50, 10 GB/s; four cores: 4x in caches,
-    /// 2x in memory.
+    /// One core: 100 GFLOP/s, 400 GOP/s in int8, reads 200, 100, 50, 10 GB/s; four cores: 4x in
+    /// caches, 2x in memory.
     fn ceilings() -> Ceilings {
         let team = |threads: usize, private: f64, memory: f64| TeamCeilings {
             threads,

@@ -1,5 +1,5 @@
-//! The plan file: a plan as text to read, compare and edit, with the model and the machine that it is
-//! for.
+//! The plan file: a plan as text to read, compare and edit, with the model and the machine that it
+//! is for.
 //!
 //! ```text
 //! cellstream plan 2
@@ -33,11 +33,11 @@
 //! checksum c3b5b1b096f3efb6
 //! ```
 //!
-//! The first line is always the format's, with no byte order mark before it. After it, spaces at the start
-//! of a line, empty lines and lines that start with `#` mean nothing. The sum is over all other lines;
-//! `checksum none` is for files that are edited by hand. Their measured times are ignored: they are of
-//! the plan before the edit.
-//! Whatever a file holds, a plan that comes from it has passed [`Plan::check`].
+//! The first line is always the format's, with no byte order mark before it. After it, spaces at
+//! the start of a line, empty lines and lines that start with `#` mean nothing. The sum is over all
+//! other lines; `checksum none` is for files that are edited by hand. Their measured times are
+//! ignored: they are of the plan before the edit. Whatever a file holds, a plan that comes from it
+//! has passed [`Plan::check`].
 
 mod lines;
 mod parse;
@@ -227,9 +227,9 @@ impl Plan {
         write::text(self, model, stamp)
     }
 
-    /// Reads the text of a plan file. Any bytes at all are an error or a plan that
-    /// [`Plan::check`] accepts, with no more threads than the machine has CPUs. A file that was edited
-    /// by hand (`checksum none`) gives a plan without measured times: they were taken before the edit.
+    /// Reads the text of a plan file. Any bytes at all are an error or a plan that [`Plan::check`]
+    /// accepts, with no more threads than the machine has CPUs. A file that was edited by hand
+    /// (`checksum none`) gives a plan without measured times: they were taken before the edit.
     ///
     /// # Errors
     /// Everything but [`PlanFileError::Io`] and [`PlanFileError::Isa`]. A damaged line comes first,

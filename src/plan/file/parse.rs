@@ -1,7 +1,7 @@
 //! Text as a plan: its form only. Whether it fits the model and the machine is asked afterwards.
 //!
-//! Nothing is allocated for a number that the file names, only for what it holds: a plan takes a few
-//! times the bytes of its text.
+//! Nothing is allocated for a number that the file names, only for what it holds: a plan takes a
+//! few times the bytes of its text.
 
 use super::lines::{Significant, Tokens, corrupt, excerpt, number};
 use super::{FORMAT, PlanFileError};
@@ -147,8 +147,8 @@ fn heading(bytes: &[u8]) -> Result<&str, PlanFileError> {
     })
 }
 
-/// Why a file does not start as one must: the line tells a plan from all other files, so nothing may
-/// stand above it.
+/// Why a file does not start as one must: the line tells a plan from all other files, so nothing
+/// may stand above it.
 fn no_heading(bytes: &[u8], first: &[u8]) -> PlanFileError {
     if bytes.trim_ascii().is_empty() {
         return PlanFileError::Empty;
