@@ -2,9 +2,15 @@
 
 use std::path::Path;
 
+use cellstream::execute::PackedModel;
+use cellstream::execute::team::Team;
+use cellstream::kernels::Isa;
 use cellstream::machine::{
     Cache, CacheKind, Core, Level, NumaNode, Source, Topology, TopologyError, allowed_cpus, sysfs,
 };
+use cellstream::model::Lstm;
+use cellstream::plan::{Plan, Stamp};
+use cellstream::{Input, Output, Session, reference};
 
 const CPU: &str = "sys/devices/system/cpu";
 
@@ -308,6 +314,37 @@ fn a_machine_that_tells_nothing_is_counted() {
             why: "no /sys".to_string()
         }
     );
+}
+
+/// As on a system without `/sys`, and with CPUs that cannot be pinned to.
+#[test]
+fn models_are_planned_and_run_on_a_counted_machine() {
+    let (batch, steps) = (3, 5);
+    let topology = Topology::count_only(&[5000, 5001], "no /sys".to_string());
+    let model = Lstm::new(7, 40).layers(2).random(1).unwrap();
+    let stamp = Stamp::of(&topology, Isa::Portable);
+    let plan = Plan::with_threads(&model, batch, steps, topology.team_size());
+    let text = plan.to_text(&model, &stamp).unwrap();
+    let plan = Plan::from_text(text.as_bytes(), &model, &stamp).unwrap();
+    assert_eq!(plan.threads(), 2);
+    let configuration = &plan.entries[0].configuration;
+    let traffic = configuration.traffic(&model, batch, steps, &topology);
+    assert_eq!(traffic.unwrap().len(), 2);
+
+    let mut team = Team::new(&topology.cpus_for_team(plan.threads())).unwrap();
+    assert!(!team.pinned());
+    let packed = PackedModel::new(&model, &plan, &mut team).unwrap();
+    let mut session = Session::with_team(packed, team).unwrap();
+    assert!(!session.pin_caller());
+
+    let values: Vec<f32> = (0..batch * steps * 7).map(|i| (i as f32).sin()).collect();
+    let input = Input::new(&values, steps, batch);
+    let mut expected = vec![0.0; batch * steps * 40];
+    let mut found = vec![f32::NAN; expected.len()];
+    reference::run(&model, &input, &mut Output::new(&mut expected)).unwrap();
+    session.run(&input, &mut Output::new(&mut found)).unwrap();
+    let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+    assert_eq!(bits(&found), bits(&expected));
 }
 
 #[test]
