@@ -36,3 +36,8 @@ mod worker;
 
 pub use engine::Engine;
 pub use error::RequestError;
+
+/// The Rust examples of the repository's README, which use the library and this crate.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
