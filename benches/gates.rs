@@ -8,8 +8,8 @@
 use std::time::Duration;
 
 use cellstream::kernels::{
-    self, Aligned, Columns, GruCandidate, GruGates, GruReset, Isa, Kernels, LstmFunctions,
-    LstmGates, PlainState, Shared, zeroed,
+    self, Aligned, Columns, GateJob, GateKernel, GruFunctions, Isa, Kernels, LstmFunctions,
+    PlainFunctions, Shared, zeroed,
 };
 use cellstream::model::Activation;
 use cellstream::reference::activate;
@@ -118,68 +118,39 @@ impl Case {
         let [before, c] = [&mut self.before, &mut self.c].map(|m| columns(Shared::new(m)));
         let [h, y] = [&mut self.h, &mut self.y].map(|m| columns(Shared::new(m)));
         let (gate, candidate) = (Activation::Sigmoid, Activation::Tanh);
-        let y = Some(y);
+        let gru = GruFunctions {
+            gate,
+            candidate,
+            clip: None,
+        };
+        let kernel = match self.gates {
+            Gates::Lstm => GateKernel::Lstm(LstmFunctions {
+                gate,
+                candidate,
+                output: candidate,
+                input_forget: false,
+                clip: None,
+            }),
+            Gates::GruAfter => GateKernel::Gru(gru),
+            Gates::GruReset => GateKernel::GruReset(gru),
+            Gates::GruCandidate => GateKernel::GruCandidate(gru),
+            Gates::Rnn => GateKernel::Plain(PlainFunctions {
+                activation: Some(candidate),
+                clip: None,
+            }),
+        };
+        let job = GateJob {
+            z,
+            rows,
+            units,
+            peepholes: None,
+            before,
+            c,
+            h,
+            y: Some(y),
+        };
         // SAFETY: the buffers are this case's own, each handed out once.
-        unsafe {
-            match self.gates {
-                Gates::Lstm => kernels.lstm_gates(LstmGates {
-                    z,
-                    rows,
-                    units,
-                    functions: LstmFunctions {
-                        gate,
-                        candidate,
-                        output: candidate,
-                        input_forget: false,
-                        clip: None,
-                    },
-                    peepholes: None,
-                    c,
-                    h,
-                    y,
-                }),
-                Gates::GruAfter => kernels.gru_gates(GruGates {
-                    z,
-                    rows,
-                    units,
-                    gate,
-                    candidate,
-                    clip: None,
-                    before,
-                    h,
-                    y,
-                }),
-                Gates::GruReset => kernels.gru_reset(GruReset {
-                    z,
-                    rows,
-                    units,
-                    gate,
-                    clip: None,
-                    before,
-                    reset: h,
-                }),
-                Gates::GruCandidate => kernels.gru_candidate(GruCandidate {
-                    z,
-                    rows,
-                    units,
-                    gate,
-                    candidate,
-                    clip: None,
-                    before,
-                    h,
-                    y,
-                }),
-                Gates::Rnn => kernels.plain_state(PlainState {
-                    z,
-                    rows,
-                    units,
-                    activation: Some(candidate),
-                    clip: None,
-                    h,
-                    y,
-                }),
-            }
-        }
+        unsafe { kernels.gates(kernel, job) }
     }
 
     /// Runs once, on states as they were made.

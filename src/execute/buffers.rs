@@ -90,7 +90,7 @@ impl Buffers {
                     let Some(part) = direction.parts.get(worker) else {
                         continue;
                     };
-                    let row = part.z_row(lanes, direction.recurrence);
+                    let row = part.z_row(lanes, direction.step.slots());
                     let steps_kept = match layer.keeps_two_chunks(direction) {
                         true => layer.chunk_steps.min(steps).checked_mul(2)?,
                         false => layer.chunk(direction).min(steps),
@@ -145,7 +145,6 @@ impl DirectionBuffers {
         batch: usize,
         rows: usize,
     ) -> Option<DirectionBuffers> {
-        let recurrence = direction.recurrence;
         let needed = |needed: bool| if needed { padded(direction.hidden) } else { 0 };
         let h = || Buffer::new(batch, padded(direction.state));
         let apart = if layer.is_summed() {
@@ -155,7 +154,7 @@ impl DirectionBuffers {
         };
         Some(DirectionBuffers {
             h: [h()?, h()?],
-            c: Buffer::new(batch, needed(recurrence.is_lstm()))?,
+            c: Buffer::new(batch, needed(direction.step.has_cell_state))?,
             between: Buffer::new(batch, needed(direction.two_phase))?,
             apart: Buffer::new(rows, apart)?,
         })

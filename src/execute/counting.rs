@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::kernels::{
-    GruCandidate, GruGates, GruReset, Isa, Kernels, LstmGates, PlainState, Product, Room, RowNorms,
-    TreeChild, TreeNode, kernels,
+    GateJob, GateKernel, Isa, Kernels, Product, Room, RowNorms, TreeChild, TreeNode, kernels,
 };
 
 /// What was asked for.
@@ -39,7 +38,7 @@ impl Counting {
         (Box::new(counting), asked)
     }
 
-    fn gates(&self, rows: usize, units: usize) {
+    fn count_gates(&self, rows: usize, units: usize) {
         (self.asked.gate_units).fetch_add(rows * units, Ordering::Relaxed);
     }
 }
@@ -60,40 +59,25 @@ impl Kernels for Counting {
         }
         self.inner.product_of(job, panels, room);
     }
-    unsafe fn lstm_gates(&self, job: LstmGates<'_>) {
-        self.gates(job.rows, job.units);
-        // SAFETY: no element is read.
-        let start = unsafe { job.c.memory.read(0..0) };
-        (self.asked.cell_states).store(start.as_ptr().addr(), Ordering::Relaxed);
+    unsafe fn gates(&self, kernel: GateKernel, job: GateJob<'_>) {
+        if !matches!(kernel, GateKernel::GruReset(_)) {
+            self.count_gates(job.rows, job.units);
+        }
+        if matches!(kernel, GateKernel::Lstm(_)) {
+            // SAFETY: no element is read.
+            let start = unsafe { job.c.memory.read(0..0) };
+            (self.asked.cell_states).store(start.as_ptr().addr(), Ordering::Relaxed);
+        }
         // SAFETY: the caller's promise.
-        unsafe { self.inner.lstm_gates(job) }
-    }
-    unsafe fn gru_gates(&self, job: GruGates<'_>) {
-        self.gates(job.rows, job.units);
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.gru_gates(job) }
-    }
-    unsafe fn gru_reset(&self, job: GruReset<'_>) {
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.gru_reset(job) }
-    }
-    unsafe fn gru_candidate(&self, job: GruCandidate<'_>) {
-        self.gates(job.rows, job.units);
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.gru_candidate(job) }
-    }
-    unsafe fn plain_state(&self, job: PlainState<'_>) {
-        self.gates(job.rows, job.units);
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.plain_state(job) }
+        unsafe { self.inner.gates(kernel, job) }
     }
     unsafe fn tree_node(&self, job: TreeNode<'_>) {
-        self.gates(job.rows, job.units);
+        self.count_gates(job.rows, job.units);
         // SAFETY: the caller's promise.
         unsafe { self.inner.tree_node(job) }
     }
     unsafe fn tree_child(&self, job: TreeChild<'_>) {
-        self.gates(job.rows, job.units);
+        self.count_gates(job.rows, job.units);
         // SAFETY: the caller's promise.
         unsafe { self.inner.tree_child(job) }
     }

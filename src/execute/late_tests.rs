@@ -15,8 +15,7 @@ use super::meetings_cases::Case;
 use super::team::Team;
 use super::{PackedModel, Session};
 use crate::kernels::{
-    GruCandidate, GruGates, GruReset, Isa, Kernels, LstmGates, PlainState, Product, Room, RowNorms,
-    TreeChild, TreeNode,
+    GateJob, GateKernel, Isa, Kernels, Product, Room, RowNorms, TreeChild, TreeNode,
 };
 use crate::model::{Input, Output};
 use crate::reference;
@@ -54,30 +53,10 @@ impl Kernels for Late {
         self.wait();
         self.inner.product_of(job, panels, room);
     }
-    unsafe fn lstm_gates(&self, job: LstmGates<'_>) {
+    unsafe fn gates(&self, kernel: GateKernel, job: GateJob<'_>) {
         self.wait();
         // SAFETY: the caller's promise.
-        unsafe { self.inner.lstm_gates(job) }
-    }
-    unsafe fn gru_gates(&self, job: GruGates<'_>) {
-        self.wait();
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.gru_gates(job) }
-    }
-    unsafe fn gru_reset(&self, job: GruReset<'_>) {
-        self.wait();
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.gru_reset(job) }
-    }
-    unsafe fn gru_candidate(&self, job: GruCandidate<'_>) {
-        self.wait();
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.gru_candidate(job) }
-    }
-    unsafe fn plain_state(&self, job: PlainState<'_>) {
-        self.wait();
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.plain_state(job) }
+        unsafe { self.inner.gates(kernel, job) }
     }
     unsafe fn tree_node(&self, job: TreeNode<'_>) {
         self.wait();

@@ -17,7 +17,6 @@ mod meetings_tests;
 mod packed;
 mod part;
 mod phases;
-mod recurrence;
 mod rows_apart;
 mod sequence;
 mod session;

@@ -12,10 +12,9 @@ use std::sync::{Arc, OnceLock};
 
 use super::meetings::Meetings;
 use super::part::PackedPart;
-use super::recurrence::Recurrence;
 use super::team::{Team, TeamPanicked};
-use crate::kernels::{Blocking, Isa, IsaError, Kernels, Stripes, kernels};
-use crate::model::{Direction, Layer, Matrix, Merge, Model, Precision, Signature};
+use crate::kernels::{Blocking, GateKernel, Isa, IsaError, Kernels, Stripes, kernels};
+use crate::model::{CellStep, Direction, Layer, Matrix, Merge, Model, Precision, Signature};
 use crate::plan::{Configuration, DirectionPlan, InputProjectionBy, LayerPlan, Plan, PlanError};
 use crate::schedule::{DirectionSchedule, PanelOrder};
 
@@ -52,7 +51,9 @@ pub(super) struct PackedLayer {
 
 /// One direction: its shape, and a part per worker of a group.
 pub(super) struct PackedDirection {
-    pub recurrence: Recurrence,
+    pub step: &'static CellStep,
+    /// The elementwise part of each phase.
+    pub gate_kernels: Vec<GateKernel>,
     pub reverse: bool,
     /// A step has a second phase, that needs every worker's result of the first.
     pub two_phase: bool,
@@ -85,7 +86,7 @@ struct StatesBefore {
 impl PackedDirection {
     /// Values per sequence of the hidden state, and of the cell state where there is one.
     pub fn state_sizes(&self) -> impl Iterator<Item = usize> {
-        let cell = self.recurrence.is_lstm().then_some(self.hidden);
+        let cell = self.step.has_cell_state.then_some(self.hidden);
         [self.state].into_iter().chain(cell)
     }
 }
@@ -385,7 +386,8 @@ impl PackedLayer {
                     .map(Arc::clone)
             };
             directions.push(PackedDirection {
-                recurrence: Recurrence::of(direction),
+                step: direction.step(),
+                gate_kernels: direction.gate_kernels(),
                 reverse: direction.is_reverse(),
                 two_phase: direction.is_two_phase(),
                 input: direction.input_size(),

@@ -3,9 +3,8 @@
 
 use std::ops::Range;
 
-use super::recurrence::Recurrence;
 use crate::kernels::{Aligned, Blocking, PackedMatrix, Source, pack_vectors};
-use crate::model::{Cell, Direction, Matrix, ResetForm};
+use crate::model::{Direction, Matrix, OperandSource, Product};
 use crate::plan::DirectionPlan;
 use crate::schedule::PhasePlacement;
 
@@ -18,6 +17,16 @@ pub(super) enum Operand {
     State,
     /// What the first phase handed over.
     Between,
+}
+
+impl Operand {
+    fn of(source: OperandSource) -> Operand {
+        match source {
+            OperandSource::Input => Operand::Input,
+            OperandSource::State => Operand::State,
+            OperandSource::Gates(_) => Operand::Between,
+        }
+    }
 }
 
 /// One product: gates that share an input and a place are fused into it.
@@ -52,11 +61,15 @@ impl PackedPart {
         plan: &DirectionPlan,
         worker: usize,
     ) -> PackedPart {
-        let recurrence = Recurrence::of(direction);
+        let step = direction.step();
         let weights = direction.weights();
         let hidden = direction.hidden_size();
         let units = plan.partition.units[worker].clone();
-        let product = |operand, matrix: &Matrix, slots: &[usize], gates: Vec<usize>| {
+        // The gates whose products of one matrix have one operand and one placement are fused.
+        let fused = |products: Vec<Product>, matrix: &Matrix, operand| {
+            let found = products.iter().filter_map(|product| step.find(*product));
+            let slots: Vec<usize> = found.map(|product| product.slot).collect();
+            let gates: Vec<usize> = products.iter().filter_map(|p| p.gate()).collect();
             let source = Source {
                 numbers: matrix.numbers(),
                 depth: matrix.cols(),
@@ -65,35 +78,31 @@ impl PackedPart {
             (!gates.is_empty()).then(|| PackedProduct {
                 operand,
                 weights: PackedMatrix::new(lanes, source, &gates, units.clone(), plan.blocking),
-                slots: gates.iter().map(|&gate| slots[gate]).collect(),
+                slots,
             })
         };
-        let at = |places: &[PhasePlacement], place: PhasePlacement| -> Vec<usize> {
-            let gates = places.iter().enumerate().filter(|(_, p)| **p == place);
-            gates.map(|(gate, _)| gate).collect()
-        };
-        let (input, recurrent) = (&plan.schedule.input, &plan.schedule.recurrent);
+        let schedule = &plan.schedule;
         let with_input = |place| {
-            let gates = at(input, place);
-            product(
-                Operand::Input,
-                &weights.input,
-                recurrence.input_slots(),
-                gates,
-            )
+            let placed = (0..).map(Product::Input).zip(&schedule.input);
+            let products = placed.filter(|(_, each)| **each == place);
+            let products = products.map(|(product, _)| product).collect();
+            fused(products, &weights.input, Operand::Input)
         };
         let phase = |phase: u8| -> Vec<PackedProduct> {
             let place = PhasePlacement::Phase(phase);
-            // In the second phase of a GRU only the candidate takes the reset state.
-            let (late, now): (Vec<_>, Vec<_>) =
-                (at(recurrent, place).into_iter()).partition(|&gate| phase == 1 && gate == 2);
-            let with = |operand, gates| {
-                product(operand, &weights.recurrent, recurrence.state_slots(), gates)
+            let with = |operand| {
+                let placed = (0..).map(Product::Recurrent).zip(&schedule.recurrent);
+                let products = placed.filter(|(product, each)| {
+                    let found = step.find(*product);
+                    **each == place && found.map(|p| Operand::of(p.operand.source)) == Some(operand)
+                });
+                let products = products.map(|(product, _)| product).collect();
+                fused(products, &weights.recurrent, operand)
             };
             let products = [
                 with_input(place),
-                with(Operand::State, now),
-                with(Operand::Between, late),
+                with(Operand::State),
+                with(Operand::Between),
             ];
             products.into_iter().flatten().collect()
         };
@@ -120,8 +129,8 @@ impl PackedPart {
     }
 
     /// Values of pre-activations per row.
-    pub fn z_row(&self, lanes: usize, recurrence: Recurrence) -> usize {
-        self.units.len().next_multiple_of(lanes) * recurrence.z_slots()
+    pub fn z_row(&self, lanes: usize, slots: usize) -> usize {
+        self.units.len().next_multiple_of(lanes) * slots
     }
 
     /// Words in which the products of a step of `rows` rows, and one taken ahead of `ahead` rows, quantise what they multiply
@@ -155,25 +164,28 @@ impl PackedPart {
     }
 }
 
-/// Both biases added, except where the two parts of a candidate stay apart.
+/// Where each slot's chain starts: the biases of its products, added.
 fn pack_bias(lanes: usize, direction: &Direction, units: &Range<usize>) -> Aligned {
-    let weights = direction.weights();
+    let (weights, step) = (direction.weights(), direction.step());
     let hidden = direction.hidden_size();
-    let block = |bias: &[f32], gate: usize| bias[gate * hidden..(gate + 1) * hidden].to_vec();
-    let mut starts: Vec<Vec<f32>> = (0..direction.cell().kind().gates())
-        .map(|gate| {
-            let input = block(&weights.input_bias, gate);
-            let recurrent = block(&weights.recurrent_bias, gate);
-            input.iter().zip(&recurrent).map(|(a, b)| a + b).collect()
-        })
-        .collect();
-    if let Cell::Gru {
-        reset: ResetForm::After,
-        ..
-    } = direction.cell()
-    {
-        starts[2] = block(&weights.input_bias, 2);
-        starts.push(block(&weights.recurrent_bias, 2));
+    let mut starts: Vec<Vec<f32>> = vec![Vec::new(); step.slots()];
+    for product in step.products {
+        let bias = match product.product {
+            Product::Input(_) => &weights.input_bias,
+            Product::Recurrent(_) => &weights.recurrent_bias,
+            Product::Projection => continue,
+        };
+        let gate = product.product.gate().unwrap_or(0);
+        let bias = &bias[gate * hidden..(gate + 1) * hidden];
+        let start = &mut starts[product.slot];
+        if start.is_empty() {
+            *start = bias.to_vec();
+        } else {
+            start
+                .iter_mut()
+                .zip(bias)
+                .for_each(|(sum, bias)| *sum += bias);
+        }
     }
     let slices: Vec<&[f32]> = starts.iter().map(Vec::as_slice).collect();
     pack_vectors(lanes, &slices, units.clone())

@@ -5,17 +5,10 @@ use std::ops::Range;
 use super::buffers::{DirectionBuffers, padded};
 use super::packed::PackedDirection;
 use super::part::{Operand, PackedPart, PackedProduct};
-use super::recurrence::Recurrence;
 use super::trace::{Activity, Probe};
 use crate::kernels::{
-    Blocking, Columns, GruCandidate, GruGates, GruReset, Kernels, LstmGates, NextProduct,
-    PlainState, Product, Room, Rows, Shared, Start, Sweep,
+    Blocking, Columns, GateJob, Kernels, NextProduct, Product, Room, Rows, Shared, Start, Sweep,
 };
-use crate::model::ResetForm;
-
-/// Panels that each product of a phase takes in turn. With one, the caches of an EPYC of 2024 came round to
-/// keeping the last ones within some hundred runs of a single step, with four within thousands or not at all.
-const TOGETHER: usize = 1;
 
 /// What a phase of one direction needs, the same for all steps.
 #[derive(Clone, Copy)]
@@ -67,7 +60,7 @@ impl<'a, P: Probe> Phases<'a, P> {
     /// Values of pre-activations per row.
     pub fn z_row(&self) -> usize {
         self.part
-            .z_row(self.kernels.lanes(), self.direction.recurrence)
+            .z_row(self.kernels.lanes(), self.direction.step.slots())
     }
 
     /// The input products that are taken ahead: `z = bias + W x`.
@@ -108,7 +101,7 @@ impl<'a, P: Probe> Phases<'a, P> {
             slots: &product.slots,
             start,
             z,
-            z_slots: self.direction.recurrence.z_slots(),
+            z_slots: self.direction.step.slots(),
             sweep,
             blocking: reading.blocking,
             next: reading.next,
@@ -131,8 +124,8 @@ impl<'a, P: Probe> Phases<'a, P> {
     /// The products of one phase, added to `z`. Where nothing is taken ahead, the first one starts
     /// the chains.
     ///
-    /// Where there are several and panels go to and fro, they take some panels each in turn: what a cache still
-    /// holds of the sweep before is then of all of them, at the place where this one begins.
+    /// Where there are several and panels go to and fro, they take a panel each in turn: what a
+    /// cache still holds of the sweep before is then of all of them, where this one begins.
     ///
     /// # Safety
     /// Nobody writes what the products read: the old state, and in the second phase the buffer
@@ -140,11 +133,11 @@ impl<'a, P: Probe> Phases<'a, P> {
     unsafe fn products(&self, phase: usize, step: &Step<'a>, z: &mut [f32]) {
         let products = &self.part.phases[phase];
         let panels = products.first().map_or(0, |p| p.weights.panels());
-        let together = match step.sweep {
-            Sweep::Forth | Sweep::Back if products.len() > 1 => TOGETHER,
+        let panels_per_call = match step.sweep {
+            Sweep::Forth | Sweep::Back if products.len() > 1 => 1,
             _ => panels.max(1),
         };
-        let blocks = panels.div_ceil(together);
+        let blocks = panels.div_ceil(panels_per_call);
         let calls = blocks * products.len();
         let place = |call: usize| {
             let (block, index) = (call / products.len(), call % products.len());
@@ -152,7 +145,7 @@ impl<'a, P: Probe> Phases<'a, P> {
                 Sweep::Wide | Sweep::Forth => block,
                 Sweep::Back => blocks - 1 - block,
             };
-            let of = block * together..((block + 1) * together).min(panels);
+            let of = block * panels_per_call..((block + 1) * panels_per_call).min(panels);
             (index, of)
         };
         for call in 0..calls {
@@ -249,118 +242,65 @@ impl<'a, P: Probe> Phases<'a, P> {
     /// Until all workers have met again, nobody writes the old state, and nobody else touches this
     /// part's columns of the new state, the cell state, the buffer between the phases, or the output.
     pub unsafe fn first(&self, step: Step<'a>, z: &mut [f32]) {
-        let direction = self.direction;
-        let hidden = direction.hidden;
-        let units = self.part.units.clone();
         // SAFETY: the caller's promise.
         unsafe { self.products(0, &step, z) };
         self.probe.lap(Activity::Products);
-        let before = self.buffers.h[step.taken % 2].share();
-        let before = self.own(before, direction.state, units.start);
-        let after = self.after(&step, units.start);
-        let between = self.own(self.buffers.between.share(), hidden, units.start);
-        let y = Self::output(&step, units.start);
-        // SAFETY: the columns are this worker's own, or the old state's, by the caller's promise.
-        unsafe {
-            match direction.recurrence {
-                Recurrence::Lstm {
-                    functions,
-                    projected,
-                } => self.kernels.lstm_gates(LstmGates {
-                    z,
-                    rows: step.rows,
-                    units: units.len(),
-                    functions,
-                    peepholes: self.part.peepholes.as_deref(),
-                    c: Columns {
-                        first: self.c.first + units.start,
-                        ..self.c
-                    },
-                    h: if projected { between } else { after },
-                    y: if projected { None } else { y },
-                }),
-                Recurrence::Gru {
-                    gate,
-                    candidate,
-                    clip,
-                    reset: ResetForm::After,
-                } => self.kernels.gru_gates(GruGates {
-                    z,
-                    rows: step.rows,
-                    units: units.len(),
-                    gate,
-                    candidate,
-                    clip,
-                    before,
-                    h: after,
-                    y,
-                }),
-                Recurrence::Gru { gate, clip, .. } => self.kernels.gru_reset(GruReset {
-                    z,
-                    rows: step.rows,
-                    units: units.len(),
-                    gate,
-                    clip,
-                    before,
-                    reset: between,
-                }),
-                Recurrence::Rnn { activation, clip } => self.kernels.plain_state(PlainState {
-                    z,
-                    rows: step.rows,
-                    units: units.len(),
-                    activation: Some(activation),
-                    clip,
-                    h: after,
-                    y,
-                }),
-            }
-        }
+        // SAFETY: the caller's promise.
+        unsafe { self.gates(0, &step, z, self.part.units.clone()) };
         self.probe.lap(Activity::Gates);
     }
 
-    /// The second phase of a GRU that resets before the product: the candidate over the reset state,
-    /// and the blend. `z` is what the first phase left.
+    /// The second phase, of products with what the first has handed over. `z` is what the first
+    /// phase left.
     ///
     /// # Safety
     /// All workers have met since the first phase. Until they meet again, nobody writes the buffer
     /// between the phases or the old state, and nobody else touches this part's columns of the new
     /// state or the output.
-    pub unsafe fn candidate(&self, step: Step<'a>, z: &mut [f32]) {
-        let Recurrence::Gru {
-            gate,
-            candidate,
-            clip,
-            ..
-        } = self.direction.recurrence
-        else {
-            return;
-        };
-        let units = self.part.units.clone();
+    pub unsafe fn second(&self, step: Step<'a>, z: &mut [f32]) {
         // SAFETY: the caller's promise.
         unsafe { self.products(1, &step, z) };
         self.probe.lap(Activity::SecondProducts);
-        let before = self.buffers.h[step.taken % 2].share();
-        // SAFETY: the columns are this worker's own, by the caller's promise.
-        unsafe {
-            self.kernels.gru_candidate(GruCandidate {
-                z,
-                rows: step.rows,
-                units: units.len(),
-                gate,
-                candidate,
-                clip,
-                before: self.own(before, self.direction.state, units.start),
-                h: self.after(&step, units.start),
-                y: Self::output(&step, units.start),
-            });
-        }
+        // SAFETY: the caller's promise.
+        unsafe { self.gates(1, &step, z, self.part.units.clone()) };
         self.probe.lap(Activity::SecondGates);
+    }
+
+    /// The elementwise part of a phase for these `units`, or columns of a projected state. The last
+    /// phase writes the new state and the output, one before it the buffer between the phases.
+    ///
+    /// # Safety
+    /// As [`Phases::first`] or [`Phases::second`].
+    unsafe fn gates(&self, phase: usize, step: &Step<'a>, z: &[f32], units: Range<usize>) {
+        let direction = self.direction;
+        let is_last = phase + 1 == direction.gate_kernels.len();
+        let before = self.buffers.h[step.taken % 2].share();
+        let between = || self.own(self.buffers.between.share(), direction.hidden, units.start);
+        let job = GateJob {
+            z,
+            rows: step.rows,
+            units: units.len(),
+            peepholes: self.part.peepholes.as_deref(),
+            before: self.own(before, direction.state, units.start),
+            c: Columns {
+                first: self.c.first + units.start,
+                ..self.c
+            },
+            h: if is_last {
+                self.after(step, units.start)
+            } else {
+                between()
+            },
+            y: Self::output(step, units.start).filter(|_| is_last),
+        };
+        // SAFETY: the columns are this worker's own, or the old state's, by the caller's promise.
+        unsafe { self.kernels.gates(direction.gate_kernels[phase], job) };
     }
 
     /// The second phase of a projected LSTM: the projection of the whole hidden state.
     ///
     /// # Safety
-    /// As [`Phases::candidate`].
+    /// As [`Phases::second`].
     pub unsafe fn project(&self, step: Step<'a>) {
         let Some(weights) = &self.part.projection else {
             return;
@@ -387,17 +327,7 @@ impl<'a, P: Probe> Phases<'a, P> {
         self.kernels.product_in(product, room);
         self.probe.lap(Activity::SecondProducts);
         // SAFETY: the columns are this worker's own, by the caller's promise.
-        unsafe {
-            self.kernels.plain_state(PlainState {
-                z,
-                rows: step.rows,
-                units: projected.len(),
-                activation: None,
-                clip: None,
-                h: self.after(&step, projected.start),
-                y: Self::output(&step, projected.start),
-            });
-        }
+        unsafe { self.gates(1, &step, z, projected) };
         self.probe.lap(Activity::SecondGates);
     }
 }

@@ -518,7 +518,7 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
     }
 
     /// # Safety
-    /// As [`Phases::candidate`].
+    /// As [`Phases::second`].
     unsafe fn second_phase(&self, index: usize, taken: usize) {
         let phases = self.phases(index, self.member.index);
         // SAFETY: the caller's promise; the slice is dropped with this call.
@@ -529,7 +529,7 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
                 }
             } else if phases.direction.two_phase && !phases.part.units.is_empty() {
                 let step = self.step(index, taken);
-                phases.candidate(step, self.z(index, taken, &phases));
+                phases.second(step, self.z(index, taken, &phases));
             }
         }
     }

@@ -81,7 +81,7 @@ fn own_buffers<'a>(
 ) -> (StateBlock<'a>, StateBlock<'a>) {
     let buffer = |at: usize| states.get(at).map(|&buffer| (buffer, 0));
     let h = direction.first_state;
-    let c = direction.recurrence.is_lstm().then_some(h + 1);
+    let c = direction.step.has_cell_state.then_some(h + 1);
     (buffer(h), c.and_then(buffer))
 }
 
@@ -123,7 +123,7 @@ impl<'a> Run<'a> {
     /// Whether a direction has cell states that are not computed in the caller's memory.
     fn copies_cell(&self, direction: &PackedDirection) -> bool {
         let in_place = self.states.cell_in_place(direction, self.batch);
-        direction.recurrence.is_lstm() && in_place.is_none()
+        direction.step.has_cell_state && in_place.is_none()
     }
 
     /// Zeroes the output past each sequence's end, sequences dealt out to workers in turn.

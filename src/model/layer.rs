@@ -1,6 +1,7 @@
 //! A layer: one or two directions over the same input sequence.
 
 use super::{Cell, CellKind, CellStep, ModelError, Weights};
+use crate::kernels::GateKernel;
 
 /// One recurrence over the sequence: from the first step to the last, or in reverse, from the last
 /// step of each sequence to the first.
@@ -74,6 +75,12 @@ impl Direction {
     /// What a step computes.
     pub fn step(&self) -> &'static CellStep {
         self.cell.step(self.weights.projection.is_some())
+    }
+
+    /// The elementwise part of each phase of a step.
+    pub(crate) fn gate_kernels(&self) -> Vec<GateKernel> {
+        let is_projected = self.weights.projection.is_some();
+        self.cell.gate_kernels(self.clip, is_projected)
     }
 
     /// The weights.

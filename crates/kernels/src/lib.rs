@@ -33,7 +33,7 @@ pub use avx512::Avx512;
 pub use blocking::{Blocking, Prefetch, Stripes, TALL_TILE_ROWS};
 pub use dispatch::{Visitor, dispatch};
 pub use gates::{
-    GruCandidate, GruGates, GruReset, LstmFunctions, LstmGates, PlainState, ReadColumns, TreeChild,
+    GateJob, GateKernel, GruFunctions, LstmFunctions, PlainFunctions, ReadColumns, TreeChild,
     TreeColumns, TreeNode,
 };
 pub use isa::{ISA_VARIABLE, Isa, IsaError};

@@ -1,9 +1,7 @@
 //! The kernels of one instruction set behind one object, so that its choice is made once.
 
 use super::chains::chains;
-use super::gates::{
-    self, GruCandidate, GruGates, GruReset, LstmGates, PlainState, TreeChild, TreeNode,
-};
+use super::gates::{self, GateJob, GateKernel, TreeChild, TreeNode};
 use super::greatest::greatest;
 use super::product::{Product, Room, RowNorms, product, row_norms};
 use super::simd::Simd;
@@ -41,31 +39,11 @@ pub trait Kernels: Send + Sync {
     /// # Panics
     /// As [`Kernels::product_in`], or if the weights have no such panels.
     fn product_of(&self, job: Product<'_>, panels: Range<usize>, room: Room<'_>);
-    /// LSTM states from pre-activations.
+    /// New states from pre-activations, or what the next phase of the step needs.
     ///
     /// # Safety
-    /// For the job's units: nobody else touches `c`, `h` and `y`.
-    unsafe fn lstm_gates(&self, job: LstmGates<'_>);
-    /// GRU states from pre-activations, reset after the product.
-    ///
-    /// # Safety
-    /// For the job's units: nobody writes `before`, nobody else touches `h` and `y`.
-    unsafe fn gru_gates(&self, job: GruGates<'_>);
-    /// First pass of a GRU step that resets before the product.
-    ///
-    /// # Safety
-    /// For the job's units: nobody writes `before`, nobody else touches `reset`.
-    unsafe fn gru_reset(&self, job: GruReset<'_>);
-    /// Second pass of a GRU step that resets before the product.
-    ///
-    /// # Safety
-    /// As [`Kernels::gru_gates`].
-    unsafe fn gru_candidate(&self, job: GruCandidate<'_>);
-    /// RNN states from pre-activations, or an LSTM's projected state.
-    ///
-    /// # Safety
-    /// For the job's units nobody else touches `h` and `y`.
-    unsafe fn plain_state(&self, job: PlainState<'_>);
+    /// For the job's units: nobody writes `before`, nobody else touches `c`, `h` and `y`.
+    unsafe fn gates(&self, kernel: GateKernel, job: GateJob<'_>);
     /// States of a TreeLSTM's nodes from pre-activations.
     ///
     /// # Safety
@@ -141,49 +119,9 @@ impl<S: Simd> Kernels for Set<S> {
         }
     }
 
-    unsafe fn lstm_gates(&self, job: LstmGates<'_>) {
-        let s = self.s;
-        s.vectorize(
-            #[inline(always)]
-            // SAFETY: the caller's promise.
-            || unsafe { gates::lstm_gates(s, job) },
-        );
-    }
-
-    unsafe fn gru_gates(&self, job: GruGates<'_>) {
-        let s = self.s;
-        s.vectorize(
-            #[inline(always)]
-            // SAFETY: the caller's promise.
-            || unsafe { gates::gru_gates(s, job) },
-        );
-    }
-
-    unsafe fn gru_reset(&self, job: GruReset<'_>) {
-        let s = self.s;
-        s.vectorize(
-            #[inline(always)]
-            // SAFETY: the caller's promise.
-            || unsafe { gates::gru_reset(s, job) },
-        );
-    }
-
-    unsafe fn gru_candidate(&self, job: GruCandidate<'_>) {
-        let s = self.s;
-        s.vectorize(
-            #[inline(always)]
-            // SAFETY: the caller's promise.
-            || unsafe { gates::gru_candidate(s, job) },
-        );
-    }
-
-    unsafe fn plain_state(&self, job: PlainState<'_>) {
-        let s = self.s;
-        s.vectorize(
-            #[inline(always)]
-            // SAFETY: the caller's promise.
-            || unsafe { gates::plain_state(s, job) },
-        );
+    unsafe fn gates(&self, kernel: GateKernel, job: GateJob<'_>) {
+        // SAFETY: the caller's promise.
+        unsafe { gates::run(self.s, kernel, job) }
     }
 
     unsafe fn tree_node(&self, job: TreeNode<'_>) {

@@ -1,6 +1,8 @@
 //! GRU: reset gate, update gate and candidate.
 
+use super::ResetForm;
 use super::step::{CellStep, Operand, OperandSource, input, recurrent};
+use crate::kernels::{GateKernel, GruFunctions};
 
 const H: Operand = Operand::STATE;
 
@@ -37,3 +39,14 @@ pub(super) const RESET_BEFORE: CellStep = CellStep {
     ],
     ..RESET_AFTER
 };
+
+/// One phase, or two where the reset state is a product's operand.
+pub(super) fn gate_kernels(functions: GruFunctions, reset: ResetForm) -> Vec<GateKernel> {
+    match reset {
+        ResetForm::After => vec![GateKernel::Gru(functions)],
+        ResetForm::Before => vec![
+            GateKernel::GruReset(functions),
+            GateKernel::GruCandidate(functions),
+        ],
+    }
+}

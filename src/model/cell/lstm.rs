@@ -1,6 +1,7 @@
 //! LSTM: four gates and a cell state.
 
 use super::step::{CellStep, Operand, OperandSource, Product, StepProduct, input, recurrent};
+use crate::kernels::{GateKernel, LstmFunctions, PlainFunctions};
 
 const H: Operand = Operand::STATE;
 
@@ -46,3 +47,14 @@ pub(super) const PROJECTED: CellStep = CellStep {
     ],
     ..STEP
 };
+
+/// One phase, and another for a projection.
+pub(super) fn gate_kernels(functions: LstmFunctions, is_projected: bool) -> Vec<GateKernel> {
+    let projection = GateKernel::Plain(PlainFunctions {
+        activation: None,
+        clip: None,
+    });
+    let mut kernels = vec![GateKernel::Lstm(functions)];
+    kernels.extend(is_projected.then_some(projection));
+    kernels
+}

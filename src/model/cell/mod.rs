@@ -8,6 +8,7 @@ mod step;
 use std::fmt;
 
 use super::Activation;
+use crate::kernels::{GateKernel, GruFunctions, LstmFunctions};
 
 pub use step::{CellStep, Operand, OperandSource, Product, StepProduct};
 
@@ -132,6 +133,40 @@ impl Cell {
             Cell::Gru { reset, .. } if *reset == before => &gru::RESET_BEFORE,
             Cell::Gru { .. } => &gru::RESET_AFTER,
             Cell::Rnn { .. } => &rnn::STEP,
+        }
+    }
+
+    /// The elementwise part of each phase of a step.
+    pub(crate) fn gate_kernels(&self, clip: Option<f32>, is_projected: bool) -> Vec<GateKernel> {
+        match *self {
+            Cell::Lstm {
+                gate,
+                candidate,
+                output,
+                input_forget,
+            } => {
+                let functions = LstmFunctions {
+                    gate,
+                    candidate,
+                    output,
+                    input_forget,
+                    clip,
+                };
+                lstm::gate_kernels(functions, is_projected)
+            }
+            Cell::Gru {
+                gate,
+                candidate,
+                reset,
+            } => {
+                let functions = GruFunctions {
+                    gate,
+                    candidate,
+                    clip,
+                };
+                gru::gate_kernels(functions, reset)
+            }
+            Cell::Rnn { activation } => rnn::gate_kernels(activation, clip),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Vanilla RNN: one pre-activation.
 
 use super::step::{CellStep, Operand, input, recurrent};
+use crate::kernels::{Activation, GateKernel, PlainFunctions};
 
 /// One gate, which has no name.
 pub(super) const STEP: CellStep = CellStep {
@@ -9,3 +10,11 @@ pub(super) const STEP: CellStep = CellStep {
     has_cell_state: false,
     activations: 1,
 };
+
+/// One phase.
+pub(super) fn gate_kernels(activation: Activation, clip: Option<f32>) -> Vec<GateKernel> {
+    vec![GateKernel::Plain(PlainFunctions {
+        activation: Some(activation),
+        clip,
+    })]
+}

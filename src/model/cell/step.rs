@@ -22,6 +22,14 @@ impl Product {
     pub fn needs_state(self) -> bool {
         !matches!(self, Product::Input(_))
     }
+
+    /// The gate that it is part of; `None` for a projection.
+    pub fn gate(self) -> Option<usize> {
+        match self {
+            Product::Input(gate) | Product::Recurrent(gate) => Some(usize::from(gate)),
+            Product::Projection => None,
+        }
+    }
 }
 
 /// The matrix that a product multiplies its weights with. Products with the same operand can be

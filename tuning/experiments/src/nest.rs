@@ -21,8 +21,9 @@ use std::time::{Duration, Instant};
 use cellstream::Model;
 use cellstream::execute::team::Team;
 use cellstream::kernels::{
-    Activation, Aligned, Blocking, Columns, Isa, Kernels, LstmFunctions, LstmGates, NextProduct,
-    PackedMatrix, Product, Rows, Shared, Source, Start, Sweep, kernels, pack_vectors, zeroed,
+    Activation, Aligned, Blocking, Columns, GateJob, GateKernel, Isa, Kernels, LstmFunctions,
+    NextProduct, PackedMatrix, Product, Rows, Shared, Source, Start, Sweep, kernels, pack_vectors,
+    zeroed,
 };
 use cellstream::plan::{LayerPlan, split_units};
 use cellstream::schedule::PanelOrder;
@@ -273,22 +274,25 @@ impl Walk<'_> {
                 blocking: Blocking::default(),
                 next: NextProduct::NONE,
             });
-            self.kernels.lstm_gates(LstmGates {
-                z,
-                rows: batch,
-                units: units.len(),
-                functions: LstmFunctions {
+            self.kernels.gates(
+                GateKernel::Lstm(LstmFunctions {
                     gate: Activation::Sigmoid,
                     candidate: Activation::Tanh,
                     output: Activation::Tanh,
                     input_forget: false,
                     clip: None,
+                }),
+                GateJob {
+                    z,
+                    rows: batch,
+                    units: units.len(),
+                    peepholes: None,
+                    before: own(self.h[step % 2], stride),
+                    c: own(self.c, stride),
+                    h: own(self.h[(step + 1) % 2], stride),
+                    y: Some(y),
                 },
-                peepholes: None,
-                c: own(self.c, stride),
-                h: own(self.h[(step + 1) % 2], stride),
-                y: Some(y),
-            });
+            );
         }
     }
 }

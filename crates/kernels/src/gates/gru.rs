@@ -4,74 +4,20 @@
 //! needs the whole reset state before any can compute its candidates.
 
 use super::{
-    Chosen, Functions, Usual, clamp, flush, read_row, rows_together, store_part, write_row,
+    Chosen, Functions, GateJob, Usual, clamp, flush, read_row, rows_together, store_part, write_row,
 };
 use crate::simd::Simd;
 use crate::{Activation, Columns};
 
-/// One step of one worker's hidden units, reset after the product.
-#[derive(Clone, Copy, Debug)]
-pub struct GruGates<'a> {
-    /// `[rows][panels][4][lanes]`: reset, update, input part and state part of the candidate.
-    pub z: &'a [f32],
-    /// Sequences that are still running.
-    pub rows: usize,
-    /// Hidden units of this worker.
-    pub units: usize,
+/// The activations of a GRU.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GruFunctions {
     /// Activation of the reset and update gates.
     pub gate: Activation,
     /// Activation of the candidate.
     pub candidate: Activation,
     /// Bound on the input of every activation.
     pub clip: Option<f32>,
-    /// Old hidden state, read.
-    pub before: Columns<'a>,
-    /// New hidden state, written; the candidate's input stands here in between.
-    pub h: Columns<'a>,
-    /// The layer's output, written.
-    pub y: Option<Columns<'a>>,
-}
-
-/// First pass of a step that resets before the product.
-#[derive(Debug)]
-pub struct GruReset<'a> {
-    /// `[rows][panels][3][lanes]`; only the reset gate, the first slot, need be complete.
-    pub z: &'a [f32],
-    /// Sequences that are still running.
-    pub rows: usize,
-    /// Hidden units of this worker.
-    pub units: usize,
-    /// Activation of the gate.
-    pub gate: Activation,
-    /// Bound on the input of every activation.
-    pub clip: Option<f32>,
-    /// Old hidden state, read.
-    pub before: Columns<'a>,
-    /// Reset gate times old state, written.
-    pub reset: Columns<'a>,
-}
-
-/// Second pass of a step that resets before the product.
-#[derive(Clone, Copy, Debug)]
-pub struct GruCandidate<'a> {
-    /// `[rows][panels][3][lanes]`: the second slot the update gate, the third the candidate.
-    pub z: &'a [f32],
-    /// Sequences that are still running.
-    pub rows: usize,
-    /// Hidden units of this worker.
-    pub units: usize,
-    /// Activation of the update gate.
-    pub gate: Activation,
-    /// Activation of the candidate.
-    pub candidate: Activation,
-    /// Bound on the input of every activation.
-    pub clip: Option<f32>,
-    /// Old hidden state, read.
-    pub before: Columns<'a>,
-    /// New hidden state, written.
-    pub h: Columns<'a>,
-    /// The layer's output, written.
-    pub y: Option<Columns<'a>>,
 }
 
 /// Runs the job.
@@ -79,14 +25,14 @@ pub struct GruCandidate<'a> {
 /// # Safety
 /// For the units of this job: nobody writes `before`, nobody else touches `h` and `y`.
 #[inline(always)]
-pub(crate) unsafe fn gru_gates<S: Simd>(s: S, job: GruGates<'_>) {
+pub(super) unsafe fn gru_gates<S: Simd>(s: S, f: GruFunctions, job: GateJob<'_>) {
     // SAFETY: the caller's promise is passed on.
     unsafe {
-        match (job.gate, job.candidate, job.clip) {
-            (Activation::Sigmoid, Activation::Tanh, None) => step::<S, false>(s, &job, Usual),
-            (Activation::Sigmoid, Activation::Tanh, _) => step::<S, true>(s, &job, Usual),
-            (gate, candidate, _) => {
-                step::<S, true>(s, &job, Chosen([gate, candidate, candidate]));
+        match (f.gate, f.candidate, f.clip) {
+            (Activation::Sigmoid, Activation::Tanh, None) => step::<S, false>(s, None, &job, Usual),
+            (Activation::Sigmoid, Activation::Tanh, clip) => step::<S, true>(s, clip, &job, Usual),
+            (gate, candidate, clip) => {
+                step::<S, true>(s, clip, &job, Chosen([gate, candidate, candidate]));
             }
         }
     }
@@ -95,8 +41,13 @@ pub(crate) unsafe fn gru_gates<S: Simd>(s: S, job: GruGates<'_>) {
 /// # Safety
 /// As [`gru_gates`].
 #[inline(always)]
-unsafe fn step<S: Simd, const CLIP: bool>(s: S, job: &GruGates<'_>, apply: impl Functions) {
-    let clip = if CLIP { job.clip } else { None };
+unsafe fn step<S: Simd, const CLIP: bool>(
+    s: S,
+    clip: Option<f32>,
+    job: &GateJob<'_>,
+    apply: impl Functions,
+) {
+    let clip = if CLIP { clip } else { None };
     let len = job.units.next_multiple_of(S::LANES);
     let together = rows_together(job.units.div_ceil(S::LANES));
     let mut first = 0;
@@ -133,26 +84,22 @@ unsafe fn step<S: Simd, const CLIP: bool>(s: S, job: &GruGates<'_>, apply: impl 
 /// Runs the job.
 ///
 /// # Safety
-/// For the units of this job: nobody writes `before`, nobody else touches `reset`.
+/// For the units of this job: nobody writes `before`, nobody else touches `h`.
 #[inline(always)]
-pub(crate) unsafe fn gru_reset<S: Simd>(s: S, job: GruReset<'_>) {
-    let apply = Chosen([job.gate; 3]);
+pub(super) unsafe fn gru_reset<S: Simd>(s: S, f: GruFunctions, job: GateJob<'_>) {
+    let apply = Chosen([f.gate; 3]);
     let len = job.units.next_multiple_of(S::LANES);
     for row in 0..job.rows {
         let z = &job.z[row * 3 * len..][..3 * len];
         // SAFETY: these are this job's units.
-        let (before, reset) = unsafe {
-            (
-                read_row(&job.before, row, len),
-                write_row(&job.reset, row, len),
-            )
-        };
+        let (before, reset) =
+            unsafe { (read_row(&job.before, row, len), write_row(&job.h, row, len)) };
         let vectors = z
             .chunks_exact(3 * S::LANES)
             .zip(before.chunks_exact(S::LANES));
         for ((z, before), reset) in vectors.zip(reset.chunks_exact_mut(S::LANES)) {
-            let z = clamp(s, job.clip, s.load(z));
-            let r = match job.gate {
+            let z = clamp(s, f.clip, s.load(z));
+            let r = match f.gate {
                 Activation::Sigmoid => Usual.gate(s, z),
                 _ => apply.gate(s, z),
             };
@@ -166,12 +113,12 @@ pub(crate) unsafe fn gru_reset<S: Simd>(s: S, job: GruReset<'_>) {
 /// # Safety
 /// As [`gru_gates`].
 #[inline(always)]
-pub(crate) unsafe fn gru_candidate<S: Simd>(s: S, job: GruCandidate<'_>) {
+pub(super) unsafe fn gru_candidate<S: Simd>(s: S, f: GruFunctions, job: GateJob<'_>) {
     // SAFETY: the caller's promise is passed on.
     unsafe {
-        match (job.gate, job.candidate) {
-            (Activation::Sigmoid, Activation::Tanh) => blend(s, job, Usual),
-            (gate, candidate) => blend(s, job, Chosen([gate, candidate, candidate])),
+        match (f.gate, f.candidate) {
+            (Activation::Sigmoid, Activation::Tanh) => blend(s, f.clip, job, Usual),
+            (gate, candidate) => blend(s, f.clip, job, Chosen([gate, candidate, candidate])),
         }
     }
 }
@@ -179,15 +126,15 @@ pub(crate) unsafe fn gru_candidate<S: Simd>(s: S, job: GruCandidate<'_>) {
 /// # Safety
 /// As [`gru_gates`].
 #[inline(always)]
-unsafe fn blend<S: Simd>(s: S, job: GruCandidate<'_>, apply: impl Functions) {
+unsafe fn blend<S: Simd>(s: S, clip: Option<f32>, job: GateJob<'_>, apply: impl Functions) {
     let len = job.units.next_multiple_of(S::LANES);
     for row in 0..job.rows {
         let z = &job.z[row * 3 * len..][..3 * len];
         // SAFETY: these are this job's units.
         let mut states = unsafe { States::new(job.before, job.h, job.y, row, job.units, len) };
         for (panel, z) in z.chunks_exact(3 * S::LANES).enumerate() {
-            let update = apply.gate(s, clamp(s, job.clip, s.load(&z[S::LANES..])));
-            let n = apply.candidate(s, clamp(s, job.clip, s.load(&z[2 * S::LANES..])));
+            let update = apply.gate(s, clamp(s, clip, s.load(&z[S::LANES..])));
+            let n = apply.candidate(s, clamp(s, clip, s.load(&z[2 * S::LANES..])));
             states.blend(s, update, n, panel);
         }
     }

@@ -1,10 +1,10 @@
 //! LSTM: four pre-activations and the old cell state to the new cell and hidden state.
 
 use super::{
-    Chosen, Functions, Usual, clamp, flush, read_row, rows_together, store_part, write_row,
+    Chosen, Functions, GateJob, Usual, clamp, flush, read_row, rows_together, store_part, write_row,
 };
+use crate::Activation;
 use crate::simd::Simd;
-use crate::{Activation, Columns};
 
 /// The elementwise part of an LSTM as data.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -21,25 +21,11 @@ pub struct LstmFunctions {
     pub clip: Option<f32>,
 }
 
-/// One step of one worker's hidden units.
-#[derive(Clone, Copy, Debug)]
-pub struct LstmGates<'a> {
-    /// `[rows][panels][4][lanes]`: input, forget, candidate, output.
-    pub z: &'a [f32],
-    /// Sequences that are still running.
-    pub rows: usize,
-    /// Hidden units of this worker.
-    pub units: usize,
-    /// Its activations.
-    pub functions: LstmFunctions,
-    /// `[panels][3][lanes]`: input, forget, output.
-    pub peepholes: Option<&'a [f32]>,
-    /// Cell state, read and written.
-    pub c: Columns<'a>,
-    /// New hidden state, written.
-    pub h: Columns<'a>,
-    /// The layer's output, written.
-    pub y: Option<Columns<'a>>,
+/// A job with its functions.
+#[derive(Clone, Copy)]
+struct Step<'a> {
+    functions: LstmFunctions,
+    job: GateJob<'a>,
 }
 
 /// Runs the job.
@@ -47,17 +33,17 @@ pub struct LstmGates<'a> {
 /// # Safety
 /// For the units of this job: nobody else touches `c`, and nobody else reads or writes `h` and `y`.
 #[inline(always)]
-pub(crate) unsafe fn lstm_gates<S: Simd>(s: S, job: LstmGates<'_>) {
-    let f = job.functions;
+pub(super) unsafe fn lstm_gates<S: Simd>(s: S, f: LstmFunctions, job: GateJob<'_>) {
     let usual = (f.gate, f.candidate, f.output)
         == (Activation::Sigmoid, Activation::Tanh, Activation::Tanh);
     let plain = f.clip.is_none() && !f.input_forget && job.peepholes.is_none();
+    let of = Step { functions: f, job };
     // SAFETY: the caller's promise is passed on.
     unsafe {
         match (usual, plain) {
-            (true, true) => step::<S, true>(s, &job, Usual),
-            (true, false) => step::<S, false>(s, &job, Usual),
-            _ => step::<S, false>(s, &job, Chosen([f.gate, f.candidate, f.output])),
+            (true, true) => step::<S, true>(s, &of, Usual),
+            (true, false) => step::<S, false>(s, &of, Usual),
+            _ => step::<S, false>(s, &of, Chosen([f.gate, f.candidate, f.output])),
         }
     }
 }
@@ -67,18 +53,18 @@ pub(crate) unsafe fn lstm_gates<S: Simd>(s: S, job: LstmGates<'_>) {
 /// # Safety
 /// As [`lstm_gates`].
 #[inline(always)]
-unsafe fn step<S: Simd, const PLAIN: bool>(s: S, job: &LstmGates<'_>, apply: impl Functions) {
-    let together = rows_together(job.units.div_ceil(S::LANES));
+unsafe fn step<S: Simd, const PLAIN: bool>(s: S, of: &Step<'_>, apply: impl Functions) {
+    let together = rows_together(of.job.units.div_ceil(S::LANES));
     let mut first = 0;
-    while first < job.rows {
-        let end = (first + together).min(job.rows);
+    while first < of.job.rows {
+        let end = (first + together).min(of.job.rows);
         for row in first..end {
             // SAFETY: the caller's promise is passed on.
-            unsafe { cell_state::<S, PLAIN>(s, job, apply, row) };
+            unsafe { cell_state::<S, PLAIN>(s, of, apply, row) };
         }
         for row in first..end {
             // SAFETY: the caller's promise is passed on.
-            unsafe { hidden_state::<S, PLAIN>(s, job, apply, row) };
+            unsafe { hidden_state::<S, PLAIN>(s, of, apply, row) };
         }
         first = end;
     }
@@ -86,16 +72,16 @@ unsafe fn step<S: Simd, const PLAIN: bool>(s: S, job: &LstmGates<'_>, apply: imp
 
 /// A row's pre-activations.
 #[inline(always)]
-fn row_of_z<'a, S: Simd>(job: &LstmGates<'a>, row: usize) -> &'a [f32] {
-    let len = job.units.div_ceil(S::LANES) * 4 * S::LANES;
-    &job.z[row * len..][..len]
+fn row_of_z<'a, S: Simd>(of: &Step<'a>, row: usize) -> &'a [f32] {
+    let len = of.job.units.div_ceil(S::LANES) * 4 * S::LANES;
+    &of.job.z[row * len..][..len]
 }
 
 /// A pre-activation, with its peephole and clipped.
 #[inline(always)]
 fn gate_input<S: Simd, const PLAIN: bool>(
     s: S,
-    job: &LstmGates<'_>,
+    of: &Step<'_>,
     (panel, peephole): (usize, usize),
     z: S::F32,
     c: S::F32,
@@ -103,11 +89,11 @@ fn gate_input<S: Simd, const PLAIN: bool>(
     if PLAIN {
         return z;
     }
-    let z = match job.peepholes {
+    let z = match of.job.peepholes {
         None => z,
         Some(p) => s.fma(s.load(&p[(panel * 3 + peephole) * S::LANES..]), c, z),
     };
-    clamp(s, job.functions.clip, z)
+    clamp(s, of.functions.clip, z)
 }
 
 /// `c' = f c + i g`.
@@ -117,31 +103,31 @@ fn gate_input<S: Simd, const PLAIN: bool>(
 #[inline(always)]
 unsafe fn cell_state<S: Simd, const PLAIN: bool>(
     s: S,
-    job: &LstmGates<'_>,
+    of: &Step<'_>,
     apply: impl Functions,
     row: usize,
 ) {
-    let z = row_of_z::<S>(job, row);
+    let z = row_of_z::<S>(of, row);
     // SAFETY: these are this job's units.
-    let states = unsafe { write_row(&job.c, row, z.len() / 4) };
+    let states = unsafe { write_row(&of.job.c, row, z.len() / 4) };
     let vectors = z
         .chunks_exact(4 * S::LANES)
         .zip(states.chunks_exact_mut(S::LANES));
     for (panel, (z, state)) in vectors.enumerate() {
         let c = s.load(state);
-        let i = gate_input::<S, PLAIN>(s, job, (panel, 0), s.load(z), c);
+        let i = gate_input::<S, PLAIN>(s, of, (panel, 0), s.load(z), c);
         let i = apply.gate(s, i);
-        let f = if !PLAIN && job.functions.input_forget {
+        let f = if !PLAIN && of.functions.input_forget {
             s.sub(s.splat(1.0), i)
         } else {
-            let f = gate_input::<S, PLAIN>(s, job, (panel, 1), s.load(&z[S::LANES..]), c);
+            let f = gate_input::<S, PLAIN>(s, of, (panel, 1), s.load(&z[S::LANES..]), c);
             apply.gate(s, f)
         };
         let g = s.load(&z[2 * S::LANES..]);
         let g = if PLAIN {
             g
         } else {
-            clamp(s, job.functions.clip, g)
+            clamp(s, of.functions.clip, g)
         };
         let g = apply.candidate(s, g);
         s.store(flush(s, s.fma(f, c, s.mul(i, g))), state);
@@ -155,26 +141,32 @@ unsafe fn cell_state<S: Simd, const PLAIN: bool>(
 #[inline(always)]
 unsafe fn hidden_state<S: Simd, const PLAIN: bool>(
     s: S,
-    job: &LstmGates<'_>,
+    of: &Step<'_>,
     apply: impl Functions,
     row: usize,
 ) {
-    let z = row_of_z::<S>(job, row);
+    let z = row_of_z::<S>(of, row);
     let len = z.len() / 4;
     // SAFETY: these are this job's units.
-    let (states, new) = unsafe { (read_row(&job.c, row, len), write_row(&job.h, row, len)) };
+    let (states, new) = unsafe {
+        (
+            read_row(&of.job.c, row, len),
+            write_row(&of.job.h, row, len),
+        )
+    };
     // SAFETY: as above.
-    let mut y = job
+    let mut y = of
+        .job
         .y
         .as_ref()
-        .map(|y| unsafe { write_row(y, row, job.units) });
+        .map(|y| unsafe { write_row(y, row, of.job.units) });
     let vectors = z
         .chunks_exact(4 * S::LANES)
         .zip(states.chunks_exact(S::LANES));
     let vectors = vectors.zip(new.chunks_exact_mut(S::LANES)).enumerate();
     for (panel, ((z, c), new)) in vectors {
         let c = s.load(c);
-        let o = gate_input::<S, PLAIN>(s, job, (panel, 2), s.load(&z[3 * S::LANES..]), c);
+        let o = gate_input::<S, PLAIN>(s, of, (panel, 2), s.load(&z[3 * S::LANES..]), c);
         let h = flush(s, s.mul(apply.gate(s, o), apply.output(s, c)));
         s.store(h, new);
         if let Some(y) = &mut y {

@@ -8,18 +8,76 @@ mod lstm;
 mod plain;
 mod tree;
 
-pub use gru::{GruCandidate, GruGates, GruReset};
-pub use lstm::{LstmFunctions, LstmGates};
-pub use plain::PlainState;
+pub use gru::GruFunctions;
+pub use lstm::LstmFunctions;
+pub use plain::PlainFunctions;
 pub use tree::{ReadColumns, TreeChild, TreeColumns, TreeNode};
 
-pub(super) use gru::{gru_candidate, gru_gates, gru_reset};
-pub(super) use lstm::lstm_gates;
-pub(super) use plain::plain_state;
 pub(super) use tree::{tree_child, tree_node};
 
 use super::simd::Simd;
 use super::{Activation, Columns, math};
+
+/// The elementwise part of one phase of a step, with its activations.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum GateKernel {
+    /// LSTM states. Slots: input, forget, candidate, output.
+    Lstm(LstmFunctions),
+    /// GRU states, reset after the product. Slots: reset, update, input part and state part of the
+    /// candidate.
+    Gru(GruFunctions),
+    /// First phase of a GRU that resets before the product. Slots: reset, update, candidate, of
+    /// which only the first need be complete. Writes the reset state to `h`.
+    GruReset(GruFunctions),
+    /// Its second phase. Of the same slots the last two.
+    GruCandidate(GruFunctions),
+    /// A state of one slot: the vanilla RNN's, and an LSTM's projected one.
+    Plain(PlainFunctions),
+}
+
+/// What a [`GateKernel`] reads and writes: one phase of one worker's hidden units.
+#[derive(Clone, Copy, Debug)]
+pub struct GateJob<'a> {
+    /// `[rows][panels][slots][lanes]`: pre-activations.
+    pub z: &'a [f32],
+    /// Sequences that are still running.
+    pub rows: usize,
+    /// Units of this worker.
+    pub units: usize,
+    /// `[panels][3][lanes]`: an LSTM's peepholes to its input, forget and output gates.
+    pub peepholes: Option<&'a [f32]>,
+    /// Old hidden state, read.
+    pub before: Columns<'a>,
+    /// Cell state, read and written by cells that have one.
+    pub c: Columns<'a>,
+    /// New hidden state, or what the next phase needs, written.
+    pub h: Columns<'a>,
+    /// The layer's output, written.
+    pub y: Option<Columns<'a>>,
+}
+
+/// Runs the job.
+///
+/// # Safety
+/// For the units of this job: nobody writes `before`, nobody else touches `c`, `h` and `y`.
+pub(super) unsafe fn run<S: Simd>(s: S, kernel: GateKernel, job: GateJob<'_>) {
+    macro_rules! vectorized {
+        ($gates:path, $functions:expr) => {
+            s.vectorize(
+                #[inline(always)]
+                // SAFETY: the caller's promise is passed on.
+                || unsafe { $gates(s, $functions, job) },
+            )
+        };
+    }
+    match kernel {
+        GateKernel::Lstm(f) => vectorized!(lstm::lstm_gates, f),
+        GateKernel::Gru(f) => vectorized!(gru::gru_gates, f),
+        GateKernel::GruReset(f) => vectorized!(gru::gru_reset, f),
+        GateKernel::GruCandidate(f) => vectorized!(gru::gru_candidate, f),
+        GateKernel::Plain(f) => vectorized!(plain::plain_state, f),
+    }
+}
 
 /// States below this magnitude become zero; see `cellstream::reference::TINY_STATE`.
 const TINY_STATE: f32 = f32::from_bits((127 - 64) << 23);

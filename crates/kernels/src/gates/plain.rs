@@ -1,26 +1,16 @@
 //! A state that is one pre-activation: the vanilla RNN's, and an LSTM's projected one.
 
-use super::{Chosen, Functions, Usual, clamp, flush, store_part, write_row};
+use super::{Chosen, Functions, GateJob, Usual, clamp, flush, store_part, write_row};
+use crate::Activation;
 use crate::simd::Simd;
-use crate::{Activation, Columns};
 
-/// One step of one worker's units.
-#[derive(Clone, Copy, Debug)]
-pub struct PlainState<'a> {
-    /// `[rows][panels][1][lanes]`.
-    pub z: &'a [f32],
-    /// Sequences that are still running.
-    pub rows: usize,
-    /// Units of this worker.
-    pub units: usize,
+/// The activation of a plain state.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PlainFunctions {
     /// The RNN's activation; `None` for a projection.
     pub activation: Option<Activation>,
     /// Bound on the input of the activation.
     pub clip: Option<f32>,
-    /// New hidden state, written.
-    pub h: Columns<'a>,
-    /// The layer's output, written.
-    pub y: Option<Columns<'a>>,
 }
 
 /// Runs the job.
@@ -28,7 +18,7 @@ pub struct PlainState<'a> {
 /// # Safety
 /// For the units of this job nobody else touches `h` and `y`.
 #[inline(always)]
-pub(crate) unsafe fn plain_state<S: Simd>(s: S, job: PlainState<'_>) {
+pub(super) unsafe fn plain_state<S: Simd>(s: S, f: PlainFunctions, job: GateJob<'_>) {
     let len = job.units.next_multiple_of(S::LANES);
     for row in 0..job.rows {
         let z = &job.z[row * len..][..len];
@@ -42,10 +32,10 @@ pub(crate) unsafe fn plain_state<S: Simd>(s: S, job: PlainState<'_>) {
         let vectors = z.chunks_exact(S::LANES).zip(new.chunks_exact_mut(S::LANES));
         for (panel, (z, new)) in vectors.enumerate() {
             let z = s.load(z);
-            let h = match job.activation {
+            let h = match f.activation {
                 None => z,
-                Some(Activation::Tanh) => Usual.candidate(s, clamp(s, job.clip, z)),
-                Some(other) => Chosen([other; 3]).gate(s, clamp(s, job.clip, z)),
+                Some(Activation::Tanh) => Usual.candidate(s, clamp(s, f.clip, z)),
+                Some(other) => Chosen([other; 3]).gate(s, clamp(s, f.clip, z)),
             };
             let h = flush(s, h);
             s.store(h, new);

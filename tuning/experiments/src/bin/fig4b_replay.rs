@@ -4,7 +4,7 @@
 //! that this core reads or writes. Slices that another core would own are computed here where the
 //! mapping brings them to this core.
 
-use cellstream::kernels::{Activation, Columns, LstmFunctions, LstmGates, Shared};
+use cellstream::kernels::{Activation, Columns, GateJob, GateKernel, LstmFunctions, Shared};
 use cellstream::kernels::{
     Blocking, Isa, NextProduct, Numbers, PackedMatrix, Product, Rows, Source, Start, Sweep,
     kernels, zeroed,
@@ -179,22 +179,25 @@ fn by_slices(arguments: &Arguments) -> Outcome {
                         blocking: Blocking::default(),
                         next: NextProduct::NONE,
                     });
-                    kernels.lstm_gates(LstmGates {
-                        z,
-                        rows: batch,
-                        units: slices[slice].len(),
-                        functions: LstmFunctions {
+                    kernels.gates(
+                        GateKernel::Lstm(LstmFunctions {
                             gate: Activation::Sigmoid,
                             candidate: Activation::Tanh,
                             output: Activation::Tanh,
                             input_forget: false,
                             clip: None,
+                        }),
+                        GateJob {
+                            z,
+                            rows: batch,
+                            units: slices[slice].len(),
+                            peepholes: None,
+                            before: columns(h[step % 2], 0),
+                            c: columns(c, 0),
+                            h: columns(h[(step + 1) % 2], 0),
+                            y: Some(columns(y, step * batch * hidden)),
                         },
-                        peepholes: None,
-                        c: columns(c, 0),
-                        h: columns(h[(step + 1) % 2], 0),
-                        y: Some(columns(y, step * batch * hidden)),
-                    });
+                    );
                 }
             }
         }

@@ -29,9 +29,9 @@ use std::ops::Range;
 use cellstream::kernels::probe::fma_chains;
 use cellstream::kernels::simd::Simd;
 use cellstream::kernels::{
-    Activation, Aligned, Blocking, Columns, GruGates, Isa, Kernels, LstmFunctions, LstmGates,
-    NextProduct, PackedMatrix, Product, Room, Rows, Shared, Source, Start, Sweep, Values, Visitor,
-    dispatch, kernels, zeroed,
+    Activation, Aligned, Blocking, Columns, GateJob, GateKernel, GruFunctions, Isa, Kernels,
+    LstmFunctions, NextProduct, PackedMatrix, Product, Room, Rows, Shared, Source, Start, Sweep,
+    Values, Visitor, dispatch, kernels, zeroed,
 };
 use cellstream::plan::LayerPlan;
 use cellstream::schedule::PanelOrder;
@@ -516,33 +516,42 @@ impl Parts {
             // SAFETY: one thread, and the states are different buffers.
             unsafe {
                 match self.gates {
-                    4 => self.kernels.lstm_gates(LstmGates {
-                        z,
-                        rows: batch,
-                        units: hidden,
-                        functions: LstmFunctions {
+                    4 => self.kernels.gates(
+                        GateKernel::Lstm(LstmFunctions {
                             gate: Activation::Sigmoid,
                             candidate: Activation::Tanh,
                             output: Activation::Tanh,
                             input_forget: false,
                             clip: None,
+                        }),
+                        GateJob {
+                            z,
+                            rows: batch,
+                            units: hidden,
+                            peepholes: None,
+                            before,
+                            c: state(c),
+                            h: after,
+                            y,
                         },
-                        peepholes: None,
-                        c: state(c),
-                        h: after,
-                        y,
-                    }),
-                    _ => self.kernels.gru_gates(GruGates {
-                        z,
-                        rows: batch,
-                        units: hidden,
-                        gate: Activation::Sigmoid,
-                        candidate: Activation::Tanh,
-                        clip: None,
-                        before,
-                        h: after,
-                        y,
-                    }),
+                    ),
+                    _ => self.kernels.gates(
+                        GateKernel::Gru(GruFunctions {
+                            gate: Activation::Sigmoid,
+                            candidate: Activation::Tanh,
+                            clip: None,
+                        }),
+                        GateJob {
+                            z,
+                            rows: batch,
+                            units: hidden,
+                            peepholes: None,
+                            before,
+                            c: state(c),
+                            h: after,
+                            y,
+                        },
+                    ),
                 }
             }
         }
