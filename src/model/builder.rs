@@ -46,6 +46,11 @@ pub trait BuiltCell {
     fn cell(&self) -> Cell;
 }
 
+impl BuiltCell for Cell {
+    fn cell(&self) -> Cell {
+        *self
+    }
+}
 impl BuiltCell for LstmCell {
     fn cell(&self) -> Cell {
         self.0
@@ -158,7 +163,8 @@ impl Rnn {
 }
 
 impl<C: BuiltCell> Builder<C> {
-    fn with_cell(cell: C, input: usize, hidden: usize) -> Builder<C> {
+    /// One forward layer of `hidden` units of `cell` over `input` features.
+    pub fn with_cell(cell: C, input: usize, hidden: usize) -> Builder<C> {
         Builder {
             cell,
             input,

@@ -5,13 +5,13 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use super::memory::afford_run;
-use super::model::{ModelOrShape, Shape};
+use super::model::{CellName, ModelOrShape, Shape};
 use super::plan::{Origin, PlanOption, plan_for, tuned};
 use super::precision::{self, MeasuredPrecision, Purpose};
 use super::profile::Profile;
 use cellstream::execute::Session;
 use cellstream::machine::{BoundBy, Level, Machine};
-use cellstream::model::{Input, Model, Output};
+use cellstream::model::{Cell, Input, Model, Output};
 use cellstream::plan::{Plan, flops, operations};
 use cellstream::tune::Check;
 use cellstream_command::Failure;
@@ -194,13 +194,12 @@ enum Case {
 fn cases(arguments: &Arguments) -> Result<Vec<Case>, Failure> {
     let (batch, steps) = (arguments.batch as usize, arguments.steps as usize);
     if arguments.suite.is_some() {
-        use super::model::CellName::{Gru, Lstm};
-        let shapes = [Lstm, Gru].into_iter().flat_map(|cell| {
+        let shapes = [Cell::LSTM, Cell::GRU].into_iter().flat_map(|cell| {
             TABLE1
                 .into_iter()
                 .map(move |(input, hidden, batch, steps)| {
                     let shape = Shape {
-                        cell: Some(cell),
+                        cell: CellName::of(cell),
                         input: Some(input),
                         hidden: Some(hidden),
                         layers: None,

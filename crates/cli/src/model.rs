@@ -1,36 +1,40 @@
 //! Arguments that several subcommands share: which model, and how many threads.
 
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use clap::ValueEnum;
+use clap::builder::PossibleValue;
 
 use super::memory::afford_weights;
-use cellstream::model::{Activation, Cell, Gru, Lstm, Merge, Model, Rnn, SafetensorsOptions};
+use cellstream::model::{Builder, Cell, Merge, Model, NamedCell, SafetensorsOptions};
 use cellstream_command::Failure;
 
-/// The kinds of cell that a shape can name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum CellName {
-    /// Long short-term memory
-    Lstm,
-    /// Gated recurrent unit, reset after the product
-    Gru,
-    /// Vanilla recurrence with tanh
-    Rnn,
-    /// Vanilla recurrence with relu
-    RnnRelu,
-}
+/// A cell that a shape can name.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CellName(&'static NamedCell);
 
 impl CellName {
     fn cell(self) -> Cell {
-        match self {
-            CellName::Lstm => Cell::LSTM,
-            CellName::Gru => Cell::GRU,
-            CellName::Rnn => Cell::RNN,
-            CellName::RnnRelu => Cell::Rnn {
-                activation: Activation::Relu,
-            },
-        }
+        self.0.cell
+    }
+
+    /// The name of `cell`, if it has one.
+    pub fn of(cell: Cell) -> Option<CellName> {
+        let named = Cell::NAMED.iter().find(|named| named.cell == cell);
+        named.map(CellName)
+    }
+}
+
+impl ValueEnum for CellName {
+    fn value_variants<'a>() -> &'a [CellName] {
+        static ALL: LazyLock<Vec<CellName>> =
+            LazyLock::new(|| Cell::NAMED.iter().map(CellName).collect());
+        &ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(self.0.argument).help(self.0.about))
     }
 }
 
@@ -183,24 +187,15 @@ impl Shape {
         let (input, hidden) = (input as usize, hidden as usize);
         let layers = self.layers.unwrap_or(1) as usize;
         afford_weights(self.values(cell.cell().kind().gates()))?;
-        macro_rules! stack {
-            ($builder:ty $(, $activation:expr)?) => {{
-                let stack = <$builder>::new(input, hidden).layers(layers)$(.activation($activation))?;
-                let stack = match self.bidirectional {
-                    true => stack.bidirectional(Merge::Concat),
-                    false => stack,
-                };
-                match fill {
-                    Fill::Random => stack.random(1)?,
-                    Fill::Zeros => stack.zeros()?,
-                }
-            }};
-        }
-        Ok(match cell {
-            CellName::Lstm => stack!(Lstm),
-            CellName::Gru => stack!(Gru),
-            CellName::Rnn => stack!(Rnn),
-            CellName::RnnRelu => stack!(Rnn, Activation::Relu),
+        let stack = Builder::with_cell(cell.cell(), input, hidden).layers(layers);
+        let stack = if self.bidirectional {
+            stack.bidirectional(Merge::Concat)
+        } else {
+            stack
+        };
+        Ok(match fill {
+            Fill::Random => stack.random(1)?,
+            Fill::Zeros => stack.zeros()?,
         })
     }
 
@@ -225,10 +220,11 @@ mod tests {
     #[test]
     fn a_shapes_weights_are_counted_before_they_are_made() {
         for (cell, layers, bidirectional) in [
-            (CellName::Lstm, 1, false),
-            (CellName::Gru, 3, true),
-            (CellName::Rnn, 2, false),
+            (Cell::LSTM, 1, false),
+            (Cell::GRU, 3, true),
+            (Cell::RNN, 2, false),
         ] {
+            let cell = CellName::of(cell).unwrap();
             let shape = Shape {
                 cell: Some(cell),
                 input: Some(5),

@@ -4,11 +4,16 @@ mod gru;
 mod lstm;
 mod rnn;
 mod step;
+#[cfg(feature = "safetensors")]
+mod text;
 
 use std::fmt;
 
 use super::Activation;
 use crate::kernels::{GateKernel, GruFunctions, LstmFunctions};
+
+#[cfg(feature = "safetensors")]
+pub(super) use text::CellText;
 
 pub use step::{CellStep, Operand, OperandSource, Product, StepProduct};
 
@@ -96,6 +101,19 @@ pub enum Cell {
     },
 }
 
+/// A cell with a name in model files and on the command line.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NamedCell {
+    /// In the metadata of a safetensors file.
+    pub name: &'static str,
+    /// As the argument `--cell`.
+    pub argument: &'static str,
+    /// What it is, in a few words.
+    pub about: &'static str,
+    /// The cell.
+    pub cell: Cell,
+}
+
 impl Cell {
     /// The LSTM of PyTorch and of ONNX's defaults: sigmoid gates, tanh elsewhere.
     pub const LSTM: Cell = Cell::Lstm {
@@ -114,6 +132,36 @@ impl Cell {
     pub const RNN: Cell = Cell::Rnn {
         activation: Activation::Tanh,
     };
+
+    /// The cells that have a name.
+    pub const NAMED: &[NamedCell] = &[
+        NamedCell {
+            name: "lstm",
+            argument: "lstm",
+            about: "Long short-term memory",
+            cell: Cell::LSTM,
+        },
+        NamedCell {
+            name: "gru",
+            argument: "gru",
+            about: "Gated recurrent unit, reset after the product",
+            cell: Cell::GRU,
+        },
+        NamedCell {
+            name: "rnn_tanh",
+            argument: "rnn",
+            about: "Vanilla recurrence with tanh",
+            cell: Cell::RNN,
+        },
+        NamedCell {
+            name: "rnn_relu",
+            argument: "rnn-relu",
+            about: "Vanilla recurrence with relu",
+            cell: Cell::Rnn {
+                activation: Activation::Relu,
+            },
+        },
+    ];
 
     /// Which of the three recurrences.
     pub fn kind(&self) -> CellKind {

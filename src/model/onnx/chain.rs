@@ -2,14 +2,14 @@
 
 use super::budget::malformed;
 use super::extent::Extent;
+use super::gate_order::OperatorKind;
 use super::node::{GraphInput, Node};
 use super::proto::{ValueInfoProto, data_type};
 use super::recurrent::RecurrentNode;
 use super::value::Value;
 use super::view::{AxisKind, AxisPart, View, ViewSource};
 use crate::model::{
-    Axis, CellKind, Direction, Interface, Layer, LoadError, Merge, Model, Port, QuantisedMatrix,
-    Role,
+    Axis, Direction, Interface, Layer, LoadError, Merge, Model, Port, QuantisedMatrix, Role,
 };
 
 /// Largest number of recurrent nodes; real stacks have about ten.
@@ -88,7 +88,7 @@ impl ChainBuilder {
         } = self.take_sequence(node, &layer, input(0))?;
         self.take_lengths(node, input(4), &batch)?;
         self.take_state(node, &layer, "initial_h", false, input(5), &batch)?;
-        if layer.kind == CellKind::Lstm {
+        if layer.kind == OperatorKind::Lstm {
             self.take_state(node, &layer, "initial_c", true, input(6), &batch)?;
         }
 
@@ -142,7 +142,7 @@ impl ChainBuilder {
             view(ViewSource::Sequence(index), sequence),
             view(last(false), state),
         ];
-        if layer.kind == CellKind::Lstm {
+        if layer.kind == OperatorKind::Lstm {
             views.push(view(last(true), state));
         }
         let quantised = layer.quantised.into_iter();

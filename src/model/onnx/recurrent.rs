@@ -8,20 +8,20 @@ use super::activations;
 use super::attributes::Attributes;
 use super::budget::Budget;
 use super::constants::Constants;
-use super::gate_order::reordered;
+use super::gate_order::{OperatorKind, reordered};
 use super::node::Node;
 use super::quantised::{QuantisedTensor, RequantisedMatrix};
 use super::tensor::Tensor;
 use super::value::Value;
 use crate::model::{
-    Activation, Cell, CellKind, Direction, LoadError, Matrix, MatrixKind, Peepholes,
-    QuantisedMatrix, Requantised, ResetForm, Weights,
+    Activation, Cell, Direction, LoadError, Matrix, MatrixKind, Peepholes, QuantisedMatrix,
+    Requantised, ResetForm, Weights,
 };
 
 /// The operator of a recurrent node.
 #[derive(Clone, Copy)]
 pub(super) struct Operator {
-    kind: CellKind,
+    kind: OperatorKind,
     /// DynamicQuantizeLSTM.
     quantised: bool,
 }
@@ -29,9 +29,9 @@ pub(super) struct Operator {
 /// The recurrent operator of ONNX with this name.
 pub(super) fn standard(name: &str) -> Option<Operator> {
     let kind = match name {
-        "LSTM" => CellKind::Lstm,
-        "GRU" => CellKind::Gru,
-        "RNN" => CellKind::Rnn,
+        "LSTM" => OperatorKind::Lstm,
+        "GRU" => OperatorKind::Gru,
+        "RNN" => OperatorKind::Rnn,
         _ => return None,
     };
     Some(Operator {
@@ -43,14 +43,14 @@ pub(super) fn standard(name: &str) -> Option<Operator> {
 /// The recurrent operator of ONNX Runtime with this name.
 pub(super) fn microsoft(name: &str) -> Option<Operator> {
     (name == "DynamicQuantizeLSTM").then_some(Operator {
-        kind: CellKind::Lstm,
+        kind: OperatorKind::Lstm,
         quantised: true,
     })
 }
 
 /// A recurrent node, read.
 pub(super) struct RecurrentNode {
-    pub kind: CellKind,
+    pub kind: OperatorKind,
     pub directions: Vec<Direction>,
     /// ONNX `layout` 1: the batch is the first axis.
     pub batch_major: bool,
@@ -77,7 +77,7 @@ impl StoredMatrix<'_> {
     /// The matrix of direction `at` of `count`, with this crate's order of rows.
     fn direction(
         &self,
-        kind: CellKind,
+        kind: OperatorKind,
         shape: [usize; 2],
         at: usize,
         count: usize,
@@ -112,7 +112,7 @@ pub(super) fn read(
     let Operator { kind, quantised } = operator;
     let max_inputs = match (quantised, kind) {
         (true, _) => 12,
-        (false, CellKind::Lstm) => 8,
+        (false, OperatorKind::Lstm) => 8,
         (false, _) => 6,
     };
     if inputs.len() > max_inputs {
@@ -133,9 +133,9 @@ pub(super) fn read(
         known.push("layout");
     }
     match kind {
-        CellKind::Lstm => known.push("input_forget"),
-        CellKind::Gru => known.push("linear_before_reset"),
-        CellKind::Rnn => {}
+        OperatorKind::Lstm => known.push("input_forget"),
+        OperatorKind::Gru => known.push("linear_before_reset"),
+        OperatorKind::Rnn => {}
     }
     let attributes = Attributes::new(node, &known)?;
     let reverse: &[bool] = match attributes.string("direction")?.unwrap_or("forward") {
@@ -199,7 +199,7 @@ pub(super) fn read(
         constants.expect(3, b, &[&[Some(count), rows.checked_mul(2)]])?;
     }
     let p = match kind {
-        CellKind::Lstm => constants.floats(7)?,
+        OperatorKind::Lstm => constants.floats(7)?,
         _ => None,
     };
     if let Some(p) = p {
@@ -275,31 +275,31 @@ pub(super) fn read(
 /// The cell of each direction.
 fn cells(
     node: Node,
-    kind: CellKind,
+    kind: OperatorKind,
     attributes: &Attributes,
     count: usize,
 ) -> Result<Vec<Cell>, LoadError> {
     use Activation::{Sigmoid, Tanh};
     let defaults: &[Activation] = match kind {
-        CellKind::Lstm => &[Sigmoid, Tanh, Tanh],
-        CellKind::Gru => &[Sigmoid, Tanh],
-        CellKind::Rnn => &[Tanh],
+        OperatorKind::Lstm => &[Sigmoid, Tanh, Tanh],
+        OperatorKind::Gru => &[Sigmoid, Tanh],
+        OperatorKind::Rnn => &[Tanh],
     };
     let each = defaults.len();
     let all = activations::read(node, attributes, each * count)?
         .unwrap_or_else(|| defaults.repeat(count));
-    let input_forget = kind == CellKind::Lstm && attributes.flag("input_forget")?;
-    let after = kind == CellKind::Gru && attributes.flag("linear_before_reset")?;
+    let input_forget = kind == OperatorKind::Lstm && attributes.flag("input_forget")?;
+    let after = kind == OperatorKind::Gru && attributes.flag("linear_before_reset")?;
     Ok(all
         .chunks_exact(each)
         .map(|f| match kind {
-            CellKind::Lstm => Cell::Lstm {
+            OperatorKind::Lstm => Cell::Lstm {
                 gate: f[0],
                 candidate: f[1],
                 output: f[2],
                 input_forget,
             },
-            CellKind::Gru => Cell::Gru {
+            OperatorKind::Gru => Cell::Gru {
                 gate: f[0],
                 candidate: f[1],
                 reset: if after {
@@ -308,7 +308,7 @@ fn cells(
                     ResetForm::Before
                 },
             },
-            CellKind::Rnn => Cell::Rnn { activation: f[0] },
+            OperatorKind::Rnn => Cell::Rnn { activation: f[0] },
         })
         .collect())
 }

@@ -4,7 +4,7 @@
 //!
 //! | key | value | if absent |
 //! |---|---|---|
-//! | `cellstream.cell` | the cell of every layer: `lstm`, `gru`, `rnn_tanh` or `rnn_relu` | follows from the shapes |
+//! | `cellstream.cell` | the cell of every layer: a name of [`Cell::NAMED`] | follows from the shapes |
 //! | `cellstream.layers` | in place of `cellstream.cell`: every layer as JSON, see below | all layers have the same cell |
 //! | `cellstream.batch_first` | `true` or `false`: PyTorch's interface, batch or time first | time first |
 //! | `cellstream.interface` | in place of `cellstream.batch_first`: all ports as JSON | PyTorch's interface |
@@ -23,12 +23,14 @@
 //! Without `cellstream.precision`, BF16 is widened to `f32`: other programs store weights in BF16
 //! that they compute with in `f32`. I8 always is int8, because it comes with scales.
 
+use std::sync::LazyLock;
+
 use serde::{Deserialize, Serialize};
 
 use super::tensors::Tensors;
+use crate::model::cell::CellText;
 use crate::model::{
-    Activation, Cell, Direction, Interface, Layer, LoadError, Merge, Model, Precision, ResetForm,
-    SaveError,
+    Activation, Cell, Direction, Interface, Layer, LoadError, Merge, Model, Precision, SaveError,
 };
 
 pub(super) const CELL: &str = "cellstream.cell";
@@ -36,19 +38,6 @@ pub(super) const LAYERS: &str = "cellstream.layers";
 const BATCH_FIRST: &str = "cellstream.batch_first";
 pub(super) const INTERFACE: &str = "cellstream.interface";
 pub(super) const PRECISION: &str = "cellstream.precision";
-
-/// The values of [`CELL`].
-const CELL_NAMES: [(&str, Cell); 4] = [
-    ("lstm", Cell::LSTM),
-    ("gru", Cell::GRU),
-    ("rnn_tanh", Cell::RNN),
-    (
-        "rnn_relu",
-        Cell::Rnn {
-            activation: Activation::Relu,
-        },
-    ),
-];
 
 /// The entries, parsed.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -120,46 +109,8 @@ mod exact {
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(
-    remote = "Cell",
-    rename_all = "snake_case",
-    rename_all_fields = "snake_case",
-    deny_unknown_fields
-)]
-enum CellText {
-    Lstm {
-        #[serde(with = "ActivationText")]
-        gate: Activation,
-        #[serde(with = "ActivationText")]
-        candidate: Activation,
-        #[serde(with = "ActivationText")]
-        output: Activation,
-        input_forget: bool,
-    },
-    Gru {
-        #[serde(with = "ActivationText")]
-        gate: Activation,
-        #[serde(with = "ActivationText")]
-        candidate: Activation,
-        #[serde(with = "ResetText")]
-        reset: ResetForm,
-    },
-    Rnn {
-        #[serde(with = "ActivationText")]
-        activation: Activation,
-    },
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "ResetForm", rename_all = "snake_case")]
-enum ResetText {
-    Before,
-    After,
-}
-
-#[derive(Serialize, Deserialize)]
 #[serde(remote = "Activation", rename_all = "snake_case", deny_unknown_fields)]
-enum ActivationText {
+pub(in crate::model) enum ActivationText {
     Sigmoid,
     Tanh,
     Relu,
@@ -229,13 +180,8 @@ impl DirectionMetadata {
 impl Metadata {
     /// Reads and checks the entries of a file.
     pub fn read(tensors: &Tensors<'_>) -> Result<Metadata, LoadError> {
-        let cell_names = CELL_NAMES.map(|(name, _)| name);
-        let cell = choice(
-            tensors,
-            CELL,
-            &cell_names,
-            "lstm, gru, rnn_tanh or rnn_relu",
-        )?;
+        let cell_names: Vec<_> = Cell::NAMED.iter().map(|named| named.name).collect();
+        let cell = choice(tensors, CELL, &cell_names, &SUPPORTED_CELLS)?;
         let batch_first = choice(tensors, BATCH_FIRST, &["false", "true"], "true or false")?;
         let precisions = ["f32", "bf16", "int8", "mixed"];
         let precision = choice(tensors, PRECISION, &precisions, "f32, bf16, int8 or mixed")?;
@@ -256,13 +202,13 @@ impl Metadata {
         }
         let duplicate = "only one of this entry and the more detailed one";
         if let (Some(cell), Some(_)) = (cell, &layers) {
-            return Err(error(CELL, CELL_NAMES[cell].0, duplicate));
+            return Err(error(CELL, cell_names[cell], duplicate));
         }
         if let (Some(yes), Some(_)) = (batch_first, &interface) {
             return Err(error(BATCH_FIRST, ["false", "true"][yes], duplicate));
         }
         Ok(Metadata {
-            cell: cell.map(|index| CELL_NAMES[index].1),
+            cell: cell.map(|index| Cell::NAMED[index].cell),
             layers,
             batch_first: batch_first.map(|index| index == 1),
             interface,
@@ -304,8 +250,8 @@ impl Metadata {
 
     /// The value of [`CELL`] for this cell, if there is one.
     pub fn cell_name(cell: &Cell) -> Option<&'static str> {
-        let known = CELL_NAMES.iter().find(|(_, known)| known == cell);
-        known.map(|(name, _)| *name)
+        let known = Cell::NAMED.iter().find(|named| named.cell == *cell);
+        known.map(|named| named.name)
     }
 
     /// The entries as pairs of key and text.
@@ -336,6 +282,13 @@ impl Metadata {
         Ok(entries)
     }
 }
+
+/// The names of cells, for messages.
+static SUPPORTED_CELLS: LazyLock<String> = LazyLock::new(|| {
+    let names: Vec<_> = Cell::NAMED.iter().map(|named| named.name).collect();
+    let (last, others) = names.split_last().unwrap_or((&"", &[]));
+    format!("{} or {last}", others.join(", "))
+});
 
 /// The index of an entry's value in `values`, if the entry exists.
 fn choice(

@@ -14,6 +14,7 @@ mod tensors;
 
 pub use tensors::Tensors;
 
+pub(super) use metadata::ActivationText;
 use metadata::{LayerMetadata, Metadata};
 use stack::{DirectionId, ExpectedCell, Stack};
 
@@ -53,8 +54,8 @@ impl SafetensorsOptions {
     }
 
     /// Sets the cell of every layer. Loading fails if the shapes or the metadata contradict it.
-    /// Without this option the cell comes from the metadata entry `cellstream.cell` (`lstm`, `gru`,
-    /// `rnn_tanh` or `rnn_relu`) or `cellstream.layers`. Without either it follows from the shapes,
+    /// Without this option the cell comes from the metadata entry `cellstream.cell` (a name of
+    /// [`Cell::NAMED`]) or `cellstream.layers`. Without either it follows from the shapes,
     /// with PyTorch's activations ([`Cell::LSTM`], [`Cell::GRU`], [`Cell::RNN`]).
     #[must_use]
     pub fn cell(mut self, cell: Cell) -> SafetensorsOptions {

@@ -293,9 +293,15 @@ impl<'t> Stack<'t> {
             (state, TensorKind::RecurrentWeight)
         };
 
-        let kinds = [CellKind::Lstm, CellKind::Gru, CellKind::Rnn];
-        let has_rows = |kind: &CellKind| hidden.checked_mul(kind.gates()) == Some(rows);
-        let Some(kind) = kinds.into_iter().find(has_rows) else {
+        let stated = match self.direction_metadata(id) {
+            Some(direction) => Some((direction.cell, "the metadata says")),
+            None => (expected.as_ref()).map(|expected| (expected.cell, expected.stated_by)),
+        };
+        // Cells without metadata are PyTorch's, which differ in their number of rows.
+        let mut cells =
+            (stated.iter().map(|(cell, _)| *cell)).chain([Cell::LSTM, Cell::GRU, Cell::RNN]);
+        let has_rows = |cell: &Cell| hidden.checked_mul(cell.kind().gates()) == Some(rows);
+        let Some(cell) = cells.find(has_rows) else {
             let reason = format!(
                 "has {rows} rows for the hidden size {hidden} (the columns of {}); supported are \
                  4 (lstm), 3 (gru) or 1 (rnn) rows per hidden unit",
@@ -303,24 +309,19 @@ impl<'t> Stack<'t> {
             );
             return Err(tensor_error(&name(TensorKind::InputWeight), reason));
         };
+        let kind = cell.kind();
         if is_projected && kind != CellKind::Lstm {
             return Err(tensor_error(
                 &name(TensorKind::Projection),
                 format!("is a projection on {kind}; only lstm supports projections"),
             ));
         }
-        let (expected_kind, stated_by) = match self.direction_metadata(id) {
-            Some(direction) => (direction.cell.kind(), "the metadata says"),
+        let (expected_kind, stated_by) = match stated {
+            Some((cell, stated_by)) => (cell.kind(), stated_by),
             None => {
-                let expected = expected.get_or_insert_with(|| ExpectedCell {
-                    cell: match kind {
-                        CellKind::Lstm => Cell::LSTM,
-                        CellKind::Gru => Cell::GRU,
-                        CellKind::Rnn => Cell::RNN,
-                    },
-                    stated_by: "the first layer is",
-                });
-                (expected.cell.kind(), expected.stated_by)
+                let stated_by = "the first layer is";
+                *expected = Some(ExpectedCell { cell, stated_by });
+                (kind, stated_by)
             }
         };
         if kind != expected_kind {
