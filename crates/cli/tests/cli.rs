@@ -341,7 +341,7 @@ fn model_files_that_cannot_be_read() {
     for more in [&[][..], &["--cell", "lstm"]] {
         refused(
             &run("cut.safetensors", more),
-            &["cut.safetensors: ", "bytes of data where"],
+            &["cut.safetensors: ", "bytes of data, but"],
         );
     }
     let whole = std::fs::read(fixture("onnx/lstm_states.script.onnx")).unwrap();
