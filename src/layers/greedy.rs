@@ -266,7 +266,7 @@ mod tests {
             let mut states: Vec<_> = (0..layers.len())
                 .map(|layer| {
                     let at = layer * HIDDEN..(layer + 1) * HIDDEN;
-                    reference::State {
+                    reference::DirectionState {
                         h: initial.h[at.clone()].to_vec(),
                         c: initial.c.get(at).unwrap_or_default().to_vec(),
                     }

@@ -1,16 +1,18 @@
-//! The specification of the activation functions, one number at a time.
+//! The specification of the activation functions.
 //!
-//! Every line is one or a few IEEE-754 binary32 operations in a fixed order: `mul_add` rounds once,
-//! each other operation once. The polynomials are minimax fits of the functions named beside them.
+//! Every line is one or a few IEEE-754 binary32 operations in a fixed order. `mul_add` rounds once,
+//! as does every other operation. The polynomials are minimax fits of the functions that they are
+//! named after.
 
 use crate::kernels::Activation;
 use std::f32::consts::{LN_2, LOG2_E};
 
-/// `activation` of `x`: the exact bits that every kernel gives (but for the payload of a NaN).
+/// `activation` of `x`: the exact bits of every kernel, except for the payload of a NaN.
 ///
-/// NaN in gives NaN out. Against the correctly rounded value `Sigmoid` and `Tanh` err by at most 2
-/// units in the last place over all `f32`, `Elu` (with `alpha = 1`) and `Softplus` by at most 4;
-/// `Sigmoid` and `Tanh` never decrease, `Tanh` is odd, both reach their limits exactly.
+/// The result for NaN is NaN. The error over all `f32`, in units in the last place of the correctly
+/// rounded value, is at most 2 for `Sigmoid` and `Tanh`, and at most 4 for `Elu` (with `alpha = 1`)
+/// and `Softplus`. `Sigmoid` and `Tanh` never decrease and reach their limits exactly. `Tanh` is
+/// odd.
 ///
 /// ```
 /// use cellstream::{kernels::Activation, reference::activate};
@@ -49,7 +51,7 @@ pub fn activate(activation: Activation, x: f32) -> f32 {
             }
         }
         Activation::Softsign => {
-            // The ends of the finite numbers stand in for the infinities, whose quotient is NaN.
+            // Replaces infinities, whose quotient would be NaN, by the largest finite numbers.
             let x = at_least(-f32::MAX, at_most(f32::MAX, x));
             x / (1.0 + x.abs())
         }
@@ -57,31 +59,37 @@ pub fn activate(activation: Activation, x: f32) -> f32 {
     }
 }
 
-/// `x`, but `bound` where `x` is less. (`f32::max` would turn NaN into the bound.)
+/// The maximum of `x` and `bound`, or NaN if `x` is NaN. (`f32::max` would return the bound.)
 fn at_least(bound: f32, x: f32) -> f32 {
     if bound > x { bound } else { x }
 }
 
-/// `x`, but `bound` where `x` is more.
+/// The minimum of `x` and `bound`, or NaN if `x` is NaN.
 fn at_most(bound: f32, x: f32) -> f32 {
     if bound < x { bound } else { x }
 }
 
-/// `2^n` for the exponents of normal numbers. (Arithmetic on a NaN's meaningless `n` must not
-/// panic.)
+/// `2^n` for the exponents of normal numbers. For a NaN `n` is arbitrary and must not panic.
 fn power_of_two(n: i32) -> f32 {
     f32::from_bits((n.wrapping_add(127) as u32) << 23)
 }
 
-/// The nearest integer, ties to even, for `|x| < 2^22`: adding 1.5 * 2^23 leaves no bit for a
-/// fraction.
+/// `factor * x` rounded to the nearest integer, ties to even, for magnitudes below 2^22: after
+/// adding 1.5 * 2^23, no bits are left for a fraction.
 fn nearest(factor: f32, x: f32) -> f32 {
     const ROUND: f32 = 12_582_912.0;
     x.mul_add(factor, ROUND) - ROUND
 }
 
-/// `(n, g, tail)` with `e^-x = 2^n (1 - g + g² tail)` and `|g| <= ln 2 / 2`, for `|x| <= 104`.
-fn exp_of_minus(x: f32) -> (i32, f32, f32) {
+/// `e^-x = 2^n (1 - g + g² tail)` with `|g| <= ln 2 / 2`.
+struct ReducedExp {
+    n: i32,
+    g: f32,
+    tail: f32,
+}
+
+/// `e^-x` for `|x| <= 104`.
+fn exp_of_minus(x: f32) -> ReducedExp {
     let n = nearest(-LOG2_E, x);
     let g = n.mul_add(-1.904_654_2e-9, n.mul_add(LN_2, x)); // x + n ln 2, with 48 bits of ln 2
     let coefficients = [
@@ -91,20 +99,24 @@ fn exp_of_minus(x: f32) -> (i32, f32, f32) {
         -0.166_665_17,
         0.499_999_94,
     ];
-    (n as i32, g, horner(&coefficients, g))
+    ReducedExp {
+        n: n as i32,
+        g,
+        tail: horner(&coefficients, g),
+    }
 }
 
-/// The polynomial in `x`, highest power first.
+/// The polynomial in `x` with these coefficients, highest power first.
 fn horner(coefficients: &[f32], x: f32) -> f32 {
     let (first, rest) = coefficients.split_first().unwrap_or((&0.0, &[]));
     rest.iter().fold(*first, |sum, &c| sum.mul_add(x, c))
 }
 
-/// `1 / (1 + e^-x)`. With `e^-x = 2^n p` it is `c / (c + d p)` where `d / c = 2^n`: two powers of
-/// two of half the size, since `2^n` itself may lie outside of `f32`.
+/// `1 / (1 + e^-x)`. With `e^-x = 2^n p` it is `c / (c + d p)` where `d / c = 2^n`. `c` and `d` are
+/// powers of two with half the exponent, because `2^n` may be out of the range of `f32`.
 fn sigmoid(x: f32) -> f32 {
     let x = at_least(-104.0, at_most(104.0, x)); // 0 and 1 beyond
-    let (n, g, tail) = exp_of_minus(x);
+    let ReducedExp { n, g, tail } = exp_of_minus(x);
     let p = 1.0 + (g * g).mul_add(tail, -g);
     let half = n.div_euclid(2);
     let (c, d) = (power_of_two(-half), power_of_two(n - half));
@@ -145,7 +157,7 @@ fn tanh(x: f32) -> f32 {
 
 /// `e^x - 1` for `x < 0`, as `(2^n - 1) + 2^n (e^-g - 1)`.
 fn exp_less_one(x: f32) -> f32 {
-    let (n, g, tail) = exp_of_minus(at_most(40.0, x.abs())); // -1 beyond
+    let ReducedExp { n, g, tail } = exp_of_minus(at_most(40.0, x.abs())); // -1 beyond
     let scale = power_of_two(n);
     (scale * g).mul_add(g.mul_add(tail, -1.0), scale - 1.0)
 }
@@ -153,7 +165,7 @@ fn exp_less_one(x: f32) -> f32 {
 /// `ln(1 + e^x)` as `max(0, x) + ln(1 + u)` with `u = e^-|x|`, which cannot overflow, and
 /// `ln(1 + u) = 2 artanh(t / 2)` with `t = u / (1 + u / 2)`.
 fn softplus(x: f32) -> f32 {
-    let (n, g, tail) = exp_of_minus(at_most(104.0, x.abs())); // 0 beyond
+    let ReducedExp { n, g, tail } = exp_of_minus(at_most(104.0, x.abs())); // 0 beyond
     let p = 1.0 + (g * g).mul_add(tail, -g);
     let half = n.div_euclid(2);
     let u = p * power_of_two(n - half) * power_of_two(half);

@@ -1,11 +1,11 @@
-//! The specification: plain loops that define every bit of an answer.
+//! The specification: plain loops that define every bit of an output.
 //!
-//! Each sequence is run alone, one step after the other, one output after the other. Kernels,
-//! schedules, batches and threads must give these bits exactly.
+//! The loops run one sequence, one step and one output value at a time. All kernels, schedules,
+//! batches and threads must give exactly these bits.
 //!
 //! # Rounding
 //!
-//! A pre-activation is one chain of fused multiply-adds that starts from the bias, takes the input
+//! A pre-activation is one chain of fused multiply-adds. It starts from the bias and adds the input
 //! features in order, then the state in order:
 //!
 //! ```text
@@ -16,14 +16,14 @@
 //! has two chains for its candidate, each with its own bias. Every other operation is one IEEE-754
 //! binary32 operation, in the order written here.
 //!
-//! A product with weights of int8 is no chain but one term, `fma(sum, scale, z)`; see
+//! A product with int8 weights is not a chain but one term, `fma(sum, scale, z)`; see
 //! [`Precision`](crate::model::Precision) and [`quantize`].
 //!
 //! # Tiny states
 //!
-//! A new state smaller in magnitude than [`TINY_STATE`] becomes `0`. A state that decays towards
-//! zero would otherwise end in subnormal numbers, which many CPUs compute on many times more
-//! slowly, and the flush-to-zero modes of different CPUs do not agree with each other.
+//! A new state of smaller magnitude than [`TINY_STATE`] becomes `0`. Otherwise a state that decays
+//! towards zero would become subnormal, which slows down many CPUs. The flush-to-zero modes of CPUs
+//! are not used because they differ.
 
 mod activation;
 
@@ -35,17 +35,31 @@ use crate::model::{
     Weights,
 };
 
-/// New states below this magnitude become zero: 2⁻⁶⁴, so that a product of a state and any weight
-/// above 2⁻⁶² is a normal number.
+/// New states below this magnitude become zero. It is 2⁻⁶⁴, so that the product of a state with any
+/// weight of at least 2⁻⁶² is a normal number.
 pub const TINY_STATE: f32 = 1.0 / (1u64 << 63) as f32 / 2.0;
 
-/// Rows whose greatest magnitude is below 2⁻¹⁰⁰ are quantised to zeros.
+/// Vectors whose largest magnitude is below 2⁻¹⁰⁰ are quantised to zeros.
 const TINY_ROW: f32 = 1.0 / (1u128 << 100) as f32;
 
-/// Runs `model` over `input` and writes what `output` asks for.
+/// Runs `model` over `input` and writes the buffers that `output` holds.
+///
+/// ```
+/// use cellstream::model::{Gru, Input, Output};
+/// use cellstream::reference;
+///
+/// let model = Gru::new(3, 4).random(1)?;
+/// let (steps, batch) = (5, 2);
+/// let (mut y, mut hn) = (vec![0.0; steps * batch * 4], vec![0.0; batch * 4]);
+/// let x = vec![0.5; steps * batch * 3];
+/// let mut output = Output::new(&mut y).hn(&mut hn);
+/// reference::run(&model, &Input::new(&x, steps, batch), &mut output)?;
+/// assert_eq!(hn, y[(steps - 1) * batch * 4..]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
-/// Slices that do not have the sizes of [`Model::signature`].
+/// [`InputError`] if a slice does not have the size that [`Model::signature`] requires.
 pub fn run(model: &Model, input: &Input<'_>, output: &mut Output<'_>) -> Result<(), InputError> {
     input.check(&model.signature(), output)?;
     let features = model.signature().output;
@@ -61,7 +75,7 @@ pub fn run(model: &Model, input: &Input<'_>, output: &mut Output<'_>) -> Result<
                 input.values[row(step) * size..][..size].to_vec()
             })
             .collect();
-        // Offsets of this sequence's rows in the state blocks of h and c.
+        // Offsets of the state blocks of h and c of the current layer and direction.
         let (mut h_block, mut c_block) = (0, 0);
         for layer in model.layers() {
             let mut outputs = Vec::new();
@@ -70,13 +84,15 @@ pub fn run(model: &Model, input: &Input<'_>, output: &mut Output<'_>) -> Result<
                 let c_size = direction.cell_state_size();
                 let h_at = h_block + sequence * h_size..h_block + (sequence + 1) * h_size;
                 let c_at = c_block + sequence * c_size..c_block + (sequence + 1) * c_size;
-                let mut state = State {
-                    h: input
-                        .h0
-                        .map_or(vec![0.0; h_size], |h| h[h_at.clone()].to_vec()),
-                    c: input
-                        .c0
-                        .map_or(vec![0.0; c_size], |c| c[c_at.clone()].to_vec()),
+                let mut state = DirectionState {
+                    h: match input.h0 {
+                        Some(h0) => h0[h_at.clone()].to_vec(),
+                        None => vec![0.0; h_size],
+                    },
+                    c: match input.c0 {
+                        Some(c0) => c0[c_at.clone()].to_vec(),
+                        None => vec![0.0; c_size],
+                    },
                 };
                 outputs.push(run_direction(direction, &xs, &mut state));
                 if let Some(hn) = output.hn.as_deref_mut() {
@@ -99,17 +115,22 @@ pub fn run(model: &Model, input: &Input<'_>, output: &mut Output<'_>) -> Result<
     Ok(())
 }
 
-/// The state of one sequence in one direction: `h` `[R]`, and `c` `[H]` for an LSTM.
+/// The state of one sequence in one direction.
 #[derive(Clone, Debug, PartialEq)]
-pub struct State {
-    /// Hidden state.
+pub struct DirectionState {
+    /// Hidden state, `[R]`.
     pub h: Vec<f32>,
-    /// Cell state; empty for GRU and RNN.
+    /// Cell state, `[H]` for an LSTM; empty for a GRU or RNN.
     pub c: Vec<f32>,
 }
 
-/// One sequence through one direction. Returns the state after each step, in the order of `xs`.
-fn run_direction(direction: &Direction, xs: &[Vec<f32>], state: &mut State) -> Vec<Vec<f32>> {
+/// Runs one sequence through one direction. Returns the hidden state after each step, in the order
+/// of `xs`.
+fn run_direction(
+    direction: &Direction,
+    xs: &[Vec<f32>],
+    state: &mut DirectionState,
+) -> Vec<Vec<f32>> {
     let mut ys = vec![Vec::new(); xs.len()];
     for i in 0..xs.len() {
         let step = if direction.is_reverse() {
@@ -123,7 +144,7 @@ fn run_direction(direction: &Direction, xs: &[Vec<f32>], state: &mut State) -> V
     ys
 }
 
-/// The layer's output from its directions' outputs.
+/// The output of a layer from the outputs of its directions.
 fn merge(layer: &Layer, mut outputs: Vec<Vec<Vec<f32>>>) -> Vec<Vec<f32>> {
     let forward = outputs.remove(0);
     let Some(reverse) = outputs.pop() else {
@@ -138,11 +159,12 @@ fn merge(layer: &Layer, mut outputs: Vec<Vec<Vec<f32>>>) -> Vec<Vec<f32>> {
         .collect()
 }
 
-/// One step of one direction: `x` `[E]` and the state before it, to the state after it.
+/// One step of one direction: replaces the state before the step with the state after it, for the
+/// input `x` `[E]`.
 ///
 /// # Panics
-/// If the state has not the sizes of the direction.
-pub fn step_cell(direction: &Direction, x: &[f32], state: &mut State) {
+/// If the state does not have the sizes of the direction.
+pub fn step_cell(direction: &Direction, x: &[f32], state: &mut DirectionState) {
     let weights = direction.weights();
     let clip = |z: f32| match direction.clip() {
         Some(bound) if z > bound => bound,
@@ -203,7 +225,7 @@ fn step_lstm(
     activations: LstmActivations,
     clip: impl Fn(f32) -> f32,
     x: &[f32],
-    state: &mut State,
+    state: &mut DirectionState,
 ) {
     let peephole = |z: f32, weights: Option<f32>, c: f32| weights.map_or(z, |p| p.mul_add(c, z));
     let mut h = vec![0.0; hidden];
@@ -218,12 +240,13 @@ fn step_lstm(
             activations.gate,
             clip(peephole(i, p.map(|p| p.input[j]), c)),
         );
-        let f = match activations.input_forget {
-            true => 1.0 - i,
-            false => activate(
+        let f = if activations.input_forget {
+            1.0 - i
+        } else {
+            activate(
                 activations.gate,
                 clip(peephole(f, p.map(|p| p.forget[j]), c)),
-            ),
+            )
         };
         let g = activate(activations.candidate, clip(g));
         let c = flush(f.mul_add(c, i * g));
@@ -249,7 +272,7 @@ fn step_gru(
     reset: ResetForm,
     clip: impl Fn(f32) -> f32,
     x: &[f32],
-    state: &mut State,
+    state: &mut DirectionState,
 ) {
     let hidden = state.h.len();
     let gate_at = |row| activate(gate, clip(pre_activation(weights, row, x, &state.h)));
@@ -277,25 +300,25 @@ fn step_gru(
     state.h = h.collect();
 }
 
-/// The chain of one row: bias, then input, then state.
+/// The pre-activation of one row: a chain over bias, input and state.
 fn pre_activation(weights: &Weights, row: usize, x: &[f32], h: &[f32]) -> f32 {
     let bias = weights.input_bias[row] + weights.recurrent_bias[row];
     let z = chain(bias, &weights.input, row, x);
     chain(z, &weights.recurrent, row, h)
 }
 
-/// A fully connected layer: `W x + b`, with `weights` `[outputs, inputs]`, `bias` `[outputs]`, `x`
-/// `[inputs]`.
+/// A fully connected layer: `W x + b` `[outputs]`, with `weights` `[outputs, inputs]`, `bias`
+/// `[outputs]` and `x` `[inputs]`.
 ///
 /// # Panics
-/// If there are fewer biases than outputs.
+/// If `bias` is shorter than the number of outputs.
 pub fn dense(weights: &Matrix, bias: &[f32], x: &[f32]) -> Vec<f32> {
     (0..weights.rows())
         .map(|j| chain(bias[j], weights, j, x))
         .collect()
 }
 
-/// `start + Σ_k values[k] · matrix[row][k]`, rounded after each term; for int8 see
+/// `start + Σ_k values[k] · matrix[row][k]`, rounded after each term. For int8 see
 /// [`Precision`](crate::model::Precision).
 fn chain(start: f32, matrix: &Matrix, row: usize, values: &[f32]) -> f32 {
     match matrix.row_numbers(row) {
@@ -319,23 +342,21 @@ fn chain(start: f32, matrix: &Matrix, row: usize, values: &[f32]) -> f32 {
     }
 }
 
-/// Whole numbers from -127 to 127 and their scale, for the left operand of a product with int8. The
-/// scale is NaN where a value is not finite, and 0 where all are tiny.
+/// Quantises the lhs of a product with int8 weights: integers from -127 to 127, and their scale.
+/// The scale is NaN if a value is not finite, and 0 if all values are tiny.
 pub fn quantize(values: &[f32]) -> (Vec<i64>, f32) {
     if values.iter().any(|v| !v.is_finite()) {
         return (vec![0; values.len()], f32::NAN);
     }
-    let most = values.iter().fold(0.0f32, |most, v| most.max(v.abs()));
-    if most < TINY_ROW {
+    let max = values.iter().fold(0.0f32, |max, v| max.max(v.abs()));
+    if max < TINY_ROW {
         return (vec![0; values.len()], 0.0);
     }
-    let q = values
-        .iter()
-        .map(|v| (v * (127.0 / most)).round_ties_even());
-    (q.map(|q| q as i64).collect(), most / 127.0)
+    let quantise = |v: &f32| (v * (127.0 / max)).round_ties_even() as i64;
+    (values.iter().map(quantise).collect(), max / 127.0)
 }
 
-/// Zero where the state is tiny; NaN stays NaN.
+/// Zero if the state is tiny; NaN stays NaN.
 fn flush(state: f32) -> f32 {
     if state.abs() < TINY_STATE { 0.0 } else { state }
 }
