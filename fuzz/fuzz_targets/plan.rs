@@ -65,7 +65,7 @@ fn read(case: &Case, text: &[u8]) {
             assert_eq!(again.as_ref(), Ok(&plan));
             // Threads take their time: one in eight of the small ones.
             let small = plan.batch() <= 64 && plan.steps() <= 64 && plan.entries.len() <= 4;
-            if small && text.len() % 8 == 0 {
+            if small && text.len().is_multiple_of(8) {
                 run(&case.model, &plan);
             }
         }

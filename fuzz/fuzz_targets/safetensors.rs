@@ -38,7 +38,7 @@ fuzz_target!(|bytes: &[u8]| {
 fuzz_mutator!(
     |bytes: &mut [u8], size: usize, max_size: usize, seed: u32| {
         let size = fuzzer_mutate(bytes, size, max_size);
-        if seed % 4 != 0
+        if !seed.is_multiple_of(4)
             && size > 8
             && let Some(length) = json_length(&bytes[8..size])
         {
