@@ -198,6 +198,15 @@ pub fn step_cell(direction: &Direction, x: &[f32], state: &mut DirectionState) {
             candidate,
             reset,
         } => step_gru(weights, gate, candidate, reset, clip, x, state),
+        Cell::LightGru { gate, candidate } => {
+            let hidden = state.h.len();
+            let row = |row, of| activate(of, clip(pre_activation(weights, row, x, &state.h)));
+            let h = (0..hidden).map(|j| {
+                let (z, n) = (row(j, gate), row(hidden + j, candidate));
+                flush(z.mul_add(state.h[j], (1.0 - z) * n))
+            });
+            state.h = h.collect();
+        }
         Cell::Rnn { activation } => {
             let h = (0..state.h.len())
                 .map(|j| {

@@ -33,8 +33,8 @@ pub use avx512::Avx512;
 pub use blocking::{Blocking, Prefetch, Stripes, TALL_TILE_ROWS};
 pub use dispatch::{Visitor, dispatch};
 pub use gates::{
-    GateJob, GateKernel, GruFunctions, LstmFunctions, PlainFunctions, ReadColumns, TreeChild,
-    TreeColumns, TreeNode,
+    GateJob, GateKernel, GruFunctions, LightGruFunctions, LstmFunctions, PlainFunctions,
+    ReadColumns, TreeChild, TreeColumns, TreeNode,
 };
 pub use isa::{ISA_VARIABLE, Isa, IsaError};
 pub use math::activate_all;

@@ -1,6 +1,7 @@
 //! Cells as data: which recurrence, with which activations, and what its step computes.
 
 mod gru;
+mod light_gru;
 mod lstm;
 mod rnn;
 mod step;
@@ -10,30 +11,34 @@ mod text;
 use std::fmt;
 
 use super::Activation;
-use crate::kernels::{GateKernel, GruFunctions, LstmFunctions};
+use crate::kernels::{GateKernel, GruFunctions, LightGruFunctions, LstmFunctions};
 
 #[cfg(feature = "safetensors")]
 pub(super) use text::CellText;
 
+pub use light_gru::{BatchNorm, LightGru, LightGruCell};
 pub use step::{CellStep, Operand, OperandSource, Product, StepProduct};
 
-/// The three recurrences.
+/// The kinds of recurrence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CellKind {
     /// Long short-term memory: four gates and a cell state.
     Lstm,
     /// Gated recurrent unit: three gates.
     Gru,
+    /// Light gated recurrent unit: two gates, no reset.
+    LightGru,
     /// Vanilla recurrence: one product and an activation.
     Rnn,
 }
 
 impl CellKind {
-    /// Rows of a weight matrix per hidden unit: 4, 3 or 1.
+    /// Rows of a weight matrix per hidden unit: 4, 3, 2 or 1.
     pub fn gates(self) -> usize {
         let step = match self {
             CellKind::Lstm => &lstm::STEP,
             CellKind::Gru => &gru::RESET_AFTER,
+            CellKind::LightGru => &light_gru::STEP,
             CellKind::Rnn => &rnn::STEP,
         };
         step.gates.len()
@@ -45,6 +50,7 @@ impl fmt::Display for CellKind {
         f.write_str(match self {
             CellKind::Lstm => "lstm",
             CellKind::Gru => "gru",
+            CellKind::LightGru => "light gru",
             CellKind::Rnn => "rnn",
         })
     }
@@ -70,6 +76,8 @@ pub enum ResetForm {
 ///       o = gate(W_o x + U_o h + p_o∘c' + b_o)    h' = o∘output(c')
 /// GRU   r = gate(W_r x + U_r h + b_r)             z = gate(W_z x + U_z h + b_z)
 ///       n = candidate(…)  see ResetForm           h' = (1-z)∘n + z∘h
+/// LightGru  z = gate(W_z x + U_z h + b_z)   n = candidate(W_n x + U_n h + b_n)
+///       h' = (1-z)∘n + z∘h
 /// RNN   h' = activation(W x + U h + b)
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -93,6 +101,13 @@ pub enum Cell {
         candidate: Activation,
         /// Where the reset gate acts.
         reset: ResetForm,
+    },
+    /// Light gated recurrent unit (Ravanelli et al. 2018): no reset gate.
+    LightGru {
+        /// Activation of the update gate.
+        gate: Activation,
+        /// Activation of the candidate.
+        candidate: Activation,
     },
     /// Vanilla recurrence.
     Rnn {
@@ -147,6 +162,7 @@ impl Cell {
             about: "Gated recurrent unit, reset after the product",
             cell: Cell::GRU,
         },
+        light_gru::NAMED,
         NamedCell {
             name: "rnn_tanh",
             argument: "rnn",
@@ -163,11 +179,12 @@ impl Cell {
         },
     ];
 
-    /// Which of the three recurrences.
+    /// The kind of recurrence.
     pub fn kind(&self) -> CellKind {
         match self {
             Cell::Lstm { .. } => CellKind::Lstm,
             Cell::Gru { .. } => CellKind::Gru,
+            Cell::LightGru { .. } => CellKind::LightGru,
             Cell::Rnn { .. } => CellKind::Rnn,
         }
     }
@@ -180,6 +197,7 @@ impl Cell {
             Cell::Lstm { .. } => &lstm::STEP,
             Cell::Gru { reset, .. } if *reset == before => &gru::RESET_BEFORE,
             Cell::Gru { .. } => &gru::RESET_AFTER,
+            Cell::LightGru { .. } => &light_gru::STEP,
             Cell::Rnn { .. } => &rnn::STEP,
         }
     }
@@ -214,6 +232,11 @@ impl Cell {
                 };
                 gru::gate_kernels(functions, reset)
             }
+            Cell::LightGru { gate, candidate } => light_gru::gate_kernels(LightGruFunctions {
+                gate,
+                candidate,
+                clip,
+            }),
             Cell::Rnn { activation } => rnn::gate_kernels(activation, clip),
         }
     }

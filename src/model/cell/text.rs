@@ -30,6 +30,12 @@ pub(in crate::model) enum CellText {
         #[serde(with = "ResetText")]
         reset: ResetForm,
     },
+    LightGru {
+        #[serde(with = "ActivationText")]
+        gate: Activation,
+        #[serde(with = "ActivationText")]
+        candidate: Activation,
+    },
     Rnn {
         #[serde(with = "ActivationText")]
         activation: Activation,

@@ -140,8 +140,8 @@ unsafe fn blend<S: Simd>(s: S, clip: Option<f32>, job: GateJob<'_>, apply: impl 
     }
 }
 
-/// One row of the states that the last line of every GRU is about.
-struct States<'a> {
+/// One row of the states that a GRU blends.
+pub(super) struct States<'a> {
     before: &'a [f32],
     new: &'a mut [f32],
     y: Option<&'a mut [f32]>,
@@ -151,7 +151,7 @@ impl<'a> States<'a> {
     /// # Safety
     /// As [`gru_gates`], for `row`, and `h` and `y` are not borrowed elsewhere.
     #[inline(always)]
-    unsafe fn new(
+    pub(super) unsafe fn new(
         before: Columns<'a>,
         h: Columns<'a>,
         y: Option<Columns<'a>>,
@@ -174,7 +174,7 @@ impl<'a> States<'a> {
 
     /// `h' = (1 - z) n + z h`.
     #[inline(always)]
-    fn blend<S: Simd>(&mut self, s: S, z: S::F32, n: S::F32, panel: usize) {
+    pub(super) fn blend<S: Simd>(&mut self, s: S, z: S::F32, n: S::F32, panel: usize) {
         let first = panel * S::LANES;
         let before = s.load(&self.before[first..]);
         let h = flush(s, s.fma(z, before, s.mul(s.sub(s.splat(1.0), z), n)));

@@ -4,11 +4,13 @@
 //! shared buffers, padded so that whole vectors fit.
 
 mod gru;
+mod light_gru;
 mod lstm;
 mod plain;
 mod tree;
 
 pub use gru::GruFunctions;
+pub use light_gru::LightGruFunctions;
 pub use lstm::LstmFunctions;
 pub use plain::PlainFunctions;
 pub use tree::{ReadColumns, TreeChild, TreeColumns, TreeNode};
@@ -31,6 +33,8 @@ pub enum GateKernel {
     GruReset(GruFunctions),
     /// Its second phase. Of the same slots the last two.
     GruCandidate(GruFunctions),
+    /// Light GRU states. Slots: update, candidate.
+    LightGru(LightGruFunctions),
     /// A state of one slot: the vanilla RNN's, and an LSTM's projected one.
     Plain(PlainFunctions),
 }
@@ -75,6 +79,7 @@ pub(super) unsafe fn run<S: Simd>(s: S, kernel: GateKernel, job: GateJob<'_>) {
         GateKernel::Gru(f) => vectorized!(gru::gru_gates, f),
         GateKernel::GruReset(f) => vectorized!(gru::gru_reset, f),
         GateKernel::GruCandidate(f) => vectorized!(gru::gru_candidate, f),
+        GateKernel::LightGru(f) => vectorized!(light_gru::light_gru_gates, f),
         GateKernel::Plain(f) => vectorized!(plain::plain_state, f),
     }
 }
