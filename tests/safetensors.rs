@@ -482,7 +482,7 @@ fn refusals() {
             &[
                 "\"cellstream.cell\"",
                 "\"mgu\"",
-                "lstm, gru, rnn_tanh or rnn_relu",
+                "lstm, gru, light_gru, rnn_tanh or rnn_relu",
             ],
         ),
         (
