@@ -1,11 +1,13 @@
-//! Recurrent networks (LSTM, GRU, vanilla RNN) on CPUs: lowest latency, and the same bits whatever
-//! the schedule, thread count, batch-mate or instruction set.
+//! Recurrent networks (LSTM, GRU, RNN) on CPUs at the lowest latency, with the same bits for every
+//! schedule, thread count, batch and instruction set.
 //!
-//! The data's path is the order of the modules: a [`model`] is loaded or built; [`graph`] is its matrix
-//! products, [`schedule`] what is computed when, [`partition`] who computes it; a [`plan`] holds both
-//! for each size of request, estimated or found by [`mod@tune`]; [`execute`] packs the weights for it and
-//! runs sequences on a pinned team, with the arithmetic of [`kernels`]; [`layers`] surround it in a
-//! whole model. [`mod@reference`] is the specification of every bit.
+//! A run passes these modules: a [`model`] is loaded or built; a [`plan`] for it is estimated, or found
+//! by [`mod@tune`] and kept in a file; [`execute`] packs the weights for the plan and runs sequences on
+//! pinned threads, with the arithmetic of [`kernels`]. A plan is made from the matrix products of a step
+//! ([`graph`]), the order in which they may run ([`schedule`]), the cost of splitting them over cores
+//! ([`partition`]) and the caches of the [`machine`]. [`layers`] surround the recurrent core in a whole
+//! model. [`mod@reference`] specifies every bit. The crate `cellstream-serve` batches the requests of
+//! many users.
 //!
 //! ```no_run
 //! # let (batch, steps) = (1, 100);
@@ -13,8 +15,8 @@
 //! use cellstream::{Input, Model, Output, Plan, Session};
 //!
 //! let model = Model::open("speech.safetensors")?; // or .onnx
-//! let plan = Plan::load_or_estimate("speech.plan", &model)?; // tuned here, or estimated
-//! let mut session = Session::new(&model, &plan)?; // packs the weights, wakes the pinned team
+//! let plan = Plan::load_or_estimate("speech.plan", &model)?; // tuned for this machine, or estimated
+//! let mut session = Session::new(&model, &plan)?; // packs the weights, starts the pinned threads
 //! session.run(&Input::new(&input, steps, batch), &mut Output::new(&mut output))?; // no allocation
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
