@@ -3,10 +3,10 @@
 
 use crate::Failure;
 
-/// What is taken for available where the system does not say: 64 GiB.
+/// Assumed where the system does not report it: 64 GiB.
 const UNKNOWN: u64 = 64 << 30;
 
-/// Bytes that can be had without swapping: `MemAvailable` of Linux, else [`UNKNOWN`].
+/// Bytes available without swapping: `MemAvailable` on Linux, 64 GiB elsewhere.
 pub fn available_memory() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").ok();
     text.and_then(|text| parse(&text)).unwrap_or(UNKNOWN)
