@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use cellstream::kernels::{
     self, Aligned, Columns, GateJob, GateKernel, GruFunctions, Isa, Kernels, LstmFunctions,
-    PlainFunctions, Shared, zeroed,
+    PlainFunctions, Shared, SharedRows, zeroed,
 };
 use cellstream::model::Activation;
 use cellstream::reference::activate;
@@ -109,12 +109,7 @@ impl Case {
 
     fn run(&mut self, kernels: &dyn Kernels) {
         let (rows, units, z) = (self.rows, self.units, &*self.z);
-        let columns = |memory| Columns {
-            memory,
-            first: 0,
-            stride: units,
-            order: None,
-        };
+        let columns = |memory| Columns::new(SharedRows::contiguous(memory, units), 0);
         let [before, c] = [&mut self.before, &mut self.c].map(|m| columns(Shared::new(m)));
         let [h, y] = [&mut self.h, &mut self.y].map(|m| columns(Shared::new(m)));
         let (gate, candidate) = (Activation::Sigmoid, Activation::Tanh);

@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use cellstream::kernels::{
-    Aligned, Blocking, Isa, Kernels, NextProduct, Numbers, PackedMatrix, Product, Rows, Source,
+    Aligned, Blocking, Isa, Kernels, NextProduct, Numbers, PackedMatrix, Product, RowsRef, Source,
     Start, Sweep, kernels, pack_vectors, zeroed,
 };
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -54,7 +54,7 @@ struct Case {
 impl Case {
     fn run(&self, kernels: &dyn Kernels, sweep: Sweep, z: &mut [f32]) {
         kernels.product(Product {
-            rows: Rows::strided(&self.a, self.depth),
+            rows: RowsRef::contiguous(&self.a, self.depth),
             row_count: self.rows,
             weights: &self.packed,
             slots: &self.slots,

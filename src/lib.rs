@@ -31,7 +31,6 @@ pub mod partition;
 pub mod plan;
 pub mod reference;
 #[doc(hidden)]
-pub mod reused;
 pub mod schedule;
 pub mod tune;
 #[doc(hidden)]

@@ -5,7 +5,8 @@ mod common;
 mod counting;
 
 use cellstream::execute::team::{SharedTeam, Team};
-use cellstream::execute::{PackedModel, Session, State};
+use cellstream::execute::{PackedModel, Session, State, Steps};
+use cellstream::kernels::{RowsMut, RowsRef};
 use cellstream::model::Model;
 use cellstream::plan::Plan;
 use common::{Batch, Random, Results, usual_cells};
@@ -55,12 +56,15 @@ fn main() {
                         let sizes = sizes.flat_map(|d| [d.output_size(), d.cell_state_size()]);
                         let sizes = sizes.filter(|&size| size > 0);
                         let mut states: Vec<_> = sizes.map(|size| vec![0.0; 3 * size]).collect();
+                        let sizes = session.state_sizes().collect::<Vec<_>>();
+                        let states = states.iter_mut().zip(&sizes);
+                        let states = states.map(|(state, &size)| RowsMut::contiguous(state, size));
+                        let y = RowsMut::contiguous(&mut y, model.signature().output);
                         let before = calls();
-                        session
-                            .step_layers(3, &x, &mut states, Some(&mut y))
-                            .unwrap();
+                        let steps = Steps::one(3, RowsRef::contiguous(&x, 9));
+                        session.step_rows(steps, states, Some(y)).unwrap();
                         let made = calls() - before;
-                        assert_eq!(made, 0, "{cell:?}, {threads} threads, step of layers");
+                        assert_eq!(made, 0, "{cell:?}, {threads} threads, step of rows");
                     }
                 }
             }

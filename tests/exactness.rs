@@ -3,8 +3,8 @@
 mod common;
 
 use cellstream::execute::team::Team;
-use cellstream::execute::{PackedModel, Session, State};
-use cellstream::kernels::Isa;
+use cellstream::execute::{PackedModel, Session, State, Steps};
+use cellstream::kernels::{Isa, RowsMut, RowsRef};
 use cellstream::model::{Cell, Input, Layer, Model, Output};
 use cellstream::plan::{InputProjectionBy, OwnersShare, Plan};
 use cellstream::schedule::{DirectionSchedule, PanelOrder, schedules};
@@ -332,16 +332,25 @@ fn several_steps_from_and_to_buffers_of_each_layer() {
             // Of others, behind the batch.
             states.iter_mut().for_each(|state| state.extend([7.5; 50]));
             let mut found = Results::dirty(&model, &batch);
-            let y = Some(&mut found.values[..]);
-            let ran = match seed % 3 {
+            let signature = model.signature();
+            let y = RowsMut::contiguous(&mut found.values, signature.output);
+            let x = RowsRef::contiguous(&batch.values, signature.input);
+            let of_states: Vec<usize> = session.state_sizes().collect();
+            let rows = states.iter_mut().zip(of_states);
+            let steps = Steps::several(&lengths, x);
+            match seed % 3 {
                 0 => {
-                    let slices = states.iter_mut().map(|state| &mut state[..]);
-                    let mut slices: Vec<&mut [f32]> = slices.collect();
-                    session.steps_layers(&lengths, &batch.values, &mut slices, y)
+                    let lists = rows.map(|(state, size)| state.chunks_mut(size).take(count));
+                    let mut lists: Vec<Vec<_>> = lists.map(Iterator::collect).collect();
+                    let rows = lists.iter_mut().map(|list| RowsMut::gathered(list));
+                    session.step_rows(steps, rows, Some(y))
                 }
-                _ => session.steps_layers(&lengths, &batch.values, &mut states, y),
-            };
-            ran.unwrap();
+                _ => {
+                    let rows = rows.map(|(state, size)| RowsMut::contiguous(state, size));
+                    session.step_rows(steps, rows, Some(y))
+                }
+            }
+            .unwrap();
             (found.hn, found.cn) = (Vec::new(), Vec::new());
             let mut states = states.into_iter().map(|mut state| {
                 let others = state.split_off(state.len() - 50);

@@ -2,7 +2,8 @@
 
 use approx::assert_abs_diff_eq;
 use cellstream::kernels::{
-    Blocking, Isa, NextProduct, Numbers, PackedMatrix, Product, Rows, Source, Start, Sweep, kernels,
+    Blocking, Isa, NextProduct, Numbers, PackedMatrix, Product, RowsRef, Source, Start, Sweep,
+    kernels,
 };
 
 #[test]
@@ -32,7 +33,7 @@ fn every_tile_shape_multiplies() {
                     let mut z = values(rows * panels * gates * lanes);
                     let before = z.clone();
                     kernels.product(Product {
-                        rows: Rows::strided(&a, depth),
+                        rows: RowsRef::contiguous(&a, depth),
                         row_count: rows,
                         weights: &packed,
                         slots: &all,

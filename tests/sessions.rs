@@ -3,7 +3,8 @@
 mod common;
 
 use cellstream::execute::team::{SharedTeam, Team};
-use cellstream::execute::{PackError, PackedModel, RunError, Session, SessionError, State};
+use cellstream::execute::{PackError, PackedModel, RunError, Session, SessionError, State, Steps};
+use cellstream::kernels::{RowsMut, RowsRef};
 use cellstream::machine::Topology;
 use cellstream::model::{Gru, Input, InputError, Layout, Lstm, Merge, Model, Output};
 use cellstream::plan::{InputProjectionBy, OwnersShare, Plan, PlanError};
@@ -46,7 +47,10 @@ fn buffers_of_layers_states_are_counted_and_measured() {
     let (x, good) = ([0.5; 3 * 3], [60, 60, 60, 60]);
     let mut run = |lengths: &[usize]| {
         let mut states: Vec<_> = lengths.iter().map(|&length| vec![0.0; length]).collect();
-        session.step_layers(3, &x, &mut states, None)
+        let states = states
+            .iter_mut()
+            .map(|state| RowsMut::contiguous(state, 20));
+        session.step_rows(Steps::one(3, RowsRef::contiguous(&x, 3)), states, None)
     };
     run(&good).unwrap();
     for (lengths, one) in [

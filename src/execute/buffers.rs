@@ -1,7 +1,7 @@
 //! Everything a run writes to besides the caller's output, allocated before it.
 
 use super::packed::{PackedConfiguration, PackedDirection, PackedLayer};
-use crate::kernels::{Aligned, Shared, Word, try_zeroed};
+use crate::kernels::{Aligned, Shared, SharedRows, Word, try_zeroed};
 use crate::plan::UNIT_GRANULE;
 
 /// A buffer that the workers of one run share.
@@ -35,8 +35,8 @@ pub(super) struct DirectionBuffers {
     /// `[batch, padded hidden]`: what the first phase hands to the second; empty where there is
     /// none.
     pub between: Buffer,
-    /// `[rows of all steps, state]`: output kept apart until both directions can be summed.
-    pub apart: Buffer,
+    /// `[rows of all steps, state]`: outputs of one direction, until both can be summed.
+    pub unsummed: Buffer,
 }
 
 /// All buffers of one group of workers.
@@ -48,8 +48,8 @@ pub(super) struct Buffers {
     pub z: Vec<[Buffer; 2]>,
     /// Per worker: pre-activations of a projection.
     pub projected: Vec<Buffer>,
-    /// Per worker: room in which its products quantise what they multiply with, or lay it out.
-    pub rooms: Vec<Buffer<u32>>,
+    /// Per worker: scratch in which its products quantise what they multiply with, or lay it out.
+    pub scratch: Vec<Buffer<u32>>,
     /// `[rows of all steps, features]`: outputs of layers but the last. Two of them, taken in turn,
     /// or one per layer where a layer is read while it is written.
     pub between_layers: Vec<Buffer>,
@@ -77,7 +77,7 @@ impl Buffers {
         let workers = configurations.iter().map(|c| c.group_size()).max()?;
         let mut z = Vec::with_capacity(workers);
         let mut projected = Vec::with_capacity(workers);
-        let mut rooms = Vec::with_capacity(workers);
+        let mut scratch = Vec::with_capacity(workers);
         // The largest that a worker needs in any layer of any configuration.
         let all = || configurations.iter().flat_map(|c| &c.layers);
         for worker in 0..workers {
@@ -113,11 +113,11 @@ impl Buffers {
                     let parts = direction.parts.iter().enumerate();
                     let parts = parts
                         .filter(|&(owner, _)| owner == worker || layer.keeps_two_chunks(direction));
-                    let room = parts.map(|(_, part)| part.room(batch, ahead)).max();
-                    most = most.max(room.unwrap_or(0));
+                    let words = parts.map(|(_, part)| part.scratch_words(batch, ahead));
+                    most = most.max(words.max().unwrap_or(0));
                 }
             }
-            rooms.push(Buffer::new(most, 1)?);
+            scratch.push(Buffer::new(most, 1)?);
         }
         let upper = &layers[..layers.len() - 1];
         let apart = match configurations.iter().any(|c| c.meetings.is_pipelined()) {
@@ -132,13 +132,28 @@ impl Buffers {
             states,
             z,
             projected,
-            rooms,
+            scratch,
             between_layers: between_layers.collect::<Option<_>>()?,
         })
     }
 }
 
 impl DirectionBuffers {
+    /// The hidden states after `taken` steps.
+    pub fn hidden(&self, direction: &PackedDirection, taken: usize) -> SharedRows<'_> {
+        SharedRows::contiguous(self.h[taken % 2].share(), padded(direction.state))
+    }
+
+    /// The cell states.
+    pub fn cell(&self, direction: &PackedDirection) -> SharedRows<'_> {
+        SharedRows::contiguous(self.c.share(), padded(direction.hidden))
+    }
+
+    /// What the first phase hands to the second.
+    pub fn between(&self, direction: &PackedDirection) -> SharedRows<'_> {
+        SharedRows::contiguous(self.between.share(), padded(direction.hidden))
+    }
+
     fn new(
         layer: &PackedLayer,
         direction: &PackedDirection,
@@ -147,7 +162,7 @@ impl DirectionBuffers {
     ) -> Option<DirectionBuffers> {
         let needed = |needed: bool| if needed { padded(direction.hidden) } else { 0 };
         let h = || Buffer::new(batch, padded(direction.state));
-        let apart = if layer.is_summed() {
+        let unsummed = if layer.is_summed() {
             direction.state
         } else {
             0
@@ -156,7 +171,7 @@ impl DirectionBuffers {
             h: [h()?, h()?],
             c: Buffer::new(batch, needed(direction.step.has_cell_state))?,
             between: Buffer::new(batch, needed(direction.two_phase))?,
-            apart: Buffer::new(rows, apart)?,
+            unsummed: Buffer::new(rows, unsummed)?,
         })
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::kernels::{
-    GateJob, GateKernel, Isa, Kernels, Product, Room, RowNorms, TreeChild, TreeNode, kernels,
+    GateJob, GateKernel, Isa, Kernels, Product, RowNorms, Scratch, TreeChild, TreeNode, kernels,
 };
 
 /// What was asked for.
@@ -50,14 +50,14 @@ impl Kernels for Counting {
     fn lanes(&self) -> usize {
         self.inner.lanes()
     }
-    fn product_of(&self, job: Product<'_>, panels: Range<usize>, room: Room<'_>) {
+    fn product_of(&self, job: Product<'_>, panels: Range<usize>, scratch: Scratch<'_>) {
         let weights = panels.len() * self.lanes() * job.weights.gates();
         let work = job.row_count * weights * job.weights.depth();
         (self.asked.multiply_adds).fetch_add(work, Ordering::Relaxed);
-        if matches!(room, Room::ToFill(_)) && job.weights.room(1) > 0 {
+        if matches!(scratch, Scratch::Empty(_)) && job.weights.scratch_words(1) > 0 {
             (self.asked.prepared_rows).fetch_add(job.row_count, Ordering::Relaxed);
         }
-        self.inner.product_of(job, panels, room);
+        self.inner.product_of(job, panels, scratch);
     }
     unsafe fn gates(&self, kernel: GateKernel, job: GateJob<'_>) {
         if !matches!(kernel, GateKernel::GruReset(_)) {
@@ -65,7 +65,7 @@ impl Kernels for Counting {
         }
         if matches!(kernel, GateKernel::Lstm(_)) {
             // SAFETY: no element is read.
-            let start = unsafe { job.c.memory.read(0..0) };
+            let start = unsafe { job.c.rows.read(0, 0..0) };
             (self.asked.cell_states).store(start.as_ptr().addr(), Ordering::Relaxed);
         }
         // SAFETY: the caller's promise.

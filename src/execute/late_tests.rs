@@ -15,7 +15,7 @@ use super::meetings_cases::Case;
 use super::team::Team;
 use super::{PackedModel, Session};
 use crate::kernels::{
-    GateJob, GateKernel, Isa, Kernels, Product, Room, RowNorms, TreeChild, TreeNode,
+    GateJob, GateKernel, Isa, Kernels, Product, RowNorms, Scratch, TreeChild, TreeNode,
 };
 use crate::model::{Input, Output};
 use crate::reference;
@@ -49,9 +49,9 @@ impl Kernels for Late {
     fn lanes(&self) -> usize {
         self.inner.lanes()
     }
-    fn product_of(&self, job: Product<'_>, panels: Range<usize>, room: Room<'_>) {
+    fn product_of(&self, job: Product<'_>, panels: Range<usize>, scratch: Scratch<'_>) {
         self.wait();
-        self.inner.product_of(job, panels, room);
+        self.inner.product_of(job, panels, scratch);
     }
     unsafe fn gates(&self, kernel: GateKernel, job: GateJob<'_>) {
         self.wait();

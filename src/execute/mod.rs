@@ -2,11 +2,11 @@
 //! module, and the only atomics but for flags that nobody waits for.
 
 mod active;
-#[cfg(test)]
-mod apart_tests;
 mod buffers;
 #[cfg(test)]
 pub(crate) mod counting;
+#[cfg(test)]
+mod gathered_tests;
 #[cfg(test)]
 mod late_tests;
 mod meetings;
@@ -17,22 +17,17 @@ mod meetings_tests;
 mod packed;
 mod part;
 mod phases;
-mod rows_apart;
-mod sequence;
+mod run;
 mod session;
-mod states;
 pub mod team;
 mod trace;
 mod tree;
+mod walk;
 #[cfg(test)]
 mod work_tests;
 
 pub use packed::{PackError, PackedModel};
-#[doc(hidden)]
-pub use rows_apart::{RowLists, StateRows, WrittenRows};
-#[doc(hidden)]
-pub use sequence::InputValues;
-pub use session::{RunError, Session, SessionError, State};
+pub use session::{RunError, Session, SessionError, State, Steps};
 #[doc(hidden)]
 pub use tree::TreeStep;
 

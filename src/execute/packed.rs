@@ -61,11 +61,7 @@ pub(super) struct PackedDirection {
     pub hidden: usize,
     /// Size of the recurrent state.
     pub state: usize,
-    /// Values per sequence of the hidden states, and of the cell states, that stand before this
-    /// direction's blocks.
-    pub states_before: (usize, usize),
-    /// Where buffers of their own stand for each layer's states, which of them is the hidden state; the
-    /// cell state follows it.
+    /// Which of the model's states is the hidden state; the cell state follows it.
     pub first_state: usize,
     /// How the products of a step read their weights.
     pub blocking: Blocking,
@@ -74,13 +70,6 @@ pub(super) struct PackedDirection {
     /// All input products are taken ahead.
     pub is_all_ahead: bool,
     pub parts: Vec<Arc<PackedPart>>,
-}
-
-/// Counted while directions are packed, in order.
-#[derive(Default)]
-struct StatesBefore {
-    values: (usize, usize),
-    buffers: usize,
 }
 
 impl PackedDirection {
@@ -94,8 +83,12 @@ impl PackedDirection {
 impl PackedConfiguration {
     /// Those of all layers and directions, in their order: a row's hidden state, and its cell state if it has one.
     pub fn state_sizes(&self) -> impl Iterator<Item = usize> {
-        let directions = self.layers.iter().flat_map(|l| &l.directions);
-        directions.flat_map(PackedDirection::state_sizes)
+        self.directions().flat_map(PackedDirection::state_sizes)
+    }
+
+    /// Those of all layers, in their order.
+    pub fn directions(&self) -> impl Iterator<Item = &PackedDirection> {
+        self.layers.iter().flat_map(|layer| &layer.directions)
     }
 
     /// Workers of a group.
@@ -354,10 +347,10 @@ impl PackedModel {
 impl PackedConfiguration {
     /// Takes the packed parts that the configuration asks for.
     fn new(model: &Model, plan: &Configuration, orders: &Orders<'_>) -> PackedConfiguration {
-        let mut before = StatesBefore::default();
+        let mut states = 0;
         let layers = model.layers().iter().zip(&plan.layers).enumerate();
         let layers: Vec<_> = layers
-            .map(|(index, (layer, plan))| PackedLayer::new(index, layer, plan, orders, &mut before))
+            .map(|(index, (layer, plan))| PackedLayer::new(index, layer, plan, orders, &mut states))
             .collect();
         PackedConfiguration {
             threads: plan.threads,
@@ -374,7 +367,7 @@ impl PackedLayer {
         layer: &Layer,
         plan: &LayerPlan,
         orders: &Orders<'_>,
-        before: &mut StatesBefore,
+        states: &mut usize,
     ) -> PackedLayer {
         let mut directions = Vec::with_capacity(plan.directions.len());
         for (at, (direction, plan)) in layer.directions().iter().zip(&plan.directions).enumerate() {
@@ -393,16 +386,13 @@ impl PackedLayer {
                 input: direction.input_size(),
                 hidden: direction.hidden_size(),
                 state: direction.output_size(),
-                states_before: before.values,
-                first_state: before.buffers,
+                first_state: *states,
                 is_ahead: plan.schedule.is_ahead(),
                 is_all_ahead: plan.schedule.is_all_ahead(),
                 blocking: plan.blocking,
                 parts: (0..plan.partition.units.len()).filter_map(part).collect(),
             });
-            before.values.0 += direction.output_size();
-            before.values.1 += direction.cell_state_size();
-            before.buffers += 1 + usize::from(direction.cell_state_size() > 0);
+            *states += 1 + usize::from(direction.cell_state_size() > 0);
         }
         PackedLayer {
             directions,

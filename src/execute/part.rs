@@ -135,14 +135,22 @@ impl PackedPart {
 
     /// Words in which the products of a step of `rows` rows, and one taken ahead of `ahead` rows, quantise what they multiply
     /// with, or lay it out.
-    pub fn room(&self, rows: usize, ahead: usize) -> usize {
-        let ahead = self.ahead.iter().map(|product| product.weights.room(ahead));
+    pub fn scratch_words(&self, rows: usize, ahead: usize) -> usize {
+        let ahead = self
+            .ahead
+            .iter()
+            .map(|product| product.weights.scratch_words(ahead));
         // Products of a phase may take turns, and keep what they have made of their rows.
         let phases = self.phases.iter().map(|products| {
-            let rooms = products.iter().map(|product| product.weights.room(rows));
-            rooms.fold(0, usize::saturating_add)
+            let words = products
+                .iter()
+                .map(|product| product.weights.scratch_words(rows));
+            words.fold(0, usize::saturating_add)
         });
-        let projection = self.projection.iter().map(|weights| weights.room(rows));
+        let projection = self
+            .projection
+            .iter()
+            .map(|weights| weights.scratch_words(rows));
         ahead.chain(phases).chain(projection).max().unwrap_or(0)
     }
 

@@ -2,12 +2,13 @@
 
 use std::ops::Range;
 
-use super::buffers::{DirectionBuffers, padded};
+use super::buffers::DirectionBuffers;
 use super::packed::PackedDirection;
 use super::part::{Operand, PackedPart, PackedProduct};
 use super::trace::{Activity, Probe};
 use crate::kernels::{
-    Blocking, Columns, GateJob, Kernels, NextProduct, Product, Room, Rows, Shared, Start, Sweep,
+    Blocking, Columns, GateJob, Kernels, NextProduct, Product, RowsRef, Scratch, Shared, Start,
+    Sweep,
 };
 
 /// What a phase of one direction needs, the same for all steps.
@@ -21,8 +22,8 @@ pub(super) struct Phases<'a, P> {
     pub c: Columns<'a>,
     /// Pre-activations of a projection, this worker's own.
     pub projected: Shared<'a>,
-    /// Where this worker's products quantise what they multiply with, or lay it out.
-    pub room: Shared<'a, u32>,
+    /// This worker's scratch for products.
+    pub scratch: Shared<'a, u32>,
     pub probe: P,
 }
 
@@ -43,17 +44,19 @@ pub(super) struct Step<'a> {
 /// Some rows of a layer's input.
 #[derive(Clone, Copy)]
 pub(super) struct InputRows<'a> {
-    pub rows: Rows<'a>,
+    pub rows: RowsRef<'a>,
     pub count: usize,
 }
 
-/// How a product reads its operands.
-struct Reading<'a> {
+/// How one call of a product is made.
+struct Call<'a> {
     panels: Range<usize>,
+    start: Start<'a>,
+    sweep: Sweep,
     blocking: Blocking,
     /// The weights that are read afterwards.
     next: NextProduct,
-    room: Room<'a>,
+    scratch: Scratch<'a>,
 }
 
 impl<'a, P: Probe> Phases<'a, P> {
@@ -66,21 +69,17 @@ impl<'a, P: Probe> Phases<'a, P> {
     /// The input products that are taken ahead: `z = bias + W x`.
     pub fn take_ahead(&self, input: InputRows<'_>, z: &mut [f32]) {
         if let Some(product) = &self.part.ahead {
-            let room = self.room(0..product.weights.room(input.count), false);
-            self.product(
-                product,
-                (input.rows, input.count),
-                Start::Bias(&self.part.bias),
-                Sweep::Wide,
-                Reading {
-                    panels: 0..product.weights.panels(),
-                    // A panel serves so many rows that prefetching gains nothing.
-                    blocking: Blocking::default(),
-                    next: NextProduct::NONE,
-                    room,
-                },
-                z,
-            );
+            let words = 0..product.weights.scratch_words(input.count);
+            let call = Call {
+                panels: 0..product.weights.panels(),
+                start: Start::Bias(&self.part.bias),
+                sweep: Sweep::Wide,
+                // A panel serves so many rows that prefetching gains nothing.
+                blocking: Blocking::default(),
+                next: NextProduct::NONE,
+                scratch: self.empty_scratch(words),
+            };
+            self.product(product, input, call, z);
             self.probe.lap(Activity::Ahead);
         }
     }
@@ -88,37 +87,35 @@ impl<'a, P: Probe> Phases<'a, P> {
     fn product(
         &self,
         product: &PackedProduct,
-        (rows, row_count): (Rows<'_>, usize),
-        start: Start<'_>,
-        sweep: Sweep,
-        reading: Reading<'_>,
+        input: InputRows<'_>,
+        call: Call<'_>,
         z: &mut [f32],
     ) {
-        let product = Product {
-            rows,
-            row_count,
+        let job = Product {
+            rows: input.rows,
+            row_count: input.count,
             weights: &product.weights,
             slots: &product.slots,
-            start,
+            start: call.start,
             z,
             z_slots: self.direction.step.slots(),
-            sweep,
-            blocking: reading.blocking,
-            next: reading.next,
+            sweep: call.sweep,
+            blocking: call.blocking,
+            next: call.next,
         };
-        self.kernels
-            .product_of(product, reading.panels, reading.room);
+        self.kernels.product_of(job, call.panels, call.scratch);
     }
 
-    /// Words in which a product has its rows quantised, or laid out.
-    fn room(&self, words: Range<usize>, is_filled: bool) -> Room<'a> {
+    /// Scratch that a product packs first.
+    fn empty_scratch(&self, words: Range<usize>) -> Scratch<'a> {
         // SAFETY: the buffer belongs to this worker alone, which runs one product at a time.
-        unsafe {
-            match is_filled {
-                true => Room::Filled(self.room.read(words)),
-                false => Room::ToFill(self.room.write(words)),
-            }
-        }
+        Scratch::Empty(unsafe { self.scratch.write(words) })
+    }
+
+    /// Scratch that an earlier call has packed.
+    fn packed_scratch(&self, words: Range<usize>) -> Scratch<'a> {
+        // SAFETY: as above.
+        Scratch::Packed(unsafe { self.scratch.read(words) })
     }
 
     /// The products of one phase, added to `z`. Where nothing is taken ahead, the first one starts
@@ -151,12 +148,19 @@ impl<'a, P: Probe> Phases<'a, P> {
         for call in 0..calls {
             let (index, of) = place(call);
             let product = &products[index];
-            let operand = match product.operand {
-                Operand::Input => (step.input.rows, step.input.count),
-                // SAFETY: the caller's promise.
-                Operand::State => (unsafe { self.before(step) }, step.rows),
-                // SAFETY: the caller's promise.
-                Operand::Between => (unsafe { self.between(step) }, step.rows),
+            let count = step.rows;
+            let input = match product.operand {
+                Operand::Input => step.input,
+                Operand::State => InputRows {
+                    // SAFETY: the caller's promise.
+                    rows: unsafe { self.before(step) },
+                    count,
+                },
+                Operand::Between => InputRows {
+                    // SAFETY: the caller's promise.
+                    rows: unsafe { self.between() },
+                    count,
+                },
             };
             let start = match (phase, index, &self.part.ahead) {
                 (0, 0, None) => Start::Bias(&self.part.bias),
@@ -168,35 +172,24 @@ impl<'a, P: Probe> Phases<'a, P> {
             } else {
                 NextProduct::NONE
             };
-            // Those that take turns each have a room of their own, which their first turn fills.
+            // Those that take turns each have scratch of their own, which their first turn packs.
             let words = |products: &[PackedProduct]| -> usize {
-                (products.iter().map(|p| p.weights.room(step.rows))).sum()
+                (products.iter().map(|p| p.weights.scratch_words(step.rows))).sum()
             };
-            let room = words(&products[..index])..words(&products[..=index]);
-            let room = self.room(room, call >= products.len());
-            self.product(
-                product,
-                operand,
+            let words = words(&products[..index])..words(&products[..=index]);
+            let call = Call {
+                panels: of,
                 start,
-                step.sweep,
-                Reading {
-                    panels: of,
-                    blocking: self.direction.blocking,
-                    next,
-                    room,
+                sweep: step.sweep,
+                blocking: self.direction.blocking,
+                next,
+                scratch: if call < products.len() {
+                    self.empty_scratch(words)
+                } else {
+                    self.packed_scratch(words)
                 },
-                z,
-            );
-        }
-    }
-
-    /// This worker's columns of a padded state.
-    fn own(&self, memory: Shared<'a>, size: usize, first: usize) -> Columns<'a> {
-        Columns {
-            memory,
-            first,
-            stride: padded(size),
-            order: None,
+            };
+            self.product(product, input, call, z);
         }
     }
 
@@ -208,32 +201,27 @@ impl<'a, P: Probe> Phases<'a, P> {
         })
     }
 
-    /// The state before the step, all columns of the running rows.
+    /// The state before the step, all columns.
     ///
     /// # Safety
     /// Nobody writes it during the phase.
-    unsafe fn before(&self, step: &Step<'_>) -> Rows<'a> {
-        let stride = padded(self.direction.state);
-        let h = self.buffers.h[step.taken % 2].share();
+    unsafe fn before(&self, step: &Step<'_>) -> RowsRef<'a> {
         // SAFETY: the caller's promise.
-        Rows::strided(unsafe { h.read(0..step.rows * stride) }, stride)
+        unsafe { self.buffers.hidden(self.direction, step.taken).read_all() }
     }
 
-    /// What the first phase handed over, all columns of the running rows.
+    /// What the first phase handed over, all columns.
     ///
     /// # Safety
     /// Nobody writes it during the phase.
-    unsafe fn between(&self, step: &Step<'_>) -> Rows<'a> {
-        let stride = padded(self.direction.hidden);
+    unsafe fn between(&self) -> RowsRef<'a> {
         // SAFETY: the caller's promise.
-        let values = unsafe { self.buffers.between.share().read(0..step.rows * stride) };
-        Rows::strided(values, stride)
+        unsafe { self.buffers.between(self.direction).read_all() }
     }
 
     /// The new state, columns from unit `first`.
     fn after(&self, step: &Step<'_>, first: usize) -> Columns<'a> {
-        let after = self.buffers.h[(step.taken + 1) % 2].share();
-        self.own(after, self.direction.state, first)
+        Columns::new(self.buffers.hidden(self.direction, step.taken + 1), first)
     }
 
     /// The first phase. `z` holds what was taken ahead for the running rows, if anything was.
@@ -274,14 +262,14 @@ impl<'a, P: Probe> Phases<'a, P> {
     unsafe fn gates(&self, phase: usize, step: &Step<'a>, z: &[f32], units: Range<usize>) {
         let direction = self.direction;
         let is_last = phase + 1 == direction.gate_kernels.len();
-        let before = self.buffers.h[step.taken % 2].share();
-        let between = || self.own(self.buffers.between.share(), direction.hidden, units.start);
+        let before = self.buffers.hidden(direction, step.taken);
+        let between = self.buffers.between(direction);
         let job = GateJob {
             z,
             rows: step.rows,
             units: units.len(),
             peepholes: self.part.peepholes.as_deref(),
-            before: self.own(before, direction.state, units.start),
+            before: Columns::new(before, units.start),
             c: Columns {
                 first: self.c.first + units.start,
                 ..self.c
@@ -289,7 +277,7 @@ impl<'a, P: Probe> Phases<'a, P> {
             h: if is_last {
                 self.after(step, units.start)
             } else {
-                between()
+                Columns::new(between, units.start)
             },
             y: Self::output(step, units.start).filter(|_| is_last),
         };
@@ -309,7 +297,7 @@ impl<'a, P: Probe> Phases<'a, P> {
         // SAFETY: the buffer belongs to this worker alone.
         let z = unsafe { self.projected.write(0..self.projected.len()) };
         // SAFETY: the caller's promise.
-        let rows = unsafe { self.between(&step) };
+        let rows = unsafe { self.between() };
         let row_count = step.rows;
         let product = Product {
             rows,
@@ -323,8 +311,8 @@ impl<'a, P: Probe> Phases<'a, P> {
             blocking: Blocking::default(),
             next: NextProduct::NONE,
         };
-        let room = self.room(0..weights.room(row_count), false);
-        self.kernels.product_in(product, room);
+        let scratch = self.empty_scratch(0..weights.scratch_words(row_count));
+        self.kernels.product_in(product, scratch);
         self.probe.lap(Activity::SecondProducts);
         // SAFETY: the columns are this worker's own, by the caller's promise.
         unsafe { self.gates(1, &step, z, projected) };

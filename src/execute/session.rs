@@ -5,14 +5,13 @@ use std::sync::Arc;
 use super::active::Active;
 use super::buffers::Buffers;
 use super::packed::{PackError, PackedModel};
-use super::sequence::{InputValues, Member, Run};
-use super::states::StatePlaces;
+use super::run::{CallerState, Member, Run};
 use super::team::{SharedTeam, Team, TeamError, TeamPanicked, Worker};
 use super::trace::{Off, Probe, Tables, Trace};
-use crate::kernels::Shared;
+use super::walk;
+use crate::kernels::{RowsMut, RowsRef, Shared, SharedRows, recycle_vec};
 use crate::model::{Input, InputError, Layout, Model, Output, Signature};
 use crate::plan::{Configuration, Plan};
-use crate::reused::reused;
 
 /// Runs one model. A session with a team of its own waits for nobody; sessions on a
 /// [`SharedTeam`] take turns.
@@ -46,8 +45,8 @@ pub struct Session {
     /// The steps of all runs so far are odd.
     is_odd: bool,
     groups: Vec<Group>,
-    /// Empty between runs: room for a caller's buffers, which no run need ask the allocator for.
-    layer_states: Vec<Shared<'static>>,
+    /// Empty between runs: memory for the list of a caller's states.
+    states: Vec<CallerState<'static>>,
 }
 
 /// What one group of workers needs for its sequences.
@@ -154,6 +153,51 @@ impl State {
     }
 }
 
+/// Some steps of some streams.
+#[derive(Clone, Copy, Debug)]
+pub struct Steps<'a> {
+    batch: usize,
+    lengths: Option<&'a [usize]>,
+    x: RowsRef<'a>,
+}
+
+impl<'a> Steps<'a> {
+    /// One step of each of `batch` streams; row `b` of `x` is the input of stream `b`.
+    pub fn one(batch: usize, x: RowsRef<'a>) -> Steps<'a> {
+        Steps {
+            batch,
+            lengths: None,
+            x,
+        }
+    }
+
+    /// `lengths[b]` steps of stream `b`; row `t * lengths.len() + b` of `x` is its input at step `t`, up to the
+    /// most steps that any stream takes. Rows past a stream's last step are not read.
+    pub fn several(lengths: &'a [usize], x: RowsRef<'a>) -> Steps<'a> {
+        Steps {
+            batch: lengths.len(),
+            lengths: Some(lengths),
+            x,
+        }
+    }
+
+    /// Most steps of a stream.
+    fn steps(&self) -> usize {
+        (self.lengths).map_or(1, |lengths| lengths.iter().copied().max().unwrap_or(0))
+    }
+}
+
+/// A checked run.
+struct Call<'a> {
+    /// Its sizes, lengths and layout.
+    input: &'a Input<'a>,
+    /// Its values.
+    rows: RowsRef<'a>,
+    /// In the order of [`Session::step_rows`].
+    states: &'a [CallerState<'a>],
+    output: Option<SharedRows<'a>>,
+}
+
 impl Session {
     /// Makes a team of the plan's threads and packs the weights on it, with room for the plan's
     /// batch and steps.
@@ -229,7 +273,8 @@ impl Session {
         }
         let (batch, steps) = (model.plan().batch(), model.plan().steps());
         let groups = room(&model, batch, steps)?;
-        let states = model.configurations[0].state_sizes().count();
+        // One more than there are is refused.
+        let states = model.configurations[0].state_sizes().count() + 1;
         Ok(Session {
             model,
             team,
@@ -237,7 +282,7 @@ impl Session {
             fixed: None,
             is_odd: false,
             groups,
-            layer_states: Vec::with_capacity(states + 1),
+            states: Vec::with_capacity(states),
         })
     }
 
@@ -326,23 +371,37 @@ impl Session {
         output: &mut Output<'_>,
         probe: impl Fn(usize) -> P + Sync,
     ) -> Result<usize, RunError> {
-        input.check(&self.model.signature(), output)?;
+        let signature = self.model.signature();
+        input.check(&signature, output)?;
         let given = |states: Option<&[f32]>| {
             states.map(|s| {
                 // SAFETY: the slice outlives the run, and a run only reads its initial states.
                 unsafe { Shared::from_raw(s.as_ptr().cast_mut(), s.len()) }
             })
         };
-        let (h0, c0) = (given(input.h0), given(input.c0));
-        let values = output.values.as_deref_mut().map(Shared::new);
-        let hn = output.hn.as_deref_mut().map(Shared::new);
-        let cn = output.cn.as_deref_mut().map(Shared::new);
-        let states = StatePlaces::Blocks {
-            initial: (h0, c0),
-            last: (hn, cn),
+        let h = [given(input.h0), output.hn.as_deref_mut().map(Shared::new)];
+        let c = [given(input.c0), output.cn.as_deref_mut().map(Shared::new)];
+        let (mut before_h, mut before_c) = (0, 0);
+        let mut states: Vec<CallerState<'_>> = std::mem::take(&mut self.states);
+        for direction in self.model.configurations[0].directions() {
+            states.push(CallerState::of_blocks(h, before_h, direction.state));
+            before_h += input.batch * direction.state;
+            if direction.step.has_cell_state {
+                states.push(CallerState::of_blocks(c, before_c, direction.hidden));
+                before_c += input.batch * direction.hidden;
+            }
+        }
+        let output = output.values.as_deref_mut();
+        let call = Call {
+            input,
+            rows: RowsRef::contiguous(input.values, signature.input),
+            states: &states,
+            output: output
+                .map(|values| SharedRows::contiguous(Shared::new(values), signature.output)),
         };
-        let from = InputValues::Together(input.values);
-        self.start((input, from), states, values, probe)
+        let ran = self.start(call, probe);
+        self.states = recycle_vec(states);
+        ran
     }
 
     /// One step of `state.batch()` streams: `x` is `[batch, input]`, `y` `[batch, output]`, and
@@ -356,164 +415,134 @@ impl Session {
         if !self.model.streams {
             return Err(RunError::NotStreamable);
         }
-        let input = Input::new(x, 1, state.batch).layout(Layout::TimeMajor);
+        let signature = self.model.signature();
+        let batch = state.batch;
         let output = Output {
-            values: Some(y),
+            values: Some(&mut *y),
             hn: Some(&mut state.h),
             cn: Some(&mut state.c),
         };
-        input.check(&self.model.signature(), &output)?;
-        let states = StatePlaces::Same(Shared::new(&mut state.h), Shared::new(&mut state.c));
-        let from = (&input, InputValues::Together(x));
-        self.start(from, states, Some(Shared::new(y)), |_| Off)?;
-        Ok(())
+        let input = Input::new(x, 1, batch).layout(Layout::TimeMajor);
+        input.check(&signature, &output)?;
+        let model = Arc::clone(&self.model);
+        let (mut h, mut c) = (&mut state.h[..], &mut state.c[..]);
+        let directions = model.configurations[0].directions();
+        let states = directions.flat_map(|direction| {
+            let hidden = take_block(&mut h, batch, direction.state);
+            let is_lstm = direction.step.has_cell_state;
+            let cell = is_lstm.then(|| take_block(&mut c, batch, direction.hidden));
+            [Some(hidden), cell].into_iter().flatten()
+        });
+        let steps = Steps::one(batch, RowsRef::contiguous(x, signature.input));
+        self.step_rows(
+            steps,
+            states,
+            Some(RowsMut::contiguous(y, signature.output)),
+        )
     }
 
-    /// As [`Session::step`], of `batch` streams whose states stand in buffers of their own: for each
-    /// layer the hidden state, and after it the cell state where the layer is an LSTM, in the order of
-    /// the layers. Each is `[batch, size]`, a vector or a slice, and may go on after that. So a batch of another size
-    /// moves no layer's states. `y` `[batch, output]` may be left out: it equals the last layer's hidden state.
-    ///
-    /// ```
-    /// use cellstream::execute::Session;
-    /// use cellstream::model::Gru;
-    /// use cellstream::plan::Plan;
-    ///
-    /// let model = Gru::new(3, 8).layers(2).random(1)?;
-    /// let mut session = Session::new(&model, &Plan::estimate(&model, 4, 1, 1))?;
-    /// let mut states = [vec![0.0; 4 * 8], vec![0.0; 4 * 8]];
-    /// let mut y = [0.0; 2 * 8];
-    /// session.step_layers(2, &[0.5; 2 * 3], &mut states, Some(&mut y))?;
-    /// assert_eq!(states[1][..16], y);
-    /// assert_eq!(states[1][16..], [0.0; 16]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`Session::step`].
-    pub fn step_layers(
-        &mut self,
-        batch: usize,
-        x: &[f32],
-        states: &mut [impl AsMut<[f32]>],
-        y: Option<&mut [f32]>,
-    ) -> Result<(), RunError> {
-        let x = InputValues::Together(x);
-        self.steps_of((batch, None), x, states, y)
+    /// Values per stream of each state, in the order of [`Session::step_rows`].
+    pub fn state_sizes(&self) -> impl Iterator<Item = usize> {
+        self.model.configurations[0].state_sizes()
     }
 
-    /// As [`Session::step_layers`], of several steps: stream `b` takes `lengths[b]` of them, and as many as the longest
-    /// are in `x` `[steps, batch, input]` and `y` `[steps, batch, output]`, which is zero past a stream's last step.
-    /// Faster than one step after the other where products of the inputs, taken together, read the weights once.
+    /// A step of each stream, or several: the one function that streaming and serving need.
+    ///
+    /// `states` has the rows of each state, a row a stream: for each layer the hidden state and, of an LSTM,
+    /// then the cell state, in the order of the layers ([`Session::state_sizes`]). They go from before the
+    /// first step to after the last. `y` has rows of the output, as many as `steps` has of the input, which
+    /// are zero past a stream's last step; without it nothing is written but the states.
+    ///
+    /// Rows may be contiguous or gathered, each in a buffer of its own, and may be longer than is needed.
+    /// Several steps at once are faster than one after the other where products of the inputs, taken
+    /// together, read the weights once. Any interleaving gives the same bits.
     ///
     /// ```
-    /// use cellstream::execute::Session;
+    /// use cellstream::execute::{Session, Steps};
+    /// use cellstream::kernels::{RowsMut, RowsRef};
     /// use cellstream::model::Gru;
     /// use cellstream::plan::Plan;
     ///
     /// let model = Gru::new(3, 8).random(1)?;
     /// let mut session = Session::new(&model, &Plan::estimate(&model, 2, 4, 1))?;
-    /// let (mut h, mut y) = ([0.0; 2 * 8], [0.0; 4 * 2 * 8]);
-    /// session.steps_layers(&[4, 2], &[0.5; 4 * 2 * 3], &mut [&mut h[..]], Some(&mut y))?;
-    /// assert_eq!(h[..8], y[3 * 16..3 * 16 + 8]); // after four steps
-    /// assert_eq!(h[8..], y[16 + 8..2 * 16]); // after two
+    /// let (x, mut y) = ([0.5; 4 * 2 * 3], [0.0; 4 * 2 * 8]);
+    /// let (mut first, mut second) = ([0.0; 8], [0.0; 8]);
+    /// let mut rows = [&mut first[..], &mut second[..]];
+    /// session.step_rows(
+    ///     Steps::several(&[4, 2], RowsRef::contiguous(&x, 3)),
+    ///     [RowsMut::gathered(&mut rows)],
+    ///     Some(RowsMut::contiguous(&mut y, 8)),
+    /// )?;
+    /// assert_eq!(first, y[3 * 16..3 * 16 + 8]); // after four steps
+    /// assert_eq!(second, y[16 + 8..2 * 16]); // after two
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     /// As [`Session::step`].
-    pub fn steps_layers(
+    pub fn step_rows<'s>(
         &mut self,
-        lengths: &[usize],
-        x: &[f32],
-        states: &mut [impl AsMut<[f32]>],
-        y: Option<&mut [f32]>,
-    ) -> Result<(), RunError> {
-        let x = InputValues::Together(x);
-        self.steps_of((lengths.len(), Some(lengths)), x, states, y)
-    }
-
-    /// As [`Session::steps_layers`], or, without lengths, [`Session::step_layers`], of inputs that may lie apart: then row
-    /// `t * batch + b` is that of stream `b` at step `t`.
-    ///
-    /// # Errors
-    /// As [`Session::step`].
-    #[doc(hidden)]
-    pub fn steps_of(
-        &mut self,
-        (batch, lengths): (usize, Option<&[usize]>),
-        x: InputValues<'_>,
-        states: &mut [impl AsMut<[f32]>],
-        y: Option<&mut [f32]>,
+        steps: Steps<'_>,
+        states: impl IntoIterator<Item = RowsMut<'s>>,
+        y: Option<RowsMut<'_>>,
     ) -> Result<(), RunError> {
         if !self.model.streams {
             return Err(RunError::NotStreamable);
         }
-        let steps = lengths.map_or(1, |lengths| lengths.iter().copied().max().unwrap_or(0));
-        let mut input = Input::new(&[], steps, batch).layout(Layout::TimeMajor);
-        input.lengths = lengths;
-        let output = Output {
-            values: y,
-            ..Output::default()
-        };
-        match x {
-            InputValues::Together(values) => {
-                input.values = values;
-                input.check(&self.model.signature(), &output)?;
-            }
-            InputValues::Apart(rows) => {
-                input.check_rows(&self.model.signature(), rows)?;
-                input.check_others(&self.model.signature(), &output)?;
-            }
+        let (signature, batch) = (self.model.signature(), steps.batch);
+        let mut input = Input::new(&[], steps.steps(), batch).layout(Layout::TimeMajor);
+        input.lengths = steps.lengths;
+        input.check_rows(&signature, steps.x)?;
+        input.check_others(&signature, &Output::default())?;
+        let output = y.map(RowsMut::share);
+        if let Some(y) = output {
+            fits("output", y, steps.steps() * batch, signature.output)?;
         }
-        // One more than there are states is refused below.
-        let most = self.model.configurations[0].state_sizes().count() + 1;
-        let mut buffers: Vec<Shared<'_>> = std::mem::take(&mut self.layer_states);
-        buffers.extend(
-            states
-                .iter_mut()
-                .take(most)
-                .map(|s| Shared::new(s.as_mut())),
-        );
-        let ran = self.check_layers(input.batch, &buffers).and_then(|()| {
-            let values = output.values.map(Shared::new);
-            self.start((&input, x), StatePlaces::Layers(&buffers), values, |_| Off)
+        let mut list: Vec<CallerState<'_>> = std::mem::take(&mut self.states);
+        let most = list.capacity();
+        list.extend((states.into_iter().take(most)).map(|s| CallerState::in_place(s.share())));
+        let ran = self.check_states(batch, &list).and_then(|()| {
+            let call = Call {
+                input: &input,
+                rows: steps.x,
+                states: &list,
+                output,
+            };
+            self.start(call, |_| Off)
         });
-        self.layer_states = reused(buffers);
+        self.states = recycle_vec(list);
         ran.map(drop)
     }
 
-    /// A buffer for each layer's states, none too short.
-    fn check_layers(&self, batch: usize, states: &[Shared<'_>]) -> Result<(), RunError> {
-        let mut sizes = self.model.configurations[0].state_sizes();
-        let mut buffers = states.iter();
-        loop {
-            let (expected, found) = match (sizes.next(), buffers.next()) {
-                (None, None) => return Ok(()),
-                (Some(size), Some(buffer)) if buffer.len() >= batch * size => continue,
-                (size, buffer) => (
-                    size.map_or(0, |size| batch * size),
-                    buffer.map_or(0, Shared::len),
-                ),
-            };
-            let name = "states";
-            return Err(RunError::Input(InputError::Values {
-                name,
-                expected,
-                found,
-            }));
+    /// Rows for each state, none too short.
+    fn check_states(&self, batch: usize, states: &[CallerState<'_>]) -> Result<(), RunError> {
+        let mut given = states.iter().filter_map(|state| state.after);
+        for size in self.state_sizes() {
+            let rows = given.next().unwrap_or(SharedRows::EMPTY);
+            fits("states", rows, batch, size)?;
+        }
+        match given.next() {
+            None => Ok(()),
+            Some(more) => Err(RunError::Input(InputError::Values {
+                name: "states",
+                expected: 0,
+                found: more.values(),
+            })),
         }
     }
 
-    /// Runs a checked input, whose values are those beside it, and writes its output to `values`, with a probe for each
-    /// worker. Returns how many took part.
+    /// Runs a checked call, with a probe for each worker. Returns how many took part.
     fn start<P: Probe>(
         &mut self,
-        (input, from): (&Input<'_>, InputValues<'_>),
-        states: StatePlaces<'_>,
-        values: Option<Shared<'_>>,
+        call: Call<'_>,
         probe: impl Fn(usize) -> P + Sync,
     ) -> Result<usize, RunError> {
+        let Call {
+            input,
+            rows,
+            states,
+            output,
+        } = call;
         let Input { batch, steps, .. } = *input;
         let (room_batch, room_steps) = self.room;
         if batch > room_batch || steps > room_steps {
@@ -547,9 +576,9 @@ impl Session {
                 steps,
                 batch,
                 is_odd,
-                input: from,
+                input: rows,
                 states,
-                values,
+                values: output,
             };
             let member = Member {
                 index: worker.index % size,
@@ -558,7 +587,7 @@ impl Session {
             };
             // SAFETY: each worker calls this once, groups have buffers and sequences of their own,
             // and `&mut self` and the slices' borrows keep everybody else away.
-            unsafe { run.work(member, probe(worker.index)) };
+            unsafe { walk::work(&run, member, probe(worker.index)) };
         };
         match &mut self.team {
             TeamHandle::Own(team) => team.run_on(configuration.threads, work)?,
@@ -566,4 +595,28 @@ impl Session {
         }
         Ok(configuration.threads)
     }
+}
+
+/// Takes the first block of `[batch, size]`.
+fn take_block<'a>(blocks: &mut &'a mut [f32], batch: usize, size: usize) -> RowsMut<'a> {
+    let (block, others) = std::mem::take(blocks).split_at_mut(batch * size);
+    *blocks = others;
+    RowsMut::contiguous(block, size)
+}
+
+/// Refuses rows that are too few or too short.
+fn fits(
+    name: &'static str,
+    of: SharedRows<'_>,
+    rows: usize,
+    width: usize,
+) -> Result<(), InputError> {
+    if of.fits(rows, width) {
+        return Ok(());
+    }
+    Err(InputError::Values {
+        name,
+        expected: rows * width,
+        found: of.values(),
+    })
 }

@@ -15,19 +15,16 @@ use std::sync::OnceLock;
 
 use super::buffers::Buffer;
 use super::packed::PackError;
-use super::rows_apart::StateRows;
-use super::sequence::InputValues;
 use super::session::SessionError;
 use super::team::{SharedTeam, TeamPanicked};
 use crate::kernels::{
     Aligned, Blocking, Columns, Isa, Kernels, NextProduct, PackedMatrix, Product, ReadColumns,
-    Room, Rows, Shared, Source, Start, Sweep, TreeChild, TreeColumns, TreeNode, kernels,
+    RowsMut, RowsRef, Scratch, SharedRows, Source, Start, Sweep, TreeChild, TreeNode, kernels,
     pack_vectors,
 };
 use crate::machine::CacheModel;
 use crate::model::Matrix;
 use crate::plan::split_units;
-use crate::reused::reused;
 
 /// Most gates that are packed together.
 const MOST_GATES: usize = 4;
@@ -39,42 +36,12 @@ pub struct TreeStep {
     hidden: usize,
     gates: usize,
     parts: Vec<Part>,
-    /// Empty between steps: room for where the rows of a state are to be read that lie apart.
-    read: Vec<&'static [f32]>,
 }
 
-/// What a product multiplies its weights with.
-#[derive(Clone, Copy)]
-enum TreeOperand<'a> {
-    /// Rows that are only read.
-    Input(InputValues<'a>),
-    /// Overwritten once all workers have met.
-    State(States<'a>),
-}
-
-/// Rows of a state that a step writes and may read before, for all workers.
-#[derive(Clone, Copy)]
-enum States<'a> {
-    /// `[rows, hidden]`.
-    Together(Shared<'a>),
-    /// Rows that lie apart, to write and, until all workers have met, to read.
-    Apart {
-        written: &'a [Shared<'a>],
-        read: &'a [&'a [f32]],
-    },
-}
-
-impl<'a> States<'a> {
-    /// Of these rows, which, if they lie apart, are `read` there; nowhere where they are no operand.
-    fn of(rows: StateRows<'a>, read: &'a [&'a [f32]]) -> States<'a> {
-        match rows {
-            StateRows::Together(values) => States::Together(Shared::new(values)),
-            StateRows::Apart(rows) => States::Apart {
-                written: rows.all(),
-                read,
-            },
-        }
-    }
+/// Where the sums over children are.
+enum Sums {
+    None,
+    InStates,
 }
 
 /// What one worker owns.
@@ -87,8 +54,8 @@ struct Part {
     blocking: Blocking,
     /// `[rows][panels][gates][lanes]`.
     z: Buffer,
-    /// In which products quantise what they multiply with, or lay it out.
-    room: Buffer<u32>,
+    /// Holds the quantised, or rearranged, left operand of a product.
+    scratch: Buffer<u32>,
 }
 
 struct OperandProduct {
@@ -138,79 +105,73 @@ impl TreeStep {
             hidden,
             gates,
             parts: parts.ok_or(too_large)?,
-            read: Vec::with_capacity(rows),
         })
     }
 
     /// Leaves: `x` to `h` and `c`. Gates: input, output, update.
+    ///
+    /// # Panics
+    /// If there are fewer than `rows` rows, or one is too short.
     pub fn leaf(
         &mut self,
         rows: usize,
-        x: InputValues<'_>,
-        [h, c]: [StateRows<'_>; 2],
+        x: RowsRef<'_>,
+        states: [RowsMut<'_>; 2],
     ) -> Result<(), TeamPanicked> {
-        self.with_states(false, [h, c], |step, states| {
-            step.node(rows, &[TreeOperand::Input(x)], None, None, states)
-        })
+        self.node(rows, &[x], None, Sums::None, states.map(RowsMut::share))
     }
 
     /// Nodes of two children: the right one's states, and the left one's, which become the node's.
     /// Gates: input, output, update, forget left, forget right. Operands: left, right.
+    ///
+    /// # Panics
+    /// If there are fewer than `rows` rows, or one is too short.
     pub fn binary(
         &mut self,
         rows: usize,
-        [h_right, c_right]: [InputValues<'_>; 2],
-        [h, c]: [StateRows<'_>; 2],
+        [h_right, c_right]: [RowsRef<'_>; 2],
+        states: [RowsMut<'_>; 2],
     ) -> Result<(), TeamPanicked> {
-        self.with_states(true, [h, c], |step, [h, c]| {
-            let operands = [TreeOperand::State(h), TreeOperand::Input(h_right)];
-            step.node(rows, &operands, None, Some(c_right), [h, c])
-        })
+        let states = states.map(RowsMut::share);
+        // SAFETY: products alone read them; all workers meet before one of them writes.
+        let h_left = unsafe { states[0].read_all() };
+        self.node(rows, &[h_left, h_right], Some(c_right), Sums::None, states)
     }
 
     /// Nodes whose children have been summed: `h` and `c` are the sums, and become the node's. Gates:
     /// input, output, update. Operands: `x`, sum.
+    ///
+    /// # Panics
+    /// If there are fewer than `rows` rows, or one is too short.
     pub fn summed(
         &mut self,
         rows: usize,
-        x: InputValues<'_>,
-        [h, c]: [StateRows<'_>; 2],
+        x: RowsRef<'_>,
+        states: [RowsMut<'_>; 2],
     ) -> Result<(), TeamPanicked> {
-        self.with_states(true, [h, c], |step, [h, c]| {
-            let operands = [TreeOperand::Input(x), TreeOperand::State(h)];
-            step.node(rows, &operands, Some(c), None, [h, c])
-        })
+        let states = states.map(RowsMut::share);
+        // SAFETY: products alone read them; all workers meet before one of them writes.
+        let sum = unsafe { states[0].read_all() };
+        self.node(rows, &[x, sum], None, Sums::InStates, states)
     }
 
-    /// Shares two states among all workers while `run` runs; the first may be an `operand`.
-    fn with_states<T>(
-        &mut self,
-        operand: bool,
-        [a, b]: [StateRows<'_>; 2],
-        run: impl FnOnce(&TreeStep, [States<'_>; 2]) -> T,
-    ) -> T {
-        let mut read = std::mem::take(&mut self.read);
-        if let (StateRows::Apart(rows), true) = (&a, operand) {
-            // SAFETY: products alone read them; all workers meet before one of them writes, and nobody follows them after that.
-            read.extend((rows.all().iter()).map(|row| unsafe { row.read(0..row.len()) }));
-        }
-        let done = run(self, [States::of(a, &read), States::of(b, &[])]);
-        self.read = reused(read);
-        done
-    }
-
-    /// What the three have in common. What is written may be among what is read; then there are two operands. Where there is a
-    /// `right` child, `c` is the left one's.
+    /// What the three have in common. Rows that are written may also be read; then there are two
+    /// operands. With a `right` child, `c` is the left one's.
     fn node(
         &self,
         rows: usize,
-        operands: &[TreeOperand<'_>],
-        sum: Option<States<'_>>,
-        right: Option<InputValues<'_>>,
-        [h, c]: [States<'_>; 2],
+        operands: &[RowsRef<'_>],
+        right: Option<RowsRef<'_>>,
+        sums: Sums,
+        [h, c]: [SharedRows<'_>; 2],
     ) -> Result<(), TeamPanicked> {
+        let fit = h.fits(rows, self.hidden)
+            && c.fits(rows, self.hidden)
+            && right.is_none_or(|right| right.fits(rows, self.hidden));
+        assert!(fit, "{rows} rows of {} units", self.hidden);
         self.run(rows, operands, operands.len() > 1, |kernels, part, z| {
-            let columns = |memory| self.columns(memory, part);
+            let first = part.units.start;
+            let [h, c] = [h, c].map(|rows| Columns::new(rows, first));
             // SAFETY: own columns, which nobody else touches; all workers have read what they need of
             // them before.
             unsafe {
@@ -218,11 +179,11 @@ impl TreeStep {
                     z,
                     rows,
                     units: part.units.len(),
-                    sum: sum.map(columns),
-                    left: right.map(|_| columns(c)),
-                    right: right.map(|right| self.read_columns(right, part)),
-                    c: columns(c),
-                    h: columns(h),
+                    sum: matches!(sums, Sums::InStates).then_some(c),
+                    left: right.map(|_| c),
+                    right: right.map(|rows| ReadColumns { rows, first }),
+                    c,
+                    h,
                 });
             }
         })
@@ -230,69 +191,56 @@ impl TreeStep {
 
     /// Children, added to the sums of their nodes, of which `x` is the input. Gate: forget. Operands:
     /// `x`, the child's `h`.
+    ///
+    /// # Panics
+    /// If there are fewer than `rows` rows, or one is too short.
     pub fn child(
         &mut self,
         rows: usize,
-        [x, h, c]: [InputValues<'_>; 3],
-        sums: [StateRows<'_>; 2],
+        [x, h, c]: [RowsRef<'_>; 3],
+        sums: [RowsMut<'_>; 2],
     ) -> Result<(), TeamPanicked> {
-        self.with_states(false, sums, |step, [sum_h, sum_fc]| {
-            let operands = [x, h].map(TreeOperand::Input);
-            step.run(rows, &operands, false, |kernels, part, z| {
-                // SAFETY: own columns, which nobody else touches.
-                unsafe {
-                    kernels.tree_child(TreeChild {
-                        z,
-                        rows,
-                        units: part.units.len(),
-                        h: step.read_columns(h, part),
-                        c: step.read_columns(c, part),
-                        sum_h: step.columns(sum_h, part),
-                        sum_fc: step.columns(sum_fc, part),
-                    });
-                }
-            })
+        let sums = sums.map(RowsMut::share);
+        let fit = [h, c].iter().all(|of| of.fits(rows, self.hidden))
+            && sums.iter().all(|of| of.fits(rows, self.hidden));
+        assert!(fit, "{rows} rows of {} units", self.hidden);
+        self.run(rows, &[x, h], false, |kernels, part, z| {
+            let first = part.units.start;
+            let [h, c] = [h, c].map(|rows| ReadColumns { rows, first });
+            let [sum_h, sum_fc] = sums.map(|rows| Columns::new(rows, first));
+            // SAFETY: own columns, which nobody else touches.
+            unsafe {
+                kernels.tree_child(TreeChild {
+                    z,
+                    rows,
+                    units: part.units.len(),
+                    h,
+                    c,
+                    sum_h,
+                    sum_fc,
+                });
+            }
         })
-    }
-
-    /// A worker's own columns of a state.
-    fn columns<'a>(&self, states: States<'a>, part: &Part) -> TreeColumns<'a> {
-        let first = part.units.start;
-        match states {
-            States::Together(memory) => TreeColumns::Together(Columns {
-                memory,
-                first,
-                stride: self.hidden,
-                order: None,
-            }),
-            States::Apart { written, .. } => TreeColumns::Apart {
-                rows: written,
-                first,
-            },
-        }
-    }
-
-    /// The same columns of rows that are only read.
-    fn read_columns<'a>(&self, values: InputValues<'a>, part: &Part) -> ReadColumns<'a> {
-        ReadColumns {
-            rows: values.rows(self.hidden),
-            first: part.units.start,
-        }
     }
 
     /// Computes all products, then calls `gates` with the pre-activations of each worker.
     ///
-    /// By a shared reference, so that `gates` may read the shape; all callers of the callers hold a unique one, so no buffer is in
-    /// two runs at once.
+    /// By a shared reference, so that `gates` may read the shape. The public methods take a unique
+    /// one, so no buffer is in two runs at once.
     fn run(
         &self,
         rows: usize,
-        operands: &[TreeOperand<'_>],
+        operands: &[RowsRef<'_>],
         meet: bool,
         gates: impl Fn(&dyn Kernels, &Part, &[f32]) + Sync,
     ) -> Result<(), TeamPanicked> {
-        if self.parts.is_empty() {
+        let Some(part) = self.parts.first() else {
             return Ok(());
+        };
+        for product in &part.products {
+            let depth = product.weights.depth();
+            let fit = operands[product.operand].fits(rows, depth);
+            assert!(fit, "{rows} rows of {depth} values");
         }
         self.team.run_on(self.parts.len(), |worker| {
             let part = &self.parts[worker.index];
@@ -301,32 +249,21 @@ impl TreeStep {
             // SAFETY: the buffer is this worker's alone.
             let z = unsafe { part.z.share().write(0..len) };
             for (index, product) in part.products.iter().enumerate() {
-                let depth = product.weights.depth();
-                let a = match operands[product.operand] {
-                    TreeOperand::Input(values) => values.rows(depth),
-                    // SAFETY: nobody writes an operand before all workers have met.
-                    TreeOperand::State(States::Together(h)) => unsafe {
-                        Rows::strided(h.read(0..rows * depth), depth)
-                    },
-                    TreeOperand::State(States::Apart { read, .. }) => Rows::Apart {
-                        of: read,
-                        rows: None,
-                    },
-                };
-                let room = part.room.share();
-                let words = 0..product.weights.room(rows);
+                let scratch = part.scratch.share();
+                let words = 0..product.weights.scratch_words(rows);
                 let same = |before: &OperandProduct| {
-                    before.operand == product.operand && before.weights.fills_for(&product.weights)
+                    before.operand == product.operand && before.weights.packs_as(&product.weights)
                 };
                 // SAFETY: the buffer is this worker's alone.
-                let room = unsafe {
-                    match index > 0 && same(&part.products[index - 1]) {
-                        true => Room::Filled(room.read(words)),
-                        false => Room::ToFill(room.write(words)),
+                let scratch = unsafe {
+                    if index > 0 && same(&part.products[index - 1]) {
+                        Scratch::Packed(scratch.read(words))
+                    } else {
+                        Scratch::Empty(scratch.write(words))
                     }
                 };
                 let job = Product {
-                    rows: a,
+                    rows: operands[product.operand],
                     row_count: rows,
                     weights: &product.weights,
                     slots: &product.slots,
@@ -340,7 +277,7 @@ impl TreeStep {
                     blocking: part.blocking,
                     next: part.first_of(index + 1),
                 };
-                self.kernels.product_in(job, room);
+                self.kernels.product_in(job, scratch);
             }
             if meet {
                 worker.barrier();
@@ -390,12 +327,12 @@ impl Part {
             }));
         }
         let bias: Vec<&[f32]> = bias.chunks(hidden).collect();
-        let room = products.iter().map(|p| p.weights.room(rows)).max();
+        let words = products.iter().map(|p| p.weights.scratch_words(rows)).max();
         let bytes: usize = products.iter().map(|p| p.weights.bytes()).sum();
         Some(Part {
             bias: pack_vectors(lanes, &bias, units.clone()),
             z: Buffer::new(rows, units.len().next_multiple_of(lanes) * gates)?,
-            room: Buffer::new(room.unwrap_or(0), 1)?,
+            scratch: Buffer::new(words.unwrap_or(0), 1)?,
             products,
             blocking: CacheModel::here().blocking(bytes),
             units: units.clone(),
@@ -408,41 +345,28 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use super::*;
-    use crate::execute::RowLists;
     use crate::execute::counting::Counting;
     use crate::execute::team::Team;
     use crate::machine::L3Latency;
     use crate::model::Precision;
 
-    fn together(values: &[f32]) -> InputValues<'_> {
-        InputValues::Together(values)
+    fn both<'a>(a: &'a mut [f32], b: &'a mut [f32], hidden: usize) -> [RowsMut<'a>; 2] {
+        [a, b].map(|values| RowsMut::contiguous(values, hidden))
     }
 
-    fn both<'a>(a: &'a mut [f32], b: &'a mut [f32]) -> [StateRows<'a>; 2] {
-        [a, b].map(StateRows::Together)
-    }
-
-    /// Runs a step on states whose rows are side by side, or each in a buffer of its own.
+    /// Runs a step on states whose rows are contiguous, or gathered.
     fn write(
-        apart: bool,
+        gathered: bool,
         [a, b]: [&mut [f32]; 2],
         hidden: usize,
-        step: impl FnOnce([StateRows<'_>; 2]) -> Result<(), TeamPanicked>,
+        step: impl FnOnce([RowsMut<'_>; 2]) -> Result<(), TeamPanicked>,
     ) {
-        if !apart {
-            return step(both(a, b)).unwrap();
+        if !gathered {
+            return step(both(a, b, hidden)).unwrap();
         }
-        let mut rows = [&*a, &*b]
-            .map(|of| -> Vec<Vec<f32>> { of.chunks_exact(hidden).map(<[f32]>::to_vec).collect() });
-        let mut lists = RowLists::new(2, 0);
-        for (list, rows) in rows.iter_mut().enumerate() {
-            lists.extend(list, rows.iter_mut().map(|row| &mut row[..]));
-        }
-        step(lists.written().split()).unwrap();
-        drop(lists);
-        let [of_a, of_b] = rows.map(|rows| rows.concat());
-        a.copy_from_slice(&of_a);
-        b.copy_from_slice(&of_b);
+        let mut lists =
+            [a, b].map(|of| -> Vec<&mut [f32]> { of.chunks_exact_mut(hidden).collect() });
+        step(lists.each_mut().map(|list| RowsMut::gathered(list))).unwrap();
     }
 
     /// What the portable vectors on one thread give is compared with plain loops where the cells are.
@@ -464,7 +388,7 @@ mod tests {
             let bias = random(5 * hidden);
             let x = random(rows * input);
             let states: Vec<_> = (0..4).map(|_| random(rows * hidden)).collect();
-            // Rows that lie apart, each in memory of its own.
+            // Gathered rows, each in memory of its own.
             let owned = |values: &[f32], width: usize| -> Vec<Vec<f32>> {
                 let rows = values.chunks_exact(width).map(<[f32]>::to_vec);
                 rows.collect()
@@ -478,12 +402,18 @@ mod tests {
                 .each_ref()
                 .map(|rows| rows.iter().map(Vec::as_slice).collect::<Vec<_>>());
             let mut all = Vec::new();
-            for (threads, apart) in (1..4).flat_map(|threads| [(threads, false), (threads, true)]) {
+            for (threads, gathered) in
+                (1..4).flat_map(|threads| [(threads, false), (threads, true)])
+            {
                 let team = SharedTeam::new(Team::with_threads(threads).unwrap());
                 for isa in Isa::available() {
-                    let [x, h, c] = match apart {
-                        false => [&x, &states[0], &states[1]].map(|values| together(values)),
-                        true => lists.each_ref().map(|rows| InputValues::Apart(rows)),
+                    let [x, h, c] = match gathered {
+                        false => [
+                            RowsRef::contiguous(&x, input),
+                            RowsRef::contiguous(&states[0], hidden),
+                            RowsRef::contiguous(&states[1], hidden),
+                        ],
+                        true => lists.each_ref().map(|rows| RowsRef::gathered(rows)),
                     };
                     let step = |gates: usize, operands: &[&Matrix]| {
                         let bias = &bias[..gates * hidden];
@@ -492,8 +422,8 @@ mod tests {
                     let [mut a, mut b] = [2, 3].map(|s| states[s].clone());
                     let mut gave = Vec::new();
                     let mut run =
-                        |step: &mut dyn FnMut([StateRows<'_>; 2]) -> Result<(), TeamPanicked>| {
-                            write(apart, [&mut a, &mut b], hidden, step);
+                        |step: &mut dyn FnMut([RowsMut<'_>; 2]) -> Result<(), TeamPanicked>| {
+                            write(gathered, [&mut a, &mut b], hidden, step);
                             gave.extend(a.iter().chain(&b).map(|v| v.to_bits()));
                         };
                     let of_both = [&of_children[0], &of_children[1]];
@@ -502,7 +432,7 @@ mod tests {
                     run(&mut |states| step(5, &of_both).binary(rows, [h, c], states));
                     run(&mut |states| step(1, &of_child).child(rows, [x, h, c], states));
                     run(&mut |states| step(3, &[&of_x, &of_h[0]]).summed(rows, x, states));
-                    all.push((isa, (threads, apart), gave));
+                    all.push((isa, (threads, gathered), gave));
                 }
             }
             for (isa, threads, gave) in &all {
@@ -528,13 +458,15 @@ mod tests {
         let mut step = TreeStep::new(&team, isa, rows, 5, &[&left, &right], &bias).unwrap();
         step.parts[0].blocking = CacheModel::new(0, L3Latency::High).blocking(usize::MAX);
         let [mut h_all, mut c_all] = [&h, &c].map(Vec::clone);
-        let rights = [&h_right, &c_right].map(|state| together(state));
-        (step.binary(rows, rights, both(&mut h_all, &mut c_all))).unwrap();
+        let rights = [&h_right, &c_right].map(|state| RowsRef::contiguous(state, hidden));
+        (step.binary(rows, rights, both(&mut h_all, &mut c_all, hidden))).unwrap();
         for row in 0..rows {
             let of = row * hidden..(row + 1) * hidden;
             let [mut h, mut c] = [&h, &c].map(|state| state[of.clone()].to_vec());
-            let rights = [&h_right, &c_right].map(|state| together(&state[of.clone()]));
-            step.binary(1, rights, both(&mut h, &mut c)).unwrap();
+            let rights =
+                [&h_right, &c_right].map(|state| RowsRef::contiguous(&state[of.clone()], hidden));
+            step.binary(1, rights, both(&mut h, &mut c, hidden))
+                .unwrap();
             assert_eq!(
                 [&h_all[of.clone()], &c_all[of]],
                 [&h[..], &c[..]],
@@ -555,7 +487,12 @@ mod tests {
         let (kernels, asked) = Counting::kernels(isa);
         step.kernels = kernels;
         let [mut h, mut c, right] = [(); 3].map(|()| vec![0.1; rows * hidden]);
-        (step.binary(rows, [together(&right); 2], both(&mut h, &mut c))).unwrap();
+        (step.binary(
+            rows,
+            [RowsRef::contiguous(&right, hidden); 2],
+            both(&mut h, &mut c, hidden),
+        ))
+        .unwrap();
         let (workers, operands) = (2, 2);
         let quantised = asked.prepared_rows.load(Ordering::Relaxed);
         assert_eq!(quantised, workers * operands * rows);

@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 
 use super::counting::{Asked, Counting};
 use super::team::Team;
-use super::{PackedModel, Session, State};
+use super::{PackedModel, Session, State, Steps};
+use crate::kernels::{RowsMut, RowsRef};
 use crate::model::{Gru, Input, Lstm, Merge, Model, Output, Precision, ResetForm, Rnn};
 use crate::plan::Plan;
 use crate::schedule::{DirectionSchedule, PanelOrder};
@@ -71,10 +72,15 @@ fn cell_states_of_streams_are_computed_where_the_caller_keeps_them() {
         let mut states = [vec![0.1; 3 * hidden], vec![0.2; 3 * hidden]];
         let computed_there =
             |state: &[f32]| state.as_ptr().addr() == asked.cell_states.load(Ordering::Relaxed);
-        (session.step_layers(3, &[0.5; 3 * 5], &mut states, None)).unwrap();
+        let x = [0.5; 2 * 3 * 5];
+        let rows = RowsRef::contiguous(&x, 5);
+        let mut step = |steps: Steps<'_>, states: &mut [Vec<f32>; 2]| {
+            let states = states.each_mut().map(|s| RowsMut::contiguous(s, hidden));
+            session.step_rows(steps, states, None).unwrap();
+        };
+        step(Steps::one(3, rows), &mut states);
         assert_eq!(computed_there(&states[1]), in_place, "hidden {hidden}");
-        let (x, lengths) = ([0.5; 2 * 3 * 5], [1, 2, 2]);
-        (session.steps_layers(&lengths, &x, &mut states, None)).unwrap();
+        step(Steps::several(&[1, 2, 2], rows), &mut states);
         assert_eq!(computed_there(&states[1]), in_place, "hidden {hidden}");
         let mut state = State::zero(model.signature(), 3);
         (session.step(&x[..3 * 5], &mut state, &mut vec![0.0; 3 * hidden])).unwrap();
@@ -98,7 +104,9 @@ fn rows_are_quantised_once_a_product() {
         let (mut session, asked) = counting(&model, &plan, (batch, 1));
         let mut states = [vec![0.1; batch * hidden], vec![0.2; batch * hidden]];
         for run in 1..4 {
-            (session.step_layers(batch, &x, &mut states, None)).unwrap();
+            let steps = Steps::one(batch, RowsRef::contiguous(&x, hidden));
+            let states = states.each_mut().map(|s| RowsMut::contiguous(s, hidden));
+            session.step_rows(steps, states, None).unwrap();
             let each_of_two_workers = 2 * batch;
             let quantised = asked.prepared_rows.load(Ordering::Relaxed);
             assert_eq!(quantised, run * 2 * each_of_two_workers, "{order:?}");

@@ -18,8 +18,8 @@ use super::LayerError;
 use super::error::expect;
 use crate::execute::team::SharedTeam;
 use crate::kernels::{
-    Aligned, Blocking, Isa, Kernels, NextProduct, PackedMatrix, Prefetch, Product, Room, Rows,
-    Source, Start, Sweep, kernels, pack_vectors,
+    Aligned, Blocking, Isa, Kernels, NextProduct, PackedMatrix, Prefetch, Product, RowsRef,
+    Scratch, Source, Start, Sweep, kernels, pack_vectors,
 };
 use crate::machine::CacheModel;
 use crate::model::Matrix;
@@ -205,7 +205,7 @@ impl Dense {
 
     /// Words in which a row is quantised, for all blocks: they differ in their outputs only.
     fn words(&self) -> usize {
-        (self.blocks.first()).map_or(0, |block| block.weights.room(1))
+        (self.blocks.first()).map_or(0, |block| block.weights.scratch_words(1))
     }
 
     /// Which blocks are computed by one of so many workers: those that follow each other.
@@ -237,10 +237,10 @@ impl Dense {
             // Clearing room for many rows would take longer than a small layer of one row.
             if blocking.prefetch == Prefetch::Off {
                 let z = &mut [0.0; ROWS * MOST_OUTPUTS];
-                self.few_rows(blocks, x, rows, blocking, Scratch { room, z }, take);
+                self.few_rows(blocks, x, rows, blocking, BlockBuffers { room, z }, take);
             } else {
                 let z = &mut [0.0; FAR_ROWS * MOST_OUTPUTS];
-                self.few_rows(blocks, x, rows, blocking, Scratch { room, z }, take);
+                self.few_rows(blocks, x, rows, blocking, BlockBuffers { room, z }, take);
             }
         }
     }
@@ -252,11 +252,11 @@ impl Dense {
         x: &[f32],
         rows: usize,
         blocking: Blocking,
-        scratch: Scratch<'_>,
+        buffers: BlockBuffers<'_>,
         mut take: impl FnMut(usize, usize, &[f32]),
     ) {
         let (inputs, outputs) = (self.inputs, self.outputs);
-        let Scratch { room, z } = scratch;
+        let BlockBuffers { room, z } = buffers;
         let most = z.len() / MOST_OUTPUTS;
         // As few groups of rows as can be, as even as can be.
         let together = rows.div_ceil(rows.div_ceil(most).max(1)).max(1);
@@ -269,16 +269,17 @@ impl Dense {
             for first in (0..rows).step_by(together) {
                 let row_count = together.min(rows - first);
                 let room = &mut room[first * words..][..row_count * words];
-                let room = match index == blocks.start {
-                    true => Room::ToFill(room),
-                    false => Room::Filled(room),
+                let scratch = if index == blocks.start {
+                    Scratch::Empty(room)
+                } else {
+                    Scratch::Packed(room)
                 };
                 let next = match self.blocks.get(index + 1) {
                     Some(next) => next.weights.as_next(0..next.weights.panels()),
                     None => NextProduct::NONE,
                 };
                 let product = Product {
-                    rows: Rows::strided(&x[first * inputs..], inputs),
+                    rows: RowsRef::contiguous(&x[first * inputs..], inputs),
                     row_count,
                     weights: &block.weights,
                     slots: &[0],
@@ -289,7 +290,7 @@ impl Dense {
                     blocking,
                     next,
                 };
-                self.kernels.product_in(product, room);
+                self.kernels.product_in(product, scratch);
                 for row in 0..row_count {
                     take(first + row, first_unit, &z[row * padded..][..units]);
                 }
@@ -299,7 +300,7 @@ impl Dense {
 }
 
 /// Memory of a product of few rows.
-struct Scratch<'a> {
+struct BlockBuffers<'a> {
     /// [`Dense::room`] words.
     room: &'a mut [u32],
     /// Outputs of a block.

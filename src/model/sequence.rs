@@ -1,6 +1,7 @@
 //! The input and output of a run: a batch of sequences and their states, as borrowed slices.
 
 use super::{Axis, Direction, Layer, Model, Port, Role};
+use crate::kernels::RowsRef;
 
 /// The order of the first two axes of input and output sequences.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -109,22 +110,27 @@ impl<'a> Input<'a> {
         self.check_others(signature, output)
     }
 
-    /// Checks that rows which lie apart are as many and as long as the values would be.
+    /// Checks that there are rows for all steps: gathered ones are exactly as many and as long.
     pub(crate) fn check_rows(
         &self,
         signature: &Signature,
-        rows: &[&[f32]],
+        rows: RowsRef<'_>,
     ) -> Result<(), InputError> {
         let expected = self.sequence(signature.input)?;
-        if rows.len() != self.sequence(1)? {
-            return Err(InputError::Values {
-                name: "input",
-                expected,
-                found: rows.iter().map(|row| row.len()).sum(),
-            });
+        let count = self.sequence(1)?;
+        let list = rows.list().filter(|list| list.len() == count);
+        if let Some(list) = list {
+            let mut rows = list.iter();
+            return rows.try_for_each(|row| expect("a row of the input", row, signature.input));
         }
-        let mut rows = rows.iter();
-        rows.try_for_each(|row| expect("a row of the input", row, signature.input))
+        if !rows.is_gathered() && rows.fits(count, signature.input) {
+            return Ok(());
+        }
+        Err(InputError::Values {
+            name: "input",
+            expected,
+            found: rows.values(),
+        })
     }
 
     /// Number of values in all rows of `features` each.

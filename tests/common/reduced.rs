@@ -3,7 +3,7 @@
 
 use crate::common::Random;
 use cellstream::kernels::{
-    Blocking, INT8_DEPTH, Isa, Kernels, Numbers, PackedMatrix, Prefetch, Product, Room, Rows,
+    Blocking, INT8_DEPTH, Isa, Kernels, Numbers, PackedMatrix, Prefetch, Product, RowsRef, Scratch,
     Source, Start, Stripes, Sweep, TALL_TILE_ROWS, kernels, plain_kernels,
 };
 use cellstream::model::Precision;
@@ -109,10 +109,10 @@ impl Case {
             }
         }
         // Longer than asked for, and full of what an earlier product may have left.
-        let mut room = vec![0xdead_beef; weights.room(self.rows) + 3];
+        let mut room = vec![0xdead_beef; weights.scratch_words(self.rows) + 3];
         kernels.product_in(
             Product {
-                rows: Rows::strided(&self.a, self.depth),
+                rows: RowsRef::contiguous(&self.a, self.depth),
                 row_count: self.rows,
                 weights: &weights,
                 slots: &(0..self.gates).collect::<Vec<_>>(),
@@ -127,7 +127,7 @@ impl Case {
                 blocking,
                 next: weights.as_next(0..weights.panels()),
             },
-            Room::ToFill(&mut room),
+            Scratch::Empty(&mut room),
         );
         let untouched = if self.start == "bias" { 7.0 } else { 9.0 };
         let mut found = Vec::new();

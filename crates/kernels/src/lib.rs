@@ -20,6 +20,7 @@ mod portable;
 mod prefetch;
 pub mod probe;
 mod product;
+mod rows;
 mod set;
 mod shared;
 pub mod simd;
@@ -33,8 +34,8 @@ pub use avx512::Avx512;
 pub use blocking::{Blocking, Prefetch, Stripes, TALL_TILE_ROWS};
 pub use dispatch::{Visitor, dispatch};
 pub use gates::{
-    GateJob, GateKernel, GruFunctions, LightGruFunctions, LstmFunctions, PlainFunctions,
-    ReadColumns, TreeChild, TreeColumns, TreeNode,
+    GateJob, GateKernel, GruFunctions, LightGruFunctions, LstmFunctions, PlainFunctions, TreeChild,
+    TreeNode,
 };
 pub use isa::{ISA_VARIABLE, Isa, IsaError};
 pub use math::activate_all;
@@ -43,7 +44,8 @@ pub use neon::Neon;
 pub use pack::{INT8_DEPTH, Numbers, PackedMatrix, Source, pack_vectors};
 pub use portable::Portable;
 pub use prefetch::NextProduct;
-pub use product::{Product, Room, RowNorms, Rows, Start, Sweep, TINY_ROW};
+pub use product::{Product, RowNorms, Scratch, Start, Sweep, TINY_ROW};
+pub use rows::{Columns, ReadColumns, RowsMut, RowsRef, SharedRows, recycle_vec};
 pub use set::{Kernels, kernels, plain_kernels};
-pub use shared::{Columns, Shared};
+pub use shared::Shared;
 pub use values::{Aligned, Values, Word, try_zeroed, zeroed};

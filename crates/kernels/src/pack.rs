@@ -275,9 +275,9 @@ impl PackedMatrix {
         self.as_next(of.start..of.end.min(of.start + width))
     }
 
-    /// Words of room in which [`super::Kernels::product_in`] has so many rows of the left operand quantised, or laid out for tall
+    /// Words of scratch in which [`super::Kernels::product_in`] has so many rows of the left operand quantised, or laid out for tall
     /// tiles; 0 where it has neither, `usize::MAX` where they cannot be counted.
-    pub fn room(&self, rows: usize) -> usize {
+    pub fn scratch_words(&self, rows: usize) -> usize {
         match self.words {
             Words::Int8(_) => rows.saturating_mul(self.depth.div_ceil(4) + 1),
             _ if self.stripe_gates == 2 => rows.min(LAID_OUT).saturating_mul(self.depth),
@@ -285,9 +285,9 @@ impl PackedMatrix {
         }
     }
 
-    /// Whether room that a product with these weights has filled serves one of the same rows with `others`, where both come from
+    /// Whether scratch that a product with these weights has packed serves one of the same rows with `others`, where both come from
     /// afar or neither does.
-    pub fn fills_for(&self, others: &PackedMatrix) -> bool {
+    pub fn packs_as(&self, others: &PackedMatrix) -> bool {
         // Tall tiles of f32 and of bf16 have other heights.
         self.depth == others.depth
             && discriminant(&self.words) == discriminant(&others.words)
@@ -357,7 +357,7 @@ mod tests {
 
     /// What the rows of a product were laid out as serves others only of the same numbers, depth and, but in int8, stripes.
     #[test]
-    fn room_is_filled_for_weights_of_the_same_kind() {
+    fn scratch_is_packed_for_weights_of_the_same_kind() {
         let (most, depth) = (4 * 16, 100);
         let (values, halves) = (vec![1.0; most * depth], vec![1; most * depth]);
         let (whole, scales) = (vec![1; most * depth], vec![1.0; most]);
@@ -377,11 +377,11 @@ mod tests {
         for (at, one) in kinds.into_iter().enumerate() {
             let filled = pack(one, depth, STRIPED);
             for (other_at, other) in kinds.into_iter().enumerate() {
-                let serves = filled.fills_for(&pack(other, depth, STRIPED));
+                let serves = filled.packs_as(&pack(other, depth, STRIPED));
                 assert_eq!(serves, at == other_at, "{at} for {other_at}");
             }
-            assert!(!filled.fills_for(&pack(one, depth - 4, STRIPED)));
-            let serves = filled.fills_for(&pack(one, depth, Blocking::default()));
+            assert!(!filled.packs_as(&pack(one, depth - 4, STRIPED)));
+            let serves = filled.packs_as(&pack(one, depth, Blocking::default()));
             assert_eq!(serves, matches!(one, Numbers::Int8 { .. }), "{at}");
         }
     }

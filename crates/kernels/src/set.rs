@@ -3,7 +3,7 @@
 use super::chains::chains;
 use super::gates::{self, GateJob, GateKernel, TreeChild, TreeNode};
 use super::greatest::greatest;
-use super::product::{Product, Room, RowNorms, product, row_norms};
+use super::product::{Product, RowNorms, Scratch, product, row_norms};
 use super::simd::Simd;
 use super::{Isa, IsaError, Visitor, dispatch};
 use std::ops::Range;
@@ -23,22 +23,22 @@ pub trait Kernels: Send + Sync {
     /// If its slices are shorter than its sizes say, its weights were packed for other lanes, or they
     /// are of int8, for which [`Kernels::product_in`] is there.
     fn product(&self, job: Product<'_>) {
-        self.product_in(job, Room::NONE);
+        self.product_in(job, Scratch::NONE);
     }
-    /// Runs a [`Product`], with the room that [`super::PackedMatrix::room`] asks for.
+    /// Runs a [`Product`], with [`super::PackedMatrix::scratch_words`] of scratch.
     ///
     /// # Panics
-    /// As [`Kernels::product`], or if there is less room for weights of int8.
-    fn product_in(&self, job: Product<'_>, room: Room<'_>) {
+    /// As [`Kernels::product`], or if there is less scratch for weights of int8.
+    fn product_in(&self, job: Product<'_>, scratch: Scratch<'_>) {
         let panels = 0..job.weights.panels();
-        self.product_of(job, panels, room);
+        self.product_of(job, panels, scratch);
     }
     /// As [`Kernels::product_in`], of some of the panels: the others' pre-activations stay as they are. `z` and the
-    /// bias are still those of all. Of several such products of the same rows the first fills the room for all.
+    /// bias are still those of all. Of several such products of the same rows the first packs the scratch for all.
     ///
     /// # Panics
     /// As [`Kernels::product_in`], or if the weights have no such panels.
-    fn product_of(&self, job: Product<'_>, panels: Range<usize>, room: Room<'_>);
+    fn product_of(&self, job: Product<'_>, panels: Range<usize>, scratch: Scratch<'_>);
     /// New states from pre-activations, or what the next phase of the step needs.
     ///
     /// # Safety
@@ -108,13 +108,13 @@ impl<S: Simd> Kernels for Set<S> {
         S::LANES
     }
 
-    fn product_of(&self, mut job: Product<'_>, of: Range<usize>, room: Room<'_>) {
+    fn product_of(&self, mut job: Product<'_>, of: Range<usize>, scratch: Scratch<'_>) {
         let (s, plain) = (self.s, self.plain);
         match job.weights.stripe_gates() {
-            1 => product::<S, 1>(s, &mut job, of, room, plain),
-            2 => product::<S, 2>(s, &mut job, of, room, plain),
-            3 => product::<S, 3>(s, &mut job, of, room, plain),
-            4 => product::<S, 4>(s, &mut job, of, room, plain),
+            1 => product::<S, 1>(s, &mut job, of, scratch, plain),
+            2 => product::<S, 2>(s, &mut job, of, scratch, plain),
+            3 => product::<S, 3>(s, &mut job, of, scratch, plain),
+            4 => product::<S, 4>(s, &mut job, of, scratch, plain),
             more => panic!("no cell has {more} gates"),
         }
     }

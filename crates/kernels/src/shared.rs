@@ -45,6 +45,20 @@ impl<'a, T: Word> Shared<'a, T> {
         }
     }
 
+    /// What comes from element `first` on.
+    ///
+    /// # Panics
+    /// If the buffer ends before it.
+    pub fn skip(&self, first: usize) -> Shared<'a, T> {
+        assert!(first <= self.len);
+        Shared {
+            // SAFETY: that is within the buffer, or its end.
+            start: unsafe { self.start.add(first) },
+            len: self.len - first,
+            borrow: PhantomData,
+        }
+    }
+
     /// Elements in the whole buffer.
     pub fn len(&self) -> usize {
         self.len
@@ -82,27 +96,5 @@ impl<'a, T: Word> Shared<'a, T> {
         assert!(range.start <= range.end && range.end <= self.len);
         // SAFETY: the range is within the buffer, and the caller keeps everybody else away.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
-    }
-}
-
-/// One worker's columns of a row-major shared buffer: row `r` starts at `first + r * stride`, or at
-/// `first + order[r] * stride` where rows are kept in another order than they are computed.
-#[derive(Clone, Copy, Debug)]
-pub struct Columns<'a> {
-    /// The whole buffer.
-    pub memory: Shared<'a>,
-    /// Element where this worker's part of row 0 starts.
-    pub first: usize,
-    /// Elements from one row to the next.
-    pub stride: usize,
-    /// Where each row is kept; `None` keeps them in order.
-    pub order: Option<&'a [usize]>,
-}
-
-impl Columns<'_> {
-    /// Where this worker's part of `row` starts.
-    #[inline(always)]
-    pub fn row(&self, row: usize) -> usize {
-        self.first + self.order.map_or(row, |order| order[row]) * self.stride
     }
 }

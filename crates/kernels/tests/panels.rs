@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use cellstream_kernels::{
-    Blocking, Isa, NextProduct, Numbers, PackedMatrix, Prefetch, Product, Room, Rows, Source,
+    Blocking, Isa, NextProduct, Numbers, PackedMatrix, Prefetch, Product, RowsRef, Scratch, Source,
     Start, Stripes, Sweep, kernels,
 };
 
@@ -22,11 +22,11 @@ fn some_of(
     (isa, packed): (Isa, &PackedMatrix),
     a: &[f32],
     (of, sweep): (Range<usize>, Sweep),
-    room: Room<'_>,
+    room: Scratch<'_>,
 ) -> Vec<f32> {
     let mut z = vec![7.0; ROWS * packed.panels() * GATES.len() * packed.lanes()];
     let job = Product {
-        rows: Rows::strided(a, DEPTH),
+        rows: RowsRef::contiguous(a, DEPTH),
         row_count: ROWS,
         weights: packed,
         slots: &GATES,
@@ -66,13 +66,13 @@ fn some_panels_are_those_of_all() {
             };
             let packed = PackedMatrix::new(lanes, source, &GATES, 0..units, BLOCKING);
             let panels = packed.panels();
-            let mut room = vec![0; packed.room(ROWS)];
-            let run = |a: &[f32], of, room: Room<'_>| some_of((isa, &packed), a, of, room);
-            let all = run(&a, (0..panels, Sweep::Wide), Room::ToFill(&mut room));
+            let mut room = vec![0; packed.scratch_words(ROWS)];
+            let run = |a: &[f32], of, room: Scratch<'_>| some_of((isa, &packed), a, of, room);
+            let all = run(&a, (0..panels, Sweep::Wide), Scratch::Empty(&mut room));
             assert!(all.iter().all(|z| *z != 7.0));
             for (first, end) in (0..panels).flat_map(|f| (f..=panels).map(move |e| (f, e))) {
                 for sweep in [Sweep::Wide, Sweep::Forth, Sweep::Back] {
-                    let some = run(later, (first..end, sweep), Room::Filled(&room));
+                    let some = run(later, (first..end, sweep), Scratch::Packed(&room));
                     for (at, (some, all)) in some.iter().zip(&all).enumerate() {
                         let panel = at / (GATES.len() * lanes) % panels;
                         let expected = match (first..end).contains(&panel) {

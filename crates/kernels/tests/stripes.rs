@@ -1,7 +1,7 @@
 //! Products in every blocking, against a plain loop.
 
 use cellstream_kernels::{
-    Blocking, Isa, NextProduct, Numbers, PackedMatrix, Prefetch, Product, Room, Rows, Source,
+    Blocking, Isa, NextProduct, Numbers, PackedMatrix, Prefetch, Product, RowsRef, Scratch, Source,
     Start, Stripes, Sweep, TALL_TILE_ROWS, kernels,
 };
 
@@ -110,14 +110,11 @@ fn stripes_and_tall_tiles_give_the_bits_of_a_plain_loop() {
                 };
                 for (sweep, packed, blocking, next, has_room) in ways(orders, &packed) {
                     let mut z = vec![7.0; rows * panels * Z_SLOTS * lanes];
-                    let apart: Vec<&[f32]> = a.chunks(depth).collect();
+                    let gathered: Vec<&[f32]> = a.chunks(depth).collect();
                     let job = Product {
                         rows: match rows % 2 {
-                            0 => Rows::strided(&a, depth),
-                            _ => Rows::Apart {
-                                of: &apart,
-                                rows: None,
-                            },
+                            0 => RowsRef::contiguous(&a, depth),
+                            _ => RowsRef::gathered(&gathered),
                         },
                         row_count: rows,
                         weights: packed,
@@ -131,7 +128,14 @@ fn stripes_and_tall_tiles_give_the_bits_of_a_plain_loop() {
                     };
                     // The middle first, so that no range starts where all do.
                     let (third, kernels) = (panels / 3, kernels(isa).unwrap());
-                    let mut room = vec![0; if has_room { packed.room(rows) } else { 0 }];
+                    let mut room = vec![
+                        0;
+                        if has_room {
+                            packed.scratch_words(rows)
+                        } else {
+                            0
+                        }
+                    ];
                     let ranges = [third..panels - 1, 0..third, panels - 1..panels];
                     for (call, of) in ranges.into_iter().enumerate() {
                         let again = Product {
@@ -139,8 +143,8 @@ fn stripes_and_tall_tiles_give_the_bits_of_a_plain_loop() {
                             ..job
                         };
                         let room = match call {
-                            0 => Room::ToFill(&mut room),
-                            _ => Room::Filled(&room),
+                            0 => Scratch::Empty(&mut room),
+                            _ => Scratch::Packed(&room),
                         };
                         kernels.product_of(again, of, room);
                     }

@@ -322,7 +322,7 @@ fn times_are_at_least_those_that_a_request_was_held_for() {
     }
     let cell = &stats.cells[0];
     assert!(cell.run >= queued + computed, "{cell:?}");
-    assert!(cell.hand_on >= handed_on, "{cell:?}");
+    assert!(cell.scatter >= handed_on, "{cell:?}");
     assert!(cell.gather > Duration::ZERO);
     assert!(stats.scheduling > Duration::ZERO);
     assert_eq!(cell.steps.len(), 2);

@@ -22,8 +22,8 @@ use cellstream::Model;
 use cellstream::execute::team::Team;
 use cellstream::kernels::{
     Activation, Aligned, Blocking, Columns, GateJob, GateKernel, Isa, Kernels, LstmFunctions,
-    NextProduct, PackedMatrix, Product, Rows, Shared, Source, Start, Sweep, kernels, pack_vectors,
-    zeroed,
+    NextProduct, PackedMatrix, Product, RowsRef, Shared, SharedRows, Source, Start, Sweep, kernels,
+    pack_vectors, zeroed,
 };
 use cellstream::plan::{LayerPlan, split_units};
 use cellstream::schedule::PanelOrder;
@@ -227,7 +227,7 @@ impl Walk<'_> {
         let (input, _, batch) = self.sizes;
         let rows = chunk * batch;
         self.kernels.product(Product {
-            rows: Rows::strided(&self.x[first * batch * input..], input),
+            rows: RowsRef::contiguous(&self.x[first * batch * input..], input),
             row_count: rows,
             weights: &self.slices[slice].w,
             slots: &GATES,
@@ -248,12 +248,8 @@ impl Walk<'_> {
         let stride = padded(hidden);
         let Slice { units, u, .. } = &self.slices[slice];
         let size = batch * self.z_row(slice);
-        let own = |memory, stride| Columns {
-            memory,
-            first: units.start,
-            stride,
-            order: None,
-        };
+        let own =
+            |memory, stride| Columns::new(SharedRows::contiguous(memory, stride), units.start);
         let y = Columns {
             first: step * batch * hidden + units.start,
             ..own(self.y, hidden)
@@ -263,7 +259,7 @@ impl Walk<'_> {
             let z = self.z[slice].write(in_chunk * size..(in_chunk + 1) * size);
             let before = self.h[step % 2].read(0..batch * stride);
             self.kernels.product(Product {
-                rows: Rows::strided(before, stride),
+                rows: RowsRef::contiguous(before, stride),
                 row_count: batch,
                 weights: u,
                 slots: &GATES,

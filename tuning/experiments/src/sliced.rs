@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use cellstream::execute::team::Team;
 use cellstream::kernels::{
-    Aligned, Blocking, Isa, Kernels, NextProduct, Numbers, PackedMatrix, Product, Rows, Shared,
+    Aligned, Blocking, Isa, Kernels, NextProduct, Numbers, PackedMatrix, Product, RowsRef, Shared,
     Source, Start, Sweep, kernels, zeroed,
 };
 use cellstream::plan::split_units;
@@ -134,7 +134,7 @@ impl SharedSliced<'_> {
     pub unsafe fn multiply(&self, slice: usize, a: &[f32]) {
         let z = self.z[slice];
         self.kernels.product(Product {
-            rows: Rows::strided(a, self.depth),
+            rows: RowsRef::contiguous(a, self.depth),
             row_count: self.rows,
             weights: &self.weights[slice],
             slots: &[0, 1, 2, 3],

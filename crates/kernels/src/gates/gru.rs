@@ -3,9 +3,7 @@
 //! Resetting after the product takes one pass. Resetting before it takes two, since every worker
 //! needs the whole reset state before any can compute its candidates.
 
-use super::{
-    Chosen, Functions, GateJob, Usual, clamp, flush, read_row, rows_together, store_part, write_row,
-};
+use super::{Chosen, Functions, GateJob, Usual, clamp, flush, rows_together, store_part};
 use crate::simd::Simd;
 use crate::{Activation, Columns};
 
@@ -56,7 +54,7 @@ unsafe fn step<S: Simd, const CLIP: bool>(
         for row in first..end {
             let z = &job.z[row * 4 * len..][..4 * len];
             // SAFETY: these are this job's units.
-            let new = unsafe { write_row(&job.h, row, len) };
+            let new = unsafe { job.h.write(row, 0..len) };
             // The candidate's input stands where the new state will: nobody reads that meanwhile.
             for (z, new) in z
                 .chunks_exact(4 * S::LANES)
@@ -92,8 +90,7 @@ pub(super) unsafe fn gru_reset<S: Simd>(s: S, f: GruFunctions, job: GateJob<'_>)
     for row in 0..job.rows {
         let z = &job.z[row * 3 * len..][..3 * len];
         // SAFETY: these are this job's units.
-        let (before, reset) =
-            unsafe { (read_row(&job.before, row, len), write_row(&job.h, row, len)) };
+        let (before, reset) = unsafe { (job.before.read(row, 0..len), job.h.write(row, 0..len)) };
         let vectors = z
             .chunks_exact(3 * S::LANES)
             .zip(before.chunks_exact(S::LANES));
@@ -162,10 +159,10 @@ impl<'a> States<'a> {
         // SAFETY: the caller's promise.
         unsafe {
             States {
-                before: read_row(&before, row, len),
-                new: write_row(&h, row, len),
+                before: before.read(row, 0..len),
+                new: h.write(row, 0..len),
                 y: match &y {
-                    Some(y) => Some(write_row(y, row, units)),
+                    Some(y) => Some(y.write(row, 0..units)),
                     None => None,
                 },
             }

@@ -1,8 +1,6 @@
 //! LSTM: four pre-activations and the old cell state to the new cell and hidden state.
 
-use super::{
-    Chosen, Functions, GateJob, Usual, clamp, flush, read_row, rows_together, store_part, write_row,
-};
+use super::{Chosen, Functions, GateJob, Usual, clamp, flush, rows_together, store_part};
 use crate::Activation;
 use crate::simd::Simd;
 
@@ -109,7 +107,7 @@ unsafe fn cell_state<S: Simd, const PLAIN: bool>(
 ) {
     let z = row_of_z::<S>(of, row);
     // SAFETY: these are this job's units.
-    let states = unsafe { write_row(&of.job.c, row, z.len() / 4) };
+    let states = unsafe { of.job.c.write(row, 0..z.len() / 4) };
     let vectors = z
         .chunks_exact(4 * S::LANES)
         .zip(states.chunks_exact_mut(S::LANES));
@@ -148,18 +146,13 @@ unsafe fn hidden_state<S: Simd, const PLAIN: bool>(
     let z = row_of_z::<S>(of, row);
     let len = z.len() / 4;
     // SAFETY: these are this job's units.
-    let (states, new) = unsafe {
-        (
-            read_row(&of.job.c, row, len),
-            write_row(&of.job.h, row, len),
-        )
-    };
+    let (states, new) = unsafe { (of.job.c.read(row, 0..len), of.job.h.write(row, 0..len)) };
     // SAFETY: as above.
     let mut y = of
         .job
         .y
         .as_ref()
-        .map(|y| unsafe { write_row(y, row, of.job.units) });
+        .map(|y| unsafe { y.write(row, 0..of.job.units) });
     let vectors = z
         .chunks_exact(4 * S::LANES)
         .zip(states.chunks_exact(S::LANES));

@@ -13,12 +13,13 @@ pub use gru::GruFunctions;
 pub use light_gru::LightGruFunctions;
 pub use lstm::LstmFunctions;
 pub use plain::PlainFunctions;
-pub use tree::{ReadColumns, TreeChild, TreeColumns, TreeNode};
+pub use tree::{TreeChild, TreeNode};
 
 pub(super) use tree::{tree_child, tree_node};
 
 use super::simd::Simd;
-use super::{Activation, Columns, math};
+use super::{Activation, math};
+use crate::rows::Columns;
 
 /// The elementwise part of one phase of a step, with its activations.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -174,28 +175,6 @@ const TOGETHER: usize = 8;
 #[inline(always)]
 fn rows_together(panels: usize) -> usize {
     (TOGETHER / panels.max(1)).max(1)
-}
-
-/// This worker's `len` values of a row, to read.
-///
-/// # Safety
-/// As [`super::Shared::read`] for these units of `row`.
-#[inline(always)]
-unsafe fn read_row<'a>(from: &Columns<'a>, row: usize, len: usize) -> &'a [f32] {
-    let start = from.row(row);
-    // SAFETY: the caller's promise.
-    unsafe { from.memory.read(start..start + len) }
-}
-
-/// This worker's `len` values of a row, to write.
-///
-/// # Safety
-/// As [`super::Shared::write`] for these units of `row`.
-#[inline(always)]
-unsafe fn write_row<'a>(to: &Columns<'a>, row: usize, len: usize) -> &'a mut [f32] {
-    let start = to.row(row);
-    // SAFETY: the caller's promise.
-    unsafe { to.memory.write(start..start + len) }
 }
 
 /// Writes one vector to the start of `to`, or as much of it as there is room for: the last panel of

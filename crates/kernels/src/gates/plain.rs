@@ -1,6 +1,6 @@
 //! A state that is one pre-activation: the vanilla RNN's, and an LSTM's projected one.
 
-use super::{Chosen, Functions, GateJob, Usual, clamp, flush, store_part, write_row};
+use super::{Chosen, Functions, GateJob, Usual, clamp, flush, store_part};
 use crate::Activation;
 use crate::simd::Simd;
 
@@ -23,12 +23,12 @@ pub(super) unsafe fn plain_state<S: Simd>(s: S, f: PlainFunctions, job: GateJob<
     for row in 0..job.rows {
         let z = &job.z[row * len..][..len];
         // SAFETY: these are this job's units.
-        let new = unsafe { write_row(&job.h, row, len) };
+        let new = unsafe { job.h.write(row, 0..len) };
         // SAFETY: as above.
         let mut y = job
             .y
             .as_ref()
-            .map(|y| unsafe { write_row(y, row, job.units) });
+            .map(|y| unsafe { y.write(row, 0..job.units) });
         let vectors = z.chunks_exact(S::LANES).zip(new.chunks_exact_mut(S::LANES));
         for (panel, (z, new)) in vectors.enumerate() {
             let z = s.load(z);

@@ -1,13 +1,13 @@
 //! TreeLSTM: pre-activations and the children's states to a node's states (Tai et al. 2015,
 //! arXiv 1503.00075, equations 2 to 14).
 //!
-//! Unlike a sequence's, these states stand in the caller's own rows, side by side or apart, which are not padded to whole
+//! Unlike a sequence's, these states are the caller's own rows, contiguous or gathered, which are not padded to whole
 //! vectors: the last vector of a row may be a part of one. And what is written may be what was read,
 //! so that each vector is loaded before any is stored in its place.
 
 use super::{Functions, Usual, flush, store_part};
 use crate::simd::Simd;
-use crate::{Columns, Rows, Shared};
+use crate::{Columns, ReadColumns};
 
 /// A node of one worker's hidden units:
 ///
@@ -26,15 +26,15 @@ pub struct TreeNode<'a> {
     /// Hidden units of this worker.
     pub units: usize,
     /// What the children's cell states have been summed up to, read.
-    pub sum: Option<TreeColumns<'a>>,
+    pub sum: Option<Columns<'a>>,
     /// Cell state of the first child that has a forget gate here, read.
-    pub left: Option<TreeColumns<'a>>,
+    pub left: Option<Columns<'a>>,
     /// Cell state of the second.
     pub right: Option<ReadColumns<'a>>,
     /// New cell state, written; may be the sum or the first child's.
-    pub c: TreeColumns<'a>,
+    pub c: Columns<'a>,
     /// New hidden state, written.
-    pub h: TreeColumns<'a>,
+    pub h: Columns<'a>,
 }
 
 /// A child of child-sum nodes, of one worker's hidden units:
@@ -55,43 +55,9 @@ pub struct TreeChild<'a> {
     /// The child's cell state.
     pub c: ReadColumns<'a>,
     /// Sum of hidden states, read and written.
-    pub sum_h: TreeColumns<'a>,
+    pub sum_h: Columns<'a>,
     /// Sum of cell states, each times its forget gate, read and written.
-    pub sum_fc: TreeColumns<'a>,
-}
-
-/// One worker's columns of rows that are only read.
-#[derive(Clone, Copy, Debug)]
-pub struct ReadColumns<'a> {
-    /// The rows.
-    pub rows: Rows<'a>,
-    /// The worker's first column.
-    pub first: usize,
-}
-
-/// One worker's columns of rows that are written, some of them after they were read.
-#[derive(Clone, Copy, Debug)]
-pub enum TreeColumns<'a> {
-    /// Of rows in one buffer.
-    Together(Columns<'a>),
-    /// Of rows each in a buffer of its own.
-    Apart {
-        /// The rows.
-        rows: &'a [Shared<'a>],
-        /// The worker's first column.
-        first: usize,
-    },
-}
-
-impl<'a> TreeColumns<'a> {
-    /// The buffer that a row stands in, and where in it the worker's part starts.
-    #[inline(always)]
-    fn row(&self, row: usize) -> (Shared<'a>, usize) {
-        match self {
-            TreeColumns::Together(columns) => (columns.memory, columns.row(row)),
-            TreeColumns::Apart { rows, first } => (rows[row], *first),
-        }
-    }
+    pub sum_fc: Columns<'a>,
 }
 
 /// Runs the job.
@@ -175,11 +141,10 @@ impl Part {
     /// # Safety
     /// Nobody writes these values meanwhile.
     #[inline(always)]
-    unsafe fn load<S: Simd>(self, s: S, from: &TreeColumns<'_>) -> S::F32 {
-        let (memory, start) = from.row(self.row);
-        let start = start + self.first;
+    unsafe fn load<S: Simd>(self, s: S, from: &Columns<'_>) -> S::F32 {
         // SAFETY: the caller's promise; the slice is dropped at the end of this call.
-        Self::of_values(s, unsafe { memory.read(start..start + self.len) })
+        let values = unsafe { from.read(self.row, self.first..self.first + self.len) };
+        Self::of_values(s, values)
     }
 
     #[inline(always)]
@@ -202,10 +167,9 @@ impl Part {
     /// # Safety
     /// Nobody else touches these values meanwhile.
     #[inline(always)]
-    unsafe fn store<S: Simd>(self, s: S, v: S::F32, to: &TreeColumns<'_>) {
-        let (memory, start) = to.row(self.row);
-        let start = start + self.first;
+    unsafe fn store<S: Simd>(self, s: S, v: S::F32, to: &Columns<'_>) {
         // SAFETY: the caller's promise; the slice is dropped at the end of this call.
-        store_part(s, v, unsafe { memory.write(start..start + self.len) });
+        let values = unsafe { to.write(self.row, self.first..self.first + self.len) };
+        store_part(s, v, values);
     }
 }

@@ -10,7 +10,7 @@ use super::place::Place;
 /// a stripe, those that stand beside them `[stripe][gate]`.
 pub(super) trait Element<S: Simd>: Copy {
     /// A word of a row of the left operand.
-    type Left: Copy;
+    type Lhs: Copy;
     /// What a row multiplies with, in every lane.
     type X: Copy;
     /// What it multiplies: a vector of weights, or of parts of them.
@@ -20,7 +20,7 @@ pub(super) trait Element<S: Simd>: Copy {
     /// Steps of the chain that a word of the weights holds.
     const STEPS: usize;
     /// Words of the left operand that meet a group.
-    const LEFT: usize;
+    const LHS: usize;
     /// Parts of a word that are multiplied one after the other: one, or its two steps.
     const PARTS: usize;
     /// Whether taller tiles that save passes over a panel are worth the loads that they cost, where weights come from afar: where
@@ -33,7 +33,7 @@ pub(super) trait Element<S: Simd>: Copy {
     ///
     /// # Safety
     /// `word` is valid for reading.
-    unsafe fn left(self, s: S, word: *const Self::Left) -> Self::X;
+    unsafe fn lhs(self, s: S, word: *const Self::Lhs) -> Self::X;
     /// That part of a vector of weights.
     ///
     /// # Safety
@@ -70,12 +70,12 @@ pub(super) trait Element<S: Simd>: Copy {
 pub(super) struct F32<'a>(pub &'a [f32]);
 
 impl<S: Simd> Element<S> for F32<'_> {
-    type Left = f32;
+    type Lhs = f32;
     type X = S::F32;
     type W = S::F32;
     type Sum = S::F32;
     const STEPS: usize = 1;
-    const LEFT: usize = 1;
+    const LHS: usize = 1;
     const PARTS: usize = 1;
     const TALL: bool = true;
 
@@ -84,7 +84,7 @@ impl<S: Simd> Element<S> for F32<'_> {
         stripe_words(self.0, weights, weights.depth(), stripe)
     }
     #[inline(always)]
-    unsafe fn left(self, s: S, word: *const f32) -> S::F32 {
+    unsafe fn lhs(self, s: S, word: *const f32) -> S::F32 {
         // SAFETY: the caller's promise.
         s.splat(unsafe { *word })
     }
@@ -129,12 +129,12 @@ impl<S: Simd> Element<S> for F32<'_> {
 pub(super) struct Bf16<'a>(pub &'a [u32]);
 
 impl<S: Simd> Element<S> for Bf16<'_> {
-    type Left = f32;
+    type Lhs = f32;
     type X = S::F32;
     type W = S::F32;
     type Sum = S::F32;
     const STEPS: usize = 2;
-    const LEFT: usize = 2;
+    const LHS: usize = 2;
     const PARTS: usize = 2;
     const TALL: bool = true;
 
@@ -143,7 +143,7 @@ impl<S: Simd> Element<S> for Bf16<'_> {
         stripe_words(self.0, weights, weights.depth().div_ceil(2), stripe)
     }
     #[inline(always)]
-    unsafe fn left(self, s: S, word: *const f32) -> S::F32 {
+    unsafe fn lhs(self, s: S, word: *const f32) -> S::F32 {
         // SAFETY: the caller's promise.
         s.splat(unsafe { *word })
     }
@@ -196,12 +196,12 @@ pub(super) struct Int8<'a, D> {
 }
 
 impl<S: Simd, D: Dot<S>> Element<S> for Int8<'_, D> {
-    type Left = u32;
+    type Lhs = u32;
     type X = S::I32;
     type W = S::I32;
     type Sum = S::I32;
     const STEPS: usize = 4;
-    const LEFT: usize = 1;
+    const LHS: usize = 1;
     const PARTS: usize = 1;
     const TALL: bool = false;
 
@@ -215,7 +215,7 @@ impl<S: Simd, D: Dot<S>> Element<S> for Int8<'_, D> {
         )
     }
     #[inline(always)]
-    unsafe fn left(self, s: S, word: *const u32) -> S::I32 {
+    unsafe fn lhs(self, s: S, word: *const u32) -> S::I32 {
         // SAFETY: the caller's promise.
         s.splat_i32(unsafe { *word } as i32)
     }

@@ -21,14 +21,14 @@
 //! ```
 
 mod element;
-mod left;
+mod lhs;
 mod place;
 mod quantize;
 mod tile;
 mod tiles;
 
 use self::element::{Bf16, Element, F32, Int8};
-use self::left::Left;
+use self::lhs::Lhs;
 use self::quantize::quantize;
 pub(super) use self::quantize::row_norms;
 pub use self::quantize::{RowNorms, TINY_ROW};
@@ -37,6 +37,7 @@ use self::tiles::{RowTiles, Tiles, tile_stripes};
 use super::blocking::{Blocking, Prefetch};
 use super::pack::{Int8Words, PackedMatrix, Words};
 use super::prefetch::{NextProduct, PassPrefetch, lines_a_group, prefetch_second_level};
+use super::rows::RowsRef;
 use super::simd::{Dot, DotJob, Simd};
 use std::ops::Range;
 
@@ -51,86 +52,27 @@ pub enum Start<'a> {
     Continue,
 }
 
-/// The rows of the left operand. Each may go on after what is multiplied.
-#[derive(Clone, Copy, Debug)]
-pub enum Rows<'a, T = f32> {
-    /// Row `r` starts at `values[r * stride]`.
-    Strided {
-        /// All rows.
-        values: &'a [T],
-        /// Elements from one to the next.
-        stride: usize,
-    },
-    /// Row `r` starts at `values[rows[r] * stride]`.
-    Listed {
-        /// All rows.
-        values: &'a [T],
-        /// Where each is kept.
-        rows: &'a [usize],
-        /// Elements from one to the next.
-        stride: usize,
-    },
-    /// Row `r` is `of[rows[r]]`, wherever that lies.
-    Apart {
-        /// All rows.
-        of: &'a [&'a [T]],
-        /// Which of them each is; `None` keeps them in order.
-        rows: Option<&'a [usize]>,
-    },
-}
-
-impl Rows<'static> {
-    /// No rows at all.
-    pub const NONE: Rows<'static> = Rows::Strided {
-        values: &[],
-        stride: 0,
-    };
-}
-
-impl<'a, T> Rows<'a, T> {
-    /// Row `r` starts at `values[r * stride]`.
-    pub fn strided(values: &'a [T], stride: usize) -> Rows<'a, T> {
-        Rows::Strided { values, stride }
-    }
-
-    /// The first `len` elements of a row.
-    #[inline(always)]
-    pub(super) fn row(&self, row: usize, len: usize) -> &'a [T] {
-        let from = match *self {
-            Rows::Strided { values, stride } => &values[row * stride..],
-            Rows::Listed {
-                values,
-                rows,
-                stride,
-            } => &values[rows[row] * stride..],
-            Rows::Apart { of, rows } => of[rows.map_or(row, |rows| rows[row])],
-        };
-        &from[..len]
-    }
-}
-
-/// Words for what a product makes of its left operand, as many as [`PackedMatrix::room`] asks for. With weights of int8 that is
-/// the operand, quantised. With others it is the operand laid out step by step, where few rows meet weights from afar; with less
-/// room they take low tiles, and longer.
+/// Memory for what a product makes of its left operand: [`PackedMatrix::scratch_words`] words. With weights of
+/// int8 that is the operand, quantised. With others it is the operand laid out step by step for tall tiles;
+/// with less memory the tiles are low.
 #[derive(Debug)]
-pub enum Room<'a> {
-    /// To be filled first, of all rows of the left operand.
-    ToFill(&'a mut [u32]),
-    /// Filled by an earlier product of the same rows: of other panels, or with other weights for which it
-    /// [serves](PackedMatrix::fills_for); both products have the
-    /// same [`Blocking`], and neither had less room than [`PackedMatrix::room`] asks for.
-    /// Quantising a row takes two fifths of the time that a panel of four gates takes with it (LSTM 1024).
-    Filled(&'a [u32]),
+pub enum Scratch<'a> {
+    /// To be packed first, from all rows of the left operand.
+    Empty(&'a mut [u32]),
+    /// Already packed by an earlier product with the same left operand, of other panels or of other weights
+    /// [that pack it alike](PackedMatrix::packs_as). Both products have the same [`Blocking`], and
+    /// scratch of the same size.
+    Packed(&'a [u32]),
 }
 
-impl Room<'_> {
+impl Scratch<'_> {
     /// For weights that are not of int8, where time does not matter.
-    pub const NONE: Room<'static> = Room::Filled(&[]);
+    pub const NONE: Scratch<'static> = Scratch::Packed(&[]);
 
     fn len(&self) -> usize {
         match self {
-            Room::ToFill(words) => words.len(),
-            Room::Filled(words) => words.len(),
+            Scratch::Empty(words) => words.len(),
+            Scratch::Packed(words) => words.len(),
         }
     }
 }
@@ -152,7 +94,7 @@ pub enum Sweep {
 #[derive(Debug)]
 pub struct Product<'a> {
     /// The left operand, `a`.
-    pub rows: Rows<'a>,
+    pub rows: RowsRef<'a>,
     /// Number of rows.
     pub row_count: usize,
     /// The right operand.
@@ -180,24 +122,24 @@ pub(super) fn product<S: Simd, const N: usize>(
     s: S,
     job: &mut Product<'_>,
     of: Range<usize>,
-    room: Room<'_>,
+    scratch: Scratch<'_>,
     plain: bool,
 ) {
     match job.weights.words() {
         Words::F32(words) => s.vectorize(
             #[inline(always)]
-            || floats::<S, _, N>(s, F32(words), job, of, room),
+            || floats::<S, _, N>(s, F32(words), job, of, scratch),
         ),
         Words::Bf16(words) => s.vectorize(
             #[inline(always)]
-            || floats::<S, _, N>(s, Bf16(words), job, of, room),
+            || floats::<S, _, N>(s, Bf16(words), job, of, scratch),
         ),
         Words::Int8(words) => {
             let job = Quantized::<'_, '_, N> {
                 job,
                 of,
                 words,
-                room,
+                scratch,
             };
             s.with_dot(plain, job);
         }
@@ -206,25 +148,25 @@ pub(super) fn product<S: Simd, const N: usize>(
 
 /// A product whose left operand is taken as it is, laid out step by step for tall tiles.
 #[inline(always)]
-fn floats<S: Simd, E: Element<S, Left = f32>, const N: usize>(
+fn floats<S: Simd, E: Element<S, Lhs = f32>, const N: usize>(
     s: S,
     element: E,
     job: &mut Product<'_>,
     of: Range<usize>,
-    room: Room<'_>,
+    scratch: Scratch<'_>,
 ) {
-    let tiles = RowTiles::of::<S, E>(job, room.len());
-    let mut left = Left::of(job);
+    let tiles = RowTiles::of::<S, E>(job, scratch.len());
+    let mut lhs = Lhs::of(job);
     if tiles.are_tall {
-        left.by_steps = match room {
-            Room::Filled(filled) => filled,
-            Room::ToFill(room) => {
-                left.lay_out(tiles, room);
-                room
+        lhs.by_steps = match scratch {
+            Scratch::Packed(packed) => packed,
+            Scratch::Empty(scratch) => {
+                lhs.lay_out(tiles, scratch);
+                scratch
             }
         };
     }
-    panels::<S, E, N>(s, element, left, tiles, job, of);
+    panels::<S, E, N>(s, element, lhs, tiles, job, of);
 }
 
 /// A product whose left operand is to be quantised.
@@ -232,7 +174,7 @@ struct Quantized<'j, 'a, const N: usize> {
     job: &'j mut Product<'a>,
     of: Range<usize>,
     words: &'a Int8Words,
-    room: Room<'j>,
+    scratch: Scratch<'j>,
 }
 
 impl<S: Simd, const N: usize> DotJob<S> for Quantized<'_, '_, N> {
@@ -242,39 +184,36 @@ impl<S: Simd, const N: usize> DotJob<S> for Quantized<'_, '_, N> {
             job,
             of,
             words,
-            room,
+            scratch,
         } = self;
         let (rows, depth) = (job.row_count, job.weights.depth());
         let groups = depth.div_ceil(4);
-        assert!(room.len() >= job.weights.room(rows));
-        let filled = match room {
-            Room::Filled(filled) => filled,
-            Room::ToFill(room) => {
-                let (quads, scales) = room.split_at_mut(rows * groups);
+        assert!(scratch.len() >= job.weights.scratch_words(rows));
+        let packed = match scratch {
+            Scratch::Packed(packed) => packed,
+            Scratch::Empty(scratch) => {
+                let (quads, scales) = scratch.split_at_mut(rows * groups);
                 for row in 0..rows {
                     let values = job.rows.row(row, depth);
-                    // Rows that lie apart are read from further away than those of a batch's own buffer: as a rule they are
-                    // other requests', and nobody of this core has read them before.
-                    if let Rows::Apart { .. } = job.rows
-                        && row + 1 < rows
-                    {
+                    // Gathered rows are as a rule in no cache of this core.
+                    if job.rows.is_gathered() && row + 1 < rows {
                         prefetch_second_level(job.rows.row(row + 1, depth));
                     }
                     let scale = quantize(s, values, &mut quads[row * groups..][..groups]);
                     scales[row] = scale.to_bits();
                 }
-                room
+                scratch
             }
         };
-        let (quads, scales) = filled.split_at(rows * groups);
+        let (quads, scales) = packed.split_at(rows * groups);
         let int8 = Int8 {
             words,
             scales: &scales[..rows],
             dot,
         };
-        let left = Left::new(Rows::strided(quads, groups), groups);
+        let lhs = Lhs::new(RowsRef::contiguous(quads, groups), groups);
         let tiles = RowTiles::of::<S, Int8<'_, D>>(job, 0);
-        panels::<S, _, N>(s, int8, left, tiles, job, of);
+        panels::<S, _, N>(s, int8, lhs, tiles, job, of);
     }
 }
 
@@ -283,7 +222,7 @@ impl<S: Simd, const N: usize> DotJob<S> for Quantized<'_, '_, N> {
 fn panels<S: Simd, E: Element<S>, const N: usize>(
     s: S,
     element: E,
-    left_rows: Left<'_, E::Left>,
+    lhs: Lhs<'_, E::Lhs>,
     tiles: RowTiles,
     job: &mut Product<'_>,
     of: Range<usize>,
@@ -343,7 +282,7 @@ fn panels<S: Simd, E: Element<S>, const N: usize>(
                                 // rows and stripes of the job.
                                 unsafe {
                                     tile::<S, E, $m, N, $p>(
-                                        s, element, &left_rows, job, (row, stripe), prefetch,
+                                        s, element, &lhs, job, (row, stripe), prefetch,
                                     );
                                 }
                             } else {

@@ -4,7 +4,7 @@ use super::super::prefetch::{NoPrefetch, OwnPanel, PassPrefetch, Prefetcher};
 use super::super::simd::Simd;
 use super::Product;
 use super::element::Element;
-use super::left::{Left, Stand};
+use super::lhs::{Lhs, Stand};
 use super::place::Place;
 use super::tiles::is_tall;
 
@@ -28,7 +28,7 @@ pub(super) unsafe fn tile<
 >(
     s: S,
     element: E,
-    left: &Left<'_, E::Left>,
+    lhs: &Lhs<'_, E::Lhs>,
     job: &mut Product<'_>,
     (row, stripe): (usize, usize),
     prefetch: PassPrefetch,
@@ -51,7 +51,7 @@ pub(super) unsafe fn tile<
     // SAFETY: rows and stripes hold `depth` steps.
     unsafe {
         if const { is_tall::<S, E>(M, N) } {
-            let a = left.by_steps::<M>(row);
+            let a = lhs.by_steps::<M>(row);
             match prefetch {
                 PassPrefetch::Own => {
                     chains::<S, E, M, N, P>(s, element, a, &w, depth, OwnPanel, &mut sum);
@@ -62,7 +62,7 @@ pub(super) unsafe fn tile<
                 }
             }
         } else {
-            let a = left.apart::<M>(row);
+            let a = lhs.separate::<M>(row);
             match prefetch {
                 _ if const { M < 3 } => {
                     chains::<S, E, M, N, P>(s, element, a, &w, depth, NoPrefetch, &mut sum);
@@ -81,7 +81,7 @@ pub(super) unsafe fn tile<
     unsafe { element.end(s, place, sum) };
 }
 
-/// Rows whose starts the registers of addresses hold beside what else the loop needs. A tile of more that lie apart reads them from
+/// Rows whose starts the registers of addresses hold beside what else the loop needs. A tile of more reads them from
 /// the stack, so it takes two steps with each.
 const POINTERS: usize = 6;
 
@@ -93,7 +93,7 @@ const POINTERS: usize = 6;
 unsafe fn chains<S: Simd, E: Element<S>, const M: usize, const N: usize, const P: usize>(
     s: S,
     element: E,
-    a: impl Stand<E::Left>,
+    a: impl Stand<E::Lhs>,
     w: &[*const u32; P],
     depth: usize,
     mut prefetcher: impl Prefetcher,
@@ -139,7 +139,7 @@ unsafe fn chains<S: Simd, E: Element<S>, const M: usize, const N: usize, const P
 unsafe fn two<S: Simd, E: Element<S>, const M: usize, const N: usize, const P: usize>(
     s: S,
     element: E,
-    a: impl Stand<E::Left>,
+    a: impl Stand<E::Lhs>,
     w: &[*const u32; P],
     group: usize,
     sum: &mut [[[E::Sum; N]; P]; M],
@@ -164,8 +164,8 @@ unsafe fn two<S: Simd, E: Element<S>, const M: usize, const N: usize, const P: u
             }
         }
         for m in 0..M {
-            let x = element.left(s, a.at(m, group * E::LEFT));
-            let y = element.left(s, a.at(m, group * E::LEFT + 1));
+            let x = element.lhs(s, a.at(m, group * E::LHS));
+            let y = element.lhs(s, a.at(m, group * E::LHS + 1));
             for p in 0..P {
                 for n in 0..N {
                     sum[m][p][n] = element.add(s, x, kept[p][n], sum[m][p][n]);
@@ -196,7 +196,7 @@ unsafe fn part<
 >(
     s: S,
     element: E,
-    a: impl Stand<E::Left>,
+    a: impl Stand<E::Lhs>,
     w: &[*const u32; P],
     group: usize,
     sum: &mut [[[E::Sum; N]; P]; M],
@@ -205,10 +205,10 @@ unsafe fn part<
     // of 64 rows took 6 % less than with rows kept (LSTM 1024, f32, Xeon); alone on its core it took as long.
     if const { M <= P * N } {
         // SAFETY: the caller's promise.
-        let mut x = [unsafe { element.left(s, a.at(0, group * E::LEFT + PART)) }; M];
+        let mut x = [unsafe { element.lhs(s, a.at(0, group * E::LHS + PART)) }; M];
         for m in 1..M {
             // SAFETY: as above.
-            x[m] = unsafe { element.left(s, a.at(m, group * E::LEFT + PART)) };
+            x[m] = unsafe { element.lhs(s, a.at(m, group * E::LHS + PART)) };
         }
         for p in 0..P {
             for n in 0..N {
@@ -232,7 +232,7 @@ unsafe fn part<
         }
         for m in 0..M {
             // SAFETY: the rows hold that part, by the caller's promise.
-            let x = unsafe { element.left(s, a.at(m, group * E::LEFT + PART)) };
+            let x = unsafe { element.lhs(s, a.at(m, group * E::LHS + PART)) };
             for p in 0..P {
                 for n in 0..N {
                     sum[m][p][n] = element.add(s, x, kept[p][n], sum[m][p][n]);

@@ -5,7 +5,7 @@
 //! tall tiles   7 to 14 rows (12 in bf16) by one stripe of two gates, of weights from afar
 //! ```
 //!
-//! A tall tile has its rows laid out step by step ([`Left`](super::left::Left)): it takes one address for all of them, where there
+//! A tall tile has its rows laid out step by step ([`Lhs`](super::lhs::Lhs)): it takes one address for all of them, where there
 //! are not registers for one each, and rows that lie some pages apart do not push each other out of the first level.
 
 #[cfg(test)]
@@ -32,16 +32,17 @@ pub(super) struct RowTiles {
 }
 
 impl RowTiles {
-    /// Those of a product with so many words of room.
+    /// Those of a product with `scratch` words of scratch.
     #[inline(always)]
-    pub fn of<S: Simd, E: Element<S>>(job: &Product<'_>, room: usize) -> RowTiles {
+    pub fn of<S: Simd, E: Element<S>>(job: &Product<'_>, scratch: usize) -> RowTiles {
         let (rows, weights) = (job.row_count, job.weights);
         let low = rows_of_low(
             const { accumulators(S::REGISTERS, E::PARTS) },
             weights.gates(),
         );
-        let may_be_tall =
-            weights.depth() > 0 && weights.stripe_gates() == 2 && room >= weights.room(rows);
+        let may_be_tall = weights.depth() > 0
+            && weights.stripe_gates() == 2
+            && scratch >= weights.scratch_words(rows);
         let tallest = const { tallest::<S, E>(2) }.min(job.blocking.tile_rows);
         RowTiles::cut(rows, low, if may_be_tall { tallest } else { 0 })
     }

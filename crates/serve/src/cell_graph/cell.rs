@@ -7,9 +7,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::CellCost;
-
+use cellstream::execute::Steps;
 use cellstream::execute::team::SharedTeam;
-use cellstream::execute::{InputValues, StateRows, WrittenRows};
+use cellstream::kernels::{RowsMut, RowsRef};
 
 /// Something that goes into a cell or comes out of it: `width` values per row.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -34,6 +34,16 @@ impl Port {
     /// Values per row.
     pub fn width(&self) -> usize {
         self.width
+    }
+
+    /// The first `rows` rows of a buffer.
+    pub(crate) fn rows<'a>(&self, buffer: &'a [f32], rows: usize) -> RowsRef<'a> {
+        RowsRef::contiguous(&buffer[..rows * self.width], self.width)
+    }
+
+    /// As [`Port::rows`], to be written.
+    pub(crate) fn rows_mut<'a>(&self, buffer: &'a mut [f32], rows: usize) -> RowsMut<'a> {
+        RowsMut::contiguous(&mut buffer[..rows * self.width], self.width)
     }
 }
 
@@ -141,6 +151,29 @@ pub struct Place {
     pub steps: usize,
 }
 
+/// Where the rows of a batch are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum RowLayout {
+    /// The rows of each port are in one buffer, one after the other: what [`Batch::split`] and
+    /// [`Batch::slices`] need.
+    #[default]
+    Contiguous,
+    /// Those of inputs are where they came with their requests, or where other cells wrote them: they are
+    /// not copied. States and outputs are contiguous, and states stay in their rows from step to step.
+    GatheredInputs,
+    /// Those of all ports are gathered, states and outputs each in a buffer of its own, which is passed to
+    /// the node that takes it without a copy: for cells whose values are taken by other cells, as in trees.
+    /// Batches have one step.
+    Gathered,
+}
+
+impl RowLayout {
+    /// Whether inputs are gathered.
+    pub(crate) fn gathers_inputs(self) -> bool {
+        self != RowLayout::Contiguous
+    }
+}
+
 /// A cell type: a batched computation with its weights.
 ///
 /// Two nodes of the same cell that do not depend on each other may be rows of one batch; so each row's
@@ -166,18 +199,10 @@ pub trait Cell: Send + Sync {
         false
     }
 
-    /// Whether it reads inputs by `Batch::input` alone, which is this crate's own: then their rows are not gathered, but may be
-    /// where they came with their requests, or where they were kept.
-    #[doc(hidden)]
-    fn reads_apart(&self) -> bool {
-        false
-    }
-
-    /// Whether it writes states and outputs by `Batch::written_rows` alone, which is this crate's own: then each of their rows is a
-    /// buffer of its own, which is handed on as it is. Such a cell reads inputs apart, too, and takes one step at a time.
-    #[doc(hidden)]
-    fn writes_apart(&self) -> bool {
-        false
+    /// How it wants the rows of its ports. Each of its batches has them so, or all contiguous, as where a
+    /// request is [run alone](crate::networks::run_alone).
+    fn layout(&self) -> RowLayout {
+        RowLayout::Contiguous
     }
 
     /// Packs the weights where a worker will read them.
@@ -204,14 +229,10 @@ pub struct Batch<'a> {
     /// Steps of each row; `None` if each has one.
     lengths: Option<&'a [usize]>,
     ports: &'a Ports,
-    inputs: &'a [Vec<f32>],
-    /// Of each input all rows, of a cell that [reads them apart](Cell::reads_apart); none where inputs are in buffers.
-    apart: &'a [Vec<&'a [f32]>],
-    states: &'a mut [Vec<f32>],
-    outputs: &'a mut [Vec<f32>],
-    /// Of each state and then of each output all rows, of a cell that [writes them apart](Cell::writes_apart); none where they
-    /// are in buffers.
-    written: WrittenRows<'a>,
+    /// Of each input.
+    inputs: Vec<RowsRef<'a>>,
+    /// Of each state, and then of each output.
+    written: Vec<RowsMut<'a>>,
 }
 
 impl<'a> Batch<'a> {
@@ -252,16 +273,45 @@ impl<'a> Batch<'a> {
         states: &'a mut [Vec<f32>],
         outputs: &'a mut [Vec<f32>],
     ) -> Batch<'a> {
-        let steps = lengths.map_or(1, |lengths| lengths.iter().copied().max().unwrap_or(0));
-        let fits = |ports: &[Port], buffers: &[Vec<f32>], steps: usize| {
-            let mut both = ports.iter().zip(buffers);
-            ports.len() == buffers.len() && both.all(|(p, b)| b.len() >= steps * rows * p.width)
-        };
         assert!(
-            fits(&ports.inputs, inputs, steps)
-                && fits(&ports.states, states, 1)
-                && fits(&ports.outputs, outputs, steps),
-            "a buffer per port, of {steps} steps of {rows} rows at least"
+            (inputs.len(), states.len(), outputs.len())
+                == (ports.inputs.len(), ports.states.len(), ports.outputs.len()),
+            "a buffer per port"
+        );
+        let all = rows * steps_of(lengths);
+        let inputs = inputs.iter().zip(&ports.inputs);
+        let states = states.iter_mut().zip(&ports.states);
+        let outputs = outputs.iter_mut().zip(&ports.outputs);
+        let mut written: Vec<_> = states.map(|(of, port)| port.rows_mut(of, rows)).collect();
+        written.extend(outputs.map(|(of, port)| port.rows_mut(of, all)));
+        let inputs = inputs.map(|(of, port)| port.rows(of, all)).collect();
+        Batch::of_rows(ports, rows, lengths, inputs, written)
+    }
+
+    /// Rows wherever they are: those of each input, `[steps, rows]`, and those of each state, `[rows]`, and then of
+    /// each output, `[steps, rows]`. Steps are as many of each row as `lengths` says; without it one.
+    ///
+    /// # Panics
+    /// If there are rows of another number of ports, too few of one, or too short ones.
+    pub fn of_rows(
+        ports: &'a Ports,
+        rows: usize,
+        lengths: Option<&'a [usize]>,
+        inputs: Vec<RowsRef<'a>>,
+        written: Vec<RowsMut<'a>>,
+    ) -> Batch<'a> {
+        let steps = steps_of(lengths);
+        let states = ports.states.len();
+        let inputs_fit = ports.inputs.len() == inputs.len()
+            && (inputs.iter().zip(&ports.inputs)).all(|(of, p)| of.fits(steps * rows, p.width));
+        let written_fit = ports.gives().len() == written.len()
+            && (written.iter().zip(ports.gives()).enumerate()).all(|(index, (of, port))| {
+                let steps = if index < states { 1 } else { steps };
+                of.fits(steps * rows, port.width)
+            });
+        assert!(
+            inputs_fit && written_fit && lengths.is_none_or(|lengths| lengths.len() == rows),
+            "{steps} steps of {rows} rows per port"
         );
         Batch {
             rows,
@@ -269,66 +319,53 @@ impl<'a> Batch<'a> {
             lengths,
             ports,
             inputs,
-            apart: &[],
-            states,
-            outputs,
-            written: WrittenRows::NONE,
-        }
-    }
-
-    /// One step of rows that all lie apart: those of each input, and those of each state and then of each output.
-    ///
-    /// # Panics
-    /// If there is another number of lists than of ports, or a list has another number of rows.
-    pub(crate) fn of_rows_apart(
-        ports: &'a Ports,
-        rows: usize,
-        apart: &'a [Vec<&'a [f32]>],
-        written: WrittenRows<'a>,
-    ) -> Batch<'a> {
-        assert!(
-            apart.len() == ports.inputs.len() && apart.iter().all(|list| list.len() == rows),
-            "rows of each input"
-        );
-        assert!(
-            written.lengths().len() == ports.gives().len()
-                && written.lengths().all(|len| len == rows),
-            "rows of each state and output"
-        );
-        Batch {
-            rows,
-            steps: 1,
-            lengths: None,
-            ports,
-            inputs: &[],
-            apart,
-            states: &mut [],
-            outputs: &mut [],
             written,
         }
     }
 
-    /// The same with inputs whose rows lie apart: all of them, in the order of its buffer, for each port; or for none.
-    pub(crate) fn with_rows_apart(mut self, apart: &'a [Vec<&'a [f32]>]) -> Batch<'a> {
-        let all = self.steps * self.rows;
-        debug_assert!(
-            apart.is_empty() || apart.len() == self.ports.inputs.len(),
-            "rows of each input"
-        );
-        debug_assert!(apart.iter().all(|rows| rows.len() == all), "of each step");
-        self.apart = apart;
-        self
+    /// The lists that it was made of.
+    pub(crate) fn into_lists(self) -> (Vec<RowsRef<'a>>, Vec<RowsMut<'a>>) {
+        (self.inputs, self.written)
     }
 
-    /// All rows of an input, wherever they lie: `[steps, rows, width]`.
-    pub(crate) fn input(&self, port: usize) -> InputValues<'a> {
-        let all = self.steps * self.rows;
-        match self.apart.get(port) {
-            Some(rows) => InputValues::Apart(rows),
-            None => {
-                let width = self.ports.inputs[port].width;
-                InputValues::Together(&self.inputs[port][..all * width])
-            }
+    /// The rows of an input: row `t * rows + r` is that of row `r` at step `t`.
+    pub fn input(&self, port: usize) -> RowsRef<'a> {
+        self.inputs[port]
+    }
+
+    /// The rows of each state, and those of each output: row `t * rows + r` is that of row `r` at step `t`.
+    #[allow(clippy::type_complexity)]
+    pub fn written(
+        &mut self,
+    ) -> (
+        impl ExactSizeIterator<Item = RowsMut<'_>>,
+        impl ExactSizeIterator<Item = RowsMut<'_>>,
+    ) {
+        let (states, outputs) = self.written.split_at_mut(self.ports.states.len());
+        (
+            states.iter_mut().map(RowsMut::reborrow),
+            outputs.iter_mut().map(RowsMut::reborrow),
+        )
+    }
+
+    /// The rows of all states and then of all outputs.
+    ///
+    /// # Panics
+    /// If the cell has another number of them.
+    pub fn written_rows<const N: usize>(&mut self) -> [RowsMut<'_>; N] {
+        assert_eq!(N, self.written.len(), "states and outputs of the cell");
+        let mut written = self.written.iter_mut();
+        std::array::from_fn(|_| match written.next() {
+            Some(rows) => rows.reborrow(),
+            None => unreachable!("counted above"),
+        })
+    }
+
+    /// The steps of this batch for a session whose input is `x`.
+    pub fn session_steps(&self, x: RowsRef<'a>) -> Steps<'a> {
+        match self.lengths {
+            Some(lengths) => Steps::several(lengths, x),
+            None => Steps::one(self.rows, x),
         }
     }
 
@@ -345,22 +382,6 @@ impl<'a> Batch<'a> {
     /// Number of rows.
     pub fn rows(&self) -> usize {
         self.rows
-    }
-
-    /// The buffers of states and outputs as they are, one for each port. Each begins with [`Batch::rows`] rows of its port's
-    /// width (outputs with as many for each of [`Batch::steps`]), and may go on after that, with states of others: for cells of
-    /// this crate, which keep off them.
-    pub(crate) fn buffers(&mut self) -> (&mut [Vec<f32>], &mut [Vec<f32>]) {
-        (self.states, self.outputs)
-    }
-
-    /// # Panics
-    /// If the cell says that it reads inputs apart, and reads them side by side.
-    fn assert_gathered(&self) {
-        assert!(
-            self.apart.is_empty(),
-            "inputs lie apart, as the cell said that it reads them"
-        );
     }
 
     /// All ports at once: inputs, states, outputs, each `[rows, width]`; of several steps inputs and outputs are
@@ -384,53 +405,34 @@ impl<'a> Batch<'a> {
     /// ```
     ///
     /// # Panics
-    /// If the cell has another number of inputs, states or outputs ([`Batch::slices`] takes any).
+    /// If the cell has another number of inputs, states or outputs ([`Batch::slices`] takes any), or its
+    /// [layout](Cell::layout) is not contiguous.
     #[allow(clippy::type_complexity)]
     pub fn split<const I: usize, const S: usize, const O: usize>(
         &mut self,
     ) -> ([&[f32]; I], [&mut [f32]; S], [&mut [f32]; O]) {
-        let (ports, of_all) = (self.ports, self.steps * self.rows);
-        self.assert_gathered();
-        assert_eq!(I, self.inputs.len(), "inputs of the cell");
-        let buffers = self.inputs;
-        let inputs = std::array::from_fn(|i| &buffers[i][..of_all * ports.inputs[i].width]);
-        let (states, outputs) = self.written();
-        (inputs, states, outputs)
-    }
-
-    /// The rows of all states and then of all outputs, wherever they lie.
-    pub(crate) fn written_rows<const N: usize>(&mut self) -> [StateRows<'_>; N] {
-        if self.written.lengths().len() > 0 {
-            return self.written.split();
-        }
-        let count = self.states.len();
         assert_eq!(
-            N,
-            count + self.outputs.len(),
-            "states and outputs of the cell"
+            (I, S, O),
+            (
+                self.ports.inputs.len(),
+                self.ports.states.len(),
+                self.ports.outputs.len()
+            ),
+            "inputs, states and outputs of the cell"
         );
-        let both = self.states.iter_mut().chain(&mut *self.outputs);
-        let mut both = both.zip(self.ports.gives());
-        std::array::from_fn(|_| match both.next() {
-            Some((buffer, port)) => StateRows::Together(&mut buffer[..self.rows * port.width]),
-            None => unreachable!("counted above"),
-        })
-    }
-
-    /// States and outputs, as [`Batch::split`].
-    pub(crate) fn written<const S: usize, const O: usize>(
-        &mut self,
-    ) -> ([&mut [f32]; S], [&mut [f32]; O]) {
-        let (rows, of_all) = (self.rows, self.steps * self.rows);
-        assert_eq!(
-            (S, O),
-            (self.states.len(), self.outputs.len()),
-            "states and outputs of the cell"
-        );
+        let inputs = std::array::from_fn(|port| self.contiguous_input(port));
+        let (mut states, mut outputs) = self.written();
+        let states = std::array::from_fn(|_| contiguous(states.next()));
         (
-            cut(rows, &self.ports.states, self.states),
-            cut(of_all, &self.ports.outputs, self.outputs),
+            inputs,
+            states,
+            std::array::from_fn(|_| contiguous(outputs.next())),
         )
+    }
+
+    /// The values of an input.
+    fn contiguous_input(&self, port: usize) -> &'a [f32] {
+        self.inputs[port].into_buffer().expect(GATHERED)
     }
 
     /// As [`Batch::split`], for a cell that does not know how many ports it has until it runs. Makes three short lists.
@@ -453,37 +455,29 @@ impl<'a> Batch<'a> {
     /// ```
     #[allow(clippy::type_complexity)]
     pub fn slices(&mut self) -> (Vec<&[f32]>, Vec<&mut [f32]>, Vec<&mut [f32]>) {
-        let (rows, ports) = (self.rows, self.ports);
-        let of_all = self.steps * rows;
-        self.assert_gathered();
-        let inputs = self.inputs.iter().zip(&ports.inputs);
-        let states = self.states.iter_mut().zip(&ports.states);
-        let outputs = self.outputs.iter_mut().zip(&ports.outputs);
+        let inputs = 0..self.inputs.len();
+        let inputs = inputs.map(|port| self.contiguous_input(port)).collect();
+        let (states, outputs) = self.written();
+        let values = |rows| contiguous(Some(rows));
         (
-            inputs
-                .map(|(of, port)| &of[..of_all * port.width])
-                .collect(),
-            states
-                .map(|(of, port)| &mut of[..rows * port.width])
-                .collect(),
-            outputs
-                .map(|(of, port)| &mut of[..of_all * port.width])
-                .collect(),
+            inputs,
+            states.map(values).collect(),
+            outputs.map(values).collect(),
         )
     }
 }
 
-/// The first rows of all buffers, of which there are as many as counted.
-fn cut<'b, const N: usize>(
-    rows: usize,
-    ports: &[Port],
-    buffers: &'b mut [Vec<f32>],
-) -> [&'b mut [f32]; N] {
-    let mut both = ports.iter().zip(buffers);
-    std::array::from_fn(|_| match both.next() {
-        Some((port, buffer)) => &mut buffer[..rows * port.width],
-        None => unreachable!("counted by the caller"),
-    })
+/// What is wrong where rows are taken as slices that are none.
+const GATHERED: &str = "the rows are gathered, as the cell's layout says";
+
+/// The values of rows in one buffer.
+fn contiguous(rows: Option<RowsMut<'_>>) -> &mut [f32] {
+    rows.and_then(RowsMut::into_buffer).expect(GATHERED)
+}
+
+/// Most steps of a row.
+fn steps_of(lengths: Option<&[usize]>) -> usize {
+    lengths.map_or(1, |lengths| lengths.iter().copied().max().unwrap_or(0))
 }
 
 /// Which cell of [`Cells`].

@@ -77,7 +77,9 @@ pub(crate) mod samples;
 mod tests;
 mod unfolded;
 
-pub use cell::{Batch, Cell, CellError, CellId, Cells, Place, Port, Ports, PreparedCell};
+pub use cell::{
+    Batch, Cell, CellError, CellId, Cells, Place, Port, Ports, PreparedCell, RowLayout,
+};
 #[cfg(test)]
 pub(crate) use cost::tests as cost_tests;
 pub use cost::{BatchSizes, BatchTime, CellCost};

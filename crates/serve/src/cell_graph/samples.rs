@@ -134,15 +134,20 @@ impl Cell for Sum {
             fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
                 let (rows, lengths) = (batch.rows(), batch.lengths());
                 let all = batch.steps() * rows;
-                let x = batch.input(0).side_by_side();
-                let (sum, y) = batch.buffers();
+                let x = batch.input(0);
+                let (mut states, outputs) = batch.written();
+                let Some(mut sums) = states.next() else {
+                    return Err(CellError::new("no state"));
+                };
+                let mut outputs: Vec<_> = outputs.collect();
                 let mut are_numbers = true;
                 for at in 0..all {
                     let (step, row) = (at / rows, at % rows);
                     if lengths.is_none_or(|lengths| step < lengths[row]) {
-                        are_numbers &= !x[at].is_nan();
-                        sum[0][row] += x[at];
-                        y.iter_mut().for_each(|y| y[at] = sum[0][row]);
+                        let (x, sum) = (x.row(at, 1)[0], sums.row(row, 1));
+                        are_numbers &= !x.is_nan();
+                        sum[0] += x;
+                        outputs.iter_mut().for_each(|y| y.row(at, 1)[0] = sum[0]);
                     }
                 }
                 match are_numbers {

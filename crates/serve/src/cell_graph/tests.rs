@@ -4,7 +4,7 @@ use super::samples::{
     Named, complete_tree, plain_cells, plain_chain, plain_node, random_graph, takes_of,
 };
 use super::*;
-use cellstream::execute::InputValues;
+use cellstream::kernels::{RowsMut, RowsRef};
 
 /// Whether all nodes of a circle-free relation can be put in an order.
 fn has_no_circle(nodes: usize, edges: &[(usize, usize)]) -> bool {
@@ -466,17 +466,16 @@ fn steps_join_where_only_their_states_are_handed_on() {
     assert_eq!(joins, [false, false, false, false, true, true, false]);
 }
 
-/// What a cell that reads inputs apart would find in their buffers is of another batch.
 #[test]
-fn inputs_that_lie_apart_are_not_read_side_by_side() {
+fn gathered_rows_are_not_taken_as_slices() {
     let ports = Ports::new().input("x", 2).output("y", 1);
-    let (x, row) = ([vec![0.0; 2]], [1.0, 2.0]);
-    let lists = [vec![&row[..]]];
-    let refused = |read: fn(&mut Batch<'_>)| {
-        let mut y = [vec![0.0]];
-        let batch = Batch::new(&ports, 1, &x, &mut [], &mut y);
-        let mut batch = batch.with_rows_apart(&lists);
-        assert!(matches!(batch.input(0), InputValues::Apart([x]) if *x == row));
+    let (row, mut y) = ([1.0, 2.0], [0.0]);
+    let rows = [&row[..]];
+    let mut refused = |read: fn(&mut Batch<'_>)| {
+        let inputs = vec![RowsRef::gathered(&rows)];
+        let written = vec![RowsMut::contiguous(&mut y, 1)];
+        let mut batch = Batch::of_rows(&ports, 1, None, inputs, written);
+        assert_eq!(batch.input(0).row(0, 2), row);
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| read(&mut batch))).is_err()
     };
     assert!(refused(|batch| {
@@ -486,6 +485,6 @@ fn inputs_that_lie_apart_are_not_read_side_by_side() {
         batch.slices();
     }));
     assert!(!refused(|batch| {
-        let ([], [_]) = batch.written();
+        let [_] = batch.written_rows();
     }));
 }

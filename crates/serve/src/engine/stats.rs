@@ -38,7 +38,7 @@ pub struct CellStats {
     /// The same, step by step, in nanoseconds, to two digits; steps that ran in one batch have equal shares of its time.
     pub steps: Histogram<u64>,
     /// Time for values out of batches, and for growing graphs.
-    pub hand_on: Duration,
+    pub scatter: Duration,
 }
 
 impl CellStats {
@@ -51,7 +51,7 @@ impl CellStats {
             run: Duration::ZERO,
             // Up to an hour. Two digits take 40 KB, three take 300, which every look at the statistics copies.
             steps: histogram(3_600_000_000_000, 2),
-            hand_on: Duration::ZERO,
+            scatter: Duration::ZERO,
         }
     }
 }
@@ -103,7 +103,7 @@ impl Recorder {
         cell.padding += (batch - rows) as u64;
         cell.gather += spent.gather;
         cell.run += spent.run;
-        cell.hand_on += spent.hand_on;
+        cell.scatter += spent.scatter;
         // A task that nobody wants any more is not run.
         if rows + task.padding > 0 {
             let nanoseconds = u64::try_from(spent.run.as_nanos()).unwrap_or(u64::MAX);

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::error::{expect, rows_of};
-use super::recurrent::{Recurrent, step};
+use super::recurrent::Recurrent;
 use super::{Answer, NetworkError};
 use crate::cell_graph::{
     Batch, Cell, CellCost, CellError, CellId, Cells, Graph, Growth, NodeId, Place, Ports,
-    PreparedCell, Source,
+    PreparedCell, RowLayout, Source,
 };
 use cellstream::execute::Session;
 use cellstream::model::Model;
@@ -90,8 +90,8 @@ impl Cell for ChainCell {
         true
     }
 
-    fn reads_apart(&self) -> bool {
-        true
+    fn layout(&self) -> RowLayout {
+        RowLayout::GatheredInputs
     }
 
     fn prepare(&self, place: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
@@ -106,12 +106,10 @@ struct Prepared {
 
 impl PreparedCell for Prepared {
     fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
-        let (rows, all, lengths) = (batch.rows(), batch.steps() * batch.rows(), batch.lengths());
-        let signature = self.session.signature();
-        let x = batch.input(0);
-        let (states, outputs) = batch.buffers();
-        let y = Some(&mut outputs[0][..all * signature.output]);
-        step(&mut self.session, (rows, lengths), x, states, y)
+        let steps = batch.session_steps(batch.input(0));
+        let (states, mut outputs) = batch.written();
+        let stepped = self.session.step_rows(steps, states, outputs.next());
+        stepped.map_err(CellError::new)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::NetworkError;
 use crate::cell_graph::{CellCost, CellError, Place, Ports};
 use crate::scheduler::Scheduler;
-use cellstream::execute::{InputValues, PackedModel, Session};
+use cellstream::execute::{PackedModel, Session};
 use cellstream::machine::{Level, Topology};
 use cellstream::model::{Direction, Model};
 use cellstream::plan::Plan;
@@ -142,18 +142,6 @@ fn two_copies_stay(model: &Model, threads: usize, topology: &Topology) -> bool {
 fn powers_up_to(most: usize) -> impl Iterator<Item = usize> {
     let powers = (0..usize::BITS).map(|power| 1 << power);
     powers.take_while(move |&size| size < most).chain([most])
-}
-
-/// A step of `rows` rows, or as many of each as `lengths` says.
-pub(super) fn step(
-    session: &mut Session,
-    (rows, lengths): (usize, Option<&[usize]>),
-    x: InputValues<'_>,
-    states: &mut [Vec<f32>],
-    y: Option<&mut [f32]>,
-) -> Result<(), CellError> {
-    let stepped = session.steps_of((rows, lengths), x, states, y);
-    stepped.map_err(CellError::new)
 }
 
 #[cfg(all(test, not(loom)))]

@@ -17,17 +17,16 @@ use std::sync::Arc;
 
 use super::NetworkError;
 use super::error::expect;
-use super::recurrent::{Recurrent, step};
+use super::recurrent::Recurrent;
 use crate::cell_graph::{
     Batch, Cell, CellCost, CellError, CellId, Cells, Gave, Graph, Grow, Growth, NodeId, Place,
     Ports, PreparedCell, Source,
 };
-use cellstream::execute::{InputValues, Session};
-use cellstream::kernels::Isa;
+use cellstream::execute::{Session, Steps};
+use cellstream::kernels::{Isa, RowsMut, RowsRef, recycle_vec};
 use cellstream::layers::{Argmax, Embedding, LayerError, MOST_SYMBOLS};
 use cellstream::model::{Matrix, Model};
 use cellstream::plan::Plan;
-use cellstream::reused::reused;
 
 /// A step of an encoder: the embedding of a symbol, then a step of a forward model.
 ///
@@ -126,10 +125,11 @@ struct PreparedEncoder(Embedded);
 
 impl PreparedCell for PreparedEncoder {
     fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
-        let lengths = batch.lengths();
-        let symbols = batch.input(0).side_by_side();
-        let (states, _) = batch.buffers();
-        self.0.step(symbols, lengths, states)
+        let (rows, lengths) = (batch.rows(), batch.lengths());
+        let (input, all) = (batch.input(0), batch.steps() * rows);
+        let symbols = (0..all).map(|row| input.row(row, 1)[0]);
+        let (states, _) = batch.written();
+        self.0.step(symbols, rows, lengths, states)
     }
 }
 
@@ -157,32 +157,31 @@ impl Embedded {
         })
     }
 
-    /// A step of as many rows as there are symbols, or as many of each as `lengths` says.
-    fn step(
+    /// A step of `rows` rows, or as many of each as `lengths` says.
+    fn step<'s>(
         &mut self,
-        symbols: &[f32],
+        symbols: impl Iterator<Item = f32>,
+        rows: usize,
         lengths: Option<&[usize]>,
-        states: &mut [Vec<f32>],
+        states: impl Iterator<Item = RowsMut<'s>>,
     ) -> Result<(), CellError> {
-        let row = |symbol: &f32| -> &[f32] {
-            let index = *symbol as usize;
+        let row = |symbol: f32| -> &[f32] {
+            let index = symbol as usize;
             match self.embedding.row(index) {
-                Ok(row) if index as f32 == *symbol => row,
+                Ok(row) if index as f32 == symbol => row,
                 _ => &self.unknown,
             }
         };
-        let mut x = std::mem::take(&mut self.x);
-        x.extend(symbols.iter().map(row));
-        let rows = (lengths.map_or(symbols.len(), <[usize]>::len), lengths);
-        let stepped = step(
-            &mut self.session,
-            rows,
-            InputValues::Apart(&x),
-            states,
-            None,
-        );
-        self.x = reused(x);
-        stepped
+        let mut list: Vec<&[f32]> = std::mem::take(&mut self.x);
+        list.extend(symbols.map(row));
+        let x = RowsRef::gathered(&list);
+        let steps = match lengths {
+            Some(lengths) => Steps::several(lengths, x),
+            None => Steps::one(rows, x),
+        };
+        let stepped = self.session.step_rows(steps, states, None);
+        self.x = recycle_vec(list);
+        stepped.map_err(CellError::new)
     }
 }
 
@@ -291,13 +290,15 @@ struct PreparedDecoder {
 impl PreparedCell for PreparedDecoder {
     fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
         let rows = batch.rows();
-        let (states, _) = batch.buffers();
-        let Some((symbols, states)) = states.split_first_mut() else {
-            return Err(CellError::new("a decoder has states"));
-        };
-        let symbols = &mut symbols[..rows];
-        self.step.step(symbols, None, states)?;
-        let y = &states[self.top][..rows * self.projection.inputs()];
+        let no_states = || CellError::new("a decoder has states");
+        let (mut states, _) = batch.written();
+        let mut symbols = states.next().ok_or_else(no_states)?;
+        let previous = (0..rows).map(|row| symbols.row(row, 1)[0]);
+        self.step.step(previous, rows, None, states)?;
+        let (states, _) = batch.written();
+        let mut states = states.filter_map(RowsMut::into_buffer);
+        let symbols = states.next().ok_or_else(no_states)?;
+        let y = states.nth(self.top).ok_or_else(no_states)?;
         self.projection.run(y, symbols).map_err(CellError::new)
     }
 }

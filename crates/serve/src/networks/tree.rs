@@ -19,7 +19,7 @@ use super::{
 };
 use crate::cell_graph::{
     Batch, Cell, CellCost, CellError, CellId, Cells, Graph, NodeId, Place, Ports, PreparedCell,
-    Source,
+    RowLayout, Source,
 };
 use cellstream::execute::TreeStep;
 use cellstream::kernels::Isa;
@@ -53,12 +53,8 @@ impl<W: Send + Sync> Cell for TreeCell<W> {
         }
     }
 
-    fn reads_apart(&self) -> bool {
-        true
-    }
-
-    fn writes_apart(&self) -> bool {
-        true
+    fn layout(&self) -> RowLayout {
+        RowLayout::Gathered
     }
 
     fn prepare(&self, place: &Place) -> Result<Box<dyn PreparedCell>, CellError> {

@@ -1,38 +1,38 @@
-//! Copies into a batch's rows, by one thread or by several members of the worker's team; rows of inputs that may lie apart are
+//! Copies into a batch's rows, by one thread or by several members of the worker's team; gathered rows of inputs are
 //! only noted down.
 //!
 //! One core copies 11 GB/s here (EPYC, Zen 4), while the others of its team would wait for it: of batches of many long rows
-//! each member copies a share. Shares are ranges of the batch's rows, so what members write lies apart; two of them meet only
+//! each member copies a share. Shares are ranges of the batch's rows, so members write different rows; two of them meet only
 //! at the lock of a request that has rows in both shares, which is held for one row.
 
 use std::ops::DerefMut;
 use std::slice::ChunksMut;
 
+use super::buffer_pool::BufferPool;
 use super::rows::Work;
-use super::spare::Spare;
-use super::values::{Lent, Values};
+use super::values::{InputRow, Values};
 use crate::cell_graph::{Port, Ports};
 use crate::sync::{Mutex, PoisonError};
 use cellstream::execute::team::SharedTeam;
 
 /// Bytes that each member has to copy at least: 3 µs of work, where to meet takes one.
-const WORTH_A_MEMBER: usize = 32 << 10;
+const MIN_BYTES_PER_MEMBER: usize = 32 << 10;
 
 /// The members of a team that copy: as many as have enough to do, so that of a large team those sleep on that a small cell does
 /// not wake either.
 #[derive(Clone, Copy)]
-pub(super) struct Copiers<'a> {
+pub(super) struct ParallelCopy<'a> {
     team: &'a SharedTeam,
     members: usize,
 }
 
-impl<'a> Copiers<'a> {
+impl<'a> ParallelCopy<'a> {
     /// For so many rows of these ports. `None` where one does it alone.
-    pub fn of(team: &'a SharedTeam, ports: &[Port], rows: usize) -> Option<Copiers<'a>> {
+    pub fn of(team: &'a SharedTeam, ports: &[Port], rows: usize) -> Option<ParallelCopy<'a>> {
         let width: usize = ports.iter().map(Port::width).sum();
-        let worth = rows * width * size_of::<f32>() / WORTH_A_MEMBER;
+        let worth = rows * width * size_of::<f32>() / MIN_BYTES_PER_MEMBER;
         let members = team.threads().min(rows).min(worth);
-        (members > 1).then_some(Copiers { team, members })
+        (members > 1).then_some(ParallelCopy { team, members })
     }
 
     /// Rows of a batch that each has, but for the last. Padding is counted though nobody copies it, since where it stands is
@@ -69,21 +69,21 @@ pub(super) struct Buffers<'a, B, L, G> {
     pub ports: &'a Ports,
     /// `[rows, width]` each.
     pub inputs: &'a mut [B],
-    /// Of each input of a cell that reads them apart `[rows]`: those that lie apart. `None` stands in its buffer.
-    pub lent: &'a mut [L],
+    /// Of each input of a cell that gathers them `[rows]`: those that are not in its buffer.
+    pub input_rows: &'a mut [L],
     /// `[rows, width]` each.
     pub states: &'a mut [B],
-    /// Of each state of a cell that writes them apart `[rows]`, of a width each; `states` are nothing then.
+    /// Of each state of a cell that gathers all `[rows]`, of a width each; `states` are nothing then.
     pub written: &'a mut [G],
 }
 
 /// Those of all rows.
-pub(super) type AllBuffers<'a> = Buffers<'a, Vec<f32>, Vec<Option<Lent>>, Vec<Box<[f32]>>>;
+pub(super) type AllBuffers<'a> = Buffers<'a, Vec<f32>, Vec<Option<InputRow>>, Vec<Box<[f32]>>>;
 
 impl<B, L, G> Buffers<'_, B, L, G>
 where
     B: DerefMut<Target = [f32]>,
-    L: DerefMut<Target = [Option<Lent>]>,
+    L: DerefMut<Target = [Option<InputRow>]>,
     G: DerefMut<Target = [Box<[f32]>]>,
 {
     /// Notes or copies the inputs of a node for a row, and copies its states, if they `come` from its request, whose `values` are
@@ -94,20 +94,20 @@ where
         of: &Work<R>,
         come: bool,
         values: &mut Values<R>,
-        spare: &mut Spare,
+        pool: &mut BufferPool,
     ) -> bool {
         let (node, given) = (of.row.node, of.values.given());
         let mut all_here = true;
         let inputs = rows_mut(self.inputs, self.ports.inputs(), row);
         for (port, to) in inputs.enumerate() {
             let source = values.graph().sources(node)[port];
-            if let Some(lent) = self.lent.get_mut(port) {
-                lent[row] = values.lend(source, given);
-                if lent[row].is_some() {
+            if let Some(input_rows) = self.input_rows.get_mut(port) {
+                input_rows[row] = values.input_row(source, given);
+                if input_rows[row].is_some() {
                     continue;
                 }
             }
-            all_here &= values.take((source, given), to, false, spare);
+            all_here &= values.take((source, given), to, false, pool);
         }
         if come {
             let as_follower = values.follows(node).is_some();
@@ -115,15 +115,15 @@ where
                 let source = values.graph().sources(node)[self.ports.inputs().len() + port];
                 let to = match self.written.get_mut(port) {
                     None => &mut self.states[port][row * declared.width()..][..declared.width()],
-                    Some(rows) => match values.take_kept(source, as_follower) {
+                    Some(rows) => match values.take_retained(source, as_follower) {
                         Some(kept) => {
-                            spare.put(std::mem::replace(&mut rows[row], kept));
+                            pool.put(std::mem::replace(&mut rows[row], kept));
                             continue;
                         }
                         None => &mut rows[row],
                     },
                 };
-                all_here &= values.take((source, given), to, as_follower, spare);
+                all_here &= values.take((source, given), to, as_follower, pool);
             }
         }
         all_here

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use slotmap::SlotMap;
 
-use super::copies::Copiers;
+use super::copies::ParallelCopy;
 use super::*;
-use crate::cell_graph::{Batch, Cell, Graph, Grow, NodeId, Port, Ports, PreparedCell, Source};
+use crate::cell_graph::{
+    Batch, Cell, Graph, Grow, NodeId, Port, Ports, PreparedCell, RowLayout, Source,
+};
 use crate::scheduler::{Row, WorkerId};
-use cellstream::execute::InputValues;
 use cellstream::execute::team::{SharedTeam, Team};
 
 /// So wide that six rows are the team's.
@@ -31,7 +32,7 @@ fn mix(x: &[f32], sum: &mut [f32], few: &mut [f32], y: &mut [f32]) {
 
 struct Mixer {
     ports: Ports,
-    reads_apart: bool,
+    gathers: bool,
 }
 
 impl Cell for Mixer {
@@ -43,24 +44,23 @@ impl Cell for Mixer {
         &self.ports
     }
 
-    fn reads_apart(&self) -> bool {
-        self.reads_apart
+    fn layout(&self) -> RowLayout {
+        match self.gathers {
+            true => RowLayout::GatheredInputs,
+            false => RowLayout::Contiguous,
+        }
     }
 
     fn prepare(&self, _: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
         struct Ready;
         impl PreparedCell for Ready {
             fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
-                let x: Vec<&[f32]> = match batch.input(0) {
-                    InputValues::Together(x) => x.chunks(WIDTH).collect(),
-                    InputValues::Apart(rows) => rows.to_vec(),
-                };
-                let ([sum, few], [y]) = batch.written();
-                let states = sum.chunks_mut(WIDTH).zip(few.chunks_mut(FEW));
-                let others = x.into_iter().zip(y.chunks_mut(WIDTH));
-                states
-                    .zip(others)
-                    .for_each(|((sum, few), (x, y))| mix(x, sum, few, y));
+                let (x, rows) = (batch.input(0), batch.rows());
+                let [mut sum, mut few, mut y] = batch.written_rows();
+                for row in 0..rows {
+                    let (sum, few) = (sum.row(row, WIDTH), few.row(row, FEW));
+                    mix(x.row(row, WIDTH), sum, few, y.row(row, WIDTH));
+                }
                 Ok(())
             }
         }
@@ -68,13 +68,13 @@ impl Cell for Mixer {
     }
 }
 
-fn cells(reads_apart: bool) -> Cells {
+fn cells(gathers: bool) -> Cells {
     let ports = Ports::new().input("x", WIDTH);
     let ports = ports.state("sum", WIDTH).state("few", FEW);
     let mut cells = Cells::new();
     cells.add(Mixer {
         ports: ports.output("y", WIDTH),
-        reads_apart,
+        gathers,
     });
     cells
 }
@@ -184,8 +184,8 @@ struct Run {
 }
 
 impl Run {
-    fn new(graphs: &[Graph], (members, apart): (usize, bool)) -> Run {
-        let cells = cells(apart);
+    fn new(graphs: &[Graph], (members, gathers): (usize, bool)) -> Run {
+        let cells = cells(gathers);
         let team = SharedTeam::new(Team::with_threads(members).unwrap());
         let place = Place {
             team,
@@ -199,7 +199,7 @@ impl Run {
             let values = Values::new(
                 graph.clone(),
                 &unfolded,
-                // Of those that do not grow only states are copied by all, where inputs are read apart.
+                // Of those that do not grow only states are copied by all, where inputs are gathered.
                 (!graph.watched().is_empty()).then(|| Box::new(Answering) as Box<dyn Grow>),
                 &cells,
                 (),
@@ -233,9 +233,9 @@ impl Run {
             padding,
         };
         let outcome = self.worker.run(&mut [Todo::new(task, work)]);
-        let rows = &self.worker.benches[0].rows;
-        self.handed_on_by_all |= rows.handed(0).is_some();
-        assert!(rows.lends_nothing());
+        let rows = &self.worker.runners[0].rows;
+        self.handed_on_by_all |= rows.scattered(0).is_some();
+        assert!(rows.holds_no_inputs());
         outcome
     }
 }
@@ -265,11 +265,7 @@ fn what_the_team_copies_is_what_one_copies_and_what_the_graphs_say() {
                 }
             }
             // What the second member has let go of.
-            by_all[setting] |= run
-                .worker
-                .spares
-                .get(1)
-                .is_some_and(|spare| !spare.is_empty());
+            by_all[setting] |= run.worker.pools.get(1).is_some_and(|pool| !pool.is_empty());
             handed_on_by_all[setting] |= run.handed_on_by_all;
             let kept = run.requests.iter().map(|(_, values)| values.lock().kept());
             (run.worker.moved(CELL), kept.collect::<Vec<_>>())
@@ -278,7 +274,7 @@ fn what_the_team_copies_is_what_one_copies_and_what_the_graphs_say() {
             assert_eq!(one, other, "seed {seed}: moved, kept");
         }
     }
-    // Where inputs are read apart, members are given what was lent.
+    // Where inputs are gathered, members are given what was kept.
     assert_eq!(by_all, [false, true, false, true]);
     assert_eq!(handed_on_by_all, [false, true, false, true]);
 }
@@ -301,7 +297,7 @@ fn rows_that_lack_something_are_named() {
         let failed = run.run(&rows, 0).failed;
         let lost =
             [0, 2, 4, 6].map(|request| (run.requests[request].0, RequestError::Lost { node: 1 }));
-        assert_eq!(failed, lost, "members, apart: {setting:?}");
+        assert_eq!(failed, lost, "members, gathers: {setting:?}");
     }
 }
 
@@ -311,11 +307,14 @@ fn batches_that_are_no_work_for_all_are_copied_by_those_they_are_work_for() {
     // 12 kB a row, of which three are more than a member's worth.
     let cells = cells(false);
     let inputs = cells.get(CELL).unwrap().ports().inputs();
-    let shares = |rows: usize| Copiers::of(&team, inputs, rows).map(|c| c.share(rows));
+    let shares = |rows: usize| ParallelCopy::of(&team, inputs, rows).map(|c| c.share(rows));
     let expected = [None, None, None, None, None, None, Some(3), Some(4)];
     assert_eq!([0, 1, 2, 3, 4, 5, 6, 7].map(shares), expected);
     assert_eq!([9, 12, 100].map(shares), [Some(3), Some(3), Some(25)]);
     let wide = [Port::new("x", 1 << 20)];
-    assert!(Copiers::of(&team, &wide, 1).is_none());
-    assert_eq!(Copiers::of(&team, &wide, 2).map(|c| c.share(2)), Some(1));
+    assert!(ParallelCopy::of(&team, &wide, 1).is_none());
+    assert_eq!(
+        ParallelCopy::of(&team, &wide, 2).map(|c| c.share(2)),
+        Some(1)
+    );
 }

@@ -1,21 +1,21 @@
 //! Runs tasks: one worker's cells on its team, and the way of values from node to node.
 //!
-//! A worker has a [`Bench`] for each cell. No clock but for the times that it reports, no thread but those of its team, no lock
+//! A worker has a [`CellRunner`] for each cell. No clock but for the times that it reports, no thread but those of its team, no lock
 //! that anybody else wants but those of the requests' values: [`super::engine`] calls it.
 
-#[cfg(all(test, not(loom)))]
-mod apart_tests;
-mod bench;
+mod buffer_pool;
 mod copies;
 #[cfg(all(test, not(loom)))]
 mod copies_tests;
+#[cfg(all(test, not(loom)))]
+mod gathered_tests;
+#[cfg(all(test, not(loom)))]
+mod passed_tests;
 mod rows;
-mod spare;
+mod runner;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod values;
-#[cfg(all(test, not(loom)))]
-mod written_tests;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -26,19 +26,19 @@ pub(super) use values::{RequestValues, Values};
 use super::cell_graph::{CellError, CellId, Cells, Gave, Growth, Place, PutOff, Unfolded};
 use super::error::RequestError;
 use super::scheduler::{RequestKey, Scheduler, Task};
-use bench::Bench;
+use buffer_pool::BufferPool;
 use cellstream::execute::team::catch_panic;
-use copies::Copiers;
-use rows::Rows;
-use spare::Spare;
+use copies::ParallelCopy;
+use rows::BatchRows;
+use runner::CellRunner;
 
 /// One worker; `R` is whom requests reply to.
 pub(super) struct Worker<R> {
     cells: Cells,
-    benches: Vec<Bench<R>>,
+    runners: Vec<CellRunner<R>>,
     places: Vec<Place>,
     /// Of each member of the team.
-    spares: Vec<Spare>,
+    pools: Vec<BufferPool>,
 }
 
 /// A task with the values of its rows' requests.
@@ -85,13 +85,13 @@ pub(super) struct Spent {
     /// The cell.
     pub run: Duration,
     /// Values out of the batch.
-    pub hand_on: Duration,
+    pub scatter: Duration,
 }
 
 impl Spent {
     /// All of it.
     pub fn total(self) -> Duration {
-        self.gather + self.run + self.hand_on
+        self.gather + self.run + self.scatter
     }
 
     /// The share of one of so many tasks that were run together.
@@ -100,7 +100,7 @@ impl Spent {
         Spent {
             gather: of(self.gather),
             run: of(self.run),
-            hand_on: of(self.hand_on),
+            scatter: of(self.scatter),
         }
     }
 }
@@ -108,10 +108,10 @@ impl Spent {
 impl<R: Send> Worker<R> {
     /// Prepares every cell, each for its own number of rows.
     pub fn new(cells: &Cells, places: Vec<Place>) -> Result<Worker<R>, (CellId, CellError)> {
-        let bench = |((id, cell), place): ((CellId, &std::sync::Arc<_>), &Place)| {
-            Bench::new(std::sync::Arc::clone(cell), place).map_err(|why| (id, why))
+        let runner = |((id, cell), place): ((CellId, &std::sync::Arc<_>), &Place)| {
+            CellRunner::new(std::sync::Arc::clone(cell), place).map_err(|why| (id, why))
         };
-        let benches = cells.iter().zip(&places).map(bench);
+        let runners = cells.iter().zip(&places).map(runner);
         let rows = places.iter().map(|place| place.rows).max().unwrap_or(0);
         let members = places.iter().map(|place| place.team.threads()).max();
         let members = members.unwrap_or(1);
@@ -119,8 +119,8 @@ impl<R: Send> Worker<R> {
         let others = (1..members).map(|_| rows.div_ceil(members));
         let shares = std::iter::once(rows).chain(others);
         Ok(Worker {
-            spares: shares.map(Spare::new).collect(),
-            benches: benches.collect::<Result<_, _>>()?,
+            pools: shares.map(BufferPool::new).collect(),
+            runners: runners.collect::<Result<_, _>>()?,
             cells: cells.clone(),
             places,
         })
@@ -132,7 +132,7 @@ impl<R: Send> Worker<R> {
         let Some(first) = tasks.front() else {
             return 0;
         };
-        let rows = &self.benches[first.task.cell.index()].rows;
+        let rows = &self.runners[first.task.cell.index()].rows;
         let mut computed = first.batch();
         let mut count = 1;
         for (before, next) in tasks.iter().zip(tasks.iter().skip(1)) {
@@ -140,8 +140,7 @@ impl<R: Send> Worker<R> {
             let may_join = count < rows.most_steps()
                 && computed <= Scheduler::STEP_ROWS
                 && next.task.cell == first.task.cell;
-            let before = (&before.work[..], before.task.padding);
-            if !may_join || !rows.joins(before, (&next.work, next.task.padding)) {
+            if !may_join || !rows.joins(before, next) {
                 break;
             }
             count += 1;
@@ -157,10 +156,10 @@ impl<R: Send> Worker<R> {
         };
         let (cell, padding) = (task.cell, task.padding);
         let begin = Instant::now();
-        let (bench, place) = (&mut self.benches[cell.index()], &self.places[cell.index()]);
-        let (rows, batch) = (&mut bench.rows, tasks[0].batch());
+        let (runner, place) = (&mut self.runners[cell.index()], &self.places[cell.index()]);
+        let (rows, batch) = (&mut runner.rows, tasks[0].batch());
         if batch > rows.most_rows() {
-            let error = bench.too_many(batch);
+            let error = runner.too_many(batch);
             fail_all(tasks, &error, &mut outcome);
             outcome.is_refused = true;
             return outcome;
@@ -168,10 +167,10 @@ impl<R: Send> Worker<R> {
         // Steps that run together are of few rows.
         let team = (tasks.len() == 1).then_some(&place.team);
         let givers = team.and_then(|team| rows.givers(work.len(), team));
-        let spares = &mut self.spares;
-        let mut missing = rows.place(work, padding, team, spares);
+        let pools = &mut self.pools;
+        let mut missing = rows.place(work, padding, team, pools);
         for pair in tasks.windows(2) {
-            missing.extend(rows.go_on(&pair[0].work, &pair[1].work, &mut spares[0]));
+            missing.extend(rows.go_on(&pair[0].work, &pair[1].work, &mut pools[0]));
         }
         for row in missing {
             let node = row.node.index();
@@ -179,56 +178,56 @@ impl<R: Send> Worker<R> {
             outcome.failed.push((row.request, lost));
         }
         let placed = Instant::now();
-        let ran = bench.run(place, tasks);
-        let rows = &mut bench.rows;
+        let ran = runner.run(place, tasks);
+        let rows = &mut runner.rows;
         let done = Instant::now();
         for todo in &mut *tasks {
             todo.rows_run = todo.work.len();
         }
         match ran {
             Ok(()) => {
-                // Before anything is handed on: what is added may take what its node gives, which is then kept for it.
+                // Before anything is scattered on: what is added may take what its node gives, which is then kept for it.
                 grow_all(&self.cells, rows, tasks, &mut outcome);
-                hand_on(rows, tasks, givers, spares);
+                scatter(rows, tasks, givers, pools);
             }
             Err(error) => {
-                rows.put_all_back(&mut spares[0]);
+                rows.release_all(&mut pools[0]);
                 fail_all(tasks, &error, &mut outcome);
             }
         }
         outcome.spent = Spent {
             gather: placed - begin,
             run: done - placed,
-            hand_on: done.elapsed(),
+            scatter: done.elapsed(),
         };
         outcome
     }
 
     /// Puts the states of a request where other workers find them.
     pub fn evict(&mut self, request: RequestKey) {
-        for bench in &mut self.benches {
-            bench.rows.evict_request(request, &mut self.spares[0]);
+        for runner in &mut self.runners {
+            runner.rows.evict_request(request, &mut self.pools[0]);
         }
     }
 
     /// Whether there is something to [let go](Worker::let_go) of.
     pub fn holds_on(&self) -> bool {
-        let holds_ended = |bench: &Bench<R>| bench.rows.holds_ended();
-        !self.spares.iter().all(Spare::is_empty) || self.benches.iter().any(holds_ended)
+        let holds_ended = |runner: &CellRunner<R>| runner.rows.holds_ended();
+        !self.pools.iter().all(BufferPool::is_empty) || self.runners.iter().any(holds_ended)
     }
 
     /// Lets go of requests that have ended, and whose states still rest in rows, and of spare memory.
     pub fn let_go(&mut self) {
-        self.spares.iter_mut().for_each(Spare::clear);
-        for bench in &mut self.benches {
-            bench.rows.forget_ended();
+        self.pools.iter_mut().for_each(BufferPool::clear);
+        for runner in &mut self.runners {
+            runner.rows.forget_ended();
         }
     }
 
     /// Rows of states moved, loaded or kept so far, by cell.
     #[cfg(all(test, not(loom)))]
     pub fn moved(&self, cell: CellId) -> u64 {
-        self.benches[cell.index()].rows.moved
+        self.runners[cell.index()].rows.moved
     }
 }
 
@@ -242,7 +241,7 @@ fn fail_all<R>(tasks: &mut [Todo<R>], error: &RequestError, outcome: &mut Outcom
 }
 
 /// Lets functions see what the watched nodes of a batch gave.
-fn grow_all<R: Send>(cells: &Cells, rows: &Rows<R>, tasks: &[Todo<R>], outcome: &mut Outcome) {
+fn grow_all<R: Send>(cells: &Cells, rows: &BatchRows<R>, tasks: &[Todo<R>], outcome: &mut Outcome) {
     for (step, todo) in tasks.iter().enumerate() {
         let growing = todo.work.iter().enumerate();
         for (index, work) in growing.filter(|(_, work)| work.values.grows()) {
@@ -263,32 +262,32 @@ fn grow_all<R: Send>(cells: &Cells, rows: &Rows<R>, tasks: &[Todo<R>], outcome: 
 }
 
 /// Hands on what a batch gave to those who take it, and lets its states rest; no work is left.
-fn hand_on<R: Send>(
-    rows: &mut Rows<R>,
+fn scatter<R: Send>(
+    rows: &mut BatchRows<R>,
     tasks: &mut [Todo<R>],
-    givers: Option<Copiers<'_>>,
-    spares: &mut [Spare],
+    givers: Option<ParallelCopy<'_>>,
+    pools: &mut [BufferPool],
 ) {
     if let Some(givers) = givers {
-        rows.hand_on_all(&tasks[0].work, givers, spares);
+        rows.scatter_all(&tasks[0].work, givers, pools);
     }
     for (step, todo) in tasks.iter_mut().enumerate() {
         for (index, work) in todo.work.drain(..).enumerate() {
             let row = rows.row(step, index);
-            if let Some(rests) = rows.handed(row) {
+            if let Some(rests) = rows.scattered(row) {
                 if rests {
                     rows.rest(work, row);
                 }
                 continue;
             }
-            rows.put_back(row, step, &mut spares[0]);
+            rows.release(row, step, &mut pools[0]);
             let mut values = work.values.lock();
             // Looked at under the lock: whoever replies has marked it as ended before, and takes the answer under
             // the lock.
             if work.values.has_ended() {
                 continue;
             }
-            let rests = rows.hand_on(&work, &mut values, (row, step), &mut spares[0]);
+            let rests = rows.scatter(&work, &mut values, (row, step), &mut pools[0]);
             drop(values);
             if rests {
                 rows.rest(work, row);

@@ -16,19 +16,18 @@
 //!
 //! Where the whole team [copies](super::copies), it is decided first who is where; what it copies is copied after.
 
-mod hand_on;
+mod scatter;
 
 use std::sync::Arc;
 
 use super::Todo;
-use super::copies::{AllBuffers, Buffers, Copiers, Shares};
-use super::spare::Spare;
-use super::values::{Lent, RequestValues, Values};
-use crate::cell_graph::{Batch, Cell, Place, Port, Ports};
+use super::buffer_pool::BufferPool;
+use super::copies::{AllBuffers, Buffers, ParallelCopy, Shares};
+use super::values::{InputRow, RequestValues, Values};
+use crate::cell_graph::{Batch, Cell, Place, Port, Ports, RowLayout};
 use crate::scheduler::{RequestKey, Row};
-use cellstream::execute::RowLists;
 use cellstream::execute::team::SharedTeam;
-use cellstream::reused::reused;
+use cellstream::kernels::{RowsMut, RowsRef, recycle_vec};
 
 /// A row of a task, with its request's values.
 pub(crate) struct Work<R> {
@@ -40,20 +39,16 @@ pub(crate) struct Work<R> {
 type Seat<R> = Work<R>;
 
 /// See the [module](self).
-pub(super) struct Rows<R> {
+pub(super) struct BatchRows<R> {
     ports: Ports,
     inputs: Vec<Vec<f32>>,
-    /// Of each input of a cell that reads them apart, by row: those of the present batch that lie apart. The others are in its
-    /// buffer.
-    lent: Vec<Vec<Option<Lent>>>,
-    /// Of each input of such a cell, empty between batches: room for where its rows are.
-    apart: Vec<Vec<&'static [f32]>>,
+    /// Of each input of a cell that gathers them, by row: those of the present batch that are not in its buffer.
+    input_rows: Vec<Vec<Option<InputRow>>>,
     states: Vec<Vec<f32>>,
     outputs: Vec<Vec<f32>>,
-    /// Of each state and then of each output of a cell that writes them apart, by row. `states` and `outputs` are empty then.
+    /// Of each state and then of each output of a cell that gathers all, by row. `states` and `outputs` are empty then.
     written: Vec<Vec<Box<[f32]>>>,
-    /// Of the same, empty between batches: room for where its rows are.
-    lists: RowLists<'static>,
+    lists: Lists,
     /// By row.
     seats: Vec<Option<Seat<R>>>,
     /// Most steps of a batch.
@@ -69,9 +64,19 @@ pub(super) struct Rows<R> {
     /// Empty between tasks: rows that need a place, and those beyond the batch where their states rest.
     unplaced: Vec<(usize, Option<usize>)>,
     /// By row of the present batch, once the team has handed on: whether the states rest, if it was handed on.
-    handed: Vec<Option<bool>>,
+    scattered: Vec<Option<bool>>,
     /// Rows of states that were moved, loaded or kept so far.
     pub moved: u64,
+}
+
+/// Empty between batches: memory for what a batch is made of.
+struct Lists {
+    /// Rows of all gathered inputs, port by port.
+    read: Vec<&'static [f32]>,
+    /// Rows of all gathered states and outputs, port by port.
+    written: Vec<&'static mut [f32]>,
+    inputs: Vec<RowsRef<'static>>,
+    outputs: Vec<RowsMut<'static>>,
 }
 
 /// Which of the first task's rows a row of the batch is.
@@ -84,19 +89,20 @@ struct Placed {
     is_put_off: bool,
 }
 
-impl<R: Send> Rows<R> {
+impl<R: Send> BatchRows<R> {
     /// Room for `place.rows` rows.
-    pub fn new(cell: &dyn Cell, place: &Place) -> Rows<R> {
+    pub fn new(cell: &dyn Cell, place: &Place) -> BatchRows<R> {
         let ports = cell.ports();
         let buffers = |ports: &[Port], rows: usize| {
             let buffer = |p: &Port| vec![0.0; rows * p.width()];
             ports.iter().map(buffer).collect()
         };
         let most_steps = place.steps;
-        let writes_apart = cell.writes_apart() && cell.reads_apart() && most_steps == 1;
+        let layout = cell.layout();
         let all = most_steps * place.rows;
-        // Rows of states, of outputs, and of both apart.
-        let (of_states, of_outputs, of_written) = match writes_apart {
+        let gathers_all = layout == RowLayout::Gathered && most_steps == 1;
+        // Rows of states, of outputs, and of both gathered.
+        let (of_states, of_outputs, of_written) = match gathers_all {
             true => (0, 0, place.rows),
             false => (place.rows, all, 0),
         };
@@ -104,23 +110,26 @@ impl<R: Send> Rows<R> {
             let row = || vec![0.0; port.width()].into();
             (0..of_written).map(|_| row()).collect()
         };
-        let written: Vec<_> = match writes_apart {
+        let written: Vec<_> = match gathers_all {
             true => ports.gives().map(boxes).collect(),
             false => Vec::new(),
         };
-        let lists = match cell.reads_apart() {
-            true => 0..ports.inputs().len(),
-            false => 0..0,
+        let gathered = match layout.gathers_inputs() {
+            true => ports.inputs().len(),
+            false => 0,
         };
-        Rows {
+        let none = || (0..all).map(|_| None).collect();
+        BatchRows {
             inputs: buffers(ports.inputs(), all),
-            lent: (lists.clone())
-                .map(|_| (0..all).map(|_| None).collect())
-                .collect(),
-            apart: lists.map(|_| Vec::with_capacity(all)).collect(),
+            input_rows: (0..gathered).map(|_| none()).collect(),
             states: buffers(ports.states(), of_states),
             outputs: buffers(ports.outputs(), of_outputs),
-            lists: RowLists::new(written.len(), of_written),
+            lists: Lists {
+                read: Vec::with_capacity(gathered * all),
+                written: Vec::with_capacity(written.len() * of_written),
+                inputs: Vec::with_capacity(ports.inputs().len()),
+                outputs: Vec::with_capacity(ports.gives().len()),
+            },
             written,
             ports: ports.clone(),
             most_steps,
@@ -130,31 +139,31 @@ impl<R: Send> Rows<R> {
             seats: (0..place.rows).map(|_| None).collect(),
             places: Vec::with_capacity(place.rows),
             unplaced: Vec::with_capacity(place.rows),
-            handed: Vec::with_capacity(place.rows),
+            scattered: Vec::with_capacity(place.rows),
             moved: 0,
         }
     }
 
     /// Who of the team hands on so many rows, if one is not enough: what comes out of a batch is about as much as goes in. Rows that
     /// are handed on as they are count as copied: to look at their records takes long, too.
-    pub fn givers<'a>(&self, rows: usize, team: &'a SharedTeam) -> Option<Copiers<'a>> {
-        Copiers::of(team, self.ports.inputs(), rows)
+    pub fn givers<'a>(&self, rows: usize, team: &'a SharedTeam) -> Option<ParallelCopy<'a>> {
+        ParallelCopy::of(team, self.ports.inputs(), rows)
     }
 
-    /// Who of the team copies the inputs of these rows, if one is not enough. Of a cell that reads them apart those are copied
+    /// Who of the team copies the inputs of these rows, if one is not enough. Of a cell that gathers them those are copied
     /// that a growing request was given later.
-    fn gatherers<'a>(&self, work: &[Work<R>], team: &'a SharedTeam) -> Option<Copiers<'a>> {
-        let rows = match self.lent.is_empty() {
+    fn gatherers<'a>(&self, work: &[Work<R>], team: &'a SharedTeam) -> Option<ParallelCopy<'a>> {
+        let rows = match self.input_rows.is_empty() {
             true => work.len(),
             false => work.iter().filter(|work| work.values.grows()).count(),
         };
-        Copiers::of(team, self.ports.inputs(), rows)
+        ParallelCopy::of(team, self.ports.inputs(), rows)
     }
 
     /// Who of the team copies the states of so many rows, if one is not enough. Each has as many of all the batch's rows, so that
     /// some may have few of these; to share only where most rows are such took a third more time to gather those of trees.
-    fn loaders<'a>(&self, rows: usize, team: &'a SharedTeam) -> Option<Copiers<'a>> {
-        Copiers::of(team, self.ports.states(), rows)
+    fn loaders<'a>(&self, rows: usize, team: &'a SharedTeam) -> Option<ParallelCopy<'a>> {
+        ParallelCopy::of(team, self.ports.states(), rows)
     }
 
     /// Most rows of a batch.
@@ -169,13 +178,15 @@ impl<R: Send> Rows<R> {
 
     /// Whether all rows of a task are the next steps of rows of the task before it, in their order, so that both can be
     /// computed in one batch. Padding is not asked for row by row: with it, all of them must go on.
-    pub fn joins(&self, before: (&[Work<R>], usize), next: (&[Work<R>], usize)) -> bool {
-        let ((before, padding), (next, next_padding)) = (before, next);
-        if next.is_empty() || padding != next_padding || padding > 0 && before.len() != next.len() {
+    pub fn joins(&self, before: &Todo<R>, next: &Todo<R>) -> bool {
+        let padding = before.task.padding;
+        let is_padded_alike =
+            padding == next.task.padding && (padding == 0 || before.work.len() == next.work.len());
+        if next.work.is_empty() || !is_padded_alike {
             return false;
         }
-        let mut rows = before.iter();
-        next.iter().all(|work| {
+        let mut rows = before.work.iter();
+        next.work.iter().all(|work| {
             let same = rows.find(|before| before.row.request == work.row.request);
             same.is_some_and(|before| {
                 let values = work.values.lock();
@@ -193,12 +204,12 @@ impl<R: Send> Rows<R> {
         work: &[Work<R>],
         padding: usize,
         team: Option<&SharedTeam>,
-        spares: &mut [Spare],
+        pools: &mut [BufferPool],
     ) -> Vec<Row> {
         let gatherers = team.and_then(|team| self.gatherers(work, team));
         let batch = work.len() + padding;
-        let spare = &mut spares[0];
-        self.handed.clear();
+        let pool = &mut pools[0];
+        self.scattered.clear();
         self.lengths.clear();
         self.lengths.resize(batch, 1);
         self.places.clear();
@@ -219,7 +230,7 @@ impl<R: Send> Rows<R> {
                 unplaced.push((index, None));
                 continue;
             };
-            values.followed_in_place(before, state_count, spare);
+            values.followed_in_place(before, state_count, pool);
             self.seats[seat] = None;
             if seat < batch {
                 let comes = false;
@@ -229,7 +240,7 @@ impl<R: Send> Rows<R> {
                     is_put_off: gatherers.is_some(),
                 });
                 self.rows[index] = seat;
-                if gatherers.is_none() && !self.all().load(seat, work, comes, &mut values, spare) {
+                if gatherers.is_none() && !self.all().load(seat, work, comes, &mut values, pool) {
                     missing.push(work.row);
                 }
             } else {
@@ -238,7 +249,7 @@ impl<R: Send> Rows<R> {
         }
         for row in 0..batch {
             if self.places[row].is_none() && self.seats[row].is_some() {
-                self.evict(row, spare);
+                self.evict(row, pool);
             }
         }
         let copiers =
@@ -262,14 +273,14 @@ impl<R: Send> Rows<R> {
             if copiers.is_none() {
                 let work = &work[index];
                 let mut values = work.values.lock();
-                if !self.all().load(free, work, comes, &mut values, spare) {
+                if !self.all().load(free, work, comes, &mut values, pool) {
                     missing.push(work.row);
                 }
             }
         }
         self.unplaced = unplaced;
         if let Some(copiers) = copiers {
-            self.load_all(work, copiers, spares, &mut missing);
+            self.load_all(work, copiers, pools, &mut missing);
         }
         missing
     }
@@ -278,28 +289,28 @@ impl<R: Send> Rows<R> {
     fn load_all(
         &mut self,
         work: &[Work<R>],
-        copiers: Copiers<'_>,
-        spares: &mut [Spare],
+        copiers: ParallelCopy<'_>,
+        pools: &mut [BufferPool],
         missing: &mut Vec<Row>,
     ) {
         let each = copiers.share(self.places.len());
-        debug_assert!(self.places.len() <= each * spares.len(), "a spare each");
+        debug_assert!(self.places.len() <= each * pools.len(), "a pool each");
         let ports = &self.ports;
         let mut inputs = Shares::new(&mut self.inputs, ports.inputs(), (each, Port::width));
-        let mut lent = Shares::new(&mut self.lent, ports.inputs(), (each, |_| 1));
+        let mut input_rows = Shares::new(&mut self.input_rows, ports.inputs(), (each, |_| 1));
         let mut states = Shares::new(&mut self.states, ports.states(), (each, Port::width));
         let mut written = Shares::new(&mut self.written, ports.states(), (each, |_| 1));
-        let shares = self.places.chunks(each).zip(spares).map(|(places, spare)| {
+        let shares = self.places.chunks(each).zip(pools).map(|(places, pool)| {
             let missing: Vec<Row> = Vec::new();
-            let buffers = (inputs.cut(), lent.cut(), states.cut(), written.cut());
-            (places, buffers, spare, missing)
+            let buffers = (inputs.cut(), input_rows.cut(), states.cut(), written.cut());
+            (places, buffers, pool, missing)
         });
-        let loaded = copiers.run(shares, |(places, buffers, spare, missing)| {
-            let (inputs, lent, states, written) = buffers;
+        let loaded = copiers.run(shares, |(places, buffers, pool, missing)| {
+            let (inputs, input_rows, states, written) = buffers;
             let mut buffers = Buffers {
                 ports,
                 inputs,
-                lent,
+                input_rows,
                 states,
                 written,
             };
@@ -313,7 +324,7 @@ impl<R: Send> Rows<R> {
                     continue;
                 };
                 let work = &work[index];
-                if !buffers.load(at, work, comes, &mut work.values.lock(), spare) {
+                if !buffers.load(at, work, comes, &mut work.values.lock(), pool) {
                     missing.push(work.row);
                 }
             }
@@ -321,9 +332,14 @@ impl<R: Send> Rows<R> {
         missing.extend(loaded.flat_map(|(.., missing)| missing));
     }
 
-    /// Adds a task whose rows [join](Rows::joins) those of `before`, the last one, and notes or copies its inputs. Returns the rows
-    /// that lack something, as [`Rows::place`].
-    pub fn go_on(&mut self, before: &[Work<R>], work: &[Work<R>], spare: &mut Spare) -> Vec<Row> {
+    /// Adds a task whose rows [join](BatchRows::joins) those of `before`, the last one, and notes or copies its inputs. Returns the rows
+    /// that lack something, as [`BatchRows::place`].
+    pub fn go_on(
+        &mut self,
+        before: &[Work<R>],
+        work: &[Work<R>],
+        pool: &mut BufferPool,
+    ) -> Vec<Row> {
         let mut missing = Vec::new();
         let step = self.tasks.len();
         let begin = self.rows.len();
@@ -338,7 +354,7 @@ impl<R: Send> Rows<R> {
             values.joined(before[at].row.node);
             self.lengths[row] = step + 1;
             let at = self.at(row, step);
-            if !self.all().load(at, work, false, &mut values, spare) {
+            if !self.all().load(at, work, false, &mut values, pool) {
                 missing.push(work.row);
             }
             self.rows.push(row);
@@ -370,14 +386,14 @@ impl<R: Send> Rows<R> {
         Buffers {
             ports: &self.ports,
             inputs: &mut self.inputs,
-            lent: &mut self.lent,
+            input_rows: &mut self.input_rows,
             states: &mut self.states,
             written: &mut self.written,
         }
     }
 
     /// Keeps the states of a seat with their request, if that still wants them.
-    fn evict(&mut self, row: usize, spare: &mut Spare) {
+    fn evict(&mut self, row: usize, pool: &mut BufferPool) {
         let Some(seat) = self.seats[row].take() else {
             return;
         };
@@ -389,20 +405,20 @@ impl<R: Send> Rows<R> {
         for (port, declared) in self.ports.states().iter().enumerate() {
             let width = declared.width();
             values.keep_state(seat.row.node, port, || match self.written.get_mut(port) {
-                Some(rows) => std::mem::replace(&mut rows[row], spare.room(width)),
-                None => spare.copy(row_of(&self.states[port], width, row)),
+                Some(rows) => std::mem::replace(&mut rows[row], pool.room(width)),
+                None => pool.copy(row_of(&self.states[port], width, row)),
             });
         }
     }
 
     /// Keeps all states of a request's nodes that rest here.
-    pub fn evict_request(&mut self, request: RequestKey, spare: &mut Spare) {
+    pub fn evict_request(&mut self, request: RequestKey, pool: &mut BufferPool) {
         for row in 0..self.seats.len() {
             if self.seats[row]
                 .as_ref()
                 .is_some_and(|s| s.row.request == request)
             {
-                self.evict(row, spare);
+                self.evict(row, pool);
             }
         }
     }
@@ -422,30 +438,46 @@ impl<R: Send> Rows<R> {
 
     /// Does something with the batch that was placed, of the rows of `tasks`.
     pub fn with_batch<T>(&mut self, tasks: &[Todo<R>], run: impl FnOnce(&mut Batch<'_>) -> T) -> T {
-        let mut apart = std::mem::take(&mut self.apart);
-        let (ports, inputs) = (&self.ports, &self.inputs);
+        let (ports, buffers) = (&self.ports, &self.inputs);
         let (places, begins, count) = (&self.rows, &self.tasks, self.places.len());
+        let all = begins.len() * count;
         let at = |step: usize, index: usize| step * count + places[begins[step] + index];
-        for (port, (rows, lent)) in apart.iter_mut().zip(&self.lent).enumerate() {
-            let (buffer, width) = (&inputs[port], ports.inputs()[port].width());
-            rows.extend((0..begins.len() * count).map(|at| row_of(buffer, width, at)));
-            list_lent(tasks, at, (lent, width), rows);
+        let lists = &mut self.lists;
+        let mut read: Vec<&[f32]> = std::mem::take(&mut lists.read);
+        for (port, input_rows) in self.input_rows.iter().enumerate() {
+            let (buffer, width) = (&buffers[port], ports.inputs()[port].width());
+            let first = read.len();
+            read.extend((0..all).map(|at| row_of(buffer, width, at)));
+            list_input_rows(tasks, at, (input_rows, width), &mut read[first..]);
         }
-        let (states, outputs) = (&mut self.states, &mut self.outputs);
-        let mut lists = std::mem::take(&mut self.lists);
-        let lies_apart = !self.written.is_empty();
-        for (port, rows) in self.written.iter_mut().enumerate() {
-            lists.extend(port, rows[..count].iter_mut().map(|row| &mut **row));
+        let mut inputs: Vec<RowsRef<'_>> = std::mem::take(&mut lists.inputs);
+        if self.input_rows.is_empty() {
+            let buffers = buffers.iter().zip(ports.inputs());
+            inputs.extend(buffers.map(|(buffer, port)| port.rows(buffer, all)));
+        } else {
+            inputs.extend(read.chunks(all).map(RowsRef::gathered));
         }
-        let mut batch = match self.tasks.len() {
-            1 if lies_apart => Batch::of_rows_apart(ports, count, &apart, lists.written()),
-            1 => Batch::new(ports, count, inputs, states, outputs).with_rows_apart(&apart),
-            _ => Batch::of_steps(ports, &self.lengths, inputs, states, outputs)
-                .with_rows_apart(&apart),
-        };
+        let mut boxes: Vec<&mut [f32]> = std::mem::take(&mut lists.written);
+        for rows in &mut self.written {
+            boxes.extend(rows[..count].iter_mut().map(|row| &mut **row));
+        }
+        let mut written: Vec<RowsMut<'_>> = std::mem::take(&mut lists.outputs);
+        if boxes.is_empty() {
+            let states = self.states.iter_mut().zip(ports.states());
+            written.extend(states.map(|(buffer, port)| port.rows_mut(buffer, count)));
+            let outputs = self.outputs.iter_mut().zip(ports.outputs());
+            written.extend(outputs.map(|(buffer, port)| port.rows_mut(buffer, all)));
+        } else {
+            written.extend(boxes.chunks_mut(count).map(RowsMut::gathered));
+        }
+        let lengths = (begins.len() > 1).then_some(&self.lengths[..]);
+        let mut batch = Batch::of_rows(ports, count, lengths, inputs, written);
         let ran = run(&mut batch);
-        self.lists = lists.cleared();
-        self.apart = apart.into_iter().map(reused).collect();
+        let (inputs, written) = batch.into_lists();
+        lists.inputs = recycle_vec(inputs);
+        lists.outputs = recycle_vec(written);
+        lists.read = recycle_vec(read);
+        lists.written = recycle_vec(boxes);
         ran
     }
 
@@ -468,21 +500,21 @@ impl<R: Send> Rows<R> {
     }
 }
 
-/// Says of the rows of `tasks` that were lent where they are; `at` tells where a step of one of them is listed.
-fn list_lent<'a, R>(
+/// Lists where the rows of `tasks` are that are not in the buffer; `at` tells where a step of one of them is listed.
+fn list_input_rows<'a, R>(
     tasks: &'a [Todo<R>],
     at: impl Fn(usize, usize) -> usize,
-    (lent, width): (&'a [Option<Lent>], usize),
+    (input_rows, width): (&'a [Option<InputRow>], usize),
     rows: &mut [&'a [f32]],
 ) {
     for (step, todo) in tasks.iter().enumerate() {
         for (index, work) in todo.work.iter().enumerate() {
             let at = at(step, index);
-            match &lent[at] {
-                Some(Lent::Given { first }) => {
+            match &input_rows[at] {
+                Some(InputRow::Given { first }) => {
                     rows[at] = &work.values.given()[*first..][..width];
                 }
-                Some(Lent::Kept(kept)) => rows[at] = kept,
+                Some(InputRow::Retained(kept)) => rows[at] = kept,
                 None => {}
             }
         }

@@ -364,7 +364,7 @@ fn padding_is_computed_at_every_step() {
     ]);
     assert_eq!(chains.worker.together(&tasks), 3);
     chains.worker.run(&mut Vec::from(tasks));
-    assert_eq!(chains.worker.benches[CELL.index()].rows.lengths, [3; 4]);
+    assert_eq!(chains.worker.runners[CELL.index()].rows.lengths, [3; 4]);
 }
 
 #[test]
@@ -387,27 +387,27 @@ fn an_output_of_a_joined_step_is_let_go_when_all_have_taken_it() {
         chains.worker.run(&mut Vec::from(tasks));
         assert_eq!(chains.chains[request].1.lock().kept(), 1);
         // The second request's is where the first's was.
-        assert!(chains.worker.spares[0].is_empty());
+        assert!(chains.worker.pools[0].is_empty());
         chains.run(&[(request, 2)]);
         assert_eq!(chains.chains[request].1.lock().kept(), 0);
-        assert!(!chains.worker.spares[0].is_empty());
+        assert!(!chains.worker.pools[0].is_empty());
         assert_eq!(chains.answer(request), [2.0, 1.0]);
     }
     chains.worker.let_go();
-    assert!(chains.worker.spares[0].is_empty());
+    assert!(chains.worker.pools[0].is_empty());
 }
 
 #[test]
 fn steps_that_ran_together_share_their_time() {
-    let [gather, run, hand_on] = [8, 12, 4].map(Duration::from_micros);
+    let [gather, run, scatter] = [8, 12, 4].map(Duration::from_micros);
     let spent = Spent {
         gather,
         run,
-        hand_on,
+        scatter,
     };
     let each = spent.divided(4);
     assert_eq!(4 * each.gather, gather);
     assert_eq!(4 * each.run, run);
-    assert_eq!(4 * each.hand_on, hand_on);
+    assert_eq!(4 * each.scatter, scatter);
     assert_eq!(spent.divided(0).run, run);
 }

@@ -14,7 +14,7 @@
 //! to note or copy inputs) and after it. Two threads can want them at the same time only where two of its nodes run at the same time: on two workers, or in one batch that a worker's
 //! team copies. Each holds one such lock, for one row, and waits for nothing meanwhile.
 
-use super::spare::Spare;
+use super::buffer_pool::BufferPool;
 use crate::sync::{AtomicBool, Mutex, MutexGuard, PoisonError};
 use std::sync::atomic::Ordering;
 
@@ -72,7 +72,7 @@ pub(crate) struct Values<R> {
     resting: Resting,
     nodes: Vec<NodeFacts>,
     gives: Vec<Give>,
-    kept: Kept,
+    retained: RetainedOutputs,
     /// Places in the answer, linked in lists by the give that fills them.
     places: Vec<Place>,
     answer: Vec<f32>,
@@ -110,22 +110,22 @@ impl NodeFacts {
 }
 
 /// A row of an input that was not copied.
-pub(super) enum Lent {
+pub(super) enum InputRow {
     /// Of what came with the request, from here on.
     Given { first: usize },
     /// What was kept for this row alone, and is no request's any more.
-    Kept(Box<[f32]>),
+    Retained(Box<[f32]>),
 }
 
 /// What is kept for those who take it, by the number of the give. A list, and not a table: it can be asked for ahead. Chains keep
 /// nothing, and have none.
 #[derive(Default)]
-struct Kept {
+struct RetainedOutputs {
     by_give: Vec<Option<Box<[f32]>>>,
     count: usize,
 }
 
-impl Kept {
+impl RetainedOutputs {
     fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -186,7 +186,7 @@ impl<R> Values<R> {
             may_grow: true,
             nodes: Vec::new(),
             gives: Vec::new(),
-            kept: Kept::default(),
+            retained: RetainedOutputs::default(),
             places: Vec::new(),
             answer: Vec::new(),
             watched: 0,
@@ -362,7 +362,7 @@ impl<R> Values<R> {
             Source::Zeros | Source::Given { .. } => true,
             Source::Node { node, port } => {
                 let number = self.nodes[node.index()].first_give + port as u32;
-                self.kept.has(number)
+                self.retained.has(number)
             }
         };
         let gives = &self.gives[facts.first_give as usize..][..states];
@@ -377,35 +377,39 @@ impl<R> Values<R> {
 
     /// The states of `node` were taken over where they rest: copies that were kept for others who took
     /// them before are not needed any more.
-    pub(super) fn followed_in_place(&mut self, node: NodeId, states: usize, spare: &mut Spare) {
+    pub(super) fn followed_in_place(&mut self, node: NodeId, states: usize, pool: &mut BufferPool) {
         let facts = &mut self.nodes[node.index()];
         facts.followed = true;
-        if !self.kept.is_empty() {
+        if !self.retained.is_empty() {
             for number in facts.first_give..facts.first_give + states as u32 {
                 if self.gives[number as usize].uses == 0
-                    && let Some(kept) = self.kept.take(number)
+                    && let Some(kept) = self.retained.take(number)
                 {
-                    spare.put(kept);
+                    pool.put(kept);
                 }
             }
         }
     }
 
-    /// What `source` gives, without a copy, for a row that may lie apart: what came with the request, or was kept for this
+    /// What `source` gives, without a copy, for a gathered row: what came with the request, or was kept for this
     /// alone. `None` if it must be [copied](Values::take).
-    pub(super) fn lend(&mut self, source: Source, given: &[f32]) -> Option<Lent> {
+    pub(super) fn input_row(&mut self, source: Source, given: &[f32]) -> Option<InputRow> {
         match source {
             Source::Zeros => None,
             Source::Given { first, width } => {
-                (first + width <= given.len()).then_some(Lent::Given { first })
+                (first + width <= given.len()).then_some(InputRow::Given { first })
             }
-            Source::Node { .. } => self.take_kept(source, false).map(Lent::Kept),
+            Source::Node { .. } => self.take_retained(source, false).map(InputRow::Retained),
         }
     }
 
     /// What `source` gives, where it was kept for this alone. `None`, and nothing is changed, if it must be
     /// [copied](Values::take).
-    pub(super) fn take_kept(&mut self, source: Source, as_follower: bool) -> Option<Box<[f32]>> {
+    pub(super) fn take_retained(
+        &mut self,
+        source: Source,
+        as_follower: bool,
+    ) -> Option<Box<[f32]>> {
         let Source::Node { node, port } = source else {
             return None;
         };
@@ -419,7 +423,7 @@ impl<R> Values<R> {
         if is_wanted {
             return None;
         }
-        let kept = self.kept.take(number)?;
+        let kept = self.retained.take(number)?;
         give.uses = 0;
         facts.followed |= as_follower;
         Some(kept)
@@ -432,7 +436,7 @@ impl<R> Values<R> {
         (source, given): (Source, &[f32]),
         to: &mut [f32],
         as_follower: bool,
-        spare: &mut Spare,
+        pool: &mut BufferPool,
     ) -> bool {
         match source {
             Source::Zeros => to.fill(0.0),
@@ -450,15 +454,15 @@ impl<R> Values<R> {
                     true => facts.followed = true,
                     false => give.uses -= 1,
                 }
-                let Some(kept) = self.kept.get(number) else {
+                let Some(kept) = self.retained.get(number) else {
                     return false;
                 };
                 to.copy_from_slice(kept);
                 if give.uses == 0
                     && !facts.is_awaited()
-                    && let Some(kept) = self.kept.take(number)
+                    && let Some(kept) = self.retained.take(number)
                 {
-                    spare.put(kept);
+                    pool.put(kept);
                 }
             }
         }
@@ -474,10 +478,16 @@ impl<R> Values<R> {
     }
 
     /// What `node` gives at `port`: copied to the answer, and kept for those who take it.
-    pub(super) fn give(&mut self, node: NodeId, port: usize, values: &[f32], spare: &mut Spare) {
+    pub(super) fn give(
+        &mut self,
+        node: NodeId,
+        port: usize,
+        values: &[f32],
+        pool: &mut BufferPool,
+    ) {
         if let Some(number) = self.answer_with(node, port, values) {
-            self.kept
-                .put((number, self.gives.len()), spare.copy(values));
+            self.retained
+                .put((number, self.gives.len()), pool.copy(values));
         }
     }
 
@@ -487,11 +497,11 @@ impl<R> Values<R> {
         node: NodeId,
         port: usize,
         values: &mut Box<[f32]>,
-        spare: &mut Spare,
+        pool: &mut BufferPool,
     ) {
         if let Some(number) = self.answer_with(node, port, values) {
-            let kept = std::mem::replace(values, spare.room(values.len()));
-            self.kept.put((number, self.gives.len()), kept);
+            let kept = std::mem::replace(values, pool.room(values.len()));
+            self.retained.put((number, self.gives.len()), kept);
         }
     }
 
@@ -518,8 +528,8 @@ impl<R> Values<R> {
         let facts = &mut self.nodes[node.index()];
         facts.evicted = true;
         let number = facts.first_give + port as u32;
-        if !self.kept.has(number) {
-            self.kept.put((number, self.gives.len()), keep());
+        if !self.retained.has(number) {
+            self.retained.put((number, self.gives.len()), keep());
         }
     }
 
@@ -537,7 +547,7 @@ impl<R> Values<R> {
     /// How many values are kept for those who take them.
     #[cfg(all(test, not(loom)))]
     pub fn kept(&self) -> usize {
-        let kept = self.kept.by_give.iter().flatten();
+        let kept = self.retained.by_give.iter().flatten();
         kept.map(|kept| kept.len()).sum()
     }
 
@@ -548,7 +558,7 @@ impl<R> Values<R> {
     /// Lets go of what is kept, and of the request's own function, which the caller drops when nothing is locked.
     /// The graph stays: rows of a task that runs may refer to it.
     pub fn clear(&mut self) -> Option<Box<dyn Grow>> {
-        self.kept = Kept::default();
+        self.retained = RetainedOutputs::default();
         self.grow.take()
     }
 }

@@ -4,9 +4,11 @@
 //! that this core reads or writes. Slices that another core would own are computed here where the
 //! mapping brings them to this core.
 
-use cellstream::kernels::{Activation, Columns, GateJob, GateKernel, LstmFunctions, Shared};
 use cellstream::kernels::{
-    Blocking, Isa, NextProduct, Numbers, PackedMatrix, Product, Rows, Source, Start, Sweep,
+    Activation, Columns, GateJob, GateKernel, LstmFunctions, Shared, SharedRows,
+};
+use cellstream::kernels::{
+    Blocking, Isa, NextProduct, Numbers, PackedMatrix, Product, RowsRef, Source, Start, Sweep,
     kernels, zeroed,
 };
 use cellstream::plan::split_units;
@@ -145,7 +147,7 @@ fn by_slices(arguments: &Arguments) -> Outcome {
         for first in (0..steps).step_by(chunk) {
             let count = chunk.min(steps - first);
             kernels.product(Product {
-                rows: Rows::strided(&x[first * batch * hidden..], hidden),
+                rows: RowsRef::contiguous(&x[first * batch * hidden..], hidden),
                 row_count: count * batch,
                 weights: &w[0],
                 slots: &gates,
@@ -159,16 +161,14 @@ fn by_slices(arguments: &Arguments) -> Outcome {
             for step in first..first + count {
                 let slice = slice(arguments, step);
                 let z = &mut z[(step - first) * batch * row..][..batch * row];
-                let columns = |memory, first| Columns {
-                    memory,
-                    first: first + slices[slice].start,
-                    stride: hidden,
-                    order: None,
+                let columns = |memory, first| {
+                    let rows = SharedRows::contiguous(memory, hidden);
+                    Columns::new(rows, first + slices[slice].start)
                 };
                 // SAFETY: there is one thread, and the buffers of two steps are two.
                 unsafe {
                     kernels.product(Product {
-                        rows: Rows::strided(h[step % 2].read(0..batch * hidden), hidden),
+                        rows: RowsRef::contiguous(h[step % 2].read(0..batch * hidden), hidden),
                         row_count: batch,
                         weights: &u[slice],
                         slots: &gates,

@@ -30,8 +30,8 @@ use cellstream::kernels::probe::fma_chains;
 use cellstream::kernels::simd::Simd;
 use cellstream::kernels::{
     Activation, Aligned, Blocking, Columns, GateJob, GateKernel, GruFunctions, Isa, Kernels,
-    LstmFunctions, NextProduct, PackedMatrix, Product, Room, Rows, Shared, Source, Start, Sweep,
-    Values, Visitor, dispatch, kernels, zeroed,
+    LstmFunctions, NextProduct, PackedMatrix, Product, RowsRef, Scratch, Shared, SharedRows,
+    Source, Start, Sweep, Values, Visitor, dispatch, kernels, zeroed,
 };
 use cellstream::plan::LayerPlan;
 use cellstream::schedule::PanelOrder;
@@ -460,7 +460,7 @@ impl Parts {
             let blocks: Vec<_> = blocks.map_or(vec![all], Iterator::collect);
             for of in blocks {
                 let product = Product {
-                    rows: Rows::strided(&self.x[first * batch * input..], input),
+                    rows: RowsRef::contiguous(&self.x[first * batch * input..], input),
                     row_count: count * batch,
                     weights: &self.w,
                     slots: input_slots,
@@ -471,10 +471,10 @@ impl Parts {
                     blocking: Blocking::default(),
                     next: NextProduct::NONE,
                 };
-                self.kernels.product_of(product, of.clone(), Room::NONE);
+                self.kernels.product_of(product, of.clone(), Scratch::NONE);
                 for step in 0..count {
                     let product = Product {
-                        rows: Rows::strided(&self.h[step % 2], hidden.next_multiple_of(16)),
+                        rows: RowsRef::contiguous(&self.h[step % 2], hidden.next_multiple_of(16)),
                         row_count: batch,
                         weights: &self.u,
                         slots: state_slots,
@@ -485,7 +485,7 @@ impl Parts {
                         blocking: Blocking::default(),
                         next: NextProduct::NONE,
                     };
-                    self.kernels.product_of(product, of.clone(), Room::NONE);
+                    self.kernels.product_of(product, of.clone(), Scratch::NONE);
                 }
             }
         }
@@ -497,21 +497,13 @@ impl Parts {
         let [h0, h1] = &mut self.h;
         let h = [Shared::new(h0), Shared::new(h1)];
         let (c, y) = (Shared::new(&mut self.c), Shared::new(&mut self.y));
-        let state = |memory| Columns {
-            memory,
-            first: 0,
-            stride: hidden.next_multiple_of(16),
-            order: None,
-        };
+        let stride = hidden.next_multiple_of(16);
+        let state = |memory| Columns::new(SharedRows::contiguous(memory, stride), 0);
         let (steps, chunk) = (self.shape.steps, self.chunk);
         for step in 0..steps {
             let z = &self.z[step % chunk * batch * row..];
-            let y = Some(Columns {
-                memory: y,
-                first: step * batch * hidden,
-                stride: hidden,
-                order: None,
-            });
+            let y = SharedRows::contiguous(y, hidden).every(step * batch, 1);
+            let y = Some(Columns::new(y, 0));
             let (before, after) = (state(h[step % 2]), state(h[(step + 1) % 2]));
             // SAFETY: one thread, and the states are different buffers.
             unsafe {

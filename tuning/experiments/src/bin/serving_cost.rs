@@ -41,7 +41,7 @@ struct Sample {
     cell: f64,
     scheduler: f64,
     gather: f64,
-    hand_on: f64,
+    scatter: f64,
     wall: f64,
 }
 
@@ -81,7 +81,7 @@ fn main() -> Outcome {
             format!("{:.1}", median(|one| one.cell)),
             format!("{:.2}", median(|one| one.scheduler)),
             format!("{:.2}", median(|one| one.gather)),
-            format!("{:.2}", median(|one| one.hand_on)),
+            format!("{:.2}", median(|one| one.scatter)),
             format!("{:.1}", median(|one| one.wall)),
             format!("{:.1} % ({least:.1}-{greatest:.1})", share.median),
         ]);
@@ -134,7 +134,7 @@ fn sample(hidden: usize, batch: usize, cores: usize) -> Result<Sample, Box<dyn s
         cell: micros(a.run - b.run),
         scheduler: micros(after.scheduling - before.scheduling),
         gather: micros(a.gather - b.gather),
-        hand_on: micros(a.hand_on - b.hand_on),
+        scatter: micros(a.scatter - b.scatter),
         wall: micros(wall),
     })
 }

@@ -55,7 +55,7 @@ enum Network {
 struct Sample {
     cells: f64,
     gather: f64,
-    hand_on: f64,
+    scatter: f64,
     scheduler: f64,
     rows: f64,
     /// Rows of a batch on average, of the cell that has the fewest.
@@ -101,7 +101,7 @@ fn main() -> Outcome {
                 format!("{:.1}", median(|one| one.filled)),
                 format!("{:.1} ({least:.1}-{greatest:.1})", cells.median),
                 format!("{:.1}", median(|one| one.gather)),
-                format!("{:.1}", median(|one| one.hand_on)),
+                format!("{:.1}", median(|one| one.scatter)),
                 format!("{:.1}", median(|one| one.scheduler)),
                 format!("{:.0}", median(|one| one.rows)),
             ]);
@@ -162,7 +162,7 @@ fn sample(
     let mut sample = Sample {
         cells: 0.0,
         gather: 0.0,
-        hand_on: 0.0,
+        scatter: 0.0,
         scheduler: part(after.scheduling - before.scheduling),
         rows: 0.0,
         filled: f64::INFINITY,
@@ -170,7 +170,7 @@ fn sample(
     for (after, before) in after.cells.iter().zip(&before.cells) {
         sample.cells += part(after.run - before.run);
         sample.gather += part(after.gather - before.gather);
-        sample.hand_on += part(after.hand_on - before.hand_on);
+        sample.scatter += part(after.scatter - before.scatter);
         let rows = (after.rows - before.rows) as f64;
         let batches = batches(after) - batches(before);
         sample.rows += rows / wall.as_secs_f64();

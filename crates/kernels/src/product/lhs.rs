@@ -1,23 +1,23 @@
 //! The left operand of a tile.
 
 use super::tiles::RowTiles;
-use super::{Product, Rows};
+use super::{Product, RowsRef};
 
 /// The rows that tiles multiply with: of the job itself, or what was made of them.
 #[derive(Clone, Copy)]
-pub(super) struct Left<'a, T> {
+pub(super) struct Lhs<'a, T> {
     /// Each where it stands.
-    pub rows: Rows<'a, T>,
+    pub rows: RowsRef<'a, T>,
     /// Words of a row.
     pub words: usize,
     /// For tall tiles: `[tile][word][row of the tile]`, else nothing.
     pub by_steps: &'a [u32],
 }
 
-impl<'a, T> Left<'a, T> {
+impl<'a, T> Lhs<'a, T> {
     /// Rows as they stand.
-    pub fn new(rows: Rows<'a, T>, words: usize) -> Left<'a, T> {
-        Left {
+    pub fn new(rows: RowsRef<'a, T>, words: usize) -> Lhs<'a, T> {
+        Lhs {
             rows,
             words,
             by_steps: &[],
@@ -27,8 +27,8 @@ impl<'a, T> Left<'a, T> {
     /// Where `M` rows start. Not inlined: what it takes to find them would compete with them for the registers of the loop over
     /// them (f32, three gates: 4 % of the time).
     #[inline(never)]
-    pub fn apart<const M: usize>(&self, row: usize) -> Apart<T, M> {
-        Apart(std::array::from_fn(|m| {
+    pub fn separate<const M: usize>(&self, row: usize) -> Separate<T, M> {
+        Separate(std::array::from_fn(|m| {
             self.rows.row(row + m, self.words).as_ptr()
         }))
     }
@@ -42,24 +42,24 @@ impl<'a, T> Left<'a, T> {
     }
 }
 
-impl<'a> Left<'a, f32> {
+impl<'a> Lhs<'a, f32> {
     /// The job's own.
-    pub fn of(job: &Product<'a>) -> Left<'a, f32> {
-        Left::new(job.rows, job.weights.depth())
+    pub fn of(job: &Product<'a>) -> Lhs<'a, f32> {
+        Lhs::new(job.rows, job.weights.depth())
     }
 
-    /// Lays rows out step by step in `room`, for tiles that are tall.
+    /// Lays rows out step by step in `scratch`, for tiles that are tall.
     ///
     /// # Panics
-    /// If there is not so much room.
-    pub fn lay_out(&self, tiles: RowTiles, room: &mut [u32]) {
-        let room = &mut room[..tiles.rows * self.words];
+    /// If it is shorter.
+    pub fn lay_out(&self, tiles: RowTiles, scratch: &mut [u32]) {
+        let scratch = &mut scratch[..tiles.rows * self.words];
         let firsts = (0..).step_by(tiles.height);
-        for (first, room) in firsts.zip(room.chunks_mut(tiles.height * self.words)) {
+        for (first, scratch) in firsts.zip(scratch.chunks_mut(tiles.height * self.words)) {
             macro_rules! of_rows {
                 ($($m:literal)*) => {
-                    match room.len() / self.words {
-                        $($m => self.lay_out_tile::<$m>(first, room),)*
+                    match scratch.len() / self.words {
+                        $($m => self.lay_out_tile::<$m>(first, scratch),)*
                         _ => unreachable!("rows of a tall tile"),
                     }
                 };
@@ -70,11 +70,11 @@ impl<'a> Left<'a, f32> {
 
     /// The same for a tile of `M` rows, a compile-time number of them: as loops over all of them it took four times as long,
     /// 3 % of a step.
-    fn lay_out_tile<const M: usize>(&self, first: usize, room: &mut [u32]) {
+    fn lay_out_tile<const M: usize>(&self, first: usize, scratch: &mut [u32]) {
         /// Steps at a time, whose values stand in a line of each row.
         const BLOCK: usize = 16;
         let rows: [&[f32]; M] = std::array::from_fn(|m| self.rows.row(first + m, self.words));
-        let (steps, _) = room.as_chunks_mut::<M>();
+        let (steps, _) = scratch.as_chunks_mut::<M>();
         let (blocks, rest) = steps.as_chunks_mut::<BLOCK>();
         for (block, steps) in blocks.iter_mut().enumerate() {
             for (m, row) in rows.iter().enumerate() {
@@ -99,11 +99,11 @@ pub(super) trait Stand<T>: Copy {
     fn at(&self, row: usize, word: usize) -> *const T;
 }
 
-/// Each row by itself.
+/// Each row has a pointer of its own.
 #[derive(Clone, Copy)]
-pub(super) struct Apart<T, const M: usize>([*const T; M]);
+pub(super) struct Separate<T, const M: usize>([*const T; M]);
 
-impl<T: Copy, const M: usize> Stand<T> for Apart<T, M> {
+impl<T: Copy, const M: usize> Stand<T> for Separate<T, M> {
     #[inline(always)]
     fn at(&self, row: usize, word: usize) -> *const T {
         self.0[row].wrapping_add(word)
@@ -130,22 +130,26 @@ mod tests {
         for (count, height, words) in [(16, 8, 40), (15, 8, 33), (14, 14, 16), (7, 7, 1)] {
             let stride = words + 3;
             let values: Vec<f32> = (0..count * stride).map(|at| at as f32).collect();
-            let left = Left::new(Rows::strided(&values, stride), words);
+            let lhs = Lhs::new(RowsRef::contiguous(&values, stride), words);
             let tiles = RowTiles {
                 rows: count,
                 height,
                 are_tall: true,
             };
-            let mut room = vec![0; count * words + 5];
-            left.lay_out(tiles, &mut room);
+            let mut scratch = vec![0; count * words + 5];
+            lhs.lay_out(tiles, &mut scratch);
             for (row, word) in (0..count).flat_map(|row| (0..words).map(move |w| (row, w))) {
                 let first = row / height * height;
                 let of_tile = height.min(count - first);
                 let at = first * words + word * of_tile + row % height;
                 let expected = values[row * stride + word];
-                assert_eq!(f32::from_bits(room[at]), expected, "row {row}, word {word}");
+                assert_eq!(
+                    f32::from_bits(scratch[at]),
+                    expected,
+                    "row {row}, word {word}"
+                );
             }
-            assert!(room[count * words..].iter().all(|word| *word == 0));
+            assert!(scratch[count * words..].iter().all(|word| *word == 0));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Rows of states and outputs that lie apart go from node to node without a copy.
+//! Gathered rows of states and outputs go from node to node without a copy.
 
 use std::sync::Arc;
 
@@ -76,7 +76,7 @@ impl One {
 
     /// Where a row of a cell's state or output is.
     fn address(&self, cell: CellId, port: usize, row: usize) -> usize {
-        let rows = &self.worker.benches[cell.index()].rows;
+        let rows = &self.worker.runners[cell.index()].rows;
         rows.written(port, row).as_ptr().addr()
     }
 

@@ -1,13 +1,12 @@
-//! Rows of inputs that may lie apart are read where they are, and only what must be is copied.
+//! Gathered rows of inputs are read where they are, and only what must be is copied.
 
 use std::sync::{Arc, Mutex};
 
 use slotmap::SlotMap;
 
 use super::*;
-use crate::cell_graph::{Batch, Cell, Graph, NodeId, Ports, PreparedCell, Source};
+use crate::cell_graph::{Batch, Cell, Graph, NodeId, Ports, PreparedCell, RowLayout, Source};
 use crate::scheduler::{Row, WorkerId};
-use cellstream::execute::InputValues;
 use cellstream::execute::team::{SharedTeam, Team};
 
 const CELL: CellId = CellId(0);
@@ -28,18 +27,17 @@ impl Cell for Watching {
         &self.ports
     }
 
-    fn reads_apart(&self) -> bool {
-        true
+    fn layout(&self) -> RowLayout {
+        RowLayout::GatheredInputs
     }
 
     fn prepare(&self, _: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
         struct Ready(Arc<Mutex<Vec<usize>>>);
         impl PreparedCell for Ready {
             fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
-                let InputValues::Apart(rows) = batch.input(0) else {
-                    panic!("rows that may lie apart");
-                };
-                let ([], [y]) = batch.written();
+                let rows = batch.input(0).list().expect("gathered rows");
+                let [y] = batch.written_rows();
+                let y = y.into_buffer().expect("contiguous rows");
                 *self.0.lock().unwrap() = rows.iter().map(|row| row.as_ptr().addr()).collect();
                 for (x, y) in rows.iter().copied().flatten().zip(y) {
                     *y = x + 1.0;
@@ -110,9 +108,9 @@ impl One {
 
     /// Where values of that width that nobody needs any more lie, if there are any.
     fn spare(&mut self) -> Option<usize> {
-        let is_empty = self.worker.spares[0].is_empty();
+        let is_empty = self.worker.pools[0].is_empty();
         (!is_empty).then(|| {
-            let values = self.worker.spares[0].copy(&[0.0; WIDTH]);
+            let values = self.worker.pools[0].copy(&[0.0; WIDTH]);
             values.as_ptr().addr()
         })
     }
@@ -162,7 +160,7 @@ fn what_was_kept_for_one_row_is_read_there_and_spare_after() {
 fn what_a_failed_cell_was_lent_is_spare_after() {
     let mut graph = Graph::new();
     let x = graph.give(&[-3.0, -2.0]);
-    // The third fails the batch in which the second was lent what the first gave.
+    // The third fails the batch in which the second was input_rows what the first gave.
     let first = graph.node(CELL, &[Source::Zeros]).gives(0);
     let second = graph.node(CELL, &[first]);
     let failing = graph.node(CELL, &[x]);

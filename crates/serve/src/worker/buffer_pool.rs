@@ -6,17 +6,17 @@
 use rustc_hash::FxHashMap;
 
 /// See the [module](self).
-pub(super) struct Spare {
+pub(super) struct BufferPool {
     by_width: FxHashMap<usize, Vec<Box<[f32]>>>,
     /// Most of one width.
     most: usize,
 }
 
-impl Spare {
+impl BufferPool {
     /// Of a worker whose batches have up to so many rows. Of each width there is room for two batches' rows of two ports; what is
     /// more is freed.
-    pub fn new(rows: usize) -> Spare {
-        Spare {
+    pub fn new(rows: usize) -> BufferPool {
+        BufferPool {
             by_width: FxHashMap::default(),
             most: 4 * rows,
         }
@@ -25,9 +25,9 @@ impl Spare {
     /// A copy of `values`.
     pub fn copy(&mut self, values: &[f32]) -> Box<[f32]> {
         match self.used(values.len()) {
-            Some(mut spare) => {
-                spare.copy_from_slice(values);
-                spare
+            Some(mut buffer) => {
+                buffer.copy_from_slice(values);
+                buffer
             }
             None => values.into(),
         }
@@ -44,9 +44,9 @@ impl Spare {
 
     /// Nobody needs these values any more.
     pub fn put(&mut self, values: Box<[f32]>) {
-        let spare = self.by_width.entry(values.len()).or_default();
-        if spare.len() < self.most {
-            spare.push(values);
+        let buffers = self.by_width.entry(values.len()).or_default();
+        if buffers.len() < self.most {
+            buffers.push(values);
         }
     }
 
@@ -67,29 +67,29 @@ mod tests {
 
     #[test]
     fn what_was_put_is_used_again_for_values_of_its_width() {
-        let mut spare = Spare::new(1);
-        let first = spare.copy(&[1.0, 2.0]);
+        let mut pool = BufferPool::new(1);
+        let first = pool.copy(&[1.0, 2.0]);
         let address = first.as_ptr();
-        spare.put(first);
-        assert_eq!(*spare.copy(&[3.0]), [3.0], "of another width");
-        let again = spare.copy(&[4.0, 5.0]);
+        pool.put(first);
+        assert_eq!(*pool.copy(&[3.0]), [3.0], "of another width");
+        let again = pool.copy(&[4.0, 5.0]);
         assert_eq!((again.as_ptr(), &*again), (address, &[4.0, 5.0][..]));
-        let other = spare.copy(&[6.0, 7.0]);
+        let other = pool.copy(&[6.0, 7.0]);
         assert_ne!(other.as_ptr(), address, "taken");
     }
 
     #[test]
     fn what_is_more_than_there_is_room_for_is_freed() {
-        let mut spare = Spare::new(2);
+        let mut pool = BufferPool::new(2);
         for _ in 0..100 {
-            spare.put(vec![0.0; 3].into());
-            spare.put(vec![0.0; 5].into());
+            pool.put(vec![0.0; 3].into());
+            pool.put(vec![0.0; 5].into());
         }
-        let kept = |spare: &Spare| spare.by_width.values().map(Vec::len).sum::<usize>();
-        assert_eq!(kept(&spare), 2 * 8);
-        assert!(!spare.is_empty());
-        spare.clear();
-        assert_eq!(kept(&spare), 0);
-        assert!(spare.is_empty());
+        let kept = |pool: &BufferPool| pool.by_width.values().map(Vec::len).sum::<usize>();
+        assert_eq!(kept(&pool), 2 * 8);
+        assert!(!pool.is_empty());
+        pool.clear();
+        assert_eq!(kept(&pool), 0);
+        assert!(pool.is_empty());
     }
 }

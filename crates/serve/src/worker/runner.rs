@@ -3,25 +3,25 @@
 use std::sync::Arc;
 
 use super::Todo;
-use super::rows::Rows;
+use super::rows::BatchRows;
 use crate::RequestError;
 use crate::cell_graph::{Cell, CellError, Place, PreparedCell};
 use cellstream::execute::team::catch_panic;
 
 /// See the [module](self).
-pub(super) struct Bench<R> {
+pub(super) struct CellRunner<R> {
     cell: Arc<dyn Cell>,
     /// `None` after a panic, until it has been prepared anew.
     prepared: Option<Box<dyn PreparedCell>>,
-    pub rows: Rows<R>,
+    pub rows: BatchRows<R>,
 }
 
-impl<R: Send> Bench<R> {
+impl<R: Send> CellRunner<R> {
     /// Room for `place.rows` rows.
-    pub fn new(cell: Arc<dyn Cell>, place: &Place) -> Result<Bench<R>, CellError> {
-        Ok(Bench {
+    pub fn new(cell: Arc<dyn Cell>, place: &Place) -> Result<CellRunner<R>, CellError> {
+        Ok(CellRunner {
             prepared: Some(cell.prepare(place)?),
-            rows: Rows::new(&*cell, place),
+            rows: BatchRows::new(&*cell, place),
             cell,
         })
     }

@@ -1,13 +1,13 @@
-//! What a batch gave, handed on: to the answer, to nodes that take it, and to rest in its row.
+//! What a batch gave, scattered on: to the answer, to nodes that take it, and to rest in its row.
 
 use std::ops::DerefMut;
 
-use super::super::copies::{Copiers, Shares};
-use super::super::spare::Spare;
-use super::super::values::{Lent, Values};
-use super::{Placed, Rows, Work, row_of};
+use super::super::buffer_pool::BufferPool;
+use super::super::copies::{ParallelCopy, Shares};
+use super::super::values::{InputRow, Values};
+use super::{BatchRows, Placed, Work, row_of};
 
-impl<R: Send> Rows<R> {
+impl<R: Send> BatchRows<R> {
     /// What the node in a row gave at a step, by port; states are those after the row's last.
     pub fn gave(&self, row: usize, step: usize) -> Vec<&[f32]> {
         if !self.written.is_empty() {
@@ -28,28 +28,28 @@ impl<R: Send> Rows<R> {
     }
 
     /// Hands on what the node in a row gave at a step. `true` after its last, if something may follow: then its states
-    /// [rest](Rows::rest) there.
-    pub fn hand_on(
+    /// [rest](BatchRows::rest) there.
+    pub fn scatter(
         &mut self,
         work: &Work<R>,
         values: &mut Values<R>,
         (row, step): (usize, usize),
-        spare: &mut Spare,
+        pool: &mut BufferPool,
     ) -> bool {
         let mut written = std::mem::take(&mut self.written);
-        let rests = self.hand_on_from(&mut written, row, (work, values), (row, step), spare);
+        let rests = self.scatter_from(&mut written, row, (work, values), (row, step), pool);
         self.written = written;
         rests
     }
 
-    /// The same, where what lies apart is in row `at` of `written`.
-    fn hand_on_from(
+    /// The same, where what is gathered is in row `at` of `written`.
+    fn scatter_from(
         &self,
         written: &mut [impl DerefMut<Target = [Box<[f32]>]>],
         at: usize,
         (work, values): (&Work<R>, &mut Values<R>),
         (row, step): (usize, usize),
-        spare: &mut Spare,
+        pool: &mut BufferPool,
     ) -> bool {
         let node = work.row.node;
         let is_last = self.is_last(row, step);
@@ -62,14 +62,14 @@ impl<R: Send> Rows<R> {
             }
             let width = declared.width();
             match written.get_mut(port) {
-                Some(rows) if is_state && rests => values.give(node, port, &rows[at], spare),
-                Some(rows) => values.give_away(node, port, &mut rows[at], spare),
+                Some(rows) if is_state && rests => values.give(node, port, &rows[at], pool),
+                Some(rows) => values.give_away(node, port, &mut rows[at], pool),
                 None if is_state => {
-                    values.give(node, port, row_of(&self.states[port], width, row), spare);
+                    values.give(node, port, row_of(&self.states[port], width, row), pool);
                 }
                 None => {
                     let output = row_of(&self.outputs[port - count], width, self.at(row, step));
-                    values.give(node, port, output, spare);
+                    values.give(node, port, output, pool);
                 }
             }
         }
@@ -79,71 +79,76 @@ impl<R: Send> Rows<R> {
         rests
     }
 
-    /// [Hands on](Rows::hand_on) the rows of the batch's only task, but for those whose requests have ended.
-    pub fn hand_on_all(&mut self, work: &[Work<R>], copiers: Copiers<'_>, spares: &mut [Spare]) {
+    /// [Hands on](BatchRows::scatter) the rows of the batch's only task, but for those whose requests have ended.
+    pub fn scatter_all(
+        &mut self,
+        work: &[Work<R>],
+        copiers: ParallelCopy<'_>,
+        pools: &mut [BufferPool],
+    ) {
         let each = copiers.share(self.places.len());
-        debug_assert!(self.places.len() <= each * spares.len(), "a spare each");
-        let mut handed = std::mem::take(&mut self.handed);
-        handed.resize(self.places.len(), None);
-        let (mut all_lent, mut all_written) = (
-            std::mem::take(&mut self.lent),
+        debug_assert!(self.places.len() <= each * pools.len(), "a pool each");
+        let mut scattered = std::mem::take(&mut self.scattered);
+        scattered.resize(self.places.len(), None);
+        let (mut all_input_rows, mut all_written) = (
+            std::mem::take(&mut self.input_rows),
             std::mem::take(&mut self.written),
         );
         let ports = &self.ports;
-        let mut lent = Shares::new(&mut all_lent, ports.inputs(), (each, |_| 1));
+        let mut input_rows = Shares::new(&mut all_input_rows, ports.inputs(), (each, |_| 1));
         let mut written = Shares::new(&mut all_written, ports.gives(), (each, |_| 1));
         let firsts = (0..).step_by(each);
-        let shares = handed.chunks_mut(each).zip(firsts).zip(spares);
-        let shares = shares.map(|(share, spare)| (share, lent.cut(), written.cut(), spare));
+        let shares = scattered.chunks_mut(each).zip(firsts).zip(pools);
+        let shares = shares.map(|(share, pool)| (share, input_rows.cut(), written.cut(), pool));
         drop(
-            copiers.run(shares, |((handed, first), lent, written, spare)| {
-                for (at, handed) in handed.iter_mut().enumerate() {
+            copiers.run(shares, |((scattered, first), input_rows, written, pool)| {
+                for (at, scattered) in scattered.iter_mut().enumerate() {
                     let row = *first + at;
                     let Some(Placed { index, .. }) = self.places[row] else {
                         continue;
                     };
-                    put_back(lent, at, spare);
+                    release(input_rows, at, pool);
                     let work = &work[index];
                     let mut values = work.values.lock();
                     // Looked at under the lock, as ever.
                     if !work.values.has_ended() {
                         let of = (work, &mut *values);
-                        *handed = Some(self.hand_on_from(written, at, of, (row, 0), spare));
+                        *scattered = Some(self.scatter_from(written, at, of, (row, 0), pool));
                     }
                 }
             }),
         );
-        self.handed = handed;
-        (self.lent, self.written) = (all_lent, all_written);
+        self.scattered = scattered;
+        (self.input_rows, self.written) = (all_input_rows, all_written);
     }
 
-    /// What was lent for a row's step is not read any more.
-    pub fn put_back(&mut self, row: usize, step: usize, spare: &mut Spare) {
+    /// What was input_rows for a row's step is not read any more.
+    pub fn release(&mut self, row: usize, step: usize, pool: &mut BufferPool) {
         let at = self.at(row, step);
-        put_back(&mut self.lent, at, spare);
+        release(&mut self.input_rows, at, pool);
     }
 
-    /// What a row of a state or output of a cell that writes them apart is.
+    /// What a row of a state or output of a cell that gathers all is.
     #[cfg(all(test, not(loom)))]
     pub fn written(&self, port: usize, row: usize) -> &[f32] {
         &self.written[port][row]
     }
 
-    /// Whether nothing is lent.
+    /// Whether nothing is input_rows.
     #[cfg(all(test, not(loom)))]
-    pub fn lends_nothing(&self) -> bool {
-        self.lent.iter().flatten().all(Option::is_none)
+    pub fn holds_no_inputs(&self) -> bool {
+        self.input_rows.iter().flatten().all(Option::is_none)
     }
 
     /// Nothing of the batch is read any more.
-    pub fn put_all_back(&mut self, spare: &mut Spare) {
-        let most = self.lent.iter().map(Vec::len).max().unwrap_or(0);
-        (0..most).for_each(|at| put_back(&mut self.lent, at, spare));
+    pub fn release_all(&mut self, pool: &mut BufferPool) {
+        let most = self.input_rows.iter().map(Vec::len).max().unwrap_or(0);
+        (0..most).for_each(|at| release(&mut self.input_rows, at, pool));
     }
 
-    /// Whether the states in a row rest there, if [it was handed on](Rows::hand_on_all).
-    pub fn handed(&self, row: usize) -> Option<bool> {
-        self.handed.get(row).copied().flatten()
+    /// Whether the states in a row rest there, if [it was scattered on](BatchRows::scatter_all).
+    pub fn scattered(&self, row: usize) -> Option<bool> {
+        self.scattered.get(row).copied().flatten()
     }
 
     /// The states that were just computed in a row stay there.
@@ -152,10 +157,14 @@ impl<R: Send> Rows<R> {
     }
 }
 
-fn put_back(lent: &mut [impl DerefMut<Target = [Option<Lent>]>], at: usize, spare: &mut Spare) {
-    for of_port in lent {
-        if let Some(Lent::Kept(kept)) = of_port.get_mut(at).and_then(Option::take) {
-            spare.put(kept);
+fn release(
+    input_rows: &mut [impl DerefMut<Target = [Option<InputRow>]>],
+    at: usize,
+    pool: &mut BufferPool,
+) {
+    for of_port in input_rows {
+        if let Some(InputRow::Retained(kept)) = of_port.get_mut(at).and_then(Option::take) {
+            pool.put(kept);
         }
     }
 }

@@ -24,82 +24,17 @@
 use std::cell::Cell;
 use std::ops::Range;
 
-use super::active::{Active, step_rows};
-use super::buffers::{Buffers, DirectionBuffers};
+use super::active::step_rows;
+use super::buffers::DirectionBuffers;
 use super::meetings::LayerMeetings;
-use super::packed::{PackedConfiguration, PackedDirection, PackedLayer};
+use super::packed::{PackedDirection, PackedLayer};
 use super::phases::{InputRows, Phases, Step};
-use super::states::{StatePlaces, Sum};
-use super::team::{Track, Worker};
+use super::run::{Member, Run, Sum};
+use super::team::Track;
 use super::trace::{Activity, Probe};
-use crate::kernels::{Columns, Kernels, Rows, Shared, Sweep};
-use crate::model::Layout;
+use crate::kernels::{Columns, RowsRef, SharedRows, Sweep};
 use crate::plan::InputProjectionBy;
 use crate::schedule::PanelOrder;
-
-/// A run, as all workers of a group see it. Slices have been checked against the model's signature.
-#[derive(Clone, Copy)]
-pub(super) struct Run<'a> {
-    pub kernels: &'a dyn Kernels,
-    pub configuration: &'a PackedConfiguration,
-    pub buffers: &'a Buffers,
-    pub active: &'a Active,
-    pub layout: Layout,
-    pub steps: usize,
-    pub batch: usize,
-    /// The runs before had an odd number of steps: the first step goes through the panels the other way,
-    /// starting with what the last one left in the caches.
-    pub is_odd: bool,
-    pub input: InputValues<'a>,
-    pub states: StatePlaces<'a>,
-    pub values: Option<Shared<'a>>,
-}
-
-/// The values of an input, as the caller has them.
-#[derive(Clone, Copy, Debug)]
-pub enum InputValues<'a> {
-    /// All rows one after the other, in the input's layout.
-    Together(&'a [f32]),
-    /// Each row wherever it lies, in the same order.
-    Apart(&'a [&'a [f32]]),
-}
-
-impl<'a> InputValues<'a> {
-    /// All rows one after the other.
-    ///
-    /// # Panics
-    /// If they lie apart.
-    pub fn side_by_side(self) -> &'a [f32] {
-        match self {
-            InputValues::Together(values) => values,
-            InputValues::Apart(_) => panic!("the rows lie apart"),
-        }
-    }
-
-    /// Rows of so many features in the order in which they are given.
-    pub fn rows(self, features: usize) -> Rows<'a> {
-        match self {
-            InputValues::Together(values) => Rows::strided(values, features),
-            InputValues::Apart(of) => Rows::Apart { of, rows: None },
-        }
-    }
-}
-
-/// One worker of the group that does a run.
-#[derive(Clone, Copy)]
-pub(super) struct Member<'w> {
-    pub worker: &'w Worker<'w>,
-    /// Which of the group.
-    pub index: usize,
-    /// The team's index of the group's first.
-    pub first: usize,
-}
-
-impl Member<'_> {
-    fn wait_for(&self, member: usize, track: Track, count: u32) {
-        self.worker.wait_for(self.first + member, track, count);
-    }
-}
 
 /// The input of a layer.
 #[derive(Clone, Copy)]
@@ -107,52 +42,47 @@ enum Source<'a> {
     /// The caller's sequences.
     Caller,
     /// The output of the layer below, rows of all running steps.
-    Below(Shared<'a>),
+    Below(SharedRows<'a>),
 }
 
-impl<'a> Run<'a> {
-    /// Computes this worker's part of everything, and tells `probe` of each boundary between activities.
-    ///
-    /// # Safety
-    /// Every worker of the group calls this once, with equal runs; nobody else touches the buffers,
-    /// nor the group's sequences in the output slices, meanwhile.
-    pub unsafe fn work<P: Probe>(&self, member: Member<'_>, probe: P) {
-        probe.begin();
-        self.clear_past_ends(member.index);
-        let mut source = Source::Caller;
-        let layers = &self.configuration.layers;
-        probe.of_layer(layers.len() - 1).lap(Activity::States);
-        for (index, layer) in layers.iter().enumerate() {
-            let to_caller = index + 1 == layers.len();
-            let (target, between) = match to_caller {
-                true => (self.values, None),
-                false => {
-                    let between = &self.buffers.between_layers;
-                    let between = between[index % between.len()].share();
-                    (Some(between), Some(between))
-                }
-            };
-            let walk = LayerWalk {
-                run: self,
-                member,
-                index,
-                layer,
-                meetings: self.configuration.meetings.layer(index),
-                states: &self.buffers.states[index],
-                source,
-                target,
-                to_caller,
-                probe: probe.of_layer(index),
-                met: Cell::new(0),
-                readable: Cell::new(0),
-            };
-            if walk.meetings.takes_part(member.index) {
-                // SAFETY: the caller's promise; layers are kept apart by their waits.
-                unsafe { walk.go() };
-            }
-            if let Some(between) = between {
-                source = Source::Below(between);
-            }
+/// Computes a worker's part of everything, and tells `probe` of each boundary between activities.
+///
+/// # Safety
+/// Every worker of the group calls this once, with equal runs; nobody else touches the buffers,
+/// nor the group's sequences in the output slices, meanwhile.
+pub(super) unsafe fn work<P: Probe>(run: &Run<'_>, member: Member<'_>, probe: P) {
+    probe.begin();
+    run.clear_past_ends(member.index);
+    let mut source = Source::Caller;
+    let layers = &run.configuration.layers;
+    probe.of_layer(layers.len() - 1).lap(Activity::States);
+    for (index, layer) in layers.iter().enumerate() {
+        let to_caller = index + 1 == layers.len();
+        let between = &run.buffers.between_layers;
+        let between = (!to_caller).then(|| {
+            let memory = between[index % between.len()].share();
+            SharedRows::contiguous(memory, layer.features)
+        });
+        let walk = LayerWalk {
+            run,
+            member,
+            index,
+            layer,
+            meetings: run.configuration.meetings.layer(index),
+            states: &run.buffers.states[index],
+            source,
+            target: if to_caller { run.values } else { between },
+            to_caller,
+            probe: probe.of_layer(index),
+            met: Cell::new(0),
+            readable: Cell::new(0),
+        };
+        if walk.meetings.takes_part(member.index) {
+            // SAFETY: the caller's promise; layers are kept apart by their waits.
+            unsafe { walk.go() };
+        }
+        if let Some(between) = between {
+            source = Source::Below(between);
         }
     }
 }
@@ -166,7 +96,7 @@ struct LayerWalk<'a, 'w, P> {
     meetings: &'a LayerMeetings,
     states: &'a [DirectionBuffers],
     source: Source<'a>,
-    target: Option<Shared<'a>>,
+    target: Option<SharedRows<'a>>,
     to_caller: bool,
     probe: P,
     /// Meetings so far.
@@ -177,7 +107,7 @@ struct LayerWalk<'a, 'w, P> {
 
 impl<'a, P: Probe> LayerWalk<'a, '_, P> {
     /// # Safety
-    /// As [`Run::work`].
+    /// As [`work`].
     unsafe fn go(&self) {
         let directions = &self.layer.directions;
         let steps = self.steps();
@@ -241,8 +171,10 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
         let owners = &self.meetings.owners;
         let mine = owners.iter().position(|&o| o == self.member.index);
         let sum = Sum {
-            apart: [0, 1].map(|i| self.states[i].apart.share()),
             features: self.layer.features,
+            directions: [0, 1].map(|i| {
+                SharedRows::contiguous(self.states[i].unsummed.share(), self.layer.features)
+            }),
             target,
             to_caller: self.to_caller,
             share: (mine.unwrap_or(0), owners.len()),
@@ -333,7 +265,7 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
             buffers: &self.states[index],
             c: self.run.cell_states(direction, &self.states[index]),
             projected: self.run.buffers.projected[owner].share(),
-            room: self.run.buffers.rooms[self.member.index].share(),
+            scratch: self.run.buffers.scratch[self.member.index].share(),
             probe: self.probe,
         }
     }
@@ -377,7 +309,7 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
     /// Takes this worker's share of what is computed ahead for the chunk that begins with `taken`.
     ///
     /// # Safety
-    /// As [`Run::work`].
+    /// As [`work`].
     unsafe fn take_ahead(&self, taken: usize) {
         let directions = || self.layer.directions.iter().enumerate();
         let me = self.member.index;
@@ -414,7 +346,7 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
     /// by side, so that those of the chunk before may still be in use.
     ///
     /// # Safety
-    /// As [`Run::work`].
+    /// As [`work`].
     unsafe fn take_share(&self, chunk: usize) {
         let me = self.member.index;
         let owners = &self.meetings.owners;
@@ -480,24 +412,14 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
         let count = span.len();
         match self.source {
             Source::Caller => {
-                let rows = &self.run.active.input_rows()[span];
-                let rows = match self.run.input {
-                    InputValues::Together(values) => Rows::Listed {
-                        values,
-                        rows,
-                        stride: features,
-                    },
-                    InputValues::Apart(of) => Rows::Apart {
-                        of,
-                        rows: Some(rows),
-                    },
-                };
+                let order = &self.run.active.input_rows()[span];
+                let rows = self.run.input.in_order(order);
                 InputRows { rows, count }
             }
             Source::Below(below) => {
                 // SAFETY: the caller's promise.
-                let values = unsafe { below.read(span.start * features..span.end * features) };
-                let rows = Rows::strided(values, features);
+                let values = unsafe { below.read(span.start, 0..count * features) };
+                let rows = RowsRef::contiguous(values, features);
                 InputRows { rows, count }
             }
         }
@@ -537,34 +459,29 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
     /// What the phases need to know of a step. Waits for its input, where that has not been taken.
     ///
     /// # Safety
-    /// As [`Run::work`].
+    /// As [`work`].
     unsafe fn step(&self, index: usize, taken: usize) -> Step<'a> {
         let direction = &self.layer.directions[index];
         let step = self.step_of(direction, taken);
         let active = self.run.active;
         let span = active.span(step..step + 1);
         let row = span.start;
-        let columns = |memory, row: usize, features: usize, column: usize| Columns {
-            memory,
-            first: row * features + column,
-            stride: features,
-            order: None,
-        };
         let y = self.target.map(|target| {
-            let features = self.layer.features;
+            let first = index * direction.state;
             if self.layer.is_summed() {
-                let apart = self.states[index].apart.share();
-                columns(apart, row, direction.state, 0)
+                let memory = self.states[index].unsummed.share();
+                Columns::new(
+                    SharedRows::contiguous(memory, direction.state).every(row, 1),
+                    0,
+                )
             } else if self.to_caller {
-                let (first, stride) =
-                    step_rows(self.run.layout, step, self.run.steps, self.run.batch);
+                let (row, apart) = step_rows(self.run.layout, step, self.run.steps, self.run.batch);
                 Columns {
                     order: Some(active.order()),
-                    stride: stride * features,
-                    ..columns(target, first, features, index * direction.state)
+                    ..Columns::new(target.every(row, apart), first)
                 }
             } else {
-                columns(target, row, features, index * direction.state)
+                Columns::new(target.every(row, 1), first)
             }
         });
         let in_step = !direction.is_all_ahead;
@@ -575,7 +492,7 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
             // SAFETY: the layer below has been written, by the wait above.
             true => unsafe { self.input(direction, span.clone()) },
             false => InputRows {
-                rows: Rows::NONE,
+                rows: RowsRef::EMPTY,
                 count: 0,
             },
         };
