@@ -1,13 +1,13 @@
 //! Recurrent networks (LSTM, GRU, RNN) on CPUs at the lowest latency, with the same bits for every
 //! schedule, thread count, batch and instruction set.
 //!
-//! A run passes these modules: a [`model`] is loaded or built; a [`plan`] for it is estimated, or found
-//! by [`mod@tune`] and kept in a file; [`execute`] packs the weights for the plan and runs sequences on
-//! pinned threads, with the arithmetic of [`kernels`]. A plan is made from the matrix products of a step
-//! ([`graph`]), the order in which they may run ([`schedule`]), the cost of splitting them over cores
-//! ([`partition`]) and the caches of the [`machine`]. [`layers`] surround the recurrent core in a whole
-//! model. [`mod@reference`] specifies every bit. The crate `cellstream-serve` batches the requests of
-//! many users.
+//! A run passes these modules: a [`model`] is loaded or built; a [`plan`] for it is estimated, or
+//! found by [`mod@tune`] and kept in a file; [`execute`] packs the weights for the plan and runs
+//! sequences on pinned threads, with the arithmetic of [`kernels`]. A plan is made from the matrix
+//! products of a step ([`graph`]), the order in which they may run ([`schedule`]), the cost of
+//! splitting them over cores ([`partition`]) and the caches of the [`machine`]. [`layers`] surround
+//! the recurrent core in a whole model. [`mod@reference`] specifies every bit. The crate
+//! `cellstream-serve` batches the requests of many users.
 //!
 //! ```no_run
 //! # let (batch, steps) = (1, 100);

@@ -7,8 +7,8 @@ use crate::plan::Plan;
 
 const INPUT: usize = 9;
 
-/// Everything that some steps give: the output and all states. Where `gathered`, each row of them is a buffer
-/// of its own, longer than the row.
+/// Everything that some steps give: the output and all states. Where `gathered`, each row of them
+/// is a buffer of its own, longer than the row.
 fn run(
     session: &mut Session,
     lengths: Option<&[usize]>,

@@ -1,5 +1,5 @@
-//! A run, as its workers see it, and what they copy rather than compute: states into and out of a run's
-//! buffers, the two directions' sum, and the zeros past the ends of sequences.
+//! A run, as its workers see it, and what they copy rather than compute: states into and out of a
+//! run's buffers, the two directions' sum, and the zeros past the ends of sequences.
 
 use std::ops::Range;
 
@@ -20,8 +20,8 @@ pub(super) struct Run<'a> {
     pub layout: Layout,
     pub steps: usize,
     pub batch: usize,
-    /// The runs before had an odd number of steps: the first step goes through the panels the other way,
-    /// starting with what the last one left in the caches.
+    /// The runs before had an odd number of steps: the first step goes through the panels the other
+    /// way, starting with what the last one left in the caches.
     pub is_odd: bool,
     /// Rows of all steps, in the layout.
     pub input: RowsRef<'a>,
@@ -54,15 +54,17 @@ pub(super) struct CallerState<'a> {
     pub before: Option<SharedRows<'a>>,
     /// After it.
     pub after: Option<SharedRows<'a>>,
-    /// The rows are the same before and after it. Then a cell state of whole groups of units is computed
-    /// there: only who owns a column ever touches it. Others are copied, as gates store whole vectors,
-    /// beyond the last unit of a row. So are hidden states, as all workers read those before a step while
-    /// their owners write those after it; each worker reads its columns of the caller's before it writes them.
+    /// The rows are the same before and after it. Then a cell state of whole groups of units is
+    /// computed there: only who owns a column ever touches it. Others are copied, as gates store
+    /// whole vectors, beyond the last unit of a row. So are hidden states, as all workers read
+    /// those before a step while their owners write those after it; each worker reads its columns
+    /// of the caller's before it writes them.
     pub is_in_place: bool,
 }
 
 impl<'a> CallerState<'a> {
-    /// The state whose block of `[batch, size]` starts at element `first` of the blocks before the run and after it.
+    /// The state whose block of `[batch, size]` starts at element `first` of the blocks before the
+    /// run and after it.
     pub fn of_blocks(
         blocks: [Option<Shared<'a>>; 2],
         first: usize,
@@ -156,8 +158,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Copies the member's columns of the initial states into the state buffers: a reverse direction's
-    /// sequences start at different steps, so at either parity.
+    /// Copies the member's columns of the initial states into the state buffers: a reverse
+    /// direction's sequences start at different steps, so at either parity.
     ///
     /// # Safety
     /// Nobody else touches these columns.

@@ -171,8 +171,9 @@ impl<'a> Steps<'a> {
         }
     }
 
-    /// `lengths[b]` steps of stream `b`; row `t * lengths.len() + b` of `x` is its input at step `t`, up to the
-    /// most steps that any stream takes. Rows past a stream's last step are not read.
+    /// `lengths[b]` steps of stream `b`; row `t * lengths.len() + b` of `x` is its input at step
+    /// `t`, up to the most steps that any stream takes. Rows past a stream's last step are not
+    /// read.
     pub fn several(lengths: &'a [usize], x: RowsRef<'a>) -> Steps<'a> {
         Steps {
             batch: lengths.len(),
@@ -448,14 +449,15 @@ impl Session {
 
     /// A step of each stream, or several: the one function that streaming and serving need.
     ///
-    /// `states` has the rows of each state, a row a stream: for each layer the hidden state and, of an LSTM,
-    /// then the cell state, in the order of the layers ([`Session::state_sizes`]). They go from before the
-    /// first step to after the last. `y` has rows of the output, as many as `steps` has of the input, which
-    /// are zero past a stream's last step; without it nothing is written but the states.
+    /// `states` has the rows of each state, a row a stream: for each layer the hidden state and, of
+    /// an LSTM, then the cell state, in the order of the layers ([`Session::state_sizes`]). They go
+    /// from before the first step to after the last. `y` has rows of the output, as many as `steps`
+    /// has of the input, which are zero past a stream's last step; without it nothing is written
+    /// but the states.
     ///
-    /// Rows may be contiguous or gathered, each in a buffer of its own, and may be longer than is needed.
-    /// Several steps at once are faster than one after the other where products of the inputs, taken
-    /// together, read the weights once. Any interleaving gives the same bits.
+    /// Rows may be contiguous or gathered, each in a buffer of its own, and may be longer than is
+    /// needed. Several steps at once are faster than one after the other where products of the
+    /// inputs, taken together, read the weights once. Any interleaving gives the same bits.
     ///
     /// ```
     /// use cellstream::execute::{Session, Steps};

@@ -1,11 +1,11 @@
 //! The schedules that the three rules leave, enumerated from the graph of a step.
 //!
 //! By rule 1 a schedule is a placement of the products of one step, the same at every step. By rule
-//! 3 an input product is either taken ahead, before all steps, or is in a phase of its step together
-//! with a product that needs the state. By rule 2 each phase needs the one before, so that a step
-//! has as many phases as its longest chain of products. The enumerator lists the placements in that
-//! many phases in which every product comes after what it needs, and keeps those of which rule 2
-//! holds. What it finds (the tests compare it with a search through all phased schedules):
+//! 3 an input product is either taken ahead, before all steps, or is in a phase of its step
+//! together with a product that needs the state. By rule 2 each phase needs the one before, so that
+//! a step has as many phases as its longest chain of products. The enumerator lists the placements
+//! in that many phases in which every product comes after what it needs, and keeps those of which
+//! rule 2 holds. What it finds (the tests compare it with a search through all phased schedules):
 //!
 //! | direction | choices | schedules |
 //! |---|---|---|

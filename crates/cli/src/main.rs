@@ -1,9 +1,10 @@
-//! The program `cellstream`. Each subcommand is one file with its arguments and a `run`; to add one,
-//! add its file, a variant of [`Command`] and an arm in [`main`]. The subcommand `load` is the crate
-//! `cellstream-loadgen`.
+//! The program `cellstream`. Each subcommand is one file with its arguments and a `run`; to add
+//! one, add its file, a variant of [`Command`] and an arm in [`main`]. The subcommand `load` is the
+//! crate `cellstream-loadgen`.
 //!
 //! Exit status: 0 done; 1 the input was refused, with one line on standard error that says what to
-//! change ([`Failure`]); 2 usage (from clap, or a [`Failure`] about arguments that clap cannot check).
+//! change ([`Failure`]); 2 usage (from clap, or a [`Failure`] about arguments that clap cannot
+//! check).
 
 mod bench;
 mod explain;

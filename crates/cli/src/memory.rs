@@ -11,8 +11,8 @@ pub fn afford_weights(values: Option<u64>) -> Result<(), Failure> {
     afford(bytes, arguments, "weights")
 }
 
-/// Refuses a run of `model` whose sequences, with the outputs of all layers, do not fit; `arguments`
-/// say how many there are.
+/// Refuses a run of `model` whose sequences, with the outputs of all layers, do not fit;
+/// `arguments` say how many there are.
 pub fn afford_run(
     model: &Model,
     batch: usize,
@@ -42,7 +42,8 @@ mod tests {
     fn a_run_needs_its_input_its_layers_outputs_and_its_states() {
         let model = Lstm::new(3, 2).layers(2).bidirectional(Merge::Concat);
         let model = model.random(1).unwrap();
-        // A step: 3 in, 4 and 4 out. States: 2 layers, 2 directions, 2 of each kind, before and after.
+        // A step: 3 in, 4 and 4 out. States: 2 layers, 2 directions, 2 of each kind, before and
+        // after.
         assert_eq!(run_bytes(&model, 5, 7), Some(4 * 5 * (7 * 11 + 2 * 16)));
         assert_eq!(run_bytes(&model, u64::MAX, 7), None);
         assert_eq!(run_bytes(&model, 1, u64::MAX), None);

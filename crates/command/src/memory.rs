@@ -1,5 +1,6 @@
 //! Whether the machine has the memory for what the arguments ask, before it is asked for: a failed
-//! allocation would abort, and one that the system cannot back would end the process without a word.
+//! allocation would abort, and one that the system cannot back would end the process without a
+//! word.
 
 use crate::Failure;
 

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use crate::Failure;
 
-/// Refuses an `output` that resolves to one of the input files, symbolic links followed. A path that
-/// does not exist is always allowed. Each input comes with a name for the message.
+/// Refuses an `output` that resolves to one of the input files, symbolic links followed. A path
+/// that does not exist is always allowed. Each input comes with a name for the message.
 ///
 /// # Errors
 /// The output is one of the inputs.

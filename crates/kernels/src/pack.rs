@@ -275,8 +275,9 @@ impl PackedMatrix {
         self.as_next(of.start..of.end.min(of.start + width))
     }
 
-    /// Words of scratch in which [`super::Kernels::product_in`] has so many rows of the left operand quantised, or laid out for tall
-    /// tiles; 0 where it has neither, `usize::MAX` where they cannot be counted.
+    /// Words of scratch in which [`super::Kernels::product_in`] has so many rows of the left
+    /// operand quantised, or laid out for tall tiles; 0 where it has neither, `usize::MAX` where
+    /// they cannot be counted.
     pub fn scratch_words(&self, rows: usize) -> usize {
         match self.words {
             Words::Int8(_) => rows.saturating_mul(self.depth.div_ceil(4) + 1),
@@ -285,8 +286,8 @@ impl PackedMatrix {
         }
     }
 
-    /// Whether scratch that a product with these weights has packed serves one of the same rows with `others`, where both come from
-    /// afar or neither does.
+    /// Whether scratch that a product with these weights has packed serves one of the same rows
+    /// with `others`, where both come from afar or neither does.
     pub fn packs_as(&self, others: &PackedMatrix) -> bool {
         // Tall tiles of f32 and of bf16 have other heights.
         self.depth == others.depth

@@ -1,7 +1,7 @@
 //! Views of rows: in one buffer, a stride apart, or gathered from buffers of their own.
 //!
-//! [`RowsRef`] is borrowed to read, [`RowsMut`] to write. [`SharedRows`] is a [`RowsMut`] as the workers
-//! of a team hold it, and [`Columns`] the part of it that one worker owns.
+//! [`RowsRef`] is borrowed to read, [`RowsMut`] to write. [`SharedRows`] is a [`RowsMut`] as the
+//! workers of a team hold it, and [`Columns`] the part of it that one worker owns.
 
 use std::ops::Range;
 
@@ -114,7 +114,8 @@ impl<'a, T> RowsRef<'a, T> {
     }
 }
 
-/// Whether a buffer of `len` values holds `rows` rows of `width`, `stride` apart, none of which overlap.
+/// Whether a buffer of `len` values holds `rows` rows of `width`, `stride` apart, none of which
+/// overlap.
 fn fits(len: usize, stride: usize, rows: usize, width: usize) -> bool {
     let Some(before_last) = rows.checked_sub(1) else {
         return true;
@@ -145,8 +146,8 @@ impl<'a> RowsMut<'a> {
 
     /// Row `r` is `rows[r]`.
     pub fn gathered(rows: &'a mut [&mut [f32]]) -> RowsMut<'a> {
-        // SAFETY: a reference and a pointer to a slice have the same layout. The list is borrowed for
-        // `'a`, so that its references are not used otherwise.
+        // SAFETY: a reference and a pointer to a slice have the same layout. The list is borrowed
+        // for `'a`, so that its references are not used otherwise.
         let rows = unsafe { std::slice::from_raw_parts(rows.as_ptr().cast(), rows.len()) };
         RowsMut(SharedRows(SharedStorage::Gathered { rows, step: 1 }))
     }
@@ -310,8 +311,8 @@ impl<'a> SharedRows<'a> {
             },
             SharedStorage::Gathered { rows, step } => {
                 assert_eq!(step, 1, "every row of a list");
-                // SAFETY: a reference and a pointer to a slice have the same layout; the rows live for
-                // `'a`, and the caller keeps writers away.
+                // SAFETY: a reference and a pointer to a slice have the same layout; the rows live
+                // for `'a`, and the caller keeps writers away.
                 unsafe {
                     RowsRef::gathered(std::slice::from_raw_parts(rows.as_ptr().cast(), rows.len()))
                 }

@@ -33,8 +33,9 @@ pub trait Kernels: Send + Sync {
         let panels = 0..job.weights.panels();
         self.product_of(job, panels, scratch);
     }
-    /// As [`Kernels::product_in`], of some of the panels: the others' pre-activations stay as they are. `z` and the
-    /// bias are still those of all. Of several such products of the same rows the first packs the scratch for all.
+    /// As [`Kernels::product_in`], of some of the panels: the others' pre-activations stay as they
+    /// are. `z` and the bias are still those of all. Of several such products of the same rows the
+    /// first packs the scratch for all.
     ///
     /// # Panics
     /// As [`Kernels::product_in`], or if the weights have no such panels.

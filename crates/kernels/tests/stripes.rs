@@ -28,7 +28,8 @@ fn upper(value: f32) -> u16 {
     (value.to_bits() >> 16) as u16
 }
 
-/// A sweep, weights, blocking and the product after it, and whether there is scratch for tall tiles.
+/// A sweep, weights, blocking and the product after it, and whether there is scratch for tall
+/// tiles.
 type Way<'a> = (Sweep, &'a PackedMatrix, Blocking, NextProduct, bool);
 
 /// Every way of the kernels, of weights packed in one stripe and in two.
@@ -56,8 +57,9 @@ fn ways<'a>(orders: &[Sweep], packed: &'a [PackedMatrix; 2]) -> Vec<Way<'a>> {
     ways
 }
 
-/// Every instruction set, f32 and bf16, every number of rows, every blocking, every order, scratch for tall tiles and none: the
-/// bits of the plain loop, and the bias in the slot that no gate has. The depth is odd.
+/// Every instruction set, f32 and bf16, every number of rows, every blocking, every order, scratch
+/// for tall tiles and none: the bits of the plain loop, and the bias in the slot that no gate has.
+/// The depth is odd.
 #[test]
 fn stripes_and_tall_tiles_give_the_bits_of_a_plain_loop() {
     let depth = 101;

@@ -64,8 +64,9 @@ pub struct Arguments {
     /// line names its columns; for seq2seq two columns, as in FILE:source,target (default: paper)
     #[arg(long, value_name = "L|FILE[:COLUMN]")]
     pub lengths: Option<LengthsOption>,
-    /// Trees: complete:LEAVES, or a file with the head of each word of a sentence in each line, as in `[2,0,2]`; treelstm
-    /// takes phrases made of them, a leaf for each word (default: complete:16)
+    /// Trees: complete:LEAVES, or a file with the head of each word of a sentence in each line, as
+    /// in `[2,0,2]`; treelstm takes phrases made of them, a leaf for each word (default:
+    /// complete:16)
     #[arg(long, value_name = "TREES")]
     pub trees: Option<TreesOption>,
     /// Policies (default: all that serve such requests)

@@ -1,9 +1,10 @@
 //! `cellstream load`: requests as users send them, to one policy after the other, and how long they wait.
 //!
-//! The server is behind two small traits (`target::Launch`, `target::Target`); all else is here: what requests ask
-//! for (`arguments`, `request`, `lengths`, `trees`), when they are due (`arrivals`), the loop that submits
-//! them (`drive`), what is counted (`record`), who runs when (`compare`), each policy's settings (`grid`,
-//! `sweep`), and what is said and drawn (`report`, `print`, `calibration`, `files`, `chart`).
+//! The server is behind two small traits (`target::Launch`, `target::Target`); all else is here:
+//! what requests ask for (`arguments`, `request`, `lengths`, `trees`), when they are due
+//! (`arrivals`), the loop that submits them (`drive`), what is counted (`record`), who runs when
+//! (`compare`), each policy's settings (`grid`, `sweep`), and what is said and drawn (`report`,
+//! `print`, `calibration`, `files`, `chart`).
 
 mod arguments;
 mod arrivals;

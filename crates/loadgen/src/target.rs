@@ -21,8 +21,8 @@ pub fn policies_for(network: Network, identical: bool) -> Vec<PolicyKind> {
     PolicyKind::ALL.into_iter().filter(serves).collect()
 }
 
-/// Whether cellular batching is compared with this policy: the policies of other systems, which do not
-/// know requests in advance.
+/// Whether cellular batching is compared with this policy: the policies of other systems, which do
+/// not know requests in advance.
 pub fn is_baseline(policy: PolicyKind) -> bool {
     use PolicyKind::{Cellular, Ideal, Shortest};
     !matches!(policy, Cellular | Shortest | Ideal)

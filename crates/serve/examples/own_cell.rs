@@ -1,10 +1,10 @@
-//! A recurrent cell of our own, written against the public interface alone, that does what the ready-made
-//! [`ChainCell`] does: the same bits, as fast.
+//! A recurrent cell of our own, written against the public interface alone, that does what the
+//! ready-made [`ChainCell`] does: the same bits, as fast.
 //!
 //!     cargo run --release -p cellstream-serve --example own_cell
 //!
-//! It says once how it wants the rows of a batch ([`Cell::layout`]), takes several steps of a chain in one
-//! batch, and passes rows to [`Session::step_rows`] where they are.
+//! It says once how it wants the rows of a batch ([`Cell::layout`]), takes several steps of a chain
+//! in one batch, and passes rows to [`Session::step_rows`] where they are.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! Policies of the user's own: what they get from the engine, and that a wrong one ends only its own requests.
+//! Policies of the user's own: what they get from the engine, and that a wrong one ends only its
+//! own requests.
 
 #[path = "common/gate.rs"]
 mod gate;

@@ -91,14 +91,14 @@ impl Barrier {
         self.gate.break_down();
     }
 
-    /// Leaves the region: this worker uses nothing of the job from now on. Returns whether all other
-    /// `workers` had left before. After an error: break the barrier down, then leave again.
+    /// Leaves the region: this worker uses nothing of the job from now on. Returns whether all
+    /// other `workers` had left before. After an error: break the barrier down, then leave again.
     #[inline]
     pub(super) fn leave(&self, workers: u32) -> Result<bool, Awaited> {
         let mut counts = self.counts.0.load(Ordering::Relaxed);
         loop {
-            // Checked before leaving: afterwards the region may be over, and the barrier may be that
-            // of the next region.
+            // Checked before leaving: afterwards the region may be over, and the barrier may be
+            // that of the next region.
             if counts & ARRIVED != 0 && self.gate.epoch().is_some() {
                 return Err(Awaited);
             }

@@ -59,7 +59,8 @@ impl Counter {
         self.word.0.store(0, Ordering::Relaxed);
     }
 
-    /// Adds one. A waiter for this count sees all earlier writes of this thread. For its worker only.
+    /// Adds one. A waiter for this count sees all earlier writes of this thread. For its worker
+    /// only.
     #[inline]
     pub(super) fn advance(&self) {
         // Release: pairs with the Acquire loads of `wait`. An addition, because a store would erase

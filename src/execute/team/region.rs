@@ -39,8 +39,8 @@ impl Worker<'_> {
     /// have written before. With one worker it does nothing.
     ///
     /// # Panics
-    /// Unwinds out of the job, silently, if another worker has panicked or has ended its job, so that
-    /// the wait would never end. `run` then reports which of the two.
+    /// Unwinds out of the job, silently, if another worker has panicked or has ended its job, so
+    /// that the wait would never end. `run` then reports which of the two.
     #[inline]
     pub fn barrier(&self) {
         if self.workers > 1
@@ -65,8 +65,8 @@ impl Worker<'_> {
     ///
     /// # Panics
     /// Unwinds out of the job, silently, if the wait would never end: the other worker has panicked
-    /// or ended its job without reaching the count, or is this worker, or is not in the region. `run`
-    /// then reports the panic, or [`TeamPanicked::Barrier`].
+    /// or ended its job without reaching the count, or is this worker, or is not in the region.
+    /// `run` then reports the panic, or [`TeamPanicked::Barrier`].
     #[inline]
     pub fn wait_for(&self, worker: usize, track: Track, count: u32) {
         let reached = if worker == self.index {

@@ -82,8 +82,8 @@ impl SharedTeam {
         self.turn(|team| team.run_on(workers, job))
     }
 
-    /// Calls `take` with the team, after all earlier requests: to pack weights, for example. Another
-    /// request inside `take` deadlocks. If it panics, later requests still get their turns.
+    /// Calls `take` with the team, after all earlier requests: to pack weights, for example.
+    /// Another request inside `take` deadlocks. If it panics, later requests still get their turns.
     pub fn turn<R>(&self, take: impl FnOnce(&mut Team) -> R) -> R {
         let queue = &*self.queue;
         {

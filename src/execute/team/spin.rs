@@ -5,8 +5,8 @@ use std::time::Duration;
 /// How long a waiting thread of a team spins before it parks.
 ///
 /// To wake a parked thread costs a system call and a scheduling delay; a spinning thread continues
-/// at once but keeps its core busy. Each wait (at a barrier, for the next run, for the end of a run)
-/// spins for [`spin`](Self::spin) and then parks, so an idle team uses no processor time.
+/// at once but keeps its core busy. Each wait (at a barrier, for the next run, for the end of a
+/// run) spins for [`spin`](Self::spin) and then parks, so an idle team uses no processor time.
 ///
 /// On a team with more threads than cores a spinning thread delays the thread it waits for. Such a
 /// team spins a few dozen rounds only, whatever the budget.

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The bit `asleep` is part of the word. A thread that is about to sleep sets it *in the word whose
-//! change it waits for*, so the thread that changes the word reads the bit in the same operation: no
-//! wake-up is lost, no fence is needed, and a change without sleepers costs no system call.
+//! change it waits for*, so the thread that changes the word reads the bit in the same operation:
+//! no wake-up is lost, no fence is needed, and a change without sleepers costs no system call.
 //!
 //! A word is `number · broken · asleep`. [`Gate`](super::gate::Gate) and
 //! [`Counter`](super::progress::Counter) define what the number counts and how it changes.

@@ -87,8 +87,8 @@ struct Part {
     add: bool,
 }
 
-// SAFETY: `multiply` makes parts that write disjoint elements and read only what no part writes, and
-// returns when all are done.
+// SAFETY: `multiply` makes parts that write disjoint elements and read only what no part writes,
+// and returns when all are done.
 unsafe impl Send for Part {}
 // SAFETY: as above; a shared part can only be copied.
 unsafe impl Sync for Part {}

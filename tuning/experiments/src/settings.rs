@@ -23,7 +23,8 @@ pub struct Settings {
     /// Seconds of each tuning, for experiments that tune
     #[arg(long, value_name = "S")]
     pub seconds: Option<f64>,
-    /// The folder of the record (default: that of this machine and day, or with --quick the system's temporary folder)
+    /// The folder of the record (default: that of this machine and day, or with --quick the
+    /// system's temporary folder)
     #[arg(long, value_name = "DIR")]
     pub results: Option<PathBuf>,
 }

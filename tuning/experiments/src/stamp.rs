@@ -33,7 +33,8 @@ fn machine() -> String {
     format!("{cpu}, {cores} cores, {isa}, {}", caches.join(", "))
 }
 
-/// In a checkout the commit and whether the library was changed; and which set of kernels plans are written for.
+/// In a checkout the commit and whether the library was changed; and which set of kernels plans are
+/// written for.
 fn version() -> String {
     let run = |args: &[&str]| {
         let mut git = Command::new("git");

@@ -1,9 +1,9 @@
 //! TreeLSTM: pre-activations and the children's states to a node's states (Tai et al. 2015,
 //! arXiv 1503.00075, equations 2 to 14).
 //!
-//! Unlike a sequence's, these states are the caller's own rows, contiguous or gathered, which are not padded to whole
-//! vectors: the last vector of a row may be a part of one. And what is written may be what was read,
-//! so that each vector is loaded before any is stored in its place.
+//! Unlike a sequence's, these states are the caller's own rows, contiguous or gathered, which are
+//! not padded to whole vectors: the last vector of a row may be a part of one. And what is written
+//! may be what was read, so that each vector is loaded before any is stored in its place.
 
 use super::{Functions, Usual, flush, store_part};
 use crate::simd::Simd;

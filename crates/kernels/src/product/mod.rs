@@ -52,16 +52,16 @@ pub enum Start<'a> {
     Continue,
 }
 
-/// Memory for what a product makes of its left operand: [`PackedMatrix::scratch_words`] words. With weights of
-/// int8 that is the operand, quantised. With others it is the operand laid out step by step for tall tiles;
-/// with less memory the tiles are low.
+/// Memory for what a product makes of its left operand: [`PackedMatrix::scratch_words`] words. With
+/// weights of int8 that is the operand, quantised. With others it is the operand laid out step by
+/// step for tall tiles; with less memory the tiles are low.
 #[derive(Debug)]
 pub enum Scratch<'a> {
     /// To be packed first, from all rows of the left operand.
     Empty(&'a mut [u32]),
-    /// Already packed by an earlier product with the same left operand, of other panels or of other weights
-    /// [that pack it alike](PackedMatrix::packs_as). Both products have the same [`Blocking`], and
-    /// scratch of the same size.
+    /// Already packed by an earlier product with the same left operand, of other panels or of other
+    /// weights [that pack it alike](PackedMatrix::packs_as). Both products have the same
+    /// [`Blocking`], and scratch of the same size.
     Packed(&'a [u32]),
 }
 

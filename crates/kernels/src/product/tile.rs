@@ -46,9 +46,9 @@ pub(super) unsafe fn tile<
     let mut sum = [[[element.zero(s); N]; P]; M];
     // SAFETY: the caller's promise.
     unsafe { element.begin(s, place, &mut sum) };
-    // Where rows and weights leave no register for a choice, each way to prefetch has a loop of its own. Tiles of few rows have
-    // more to load for each term, and no time to prefetch.
-    // SAFETY: rows and stripes hold `depth` steps.
+    // Where rows and weights leave no register for a choice, each way to prefetch has a loop of its
+    // own. Tiles of few rows have more to load for each term, and no time to prefetch. SAFETY: rows
+    // and stripes hold `depth` steps.
     unsafe {
         if const { is_tall::<S, E>(M, N) } {
             let a = lhs.by_steps::<M>(row);
@@ -81,8 +81,8 @@ pub(super) unsafe fn tile<
     unsafe { element.end(s, place, sum) };
 }
 
-/// Rows whose starts the registers of addresses hold beside what else the loop needs. A tile of more reads them from
-/// the stack, so it takes two steps with each.
+/// Rows whose starts the registers of addresses hold beside what else the loop needs. A tile of
+/// more reads them from the stack, so it takes two steps with each.
 const POINTERS: usize = 6;
 
 /// Adds the terms of all steps.

@@ -5,8 +5,9 @@
 //! tall tiles   7 to 14 rows (12 in bf16) by one stripe of two gates, of weights from afar
 //! ```
 //!
-//! A tall tile has its rows laid out step by step ([`Lhs`](super::lhs::Lhs)): it takes one address for all of them, where there
-//! are not registers for one each, and rows that lie some pages apart do not push each other out of the first level.
+//! A tall tile has its rows laid out step by step ([`Lhs`](super::lhs::Lhs)): it takes one address
+//! for all of them, where there are not registers for one each, and rows that lie some pages apart
+//! do not push each other out of the first level.
 
 #[cfg(test)]
 use super::super::TALL_TILE_ROWS;
@@ -159,8 +160,8 @@ pub(super) fn tile_stripes<S: Simd, E: Element<S>, const N: usize>(
 mod tests {
     use super::*;
 
-    /// Tiles are as few and as even as their height allows. Tall ones are those that the caller allows, of the rows that kernels
-    /// have such tiles for, and fewer than the low ones would be.
+    /// Tiles are as few and as even as their height allows. Tall ones are those that the caller
+    /// allows, of the rows that kernels have such tiles for, and fewer than the low ones would be.
     #[test]
     fn tiles_are_as_few_and_as_even_as_can_be() {
         for (rows, low) in (0..40usize).flat_map(|rows| (1..=8).map(move |low| (rows, low))) {

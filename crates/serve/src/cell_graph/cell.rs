@@ -158,12 +158,13 @@ pub enum RowLayout {
     /// [`Batch::slices`] need.
     #[default]
     Contiguous,
-    /// Those of inputs are where they came with their requests, or where other cells wrote them: they are
-    /// not copied. States and outputs are contiguous, and states stay in their rows from step to step.
+    /// Those of inputs are where they came with their requests, or where other cells wrote them:
+    /// they are not copied. States and outputs are contiguous, and states stay in their rows from
+    /// step to step.
     GatheredInputs,
-    /// Those of all ports are gathered, states and outputs each in a buffer of its own, which is passed to
-    /// the node that takes it without a copy: for cells whose values are taken by other cells, as in trees.
-    /// Batches have one step.
+    /// Those of all ports are gathered, states and outputs each in a buffer of its own, which is
+    /// passed to the node that takes it without a copy: for cells whose values are taken by other
+    /// cells, as in trees. Batches have one step.
     Gathered,
 }
 
@@ -185,8 +186,8 @@ pub trait Cell: Send + Sync {
     /// What it takes and gives.
     fn ports(&self) -> &Ports;
 
-    /// What its batches cost, as far as that is known: the facts that a policy decides by. An engine
-    /// uses [`CellCost::rows`] unless its options say other sizes.
+    /// What its batches cost, as far as that is known: the facts that a policy decides by. An
+    /// engine uses [`CellCost::rows`] unless its options say other sizes.
     fn cost(&self) -> CellCost {
         CellCost::default()
     }
@@ -199,8 +200,8 @@ pub trait Cell: Send + Sync {
         false
     }
 
-    /// How it wants the rows of its ports. Each of its batches has them so, or all contiguous, as where a
-    /// request is [run alone](crate::networks::run_alone).
+    /// How it wants the rows of its ports. Each of its batches has them so, or all contiguous, as
+    /// where a request is [run alone](crate::networks::run_alone).
     fn layout(&self) -> RowLayout {
         RowLayout::Contiguous
     }
@@ -288,8 +289,9 @@ impl<'a> Batch<'a> {
         Batch::of_rows(ports, rows, lengths, inputs, written)
     }
 
-    /// Rows wherever they are: those of each input, `[steps, rows]`, and those of each state, `[rows]`, and then of
-    /// each output, `[steps, rows]`. Steps are as many of each row as `lengths` says; without it one.
+    /// Rows wherever they are: those of each input, `[steps, rows]`, and those of each state,
+    /// `[rows]`, and then of each output, `[steps, rows]`. Steps are as many of each row as
+    /// `lengths` says; without it one.
     ///
     /// # Panics
     /// If there are rows of another number of ports, too few of one, or too short ones.
@@ -333,7 +335,8 @@ impl<'a> Batch<'a> {
         self.inputs[port]
     }
 
-    /// The rows of each state, and those of each output: row `t * rows + r` is that of row `r` at step `t`.
+    /// The rows of each state, and those of each output: row `t * rows + r` is that of row `r` at
+    /// step `t`.
     #[allow(clippy::type_complexity)]
     pub fn written(
         &mut self,
@@ -405,8 +408,8 @@ impl<'a> Batch<'a> {
     /// ```
     ///
     /// # Panics
-    /// If the cell has another number of inputs, states or outputs ([`Batch::slices`] takes any), or its
-    /// [layout](Cell::layout) is not contiguous.
+    /// If the cell has another number of inputs, states or outputs ([`Batch::slices`] takes any),
+    /// or its [layout](Cell::layout) is not contiguous.
     #[allow(clippy::type_complexity)]
     pub fn split<const I: usize, const S: usize, const O: usize>(
         &mut self,

@@ -47,9 +47,10 @@ impl ChainCell {
         self
     }
 
-    /// Runs by this plan, measured with 1 step and with a few (`cellstream tune --steps 1,4`) of several sizes of batch,
-    /// instead of an estimated one; batches have the rows that it says to serve by, unless
-    /// [`EngineOptions::sizes`](crate::engine::EngineOptions) say others. A place whose team has fewer threads refuses it.
+    /// Runs by this plan, measured with 1 step and with a few (`cellstream tune --steps 1,4`) of
+    /// several sizes of batch, instead of an estimated one; batches have the rows that it says to
+    /// serve by, unless [`EngineOptions::sizes`](crate::engine::EngineOptions) say others. A place
+    /// whose team has fewer threads refuses it.
     ///
     /// ```
     /// use std::sync::Arc;

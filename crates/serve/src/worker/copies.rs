@@ -1,9 +1,10 @@
-//! Copies into a batch's rows, by one thread or by several members of the worker's team; gathered rows of inputs are
-//! only noted down.
+//! Copies into a batch's rows, by one thread or by several members of the worker's team; gathered
+//! rows of inputs are only noted down.
 //!
-//! One core copies 11 GB/s here (EPYC, Zen 4), while the others of its team would wait for it: of batches of many long rows
-//! each member copies a share. Shares are ranges of the batch's rows, so members write different rows; two of them meet only
-//! at the lock of a request that has rows in both shares, which is held for one row.
+//! One core copies 11 GB/s here (EPYC, Zen 4), while the others of its team would wait for it: of
+//! batches of many long rows each member copies a share. Shares are ranges of the batch's rows, so
+//! members write different rows; two of them meet only at the lock of a request that has rows in
+//! both shares, which is held for one row.
 
 use std::ops::DerefMut;
 use std::slice::ChunksMut;
@@ -73,7 +74,8 @@ pub(super) struct Buffers<'a, B, L, G> {
     pub input_rows: &'a mut [L],
     /// `[rows, width]` each.
     pub states: &'a mut [B],
-    /// Of each state of a cell that gathers all `[rows]`, of a width each; `states` are nothing then.
+    /// Of each state of a cell that gathers all `[rows]`, of a width each; `states` are nothing
+    /// then.
     pub written: &'a mut [G],
 }
 

@@ -199,7 +199,8 @@ impl Run {
             let values = Values::new(
                 graph.clone(),
                 &unfolded,
-                // Of those that do not grow only states are copied by all, where inputs are gathered.
+                // Of those that do not grow only states are copied by all, where inputs are
+                // gathered.
                 (!graph.watched().is_empty()).then(|| Box::new(Answering) as Box<dyn Grow>),
                 &cells,
                 (),

@@ -1,7 +1,8 @@
 //! Runs tasks: one worker's cells on its team, and the way of values from node to node.
 //!
-//! A worker has a [`CellRunner`] for each cell. No clock but for the times that it reports, no thread but those of its team, no lock
-//! that anybody else wants but those of the requests' values: [`super::engine`] calls it.
+//! A worker has a [`CellRunner`] for each cell. No clock but for the times that it reports, no
+//! thread but those of its team, no lock that anybody else wants but those of the requests' values:
+//! [`super::engine`] calls it.
 
 mod buffer_pool;
 mod copies;
@@ -186,7 +187,8 @@ impl<R: Send> Worker<R> {
         }
         match ran {
             Ok(()) => {
-                // Before anything is scattered on: what is added may take what its node gives, which is then kept for it.
+                // Before anything is scattered on: what is added may take what its node gives,
+                // which is then kept for it.
                 grow_all(&self.cells, rows, tasks, &mut outcome);
                 scatter(rows, tasks, givers, pools);
             }

@@ -42,11 +42,13 @@ type Seat<R> = Work<R>;
 pub(super) struct BatchRows<R> {
     ports: Ports,
     inputs: Vec<Vec<f32>>,
-    /// Of each input of a cell that gathers them, by row: those of the present batch that are not in its buffer.
+    /// Of each input of a cell that gathers them, by row: those of the present batch that are not
+    /// in its buffer.
     input_rows: Vec<Vec<Option<InputRow>>>,
     states: Vec<Vec<f32>>,
     outputs: Vec<Vec<f32>>,
-    /// Of each state and then of each output of a cell that gathers all, by row. `states` and `outputs` are empty then.
+    /// Of each state and then of each output of a cell that gathers all, by row. `states` and
+    /// `outputs` are empty then.
     written: Vec<Vec<Box<[f32]>>>,
     lists: Lists,
     /// By row.
@@ -150,8 +152,8 @@ impl<R: Send> BatchRows<R> {
         ParallelCopy::of(team, self.ports.inputs(), rows)
     }
 
-    /// Who of the team copies the inputs of these rows, if one is not enough. Of a cell that gathers them those are copied
-    /// that a growing request was given later.
+    /// Who of the team copies the inputs of these rows, if one is not enough. Of a cell that
+    /// gathers them those are copied that a growing request was given later.
     fn gatherers<'a>(&self, work: &[Work<R>], team: &'a SharedTeam) -> Option<ParallelCopy<'a>> {
         let rows = match self.input_rows.is_empty() {
             true => work.len(),
@@ -332,8 +334,8 @@ impl<R: Send> BatchRows<R> {
         missing.extend(loaded.flat_map(|(.., missing)| missing));
     }
 
-    /// Adds a task whose rows [join](BatchRows::joins) those of `before`, the last one, and notes or copies its inputs. Returns the rows
-    /// that lack something, as [`BatchRows::place`].
+    /// Adds a task whose rows [join](BatchRows::joins) those of `before`, the last one, and notes
+    /// or copies its inputs. Returns the rows that lack something, as [`BatchRows::place`].
     pub fn go_on(
         &mut self,
         before: &[Work<R>],
@@ -500,7 +502,8 @@ impl<R: Send> BatchRows<R> {
     }
 }
 
-/// Lists where the rows of `tasks` are that are not in the buffer; `at` tells where a step of one of them is listed.
+/// Lists where the rows of `tasks` are that are not in the buffer; `at` tells where a step of one
+/// of them is listed.
 fn list_input_rows<'a, R>(
     tasks: &'a [Todo<R>],
     at: impl Fn(usize, usize) -> usize,

@@ -10,9 +10,10 @@
 //!
 //! What came with the request never changes, and cells read it without the lock.
 //!
-//! Workers lock a request's values before each of its cells (to see whether it can run with the one before, to find its row,
-//! to note or copy inputs) and after it. Two threads can want them at the same time only where two of its nodes run at the same time: on two workers, or in one batch that a worker's
-//! team copies. Each holds one such lock, for one row, and waits for nothing meanwhile.
+//! Workers lock a request's values before each of its cells (to see whether it can run with the one
+//! before, to find its row, to note or copy inputs) and after it. Two threads can want them at the
+//! same time only where two of its nodes run at the same time: on two workers, or in one batch that
+//! a worker's team copies. Each holds one such lock, for one row, and waits for nothing meanwhile.
 
 use super::buffer_pool::BufferPool;
 use crate::sync::{AtomicBool, Mutex, MutexGuard, PoisonError};
@@ -391,8 +392,8 @@ impl<R> Values<R> {
         }
     }
 
-    /// What `source` gives, without a copy, for a gathered row: what came with the request, or was kept for this
-    /// alone. `None` if it must be [copied](Values::take).
+    /// What `source` gives, without a copy, for a gathered row: what came with the request, or was
+    /// kept for this alone. `None` if it must be [copied](Values::take).
     pub(super) fn input_row(&mut self, source: Source, given: &[f32]) -> Option<InputRow> {
         match source {
             Source::Zeros => None,

@@ -8,10 +8,12 @@
 //! batch: of one that runs then, all would be counted. Chains of 24 steps, and complete binary trees of 16 leaves; hidden size
 //! 1024, from 1024 inputs.
 //!
-//! Reading: shares of the time from then to the last answer, medians of the rounds; "cells" also with the least and the
-//! greatest. What they lack to 100 % is waste: the longest time that any choice of batches could save with these cells. What
-//! no column has goes into replies, mostly, and to the threads that wait for them, on the same cores. "Rows run" are those of a batch on
-//! average, of the cell that fills its batches least: the levels of the last trees are narrower than a batch.
+//! Reading: shares of the time from then to the last answer, medians of the rounds; "cells" also
+//! with the least and the greatest. What they lack to 100 % is waste: the longest time that any
+//! choice of batches could save with these cells. What no column has goes into replies, mostly, and
+//! to the threads that wait for them, on the same cores. "Rows run" are those of a batch on
+//! average, of the cell that fills its batches least: the levels of the last trees are narrower
+//! than a batch.
 
 use std::thread;
 use std::time::{Duration, Instant};

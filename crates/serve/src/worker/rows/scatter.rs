@@ -27,8 +27,8 @@ impl<R: Send> BatchRows<R> {
         self.lengths[row] == step + 1
     }
 
-    /// Hands on what the node in a row gave at a step. `true` after its last, if something may follow: then its states
-    /// [rest](BatchRows::rest) there.
+    /// Hands on what the node in a row gave at a step. `true` after its last, if something may
+    /// follow: then its states [rest](BatchRows::rest) there.
     pub fn scatter(
         &mut self,
         work: &Work<R>,
@@ -79,7 +79,8 @@ impl<R: Send> BatchRows<R> {
         rests
     }
 
-    /// [Hands on](BatchRows::scatter) the rows of the batch's only task, but for those whose requests have ended.
+    /// [Hands on](BatchRows::scatter) the rows of the batch's only task, but for those whose
+    /// requests have ended.
     pub fn scatter_all(
         &mut self,
         work: &[Work<R>],
