@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use cellstream_serve::cell_graph::BatchSizes;
 use cellstream_serve::cell_graph::{
-    Cell, CellError, CellId, Cells, Graph, Place, Ports, PreparedCell, Source, Unfolded,
+    Cell, CellError, CellId, Cells, Graph, Place, Ports, PreparedCell, RequestGraph, Source,
 };
 use cellstream_serve::policy::{Groups, PolicyKind};
 use cellstream_serve::scheduler::{
@@ -42,11 +42,11 @@ impl Cell for Link {
     }
 }
 
-fn chain(cells: &Cells, cell: CellId, length: usize) -> Unfolded {
+fn chain(cells: &Cells, cell: CellId, length: usize) -> RequestGraph {
     let mut graph = Graph::new();
     let mut before = Source::Zeros;
     for _ in 0..length {
-        before = graph.node(cell, &[before]).gives(0);
+        before = graph.node(cell, &[before]).output(0);
     }
     graph.answer(before);
     graph.unfold(cells).expect("a chain")
@@ -55,7 +55,7 @@ fn chain(cells: &Cells, cell: CellId, length: usize) -> Unfolded {
 struct Served {
     scheduler: Scheduler,
     /// Submitted in turn.
-    chains: Vec<Unfolded>,
+    chains: Vec<RequestGraph>,
     submitted: usize,
     now: Instant,
     tasks: Vec<Task>,

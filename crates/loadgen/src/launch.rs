@@ -127,7 +127,7 @@ struct Translation {
 }
 
 /// What requests are answered with; not to be confused with [`engine::Response`].
-const ANSWER: networks::Answer = networks::Answer::Last;
+const ANSWER: networks::Outputs = networks::Outputs::Last;
 
 type Unfold = Box<dyn Fn(&Request) -> engine::Request>;
 

@@ -151,7 +151,7 @@ mod tests {
             let mut before = Source::Zeros;
             for _ in 0..steps {
                 let x = graph.give(&[value]);
-                before = graph.node(sum, &[x, before]).gives(0);
+                before = graph.node(sum, &[x, before]).output(0);
             }
             graph.answer(before);
             engine::Request::new(graph)

@@ -79,7 +79,7 @@ fn unfold(cell: CellId, words: &[f32]) -> Graph {
     for word in words.chunks_exact(INPUT) {
         let word = graph.give(word);
         let node = graph.node(cell, &[word, states[0], states[1]]);
-        (states, last) = ([node.gives(0), node.gives(1)], node.gives(2));
+        (states, last) = ([node.output(0), node.output(1)], node.output(2));
     }
     graph.answer(last);
     graph

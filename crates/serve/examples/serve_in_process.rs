@@ -75,10 +75,10 @@ fn unfold(lstm: CellId, verdict: CellId, words: &[f32]) -> Graph {
     for word in words.chunks_exact(WORD) {
         let word = graph.give(word);
         let node: NodeId = graph.node(lstm, &[word, h, c]);
-        (h, c) = (node.gives(0), node.gives(1));
+        (h, c) = (node.output(0), node.output(1));
     }
     let verdict = graph.node(verdict, &[h]);
-    graph.answer(verdict.gives(0));
+    graph.answer(verdict.output(0));
     graph
 }
 

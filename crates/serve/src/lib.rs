@@ -9,7 +9,7 @@
 //! use cellstream_serve::Engine;
 //! use cellstream_serve::cell_graph::Cells;
 //! use cellstream_serve::engine::{EngineOptions, Request};
-//! use cellstream_serve::networks::{Answer, Chain, ChainCell};
+//! use cellstream_serve::networks::{Outputs, Chain, ChainCell};
 //!
 //! # let model = Lstm::new(8, 16).layers(2).random(1)?;
 //! # let words = vec![0.25; 3 * 8];
@@ -17,7 +17,7 @@
 //! let chain = Chain::add(&mut cells, ChainCell::new(model)?); // any forward model, stacks included
 //! let engine = Engine::start(cells, &EngineOptions::default())?; // a pinned worker over all cores
 //! // `words`: [steps, features], one after the other; the answer: the last output.
-//! let ticket = engine.submit(Request::new(chain.unfold(&words, None, Answer::Last)?))?; // from any thread
+//! let ticket = engine.submit(Request::new(chain.unfold(&words, None, Outputs::Last)?))?; // from any thread
 //! let answer = ticket.wait()?.values; // or ticket.await
 //! assert_eq!(answer.len(), 16);
 //! # Ok::<(), Box<dyn std::error::Error>>(())

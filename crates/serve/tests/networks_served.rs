@@ -9,9 +9,8 @@ use cellstream_serve::Engine;
 use cellstream_serve::cell_graph::{Cells, Graph};
 use cellstream_serve::engine::{EngineOptions, Request, Workers};
 use cellstream_serve::networks::{
-    Alone, Answer, BinaryTree, BinaryTreeLstm, BinaryTreeWeights, Chain, ChainCell,
-    ChildSumTreeLstm, ChildSumWeights, DecoderCell, Dependencies, EncoderCell, FeedPrevious,
-    Seq2Seq, Until,
+    Alone, BinaryTree, BinaryTreeLstm, BinaryTreeWeights, Chain, ChainCell, ChildSumTreeLstm,
+    ChildSumWeights, DecoderCell, Dependencies, EncoderCell, FeedPrevious, Outputs, Seq2Seq, Until,
 };
 use cellstream_serve::policy::{Groups, PolicyKind};
 use cellstream_serve::scheduler::End;
@@ -76,7 +75,7 @@ fn networks(rng: &mut fastrand::Rng, precision: Precision) -> (Cells, Networks) 
 fn request(networks: &Networks, rng: &mut fastrand::Rng) -> (Graph, Option<FeedPrevious>) {
     let length = rng.usize(1..12);
     let xs = random(rng, length * FEATURES);
-    let answer = [Answer::Last, Answer::Each][rng.usize(..2)];
+    let answer = [Outputs::Last, Outputs::Each][rng.usize(..2)];
     // Every word hangs on one before it: chains, stars and all between.
     let heads: Vec<usize> = (0..length)
         .map(|word| rng.usize(word.min(1)..=word))

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use cellstream_serve::RequestError;
 use cellstream_serve::cell_graph::BatchSizes;
 use cellstream_serve::cell_graph::{
-    Batch, Cell, CellCost, CellError, CellId, Cells, Gave, Graph, GraphError, Grow, Growth, NodeId,
-    Place, Ports, PreparedCell,
+    Batch, Cell, CellCost, CellError, CellId, Cells, DynamicGraph, Graph, GraphError, Growth,
+    NodeId, NodeOutputs, Place, Ports, PreparedCell,
 };
 use cellstream_serve::engine::{Engine, EngineError, EngineOptions, Request, SubmitError, Workers};
 use cellstream_serve::policy::PolicyKind;
@@ -113,8 +113,8 @@ fn a_cell_that_panics_or_fails_ends_its_batch_and_nothing_else() {
 #[test]
 fn a_growing_function_that_panics_or_adds_nonsense_ends_its_request_alone() {
     struct Nonsense(CellId);
-    impl Grow for Nonsense {
-        fn grow(&mut self, _: NodeId, _: Gave<'_>, more: &mut Growth<'_>) {
+    impl DynamicGraph for Nonsense {
+        fn grow(&mut self, _: NodeId, _: NodeOutputs<'_>, more: &mut Growth<'_>) {
             more.node(self.0, &[]);
         }
     }
@@ -143,8 +143,8 @@ fn a_growing_function_that_panics_or_adds_nonsense_ends_its_request_alone() {
 #[test]
 fn a_growing_function_may_end_its_request_and_no_other() {
     struct Fails;
-    impl Grow for Fails {
-        fn grow(&mut self, _: NodeId, _: Gave<'_>, more: &mut Growth<'_>) {
+    impl DynamicGraph for Fails {
+        fn grow(&mut self, _: NodeId, _: NodeOutputs<'_>, more: &mut Growth<'_>) {
             more.fail("nothing to say");
         }
     }
@@ -576,7 +576,7 @@ fn steps_of_few_rows_are_one_call_of_cells_that_take_several() {
             let mut graph = Graph::new();
             let mut state = graph.give(&[5.0]);
             for _ in 0..9 {
-                state = graph.node(cell, &[state]).gives(0);
+                state = graph.node(cell, &[state]).output(0);
             }
             graph.answer(state);
             let answer = engine.submit(Request::new(graph)).unwrap().wait().unwrap();

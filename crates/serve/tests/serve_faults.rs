@@ -420,7 +420,7 @@ fn echo(cell: impl Cell + 'static) -> (Cells, impl Fn(f32) -> Request) {
         let mut graph = Graph::new();
         let x = graph.give(&[x]);
         let node = graph.node(id, &[x]);
-        graph.answer(node.gives(0));
+        graph.answer(node.output(0));
         Request::new(graph)
     };
     (cells, request)

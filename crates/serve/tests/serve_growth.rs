@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 
 use cellstream_serve::RequestError;
 use cellstream_serve::cell_graph::{
-    CellId, Gave, Graph, GraphError, Grow, Growth, NodeId, Source, User,
+    CellId, DynamicGraph, Graph, GraphError, Growth, NodeId, NodeOutputs, Source, User,
 };
 use cellstream_serve::engine::{Request, SubmitError};
 use cellstream_serve::networks::{AloneError, run_alone};
@@ -66,11 +66,11 @@ fn branches(ids: &Ids, cells: [CellId; 2], left: [usize; 2], start: f32) -> (Gra
     (graph, grow)
 }
 
-impl Grow for Branches {
-    fn grow(&mut self, node: NodeId, gave: Gave<'_>, more: &mut Growth<'_>) {
+impl DynamicGraph for Branches {
+    fn grow(&mut self, node: NodeId, outputs: NodeOutputs<'_>, more: &mut Growth<'_>) {
         let branch = self.branch_of[&node];
         self.order.lock().unwrap().push(branch);
-        let y = gave.port(gave.ports() - 1)[0];
+        let y = outputs.port(outputs.ports() - 1)[0];
         self.traces[branch].push(y);
         if self.left[branch] > 0 {
             self.left[branch] -= 1;
@@ -79,8 +79,8 @@ impl Grow for Branches {
                 more.node(self.pair, &[x, x]);
             }
             let next = match self.inputs[branch] {
-                true => more.node(self.cells[branch], &[x, node.gives(0)]),
-                false => more.node(self.cells[branch], &[node.gives(0)]),
+                true => more.node(self.cells[branch], &[x, node.output(0)]),
+                false => more.node(self.cells[branch], &[node.output(0)]),
             };
             more.watch(next);
             self.branch_of.insert(next, branch);
@@ -91,7 +91,7 @@ impl Grow for Branches {
             let [a, b] = &self.traces;
             let last = [a, b].map(|trace| more.give(&trace[trace.len() - 1..]));
             let pair = more.node(self.pair, &last);
-            more.answer(pair.gives(0));
+            more.answer(pair.output(0));
             for trace in [a, b] {
                 let trace = more.give(trace);
                 more.answer(trace);
@@ -115,8 +115,8 @@ fn of_two_nodes_that_grow_on_two_workers_the_later_is_told_first() {
     let growing = scene.submit(Request::new(graph).grow(grow));
     // The mate of the counting branch, whose growth keeps the worker from telling what that branch grew by.
     struct Held(Arc<Gate>);
-    impl Grow for Held {
-        fn grow(&mut self, _: NodeId, _: Gave<'_>, more: &mut Growth<'_>) {
+    impl DynamicGraph for Held {
+        fn grow(&mut self, _: NodeId, _: NodeOutputs<'_>, more: &mut Growth<'_>) {
             if let Err(error) = self.0.pass(&[]) {
                 more.fail(error);
             }
@@ -127,7 +127,7 @@ fn of_two_nodes_that_grow_on_two_workers_the_later_is_told_first() {
     let x = graph.give(&[1.0]);
     let node = graph.node(ids.count, &[x]);
     graph.watch(node);
-    graph.answer(node.gives(0));
+    graph.answer(node.output(0));
     let mate = scene.submit(Request::new(graph).grow(Held(Arc::clone(&held))));
     // Counting cells are a full batch now.
     scene.gate.let_go(1);
@@ -175,13 +175,13 @@ fn requests_that_grow_on_two_workers_are_answered_as_if_alone() {
 #[test]
 fn growth_that_finds_no_room_ends_its_request_and_no_other() {
     struct Many(CellId);
-    impl Grow for Many {
-        fn grow(&mut self, node: NodeId, gave: Gave<'_>, more: &mut Growth<'_>) {
+    impl DynamicGraph for Many {
+        fn grow(&mut self, node: NodeId, outputs: NodeOutputs<'_>, more: &mut Growth<'_>) {
             for _ in 0..20 {
-                let x = more.give(gave.port(0));
+                let x = more.give(outputs.port(0));
                 more.node(self.0, &[x]);
             }
-            more.answer(node.gives(0));
+            more.answer(node.output(0));
         }
     }
     let limits = Limits {
@@ -214,8 +214,8 @@ fn growth_that_finds_no_room_ends_its_request_and_no_other() {
 /// Calls a function with each watched node.
 struct Calls<F>(F);
 
-impl<F: FnMut(NodeId, &mut Growth<'_>) + Send> Grow for Calls<F> {
-    fn grow(&mut self, node: NodeId, _: Gave<'_>, more: &mut Growth<'_>) {
+impl<F: FnMut(NodeId, &mut Growth<'_>) + Send> DynamicGraph for Calls<F> {
+    fn grow(&mut self, node: NodeId, _: NodeOutputs<'_>, more: &mut Growth<'_>) {
         (self.0)(node, more);
     }
 }
@@ -232,11 +232,11 @@ fn three_chains(ids: &Ids) -> Graph {
     };
     let first = node(1.0, Source::Zeros);
     let [second, other, unwatched] = [
-        node(2.0, first.gives(0)),
+        node(2.0, first.output(0)),
         node(3.0, Source::Zeros),
         node(4.0, Source::Zeros),
     ];
-    graph.answer(unwatched.gives(1));
+    graph.answer(unwatched.output(1));
     graph.watch(second);
     graph.watch(other);
     graph
@@ -248,13 +248,13 @@ fn what_may_be_added_depends_on_the_graph_and_not_on_what_has_been_computed() {
     const SECOND: usize = 1;
     const OTHER: usize = 2;
     const UNWATCHED: usize = 3;
-    fn gives(node: usize, port: usize) -> Source {
-        NodeId::new(node).gives(port)
+    fn writes(node: usize, port: usize) -> Source {
+        NodeId::new(node).output(port)
     }
     fn go_on(ids: &Ids, more: &mut Growth<'_>, from: usize) {
         let x = more.give(&[5.0]);
-        let node = more.node(ids.chain, &[x, gives(from, 0)]);
-        more.answer(node.gives(1));
+        let node = more.node(ids.chain, &[x, writes(from, 0)]);
+        more.answer(node.output(1));
     }
     let answer = |node: usize| {
         let user = User::Answer;
@@ -266,21 +266,21 @@ fn what_may_be_added_depends_on_the_graph_and_not_on_what_has_been_computed() {
     };
     // What the second node's growth adds.
     let cases: [(Adds, Result<(), GraphError>); 12] = [
-        (|_, more| more.answer(gives(SECOND, 0)), Ok(())),
-        (|_, more| more.answer(gives(SECOND, 1)), Ok(())),
+        (|_, more| more.answer(writes(SECOND, 0)), Ok(())),
+        (|_, more| more.answer(writes(SECOND, 1)), Ok(())),
         (|ids, more| go_on(ids, more, SECOND), Ok(())),
         (|ids, more| go_on(ids, more, OTHER), Ok(())),
-        (|_, more| more.answer(gives(FIRST, 1)), answer(FIRST)),
-        (|_, more| more.answer(gives(OTHER, 1)), answer(OTHER)),
+        (|_, more| more.answer(writes(FIRST, 1)), answer(FIRST)),
+        (|_, more| more.answer(writes(OTHER, 1)), answer(OTHER)),
         (
-            |_, more| more.answer(gives(UNWATCHED, 1)),
+            |_, more| more.answer(writes(UNWATCHED, 1)),
             answer(UNWATCHED),
         ),
         (|ids, more| go_on(ids, more, FIRST), node(FIRST)),
         (|ids, more| go_on(ids, more, UNWATCHED), node(UNWATCHED)),
         (
             // From the other's state, with what its own gives as an input.
-            |ids, more| _ = more.node(ids.chain, &[gives(SECOND, 1), gives(OTHER, 0)]),
+            |ids, more| _ = more.node(ids.chain, &[writes(SECOND, 1), writes(OTHER, 0)]),
             node(OTHER),
         ),
         (
@@ -341,7 +341,7 @@ fn two_that_go_on_from_one_node_are_refused_whichever_is_told_of_first() {
             let chain = scene.ids.chain;
             Calls(move |_, more: &mut Growth<'_>| {
                 let x = more.give(&[5.0]);
-                more.node(chain, &[x, NodeId::new(2).gives(0)]);
+                more.node(chain, &[x, NodeId::new(2).output(0)]);
             })
         };
         let graph = three_chains(&scene.ids);
@@ -363,7 +363,7 @@ fn what_goes_on_from_a_resting_node_takes_nothing_of_another_cell() {
             if node.index() == 1 {
                 let x = more.give(&[5.0]);
                 let pair = more.node(ids.pair, &[x, x]);
-                more.node(ids.chain, &[pair.gives(0), NodeId::new(2).gives(0)]);
+                more.node(ids.chain, &[pair.output(0), NodeId::new(2).output(0)]);
             }
         })
     };

@@ -38,7 +38,7 @@ fn pairs(cell: CellId, nodes: usize) -> Request {
     for _ in 0..nodes {
         let (a, b) = (graph.give(&[4.0]), graph.give(&[2.0]));
         let node = graph.node(cell, &[a, b]);
-        graph.answer(node.gives(0));
+        graph.answer(node.output(0));
     }
     Request::new(graph)
 }

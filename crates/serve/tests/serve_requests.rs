@@ -16,8 +16,8 @@ use cellstream_serve::Engine;
 use cellstream_serve::RequestError;
 use cellstream_serve::cell_graph::BatchSizes;
 use cellstream_serve::cell_graph::{
-    Batch, CellError, CellId, Cells, Gave, Graph, GraphError, Grow, Growth, NodeId, Ports, Source,
-    User,
+    Batch, CellError, CellId, Cells, DynamicGraph, Graph, GraphError, Growth, NodeId, NodeOutputs,
+    Ports, Source, User,
 };
 use cellstream_serve::engine::{EngineOptions, Request, Response, SubmitError, Ticket, Workers};
 use cellstream_serve::policy::PolicyKind;
@@ -74,9 +74,9 @@ impl Scene {
         let x = graph.give(&[x as f32]);
         let mut last = graph.node(self.gated, &[x, Source::Zeros]);
         for _ in 1..steps {
-            last = graph.node(self.gated, &[x, last.gives(0)]);
+            last = graph.node(self.gated, &[x, last.output(0)]);
         }
-        graph.answer(last.gives(1));
+        graph.answer(last.output(1));
         (graph, last)
     }
 
@@ -251,9 +251,9 @@ fn what_is_late_is_not_computed_in_tasks_that_were_formed_before() {
 /// Passes the gate as a cell does, but when a graph may grow.
 struct Held(Arc<Gate>);
 
-impl Grow for Held {
-    fn grow(&mut self, _: NodeId, gave: Gave<'_>, more: &mut Growth<'_>) {
-        if let Err(error) = self.0.pass(gave.port(1)) {
+impl DynamicGraph for Held {
+    fn grow(&mut self, _: NodeId, outputs: NodeOutputs<'_>, more: &mut Growth<'_>) {
+        if let Err(error) = self.0.pass(outputs.port(1)) {
             more.fail(error);
         }
     }
@@ -378,7 +378,7 @@ fn a_wrong_graph_is_refused_with_what_is_wrong_and_nothing_of_it_is_counted() {
         ),
         (
             wrong(|graph, gated| {
-                graph.node(gated, &[Source::Zeros, NodeId::new(7).gives(0)]);
+                graph.node(gated, &[Source::Zeros, NodeId::new(7).output(0)]);
             }),
             GraphError::UnknownNode {
                 user: User::Node(NodeId::new(0)),
@@ -388,8 +388,8 @@ fn a_wrong_graph_is_refused_with_what_is_wrong_and_nothing_of_it_is_counted() {
         ),
         (
             wrong(|graph, gated| {
-                graph.node(gated, &[Source::Zeros, NodeId::new(1).gives(0)]);
-                graph.node(gated, &[Source::Zeros, NodeId::new(0).gives(0)]);
+                graph.node(gated, &[Source::Zeros, NodeId::new(1).output(0)]);
+                graph.node(gated, &[Source::Zeros, NodeId::new(0).output(0)]);
             }),
             GraphError::Cycle { node: 0 },
         ),
@@ -397,7 +397,7 @@ fn a_wrong_graph_is_refused_with_what_is_wrong_and_nothing_of_it_is_counted() {
         (
             wrong(|graph, gated| {
                 let first = graph.node(gated, &[Source::Zeros; 2]);
-                graph.node(gated, &[first.gives(1), NodeId::new(1).gives(0)]);
+                graph.node(gated, &[first.output(1), NodeId::new(1).output(0)]);
             }),
             GraphError::Cycle { node: 1 },
         ),

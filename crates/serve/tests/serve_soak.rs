@@ -16,13 +16,13 @@ use cellstream::model::{Gru, Lstm, Matrix};
 use cellstream_serve::Engine;
 use cellstream_serve::RequestError;
 use cellstream_serve::cell_graph::{
-    Batch, Cell, CellError, CellId, Cells, Gave, Graph, Grow, Growth, NodeId, Place, Ports,
-    PreparedCell,
+    Batch, Cell, CellError, CellId, Cells, DynamicGraph, Graph, Growth, NodeId, NodeOutputs, Place,
+    Ports, PreparedCell,
 };
 use cellstream_serve::engine::{EngineOptions, Request, StreamError, SubmitError, Workers};
 use cellstream_serve::networks::{
-    Alone, Answer, BinaryTree, BinaryTreeLstm, BinaryTreeWeights, Chain, ChainCell, DecoderCell,
-    EncoderCell, FeedPrevious, Seq2Seq, Until,
+    Alone, BinaryTree, BinaryTreeLstm, BinaryTreeWeights, Chain, ChainCell, DecoderCell,
+    EncoderCell, FeedPrevious, Outputs, Seq2Seq, Until,
 };
 use cellstream_serve::policy::PolicyKind;
 use cellstream_serve::scheduler::{End, Limits, Refused};
@@ -72,10 +72,10 @@ enum Growing {
     Malformed(CellId),
 }
 
-impl Grow for Growing {
-    fn grow(&mut self, node: NodeId, gave: Gave<'_>, more: &mut Growth<'_>) {
+impl DynamicGraph for Growing {
+    fn grow(&mut self, node: NodeId, outputs: NodeOutputs<'_>, more: &mut Growth<'_>) {
         match self {
-            Growing::Decodes(decoding) => decoding.grow(node, gave, more),
+            Growing::Decodes(decoding) => decoding.grow(node, outputs, more),
             Growing::Panics => resume_unwind(Box::new("told to")),
             Growing::Fails => more.fail("told to"),
             Growing::Malformed(cell) => {
@@ -155,7 +155,7 @@ fn random_asked(network: &Network, alone: &mut Alone, random: &mut fastrand::Rng
             let mut graph = Graph::new();
             let x = graph.give(&[random.usize(0..4) as f32]);
             let node = graph.node(network.fragile, &[x]);
-            graph.answer(node.gives(0));
+            graph.answer(node.output(0));
             graph
         }
         1..=2 => {
@@ -166,7 +166,7 @@ fn random_asked(network: &Network, alone: &mut Alone, random: &mut fastrand::Rng
             };
             (fails, growing) = (kind, Some(grow));
             let words = values(random, E * 3);
-            let mut graph = network.gru.unfold(&words, None, Answer::Each).unwrap();
+            let mut graph = network.gru.unfold(&words, None, Outputs::Each).unwrap();
             graph.watch(NodeId::new(random.usize(..3)));
             graph
         }
@@ -182,24 +182,26 @@ fn random_asked(network: &Network, alone: &mut Alone, random: &mut fastrand::Rng
         7..=13 => {
             let steps = random.usize(1..40);
             let words = values(random, E * steps);
-            network.lstm.unfold(&words, None, Answer::Last).unwrap()
+            network.lstm.unfold(&words, None, Outputs::Last).unwrap()
         }
         14..=18 => {
             let steps = random.usize(1..20);
             let words = values(random, E * steps);
-            network.gru.unfold(&words, None, Answer::Each).unwrap()
+            network.gru.unfold(&words, None, Outputs::Each).unwrap()
         }
         _ => {
             let leaves = 1 << random.usize(0..5);
             let words = values(random, E * leaves);
             let tree = BinaryTree::complete(leaves).unwrap();
-            network.tree.unfold(&tree, &words, Answer::Last).unwrap()
+            network.tree.unfold(&tree, &words, Outputs::Last).unwrap()
         }
     };
     let answer = match fails {
         Fails::GrowPanicked | Fails::GrowFailed | Fails::Malformed => None,
         Fails::Never | Fails::Cell => {
-            let grow = growing.clone().map(|grow| Box::new(grow) as Box<dyn Grow>);
+            let grow = growing
+                .clone()
+                .map(|grow| Box::new(grow) as Box<dyn DynamicGraph>);
             // What its own cell fails at has none.
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 alone.run(graph.clone(), grow).ok()

@@ -99,12 +99,12 @@ impl Ports {
     }
 
     /// What a node takes, in order: inputs, states.
-    pub fn takes(&self) -> impl ExactSizeIterator<Item = &Port> + Clone {
+    pub fn reads(&self) -> impl ExactSizeIterator<Item = &Port> + Clone {
         Chained(self.inputs.iter(), self.states.iter())
     }
 
     /// What a node gives, in order: states, outputs.
-    pub fn gives(&self) -> impl ExactSizeIterator<Item = &Port> + Clone {
+    pub fn writes(&self) -> impl ExactSizeIterator<Item = &Port> + Clone {
         Chained(self.states.iter(), self.outputs.iter())
     }
 }
@@ -306,8 +306,8 @@ impl<'a> Batch<'a> {
         let states = ports.states.len();
         let inputs_fit = ports.inputs.len() == inputs.len()
             && (inputs.iter().zip(&ports.inputs)).all(|(of, p)| of.fits(steps * rows, p.width));
-        let written_fit = ports.gives().len() == written.len()
-            && (written.iter().zip(ports.gives()).enumerate()).all(|(index, (of, port))| {
+        let written_fit = ports.writes().len() == written.len()
+            && (written.iter().zip(ports.writes()).enumerate()).all(|(index, (of, port))| {
                 let steps = if index < states { 1 } else { steps };
                 of.fits(steps * rows, port.width)
             });

@@ -1,6 +1,6 @@
 //! The graph of one request: nodes are cells, edges say whose results a cell takes.
 //!
-//! Plain data, filled by an unfold function; [`super::Unfolded`] is what is known of it once it has been
+//! Plain data, filled by an unfold function; [`super::RequestGraph`] is what is known of it once it has been
 //! checked.
 
 use std::ops::Range;
@@ -23,7 +23,7 @@ impl NodeId {
     }
 
     /// What the node gives at `port`, counted over its cell's states and then its outputs.
-    pub fn gives(self, port: usize) -> Source {
+    pub fn output(self, port: usize) -> Source {
         Source::Node { node: self, port }
     }
 }
@@ -76,7 +76,7 @@ pub(crate) struct Node {
 /// let mut before = Source::Zeros;
 /// for x in [[1.0, 2.0], [3.0, 4.0]] {
 ///     let x = graph.give(&x);
-///     before = graph.node(sum, &[x, before]).gives(0);
+///     before = graph.node(sum, &[x, before]).output(0);
 /// }
 /// graph.answer(before);
 /// assert!(graph.unfold(&cells).is_ok());
@@ -127,7 +127,7 @@ impl Graph {
         self.answers.push(source);
     }
 
-    /// Asks that the request's [`super::Grow`], which it must have, be called when `node` has been computed.
+    /// Asks that the request's [`super::DynamicGraph`], which it must have, be called when `node` has been computed.
     pub fn watch(&mut self, node: NodeId) {
         self.watched.push(node);
     }

@@ -1,8 +1,8 @@
 //! What is computed: cell types, and the graph of cells that each request unfolds into.
 //!
 //! A [`Cell`] is a batched computation with its weights inside. A request is a [`Graph`] of calls of cells:
-//! built whole, or growing while it is computed ([`Grow`]). A graph is checked when it is submitted, and
-//! what a scheduler needs of it, without the values, is [`Unfolded`].
+//! built whole, or growing while it is computed ([`DynamicGraph`]). A graph is checked when it is submitted, and
+//! what a scheduler needs of it, without the values, is [`RequestGraph`].
 //!
 //! A cell of one's own, and requests that unfold into it (`examples/serve_in_process.rs` has one beside an LSTM, on an
 //! engine):
@@ -51,7 +51,7 @@
 //!     let (mut graph, mut total) = (Graph::new(), Source::Zeros);
 //!     for value in values {
 //!         let x = graph.give(&[*value]);
-//!         total = graph.node(leaky, &[x, total]).gives(0); // takes inputs, then states
+//!         total = graph.node(leaky, &[x, total]).output(0); // takes inputs, then states
 //!     }
 //!     graph.answer(total);
 //!     graph
@@ -67,15 +67,15 @@
 
 mod cell;
 mod cost;
+mod dynamic;
 mod error;
 mod graph;
-mod grow;
-mod later;
+mod incremental;
+mod request_graph;
 #[cfg(test)]
-pub(crate) mod samples;
+pub(crate) mod test_graphs;
 #[cfg(test)]
 mod tests;
-mod unfolded;
 
 pub use cell::{
     Batch, Cell, CellError, CellId, Cells, Place, Port, Ports, PreparedCell, RowLayout,
@@ -83,9 +83,9 @@ pub use cell::{
 #[cfg(test)]
 pub(crate) use cost::tests as cost_tests;
 pub use cost::{BatchSizes, BatchTime, CellCost};
+pub(crate) use dynamic::Deferred;
+pub use dynamic::{DynamicGraph, Growth, NodeOutputs};
 pub use error::{GraphError, User};
 pub use graph::{Graph, NodeId, Source};
-pub(crate) use grow::PutOff;
-pub use grow::{Gave, Grow, Growth};
-pub(crate) use later::Resting;
-pub use unfolded::{MOST_NODES, Unfolded};
+pub(crate) use incremental::Resident;
+pub use request_graph::{MAX_NODES, RequestGraph};

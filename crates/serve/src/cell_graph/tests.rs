@@ -1,6 +1,6 @@
 //! Division into subgraphs against what it must be, by brute force; every error with its message.
 
-use super::samples::{
+use super::test_graphs::{
     Named, complete_tree, plain_cells, plain_chain, plain_node, random_graph, takes_of,
 };
 use super::*;
@@ -154,7 +154,7 @@ fn too_many_nodes_are_refused() {
     let mut cells = Cells::new();
     let bare = cells.add(Named::new("bare", Ports::new()));
     let mut graph = Graph::new();
-    for _ in 0..=MOST_NODES {
+    for _ in 0..=MAX_NODES {
         graph.node(bare, &[]);
     }
     let error = graph.unfold(&cells).expect_err("refused");
@@ -202,7 +202,7 @@ fn too_few_sources_are_refused() {
 fn values_of_another_width_are_refused() {
     let (error, text) = refused(|graph, sum| {
         let first = graph.node(sum, &ZEROS);
-        graph.node(sum, &[Source::Zeros, first.gives(1)]);
+        graph.node(sum, &[Source::Zeros, first.output(1)]);
     });
     assert!(matches!(
         error,
@@ -230,7 +230,7 @@ fn values_of_another_width_are_refused() {
 #[test]
 fn nodes_that_are_not_there_are_refused() {
     let (error, text) = refused(|graph, sum| {
-        graph.node(sum, &[Source::Zeros, NodeId::new(4).gives(0)]);
+        graph.node(sum, &[Source::Zeros, NodeId::new(4).output(0)]);
     });
     let user = User::Node(NodeId::new(0));
     assert_eq!(
@@ -247,7 +247,7 @@ fn nodes_that_are_not_there_are_refused() {
     );
     let (_, text) = refused(|graph, sum| {
         graph.node(sum, &ZEROS);
-        graph.answer(NodeId::new(1).gives(0));
+        graph.answer(NodeId::new(1).output(0));
     });
     assert_eq!(
         text,
@@ -259,7 +259,7 @@ fn nodes_that_are_not_there_are_refused() {
 fn ports_that_are_not_there_are_refused() {
     let (error, text) = refused(|graph, sum| {
         let node = graph.node(sum, &ZEROS);
-        graph.answer(node.gives(2));
+        graph.answer(node.output(2));
     });
     assert!(matches!(
         error,
@@ -329,7 +329,7 @@ fn zeros_are_no_answer() {
 fn circles_are_refused_and_one_of_their_nodes_is_named() {
     // 0 waits for the circle 1 → 2 → 3 → 1, and is not in it; 4 follows it.
     let (error, text) = refused(|graph, sum| {
-        let after = |n: usize| [Source::Zeros, NodeId::new(n).gives(0)];
+        let after = |n: usize| [Source::Zeros, NodeId::new(n).output(0)];
         graph.node(sum, &after(1));
         graph.node(sum, &after(3));
         graph.node(sum, &after(1));
@@ -345,7 +345,7 @@ fn circles_are_refused_and_one_of_their_nodes_is_named() {
         format!("node {node} waits for its own result: its sources lead back to it")
     );
     let (error, _) = refused(|graph, sum| {
-        graph.node(sum, &[Source::Zeros, NodeId::new(0).gives(0)]);
+        graph.node(sum, &[Source::Zeros, NodeId::new(0).output(0)]);
     });
     assert_eq!(error, GraphError::Cycle { node: 0 });
 }
@@ -456,12 +456,12 @@ fn steps_join_where_only_their_states_are_handed_on() {
     let step = cells.add(Named::new("step", ports));
     // Words first, all of them, and then three steps over them and one that takes the output of the last.
     let mut graph = Graph::new();
-    let words = [(); 3].map(|()| graph.node(word, &[Source::Zeros]).gives(0));
+    let words = [(); 3].map(|()| graph.node(word, &[Source::Zeros]).output(0));
     let mut last = graph.node(step, &[words[0], Source::Zeros]);
     for word in &words[1..] {
-        last = graph.node(step, &[*word, last.gives(0)]);
+        last = graph.node(step, &[*word, last.output(0)]);
     }
-    graph.node(step, &[last.gives(1), last.gives(0)]);
+    graph.node(step, &[last.output(1), last.output(0)]);
     let joins = graph.unfold(&cells).unwrap().joins;
     assert_eq!(joins, [false, false, false, false, true, true, false]);
 }

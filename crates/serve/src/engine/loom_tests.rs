@@ -15,7 +15,7 @@ use loom::thread;
 use super::shared::Shared;
 use super::stats::Recorder;
 use super::*;
-use crate::cell_graph::{Batch, Cell, CellError, Gave, Growth, NodeId, Ports, PreparedCell};
+use crate::cell_graph::{Batch, Cell, CellError, Growth, NodeId, NodeOutputs, Ports, PreparedCell};
 use crate::policy::{Cellular, Order};
 use crate::scheduler::{End, Limits, Refused};
 use crate::sync::Mutex;
@@ -74,7 +74,7 @@ fn chain(start: f32, steps: usize) -> Request {
     let mut graph = Graph::new();
     let mut state = graph.give(&[start]);
     for _ in 0..steps {
-        state = graph.node(CellId(0), &[state]).gives(0);
+        state = graph.node(CellId(0), &[state]).output(0);
     }
     graph.answer(state);
     Request::new(graph)
@@ -91,11 +91,11 @@ fn growing(starts: &[f32]) -> Request {
         ends: Vec<f32>,
         reached: Vec<f32>,
     }
-    impl Grow for CountOn {
-        fn grow(&mut self, node: NodeId, gave: Gave<'_>, more: &mut Growth<'_>) {
-            let count = gave.port(0)[0];
+    impl DynamicGraph for CountOn {
+        fn grow(&mut self, node: NodeId, outputs: NodeOutputs<'_>, more: &mut Growth<'_>) {
+            let count = outputs.port(0)[0];
             if !self.ends.contains(&count) {
-                let next = more.node(CellId(0), &[node.gives(0)]);
+                let next = more.node(CellId(0), &[node.output(0)]);
                 return more.watch(next);
             }
             self.reached.push(count);

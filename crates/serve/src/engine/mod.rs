@@ -27,7 +27,7 @@ pub use stats::{CellStats, Stats};
 pub use stream::{Step, Stream, StreamError};
 pub use ticket::{ResponseFuture, Ticket};
 
-use super::cell_graph::{BatchSizes, Cell, CellCost, CellId, Cells, Graph, Grow, Place};
+use super::cell_graph::{BatchSizes, Cell, CellCost, CellId, Cells, DynamicGraph, Graph, Place};
 use super::error::RequestError;
 use super::scheduler::{Policy, RequestKey, Requirements, Scheduler, Timing, WorkerId};
 use super::worker::Worker;
@@ -38,7 +38,7 @@ use stats::Recorder;
 /// A graph to be computed, and how.
 pub struct Request {
     graph: Graph,
-    grow: Option<Box<dyn Grow>>,
+    grow: Option<Box<dyn DynamicGraph>>,
     requirements: Requirements,
 }
 
@@ -53,7 +53,7 @@ impl Request {
     }
 
     /// What goes on at the end of the graph's watched nodes.
-    pub fn grow(mut self, grow: impl Grow + 'static) -> Request {
+    pub fn grow(mut self, grow: impl DynamicGraph + 'static) -> Request {
         self.grow = Some(Box::new(grow));
         self
     }
@@ -292,7 +292,7 @@ impl Drop for Engine {
         self.shared.stop();
         let own = std::thread::current().id();
         for thread in self.threads.drain(..) {
-            // What a request's `done` or `Grow` owned may have been the last of it: then this is a
+            // What a request's `done` or `DynamicGraph` owned may have been the last of it: then this is a
             // worker, which stops by itself.
             if thread.thread().id() != own {
                 let _ = thread.join();

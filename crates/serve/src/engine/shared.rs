@@ -38,7 +38,7 @@ use slotmap::SecondaryMap;
 
 use super::stats::Recorder;
 use super::{Reply, Request, RequestError, Response, SubmitError};
-use crate::cell_graph::{Cells, Graph, Grow};
+use crate::cell_graph::{Cells, DynamicGraph, Graph};
 use crate::scheduler::{End, Ended, RequestKey, Scheduler, SubgraphKey, Task, WorkerId};
 use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use crate::worker::{Outcome, RequestValues, Todo, Values, Work, Worker};
@@ -75,7 +75,7 @@ pub(super) struct Finished {
 
 /// What is left of a request that was replied to: to be dropped with nothing locked, as it may own
 /// anything, and after the other replies, as that takes its time.
-type Left = (Option<Box<dyn Grow>>, Arc<RequestValues<Reply>>);
+type Left = (Option<Box<dyn DynamicGraph>>, Arc<RequestValues<Reply>>);
 
 impl Finished {
     /// Tells who asked.

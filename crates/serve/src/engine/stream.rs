@@ -20,7 +20,7 @@ use std::task::{Context, Poll};
 
 use super::shared::Shared;
 use super::{Reply, Request, RequestError, Response, SubmitError};
-use crate::cell_graph::{CellId, Gave, Graph, Grow, Growth, NodeId, Source};
+use crate::cell_graph::{CellId, DynamicGraph, Graph, Growth, NodeId, NodeOutputs, Source};
 use crate::scheduler::{Refused, RequestKey};
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 use cellstream::execute::team::catch_panic;
@@ -182,7 +182,7 @@ impl Inner {
         for inputs in steps {
             let node = self.step(&mut graph, inputs, &before);
             before = (0..self.states.len())
-                .map(|port| node.gives(port))
+                .map(|port| node.output(port))
                 .collect();
         }
         let full = steps.len() == SEGMENT;
@@ -276,21 +276,21 @@ impl Waiting {
 /// Tells the outputs of each step.
 struct Told(Arc<Inner>);
 
-impl Grow for Told {
-    fn grow(&mut self, node: NodeId, gave: Gave<'_>, more: &mut Growth<'_>) {
+impl DynamicGraph for Told {
+    fn grow(&mut self, node: NodeId, outputs: NodeOutputs<'_>, more: &mut Growth<'_>) {
         let inner = &self.0;
         let states = inner.states.len();
         let mut now = inner.lock();
         if node.index() + 1 == SEGMENT {
             now.states = (0..states)
-                .flat_map(|port| gave.port(port))
+                .flat_map(|port| outputs.port(port))
                 .copied()
                 .collect();
         }
         if let Some(reply) = now.replies.pop_front() {
-            let outputs = (states..gave.ports()).flat_map(|port| gave.port(port));
+            let outputs = (states..outputs.ports()).flat_map(|port| outputs.port(port));
             let outputs = outputs.copied().collect();
-            more.put_off(move || drop(reply.send(Ok(outputs))));
+            more.defer(move || drop(reply.send(Ok(outputs))));
         }
     }
 }
@@ -402,7 +402,7 @@ impl Stream {
             return Err(RequestError::ShutDown.into());
         };
         let last = NodeId::new(nodes - 1);
-        let before: Vec<_> = (0..inner.states.len()).map(|p| last.gives(p)).collect();
+        let before: Vec<_> = (0..inner.states.len()).map(|p| last.output(p)).collect();
         let change = |graph: &mut Graph| {
             inner.step(graph, inputs, &before);
         };

@@ -3,8 +3,8 @@
 //! No batch, no schedule, no other request: whoever serves a request must answer with these bits.
 
 use crate::cell_graph::{
-    Batch, CellError, CellId, Cells, Gave, Graph, GraphError, Grow, Growth, NodeId, Place,
-    PreparedCell, Resting, Source,
+    Batch, CellError, CellId, Cells, DynamicGraph, Graph, GraphError, Growth, NodeId, NodeOutputs,
+    Place, PreparedCell, Resident, Source,
 };
 use cellstream::execute::team::{SharedTeam, Team};
 
@@ -27,7 +27,7 @@ pub enum AloneError {
 pub fn run_alone(
     cells: &Cells,
     graph: Graph,
-    grow: Option<Box<dyn Grow>>,
+    grow: Option<Box<dyn DynamicGraph>>,
 ) -> Result<Vec<f32>, AloneError> {
     Alone::new(cells)?.run(graph, grow)
 }
@@ -65,7 +65,7 @@ impl Alone {
     pub fn run(
         &mut self,
         graph: Graph,
-        grow: Option<Box<dyn Grow>>,
+        grow: Option<Box<dyn DynamicGraph>>,
     ) -> Result<Vec<f32>, AloneError> {
         let mut walk = Walk::new(&self.cells, graph, grow)?;
         loop {
@@ -73,13 +73,13 @@ impl Alone {
                 return Ok(walk.answer());
             };
             let cell = walk.graph.cell(node);
-            let gave = run_rows(
+            let outputs = run_rows(
                 &self.cells,
                 &mut *self.prepared[cell.index()],
                 cell,
-                &[walk.takes(node)],
+                &[walk.reads(node)],
             )?;
-            walk.give(node, gave.into_iter().next().unwrap_or_default())?;
+            walk.give(node, outputs.into_iter().next().unwrap_or_default())?;
         }
     }
 }
@@ -93,7 +93,7 @@ pub(super) fn run_rows(
 ) -> Result<Vec<Vec<Vec<f32>>>, CellError> {
     let cell = (cells.get(cell)).ok_or_else(|| CellError::new("there is no such cell"))?;
     let ports = cell.ports();
-    let mut taken = (0..ports.takes().len())
+    let mut taken = (0..ports.reads().len())
         .map(|port| {
             rows.iter()
                 .flat_map(|row| row[port].iter().copied())
@@ -107,7 +107,7 @@ pub(super) fn run_rows(
     prepared.run(&mut batch)?;
     states.append(&mut outputs);
     let row = |row: usize| {
-        let gives = ports.gives().zip(&states);
+        let gives = ports.writes().zip(&states);
         gives
             .map(|(port, values)| values[row * port.width()..][..port.width()].to_vec())
             .collect()
@@ -119,24 +119,24 @@ pub(super) fn run_rows(
 pub(super) struct Walk<'c> {
     cells: &'c Cells,
     pub graph: Graph,
-    grow: Option<Box<dyn Grow>>,
-    resting: Resting,
+    grow: Option<Box<dyn DynamicGraph>>,
+    resident: Resident,
     /// What each node gave, once it has.
-    gave: Vec<Option<Vec<Vec<f32>>>>,
+    outputs: Vec<Option<Vec<Vec<f32>>>>,
 }
 
 impl<'c> Walk<'c> {
     pub fn new(
         cells: &'c Cells,
         graph: Graph,
-        grow: Option<Box<dyn Grow>>,
+        grow: Option<Box<dyn DynamicGraph>>,
     ) -> Result<Walk<'c>, AloneError> {
         graph.unfold(cells)?;
         graph.check_watched(grow.is_some())?;
         Ok(Walk {
             cells,
-            resting: Resting::of(cells, &graph),
-            gave: vec![None; graph.len()],
+            resident: Resident::of(cells, &graph),
+            outputs: vec![None; graph.len()],
             graph,
             grow,
         })
@@ -144,9 +144,9 @@ impl<'c> Walk<'c> {
 
     /// Nodes that can be computed now.
     pub fn ready(&self) -> impl Iterator<Item = NodeId> {
-        let waiting = (0..self.gave.len()).filter(|&node| self.gave[node].is_none());
+        let waiting = (0..self.outputs.len()).filter(|&node| self.outputs[node].is_none());
         let is_there = |source: &Source| match *source {
-            Source::Node { node, .. } => self.gave[node.index()].is_some(),
+            Source::Node { node, .. } => self.outputs[node.index()].is_some(),
             Source::Zeros | Source::Given { .. } => true,
         };
         let nodes = waiting.map(NodeId::new);
@@ -154,9 +154,9 @@ impl<'c> Walk<'c> {
     }
 
     /// What a node takes, port by port.
-    pub fn takes(&self, node: NodeId) -> Vec<Vec<f32>> {
+    pub fn reads(&self, node: NodeId) -> Vec<Vec<f32>> {
         let cell = self.cells.get(self.graph.cell(node));
-        let widths = cell.map(|cell| cell.ports().takes().map(|port| port.width()));
+        let widths = cell.map(|cell| cell.ports().reads().map(|port| port.width()));
         let both = self
             .graph
             .sources(node)
@@ -174,29 +174,29 @@ impl<'c> Walk<'c> {
             Source::Zeros => Vec::new(),
             Source::Given { first, width } => self.graph.given()[first..first + width].to_vec(),
             Source::Node { node, port } => {
-                let gave = self.gave[node.index()].as_ref();
-                gave.map_or(Vec::new(), |gave| gave[port].clone())
+                let outputs = self.outputs[node.index()].as_ref();
+                outputs.map_or(Vec::new(), |outputs| outputs[port].clone())
             }
         }
     }
 
     /// Takes what a node gave, and grows the graph where the node is watched.
-    pub fn give(&mut self, node: NodeId, gave: Vec<Vec<f32>>) -> Result<(), AloneError> {
+    pub fn give(&mut self, node: NodeId, outputs: Vec<Vec<f32>>) -> Result<(), AloneError> {
         if self.graph.watched().contains(&node)
             && let Some(grow) = &mut self.grow
         {
             let before = self.graph.mark();
-            let rows: Vec<&[f32]> = gave.iter().map(Vec::as_slice).collect();
+            let rows: Vec<&[f32]> = outputs.iter().map(Vec::as_slice).collect();
             let mut more = Growth::new(&mut self.graph);
-            grow.grow(node, Gave::new(&rows), &mut more);
-            debug_assert!(more.take_put_off().is_empty(), "only streams put off");
+            grow.grow(node, NodeOutputs::new(&rows), &mut more);
+            debug_assert!(more.take_deferred().is_empty(), "only streams put off");
             if let Some(why) = more.failure() {
                 return Err(why.clone().into());
             }
-            (self.resting).grown(self.cells, &self.graph, before, Some(node))?;
-            self.gave.resize(self.graph.len(), None);
+            (self.resident).grown(self.cells, &self.graph, before, Some(node))?;
+            self.outputs.resize(self.graph.len(), None);
         }
-        self.gave[node.index()] = Some(gave);
+        self.outputs[node.index()] = Some(outputs);
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::error::{expect, rows_of};
 use super::recurrent::Recurrent;
-use super::{Answer, NetworkError};
+use super::{NetworkError, Outputs};
 use crate::cell_graph::{
     Batch, Cell, CellCost, CellError, CellId, Cells, Graph, Growth, NodeId, Place, Ports,
     PreparedCell, RowLayout, Source,
@@ -119,12 +119,12 @@ impl PreparedCell for Prepared {
 /// ```
 /// use cellstream::model::Gru;
 /// use cellstream_serve::cell_graph::Cells;
-/// use cellstream_serve::networks::{Answer, Chain, ChainCell, run_alone};
+/// use cellstream_serve::networks::{Outputs, Chain, ChainCell, run_alone};
 ///
 /// let mut cells = Cells::new();
 /// let chain = Chain::add(&mut cells, ChainCell::new(Gru::new(2, 8).random(1)?)?);
 /// // Three steps of two features each; the answer is the last step's output.
-/// let graph = chain.unfold(&[0.1, 0.2, 0.3, 0.4, 0.5, 0.6], None, Answer::Last)?;
+/// let graph = chain.unfold(&[0.1, 0.2, 0.3, 0.4, 0.5, 0.6], None, Outputs::Last)?;
 /// assert_eq!(run_alone(&cells, graph, None)?.len(), 8);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -169,21 +169,21 @@ impl Chain {
         &self,
         xs: &[f32],
         initial: Option<&[&[f32]]>,
-        answer: Answer,
+        outputs: Outputs,
     ) -> Result<Graph, NetworkError> {
         let (mut graph, nodes) = self.nodes(xs, initial)?;
-        let answered = match answer {
-            Answer::Last => nodes - 1..nodes,
-            Answer::Each => 0..nodes,
+        let answered = match outputs {
+            Outputs::Last => nodes - 1..nodes,
+            Outputs::Each => 0..nodes,
         };
         for node in answered {
-            graph.answer(NodeId::new(node).gives(self.y()));
+            graph.answer(NodeId::new(node).output(self.y()));
         }
         Ok(graph)
     }
 
     /// The beginning of a stream: as [`Chain::unfold`], with no answer, and the last node watched, so
-    /// that the request's [`Grow`](crate::cell_graph::Grow) takes its output, and adds the next
+    /// that the request's [`DynamicGraph`](crate::cell_graph::DynamicGraph) takes its output, and adds the next
     /// step ([`Chain::step`]).
     ///
     /// # Errors
@@ -199,17 +199,17 @@ impl Chain {
     ///
     /// ```
     /// use cellstream::model::Gru;
-    /// use cellstream_serve::cell_graph::{Cells, Gave, Grow, Growth, NodeId};
+    /// use cellstream_serve::cell_graph::{Cells, NodeOutputs, DynamicGraph, Growth, NodeId};
     /// use cellstream_serve::networks::{Chain, ChainCell, run_alone};
     ///
     /// /// Goes on with the same input until the first output is positive, at most ten times.
     /// struct Until(Chain, usize);
     ///
-    /// impl Grow for Until {
-    ///     fn grow(&mut self, node: NodeId, gave: Gave<'_>, more: &mut Growth<'_>) {
+    /// impl DynamicGraph for Until {
+    ///     fn grow(&mut self, node: NodeId, outputs: NodeOutputs<'_>, more: &mut Growth<'_>) {
     ///         let Until(chain, left) = self;
-    ///         if gave.port(chain.y())[0] > 0.0 || *left == 0 {
-    ///             return more.answer(node.gives(chain.y()));
+    ///         if outputs.port(chain.y())[0] > 0.0 || *left == 0 {
+    ///             return more.answer(node.output(chain.y()));
     ///         }
     ///         *left -= 1;
     ///         if let Err(error) = chain.step(more, node, &[0.5]) {
@@ -236,7 +236,7 @@ impl Chain {
     ) -> Result<NodeId, NetworkError> {
         expect("x", x.len(), self.input)?;
         let mut sources = vec![more.give(x)];
-        sources.extend((0..self.states.len()).map(|state| before.gives(state)));
+        sources.extend((0..self.states.len()).map(|state| before.output(state)));
         let node = more.node(self.cell, &sources);
         more.watch(node);
         Ok(node)
@@ -262,7 +262,7 @@ impl Chain {
             sources[0] = graph.give(x);
             let node = graph.node(self.cell, &sources);
             for (state, source) in sources[1..].iter_mut().enumerate() {
-                *source = node.gives(state);
+                *source = node.output(state);
             }
         }
         Ok((graph, steps))

@@ -29,7 +29,7 @@ pub use tree_weights::{BinaryTreeWeights, ChildSumWeights};
 
 /// What of a network a request is answered with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Answer {
+pub enum Outputs {
     /// Of the last step, or of the root.
     #[default]
     Last,

@@ -19,8 +19,8 @@ use super::NetworkError;
 use super::error::expect;
 use super::recurrent::Recurrent;
 use crate::cell_graph::{
-    Batch, Cell, CellCost, CellError, CellId, Cells, Gave, Graph, Grow, Growth, NodeId, Place,
-    Ports, PreparedCell, Source,
+    Batch, Cell, CellCost, CellError, CellId, Cells, DynamicGraph, Graph, Growth, NodeId,
+    NodeOutputs, Place, Ports, PreparedCell, Source,
 };
 use cellstream::execute::{Session, Steps};
 use cellstream::kernels::{Isa, RowsMut, RowsRef, recycle_vec};
@@ -417,7 +417,7 @@ impl Seq2Seq {
             sources[0] = graph.give(&[symbol as f32]);
             let node = graph.node(self.encoder, &sources);
             for (state, source) in sources[1..].iter_mut().enumerate() {
-                *source = node.gives(state);
+                *source = node.output(state);
             }
         }
         let (eos, left) = match until {
@@ -452,9 +452,9 @@ pub struct FeedPrevious {
     left: usize,
 }
 
-impl Grow for FeedPrevious {
-    fn grow(&mut self, node: NodeId, gave: Gave<'_>, more: &mut Growth<'_>) {
-        let symbol = gave.port(0)[0];
+impl DynamicGraph for FeedPrevious {
+    fn grow(&mut self, node: NodeId, outputs: NodeOutputs<'_>, more: &mut Growth<'_>) {
+        let symbol = outputs.port(0)[0];
         if symbol.is_nan() {
             return more.fail(
                 "no output of the decoder is the greatest, since one is not a number; check the \
@@ -464,10 +464,10 @@ impl Grow for FeedPrevious {
         if Some(symbol) == self.eos {
             return;
         }
-        more.answer(node.gives(0));
+        more.answer(node.output(0));
         self.left -= 1;
         if self.left > 0 {
-            let sources: Vec<Source> = (0..=self.states).map(|state| node.gives(state)).collect();
+            let sources: Vec<Source> = (0..=self.states).map(|state| node.output(state)).collect();
             let next = more.node(self.decoder, &sources);
             more.watch(next);
         }

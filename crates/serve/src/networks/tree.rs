@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use super::error::{expect, rows_of};
 use super::{
-    Answer, BinaryTree, BinaryTreeWeights, ChildSumWeights, Dependencies, NetworkError, TreeChild,
+    BinaryTree, BinaryTreeWeights, ChildSumWeights, Dependencies, NetworkError, Outputs, TreeChild,
 };
 use crate::cell_graph::{
     Batch, Cell, CellCost, CellError, CellId, Cells, Graph, NodeId, Place, Ports, PreparedCell,
@@ -84,13 +84,13 @@ impl PreparedCell for Prepared {
 /// ```
 /// use cellstream_serve::cell_graph::Cells;
 /// use cellstream_serve::networks::{
-///     Answer, BinaryTree, BinaryTreeLstm, BinaryTreeWeights, run_alone,
+///     Outputs, BinaryTree, BinaryTreeLstm, BinaryTreeWeights, run_alone,
 /// };
 ///
 /// let mut cells = Cells::new();
 /// let network = BinaryTreeLstm::add(&mut cells, BinaryTreeWeights::random(2, 8, 1)?)?;
 /// let words = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]; // three of two features
-/// let graph = network.unfold(&BinaryTree::complete(3)?, &words, Answer::Last)?;
+/// let graph = network.unfold(&BinaryTree::complete(3)?, &words, Outputs::Last)?;
 /// assert_eq!(run_alone(&cells, graph, None)?.len(), 8);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -173,7 +173,7 @@ impl BinaryTreeLstm {
         &self,
         tree: &BinaryTree,
         xs: &[f32],
-        answer: Answer,
+        outputs: Outputs,
     ) -> Result<Graph, NetworkError> {
         expect("xs", xs.len(), tree.leaves().saturating_mul(self.input))?;
         let mut graph = Graph::new();
@@ -187,16 +187,21 @@ impl BinaryTreeLstm {
         };
         for &[left, right] in tree.nodes() {
             let (left, right) = (node_of(left), node_of(right));
-            let sources = [right.gives(0), right.gives(1), left.gives(0), left.gives(1)];
+            let sources = [
+                right.output(0),
+                right.output(1),
+                left.output(0),
+                left.output(1),
+            ];
             graph.node(self.internal, &sources);
         }
         // Both cells give `h` first.
-        let first = match answer {
-            Answer::Last => graph.len() - 1,
-            Answer::Each => 0,
+        let first = match outputs {
+            Outputs::Last => graph.len() - 1,
+            Outputs::Each => 0,
         };
         for node in first..graph.len() {
-            graph.answer(NodeId::new(node).gives(0));
+            graph.answer(NodeId::new(node).output(0));
         }
         Ok(graph)
     }
@@ -207,13 +212,13 @@ impl BinaryTreeLstm {
 /// ```
 /// use cellstream_serve::cell_graph::Cells;
 /// use cellstream_serve::networks::{
-///     Answer, ChildSumTreeLstm, ChildSumWeights, Dependencies, run_alone,
+///     Outputs, ChildSumTreeLstm, ChildSumWeights, Dependencies, run_alone,
 /// };
 ///
 /// let mut cells = Cells::new();
 /// let network = ChildSumTreeLstm::add(&mut cells, ChildSumWeights::random(2, 8, 1)?)?;
 /// let words = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]; // three of two features
-/// let graph = network.unfold(&"[2,0,2]".parse()?, &words, Answer::Each)?;
+/// let graph = network.unfold(&"[2,0,2]".parse()?, &words, Outputs::Each)?;
 /// assert_eq!(run_alone(&cells, graph, None)?.len(), 3 * 8);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -296,7 +301,7 @@ impl ChildSumTreeLstm {
         &self,
         tree: &Dependencies,
         xs: &[f32],
-        answer: Answer,
+        outputs: Outputs,
     ) -> Result<Graph, NetworkError> {
         let words = rows_of("xs", "word", xs.len(), self.input)?;
         expect("xs", words, tree.len())?;
@@ -306,15 +311,15 @@ impl ChildSumTreeLstm {
         for &word in tree.bottom_up() {
             let mut sums = [Source::Zeros; 2];
             for &child in tree.children(word) {
-                let [h, c] = [0, 1].map(|state| nodes[child].gives(state));
+                let [h, c] = [0, 1].map(|state| nodes[child].output(state));
                 let added = graph.node(self.child, &[given[word], h, c, sums[0], sums[1]]);
-                sums = [0, 1].map(|state| added.gives(state));
+                sums = [0, 1].map(|state| added.output(state));
             }
             nodes[word] = graph.node(self.node, &[given[word], sums[0], sums[1]]);
         }
-        match answer {
-            Answer::Last => graph.answer(NodeId::new(graph.len() - 1).gives(0)),
-            Answer::Each => nodes.iter().for_each(|node| graph.answer(node.gives(0))),
+        match outputs {
+            Outputs::Last => graph.answer(NodeId::new(graph.len() - 1).output(0)),
+            Outputs::Each => nodes.iter().for_each(|node| graph.answer(node.output(0))),
         }
         Ok(graph)
     }

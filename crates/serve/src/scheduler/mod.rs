@@ -31,7 +31,7 @@ pub use ends::{Counts, End, Ended, Timing};
 pub use policy::{Completion, Demand, NewTask, Policy};
 pub use table::{RequestKey, Row, SubgraphKey, SubgraphView, Table, WorkerId};
 
-use super::cell_graph::{CellId, Unfolded};
+use super::cell_graph::{CellId, RequestGraph};
 use admission::{Admission, Usage};
 use table::Terms;
 
@@ -74,7 +74,7 @@ pub struct Scheduler {
     deadlines: BTreeSet<(Instant, RequestKey)>,
     ended: VecDeque<Ended>,
     /// Growths that arrived before their predecessors.
-    early: SecondaryMap<RequestKey, Vec<Unfolded>>,
+    early: SecondaryMap<RequestKey, Vec<RequestGraph>>,
     /// Buffers of tasks that are done.
     spare: Vec<Vec<Row>>,
 }
@@ -149,7 +149,7 @@ impl Scheduler {
     pub fn handle_submit(
         &mut self,
         now: Instant,
-        unfolded: &Unfolded,
+        unfolded: &RequestGraph,
         requirements: Requirements,
     ) -> Result<RequestKey, Refused> {
         let needs = Usage {
@@ -191,7 +191,7 @@ impl Scheduler {
     pub fn handle_grow_reserved(
         &mut self,
         key: RequestKey,
-        unfolded: Option<Unfolded>,
+        unfolded: Option<RequestGraph>,
         reserved: usize,
     ) {
         self.usage.nodes -= reserved;
@@ -207,7 +207,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// [`Refused::Overloaded`] if the limit of nodes would be exceeded; nothing is added.
-    pub fn handle_grow(&mut self, key: RequestKey, unfolded: Unfolded) -> Result<(), Refused> {
+    pub fn handle_grow(&mut self, key: RequestKey, unfolded: RequestGraph) -> Result<(), Refused> {
         if !self.table.is_live(key) {
             return Ok(());
         }
@@ -216,7 +216,7 @@ impl Scheduler {
         Ok(())
     }
 
-    fn grow(&mut self, key: RequestKey, unfolded: Unfolded) {
+    fn grow(&mut self, key: RequestKey, unfolded: RequestGraph) {
         self.usage.nodes += unfolded.nodes();
         if unfolded.first != self.table.nodes(key) {
             let early = self.early.entry(key).map(|entry| entry.or_default());
@@ -440,7 +440,7 @@ impl Scheduler {
             let early = self.early.get(key).into_iter().flatten();
             taken.add(Usage {
                 requests: 1,
-                nodes: self.table.nodes(key) + early.map(Unfolded::nodes).sum::<usize>(),
+                nodes: self.table.nodes(key) + early.map(RequestGraph::nodes).sum::<usize>(),
                 bytes: self.table.bytes(key),
             });
         }
@@ -523,7 +523,7 @@ impl Scheduler {
             return;
         };
         let early = self.early.remove(key).unwrap_or_default();
-        let early: usize = early.iter().map(Unfolded::nodes).sum();
+        let early: usize = early.iter().map(RequestGraph::nodes).sum();
         self.usage.subtract(Usage {
             requests: 1,
             nodes: self.table.nodes(key) + early,

@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use super::table::{SubgraphKey, WorkerId};
-use crate::cell_graph::{CellId, NodeId, Unfolded};
+use crate::cell_graph::{CellId, NodeId, RequestGraph};
 
 /// No edge, or no node.
 pub(super) const NONE: u32 = u32::MAX;
@@ -47,7 +47,7 @@ pub(super) struct Node {
     pub first_edge: u32,
     /// The one that got ready after it, in the same subgraph.
     pub next_ready: u32,
-    /// [`Unfolded::joins`].
+    /// [`RequestGraph::joins`].
     pub joins: bool,
     pub state: NodeState,
 }
@@ -123,7 +123,7 @@ impl Subgraph {
 impl Request {
     /// Where each new subgraph goes: on with an old one, whose states are in some worker's buffers,
     /// or a subgraph of its own.
-    pub fn homes(&mut self, unfolded: &Unfolded) -> Vec<u32> {
+    pub fn homes(&mut self, unfolded: &RequestGraph) -> Vec<u32> {
         let mut homes: Vec<Option<u32>> = vec![None; unfolded.subgraphs()];
         let mut alone = vec![unfolded.first == 0; unfolded.subgraphs()];
         for &(from, to) in &unfolded.edges {

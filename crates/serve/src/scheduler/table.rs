@@ -18,7 +18,7 @@ use slotmap::SlotMap;
 
 use super::Timing;
 use super::record::{Edge, NONE, Node, NodeState, Phase, Request, Subgraph};
-use crate::cell_graph::{CellId, NodeId, Unfolded};
+use crate::cell_graph::{CellId, NodeId, RequestGraph};
 
 slotmap::new_key_type! {
     /// A request that was accepted. No two requests of a scheduler ever have the same key.
@@ -90,7 +90,7 @@ pub(super) struct Terms {
 
 impl Table {
     /// Adds a request; its first ready nodes are announced.
-    pub(super) fn insert(&mut self, unfolded: &Unfolded, terms: Terms) -> RequestKey {
+    pub(super) fn insert(&mut self, unfolded: &RequestGraph, terms: Terms) -> RequestKey {
         let key = self.requests.insert(Request {
             nodes: Vec::with_capacity(unfolded.nodes()),
             edges: Vec::with_capacity(unfolded.edges.len()),
@@ -111,7 +111,7 @@ impl Table {
     }
 
     /// Adds nodes to a live request; those that are ready are announced.
-    pub(super) fn grow(&mut self, key: RequestKey, unfolded: &Unfolded) {
+    pub(super) fn grow(&mut self, key: RequestKey, unfolded: &RequestGraph) {
         let request = &mut self.requests[key];
         debug_assert_eq!(request.nodes.len(), unfolded.first, "growths in order");
         let homes = request.homes(unfolded);

@@ -7,7 +7,7 @@ use slotmap::SlotMap;
 use super::copies::ParallelCopy;
 use super::*;
 use crate::cell_graph::{
-    Batch, Cell, Graph, Grow, NodeId, Port, Ports, PreparedCell, RowLayout, Source,
+    Batch, Cell, DynamicGraph, Graph, NodeId, Port, Ports, PreparedCell, RowLayout, Source,
 };
 use crate::scheduler::{Row, WorkerId};
 use cellstream::execute::team::{SharedTeam, Team};
@@ -82,11 +82,11 @@ fn cells(gathers: bool) -> Cells {
 /// What a watched node gave goes to the answer, as it was seen and from where it is.
 struct Answering;
 
-impl Grow for Answering {
-    fn grow(&mut self, node: NodeId, gave: Gave<'_>, more: &mut Growth<'_>) {
-        let seen = more.give(gave.port(2));
+impl DynamicGraph for Answering {
+    fn grow(&mut self, node: NodeId, outputs: NodeOutputs<'_>, more: &mut Growth<'_>) {
+        let seen = more.give(outputs.port(2));
         more.answer(seen);
-        more.answer(node.gives(2));
+        more.answer(node.output(2));
     }
 }
 
@@ -97,7 +97,7 @@ fn graph(rng: &mut fastrand::Rng) -> Graph {
     for index in 0..count {
         let before = |rng: &mut fastrand::Rng, port: usize| match index {
             0 => Source::Zeros,
-            _ => NodeId::new(rng.usize(..index)).gives(port),
+            _ => NodeId::new(rng.usize(..index)).output(port),
         };
         let x = match rng.u8(..4) {
             0 => Source::Zeros,
@@ -112,12 +112,12 @@ fn graph(rng: &mut fastrand::Rng) -> Graph {
             0 => [Source::Zeros, before(rng, 1)],
             1 => [before(rng, 0), before(rng, 1)],
             _ if index == 0 => [Source::Zeros; 2],
-            _ => [0, 1].map(|port| NodeId::new(index - 1).gives(port)),
+            _ => [0, 1].map(|port| NodeId::new(index - 1).output(port)),
         };
         graph.node(CELL, &[x, states[0], states[1]]);
     }
-    graph.answer(NodeId::new(count - 1).gives(0));
-    graph.answer(NodeId::new(rng.usize(..count)).gives(rng.usize(..3)));
+    graph.answer(NodeId::new(count - 1).output(0));
+    graph.answer(NodeId::new(rng.usize(..count)).output(rng.usize(..3)));
     if rng.bool() {
         graph.watch(NodeId::new(rng.usize(..count)));
     }
@@ -126,26 +126,26 @@ fn graph(rng: &mut fastrand::Rng) -> Graph {
 
 /// The answer, node after node.
 fn expected(graph: &Graph) -> Vec<f32> {
-    let mut gave: Vec<[Vec<f32>; 3]> = Vec::new();
-    let value = |source: Source, width: usize, gave: &[[Vec<f32>; 3]]| match source {
+    let mut outputs: Vec<[Vec<f32>; 3]> = Vec::new();
+    let value = |source: Source, width: usize, outputs: &[[Vec<f32>; 3]]| match source {
         Source::Zeros => vec![0.0; width],
         Source::Given { first, width } => graph.given()[first..first + width].to_vec(),
-        Source::Node { node, port } => gave[node.index()][port].clone(),
+        Source::Node { node, port } => outputs[node.index()][port].clone(),
     };
     for node in (0..graph.len()).map(NodeId::new) {
         let &[x, sum, few] = graph.sources(node) else {
             panic!("three sources");
         };
-        let x = value(x, WIDTH, &gave);
-        let (mut sum, mut few) = (value(sum, WIDTH, &gave), value(few, FEW, &gave));
+        let x = value(x, WIDTH, &outputs);
+        let (mut sum, mut few) = (value(sum, WIDTH, &outputs), value(few, FEW, &outputs));
         let mut y = vec![0.0; WIDTH];
         mix(&x, &mut sum, &mut few, &mut y);
-        gave.push([sum, few, y]);
+        outputs.push([sum, few, y]);
     }
     let answers = graph.answers().iter();
-    let mut answer: Vec<f32> = answers.flat_map(|&s| value(s, WIDTH, &gave)).collect();
+    let mut answer: Vec<f32> = answers.flat_map(|&s| value(s, WIDTH, &outputs)).collect();
     for node in graph.watched() {
-        answer.extend([&gave[node.index()][2][..]; 2].concat());
+        answer.extend([&outputs[node.index()][2][..]; 2].concat());
     }
     answer
 }
@@ -201,7 +201,7 @@ impl Run {
                 &unfolded,
                 // Of those that do not grow only states are copied by all, where inputs are
                 // gathered.
-                (!graph.watched().is_empty()).then(|| Box::new(Answering) as Box<dyn Grow>),
+                (!graph.watched().is_empty()).then(|| Box::new(Answering) as Box<dyn DynamicGraph>),
                 &cells,
                 (),
             );
@@ -286,9 +286,9 @@ fn rows_that_lack_something_are_named() {
     let graphs = (0..8).map(|request| {
         let mut graph = Graph::new();
         let first = graph.node(CELL, &[Source::Zeros; 3]);
-        let x = [first.gives(2), Source::Zeros][request % 2];
+        let x = [first.output(2), Source::Zeros][request % 2];
         let second = graph.node(CELL, &[x, Source::Zeros, Source::Zeros]);
-        graph.answer(second.gives(0));
+        graph.answer(second.output(0));
         graph
     });
     let graphs: Vec<_> = graphs.collect();

@@ -122,7 +122,7 @@ fn what_came_with_a_request_is_read_where_it_lies() {
     let given = [[1.0, 2.0], [3.0, 4.0]].map(|x| graph.give(&x));
     for source in [given[1], Source::Zeros, given[0]] {
         let node = graph.node(CELL, &[source]);
-        graph.answer(node.gives(0));
+        graph.answer(node.output(0));
     }
     let mut one = One::new(graph);
     let (seen, _) = one.run(&[0, 1, 2]);
@@ -138,9 +138,9 @@ fn what_came_with_a_request_is_read_where_it_lies() {
 fn what_was_kept_for_one_row_is_read_there_and_spare_after() {
     let mut graph = Graph::new();
     let x = graph.give(&[1.0, 2.0]);
-    let first = graph.node(CELL, &[x]).gives(0);
-    let second = graph.node(CELL, &[first]).gives(0);
-    let third = graph.node(CELL, &[first]).gives(0);
+    let first = graph.node(CELL, &[x]).output(0);
+    let second = graph.node(CELL, &[first]).output(0);
+    let third = graph.node(CELL, &[first]).output(0);
     graph.answer(second);
     graph.answer(third);
     let mut one = One::new(graph);
@@ -161,11 +161,11 @@ fn what_a_failed_cell_was_lent_is_spare_after() {
     let mut graph = Graph::new();
     let x = graph.give(&[-3.0, -2.0]);
     // The third fails the batch in which the second was input_rows what the first gave.
-    let first = graph.node(CELL, &[Source::Zeros]).gives(0);
+    let first = graph.node(CELL, &[Source::Zeros]).output(0);
     let second = graph.node(CELL, &[first]);
     let failing = graph.node(CELL, &[x]);
-    graph.answer(second.gives(0));
-    graph.answer(failing.gives(0));
+    graph.answer(second.output(0));
+    graph.answer(failing.output(0));
     let mut one = One::new(graph);
     one.run(&[0]);
     let (seen, outcome) = one.run(&[1, 2]);
@@ -179,7 +179,7 @@ fn what_came_later_is_copied_even_where_it_begins_with_what_came_first() {
     let mut graph = Graph::new();
     let x = graph.give(&[1.0, 2.0]);
     let node = graph.node(CELL, &[x]);
-    graph.answer(node.gives(0));
+    graph.answer(node.output(0));
     let mut one = One::new(graph);
     let cells = one.worker.cells.clone();
     let across = Source::Given { first: 1, width: 2 };
@@ -189,7 +189,7 @@ fn what_came_later_is_copied_even_where_it_begins_with_what_came_first() {
         let later = graph.give(&[3.0, 4.0]);
         for source in [later, across] {
             let node = graph.node(CELL, &[source]);
-            graph.answer(node.gives(0));
+            graph.answer(node.output(0));
         }
         graph.answer(across);
     });

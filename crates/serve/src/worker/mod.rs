@@ -24,7 +24,9 @@ use std::time::{Duration, Instant};
 pub(super) use rows::Work;
 pub(super) use values::{RequestValues, Values};
 
-use super::cell_graph::{CellError, CellId, Cells, Gave, Growth, Place, PutOff, Unfolded};
+use super::cell_graph::{
+    CellError, CellId, Cells, Deferred, Growth, NodeOutputs, Place, RequestGraph,
+};
 use super::error::RequestError;
 use super::scheduler::{RequestKey, Scheduler, Task};
 use buffer_pool::BufferPool;
@@ -70,7 +72,7 @@ impl<R> Todo<R> {
 #[derive(Default)]
 pub(super) struct Outcome {
     /// Requests whose graphs have grown.
-    pub grown: Vec<(RequestKey, Unfolded)>,
+    pub grown: Vec<(RequestKey, RequestGraph)>,
     /// Requests that cannot go on.
     pub failed: Vec<(RequestKey, RequestError)>,
     /// Nothing was run: the batch was too large.
@@ -251,8 +253,8 @@ fn grow_all<R: Send>(cells: &Cells, rows: &BatchRows<R>, tasks: &[Todo<R>], outc
             let mut values = work.values.lock();
             if values.is_watched(work.row.node) && !work.values.has_ended() {
                 debug_assert!(rows.is_last(row, step), "nothing joins a watched node");
-                let gave = rows.gave(row, step);
-                let later = grow(cells, &gave, work, &mut values, outcome);
+                let outputs = rows.outputs(row, step);
+                let later = grow(cells, &outputs, work, &mut values, outcome);
                 drop(values);
                 for job in later {
                     // Somebody's waker: a panic there is nobody else's.
@@ -301,11 +303,11 @@ fn scatter<R: Send>(
 /// Lets a request's function see what its watched node gave. Returns what is to be done when its values are not locked.
 fn grow<R>(
     cells: &Cells,
-    gave: &[&[f32]],
+    outputs: &[&[f32]],
     work: &Work<R>,
     values: &mut Values<R>,
     outcome: &mut Outcome,
-) -> Vec<PutOff> {
+) -> Vec<Deferred> {
     let (request, node) = (work.row.request, work.row.node);
     let Some(mut function) = values.take_grow() else {
         return Vec::new();
@@ -315,8 +317,8 @@ fn grow<R>(
     let grown = catch_panic(|| {
         values.grow_by(cells, (Some(node), work.values.given()), |graph| {
             let mut more = Growth::new(graph);
-            function.grow(node, Gave::new(gave), &mut more);
-            later = more.take_put_off();
+            function.grow(node, NodeOutputs::new(outputs), &mut more);
+            later = more.take_deferred();
             more.failure().cloned()
         })
     });

@@ -6,7 +6,7 @@ use slotmap::SlotMap;
 
 use super::*;
 use crate::cell_graph::NodeId;
-use crate::networks::{Answer, BinaryTree, BinaryTreeLstm, BinaryTreeWeights, run_alone};
+use crate::networks::{BinaryTree, BinaryTreeLstm, BinaryTreeWeights, Outputs, run_alone};
 use crate::scheduler::{Row, WorkerId};
 use cellstream::execute::team::{SharedTeam, Team};
 
@@ -25,18 +25,18 @@ struct One {
 }
 
 impl One {
-    fn new(leaves: usize, answer: Answer) -> One {
-        One::of((HIDDEN, ROWS, 1), leaves, answer)
+    fn new(leaves: usize, outputs: Outputs) -> One {
+        One::of((HIDDEN, ROWS, 1), leaves, outputs)
     }
 
     /// With so many hidden units, rows and threads.
-    fn of((hidden, rows, threads): (usize, usize, usize), leaves: usize, answer: Answer) -> One {
+    fn of((hidden, rows, threads): (usize, usize, usize), leaves: usize, outputs: Outputs) -> One {
         let mut cells = Cells::new();
         let weights = BinaryTreeWeights::random(2, hidden, 1).unwrap();
         let trees = BinaryTreeLstm::add(&mut cells, weights).unwrap();
         let xs: Vec<f32> = (0..2 * leaves).map(|at| at as f32 / 10.0).collect();
         let tree = BinaryTree::complete(leaves).unwrap();
-        let graph = trees.unfold(&tree, &xs, answer).unwrap();
+        let graph = trees.unfold(&tree, &xs, outputs).unwrap();
         let alone = run_alone(&cells, graph.clone(), None).unwrap();
         let unfolded = graph.unfold(&cells).unwrap();
         let values = Values::new(graph, &unfolded, None, &cells, ());
@@ -88,7 +88,7 @@ impl One {
 /// Three leaves: a node of the first two, and one of that and the third.
 #[test]
 fn what_a_leaf_writes_becomes_the_state_of_its_node() {
-    let mut one = One::new(3, Answer::Last);
+    let mut one = One::new(3, Outputs::Last);
     let written = [0, 1].map(|port| one.address(LEAF, port, 0));
     one.run(LEAF, &[0, 1, 2]);
     assert_eq!(one.kept(), 3 * 2 * HIDDEN);
@@ -106,7 +106,7 @@ fn what_a_leaf_writes_becomes_the_state_of_its_node() {
 /// Four leaves: the right node's states are the root's inputs, and the answer has all of them, too.
 #[test]
 fn what_a_node_gives_to_its_parent_and_to_the_answer_is_in_both() {
-    let mut one = One::new(4, Answer::Each);
+    let mut one = One::new(4, Outputs::Each);
     one.run(LEAF, &[0, 1, 2, 3]);
     one.run(NODE, &[4, 5]);
     // The left node's states rest in their row.
@@ -119,7 +119,7 @@ fn what_a_node_gives_to_its_parent_and_to_the_answer_is_in_both() {
 /// A row that rests where others are to be computed is kept as it is, and goes on from there.
 #[test]
 fn what_rests_is_kept_where_its_row_is_needed() {
-    let mut one = One::new(4, Answer::Last);
+    let mut one = One::new(4, Outputs::Last);
     one.run(LEAF, &[0, 1, 2, 3]);
     one.run(NODE, &[4]);
     let rested = [0, 1].map(|port| one.address(NODE, port, 0));
@@ -136,7 +136,7 @@ fn what_rests_is_kept_where_its_row_is_needed() {
 /// A row that rests beyond the batch moves into it.
 #[test]
 fn what_rests_beyond_a_batch_moves_into_it() {
-    let mut one = One::new(4, Answer::Last);
+    let mut one = One::new(4, Outputs::Last);
     one.run(LEAF, &[0, 1, 2, 3]);
     one.run(NODE, &[5, 4]);
     let rested = [0, 1].map(|port| one.address(NODE, port, 1));
@@ -149,7 +149,7 @@ fn what_rests_beyond_a_batch_moves_into_it() {
 #[test]
 fn the_whole_team_hands_on_many_rows() {
     let (leaves, hidden) = (64, 256);
-    let mut one = One::of((hidden, leaves, 2), leaves, Answer::Each);
+    let mut one = One::of((hidden, leaves, 2), leaves, Outputs::Each);
     one.run(LEAF, &(0..leaves).collect::<Vec<_>>());
     let (mut first, mut count) = (leaves, leaves / 2);
     while count > 0 {

@@ -88,7 +88,7 @@ struct Placed {
     /// Its states do not rest in this cell's rows: they come from its request.
     comes: bool,
     /// Who copies what it takes does so when all rows are placed.
-    is_put_off: bool,
+    is_deferred: bool,
 }
 
 impl<R: Send> BatchRows<R> {
@@ -113,7 +113,7 @@ impl<R: Send> BatchRows<R> {
             (0..of_written).map(|_| row()).collect()
         };
         let written: Vec<_> = match gathers_all {
-            true => ports.gives().map(boxes).collect(),
+            true => ports.writes().map(boxes).collect(),
             false => Vec::new(),
         };
         let gathered = match layout.gathers_inputs() {
@@ -130,7 +130,7 @@ impl<R: Send> BatchRows<R> {
                 read: Vec::with_capacity(gathered * all),
                 written: Vec::with_capacity(written.len() * of_written),
                 inputs: Vec::with_capacity(ports.inputs().len()),
-                outputs: Vec::with_capacity(ports.gives().len()),
+                outputs: Vec::with_capacity(ports.writes().len()),
             },
             written,
             ports: ports.clone(),
@@ -239,7 +239,7 @@ impl<R: Send> BatchRows<R> {
                 self.places[seat] = Some(Placed {
                     index,
                     comes,
-                    is_put_off: gatherers.is_some(),
+                    is_deferred: gatherers.is_some(),
                 });
                 self.rows[index] = seat;
                 if gatherers.is_none() && !self.all().load(seat, work, comes, &mut values, pool) {
@@ -265,7 +265,7 @@ impl<R: Send> BatchRows<R> {
             self.places[free] = Some(Placed {
                 index,
                 comes,
-                is_put_off: copiers.is_some(),
+                is_deferred: copiers.is_some(),
             });
             self.rows[index] = free;
             self.moved += u64::from(state_count > 0);
@@ -320,7 +320,7 @@ impl<R: Send> BatchRows<R> {
                 let &Some(Placed {
                     index,
                     comes,
-                    is_put_off: true,
+                    is_deferred: true,
                 }) = placed
                 else {
                     continue;

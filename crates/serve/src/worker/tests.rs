@@ -5,7 +5,7 @@ use std::sync::Arc;
 use slotmap::SlotMap;
 
 use super::*;
-use crate::cell_graph::samples::Sum;
+use crate::cell_graph::test_graphs::Sum;
 use crate::cell_graph::{Graph, NodeId, Ports, Source};
 use crate::scheduler::{Row, WorkerId};
 use cellstream::execute::team::{SharedTeam, Team};
@@ -49,7 +49,7 @@ fn chains_of(ports: Ports, count: usize) -> Chains {
         let one = graph.give(&[1.0]);
         let mut before = Source::Zeros;
         for _ in 0..10 {
-            before = graph.node(CELL, &[one, before]).gives(0);
+            before = graph.node(CELL, &[one, before]).output(0);
         }
         graph.answer(before);
         chains.add(graph);
@@ -159,10 +159,10 @@ fn a_copy_that_was_kept_for_another_goes_when_the_state_is_taken_over_in_place()
     let mut graph = Graph::new();
     let one = graph.give(&[1.0]);
     let first = graph.node(CELL, &[one, Source::Zeros]);
-    let on = graph.node(CELL, &[one, first.gives(0)]);
-    let other = graph.node(CELL, &[first.gives(0), Source::Zeros]);
-    graph.answer(on.gives(0));
-    graph.answer(other.gives(0));
+    let on = graph.node(CELL, &[one, first.output(0)]);
+    let other = graph.node(CELL, &[first.output(0), Source::Zeros]);
+    graph.answer(on.output(0));
+    graph.answer(other.output(0));
     chains.add(graph);
     // In the second row, where its state rests while node 2 runs in the first.
     chains.run(&[(0, 0), (1, 0)]);
@@ -191,7 +191,7 @@ fn no_more_is_kept_than_was_counted_when_the_request_came() {
         for node in 0..nodes {
             let mut any = |or: Source| match rng.usize(..=node) {
                 0 => or,
-                before => NodeId::new(before - 1).gives(0),
+                before => NodeId::new(before - 1).output(0),
             };
             let added = graph.node(CELL, &[any(one), any(Source::Zeros)]);
             if rng.usize(..4) == 0 {
@@ -249,9 +249,9 @@ fn the_state_of_a_watched_node_is_there_for_what_is_added_when_its_row_is_anothe
     let mut graph = Graph::new();
     let one = graph.give(&[1.0]);
     let first = graph.node(CELL, &[one, Source::Zeros]);
-    let other = graph.node(CELL, &[first.gives(0), Source::Zeros]);
+    let other = graph.node(CELL, &[first.output(0), Source::Zeros]);
     graph.watch(first);
-    graph.answer(other.gives(0));
+    graph.answer(other.output(0));
     chains.add(graph);
     let values = Arc::clone(&chains.chains[1].1);
     chains.run(&[(1, 0)]);
@@ -259,8 +259,8 @@ fn the_state_of_a_watched_node_is_there_for_what_is_added_when_its_row_is_anothe
     chains.run(&[(0, 0)]);
     chains.run(&[(1, 1)]);
     let added = (values.lock()).grow_by(&cells, (None, values.given()), |graph| {
-        let on = graph.node(CELL, &[one, first.gives(0)]);
-        graph.answer(on.gives(0));
+        let on = graph.node(CELL, &[one, first.output(0)]);
+        graph.answer(on.output(0));
     });
     assert!(added.is_ok());
     chains.run(&[(1, 2)]);
@@ -374,10 +374,10 @@ fn an_output_of_a_joined_step_is_let_go_when_all_have_taken_it() {
     let mut graph = Graph::new();
     let one = graph.give(&[1.0]);
     let first = graph.node(CELL, &[one, Source::Zeros]);
-    let second = graph.node(CELL, &[one, first.gives(0)]);
-    let other = graph.node(CELL, &[first.gives(1), Source::Zeros]);
-    graph.answer(second.gives(0));
-    graph.answer(other.gives(0));
+    let second = graph.node(CELL, &[one, first.output(0)]);
+    let other = graph.node(CELL, &[first.output(1), Source::Zeros]);
+    graph.answer(second.output(0));
+    graph.answer(other.output(0));
     chains.add(graph.clone());
     chains.add(graph);
     for request in 0..2 {

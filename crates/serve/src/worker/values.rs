@@ -19,7 +19,9 @@ use super::buffer_pool::BufferPool;
 use crate::sync::{AtomicBool, Mutex, MutexGuard, PoisonError};
 use std::sync::atomic::Ordering;
 
-use crate::cell_graph::{Cells, Graph, GraphError, Grow, NodeId, Port, Resting, Source, Unfolded};
+use crate::cell_graph::{
+    Cells, DynamicGraph, Graph, GraphError, NodeId, Port, RequestGraph, Resident, Source,
+};
 
 /// A request's values, as engine and workers share them.
 pub(crate) struct RequestValues<R> {
@@ -42,7 +44,7 @@ impl<R> RequestValues<R> {
         }
     }
 
-    /// A panic under the lock is a `Grow`'s, after which its request ends.
+    /// A panic under the lock is a `DynamicGraph`'s, after which its request ends.
     pub fn lock(&self) -> MutexGuard<'_, Values<R>> {
         self.values.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -67,10 +69,10 @@ impl<R> RequestValues<R> {
 /// `R` is whom to reply to; the values do not look at it.
 pub(crate) struct Values<R> {
     graph: Graph,
-    grow: Option<Box<dyn Grow>>,
+    grow: Option<Box<dyn DynamicGraph>>,
     /// Nothing that it did ended the request.
     may_grow: bool,
-    resting: Resting,
+    resident: Resident,
     nodes: Vec<NodeFacts>,
     gives: Vec<Give>,
     retained: RetainedOutputs,
@@ -175,13 +177,13 @@ impl<R> Values<R> {
     /// Of a graph that has been checked, to `unfolded`.
     pub fn new(
         graph: Graph,
-        unfolded: &Unfolded,
-        grow: Option<Box<dyn Grow>>,
+        unfolded: &RequestGraph,
+        grow: Option<Box<dyn DynamicGraph>>,
         cells: &Cells,
         reply: R,
     ) -> Values<R> {
         let mut values = Values {
-            resting: Resting::of(cells, &graph),
+            resident: Resident::of(cells, &graph),
             graph,
             grow,
             may_grow: true,
@@ -230,10 +232,10 @@ impl<R> Values<R> {
         cells: &Cells,
         (watched, given): (Option<NodeId>, &[f32]),
         change: impl FnOnce(&mut Graph) -> T,
-    ) -> Result<(T, Option<Unfolded>), GraphError> {
+    ) -> Result<(T, Option<RequestGraph>), GraphError> {
         let before = self.graph.mark();
         let out = change(&mut self.graph);
-        match self.resting.grown(cells, &self.graph, before, watched) {
+        match self.resident.grown(cells, &self.graph, before, watched) {
             Ok(unfolded) => {
                 self.add(cells, before.nodes, before.answers, (&unfolded, given));
                 Ok((out, (unfolded.nodes() > 0).then_some(unfolded)))
@@ -251,7 +253,7 @@ impl<R> Values<R> {
         cells: &Cells,
         nodes: usize,
         answers: usize,
-        (unfolded, given): (&Unfolded, &[f32]),
+        (unfolded, given): (&RequestGraph, &[f32]),
     ) {
         let graph = &self.graph;
         let goes_on = unfolded.goes_on_from();
@@ -266,7 +268,7 @@ impl<R> Values<R> {
                 followed: false,
             });
             if let Some(cell) = cells.get(graph.cell(node)) {
-                self.gives.extend(cell.ports().gives().map(|port| Give {
+                self.gives.extend(cell.ports().writes().map(|port| Give {
                     width: port.width() as u32,
                     uses: 0,
                     first_place: NONE,
@@ -535,12 +537,12 @@ impl<R> Values<R> {
     }
 
     /// The request's own function, to be called without it.
-    pub fn take_grow(&mut self) -> Option<Box<dyn Grow>> {
+    pub fn take_grow(&mut self) -> Option<Box<dyn DynamicGraph>> {
         self.grow.take_if(|_| self.may_grow)
     }
 
     /// Puts it back; it is called no more unless it `goes_on`.
-    pub fn put_grow(&mut self, grow: Box<dyn Grow>, goes_on: bool) {
+    pub fn put_grow(&mut self, grow: Box<dyn DynamicGraph>, goes_on: bool) {
         self.grow = Some(grow);
         self.may_grow = goes_on;
     }
@@ -558,7 +560,7 @@ impl<R> Values<R> {
 
     /// Lets go of what is kept, and of the request's own function, which the caller drops when nothing is locked.
     /// The graph stays: rows of a task that runs may refer to it.
-    pub fn clear(&mut self) -> Option<Box<dyn Grow>> {
+    pub fn clear(&mut self) -> Option<Box<dyn DynamicGraph>> {
         self.retained = RetainedOutputs::default();
         self.grow.take()
     }

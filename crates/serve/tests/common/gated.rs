@@ -76,7 +76,7 @@ impl Scene {
         let mut graph = Graph::new();
         let mut x = graph.give(&[x]);
         for _ in 0..steps {
-            x = graph.node(self.gated, &[x]).gives(0);
+            x = graph.node(self.gated, &[x]).output(0);
         }
         graph.answer(x);
         Request::new(graph)

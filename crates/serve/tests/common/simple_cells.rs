@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use cellstream_serve::cell_graph::BatchSizes;
 use cellstream_serve::cell_graph::{
-    Batch, Cell, CellError, CellId, Cells, Gave, Graph, Grow, Growth, NodeId, Place, Ports,
-    PreparedCell, Source,
+    Batch, Cell, CellError, CellId, Cells, DynamicGraph, Graph, Growth, NodeId, NodeOutputs, Place,
+    Ports, PreparedCell, Source,
 };
 use cellstream_serve::engine::{EngineOptions, Request, Workers};
 use cellstream_serve::policy::{Groups, PolicyKind};
@@ -151,8 +151,8 @@ pub fn chain(ids: &Ids, xs: &[f32]) -> (Request, Vec<f32>) {
     for &x in xs {
         let given = graph.give(&[x]);
         let node = graph.node(ids.chain, &[given, before]);
-        graph.answer(node.gives(1));
-        before = node.gives(0);
+        graph.answer(node.output(1));
+        before = node.output(0);
         sum = sum * 0.75 + x;
         count += 1.0;
         expected.push(sum * count);
@@ -174,7 +174,7 @@ pub fn tree(ids: &Ids, leaves: &[f32], rng: &mut fastrand::Rng) -> (Request, Vec
         let (left, right) = leaves.split_at(rng.usize(1..leaves.len()));
         let (left, a) = build(graph, ids, left, rng);
         let (right, b) = build(graph, ids, right, rng);
-        (graph.node(ids.pair, &[left, right]).gives(0), a - 0.5 * b)
+        (graph.node(ids.pair, &[left, right]).output(0), a - 0.5 * b)
     }
     let mut graph = Graph::new();
     let (root, value) = build(&mut graph, ids, leaves, rng);
@@ -188,13 +188,13 @@ pub struct CountDown {
     panic_at: f32,
 }
 
-impl Grow for CountDown {
-    fn grow(&mut self, node: NodeId, gave: Gave<'_>, more: &mut Growth<'_>) {
-        let left = gave.port(0)[0];
+impl DynamicGraph for CountDown {
+    fn grow(&mut self, node: NodeId, outputs: NodeOutputs<'_>, more: &mut Growth<'_>) {
+        let left = outputs.port(0)[0];
         assert!(left != self.panic_at, "told to");
-        more.answer(node.gives(0));
+        more.answer(node.output(0));
         if left > 0.0 {
-            let next = more.node(self.count, &[node.gives(0)]);
+            let next = more.node(self.count, &[node.output(0)]);
             more.watch(next);
         }
     }
@@ -223,8 +223,8 @@ pub fn mixed(ids: &Ids, xs: &[f32], ys: &[f32]) -> (Request, Vec<f32>) {
         for &x in values {
             let given = graph.give(&[x]);
             let node = graph.node(ids.chain, &[given, before]);
-            before = node.gives(0);
-            outputs.push(node.gives(1));
+            before = node.output(0);
+            outputs.push(node.output(1));
         }
         (before, outputs)
     };
@@ -235,7 +235,7 @@ pub fn mixed(ids: &Ids, xs: &[f32], ys: &[f32]) -> (Request, Vec<f32>) {
     let all: Vec<Source> = first.into_iter().chain(second).chain(third).collect();
     let mut total = all[0];
     for &next in &all[1..] {
-        total = graph.node(ids.pair, &[total, next]).gives(0);
+        total = graph.node(ids.pair, &[total, next]).output(0);
     }
     graph.answer(total);
 
@@ -268,10 +268,10 @@ pub fn interrupted(ids: &Ids, xs: &[f32]) -> (Request, Vec<f32>) {
     let mut expected = Vec::new();
     for &other in xs {
         let node = graph.node(ids.chain, &[input, state]);
-        state = node.gives(0);
+        state = node.output(0);
         let other_given = graph.give(&[other]);
-        let pair = graph.node(ids.pair, &[node.gives(1), other_given]);
-        input = pair.gives(0);
+        let pair = graph.node(ids.pair, &[node.output(1), other_given]);
+        input = pair.output(0);
         graph.answer(input);
         sum = sum * 0.75 + x;
         count += 1.0;
@@ -297,11 +297,11 @@ pub fn tangled(ids: &Ids, rng: &mut fastrand::Rng) -> (Request, Vec<f32>) {
             }
         };
         let node = graph.node(ids.chain, &[source, before]);
-        before = node.gives(0);
+        before = node.output(0);
         (sum, count) = (sum * 0.75 + x, count + 1.0);
-        outputs.push((node.gives(1), sum * count));
+        outputs.push((node.output(1), sum * count));
         if rng.usize(0..6) == 0 {
-            graph.answer(node.gives(0));
+            graph.answer(node.output(0));
             expected.extend([sum, count]);
         }
     }

@@ -23,7 +23,7 @@ use cellstream_serve::Engine;
 use cellstream_serve::cell_graph::BatchSizes;
 use cellstream_serve::cell_graph::Cells;
 use cellstream_serve::engine::{EngineOptions, Request};
-use cellstream_serve::networks::{Answer, Chain, ChainCell};
+use cellstream_serve::networks::{Outputs, Chain, ChainCell};
 use clap::Parser;
 
 const STEPS: usize = 24;
@@ -115,7 +115,7 @@ fn sample(hidden: usize, batch: usize, cores: usize) -> Result<Sample, Box<dyn s
     let engine = Engine::start(cells, &options)?;
     let count = (8 * batch).max(1600 * 128 / hidden / 8);
     let xs = vec![0.1; STEPS * hidden];
-    let graph = chain.unfold(&xs, None, Answer::Last)?;
+    let graph = chain.unfold(&xs, None, Outputs::Last)?;
     let tickets: Result<Vec<_>, _> = (0..count)
         .map(|_| engine.submit(Request::new(graph.clone())))
         .collect();

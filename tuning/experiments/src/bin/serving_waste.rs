@@ -28,7 +28,7 @@ use cellstream_serve::cell_graph::BatchSizes;
 use cellstream_serve::cell_graph::{Cells, Graph};
 use cellstream_serve::engine::{CellStats, EngineOptions, Request, Stats};
 use cellstream_serve::networks::{
-    Answer, BinaryTree, BinaryTreeLstm, BinaryTreeWeights, Chain, ChainCell,
+    Outputs, BinaryTree, BinaryTreeLstm, BinaryTreeWeights, Chain, ChainCell,
 };
 use clap::Parser;
 
@@ -120,7 +120,7 @@ fn prepare(network: Network, hidden: usize) -> Result<(Cells, Graph), Box<dyn st
             let model = Lstm::new(hidden, hidden).random(1)?;
             let cell = ChainCell::new(model.into_precision(precision)?)?;
             let xs = vec![0.1; STEPS * hidden];
-            Chain::add(&mut cells, cell).unfold(&xs, None, Answer::Last)?
+            Chain::add(&mut cells, cell).unfold(&xs, None, Outputs::Last)?
         }
         Network::Trees(precision) => {
             let mut weights = BinaryTreeWeights::random(hidden, hidden, 1)?;
@@ -129,7 +129,7 @@ fn prepare(network: Network, hidden: usize) -> Result<(Cells, Graph), Box<dyn st
             }
             let trees = BinaryTreeLstm::add(&mut cells, weights)?;
             let xs = vec![0.1; LEAVES * hidden];
-            trees.unfold(&BinaryTree::complete(LEAVES)?, &xs, Answer::Last)?
+            trees.unfold(&BinaryTree::complete(LEAVES)?, &xs, Outputs::Last)?
         }
     };
     Ok((cells, graph))

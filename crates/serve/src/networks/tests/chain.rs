@@ -1,9 +1,11 @@
 use std::sync::Arc;
 
-use super::super::{Answer, Chain, ChainCell, NetworkError};
+use super::super::{Chain, ChainCell, NetworkError, Outputs};
 use super::{alone, bits, random, together};
 use crate::cell_graph::cost_tests::measured_plan;
-use crate::cell_graph::{BatchSizes, Cell, Cells, Gave, Graph, Grow, Growth, NodeId};
+use crate::cell_graph::{
+    BatchSizes, Cell, Cells, DynamicGraph, Graph, Growth, NodeId, NodeOutputs,
+};
 use cellstream::model::{Gru, Input, Lstm, Merge, Model, Output, Precision, Rnn};
 use cellstream::plan::Plan;
 use cellstream::reference;
@@ -77,17 +79,17 @@ fn sequences_alone_or_in_any_batches_are_those_of_the_reference() {
             let (values, last) = whole(&model, &xs, &h0, &c0);
             let initial = split(&model, &h0, &c0);
             let initial: Vec<&[f32]> = initial.iter().map(Vec::as_slice).collect();
-            let answer = [Answer::Last, Answer::Each][rng.usize(..2)];
+            let outputs = [Outputs::Last, Outputs::Each][rng.usize(..2)];
             let mut graph = chain
-                .unfold(&xs, given.then_some(&initial[..]), answer)
+                .unfold(&xs, given.then_some(&initial[..]), outputs)
                 .unwrap();
             // And all states at the end.
             let node = NodeId::new(graph.len() - 1);
-            (0..last.len()).for_each(|state| graph.answer(node.gives(state)));
+            (0..last.len()).for_each(|state| graph.answer(node.output(state)));
             graphs.push(graph);
-            let first = match answer {
-                Answer::Last => values.len() - signature.output,
-                Answer::Each => 0,
+            let first = match outputs {
+                Outputs::Last => values.len() - signature.output,
+                Outputs::Each => 0,
             };
             expected.push([&values[first..], &last.concat()].concat());
         }
@@ -111,10 +113,10 @@ struct Fed {
     width: usize,
 }
 
-impl Grow for Fed {
-    fn grow(&mut self, node: NodeId, gave: Gave<'_>, more: &mut Growth<'_>) {
-        more.answer(node.gives(self.chain.y()));
-        assert_eq!(gave.port(self.chain.y()).len(), 8);
+impl DynamicGraph for Fed {
+    fn grow(&mut self, node: NodeId, outputs: NodeOutputs<'_>, more: &mut Growth<'_>) {
+        more.answer(node.output(self.chain.y()));
+        assert_eq!(outputs.port(self.chain.y()).len(), 8);
         if !self.xs.is_empty() {
             let rest = self.xs.split_off(self.width.min(self.xs.len()));
             let step = self.chain.step(more, node, &self.xs);
@@ -134,7 +136,7 @@ fn streams_give_what_whole_sequences_give() {
     let chain = Chain::add(&mut cells, ChainCell::new(model.clone()).unwrap());
     let streams: Vec<_> = (1..7).map(|steps| random(&mut rng, 3 * steps)).collect();
     let fed = |xs: &[f32]| {
-        let grow: Box<dyn Grow> = Box::new(Fed {
+        let grow: Box<dyn DynamicGraph> = Box::new(Fed {
             chain: chain.clone(),
             xs: xs[3..].to_vec(),
             width: 3,
@@ -176,7 +178,7 @@ fn a_given_plan_is_used_and_one_for_too_many_threads_refused() {
     );
     let mut cells = Cells::new();
     let chain = Chain::add(&mut cells, cell(1));
-    let graph = chain.unfold(&[0.5; 8], None, Answer::Last).unwrap();
+    let graph = chain.unfold(&[0.5; 8], None, Outputs::Last).unwrap();
     let answer = alone(&cells, vec![(graph, None)]).remove(0).unwrap();
     let (values, _) = whole(&model, &[0.5; 8], &[0.0; 64], &[]);
     assert_eq!(bits(&answer), bits(&values[64..]));
@@ -215,7 +217,7 @@ fn what_is_no_chain_is_refused() {
     let chain = Chain::add(&mut cells, cell);
     let refused = |xs: &[f32], initial: Option<&[&[f32]]>| {
         let both = [
-            chain.unfold(xs, initial, Answer::Last),
+            chain.unfold(xs, initial, Outputs::Last),
             chain.open(xs, initial),
         ];
         let [unfolded, opened] = both.map(|graph| graph.unwrap_err());
@@ -225,7 +227,7 @@ fn what_is_no_chain_is_refused() {
     assert_eq!(refused(&[], None), NetworkError::Empty { what: "step" });
     let mut cells = Cells::new();
     let cell = ChainCell::new(Lstm::new(0, 3).random(1).unwrap()).unwrap();
-    let nothing = Chain::add(&mut cells, cell).unfold(&[], None, Answer::Last);
+    let nothing = Chain::add(&mut cells, cell).unfold(&[], None, Outputs::Last);
     assert_eq!(nothing, Err(NetworkError::NoFeatures { name: "xs" }));
     let rows = NetworkError::Rows {
         name: "xs",

@@ -9,12 +9,12 @@ use super::{
     Alone, AloneError, BinaryTreeLstm, BinaryTreeWeights, ChainCell, ChildSumTreeLstm,
     ChildSumWeights, DecoderCell, EncoderCell,
 };
-use crate::cell_graph::{Cells, Graph, Grow, NodeId, Place, PreparedCell};
+use crate::cell_graph::{Cells, DynamicGraph, Graph, NodeId, Place, PreparedCell};
 use cellstream::execute::team::{SharedTeam, Team};
 use cellstream::layers::Embedding;
 use cellstream::model::{Lstm, Matrix};
 
-type Request = (Graph, Option<Box<dyn Grow>>);
+type Request = (Graph, Option<Box<dyn DynamicGraph>>);
 type Answered = Result<Vec<f32>, AloneError>;
 
 fn bits(values: &[f32]) -> Vec<u32> {
@@ -62,13 +62,13 @@ fn together(cells: &Cells, requests: Vec<Request>, rng: &mut fastrand::Rng) -> V
         ready.truncate(rng.usize(1..=place.rows));
         let rows: Vec<_> = ready
             .iter()
-            .map(|(at, node)| walk(*at).takes(*node))
+            .map(|(at, node)| walk(*at).reads(*node))
             .collect();
-        let gave = run_rows(cells, &mut *prepared[cell.index()], cell, &rows).unwrap();
-        for ((at, node), gave) in ready.into_iter().zip(gave) {
+        let outputs = run_rows(cells, &mut *prepared[cell.index()], cell, &rows).unwrap();
+        for ((at, node), outputs) in ready.into_iter().zip(outputs) {
             // A request may have failed by another row of this batch.
             if let Ok(walk) = &mut walks[at]
-                && let Err(error) = walk.give(node, gave)
+                && let Err(error) = walk.give(node, outputs)
             {
                 walks[at] = Err(error);
             }

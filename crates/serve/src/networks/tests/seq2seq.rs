@@ -131,7 +131,7 @@ fn answers_are_those_of_the_reference_in_every_precision() {
                     limit: *limit,
                 };
                 let (graph, grow) = network.unfold(source, until).unwrap();
-                let grow: Box<dyn crate::cell_graph::Grow> = Box::new(grow);
+                let grow: Box<dyn crate::cell_graph::DynamicGraph> = Box::new(grow);
                 (graph, Some(grow))
             };
             sources.iter().map(unfold).collect()

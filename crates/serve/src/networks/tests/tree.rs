@@ -1,7 +1,7 @@
 use super::super::TreeChild::{self, Leaf, Node};
 use super::super::{
-    Answer, BinaryTree, BinaryTreeLstm, BinaryTreeWeights, ChildSumTreeLstm, ChildSumWeights,
-    Dependencies, NetworkError,
+    BinaryTree, BinaryTreeLstm, BinaryTreeWeights, ChildSumTreeLstm, ChildSumWeights, Dependencies,
+    NetworkError, Outputs,
 };
 use super::{Request, alone, bits, random, together};
 use crate::cell_graph::Cells;
@@ -153,9 +153,9 @@ fn binary_trees_alone_or_in_any_batches_are_those_of_plain_loops() {
             let tree = random_tree(&mut rng);
             let xs = random(&mut rng, tree.leaves() * input);
             let states = binary(&weights, &tree, &xs);
-            graphs.push(network.unfold(&tree, &xs, Answer::Last).unwrap());
+            graphs.push(network.unfold(&tree, &xs, Outputs::Last).unwrap());
             expected.push(states.last().unwrap().0.clone());
-            graphs.push(network.unfold(&tree, &xs, Answer::Each).unwrap());
+            graphs.push(network.unfold(&tree, &xs, Outputs::Each).unwrap());
             expected.push(states.into_iter().flat_map(|(h, _)| h).collect());
         }
         for answers in [
@@ -194,9 +194,9 @@ fn child_sum_trees_alone_or_in_any_batches_are_those_of_plain_loops() {
             let xs = random(&mut rng, heads.len() * input);
             let word = |word| child_sum(&weights, &heads, &xs, word).0;
             let root = heads.iter().position(|head| *head == 0).unwrap();
-            graphs.push(network.unfold(&tree, &xs, Answer::Last).unwrap());
+            graphs.push(network.unfold(&tree, &xs, Outputs::Last).unwrap());
             expected.push(word(root));
-            graphs.push(network.unfold(&tree, &xs, Answer::Each).unwrap());
+            graphs.push(network.unfold(&tree, &xs, Outputs::Each).unwrap());
             expected.push((0..heads.len()).flat_map(word).collect());
         }
         for answers in [
@@ -374,7 +374,7 @@ fn weights_and_words_that_do_not_fit_are_refused() {
     let mut cells = Cells::new();
     let network = ChildSumTreeLstm::add(&mut cells, good.clone()).unwrap();
     let tree = Dependencies::new(&[0, 1]).unwrap();
-    let refused = |xs| network.unfold(&tree, xs, Answer::Last).err();
+    let refused = |xs| network.unfold(&tree, xs, Outputs::Last).err();
     let values = |expected, found| {
         let name = "xs";
         Some(NetworkError::Values {
@@ -393,7 +393,7 @@ fn weights_and_words_that_do_not_fit_are_refused() {
     let weights = BinaryTreeWeights::random(3, 4, 1).unwrap();
     let network = BinaryTreeLstm::add(&mut cells, weights).unwrap();
     let tree = BinaryTree::complete(2).unwrap();
-    let refused = network.unfold(&tree, &[0.0; 9], Answer::Last).err();
+    let refused = network.unfold(&tree, &[0.0; 9], Outputs::Last).err();
     assert_eq!(refused, values(6, 9));
 }
 

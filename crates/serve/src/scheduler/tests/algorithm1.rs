@@ -18,8 +18,8 @@
 use std::cmp::Reverse;
 
 use super::*;
-use crate::cell_graph::Unfolded;
-use crate::cell_graph::samples::{plain_cells, random_graph};
+use crate::cell_graph::RequestGraph;
+use crate::cell_graph::test_graphs::{plain_cells, random_graph};
 use crate::policy::{Cellular, Order};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -286,7 +286,7 @@ impl Paper {
         self.running[ct] += 1;
     }
 
-    fn admit(&mut self, key: RequestKey, priority: u8, graph: &Graph, unfolded: &Unfolded) {
+    fn admit(&mut self, key: RequestKey, priority: u8, graph: &Graph, unfolded: &RequestGraph) {
         let nodes = 0..graph.len();
         let id = NodeId::new;
         self.requests.push(Request {

@@ -7,7 +7,7 @@
 //! lengths, and when exactly 5 to 8 arrive.
 
 use super::*;
-use crate::cell_graph::samples::{plain_cells, plain_chain};
+use crate::cell_graph::test_graphs::{plain_cells, plain_chain};
 use crate::policy::{Cellular, GraphBatching, Order, Padding};
 
 const LENGTHS: [usize; 8] = [2, 3, 3, 5, 5, 7, 3, 1];

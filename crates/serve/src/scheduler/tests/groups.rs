@@ -1,7 +1,7 @@
 //! Graph batching against what is known of it in closed form.
 
 use super::*;
-use crate::cell_graph::samples::{complete_tree, plain_cells, plain_chain, plain_node};
+use crate::cell_graph::test_graphs::{complete_tree, plain_cells, plain_chain, plain_node};
 
 const MAX: usize = 8;
 

@@ -1,7 +1,7 @@
 //! What ends is forgotten, wherever it stands.
 
 use super::*;
-use crate::cell_graph::samples::{plain_cells, plain_chain, plain_node};
+use crate::cell_graph::test_graphs::{plain_cells, plain_chain, plain_node};
 use crate::policy::{Cellular, Order};
 
 const SIZES: [BatchSizes; 1] = [BatchSizes { min: 1, max: 4 }];

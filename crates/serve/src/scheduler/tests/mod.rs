@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::cell_graph::samples::takes_of;
+use crate::cell_graph::test_graphs::takes_of;
 use crate::cell_graph::{BatchSizes, CellCost, Cells, Graph, NodeId};
 use crate::policy::{Groups, PolicyKind};
 

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use super::*;
-use crate::cell_graph::samples::{plain_cells, plain_node, random_graph};
+use crate::cell_graph::test_graphs::{plain_cells, plain_node, random_graph};
 
 /// What happens from outside.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,7 @@
 //! Who has the fewest cells left goes first: against sorting all that wait, before every task.
 
 use super::*;
-use crate::cell_graph::samples::{plain_cells, plain_chain, plain_node};
+use crate::cell_graph::test_graphs::{plain_cells, plain_chain, plain_node};
 use crate::policy::{Cellular, Order};
 
 /// What is known of a chain from outside.

@@ -2,7 +2,7 @@
 //! batch, steps are decided at once where they can be one batch, and growths may come in any order.
 
 use super::*;
-use crate::cell_graph::samples::{Named, plain_cells, plain_chain, plain_node};
+use crate::cell_graph::test_graphs::{Named, plain_cells, plain_chain, plain_node};
 use crate::cell_graph::{Ports, Source};
 use crate::policy::{Cellular, Order};
 
@@ -129,7 +129,7 @@ fn going_on(length: usize) -> Graph {
     let mut graph = Graph::new();
     let mut state = Source::Zeros;
     for _ in 0..length {
-        state = graph.node(CellId(0), &[Source::Zeros, state]).gives(0);
+        state = graph.node(CellId(0), &[Source::Zeros, state]).output(0);
     }
     graph
 }
@@ -220,20 +220,20 @@ fn steps_that_cannot_be_one_batch_are_not_decided_at_once() {
     // The third takes what the second gives as its input.
     let mut feeds = going_on(2);
     let before = NodeId::new(1);
-    feeds.node(CellId(0), &[before.gives(1), before.gives(0)]);
+    feeds.node(CellId(0), &[before.output(1), before.output(0)]);
     assert_eq!(turn(&[&feeds]), 2);
     // Somebody else takes a state of the second: the answer, or a node.
     let mut answers = free.clone();
-    answers.answer(NodeId::new(1).gives(0));
+    answers.answer(NodeId::new(1).output(0));
     let mut shares = free.clone();
-    shares.node(CellId(0), &[NodeId::new(1).gives(0), Source::Zeros]);
+    shares.node(CellId(0), &[NodeId::new(1).output(0), Source::Zeros]);
     assert_eq!([turn(&[&answers]), turn(&[&shares])], [2, 2]);
     let mut outputs = free.clone();
-    outputs.answer(NodeId::new(1).gives(1));
+    outputs.answer(NodeId::new(1).output(1));
     assert_eq!(turn(&[&outputs]), 4, "of outputs there is one a step");
     // Two go on from the first, of which only one can do so in place.
     let mut forks = going_on(4);
-    forks.node(CellId(0), &[Source::Zeros, NodeId::new(0).gives(0)]);
+    forks.node(CellId(0), &[Source::Zeros, NodeId::new(0).output(0)]);
     assert_eq!(turn(&[&forks]), 1);
 }
 
@@ -245,7 +245,7 @@ fn one_cell(workers: usize) -> Scheduler {
 }
 
 /// What `graph` grows by: a node of the first cell that takes the state of `from`.
-fn grown(graph: &mut Graph, from: usize) -> Unfolded {
+fn grown(graph: &mut Graph, from: usize) -> RequestGraph {
     let before = graph.mark();
     plain_node(graph, 0, &[from]);
     graph.unfold_from(&plain_cells(1), before).unwrap()

@@ -9,7 +9,7 @@ use super::{BatchRows, Placed, Work, row_of};
 
 impl<R: Send> BatchRows<R> {
     /// What the node in a row gave at a step, by port; states are those after the row's last.
-    pub fn gave(&self, row: usize, step: usize) -> Vec<&[f32]> {
+    pub fn outputs(&self, row: usize, step: usize) -> Vec<&[f32]> {
         if !self.written.is_empty() {
             return self.written.iter().map(|rows| &rows[row][..]).collect();
         }
@@ -55,7 +55,7 @@ impl<R: Send> BatchRows<R> {
         let is_last = self.is_last(row, step);
         let rests = is_last && !self.states.is_empty() && values.rests(node);
         let count = self.states.len();
-        for (port, declared) in self.ports.gives().enumerate() {
+        for (port, declared) in self.ports.writes().enumerate() {
             let is_state = port < count;
             if is_state && !is_last || !values.is_taken(node, port) {
                 continue;
@@ -97,7 +97,7 @@ impl<R: Send> BatchRows<R> {
         );
         let ports = &self.ports;
         let mut input_rows = Shares::new(&mut all_input_rows, ports.inputs(), (each, |_| 1));
-        let mut written = Shares::new(&mut all_written, ports.gives(), (each, |_| 1));
+        let mut written = Shares::new(&mut all_written, ports.writes(), (each, |_| 1));
         let firsts = (0..).step_by(each);
         let shares = scattered.chunks_mut(each).zip(firsts).zip(pools);
         let shares = shares.map(|(share, pool)| (share, input_rows.cut(), written.cut(), pool));

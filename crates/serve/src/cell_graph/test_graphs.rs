@@ -44,7 +44,7 @@ pub(crate) fn plain_cells(count: usize) -> Cells {
 pub(crate) fn plain_node(graph: &mut Graph, cell: usize, from: &[usize]) -> NodeId {
     let mut sources = [Source::Zeros; TAKES];
     for (source, &from) in sources.iter_mut().zip(from) {
-        *source = NodeId::new(from).gives(0);
+        *source = NodeId::new(from).output(0);
     }
     graph.node(CellId(cell as u16), &sources)
 }

@@ -17,26 +17,26 @@ use rustc_hash::FxHashSet;
 
 use super::error::{GraphError, User};
 use super::graph::Mark;
-use super::{Cells, Graph, NodeId, Source, Unfolded};
+use super::{Cells, Graph, NodeId, RequestGraph, Source};
 
 /// The watched nodes of a graph, as far as something may still go on from them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Resting {
+pub(crate) struct Resident {
     /// Those whose states nothing goes on from yet.
-    resting: FxHashSet<NodeId>,
+    resident: FxHashSet<NodeId>,
     /// Those that something goes on from that was added for another one. What is added for them may not, too: had it come
     /// first, the other's would have been refused, and which comes first depends on others.
     gone_on: FxHashSet<NodeId>,
 }
 
-impl Resting {
+impl Resident {
     /// Of a graph that has been checked, as it was submitted.
-    pub fn of(cells: &Cells, graph: &Graph) -> Resting {
-        let mut resting = Resting::default();
+    pub fn of(cells: &Cells, graph: &Graph) -> Resident {
+        let mut resident = Resident::default();
         if !graph.watched().is_empty() {
-            resting.add(cells, graph, Mark::default(), None);
+            resident.add(cells, graph, Mark::default(), None);
         }
-        resting
+        resident
     }
 
     /// Checks what was added to a graph since `before`, for a `watched` node or from outside, and takes notice of it. After an
@@ -47,7 +47,7 @@ impl Resting {
         graph: &Graph,
         before: Mark,
         watched: Option<NodeId>,
-    ) -> Result<Unfolded, GraphError> {
+    ) -> Result<RequestGraph, GraphError> {
         let unfolded = graph.unfold_from(cells, before)?;
         self.check(cells, graph, before, watched, &unfolded)?;
         self.add(cells, graph, before, watched);
@@ -60,7 +60,7 @@ impl Resting {
         graph: &Graph,
         before: Mark,
         watched: Option<NodeId>,
-        unfolded: &Unfolded,
+        unfolded: &RequestGraph,
     ) -> Result<(), GraphError> {
         // An old node that a source is of, if what it gives is not kept for it anyway.
         let lacks = |source: &Source| match *source {
@@ -86,7 +86,7 @@ impl Resting {
             };
             let rests = from.filter(|from| {
                 goes_on[unfolded.subgraph(node)] == Some(*from)
-                    && self.resting.contains(from)
+                    && self.resident.contains(from)
                     && !continued.contains(from)
             });
             let mut inputs = sources[..graph.inputs_of(cells, node)].iter();
@@ -106,10 +106,10 @@ impl Resting {
     }
 
     fn add(&mut self, cells: &Cells, graph: &Graph, before: Mark, watched: Option<NodeId>) {
-        self.resting.extend(&graph.watched()[before.watched..]);
+        self.resident.extend(&graph.watched()[before.watched..]);
         for node in (before.nodes..graph.len()).map(NodeId::new) {
             if let Some(from) = graph.continues(cells, node) {
-                self.resting.remove(&from);
+                self.resident.remove(&from);
                 if from.index() < before.nodes && watched.is_some_and(|watched| watched != from) {
                     self.gone_on.insert(from);
                 }

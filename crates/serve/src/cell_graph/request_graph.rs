@@ -13,11 +13,11 @@ use super::graph::Mark;
 use super::{CellId, Cells, Graph, NodeId, Source};
 
 /// Most nodes of a graph.
-pub const MOST_NODES: usize = 1 << 24;
+pub const MAX_NODES: usize = 1 << 24;
 
 /// A graph, or what was added to it, without its values.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unfolded {
+pub struct RequestGraph {
     /// Nodes that were there before.
     pub(crate) first: usize,
     /// The cell of each new node.
@@ -33,7 +33,7 @@ pub struct Unfolded {
     pub(crate) joins: Vec<bool>,
 }
 
-impl Unfolded {
+impl RequestGraph {
     /// Number of (new) nodes.
     pub fn nodes(&self) -> usize {
         self.cells.len()
@@ -77,7 +77,7 @@ impl Graph {
     ///
     /// # Errors
     /// What is wrong, of the node with the smallest number; circles last.
-    pub fn unfold(&self, cells: &Cells) -> Result<Unfolded, GraphError> {
+    pub fn unfold(&self, cells: &Cells) -> Result<RequestGraph, GraphError> {
         if self.is_empty() {
             return Err(GraphError::Empty);
         }
@@ -85,11 +85,15 @@ impl Graph {
     }
 
     /// As [`Graph::unfold`], of what was added since `before`.
-    pub(crate) fn unfold_from(&self, cells: &Cells, before: Mark) -> Result<Unfolded, GraphError> {
-        if self.len() > MOST_NODES {
+    pub(crate) fn unfold_from(
+        &self,
+        cells: &Cells,
+        before: Mark,
+    ) -> Result<RequestGraph, GraphError> {
+        if self.len() > MAX_NODES {
             return Err(GraphError::TooManyNodes {
                 nodes: self.len(),
-                most: MOST_NODES,
+                most: MAX_NODES,
             });
         }
         let new = before.nodes..self.len();
@@ -132,7 +136,7 @@ impl Graph {
         let called: Vec<CellId> = new.map(|node| self.cell(NodeId::new(node))).collect();
         let order = topological(before.nodes, called.len(), &edges)?;
         let (subgraph_of, subgraphs) = divide(before.nodes, &called, &edges, &order);
-        Ok(Unfolded {
+        Ok(RequestGraph {
             joins: self.joins(cells, before, &subgraph_of),
             first: before.nodes,
             cells: called,
@@ -142,7 +146,7 @@ impl Graph {
         })
     }
 
-    /// Which nodes that were added since `before` [join](Unfolded::joins), of these subgraphs. A node that was there before
+    /// Which nodes that were added since `before` [join](RequestGraph::joins), of these subgraphs. A node that was there before
     /// is watched, if it is gone on from.
     fn joins(&self, cells: &Cells, before: Mark, subgraph_of: &[u32]) -> Vec<bool> {
         let added = |node: NodeId| node.index().checked_sub(before.nodes);
@@ -192,7 +196,7 @@ impl Graph {
         let Some(cell) = cells.get(self.cell(node)) else {
             unreachable!("checked before");
         };
-        let (takes, sources) = (cell.ports().takes(), self.sources(node));
+        let (takes, sources) = (cell.ports().reads(), self.sources(node));
         if takes.len() != sources.len() {
             let names: Vec<_> = takes.clone().map(|p| format!("`{}`", p.name())).collect();
             return Err(GraphError::Sources {
@@ -252,7 +256,7 @@ impl Graph {
                 let Some(cell) = cells.get(self.cell(node)) else {
                     unreachable!("checked before");
                 };
-                let mut gives = cell.ports().gives();
+                let mut gives = cell.ports().writes();
                 let count = gives.len();
                 match gives.nth(port) {
                     Some(port) => Ok(Some(port.width())),

@@ -5,7 +5,7 @@ use std::fmt;
 use super::{CellError, CellId, Graph, NodeId, Source};
 
 /// What goes on at the end of a watched node. One per request, so it may keep what it has seen.
-pub trait Grow: Send {
+pub trait DynamicGraph: Send {
     /// `node`, which was watched ([`Graph::watch`]), has been computed and `gave` these values. Adds to
     /// the graph what is to be computed next; a request ends when nothing of its graph is left.
     ///
@@ -20,19 +20,19 @@ pub trait Grow: Send {
     /// with an error; a function that has ended its request is called no more. Its request's values are locked meanwhile: it
     /// must not end that request (by cancelling it, or dropping its ticket or the engine), which would wait for them for
     /// ever; [`Growth::fail`] ends it.
-    fn grow(&mut self, node: NodeId, gave: Gave<'_>, more: &mut Growth<'_>);
+    fn grow(&mut self, node: NodeId, outputs: NodeOutputs<'_>, more: &mut Growth<'_>);
 }
 
 /// What a node gives: a row of each of its cell's states and outputs.
 #[derive(Clone, Copy)]
-pub struct Gave<'a> {
+pub struct NodeOutputs<'a> {
     rows: &'a [&'a [f32]],
 }
 
-impl<'a> Gave<'a> {
+impl<'a> NodeOutputs<'a> {
     /// Of these rows, one for each of the cell's states and then outputs.
-    pub fn new(rows: &'a [&'a [f32]]) -> Gave<'a> {
-        Gave { rows }
+    pub fn new(rows: &'a [&'a [f32]]) -> NodeOutputs<'a> {
+        NodeOutputs { rows }
     }
 
     /// How many ports there are.
@@ -53,11 +53,11 @@ impl<'a> Gave<'a> {
 pub struct Growth<'a> {
     graph: &'a mut Graph,
     failure: Option<CellError>,
-    put_off: Vec<PutOff>,
+    deferred: Vec<Deferred>,
 }
 
 /// What is done when nothing is locked.
-pub(crate) type PutOff = Box<dyn FnOnce() + Send>;
+pub(crate) type Deferred = Box<dyn FnOnce() + Send>;
 
 impl<'a> Growth<'a> {
     /// Of this graph.
@@ -65,18 +65,18 @@ impl<'a> Growth<'a> {
         Growth {
             graph,
             failure: None,
-            put_off: Vec::new(),
+            deferred: Vec::new(),
         }
     }
 
     /// To be done when the request's values are not locked any more: what may call users' code.
-    pub(crate) fn put_off(&mut self, job: impl FnOnce() + Send + 'static) {
-        self.put_off.push(Box::new(job));
+    pub(crate) fn defer(&mut self, job: impl FnOnce() + Send + 'static) {
+        self.deferred.push(Box::new(job));
     }
 
     /// What was put off.
-    pub(crate) fn take_put_off(&mut self) -> Vec<PutOff> {
-        std::mem::take(&mut self.put_off)
+    pub(crate) fn take_deferred(&mut self) -> Vec<Deferred> {
+        std::mem::take(&mut self.deferred)
     }
 
     /// Ends the request, and no other, with an error that says `why`; nothing more of it is computed. The
