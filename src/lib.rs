@@ -5,8 +5,10 @@
 //! found by [`mod@tune`] and kept in a file; [`execute`] packs the weights for the plan and runs
 //! sequences on pinned threads, with the arithmetic of [`kernels`]. A plan is made from the matrix
 //! products of a step ([`graph`]), the order in which they may run ([`schedule`]), the cost of
-//! splitting them over cores ([`partition`]) and the caches of the [`machine`]. [`layers`] surround
-//! the recurrent core in a whole model. [`mod@reference`] specifies every bit. The crate
+//! splitting them over cores ([`partition`]) and the caches of the [`machine`]; these modules are
+//! public because the fields of a plan are made of their types, and so that a program can show what
+//! `cellstream explain` shows. [`layers`] surround the recurrent core in a whole model.
+//! [`mod@reference`] specifies every bit. The crate
 //! `cellstream-serve` batches the requests of many users.
 //!
 //! ```no_run
@@ -22,6 +24,7 @@
 //! ```
 #![deny(missing_docs)]
 
+pub mod atomic_file;
 pub mod execute;
 pub mod graph;
 pub mod layers;
@@ -30,11 +33,8 @@ pub mod model;
 pub mod partition;
 pub mod plan;
 pub mod reference;
-#[doc(hidden)]
 pub mod schedule;
 pub mod tune;
-#[doc(hidden)]
-pub mod whole_file;
 
 #[doc(inline)]
 pub use cellstream_kernels as kernels;

@@ -1,13 +1,13 @@
 //! NumPy's `.npy` files to arrays and back.
 
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Cursor, Read, Write};
-use std::path::{Path, PathBuf};
+use std::io::{BufReader, Cursor, Read, Write};
+use std::path::Path;
 
 use npyz::{NpyFile, Order, TypeChar, WriterBuilder};
 
+use cellstream::atomic_file::PendingFile;
 use cellstream::model::{Array, Elements};
-use cellstream::whole_file;
 use cellstream_command::Failure;
 
 /// What the axes of an array without elements may multiply to, those of length 0 left out.
@@ -144,37 +144,8 @@ fn turn<T: Copy>(values: Vec<T>, shape: &[usize], fortran: bool) -> Vec<T> {
     turned
 }
 
-/// A whole array in a file beside its place; removed when dropped unless put there.
-#[derive(Debug)]
-pub struct Partial {
-    /// None for a pipe or a device, which another file must not replace: it is written to when put.
-    beside: Option<PathBuf>,
-    bytes: Vec<u8>,
-    path: PathBuf,
-}
-
-impl Partial {
-    /// Renames the file into its place, where another is replaced.
-    pub fn put(self) -> Result<(), Failure> {
-        let put = match &self.beside {
-            Some(beside) => std::fs::rename(beside, &self.path),
-            None => std::fs::write(&self.path, &self.bytes),
-        };
-        put.map_err(|e| Failure::new(format!("{}: {e}", self.path.display())))
-    }
-}
-
-impl Drop for Partial {
-    fn drop(&mut self) {
-        // Gone already where it was put.
-        if let Some(beside) = &self.beside {
-            let _ = std::fs::remove_file(beside);
-        }
-    }
-}
-
-/// Writes a float array beside `path`, whole or not at all.
-pub fn write(path: &Path, array: &Array) -> Result<Partial, Failure> {
+/// Writes a float array beside `path`; the file is put there when it is committed.
+pub fn write(path: &Path, array: &Array) -> Result<PendingFile, Failure> {
     let refused = |e: std::io::Error| Failure::new(format!("{}: {e}", path.display()));
     let Elements::Floats(values) = &array.elements else {
         return Err(Failure::new(format!(
@@ -191,29 +162,9 @@ pub fn write(path: &Path, array: &Array) -> Result<Partial, Failure> {
         let options = npyz::WriteOptions::new().default_dtype().shape(&shape);
         let mut writer = options.writer(&mut *to).begin_nd()?;
         writer.extend(values.iter().copied())?;
-        writer.finish()?;
-        to.flush()
+        writer.finish()
     };
-    if whole_file::is_special(path) {
-        let mut bytes = Vec::new();
-        fill(&mut bytes).map_err(refused)?;
-        return Ok(Partial {
-            beside: None,
-            bytes,
-            path: path.into(),
-        });
-    }
-    let path = whole_file::place(path);
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".partial");
-    let partial = Partial {
-        beside: Some(PathBuf::from(&beside)),
-        bytes: Vec::new(),
-        path: path.into_owned(),
-    };
-    let written = || fill(&mut BufWriter::new(File::create(beside)?));
-    written().map_err(refused)?;
-    Ok(partial)
+    PendingFile::prepare(path, fill).map_err(refused)
 }
 
 #[cfg(test)]
@@ -238,13 +189,13 @@ mod tests {
             shape: vec![2, 0, 3],
             elements: Elements::Floats(vec![]),
         };
-        write(&path, &array).unwrap().put().unwrap();
+        write(&path, &array).unwrap().commit().unwrap();
         assert_eq!(read(&path).unwrap(), array);
         let array = Array {
             shape: vec![2, 2],
             elements: Elements::Floats(vec![1.0, -0.0, 3.5e-40, 4.0]),
         };
-        write(&path, &array).unwrap().put().unwrap();
+        write(&path, &array).unwrap().commit().unwrap();
         assert_eq!(read(&path).unwrap(), array);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
@@ -257,7 +208,7 @@ mod tests {
             shape: vec![4, 4],
             elements: Elements::Floats(vec![1.0; 16]),
         };
-        write(&path, &array).unwrap().put().unwrap();
+        write(&path, &array).unwrap().commit().unwrap();
         let bytes = std::fs::read(&path).unwrap();
         for cut in [0, 5, 20, bytes.len() - 1] {
             std::fs::write(&path, &bytes[..cut]).unwrap();
@@ -316,19 +267,5 @@ mod tests {
             let header = open.repeat(MAX_BRACKETS) + &close.repeat(MAX_BRACKETS);
             assert!(message(&file(1, header.len(), header.as_bytes())).is_err());
         }
-    }
-
-    #[test]
-    fn what_is_not_put_in_place_is_removed() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("y.npy");
-        let array = Array {
-            shape: vec![1],
-            elements: Elements::Floats(vec![1.0]),
-        };
-        let partial = write(&path, &array).unwrap();
-        assert!(partial.beside.as_ref().unwrap().exists() && !path.exists());
-        drop(partial);
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 }

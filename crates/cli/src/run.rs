@@ -116,12 +116,16 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     } else {
         session.run(&borrowed, &mut results.borrow())?;
     }
-    // All are whole before one is in its place.
-    let partials: Vec<npy::Partial> = (arguments.output.iter())
+    // All are complete before the first is in its place.
+    let pending = (arguments.output.iter())
         .map(|output| {
             let array = map.output(&output.name, &input, &results)?;
             npy::write(&output.path, &array)
         })
-        .collect::<Result<_, Failure>>()?;
-    partials.into_iter().try_for_each(npy::Partial::put)
+        .collect::<Result<Vec<_>, Failure>>()?;
+    pending.into_iter().try_for_each(|file| {
+        let path = file.path().to_path_buf();
+        let committed = file.commit();
+        committed.map_err(|error| Failure::new(format!("{}: {error}", path.display())))
+    })
 }

@@ -16,9 +16,9 @@ use safetensors::tensor::{Dtype, TensorInfo};
 
 use super::metadata::Metadata;
 use super::tensors::{MAX_HEADER, scale_name};
+use crate::atomic_file;
 use crate::kernels::Numbers;
 use crate::model::{Matrix, Model, Precision, SaveError};
-use crate::whole_file::replace;
 
 impl Model {
     /// Writes the model to a safetensors file that [`Model::from_safetensors`] reads back. Each
@@ -44,7 +44,7 @@ impl Model {
         let path = path.as_ref();
         let tensors = tensors(self)?;
         let header = header(&Metadata::of(self), &tensors)?;
-        let written = replace(path, |file| {
+        let written = atomic_file::write(path, |file| {
             file.write_all(&(header.len() as u64).to_le_bytes())?;
             file.write_all(&header)?;
             tensors.iter().try_for_each(|tensor| tensor.write(file))
@@ -82,7 +82,7 @@ impl<'m> OutputTensor<'m> {
         self.shape.iter().product::<usize>() * self.dtype.bitsize() / 8
     }
 
-    fn write(&self, file: &mut impl Write) -> io::Result<()> {
+    fn write(&self, file: &mut dyn Write) -> io::Result<()> {
         let mut floats = |values: &[f32]| {
             let mut values = values.iter();
             values.try_for_each(|value| file.write_all(&value.to_le_bytes()))

@@ -44,15 +44,15 @@ mod parse;
 mod write;
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::Path;
 
 use super::stamp::{self, Stamp, identity};
 use super::{OwnersShare, Plan, PlanError};
+use crate::atomic_file;
 use crate::kernels::{IsaError, Prefetch, Stripes};
 use crate::model::Model;
 use crate::schedule::PanelOrder;
-use crate::whole_file::replace;
 use parse::Checksum;
 
 /// The version of the format that is written, and the only one that is read.
@@ -60,6 +60,7 @@ const FORMAT: u64 = 2;
 
 /// Why a plan file cannot be used, or was not written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PlanFileError {
     /// The file is not there, or the system refuses to read or write it.
     #[error("cannot {doing} the plan file: {why}")]
@@ -205,7 +206,7 @@ impl Plan {
     /// A plan that [`Plan::load`] would refuse; [`PlanFileError::Io`].
     pub fn save(&self, path: impl AsRef<Path>, model: &Model) -> Result<(), PlanFileError> {
         let text = self.to_text(model, &Stamp::detect()?)?;
-        let written = replace(path.as_ref(), |file| file.write_all(text.as_bytes()));
+        let written = atomic_file::write(path.as_ref(), |file| file.write_all(text.as_bytes()));
         written.map_err(|error| io_error("write", &error))
     }
 
