@@ -18,13 +18,9 @@ fn sample(model: &Model) -> Vec<f32> {
 }
 
 fn choose(model: &Model, values: &[f32], most_error: f64) -> Result<Chosen, TuneError> {
-    let options = PrecisionOptions {
-        sample: Input::new(values, STEPS, BATCH).lengths(&[7, 4, 1]),
-        most_error,
-        sizes: vec![(1, 5), (4, 2)],
-        cores: 2,
-        budget: Duration::from_millis(200),
-    };
+    let sample = Input::new(values, STEPS, BATCH).lengths(&[7, 4, 1]);
+    let time = Duration::from_millis(200);
+    let options = PrecisionOptions::new(sample, most_error, vec![(1, 5), (4, 2)], 2, time);
     choose_precisions(model, &options, |_| ControlFlow::Continue(()))
 }
 
@@ -101,12 +97,8 @@ fn a_layer_that_cannot_be_of_a_precision_is_not() {
 fn samples_and_sizes_that_do_not_fit_are_refused() {
     let model = Lstm::new(6, 8).random(1).unwrap();
     let values = sample(&model);
-    let options = |sample, sizes: &[(usize, usize)]| PrecisionOptions {
-        sample,
-        most_error: 0.1,
-        sizes: sizes.to_vec(),
-        cores: 1,
-        budget: Duration::ZERO,
+    let options = |sample, sizes: &[(usize, usize)]| {
+        PrecisionOptions::new(sample, 0.1, sizes.to_vec(), 1, Duration::ZERO)
     };
     let fitting = Input::new(&values, STEPS, BATCH);
     let refusal = |options: PrecisionOptions<'_>| {
@@ -119,10 +111,9 @@ fn samples_and_sizes_that_do_not_fit_are_refused() {
     let error = refusal(options(Input::new(&[], 0, 1), &[(1, 1)]));
     assert!(matches!(error, TuneError::NoSample), "{error}");
     for most_error in [f64::NAN, -0.1] {
-        let error = refusal(PrecisionOptions {
-            most_error,
-            ..options(fitting, &[(1, 1)])
-        });
+        let mut options = options(fitting, &[(1, 1)]);
+        options.most_error = most_error;
+        let error = refusal(options);
         assert!(matches!(error, TuneError::MostError(_)), "{error}");
     }
     let mut not_numbers = values.clone();

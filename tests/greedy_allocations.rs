@@ -29,11 +29,7 @@ fn main() {
             let embedding = Embedding::new(matrix(symbols, features));
             let weights = matrix(symbols, hidden).in_precision(precision).unwrap();
             let dense = Dense::new(&weights, &[0.0; 41]).unwrap();
-            let options = GreedyOptions {
-                bos: 0,
-                eos: 1,
-                limit: 40,
-            };
+            let options = GreedyOptions::new(0, 1, 40);
             let mut decoder = Greedy::new(session, embedding, dense, options).unwrap();
             let mut initial = State::zero(model.signature(), 1);
             for run in 0..5 {

@@ -182,9 +182,6 @@ fn greedy_options(tensors: &Tensors<'_>) -> Result<GreedyOptions, String> {
         let number = text.parse::<usize>();
         number.map_err(|e| format!("metadata {key:?}: {text:?}: {e}"))
     };
-    Ok(GreedyOptions {
-        bos: number("bos_index")?,
-        eos: number("eos_index")?,
-        limit: number("max_output_length")?,
-    })
+    let [bos, eos] = [number("bos_index")?, number("eos_index")?];
+    Ok(GreedyOptions::new(bos, eos, number("max_output_length")?))
 }

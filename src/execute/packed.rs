@@ -119,6 +119,7 @@ impl PackedLayer {
 
 /// Why weights could not be packed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum PackError {
     /// The plan does not fit the model.
     #[error(transparent)]

@@ -62,6 +62,7 @@ enum TeamHandle {
 
 /// Why a session could not be made.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SessionError {
     /// The team could not be made.
     #[error(transparent)]
@@ -98,6 +99,7 @@ fn room(model: &PackedModel, batch: usize, steps: usize) -> Result<Vec<Group>, S
 
 /// Why a run was refused, or ended early.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum RunError {
     /// A slice or length that does not fit. Nothing has been written.
     #[error(transparent)]

@@ -35,6 +35,7 @@ pub struct Node {
 
 /// Why there is no graph.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum GraphError {
     /// More nodes than [`MOST_NODES`].
     #[error(

@@ -5,6 +5,7 @@ use crate::kernels::IsaError;
 
 /// Why a layer could not be made, or a call was refused. Nothing has been written then.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum LayerError {
     /// A symbol that the table has no row for.
     #[error("symbol {symbol} is not in the table; it has {symbols}, counted from 0")]

@@ -15,6 +15,7 @@ use crate::model::InputError;
 
 /// The symbols that begin and end an answer, and how long it may get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct GreedyOptions {
     /// Fed first.
     pub bos: usize,
@@ -22,6 +23,13 @@ pub struct GreedyOptions {
     pub eos: usize,
     /// Most symbols of an answer; room for as many is taken at once.
     pub limit: usize,
+}
+
+impl GreedyOptions {
+    /// Answers of at most `limit` symbols, from `bos` to `eos`.
+    pub fn new(bos: usize, eos: usize, limit: usize) -> GreedyOptions {
+        GreedyOptions { bos, eos, limit }
+    }
 }
 
 /// A decoder: embedding of the previous symbol, recurrent step, dense layer, greatest logit.
@@ -39,7 +47,7 @@ pub struct GreedyOptions {
 /// let session = Session::new(&model, &Plan::estimate(&model, 1, 1, 1))?;
 /// let embedding = Embedding::new(Matrix::new(symbols, features, vec![0.1; symbols * features])?);
 /// let dense = Dense::new(&Matrix::new(symbols, hidden, vec![0.1; symbols * hidden])?, &[0.0; 5])?;
-/// let options = GreedyOptions { bos: 0, eos: 1, limit: 20 };
+/// let options = GreedyOptions::new(0, 1, 20);
 /// let mut decoder = Greedy::new(session, embedding, dense, options)?;
 ///
 /// let initial = State::zero(model.signature(), 1);
@@ -70,6 +78,7 @@ pub struct Decoded<'a> {
 
 /// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum DecodeError {
     /// The recurrent step was refused, or did not end.
     #[error(transparent)]

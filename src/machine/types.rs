@@ -116,6 +116,7 @@ pub enum Source {
 
 /// Why a topology could not be read, or contradicts itself.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum TopologyError {
     /// A file that must be there cannot be read.
     #[error("cannot read {path}: {why}")]

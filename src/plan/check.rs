@@ -7,6 +7,7 @@ use crate::schedule::ScheduleError;
 
 /// Why a plan does not fit a model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PlanError {
     /// Nothing is planned.
     #[error("the plan has no entries")]

@@ -106,6 +106,7 @@ pub struct PhasedSchedule {
 
 /// Why a list of phases is not a schedule of a graph.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PhasedError {
     /// A phase with nothing in it.
     #[error("phase {phase} is empty; leave it out")]

@@ -54,6 +54,7 @@ pub enum Effort {
 
 /// What to tune for.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Options {
     /// Sizes of requests: sequences and steps. One entry of the plan each.
     pub sizes: Vec<(usize, usize)>,
@@ -68,6 +69,19 @@ pub struct Options {
     pub budget: Duration,
     /// How hard to look.
     pub effort: Effort,
+}
+
+impl Options {
+    /// Sequences of full length, and [`Effort::Measure`].
+    pub fn new(sizes: Vec<(usize, usize)>, cores: usize, budget: Duration) -> Options {
+        Options {
+            sizes,
+            lengths: Vec::new(),
+            cores,
+            budget,
+            effort: Effort::Measure,
+        }
+    }
 }
 
 /// How far a tuning has come.
@@ -143,6 +157,7 @@ impl Tuned {
 
 /// Why a model could not be tuned.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum TuneError {
     /// Nothing to tune for.
     #[error("give at least one size to tune for, each with one sequence and one step or more")]
@@ -201,16 +216,10 @@ impl From<PackError> for TuneError {
 /// use std::ops::ControlFlow;
 /// use std::time::Duration;
 /// use cellstream::model::Lstm;
-/// use cellstream::tune::{Effort, Options, tune};
+/// use cellstream::tune::{Options, tune};
 ///
 /// let model = Lstm::new(8, 16).random(1)?;
-/// let options = Options {
-///     sizes: vec![(1, 10)],
-///     lengths: Vec::new(),
-///     cores: 2,
-///     budget: Duration::from_millis(50),
-///     effort: Effort::Measure,
-/// };
+/// let options = Options::new(vec![(1, 10)], 2, Duration::from_millis(50));
 /// let tuned = tune(&model, &options, |_| ControlFlow::Continue(()))?;
 /// assert_eq!(tuned.plan.entries.len(), 1);
 /// if !tuned.finished[0] {

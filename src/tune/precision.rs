@@ -26,6 +26,7 @@ use crate::model::{CellKind, Input, Layer, Matrix, Model, Precision};
 
 /// What to choose precisions for.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct PrecisionOptions<'a> {
     /// The input that the error is measured over.
     pub sample: Input<'a>,
@@ -39,6 +40,25 @@ pub struct PrecisionOptions<'a> {
     /// Time for it. A few laps of each layer and of the last mixes, and the errors of as many mixes
     /// as a layer has choices, are measured in any case.
     pub budget: Duration,
+}
+
+impl<'a> PrecisionOptions<'a> {
+    /// All options.
+    pub fn new(
+        sample: Input<'a>,
+        most_error: f64,
+        sizes: Vec<(usize, usize)>,
+        cores: usize,
+        budget: Duration,
+    ) -> PrecisionOptions<'a> {
+        PrecisionOptions {
+            sample,
+            most_error,
+            sizes,
+            cores,
+            budget,
+        }
+    }
 }
 
 /// Precisions of the layers, first to last, and what they do.
@@ -97,13 +117,9 @@ pub struct PrecisionProgress {
 ///
 /// let model = Lstm::new(8, 64).layers(2).random(1)?;
 /// let values = vec![0.5; 20 * 8];
-/// let options = PrecisionOptions {
-///     sample: Input::new(&values, 20, 1),
-///     most_error: 0.001,
-///     sizes: vec![(1, 20)],
-///     cores: 1,
-///     budget: Duration::from_millis(50),
-/// };
+/// let sample = Input::new(&values, 20, 1);
+/// let time = Duration::from_millis(50);
+/// let options = PrecisionOptions::new(sample, 0.001, vec![(1, 20)], 1, time);
 /// let chosen = choose_precisions(&model, &options, |_| ControlFlow::Continue(()))?;
 /// assert_eq!(chosen.mix.precisions.len(), 2);
 /// assert!(chosen.mix.error <= 0.001);
@@ -300,13 +316,8 @@ mod tests {
     }
 
     fn options(most_error: f64) -> PrecisionOptions<'static> {
-        PrecisionOptions {
-            sample: Input::new(&[], 0, 0),
-            most_error,
-            sizes: Vec::new(),
-            cores: 1,
-            budget: Duration::from_secs(1 << 20),
-        }
+        let (sample, time) = (Input::new(&[], 0, 0), Duration::from_secs(1 << 20));
+        PrecisionOptions::new(sample, most_error, Vec::new(), 1, time)
     }
 
     fn chosen(most: f64, simulated: &mut Simulated, shapes: &[Shape]) -> (Mix, Vec<Mix>) {

@@ -549,13 +549,7 @@ mod tests {
     #[test]
     fn what_there_was_no_time_for_is_not_finished() {
         let model = Lstm::new(5, 64).random(1).unwrap();
-        let options = Options {
-            sizes: Vec::new(),
-            lengths: Vec::new(),
-            cores: 1,
-            budget: Duration::ZERO,
-            effort: Effort::Measure,
-        };
+        let options = Options::new(Vec::new(), 1, Duration::ZERO);
         let mut search = Search {
             model: &model,
             options: &options,

@@ -7,6 +7,7 @@ use crate::reference;
 
 /// Why a check did not come to its end, or how it ended.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum VerifyError {
     /// The reference refused the input, which is a defect of the check.
     #[error(transparent)]

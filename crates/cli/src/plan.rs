@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cellstream::model::{Model, Precision};
 use cellstream::plan::{Entry, Plan, PlanFileError};
-use cellstream::tune::{Effort, Options, tune};
+use cellstream::tune::{Options, tune};
 use cellstream_command::Failure;
 use cellstream_command::threads;
 
@@ -150,13 +150,7 @@ pub fn tuned(
     asked: Option<u32>,
     seconds: f64,
 ) -> Result<(Plan, Origin), Failure> {
-    let options = Options {
-        sizes: vec![size],
-        lengths: Vec::new(),
-        cores: threads(asked),
-        budget: Duration::from_secs_f64(seconds),
-        effort: Effort::Measure,
-    };
+    let options = Options::new(vec![size], threads(asked), Duration::from_secs_f64(seconds));
     let tuned = tune(model, &options, |_| ControlFlow::Continue(()))?;
     let origin = match tuned.plan.is_tuned() {
         true => Origin::Tuned,

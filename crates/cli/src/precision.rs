@@ -193,13 +193,13 @@ pub fn choose(
     purpose: Purpose,
     progress: impl FnMut(&PrecisionProgress) -> ControlFlow<()> + Send,
 ) -> Result<(Model, String), Failure> {
-    let options = PrecisionOptions {
-        sample: sample.input.borrow(),
+    let options = PrecisionOptions::new(
+        sample.input.borrow(),
         most_error,
-        sizes: purpose.sizes,
-        cores: purpose.cores,
-        budget: purpose.budget,
-    };
+        purpose.sizes,
+        purpose.cores,
+        purpose.budget,
+    );
     let chosen = choose_precisions(model, &options, progress)?;
     let words = words(&chosen, most_error, &sample.what)?;
     Ok((chosen.model, words))

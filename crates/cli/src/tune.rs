@@ -134,13 +134,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(path) = &arguments.output {
         not_of_another_model(path, &model)?;
     }
-    let options = Options {
-        sizes,
-        lengths: arguments.lengths.iter().map(|&l| l as usize).collect(),
-        cores,
-        budget: left,
-        effort: arguments.effort.into(),
-    };
+    let mut options = Options::new(sizes, cores, left);
+    options.lengths = arguments.lengths.iter().map(|&l| l as usize).collect();
+    options.effort = arguments.effort.into();
     let mut tuned = tune(&model, &options, |progress| {
         show(&bar, progress);
         flow()

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use cellstream::model::{Lstm, Merge, Model};
 use cellstream::plan::{Cost, Entry, Measured, Plan};
-use cellstream::tune::{Effort, KeptPlan, Options, Tuned};
+use cellstream::tune::{KeptPlan, Options, Tuned};
 use cellstream_serve::cell_graph::BatchSizes;
 
 fn tune(folder: &Path, more: &[&str]) -> Output {
@@ -436,13 +436,7 @@ fn a_plan_that_cannot_be_kept_is_named_and_replaced() {
 #[test]
 fn what_was_measured_before_a_break_is_evidence_from_three_rounds_on() {
     let model = shape();
-    let options = Options {
-        sizes: vec![(1, 4), (2, 4)],
-        lengths: Vec::new(),
-        cores: 1,
-        budget: Duration::from_secs(1 << 20),
-        effort: Effort::Measure,
-    };
+    let options = Options::new(vec![(1, 4), (2, 4)], 1, Duration::from_secs(1 << 20));
     for (rounds, measured) in [(1, false), (2, false), (3, true), (4, true)] {
         let mut seen = 0;
         let tuned = cellstream::tune::tune(&model, &options, |_| {
@@ -467,13 +461,8 @@ fn what_was_measured_before_a_break_is_evidence_from_three_rounds_on() {
 #[test]
 fn a_tuning_that_was_finished_says_so_and_replaces_what_was_measured_before() {
     let model = shape();
-    let options = Options {
-        sizes: vec![(1, 4)],
-        lengths: vec![3, 4],
-        cores: 1,
-        budget: Duration::from_secs(1 << 20),
-        effort: Effort::Measure,
-    };
+    let mut options = Options::new(vec![(1, 4)], 1, Duration::from_secs(1 << 20));
+    options.lengths = vec![3, 4];
     let mut tuned =
         cellstream::tune::tune(&model, &options, |_| ControlFlow::Continue(())).unwrap();
     assert_eq!(tuned.finished, [true]);

@@ -14,6 +14,7 @@ pub struct Failure {
 
 /// The kind of a [`Failure`]; it decides the exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FailureKind {
     /// The input was refused: exit status 1.
     Refused,

@@ -22,6 +22,7 @@ pub const ISA_VARIABLE: &str = "CELLSTREAM_ISA";
 
 /// Why an instruction set was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum IsaError {
     /// The name is none of those known.
     #[error("{ISA_VARIABLE}={0:?} is not an instruction set; use avx512, avx2, neon or portable")]

@@ -121,6 +121,7 @@ pub struct Bound {
 
 /// Why ceilings could not be measured.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum CeilingsError {
     /// The instruction set is not there.
     #[error(transparent)]

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use cellstream::tune::{Effort, Options, TuneError, Tuned, tune};
+use cellstream::tune::{Options, TuneError, Tuned, tune};
 use cellstream::{Input, Model, Output, Plan, Session, reference};
 
 use crate::rounds::Contender;
@@ -76,13 +76,7 @@ pub fn tuned(
     cores: usize,
     budget: Duration,
 ) -> Result<Tuned, TuneError> {
-    let options = Options {
-        sizes: vec![(batch, steps)],
-        lengths: Vec::new(),
-        cores,
-        budget,
-        effort: Effort::Measure,
-    };
+    let options = Options::new(vec![(batch, steps)], cores, budget);
     tune(model, &options, |_| ControlFlow::Continue(()))
 }
 

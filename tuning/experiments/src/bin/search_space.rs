@@ -15,7 +15,7 @@ use std::time::Instant;
 use cellstream::Model;
 use cellstream::model::{Gru, Lstm, Merge, ResetForm, Rnn};
 use cellstream::schedule::{model_counts, schedule_count};
-use cellstream::tune::{Effort, Options, tune};
+use cellstream::tune::{Options, tune};
 use cellstream_experiments::Outcome;
 use cellstream_experiments::report::Report;
 use cellstream_experiments::settings::Settings;
@@ -73,13 +73,11 @@ fn main() -> Outcome {
 fn tuning(settings: &Settings, report: &mut Report) -> Outcome {
     let shape = Shape::square(1, 256);
     let model = shape.lstm()?;
-    let options = Options {
-        sizes: vec![(shape.batch, shape.steps)],
-        lengths: Vec::new(),
-        cores: settings.cores(),
-        budget: settings.tuning(20.0),
-        effort: Effort::Measure,
-    };
+    let options = Options::new(
+        vec![(shape.batch, shape.steps)],
+        settings.cores(),
+        settings.tuning(20.0),
+    );
     let mut most = BTreeMap::<&'static str, usize>::new();
     let start = Instant::now();
     let tuned = tune(&model, &options, |progress| {
