@@ -143,6 +143,7 @@ impl Case {
             c,
             h,
             y: Some(y),
+            child: None,
         };
         // SAFETY: the buffers are this case's own, each handed out once.
         unsafe { kernels.gates(kernel, job) }

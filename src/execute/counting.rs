@@ -4,9 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::kernels::{
-    GateJob, GateKernel, Isa, Kernels, Product, RowNorms, Scratch, TreeChild, TreeNode, kernels,
-};
+use crate::kernels::{GateJob, GateKernel, Isa, Kernels, Product, RowNorms, Scratch, kernels};
 
 /// What was asked for.
 #[derive(Default)]
@@ -70,16 +68,6 @@ impl Kernels for Counting {
         }
         // SAFETY: the caller's promise.
         unsafe { self.inner.gates(kernel, job) }
-    }
-    unsafe fn tree_node(&self, job: TreeNode<'_>) {
-        self.count_gates(job.rows, job.units);
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.tree_node(job) }
-    }
-    unsafe fn tree_child(&self, job: TreeChild<'_>) {
-        self.count_gates(job.rows, job.units);
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.tree_child(job) }
     }
     fn greatest(&self, values: &[f32]) -> f32 {
         self.inner.greatest(values)

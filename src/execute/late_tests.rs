@@ -14,9 +14,7 @@ use std::time::Duration;
 use super::meetings_cases::Case;
 use super::team::Team;
 use super::{PackedModel, Session};
-use crate::kernels::{
-    GateJob, GateKernel, Isa, Kernels, Product, RowNorms, Scratch, TreeChild, TreeNode,
-};
+use crate::kernels::{GateJob, GateKernel, Isa, Kernels, Product, RowNorms, Scratch};
 use crate::model::{Input, Output};
 use crate::reference;
 
@@ -57,16 +55,6 @@ impl Kernels for Late {
         self.wait();
         // SAFETY: the caller's promise.
         unsafe { self.inner.gates(kernel, job) }
-    }
-    unsafe fn tree_node(&self, job: TreeNode<'_>) {
-        self.wait();
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.tree_node(job) }
-    }
-    unsafe fn tree_child(&self, job: TreeChild<'_>) {
-        self.wait();
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.tree_child(job) }
     }
     fn greatest(&self, values: &[f32]) -> f32 {
         self.inner.greatest(values)

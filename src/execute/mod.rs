@@ -17,6 +17,7 @@ mod meetings_tests;
 mod packed;
 mod part;
 mod phases;
+mod products;
 mod run;
 mod session;
 pub mod team;
@@ -28,7 +29,6 @@ mod work_tests;
 
 pub use packed::{PackError, PackedModel};
 pub use session::{RunError, Session, SessionError, State, Steps};
-#[doc(hidden)]
-pub use tree::TreeStep;
+pub use tree::{TreeRows, TreeStep};
 
 pub use trace::{Activity, LayerTrace, Spent, Trace, WorkerTrace};

@@ -14,7 +14,9 @@ use super::meetings::Meetings;
 use super::part::PackedPart;
 use super::team::{Team, TeamPanicked};
 use crate::kernels::{Blocking, GateKernel, Isa, IsaError, Kernels, Stripes, kernels};
-use crate::model::{CellStep, Direction, Layer, Matrix, Merge, Model, Precision, Signature};
+use crate::model::{
+    CellStep, Direction, Layer, Matrix, Merge, Model, Precision, Signature, StepWeights,
+};
 use crate::plan::{Configuration, DirectionPlan, InputProjectionBy, LayerPlan, Plan, PlanError};
 use crate::schedule::{DirectionSchedule, PanelOrder};
 
@@ -166,8 +168,6 @@ struct PartKey<'p> {
 
 /// A part to be packed, by the first worker that asked for it.
 struct Order<'p> {
-    layer: usize,
-    direction: usize,
     plan: &'p DirectionPlan,
     worker: usize,
     part: OnceLock<Arc<PackedPart>>,
@@ -187,58 +187,97 @@ impl<'p> PartKey<'p> {
 }
 
 /// Every part that some configuration asks for, once.
-type Orders<'p> = HashMap<PartKey<'p>, Order<'p>>;
-
-fn orders(plan: &Plan) -> Orders<'_> {
-    let mut orders = Orders::new();
-    for configuration in plan.entries.iter().map(|e| &e.configuration) {
-        for (layer, layer_plan) in configuration.layers.iter().enumerate() {
-            for (direction, plan) in layer_plan.directions.iter().enumerate() {
-                for worker in 0..configuration.group_size() {
-                    let key = PartKey::new(layer, direction, plan, worker);
-                    orders.entry(key).or_insert_with(|| Order {
-                        layer,
-                        direction,
-                        plan,
-                        worker,
-                        part: OnceLock::new(),
-                    });
-                }
-            }
-        }
-    }
-    orders
-}
+pub(super) struct Parts<'p>(HashMap<PartKey<'p>, Order<'p>>);
 
 /// Copies of a model's weights that the entries of a plan may need together: every entry may cut
 /// them in its own way, and a hostile plan file would in a thousand.
 const MOST_COPIES: u64 = 32;
 
-fn most_bytes(model: &Model) -> u64 {
-    // Small models have padding instead of copies.
-    MOST_COPIES * model.weight_bytes() as u64 + (256 << 20)
-}
+impl<'p> Parts<'p> {
+    /// Packs the parts that a plan asks for, on the threads of `team`. `weights` gives those of a
+    /// layer and direction; all together have `weight_bytes`.
+    pub fn pack<'w>(
+        plan: &'p Plan,
+        team: &mut Team,
+        lanes: usize,
+        weight_bytes: usize,
+        weights: impl Fn(usize, usize) -> StepWeights<'w> + Sync,
+    ) -> Result<Parts<'p>, PackError> {
+        if plan.threads() > team.threads() {
+            return Err(PackError::Threads {
+                planned: plan.threads(),
+                found: team.threads(),
+            });
+        }
+        let parts = Parts::asked_by(plan);
+        // Small models have padding instead of copies.
+        let most = MOST_COPIES * weight_bytes as u64 + (256 << 20);
+        let bytes = parts.bytes(&weights);
+        if bytes > most {
+            return Err(PackError::TooLarge { bytes, most });
+        }
+        team.run(|worker| {
+            for (key, order) in parts.0.iter().filter(|(_, o)| o.worker == worker.index) {
+                let weights = weights(key.layer, key.direction);
+                let pack = || Arc::new(PackedPart::pack(lanes, &weights, order.plan, order.worker));
+                order.part.get_or_init(pack);
+            }
+        })?;
+        Ok(parts)
+    }
 
-/// Bytes of all parts together, without padding.
-fn packed_bytes(model: &Model, orders: &Orders<'_>) -> u64 {
-    let bytes = orders.iter().map(|(key, order)| {
-        let direction = &model.layers()[order.layer].directions()[order.direction];
-        let weights = direction.weights();
-        let gates = direction.cell().kind().gates();
-        let of = |matrix: &Matrix, rows: usize| {
-            // Of int8 a scale and a sum stand beside each row.
-            let beside = match matrix.precision() {
-                Precision::Int8 => 8,
-                Precision::F32 | Precision::Bf16 => 0,
+    fn asked_by(plan: &'p Plan) -> Parts<'p> {
+        let mut orders = HashMap::new();
+        for configuration in plan.entries.iter().map(|e| &e.configuration) {
+            for (layer, layer_plan) in configuration.layers.iter().enumerate() {
+                for (direction, plan) in layer_plan.directions.iter().enumerate() {
+                    for worker in 0..configuration.group_size() {
+                        let key = PartKey::new(layer, direction, plan, worker);
+                        orders.entry(key).or_insert_with(|| Order {
+                            plan,
+                            worker,
+                            part: OnceLock::new(),
+                        });
+                    }
+                }
+            }
+        }
+        Parts(orders)
+    }
+
+    /// Bytes of all parts together, without padding.
+    fn bytes<'w>(&self, weights: impl Fn(usize, usize) -> StepWeights<'w>) -> u64 {
+        let bytes = self.0.keys().map(|key| {
+            let weights = weights(key.layer, key.direction);
+            let of = |matrix: &Matrix, rows: usize| {
+                // Of int8 a scale and a sum stand beside each row.
+                let beside = match matrix.precision() {
+                    Precision::Int8 => 8,
+                    Precision::F32 | Precision::Bf16 => 0,
+                };
+                rows as u64 * (matrix.cols() * matrix.precision().bytes() + beside) as u64
             };
-            rows as u64 * (matrix.cols() * matrix.precision().bytes() + beside) as u64
+            let rows = key.units.len() * weights.step.gates.len();
+            let of_units = [Some(weights.input), weights.recurrent]
+                .into_iter()
+                .flatten();
+            let of_units: u64 = of_units.map(|matrix| of(matrix, rows)).sum();
+            of_units
+                + weights
+                    .projection
+                    .map_or(0, |matrix| of(matrix, key.projected.len()))
+        });
+        bytes.fold(0, u64::saturating_add)
+    }
+
+    /// The workers' parts of a direction of a plan that has been packed.
+    pub fn of(&self, layer: usize, index: usize, plan: &DirectionPlan) -> Vec<Arc<PackedPart>> {
+        let part = |worker: usize| {
+            let order = self.0.get(&PartKey::new(layer, index, plan, worker))?;
+            order.part.get().map(Arc::clone)
         };
-        let projection = weights.projection.as_ref();
-        of(&weights.input, key.units.len() * gates)
-            + of(&weights.recurrent, key.units.len() * gates)
-            + projection.map_or(0, |matrix| of(matrix, key.projected.len()))
-    });
-    bytes.fold(0, u64::saturating_add)
+        (0..plan.partition.units.len()).filter_map(part).collect()
+    }
 }
 
 impl PackedModel {
@@ -284,30 +323,13 @@ impl PackedModel {
         team: &mut Team,
         isa: Isa,
     ) -> Result<Arc<PackedModel>, PackError> {
-        if plan.threads() > team.threads() {
-            return Err(PackError::Threads {
-                planned: plan.threads(),
-                found: team.threads(),
-            });
-        }
         let kernels = kernels(isa)?;
-        let lanes = kernels.lanes();
-        let orders = orders(plan);
-        let (bytes, most) = (packed_bytes(model, &orders), most_bytes(model));
-        if bytes > most {
-            return Err(PackError::TooLarge { bytes, most });
-        }
-        team.run(|worker| {
-            for order in orders.values().filter(|order| order.worker == worker.index) {
-                let direction = &model.layers()[order.layer].directions()[order.direction];
-                let pack =
-                    || Arc::new(PackedPart::pack(lanes, direction, order.plan, order.worker));
-                order.part.get_or_init(pack);
-            }
-        })?;
+        let directions = |layer: usize| model.layers()[layer].directions();
+        let weights = |layer: usize, index: usize| directions(layer)[index].step_weights();
+        let parts = Parts::pack(plan, team, kernels.lanes(), model.weight_bytes(), weights)?;
         let configurations = plan.entries.iter();
         let configurations = configurations
-            .map(|entry| PackedConfiguration::new(model, &entry.configuration, &orders))
+            .map(|entry| PackedConfiguration::new(model, &entry.configuration, &parts))
             .collect();
         let mut directions = model.layers().iter().flat_map(|l| l.directions());
         Ok(Arc::new(PackedModel {
@@ -347,11 +369,11 @@ impl PackedModel {
 
 impl PackedConfiguration {
     /// Takes the packed parts that the configuration asks for.
-    fn new(model: &Model, plan: &Configuration, orders: &Orders<'_>) -> PackedConfiguration {
+    fn new(model: &Model, plan: &Configuration, parts: &Parts<'_>) -> PackedConfiguration {
         let mut states = 0;
         let layers = model.layers().iter().zip(&plan.layers).enumerate();
         let layers: Vec<_> = layers
-            .map(|(index, (layer, plan))| PackedLayer::new(index, layer, plan, orders, &mut states))
+            .map(|(index, (layer, plan))| PackedLayer::new(index, layer, plan, parts, &mut states))
             .collect();
         PackedConfiguration {
             threads: plan.threads,
@@ -367,18 +389,11 @@ impl PackedLayer {
         index: usize,
         layer: &Layer,
         plan: &LayerPlan,
-        orders: &Orders<'_>,
+        parts: &Parts<'_>,
         states: &mut usize,
     ) -> PackedLayer {
         let mut directions = Vec::with_capacity(plan.directions.len());
         for (at, (direction, plan)) in layer.directions().iter().zip(&plan.directions).enumerate() {
-            let part = |worker: usize| {
-                let key = PartKey::new(index, at, plan, worker);
-                orders
-                    .get(&key)
-                    .and_then(|order| order.part.get())
-                    .map(Arc::clone)
-            };
             directions.push(PackedDirection {
                 step: direction.step(),
                 gate_kernels: direction.gate_kernels(),
@@ -391,7 +406,7 @@ impl PackedLayer {
                 is_ahead: plan.schedule.is_ahead(),
                 is_all_ahead: plan.schedule.is_all_ahead(),
                 blocking: plan.blocking,
-                parts: (0..plan.partition.units.len()).filter_map(part).collect(),
+                parts: parts.of(index, at, plan),
             });
             *states += 1 + usize::from(direction.cell_state_size() > 0);
         }
@@ -425,11 +440,9 @@ mod tests {
                 _ => 0,
             };
             let expected = model.weight_bytes() - biases + sums;
-            assert_eq!(
-                packed_bytes(&model, &orders(&plan)),
-                expected as u64,
-                "{precision}"
-            );
+            let weights = |_, _| model.layers()[0].directions()[0].step_weights();
+            let found = Parts::asked_by(&plan).bytes(weights);
+            assert_eq!(found, expected as u64, "{precision}");
         }
     }
 }

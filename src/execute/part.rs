@@ -4,46 +4,29 @@
 use std::ops::Range;
 
 use crate::kernels::{Aligned, Blocking, PackedMatrix, Source, pack_vectors};
-use crate::model::{Direction, Matrix, OperandSource, Product};
+use crate::model::{Matrix, OperandSource, StepProduct, StepWeights};
 use crate::plan::DirectionPlan;
 use crate::schedule::PhasePlacement;
 
-/// What a product multiplies its weights with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Operand {
-    /// The layer's input.
-    Input,
-    /// The state before the step.
-    State,
-    /// What the first phase handed over.
-    Between,
-}
+/// Most gates that one product packs together.
+const MOST_GATES: usize = 4;
 
-impl Operand {
-    fn of(source: OperandSource) -> Operand {
-        match source {
-            OperandSource::Input => Operand::Input,
-            OperandSource::State => Operand::State,
-            OperandSource::Gates(_) => Operand::Between,
-        }
-    }
-}
-
-/// One product: gates that share an input and a place are fused into it.
+/// One product: gates that share an operand and a place are fused into it.
 pub(super) struct PackedProduct {
-    pub operand: Operand,
+    pub operand: OperandSource,
     pub weights: PackedMatrix,
     /// Slot of the pre-activations that each gate adds to.
     pub slots: Vec<usize>,
+    /// It uses the scratch that the product before it has packed, of the same operand.
+    pub takes_scratch: bool,
 }
 
 /// One worker's part of a direction's partition, packed.
 pub(super) struct PackedPart {
     pub units: Range<usize>,
-    /// The product that is taken ahead of the steps, if any is.
-    pub ahead: Option<PackedProduct>,
-    /// The products of each phase, in the order of a gate's chain: input first. Those of a projection
-    /// stand apart, in `projection`.
+    /// The hoisted input projection.
+    pub ahead: Vec<PackedProduct>,
+    /// The products of each phase, in the order of a gate's chain; a projection is not among them.
     pub phases: [Vec<PackedProduct>; 2],
     pub projection: Option<PackedMatrix>,
     /// Rows of the projection.
@@ -57,72 +40,50 @@ pub(super) struct PackedPart {
 impl PackedPart {
     pub fn pack(
         lanes: usize,
-        direction: &Direction,
+        weights: &StepWeights<'_>,
         plan: &DirectionPlan,
         worker: usize,
     ) -> PackedPart {
-        let step = direction.step();
-        let weights = direction.weights();
-        let hidden = direction.hidden_size();
         let units = plan.partition.units[worker].clone();
-        // The gates whose products of one matrix have one operand and one placement are fused.
-        let fused = |products: Vec<Product>, matrix: &Matrix, operand| {
-            let found = products.iter().filter_map(|product| step.find(*product));
-            let slots: Vec<usize> = found.map(|product| product.slot).collect();
-            let gates: Vec<usize> = products.iter().filter_map(|p| p.gate()).collect();
-            let source = Source {
-                numbers: matrix.numbers(),
-                depth: matrix.cols(),
-                units: hidden,
-            };
-            (!gates.is_empty()).then(|| PackedProduct {
-                operand,
-                weights: PackedMatrix::new(lanes, source, &gates, units.clone(), plan.blocking),
-                slots,
-            })
-        };
-        let schedule = &plan.schedule;
-        let with_input = |place| {
-            let placed = (0..).map(Product::Input).zip(&schedule.input);
-            let products = placed.filter(|(_, each)| **each == place);
-            let products = products.map(|(product, _)| product).collect();
-            fused(products, &weights.input, Operand::Input)
-        };
-        let phase = |phase: u8| -> Vec<PackedProduct> {
-            let place = PhasePlacement::Phase(phase);
-            let with = |operand| {
-                let placed = (0..).map(Product::Recurrent).zip(&schedule.recurrent);
-                let products = placed.filter(|(product, each)| {
-                    let found = step.find(*product);
-                    **each == place && found.map(|p| Operand::of(p.operand.source)) == Some(operand)
+        let placed = |place: PhasePlacement| -> Vec<PackedProduct> {
+            let products = weights.step.products.iter();
+            let placed = products.filter(|p| plan.schedule.placement(p.product) == Some(place));
+            let placed: Vec<&StepProduct> = placed.collect();
+            let mut packed: Vec<PackedProduct> = Vec::new();
+            let fused = placed.chunk_by(|a, b| a.operand.source == b.operand.source);
+            for products in
+                fused.flat_map(|all| all.chunks(all.len().div_ceil(all.len().div_ceil(MOST_GATES))))
+            {
+                let (Some(matrix), _) = weights.of(products[0].product) else {
+                    continue;
+                };
+                let gates: Vec<usize> = products.iter().filter_map(|p| p.product.gate()).collect();
+                let source = source(matrix, weights.hidden);
+                let matrix = PackedMatrix::new(lanes, source, &gates, units.clone(), plan.blocking);
+                let operand = products[0].operand.source;
+                packed.push(PackedProduct {
+                    operand,
+                    takes_scratch: packed.last().is_some_and(|before| {
+                        before.operand == operand && before.weights.packs_as(&matrix)
+                    }),
+                    weights: matrix,
+                    slots: products.iter().map(|product| product.slot).collect(),
                 });
-                let products = products.map(|(product, _)| product).collect();
-                fused(products, &weights.recurrent, operand)
-            };
-            let products = [
-                with_input(place),
-                with(Operand::State),
-                with(Operand::Between),
-            ];
-            products.into_iter().flatten().collect()
+            }
+            packed
         };
         let projected = plan.partition.projected[worker].clone();
-        let projection = weights.projection.as_ref().map(|projection| {
-            let source = Source {
-                numbers: projection.numbers(),
-                depth: projection.cols(),
-                units: projection.rows(),
-            };
+        let projection = weights.projection.map(|projection| {
+            let source = source(projection, projection.rows());
             PackedMatrix::new(lanes, source, &[0], projected.clone(), Blocking::default())
         });
-        let peepholes = weights.peepholes.as_ref();
         PackedPart {
-            ahead: with_input(PhasePlacement::Ahead),
-            phases: [phase(0), phase(1)],
+            ahead: placed(PhasePlacement::Ahead),
+            phases: [0, 1].map(|phase| placed(PhasePlacement::Phase(phase))),
             projection,
             projected,
-            bias: pack_bias(lanes, direction, &units),
-            peepholes: peepholes
+            bias: pack_bias(lanes, weights, &units),
+            peepholes: (weights.peepholes)
                 .map(|p| pack_vectors(lanes, &[&p.input, &p.forget, &p.output], units.clone())),
             units,
         }
@@ -133,25 +94,18 @@ impl PackedPart {
         self.units.len().next_multiple_of(lanes) * slots
     }
 
-    /// Words in which the products of a step of `rows` rows, and one taken ahead of `ahead` rows, quantise what they multiply
-    /// with, or lay it out.
+    /// Words of scratch for the products of a step of `rows` rows, and a hoisted input projection of
+    /// `ahead` rows.
     pub fn scratch_words(&self, rows: usize, ahead: usize) -> usize {
-        let ahead = self
-            .ahead
+        let phases = self
+            .phases
             .iter()
-            .map(|product| product.weights.scratch_words(ahead));
-        // Products of a phase may take turns, and keep what they have made of their rows.
-        let phases = self.phases.iter().map(|products| {
-            let words = products
-                .iter()
-                .map(|product| product.weights.scratch_words(rows));
-            words.fold(0, usize::saturating_add)
-        });
-        let projection = self
-            .projection
-            .iter()
-            .map(|weights| weights.scratch_words(rows));
-        ahead.chain(phases).chain(projection).max().unwrap_or(0)
+            .map(|products| scratch_words(products, rows));
+        let projection = self.projection.iter().map(|p| p.scratch_words(rows));
+        let all = phases
+            .chain(projection)
+            .chain([scratch_words(&self.ahead, ahead)]);
+        all.max().unwrap_or(0)
     }
 
     /// Columns of the recurrent state that the owner writes.
@@ -172,18 +126,32 @@ impl PackedPart {
     }
 }
 
+/// Words of scratch in which some products of a phase keep what they have made of `rows` rows: they
+/// may take turns.
+pub(super) fn scratch_words(products: &[PackedProduct], rows: usize) -> usize {
+    let own = products.iter().filter(|product| !product.takes_scratch);
+    own.map(|product| product.weights.scratch_words(rows))
+        .fold(0, usize::saturating_add)
+}
+
+/// A matrix with so many rows per gate.
+fn source(matrix: &Matrix, units: usize) -> Source<'_> {
+    Source {
+        numbers: matrix.numbers(),
+        depth: matrix.cols(),
+        units,
+    }
+}
+
 /// Where each slot's chain starts: the biases of its products, added.
-fn pack_bias(lanes: usize, direction: &Direction, units: &Range<usize>) -> Aligned {
-    let (weights, step) = (direction.weights(), direction.step());
-    let hidden = direction.hidden_size();
+fn pack_bias(lanes: usize, weights: &StepWeights<'_>, units: &Range<usize>) -> Aligned {
+    let (step, hidden) = (weights.step, weights.hidden);
     let mut starts: Vec<Vec<f32>> = vec![Vec::new(); step.slots()];
     for product in step.products {
-        let bias = match product.product {
-            Product::Input(_) => &weights.input_bias,
-            Product::Recurrent(_) => &weights.recurrent_bias,
-            Product::Projection => continue,
+        let (_, bias) = weights.of(product.product);
+        let Some(gate) = product.product.gate().filter(|_| !bias.is_empty()) else {
+            continue;
         };
-        let gate = product.product.gate().unwrap_or(0);
         let bias = &bias[gate * hidden..(gate + 1) * hidden];
         let start = &mut starts[product.slot];
         if start.is_empty() {

@@ -4,26 +4,24 @@ use std::ops::Range;
 
 use super::buffers::DirectionBuffers;
 use super::packed::PackedDirection;
-use super::part::{Operand, PackedPart, PackedProduct};
+use super::products::{InputRows, Products};
 use super::trace::{Activity, Probe};
 use crate::kernels::{
-    Blocking, Columns, GateJob, Kernels, NextProduct, Product, RowsRef, Scratch, Shared, Start,
-    Sweep,
+    Blocking, Columns, GateJob, NextProduct, Product, RowsRef, Shared, Start, Sweep,
 };
+use crate::model::OperandSource;
 
 /// What a phase of one direction needs, the same for all steps.
 #[derive(Clone, Copy)]
 pub(super) struct Phases<'a, P> {
-    pub kernels: &'a dyn Kernels,
     pub direction: &'a PackedDirection,
-    pub part: &'a PackedPart,
+    /// Of this worker's part, or of the part that it takes rows for.
+    pub products: Products<'a>,
     pub buffers: &'a DirectionBuffers,
     /// The cell states, from the direction's first unit on.
     pub c: Columns<'a>,
     /// Pre-activations of a projection, this worker's own.
     pub projected: Shared<'a>,
-    /// This worker's scratch for products.
-    pub scratch: Shared<'a, u32>,
     pub probe: P,
 }
 
@@ -41,156 +39,31 @@ pub(super) struct Step<'a> {
     pub y: Option<Columns<'a>>,
 }
 
-/// Some rows of a layer's input.
-#[derive(Clone, Copy)]
-pub(super) struct InputRows<'a> {
-    pub rows: RowsRef<'a>,
-    pub count: usize,
-}
-
-/// How one call of a product is made.
-struct Call<'a> {
-    panels: Range<usize>,
-    start: Start<'a>,
-    sweep: Sweep,
-    blocking: Blocking,
-    /// The weights that are read afterwards.
-    next: NextProduct,
-    scratch: Scratch<'a>,
-}
-
 impl<'a, P: Probe> Phases<'a, P> {
-    /// Values of pre-activations per row.
-    pub fn z_row(&self) -> usize {
-        self.part
-            .z_row(self.kernels.lanes(), self.direction.step.slots())
-    }
-
-    /// The input products that are taken ahead: `z = bias + W x`.
+    /// The hoisted input projection: `z = bias + W x`.
     pub fn take_ahead(&self, input: InputRows<'_>, z: &mut [f32]) {
-        if let Some(product) = &self.part.ahead {
-            let words = 0..product.weights.scratch_words(input.count);
-            let call = Call {
-                panels: 0..product.weights.panels(),
-                start: Start::Bias(&self.part.bias),
-                sweep: Sweep::Wide,
-                // A panel serves so many rows that prefetching gains nothing.
-                blocking: Blocking::default(),
-                next: NextProduct::NONE,
-                scratch: self.empty_scratch(words),
-            };
-            self.product(product, input, call, z);
+        if !self.products.part.ahead.is_empty() {
+            self.products.ahead(input, z);
             self.probe.lap(Activity::Ahead);
         }
     }
 
-    fn product(
-        &self,
-        product: &PackedProduct,
-        input: InputRows<'_>,
-        call: Call<'_>,
-        z: &mut [f32],
-    ) {
-        let job = Product {
-            rows: input.rows,
-            row_count: input.count,
-            weights: &product.weights,
-            slots: &product.slots,
-            start: call.start,
-            z,
-            z_slots: self.direction.step.slots(),
-            sweep: call.sweep,
-            blocking: call.blocking,
-            next: call.next,
-        };
-        self.kernels.product_of(job, call.panels, call.scratch);
-    }
-
-    /// Scratch that a product packs first.
-    fn empty_scratch(&self, words: Range<usize>) -> Scratch<'a> {
-        // SAFETY: the buffer belongs to this worker alone, which runs one product at a time.
-        Scratch::Empty(unsafe { self.scratch.write(words) })
-    }
-
-    /// Scratch that an earlier call has packed.
-    fn packed_scratch(&self, words: Range<usize>) -> Scratch<'a> {
-        // SAFETY: as above.
-        Scratch::Packed(unsafe { self.scratch.read(words) })
-    }
-
-    /// The products of one phase, added to `z`. Where nothing is taken ahead, the first one starts
-    /// the chains.
-    ///
-    /// Where there are several and panels go to and fro, they take a panel each in turn: what a
-    /// cache still holds of the sweep before is then of all of them, where this one begins.
+    /// The products of one phase.
     ///
     /// # Safety
     /// Nobody writes what the products read: the old state, and in the second phase the buffer
     /// between the phases.
-    unsafe fn products(&self, phase: usize, step: &Step<'a>, z: &mut [f32]) {
-        let products = &self.part.phases[phase];
-        let panels = products.first().map_or(0, |p| p.weights.panels());
-        let panels_per_call = match step.sweep {
-            Sweep::Forth | Sweep::Back if products.len() > 1 => 1,
-            _ => panels.max(1),
+    unsafe fn run_products(&self, phase: usize, step: &Step<'a>, z: &mut [f32]) {
+        let operand = |source| match source {
+            OperandSource::Input => step.input.rows,
+            // SAFETY: the caller's promise.
+            OperandSource::State => unsafe { self.before(step) },
+            // SAFETY: the caller's promise.
+            OperandSource::Gates(_) => unsafe { self.between() },
+            OperandSource::Child => RowsRef::EMPTY,
         };
-        let blocks = panels.div_ceil(panels_per_call);
-        let calls = blocks * products.len();
-        let place = |call: usize| {
-            let (block, index) = (call / products.len(), call % products.len());
-            let block = match step.sweep {
-                Sweep::Wide | Sweep::Forth => block,
-                Sweep::Back => blocks - 1 - block,
-            };
-            let of = block * panels_per_call..((block + 1) * panels_per_call).min(panels);
-            (index, of)
-        };
-        for call in 0..calls {
-            let (index, of) = place(call);
-            let product = &products[index];
-            let count = step.rows;
-            let input = match product.operand {
-                Operand::Input => step.input,
-                Operand::State => InputRows {
-                    // SAFETY: the caller's promise.
-                    rows: unsafe { self.before(step) },
-                    count,
-                },
-                Operand::Between => InputRows {
-                    // SAFETY: the caller's promise.
-                    rows: unsafe { self.between() },
-                    count,
-                },
-            };
-            let start = match (phase, index, &self.part.ahead) {
-                (0, 0, None) => Start::Bias(&self.part.bias),
-                _ => Start::Continue,
-            };
-            let next = if call + 1 < calls {
-                let (index, of) = place(call + 1);
-                products[index].weights.first_tile(of)
-            } else {
-                NextProduct::NONE
-            };
-            // Those that take turns each have scratch of their own, which their first turn packs.
-            let words = |products: &[PackedProduct]| -> usize {
-                (products.iter().map(|p| p.weights.scratch_words(step.rows))).sum()
-            };
-            let words = words(&products[..index])..words(&products[..=index]);
-            let call = Call {
-                panels: of,
-                start,
-                sweep: step.sweep,
-                blocking: self.direction.blocking,
-                next,
-                scratch: if call < products.len() {
-                    self.empty_scratch(words)
-                } else {
-                    self.packed_scratch(words)
-                },
-            };
-            self.product(product, input, call, z);
-        }
+        self.products
+            .phase(phase, step.rows, operand, step.sweep, z);
     }
 
     /// The output columns that start at unit `first` of the direction.
@@ -231,10 +104,10 @@ impl<'a, P: Probe> Phases<'a, P> {
     /// part's columns of the new state, the cell state, the buffer between the phases, or the output.
     pub unsafe fn first(&self, step: Step<'a>, z: &mut [f32]) {
         // SAFETY: the caller's promise.
-        unsafe { self.products(0, &step, z) };
+        unsafe { self.run_products(0, &step, z) };
         self.probe.lap(Activity::Products);
         // SAFETY: the caller's promise.
-        unsafe { self.gates(0, &step, z, self.part.units.clone()) };
+        unsafe { self.gates(0, &step, z, self.products.part.units.clone()) };
         self.probe.lap(Activity::Gates);
     }
 
@@ -247,10 +120,10 @@ impl<'a, P: Probe> Phases<'a, P> {
     /// state or the output.
     pub unsafe fn second(&self, step: Step<'a>, z: &mut [f32]) {
         // SAFETY: the caller's promise.
-        unsafe { self.products(1, &step, z) };
+        unsafe { self.run_products(1, &step, z) };
         self.probe.lap(Activity::SecondProducts);
         // SAFETY: the caller's promise.
-        unsafe { self.gates(1, &step, z, self.part.units.clone()) };
+        unsafe { self.gates(1, &step, z, self.products.part.units.clone()) };
         self.probe.lap(Activity::SecondGates);
     }
 
@@ -268,7 +141,7 @@ impl<'a, P: Probe> Phases<'a, P> {
             z,
             rows: step.rows,
             units: units.len(),
-            peepholes: self.part.peepholes.as_deref(),
+            peepholes: self.products.part.peepholes.as_deref(),
             before: Columns::new(before, units.start),
             c: Columns {
                 first: self.c.first + units.start,
@@ -280,9 +153,14 @@ impl<'a, P: Probe> Phases<'a, P> {
                 Columns::new(between, units.start)
             },
             y: Self::output(step, units.start).filter(|_| is_last),
+            child: None,
         };
         // SAFETY: the columns are this worker's own, or the old state's, by the caller's promise.
-        unsafe { self.kernels.gates(direction.gate_kernels[phase], job) };
+        unsafe {
+            self.products
+                .kernels
+                .gates(direction.gate_kernels[phase], job)
+        };
     }
 
     /// The second phase of a projected LSTM: the projection of the whole hidden state.
@@ -290,10 +168,10 @@ impl<'a, P: Probe> Phases<'a, P> {
     /// # Safety
     /// As [`Phases::second`].
     pub unsafe fn project(&self, step: Step<'a>) {
-        let Some(weights) = &self.part.projection else {
+        let Some(weights) = &self.products.part.projection else {
             return;
         };
-        let projected = self.part.projected.clone();
+        let projected = self.products.part.projected.clone();
         // SAFETY: the buffer belongs to this worker alone.
         let z = unsafe { self.projected.write(0..self.projected.len()) };
         // SAFETY: the caller's promise.
@@ -311,8 +189,10 @@ impl<'a, P: Probe> Phases<'a, P> {
             blocking: Blocking::default(),
             next: NextProduct::NONE,
         };
-        let scratch = self.empty_scratch(0..weights.scratch_words(row_count));
-        self.kernels.product_in(product, scratch);
+        let scratch = self
+            .products
+            .empty_scratch(0..weights.scratch_words(row_count));
+        self.products.kernels.product_in(product, scratch);
         self.probe.lap(Activity::SecondProducts);
         // SAFETY: the columns are this worker's own, by the caller's promise.
         unsafe { self.gates(1, &step, z, projected) };

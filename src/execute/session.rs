@@ -609,7 +609,7 @@ fn take_block<'a>(blocks: &mut &'a mut [f32], batch: usize, size: usize) -> Rows
 }
 
 /// Refuses rows that are too few or too short.
-fn fits(
+pub(super) fn fits(
     name: &'static str,
     of: SharedRows<'_>,
     rows: usize,

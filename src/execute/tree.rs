@@ -1,342 +1,277 @@
-//! A step of tree cells on a team: gates of several operands, each worker its own hidden units.
+//! A step of a tree's cell on a team: the products of a part as sessions run them, and gates whose
+//! states are the caller's own rows.
 //!
 //! ```text
 //! each worker, for its own units
-//!   z = bias;  for each operand: z += weights of the operand · operand     reads whole rows
-//!   meet, where an operand is what will be overwritten
-//!   states = gates(z)                                                      touches own columns only
+//!   z = bias;  for each operand: z += weights · operand      reads whole rows
+//!   barrier, where the states are an operand
+//!   states = gates(z)                                        writes own columns only
 //! ```
-//!
-//! Trees have no steps to look ahead to, and their weights are many products of one operand each, so
-//! there is nothing to plan but who owns which units: as many each.
 
-use std::ops::Range;
-use std::sync::OnceLock;
+use std::sync::Arc;
 
 use super::buffers::Buffer;
-use super::packed::PackError;
-use super::session::SessionError;
-use super::team::{SharedTeam, TeamPanicked};
+use super::packed::{PackError, Parts};
+use super::part::PackedPart;
+use super::products::{Products, sweep};
+use super::session::{RunError, SessionError, fits};
+use super::team::SharedTeam;
 use crate::kernels::{
-    Aligned, Blocking, Columns, Isa, Kernels, NextProduct, PackedMatrix, Product, ReadColumns,
-    RowsMut, RowsRef, Scratch, SharedRows, Source, Start, Sweep, TreeChild, TreeNode, kernels,
-    pack_vectors,
+    Blocking, Columns, GateJob, Isa, Kernels, ReadColumns, RowsMut, RowsRef, kernels,
 };
-use crate::machine::CacheModel;
-use crate::model::Matrix;
-use crate::plan::split_units;
+use crate::model::{InputError, OperandSource, TreeCell, TreeWeights};
+use crate::plan::Plan;
+use crate::schedule::PanelOrder;
 
-/// Most gates that are packed together.
-const MOST_GATES: usize = 4;
-
-/// The gates of one tree cell, packed for one team.
+/// A cell of a TreeLSTM, packed for a team, with room for a batch of nodes.
+///
+/// Every plan, team and batch gives the bits of [`tree_step`](crate::reference::tree_step).
+///
+/// ```
+/// use cellstream::execute::team::{SharedTeam, Team};
+/// use cellstream::execute::{TreeRows, TreeStep};
+/// use cellstream::kernels::{RowsMut, RowsRef};
+/// use cellstream::model::{Matrix, TreeWeights};
+/// use cellstream::plan::Plan;
+///
+/// let (weights, bias) = (Matrix::new(3 * 4, 2, vec![0.1; 3 * 4 * 2])?, vec![0.0; 3 * 4]);
+/// let leaf = TreeWeights::leaf(&weights, &bias)?;
+/// let team = SharedTeam::new(Team::with_threads(1)?);
+/// let mut step = TreeStep::new(&leaf, &Plan::estimate_tree(&leaf, 8, 1), &team)?;
+/// let (x, mut h, mut c) = ([0.5; 3 * 2], [0.0; 3 * 4], [0.0; 3 * 4]); // three leaves
+/// step.run(3, TreeRows {
+///     x: RowsRef::contiguous(&x, 2),
+///     child: [RowsRef::EMPTY; 2],
+///     states: [&mut h[..], &mut c].map(|state| RowsMut::contiguous(state, 4)),
+/// })?;
+/// assert!(h.iter().all(|value| *value == h[0] && *value > 0.0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct TreeStep {
     team: SharedTeam,
     kernels: Box<dyn Kernels>,
+    cell: TreeCell,
+    input: usize,
     hidden: usize,
-    gates: usize,
-    parts: Vec<Part>,
+    plan: Plan,
+    /// One per entry of the plan.
+    configurations: Vec<TreeConfiguration>,
+    /// Nodes there is room for.
+    room: usize,
+    /// One per worker.
+    buffers: Vec<WorkerBuffers>,
+    /// The number of runs so far is odd.
+    is_odd: bool,
 }
 
-/// Where the sums over children are.
-enum Sums {
-    None,
-    InStates,
-}
-
-/// What one worker owns.
-struct Part {
-    units: Range<usize>,
-    /// `[panels][gates][lanes]`.
-    bias: Aligned,
-    products: Vec<OperandProduct>,
-    /// How products read the weights, which may leave the private caches between two batches.
+struct TreeConfiguration {
+    order: PanelOrder,
     blocking: Blocking,
-    /// `[rows][panels][gates][lanes]`.
+    parts: Vec<Arc<PackedPart>>,
+}
+
+struct WorkerBuffers {
+    /// `[rows][panels][slots][lanes]`.
     z: Buffer,
-    /// Holds the quantised, or rearranged, left operand of a product.
     scratch: Buffer<u32>,
 }
 
-struct OperandProduct {
-    operand: usize,
-    weights: PackedMatrix,
-    slots: Vec<usize>,
+/// The rows of a batch of nodes: contiguous, or gathered.
+#[derive(Debug)]
+pub struct TreeRows<'a> {
+    /// `x` `[E]`; [`RowsRef::EMPTY`] for a [`TreeCell::Binary`].
+    pub x: RowsRef<'a>,
+    /// `h` and `c` `[H]` of the right child of a [`TreeCell::Binary`], or of the child that a
+    /// [`TreeCell::Child`] adds; [`RowsRef::EMPTY`] for others.
+    pub child: [RowsRef<'a>; 2],
+    /// `h` and `c` `[H]`, overwritten; see [`TreeCell`] for what they are before.
+    pub states: [RowsMut<'a>; 2],
 }
 
 impl TreeStep {
-    /// Packs the weights of the operands, each `[gates · hidden, operand]`, and the bias
-    /// `[gates · hidden]`, on the threads of `team`, with room for `rows` nodes.
+    /// Packs the weights on the threads of `team`, for the instruction set that [`Isa::select`]
+    /// names, with room for the plan's batch.
+    ///
+    /// # Errors
+    /// [`SessionError::Pack`] for a plan that does not fit the cell or the team, or an instruction
+    /// set that is not there; [`SessionError::TooLarge`].
     pub fn new(
+        weights: &TreeWeights<'_>,
+        plan: &Plan,
+        team: &SharedTeam,
+    ) -> Result<TreeStep, SessionError> {
+        plan.check_tree(weights).map_err(PackError::from)?;
+        let isa = Isa::select().map_err(PackError::from)?;
+        TreeStep::pack(weights, plan, team, isa)
+    }
+
+    /// Packs a plan whose entries have been checked; several may be for the same size.
+    pub(crate) fn pack(
+        weights: &TreeWeights<'_>,
+        plan: &Plan,
         team: &SharedTeam,
         isa: Isa,
-        rows: usize,
-        gates: usize,
-        operands: &[&Matrix],
-        bias: &[f32],
     ) -> Result<TreeStep, SessionError> {
         let kernels = kernels(isa).map_err(PackError::from)?;
-        let lanes = kernels.lanes();
-        let hidden = bias.len() / gates;
-        let all = split_units(hidden, team.threads());
-        let units: Vec<_> = all.into_iter().filter(|units| !units.is_empty()).collect();
-        let parts: Vec<OnceLock<Option<Part>>> = units.iter().map(|_| OnceLock::new()).collect();
-        let pack = |worker: usize| {
-            let part = Part::pack(lanes, rows, (gates, hidden), operands, bias, &units[worker]);
-            parts[worker].get_or_init(|| part);
-        };
-        team.run_on(parts.len().max(1), |worker| {
-            if worker.index < parts.len() {
-                pack(worker.index);
+        let (step, lanes) = (weights.step_weights(), kernels.lanes());
+        let parts =
+            team.turn(|team| Parts::pack(plan, team, lanes, weights.bytes(), |_, _| step))?;
+        let configurations = plan.entries.iter().map(|entry| {
+            let layer = &entry.configuration.layers[0];
+            TreeConfiguration {
+                order: layer.order,
+                blocking: layer.directions[0].blocking,
+                parts: parts.of(0, 0, &layer.directions[0]),
             }
-        })
-        .map_err(PackError::from)?;
-        let parts: Option<Vec<Part>> = parts
-            .into_iter()
-            .map(|part| part.into_inner().flatten())
-            .collect();
-        let too_large = SessionError::TooLarge {
-            batch: rows,
-            steps: 1,
-        };
-        Ok(TreeStep {
+        });
+        let mut step = TreeStep {
             team: team.clone(),
             kernels,
-            hidden,
-            gates,
-            parts: parts.ok_or(too_large)?,
-        })
-    }
-
-    /// Leaves: `x` to `h` and `c`. Gates: input, output, update.
-    ///
-    /// # Panics
-    /// If there are fewer than `rows` rows, or one is too short.
-    pub fn leaf(
-        &mut self,
-        rows: usize,
-        x: RowsRef<'_>,
-        states: [RowsMut<'_>; 2],
-    ) -> Result<(), TeamPanicked> {
-        self.node(rows, &[x], None, Sums::None, states.map(RowsMut::share))
-    }
-
-    /// Nodes of two children: the right one's states, and the left one's, which become the node's.
-    /// Gates: input, output, update, forget left, forget right. Operands: left, right.
-    ///
-    /// # Panics
-    /// If there are fewer than `rows` rows, or one is too short.
-    pub fn binary(
-        &mut self,
-        rows: usize,
-        [h_right, c_right]: [RowsRef<'_>; 2],
-        states: [RowsMut<'_>; 2],
-    ) -> Result<(), TeamPanicked> {
-        let states = states.map(RowsMut::share);
-        // SAFETY: products alone read them; all workers meet before one of them writes.
-        let h_left = unsafe { states[0].read_all() };
-        self.node(rows, &[h_left, h_right], Some(c_right), Sums::None, states)
-    }
-
-    /// Nodes whose children have been summed: `h` and `c` are the sums, and become the node's. Gates:
-    /// input, output, update. Operands: `x`, sum.
-    ///
-    /// # Panics
-    /// If there are fewer than `rows` rows, or one is too short.
-    pub fn summed(
-        &mut self,
-        rows: usize,
-        x: RowsRef<'_>,
-        states: [RowsMut<'_>; 2],
-    ) -> Result<(), TeamPanicked> {
-        let states = states.map(RowsMut::share);
-        // SAFETY: products alone read them; all workers meet before one of them writes.
-        let sum = unsafe { states[0].read_all() };
-        self.node(rows, &[x, sum], None, Sums::InStates, states)
-    }
-
-    /// What the three have in common. Rows that are written may also be read; then there are two
-    /// operands. With a `right` child, `c` is the left one's.
-    fn node(
-        &self,
-        rows: usize,
-        operands: &[RowsRef<'_>],
-        right: Option<RowsRef<'_>>,
-        sums: Sums,
-        [h, c]: [SharedRows<'_>; 2],
-    ) -> Result<(), TeamPanicked> {
-        let fit = h.fits(rows, self.hidden)
-            && c.fits(rows, self.hidden)
-            && right.is_none_or(|right| right.fits(rows, self.hidden));
-        assert!(fit, "{rows} rows of {} units", self.hidden);
-        self.run(rows, operands, operands.len() > 1, |kernels, part, z| {
-            let first = part.units.start;
-            let [h, c] = [h, c].map(|rows| Columns::new(rows, first));
-            // SAFETY: own columns, which nobody else touches; all workers have read what they need of
-            // them before.
-            unsafe {
-                kernels.tree_node(TreeNode {
-                    z,
-                    rows,
-                    units: part.units.len(),
-                    sum: matches!(sums, Sums::InStates).then_some(c),
-                    left: right.map(|_| c),
-                    right: right.map(|rows| ReadColumns { rows, first }),
-                    c,
-                    h,
-                });
-            }
-        })
-    }
-
-    /// Children, added to the sums of their nodes, of which `x` is the input. Gate: forget. Operands:
-    /// `x`, the child's `h`.
-    ///
-    /// # Panics
-    /// If there are fewer than `rows` rows, or one is too short.
-    pub fn child(
-        &mut self,
-        rows: usize,
-        [x, h, c]: [RowsRef<'_>; 3],
-        sums: [RowsMut<'_>; 2],
-    ) -> Result<(), TeamPanicked> {
-        let sums = sums.map(RowsMut::share);
-        let fit = [h, c].iter().all(|of| of.fits(rows, self.hidden))
-            && sums.iter().all(|of| of.fits(rows, self.hidden));
-        assert!(fit, "{rows} rows of {} units", self.hidden);
-        self.run(rows, &[x, h], false, |kernels, part, z| {
-            let first = part.units.start;
-            let [h, c] = [h, c].map(|rows| ReadColumns { rows, first });
-            let [sum_h, sum_fc] = sums.map(|rows| Columns::new(rows, first));
-            // SAFETY: own columns, which nobody else touches.
-            unsafe {
-                kernels.tree_child(TreeChild {
-                    z,
-                    rows,
-                    units: part.units.len(),
-                    h,
-                    c,
-                    sum_h,
-                    sum_fc,
-                });
-            }
-        })
-    }
-
-    /// Computes all products, then calls `gates` with the pre-activations of each worker.
-    ///
-    /// By a shared reference, so that `gates` may read the shape. The public methods take a unique
-    /// one, so no buffer is in two runs at once.
-    fn run(
-        &self,
-        rows: usize,
-        operands: &[RowsRef<'_>],
-        meet: bool,
-        gates: impl Fn(&dyn Kernels, &Part, &[f32]) + Sync,
-    ) -> Result<(), TeamPanicked> {
-        let Some(part) = self.parts.first() else {
-            return Ok(());
+            cell: weights.cell(),
+            input: weights.input_size(),
+            hidden: weights.hidden_size(),
+            configurations: configurations.collect(),
+            plan: plan.clone(),
+            room: 0,
+            buffers: Vec::new(),
+            is_odd: false,
         };
-        for product in &part.products {
-            let depth = product.weights.depth();
-            let fit = operands[product.operand].fits(rows, depth);
-            assert!(fit, "{rows} rows of {depth} values");
+        step.reserve(plan.batch())?;
+        Ok(step)
+    }
+
+    /// Makes room for `rows` nodes, if there is less. Allocates.
+    ///
+    /// # Errors
+    /// [`SessionError::TooLarge`]; the step keeps the room it had.
+    pub fn reserve(&mut self, rows: usize) -> Result<(), SessionError> {
+        if rows > self.room || self.buffers.is_empty() {
+            let workers = 0..self.plan.threads();
+            let buffers: Option<_> = workers
+                .map(|worker| self.worker_buffers(worker, rows))
+                .collect();
+            let (batch, steps) = (rows, 1);
+            self.buffers = buffers.ok_or(SessionError::TooLarge { batch, steps })?;
+            self.room = rows;
         }
-        self.team.run_on(self.parts.len(), |worker| {
-            let part = &self.parts[worker.index];
-            let panels = part.units.len().div_ceil(self.kernels.lanes());
-            let len = rows * panels * self.gates * self.kernels.lanes();
+        Ok(())
+    }
+
+    /// The largest that a worker needs in any configuration; `None` where there is no memory.
+    fn worker_buffers(&self, worker: usize, rows: usize) -> Option<WorkerBuffers> {
+        let parts = || {
+            self.configurations
+                .iter()
+                .filter_map(|c| c.parts.get(worker))
+        };
+        let (lanes, slots) = (self.kernels.lanes(), self.cell.step().slots());
+        let z_row = parts().map(|part| part.z_row(lanes, slots)).max();
+        let words = parts().map(|part| part.scratch_words(rows, 0)).max();
+        Some(WorkerBuffers {
+            z: Buffer::new(rows, z_row.unwrap_or(0))?,
+            scratch: Buffer::new(words.unwrap_or(0), 1)?,
+        })
+    }
+
+    /// A step of `rows` nodes. Allocates nothing.
+    ///
+    /// # Errors
+    /// Rows that are too few or too short, or that the cell does not read, and more of them than
+    /// there is room for: nothing has been written then. [`RunError::Team`].
+    pub fn run(&mut self, rows: usize, given: TreeRows<'_>) -> Result<(), RunError> {
+        let TreeRows { x, child, states } = given;
+        let [h, c] = states.map(RowsMut::share);
+        if rows > self.room {
+            return Err(RunError::Capacity {
+                batch: rows,
+                steps: 1,
+                room_batch: self.room,
+                room_steps: 1,
+            });
+        }
+        read("x", x, self.cell.reads_input(), (rows, self.input))?;
+        for of_child in child {
+            read(
+                "child",
+                of_child,
+                self.cell.reads_child(),
+                (rows, self.hidden),
+            )?;
+        }
+        for state in [h, c] {
+            fits("states", state, rows, self.hidden)?;
+        }
+        let multiplies_state = self.cell.multiplies_state();
+        let before = match multiplies_state {
+            // SAFETY: products alone read them; all workers meet before one of them writes.
+            true => unsafe { h.read_all() },
+            false => RowsRef::EMPTY,
+        };
+        let configuration = &self.configurations[self.plan.nearest(rows, 1)];
+        let sweep = sweep(configuration.order, self.is_odd);
+        self.is_odd ^= true;
+        let operand = |source| match source {
+            OperandSource::Input => x,
+            OperandSource::State => before,
+            OperandSource::Child => child[0],
+            OperandSource::Gates(_) => RowsRef::EMPTY,
+        };
+        let kernel = self.cell.gate_kernel();
+        self.team.run_on(configuration.parts.len(), |worker| {
+            let (part, buffers) = (
+                &configuration.parts[worker.index],
+                &self.buffers[worker.index],
+            );
+            let products = Products {
+                kernels: &*self.kernels,
+                part,
+                slots: self.cell.step().slots(),
+                blocking: configuration.blocking,
+                scratch: buffers.scratch.share(),
+            };
             // SAFETY: the buffer is this worker's alone.
-            let z = unsafe { part.z.share().write(0..len) };
-            for (index, product) in part.products.iter().enumerate() {
-                let scratch = part.scratch.share();
-                let words = 0..product.weights.scratch_words(rows);
-                let same = |before: &OperandProduct| {
-                    before.operand == product.operand && before.weights.packs_as(&product.weights)
-                };
-                // SAFETY: the buffer is this worker's alone.
-                let scratch = unsafe {
-                    if index > 0 && same(&part.products[index - 1]) {
-                        Scratch::Packed(scratch.read(words))
-                    } else {
-                        Scratch::Empty(scratch.write(words))
-                    }
-                };
-                let job = Product {
-                    rows: operands[product.operand],
-                    row_count: rows,
-                    weights: &product.weights,
-                    slots: &product.slots,
-                    start: match index {
-                        0 => Start::Bias(&part.bias),
-                        _ => Start::Continue,
-                    },
-                    z: &mut *z,
-                    z_slots: self.gates,
-                    sweep: Sweep::Wide,
-                    blocking: part.blocking,
-                    next: part.first_of(index + 1),
-                };
-                self.kernels.product_in(job, scratch);
-            }
-            if meet {
+            let z = unsafe { buffers.z.share().write(0..rows * products.z_row()) };
+            products.phase(0, rows, operand, sweep, z);
+            if multiplies_state {
                 worker.barrier();
             }
-            gates(&*self.kernels, part, z);
-        })
+            let first = part.units.start;
+            let [h, c] = [h, c].map(|rows| Columns::new(rows, first));
+            let job = GateJob {
+                z,
+                rows,
+                units: part.units.len(),
+                peepholes: None,
+                before: h,
+                c,
+                h,
+                y: None,
+                child: Some(child.map(|rows| ReadColumns { rows, first })),
+            };
+            // SAFETY: own columns, which nobody else touches; all workers have read what they need
+            // of them before. Kernels of trees do not read `before`.
+            unsafe { self.kernels.gates(kernel, job) };
+        })?;
+        Ok(())
     }
 }
 
-impl Part {
-    /// What the first tile of a product reads.
-    fn first_of(&self, product: usize) -> NextProduct {
-        let Some(OperandProduct { weights, .. }) = self.products.get(product) else {
-            return NextProduct::NONE;
-        };
-        weights.first_tile(0..weights.panels())
-    }
-
-    /// `None` where there is no memory for so many rows.
-    fn pack(
-        lanes: usize,
-        rows: usize,
-        (gates, hidden): (usize, usize),
-        operands: &[&Matrix],
-        bias: &[f32],
-        units: &Range<usize>,
-    ) -> Option<Part> {
-        let mut products = Vec::new();
-        let together = gates.div_ceil(gates.div_ceil(MOST_GATES));
-        for (operand, matrix) in operands.iter().enumerate() {
-            let source = Source {
-                numbers: matrix.numbers(),
-                depth: matrix.cols(),
-                units: hidden,
-            };
-            let all: Vec<usize> = (0..gates).collect();
-            products.extend(all.chunks(together).map(|slots| OperandProduct {
-                operand,
-                weights: PackedMatrix::new(
-                    lanes,
-                    source,
-                    slots,
-                    units.clone(),
-                    Blocking::default(),
-                ),
-                slots: slots.to_vec(),
-            }));
-        }
-        let bias: Vec<&[f32]> = bias.chunks(hidden).collect();
-        let words = products.iter().map(|p| p.weights.scratch_words(rows)).max();
-        let bytes: usize = products.iter().map(|p| p.weights.bytes()).sum();
-        Some(Part {
-            bias: pack_vectors(lanes, &bias, units.clone()),
-            z: Buffer::new(rows, units.len().next_multiple_of(lanes) * gates)?,
-            scratch: Buffer::new(words.unwrap_or(0), 1)?,
-            products,
-            blocking: CacheModel::here().blocking(bytes),
-            units: units.clone(),
-        })
+/// Refuses rows that are too few or too short, or any where none are read.
+fn read(
+    name: &'static str,
+    given: RowsRef<'_>,
+    is_read: bool,
+    (rows, width): (usize, usize),
+) -> Result<(), InputError> {
+    let found = given.values();
+    match (is_read, found) {
+        (true, _) if given.fits(rows, width) => Ok(()),
+        (false, 0) => Ok(()),
+        _ => Err(InputError::Values {
+            name,
+            expected: if is_read { rows * width } else { 0 },
+            found,
+        }),
     }
 }
 
@@ -347,163 +282,234 @@ mod tests {
     use super::*;
     use crate::execute::counting::Counting;
     use crate::execute::team::Team;
-    use crate::machine::L3Latency;
-    use crate::model::Precision;
+    use crate::machine::{CacheModel, L3Latency};
+    use crate::model::{Matrix, Precision};
+    use crate::reference::tree_step;
 
-    fn both<'a>(a: &'a mut [f32], b: &'a mut [f32], hidden: usize) -> [RowsMut<'a>; 2] {
-        [a, b].map(|values| RowsMut::contiguous(values, hidden))
+    fn team(threads: usize) -> SharedTeam {
+        SharedTeam::new(Team::with_threads(threads).unwrap())
     }
 
-    /// Runs a step on states whose rows are contiguous, or gathered.
-    fn write(
-        gathered: bool,
-        [a, b]: [&mut [f32]; 2],
-        hidden: usize,
-        step: impl FnOnce([RowsMut<'_>; 2]) -> Result<(), TeamPanicked>,
-    ) {
-        if !gathered {
-            return step(both(a, b, hidden)).unwrap();
-        }
-        let mut lists =
-            [a, b].map(|of| -> Vec<&mut [f32]> { of.chunks_exact_mut(hidden).collect() });
-        step(lists.each_mut().map(|list| RowsMut::gathered(list))).unwrap();
+    /// Weights of all four cells, with `hidden` units, of which leaves, children and nodes read
+    /// `input` features.
+    struct Cells {
+        matrices: Vec<Matrix>,
+        bias: Vec<f32>,
     }
 
-    /// What the portable vectors on one thread give is compared with plain loops where the cells are.
-    #[test]
-    fn every_instruction_set_number_of_threads_and_place_of_rows_gives_the_same_bits() {
-        let mut rng = fastrand::Rng::with_seed(1);
-        for (index, hidden) in [1, 4, 16, 23, 64, 100].into_iter().enumerate() {
-            let (input, rows) = (1 + rng.usize(..20), 7);
+    impl Cells {
+        fn random(
+            input: usize,
+            hidden: usize,
+            precision: Precision,
+            rng: &mut fastrand::Rng,
+        ) -> Cells {
             let mut random =
                 |len: usize| -> Vec<f32> { (0..len).map(|_| 2.0 * rng.f32() - 1.0).collect() };
-            let mut matrix = |rows: usize, cols: usize| {
-                let matrix = Matrix::new(rows, cols, random(rows * cols)).unwrap();
-                matrix.in_precision(Precision::ALL[index % 3]).unwrap()
-            };
-            let of_x = matrix(3 * hidden, input);
-            let of_h = [matrix(3 * hidden, hidden), matrix(hidden, hidden)];
-            let of_children = [matrix(5 * hidden, hidden), matrix(5 * hidden, hidden)];
-            let forget_x = matrix(hidden, input);
-            let bias = random(5 * hidden);
-            let x = random(rows * input);
-            let states: Vec<_> = (0..4).map(|_| random(rows * hidden)).collect();
-            // Gathered rows, each in memory of its own.
-            let owned = |values: &[f32], width: usize| -> Vec<Vec<f32>> {
-                let rows = values.chunks_exact(width).map(<[f32]>::to_vec);
-                rows.collect()
-            };
-            let owned = [
-                owned(&x, input),
-                owned(&states[0], hidden),
-                owned(&states[1], hidden),
+            let shapes = [
+                (3, input),
+                (5, hidden),
+                (5, hidden),
+                (1, input),
+                (1, hidden),
+                (3, hidden),
             ];
-            let lists = owned
-                .each_ref()
-                .map(|rows| rows.iter().map(Vec::as_slice).collect::<Vec<_>>());
-            let mut all = Vec::new();
-            for (threads, gathered) in
-                (1..4).flat_map(|threads| [(threads, false), (threads, true)])
-            {
-                let team = SharedTeam::new(Team::with_threads(threads).unwrap());
-                for isa in Isa::available() {
-                    let [x, h, c] = match gathered {
-                        false => [
-                            RowsRef::contiguous(&x, input),
-                            RowsRef::contiguous(&states[0], hidden),
-                            RowsRef::contiguous(&states[1], hidden),
-                        ],
-                        true => lists.each_ref().map(|rows| RowsRef::gathered(rows)),
-                    };
-                    let step = |gates: usize, operands: &[&Matrix]| {
-                        let bias = &bias[..gates * hidden];
-                        TreeStep::new(&team, isa, 9, gates, operands, bias).unwrap()
-                    };
-                    let [mut a, mut b] = [2, 3].map(|s| states[s].clone());
-                    let mut gave = Vec::new();
-                    let mut run =
-                        |step: &mut dyn FnMut([RowsMut<'_>; 2]) -> Result<(), TeamPanicked>| {
-                            write(gathered, [&mut a, &mut b], hidden, step);
-                            gave.extend(a.iter().chain(&b).map(|v| v.to_bits()));
-                        };
-                    let of_both = [&of_children[0], &of_children[1]];
-                    let of_child = [&forget_x, &of_h[1]];
-                    run(&mut |states| step(3, &[&of_x]).leaf(rows, x, states));
-                    run(&mut |states| step(5, &of_both).binary(rows, [h, c], states));
-                    run(&mut |states| step(1, &of_child).child(rows, [x, h, c], states));
-                    run(&mut |states| step(3, &[&of_x, &of_h[0]]).summed(rows, x, states));
-                    all.push((isa, (threads, gathered), gave));
+            let matrices = shapes.map(|(gates, cols)| {
+                let matrix = Matrix::new(gates * hidden, cols, random(gates * hidden * cols));
+                matrix.unwrap().in_precision(precision).unwrap()
+            });
+            let bias = random(5 * hidden);
+            let matrices = matrices.into();
+            Cells { matrices, bias }
+        }
+
+        fn all(&self) -> [TreeWeights<'_>; 4] {
+            let m = &self.matrices;
+            let hidden = self.bias.len() / 5;
+            let bias = |gates: usize| &self.bias[..gates * hidden];
+            [
+                TreeWeights::leaf(&m[0], bias(3)),
+                TreeWeights::binary(&m[1], &m[2], bias(5)),
+                TreeWeights::child(&m[3], &m[4], bias(1)),
+                TreeWeights::node(&m[0], &m[5], bias(3)),
+            ]
+            .map(Result::unwrap)
+        }
+    }
+
+    /// Random rows of a batch: `x`, a child's states, states.
+    struct Batch {
+        rows: usize,
+        widths: [usize; 5],
+        values: [Vec<f32>; 5],
+    }
+
+    impl Batch {
+        fn random(rows: usize, weights: &TreeWeights<'_>, rng: &mut fastrand::Rng) -> Batch {
+            let (cell, hidden) = (weights.cell(), weights.hidden_size());
+            let child = if cell.reads_child() { hidden } else { 0 };
+            let widths = [weights.input_size(), child, child, hidden, hidden];
+            let values = widths.map(|width| {
+                let values = (0..rows * width).map(|_| 2.0 * rng.f32() - 1.0);
+                values.collect()
+            });
+            Batch {
+                rows,
+                widths,
+                values,
+            }
+        }
+
+        fn expected(&self, weights: &TreeWeights<'_>) -> [Vec<f32>; 2] {
+            let mut states = [self.values[3].clone(), self.values[4].clone()];
+            for row in 0..self.rows {
+                let of = |index: usize| row * self.widths[index]..(row + 1) * self.widths[index];
+                let [x, child_h, child_c] = [0, 1, 2].map(|index| &self.values[index][of(index)]);
+                let [h, c] = &mut states;
+                tree_step(
+                    weights,
+                    x,
+                    [child_h, child_c],
+                    [&mut h[of(3)], &mut c[of(4)]],
+                );
+            }
+            states
+        }
+
+        /// The states after a step of these rows, each in a buffer of its own where `gathered`.
+        fn run(&self, step: &mut TreeStep, gathered: bool) -> [Vec<f32>; 2] {
+            let mut states = [self.values[3].clone(), self.values[4].clone()];
+            let width = self.widths[3];
+            let lists = [0, 1, 2].map(|index| -> Vec<&[f32]> {
+                let width = self.widths[index].max(1);
+                self.values[index].chunks_exact(width).collect()
+            });
+            let read = |index: usize| match gathered {
+                true => RowsRef::gathered(&lists[index]),
+                false => RowsRef::contiguous(&self.values[index], self.widths[index]),
+            };
+            let (x, child) = (read(0), [read(1), read(2)]);
+            let mut run = |states| step.run(self.rows, TreeRows { x, child, states }).unwrap();
+            match gathered {
+                false => run(states.each_mut().map(|s| RowsMut::contiguous(s, width))),
+                true => {
+                    let mut lists = states
+                        .each_mut()
+                        .map(|s| s.chunks_exact_mut(width).collect::<Vec<_>>());
+                    run(lists.each_mut().map(|list| RowsMut::gathered(list)));
                 }
             }
-            for (isa, threads, gave) in &all {
-                assert_eq!(gave, &all[0].2, "{isa}, {threads:?}, hidden {hidden}");
+            states
+        }
+    }
+
+    #[test]
+    fn every_plan_instruction_set_and_kind_of_rows_gives_the_bits_of_plain_loops() {
+        let mut rng = fastrand::Rng::with_seed(1);
+        let teams = [1, 2, 3].map(team);
+        for (index, hidden) in [1, 4, 16, 23, 64, 100].into_iter().enumerate() {
+            let precision = Precision::ALL[index % 3];
+            let cells = Cells::random(1 + rng.usize(..20), hidden, precision, &mut rng);
+            for weights in cells.all() {
+                let batch = Batch::random(7, &weights, &mut rng);
+                let expected = batch.expected(&weights);
+                let sets = Isa::available().into_iter();
+                for (isa, team) in sets.flat_map(|isa| teams.iter().map(move |team| (isa, team))) {
+                    for order in [PanelOrder::Cyclic, PanelOrder::Serpentine] {
+                        let mut plan = Plan::estimate_tree(&weights, 9, team.threads());
+                        let threads = crate::plan::Configuration::of_tree(&weights, team.threads());
+                        plan.entries[0].configuration = threads;
+                        plan.entries[0].configuration.layers[0].order = order;
+                        let mut step = TreeStep::pack(&weights, &plan, team, isa).unwrap();
+                        // Forth, and back.
+                        for gathered in [false, true] {
+                            let found = batch.run(&mut step, gathered);
+                            let case = (weights.cell(), hidden, isa, team.threads(), order);
+                            assert_eq!(found, expected, "{case:?}, gathered: {gathered}");
+                        }
+                    }
+                }
             }
         }
     }
 
-    /// Weights that no private cache holds are asked for where rows are many: that reads nothing beyond them, and changes
-    /// nothing.
+    /// Blocking for weights that no private cache holds reads nothing beyond them, and changes no
+    /// bit.
     #[test]
-    fn weights_from_afar_give_many_rows_what_each_gets_alone() {
-        let (hidden, rows) = (260, 14);
+    fn blocking_gives_the_same_bits() {
         let mut rng = fastrand::Rng::with_seed(2);
-        let mut random =
-            |len: usize| -> Vec<f32> { (0..len).map(|_| 2.0 * rng.f32() - 1.0).collect() };
-        let [left, right] =
-            [0, 1].map(|_| Matrix::new(5 * hidden, hidden, random(5 * hidden * hidden)).unwrap());
-        let bias = random(5 * hidden);
-        let [h_right, c_right, h, c] = [(); 4].map(|()| random(rows * hidden));
-        let team = SharedTeam::new(Team::with_threads(1).unwrap());
-        let isa = Isa::select().unwrap();
-        let mut step = TreeStep::new(&team, isa, rows, 5, &[&left, &right], &bias).unwrap();
-        step.parts[0].blocking = CacheModel::new(0, L3Latency::High).blocking(usize::MAX);
-        let [mut h_all, mut c_all] = [&h, &c].map(Vec::clone);
-        let rights = [&h_right, &c_right].map(|state| RowsRef::contiguous(state, hidden));
-        (step.binary(rows, rights, both(&mut h_all, &mut c_all, hidden))).unwrap();
-        for row in 0..rows {
-            let of = row * hidden..(row + 1) * hidden;
-            let [mut h, mut c] = [&h, &c].map(|state| state[of.clone()].to_vec());
-            let rights =
-                [&h_right, &c_right].map(|state| RowsRef::contiguous(&state[of.clone()], hidden));
-            step.binary(1, rights, both(&mut h, &mut c, hidden))
-                .unwrap();
-            assert_eq!(
-                [&h_all[of.clone()], &c_all[of]],
-                [&h[..], &c[..]],
-                "row {row}"
-            );
-        }
+        let cells = Cells::random(5, 260, Precision::F32, &mut rng);
+        let weights = cells.all()[1];
+        let mut plan = Plan::estimate_tree(&weights, 14, 1);
+        let blocking = CacheModel::new(0, L3Latency::High).blocking(usize::MAX);
+        plan.entries[0].configuration.layers[0].directions[0].blocking = blocking;
+        let mut step = TreeStep::new(&weights, &plan, &team(1)).unwrap();
+        let batch = Batch::random(14, &weights, &mut rng);
+        assert_eq!(batch.run(&mut step, false), batch.expected(&weights));
     }
 
-    /// Five gates are packed apart, three and two, and take the same rows.
+    /// Five gates are packed as three and two, which take the same rows.
     #[test]
     fn rows_are_quantised_once_an_operand() {
-        let (hidden, rows) = (40, 3);
-        let matrix = Matrix::new(5 * hidden, hidden, vec![0.5; 5 * hidden * hidden]).unwrap();
-        let matrix = matrix.in_precision(Precision::Int8).unwrap();
-        let team = SharedTeam::new(Team::with_threads(2).unwrap());
-        let (isa, bias) = (Isa::select().unwrap(), vec![0.0; 5 * hidden]);
-        let mut step = TreeStep::new(&team, isa, rows, 5, &[&matrix, &matrix], &bias).unwrap();
-        let (kernels, asked) = Counting::kernels(isa);
+        let mut rng = fastrand::Rng::with_seed(3);
+        let cells = Cells::random(5, 40, Precision::Int8, &mut rng);
+        let weights = cells.all()[1];
+        let plan = Plan::of(crate::plan::Configuration::of_tree(&weights, 2), 3, 1);
+        let mut step = TreeStep::new(&weights, &plan, &team(2)).unwrap();
+        let (kernels, asked) = Counting::kernels(Isa::select().unwrap());
         step.kernels = kernels;
-        let [mut h, mut c, right] = [(); 3].map(|()| vec![0.1; rows * hidden]);
-        (step.binary(
-            rows,
-            [RowsRef::contiguous(&right, hidden); 2],
-            both(&mut h, &mut c, hidden),
-        ))
-        .unwrap();
+        let batch = Batch::random(3, &weights, &mut rng);
+        batch.run(&mut step, false);
         let (workers, operands) = (2, 2);
         let quantised = asked.prepared_rows.load(Ordering::Relaxed);
-        assert_eq!(quantised, workers * operands * rows);
+        assert_eq!(quantised, workers * operands * batch.rows);
     }
 
     #[test]
-    fn no_memory_for_so_many_rows_is_an_error() {
-        let team = SharedTeam::new(Team::with_threads(1).unwrap());
-        let matrix = Matrix::new(3, 1, vec![0.0; 3]).unwrap();
-        let isa = Isa::select().unwrap();
-        let refused = TreeStep::new(&team, isa, usize::MAX, 3, &[&matrix], &[0.0; 3]);
-        assert!(matches!(refused.err(), Some(SessionError::TooLarge { .. })));
+    fn what_does_not_fit_is_refused() {
+        let mut rng = fastrand::Rng::with_seed(4);
+        let cells = Cells::random(5, 20, Precision::F32, &mut rng);
+        let [leaf, binary, ..] = cells.all();
+        let team = team(1);
+        let plan = Plan::estimate_tree(&leaf, 2, 1);
+        let mut step = TreeStep::new(&leaf, &plan, &team).unwrap();
+        let whole = [0.5; 40];
+        let rows = |width| RowsRef::contiguous(&whole, width);
+        let mut run = |rows, x, child, state: usize| {
+            let [mut h, mut c] = [[0.0; 40]; 2];
+            let states = [&mut h[..], &mut c].map(|s| RowsMut::contiguous(&mut s[..state], 20));
+            step.run(
+                rows,
+                TreeRows {
+                    x,
+                    child: [child; 2],
+                    states,
+                },
+            )
+        };
+        assert_eq!(run(2, rows(5), RowsRef::EMPTY, 40), Ok(()));
+        for (x, child, state, name) in [
+            (RowsRef::EMPTY, RowsRef::EMPTY, 40, "x"),
+            (rows(5), rows(20), 40, "child"),
+            (rows(5), RowsRef::EMPTY, 39, "states"),
+        ] {
+            let refused = run(2, x, child, state);
+            let Err(RunError::Input(InputError::Values { name: found, .. })) = refused else {
+                panic!("{refused:?}");
+            };
+            assert_eq!(found, name);
+        }
+        let refused = run(3, rows(5), RowsRef::EMPTY, 40);
+        assert!(matches!(refused, Err(RunError::Capacity { batch: 3, .. })));
+        assert!(matches!(
+            step.reserve(usize::MAX),
+            Err(SessionError::TooLarge { .. })
+        ));
+        let two = Plan::of(crate::plan::Configuration::of_tree(&binary, 2), 2, 1);
+        let refused = TreeStep::new(&binary, &two, &team).err();
+        assert!(matches!(
+            refused,
+            Some(SessionError::Pack(PackError::Threads { .. }))
+        ));
     }
 }

@@ -28,13 +28,13 @@ use super::active::step_rows;
 use super::buffers::DirectionBuffers;
 use super::meetings::LayerMeetings;
 use super::packed::{PackedDirection, PackedLayer};
-use super::phases::{InputRows, Phases, Step};
+use super::phases::{Phases, Step};
+use super::products::{InputRows, Products, sweep};
 use super::run::{Member, Run, Sum};
 use super::team::Track;
 use super::trace::{Activity, Probe};
-use crate::kernels::{Columns, RowsRef, SharedRows, Sweep};
+use crate::kernels::{Columns, RowsRef, SharedRows};
 use crate::plan::InputProjectionBy;
-use crate::schedule::PanelOrder;
 
 /// The input of a layer.
 #[derive(Clone, Copy)]
@@ -258,14 +258,19 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
 
     fn phases(&self, index: usize, owner: usize) -> Phases<'a, P> {
         let direction = &self.layer.directions[index];
-        Phases {
+        let products = Products {
             kernels: self.run.kernels,
-            direction,
             part: &direction.parts[owner],
+            slots: direction.step.slots(),
+            blocking: direction.blocking,
+            scratch: self.run.buffers.scratch[self.member.index].share(),
+        };
+        Phases {
+            direction,
+            products,
             buffers: &self.states[index],
             c: self.run.cell_states(direction, &self.states[index]),
             projected: self.run.buffers.projected[owner].share(),
-            scratch: self.run.buffers.scratch[self.member.index].share(),
             probe: self.probe,
         }
     }
@@ -292,7 +297,7 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
         let z = self.run.buffers.z[self.member.index][index].share();
         // SAFETY: these rows are this worker's own while it takes steps (who takes rows for it meanwhile
         // writes those of the other chunk's place); the caller keeps two borrows apart.
-        unsafe { z.write(rows * phases.z_row()..(rows + count) * phases.z_row()) }
+        unsafe { z.write(rows * phases.products.z_row()..(rows + count) * phases.products.z_row()) }
     }
 
     /// The steps whose pre-activations are taken together with those of `taken`.
@@ -386,7 +391,7 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
     /// Nobody else touches these rows of the owner's pre-activations.
     unsafe fn take_rows(&self, index: usize, owner: usize, taken: usize, rows: Range<usize>) {
         let phases = self.phases(index, owner);
-        if phases.part.units.is_empty() || rows.is_empty() {
+        if phases.products.part.units.is_empty() || rows.is_empty() {
             return;
         }
         let direction = &self.layer.directions[index];
@@ -397,7 +402,8 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
         let input = unsafe { self.input(direction, first + rows.start..first + rows.end) };
         let z = self.run.buffers.z[owner][index].share();
         let before = self.rows_before_chunk(direction, taken);
-        let places = (before + rows.start) * phases.z_row()..(before + rows.end) * phases.z_row();
+        let places = (before + rows.start) * phases.products.z_row()
+            ..(before + rows.end) * phases.products.z_row();
         // SAFETY: the caller's promise.
         let z = unsafe { z.write(places) };
         phases.take_ahead(input, z);
@@ -429,7 +435,7 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
     /// As [`Phases::first`].
     unsafe fn first_phase(&self, index: usize, taken: usize) {
         let phases = self.phases(index, self.member.index);
-        if phases.part.units.is_empty() {
+        if phases.products.part.units.is_empty() {
             return;
         }
         // SAFETY: the caller's promise; the slice is dropped with this call.
@@ -445,11 +451,11 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
         let phases = self.phases(index, self.member.index);
         // SAFETY: the caller's promise; the slice is dropped with this call.
         unsafe {
-            if phases.part.projection.is_some() {
-                if !phases.part.projected.is_empty() {
+            if phases.products.part.projection.is_some() {
+                if !phases.products.part.projected.is_empty() {
                     phases.project(self.step(index, taken));
                 }
-            } else if phases.direction.two_phase && !phases.part.units.is_empty() {
+            } else if phases.direction.two_phase && !phases.products.part.units.is_empty() {
                 let step = self.step(index, taken);
                 phases.second(step, self.z(index, taken, &phases));
             }
@@ -500,11 +506,7 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
             taken,
             rows: span.len(),
             input,
-            sweep: match (self.layer.order, self.run.is_odd ^ (taken % 2 == 1)) {
-                (PanelOrder::Cyclic, _) => Sweep::Wide,
-                (PanelOrder::Serpentine, false) => Sweep::Forth,
-                (PanelOrder::Serpentine, true) => Sweep::Back,
-            },
+            sweep: sweep(self.layer.order, self.run.is_odd ^ (taken % 2 == 1)),
             y,
         }
     }

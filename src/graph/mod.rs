@@ -359,6 +359,7 @@ impl Graph {
         match operand.source {
             OperandSource::Input => format!("{weights}·x_{step}"),
             OperandSource::State => format!("{weights}·{state}"),
+            OperandSource::Child => format!("{weights}·{}", operand.symbol),
             OperandSource::Gates(_) => match operand.symbol.split_once('∘') {
                 Some((gate, _)) => format!("{weights}·({gate}_{step}∘{state})"),
                 None => format!("{weights}·{}_{step}", operand.symbol),

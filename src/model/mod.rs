@@ -20,6 +20,7 @@ mod quantised;
 #[cfg(feature = "safetensors")]
 mod safetensors;
 mod sequence;
+mod step_weights;
 mod weights;
 
 #[cfg(feature = "safetensors")]
@@ -34,6 +35,7 @@ pub use matrix::Matrix;
 pub use precision::Precision;
 pub use quantised::{MatrixKind, QuantisedMatrix, Requantised};
 pub use sequence::{Input, InputError, Layout, Output, Signature};
+pub(crate) use step_weights::StepWeights;
 pub use weights::{Peepholes, Weights};
 
 pub use crate::kernels::Activation;

@@ -1,5 +1,7 @@
 //! The weights of one direction, gates stacked along the rows in PyTorch's order.
 
+use std::fmt;
+
 use super::{CellKind, Matrix, ModelError};
 
 /// The diagonal connections of an LSTM from the cell state to the gates, each `[H]` (Gers et al.;
@@ -58,15 +60,8 @@ impl Weights {
     /// Checks all shapes against the input weights. Returns the hidden size.
     pub(super) fn check(&self, kind: CellKind) -> Result<usize, ModelError> {
         let gates = kind.gates();
+        let hidden = hidden_size(&self.input, gates, kind)?;
         let rows = self.input.rows();
-        if rows == 0 || !rows.is_multiple_of(gates) {
-            return Err(shape(
-                "input weights",
-                format!("a multiple of {gates} rows, at least {gates}, for {kind}"),
-                format!("{rows} rows"),
-            ));
-        }
-        let hidden = rows / gates;
         let state = self.projection.as_ref().map_or(hidden, Matrix::rows);
         if (self.projection.is_some() || self.peepholes.is_some()) && kind != CellKind::Lstm {
             return Err(ModelError::LstmOnly {
@@ -100,7 +95,27 @@ impl Weights {
     }
 }
 
-fn expect_len(tensor: &'static str, values: &[f32], expected: usize) -> Result<(), ModelError> {
+/// Hidden units of input weights `[gates * hidden, _]`, at least one.
+pub(super) fn hidden_size(
+    input: &Matrix,
+    gates: usize,
+    cell: impl fmt::Display,
+) -> Result<usize, ModelError> {
+    match input.rows() {
+        rows if rows > 0 && rows.is_multiple_of(gates) => Ok(rows / gates),
+        rows => Err(shape(
+            "input weights",
+            format!("a multiple of {gates} rows, at least {gates}, for {cell}"),
+            format!("{rows} rows"),
+        )),
+    }
+}
+
+pub(super) fn expect_len(
+    tensor: &'static str,
+    values: &[f32],
+    expected: usize,
+) -> Result<(), ModelError> {
     if values.len() == expected {
         return Ok(());
     }
@@ -111,7 +126,7 @@ fn expect_len(tensor: &'static str, values: &[f32], expected: usize) -> Result<(
     ))
 }
 
-fn expect_matrix(
+pub(super) fn expect_matrix(
     tensor: &'static str,
     matrix: &Matrix,
     rows: usize,

@@ -69,7 +69,7 @@ fn widest(model: &Model, batch: usize) -> Problem {
 
 /// Degrees of parallelism up to `most`: every one up to 16, multiples of 8 up to 128, powers of
 /// two, and `most` itself.
-fn degrees(most: usize) -> impl DoubleEndedIterator<Item = usize> {
+pub(super) fn degrees(most: usize) -> impl DoubleEndedIterator<Item = usize> {
     let wanted = move |degree: usize| {
         degree <= 16
             || degree == most

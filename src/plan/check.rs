@@ -1,8 +1,10 @@
 //! Whether a configuration fits a model.
 
-use super::{Configuration, InputProjectionBy, LayerPlan, MOST_THREADS, UNIT_GRANULE, split};
+use super::{
+    Configuration, DirectionPlan, InputProjectionBy, LayerPlan, MOST_THREADS, UNIT_GRANULE, split,
+};
 use crate::kernels::TALL_TILE_ROWS;
-use crate::model::{Layer, Model};
+use crate::model::{Layer, Model, StepWeights};
 use crate::schedule::ScheduleError;
 
 /// Why a plan does not fit a model.
@@ -73,6 +75,12 @@ pub enum PlanError {
         /// In the plan.
         tile_rows: usize,
     },
+    /// Not the plan of a tree's cell.
+    #[error(
+        "a tree's cell runs in one phase of one layer, in one group of workers, with no product \
+         ahead; the plan says otherwise"
+    )]
+    NotOfTree,
     /// A schedule that the cell does not allow.
     #[error("layer {layer}: {source}")]
     Schedule {
@@ -105,6 +113,16 @@ impl Configuration {
     /// # Errors
     /// What does not fit.
     pub fn check(&self, model: &Model) -> Result<(), PlanError> {
+        self.check_threads()?;
+        expect_count("layers", self.layers.len(), model.layers().len())?;
+        for (index, (plan, layer)) in self.layers.iter().zip(model.layers()).enumerate() {
+            plan.check(index, self.group_size(), layer)?;
+        }
+        Ok(())
+    }
+
+    /// Checks that the workers form equal groups.
+    pub(super) fn check_threads(&self) -> Result<(), PlanError> {
         let Configuration {
             threads,
             row_groups,
@@ -118,10 +136,6 @@ impl Configuration {
                 threads,
                 row_groups,
             });
-        }
-        expect_count("layers", self.layers.len(), model.layers().len())?;
-        for (index, (plan, layer)) in self.layers.iter().zip(model.layers()).enumerate() {
-            plan.check(index, self.group_size(), layer)?;
         }
         Ok(())
     }
@@ -149,31 +163,40 @@ impl LayerPlan {
                 layer: index,
                 source,
             })?;
-            let tile_rows = plan.blocking.tile_rows;
-            if tile_rows != 0 && !TALL_TILE_ROWS.contains(&tile_rows) {
-                return Err(PlanError::TileRows {
-                    layer: index,
-                    tile_rows,
+            plan.check_parts(index, workers, &direction.step_weights())?;
+        }
+        Ok(())
+    }
+}
+
+impl DirectionPlan {
+    /// Checks blocking and partition.
+    pub(super) fn check_parts(
+        &self,
+        layer: usize,
+        workers: usize,
+        weights: &StepWeights<'_>,
+    ) -> Result<(), PlanError> {
+        let tile_rows = self.blocking.tile_rows;
+        if tile_rows != 0 && !TALL_TILE_ROWS.contains(&tile_rows) {
+            return Err(PlanError::TileRows { layer, tile_rows });
+        }
+        let parts = [
+            ("units", &self.partition.units, weights.hidden),
+            (
+                "projection rows",
+                &self.partition.projected,
+                weights.projected(),
+            ),
+        ];
+        for (what, parts, size) in parts {
+            if parts.len() != workers || !split::covers(parts, size) {
+                return Err(PlanError::Partition {
+                    layer,
+                    what,
+                    workers,
+                    size,
                 });
-            }
-            let projected = match direction.weights().projection {
-                Some(_) => direction.output_size(),
-                None => 0,
-            };
-            let partition = &plan.partition;
-            let parts = [
-                ("units", &partition.units, direction.hidden_size()),
-                ("projection rows", &partition.projected, projected),
-            ];
-            for (what, parts, size) in parts {
-                if parts.len() != workers || !split::covers(parts, size) {
-                    return Err(PlanError::Partition {
-                        layer: index,
-                        what,
-                        workers,
-                        size,
-                    });
-                }
             }
         }
         Ok(())

@@ -16,6 +16,7 @@
 //! 1, per level).
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use super::rates::Rates;
 use super::{
@@ -24,7 +25,7 @@ use super::{
 };
 use crate::kernels::Blocking;
 use crate::machine::CacheModel;
-use crate::model::{Direction, Layer, Matrix, Model, Precision, Weights};
+use crate::model::{Direction, Layer, Matrix, Model, Precision, StepWeights, TreeWeights, Weights};
 use crate::partition::{Grain, Part, Problem, Sequence, Shape};
 use crate::schedule::{DirectionSchedule, PanelOrder};
 
@@ -64,11 +65,7 @@ impl Configuration {
     /// What [`Configuration::check`] refuses.
     pub fn expected(&self, model: &Model, batch: usize, steps: usize) -> Result<f64, PlanError> {
         self.check(model)?;
-        let mut costs = Costs {
-            rates: Rates::here(),
-            size: (batch, steps),
-            steps: HashMap::new(),
-        };
+        let mut costs = Costs::here((batch, steps));
         Ok(costs.as_is(model, self))
     }
 
@@ -227,7 +224,7 @@ struct StepKey {
 }
 
 /// Estimated times of configurations for one size of request.
-struct Costs<'r> {
+pub(super) struct Costs<'r> {
     rates: &'r Rates,
     size: (usize, usize),
     /// Seconds of a product of a step, by what decides them: many arrangements share them.
@@ -235,6 +232,31 @@ struct Costs<'r> {
 }
 
 impl Costs<'_> {
+    /// With the rates of this machine.
+    pub fn here(size: (usize, usize)) -> Costs<'static> {
+        Costs {
+            rates: Rates::here(),
+            size,
+            steps: HashMap::new(),
+        }
+    }
+
+    /// Seconds of a step of a tree's cell.
+    pub fn of_tree(&mut self, weights: &TreeWeights<'_>, way: &Configuration) -> f64 {
+        let plan = &way.layers[0];
+        let partition = &plan.directions[0].partition;
+        let units = partition.units.iter().map(Range::len).max().unwrap_or(0);
+        let weights = weights.step_weights();
+        let matrices = [Some(weights.input), weights.recurrent];
+        let rows = matrices.iter().flatten().map(|matrix| bytes_of_row(matrix));
+        let all = rows.sum::<usize>() * units * weights.step.gates.len();
+        let step = self.step(&weights, &matrices, plan, self.size.0, (units, 0), all);
+        match partition.is_shared() {
+            true => step + self.rates.meeting + self.rates.region,
+            false => step,
+        }
+    }
+
     /// Seconds of a run as the configuration says.
     fn as_is(&mut self, model: &Model, way: &Configuration) -> f64 {
         let rows = self.size.0.div_ceil(way.row_groups);
@@ -343,7 +365,10 @@ impl Costs<'_> {
                 let units = plan_of.partition.units[worker].len();
                 let projected = plan_of.partition.projected[worker].len();
                 if units + projected > 0 {
-                    own_step += self.step(direction, plan, rows, (units, projected), all);
+                    let weights = direction.step_weights();
+                    let recurrent = [weights.recurrent];
+                    own_step +=
+                        self.step(&weights, &recurrent, plan, rows, (units, projected), all);
                 }
                 if units > 0 {
                     own_ahead += self.ahead(direction, rows, units);
@@ -435,16 +460,18 @@ impl Costs<'_> {
         }
     }
 
-    /// Seconds of one worker's part of one step of one direction.
+    /// Seconds of one worker's part of one step: of the products with these matrices, and of a
+    /// projection.
     fn step(
         &mut self,
-        direction: &Direction,
+        weights: &StepWeights<'_>,
+        matrices: &[Option<&Matrix>],
         plan: &LayerPlan,
         rows: usize,
         (units, projected): (usize, usize),
         all: usize,
     ) -> f64 {
-        let gates = direction.cell().kind().gates();
+        let gates = weights.step.gates.len();
         let key = |matrix: &Matrix, units: usize, gates: usize| StepKey {
             rows,
             depth: matrix.cols(),
@@ -455,13 +482,15 @@ impl Costs<'_> {
             order: plan.order,
             others: all.saturating_sub(bytes_of_row(matrix) * units * gates),
         };
-        let weights = direction.weights();
-        let mut seconds = self.product(key(&weights.recurrent, units, gates));
-        if let Some(projection) = weights.projection.as_ref().filter(|_| projected > 0) {
+        let products = matrices.iter().flatten();
+        let mut seconds = products
+            .map(|matrix| self.product(key(matrix, units, gates)))
+            .sum::<f64>();
+        if let Some(projection) = weights.projection.filter(|_| projected > 0) {
             seconds += self.product(key(projection, projected, 1));
         }
         let vectors = units.div_ceil(16) as f64 * rows as f64;
-        let activations = direction.step().activations;
+        let activations = weights.step.activations;
         seconds + self.rates.phase + vectors * f64::from(activations) * self.rates.gate
     }
 

@@ -17,6 +17,7 @@ mod rates;
 mod split;
 mod stamp;
 mod traffic;
+mod tree;
 
 use std::ops::Range;
 
@@ -311,6 +312,13 @@ impl Plan {
     /// # Errors
     /// What does not fit.
     pub fn check(&self, model: &Model) -> Result<(), PlanError> {
+        self.check_sizes()?;
+        let mut entries = self.entries.iter();
+        entries.try_for_each(|entry| entry.configuration.check(model))
+    }
+
+    /// Checks that there are entries, of different sizes.
+    fn check_sizes(&self) -> Result<(), PlanError> {
         if self.entries.is_empty() {
             return Err(PlanError::Empty);
         }
@@ -322,7 +330,6 @@ impl Plan {
                     steps: entry.steps,
                 });
             }
-            entry.configuration.check(model)?;
         }
         Ok(())
     }

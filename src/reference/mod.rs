@@ -26,8 +26,10 @@
 //! are not used because they differ.
 
 mod activation;
+mod tree;
 
 pub use activation::activate;
+pub use tree::tree_step;
 
 use crate::kernels::Numbers;
 use crate::model::{

@@ -79,7 +79,7 @@ impl DirectionSchedule {
     }
 
     /// Where `product` is executed; `None` for a projection and for a gate that is not there.
-    pub(super) fn placement(&self, product: Product) -> Option<PhasePlacement> {
+    pub(crate) fn placement(&self, product: Product) -> Option<PhasePlacement> {
         match product {
             Product::Input(gate) => self.input.get(usize::from(gate)).copied(),
             Product::Recurrent(gate) => self.recurrent.get(usize::from(gate)).copied(),

@@ -34,8 +34,7 @@ pub use avx512::Avx512;
 pub use blocking::{Blocking, Prefetch, Stripes, TALL_TILE_ROWS};
 pub use dispatch::{Visitor, dispatch};
 pub use gates::{
-    GateJob, GateKernel, GruFunctions, LightGruFunctions, LstmFunctions, PlainFunctions, TreeChild,
-    TreeNode,
+    GateJob, GateKernel, GruFunctions, LightGruFunctions, LstmFunctions, PlainFunctions,
 };
 pub use isa::{ISA_VARIABLE, Isa, IsaError};
 pub use math::activate_all;

@@ -1,7 +1,7 @@
 //! The kernels of one instruction set behind one object, so that its choice is made once.
 
 use super::chains::chains;
-use super::gates::{self, GateJob, GateKernel, TreeChild, TreeNode};
+use super::gates::{self, GateJob, GateKernel};
 use super::greatest::greatest;
 use super::product::{Product, RowNorms, Scratch, product, row_norms};
 use super::simd::Simd;
@@ -45,16 +45,6 @@ pub trait Kernels: Send + Sync {
     /// # Safety
     /// For the job's units: nobody writes `before`, nobody else touches `c`, `h` and `y`.
     unsafe fn gates(&self, kernel: GateKernel, job: GateJob<'_>);
-    /// States of a TreeLSTM's nodes from pre-activations.
-    ///
-    /// # Safety
-    /// For the job's units: nobody else touches `c` and `h`, nobody writes `sum` and `left`.
-    unsafe fn tree_node(&self, job: TreeNode<'_>);
-    /// Adds children to the sums of child-sum TreeLSTM nodes.
-    ///
-    /// # Safety
-    /// For the job's units: nobody else touches the sums.
-    unsafe fn tree_child(&self, job: TreeChild<'_>);
     /// The greatest of `values`; NaN where one of them is NaN, minus infinity where there is none.
     fn greatest(&self, values: &[f32]) -> f32;
     /// Adds `Σ_k x[k] · weights[row][k]` to `z` of each of the `listed` rows of `weights` `[rows, x.len()]`, one fused
@@ -123,24 +113,6 @@ impl<S: Simd> Kernels for Set<S> {
     unsafe fn gates(&self, kernel: GateKernel, job: GateJob<'_>) {
         // SAFETY: the caller's promise.
         unsafe { gates::run(self.s, kernel, job) }
-    }
-
-    unsafe fn tree_node(&self, job: TreeNode<'_>) {
-        let s = self.s;
-        s.vectorize(
-            #[inline(always)]
-            // SAFETY: the caller's promise.
-            || unsafe { gates::tree_node(s, job) },
-        );
-    }
-
-    unsafe fn tree_child(&self, job: TreeChild<'_>) {
-        let s = self.s;
-        s.vectorize(
-            #[inline(always)]
-            // SAFETY: the caller's promise.
-            || unsafe { gates::tree_child(s, job) },
-        );
     }
 
     fn greatest(&self, values: &[f32]) -> f32 {

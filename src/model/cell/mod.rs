@@ -7,6 +7,7 @@ mod rnn;
 mod step;
 #[cfg(feature = "safetensors")]
 mod text;
+mod tree;
 
 use std::fmt;
 
@@ -18,6 +19,7 @@ pub(super) use text::CellText;
 
 pub use light_gru::{BatchNorm, LightGru, LightGruCell};
 pub use step::{CellStep, Operand, OperandSource, Product, StepProduct};
+pub use tree::{TreeCell, TreeWeights};
 
 /// The kinds of recurrence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -49,6 +49,8 @@ pub enum OperandSource {
     Input,
     /// A state after the step before.
     State,
+    /// The hidden state of a tree node's child that is no state of the step.
+    Child,
     /// These gates of the same step, elementwise.
     Gates(&'static [u8]),
 }
@@ -69,7 +71,7 @@ impl Operand {
     pub fn gates(&self) -> &'static [u8] {
         match self.source {
             OperandSource::Gates(gates) => gates,
-            OperandSource::Input | OperandSource::State => &[],
+            OperandSource::Input | OperandSource::State | OperandSource::Child => &[],
         }
     }
 }

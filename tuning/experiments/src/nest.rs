@@ -287,6 +287,7 @@ impl Walk<'_> {
                     c: own(self.c, stride),
                     h: own(self.h[(step + 1) % 2], stride),
                     y: Some(y),
+                    child: None,
                 },
             );
         }

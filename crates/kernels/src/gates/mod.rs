@@ -9,17 +9,14 @@ mod lstm;
 mod plain;
 mod tree;
 
+use self::tree::Children;
+use super::simd::Simd;
+use super::{Activation, math};
+use crate::rows::{Columns, ReadColumns};
 pub use gru::GruFunctions;
 pub use light_gru::LightGruFunctions;
 pub use lstm::LstmFunctions;
 pub use plain::PlainFunctions;
-pub use tree::{TreeChild, TreeNode};
-
-pub(super) use tree::{tree_child, tree_node};
-
-use super::simd::Simd;
-use super::{Activation, math};
-use crate::rows::Columns;
 
 /// The elementwise part of one phase of a step, with its activations.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,6 +35,16 @@ pub enum GateKernel {
     LightGru(LightGruFunctions),
     /// A state of one slot: the vanilla RNN's, and an LSTM's projected one.
     Plain(PlainFunctions),
+    /// States of a TreeLSTM's leaves. Slots: input, output, update.
+    TreeLeaf,
+    /// States of nodes of two children. The old states are the left child's. Slots: input, output,
+    /// update, forget left, forget right.
+    TreeBinary,
+    /// States of nodes whose children have been summed. The old states are the sums. Slots: input,
+    /// output, update.
+    TreeNode,
+    /// A child added to the sums of its node, which are the states. Slot: forget.
+    TreeChild,
 }
 
 /// What a [`GateKernel`] reads and writes: one phase of one worker's hidden units.
@@ -51,7 +58,7 @@ pub struct GateJob<'a> {
     pub units: usize,
     /// `[panels][3][lanes]`: an LSTM's peepholes to its input, forget and output gates.
     pub peepholes: Option<&'a [f32]>,
-    /// Old hidden state, read.
+    /// Old hidden state, read; not by trees, whose states are overwritten in place.
     pub before: Columns<'a>,
     /// Cell state, read and written by cells that have one.
     pub c: Columns<'a>,
@@ -59,6 +66,8 @@ pub struct GateJob<'a> {
     pub h: Columns<'a>,
     /// The layer's output, written.
     pub y: Option<Columns<'a>>,
+    /// Hidden and cell state of a child, read by nodes of two children and by children.
+    pub child: Option<[ReadColumns<'a>; 2]>,
 }
 
 /// Runs the job.
@@ -67,11 +76,11 @@ pub struct GateJob<'a> {
 /// For the units of this job: nobody writes `before`, nobody else touches `c`, `h` and `y`.
 pub(super) unsafe fn run<S: Simd>(s: S, kernel: GateKernel, job: GateJob<'_>) {
     macro_rules! vectorized {
-        ($gates:path, $functions:expr) => {
+        ($gates:path $(, $functions:expr)?) => {
             s.vectorize(
                 #[inline(always)]
                 // SAFETY: the caller's promise is passed on.
-                || unsafe { $gates(s, $functions, job) },
+                || unsafe { $gates(s, $($functions,)? job) },
             )
         };
     }
@@ -82,6 +91,10 @@ pub(super) unsafe fn run<S: Simd>(s: S, kernel: GateKernel, job: GateJob<'_>) {
         GateKernel::GruCandidate(f) => vectorized!(gru::gru_candidate, f),
         GateKernel::LightGru(f) => vectorized!(light_gru::light_gru_gates, f),
         GateKernel::Plain(f) => vectorized!(plain::plain_state, f),
+        GateKernel::TreeLeaf => vectorized!(tree::tree_node, Children::None),
+        GateKernel::TreeBinary => vectorized!(tree::tree_node, Children::Two),
+        GateKernel::TreeNode => vectorized!(tree::tree_node, Children::Sum),
+        GateKernel::TreeChild => vectorized!(tree::tree_child),
     }
 }
 

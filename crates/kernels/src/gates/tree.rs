@@ -5,69 +5,39 @@
 //! not padded to whole vectors: the last vector of a row may be a part of one. And what is written
 //! may be what was read, so that each vector is loaded before any is stored in its place.
 
-use super::{Functions, Usual, flush, store_part};
+use super::{Functions, GateJob, Usual, flush, store_part};
 use crate::simd::Simd;
 use crate::{Columns, ReadColumns};
 
-/// A node of one worker's hidden units:
+/// What a node's cell state is made of besides `σ(i)·tanh(u)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Children {
+    /// Nothing: a leaf.
+    None,
+    /// The old cell state, the sum over the children.
+    Sum,
+    /// The old cell state, that of the left child, and the cell state of a right child, each times
+    /// its forget gate.
+    Two,
+}
+
+/// States of nodes. Slots: input, output, update, a forget gate for each of two children.
 ///
 /// ```text
-/// c = σ(i)·tanh(u)                      where there is no sum
-/// c = fma(σ(i), tanh(u), sum)           where there is one
-/// for each child k: c = fma(σ(f_k), c_k, c)
+/// c = σ(i)·tanh(u)                      of no children, or two
+/// c = fma(σ(i), tanh(u), sum)           of a sum
+/// for each of two children k: c = fma(σ(f_k), c_k, c)
 /// h = σ(o)·tanh(c)                      both flushed to zero where tiny
 /// ```
-#[derive(Clone, Copy, Debug)]
-pub struct TreeNode<'a> {
-    /// `[rows][panels][3 + children][lanes]`: input, output, update, a forget gate for each child.
-    pub z: &'a [f32],
-    /// Nodes.
-    pub rows: usize,
-    /// Hidden units of this worker.
-    pub units: usize,
-    /// What the children's cell states have been summed up to, read.
-    pub sum: Option<Columns<'a>>,
-    /// Cell state of the first child that has a forget gate here, read.
-    pub left: Option<Columns<'a>>,
-    /// Cell state of the second.
-    pub right: Option<ReadColumns<'a>>,
-    /// New cell state, written; may be the sum or the first child's.
-    pub c: Columns<'a>,
-    /// New hidden state, written.
-    pub h: Columns<'a>,
-}
-
-/// A child of child-sum nodes, of one worker's hidden units:
-///
-/// ```text
-/// sum_h = sum_h + h          sum_fc = fma(σ(f), c, sum_fc)
-/// ```
-#[derive(Clone, Copy, Debug)]
-pub struct TreeChild<'a> {
-    /// `[rows][panels][1][lanes]`: the forget gate.
-    pub z: &'a [f32],
-    /// Children.
-    pub rows: usize,
-    /// Hidden units of this worker.
-    pub units: usize,
-    /// The child's hidden state.
-    pub h: ReadColumns<'a>,
-    /// The child's cell state.
-    pub c: ReadColumns<'a>,
-    /// Sum of hidden states, read and written.
-    pub sum_h: Columns<'a>,
-    /// Sum of cell states, each times its forget gate, read and written.
-    pub sum_fc: Columns<'a>,
-}
-
-/// Runs the job.
 ///
 /// # Safety
-/// For the units of this job: nobody else touches `c` and `h`, nobody writes `sum` and `left`.
+/// For the units of this job: nobody else touches `c` and `h`.
+///
+/// # Panics
+/// If the job has no rows of a right child.
 #[inline(always)]
-pub(crate) unsafe fn tree_node<S: Simd>(s: S, job: TreeNode<'_>) {
-    let children = [job.left.is_some(), job.right.is_some()];
-    let slots = 3 + children.iter().filter(|&&child| child).count();
+pub(super) unsafe fn tree_node<S: Simd>(s: S, children: Children, job: GateJob<'_>) {
+    let slots = if children == Children::Two { 5 } else { 3 };
     let panels = job.units.div_ceil(S::LANES);
     for row in 0..job.rows {
         for panel in 0..panels {
@@ -75,20 +45,17 @@ pub(crate) unsafe fn tree_node<S: Simd>(s: S, job: TreeNode<'_>) {
             let gate = |slot: usize| s.load(&z[slot * S::LANES..]);
             let part = Part::of::<S>(row, panel, job.units);
             let (i, u) = (Usual.gate(s, gate(0)), Usual.candidate(s, gate(2)));
-            let mut c = match &job.sum {
-                None => s.mul(i, u),
-                // SAFETY: these are this job's units.
-                Some(sum) => s.fma(i, u, unsafe { part.load(s, sum) }),
+            // SAFETY: these are this job's units.
+            let old = || unsafe { part.load(s, &job.c) };
+            let c = match children {
+                Children::None => s.mul(i, u),
+                Children::Sum => s.fma(i, u, old()),
+                Children::Two => {
+                    let c = s.fma(Usual.gate(s, gate(3)), old(), s.mul(i, u));
+                    let right = part.read(s, &job.child.expect(NO_CHILD)[1]);
+                    s.fma(Usual.gate(s, gate(4)), right, c)
+                }
             };
-            if let Some(left) = &job.left {
-                // SAFETY: as above.
-                let of_child = unsafe { part.load(s, left) };
-                c = s.fma(Usual.gate(s, gate(3)), of_child, c);
-            }
-            if let Some(right) = &job.right {
-                let of_child = part.read(s, right);
-                c = s.fma(Usual.gate(s, gate(slots - 1)), of_child, c);
-            }
             let c = flush(s, c);
             let h = flush(s, s.mul(Usual.gate(s, gate(1)), Usual.output(s, c)));
             // SAFETY: as above.
@@ -100,12 +67,20 @@ pub(crate) unsafe fn tree_node<S: Simd>(s: S, job: TreeNode<'_>) {
     }
 }
 
-/// Runs the job.
+/// Adds a child to the sums of its node. Slot: forget.
+///
+/// ```text
+/// h = h + child_h          c = fma(σ(f), child_c, c)
+/// ```
 ///
 /// # Safety
-/// For the units of this job: nobody else touches the sums.
+/// For the units of this job: nobody else touches `c` and `h`.
+///
+/// # Panics
+/// If the job has no rows of a child.
 #[inline(always)]
-pub(crate) unsafe fn tree_child<S: Simd>(s: S, job: TreeChild<'_>) {
+pub(super) unsafe fn tree_child<S: Simd>(s: S, job: GateJob<'_>) {
+    let [child_h, child_c] = job.child.expect(NO_CHILD);
     let panels = job.units.div_ceil(S::LANES);
     for row in 0..job.rows {
         for panel in 0..panels {
@@ -113,14 +88,16 @@ pub(crate) unsafe fn tree_child<S: Simd>(s: S, job: TreeChild<'_>) {
             let part = Part::of::<S>(row, panel, job.units);
             // SAFETY: these are this job's units.
             unsafe {
-                let sum = s.add(part.load(s, &job.sum_h), part.read(s, &job.h));
-                part.store(s, sum, &job.sum_h);
-                let (c, sum) = (part.read(s, &job.c), part.load(s, &job.sum_fc));
-                part.store(s, s.fma(Usual.gate(s, f), c, sum), &job.sum_fc);
+                let sum = s.add(part.load(s, &job.h), part.read(s, &child_h));
+                part.store(s, sum, &job.h);
+                let (c, sum) = (part.read(s, &child_c), part.load(s, &job.c));
+                part.store(s, s.fma(Usual.gate(s, f), c, sum), &job.c);
             }
         }
     }
 }
+
+const NO_CHILD: &str = "the job has rows of a child";
 
 /// One vector of a row, or the part of it that the row has.
 #[derive(Clone, Copy)]

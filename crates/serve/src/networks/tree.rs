@@ -21,19 +21,17 @@ use crate::cell_graph::{
     Batch, Cell, CellCost, CellError, CellId, Cells, Graph, NodeId, Place, Ports, PreparedCell,
     RowLayout, Source,
 };
-use cellstream::execute::TreeStep;
-use cellstream::kernels::Isa;
-use cellstream::model::Matrix;
+use cellstream::execute::{TreeRows, TreeStep};
+use cellstream::kernels::RowsRef;
+use cellstream::model::{ModelError, TreeWeights};
+use cellstream::plan::Plan;
 
-/// One of the four cells: how many gates, of what, and which step.
+/// One of the four cells: its ports, and where its weights are.
 struct TreeCell<W> {
     name: &'static str,
     ports: Ports,
-    weights: Arc<W>,
-    gates: usize,
-    /// Weights of each operand, and the bias.
-    parts: fn(&W) -> (Vec<&Matrix>, &[f32]),
-    run: fn(&mut TreeStep, &mut Batch<'_>) -> Result<(), CellError>,
+    owner: Arc<W>,
+    weights: fn(&W) -> Result<TreeWeights<'_>, ModelError>,
 }
 
 impl<W: Send + Sync> Cell for TreeCell<W> {
@@ -46,9 +44,8 @@ impl<W: Send + Sync> Cell for TreeCell<W> {
     }
 
     fn cost(&self) -> CellCost {
-        let (operands, _) = (self.parts)(&self.weights);
         CellCost {
-            weight_bytes: operands.iter().map(|weights| weights.bytes()).sum(),
+            weight_bytes: (self.weights)(&self.owner).map_or(0, |weights| weights.bytes()),
             ..CellCost::default()
         }
     }
@@ -58,24 +55,37 @@ impl<W: Send + Sync> Cell for TreeCell<W> {
     }
 
     fn prepare(&self, place: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
-        let isa = Isa::select().map_err(CellError::new)?;
-        let (operands, bias) = (self.parts)(&self.weights);
-        let step = TreeStep::new(&place.team, isa, place.rows, self.gates, &operands, bias);
+        let weights = (self.weights)(&self.owner).map_err(CellError::new)?;
+        let plan = Plan::estimate_tree(&weights, place.rows, place.team.threads());
+        let step = TreeStep::new(&weights, &plan, &place.team).map_err(CellError::new)?;
+        let cell = weights.cell();
         Ok(Box::new(Prepared {
-            step: step.map_err(CellError::new)?,
-            run: self.run,
+            step,
+            reads_input: cell.reads_input(),
+            reads_child: cell.reads_child(),
         }))
     }
 }
 
+/// Ports are `x`, where it is read, then `h` and `c` of a child, where they are read.
 struct Prepared {
     step: TreeStep,
-    run: fn(&mut TreeStep, &mut Batch<'_>) -> Result<(), CellError>,
+    reads_input: bool,
+    reads_child: bool,
 }
 
 impl PreparedCell for Prepared {
     fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
-        (self.run)(&mut self.step, batch)
+        let first = usize::from(self.reads_input);
+        let port = |is_read: bool, port: usize| match is_read {
+            true => batch.input(port),
+            false => RowsRef::EMPTY,
+        };
+        let (rows, x) = (batch.rows(), port(self.reads_input, 0));
+        let child = [first, first + 1].map(|at| port(self.reads_child, at));
+        let states = batch.written_rows();
+        let ran = self.step.run(rows, TreeRows { x, child, states });
+        ran.map_err(CellError::new)
     }
 }
 
@@ -120,15 +130,8 @@ impl BinaryTreeLstm {
             ports: (Ports::new().input("x", input))
                 .output("h", hidden)
                 .output("c", hidden),
-            weights: Arc::clone(&weights),
-            gates: 3,
-            parts: |w| (vec![&w.leaf], &w.leaf_bias),
-            run: |step, batch| {
-                let rows = batch.rows();
-                let x = batch.input(0);
-                let states = batch.written_rows();
-                step.leaf(rows, x, states).map_err(CellError::new)
-            },
+            owner: Arc::clone(&weights),
+            weights: BinaryTreeWeights::leaf_weights,
         };
         let internal = TreeCell::<BinaryTreeWeights> {
             name: "tree node",
@@ -137,15 +140,8 @@ impl BinaryTreeLstm {
                 .input("c_right", hidden))
             .state("h", hidden)
             .state("c", hidden),
-            weights,
-            gates: 5,
-            parts: |w| (vec![&w.left, &w.right], &w.bias),
-            run: |step, batch| {
-                let rows = batch.rows();
-                let right = [0, 1].map(|port| batch.input(port));
-                let left = batch.written_rows();
-                step.binary(rows, right, left).map_err(CellError::new)
-            },
+            owner: weights,
+            weights: BinaryTreeWeights::node_weights,
         };
         Ok(BinaryTreeLstm {
             leaf: cells.add(leaf),
@@ -250,30 +246,16 @@ impl ChildSumTreeLstm {
                 .input("c", hidden)
                 .state("sum_h", hidden)
                 .state("sum_fc", hidden),
-            weights: Arc::clone(&weights),
-            gates: 1,
-            parts: |w| (vec![&w.forget_input, &w.forget_state], &w.forget_bias),
-            run: |step, batch| {
-                let rows = batch.rows();
-                let inputs = [0, 1, 2].map(|port| batch.input(port));
-                let sums = batch.written_rows();
-                step.child(rows, inputs, sums).map_err(CellError::new)
-            },
+            owner: Arc::clone(&weights),
+            weights: ChildSumWeights::child_weights,
         };
         let node = TreeCell::<ChildSumWeights> {
             name: "tree node",
             ports: (Ports::new().input("x", input))
                 .state("h", hidden)
                 .state("c", hidden),
-            weights,
-            gates: 3,
-            parts: |w| (vec![&w.input, &w.sum], &w.bias),
-            run: |step, batch| {
-                let rows = batch.rows();
-                let x = batch.input(0);
-                let sums = batch.written_rows();
-                step.summed(rows, x, sums).map_err(CellError::new)
-            },
+            owner: weights,
+            weights: ChildSumWeights::node_weights,
         };
         Ok(ChildSumTreeLstm {
             child: cells.add(child),

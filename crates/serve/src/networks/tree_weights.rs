@@ -1,7 +1,7 @@
 //! The weights of TreeLSTMs (Tai et al. 2015, arXiv 1503.00075).
 
 use super::NetworkError;
-use cellstream::model::Matrix;
+use cellstream::model::{Matrix, ModelError, TreeWeights};
 
 /// Weights of a binary N-ary TreeLSTM whose words stand at the leaves (the paper's section 3.2, with
 /// N = 2). Gates are rows one after the other, `H` each.
@@ -127,6 +127,14 @@ impl BinaryTreeWeights {
         self.left.cols()
     }
 
+    pub(super) fn leaf_weights(&self) -> Result<TreeWeights<'_>, ModelError> {
+        TreeWeights::leaf(&self.leaf, &self.leaf_bias)
+    }
+
+    pub(super) fn node_weights(&self) -> Result<TreeWeights<'_>, ModelError> {
+        TreeWeights::binary(&self.left, &self.right, &self.bias)
+    }
+
     /// Whether all shapes are those of one network.
     pub(super) fn check(&self) -> Result<(), NetworkError> {
         let (input, hidden) = (self.input(), self.hidden());
@@ -179,6 +187,14 @@ impl ChildSumWeights {
     /// Size of the states.
     pub fn hidden(&self) -> usize {
         self.sum.cols()
+    }
+
+    pub(super) fn child_weights(&self) -> Result<TreeWeights<'_>, ModelError> {
+        TreeWeights::child(&self.forget_input, &self.forget_state, &self.forget_bias)
+    }
+
+    pub(super) fn node_weights(&self) -> Result<TreeWeights<'_>, ModelError> {
+        TreeWeights::node(&self.input, &self.sum, &self.bias)
     }
 
     /// Whether all shapes are those of one network.

@@ -196,6 +196,7 @@ fn by_slices(arguments: &Arguments) -> Outcome {
                             c: columns(c, 0),
                             h: columns(h[(step + 1) % 2], 0),
                             y: Some(columns(y, step * batch * hidden)),
+                            child: None,
                         },
                     );
                 }

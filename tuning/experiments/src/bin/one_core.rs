@@ -525,6 +525,7 @@ impl Parts {
                             c: state(c),
                             h: after,
                             y,
+                            child: None,
                         },
                     ),
                     _ => self.kernels.gates(
@@ -542,6 +543,7 @@ impl Parts {
                             c: state(c),
                             h: after,
                             y,
+                            child: None,
                         },
                     ),
                 }
