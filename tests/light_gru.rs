@@ -2,13 +2,17 @@
 
 mod common;
 
+use std::collections::HashMap;
+
 use cellstream::execute::{Session, State};
 use cellstream::model::{
-    BatchNorm, Cell, Layer, LightGru, Matrix, Merge, Model, ModelError, Precision,
+    BatchNorm, Cell, Layer, LightGru, LoadError, Matrix, Merge, Model, ModelError, Precision,
     SafetensorsOptions, Weights,
 };
 use cellstream::plan::Plan;
 use cellstream::schedule::schedules;
+use safetensors::{Dtype, tensor::TensorView};
+
 use common::{Batch, Options, Random, Results};
 
 /// `h'` for each unit: `z = σ(W_z x + U_z h)`, `n = ReLU(W_n x + U_n h)`, `z h + (1 - z) n`.
@@ -46,7 +50,7 @@ fn run(model: &Model, plan: &Plan, batch: &Batch) -> Results {
 }
 
 #[test]
-fn it_computes_the_papers_formulas() {
+fn formulas_of_the_paper() {
     let mut random = Random::new(1);
     for (hidden, input) in [(1, 1), (17, 5), (40, 64)] {
         let model = LightGru::new(input, hidden).layers(2).random(3).unwrap();
@@ -73,7 +77,7 @@ fn it_computes_the_papers_formulas() {
 
 /// Each schedule, precision, direction and number of threads gives the bits of the reference.
 #[test]
-fn all_ways_of_running_it_give_the_same_bits() {
+fn bits_of_all_plans() {
     let mut random = Random::new(2);
     for (number, precision) in Precision::ALL.into_iter().enumerate() {
         let direction = random.direction(Cell::LIGHT_GRU, 13, 40, Options::default());
@@ -104,7 +108,7 @@ fn all_ways_of_running_it_give_the_same_bits() {
 }
 
 #[test]
-fn a_step_at_a_time_is_the_whole_sequence() {
+fn single_steps() {
     let mut random = Random::new(3);
     let model = LightGru::new(7, 33).layers(2).clip(0.7).random(5).unwrap();
     let batch = Batch::full(&mut random, &model, 3, 8);
@@ -119,7 +123,7 @@ fn a_step_at_a_time_is_the_whole_sequence() {
 }
 
 #[test]
-fn files_keep_it() {
+fn saved_files() {
     let plain = LightGru::new(3, 4).layers(2).random(1).unwrap();
     let bidirectional = LightGru::new(3, 4).bidirectional(Merge::Sum).clip(2.0);
     for (name, model) in [
@@ -144,7 +148,7 @@ fn files_keep_it() {
 
 /// Normalising the products with the input gives what the folded weights give.
 #[test]
-fn batch_normalisation_is_folded_into_the_input_weights() {
+fn folded_normalisation() {
     let (input, hidden) = (9, 20);
     let mut random = Random::new(4);
     let mut vector = |low: f32| -> Vec<f32> {
@@ -190,7 +194,7 @@ fn batch_normalisation_is_folded_into_the_input_weights() {
 }
 
 #[test]
-fn batch_normalisation_of_another_size_is_refused() {
+fn refused_normalisation() {
     let model = LightGru::new(2, 3).random(1).unwrap();
     let weights = model.layers()[0].directions()[0].weights();
     let norm = |rows: usize| BatchNorm {
@@ -215,4 +219,165 @@ fn batch_normalisation_of_another_size_is_refused() {
         ..weights.clone()
     };
     assert_eq!(norm(6).fold(&weights).unwrap().input, weights.input);
+}
+
+/// The names of the vectors of batch normalisation in files.
+const NORM: [&str; 4] = ["norm_weight", "norm_bias", "norm_mean", "norm_var"];
+
+/// A file with a light GRU of `hidden` units over `input` features in which normalisation is apart.
+struct NormalisedFile {
+    tensors: Vec<(String, Vec<usize>, Vec<f32>)>,
+    metadata: HashMap<String, String>,
+}
+
+impl NormalisedFile {
+    fn new(input: usize, hidden: usize, directions: &[&str]) -> NormalisedFile {
+        let (rows, mut random) = (2 * hidden, Random::new(8));
+        let mut tensors = Vec::new();
+        for suffix in directions {
+            let mut push = |name: &str, shape: Vec<usize>, low: f32| {
+                let values = random.values(shape.iter().product()).into_iter();
+                let values = values.map(|value| value + low).collect();
+                tensors.push((format!("{name}_{suffix}"), shape, values));
+            };
+            push("weight_ih", vec![rows, input], 0.0);
+            push("weight_hh", vec![rows, hidden], 0.0);
+            for name in ["bias_ih", "bias_hh", "norm_bias", "norm_mean"] {
+                push(name, vec![rows], 0.0);
+            }
+            push("norm_weight", vec![rows], 0.5);
+            push("norm_var", vec![rows], 1.5);
+        }
+        let metadata = [
+            ("cellstream.cell", "light_gru"),
+            ("cellstream.norm_eps", "0.25"),
+        ];
+        let metadata = metadata.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let metadata = HashMap::from(metadata);
+        NormalisedFile { tensors, metadata }
+    }
+
+    fn tensor(&self, name: &str) -> &[f32] {
+        let mut tensors = self.tensors.iter();
+        &tensors.find(|(found, ..)| found == name).unwrap().2
+    }
+
+    fn load(&self) -> Result<Model, LoadError> {
+        let bytes = |values: &[f32]| values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let data: Vec<Vec<u8>> = self
+            .tensors
+            .iter()
+            .map(|(.., values)| bytes(values))
+            .collect();
+        let views = self
+            .tensors
+            .iter()
+            .zip(&data)
+            .map(|((name, shape, _), data)| {
+                let view = TensorView::new(Dtype::F32, shape.clone(), data).unwrap();
+                (name, view)
+            });
+        let file = safetensors::serialize(views, Some(self.metadata.clone())).unwrap();
+        Model::from_safetensors(&file, &SafetensorsOptions::new())
+    }
+
+    /// The message that refuses the file after `change`.
+    fn refusal(mut self, change: impl Fn(&mut Self)) -> String {
+        change(&mut self);
+        self.load().unwrap_err().to_string()
+    }
+}
+
+/// `γ (W x + b_W - mean) / √(var + eps) + β + b_U` before the gates, in plain `f64` loops.
+#[test]
+fn normalised_files() {
+    let (input, hidden, eps) = (6, 11, 0.25);
+    let file = NormalisedFile::new(input, hidden, &["l0", "l0_reverse"]);
+    let model = file.load().unwrap();
+    let steps = 7;
+    let batch = Batch::full(&mut Random::new(9), &model, 1, steps);
+    let found = run(&model, &Plan::with_threads(&model, 1, steps, 2), &batch);
+    for (number, suffix) in ["l0", "l0_reverse"].into_iter().enumerate() {
+        let value = |name: &str, at: usize| f64::from(file.tensor(&format!("{name}_{suffix}"))[at]);
+        let mut h = vec![0.0; hidden];
+        for taken in 0..steps {
+            let step = if number == 0 {
+                taken
+            } else {
+                steps - 1 - taken
+            };
+            let mut z = vec![0.0; 2 * hidden];
+            for (row, z) in z.iter_mut().enumerate() {
+                let mut product = value("bias_ih", row);
+                for k in 0..input {
+                    product += value("weight_ih", row * input + k)
+                        * f64::from(batch.values[step * input + k]);
+                }
+                let deviation = (value("norm_var", row) + eps).sqrt();
+                *z = value("norm_weight", row) * (product - value("norm_mean", row)) / deviation;
+                *z += value("norm_bias", row) + value("bias_hh", row);
+                for (k, h) in h.iter().enumerate() {
+                    *z += value("weight_hh", row * hidden + k) * h;
+                }
+            }
+            for (j, h) in h.iter_mut().enumerate() {
+                let update = 1.0 / (1.0 + (-z[j]).exp());
+                *h = update * *h + (1.0 - update) * z[hidden + j].max(0.0);
+                let found = f64::from(found.values[(step * 2 + number) * hidden + j]);
+                assert!(
+                    (found - *h).abs() < 1e-4 * h.abs().max(1.0),
+                    "{found} for {h}"
+                );
+            }
+        }
+    }
+    // Without the entry, eps is PyTorch's default.
+    let mut default = NormalisedFile::new(input, hidden, &["l0"]);
+    default.metadata.remove("cellstream.norm_eps");
+    let mut stated = NormalisedFile::new(input, hidden, &["l0"]);
+    stated
+        .metadata
+        .insert("cellstream.norm_eps".into(), "0.00001".into());
+    assert_eq!(default.load().unwrap(), stated.load().unwrap());
+}
+
+#[test]
+fn refused_normalised_files() {
+    let file = || NormalisedFile::new(3, 4, &["l0"]);
+    for name in NORM {
+        let name = format!("{name}_l0");
+        let missing = file().refusal(|file| file.tensors.retain(|(found, ..)| *found != name));
+        assert!(
+            missing.contains(&name) && missing.contains("is not in the file"),
+            "{missing}"
+        );
+        for shape in [vec![7], vec![8, 1]] {
+            let shaped = file().refusal(|file| {
+                let found = file.tensors.iter_mut().find(|(found, ..)| *found == name);
+                let (_, at, values) = found.unwrap();
+                at.clone_from(&shape);
+                values.truncate(shape.iter().product());
+            });
+            assert!(
+                shaped.contains(&name) && shaped.contains("has shape"),
+                "{shaped}"
+            );
+        }
+    }
+    for value in [-0.25, f32::NAN, f32::INFINITY] {
+        let variance = file().refusal(|file| file.tensors.last_mut().unwrap().2[5] = value);
+        assert!(variance.contains("norm_var_l0"), "{variance}");
+    }
+    for eps in ["-1", "inf", "NaN", "small"] {
+        let refused = file().refusal(|file| {
+            file.metadata
+                .insert("cellstream.norm_eps".into(), eps.into());
+        });
+        assert!(
+            refused.contains("cellstream.norm_eps") && refused.contains(eps),
+            "{refused}"
+        );
+    }
+    let unused = file().refusal(|file| file.tensors.retain(|(name, ..)| !name.contains("norm")));
+    assert!(unused.contains("cellstream.norm_eps"), "{unused}");
 }

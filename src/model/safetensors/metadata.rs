@@ -9,6 +9,7 @@
 //! | `cellstream.batch_first` | `true` or `false`: PyTorch's interface, batch or time first | time first |
 //! | `cellstream.interface` | in place of `cellstream.batch_first`: all ports as JSON | PyTorch's interface |
 //! | `cellstream.precision` | of all matrices: `f32`, `bf16` or `int8`; or `mixed`: each as its dtype says | see below |
+//! | `cellstream.norm_eps` | added to the variance of batch normalisation: a number of 0 or more | 1e-5 |
 //!
 //! A layer is one direction, or two with the way they are merged. An activation is its name or, if
 //! it has parameters, an object with one entry:
@@ -37,6 +38,7 @@ pub(super) const CELL: &str = "cellstream.cell";
 pub(super) const LAYERS: &str = "cellstream.layers";
 const BATCH_FIRST: &str = "cellstream.batch_first";
 pub(super) const INTERFACE: &str = "cellstream.interface";
+pub(super) const NORM_EPS: &str = "cellstream.norm_eps";
 pub(super) const PRECISION: &str = "cellstream.precision";
 
 /// The entries, parsed.
@@ -47,6 +49,8 @@ pub(super) struct Metadata {
     pub batch_first: Option<bool>,
     pub interface: Option<Interface>,
     pub precision: Option<StoredAs>,
+    /// Of files from training only: saved weights are folded.
+    pub norm_eps: Option<f32>,
 }
 
 /// The precision in which a file stores its matrices.
@@ -192,6 +196,11 @@ impl Metadata {
         )?;
         let interface: Option<Interface> =
             json(tensors, INTERFACE, "a JSON object of inputs and outputs")?;
+        let norm_eps = tensors.metadata(NORM_EPS).map(|text| {
+            let eps = text.parse().ok();
+            let eps = eps.filter(|eps: &f32| eps.is_finite() && *eps >= 0.0);
+            eps.ok_or_else(|| error(NORM_EPS, text, "a number of 0 or more"))
+        });
         for layer in layers.iter().flatten() {
             let directions = layer.directions().count();
             if directions == 0 || (directions == 2) != layer.merge.is_some() {
@@ -216,6 +225,7 @@ impl Metadata {
                 Some(precision) => StoredAs::Uniform(*precision),
                 None => StoredAs::Mixed,
             }),
+            norm_eps: norm_eps.transpose()?,
         })
     }
 
@@ -245,6 +255,7 @@ impl Metadata {
             batch_first,
             interface: batch_first.is_none().then(|| interface.clone()),
             precision: Some(model.precision().map_or(StoredAs::Mixed, StoredAs::Uniform)),
+            norm_eps: None,
         }
     }
 

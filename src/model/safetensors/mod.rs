@@ -85,6 +85,12 @@ impl Model {
     /// The kind of cell follows from `G`, the rows of `weight_ih` per hidden unit: 4 for an LSTM,
     /// 3 for a GRU, 1 for an RNN.
     ///
+    /// Batch normalisation of the input products is folded into the input weights
+    /// ([`BatchNorm::fold`](super::BatchNorm::fold)). Its tensors are `norm_weight_l0`,
+    /// `norm_bias_l0`, `norm_mean_l0` and `norm_var_l0` `[G·H]` (of `torch.nn.BatchNorm1d`:
+    /// `weight`, `bias`, `running_mean` and `running_var`): all four or none of a direction. The
+    /// metadata entry `cellstream.norm_eps` holds its `eps`; without it that is 1e-5.
+    ///
     /// Files of [`Model::save_safetensors`] may hold more than PyTorch's: weights of dtype `I8`
     /// with a scale for each row, `weight_ih_l0_scale` `[G·H]`, read as int8
     /// ([`Matrix::from_int8`](super::Matrix::from_int8)); `peephole_l0` `[3, H]` of an LSTM (input,

@@ -6,11 +6,14 @@ use std::fmt;
 
 use super::metadata::{self, DirectionMetadata, LayerMetadata, Metadata};
 use super::tensors::{Shape, Tensors, scale_name, tensor_error};
-use crate::model::{Cell, CellKind, LoadError, Merge, Peepholes, Weights};
+use crate::model::{BatchNorm, Cell, CellKind, LoadError, Merge, Peepholes, Weights};
 
 const SUPPORTED: &str = "supported names are weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, \
-     weight_hr_l0 and peephole_l0, for every layer number, with or without _reverse, and with \
-     _scale after a weight of I8";
+     weight_hr_l0, peephole_l0, norm_weight_l0, norm_bias_l0, norm_mean_l0 and norm_var_l0, for \
+     every layer number, with or without _reverse, and with _scale after a weight of I8";
+
+/// PyTorch's default.
+const DEFAULT_NORM_EPS: f32 = 1e-5;
 
 /// The cell that a layer must have, and what states it, for error messages.
 pub(super) struct ExpectedCell {
@@ -27,16 +30,32 @@ enum TensorKind {
     RecurrentBias,
     Projection,
     Peephole,
+    NormWeight,
+    NormBias,
+    NormMean,
+    NormVariance,
 }
 
 impl TensorKind {
-    const ALL: [(TensorKind, &str); 6] = [
+    const ALL: [(TensorKind, &str); 10] = [
         (TensorKind::InputWeight, "weight_ih"),
         (TensorKind::RecurrentWeight, "weight_hh"),
         (TensorKind::InputBias, "bias_ih"),
         (TensorKind::RecurrentBias, "bias_hh"),
         (TensorKind::Projection, "weight_hr"),
         (TensorKind::Peephole, "peephole"),
+        (TensorKind::NormWeight, "norm_weight"),
+        (TensorKind::NormBias, "norm_bias"),
+        (TensorKind::NormMean, "norm_mean"),
+        (TensorKind::NormVariance, "norm_var"),
+    ];
+
+    /// Batch normalisation: all of them or none.
+    const NORM: [TensorKind; 4] = [
+        TensorKind::NormWeight,
+        TensorKind::NormBias,
+        TensorKind::NormMean,
+        TensorKind::NormVariance,
     ];
 
     /// Those that may have a scale.
@@ -128,6 +147,16 @@ impl<'t> Stack<'t> {
                 }
                 None => others.push(name),
             }
+        }
+        let mut kinds = stacks.values().flatten().map(|(_, kind)| kind);
+        let is_normalised = kinds.any(|kind| TensorKind::NORM.contains(kind));
+        if let (Some(eps), false) = (metadata.norm_eps, is_normalised) {
+            let supported = "this entry only in a file with norm_weight_l0 and its like";
+            return Err(metadata::error(
+                metadata::NORM_EPS,
+                &eps.to_string(),
+                supported,
+            ));
         }
         let prefixes = || stacks.keys().map(|p| p.to_string()).collect();
         let selected = match wanted {
@@ -359,6 +388,12 @@ impl<'t> Stack<'t> {
             self.tensors.matrix_shape(&name(TensorKind::Peephole))?;
             self.expect(TensorKind::Peephole, id, &[3, hidden])?;
         }
+        if self.has_norm(id) {
+            for kind in TensorKind::NORM {
+                self.tensors.vector_shape(&name(kind))?;
+                self.expect(kind, id, &[rows])?;
+            }
+        }
         let forward = DirectionId {
             reverse: false,
             ..id
@@ -383,6 +418,33 @@ impl<'t> Stack<'t> {
         names.iter().any(|name| self.tensors.shape(name).is_some())
     }
 
+    fn has_norm(&self, id: DirectionId) -> bool {
+        let exists = |kind| self.tensors.shape(&self.name(kind, id)).is_some();
+        TensorKind::NORM.into_iter().any(exists)
+    }
+
+    /// The batch normalisation of a direction that [`Stack::check`] accepted.
+    fn norm(&self, id: DirectionId) -> Result<BatchNorm, LoadError> {
+        let eps = self.metadata.norm_eps.unwrap_or(DEFAULT_NORM_EPS);
+        let vector = |kind| self.tensors.vector(&self.name(kind, id));
+        let variance = vector(TensorKind::NormVariance)?;
+        let is_usable = |v: &f32| v.is_finite() && v + eps > 0.0;
+        if let Some(refused) = variance.iter().find(|v| !is_usable(v)) {
+            let reason = format!("holds {refused}; with eps = {eps} a variance must be positive");
+            return Err(tensor_error(
+                &self.name(TensorKind::NormVariance, id),
+                reason,
+            ));
+        }
+        Ok(BatchNorm {
+            mean: vector(TensorKind::NormMean)?,
+            variance,
+            gamma: vector(TensorKind::NormWeight)?,
+            beta: vector(TensorKind::NormBias)?,
+            eps,
+        })
+    }
+
     fn expect(&self, kind: TensorKind, id: DirectionId, shape: &[usize]) -> Result<(), LoadError> {
         let name = self.name(kind, id);
         match self.tensors.shape(&name) {
@@ -398,7 +460,8 @@ impl<'t> Stack<'t> {
         }
     }
 
-    /// Reads the weights of a direction that [`Stack::check`] accepted.
+    /// Reads the weights of a direction that [`Stack::check`] accepted, with its batch
+    /// normalisation folded into the input weights.
     pub fn weights(&self, id: DirectionId) -> Result<Weights, LoadError> {
         let matrix = |kind| {
             self.tensors
@@ -428,13 +491,18 @@ impl<'t> Stack<'t> {
         } else {
             None
         };
-        Ok(Weights {
+        let weights = Weights {
             recurrent: matrix(TensorKind::RecurrentWeight)?,
             input_bias: bias(TensorKind::InputBias)?,
             recurrent_bias: bias(TensorKind::RecurrentBias)?,
             peepholes,
             projection,
             input,
-        })
+        };
+        if self.has_norm(id) {
+            Ok(self.norm(id)?.fold(&weights)?)
+        } else {
+            Ok(weights)
+        }
     }
 }

@@ -23,7 +23,7 @@ use cellstream_serve::Engine;
 use cellstream_serve::cell_graph::BatchSizes;
 use cellstream_serve::cell_graph::Cells;
 use cellstream_serve::engine::{EngineOptions, Request};
-use cellstream_serve::networks::{Outputs, Chain, ChainCell};
+use cellstream_serve::networks::{Chain, ChainCell, Outputs};
 use clap::Parser;
 
 const STEPS: usize = 24;

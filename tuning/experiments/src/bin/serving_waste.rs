@@ -28,7 +28,7 @@ use cellstream_serve::cell_graph::BatchSizes;
 use cellstream_serve::cell_graph::{Cells, Graph};
 use cellstream_serve::engine::{CellStats, EngineOptions, Request, Stats};
 use cellstream_serve::networks::{
-    Outputs, BinaryTree, BinaryTreeLstm, BinaryTreeWeights, Chain, ChainCell,
+    BinaryTree, BinaryTreeLstm, BinaryTreeWeights, Chain, ChainCell, Outputs,
 };
 use clap::Parser;
 
