@@ -51,7 +51,7 @@ impl Cell for OwnCell {
         let packed = place
             .team
             .turn(|team| PackedModel::new(&self.model, &self.plan, team));
-        let packed = packed.map_err(CellError::new)?;
+        let packed = packed.map_err(CellError::new)?.map_err(CellError::new)?;
         let mut session = Session::on_team(packed, place.team.clone()).map_err(CellError::new)?;
         session
             .reserve(place.rows, place.steps)

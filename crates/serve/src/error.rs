@@ -66,4 +66,7 @@ pub enum RequestError {
     /// The engine was shut down.
     #[error("the engine was shut down before the request was done")]
     ShutDown,
+    /// The process is a child of the one that submitted it, which alone gets the answer.
+    #[error("the request was submitted before this process was forked; the parent gets its answer")]
+    Forked,
 }

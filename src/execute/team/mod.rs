@@ -23,6 +23,7 @@
 //! ```
 
 mod barrier;
+mod fork;
 mod gate;
 #[cfg(all(test, loom))]
 mod loom_tests;
@@ -40,6 +41,7 @@ mod sync;
 mod tests;
 mod wait;
 
+pub use fork::ProcessMark;
 pub use panic::{PanicPayload, catch_panic};
 pub use progress::Track;
 pub use region::Worker;
@@ -106,6 +108,12 @@ pub enum TeamPanicked {
         /// How many the team has.
         threads: usize,
     },
+    /// The process is a child of the one that made the team; the job has not been called.
+    #[error(
+        "the team was made before this process was forked, and its threads are in the parent; make a \
+         new team, session or engine in the child"
+    )]
+    Forked,
 }
 
 /// N threads that run jobs together: worker 0 is whoever calls [`run`](Self::run), the other N − 1
@@ -118,6 +126,7 @@ pub struct Team {
     /// Worker w's core; empty: nobody is pinned.
     cores: Vec<usize>,
     pinned: bool,
+    made_in: ProcessMark,
 }
 
 impl Team {
@@ -176,6 +185,7 @@ impl Team {
             spawned: Vec::with_capacity(threads - 1),
             cores: Vec::new(),
             pinned: false,
+            made_in: ProcessMark::new(),
         };
         for index in 1..threads {
             let first = team.region.first(index);
@@ -229,12 +239,16 @@ impl Team {
     /// asleep if they sleep. On one worker it is a call of the job on the calling thread.
     ///
     /// # Errors
-    /// As [`run`](Self::run); or `workers` is 0, or more than [`threads`](Self::threads).
+    /// As [`run`](Self::run); or `workers` is 0, or more than [`threads`](Self::threads); or this
+    /// is a child of the process that made the team.
     pub fn run_on<F: Fn(Worker<'_>) + Sync>(
         &mut self,
         workers: usize,
         job: F,
     ) -> Result<(), TeamPanicked> {
+        if self.made_in.is_forked() {
+            return Err(TeamPanicked::Forked);
+        }
         let threads = self.threads();
         match u32::try_from(workers) {
             Ok(count) if (1..=threads).contains(&workers) => self.region.run(count, &job),
@@ -248,6 +262,11 @@ impl Team {
 
 impl Drop for Team {
     fn drop(&mut self) {
+        if self.made_in.is_forked() {
+            // There is nobody to wait for; even detaching such a thread is undefined.
+            self.spawned.drain(..).for_each(std::mem::forget);
+            return;
+        }
         self.region.dismiss();
         for thread in self.spawned.drain(..) {
             // A worker catches all panics of its jobs.

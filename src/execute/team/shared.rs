@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::{Team, TeamPanicked, Worker};
+use super::{ProcessMark, Team, TeamPanicked, Worker};
 
 /// A handle on a team that several owners use in turn; cloning it is cheap.
 ///
@@ -15,6 +15,8 @@ pub struct SharedTeam {
 
 struct Queue {
     threads: usize,
+    /// A child has copies of the locks, which may stay locked.
+    made_in: ProcessMark,
     turns: Mutex<Turns>,
     next: Condvar,
     /// Locked only by the holder of the turn, so never contended.
@@ -39,6 +41,7 @@ impl SharedTeam {
         Self {
             queue: Arc::new(Queue {
                 threads: team.threads(),
+                made_in: team.made_in,
                 turns: Mutex::new(Turns {
                     given: 0,
                     served: 0,
@@ -55,9 +58,13 @@ impl SharedTeam {
         self.queue.threads
     }
 
-    /// The number of callers that hold a turn or wait for one.
+    /// The number of callers that hold a turn or wait for one; none in a child of the process that
+    /// made the team.
     #[must_use]
     pub fn callers(&self) -> usize {
+        if self.queue.made_in.is_forked() {
+            return 0;
+        }
         let turns = lock(&self.queue.turns);
         usize::try_from(turns.given - turns.served).unwrap_or(usize::MAX)
     }
@@ -79,13 +86,19 @@ impl SharedTeam {
         workers: usize,
         job: F,
     ) -> Result<(), TeamPanicked> {
-        self.turn(|team| team.run_on(workers, job))
+        self.turn(|team| team.run_on(workers, job))?
     }
 
     /// Calls `take` with the team, after all earlier requests: to pack weights, for example.
     /// Another request inside `take` deadlocks. If it panics, later requests still get their turns.
-    pub fn turn<R>(&self, take: impl FnOnce(&mut Team) -> R) -> R {
+    ///
+    /// # Errors
+    /// [`TeamPanicked::Forked`].
+    pub fn turn<R>(&self, take: impl FnOnce(&mut Team) -> R) -> Result<R, TeamPanicked> {
         let queue = &*self.queue;
+        if queue.made_in.is_forked() {
+            return Err(TeamPanicked::Forked);
+        }
         {
             let mut turns = lock(&queue.turns);
             let mine = turns.given;
@@ -98,7 +111,7 @@ impl SharedTeam {
             }
         }
         let _served = Served(queue);
-        take(&mut lock(&queue.team))
+        Ok(take(&mut lock(&queue.team)))
     }
 }
 

@@ -352,7 +352,7 @@ fn a_turn_that_panics_ends_and_the_next_one_is_served() {
             std::thread::yield_now();
         }
         // Waits for the turn that falls.
-        assert_eq!(team.turn(|team| team.threads()), 2);
+        assert_eq!(team.turn(|team| team.threads()), Ok(2));
         assert!(falls.join().is_err());
     });
     assert_eq!(team.callers(), 0);

@@ -96,4 +96,10 @@ pub enum SubmitError {
     /// There is no room for it, or the engine is shutting down.
     #[error(transparent)]
     Refused(#[from] Refused),
+    /// The process is a child of the one that started the engine.
+    #[error(
+        "the engine was started before this process was forked, and its workers are in the parent; \
+         start a new engine in the child"
+    )]
+    Forked,
 }

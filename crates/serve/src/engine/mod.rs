@@ -29,7 +29,7 @@ pub use ticket::{ResponseFuture, Ticket};
 
 use super::cell_graph::{BatchSizes, Cell, CellCost, CellId, Cells, DynamicGraph, Graph, Place};
 use super::error::RequestError;
-use super::scheduler::{Policy, RequestKey, Requirements, Scheduler, Timing, WorkerId};
+use super::scheduler::{Counts, Policy, RequestKey, Requirements, Scheduler, Timing, WorkerId};
 use super::worker::Worker;
 use cellstream::execute::team::{SharedTeam, Team};
 use shared::Shared;
@@ -262,21 +262,28 @@ impl Engine {
         Stream::open(&self.shared, cell, states)
     }
 
-    /// Ends a request with [`RequestError::Cancelled`]; does nothing if it has ended.
+    /// Ends a request with [`RequestError::Cancelled`]; does nothing if it has ended, nor in a child
+    /// of the process that submitted it.
     pub fn cancel(&self, request: RequestKey) {
         self.shared.cancel(request);
     }
 
     /// Accepts no more requests, and waits until those that are here have ended and been told;
     /// streams that are open are waited for, too. Not to be called by a request's `done`, which it
-    /// would wait for.
+    /// would wait for. Returns at once in a child of the process that started the engine.
     pub fn drain(&self) {
+        if self.shared.made_in.is_forked() {
+            return;
+        }
         self.shared.with(|state, _| state.scheduler.handle_drain());
         self.shared.wait_until_idle();
     }
 
-    /// What has been done so far.
+    /// What has been done so far: nothing in a child of the process that started the engine.
     pub fn stats(&self) -> Stats {
+        if self.shared.made_in.is_forked() {
+            return Recorder::new(self.shared.cells.len()).stats(Counts::default());
+        }
         let state = self.shared.lock();
         state.recorder.stats(state.scheduler.counts())
     }
@@ -289,6 +296,11 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        if self.shared.made_in.is_forked() {
+            // The threads are the parent's; even detaching one would be undefined here.
+            self.threads.drain(..).for_each(std::mem::forget);
+            return;
+        }
         self.shared.stop();
         let own = std::thread::current().id();
         for thread in self.threads.drain(..) {

@@ -42,11 +42,13 @@ use crate::cell_graph::{Cells, DynamicGraph, Graph};
 use crate::scheduler::{End, Ended, RequestKey, Scheduler, SubgraphKey, Task, WorkerId};
 use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use crate::worker::{Outcome, RequestValues, Todo, Values, Work, Worker};
-use cellstream::execute::team::catch_panic;
+use cellstream::execute::team::{ProcessMark, catch_panic};
 
 /// See the [module](self).
 pub(super) struct Shared {
     pub cells: Cells,
+    /// A child has a copy of the state, which may be locked for ever, and no worker.
+    pub made_in: ProcessMark,
     state: Mutex<State>,
     work: Condvar,
     idle: Condvar,
@@ -111,6 +113,7 @@ impl Shared {
     pub fn new(cells: Cells, scheduler: Scheduler, recorder: Recorder) -> Shared {
         Shared {
             cells,
+            made_in: ProcessMark::new(),
             state: Mutex::new(State {
                 scheduler,
                 requests: SecondaryMap::new(),
@@ -147,6 +150,9 @@ impl Shared {
 
     /// Accepts a request, or refuses it at once.
     pub fn accept(&self, request: Request, reply: Reply) -> Result<RequestKey, SubmitError> {
+        if self.made_in.is_forked() {
+            return Err(SubmitError::Forked);
+        }
         let Request {
             graph,
             grow,
@@ -214,6 +220,9 @@ impl Shared {
     }
 
     pub fn cancel(&self, key: RequestKey) {
+        if self.made_in.is_forked() {
+            return;
+        }
         self.with(|state, now| state.scheduler.handle_cancel(now, key));
     }
 

@@ -19,10 +19,12 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
 use super::shared::Shared;
+use super::ticket::in_child;
 use super::{Reply, Request, RequestError, Response, SubmitError};
 use crate::cell_graph::{CellId, DynamicGraph, Graph, Growth, NodeId, NodeOutputs, Source};
 use crate::scheduler::{Refused, RequestKey};
 use crate::sync::{Mutex, MutexGuard, PoisonError};
+use cellstream::execute::team::ProcessMark;
 use cellstream::execute::team::catch_panic;
 
 /// Steps of a segment: enough that what a new request costs is nothing to a step. Two for the model
@@ -80,10 +82,14 @@ pub struct Stream {
 /// The outputs of one step, to wait for or to `.await`. Dropping it changes nothing for the stream.
 /// Who awaits it is woken by one of the engine's threads, between two batches and with nothing
 /// locked: a waker should be quick, and not wait for the engine.
-pub struct Step(oneshot::Receiver<Result<Vec<f32>, RequestError>>);
+pub struct Step {
+    receiver: oneshot::Receiver<Result<Vec<f32>, RequestError>>,
+    made_in: ProcessMark,
+}
 
 struct Inner {
     shared: Weak<Shared>,
+    made_in: ProcessMark,
     cell: CellId,
     name: String,
     /// Widths of the cell's inputs, and of its states.
@@ -301,6 +307,9 @@ impl Stream {
         cell: CellId,
         states: Option<&[f32]>,
     ) -> Result<Stream, StreamError> {
+        if shared.made_in.is_forked() {
+            return Err(SubmitError::Forked.into());
+        }
         let Some(found) = shared.cells.get(cell) else {
             return Err(StreamError::UnknownCell {
                 cell: cell.index(),
@@ -316,6 +325,7 @@ impl Stream {
         };
         let inner = Inner {
             shared: Arc::downgrade(shared),
+            made_in: shared.made_in,
             cell,
             inputs: widths(ports.inputs()),
             states: widths(ports.states()),
@@ -343,6 +353,9 @@ impl Stream {
     /// [`StreamError::Ended`].
     pub fn push(&mut self, inputs: &[f32]) -> Result<Step, StreamError> {
         let inner = &self.inner;
+        if inner.made_in.is_forked() {
+            return Err(SubmitError::Forked.into());
+        }
         inner.expect("inputs", inner.inputs.iter().sum(), inputs.len())?;
         let (reply, receiver) = oneshot::channel();
         let mut now = inner.lock();
@@ -384,7 +397,10 @@ impl Stream {
                 self.add(key, nodes, inputs, full)?;
             }
         }
-        Ok(Step(receiver))
+        Ok(Step {
+            receiver,
+            made_in: inner.made_in,
+        })
     }
 
     /// Adds a node to an open segment, whose reply waits already: a node may end before this
@@ -419,6 +435,9 @@ impl Stream {
 
     /// No more steps will come; those that were added are computed.
     pub fn close(self) {
+        if self.inner.made_in.is_forked() {
+            return;
+        }
         let mut now = self.inner.lock();
         now.closing = true;
         let segment = std::mem::take(&mut now.segment);
@@ -431,6 +450,9 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        if self.inner.made_in.is_forked() {
+            return;
+        }
         let mut now = self.inner.lock();
         if now.closing || now.ended.is_some() {
             return;
@@ -455,7 +477,10 @@ impl Step {
     /// # Errors
     /// Why there are none.
     pub fn wait(self) -> Result<Vec<f32>, RequestError> {
-        self.0.recv().unwrap_or(Err(RequestError::ShutDown))
+        if self.made_in.is_forked() {
+            return in_child(&self.receiver);
+        }
+        self.receiver.recv().unwrap_or(Err(RequestError::ShutDown))
     }
 }
 
@@ -464,18 +489,27 @@ impl IntoFuture for Step {
     type IntoFuture = Stepping;
 
     fn into_future(self) -> Stepping {
-        Stepping(self.0.into_future())
+        Stepping {
+            receiver: self.receiver.into_future(),
+            made_in: self.made_in,
+        }
     }
 }
 
 /// The future of a [`Step`].
-pub struct Stepping(oneshot::AsyncReceiver<Result<Vec<f32>, RequestError>>);
+pub struct Stepping {
+    receiver: oneshot::AsyncReceiver<Result<Vec<f32>, RequestError>>,
+    made_in: ProcessMark,
+}
 
 impl Future for Stepping {
     type Output = Result<Vec<f32>, RequestError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let received = std::task::ready!(Pin::new(&mut self.0).poll(context));
+        let received = match Pin::new(&mut self.receiver).poll(context) {
+            Poll::Pending if self.made_in.is_forked() => Ok(Err(RequestError::Forked)),
+            polled => std::task::ready!(polled),
+        };
         Poll::Ready(received.unwrap_or(Err(RequestError::ShutDown)))
     }
 }

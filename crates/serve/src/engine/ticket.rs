@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::shared::Shared;
 use super::{RequestError, Response};
 use crate::scheduler::RequestKey;
+use cellstream::execute::team::ProcessMark;
 
 /// A request that was accepted. Wait for it ([`Ticket::wait`]) or `.await` it; dropping it cancels
 /// the request, whose rows are free at the next batch.
@@ -23,6 +24,7 @@ struct Cancel {
     key: RequestKey,
     shared: Weak<Shared>,
     armed: bool,
+    made_in: ProcessMark,
 }
 
 impl Drop for Cancel {
@@ -42,6 +44,13 @@ fn or_shut_down<E>(
     received.unwrap_or(Err(RequestError::ShutDown))
 }
 
+/// What has come so far, in a child of the process that waits for it: nothing more will.
+pub(super) fn in_child<T>(
+    receiver: &oneshot::Receiver<Result<T, RequestError>>,
+) -> Result<T, RequestError> {
+    receiver.try_recv().unwrap_or(Err(RequestError::Forked))
+}
+
 impl Ticket {
     pub(super) fn new(
         answer: oneshot::Receiver<Result<Response, RequestError>>,
@@ -54,6 +63,7 @@ impl Ticket {
                 key,
                 shared,
                 armed: true,
+                made_in: ProcessMark::new(),
             },
         }
     }
@@ -66,7 +76,11 @@ impl Ticket {
     /// # Panics
     /// If [`Ticket::wait_timeout`] has given the answer.
     pub fn wait(mut self) -> Result<Response, RequestError> {
-        let answer = or_shut_down(self.take().recv());
+        let receiver = self.take();
+        let answer = match self.cancel.made_in.is_forked() {
+            true => in_child(&receiver),
+            false => or_shut_down(receiver.recv()),
+        };
         self.cancel.armed = false;
         answer
     }
@@ -81,13 +95,18 @@ impl Ticket {
     /// Waits for at most so long; `None` if it has not ended by then, and goes on. Once it has
     /// given the answer, the ticket has none any more.
     pub fn wait_timeout(&mut self, timeout: Duration) -> Option<Result<Response, RequestError>> {
-        let received = self.answer.as_ref()?.recv_timeout(timeout);
-        if matches!(received, Err(oneshot::RecvTimeoutError::Timeout)) {
-            return None;
-        }
+        let receiver = self.answer.as_ref()?;
+        let answer = if self.cancel.made_in.is_forked() {
+            in_child(receiver)
+        } else {
+            match receiver.recv_timeout(timeout) {
+                Err(oneshot::RecvTimeoutError::Timeout) => return None,
+                received => or_shut_down(received),
+            }
+        };
         self.cancel.armed = false;
         self.answer = None;
-        Some(or_shut_down(received))
+        Some(answer)
     }
 
     /// Ends the request now, with [`RequestError::Cancelled`] unless it has ended before.
@@ -125,7 +144,10 @@ impl Future for ResponseFuture {
     type Output = Result<Response, RequestError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let received = std::task::ready!(Pin::new(&mut self.answer).poll(context));
+        let received = match Pin::new(&mut self.answer).poll(context) {
+            Poll::Pending if self.cancel.made_in.is_forked() => Ok(Err(RequestError::Forked)),
+            polled => std::task::ready!(polled),
+        };
         self.cancel.armed = false;
         Poll::Ready(or_shut_down(received))
     }

@@ -78,7 +78,7 @@ impl Recurrent {
     pub fn session(&self, place: &Place) -> Result<Session, CellError> {
         let plan = self.plan_at(place);
         let packed = (place.team).turn(|team| PackedModel::new(&self.model, &plan, team));
-        let packed = packed.map_err(CellError::new)?;
+        let packed = packed.map_err(CellError::new)?.map_err(CellError::new)?;
         let mut session = Session::on_team(packed, place.team.clone()).map_err(CellError::new)?;
         session
             .reserve(place.rows, place.steps)
