@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use cellstream::execute::team::{SharedTeam, Team};
 use cellstream::kernels::Isa;
-use cellstream::layers::{Argmax, ArgmaxRoom, Dense};
+use cellstream::layers::{Argmax, ArgmaxScratch, Dense};
 use cellstream::model::{Matrix, Precision};
 
 const FEATURES: usize = 1024;
@@ -67,10 +67,10 @@ fn compare(
     let most = rows.iter().copied().max().unwrap_or(0);
     let weights = Arc::new(Matrix::new(bias.len(), FEATURES, weights.to_vec())?);
     let dense = Dense::on_team(&weights, bias, isa, team)?;
-    let mut room = ArgmaxRoom::new(&dense, most, team.threads());
+    let mut room = ArgmaxScratch::new(&dense, most, team.threads());
     let int8 = weights.in_precision(Precision::Int8)?;
     let int8 = Dense::on_team(&int8, bias, isa, team)?;
-    let mut int8_room = ArgmaxRoom::new(&int8, most, team.threads());
+    let mut int8_room = ArgmaxScratch::new(&int8, most, team.threads());
     let mut argmax = Argmax::new(&weights, bias, isa, team, most)?;
     for &rows in rows {
         let x: Vec<f32> = (0..rows).flat_map(|_| row()).collect();

@@ -69,8 +69,8 @@ impl Kernels for Counting {
         // SAFETY: the caller's promise.
         unsafe { self.inner.gates(kernel, job) }
     }
-    fn greatest(&self, values: &[f32]) -> f32 {
-        self.inner.greatest(values)
+    fn max(&self, values: &[f32]) -> f32 {
+        self.inner.max(values)
     }
     fn chains(&self, x: &[f32], weights: &[f32], listed: &[usize], z: &mut [f32]) {
         (self.asked.chains).fetch_add(listed.len(), Ordering::Relaxed);

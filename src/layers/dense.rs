@@ -27,7 +27,7 @@ use crate::model::Matrix;
 /// Words of a block at each step of the chain: a whole number of vectors on every instruction set.
 const BLOCK: usize = 64;
 /// Outputs of the longest block, of int8.
-const MOST_OUTPUTS: usize = 4 * BLOCK;
+const MAX_OUTPUTS: usize = 4 * BLOCK;
 /// Most rows taken together: those of a tile, where a cache holds the weights.
 const ROWS: usize = 6;
 /// The same where no private cache holds the weights: several tiles, which prefetch the next block.
@@ -61,6 +61,8 @@ pub struct Dense {
     block: usize,
     inputs: usize,
     outputs: usize,
+    /// Decides the blocking of each run.
+    caches: &'static CacheModel,
     /// Where [`Dense::run`] quantises: nothing but for int8.
     room: Mutex<Vec<u32>>,
 }
@@ -144,11 +146,12 @@ impl Dense {
             kernels,
             inputs: weights.cols(),
             outputs: weights.rows(),
+            caches: CacheModel::here(),
             room: Mutex::default(),
         };
         dense.room = Mutex::new(vec![0; dense.room()]);
         // Large weights need the measured latency of the third level. Runs must not measure it.
-        CacheModel::here().blocking(dense.weight_bytes());
+        dense.caches.blocking(dense.weight_bytes());
         Ok(dense)
     }
 
@@ -224,7 +227,7 @@ impl Dense {
         mut take: impl FnMut(usize, usize, &[f32]),
     ) {
         let bytes = |blocks: &[Block]| blocks.iter().map(|b| b.weights.bytes()).sum::<usize>();
-        let blocking = CacheModel::here().blocking(bytes(&self.blocks[blocks.clone()]));
+        let blocking = self.caches.blocking(bytes(&self.blocks[blocks.clone()]));
         let most = match self.words() {
             0 => rows.max(1),
             _ => KEPT_ROWS,
@@ -236,10 +239,10 @@ impl Dense {
             let blocks = blocks.clone();
             // Clearing room for many rows would take longer than a small layer of one row.
             if blocking.prefetch == Prefetch::Off {
-                let z = &mut [0.0; ROWS * MOST_OUTPUTS];
+                let z = &mut [0.0; ROWS * MAX_OUTPUTS];
                 self.few_rows(blocks, x, rows, blocking, BlockBuffers { room, z }, take);
             } else {
-                let z = &mut [0.0; FAR_ROWS * MOST_OUTPUTS];
+                let z = &mut [0.0; FAR_ROWS * MAX_OUTPUTS];
                 self.few_rows(blocks, x, rows, blocking, BlockBuffers { room, z }, take);
             }
         }
@@ -257,7 +260,7 @@ impl Dense {
     ) {
         let (inputs, outputs) = (self.inputs, self.outputs);
         let BlockBuffers { room, z } = buffers;
-        let most = z.len() / MOST_OUTPUTS;
+        let most = z.len() / MAX_OUTPUTS;
         // As few groups of rows as can be, as even as can be.
         let together = rows.div_ceil(rows.div_ceil(most).max(1)).max(1);
         let words = self.words();
@@ -343,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn every_size_precision_and_instruction_set_gives_the_bits_of_the_plain_loops() {
+    fn bits_of_the_reference() {
         let mut rng = fastrand::Rng::with_seed(1);
         // Blocks, and what they leave over, of all precisions.
         let sizes = [

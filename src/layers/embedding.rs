@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_symbol_out_of_range_is_refused_before_anything_is_written() {
+    fn symbols_out_of_range() {
         let mut output = [7.0; 6];
         let error = table().run(&[1, 4], &mut output).unwrap_err();
         let expected = LayerError::Symbol {

@@ -48,7 +48,7 @@ pub enum LayerError {
     /// None to choose among, or more than `f32` counts.
     #[error(
         "a choice among {symbols} symbols; 1 to {} are supported",
-        super::MOST_SYMBOLS
+        super::MAX_SYMBOLS
     )]
     ManySymbols {
         /// How many there are.

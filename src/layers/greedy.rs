@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_none_answers_nothing_even_where_one_symbol_begins_and_ends() {
+    fn limit_of_zero_with_equal_bos_and_eos() {
         let parts = Parts::random(2);
         let options = GreedyOptions {
             bos: 1,

@@ -6,13 +6,15 @@
 
 mod argmax;
 mod dense;
+mod dense_argmax;
 mod embedding;
 mod error;
 mod greedy;
 mod screened;
 
-pub use argmax::{Argmax, ArgmaxRoom, MOST_SYMBOLS};
+pub use argmax::Argmax;
 pub use dense::Dense;
+pub use dense_argmax::{ArgmaxScratch, MAX_SYMBOLS};
 pub use embedding::Embedding;
 pub use error::LayerError;
 pub use greedy::{DecodeError, Decoded, Greedy, GreedyOptions, argmax};

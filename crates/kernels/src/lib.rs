@@ -10,9 +10,9 @@ mod blocking;
 mod chains;
 mod dispatch;
 mod gates;
-mod greatest;
 mod isa;
 mod math;
+mod max;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod pack;

@@ -359,9 +359,9 @@ mod tests {
     /// What the rows of a product were laid out as serves others only of the same numbers, depth and, but in int8, stripes.
     #[test]
     fn scratch_is_packed_for_weights_of_the_same_kind() {
-        let (most, depth) = (4 * 16, 100);
-        let (values, halves) = (vec![1.0; most * depth], vec![1; most * depth]);
-        let (whole, scales) = (vec![1; most * depth], vec![1.0; most]);
+        let (max, depth) = (4 * 16, 100);
+        let (values, halves) = (vec![1.0; max * depth], vec![1; max * depth]);
+        let (whole, scales) = (vec![1; max * depth], vec![1.0; max]);
         let pack = |numbers, depth, blocking| {
             let source = Source {
                 numbers,
@@ -457,8 +457,8 @@ mod tests {
         for (gates, panels) in [(1, 4), (2, 2), (3, 1), (4, 1), (5, 1)] {
             let all: Vec<usize> = (0..gates).collect();
             let packed = PackedMatrix::new(lanes, source, &all, 0..units, Blocking::default());
-            for (of, most) in [(0..5, 5), (1..3, 2), (4..5, 1), (2..2, 0)] {
-                let expected = packed.as_next(of.start..of.start + panels.min(most));
+            for (of, max) in [(0..5, 5), (1..3, 2), (4..5, 1), (2..2, 0)] {
+                let expected = packed.as_next(of.start..of.start + panels.min(max));
                 assert_eq!(packed.first_tile(of), expected, "{gates} gates");
             }
         }

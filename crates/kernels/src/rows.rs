@@ -421,7 +421,7 @@ mod tests {
 
     /// The rows of a model of memory: what a view gives is what plain indexing gives.
     #[test]
-    fn rows_contiguous_gathered_and_ordered_are_those_of_plain_indexing() {
+    fn contiguous_gathered_and_ordered_rows() {
         let mut values: Vec<f32> = (0..30).map(|value| value as f32).collect();
         let of = |row: usize, from: usize, to: usize| -> Vec<f32> {
             (from..to).map(|column| (row * 5 + column) as f32).collect()

@@ -2,7 +2,7 @@
 
 use super::chains::chains;
 use super::gates::{self, GateJob, GateKernel};
-use super::greatest::greatest;
+use super::max::max;
 use super::product::{Product, RowNorms, Scratch, product, row_norms};
 use super::simd::Simd;
 use super::{Isa, IsaError, Visitor, dispatch};
@@ -46,7 +46,7 @@ pub trait Kernels: Send + Sync {
     /// For the job's units: nobody writes `before`, nobody else touches `c`, `h` and `y`.
     unsafe fn gates(&self, kernel: GateKernel, job: GateJob<'_>);
     /// The greatest of `values`; NaN where one of them is NaN, minus infinity where there is none.
-    fn greatest(&self, values: &[f32]) -> f32;
+    fn max(&self, values: &[f32]) -> f32;
     /// Adds `Σ_k x[k] · weights[row][k]` to `z` of each of the `listed` rows of `weights` `[rows, x.len()]`, one fused
     /// multiply-add after the other: what a [`Product`] gives that starts from `z`.
     ///
@@ -115,11 +115,11 @@ impl<S: Simd> Kernels for Set<S> {
         unsafe { gates::run(self.s, kernel, job) }
     }
 
-    fn greatest(&self, values: &[f32]) -> f32 {
+    fn max(&self, values: &[f32]) -> f32 {
         let s = self.s;
         s.vectorize(
             #[inline(always)]
-            || greatest(s, values),
+            || max(s, values),
         )
     }
 

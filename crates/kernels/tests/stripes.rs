@@ -9,7 +9,7 @@ use cellstream_kernels::{
 const SLOTS: [usize; 4] = [3, 0, 4, 1];
 const Z_SLOTS: usize = 5;
 /// More than one tile of the tallest, and than two of the next.
-const MOST_ROWS: usize = 17;
+const MAX_ROWS: usize = 17;
 
 /// `[row][gate][unit]`: the bias, and the products in the order of `k`, each rounded once.
 fn plain(weights: &[f32], bias: &[f32], a: &[f32], (units, depth): (usize, usize)) -> Vec<f32> {
@@ -66,7 +66,7 @@ fn stripes_and_tall_tiles_give_the_bits_of_a_plain_loop() {
     let mut random = fastrand::Rng::with_seed(11);
     let mut numbers =
         |count: usize| -> Vec<f32> { (0..count).map(|_| random.f32() - 0.5).collect() };
-    let a = numbers(MOST_ROWS * depth);
+    let a = numbers(MAX_ROWS * depth);
     for bytes in [4, 2] {
         let units = 56;
         let weights = numbers(4 * units * depth);
@@ -102,7 +102,7 @@ fn stripes_and_tall_tiles_give_the_bits_of_a_plain_loop() {
                     biases[vector * lanes + unit % lanes] = bias[gate * units + unit];
                 }
             }
-            for rows in 1..=MOST_ROWS {
+            for rows in 1..=MAX_ROWS {
                 // Few rows take several stripes at a time, which the orders differ by.
                 let orders = [Sweep::Wide, Sweep::Forth, Sweep::Back];
                 let orders = if rows <= 3 {

@@ -29,7 +29,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use self::bounds::{LARGE, OfOutput, OfRow, bound};
-use super::argmax::{ArgmaxRoom, Best, MOST_SYMBOLS, NONE};
+use super::dense_argmax::{ArgmaxScratch, Best, MAX_SYMBOLS, NONE};
 use super::error::expect;
 use super::{Dense, LayerError};
 use crate::execute::team::SharedTeam;
@@ -50,7 +50,7 @@ const TOGETHER: usize = 8;
 pub struct Screened {
     coarse: Dense,
     whole: Dense,
-    room: ArgmaxRoom,
+    scratch: ArgmaxScratch,
     undecided: Undecided,
     weights: Arc<Matrix>,
     bias: Vec<f32>,
@@ -61,7 +61,7 @@ pub struct Screened {
     /// Of the rows that are computed now.
     rows: Vec<OfRow>,
     /// One for each worker, who alone locks it while it computes.
-    workers: Vec<Mutex<WorkerRoom>>,
+    workers: Vec<Mutex<WorkerScratch>>,
 }
 
 /// Rows that get all their outputs.
@@ -72,7 +72,7 @@ struct Undecided {
     symbols: Vec<f32>,
 }
 
-struct WorkerRoom {
+struct WorkerScratch {
     /// One for each row.
     found: Vec<Found>,
     /// `[rows, KEPT]`.
@@ -111,15 +111,14 @@ struct Possible {
 }
 
 impl Screened {
-    /// Whether int8 pays: weights of f32, of which no worker's share stays in its cache.
-    pub fn pays(weights: &Matrix, team: &SharedTeam) -> bool {
-        weights.precision() == Precision::F32
-            && CacheModel::here().exceeds_private(weights.bytes() / team.threads())
+    /// Whether int8 pays: for weights of f32 if the share of a worker exceeds its private caches.
+    pub fn pays(weights: &Matrix, threads: usize, caches: &CacheModel) -> bool {
+        weights.precision() == Precision::F32 && caches.exceeds_private(weights.bytes() / threads)
     }
 
     /// Of `weights` `[outputs, inputs]` and a bias of as many outputs, for up to `rows` rows on `team`. None where it cannot be:
     /// weights or biases are not finite or next to it, there are more inputs than int8 has sums for, or more outputs than
-    /// [`MOST_SYMBOLS`].
+    /// [`MAX_SYMBOLS`].
     ///
     /// # Errors
     /// As [`Dense::on_team`].
@@ -136,7 +135,7 @@ impl Screened {
         };
         // One that is as large as masks are would leave every row unbounded.
         let is_usual = |b: &f32| f64::from(b.abs()) < LARGE;
-        if weights.rows() > MOST_SYMBOLS || !bias.iter().all(is_usual) {
+        if weights.rows() > MAX_SYMBOLS || !bias.iter().all(is_usual) {
             return Ok(None);
         }
         let coarse = Dense::on_team(&int8, bias, isa, team)?;
@@ -155,7 +154,7 @@ impl Screened {
             each.fold(OfOutput::default(), OfOutput::or)
         };
         let worker = |_| {
-            Mutex::new(WorkerRoom {
+            Mutex::new(WorkerScratch {
                 found: vec![NOTHING; rows],
                 possible: vec![Possible::default(); rows * KEPT],
                 words: vec![0; coarse.room()],
@@ -169,7 +168,7 @@ impl Screened {
             outputs,
             rows: vec![OfRow::Unbounded; rows],
             workers: (0..team.threads()).map(worker).collect(),
-            room: ArgmaxRoom::new(&whole, rows, team.threads()),
+            scratch: ArgmaxScratch::new(&whole, rows, team.threads()),
             undecided: Undecided {
                 rows: Vec::with_capacity(rows),
                 x: vec![0.0; rows * inputs],
@@ -221,7 +220,7 @@ impl Screened {
                 .unwrap_or_else(PoisonError::into_inner);
             let share = this.coarse.share(worker.index, workers);
             this.screen(share, x, rows, &mut room);
-            let WorkerRoom {
+            let WorkerScratch {
                 found, possible, ..
             } = &mut *room;
             let (found, possible) = (&mut found[..rows], possible.chunks_exact_mut(KEPT));
@@ -267,7 +266,7 @@ impl Screened {
         for (to, row) in to.chunks_mut(inputs).zip(&undecided.rows) {
             to.copy_from_slice(&x[row * inputs..][..inputs]);
         }
-        self.whole.argmax_on(team, to, &mut self.room, chosen)?;
+        self.whole.argmax_on(team, to, &mut self.scratch, chosen)?;
         for (symbol, row) in chosen.iter().zip(&undecided.rows) {
             symbols[*row] = *symbol;
         }
@@ -275,8 +274,8 @@ impl Screened {
     }
 
     /// Finds which outputs of some blocks may be the greatest of these blocks.
-    fn screen(&self, blocks: Range<usize>, x: &[f32], rows: usize, room: &mut WorkerRoom) {
-        let WorkerRoom {
+    fn screen(&self, blocks: Range<usize>, x: &[f32], rows: usize, room: &mut WorkerScratch) {
+        let WorkerScratch {
             found,
             possible,
             words,
@@ -298,7 +297,7 @@ impl Screened {
             };
             let (found, possible) = (&mut found[row], &mut possible[row * KEPT..][..KEPT]);
             let of_block = bound(of_row, self.blocks[first / self.coarse.block()]);
-            let greatest = self.coarse.kernels.greatest(outputs);
+            let greatest = self.coarse.kernels.max(outputs);
             found.most = found.most.max(greatest + of_block);
             found.least = found.least.max(greatest - of_block);
             if found.all || greatest + of_block < found.least {

@@ -157,7 +157,7 @@ fn norms_are_those_of_the_whole_numbers_of_the_reference() {
 /// The bound holds for every output of every kind, and is no wider than it has to be: where nothing but the rounding of whole
 /// numbers tells int8 from f32, an output exists that comes near a tenth of it.
 #[test]
-fn no_output_is_farther_from_its_like_in_int8_than_its_bound() {
+fn int8_error_bounds() {
     let mut rng = fastrand::Rng::with_seed(6);
     let mut nearest = 0.0f32;
     for of_weights in Kind::ALL {
@@ -378,7 +378,8 @@ fn calls_of_any_number_of_rows_follow_each_other() {
 fn it_is_chosen_where_it_pays() {
     let team = team(1);
     let isa = Isa::select().unwrap();
-    let (outputs, inputs) = (CacheModel::here().private_bytes() / 4 / 64 + 1, 64);
+    let caches = CacheModel::here();
+    let (outputs, inputs) = (caches.private_bytes() / 4 / 64 + 1, 64);
     let make = |change: &dyn Fn(&mut Matrix, &mut Vec<f32>)| {
         let mut rng = fastrand::Rng::with_seed(8);
         let weights = Kind::Uniform.all(&mut rng, outputs * inputs);
@@ -405,10 +406,10 @@ fn it_is_chosen_where_it_pays() {
     let deep = vec![0.5; 5 * (INT8_DEPTH + 1)];
     let deep = Arc::new(Matrix::new(5, INT8_DEPTH + 1, deep).unwrap());
     let none = Screened::new(&deep, &[0.0; 5], isa, &team, 1).unwrap();
-    assert!(Screened::pays(&deep, &team) && none.is_none());
+    assert!(Screened::pays(&deep, 1, caches) && none.is_none());
     // Two workers have half of it each.
     let half = Matrix::new(outputs, inputs, vec![0.5; outputs * inputs]).unwrap();
-    assert!(Screened::pays(&half, &team) && !Screened::pays(&half, &self::team(2)));
+    assert!(Screened::pays(&half, 1, caches) && !Screened::pays(&half, 2, caches));
     assert!(!make(&|weights, _| {
         let mut values = weights.data().to_vec();
         values[5] = f32::NAN;

@@ -48,29 +48,29 @@ pub(super) fn quantize<S: Simd>(s: S, row: &[f32], quads: &mut [u32]) -> f32 {
 /// The greatest magnitude of a row: infinity or NaN where one of its values is.
 #[inline(always)]
 fn magnitude<S: Simd>(s: S, row: &[f32]) -> f32 {
-    let mut most = s.splat_i32(0);
+    let mut max = s.splat_i32(0);
     let unsigned = s.splat_i32(i32::MAX);
     let vectors = row.chunks_exact(S::LANES);
     let rest = vectors.remainder();
     for values in vectors {
-        most = s.max_i32(most, s.and_i32(s.to_bits(s.load(values)), unsigned));
+        max = s.max_i32(max, s.and_i32(s.to_bits(s.load(values)), unsigned));
     }
     let mut lanes = [0.0f32; 64];
-    s.store(s.from_bits(most), &mut lanes);
-    let mut most = 0;
+    s.store(s.from_bits(max), &mut lanes);
+    let mut max = 0;
     for value in lanes[..S::LANES].iter().chain(rest) {
-        most = most.max(value.to_bits() & 0x7fff_ffff);
+        max = max.max(value.to_bits() & 0x7fff_ffff);
     }
-    f32::from_bits(most)
+    f32::from_bits(max)
 }
 
 /// The scale of a row whose greatest magnitude this is, and what its values are multiplied with.
 #[inline(always)]
-fn scales(most: f32) -> (f32, f32) {
-    if most < TINY_ROW {
+fn scales(max: f32) -> (f32, f32) {
+    if max < TINY_ROW {
         (0.0, 0.0)
-    } else if most < f32::INFINITY {
-        (most / 127.0, 127.0 / most)
+    } else if max < f32::INFINITY {
+        (max / 127.0, 127.0 / max)
     } else {
         (f32::NAN, 0.0)
     }

@@ -51,9 +51,9 @@ impl RowTiles {
     /// One tall tile or two, if each has enough rows for one and at most `tallest`; else low ones. As few as can be, since the passes
     /// over a panel cost the same however full they are, and as even.
     fn cut(rows: usize, low: usize, tallest: usize) -> RowTiles {
-        let cut = |most: usize, are_tall: bool| RowTiles {
+        let cut = |max: usize, are_tall: bool| RowTiles {
             rows,
-            height: rows.div_ceil(rows.div_ceil(most).max(1)),
+            height: rows.div_ceil(rows.div_ceil(max).max(1)),
             are_tall,
         };
         if tallest > 0 && rows <= LAID_OUT {
@@ -93,11 +93,11 @@ const fn accumulators(registers: usize, parts: usize) -> usize {
 /// Rows of a low tile, of panels of so many gates, and with `room` for so many accumulators: for a multiply-add least is loaded where
 /// there are about as many rows as vectors of weights.
 const fn rows_of_low(room: usize, gates: usize) -> usize {
-    let most = if gates == 3 { 8 } else { LOW };
+    let max = if gates == 3 { 8 } else { LOW };
     let rows = room / gates;
     match rows {
         0 => 1,
-        rows if rows > most => most,
+        rows if rows > max => max,
         rows => rows,
     }
 }

@@ -24,7 +24,7 @@ use crate::cell_graph::{
 };
 use cellstream::execute::{Session, Steps};
 use cellstream::kernels::{Isa, RowsMut, RowsRef, recycle_vec};
-use cellstream::layers::{Argmax, Embedding, LayerError, MOST_SYMBOLS};
+use cellstream::layers::{Argmax, Embedding, LayerError, MAX_SYMBOLS};
 use cellstream::model::{Matrix, Model};
 use cellstream::plan::Plan;
 
@@ -69,7 +69,7 @@ impl EncoderCell {
 }
 
 fn check_embedding(embedding: &Embedding, recurrent: &Recurrent) -> Result<(), LayerError> {
-    if embedding.symbols() == 0 || embedding.symbols() > MOST_SYMBOLS {
+    if embedding.symbols() == 0 || embedding.symbols() > MAX_SYMBOLS {
         return Err(LayerError::ManySymbols {
             symbols: embedding.symbols(),
         });
