@@ -40,7 +40,7 @@ fn error(model: &Model, values: &[f32], precisions: &[Precision]) -> f64 {
 }
 
 #[test]
-fn the_error_that_is_named_is_that_of_the_reference_and_within_what_was_asked_for() {
+fn reported_error_against_the_reference() {
     for model in [
         Lstm::new(6, 96).layers(2).random(1).unwrap(),
         Gru::new(6, 64)

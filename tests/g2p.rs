@@ -34,7 +34,7 @@ fn pronounce(model: &mut G2p, word: &str) -> String {
 
 /// bf16 and int8 may change any answer by their rounding, but none of these: not a word of 200.
 #[test]
-fn every_sampled_word_is_pronounced_as_pytorch_does_in_each_precision() {
+fn pronunciations_of_pytorch() {
     let sample = sample();
     assert_eq!(sample.len(), 200);
     for precision in Precision::ALL {
@@ -53,7 +53,7 @@ fn every_sampled_word_is_pronounced_as_pytorch_does_in_each_precision() {
 /// Of all 6186 held-out words bf16 changes 3, int8 29 (`tuning/accuracy`). These are some of them, where no
 /// near tie decides: bf16's by PyTorch with weights rounded to bf16, int8's by the simulation in numpy.
 #[test]
-fn a_precision_changes_the_words_that_it_is_known_to_change() {
+fn words_changed_by_precision() {
     let known = [
         (
             Precision::Bf16,

@@ -185,7 +185,7 @@ fn assert_holds(matrix: &Matrix, whole: &[Vec<i32>], scales: &[f32], what: &str)
 }
 
 #[test]
-fn numbers_and_scales_are_the_files_or_are_quantised_anew_as_the_report_says() {
+fn kept_and_requantised_weights() {
     for (name, expected) in CASES {
         let case = Case::open(name);
         assert_eq!(case.model.precision(), Some(Precision::Int8), "{name}");
@@ -300,7 +300,7 @@ enum Answers {
 }
 
 #[test]
-fn answers_lie_where_rounding_can_lead_and_so_do_those_of_onnx_runtime() {
+fn outputs_within_rounding_of_onnx_runtime() {
     for (name, _) in CASES {
         let case = Case::open(name);
         let input = case.input();

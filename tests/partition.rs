@@ -268,7 +268,7 @@ fn no_even_assignment_at_all_moves_less() {
 }
 
 #[test]
-fn the_first_candidate_is_the_least_of_all_and_the_rest_follow() {
+fn candidates_in_order_of_cost() {
     let mut random = fastrand::Rng::with_seed(5);
     for _ in 0..150 {
         let shape = random_shape(&mut random);

@@ -513,7 +513,7 @@ fn damaged_files_are_refused_by_name() {
 }
 
 #[test]
-fn metadata_that_is_undefined_or_contradicts_is_refused_by_key() {
+fn refused_metadata() {
     let plain = File::of(&Lstm::new(3, 2).random(1).unwrap());
     let both = Lstm::new(3, 2).clip(0.5).bidirectional(Merge::Sum);
     let both = File::of(&both.random(1).unwrap());

@@ -74,7 +74,7 @@ fn buffers_of_layers_states_are_counted_and_measured() {
 }
 
 #[test]
-fn a_sequence_of_length_zero_keeps_its_state_and_gives_zeros() {
+fn sequences_of_length_zero() {
     let model = lstm();
     let mut random = Random::new(2);
     let mut batch = Batch::full(&mut random, &model, 3, 4);
@@ -189,7 +189,7 @@ fn a_larger_input_is_refused_until_room_is_reserved() {
 }
 
 #[test]
-fn room_that_no_memory_has_is_refused_and_the_old_room_kept() {
+fn reservations_beyond_memory() {
     let model = lstm();
     let mut random = Random::new(5);
     let mut session = session(&model, 1, 2);
@@ -248,7 +248,7 @@ fn a_team_of_the_callers_own_serves_one_session() {
 }
 
 #[test]
-fn a_batch_first_model_takes_batch_major_input_unless_told_otherwise() {
+fn layout_of_batch_first_models() {
     let plain = lstm();
     let model = lstm().batch_first();
     assert_eq!(plain.layout(), Layout::TimeMajor);

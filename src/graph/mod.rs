@@ -15,7 +15,7 @@ pub use counts::GraphCounts;
 
 /// Most nodes of a [`Graph`], because what is made of one (a phased schedule, a drawing) lists
 /// them all. [`GraphCounts`] has no limit.
-pub const MOST_NODES: u128 = 10_000_000;
+pub const MAX_NODES: u128 = 10_000_000;
 
 /// One matrix product of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -37,9 +37,9 @@ pub struct Node {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GraphError {
-    /// More nodes than [`MOST_NODES`].
+    /// More nodes than [`MAX_NODES`].
     #[error(
-        "a graph of {nodes} products is more than the {MOST_NODES} that are drawn or scheduled one \
+        "a graph of {nodes} products is more than the {MAX_NODES} that are drawn or scheduled one \
          by one; ask for fewer than {steps} steps"
     )]
     TooLarge {
@@ -218,7 +218,7 @@ impl Graph {
     fn of_layers(layers: &[Layer], steps: usize) -> Result<Graph, GraphError> {
         let layers = chains(layers);
         let counts = GraphCounts::of_chains(&layers, steps);
-        if counts.nodes > MOST_NODES {
+        if counts.nodes > MAX_NODES {
             let nodes = counts.nodes;
             return Err(GraphError::TooLarge { nodes, steps });
         }

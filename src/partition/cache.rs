@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn scattered_pages_lose_some_before_the_edge_and_keep_some_past_it() {
+    fn scattered_pages_at_the_capacity() {
         let cache = Cache::new(2 << 20, 16, 4096);
         let share = |of: f64| cache.miss(of * 2097152.0, &[]);
         assert!(share(0.4) < 0.001 && share(0.75) > 0.05);

@@ -275,8 +275,7 @@ fn measure(case: &Case, arguments: &Arguments, machine: &Machine) -> Result<Row,
     let (mut profile, mut table) = (None, String::new());
     if arguments.profile {
         let (begin, mut traces) = (Instant::now(), Vec::new());
-        while traces.len() < MIN_RUNS
-            || (begin.elapsed() < budget / 4 && traces.len() < MOST_TRACED)
+        while traces.len() < MIN_RUNS || (begin.elapsed() < budget / 4 && traces.len() < MAX_TRACED)
         {
             traces.push(session.run_traced(&input, &mut Output::new(&mut results))?);
         }
@@ -314,7 +313,7 @@ fn measure(case: &Case, arguments: &Arguments, machine: &Machine) -> Result<Row,
 const MIN_RUNS: usize = 11;
 
 /// Traced runs at the most: their traces are kept until all are done.
-const MOST_TRACED: usize = 1000;
+const MAX_TRACED: usize = 1000;
 
 /// Beyond that a run has beaten its bound by more than both were measured with.
 const NEXT_TO_BOUND: f64 = 1.02;

@@ -140,7 +140,7 @@ impl Profile {
             "{name:<16} {calls:>7} {per_step:>10.3} {:>8}",
             share(mean(times))
         );
-        let each = match times.len() <= MOST_COLUMNS {
+        let each = match times.len() <= MAX_COLUMNS {
             true => times.to_vec(),
             false => extremes(times).to_vec(),
         };
@@ -153,7 +153,7 @@ impl Profile {
 }
 
 /// Workers that have columns of their own; of more, the least and the most are shown.
-const MOST_COLUMNS: usize = 8;
+const MAX_COLUMNS: usize = 8;
 
 fn mean(times: &[f64]) -> f64 {
     times.iter().sum::<f64>() / times.len().max(1) as f64
@@ -183,7 +183,7 @@ impl fmt::Display for Profile {
             "{:<16} {:>7} {:>10} {:>8}",
             "activity", "calls", "µs a step", "of time"
         )?;
-        match self.workers.len() <= MOST_COLUMNS {
+        match self.workers.len() <= MAX_COLUMNS {
             true => (0..self.workers.len()).try_for_each(|w| write!(f, "  worker {w}"))?,
             false => write!(f, " {:>9} {:>9}", "least", "most")?,
         }

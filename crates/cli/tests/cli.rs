@@ -177,7 +177,7 @@ fn a_pytorch_lstm_of_three_layers_and_two_directions() {
 
 /// PyTorch would refuse one of two; here, as in ONNX, the other is zero, and `--help` says so.
 #[test]
-fn of_an_lstms_states_one_may_be_given_and_the_other_is_zero() {
+fn one_initial_state_of_an_lstm() {
     let case = Case::pytorch_lstm();
     let (shape, values) = npy::read_floats(&case.path("h0.npy"));
     let zeros = npy::floats(&shape, &vec![0.0; values.len()]);
@@ -262,7 +262,7 @@ fn batch_first_told_by_the_file_and_again_by_the_option() {
 }
 
 #[test]
-fn the_same_kind_of_lstm_as_both_exporters_write_it_to_onnx() {
+fn lstm_of_both_onnx_exporters() {
     for exporter in ["script", "dynamo"] {
         let case = Case::onnx(&format!("lstm_bidirectional.{exporter}"), &["x"]);
         case.answers(&["x"], &["output", "hn", "cn"]);
@@ -284,7 +284,7 @@ fn states_of_an_onnx_lstm_by_the_graphs_names() {
 }
 
 #[test]
-fn every_instruction_set_and_thread_count_writes_the_same_bytes() {
+fn bytes_by_instruction_set_and_threads() {
     let case = Case::pytorch_lstm();
     let mut expected: Option<Vec<Vec<u8>>> = None;
     for isa in Isa::available() {
@@ -882,7 +882,7 @@ fn an_output_that_memory_cannot_hold() {
 }
 
 #[test]
-fn bench_takes_a_model_file_and_refuses_what_contradicts_it() {
+fn bench_of_a_model_file() {
     let case = Case::pytorch_lstm();
     let bench = |more: &[&str]| {
         let fixed = [

@@ -354,7 +354,7 @@ fn a_plans_measurement_stands_beside_the_bound() {
 }
 
 #[test]
-fn refusals_are_one_line_and_their_status_says_whose_fault_it_is() {
+fn refusals_and_exit_status() {
     let cases: [(&[&str], i32, &str); 6] = [
         (&[], 2, "--hidden"),
         (

@@ -51,7 +51,7 @@ fn one_tuning_covers_a_grid_and_its_plan_loads_again() {
 }
 
 #[test]
-fn single_steps_of_several_batches_say_how_many_rows_to_serve_by() {
+fn rows_to_serve_by() {
     let folder = tempfile::tempdir().unwrap();
     let sizes = ["--batch=1,2,4", "--steps=1", "--seconds=60", "-o", "s.plan"];
     let done = tune(folder.path(), &sizes);
@@ -184,7 +184,7 @@ fn interrupted(folder: &Path) -> String {
 }
 
 /// What has been found by then is written, and the command ends well. That what was measured by then is
-/// taken: `what_was_measured_before_a_break_is_evidence_from_three_rounds_on`.
+/// taken: `measurements_before_an_interruption`.
 #[cfg(target_os = "linux")]
 #[test]
 fn ctrl_c_keeps_the_best_so_far() {
@@ -344,7 +344,7 @@ fn one_lap_is_no_measurement() {
 
 /// Neither where time was up, nor where nothing was to be timed; and not where there is a plan of estimates.
 #[test]
-fn a_measured_entry_stays_where_the_new_one_was_not_raced_to_its_end() {
+fn measured_entries_outlive_short_races() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("f.plan");
     let model = shape();
@@ -434,7 +434,7 @@ fn a_plan_that_cannot_be_kept_is_named_and_replaced() {
 
 /// Broken off after so many rounds of the first race; no clock decides.
 #[test]
-fn what_was_measured_before_a_break_is_evidence_from_three_rounds_on() {
+fn measurements_before_an_interruption() {
     let model = shape();
     let options = Options::new(vec![(1, 4), (2, 4)], 1, Duration::from_secs(1 << 20));
     for (rounds, measured) in [(1, false), (2, false), (3, true), (4, true)] {
@@ -459,7 +459,7 @@ fn what_was_measured_before_a_break_is_evidence_from_three_rounds_on() {
 
 /// With all the time there is, each size is raced to its end, and nothing of an earlier plan is better.
 #[test]
-fn a_tuning_that_was_finished_says_so_and_replaces_what_was_measured_before() {
+fn finished_tuning_replaces_entries() {
     let model = shape();
     let mut options = Options::new(vec![(1, 4)], 1, Duration::from_secs(1 << 20));
     options.lengths = vec![3, 4];

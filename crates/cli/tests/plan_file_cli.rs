@@ -190,7 +190,7 @@ fn a_mistyped_plan_is_refused() {
 }
 
 #[test]
-fn a_run_gives_the_same_bits_with_a_plan_and_after_falling_back() {
+fn run_with_a_plan_and_without() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name);
     let random = |count: usize| -> Vec<u8> {
@@ -251,7 +251,7 @@ fn a_run_gives_the_same_bits_with_a_plan_and_after_falling_back() {
 
 /// The precision is compared before the shape, so what is said must be true of plans of other shapes, too.
 #[test]
-fn a_plan_of_another_precision_is_named_with_what_it_was_made_for() {
+fn plan_of_another_precision() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name);
     shape().save_safetensors(file("m.safetensors")).unwrap();

@@ -161,7 +161,7 @@ fn an_onnx_model_keeps_its_names_and_axes() {
 
 /// The first direction's zero points are in the middle, the second's are not.
 #[test]
-fn what_became_of_the_8_bit_weights_of_an_onnx_model_is_reported() {
+fn report_of_onnx_int8_weights() {
     let folder = folder();
     let fixtures =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/onnx_quantised");

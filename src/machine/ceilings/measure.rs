@@ -344,14 +344,14 @@ mod tests {
     use crate::machine::{Cache, CacheKind};
 
     #[test]
-    fn a_rate_is_the_best_round_and_its_distance_from_the_median_one() {
+    fn best_rate_and_spread() {
         let found = best(&mut [50.0, 100.0, 80.0, 10.0, 90.0]);
         assert_eq!(found.value, 100.0);
         approx::assert_relative_eq!(found.spread, 0.2, max_relative = 1e-12);
     }
 
     #[test]
-    fn each_buffer_stays_in_its_level_and_misses_the_nearer_ones() {
+    fn buffers_per_cache_level() {
         let cache = |level, bytes: usize, cpus: &[usize]| Cache {
             level,
             kind: CacheKind::Unified,

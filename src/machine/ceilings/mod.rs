@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_arithmetic_has_its_own_peak_and_they_take_turns() {
+    fn peaks_by_arithmetic() {
         let c = ceilings();
         let int8 = |int8: f64| Operations { f32: 0.0, int8 };
         // 1e9 operations at 400 GOP/s: 2.5 ms.

@@ -1,4 +1,9 @@
-//! The number of ways to spread input products over gaps and blocks, from last to first.
+//! The number of ways to insert the input products into a sequence of recurrent phases.
+//!
+//! The schedules counted are weak orders (ordered set partitions, counted by the Fubini numbers) that
+//! extend the order of dependences, as linear extensions do for total orders. A *block* is a phase
+//! with recurrent products; a *gap* is an insertion point between two blocks, for phases of input
+//! products alone.
 //!
 //! ```text
 //! ways[0] = 1                                        // by pool: products waiting for a place
@@ -31,7 +36,7 @@ pub(super) enum Gap {
 }
 
 /// Most steps that are gone through one by one.
-const MOST_STEPS: usize = 128;
+const MAX_STEPS: usize = 128;
 
 /// The number of ways over `steps` steps, each step in any of `ways` (with how often each comes).
 pub(super) fn count(ways: &[(Step, u128)], steps: usize, gap: Gap) -> Count {
@@ -39,13 +44,13 @@ pub(super) fn count(ways: &[(Step, u128)], steps: usize, gap: Gap) -> Count {
         return Count::Exact(number);
     }
     let log10 = |steps| logarithm(ways, steps, gap) / std::f64::consts::LN_10;
-    if steps <= MOST_STEPS {
+    if steps <= MAX_STEPS {
         let log10 = log10(steps);
         return Count::Approximately { log10 };
     }
     // One run's schedule after another's is a schedule of both, and tells which they were.
-    let (runs, rest) = (steps / MOST_STEPS, steps % MOST_STEPS);
-    let log10 = runs as f64 * log10(MOST_STEPS) + log10(rest);
+    let (runs, rest) = (steps / MAX_STEPS, steps % MAX_STEPS);
+    let log10 = runs as f64 * log10(MAX_STEPS) + log10(rest);
     Count::AtLeast { log10 }
 }
 

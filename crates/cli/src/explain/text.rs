@@ -19,9 +19,9 @@ const MARGIN: usize = 11;
 /// Characters of a number of schedules, unless one is longer.
 const COUNT: usize = 14;
 /// Kinds of layers that are shown; a stack mostly has one or two.
-const MOST_KINDS: usize = 2;
+const MAX_KINDS: usize = 2;
 /// Rows of a table of cores.
-const MOST_ROWS: usize = 8;
+const MAX_ROWS: usize = 8;
 
 /// The whole page; `drawn` is where the graph was written, and of how many steps.
 pub fn page(facts: &Facts, model: &Model, drawn: Option<(&Path, usize)>) -> String {
@@ -184,11 +184,11 @@ impl Page {
             &format!("{}{groups}, {origin}", plural(plan.threads as u128, "core")),
         );
         let mut before = None;
-        for layer in facts.layers.iter().take(MOST_KINDS) {
+        for layer in facts.layers.iter().take(MAX_KINDS) {
             self.layer(layer, facts, &mut before);
         }
-        if facts.layers.len() > MOST_KINDS {
-            let more = facts.layers.len() - MOST_KINDS;
+        if facts.layers.len() > MAX_KINDS {
+            let more = facts.layers.len() - MAX_KINDS;
             self.about(
                 "",
                 &format!(
@@ -533,7 +533,7 @@ fn rows<T>(all: &[T], same: impl Fn(&T, &T) -> bool) -> (Vec<(usize, &[T])>, usi
     let mut runs: Vec<(usize, &[T])> = Vec::new();
     let mut first = 0;
     for run in all.chunk_by(same) {
-        if runs.len() == MOST_ROWS {
+        if runs.len() == MAX_ROWS {
             break;
         }
         runs.push((first, run));
