@@ -114,8 +114,8 @@ impl TreeStep {
     ) -> Result<TreeStep, SessionError> {
         let kernels = kernels(isa).map_err(PackError::from)?;
         let (step, lanes) = (weights.step_weights(), kernels.lanes());
-        let parts =
-            team.turn(|team| Parts::pack(plan, team, lanes, weights.bytes(), |_, _| step))?;
+        let packed = team.turn(|team| Parts::pack(plan, team, lanes, weights.bytes(), |_, _| step));
+        let parts = packed.map_err(PackError::from)??;
         let configurations = plan.entries.iter().map(|entry| {
             let layer = &entry.configuration.layers[0];
             TreeConfiguration {
