@@ -1,11 +1,12 @@
-//! A choice among many words: the greatest output of a dense layer, all of it in f32, and screened in int8 first
-//! (`layers::Argmax`), in turns: `cargo bench --bench argmax [-- --quick]`.
+//! A choice among many words: the greatest output of a dense layer, all of it in f32, and screened
+//! in int8 first (`layers::Argmax`), in turns: `cargo bench --bench argmax [-- --quick]`.
 //!
-//! Weights and inputs are uniform at random, so that many outputs come close to the greatest; a model that has learnt to choose
-//! leaves fewer. Prints, by rows, the median time of a choice each way and their ratio, from the same rounds, and the time of the
-//! same choice in int8, whose answers differ: what screening takes besides is spent on bounds, and on outputs in f32. Then of rows
-//! one of whose inputs is 20 times as large as the others may be, which leaves wide bounds, and of weights that are all zeros,
-//! where nothing can be ruled out.
+//! Weights and inputs are uniform at random, so that many outputs come close to the greatest; a
+//! model that has learnt to choose leaves fewer. Prints, by rows, the median time of a choice each
+//! way and their ratio, from the same rounds, and the time of the same choice in int8, whose
+//! answers differ: what screening takes besides is spent on bounds, and on outputs in f32. Then of
+//! rows one of whose inputs is 20 times as large as the others may be, which leaves wide bounds,
+//! and of weights that are all zeros, where nothing can be ruled out.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

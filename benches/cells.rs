@@ -1,13 +1,13 @@
-//! Whole sequences of every kind of cell; LSTMs beside a loop that does each step with a general matrix
-//! multiplication.
+//! Whole sequences of every kind of cell; LSTMs beside a loop that does each step with a general
+//! matrix multiplication.
 //!
 //!     cargo bench --bench cells [-- --quick] [lstm | gru | "gru reset first" | rnn]
 //!
 //! Groups are named input/hidden/batch/steps. The loop is what a careful user would write with
 //! `matrixmultiply`: inputs hoisted into one product, one product per step, plain activations.
 //!
-//! Each is held against the reference before it is timed: sessions bit for bit. The reference is slow,
-//! so sequences of large cells are short, and runs that are tests leave out the largest.
+//! Each is held against the reference before it is timed: sessions bit for bit. The reference is
+//! slow, so sequences of large cells are short, and runs that are tests leave out the largest.
 
 use std::cell::LazyCell;
 use std::time::Duration;

@@ -2,8 +2,8 @@
 //!
 //! `ROWSxUNITS` names a number of sequences and of units; one element is one unit of one sequence.
 //!
-//! Each is held against plain loops over [`cellstream::reference::activate`], bit for bit, before it
-//! is timed.
+//! Each is held against plain loops over [`cellstream::reference::activate`], bit for bit, before
+//! it is timed.
 
 use std::time::Duration;
 

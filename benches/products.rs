@@ -1,8 +1,9 @@
 //! The matrix product of one worker, tile by tile: `cargo bench --bench products [-- --quick]`.
 //!
 //! `ROWSxDEPTHxUNITSxGATES` names a product of so many rows of values with the weights of so many
-//! units. One element is one floating-point operation: criterion's Gelem/s are GFLOP/s. `wide` is how
-//! rows are taken ahead, `serpentine` how steps are taken where the plan says so: forth, then back.
+//! units. One element is one floating-point operation: criterion's Gelem/s are GFLOP/s. `wide` is
+//! how rows are taken ahead, `serpentine` how steps are taken where the plan says so: forth, then
+//! back.
 //!
 //! Each product is held against plain loops, bit for bit, before it is timed.
 
@@ -14,8 +15,8 @@ use cellstream::kernels::{
 };
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
-/// Rows, depth, units, gates. One row is a step of one sequence; 10 and 20 a step of as many; 100 and
-/// more are taken ahead. Sizes beside each other show whether an odd one falls off a cliff.
+/// Rows, depth, units, gates. One row is a step of one sequence; 10 and 20 a step of as many; 100
+/// and more are taken ahead. Sizes beside each other show whether an odd one falls off a cliff.
 const SHAPES: [(usize, usize, usize, usize); 22] = [
     (1, 64, 64, 4),
     (1, 256, 128, 4),

@@ -1,11 +1,13 @@
 //! What the scheduler costs, by the number of requests that wait: `cargo bench --bench scheduler`.
 //!
-//! One worker, batches of 64 rows, one task at a time; chains of 24 cells under `cellular`, of 1 to 47 in turn under
-//! `shortest`, so that places differ. One iteration of `decision/POLICY/WAITING` is one `poll_tasks` and the `handle_done`
-//! of the full batch that it gave; of `submit/POLICY/WAITING` one `handle_submit`, and the `handle_cancel` that keeps
-//! the number of those waiting. Neither may depend on how many wait.
+//! One worker, batches of 64 rows, one task at a time; chains of 24 cells under `cellular`, of 1 to
+//! 47 in turn under `shortest`, so that places differ. One iteration of `decision/POLICY/WAITING`
+//! is one `poll_tasks` and the `handle_done` of the full batch that it gave; of
+//! `submit/POLICY/WAITING` one `handle_submit`, and the `handle_cancel` that keeps the number of
+//! those waiting. Neither may depend on how many wait.
 //!
-//! Before timing, tasks of `cellular` are held against the batches that a first-in-first-out queue of chains gives.
+//! Before timing, tasks of `cellular` are held against the batches that a first-in-first-out queue
+//! of chains gives.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! Files that are written completely or not at all.
 //!
-//! Models, plans and the outputs of the program are written this way: first beside their place, then
-//! renamed into it. Symbolic links stay links, and pipes and devices are written through.
+//! Models, plans and the outputs of the program are written this way: first beside their place,
+//! then renamed into it. Symbolic links stay links, and pipes and devices are written through.
 
 use std::borrow::Cow;
 use std::fs::File;

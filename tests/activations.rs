@@ -1,4 +1,5 @@
-//! Activations: every instruction set against the scalar reference bit by bit, and the reference against `f64`.
+//! Activations: every instruction set against the scalar reference bit by bit, and the reference
+//! against `f64`.
 
 use cellstream::kernels::{Activation, Isa, activate_all};
 use cellstream::reference::activate;

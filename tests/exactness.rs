@@ -252,7 +252,8 @@ fn to_and_fro(model: &Model, plan: &mut Plan) {
     }
 }
 
-/// Hidden sizes of two layers: whole groups of units, whose cell states are computed where the caller keeps them, and others.
+/// Hidden sizes of two layers: whole groups of units, whose cell states are computed where the
+/// caller keeps them, and others.
 fn streamed_sizes(seed: u64) -> [usize; 2] {
     [[18, 33], [32, 48], [16, 33], [18, 16]][seed as usize / 4 % 4]
 }

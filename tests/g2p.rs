@@ -50,8 +50,9 @@ fn pronunciations_of_pytorch() {
     }
 }
 
-/// Of all 6186 held-out words bf16 changes 3, int8 29 (`tuning/accuracy`). These are some of them, where no
-/// near tie decides: bf16's by PyTorch with weights rounded to bf16, int8's by the simulation in numpy.
+/// Of all 6186 held-out words bf16 changes 3, int8 29 (`tuning/accuracy`). These are some of them,
+/// where no near tie decides: bf16's by PyTorch with weights rounded to bf16, int8's by the
+/// simulation in numpy.
 #[test]
 fn words_changed_by_precision() {
     let known = [

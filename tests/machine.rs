@@ -1,4 +1,5 @@
-//! Reading a machine's topology: recorded and made-up machines, broken ones, and the one this runs on.
+//! Reading a machine's topology: recorded and made-up machines, broken ones, and the one this runs
+//! on.
 
 use std::path::Path;
 

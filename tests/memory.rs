@@ -1,5 +1,5 @@
-//! How much memory a session holds, once the model it was made from is dropped: its packed weights and
-//! little else. One test, alone in its process, since it reads the process's resident memory.
+//! How much memory a session holds, once the model it was made from is dropped: its packed weights
+//! and little else. One test, alone in its process, since it reads the process's resident memory.
 #![cfg(all(target_os = "linux", feature = "safetensors"))]
 
 #[path = "common/resident.rs"]

@@ -1,5 +1,6 @@
 #![cfg(feature = "onnx")]
-//! Files made by `tests/fixtures/onnx/make.py`: what PyTorch's two exporters and `onnx.helper` write.
+//! Files made by `tests/fixtures/onnx/make.py`: what PyTorch's two exporters and `onnx.helper`
+//! write.
 
 use cellstream::model::{
     Activation, Axis, Cell, CellKind, LoadError, Merge, Model, Port, ResetForm, Role,

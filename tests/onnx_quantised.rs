@@ -1,11 +1,11 @@
 #![cfg(all(feature = "onnx", feature = "safetensors"))]
-//! Files made by `tests/fixtures/onnx_quantised/make.py`, with DynamicQuantizeLSTM nodes: the numbers of
-//! every matrix against the file's tensors, sessions against the reference, bit for bit, and answers
-//! against ONNX Runtime's.
+//! Files made by `tests/fixtures/onnx_quantised/make.py`, with DynamicQuantizeLSTM nodes: the
+//! numbers of every matrix against the file's tensors, sessions against the reference, bit for bit,
+//! and answers against ONNX Runtime's.
 //!
-//! Both quantise what the weights are multiplied with, but not alike, so neither answer is the other's.
-//! Each must lie where exact weights and values moved by such a rounding can lead (`enclosure`): what
-//! decides is not how far apart they are, but whether rounding explains it.
+//! Both quantise what the weights are multiplied with, but not alike, so neither answer is the
+//! other's. Each must lie where exact weights and values moved by such a rounding can lead
+//! (`enclosure`): what decides is not how far apart they are, but whether rounding explains it.
 
 use std::path::PathBuf;
 
@@ -258,7 +258,8 @@ fn sessions_give_the_references_bits() {
 /// What ONNX Runtime's products and activations add to exact arithmetic.
 const ARITHMETIC: f64 = 1e-5;
 
-/// How far the answers that a case's graph outputs hold lie outside of `ranges`, and the widest range.
+/// How far the answers that a case's graph outputs hold lie outside of `ranges`, and the widest
+/// range.
 fn outside(case: &Case, input: &OwnedInput, ranges: &Ranges, answers: &Answers) -> (f64, f64) {
     let map = ArrayMap::new(&case.model);
     let ends = |end: fn(&Range) -> f64| {

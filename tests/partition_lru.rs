@@ -1,5 +1,5 @@
-//! The bytes that partition predicts, against a simulated LRU cache that replays the loop nest of the
-//! product and of the gates after it.
+//! The bytes that partition predicts, against a simulated LRU cache that replays the loop nest of
+//! the product and of the gates after it.
 
 use cellstream::partition::{
     Cache, Grain, PanelOrder, Part, Placement, Problem, Sequence, Shape, Split,
@@ -117,8 +117,8 @@ fn of_stripe(gates: usize, many: bool) -> usize {
     if many && gates == 4 { 2 } else { gates }
 }
 
-/// Rows of a tile of the product for so many rows, and its stripes at most: tiles of up to 6 rows, or 8; where a core has many
-/// weights one of up to 14 rows or two of up to 8, of one stripe.
+/// Rows of a tile of the product for so many rows, and its stripes at most: tiles of up to 6 rows,
+/// or 8; where a core has many weights one of up to 14 rows or two of up to 8, of one stripe.
 fn tile(rows: usize, gates: usize, many: bool) -> (usize, usize) {
     let height = match (rows, gates) {
         (..=14, 2 | 4) if many => rows,
@@ -238,8 +238,8 @@ fn problem(shape: Shape, sequence: Sequence, cache: Cache) -> Problem {
     }
 }
 
-/// Every shape, a sequence with all pre-activations ahead and one without, and caches from a fifth to
-/// one and a half of all that a step touches.
+/// Every shape, a sequence with all pre-activations ahead and one without, and caches from a fifth
+/// to one and a half of all that a step touches.
 fn compare(placement: Placement, placements: u64) {
     let shapes = [
         (1, 128, 128, 4),
@@ -353,8 +353,8 @@ fn within_a_tenth_over_several_cores() {
     }
 }
 
-/// The claim that the orders differ by: a cyclic sweep over a little too much keeps nothing, turning
-/// keeps what there is room for, in whole tiles of panels.
+/// The claim that the orders differ by: a cyclic sweep over a little too much keeps nothing,
+/// turning keeps what there is room for, in whole tiles of panels.
 #[test]
 fn turning_keeps_what_a_cyclic_sweep_loses() {
     let shape = Shape::f32(1, 256, 256, 4);

@@ -1,6 +1,6 @@
-//! The reference against PyTorch and ONNX Runtime, on answers kept in `tests/fixtures/peers` (its README
-//! says what they hold and how they were made), and both against a float64 run of the same formulas.
-//! Sessions of one and of two threads must give the reference's bits.
+//! The reference against PyTorch and ONNX Runtime, on answers kept in `tests/fixtures/peers` (its
+//! README says what they hold and how they were made), and both against a float64 run of the same
+//! formulas. Sessions of one and of two threads must give the reference's bits.
 //!
 //! `cargo test --test peers -- --nocapture` prints whose rounding error is the larger.
 
@@ -464,7 +464,8 @@ impl Case<'_> {
         (all, wrong)
     }
 
-    /// Runs sessions of one and two threads; with a line for each value whose bits are not `expected`.
+    /// Runs sessions of one and two threads; with a line for each value whose bits are not
+    /// `expected`.
     fn sessions_differ(
         &self,
         model: &Model,

@@ -1,5 +1,6 @@
-//! How much memory models of lower precision take, and making them: the numbers as they are, with no
-//! f32 beside them. One test, alone in its process, since it reads the process's resident memory.
+//! How much memory models of lower precision take, and making them: the numbers as they are, with
+//! no f32 beside them. One test, alone in its process, since it reads the process's resident
+//! memory.
 #![cfg(all(target_os = "linux", feature = "safetensors"))]
 
 #[path = "common/resident.rs"]
@@ -17,7 +18,8 @@ const MIB: f64 = (1 << 20) as f64;
 /// How much `VmHWM` may be off: 64 pages for each of so many CPUs.
 const LAG: f64 = 10.0 * MIB;
 
-/// Set to anything, it makes the test fail where peaks cannot be checked, instead of leaving them out.
+/// Set to anything, it makes the test fail where peaks cannot be checked, instead of leaving them
+/// out.
 const REQUIRE_VARIABLE: &str = "CELLSTREAM_REQUIRE_PEAK";
 /// A 5 written there starts `VmHWM` anew.
 const RESET: &str = "/proc/self/clear_refs";
@@ -33,7 +35,8 @@ fn load(file: &[u8]) -> Model {
     Model::from_safetensors(file, &SafetensorsOptions::new()).unwrap()
 }
 
-/// Starts the system's count of the most that was resident anew. Where that cannot be done, says so once.
+/// Starts the system's count of the most that was resident anew. Where that cannot be done, says so
+/// once.
 ///
 /// # Panics
 /// Where it cannot be done, and [`REQUIRE_VARIABLE`] is set.

@@ -1,5 +1,5 @@
-//! Models written to safetensors files in every precision: what is read back, what is refused, and the
-//! command `quantize`.
+//! Models written to safetensors files in every precision: what is read back, what is refused, and
+//! the command `quantize`.
 //!
 //! What a file must hold is read by the `safetensors` crate; the answers are the reference's.
 #![cfg(feature = "safetensors")]

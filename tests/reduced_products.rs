@@ -1,5 +1,5 @@
-//! Products of bf16 and int8 against plain loops over integers and halves, for every instruction set,
-//! with and without the instructions that only some of its CPUs have.
+//! Products of bf16 and int8 against plain loops over integers and halves, for every instruction
+//! set, with and without the instructions that only some of its CPUs have.
 
 mod common;
 #[path = "common/reduced.rs"]

@@ -95,8 +95,8 @@ fn sequences_of_length_zero() {
     assert_eq!(found.hn[60 + 20..60 + 40], h0[60 + 20..60 + 40]);
 }
 
-/// Not given is zero, to the bit, whatever an earlier run left in the session and whichever of the two
-/// it is.
+/// Not given is zero, to the bit, whatever an earlier run left in the session and whichever of the
+/// two it is.
 #[test]
 fn a_state_that_is_not_given_is_zero_beside_one_that_is() {
     let model = lstm();

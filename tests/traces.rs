@@ -68,8 +68,8 @@ fn an_input_that_does_not_fit_is_refused_as_ever() {
     assert_eq!(traced.unwrap_err(), plain.unwrap_err());
 }
 
-/// Calls per activity in one layer of a run over `steps` steps: from the plan, as the schedule of a step
-/// has it. `None` where others than the plan decide.
+/// Calls per activity in one layer of a run over `steps` steps: from the plan, as the schedule of a
+/// step has it. `None` where others than the plan decide.
 fn calls(
     layer: &Layer,
     plan: &LayerPlan,

@@ -42,8 +42,8 @@ impl G2p {
         G2p::load_in(Precision::F32, bytes)
     }
 
-    /// The same with both recurrent stacks in `precision`. Embeddings and the dense layer stay f32: they
-    /// are looked up, and a fiftieth of the arithmetic.
+    /// The same with both recurrent stacks in `precision`. Embeddings and the dense layer stay f32:
+    /// they are looked up, and a fiftieth of the arithmetic.
     pub fn load_in(precision: Precision, bytes: &[u8]) -> Result<G2p, Box<dyn Error>> {
         let tensors = Tensors::from_bytes(bytes)?;
         let recurrent = |prefix: &str| {

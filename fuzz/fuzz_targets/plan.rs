@@ -1,5 +1,6 @@
 //! Any bytes as a plan file, whole and as the entries of one whose heading is right. Nothing may
-//! panic, and what is accepted fits the model, comes back as it was, and gives the reference's bits.
+//! panic, and what is accepted fits the model, comes back as it was, and gives the reference's
+//! bits.
 #![no_main]
 
 use std::sync::LazyLock;

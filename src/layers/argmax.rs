@@ -10,14 +10,14 @@ use crate::kernels::Isa;
 use crate::machine::CacheModel;
 use crate::model::Matrix;
 
-/// A dense layer that gives only the index of its greatest output, with scratch for a number of rows
-/// on one team.
+/// A dense layer that gives only the index of its greatest output, with scratch for a number of
+/// rows on one team.
 ///
 /// Weights of f32 that exceed the workers' private caches are read in int8 first, a quarter of the
-/// bytes. Error bounds of int8 leave a few outputs that can be the greatest. Only these are computed
-/// in f32, from the rows of `weights`. The symbols equal those of [`Dense::argmax_on`] for any
-/// weights (speed: `benches/argmax.rs`). For rows whose outputs differ by less than the bounds, such
-/// as those of a layer of zeros, all outputs are computed as well.
+/// bytes. Error bounds of int8 leave a few outputs that can be the greatest. Only these are
+/// computed in f32, from the rows of `weights`. The symbols equal those of [`Dense::argmax_on`] for
+/// any weights (speed: `benches/argmax.rs`). For rows whose outputs differ by less than the bounds,
+/// such as those of a layer of zeros, all outputs are computed as well.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -48,8 +48,8 @@ enum Way {
 }
 
 impl Argmax {
-    /// Packs `weights` `[outputs, inputs]` and `bias` `[outputs]`, for up to `rows` rows. If they are
-    /// read in int8 first, it also keeps the weights themselves: 9 bytes for each in all.
+    /// Packs `weights` `[outputs, inputs]` and `bias` `[outputs]`, for up to `rows` rows. If they
+    /// are read in int8 first, it also keeps the weights themselves: 9 bytes for each in all.
     ///
     /// # Errors
     /// As [`Dense::on_team`].

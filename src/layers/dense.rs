@@ -32,7 +32,8 @@ const MAX_OUTPUTS: usize = 4 * BLOCK;
 const ROWS: usize = 6;
 /// The same where no private cache holds the weights: several tiles, which prefetch the next block.
 const FAR_ROWS: usize = 24;
-/// Most rows that are kept quantised until all blocks have taken them. For more, the weights are read again.
+/// Most rows that are kept quantised until all blocks have taken them. For more, the weights are
+/// read again.
 const KEPT_ROWS: usize = 128;
 
 /// `y = W x + b` (PyTorch `torch.nn.Linear`), with `W` `[outputs, inputs]` and `b` `[outputs]`.
@@ -40,8 +41,8 @@ const KEPT_ROWS: usize = 128;
 /// Computed in the precision of `W`, as [`crate::reference::dense`] has it: the same bits on every
 /// instruction set and for every number of rows. In f32 and bf16 each output is one chain of fused
 /// multiply-adds that starts from the bias and takes the inputs in order. In int8 the inputs are
-/// quantised, too, each row with a scale of its own ([`crate::model::Precision`]); an input that is not
-/// finite makes all outputs of its row NaN. [`Matrix::in_precision`] makes one of the other.
+/// quantised, too, each row with a scale of its own ([`crate::model::Precision`]); an input that is
+/// not finite makes all outputs of its row NaN. [`Matrix::in_precision`] makes one of the other.
 ///
 /// ```
 /// use cellstream::layers::Dense;
@@ -74,8 +75,8 @@ struct Block {
 }
 
 impl Dense {
-    /// Packs `weights` `[outputs, inputs]`, as the numbers that they are, and `bias` `[outputs]` for the
-    /// best instruction set of this CPU (or the one that `CELLSTREAM_ISA` names).
+    /// Packs `weights` `[outputs, inputs]`, as the numbers that they are, and `bias` `[outputs]`
+    /// for the best instruction set of this CPU (or the one that `CELLSTREAM_ISA` names).
     ///
     /// # Errors
     /// [`LayerError::Values`] for a bias of another size, [`LayerError::Isa`].
@@ -94,8 +95,8 @@ impl Dense {
         })
     }
 
-    /// As [`Dense::for_isa`], each block packed by the worker of `team` that [`Dense::argmax_on`] has
-    /// compute it.
+    /// As [`Dense::for_isa`], each block packed by the worker of `team` that [`Dense::argmax_on`]
+    /// has compute it.
     ///
     /// # Errors
     /// As [`Dense::new`]; [`LayerError::Team`].
@@ -216,8 +217,8 @@ impl Dense {
         share(self.blocks.len(), worker, workers)
     }
 
-    /// Computes some blocks, and calls `take` with a row, its first output of a block, and its outputs
-    /// of that block. `room` has [`Dense::room`] words.
+    /// Computes some blocks, and calls `take` with a row, its first output of a block, and its
+    /// outputs of that block. `room` has [`Dense::room`] words.
     pub(super) fn blocks(
         &self,
         blocks: Range<usize>,
@@ -358,7 +359,8 @@ mod tests {
                 let weights = random(&mut rng, outputs * inputs);
                 let weights = Matrix::new(outputs, inputs, weights).unwrap();
                 let bias = random(&mut rng, outputs);
-                // More rows than those of a tile, whose scales differ; of each, as many as are asked for.
+                // More rows than those of a tile, whose scales differ; of each, as many as are
+                // asked for.
                 let mut x = random(&mut rng, 13 * inputs);
                 for (row, x) in x.chunks_mut(inputs).enumerate() {
                     x.iter_mut().for_each(|x| *x *= row as f32);

@@ -1,14 +1,14 @@
-//! The greatest output of a dense layer, without the outputs: on a team, each worker over outputs of
-//! its own.
+//! The greatest output of a dense layer, without the outputs: on a team, each worker over outputs
+//! of its own.
 //!
 //! ```text
 //! for row in rows
 //!   symbol[row] = argmax(dense(x[row]))
 //! ```
 //!
-//! Of 30,000 outputs of 64 rows, 8 MB would be written and read again. Instead each worker compares a
-//! block of outputs, while it is in the cache, with the greatest that it has seen of that row. Most
-//! blocks hold none that is greater, and are only looked at for that.
+//! Of 30,000 outputs of 64 rows, 8 MB would be written and read again. Instead each worker compares
+//! a block of outputs, while it is in the cache, with the greatest that it has seen of that row.
+//! Most blocks hold none that is greater, and are only looked at for that.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -16,7 +16,8 @@ use super::error::expect;
 use super::{Dense, LayerError};
 use crate::execute::team::SharedTeam;
 
-/// Most symbols that [`Dense::argmax_on`] chooses among: whole numbers up to here are exact in `f32`.
+/// Most symbols that [`Dense::argmax_on`] chooses among: whole numbers up to here are exact in
+/// `f32`.
 pub const MAX_SYMBOLS: usize = 1 << 24;
 
 /// The greatest output of a row, of those that a worker has seen.
@@ -96,8 +97,8 @@ impl ArgmaxScratch {
 
 impl Dense {
     /// The greatest output of each row of `x` `[rows, inputs]`, the lowest of equal ones, as
-    /// [`super::argmax`] of [`Dense::run`] has it, to `symbols` `[rows]`: a whole number, or NaN where
-    /// an output of the row is NaN, so that none is the greatest. Allocates nothing.
+    /// [`super::argmax`] of [`Dense::run`] has it, to `symbols` `[rows]`: a whole number, or NaN
+    /// where an output of the row is NaN, so that none is the greatest. Allocates nothing.
     ///
     /// ```
     /// use cellstream::execute::team::{SharedTeam, Team};
@@ -115,8 +116,8 @@ impl Dense {
     /// ```
     ///
     /// # Errors
-    /// [`LayerError::Values`] for an `x` of another size, or room for fewer rows, threads or inputs;
-    /// [`LayerError::ManySymbols`]; nothing has been written then. [`LayerError::Team`].
+    /// [`LayerError::Values`] for an `x` of another size, or room for fewer rows, threads or
+    /// inputs; [`LayerError::ManySymbols`]; nothing has been written then. [`LayerError::Team`].
     pub fn argmax_on(
         &self,
         team: &SharedTeam,

@@ -177,8 +177,8 @@ impl PhasedSchedule {
 
     /// What `schedules` (one per direction of each layer) mean for all steps of `graph`: layer
     /// after layer, in each the products ahead and then the steps in the order they are taken. The
-    /// directions of a layer run side by side: phase `k` of a step of one together with phase `k` of
-    /// the step that the other has come to.
+    /// directions of a layer run side by side: phase `k` of a step of one together with phase `k`
+    /// of the step that the other has come to.
     ///
     /// # Errors
     /// [`PhasedError::Shape`] and [`PhasedError::Gates`]. An order that contradicts the graph is

@@ -1,7 +1,8 @@
-//! The system's allocator, counting what is asked of it on any thread. Including this file installs it.
+//! The system's allocator, counting what is asked of it on any thread. Including this file installs
+//! it.
 //!
-//! For programs of one test and without the harness: the harness's main thread allocates when it prepares to wait for the
-//! test, and may come to that at any time while the test runs.
+//! For programs of one test and without the harness: the harness's main thread allocates when it
+//! prepares to wait for the test, and may come to that at any time while the test runs.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};

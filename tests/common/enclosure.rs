@@ -1,8 +1,8 @@
-//! Where the answers of an LSTM must lie when what it multiplies is quantised: interval arithmetic in
-//! f64, from the formulas in `Cell`'s documentation, with sigmoid gates and tanh elsewhere.
+//! Where the answers of an LSTM must lie when what it multiplies is quantised: interval arithmetic
+//! in f64, from the formulas in `Cell`'s documentation, with sigmoid gates and tanh elsewhere.
 //!
-//! Every value is an interval. A value that goes into a product is widened by the most that rounding
-//! it may move it; both activations are monotone, so their intervals are exact.
+//! Every value is an interval. A value that goes into a product is widened by the most that
+//! rounding it may move it; both activations are monotone, so their intervals are exact.
 
 use cellstream::model::{Direction, Model, OwnedInput};
 
@@ -106,8 +106,8 @@ pub struct Ranges {
     pub cn: Vec<Range>,
 }
 
-/// The ranges of a model's answers. `weights` gives W and U of a layer's direction, which replace the
-/// model's own; biases, peepholes and clip are the model's.
+/// The ranges of a model's answers. `weights` gives W and U of a layer's direction, which replace
+/// the model's own; biases, peepholes and clip are the model's.
 pub fn enclose(
     model: &Model,
     input: &OwnedInput,

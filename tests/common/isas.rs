@@ -8,7 +8,8 @@ use cellstream::kernels::Isa;
 /// A list of instruction sets, separated by commas, that tests must not skip.
 pub const REQUIRE_VARIABLE: &str = "CELLSTREAM_REQUIRE_ISA";
 
-/// The instruction sets of this machine, best first. Says once of every other one that it is skipped.
+/// The instruction sets of this machine, best first. Says once of every other one that it is
+/// skipped.
 ///
 /// # Panics
 /// When [`REQUIRE_VARIABLE`] names an instruction set that this machine lacks.

@@ -1,5 +1,5 @@
-//! Products of bf16 and int8 against plain loops over integers and halves, for every instruction set,
-//! with and without the instructions that only some of its CPUs have.
+//! Products of bf16 and int8 against plain loops over integers and halves, for every instruction
+//! set, with and without the instructions that only some of its CPUs have.
 
 use crate::common::Random;
 use cellstream::kernels::{
@@ -82,8 +82,8 @@ impl Case {
         PackedMatrix::new(lanes, source, &gates, 0..self.units, blocking)
     }
 
-    /// What the kernels give, `[rows, gates * units]`, with one slot more than gates that nobody but
-    /// the bias may touch.
+    /// What the kernels give, `[rows, gates * units]`, with one slot more than gates that nobody
+    /// but the bias may touch.
     fn run(&self, kernels: &dyn Kernels, precision: Precision) -> Vec<f32> {
         let lanes = kernels.lanes();
         // Any blocking gives the same bits.
@@ -264,7 +264,8 @@ pub fn rows_that_have_no_scale() {
         };
         for (tiny, is_zero) in [(0.0, true), (-0.0, true), (1e-31, true), (1e-30, false)] {
             let found = run([tiny, 0.0, 0.0, 0.0, 0.0]);
-            // 1e-30 times 15 is lost in 0.5, but not the chain's sign of life: it does not become NaN.
+            // 1e-30 times 15 is lost in 0.5, but not the chain's sign of life: it does not become
+            // NaN.
             assert_bits(&found, &[0.5; 6], &format!("{name}, {tiny}"));
             let alone = Case {
                 bias: vec![0.0; 6],

@@ -280,7 +280,8 @@ fn a_stack_is_the_product_of_its_layers() {
     }
 }
 
-/// An RNN's product with the input has `t + 2` gaps before its deadline at step `t`, counted from 0.
+/// An RNN's product with the input has `t + 2` gaps before its deadline at step `t`, counted from
+/// 0.
 #[test]
 fn long_sequences_by_a_formula_of_their_own() {
     let model = rnn();

@@ -1,10 +1,11 @@
-//! The phoneme error rate of the example's model in each precision, as a CSV table on standard output.
+//! The phoneme error rate of the example's model in each precision, as a CSV table on standard
+//! output.
 //!
 //!     cargo run --release --example g2p_error_rate -- HELD_OUT.tsv
 //!
-//! The table of words has a header line, then words and references, separated by a tab; references, as
-//! phonemes separated by spaces, are separated by `|`. `held_out.py` beside this file writes it. The
-//! definitions of the rates are those of `examples/models/README.md`.
+//! The table of words has a header line, then words and references, separated by a tab; references,
+//! as phonemes separated by spaces, are separated by `|`. `held_out.py` beside this file writes it.
+//! The definitions of the rates are those of `examples/models/README.md`.
 
 #[allow(dead_code)] // the example also asks what it runs on
 #[path = "../../examples/g2p/mod.rs"]

@@ -21,22 +21,22 @@ use cellstream_command::threads;
 /// How long a model takes here, as a fraction of what the machine allows.
 ///
 /// Takes a model file, a shape with random weights (--cell, --input, --hidden, …), or --suite. The
-/// machine's ceilings are measured first (one to two seconds). Runs are warm, on full-length sequences
-/// of random values.
+/// machine's ceilings are measured first (one to two seconds). Runs are warm, on full-length
+/// sequences of random values.
 ///
-/// Before a case is timed, a short run is held against the reference, bit for bit: 7 sequences (or B)
-/// of two steps more than the longest chunk of steps that the plan computes together (or T). Where
-/// that takes over 2*10^8 multiply-adds the steps are cut first, then the sequences, but not below 3
-/// and 2. Longer runs and other values are not checked.
+/// Before a case is timed, a short run is held against the reference, bit for bit: 7 sequences (or
+/// B) of two steps more than the longest chunk of steps that the plan computes together (or T).
+/// Where that takes over 2*10^8 multiply-adds the steps are cut first, then the sequences, but not
+/// below 3 and 2. Longer runs and other values are not checked.
 ///
 /// With --profile, runs that are traced follow those that are timed, and a table says where their
 /// time went: one line per activity, its mean over the workers and each worker's share of the
 /// wall time. What leads up to one is counted with it; "other" is waking the team and waiting for
 /// its last. Reading the clock makes traced runs a little longer.
 ///
-/// With --json, one object a line: cell, input, hidden, layers, bidirectional, batch, steps, threads,
-/// precision, plan, median_ms, p99_ms, gflops, bound_ms, bound_by, fraction_of_bound, runs; with
-/// --profile also profile.
+/// With --json, one object a line: cell, input, hidden, layers, bidirectional, batch, steps,
+/// threads, precision, plan, median_ms, p99_ms, gflops, bound_ms, bound_by, fraction_of_bound,
+/// runs; with --profile also profile.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     #[command(flatten)]
@@ -53,7 +53,8 @@ pub struct Arguments {
         "batch_first", "plan",
     ])]
     suite: Option<Suite>,
-    /// Use at most this many cores; the plan may use fewer, and never more than there are (default: all)
+    /// Use at most this many cores; the plan may use fewer, and never more than there are (default:
+    /// all)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
     #[command(flatten)]
@@ -160,8 +161,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The model in the precisions that were asked for. What `auto` chose goes to standard error: results may be
-/// read by programs.
+/// The model in the precisions that were asked for. What `auto` chose goes to standard error:
+/// results may be read by programs.
 fn in_precisions(
     model: Model,
     arguments: &Arguments,

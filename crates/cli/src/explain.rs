@@ -18,15 +18,17 @@ use cellstream_command::keep_originals;
 use cellstream_command::threads;
 use facts::{Facts, Question};
 
-/// What is done with a model, and why: its matrix products, the orders in which they can be executed,
-/// who owns which weights, what is moved between caches, and the shortest time that allows.
+/// What is done with a model, and why: its matrix products, the orders in which they can be
+/// executed, who owns which weights, what is moved between caches, and the shortest time that
+/// allows.
 ///
-/// Takes a model file or a shape (--cell, --input, --hidden, …), and explains the plan given, else the
-/// estimate. Nothing is run; the machine's ceilings are measured (one to two seconds) for the bound.
+/// Takes a model file or a shape (--cell, --input, --hidden, …), and explains the plan given, else
+/// the estimate. Nothing is run; the machine's ceilings are measured (one to two seconds) for the
+/// bound.
 ///
-/// With --json, one object: model, request, graph, schedules (all, and after each rule), plan, layers
-/// (phases, and per core what it owns and moves; layers that are alike are one entry), moved (bytes
-/// per step into each core's private caches), bound, measured.
+/// With --json, one object: model, request, graph, schedules (all, and after each rule), plan,
+/// layers (phases, and per core what it owns and moves; layers that are alike are one entry), moved
+/// (bytes per step into each core's private caches), bound, measured.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     #[command(flatten)]
@@ -40,8 +42,8 @@ pub struct Arguments {
     /// Use at most this many cores (default: all)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
-    /// Precision of weights and products: f32, bf16, int8, or one for each layer, as in int8,bf16 (default:
-    /// that of the model, of shapes f32)
+    /// Precision of weights and products: f32, bf16, int8, or one for each layer, as in int8,bf16
+    /// (default: that of the model, of shapes f32)
     #[arg(long, value_name = "P")]
     precision: Option<Precisions>,
     #[command(flatten)]

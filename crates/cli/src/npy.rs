@@ -16,8 +16,8 @@ const MAX_EMPTY: usize = 1 << 20;
 /// Longest header in bytes. Only structured arrays need more, which are refused anyway.
 const MAX_HEADER: u64 = u16::MAX as u64;
 
-/// Most opening brackets of a header: a plain array's has two. Its parser recurses at each, and tries
-/// what is inside twice, so that a header of nothing else would take all stack or all time.
+/// Most opening brackets of a header: a plain array's has two. Its parser recurses at each, and
+/// tries what is inside twice, so that a header of nothing else would take all stack or all time.
 const MAX_BRACKETS: usize = 8;
 
 /// The file's start up to the end of its header, held against limits before anything parses it.

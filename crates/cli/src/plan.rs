@@ -49,12 +49,12 @@ impl Origin {
     }
 }
 
-/// The plan for requests of one size, batch and steps, with room for no more: of a file with several
-/// entries, the nearest. `asked` is the most threads asked for.
+/// The plan for requests of one size, batch and steps, with room for no more: of a file with
+/// several entries, the nearest. `asked` is the most threads asked for.
 ///
 /// # Errors
-/// A file that is not there, empty or no plan at all: its name was mistyped. Any other that cannot be
-/// used is named on standard error, and the estimate is taken.
+/// A file that is not there, empty or no plan at all: its name was mistyped. Any other that cannot
+/// be used is named on standard error, and the estimate is taken.
 pub fn plan_for(
     model: &Model,
     (batch, steps): (usize, usize),
@@ -114,8 +114,8 @@ pub fn entry_for(
                 PlanFileError::Model { .. } | PlanFileError::Threads { .. } => "OTHER.plan".into(),
                 _ => path.display().to_string(),
             };
-            // Its own words say what to mend: it is a plan, only not from line 1 on, and `tune` would
-            // take it for somebody's text.
+            // Its own words say what to mend: it is a plan, only not from line 1 on, and `tune`
+            // would take it for somebody's text.
             let advice = match error {
                 PlanFileError::Heading { .. }
                 | PlanFileError::ByteOrderMark
@@ -142,8 +142,8 @@ fn in_precision(line: &str) -> Option<&str> {
     known.then_some(name)
 }
 
-/// The plan that tuning finds for requests of one size, in about so many seconds; the estimate where they
-/// were too few to choose by.
+/// The plan that tuning finds for requests of one size, in about so many seconds; the estimate
+/// where they were too few to choose by.
 pub fn tuned(
     model: &Model,
     size: (usize, usize),

@@ -130,20 +130,20 @@ pub fn in_precisions(model: Model, asked: Option<&Precisions>) -> Result<Model, 
 /// `--precision` of commands that measure anyway.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct MeasuredPrecision {
-    /// Precision of weights and products: f32, bf16, int8; one for each layer, as in int8,bf16; or auto:ERR, the
-    /// fastest mix whose output over the sample differs by at most ERR from that in f32 (default: that of the
-    /// model, of shapes f32)
+    /// Precision of weights and products: f32, bf16, int8; one for each layer, as in int8,bf16; or
+    /// auto:ERR, the fastest mix whose output over the sample differs by at most ERR from that in
+    /// f32 (default: that of the model, of shapes f32)
     #[arg(long, value_name = "P")]
     precision: Option<Asked>,
-    /// The input that auto measures the error over, as `run` takes it; states start from zero (default: 64
-    /// steps of random values)
+    /// The input that auto measures the error over, as `run` takes it; states start from zero
+    /// (default: 64 steps of random values)
     #[arg(long, value_name = "X.npy", requires = "precision")]
     sample: Option<PathBuf>,
 }
 
 impl MeasuredPrecision {
-    /// The model of this source in these precisions, and what `auto` chose, in words, if it did. Told how far that has come,
-    /// `progress` may break off.
+    /// The model of this source in these precisions, and what `auto` chose, in words, if it did.
+    /// Told how far that has come, `progress` may break off.
     ///
     /// # Errors
     /// As [`in_precisions`]; what [`choose_precisions`] refuses; a sample that nobody asks for.

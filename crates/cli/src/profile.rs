@@ -102,7 +102,8 @@ impl Profile {
         })
     }
 
-    /// One line beside the bound: the products' mean time, and what the machine's arithmetic allows.
+    /// One line beside the bound: the products' mean time, and what the machine's arithmetic
+    /// allows.
     pub fn products_beside_peak(&self, at_peak: f64) -> String {
         let products = [
             Activity::Ahead,
@@ -165,8 +166,8 @@ fn extremes(times: &[f64]) -> [f64; 2] {
     [least, most]
 }
 
-/// A table: one line per activity that occurs, mean over the workers and each worker's share of the wall
-/// time; then, of a stack, one line per layer.
+/// A table: one line per activity that occurs, mean over the workers and each worker's share of the
+/// wall time; then, of a stack, one line per layer.
 impl fmt::Display for Profile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let runs = match self.runs {

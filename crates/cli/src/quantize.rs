@@ -17,27 +17,31 @@ use cellstream_command::Failure;
 use cellstream_command::keep_originals;
 use cellstream_command::threads;
 
-/// Writes a model in another precision to a safetensors file, and reports what that costs and gains.
+/// Writes a model in another precision to a safetensors file, and reports what that costs and
+/// gains.
 ///
-/// The file is smaller by the ratio, and `run` on it gives the bits that `run --precision` gives on the
-/// original, by the same names of inputs and outputs.
+/// The file is smaller by the ratio, and `run` on it gives the bits that `run --precision` gives on
+/// the original, by the same names of inputs and outputs.
 ///
 /// The report: bytes of both files and of the weights; the error of each weight matrix, as a
-/// fraction of its root mean square; the error of the output over the sample, against the same weights
-/// in f32; and the time of such a run with both, predicted (the bound that the machine's ceilings set,
-/// which are measured first, one to two seconds) and measured (medians over about half a second, in
-/// turns, with the estimated plan on all cores). Of an ONNX file whose weights are of 8 bits already
-/// (DynamicQuantizeLSTM) also which matrices kept their numbers and scales when it was read, and which
-/// were quantised anew; errors are then against the weights as they were read.
+/// fraction of its root mean square; the error of the output over the sample, against the same
+/// weights in f32; and the time of such a run with both, predicted (the bound that the machine's
+/// ceilings set, which are measured first, one to two seconds) and measured (medians over about
+/// half a second, in turns, with the estimated plan on all cores). Of an ONNX file whose weights
+/// are of 8 bits already (DynamicQuantizeLSTM) also which matrices kept their numbers and scales
+/// when it was read, and which were quantised anew; errors are then against the weights as they
+/// were read.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// Model file: .safetensors or .onnx
     model: PathBuf,
-    /// Precision of weights and products: bf16, int8, f32; one for each layer, as in int8,bf16; or auto:ERR, the
-    /// fastest mix, at the sample's size, whose output over the sample differs by at most ERR from that in f32
+    /// Precision of weights and products: bf16, int8, f32; one for each layer, as in int8,bf16; or
+    /// auto:ERR, the fastest mix, at the sample's size, whose output over the sample differs by at
+    /// most ERR from that in f32
     #[arg(long, value_name = "P")]
     precision: Asked,
-    /// The model's input, as `run` takes it; states start from zero (default: 64 steps of random values)
+    /// The model's input, as `run` takes it; states start from zero (default: 64 steps of random
+    /// values)
     #[arg(long, value_name = "X.npy")]
     sample: Option<PathBuf>,
     /// Where to write: a .safetensors file

@@ -16,11 +16,11 @@ use cellstream_command::keep_originals;
 
 /// Runs a model over .npy arrays, and writes .npy arrays.
 ///
-/// For ONNX models the names are the graph's own. For safetensors the inputs are input [steps, batch,
-/// features], lengths [batch], h0 and c0 [layers*directions, batch, size], of which only input must
-/// be given; the outputs are output, hn and cn (shapes and meanings as in PyTorch). A state that is not
-/// given is zero, also where only one of h0 and c0 is. Either all outputs are written or, where one
-/// cannot be, none.
+/// For ONNX models the names are the graph's own. For safetensors the inputs are input [steps,
+/// batch, features], lengths [batch], h0 and c0 [layers*directions, batch, size], of which only
+/// input must be given; the outputs are output, hn and cn (shapes and meanings as in PyTorch). A
+/// state that is not given is zero, also where only one of h0 and c0 is. Either all outputs are
+/// written or, where one cannot be, none.
 ///
 /// With CELLSTREAM_TRACE=1 in the environment, standard error says where the run's time went.
 #[derive(Debug, clap::Args)]
@@ -41,8 +41,8 @@ pub struct Arguments {
     /// Use at most this many cores; more than there are mean all (default: all)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
-    /// Precision of weights and products: f32, bf16, int8, or one for each layer, as in int8,bf16 (default:
-    /// that of the model)
+    /// Precision of weights and products: f32, bf16, int8, or one for each layer, as in int8,bf16
+    /// (default: that of the model)
     #[arg(long, value_name = "P")]
     precision: Option<Precisions>,
     #[command(flatten)]

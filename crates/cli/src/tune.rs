@@ -21,18 +21,19 @@ use cellstream_serve::cell_graph::BatchSizes;
 /// Finds the fastest way to run a model on this machine, once, and keeps it in a plan file.
 ///
 /// Every candidate (how many cores, who owns which slice of the weights, which products are taken
-/// ahead of the steps, in what order the weights are swept) is first held against the reference, bit
-/// for bit, then timed against the others in turn. Slow ones are dropped early; of those too close to
-/// tell, the one with the fewest cores wins.
+/// ahead of the steps, in what order the weights are swept) is first held against the reference,
+/// bit for bit, then timed against the others in turn. Slow ones are dropped early; of those too
+/// close to tell, the one with the fewest cores wins.
 ///
 /// Requests vary in size, so one tuning covers a grid: each --batch with each --steps. A session
-/// takes the entry nearest to the request at hand. Where sequences of one request differ in length, say
-/// with --lengths what is usual: it decides whether they are better split among the cores or run together.
+/// takes the entry nearest to the request at hand. Where sequences of one request differ in length,
+/// say with --lengths what is usual: it decides whether they are better split among the cores or
+/// run together.
 ///
 /// Entries that the plan file already has for other sizes stay, and so do those of sizes for which
-/// --seconds were too few, unless they are estimates and the new ones are measured. Ctrl-C ends the tuning,
-/// keeps the best so far in the same way, and is no error. A size that did not get three rounds of a race
-/// keeps the estimate: too little was measured to choose by.
+/// --seconds were too few, unless they are estimates and the new ones are measured. Ctrl-C ends the
+/// tuning, keeps the best so far in the same way, and is no error. A size that did not get three
+/// rounds of a race keeps the estimate: too little was measured to choose by.
 ///
 /// `run`, `bench` and `explain` take the file with --plan, the library with Plan::load_or_estimate.
 #[derive(Debug, clap::Args)]
@@ -47,7 +48,8 @@ pub struct Arguments {
     #[arg(long, value_name = "T,…", value_delimiter = ',', default_values_t = [10, 100],
         value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     steps: Vec<u32>,
-    /// Steps of the sequences in a timed request, dealt out in turn, --steps at most (default: all --steps)
+    /// Steps of the sequences in a timed request, dealt out in turn, --steps at most (default: all
+    /// --steps)
     #[arg(long, value_name = "N,…", value_delimiter = ',',
         value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     lengths: Vec<u32>,
@@ -172,8 +174,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses, before any time is spent, a place that no plan can be written to, or a file that is no plan
-/// and so is somebody's by mistake.
+/// Refuses, before any time is spent, a place that no plan can be written to, or a file that is no
+/// plan and so is somebody's by mistake.
 fn writable(path: &Path) -> Result<(), Failure> {
     const FIRST: &[u8] = b"cellstream plan ";
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
@@ -194,7 +196,8 @@ fn writable(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Refuses a plan of another model, or of this one in other precisions: it was measured, and may still be needed.
+/// Refuses a plan of another model, or of this one in other precisions: it was measured, and may
+/// still be needed.
 fn not_of_another_model(path: &Path, model: &Model) -> Result<(), Failure> {
     match Plan::load(path, model) {
         Err(why @ PlanFileError::Model { .. }) => {
@@ -205,8 +208,8 @@ fn not_of_another_model(path: &Path, model: &Model) -> Result<(), Failure> {
     }
 }
 
-/// Keeps what an earlier plan has and this tuning has not: entries of sizes that were not asked for, or
-/// not raced to their end; says how many, and which of those that were asked for.
+/// Keeps what an earlier plan has and this tuning has not: entries of sizes that were not asked
+/// for, or not raced to their end; says how many, and which of those that were asked for.
 fn keep(tuned: &mut Tuned, path: &Path, model: &Model) -> String {
     match Plan::load(path, model) {
         Ok(earlier) => {

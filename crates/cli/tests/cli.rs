@@ -1,5 +1,5 @@
-//! `cellstream run` and `bench` as a user meets them: answers of PyTorch and ONNX Runtime from model
-//! files and arrays, refusals in one line that name what to change, exit statuses.
+//! `cellstream run` and `bench` as a user meets them: answers of PyTorch and ONNX Runtime from
+//! model files and arrays, refusals in one line that name what to change, exit statuses.
 
 #[path = "common/npy.rs"]
 mod npy;

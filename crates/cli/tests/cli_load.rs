@@ -1,5 +1,5 @@
-//! `cellstream load` from the outside: every network and policy on tiny shapes, what is printed and written, what is
-//! refused.
+//! `cellstream load` from the outside: every network and policy on tiny shapes, what is printed and
+//! written, what is refused.
 
 #[cfg(target_os = "linux")]
 #[path = "common/interrupt.rs"]
@@ -91,7 +91,8 @@ fn every_network_is_served_with_every_policy_that_can() {
         for row in &rows {
             let count = |name: &str| row[name].as_u64().unwrap();
             assert!(count("due") > 5, "{network}: {row}");
-            // How many of them end in it is a matter of the machine, but none is lost: who came and did not go is under way.
+            // How many of them end in it is a matter of the machine, but none is lost: who came and
+            // did not go is under way.
             let backlog = row["backlog"].as_i64().unwrap();
             assert_eq!(
                 count("completed") as i64 + backlog,
@@ -133,8 +134,9 @@ fn requests_get_the_values_of_all_their_steps_however_many() {
         assert!(no_errors(row), "{network}: {row}");
         for &(cell, steps) in cells {
             let ran = steps_ran(row, cell);
-            // The last goes out when the others are answered, and what it gets done by then counts, too. (All of them cut to
-            // the 64 rows that four million values have would be 192 steps at most.)
+            // The last goes out when the others are answered, and what it gets done by then counts,
+            // too. (All of them cut to the 64 rows that four million values have would be 192 steps
+            // at most.)
             let all = (REQUESTS - 1) * steps..=REQUESTS * steps;
             assert!(all.contains(&ran), "{network}: {cell} ran {ran} times");
         }
@@ -145,7 +147,8 @@ fn requests_get_the_values_of_all_their_steps_however_many() {
 fn a_trace_is_replayed_as_it_is_written() {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("trace.csv");
-    // One in the warm-up of 50 ms, six in the window of 200 ms, two of them at once, and two after it.
+    // One in the warm-up of 50 ms, six in the window of 200 ms, two of them at once, and two after
+    // it.
     let times = "seconds\n0.01\n0.06\n0.06\n0.1\n0.15\n0.2\n0.24\n0.26\n9\n";
     std::fs::write(&trace, times).unwrap();
     let rows = rows(&format!(
@@ -182,7 +185,8 @@ fn users_ask_again_when_they_are_answered_and_all_are() {
         let counts = ["due", "counted"].map(|name| row[name].as_u64());
         assert_eq!(counts, [Some(40), Some(40)], "{row}");
         assert!(no_errors(row), "{row}");
-        // All but the last three are answered before the last goes out; no batch has a row of a fourth user.
+        // All but the last three are answered before the last goes out; no batch has a row of a
+        // fourth user.
         let ran = steps_ran(row, "chain");
         assert!((37 * 5..=40 * 5).contains(&ran), "{ran}: {row}");
         let largest = batches(row, "chain").map(|(rows, _)| rows).max();
@@ -393,7 +397,8 @@ fn requests_beyond_any_memory_are_refused_before_they_are_made() {
     ));
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{errors}");
-    // 512 GiB of values, once in the pool and, with room for growth, twice in each half of what is left; and the rest.
+    // 512 GiB of values, once in the pool and, with room for growth, twice in each half of what is
+    // left; and the rest.
     let says = "weights and the values of requests need 2560.1 GiB of memory and ";
     assert!(
         errors.contains(says) && errors.contains("--trees"),

@@ -1,4 +1,5 @@
-//! `cellstream tune` as a user meets it: a plan that loads again, sizes in a grid, Ctrl-C, refusals.
+//! `cellstream tune` as a user meets it: a plan that loads again, sizes in a grid, Ctrl-C,
+//! refusals.
 
 #[cfg(target_os = "linux")]
 #[path = "common/interrupt.rs"]
@@ -183,8 +184,8 @@ fn interrupted(folder: &Path) -> String {
     said
 }
 
-/// What has been found by then is written, and the command ends well. That what was measured by then is
-/// taken: `measurements_before_an_interruption`.
+/// What has been found by then is written, and the command ends well. That what was measured by
+/// then is taken: `measurements_before_an_interruption`.
 #[cfg(target_os = "linux")]
 #[test]
 fn ctrl_c_keeps_the_best_so_far() {
@@ -342,7 +343,8 @@ fn one_lap_is_no_measurement() {
     assert_eq!(plan, Plan::estimate(&shape(), 1, 4, threads));
 }
 
-/// Neither where time was up, nor where nothing was to be timed; and not where there is a plan of estimates.
+/// Neither where time was up, nor where nothing was to be timed; and not where there is a plan of
+/// estimates.
 #[test]
 fn measured_entries_outlive_short_races() {
     let folder = tempfile::tempdir().unwrap();
@@ -371,7 +373,8 @@ fn measured_entries_outlive_short_races() {
     assert_ne!(Plan::load(&path, &model).unwrap(), before);
 }
 
-/// A plan of another machine or of other kernels, and one that is damaged, give way to the new one, in words.
+/// A plan of another machine or of other kernels, and one that is damaged, give way to the new one,
+/// in words.
 #[test]
 fn a_plan_that_cannot_be_kept_is_named_and_replaced() {
     let folder = tempfile::tempdir().unwrap();
@@ -457,7 +460,8 @@ fn measurements_before_an_interruption() {
     }
 }
 
-/// With all the time there is, each size is raced to its end, and nothing of an earlier plan is better.
+/// With all the time there is, each size is raced to its end, and nothing of an earlier plan is
+/// better.
 #[test]
 fn finished_tuning_replaces_entries() {
     let model = shape();

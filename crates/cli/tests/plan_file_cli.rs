@@ -121,8 +121,8 @@ fn bench_says_which_plan_it_used() {
             "`cellstream tune … -o a.plan`",
         ],
     );
-    // Behind somebody's heading, or a space: what is asked for stands in the message, and `tune` would
-    // refuse the file, so no command is suggested.
+    // Behind somebody's heading, or a space: what is asked for stands in the message, and `tune`
+    // would refuse the file, so no command is suggested.
     for (before, said) in [("# ours\n", "in line 2: move"), (" ", "no space before")] {
         std::fs::write(&path, format!("{before}{text}")).unwrap();
         let out = bench(folder.path(), &["--json", "--plan", "a.plan"]);
@@ -249,7 +249,8 @@ fn run_with_a_plan_and_without() {
     assert!(!file("no.npy").exists());
 }
 
-/// The precision is compared before the shape, so what is said must be true of plans of other shapes, too.
+/// The precision is compared before the shape, so what is said must be true of plans of other
+/// shapes, too.
 #[test]
 fn plan_of_another_precision() {
     let folder = tempfile::tempdir().unwrap();

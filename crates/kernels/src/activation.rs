@@ -1,6 +1,7 @@
 //! The activation functions that a gate may use, as data.
 
-/// An elementwise activation with its parameters, as named by ONNX (operators LSTM, GRU, RNN, opset 22).
+/// An elementwise activation with its parameters, as named by ONNX (operators LSTM, GRU, RNN, opset
+/// 22).
 ///
 /// `sigmoid` and `tanh` err by at most 2 units in the last place over all `f32`; see
 /// `cellstream::reference::activate` for the exact sequence of operations of each.

@@ -1,5 +1,5 @@
-//! AVX2 with FMA (and VNNI where it is there): 8 lanes, 16 registers, a mask is a vector whose lanes
-//! are all ones or all zeros.
+//! AVX2 with FMA (and VNNI where it is there): 8 lanes, 16 registers, a mask is a vector whose
+//! lanes are all ones or all zeros.
 
 use super::Isa;
 use super::simd::{Dot, DotJob, Plain, Simd};
@@ -174,7 +174,8 @@ impl Simd for Avx2 {
     const BYTE_ZERO: i32 = 128;
     #[inline(always)]
     fn dot4(self, sum: __m256i, a: __m256i, w: __m256i) -> __m256i {
-        // Magnitudes times weights that took the sign: a pair is at most 2 · 127², which 16 bits hold.
+        // Magnitudes times weights that took the sign: a pair is at most 2 · 127², which 16 bits
+        // hold.
         op!({
             let a = _mm256_xor_si256(a, _mm256_set1_epi8(-128));
             let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(a), _mm256_sign_epi8(w, a));

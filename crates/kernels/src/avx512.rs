@@ -1,5 +1,5 @@
-//! AVX-512 (F, VL, BW, DQ; VNNI where it is there): 16 lanes, 32 registers, one mask register bit per
-//! lane.
+//! AVX-512 (F, VL, BW, DQ; VNNI where it is there): 16 lanes, 32 registers, one mask register bit
+//! per lane.
 
 use super::Isa;
 use super::simd::{Dot, DotJob, Plain, Simd};
@@ -172,7 +172,8 @@ impl Simd for Avx512 {
     const BYTE_ZERO: i32 = 128;
     #[inline(always)]
     fn dot4(self, sum: __m512i, a: __m512i, w: __m512i) -> __m512i {
-        // Magnitudes times weights that took the sign: a pair is at most 2 · 127², which 16 bits hold.
+        // Magnitudes times weights that took the sign: a pair is at most 2 · 127², which 16 bits
+        // hold.
         op!({
             let a = _mm512_xor_si512(a, _mm512_set1_epi8(-128));
             let negative = _mm512_movepi8_mask(a);

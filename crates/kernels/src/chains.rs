@@ -6,9 +6,10 @@
 //!     z[i] = fma(x[k], weights[listed[i]][k], z[i])        in this order of k, as the product has it
 //! ```
 //!
-//! Each chain has a vector to itself, all of whose lanes hold the same: a broadcast weight comes with its multiply-add for
-//! nothing, where to gather one of each row into the lanes of one vector took 17 times as long (AVX-512; and so did single
-//! numbers, which the compiler gathers). Several chains at a time keep the multiply-adds from waiting for each other.
+//! Each chain has a vector to itself, all of whose lanes hold the same: a broadcast weight comes
+//! with its multiply-add for nothing, where to gather one of each row into the lanes of one vector
+//! took 17 times as long (AVX-512; and so did single numbers, which the compiler gathers). Several
+//! chains at a time keep the multiply-adds from waiting for each other.
 
 use super::simd::Simd;
 
@@ -20,7 +21,8 @@ const TOGETHER: usize = 8;
 pub(super) fn chains<S: Simd>(s: S, x: &[f32], weights: &[f32], listed: &[usize], z: &mut [f32]) {
     assert!(listed.len() == z.len());
     for (listed, z) in listed.chunks(TOGETHER).zip(z.chunks_mut(TOGETHER)) {
-        // Of fewer, the last stands for those that are not there: chains take their time, however many there are.
+        // Of fewer, the last stands for those that are not there: chains take their time, however
+        // many there are.
         let last = listed.len() - 1;
         let mut rows: [&[f32]; TOGETHER] = [&[]; TOGETHER];
         let mut sums = [s.splat(0.0); TOGETHER];

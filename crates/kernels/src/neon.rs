@@ -1,5 +1,5 @@
-//! AArch64 Advanced SIMD (and its dot product where it is there): 4 lanes, 32 registers, a mask is a
-//! vector whose lanes are all ones or all zeros.
+//! AArch64 Advanced SIMD (and its dot product where it is there): 4 lanes, 32 registers, a mask is
+//! a vector whose lanes are all ones or all zeros.
 
 use super::Isa;
 use super::simd::{Dot, DotJob, Plain, Simd};

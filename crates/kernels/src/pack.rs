@@ -11,13 +11,14 @@
 //! All gates of a unit stand in one panel, so that whoever owns the unit has everything its
 //! activation needs. One order serves every batch size: a tile takes one panel for many rows, or
 //! several panels for few. Four gates make two stripes since a tile of one stripe is twice as tall:
-//! where weights come from afar, seven to fourteen rows read them in one pass, at the pace of the arithmetic, where two
-//! passes over all four gates would wait for memory in the one and leave it idle in the other. Weights of int8 are a
-//! quarter as long, and taller tiles gain them nothing; fewer weights stay in caches, which read one stream sooner than two.
+//! where weights come from afar, seven to fourteen rows read them in one pass, at the pace of the
+//! arithmetic, where two passes over all four gates would wait for memory in the one and leave it
+//! idle in the other. Weights of int8 are a quarter as long, and taller tiles gain them nothing;
+//! fewer weights stay in caches, which read one stream sooner than two.
 //!
 //! Smaller numbers fill the same words: in a lane's four bytes stand two bf16 (of `k`, the even one
-//! lower, and `k + 1`) or four int8 (of `k` to `k + 3`, in the order of memory), so that `k` goes by
-//! two or by four; what is beyond the depth is zero.
+//! lower, and `k + 1`) or four int8 (of `k` to `k + 3`, in the order of memory), so that `k` goes
+//! by two or by four; what is beyond the depth is zero.
 
 use std::mem::discriminant;
 use std::ops::Range;
@@ -119,8 +120,8 @@ impl PackedMatrix {
     /// Packs `gates` (indices of blocks of rows) of the hidden units in `units`.
     ///
     /// # Panics
-    /// If the source does not hold those gates and units, or `lanes` is 0; for int8 also if the depth
-    /// is beyond [`INT8_DEPTH`].
+    /// If the source does not hold those gates and units, or `lanes` is 0; for int8 also if the
+    /// depth is beyond [`INT8_DEPTH`].
     pub fn new(
         lanes: usize,
         source: Source<'_>,
@@ -136,7 +137,8 @@ impl PackedMatrix {
             (gates, ..) => gates,
         };
         let vector = stripe_gates * lanes;
-        // The row of the source, the word of its first group, and its place among the gates' vectors.
+        // The row of the source, the word of its first group, and its place among the gates'
+        // vectors.
         let rows = gates.iter().enumerate().flat_map(|(slot, gate)| {
             let units = units.clone().enumerate();
             let stripes = gates.len() / stripe_gates;
@@ -264,9 +266,10 @@ impl PackedMatrix {
         }
     }
 
-    /// What the first tile of some panels reads. A tile of many rows has registers for four vectors of weights, so it is of
-    /// as many panels as have no more, or of one; one of few rows may be of twice as many, of which this is half, and a tall one of
-    /// half a panel. What follows is asked for on the way.
+    /// What the first tile of some panels reads. A tile of many rows has registers for four vectors
+    /// of weights, so it is of as many panels as have no more, or of one; one of few rows may be of
+    /// twice as many, of which this is half, and a tall one of half a panel. What follows is asked
+    /// for on the way.
     ///
     /// # Panics
     /// If there are not so many panels.
@@ -356,7 +359,8 @@ mod tests {
         }
     }
 
-    /// What the rows of a product were laid out as serves others only of the same numbers, depth and, but in int8, stripes.
+    /// What the rows of a product were laid out as serves others only of the same numbers, depth
+    /// and, but in int8, stripes.
     #[test]
     fn scratch_is_packed_for_weights_of_the_same_kind() {
         let (max, depth) = (4 * 16, 100);

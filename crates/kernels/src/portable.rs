@@ -1,7 +1,7 @@
 //! Plain Rust over eight lanes, for every other machine and as a second opinion in tests.
 //!
-//! `f32::mul_add` rounds once everywhere; where the compile target has no fused multiply-add it is a
-//! library call, so this path is exact but slow there.
+//! `f32::mul_add` rounds once everywhere; where the compile target has no fused multiply-add it is
+//! a library call, so this path is exact but slow there.
 
 use super::Isa;
 use super::simd::Simd;

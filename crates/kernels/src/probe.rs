@@ -1,10 +1,11 @@
-//! Loops that do nothing but keep one resource busy, so that timing them gives a machine's ceilings.
+//! Loops that do nothing but keep one resource busy, so that timing them gives a machine's
+//! ceilings.
 //!
 //! [`fma_chains`] keeps the FMA units busy: one chain `a = fma(a, m, c)` waits for its own latency
 //! (4 or 5 cycles on the cores that matter), so it takes latency x units independent chains to fill
-//! the units, all in registers. [`dot_chains`] does the same with int8 dot products. [`read_sum`] keeps
-//! the load ports busy: every loaded vector meets one integer addition, the cheapest thing that still
-//! forces the load.
+//! the units, all in registers. [`dot_chains`] does the same with int8 dot products. [`read_sum`]
+//! keeps the load ports busy: every loaded vector meets one integer addition, the cheapest thing
+//! that still forces the load.
 
 use super::simd::{Dot, DotJob, Simd};
 use super::{Isa, IsaError, Visitor, dispatch};
@@ -59,8 +60,8 @@ pub fn fma_chains(isa: Isa, steps: u64) -> Result<u64, IsaError> {
     dispatch(isa, Chains(steps))
 }
 
-/// Runs `steps` int8 dot products on every chain, with the quickest instruction of this CPU; returns
-/// how many operations that was (two for each of the four bytes of each lane).
+/// Runs `steps` int8 dot products on every chain, with the quickest instruction of this CPU;
+/// returns how many operations that was (two for each of the four bytes of each lane).
 ///
 /// # Errors
 /// [`IsaError::Unavailable`] if this CPU lacks `isa`.
@@ -70,8 +71,8 @@ pub fn dot_chains(isa: Isa, steps: u64) -> Result<u64, IsaError> {
     Ok(done.operations)
 }
 
-/// Weights of a lane of [`dot_chains`]. With four equal bytes they make 0, so that a chain, which is
-/// its own left operand, keeps the value it starts from and no byte leaves ±127.
+/// Weights of a lane of [`dot_chains`]. With four equal bytes they make 0, so that a chain, which
+/// is its own left operand, keeps the value it starts from and no byte leaves ±127.
 const WEIGHTS: [i8; 4] = [100, -75, 50, -75];
 
 /// What [`run_dot_chains`] did.
@@ -86,7 +87,8 @@ fn run_dot_chains(isa: Isa, steps: u64, weights: [i8; 4]) -> Result<DotsDone, Is
     impl Visitor for Chains {
         type Out = DotsDone;
         fn visit<S: Simd>(self, s: S) -> DotsDone {
-            // The latency is 4 or 5 cycles here, too; with more chains compilers have kept some in memory.
+            // The latency is 4 or 5 cycles here, too; with more chains compilers have kept some in
+            // memory.
             if S::REGISTERS >= 32 {
                 run::<S, 16>(s, self)
             } else {
@@ -218,7 +220,8 @@ mod tests {
             let kept = run_dot_chains(isa, 5, WEIGHTS).unwrap();
             assert!(kept.chains.iter().all(|(start, end)| start == end), "{isa}");
             // Other weights: one step adds four times each chain's own value, and where the left
-            // operand is unsigned maybe the zero that it stands above, times the sum of the weights.
+            // operand is unsigned maybe the zero that it stands above, times the sum of the
+            // weights.
             let moved = run_dot_chains(isa, 1, [1; 4]).unwrap();
             for (chain, (start, end)) in moved.chains.iter().enumerate() {
                 let added = end - start - 4 * (chain as i32 + 1);

@@ -20,8 +20,8 @@ pub trait Kernels: Send + Sync {
     /// Runs a [`Product`].
     ///
     /// # Panics
-    /// If its slices are shorter than its sizes say, its weights were packed for other lanes, or they
-    /// are of int8, for which [`Kernels::product_in`] is there.
+    /// If its slices are shorter than its sizes say, its weights were packed for other lanes, or
+    /// they are of int8, for which [`Kernels::product_in`] is there.
     fn product(&self, job: Product<'_>) {
         self.product_in(job, Scratch::NONE);
     }
@@ -47,8 +47,9 @@ pub trait Kernels: Send + Sync {
     unsafe fn gates(&self, kernel: GateKernel, job: GateJob<'_>);
     /// The greatest of `values`; NaN where one of them is NaN, minus infinity where there is none.
     fn max(&self, values: &[f32]) -> f32;
-    /// Adds `Σ_k x[k] · weights[row][k]` to `z` of each of the `listed` rows of `weights` `[rows, x.len()]`, one fused
-    /// multiply-add after the other: what a [`Product`] gives that starts from `z`.
+    /// Adds `Σ_k x[k] · weights[row][k]` to `z` of each of the `listed` rows of `weights` `[rows,
+    /// x.len()]`, one fused multiply-add after the other: what a [`Product`] gives that starts from
+    /// `z`.
     ///
     /// # Panics
     /// If there is no such row, or `z` is of another length than `listed`.

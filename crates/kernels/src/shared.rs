@@ -7,8 +7,8 @@ use super::values::Word;
 
 /// A borrowed buffer, of which several workers hold copies and each touches a part.
 ///
-/// Which worker may touch which part is the caller's protocol (see `src/execute/README.md`); this type
-/// only keeps every access within the buffer.
+/// Which worker may touch which part is the caller's protocol (see `src/execute/README.md`); this
+/// type only keeps every access within the buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Shared<'a, T = f32> {
     start: *mut T,

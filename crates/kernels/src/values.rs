@@ -5,8 +5,9 @@
 //! end (as glibc's does, once a program has freed a few large blocks) would keep the room of every
 //! dropped model, and a session would hold its weights twice.
 //!
-//! Of these pages as many as can be are of 2 MiB, where the system has such: cores that read weights from afar look up fewer
-//! addresses, and their caches fetch on past the end of a small page (LSTM 1024 on a virtual Xeon: 2 to 10 % of a step).
+//! Of these pages as many as can be are of 2 MiB, where the system has such: cores that read
+//! weights from afar look up fewer addresses, and their caches fetch on past the end of a small
+//! page (LSTM 1024 on a virtual Xeon: 2 to 10 % of a step).
 
 use std::ops::{Deref, DerefMut, Range};
 
@@ -54,11 +55,12 @@ pub fn try_zeroed<T: Word>(len: usize) -> Option<Aligned<T>> {
 /// hundredths then.
 const OWN_PAGES: usize = 128 << 10;
 
-/// Bytes of a large page, on x86-64 and, as a rule, on AArch64. Only whole ones are asked for, so that none stays half empty
-/// unless the system gives large pages without being asked.
+/// Bytes of a large page, on x86-64 and, as a rule, on AArch64. Only whole ones are asked for, so
+/// that none stays half empty unless the system gives large pages without being asked.
 const LARGE_PAGE: usize = 2 << 20;
 
-/// Values of a fixed number that stay for long. Unless made from a `Vec`, they start on a cache line.
+/// Values of a fixed number that stay for long. Unless made from a `Vec`, they start on a cache
+/// line.
 #[derive(Debug)]
 pub struct Values<T: Word = f32>(Memory<T>);
 
@@ -83,8 +85,8 @@ impl<T: Word> Values<T> {
     }
 }
 
-/// Zeroed pages for so many bytes; `None` where there are none. Memory takes what is written, so that what is mapped to start on
-/// a large page costs addresses alone.
+/// Zeroed pages for so many bytes; `None` where there are none. Memory takes what is written, so
+/// that what is mapped to start on a large page costs addresses alone.
 fn pages<T: Word>(bytes: usize) -> Option<Memory<T>> {
     if bytes < LARGE_PAGE {
         return Some(Memory::Pages(MmapMut::map_anon(bytes).ok()?, 0..bytes));
@@ -117,8 +119,8 @@ impl<T: Word> Deref for Values<T> {
             Memory::Aligned(values) => values,
             Memory::Pages(pages, of) => {
                 let bytes = &pages[of.clone()];
-                // SAFETY: these bytes start on a page, aligned for words, are as many as fit, and every bit pattern is a valid
-                // word.
+                // SAFETY: these bytes start on a page, aligned for words, are as many as fit, and
+                // every bit pattern is a valid word.
                 unsafe {
                     std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len() / size_of::<T>())
                 }

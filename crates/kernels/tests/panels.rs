@@ -41,8 +41,8 @@ fn some_of(
     z
 }
 
-/// Every range of panels is that of the whole product, to the bit, and leaves the others alone. What the whole one has
-/// quantised is all that those after it take of the left operand.
+/// Every range of panels is that of the whole product, to the bit, and leaves the others alone.
+/// What the whole one has quantised is all that those after it take of the left operand.
 #[test]
 fn some_panels_are_those_of_all() {
     let units = 83;

@@ -1,20 +1,22 @@
 //! How far an output of a dense layer in int8 is, at most, from the same output in f32.
 //!
-//! In f32 an output is a chain of n fused multiply-adds of `x` and `w` that starts from `b`. In int8 it is `b + x'·w'`, where
-//! `x'` and `w'` are `x` and `w` rounded to whole numbers times a scale. Without rounding on the way the two would differ by
+//! In f32 an output is a chain of n fused multiply-adds of `x` and `w` that starts from `b`. In
+//! int8 it is `b + x'·w'`, where `x'` and `w'` are `x` and `w` rounded to whole numbers times a
+//! scale. Without rounding on the way the two would differ by
 //!
 //! ```text
 //! x·w - x'·w'  =  x'·(w - w') + (x - x')·w   <=   |x'| |w - w'| + |x - x'| |w|            (Cauchy-Schwarz)
 //! ```
 //!
-//! The chain rounds n times, each time a sum that is at most `|b| + |x| |w|` but for roundings before; int8 three times: its
-//! sum, the product of the scales, and what these add to `b`; and whoever uses the bound rounds once more, an output less or
-//! more the bound. With m = n + 16 and u = 2^-24 all that is below `m u / (1 - m u)` times
-//! `|b| + (|x'| + |x - x'|) (|w| + |w - w'|)` (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1). What
-//! underflows on the way is below [`UNDERFLOW`] altogether.
+//! The chain rounds n times, each time a sum that is at most `|b| + |x| |w|` but for roundings
+//! before; int8 three times: its sum, the product of the scales, and what these add to `b`; and
+//! whoever uses the bound rounds once more, an output less or more the bound. With m = n + 16 and u
+//! = 2^-24 all that is below `m u / (1 - m u)` times `|b| + (|x'| + |x - x'|) (|w| + |w - w'|)`
+//! (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1). What underflows on the
+//! way is below [`UNDERFLOW`] altogether.
 //!
-//! So the bound is a sum of three products: of what is known of an output, and of what is known of a row of `x`. Each factor
-//! is computed in f64 and rounded up by more than the sum can round down.
+//! So the bound is a sum of three products: of what is known of an output, and of what is known of
+//! a row of `x`. Each factor is computed in f64 and rounded up by more than the sum can round down.
 
 use crate::kernels::{Kernels, RowNorms};
 

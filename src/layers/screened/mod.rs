@@ -1,4 +1,5 @@
-//! The greatest output of a dense layer with weights of f32, most of which are never read: int8 tells which outputs can be it.
+//! The greatest output of a dense layer with weights of f32, most of which are never read: int8
+//! tells which outputs can be it.
 //!
 //! ```text
 //! for row in rows
@@ -7,18 +8,21 @@
 //!   symbol[row] = argmax of output j in f32, of all j with a[j] + e[j] >= least
 //! ```
 //!
-//! A choice among 30,000 words of 1024 features reads 123 MB of weights in f32, 31 in int8; of those words, weights at random
-//! leave some ten to twenty, a model that has learnt to choose fewer. The answer is the one in f32 to the last bit, whatever
-//! the weights: where the bounds do not decide, outputs are computed.
+//! A choice among 30,000 words of 1024 features reads 123 MB of weights in f32, 31 in int8; of
+//! those words, weights at random leave some ten to twenty, a model that has learnt to choose
+//! fewer. The answer is the one in f32 to the last bit, whatever the weights: where the bounds do
+//! not decide, outputs are computed.
 //!
-//! The real code goes block by block, while a block's outputs are in the cache: each worker keeps the greatest `a[j] - e[j]`
-//! that it has seen of a row, and looks into a block only where one bound for all its outputs does not rule them out. Then it
-//! computes those that are left, the one with the greatest `a[j] + e[j]` first: once an output is greater than what all others
-//! can be, it is the greatest.
+//! The real code goes block by block, while a block's outputs are in the cache: each worker keeps
+//! the greatest `a[j] - e[j]` that it has seen of a row, and looks into a block only where one
+//! bound for all its outputs does not rule them out. Then it computes those that are left, the one
+//! with the greatest `a[j] + e[j]` first: once an output is greater than what all others can be, it
+//! is the greatest.
 //!
-//! Inputs of which few are large leave wide bounds, and many outputs possible. Where a worker has no room for more, it computes
-//! those with the greatest `a[j] + e[j]`: the greatest output is no less than any of these. Where too many are left even so, as
-//! of a layer of zeros, it gives up, and all outputs of the row are computed by the layer packed in f32. The time is then that of
+//! Inputs of which few are large leave wide bounds, and many outputs possible. Where a worker has
+//! no room for more, it computes those with the greatest `a[j] + e[j]`: the greatest output is no
+//! less than any of these. Where too many are left even so, as of a layer of zeros, it gives up,
+//! and all outputs of the row are computed by the layer packed in f32. The time is then that of
 //! both ([`Argmax`](super::Argmax)); computing each output by itself took up to 20 times as long.
 
 mod bounds;
@@ -39,9 +43,11 @@ use crate::model::{Matrix, Precision};
 
 /// Most outputs of a row that a worker keeps as possible.
 const KEPT: usize = 512;
-/// Where more than so many are left of those, it gives up rather than narrow them down once more for a few others.
+/// Where more than so many are left of those, it gives up rather than narrow them down once more
+/// for a few others.
 const TOO_MANY: usize = KEPT / 2;
-/// Of how many outputs a worker computes one by itself, at most: that takes about 20 times as long as with all others.
+/// Of how many outputs a worker computes one by itself, at most: that takes about 20 times as long
+/// as with all others.
 const ONE_OF: usize = 64;
 /// Outputs that are computed at a time.
 const TOGETHER: usize = 8;
@@ -116,9 +122,9 @@ impl Screened {
         weights.precision() == Precision::F32 && caches.exceeds_private(weights.bytes() / threads)
     }
 
-    /// Of `weights` `[outputs, inputs]` and a bias of as many outputs, for up to `rows` rows on `team`. None where it cannot be:
-    /// weights or biases are not finite or next to it, there are more inputs than int8 has sums for, or more outputs than
-    /// [`MAX_SYMBOLS`].
+    /// Of `weights` `[outputs, inputs]` and a bias of as many outputs, for up to `rows` rows on
+    /// `team`. None where it cannot be: weights or biases are not finite or next to it, there are
+    /// more inputs than int8 has sums for, or more outputs than [`MAX_SYMBOLS`].
     ///
     /// # Errors
     /// As [`Dense::on_team`].
@@ -338,7 +344,8 @@ impl Screened {
         found.all = found.kept > TOO_MANY;
     }
 
-    /// The greatest of the outputs that may be it; none where more are to be computed than one of so many workers has time for.
+    /// The greatest of the outputs that may be it; none where more are to be computed than one of
+    /// so many workers has time for.
     fn decide(&self, x: &[f32], possible: &mut [Possible], workers: usize) -> Option<Best> {
         possible.sort_unstable_by(|a, b| b.most.total_cmp(&a.most));
         let worth = (self.outputs.len() / workers / ONE_OF).max(2 * TOGETHER);

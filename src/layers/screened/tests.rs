@@ -154,8 +154,9 @@ fn norms_are_those_of_the_whole_numbers_of_the_reference() {
     }
 }
 
-/// The bound holds for every output of every kind, and is no wider than it has to be: where nothing but the rounding of whole
-/// numbers tells int8 from f32, an output exists that comes near a tenth of it.
+/// The bound holds for every output of every kind, and is no wider than it has to be: where nothing
+/// but the rounding of whole numbers tells int8 from f32, an output exists that comes near a tenth
+/// of it.
 #[test]
 fn int8_error_bounds() {
     let mut rng = fastrand::Rng::with_seed(6);
@@ -226,8 +227,9 @@ fn few_outputs_are_computed() {
     }
 }
 
-/// One input that is much larger than the others leaves bounds so wide that more outputs are possible than there is room for; yet
-/// those that come close to the greatest are few, and not many more are computed.
+/// One input that is much larger than the others leaves bounds so wide that more outputs are
+/// possible than there is room for; yet those that come close to the greatest are few, and not many
+/// more are computed.
 #[test]
 fn wide_bounds_cost_few_outputs_more() {
     let mut rng = fastrand::Rng::with_seed(11);
@@ -264,8 +266,9 @@ fn wide_bounds_cost_few_outputs_more() {
     assert_eq!(whole.multiply_adds.load(Ordering::Relaxed), 0);
 }
 
-/// More than are kept come close to the greatest, among them the greatest itself, wherever it is; beside a row that one worker
-/// decides where the other gives up, and one whose greatest output is in a block that a worker comes to after it gave up.
+/// More than are kept come close to the greatest, among them the greatest itself, wherever it is;
+/// beside a row that one worker decides where the other gives up, and one whose greatest output is
+/// in a block that a worker comes to after it gave up.
 #[test]
 fn where_too_many_come_close_all_are_computed() {
     let (outputs, inputs) = (2304, 8);
@@ -307,8 +310,8 @@ fn no_more_are_computed_by_themselves_than_it_is_worth() {
     assert_eq!(asked.chains.load(Ordering::Relaxed), 2 * TOGETHER);
 }
 
-/// Those that are no longer possible give way: all blocks together have more than there is room for, each block's greater than
-/// those before by more than the bounds.
+/// Those that are no longer possible give way: all blocks together have more than there is room
+/// for, each block's greater than those before by more than the bounds.
 #[test]
 fn outputs_that_were_overtaken_are_not_kept() {
     let (outputs, inputs, alike) = (256 * 100, 4, 200);
@@ -329,8 +332,8 @@ fn outputs_that_were_overtaken_are_not_kept() {
     assert_eq!(asked.chains.load(Ordering::Relaxed), alike);
 }
 
-/// Where int8 is exact, what is left is what the chain in f32 rounds away: here most of a bias, so that another output is greater
-/// than in exact arithmetic, or the same no longer.
+/// Where int8 is exact, what is left is what the chain in f32 rounds away: here most of a bias, so
+/// that another output is greater than in exact arithmetic, or the same no longer.
 #[test]
 fn what_the_chain_itself_rounds_is_in_the_bound() {
     let team = team(1);
@@ -349,7 +352,8 @@ fn what_the_chain_itself_rounds_is_in_the_bound() {
     assert_eq!(chosen(&mut screened, &team, &x), [fine]);
 }
 
-/// More rows than are kept quantised, then fewer, then none: nothing of a call is left for the next.
+/// More rows than are kept quantised, then fewer, then none: nothing of a call is left for the
+/// next.
 #[test]
 fn calls_of_any_number_of_rows_follow_each_other() {
     let mut rng = fastrand::Rng::with_seed(10);
@@ -373,7 +377,8 @@ fn calls_of_any_number_of_rows_follow_each_other() {
     }
 }
 
-/// In f32 and beyond a private cache it pays; in other precisions, for less, and where int8 cannot be, all is computed.
+/// In f32 and beyond a private cache it pays; in other precisions, for less, and where int8 cannot
+/// be, all is computed.
 #[test]
 fn it_is_chosen_where_it_pays() {
     let team = team(1);

@@ -1,9 +1,9 @@
 //! The number of ways to insert the input products into a sequence of recurrent phases.
 //!
-//! The schedules counted are weak orders (ordered set partitions, counted by the Fubini numbers) that
-//! extend the order of dependences, as linear extensions do for total orders. A *block* is a phase
-//! with recurrent products; a *gap* is an insertion point between two blocks, for phases of input
-//! products alone.
+//! The schedules counted are weak orders (ordered set partitions, counted by the Fubini numbers)
+//! that extend the order of dependences, as linear extensions do for total orders. A *block* is a
+//! phase with recurrent products; a *gap* is an insertion point between two blocks, for phases of
+//! input products alone.
 //!
 //! ```text
 //! ways[0] = 1                                        // by pool: products waiting for a place

@@ -1,8 +1,9 @@
 //! How many phased schedules there are, before and after each rule.
 //!
-//! For one direction over `T` steps, exactly where a `u128` holds it, else its logarithm. What makes
-//! that possible: the products with the state of a step all wait for those of the step before, so
-//! the phases that hold them form one line, step after step, and only the input products are free.
+//! For one direction over `T` steps, exactly where a `u128` holds it, else its logarithm. What
+//! makes that possible: the products with the state of a step all wait for those of the step
+//! before, so the phases that hold them form one line, step after step, and only the input products
+//! are free.
 //!
 //! ```text
 //! gap │ block │ gap │ block │ … │ block │ gap      block: a phase with products with the state
@@ -143,8 +144,8 @@ impl Counts {
 
 /// The numbers of schedules of one direction over `steps` steps, its input sequence given.
 ///
-/// Up to 128 steps as said there; beyond, [`Count::AtLeast`] what the schedules of runs of 128 steps
-/// one after another give, except for those kept, whose number does not depend on the steps.
+/// Up to 128 steps as said there; beyond, [`Count::AtLeast`] what the schedules of runs of 128
+/// steps one after another give, except for those kept, whose number does not depend on the steps.
 ///
 /// ```
 /// use cellstream::model::Rnn;

@@ -71,7 +71,8 @@ fn check(model: &Model, batch: &Batch, isas: &[Isa], checksum: &mut Checksum) {
     check_in_chunks(model, batch, None, isas, checksum);
 }
 
-/// `chunk_steps`: how many steps' input products are taken together, where it is not the estimate's.
+/// `chunk_steps`: how many steps' input products are taken together, where it is not the
+/// estimate's.
 fn check_in_chunks(
     model: &Model,
     batch: &Batch,
@@ -100,7 +101,8 @@ fn check_in_chunks(
 }
 
 /// Each activation in each place of each cell, with and without clip, over numbers that are large,
-/// infinite or none; some of the LSTMs with peepholes or a projection. Returns the number of models.
+/// infinite or none; some of the LSTMs with peepholes or a projection. Returns the number of
+/// models.
 fn activations_in_cells(isas: &[Isa], checksum: &mut Checksum) -> usize {
     let mut random = Random::new(2);
     let mut cases = 0;

@@ -1,8 +1,8 @@
 //! The opponent: a general matrix multiplication, in parallel on pinned threads.
 //!
-//! It is as good as a careful user would make it: the weights stand row by row in the order that the
-//! library packs fastest, threads are pinned, and each place that uses it tries every split and keeps
-//! the fastest ([`Gemm::best_split`]).
+//! It is as good as a careful user would make it: the weights stand row by row in the order that
+//! the library packs fastest, threads are pinned, and each place that uses it tries every split and
+//! keeps the fastest ([`Gemm::best_split`]).
 
 use std::time::{Duration, Instant};
 
@@ -130,8 +130,8 @@ impl Gemm {
         self.library
     }
 
-    /// Runs `work` on the first of the threads, where [`Gemm::multiply`] must be called, and says how
-    /// long it took there.
+    /// Runs `work` on the first of the threads, where [`Gemm::multiply`] must be called, and says
+    /// how long it took there.
     pub fn time(&self, work: impl FnOnce() + Send) -> Duration {
         self.pool.install(|| {
             let start = Instant::now();

@@ -74,8 +74,8 @@ impl<'g> LstmByGemm<'g> {
         Ok(all)
     }
 
-    /// For the first direction of the first layer of `model` and an input `[steps, batch, features]`;
-    /// with the split that is fastest for it.
+    /// For the first direction of the first layer of `model` and an input `[steps, batch,
+    /// features]`; with the split that is fastest for it.
     ///
     /// # Errors
     /// The instruction set that is asked for is not there.

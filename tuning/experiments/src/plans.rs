@@ -1,8 +1,8 @@
 //! A race of plans for one model.
 //!
 //! Which pages weights come to lie in decides which of them share sets of the caches, and so moves
-//! times by a few per cent, for as long as a session lives. So the sessions are made anew several times,
-//! each time in the other order, and the samples put together.
+//! times by a few per cent, for as long as a session lives. So the sessions are made anew several
+//! times, each time in the other order, and the samples put together.
 
 use cellstream::{Model, Plan};
 

@@ -17,7 +17,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// Prints the question, the stamp and the heading. The first column is text, the others numbers.
+    /// Prints the question, the stamp and the heading. The first column is text, the others
+    /// numbers.
     ///
     /// # Errors
     /// The record has no folder for this machine.

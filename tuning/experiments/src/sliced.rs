@@ -29,7 +29,8 @@ impl Mapping {
     }
 }
 
-/// A matrix `[depth, 4 units]` of random weights in slices, and room for its product with some rows.
+/// A matrix `[depth, 4 units]` of random weights in slices, and room for its product with some
+/// rows.
 pub struct Sliced {
     kernels: Box<dyn Kernels>,
     rows: usize,

@@ -1,6 +1,6 @@
-//! How evenly this machine lets the plainest of programs run: a chain of multiply-adds in one register on
-//! each core, with no memory and no library; a call ends when the last core is through. Its p99 over its
-//! median is what the machine adds by itself to any call as long on as many cores.
+//! How evenly this machine lets the plainest of programs run: a chain of multiply-adds in one
+//! register on each core, with no memory and no library; a call ends when the last core is through.
+//! Its p99 over its median is what the machine adds by itself to any call as long on as many cores.
 //!
 //! ```text
 //! caller:     start = n;  chain;  until done = n × companions: spin
@@ -24,7 +24,8 @@ struct Turn {
     links: u64,
 }
 
-/// A thread for each core but the caller's. Made before the caller is pinned, whose core they would get else.
+/// A thread for each core but the caller's. Made before the caller is pinned, whose core they would
+/// get else.
 pub struct Companions(Vec<Sender<Arc<Turn>>>);
 
 impl Companions {

@@ -1,5 +1,6 @@
-//! What the Rust workers of `benches/references` share: requests come in on stdin and answers go out on
-//! stdout, one JSON object a line, as `workers/protocol.py` says. Times are taken around the call alone.
+//! What the Rust workers of `benches/references` share: requests come in on stdin and answers go
+//! out on stdout, one JSON object a line, as `workers/protocol.py` says. Times are taken around the
+//! call alone.
 
 mod bare;
 

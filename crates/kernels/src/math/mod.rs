@@ -1,6 +1,6 @@
 //! The activation functions over vectors: one fixed sequence of IEEE operations each, so that every
-//! instruction set gives the same bits. `cellstream::reference::activate` is the same sequence for one
-//! number, written independently; the two are compared bit by bit.
+//! instruction set gives the same bits. `cellstream::reference::activate` is the same sequence for
+//! one number, written independently; the two are compared bit by bit.
 //!
 //! NaN in gives NaN out, everywhere. The polynomials come from `tuning/activations/fit.py`.
 

@@ -15,7 +15,8 @@ use super::exp::{exp_of_minus, fraction, halves};
 /// The result is 0 at -104 and below; from 17.4 it is 1.
 const SATURATED: f32 = 104.0;
 
-/// `1 / (1 + e^-x)`, within 2 units in the last place, never decreasing, exactly 0 and 1 at the ends.
+/// `1 / (1 + e^-x)`, within 2 units in the last place, never decreasing, exactly 0 and 1 at the
+/// ends.
 #[inline(always)]
 pub(crate) fn sigmoid<S: Simd>(s: S, x: S::F32) -> S::F32 {
     let x = s.min(s.splat(SATURATED), x);

@@ -6,8 +6,8 @@ use super::super::simd::{Dot, Simd};
 use super::Start;
 use super::place::Place;
 
-/// The arithmetic of a product. Vectors of weights are counted `[group of k][gate]` from the start of
-/// a stripe, those that stand beside them `[stripe][gate]`.
+/// The arithmetic of a product. Vectors of weights are counted `[group of k][gate]` from the start
+/// of a stripe, those that stand beside them `[stripe][gate]`.
 pub(super) trait Element<S: Simd>: Copy {
     /// A word of a row of the left operand.
     type Lhs: Copy;
@@ -23,9 +23,10 @@ pub(super) trait Element<S: Simd>: Copy {
     const LHS: usize;
     /// Parts of a word that are multiplied one after the other: one, or its two steps.
     const PARTS: usize;
-    /// Whether taller tiles that save passes over a panel are worth the loads that they cost, where weights come from afar: where
-    /// they are long, so that memory is what a step waits for (LSTM 1024, Xeon: f32 with 8, 12 and 14 rows 17, 17 and 23 % less;
-    /// bf16 with 8 and 12 rows 5 and 12 % less; int8, with 8, 12 and 16 rows, 2 % less, 6 and 1 % more).
+    /// Whether taller tiles that save passes over a panel are worth the loads that they cost, where
+    /// weights come from afar: where they are long, so that memory is what a step waits for (LSTM
+    /// 1024, Xeon: f32 with 8, 12 and 14 rows 17, 17 and 23 % less; bf16 with 8 and 12 rows 5 and
+    /// 12 % less; int8, with 8, 12 and 16 rows, 2 % less, 6 and 1 % more).
     const TALL: bool;
     /// The words of a stripe.
     fn stripe(self, weights: &PackedMatrix, stripe: usize) -> *const u32;
@@ -123,8 +124,9 @@ impl<S: Simd> Element<S> for F32<'_> {
     }
 }
 
-/// bf16: two steps a word, each widened (exactly) where it is used. One after the other, so that no more
-/// registers are needed than for f32: the second load of a word costs nothing that the arithmetic waits for.
+/// bf16: two steps a word, each widened (exactly) where it is used. One after the other, so that no
+/// more registers are needed than for f32: the second load of a word costs nothing that the
+/// arithmetic waits for.
 #[derive(Clone, Copy)]
 pub(super) struct Bf16<'a>(pub &'a [u32]);
 

@@ -8,13 +8,15 @@
 //!       z[row][panel] += a[row][k] * w[panel][k]        one fma per gate, in this order of k
 //! ```
 //!
-//! The real loop takes a tile of `M` rows by `P` stripes of panels (`pack.rs`, `tiles.rs`) at a time, all in registers: one row
-//! alone is a chain of dependent multiply-adds, and only many independent chains fill the pipelines.
-//! The order of `k` within a chain never changes, so no tile shape changes a bit.
-//! Where weights come from afar, all tiles of rows that take a panel ask for the next one meanwhile (`prefetch.rs`).
+//! The real loop takes a tile of `M` rows by `P` stripes of panels (`pack.rs`, `tiles.rs`) at a
+//! time, all in registers: one row alone is a chain of dependent multiply-adds, and only many
+//! independent chains fill the pipelines. The order of `k` within a chain never changes, so no tile
+//! shape changes a bit. Where weights come from afar, all tiles of rows that take a panel ask for
+//! the next one meanwhile (`prefetch.rs`).
 //!
-//! Weights of int8 meet a left operand of int8: its rows are quantised first, each with a scale of its
-//! own. Their sum is exact; it is rounded to f32, as is the product of the two scales, and then added:
+//! Weights of int8 meet a left operand of int8: its rows are quantised first, each with a scale of
+//! its own. Their sum is exact; it is rounded to f32, as is the product of the two scales, and then
+//! added:
 //!
 //! ```text
 //! z[row][panel] = fma(Σ_k qa[row][k] * qw[panel][k], scale[row] * scale[panel], start)
@@ -83,8 +85,8 @@ pub enum Sweep {
     /// First to last, in tiles as wide as the registers allow: the longest runs through each panel.
     Wide,
     /// First to last, in tiles just wide enough to fill the pipelines. Alternating with
-    /// [`Sweep::Back`], what a cache still holds of the sweep before is used first; the narrower the
-    /// tiles the more, since within a tile each panel is read from its start.
+    /// [`Sweep::Back`], what a cache still holds of the sweep before is used first; the narrower
+    /// the tiles the more, since within a tile each panel is read from its start.
     Forth,
     /// Last to first, in the tiles of [`Sweep::Forth`].
     Back,
@@ -115,8 +117,8 @@ pub struct Product<'a> {
     pub next: NextProduct,
 }
 
-/// Runs a product. `N` is the number of gates of a stripe of the weights; `plain` keeps to instructions that the whole instruction
-/// set has.
+/// Runs a product. `N` is the number of gates of a stripe of the weights; `plain` keeps to
+/// instructions that the whole instruction set has.
 #[inline(always)]
 pub(super) fn product<S: Simd, const N: usize>(
     s: S,

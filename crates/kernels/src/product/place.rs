@@ -1,8 +1,9 @@
-//! Before and after the loop over the depth: pre-activations into sums, and sums into pre-activations.
+//! Before and after the loop over the depth: pre-activations into sums, and sums into
+//! pre-activations.
 //!
-//! Loops of few instructions are unrolled, and what they index lives in registers. So sums are touched
-//! by none but such; else the loop over the depth would keep them in memory. And every count is a plain
-//! value here: read through the job, it would be read anew after each store.
+//! Loops of few instructions are unrolled, and what they index lives in registers. So sums are
+//! touched by none but such; else the loop over the depth would keep them in memory. And every
+//! count is a plain value here: read through the job, it would be read anew after each store.
 
 use super::super::simd::Simd;
 use super::{Product, Start};
@@ -15,7 +16,8 @@ pub(super) struct Place<'a, const N: usize, const P: usize> {
     /// First stripe of the tile, counted through all panels.
     pub stripe: usize,
     pub start: Start<'a>,
-    /// Where the vector of each gate of each stripe is, in `z` from the tile's first row and in a bias: in elements.
+    /// Where the vector of each gate of each stripe is, in `z` from the tile's first row and in a
+    /// bias: in elements.
     at: [[usize; N]; P],
     /// Slots of all gates.
     slots: &'a [usize],
@@ -31,8 +33,8 @@ impl<'a, const N: usize, const P: usize> Place<'a, N, P> {
     /// The tile that starts with `row` and `stripe`.
     ///
     /// # Safety
-    /// They are the job's, whose `z` holds `z_slots` vectors for each of its panels and rows, and whose `slots` are below
-    /// `z_slots`.
+    /// They are the job's, whose `z` holds `z_slots` vectors for each of its panels and rows, and
+    /// whose `slots` are below `z_slots`.
     #[inline(always)]
     pub unsafe fn new<S: Simd>(
         job: &mut Product<'a>,
@@ -155,7 +157,8 @@ impl<'a, const N: usize, const P: usize> Place<'a, N, P> {
         }
     }
 
-    /// Stores what a bias has in slots that are not this product's: with the first stripe of each panel, so once.
+    /// Stores what a bias has in slots that are not this product's: with the first stripe of each
+    /// panel, so once.
     ///
     /// # Safety
     /// As [`super::tile::tile`].

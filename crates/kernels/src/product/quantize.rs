@@ -5,19 +5,20 @@
 //! scale = most / 127;  q[k] = a[k] · (127 / most), rounded to the nearest even
 //! ```
 //!
-//! The greatest is found among bits: without the sign they order as the floats do, with infinity and
-//! NaN beyond all others, and no order of comparing changes the result.
+//! The greatest is found among bits: without the sign they order as the floats do, with infinity
+//! and NaN beyond all others, and no order of comparing changes the result.
 
 use super::super::simd::Simd;
 
-/// Rows whose greatest magnitude is below this are quantised to zeros, so that no division overflows.
+/// Rows whose greatest magnitude is below this are quantised to zeros, so that no division
+/// overflows.
 pub const TINY_ROW: f32 = 1.0 / (1u128 << 100) as f32;
 
 /// Adding it rounds what is small to a whole number, which the lowest bits then hold.
 const ROUND: f32 = 1.5 * (1 << 23) as f32;
 
-/// Quantises one row of `depth` values into `depth / 4` words, rounded up; returns its scale, NaN for
-/// a row that holds a value that is not finite (whose bytes then mean nothing).
+/// Quantises one row of `depth` values into `depth / 4` words, rounded up; returns its scale, NaN
+/// for a row that holds a value that is not finite (whose bytes then mean nothing).
 #[inline(always)]
 pub(super) fn quantize<S: Simd>(s: S, row: &[f32], quads: &mut [u32]) -> f32 {
     assert!(quads.len() == row.len().div_ceil(4));
@@ -76,10 +77,12 @@ fn scales(max: f32) -> (f32, f32) {
     }
 }
 
-/// What is known of a row of a left operand, and of the row of whole numbers times a scale that is multiplied in its place.
+/// What is known of a row of a left operand, and of the row of whole numbers times a scale that is
+/// multiplied in its place.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RowNorms {
-    /// The greatest magnitude: infinity or NaN where one of the values is, and then the norms mean nothing.
+    /// The greatest magnitude: infinity or NaN where one of the values is, and then the norms mean
+    /// nothing.
     pub magnitude: f32,
     /// The Euclidean norm of what is multiplied, to 12 digits.
     pub kept: f64,

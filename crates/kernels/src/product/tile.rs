@@ -10,8 +10,8 @@ use super::tiles::is_tall;
 
 /// `M` rows by `P` stripes of `N` gates, `M * P * N` accumulators.
 ///
-/// Plain loops over arrays, and no closure handed to the standard library: its functions are compiled
-/// without the instruction set, so that vectors would travel through memory, by calls.
+/// Plain loops over arrays, and no closure handed to the standard library: its functions are
+/// compiled without the instruction set, so that vectors would travel through memory, by calls.
 ///
 /// # Safety
 /// `z`, and the bias if there is one, hold `z_slots` vectors for each panel of the weights, `z` for
@@ -123,14 +123,14 @@ unsafe fn chains<S: Simd, E: Element<S>, const M: usize, const N: usize, const P
         group += 1;
     }
     if !depth.is_multiple_of(E::STEPS) {
-        // Of a last group of two steps only the first: adding a zero would turn -0 into 0, and infinity into NaN.
-        // SAFETY: rows hold its first part, stripes the group.
+        // Of a last group of two steps only the first: adding a zero would turn -0 into 0, and
+        // infinity into NaN. SAFETY: rows hold its first part, stripes the group.
         unsafe { part::<S, E, M, N, P, 0>(s, element, a, w, groups, sum) };
     }
 }
 
-/// Adds the terms of two parts: both of a group, or those of two groups. A row's start is read once for both; each chain takes
-/// them in their order.
+/// Adds the terms of two parts: both of a group, or those of two groups. A row's start is read once
+/// for both; each chain takes them in their order.
 ///
 /// # Safety
 /// The rows hold these parts, the stripes the groups.
@@ -201,8 +201,9 @@ unsafe fn part<
     group: usize,
     sum: &mut [[[E::Sum; N]; P]; M],
 ) {
-    // Of rows and weights the fewer stay in registers while the others go by: where a core's other thread was busy, a step
-    // of 64 rows took 6 % less than with rows kept (LSTM 1024, f32, Xeon); alone on its core it took as long.
+    // Of rows and weights the fewer stay in registers while the others go by: where a core's other
+    // thread was busy, a step of 64 rows took 6 % less than with rows kept (LSTM 1024, f32, Xeon);
+    // alone on its core it took as long.
     if const { M <= P * N } {
         // SAFETY: the caller's promise.
         let mut x = [unsafe { element.lhs(s, a.at(0, group * E::LHS + PART)) }; M];

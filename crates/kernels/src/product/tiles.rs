@@ -1,4 +1,5 @@
-//! Which tiles a product is cut into: rows by stripes of panels, with an accumulator for each row, stripe and gate.
+//! Which tiles a product is cut into: rows by stripes of panels, with an accumulator for each row,
+//! stripe and gate.
 //!
 //! ```text
 //! low tiles    as few as can be of at most 6 rows (8 of three gates), by as many stripes as the registers hold
@@ -48,8 +49,9 @@ impl RowTiles {
         RowTiles::cut(rows, low, if may_be_tall { tallest } else { 0 })
     }
 
-    /// One tall tile or two, if each has enough rows for one and at most `tallest`; else low ones. As few as can be, since the passes
-    /// over a panel cost the same however full they are, and as even.
+    /// One tall tile or two, if each has enough rows for one and at most `tallest`; else low ones.
+    /// As few as can be, since the passes over a panel cost the same however full they are, and as
+    /// even.
     fn cut(rows: usize, low: usize, tallest: usize) -> RowTiles {
         let cut = |max: usize, are_tall: bool| RowTiles {
             rows,
@@ -76,9 +78,10 @@ impl RowTiles {
     }
 }
 
-/// Accumulators of a low tile: what is left of the registers after the fewer of weight vectors and broadcast values, kept, and one
-/// of the others, on its way; and, where weights are widened part by part, what both parts need: compilers interleave them, and
-/// with more sums than this keep some in memory. Two steps at a time (`tile.rs`) keep twice the vectors of weights, four to six, and
+/// Accumulators of a low tile: what is left of the registers after the fewer of weight vectors and
+/// broadcast values, kept, and one of the others, on its way; and, where weights are widened part
+/// by part, what both parts need: compilers interleave them, and with more sums than this keep some
+/// in memory. Two steps at a time (`tile.rs`) keep twice the vectors of weights, four to six, and
 /// one broadcast value: with 24 sums that is what there is.
 const fn accumulators(registers: usize, parts: usize) -> usize {
     match (registers, parts) {
@@ -90,8 +93,8 @@ const fn accumulators(registers: usize, parts: usize) -> usize {
     }
 }
 
-/// Rows of a low tile, of panels of so many gates, and with `room` for so many accumulators: for a multiply-add least is loaded where
-/// there are about as many rows as vectors of weights.
+/// Rows of a low tile, of panels of so many gates, and with `room` for so many accumulators: for a
+/// multiply-add least is loaded where there are about as many rows as vectors of weights.
 const fn rows_of_low(room: usize, gates: usize) -> usize {
     let max = if gates == 3 { 8 } else { LOW };
     let rows = room / gates;
@@ -102,9 +105,9 @@ const fn rows_of_low(room: usize, gates: usize) -> usize {
     }
 }
 
-/// Most rows of a tall tile of stripes of so many gates; 0 where there is none: where that was not measured. Two vectors of weights
-/// and a broadcast value stand beside the sums, 31 registers in all; widening takes some more (bf16, 14 rows in one tile: twice
-/// the time of two tiles).
+/// Most rows of a tall tile of stripes of so many gates; 0 where there is none: where that was not
+/// measured. Two vectors of weights and a broadcast value stand beside the sums, 31 registers in
+/// all; widening takes some more (bf16, 14 rows in one tile: twice the time of two tiles).
 const fn tallest<S: Simd, E: Element<S>>(gates: usize) -> usize {
     let is_measured = cfg!(target_arch = "x86_64") && S::REGISTERS >= 32;
     match E::PARTS {
@@ -132,8 +135,8 @@ impl Tiles {
     }
 }
 
-/// Stripes of `N` gates per tile for tiles of `height` rows, of the `left` ones that are still to do, so many to a panel: those of
-/// four panels at most.
+/// Stripes of `N` gates per tile for tiles of `height` rows, of the `left` ones that are still to
+/// do, so many to a panel: those of four panels at most.
 #[inline(always)]
 pub(super) fn tile_stripes<S: Simd, E: Element<S>, const N: usize>(
     height: usize,

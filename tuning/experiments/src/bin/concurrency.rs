@@ -1,12 +1,12 @@
 //! Two directions, and two layers, on two cores.
 //!
-//! Question: how much faster are two directions, and a stack of two layers, on all cores than on one,
-//! and how are they best laid out?
+//! Question: how much faster are two directions, and a stack of two layers, on all cores than on
+//! one, and how are they best laid out?
 //!
-//! Method: LSTM, 256 units, batch 1, 100 steps, random input. The best plan that tuning finds for one
-//! core and for all; and the fixed layouts: every layer's units split over all cores, the directions
-//! each on half of the cores, the layers each on half of the cores a chunk of 8 steps apart (the
-//! wavefront). Interleaved rounds, answers checked against the reference.
+//! Method: LSTM, 256 units, batch 1, 100 steps, random input. The best plan that tuning finds for
+//! one core and for all; and the fixed layouts: every layer's units split over all cores, the
+//! directions each on half of the cores, the layers each on half of the cores a chunk of 8 steps
+//! apart (the wavefront). Interleaved rounds, answers checked against the reference.
 //!
 //! Reading: the last column is the speed-up over the best plan of one core. Above the number of
 //! cores, the weights did not fit one core's private cache, but their halves do.

@@ -2,9 +2,9 @@
 //!
 //! Question: is a product fastest on all cores?
 //!
-//! Method: [batch × K]·[K × 4K], the recurrent product of an LSTM with K units, repeated with the same
-//! weights, all cores meeting after each. On 1, 2, … cores: the parallel GEMM with its best split for
-//! that many parts, and the crate's kernels on slices of columns. Interleaved rounds.
+//! Method: [batch × K]·[K × 4K], the recurrent product of an LSTM with K units, repeated with the
+//! same weights, all cores meeting after each. On 1, 2, … cores: the parallel GEMM with its best
+//! split for that many parts, and the crate's kernels on slices of columns. Interleaved rounds.
 //!
 //! Reading: GFLOP/s over cores. Where a line falls, the cores' meetings, or moving operands to all
 //! of them, cost more than they bring; the best degree is then below the number of cores.

@@ -8,7 +8,8 @@
 //! parallel GEMM and by the crate's kernels. Interleaved rounds. Needs two cores.
 //!
 //! Reading: in sequence/in parallel above 1 means side by side is better. For kept slices both move
-//! the same weights; side by side needs one meeting less and each operand on half of the cores only.
+//! the same weights; side by side needs one meeting less and each operand on half of the cores
+//! only.
 
 use std::ops::Range;
 use std::time::Duration;

@@ -4,11 +4,11 @@
 //! each slice stays on its core from step to step?
 //!
 //! Method: 100 products [batch × K]·[K × 4K] with the same weights, all cores meeting after each.
-//! Parallel GEMM; PCP: the crate's kernels on slices of columns, the slices changing cores at each step;
-//! PCP + WCS: the same loops, each core keeping its slice. Interleaved rounds.
+//! Parallel GEMM; PCP: the crate's kernels on slices of columns, the slices changing cores at each
+//! step; PCP + WCS: the same loops, each core keeping its slice. Interleaved rounds.
 //!
-//! Reading: PCP/(PCP + WCS) is large where all weights exceed a private cache, but a core's slice does
-//! not: the weights then come from the shared cache at each step, or from the private one.
+//! Reading: PCP/(PCP + WCS) is large where all weights exceed a private cache, but a core's slice
+//! does not: the weights then come from the shared cache at each step, or from the private one.
 
 use cellstream::execute::team::Team;
 use cellstream::machine::Topology;
@@ -111,8 +111,8 @@ fn by_slices(team: &mut Team, sliced: &mut Sliced, mapping: Mapping, a: &[f32]) 
     let done = team.run(|worker| {
         for step in 0..STEPS {
             let slice = mapping.slice(worker.index, step, slices);
-            // SAFETY: at each step the mapping gives every worker another slice, and all meet between
-            // steps.
+            // SAFETY: at each step the mapping gives every worker another slice, and all meet
+            // between steps.
             unsafe { shared.multiply(slice, a) };
             worker.barrier();
         }

@@ -1,19 +1,19 @@
 //! DeepCPU figure 4a: what each optimisation of an LSTM brings.
 //!
-//! Question: how much do fusion, hoisting and partitioning bring, and how much of it needs each slice
-//! of the weights to stay on its core?
+//! Question: how much do fusion, hoisting and partitioning bring, and how much of it needs each
+//! slice of the weights to stay on its core?
 //!
 //! Method: [batch, dimension], input and hidden size equal, 100 steps. (i) eight products per step
 //! with a parallel GEMM; (ii) one per step, as TensorFlow and CNTK; (iii) everything but
 //! weight-centric streamlining: the crate's kernels, fused and hoisted, but slices change cores at
 //! each step, on as many cores as (iv) has; (iv) everything: a session with a tuned plan. All are
-//! checked against the reference, (iii) and (iv) must agree to the bit. "kept" is the program of (iii)
-//! with slices that stay: a control, it should be near (iv). Interleaved rounds; medians and ratios
-//! with quartiles.
+//! checked against the reference, (iii) and (iv) must agree to the bit. "kept" is the program of
+//! (iii) with slices that stay: a control, it should be near (iv). Interleaved rounds; medians and
+//! ratios with quartiles.
 //!
 //! Reading: (i)/(iv) is the whole gain. (iii)/(iv) is the share of streamlining: large where the
-//! recurrent weights exceed one core's private cache but a core's slice of them does not. Where (iv)
-//! uses one core there is nothing to move, and (iii) is (iv).
+//! recurrent weights exceed one core's private cache but a core's slice of them does not. Where
+//! (iv) uses one core there is nothing to move, and (iii) is (iv).
 
 use cellstream_experiments::gemm::{Gemm, Library};
 use cellstream_experiments::lstm_by_gemm::LstmByGemm;

@@ -2,19 +2,20 @@
 //!
 //! Question: how much less do the cores fetch from the shared cache, if slices of the weights stay?
 //!
-//! Method: valgrind's cache simulation of one core's part (`fig4b_replay`), with this machine's L1 and
-//! private last level as its two levels: a miss of the second is a line fetched from the shared cache.
-//! Misses of preparation alone are taken off. Valgrind knows no AVX-512, so the replay uses AVX2; lines
-//! fetched depend on it little. What it cannot show: lines that one core takes from another (the state
-//! of each step). Beside it the prediction: the bytes of deepcpu's Theorem 5.2 for this core, in lines.
+//! Method: valgrind's cache simulation of one core's part (`fig4b_replay`), with this machine's L1
+//! and private last level as its two levels: a miss of the second is a line fetched from the shared
+//! cache. Misses of preparation alone are taken off. Valgrind knows no AVX-512, so the replay uses
+//! AVX2; lines fetched depend on it little. What it cannot show: lines that one core takes from
+//! another (the state of each step). Beside it the prediction: the bytes of deepcpu's Theorem 5.2
+//! for this core, in lines.
 //!
-//! Reading: misses of a GEMM over those of kept slices is the paper's factor of 8. "chunk" is how many
-//! steps' input products are taken together (first, as tuned for time): few keep results and input in
-//! the cache but read the input weights more often, and these push out the recurrent ones; with too many
-//! the input of a chunk no longer fits and is read again for each panel. Where the GEMM's weights
-//! should stay by the formula and do not: it copies them before use, and the half rows that a part of
-//! the columns consists of fall into half of the cache's sets. `--private` and `--of-cores` ask the
-//! same of another machine.
+//! Reading: misses of a GEMM over those of kept slices is the paper's factor of 8. "chunk" is how
+//! many steps' input products are taken together (first, as tuned for time): few keep results and
+//! input in the cache but read the input weights more often, and these push out the recurrent ones;
+//! with too many the input of a chunk no longer fits and is read again for each panel. Where the
+//! GEMM's weights should stay by the formula and do not: it copies them before use, and the half
+//! rows that a part of the columns consists of fall into half of the cache's sets. `--private` and
+//! `--of-cores` ask the same of another machine.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,8 +1,8 @@
 //! One core's part of an LSTM run, on one thread, for a cache simulator to look at (see `fig4b`).
 //!
-//! The parts of the other cores are left out: their results are zeros here, which changes no address
-//! that this core reads or writes. Slices that another core would own are computed here where the
-//! mapping brings them to this core.
+//! The parts of the other cores are left out: their results are zeros here, which changes no
+//! address that this core reads or writes. Slices that another core would own are computed here
+//! where the mapping brings them to this core.
 
 use cellstream::kernels::{
     Activation, Columns, GateJob, GateKernel, LstmFunctions, Shared, SharedRows,

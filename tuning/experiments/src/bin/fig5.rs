@@ -1,14 +1,16 @@
 //! DeepCPU figures 5a, 5b and 5c: time and GFLOP/s of an LSTM by dimension, length and batch.
 //!
-//! Question: how do times grow with the size of the state, the length of sequences and their number?
+//! Question: how do times grow with the size of the state, the length of sequences and their
+//! number?
 //!
-//! Method: 5a input = hidden from 32 to 1024, batch 1, 100 steps; 5b length from 1 to 100, 256 units,
-//! batch 1; 5c batch from 1 to 20, 256 units, 100 steps. Ours is a session with a tuned plan; the
-//! opponents are eight products per step, and one, by a parallel GEMM. Interleaved rounds.
+//! Method: 5a input = hidden from 32 to 1024, batch 1, 100 steps; 5b length from 1 to 100, 256
+//! units, batch 1; 5c batch from 1 to 20, 256 units, 100 steps. Ours is a session with a tuned
+//! plan; the opponents are eight products per step, and one, by a parallel GEMM. Interleaved
+//! rounds.
 //!
 //! Reading: GFLOP/s counts products only. In 5a ours falls where a core's slice leaves its private
-//! cache; in 5b it rises with the length, as the weights are loaded once per sequence; in 5c all rise,
-//! as weights are used for more rows each time they are read.
+//! cache; in 5b it rises with the length, as the weights are loaded once per sequence; in 5c all
+//! rise, as weights are used for more rows each time they are read.
 
 use cellstream::plan::flops;
 use cellstream_experiments::Outcome;

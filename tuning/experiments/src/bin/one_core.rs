@@ -1,10 +1,10 @@
 //! What binds each row of Table 1 on one core.
 //!
-//! Question: how much of a run's time on one core would be left if nothing but its products were done, or
-//! nothing but its weights read, or nothing but its arithmetic at the peak?
+//! Question: how much of a run's time on one core would be left if nothing but its products were
+//! done, or nothing but its weights read, or nothing but its arithmetic at the peak?
 //!
-//! Method: the estimate's plan on one core. Beside the whole run, in turn, in rounds, each on memory of its own
-//! of the same size:
+//! Method: the estimate's plan on one core. Beside the whole run, in turn, in rounds, each on
+//! memory of its own of the same size:
 //!
 //! ```text
 //! arithmetic  as many multiply-adds, all in registers
@@ -20,8 +20,8 @@
 //!
 //! Everything is made anew several times, since which pages weights come to lie in moves times.
 //!
-//! Reading: all columns are parts of the run's time. Where "products" and "gates" add up to 1 nothing is lost
-//! between them; where "floor" is near "products", the tiles are as good as can be.
+//! Reading: all columns are parts of the run's time. Where "products" and "gates" add up to 1
+//! nothing is lost between them; where "floor" is near "products", the tiles are as good as can be.
 
 use std::hint::black_box;
 use std::ops::Range;
@@ -237,8 +237,8 @@ impl Visitor for Read<'_> {
     }
 }
 
-/// `ROW` vectors of each of `P` panels in turn, as a tile of products goes through them; of a single panel
-/// more than a step at a time, so that the loop itself takes no part of the time.
+/// `ROW` vectors of each of `P` panels in turn, as a tile of products goes through them; of a
+/// single panel more than a step at a time, so that the loop itself takes no part of the time.
 #[inline(always)]
 fn read_tile<S: Simd, const P: usize, const ROW: usize>(s: S, tile: &[f32]) -> S::I32 {
     let panel = tile.len() / P;
@@ -413,8 +413,8 @@ impl Parts {
         }
     }
 
-    /// Which of the two takes longer is seen from the operations per byte: 4 is where a core's arithmetic
-    /// takes as long as its reads from L3 or L2, within a factor of two.
+    /// Which of the two takes longer is seen from the operations per byte: 4 is where a core's
+    /// arithmetic takes as long as its reads from L3 or L2, within a factor of two.
     fn floor(&mut self) {
         let batch = self.shape.batch;
         let (ahead, step) = self.widths();

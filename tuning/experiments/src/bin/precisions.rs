@@ -1,16 +1,17 @@
 //! f32, bf16 and int8, beside loops that only read as many bytes.
 //!
-//! Question: what do fewer bytes a weight bring, and what is left of it where a core's slice of the weights fits
-//! no private cache in any precision?
+//! Question: what do fewer bytes a weight bring, and what is left of it where a core's slice of the
+//! weights fits no private cache in any precision?
 //!
-//! Method: one layer, input 64, 100 steps, all cores, the estimate's plan of each precision. Beside each
-//! a loop on the same cores that reads slices as large as the recurrent weights, to and fro as a
-//! serpentine order does, at each step, and does nothing else. All six in turn, in rounds.
+//! Method: one layer, input 64, 100 steps, all cores, the estimate's plan of each precision. Beside
+//! each a loop on the same cores that reads slices as large as the recurrent weights, to and fro as
+//! a serpentine order does, at each step, and does nothing else. All six in turn, in rounds.
 //!
-//! Reading: f32 / bf16 and f32 / int8 are the gains. "read / ours" is how much of our time such a loop takes: near 1,
-//! nothing but another cache can make it faster, and the gain can be no more than that of the loops. (It can be
-//! above 1: a run may hide reading from L3 behind arithmetic on what is in L2.) Where the weights stay in the
-//! private caches, arithmetic counts, which int8 has four times as much of, and the states' activations.
+//! Reading: f32 / bf16 and f32 / int8 are the gains. "read / ours" is how much of our time such a
+//! loop takes: near 1, nothing but another cache can make it faster, and the gain can be no more
+//! than that of the loops. (It can be above 1: a run may hide reading from L3 behind arithmetic on
+//! what is in L2.) Where the weights stay in the private caches, arithmetic counts, which int8 has
+//! four times as much of, and the states' activations.
 
 use std::hint::black_box;
 use std::time::Instant;

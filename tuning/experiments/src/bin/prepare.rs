@@ -3,12 +3,12 @@
 //! Question: is a session for 32 MiB of weights ready within 100 ms?
 //!
 //! Method: LSTM, input and hidden size 1024, batch 1, 100 steps; the plan is the estimate for all
-//! cores, as the text of a plan file. Timed: looking at the machine and reading the plan; making the
-//! session, which starts the team, packs the weights on it and makes room for the run; and one run
-//! after it. Repeated, the session dropped each time.
+//! cores, as the text of a plan file. Timed: looking at the machine and reading the plan; making
+//! the session, which starts the team, packs the weights on it and makes room for the run; and one
+//! run after it. Repeated, the session dropped each time.
 //!
-//! Reading: medians and quartiles in milliseconds. Most of it is packing: reading 32 MiB, writing 32
-//! MiB to fresh pages.
+//! Reading: medians and quartiles in milliseconds. Most of it is packing: reading 32 MiB, writing
+//! 32 MiB to fresh pages.
 
 use std::time::Instant;
 

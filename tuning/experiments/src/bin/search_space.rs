@@ -2,11 +2,12 @@
 //!
 //! Question: how much does each rule of DeepCPU's section 5.1 cut, and how many runs find a plan?
 //!
-//! Method: schedules are counted, not listed (`cellstream::schedule::model_counts`). A 256-unit LSTM,
-//! batch 1, 100 steps, is then tuned with effort `measure`, and what that took is counted.
+//! Method: schedules are counted, not listed (`cellstream::schedule::model_counts`). A 256-unit
+//! LSTM, batch 1, 100 steps, is then tuned with effort `measure`, and what that took is counted.
 //!
-//! Reading: the paper's Q is the last number of LSTM, 16. P × Q configurations (P cores) is what the
-//! paper tries; a tuning here tries the dimensions one after another, chunks and panel orders too.
+//! Reading: the paper's Q is the last number of LSTM, 16. P × Q configurations (P cores) is what
+//! the paper tries; a tuning here tries the dimensions one after another, chunks and panel orders
+//! too.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;

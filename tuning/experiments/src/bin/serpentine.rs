@@ -1,16 +1,16 @@
 //! Cyclic against serpentine order of weight panels.
 //!
-//! Question: what does going through a core's panels backwards at every other step bring, and does it
-//! ever cost?
+//! Question: what does going through a core's panels backwards at every other step bring, and does
+//! it ever cost?
 //!
-//! Method: LSTM, input 64, 100 steps, all cores, the estimate's plan with either order. Answers must
-//! agree to the bit. Interleaved rounds. The weights are packed anew several times and the samples
-//! put together, since which pages they come to lie in moves times by a few per cent.
+//! Method: LSTM, input 64, 100 steps, all cores, the estimate's plan with either order. Answers
+//! must agree to the bit. Interleaved rounds. The weights are packed anew several times and the
+//! samples put together, since which pages they come to lie in moves times by a few per cent.
 //!
 //! Reading: cyclic/serpentine above 1 is the gain. It is expected where a core's slice is somewhat
-//! larger than its private cache (KiB per core against it is printed): a cyclic sweep then evicts each
-//! panel just before its reuse. Far below and far above there is nothing to win, and nothing should
-//! be lost.
+//! larger than its private cache (KiB per core against it is printed): a cyclic sweep then evicts
+//! each panel just before its reuse. Far below and far above there is nothing to win, and nothing
+//! should be lost.
 
 use cellstream::Plan;
 use cellstream::machine::Topology;

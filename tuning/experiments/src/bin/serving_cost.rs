@@ -1,14 +1,14 @@
 //! What serving costs beside the cells: choosing batches, and moving values into and out of them.
 //!
-//! Question: of the time of a step of a batch, how much goes into the scheduler, how much into gathering
-//! rows, how much into handing results on?
+//! Question: of the time of a step of a batch, how much goes into the scheduler, how much into
+//! gathering rows, how much into handing results on?
 //!
-//! Method: an engine on all cores is given chains of 24 steps, all at once, more than it has rows for, so
-//! that every batch is full until the last; requests join as others leave. Its own clocks tell the shares.
-//! Beside it, a session that makes the same steps on one batch that never changes.
+//! Method: an engine on all cores is given chains of 24 steps, all at once, more than it has rows
+//! for, so that every batch is full until the last; requests join as others leave. Its own clocks
+//! tell the shares. Beside it, a session that makes the same steps on one batch that never changes.
 //!
-//! Reading: "scheduler + gather" is the median over the rounds of both, over the time in the cell of the same round, with
-//! the least and the greatest; other columns are medians by themselves.
+//! Reading: "scheduler + gather" is the median over the rounds of both, over the time in the cell
+//! of the same round, with the least and the greatest; other columns are medians by themselves.
 
 use std::time::{Duration, Instant};
 

@@ -1,12 +1,13 @@
 //! How near serving comes to a server that wastes nothing.
 //!
-//! Question: where every row of every batch is useful, and batches are full, how much of the time do the cells run, and
-//! where does the rest go?
+//! Question: where every row of every batch is useful, and batches are full, how much of the time
+//! do the cells run, and where does the rest go?
 //!
-//! Method: an engine on all cores is given many times as many requests as its batches have rows, all at once and before
-//! the clock starts, so that nothing but the engine runs; once to warm up, and once to measure. The clock starts at the end of a
-//! batch: of one that runs then, all would be counted. Chains of 24 steps, and complete binary trees of 16 leaves; hidden size
-//! 1024, from 1024 inputs.
+//! Method: an engine on all cores is given many times as many requests as its batches have rows,
+//! all at once and before the clock starts, so that nothing but the engine runs; once to warm up,
+//! and once to measure. The clock starts at the end of a batch: of one that runs then, all would be
+//! counted. Chains of 24 steps, and complete binary trees of 16 leaves; hidden size 1024, from 1024
+//! inputs.
 //!
 //! Reading: shares of the time from then to the last answer, medians of the rounds; "cells" also
 //! with the least and the greatest. What they lack to 100 % is waste: the longest time that any

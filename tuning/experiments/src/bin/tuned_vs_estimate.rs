@@ -1,12 +1,12 @@
 //! Is a tuned plan ever slower than the estimate, and how far is the estimate off?
 //!
-//! Method: DeepCPU's Table 1, 15 shapes as LSTM and GRU. Each is tuned afresh (`--seconds` each), then
-//! the tuned plan and the estimate race, interleaved, with the weights packed anew three times. Where
-//! both are the same configuration there is nothing to race and the ratio is 1.
+//! Method: DeepCPU's Table 1, 15 shapes as LSTM and GRU. Each is tuned afresh (`--seconds` each),
+//! then the tuned plan and the estimate race, interleaved, with the weights packed anew three
+//! times. Where both are the same configuration there is nothing to race and the ratio is 1.
 //!
-//! Reading: estimate/tuned, with quartiles over the rounds. A tuned plan is called slower where three
-//! quarters of the rounds say so and the median does by more than 2 %. The estimate is called near
-//! where its median is at most 1.10 times the tuned one's.
+//! Reading: estimate/tuned, with quartiles over the rounds. A tuned plan is called slower where
+//! three quarters of the rounds say so and the median does by more than 2 %. The estimate is called
+//! near where its median is at most 1.10 times the tuned one's.
 
 use cellstream::Plan;
 use cellstream_experiments::Outcome;

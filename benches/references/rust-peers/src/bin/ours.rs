@@ -130,8 +130,8 @@ impl Network for Ours {
 }
 
 fn main() -> Result<()> {
-    // The bound's formula is `cellstream bench`'s. Measured a few times before the first row, and again with
-    // each: the second core may be a moment's half.
+    // The bound's formula is `cellstream bench`'s. Measured a few times before the first row, and
+    // again with each: the second core may be a moment's half.
     let (mut machine, mut best) = (Machine::detect()?, Best(None));
     for _ in 0..3 {
         best.measure(&mut machine)?;

@@ -1,5 +1,5 @@
-//! The worker of rten, from ONNX; in int8 from the file that ONNX Runtime's quantizer made, with a scale for
-//! each gate of each unit. `RTEN_NUM_THREADS` says how many threads.
+//! The worker of rten, from ONNX; in int8 from the file that ONNX Runtime's quantizer made, with a
+//! scale for each gate of each unit. `RTEN_NUM_THREADS` says how many threads.
 
 use anyhow::{Context, Result};
 use cellstream_references::{Load, Network, serve};
