@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use super::clock::Clock;
-use super::inbox::Inbox;
-use super::record::Times;
-use super::request::{Request, Work};
-use super::target::{CellRan, Done, ErrorKind, Outcome, Ran, Target};
+use crate::drive::clock::Clock;
+use crate::drive::inbox::Inbox;
+use crate::record::Times;
+use crate::target::{CellRan, Done, ErrorKind, Outcome, Ran, Target};
+use crate::workload::{Request, Work};
 
 /// The server and its clock; clones are the same.
 #[derive(Clone)]

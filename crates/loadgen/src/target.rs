@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use super::clock::Clock;
-use super::record::Times;
-use super::request::{Network, Request};
+use crate::drive::clock::Clock;
+use crate::record::Times;
+use crate::workload::{Network, Request};
 use cellstream_command::Failure;
 use cellstream_serve::engine::Calibration;
 use cellstream_serve::policy::PolicyKind;

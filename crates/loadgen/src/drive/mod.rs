@@ -1,17 +1,21 @@
 //! One run: requests are submitted when they are due, and what becomes of them is counted.
 
+pub mod clock;
+pub mod inbox;
+pub mod priority;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
 use fastrand::Rng;
 
-use super::arrivals::Arrivals;
-use super::clock::Clock;
-use super::inbox::{Inbox, Outbox, inbox};
-use super::record::{Ended, Recording, between};
-use super::request::Workload;
-use super::target::{ErrorKind, Outcome, Ran, Target};
+use crate::drive::clock::Clock;
+use crate::drive::inbox::{Inbox, Outbox, inbox};
+use crate::record::{Ended, Recording, between};
+use crate::target::{ErrorKind, Outcome, Ran, Target};
+use crate::workload::Workload;
+use crate::workload::arrivals::Arrivals;
 
 /// How a run goes.
 #[derive(Clone, Debug)]
@@ -207,9 +211,9 @@ impl<T: Target, C: Clock> Driven<'_, T, C> {
 mod tests {
     use std::sync::mpsc::{Sender, channel};
 
-    use super::super::lengths::Lengths;
-    use super::super::simulated::Simulated;
     use super::*;
+    use crate::simulated::Simulated;
+    use crate::workload::lengths::Lengths;
 
     const SECOND: Duration = Duration::from_secs(1);
     const MS: Duration = Duration::from_millis(1);
@@ -401,14 +405,14 @@ mod tests {
     }
 
     /// A thread that answers, one request after the other.
-    struct Thread(Sender<super::super::target::Done>);
+    struct Thread(Sender<crate::target::Done>);
 
     impl Target for Thread {
         type Prepared = ();
 
-        fn prepare(&self, _: &super::super::request::Request) {}
+        fn prepare(&self, _: &crate::workload::Request) {}
 
-        fn submit(&self, _: (), _: Option<Duration>, done: super::super::target::Done) {
+        fn submit(&self, _: (), _: Option<Duration>, done: crate::target::Done) {
             self.0.send(done).unwrap();
         }
 
@@ -423,7 +427,7 @@ mod tests {
             Arrivals::Poisson { rate: 2000.0 },
             Arrivals::Closed { outstanding: 2 },
         ] {
-            let (send, receive) = channel::<super::super::target::Done>();
+            let (send, receive) = channel::<crate::target::Done>();
             let server = std::thread::spawn(move || {
                 for done in receive {
                     std::thread::sleep(MS);
@@ -440,7 +444,7 @@ mod tests {
                 requests: 40,
                 ..run(&arrivals)
             };
-            let clock = super::super::clock::WallClock::new();
+            let clock = crate::drive::clock::WallClock::new();
             let recording = drive(&target, &clock, &some);
             drop(target);
             server.join().unwrap();

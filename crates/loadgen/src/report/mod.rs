@@ -1,12 +1,17 @@
 //! Results, for people and for programs.
 
+pub mod calibration;
+pub mod chart;
+pub mod csv;
+pub mod print;
+
 use std::collections::BTreeMap;
 
-use super::arrivals::Arrivals;
-use super::compare::{Contender, Measured};
-use super::record::{Recording, Times};
-use super::sweep::{Skipped, Swept};
-use super::target::{ErrorKind, Settings, by_name};
+use crate::record::{Recording, Times};
+use crate::sweep::compare::{Contender, Measured};
+use crate::sweep::{Skipped, Swept};
+use crate::target::{ErrorKind, Settings, by_name};
+use crate::workload::arrivals::Arrivals;
 use cellstream_command::Failure;
 use cellstream_serve::policy::PolicyKind;
 
@@ -398,10 +403,10 @@ pub fn distributions(recording: &Recording) -> [(&'static str, &Times); 3] {
 pub mod tests {
     use std::time::Duration;
 
-    use super::super::compare::tests::contender;
-    use super::super::record::Ended;
-    use super::super::target::{CellRan, Outcome, Ran};
     use super::*;
+    use crate::record::Ended;
+    use crate::sweep::compare::tests::contender;
+    use crate::target::{CellRan, Outcome, Ran};
 
     pub fn context() -> Context {
         Context {

@@ -4,11 +4,11 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use super::arrivals::Arrivals;
-use super::drive::{Run, drive};
-use super::record::Recording;
-use super::request::Workload;
-use super::target::{Launch, Settings, is_baseline};
+use crate::drive::{Run, drive};
+use crate::record::Recording;
+use crate::target::{Launch, Settings, is_baseline};
+use crate::workload::Workload;
+use crate::workload::arrivals::Arrivals;
 use cellstream_command::Failure;
 use cellstream_serve::policy::PolicyKind;
 
@@ -139,10 +139,10 @@ pub fn peak_of_baselines(peaks: &[(PolicyKind, f64)]) -> Option<(PolicyKind, f64
 pub mod tests {
     use std::cell::RefCell;
 
-    use super::super::lengths::Lengths;
-    use super::super::simulated::Simulated;
-    use super::super::target::Rows;
     use super::*;
+    use crate::simulated::Simulated;
+    use crate::target::Rows;
+    use crate::workload::lengths::Lengths;
     use cellstream_serve::cell_graph::{BatchSizes, BatchTime, CellCost};
     use cellstream_serve::engine::Calibration;
 

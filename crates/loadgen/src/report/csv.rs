@@ -3,10 +3,10 @@
 use std::io::Write;
 use std::path::Path;
 
-use super::arrivals::Arrivals;
-use super::compare::Measured;
-use super::report::{Percentiles, Row, distributions, fractions};
-use super::target::ErrorKind;
+use crate::report::{Percentiles, Row, distributions, fractions};
+use crate::sweep::compare::Measured;
+use crate::target::ErrorKind;
+use crate::workload::arrivals::Arrivals;
 use cellstream_command::Failure;
 
 /// Writes the curves: a line for each policy at each point.
@@ -139,8 +139,8 @@ fn cdfs(to: impl Write, all: &[&Measured]) -> Result<(), Failure> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::super::report::tests::{context, measured, near};
     use super::*;
+    use crate::report::tests::{context, measured, near};
     use cellstream_serve::policy::PolicyKind;
 
     #[test]

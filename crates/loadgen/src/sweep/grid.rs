@@ -2,9 +2,9 @@
 
 use std::str::FromStr;
 
-use super::compare::Contender;
-use super::request::Network;
-use super::target::{Rows, Settings};
+use crate::sweep::compare::Contender;
+use crate::target::{Rows, Settings};
+use crate::workload::Network;
 use cellstream_command::Failure;
 use cellstream_serve::engine::Calibration;
 use cellstream_serve::policy::PolicyKind;
@@ -178,8 +178,8 @@ impl Grid {
 mod tests {
     use std::time::Duration;
 
-    use super::super::compare::tests::calibration;
     use super::*;
+    use crate::sweep::compare::tests::calibration;
 
     fn grid(batches: &str, network: Network) -> Result<Grid, Failure> {
         let options: Vec<BatchOption> = batches.split(',').map(|b| b.parse().unwrap()).collect();

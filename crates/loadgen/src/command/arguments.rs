@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::compare::Conditions;
-use super::grid::{BatchOption, Grid};
-use super::lengths::LengthsOption;
-use super::report::Context;
-use super::request::{Network, Workload};
-use super::target::policies_for;
-use super::trees::TreesOption;
+use crate::report::Context;
+use crate::sweep::compare::Conditions;
+use crate::sweep::grid::{BatchOption, Grid};
+use crate::target::policies_for;
+use crate::workload::lengths::LengthsOption;
+use crate::workload::trees::TreesOption;
+use crate::workload::{Network, Workload};
 use cellstream::model::Precision;
 use cellstream_command::keep_originals;
 use cellstream_command::{Failure, seconds, threads};

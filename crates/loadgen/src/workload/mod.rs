@@ -1,11 +1,15 @@
 //! What is asked of a server: networks, requests, and where requests are drawn from.
 
+pub mod arrivals;
+pub mod lengths;
+pub mod trees;
+
 use std::sync::Arc;
 
 use fastrand::Rng;
 
-use super::lengths::Lengths;
-use super::trees::Tree;
+use crate::workload::lengths::Lengths;
+use crate::workload::trees::Tree;
 
 /// What the server computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]

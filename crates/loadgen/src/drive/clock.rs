@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::inbox::Inbox;
+use crate::drive::inbox::Inbox;
 
 /// Tells the time, counted from any start, and waits.
 ///
@@ -61,7 +61,7 @@ mod tests {
         let until = clock.now() + Duration::from_millis(3);
         clock.sleep_until(until);
         assert!(clock.now() >= until);
-        let (send, receive) = crate::inbox::inbox::<u32>();
+        let (send, receive) = crate::drive::inbox::inbox::<u32>();
         let until = clock.now() + Duration::from_millis(3);
         assert_eq!(clock.receive(&receive, until), None);
         assert!(clock.now() >= until);

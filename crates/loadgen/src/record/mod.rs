@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-use super::target::{CellRan, ErrorKind, Outcome, Ran};
+use crate::target::{CellRan, ErrorKind, Outcome, Ran};
 
 /// Times in nanoseconds, to three digits (those of steps to two: the engine's).
 #[derive(Clone, Debug, PartialEq)]

@@ -3,16 +3,18 @@
 //! What requests compute does not depend on their values, so those are slices of one pool of random numbers, at a place
 //! that a request's seed says: the same for every policy, and cheap for a generator that shares the machine.
 
+mod served;
+
 use std::panic::resume_unwind;
 use std::sync::Arc;
 
-use super::arguments::Arguments;
-use super::clock::WallClock;
-use super::priority;
-use super::request::{Network, Request, Work, Workload};
-use super::served::Served;
-use super::target::{Launch, Settings};
-use super::trees::Tree;
+use crate::command::Arguments;
+use crate::drive::clock::WallClock;
+use crate::drive::priority;
+use crate::in_process::served::Served;
+use crate::target::{Launch, Settings};
+use crate::workload::trees::Tree;
+use crate::workload::{Network, Request, Work, Workload};
 use cellstream::layers::Embedding;
 use cellstream::machine::Topology;
 use cellstream::model::{Gru, Lstm, Matrix, Model};

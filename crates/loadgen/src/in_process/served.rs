@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::record::Times;
-use super::request::Request;
-use super::target::{CellRan, Done, ErrorKind, Outcome, Ran, Target};
+use crate::record::Times;
+use crate::target::{CellRan, Done, ErrorKind, Outcome, Ran, Target};
+use crate::workload::Request;
 use cellstream_serve::RequestError;
 use cellstream_serve::engine::{self, Engine, SubmitError};
 use cellstream_serve::scheduler::Refused;
@@ -89,13 +89,13 @@ fn kind(error: &RequestError) -> ErrorKind {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::super::arrivals::Arrivals;
-    use super::super::clock::WallClock;
-    use super::super::drive::{Run, drive};
-    use super::super::lengths::Lengths;
-    use super::super::record::Recording;
-    use super::super::request::{Work, Workload};
     use super::*;
+    use crate::drive::clock::WallClock;
+    use crate::drive::{Run, drive};
+    use crate::record::Recording;
+    use crate::workload::arrivals::Arrivals;
+    use crate::workload::lengths::Lengths;
+    use crate::workload::{Work, Workload};
     use cellstream_serve::cell_graph::{
         Batch, Cell, CellError, CellId, Cells, Graph, Place, Ports, PreparedCell, Source,
     };

@@ -1,7 +1,7 @@
 //! What workers tell the generator.
 //!
 //! Not a channel of the standard library: its receiver waits for a sender that is about to write by yielding, and the generator,
-//! which [goes before](super::priority) the workers, yields to nobody of their rank. Where it found a worker of its own core in the
+//! which [goes before](crate::drive::priority) the workers, yields to nobody of their rank. Where it found a worker of its own core in the
 //! middle of sending, it kept that worker from going on until the system stopped it, after 0.95 s: in one run of ten with 2600
 //! requests a second on two cores. Who waits for this lock sleeps.
 

@@ -7,8 +7,8 @@ use std::path::Path;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use super::compare::Measured;
-use super::report::{Row, distributions, fractions};
+use crate::report::{Row, distributions, fractions};
+use crate::sweep::compare::Measured;
 use cellstream_command::Failure;
 use cellstream_serve::policy::PolicyKind;
 
@@ -318,8 +318,8 @@ fn number(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::report::tests::{context, measured};
     use super::*;
+    use crate::report::tests::{context, measured};
 
     #[test]
     fn ticks_are_round_and_few() {

@@ -4,8 +4,8 @@ use std::io::IsTerminal;
 
 use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
 
-use super::arrivals::Arrivals;
-use super::compare::{Contender, Next};
+use crate::sweep::compare::{Contender, Next};
+use crate::workload::arrivals::Arrivals;
 
 /// A bar on a terminal, nothing elsewhere. It moves between runs only: drawing takes time from what is measured.
 pub fn bar(runs: u64) -> ProgressBar {
@@ -44,8 +44,8 @@ pub fn show(bar: &ProgressBar, next: Next<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::target::{Rows, Settings};
     use super::*;
+    use crate::target::{Rows, Settings};
     use cellstream_serve::policy::PolicyKind;
 
     #[test]

@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
-use super::report::{self, Context, Row};
-use super::sweep::Swept;
+use crate::report::{self, Context, Row};
+use crate::sweep::Swept;
 use cellstream_command::Failure;
 
 /// How it is printed.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::request::Network;
+use crate::workload::Network;
 use cellstream_serve::networks::{BinaryTree, Dependencies, NetworkError, TreeChild};
 
 /// The tree of a request, in the shape that its network takes.

@@ -13,11 +13,14 @@
 //! ones near it. And what is measured last would be the worse for a machine that slows down: so all policies are
 //! measured at one load before any is at the next.
 
+pub mod compare;
+pub mod grid;
+
 use std::ops::ControlFlow;
 
-use super::arrivals::Arrivals;
-use super::compare::{Conditions, Contender, Measured, Next, compare};
-use super::target::Launch;
+use crate::sweep::compare::{Conditions, Contender, Measured, Next, compare};
+use crate::target::Launch;
+use crate::workload::arrivals::Arrivals;
 use cellstream_command::Failure;
 use cellstream_serve::policy::PolicyKind;
 
@@ -217,9 +220,9 @@ fn mark_best(here: &mut [Tried]) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::compare::tests::{Fleet, conditions, contender};
-    use super::super::target::Settings;
     use super::*;
+    use crate::sweep::compare::tests::{Fleet, conditions, contender};
+    use crate::target::Settings;
 
     fn go_on(_: Next<'_>) -> ControlFlow<()> {
         ControlFlow::Continue(())
