@@ -6,15 +6,16 @@
 //! settings, `report` writes tables, CSV files and charts, `command` is the command line.
 //! `in_process` is the target that runs the engine of `cellstream-serve` in this process.
 
+mod candidate;
 mod command;
-mod drive;
+pub mod drive;
 mod in_process;
-mod record;
+pub mod record;
 mod report;
 #[cfg(test)]
 mod simulated;
 mod sweep;
-mod target;
-mod workload;
+pub mod target;
+pub mod workload;
 
 pub use command::{Arguments, run};

@@ -1,16 +1,15 @@
-//! A server for tests, in simulated time: so many servers with a constant time of service and one queue, of which
-//! queueing theory knows what must come out.
+//! A target for tests, in simulated time: a number of servers with a constant service time and one
+//! queue, for which queueing theory gives the expected times.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use crate::drive::clock::Clock;
-use crate::drive::inbox::Inbox;
-use crate::record::Times;
-use crate::target::{CellRan, Done, ErrorKind, Outcome, Ran, Target};
-use crate::workload::{Request, Work};
+use crate::drive::{Clock, Inbox};
+use crate::record::{CellRun, CellRuns, ErrorKind, Outcome, ServerTimes, Times};
+use crate::target::{About, Completion, Target};
+use crate::workload::{RequestShape, RequestSpec};
 
 /// The server and its clock; clones are the same.
 #[derive(Clone)]
@@ -18,29 +17,33 @@ pub struct Simulated(Arc<Mutex<State>>);
 
 struct State {
     now: Duration,
+    name: &'static str,
     service: Duration,
+    warm_up: Duration,
     /// When each server is free.
     free: BinaryHeap<Reverse<Duration>>,
     /// Requests that may wait.
     room: usize,
     waiting: BinaryHeap<Reverse<Duration>>,
-    /// What ends when, in order of submission.
+    /// Ends of requests, with their numbers.
     events: BinaryHeap<Reverse<(Duration, u64)>>,
-    ends: HashMap<u64, (Done, Outcome)>,
+    ends: HashMap<u64, (Completion, Outcome)>,
     submitted: u64,
     served: u64,
     steps: Times,
-    /// From when submission takes how long, once.
+    /// From this time, one submission takes so long.
     stall: Option<(Duration, Duration)>,
-    seen: Option<Vec<(Duration, Request)>>,
+    seen: Option<Vec<(Duration, RequestSpec)>>,
 }
 
 impl Simulated {
-    /// So many servers, each of which takes `service` for a request.
+    /// A number of servers, each of which takes `service` for a request.
     pub fn new(servers: usize, service: Duration) -> Simulated {
         Simulated(Arc::new(Mutex::new(State {
             now: Duration::ZERO,
+            name: "simulated",
             service,
+            warm_up: Duration::ZERO,
             free: std::iter::repeat_n(Reverse(Duration::ZERO), servers).collect(),
             room: usize::MAX,
             waiting: BinaryHeap::new(),
@@ -48,13 +51,25 @@ impl Simulated {
             ends: HashMap::new(),
             submitted: 0,
             served: 0,
-            steps: Times::new(),
+            steps: Times::default(),
             stall: None,
             seen: None,
         })))
     }
 
-    /// Refuses requests while so many wait.
+    /// Has this name.
+    pub fn named(self, name: &'static str) -> Simulated {
+        self.state().name = name;
+        self
+    }
+
+    /// Says that it needs a warm-up.
+    pub fn warm_up(self, warm_up: Duration) -> Simulated {
+        self.state().warm_up = warm_up;
+        self
+    }
+
+    /// Refuses requests while `room` wait.
     pub fn holds(self, room: usize) -> Simulated {
         self.state().room = room;
         self
@@ -66,18 +81,18 @@ impl Simulated {
         self
     }
 
-    /// Remembers what is submitted when.
+    /// Keeps what is submitted.
     pub fn remembers(self) -> Simulated {
         self.state().seen = Some(Vec::new());
         self
     }
 
-    /// What was submitted when: time, length and seed.
+    /// The submitted requests: time, length and seed.
     pub fn seen(&self) -> Vec<(Duration, (usize, u64))> {
         let state = self.state();
         let seen = state.seen.iter().flatten();
-        seen.map(|(time, request)| match request.work {
-            Work::Chain { steps } => (*time, (steps, request.seed)),
+        seen.map(|(time, request)| match request.shape {
+            RequestShape::Chain { steps } => (*time, (steps, request.seed)),
             _ => panic!("only chains are remembered"),
         })
         .collect()
@@ -87,17 +102,17 @@ impl Simulated {
         self.0.lock().unwrap()
     }
 
-    /// Goes on to the next event, if it is not after `until`.
+    /// Advances to the next event, at most to `until`. Whether there was one.
     fn step(&self, until: Duration) -> bool {
         let mut state = self.state();
         match state.events.peek() {
             Some(&Reverse((time, id))) if time <= until => {
                 state.events.pop();
                 state.now = time.max(state.now);
-                let (done, outcome) = state.ends.remove(&id).unwrap();
-                // It asks for the time.
+                let (completion, outcome) = state.ends.remove(&id).unwrap();
+                // The completion reads the clock.
                 drop(state);
-                done(outcome);
+                completion.report(outcome);
                 true
             }
             _ => {
@@ -130,13 +145,22 @@ impl Clock for Simulated {
 }
 
 impl Target for Simulated {
-    type Prepared = Request;
+    type Prepared = RequestSpec;
 
-    fn prepare(&self, request: &Request) -> Request {
+    fn about(&self) -> About {
+        let state = self.state();
+        About {
+            warm_up: state.warm_up,
+            capacity: state.free.len(),
+            ..About::new(state.name)
+        }
+    }
+
+    fn prepare(&self, request: &RequestSpec) -> RequestSpec {
         request.clone()
     }
 
-    fn submit(&self, request: Request, left: Option<Duration>, done: Done) {
+    fn submit(&self, request: RequestSpec, time_left: Option<Duration>, completion: Completion) {
         let mut state = self.state();
         let now = state.now;
         if let Some(seen) = &mut state.seen {
@@ -149,8 +173,11 @@ impl Target for Simulated {
         let start = free.max(now);
         let (end, outcome) = if start > now && state.waiting.len() >= state.room {
             (now, Outcome::Failed(ErrorKind::Overloaded))
-        } else if left.is_some_and(|left| start > now + left) {
-            (now + left.unwrap(), Outcome::Failed(ErrorKind::Deadline))
+        } else if time_left.is_some_and(|left| start > now + left) {
+            (
+                now + time_left.unwrap(),
+                Outcome::Failed(ErrorKind::Deadline),
+            )
         } else {
             let end = start + state.service;
             state.free.pop();
@@ -158,20 +185,20 @@ impl Target for Simulated {
             state.waiting.push(Reverse(start));
             state.served += 1;
             state.steps.record(end - start);
-            let outcome = Outcome::Done {
+            let outcome = Outcome::Answered(Some(ServerTimes {
                 queueing: start - now,
                 computing: end - start,
-            };
+            }));
             (end, outcome)
         };
         let id = state.submitted;
         state.submitted += 1;
         state.events.push(Reverse((end, id)));
-        state.ends.insert(id, (done, outcome));
+        state.ends.insert(id, (completion, outcome));
         let stall = state.stall.filter(|(from, _)| now >= *from);
         if let Some((_, time)) = stall {
             state.stall = None;
-            // Whoever submits stands still; the answer comes when that is over.
+            // The caller is blocked, and the answer comes after that.
             state.events.retain(|Reverse((_, event))| *event != id);
             state.events.push(Reverse((end.max(now + time), id)));
             drop(state);
@@ -179,12 +206,12 @@ impl Target for Simulated {
         }
     }
 
-    fn ran(&self) -> Ran {
+    fn cells(&self) -> CellRuns {
         let state = self.state();
-        let ran = CellRan {
+        let run = CellRun {
             batches: BTreeMap::from([(1, state.served)]),
             steps: state.steps.clone(),
         };
-        Ran::from([("simulated".into(), ran)])
+        CellRuns::from([("simulated".into(), run)])
     }
 }

@@ -1,261 +1,119 @@
-//! What the generator drives: a server with one policy and its settings, seen through two small traits.
+//! The interface between the generator and a server under load.
 
-use std::collections::BTreeMap;
-use std::fmt;
 use std::time::Duration;
 
-use crate::drive::clock::Clock;
-use crate::record::Times;
-use crate::workload::{Network, Request};
-use cellstream_command::Failure;
-use cellstream_serve::engine::Calibration;
-use cellstream_serve::policy::PolicyKind;
+use crate::record::{CellRuns, Outcome};
+use crate::workload::RequestSpec;
 
-/// The policies that can serve requests of `network`, which are all the same if `identical`.
-pub fn policies_for(network: Network, identical: bool) -> Vec<PolicyKind> {
-    let serves = |policy: &PolicyKind| match policy {
-        PolicyKind::Cellular | PolicyKind::Shortest | PolicyKind::Merge => true,
-        PolicyKind::Padding | PolicyKind::Bucketing => !network.is_tree(),
-        PolicyKind::Ideal => identical,
-    };
-    PolicyKind::ALL.into_iter().filter(serves).collect()
-}
-
-/// Whether cellular batching is compared with this policy: the policies of other systems, which do
-/// not know requests in advance.
-pub fn is_baseline(policy: PolicyKind) -> bool {
-    use PolicyKind::{Cellular, Ideal, Shortest};
-    !matches!(policy, Cellular | Shortest | Ideal)
-}
-
-/// Serialises a policy as its name.
+/// A server under load. Dropping it shuts it down or closes the connection.
 ///
-/// # Errors
-/// Those of the serialiser.
-pub fn by_name<S: serde::Serializer>(policy: &PolicyKind, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_str(policy.name())
-}
-
-/// Rows of a batch at most, for each cell, in the order of the cells.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Rows(Vec<usize>);
-
-impl Rows {
-    /// These.
-    pub fn new(cells: Vec<usize>) -> Rows {
-        Rows(cells)
-    }
-
-    /// As many of every cell.
-    pub fn each(rows: usize, cells: usize) -> Rows {
-        Rows(vec![rows; cells])
-    }
-
-    /// Of each cell.
-    pub fn cells(&self) -> &[usize] {
-        &self.0
-    }
-
-    /// The greatest.
-    pub fn most(&self) -> usize {
-        self.0.iter().copied().max().unwrap_or(1)
-    }
-
-    fn is_even(&self) -> bool {
-        self.0.iter().all(|&rows| rows == self.most())
-    }
-}
-
-impl fmt::Display for Rows {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.is_even() {
-            return write!(f, "{}", self.most());
-        }
-        let rows: Vec<_> = self.0.iter().map(usize::to_string).collect();
-        f.write_str(&rows.join(":"))
-    }
-}
-
-impl serde::Serialize for Rows {
-    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        match self.is_even() {
-            true => self.most().serialize(to),
-            false => self.0.serialize(to),
-        }
-    }
-}
-
-/// What a policy may be set to.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Settings {
-    /// Rows of a batch at most; of policies that group whole requests, as many of every cell.
-    pub batch: Rows,
-    /// Lengths in one bucket; of [`PolicyKind::Bucketing`] alone.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub bucket_width: Option<usize>,
-}
-
-impl fmt::Display for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "batch {}", self.batch)?;
-        match self.bucket_width {
-            Some(width) => write!(f, ", buckets of {width}"),
-            None => Ok(()),
-        }
-    }
-}
-
-/// How a request ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// With its answer.
-    Done {
-        /// From submission to the start of its first cell.
-        queueing: Duration,
-        /// From there to the end of its last cell.
-        computing: Duration,
-    },
-    /// Without.
-    Failed(ErrorKind),
-}
-
-/// Why a request ended without its answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ErrorKind {
-    /// Refused at once: the queue was full.
-    Overloaded,
-    /// Its deadline passed.
-    Deadline,
-    /// The server gave it up: a cell failed, it was cancelled or the server shut down.
-    Failed,
-    /// The generator gave up waiting for it.
-    Unfinished,
-}
-
-impl ErrorKind {
-    /// All, in the order of reports.
-    pub const ALL: [ErrorKind; 4] = [
-        ErrorKind::Overloaded,
-        ErrorKind::Deadline,
-        ErrorKind::Failed,
-        ErrorKind::Unfinished,
-    ];
-
-    /// As reports name it.
-    pub fn name(self) -> &'static str {
-        match self {
-            ErrorKind::Overloaded => "overloaded",
-            ErrorKind::Deadline => "deadline",
-            ErrorKind::Failed => "failed",
-            ErrorKind::Unfinished => "unfinished",
-        }
-    }
-}
-
-/// Called when a request ends, on whatever thread ends it: it only notes the time.
-pub type Done = Box<dyn FnOnce(Outcome) + Send>;
-
-/// What has been run of each cell, by its name.
-pub type Ran = BTreeMap<String, CellRan>;
-
-/// What has been run of one cell.
-#[derive(Clone, Debug, PartialEq)]
-pub struct CellRan {
-    /// Batches by their number of rows.
-    pub batches: BTreeMap<usize, u64>,
-    /// How long a batch took; steps that ran together share their time.
-    pub steps: Times,
-}
-
-/// A server that runs. Dropped, it shuts down.
+/// The driver calls all methods from one thread. A target answers on threads of its own, or on
+/// the caller's: it calls [`Completion::report`] once for each request.
+///
+/// A target for another protocol implements this trait; nothing else of the crate changes.
+///
+/// # Examples
+/// A target that answers each request at once:
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use cellstream_loadgen::drive::{Run, WallClock, drive};
+/// use cellstream_loadgen::record::Outcome;
+/// use cellstream_loadgen::target::{About, Completion, Target};
+/// use cellstream_loadgen::workload::{Arrivals, Lengths, RequestShape, RequestSpec, Workload};
+///
+/// struct Echo;
+///
+/// impl Target for Echo {
+///     type Prepared = usize;
+///
+///     fn about(&self) -> About {
+///         About::new("echo")
+///     }
+///
+///     fn prepare(&self, request: &RequestSpec) -> usize {
+///         match request.shape {
+///             RequestShape::Chain { steps } => steps,
+///             _ => panic!("the workload has chains only"),
+///         }
+///     }
+///
+///     fn submit(&self, steps: usize, _: Option<Duration>, completion: Completion) {
+///         assert_eq!(steps, 24);
+///         completion.report(Outcome::Answered(None));
+///     }
+/// }
+///
+/// let arrivals = Arrivals::Poisson { rate: 1000.0 };
+/// let workload = Workload::Chains(Lengths::Fixed(24));
+/// let run = Run {
+///     requests: 20,
+///     ..Run::new(&arrivals, &workload)
+/// };
+/// let recording = drive(&Echo, &WallClock::new(), &run);
+/// assert_eq!((recording.due, recording.unanswered()), (20, 0));
+/// println!("p99: {} ms", recording.latency.quantile(0.99));
+/// ```
 pub trait Target {
-    /// A request with its values, ready to be submitted.
+    /// A request in the form in which it is submitted.
     type Prepared;
 
-    /// Makes the request's graph and values. Called ahead of the time when it is due: that is the client's work.
-    fn prepare(&self, request: &Request) -> Self::Prepared;
+    /// Name and limits of the target.
+    fn about(&self) -> About;
 
-    /// Submits; `done` is called once, at once if the request is refused. `left`: time until its deadline.
-    fn submit(&self, request: Self::Prepared, left: Option<Duration>, done: Done);
+    /// Makes a request with its values. Called before the request is due, because a client does
+    /// this work before it sends.
+    fn prepare(&self, request: &RequestSpec) -> Self::Prepared;
 
-    /// What has been run so far.
-    fn ran(&self) -> Ran;
+    /// Submits a request. Returns without waiting for the answer. `time_left`: from now to the
+    /// deadline of the request, if it has one.
+    fn submit(&self, request: Self::Prepared, time_left: Option<Duration>, completion: Completion);
+
+    /// What the target has executed so far, if it reports that.
+    fn cells(&self) -> CellRuns {
+        CellRuns::new()
+    }
 }
 
-/// Starts servers, each of which has the machine for itself until it is dropped.
-pub trait Launch {
-    /// What is started.
-    type Target: Target;
-    /// The clock of its callbacks.
-    type Clock: Clock;
-
-    /// A server with this policy, and the clock to drive it by.
-    ///
-    /// # Errors
-    /// What the server refuses.
-    fn launch(
-        &self,
-        policy: PolicyKind,
-        settings: &Settings,
-    ) -> Result<(Self::Target, Self::Clock), Failure>;
-
-    /// What each cell takes for batches of these sizes, in the order of the cells.
-    ///
-    /// # Errors
-    /// What the server refuses.
-    fn calibrate(&self, rows: &[usize]) -> Result<Vec<Calibration>, Failure>;
+/// What a target says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct About {
+    /// Name in reports.
+    pub name: String,
+    /// The shortest time from the first request to the start of measurement. A run whose warm-up
+    /// is shorter is lengthened.
+    pub warm_up: Duration,
+    /// Number of requests that may be answered together. A backlog of one such group is no sign
+    /// of overload.
+    pub capacity: usize,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn policies_serve_what_they_can() {
-        use PolicyKind::*;
-        assert_eq!(
-            policies_for(Network::Lstm, false),
-            [Cellular, Shortest, Padding, Bucketing, Merge]
-        );
-        assert_eq!(
-            policies_for(Network::Treelstm, false),
-            [Cellular, Shortest, Merge]
-        );
-        assert_eq!(
-            policies_for(Network::TreeChildSum, true),
-            [Cellular, Shortest, Merge, Ideal]
-        );
-        assert_eq!(policies_for(Network::Seq2seq, true), PolicyKind::ALL);
-    }
-
-    #[test]
-    fn names_are_what_is_typed() {
-        use clap::ValueEnum;
-        for network in Network::value_variants() {
-            let typed = network.to_possible_value().unwrap();
-            assert_eq!(typed.get_name(), network.name());
-            assert_eq!(serde_json::to_value(network).unwrap(), network.name());
-        }
-        for kind in ErrorKind::ALL {
-            assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
+impl About {
+    /// A target that needs no warm-up and answers requests one at a time.
+    pub fn new(name: impl Into<String>) -> About {
+        About {
+            name: name.into(),
+            warm_up: Duration::ZERO,
+            capacity: 1,
         }
     }
+}
 
-    #[test]
-    fn sizes_are_shown_as_they_are_typed() {
-        for (rows, text, json) in [
-            (Rows::new(vec![64, 64]), "64", serde_json::json!(64)),
-            (Rows::each(8, 1), "8", serde_json::json!(8)),
-            (
-                Rows::new(vec![64, 32]),
-                "64:32",
-                serde_json::json!([64, 32]),
-            ),
-        ] {
-            assert_eq!(rows.to_string(), text);
-            assert_eq!(serde_json::to_value(&rows).unwrap(), json);
-        }
-        assert_eq!(Rows::new(vec![16, 48]).most(), 48);
+/// Reports the end of one request. The driver notes the time of the call.
+///
+/// A completion that is dropped without a report leaves its request in flight; the driver counts
+/// it as [`ErrorKind::Unfinished`](crate::record::ErrorKind::Unfinished).
+pub struct Completion(Box<dyn FnOnce(Outcome) + Send>);
+
+impl Completion {
+    /// Calls `report` with the outcome.
+    pub fn new(report: impl FnOnce(Outcome) + Send + 'static) -> Completion {
+        Completion(Box::new(report))
+    }
+
+    /// Ends the request. May be called on any thread; does not block.
+    pub fn report(self, outcome: Outcome) {
+        (self.0)(outcome);
     }
 }

@@ -1,17 +1,12 @@
-//! What is typed, checked before anything is measured.
+//! The arguments of `load`, and what follows from them before any run.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::in_process::{EngineSpec, ServedShape, policies_for};
 use crate::report::Context;
-use crate::sweep::compare::Conditions;
-use crate::sweep::grid::{BatchOption, Grid};
-use crate::target::policies_for;
-use crate::workload::lengths::LengthsOption;
-use crate::workload::trees::TreesOption;
-use crate::workload::{Network, Workload};
-use cellstream::model::Precision;
-use cellstream_command::keep_originals;
+use crate::sweep::{BatchOption, Conditions, Grid};
+use crate::workload::{Arrivals, LengthsOption, Network, TreesOption, Workload};
 use cellstream_command::{Failure, seconds, threads};
 use cellstream_serve::engine::EngineOptions;
 use cellstream_serve::policy::PolicyKind;
@@ -168,35 +163,8 @@ pub struct Arguments {
     pub cdf_chart: Option<PathBuf>,
 }
 
-/// Sizes of what is served.
-#[derive(Clone, Debug, clap::Args)]
-pub struct ServedShape {
-    /// Hidden size
-    #[arg(long, value_name = "H", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65536))]
-    pub hidden: u32,
-    /// Input size: of embedded words, where words are embedded
-    #[arg(long, value_name = "E", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65536))]
-    pub input: u32,
-    /// Words that seq2seq knows (default: 30000)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
-    pub vocabulary: Option<u32>,
-    /// Precision of weights and products: f32, bf16, int8
-    #[arg(long, value_name = "P", default_value = "f32", value_parser = precision)]
-    pub precision: Precision,
-}
-
-impl ServedShape {
-    /// Words that are known, where there are words.
-    pub fn vocabulary(&self) -> u32 {
-        self.vocabulary.unwrap_or(30_000)
-    }
-}
-
-fn precision(name: &str) -> Result<Precision, String> {
-    let all = Precision::ALL;
-    let found = all.into_iter().find(|p| p.name() == name);
-    found.ok_or_else(|| format!("is none of {}", all.map(|p| p.name()).join(", ")))
-}
+/// Fractions of the peak if none are given.
+const DEFAULT_LOAD: [f64; 3] = [0.2, 0.5, 0.8];
 
 fn number(text: &str, accepted: std::ops::RangeInclusive<f64>, words: &str) -> Result<f64, String> {
     let number = text.parse::<f64>().ok();
@@ -221,7 +189,7 @@ fn milliseconds(text: &str) -> Result<f64, String> {
 }
 
 impl Arguments {
-    /// What requests ask for; reads files.
+    /// The distribution of requests; reads files.
     pub fn workload(&self) -> Result<Workload, Failure> {
         if self.network != Network::Seq2seq && self.shape.vocabulary.is_some() {
             return Err(Failure::usage(format!(
@@ -260,7 +228,7 @@ impl Arguments {
         self.trees.clone().unwrap_or(TreesOption::Complete(16))
     }
 
-    /// The policies that were asked for, or all that fit.
+    /// The policies that were typed, or all that can serve the workload.
     pub fn policies(&self, workload: &Workload) -> Result<Vec<PolicyKind>, Failure> {
         let possible = policies_for(self.network, workload.is_identical());
         if self.policies.is_empty() {
@@ -290,13 +258,14 @@ impl Arguments {
         Ok(policies)
     }
 
-    /// What --sweep tries, or the only settings.
+    /// The settings that --sweep tries, or the only ones.
     pub fn grid(&self) -> Result<Grid, Failure> {
         let grid = Grid::new(&self.batch, &self.bucket_width, self.network)?;
-        // Calibration only wants the greatest.
-        if grid.is_several() && !self.sweep && !self.calibrate {
+        // Calibration uses the largest size only.
+        if grid.has_choices() && !self.sweep && !self.calibrate {
             return Err(Failure::usage(
-                "several --batch or --bucket-width need --sweep, which finds the best of them at every load",
+                "several --batch or --bucket-width need --sweep, which finds the best of them at every \
+                 load",
             ));
         }
         Ok(grid)
@@ -307,19 +276,72 @@ impl Arguments {
         self.trace.is_none() && self.rates.is_empty() && self.closed.is_none()
     }
 
-    /// Whether the peak of every setting is measured first: loads are fractions of one, and where a sweep goes on to
-    /// higher rates, a setting with a great peak is kept.
+    /// Whether peaks are measured first: loads are fractions of one, and a sweep over several rates
+    /// always measures the candidates with the highest peaks.
     pub fn measures_peaks(&self) -> Result<bool, Failure> {
         let measures = self.is_by_load() || self.sweep && self.rates.len() > 1;
         match self.saturation {
             Some(_) if !measures => Err(Failure::usage(
-                "--saturation is of peaks, which are measured for --load and for a --sweep over several --rates",
+                "--saturation is of peaks, which are measured for --load and for a --sweep over several \
+                 --rates",
             )),
             _ => Ok(measures),
         }
     }
 
-    /// What all runs have in common.
+    /// Number of points that are to be measured.
+    pub fn point_count(&self) -> usize {
+        match self.is_by_load() {
+            true => self.load().len(),
+            false => self.rates.len().max(1),
+        }
+    }
+
+    /// The closed loop by which peaks are measured.
+    pub fn saturation(&self, grid: &Grid) -> Arrivals {
+        let users = self.saturation.map(|users| users as usize);
+        Arrivals::Closed {
+            outstanding: users.unwrap_or(4 * grid.max_rows()),
+        }
+    }
+
+    fn load(&self) -> &[f64] {
+        match self.load.is_empty() {
+            true => &DEFAULT_LOAD,
+            false => &self.load,
+        }
+    }
+
+    /// The points of --load, for a peak in requests per second.
+    pub fn loads_of(&self, peak: f64) -> Vec<Arrivals> {
+        let rates = self.load().iter().map(|load| load * peak);
+        rates.map(|rate| Arrivals::Poisson { rate }).collect()
+    }
+
+    /// The points of --closed or --rates.
+    pub fn points(&self) -> Vec<Arrivals> {
+        if let Some(users) = self.closed {
+            let outstanding = users as usize;
+            return vec![Arrivals::Closed { outstanding }];
+        }
+        let rates = self.rates.iter();
+        rates.map(|&rate| Arrivals::Poisson { rate }).collect()
+    }
+
+    /// The network and the options of all engines.
+    pub fn engine_spec(&self) -> EngineSpec {
+        EngineSpec {
+            network: self.network,
+            shape: self.shape.clone(),
+            seed: self.seed,
+            threads: threads(self.threads),
+            workers: self.workers as usize,
+            tasks_at_once: self.tasks_at_once as usize,
+            steps_at_once: self.steps_at_once as usize,
+        }
+    }
+
+    /// The conditions of all runs.
     pub fn conditions(&self, workload: Workload) -> Conditions {
         Conditions {
             workload,
@@ -333,7 +355,7 @@ impl Arguments {
         }
     }
 
-    /// What all results have in common.
+    /// What all rows have in common.
     pub fn context(&self) -> Context {
         let requests = match self.network.is_tree() {
             true => self.trees_option().to_string(),
@@ -352,64 +374,8 @@ impl Arguments {
             seed: self.seed,
         }
     }
-
-    /// Whether results go to files, too.
-    pub fn writes_files(&self) -> bool {
-        let outputs = [&self.csv, &self.cdf, &self.chart, &self.cdf_chart];
-        outputs.iter().any(|output| output.is_some())
-    }
-
-    /// Refuses, before any time is spent, outputs that cannot be written, that are one file, or that are read.
-    pub fn check_outputs(&self) -> Result<(), Failure> {
-        let outputs = [
-            (&self.csv, "what --csv writes"),
-            (&self.cdf, "what --cdf writes"),
-            (&self.chart, "what --chart draws"),
-            (&self.cdf_chart, "what --cdf-chart draws"),
-        ];
-        let lengths = self.lengths.as_ref().and_then(LengthsOption::file);
-        let trees = self.trees.as_ref().and_then(TreesOption::file);
-        let inputs = [
-            (lengths, "the file of --lengths"),
-            (trees, "the file of --trees"),
-            (self.trace.as_deref(), "the file of --trace"),
-        ];
-        for (index, (output, _)) in outputs.iter().enumerate() {
-            let Some(output) = output.as_deref() else {
-                continue;
-            };
-            let is_chart = index >= 2;
-            if is_chart && output.extension().is_some_and(|named| named != "svg") {
-                let why = "charts are drawn as SVG; expected a name that ends in .svg";
-                return Err(Failure::usage(why).of(output));
-            }
-            let folder = output.parent().filter(|p| !p.as_os_str().is_empty());
-            if folder.is_some_and(|folder| !folder.is_dir()) || output.is_dir() {
-                return Err(Failure::new("expected a file in a folder that exists").of(output));
-            }
-            keep_originals(output, &inputs)?;
-            let same =
-                |other: &Option<PathBuf>| other.as_deref().is_some_and(|o| one_file(o, output));
-            if let Some((_, what)) = outputs[..index].iter().find(|(other, _)| same(other)) {
-                let why = format!("is {what} already; write to another file");
-                return Err(Failure::usage(why).of(output));
-            }
-        }
-        Ok(())
-    }
 }
 
-/// Whether two names are of one file, there or not yet.
-fn one_file(a: &Path, b: &Path) -> bool {
-    let real = |path: &Path| {
-        let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
-        let folder = folder.unwrap_or(Path::new(".")).canonicalize().ok()?;
-        path.canonicalize()
-            .ok()
-            .or(Some(folder.join(path.file_name()?)))
-    };
-    a == b || real(a).is_some_and(|a| Some(a) == real(b))
-}
 /// Reads a policy by its name.
 fn policy() -> impl TypedValueParser<Value = PolicyKind> {
     let possible = PolicyKind::ALL.map(|policy| {

@@ -1,64 +1,50 @@
-//! `cellstream load`: requests as users send them, to one policy after the other, and how long they wait.
-//!
-//! The server is behind two small traits (`target::Launch`, `target::Target`); all else is here:
-//! what requests ask for (`arguments`, `request`, `lengths`, `trees`), when they are due
-//! (`arrivals`), the loop that submits them (`drive`), what is counted (`record`), who runs when
-//! (`compare`), each policy's settings (`grid`, `sweep`), and what is said and drawn (`report`,
-//! `print`, `calibration`, `files`, `chart`).
+//! The subcommand `load`.
 
 mod arguments;
+mod outputs;
 mod progress;
 
 use std::io::Write;
 use std::ops::ControlFlow;
 
-pub use crate::command::arguments::Arguments;
-use crate::command::progress::{bar, show};
-use crate::in_process::Engines;
-use crate::report::print::Report;
-use crate::report::{Context, Row};
-use crate::sweep::compare::{Contender, Measured, Next, compare, peak_of_baselines};
-use crate::sweep::{strongest, sweep};
-use crate::target::Launch;
-use crate::workload::arrivals::{Arrivals, read_trace};
-use cellstream_command::Printer;
-use cellstream_command::{Failure, interrupt};
-use cellstream_serve::policy::PolicyKind;
+pub use arguments::Arguments;
 
-/// Serves and measures what `arguments` say.
+use crate::candidate::{Candidate, Launch};
+use crate::drive::priority;
+use crate::in_process::Engines;
+use crate::report::{Context, Printer, Row, calibration};
+use crate::sweep::{Measurement, NextRun, Trial, compare, highest_peaks, peak_of_baselines, sweep};
+use crate::workload::Arrivals;
+use cellstream_command::{Failure, Printer as Output, interrupt};
+use cellstream_serve::policy::PolicyKind;
+use progress::{bar, show};
+
+/// Serves and measures as `arguments` say.
 ///
 /// # Errors
-/// Arguments and files that make no sense, more than the machine has memory for.
+/// Arguments or files are invalid; the machine has too little memory; a file cannot be written.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    // Before weights are made for nothing.
+    // All checks come before weights are made.
     arguments.check_outputs()?;
     let workload = arguments.workload()?;
     arguments.policies(&workload)?;
-    arguments.grid()?;
+    let grid = arguments.grid()?;
     arguments.measures_peaks()?;
-    let engines = Engines::new(arguments, &workload)?;
-    let out = &mut Printer::new(arguments.writes_files());
-    match arguments.calibrate {
-        true => {
-            let found = engines.calibrate(&arguments.grid()?.to_calibrate())?;
-            crate::report::calibration::print(&found, arguments.json, out)
-        }
-        false => {
-            interrupt::catch()?;
-            if !crate::drive::priority::is_allowed() {
-                writeln!(
-                    std::io::stderr(),
-                    "cellstream: {}",
-                    crate::drive::priority::REFUSED
-                )?;
-            }
-            measure(arguments, &engines, interrupt::flow, out)
-        }
+    let engines = Engines::new(&arguments.engine_spec(), &workload)?;
+    let out = &mut Output::new(arguments.writes_files());
+    if arguments.calibrate {
+        let found = engines.calibrate(&grid.calibration_rows())?;
+        return calibration::print(&found, arguments.json, out);
     }
+    interrupt::catch()?;
+    if !priority::is_allowed() {
+        writeln!(std::io::stderr(), "cellstream: {}", priority::REFUSED)?;
+    }
+    measure(arguments, &engines, interrupt::flow, out)
 }
 
-/// Measures on servers that `launch` starts, prints to `out`, writes files. When `flow` breaks off, no further
-/// run is begun, and what has been measured is what there is.
+/// Measures targets of `launch`, prints to `out` and writes files. If `flow` breaks off, no further
+/// run starts, and the results so far are reported.
 fn measure<L: Launch>(
     arguments: &Arguments,
     launch: &L,
@@ -67,169 +53,116 @@ fn measure<L: Launch>(
 ) -> Result<(), Failure> {
     arguments.check_outputs()?;
     let mut grid = arguments.grid()?;
-    let trace = arguments.trace.as_deref().map(read_trace).transpose()?;
+    let trace = arguments.trace.as_deref();
+    let trace = trace.map(Arrivals::read_trace).transpose()?;
     let workload = arguments.workload()?;
     let policies = arguments.policies(&workload)?;
     let (conditions, context) = (arguments.conditions(workload), arguments.context());
-    let report = Report {
+    let printer = Printer {
         json: arguments.json,
         context: &context,
     };
-    report.title(out)?;
-    if grid.wants_calibration() {
-        let found = launch.calibrate(&grid.to_calibrate())?;
-        crate::report::calibration::print(&found, arguments.json, out)?;
+    printer.title(out)?;
+    if grid.needs_calibration() {
+        let found = launch.calibrate(&grid.calibration_rows())?;
+        calibration::print(&found, arguments.json, out)?;
         let rows = grid.add_calibrated(&found);
         if !arguments.json {
             writeln!(out, "calibrated: batch {rows}\n")?;
         }
     }
-    let contenders = grid.contenders(&policies);
-
-    let (by_load, with_peaks) = (arguments.is_by_load(), arguments.measures_peaks()?);
-    let users = arguments
-        .saturation
-        .map_or(4 * grid.most(), |users| users as usize);
-    let points_to_come = match (by_load, arguments.load.len()) {
-        (true, 0) => DEFAULT_LOAD.len(),
-        (true, loads) => loads,
-        (false, _) => arguments.rates.len().max(1),
-    };
-    // Some will be left out; the best are measured again.
-    let again = match contenders.len() > policies.len() {
-        true => points_to_come * policies.len(),
+    let candidates = grid.candidates(&policies);
+    let measures_peaks = arguments.measures_peaks()?;
+    let point_count = arguments.point_count();
+    // The best of each policy is measured again after a sweep; skipped runs are unknown yet.
+    let again = match candidates.len() > policies.len() {
+        true => point_count * policies.len(),
         false => 0,
     };
-    let runs = (usize::from(with_peaks) + points_to_come) * contenders.len() + again;
-    let runs = runs * conditions.rounds;
-    let bar = bar(runs as u64);
-    let mut next = |next: Next<'_>| {
+    let runs = (usize::from(measures_peaks) + point_count) * candidates.len() + again;
+    let bar = bar((runs * conditions.rounds) as u64);
+    let mut next = |next: NextRun<'_>| {
         flow()?;
         show(&bar, next);
         ControlFlow::Continue(())
     };
 
-    let closed = [Arrivals::Closed { outstanding: users }];
-    let saturated = if with_peaks { &closed[..] } else { &[] };
-    let peaks = compare(launch, &contenders, saturated, &conditions, &mut next)?;
-    if peaks.is_empty() && with_peaks {
-        return Err(Failure::new("interrupted before all peaks were measured"));
+    let mut peaks = Vec::new();
+    if measures_peaks {
+        let closed = [arguments.saturation(&grid)];
+        peaks = compare(launch, &candidates, &closed, &conditions, &mut next)?;
+        if peaks.is_empty() {
+            return Err(Failure::new("interrupted before all peaks were measured"));
+        }
     }
-    let peak_rows = peak_rows(&context, &policies, &contenders, &peaks);
-    bar.suspend(|| report.peaks(&peak_rows, out))?;
-    let points: Vec<Arrivals> = match (trace, arguments.closed) {
-        (Some(trace), _) => vec![trace],
-        (None, Some(users)) => vec![Arrivals::Closed {
-            outstanding: users as usize,
-        }],
-        (None, None) if by_load => {
-            let peaks = peaks.iter();
-            let peaks = peaks.map(|m| (m.contender.policy, m.all().throughput()));
-            let Some((policy, peak)) = peak_of_baselines(&peaks.collect::<Vec<_>>()) else {
+    let peak_rows = peak_rows(&context, &policies, &candidates, &peaks);
+    bar.suspend(|| printer.peaks(&peak_rows, out))?;
+    let points = match trace {
+        Some(trace) => vec![trace],
+        None if arguments.is_by_load() => {
+            let Some((baseline, peak)) = peak_of_baselines(&peaks) else {
                 return Err(Failure::new(
-                    "nothing was answered where the peak was to be measured; give --rates, longer --seconds or a \
-                     shorter --warm-up",
+                    "nothing was answered where the peak was to be measured; give --rates, longer \
+                     --seconds or a shorter --warm-up",
                 ));
             };
             if !arguments.json {
+                let name = &baseline.about.name;
                 bar.suspend(|| {
                     writeln!(
                         out,
-                        "loads are fractions of what {policy} bears: {peak:.0} a second\n"
+                        "loads are fractions of the peak of {name}: {peak:.0} a second\n"
                     )
                 })?;
             }
-            let load = match arguments.load.is_empty() {
-                true => &DEFAULT_LOAD[..],
-                false => &arguments.load,
-            };
-            let rates = load.iter().map(|load| load * peak);
-            rates.map(|rate| Arrivals::Poisson { rate }).collect()
+            arguments.loads_of(peak)
         }
-        (None, None) => (arguments.rates.iter())
-            .map(|&rate| Arrivals::Poisson { rate })
-            .collect(),
+        None => arguments.points(),
     };
-    let swept = sweep(launch, &contenders, &peaks, points, &conditions, &mut next)?;
+    let result = sweep(launch, &candidates, &peaks, points, &conditions, &mut next)?;
     bar.finish_and_clear();
-    if swept.tried.is_empty() {
+    if result.trials.is_empty() {
         return Err(Failure::new("interrupted before a load was measured"));
     }
-    let rows: Vec<_> = swept
-        .tried
-        .iter()
-        .map(|tried| Row {
-            best: tried.best,
-            ..Row::new(&context, &tried.measured)
-        })
-        .collect();
-    let best = swept.best();
-    // Before anything is printed: who reads it may be gone, interrupted with this. A file that cannot be written costs no table.
+    let row = |trial: &Trial| Row {
+        best: trial.best,
+        ..Row::new(&context, &trial.measurement)
+    };
+    let rows: Vec<_> = result.trials.iter().map(row).collect();
+    let best = result.best();
+    // Files are written before results are printed, because the reader may have closed the pipe.
+    // If a file cannot be written, the table is printed nevertheless.
     let all: Vec<_> = peak_rows.iter().chain(&rows).collect();
-    let written = write_files(arguments, &context.title(), &all, &best, policies.len());
-    report.measured(&rows, arguments.sweep.then_some(&swept), out)?;
+    let written = arguments.write_files(&context.title(), &all, &best, policies.len());
+    printer.measured(&rows, arguments.sweep.then_some(&result), out)?;
     let loads = best.len() / policies.len();
     let rounds = best[best.len() - 1].rounds.len();
-    if loads < points_to_come || rounds < conditions.rounds {
+    if loads < point_count || rounds < conditions.rounds {
         writeln!(
             std::io::stderr(),
-            "interrupted: {loads} of {points_to_come} loads, the last in {rounds} of {} rounds",
+            "interrupted: {loads} of {point_count} loads, the last in {rounds} of {} rounds",
             conditions.rounds
         )?;
     }
     written
 }
 
-/// Writes the files that were asked for: of `all` rows, and of the `best`, which has one for each of the `policies` at each
-/// load, the lowest load first.
-fn write_files(
-    arguments: &Arguments,
-    title: &str,
-    all: &[&Row<'_>],
-    best: &[&Measured],
-    policies: usize,
-) -> Result<(), Failure> {
-    let Arguments {
-        csv,
-        cdf,
-        chart,
-        cdf_chart,
-        ..
-    } = arguments;
-    let curves = all.iter().copied();
-    let curves: Vec<_> = curves.filter(|row| row.best && row.kind == "run").collect();
-    let written = [
-        csv.as_ref()
-            .map(|path| crate::report::csv::write_curves(path, all)),
-        cdf.as_ref()
-            .map(|path| crate::report::csv::write_distributions(path, best)),
-        (chart.as_ref()).map(|path| crate::report::chart::write_curves(path, title, &curves)),
-        (cdf_chart.as_ref())
-            .map(|path| crate::report::chart::write_distributions(path, title, &best[..policies])),
-    ];
-    // One that cannot be written costs no other.
-    written.into_iter().flatten().collect()
-}
-
-/// Fractions of the peak where none is given.
-const DEFAULT_LOAD: [f64; 3] = [0.2, 0.5, 0.8];
-
-/// The peaks by policy, each policy's greatest marked.
+/// The peaks by policy; the highest of each policy is marked.
 fn peak_rows<'a>(
     context: &'a Context,
     policies: &[PolicyKind],
-    contenders: &[Contender],
-    peaks: &[Measured],
+    candidates: &[Candidate],
+    peaks: &[Measurement],
 ) -> Vec<Row<'a>> {
-    let greatest = strongest(contenders, peaks);
-    let row = |measured: &Measured| Row {
+    let highest = highest_peaks(candidates, peaks);
+    let row = |measured: &Measurement| Row {
         kind: "peak",
-        best: greatest.contains(&measured.contender),
+        best: highest.contains(&measured.candidate),
         ..Row::new(context, measured)
     };
     let of_policy = |&policy: &PolicyKind| {
         let peaks = peaks.iter();
-        peaks.filter(move |measured| measured.contender.policy == policy)
+        peaks.filter(move |measured| measured.candidate.policy == Some(policy))
     };
     policies.iter().flat_map(of_policy).map(row).collect()
 }
@@ -240,9 +173,8 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+    use crate::report::fractions;
     use crate::sweep::compare::tests::Fleet;
-    use crate::target::Settings;
-    use cellstream_serve::policy::PolicyKind;
 
     #[derive(Debug, Parser)]
     struct Typed {
@@ -263,14 +195,11 @@ mod tests {
         interrupted(line, usize::MAX)
     }
 
-    /// Broken off after so many runs.
+    /// Interrupted after `runs` runs.
     fn interrupted(line: &str, runs: usize) -> Result<String, Failure> {
-        let service = |policy, _: &Settings| {
-            if policy == PolicyKind::Cellular {
-                5
-            } else {
-                20
-            }
+        let service = |candidate: &Candidate| match candidate.policy {
+            Some(PolicyKind::Cellular) => 5,
+            _ => 20,
         };
         let (fleet, mut out) = (Fleet::new(service), Vec::new());
         let flow = || match fleet.launched.borrow().len() < runs {
@@ -326,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn loads_are_fractions_of_the_peak_that_was_measured() {
+    fn loads_are_fractions_of_the_measured_peak() {
         // Padding peaks at 4 rows / 20 ms = 200/s, cellular at 800/s.
         let rows = json("lstm --policies cellular,padding --batch 4 --load 0.25,0.5 --seconds 100");
         assert_eq!(rows.len(), 2 + 4);
@@ -354,8 +283,8 @@ mod tests {
 
     #[test]
     fn a_sweep_is_shown_and_each_load_has_its_best() {
-        // Padding bears 100 a second with two rows, 200 with four; cellular 400 and 800. Where hardly anybody waits,
-        // two rows are as good as four, and the first of equals is taken.
+        // Peaks: padding 100/s with two rows, 200/s with four; cellular 400/s and 800/s. At low
+        // loads two rows are as good as four, and the first of equals is taken.
         let line = "lstm --policies padding,cellular --batch 4,2,calibrated --sweep --load 0.25,0.75,1.5 --seconds 50";
         let rows = json(line);
         let kind = |kind: &str| {
@@ -398,7 +327,7 @@ mod tests {
             "1 task(s) and 4 step(s) at once",
             "calibrated: batch 4\n",
             "peaks (*: the greatest of each policy)",
-            "loads are fractions of what padding bears: 200 a second",
+            "loads are fractions of the peak of padding: 200 a second",
             "all that was tried",
             "not run at higher rates: padding, batch 2",
         ] {
@@ -407,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_has_no_other_settings_at_users_and_traces() {
+    fn a_sweep_works_with_a_closed_loop() {
         let line = "gru --policies bucketing,cellular --batch 4,2 --bucket-width 5,10 --sweep --closed 64 --seconds 5";
         let rows = json(line);
         assert_eq!(rows.len(), 4 + 2);
@@ -439,7 +368,7 @@ mod tests {
         assert!(read("a.csv").contains("lengths.csv:words") && !read("a.csv").contains(&lengths));
         assert_eq!(
             read("b.csv").lines().count(),
-            1 + 10 * 3 * crate::report::fractions().len()
+            1 + 10 * 3 * fractions().len()
         );
         assert!(read("c.svg").starts_with("<svg") && read("d.svg").contains("queueing"));
 
@@ -461,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_go_together_is_usage() {
+    fn conflicting_arguments_are_refused() {
         for (line, words) in [
             ("treelstm --lengths 5", "takes --trees"),
             ("lstm --trees complete:4", "takes --lengths"),
@@ -514,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_before_an_interrupt_is_reported_and_written() {
+    fn results_before_an_interrupt_are_kept() {
         let folder = tempfile::tempdir().unwrap();
         let csv = folder.path().join("curves.csv");
         let line = format!(
@@ -547,7 +476,7 @@ mod tests {
     #[test]
     fn nothing_answered_gives_no_peak() {
         let mut out = Vec::new();
-        let slow = Fleet::new(|_, _: &Settings| 10_000_000);
+        let slow = Fleet::new(|_| 10_000_000);
         let failure = measure(
             &typed("lstm --policies merge --patience 1"),
             &slow,

@@ -1,13 +1,14 @@
-//! What runs, while it runs.
+//! Progress bar.
 
 use std::io::IsTerminal;
 
 use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
 
-use crate::sweep::compare::{Contender, Next};
-use crate::workload::arrivals::Arrivals;
+use crate::sweep::NextRun;
+use crate::workload::Arrivals;
 
-/// A bar on a terminal, nothing elsewhere. It moves between runs only: drawing takes time from what is measured.
+/// A bar if stderr is a terminal. It is drawn between runs only, because drawing takes time from
+/// the targets.
 pub fn bar(runs: u64) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -19,15 +20,14 @@ pub fn bar(runs: u64) -> ProgressBar {
     bar
 }
 
-/// Says what comes next.
-pub fn show(bar: &ProgressBar, next: Next<'_>) {
-    let Contender { policy, settings } = next.contender;
+/// Shows the next run.
+pub fn show(bar: &ProgressBar, next: NextRun<'_>) {
     let at = match next.arrivals {
         Arrivals::Poisson { rate } => format!("at {rate:.1}/s"),
         Arrivals::Trace(_) => "as traced".into(),
         Arrivals::Closed { outstanding } => format!("with {outstanding} users"),
     };
-    // The bar's length is of the runs that have ended; nobody knows how long runs take before one has.
+    // The bar counts runs that have ended; the time of a run is unknown before the first ends.
     let is_first = bar.message().is_empty();
     let mut left = String::new();
     if !is_first {
@@ -35,9 +35,10 @@ pub fn show(bar: &ProgressBar, next: Next<'_>) {
         left = format!(", {} left", HumanDuration(bar.eta()));
     }
     bar.set_message(format!(
-        "run {} of {}{left}  {policy}, {settings}, {at}, round {}",
+        "run {} of {}{left}  {}, {at}, round {}",
         bar.position() + 1,
         bar.length().unwrap_or(0),
+        next.candidate,
         next.round + 1
     ));
 }
@@ -45,27 +46,20 @@ pub fn show(bar: &ProgressBar, next: Next<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::target::{Rows, Settings};
+    use crate::sweep::compare::tests::candidate;
     use cellstream_serve::policy::PolicyKind;
 
     #[test]
-    fn the_bar_shows_what_has_ended_and_names_what_runs() {
+    fn the_bar_names_the_next_run() {
         let bar = ProgressBar::hidden();
         bar.set_length(3);
-        let contender = Contender {
-            policy: PolicyKind::Merge,
-            settings: Settings {
-                batch: Rows::each(4, 1),
-                bucket_width: None,
-            },
-        };
+        let candidate = &candidate(PolicyKind::Merge, 4);
         for round in 0..3 {
             let arrivals = &Arrivals::Poisson { rate: 2.5 };
-            let contender = &contender;
             show(
                 &bar,
-                Next {
-                    contender,
+                NextRun {
+                    candidate,
                     arrivals,
                     round,
                 },

@@ -1,33 +1,38 @@
-//! The time that a run goes by: that of the wall, or of a simulation.
+//! The time of a run: real or simulated.
 
 use std::time::{Duration, Instant};
 
-use crate::drive::inbox::Inbox;
+use super::inbox::Inbox;
 
-/// Tells the time, counted from any start, and waits.
+/// A clock that starts at any time, and waits.
 ///
-/// Waiting sleeps and never spins: the server's workers have all the cores, and a generator that spun would take from
-/// them what it measures. It wakes up to about 0.1 ms late instead, which latencies include, as they count from when
-/// requests were due.
+/// Waits sleep and never spin: the workers of a target in this process use all cores. A sleep ends
+/// late; latencies include the delay, because they count from the time when a request was due.
 pub trait Clock: Clone + Send + 'static {
-    /// The time.
+    /// The time since the start.
     fn now(&self) -> Duration;
 
-    /// Waits until then, not at all if that has been.
+    /// Waits until `time`; returns at once if it is past.
     fn sleep_until(&self, time: Duration);
 
-    /// The next message, waited for until then.
+    /// Takes the next message, waiting until `until` for it.
     fn receive<M>(&self, from: &Inbox<M>, until: Duration) -> Option<M>;
 }
 
-/// The wall's.
+/// Real time.
 #[derive(Clone, Copy, Debug)]
 pub struct WallClock {
     start: Instant,
 }
 
+impl Default for WallClock {
+    fn default() -> WallClock {
+        WallClock::new()
+    }
+}
+
 impl WallClock {
-    /// Starts now.
+    /// A clock that starts now.
     pub fn new() -> WallClock {
         let start = Instant::now();
         WallClock { start }
@@ -56,12 +61,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_wall_clock_does_not_come_back_early() {
+    fn waits_do_not_end_early() {
         let clock = WallClock::new();
         let until = clock.now() + Duration::from_millis(3);
         clock.sleep_until(until);
         assert!(clock.now() >= until);
-        let (send, receive) = crate::drive::inbox::inbox::<u32>();
+        let (send, receive) = super::super::inbox::inbox::<u32>();
         let until = clock.now() + Duration::from_millis(3);
         assert_eq!(clock.receive(&receive, until), None);
         assert!(clock.now() >= until);

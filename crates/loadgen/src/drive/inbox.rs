@@ -1,18 +1,18 @@
-//! What workers tell the generator.
+//! Messages from the threads of a target to the generator.
 //!
-//! Not a channel of the standard library: its receiver waits for a sender that is about to write by yielding, and the generator,
-//! which [goes before](crate::drive::priority) the workers, yields to nobody of their rank. Where it found a worker of its own core in the
-//! middle of sending, it kept that worker from going on until the system stopped it, after 0.95 s: in one run of ten with 2600
-//! requests a second on two cores. Who waits for this lock sleeps.
+//! Not a channel of the standard library: its receiver yields while a sender is about to write. The
+//! generator runs at a [higher priority](super::priority) than the workers, so yielding does not let
+//! them run; a worker on the same core that was interrupted while sending would be blocked. This
+//! lock sleeps instead.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The generator's end.
+/// The receiving end.
 pub struct Inbox<M>(Arc<Shared<M>>);
 
-/// A worker's end.
+/// A sending end; clones send to the same inbox.
 pub struct Outbox<M>(Arc<Shared<M>>);
 
 struct Shared<M> {
@@ -22,11 +22,11 @@ struct Shared<M> {
 
 struct Messages<M> {
     waiting: VecDeque<M>,
-    /// The generator sleeps until one comes.
+    /// Whether the receiver sleeps until a message comes.
     is_awaited: bool,
 }
 
-/// Both ends.
+/// Makes both ends.
 pub fn inbox<M>() -> (Outbox<M>, Inbox<M>) {
     let shared = Arc::new(Shared {
         messages: Mutex::new(Messages {
@@ -69,7 +69,7 @@ impl<M> Inbox<M> {
         self.0.lock().waiting.pop_front()
     }
 
-    /// The next message, waited for so long.
+    /// The next message, waiting at most `time` for it.
     pub fn take_within(&self, time: Duration) -> Option<M> {
         let until = Instant::now() + time;
         let mut messages = self.0.lock();

@@ -1,8 +1,8 @@
-//! One run: requests are submitted when they are due, and what becomes of them is counted.
+//! One run: requests are submitted when they are due, and their ends are counted.
 
-pub mod clock;
-pub mod inbox;
-pub mod priority;
+mod clock;
+mod inbox;
+pub(crate) mod priority;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -10,43 +10,61 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
-use crate::drive::clock::Clock;
-use crate::drive::inbox::{Inbox, Outbox, inbox};
-use crate::record::{Ended, Recording, between};
-use crate::target::{ErrorKind, Outcome, Ran, Target};
-use crate::workload::Workload;
-use crate::workload::arrivals::Arrivals;
+use crate::record::{CellRuns, ErrorKind, Outcome, Recording, RequestRecord, between};
+use crate::target::{Completion, Target};
+use crate::workload::{Arrivals, Workload};
+pub use clock::{Clock, WallClock};
+pub use inbox::{Inbox, Outbox, inbox};
 
-/// How a run goes.
+/// Conditions of a run.
 #[derive(Clone, Debug)]
 pub struct Run<'a> {
     /// When requests are due.
     pub arrivals: &'a Arrivals,
-    /// What they ask for.
+    /// Distribution of requests.
     pub workload: &'a Workload,
-    /// Of arrivals and requests.
+    /// Seed of arrivals and requests.
     pub seed: u64,
-    /// Before the window.
+    /// Time before the window.
     pub warm_up: Duration,
-    /// The window at most: it ends with the last request if there are no more.
+    /// Maximum length of the window; it ends with the last request if that is earlier.
     pub window: Duration,
-    /// Requests at most, those of the warm-up included.
+    /// Maximum number of requests, including those of the warm-up.
     pub requests: u64,
-    /// From when a request is due.
+    /// Counted from the time when a request is due.
     pub deadline: Option<Duration>,
-    /// How long requests are waited for after the window.
+    /// How long the driver waits for requests in flight after the window.
     pub patience: Duration,
 }
 
-/// A closed loop's user whose request failed asks again after this, lest he does nothing else.
+impl<'a> Run<'a> {
+    /// A window of 10 s without warm-up, limit or deadline, and 30 s of patience.
+    pub fn new(arrivals: &'a Arrivals, workload: &'a Workload) -> Run<'a> {
+        Run {
+            arrivals,
+            workload,
+            seed: 1,
+            warm_up: Duration::ZERO,
+            window: Duration::from_secs(10),
+            requests: u64::MAX,
+            deadline: None,
+            patience: Duration::from_secs(30),
+        }
+    }
+}
+
+/// A user of a closed loop whose request failed waits this long, so that refusals do not take all
+/// time of the generator.
 const RETRY: Duration = Duration::from_millis(10);
 
-/// Runs.
+/// Sends the requests of a run to `target` and records how they end.
+///
+/// The same seed gives the same requests, and in an open loop the same times, for every target.
 pub fn drive<T: Target, C: Clock>(target: &T, clock: &C, run: &Run<'_>) -> Recording {
-    let (send, ended) = inbox();
+    let (sender, ended) = inbox();
     let start = clock.now();
-    let window = start + run.warm_up;
-    let mut driven = Driven {
+    let window = start + run.warm_up.max(target.about().warm_up);
+    let mut driver = Driver {
         target,
         clock,
         run,
@@ -54,42 +72,42 @@ pub fn drive<T: Target, C: Clock>(target: &T, clock: &C, run: &Run<'_>) -> Recor
         window,
         end: window + run.window,
         random: Rng::with_seed(run.seed),
-        send,
+        sender,
         ended,
-        outstanding: BTreeMap::new(),
+        in_flight: BTreeMap::new(),
         submitted: 0,
-        recording: Recording::new(),
+        recording: Recording::default(),
         before: None,
     };
     match run.arrivals {
-        Arrivals::Closed { outstanding } => driven.closed(*outstanding),
-        open => driven.open(open),
+        Arrivals::Closed { outstanding } => driver.closed(*outstanding),
+        open => driver.open(open),
     }
-    driven.finish()
+    driver.finish()
 }
 
-struct Driven<'a, T: Target, C: Clock> {
+struct Driver<'a, T: Target, C: Clock> {
     target: &'a T,
     clock: &'a C,
     run: &'a Run<'a>,
     start: Duration,
-    /// The window's start and end.
+    /// Start and end of the window.
     window: Duration,
     end: Duration,
     random: Rng,
-    send: Outbox<Ended>,
-    ended: Inbox<Ended>,
-    /// When requests that have not ended were due and submitted.
-    outstanding: BTreeMap<u64, (Duration, Duration)>,
+    sender: Outbox<RequestRecord>,
+    ended: Inbox<RequestRecord>,
+    /// Times when the requests in flight were due and submitted.
+    in_flight: BTreeMap<u64, (Duration, Duration)>,
     submitted: u64,
     recording: Recording,
-    /// What was run before the window.
-    before: Option<Ran>,
+    /// What the target executed before the window.
+    before: Option<CellRuns>,
 }
 
-impl<T: Target, C: Clock> Driven<'_, T, C> {
+impl<T: Target, C: Clock> Driver<'_, T, C> {
     fn open(&mut self, arrivals: &Arrivals) {
-        // Of a seed of its own: else lengths would depend on the times between requests.
+        // Another seed than that of requests; otherwise lengths would depend on the gaps.
         let mut times = arrivals.times(!self.run.seed);
         let mut last = self.start;
         while self.submitted < self.run.requests {
@@ -103,7 +121,7 @@ impl<T: Target, C: Clock> Driven<'_, T, C> {
             last = due;
             let request = self.prepare();
             self.clock.sleep_until(due);
-            // Ended requests are taken up here: being woken for each would cost the workers more.
+            // Not woken for each end, which would take time from the workers.
             while let Some(one) = self.ended.take() {
                 self.count(one);
             }
@@ -117,7 +135,7 @@ impl<T: Target, C: Clock> Driven<'_, T, C> {
         let mut due: BinaryHeap<Reverse<Duration>> = std::iter::repeat_n(self.start, users)
             .map(Reverse)
             .collect();
-        // There are few users, and each asks for one request at a time: one is kept ready.
+        // One request is prepared ahead.
         let mut ready = self.prepare();
         while self.submitted < self.run.requests {
             let now = self.clock.now();
@@ -134,14 +152,14 @@ impl<T: Target, C: Clock> Driven<'_, T, C> {
             let next = due.peek().map_or(self.end, |&Reverse(time)| time);
             if let Some(one) = self.clock.receive(&self.ended, next.min(self.end)) {
                 let pause = match one.outcome {
-                    Outcome::Done { .. } => Duration::ZERO,
+                    Outcome::Answered(_) => Duration::ZERO,
                     Outcome::Failed(_) => RETRY,
                 };
                 due.push(Reverse(one.ended + pause));
                 self.count(one);
             }
         }
-        // The window of so many requests is over when the last of them goes out.
+        // The limit of requests ends the window with the last submission.
         self.end = self.end.min(self.clock.now()).max(self.window);
     }
 
@@ -152,50 +170,50 @@ impl<T: Target, C: Clock> Driven<'_, T, C> {
 
     fn submit(&mut self, request: T::Prepared, due: Duration) {
         if self.before.is_none() && due >= self.window {
-            self.before = Some(self.target.ran());
+            self.before = Some(self.target.cells());
         }
         let (id, submitted) = (self.submitted, self.clock.now());
-        let left = self.run.deadline;
-        let left = left.map(|deadline| (due + deadline).saturating_sub(submitted));
+        let deadline = self.run.deadline.map(|deadline| due + deadline);
+        let time_left = deadline.map(|deadline| deadline.saturating_sub(submitted));
         self.submitted += 1;
-        self.outstanding.insert(id, (due, submitted));
-        let (send, clock) = (self.send.clone(), self.clock.clone());
-        let done = move |outcome| {
+        self.in_flight.insert(id, (due, submitted));
+        let (sender, clock) = (self.sender.clone(), self.clock.clone());
+        let completion = Completion::new(move |outcome| {
             let ended = clock.now();
-            send.send(Ended {
+            sender.send(RequestRecord {
                 id,
                 due,
                 submitted,
                 ended,
                 outcome,
             });
-        };
-        self.target.submit(request, left, Box::new(done));
+        });
+        self.target.submit(request, time_left, completion);
     }
 
-    fn count(&mut self, one: Ended) {
-        self.outstanding.remove(&one.id);
+    fn count(&mut self, one: RequestRecord) {
+        self.in_flight.remove(&one.id);
         self.recording.count(&one, self.window, self.end);
     }
 
-    /// Waits for what is outstanding: were it left out, the slowest would be.
+    /// Waits for the requests in flight: without them the slowest would be left out.
     fn finish(mut self) -> Recording {
-        let ran = self.target.ran();
-        // Without a request in the window, there is nothing in it.
-        let before = self.before.as_ref().unwrap_or(&ran);
-        self.recording.ran = between(before, &ran);
+        let after = self.target.cells();
+        // Without a request in the window, nothing was executed for it.
+        let before = self.before.as_ref().unwrap_or(&after);
+        self.recording.cells = between(before, &after);
         self.recording.window = self.end - self.window;
         let give_up = self.clock.now() + self.run.patience;
-        while !self.outstanding.is_empty() {
+        while !self.in_flight.is_empty() {
             match self.clock.receive(&self.ended, give_up) {
                 Some(one) => self.count(one),
                 None => break,
             }
         }
         let ended = self.clock.now();
-        for (id, (due, submitted)) in std::mem::take(&mut self.outstanding) {
+        for (id, (due, submitted)) in std::mem::take(&mut self.in_flight) {
             let outcome = Outcome::Failed(ErrorKind::Unfinished);
-            self.count(Ended {
+            self.count(RequestRecord {
                 id,
                 due,
                 submitted,
@@ -212,8 +230,10 @@ mod tests {
     use std::sync::mpsc::{Sender, channel};
 
     use super::*;
+    use crate::record::ServerTimes;
     use crate::simulated::Simulated;
-    use crate::workload::lengths::Lengths;
+    use crate::target::About;
+    use crate::workload::{Lengths, RequestSpec};
 
     const SECOND: Duration = Duration::from_secs(1);
     const MS: Duration = Duration::from_millis(1);
@@ -222,14 +242,10 @@ mod tests {
 
     fn run(arrivals: &Arrivals) -> Run<'_> {
         Run {
-            arrivals,
-            workload: &WORKLOAD,
-            seed: 1,
             warm_up: SECOND,
             window: 1000 * SECOND,
-            requests: u64::MAX,
-            deadline: None,
             patience: 10 * SECOND,
+            ..Run::new(arrivals, &WORKLOAD)
         }
     }
 
@@ -241,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_with_one_server_waits_as_pollaczek_and_khinchine_say() {
+    fn one_server_waits_as_pollaczek_and_khinchine_say() {
         // M/D/1: the mean wait is rho / (2 mu (1 - rho)); a share of 1 - rho do not wait at all.
         for load in [0.3, 0.6, 0.8] {
             let server = Simulated::new(1, 10 * MS);
@@ -251,15 +267,15 @@ mod tests {
             near(recording.queueing.mean(), expected, 0.06);
             near(recording.latency.mean(), expected + 10.0, 0.04);
             near(recording.throughput(), 100.0 * load, 0.02);
-            near(recording.computing.at(0.999), 10.0, 1e-3);
-            assert!(recording.queueing.at(0.97 * (1.0 - load)) < 1e-3);
-            assert!(recording.queueing.at(1.03 * (1.0 - load)) > 1e-3);
+            near(recording.computing.quantile(0.999), 10.0, 1e-3);
+            assert!(recording.queueing.quantile(0.97 * (1.0 - load)) < 1e-3);
+            assert!(recording.queueing.quantile(1.03 * (1.0 - load)) > 1e-3);
             assert_eq!(recording.lateness.max(), 0.0);
-            let ran = &recording.ran["simulated"];
-            assert_eq!(ran.batches.len(), 1);
-            near(ran.batches[&1] as f64, recording.completed as f64, 1e-3);
-            near(ran.steps.at(0.5), 10.0, 1e-3);
-            assert_eq!(ran.steps.len(), ran.batches[&1]);
+            let cell = &recording.cells["simulated"];
+            assert_eq!(cell.batches.len(), 1);
+            near(cell.batches[&1] as f64, recording.completed as f64, 1e-3);
+            near(cell.steps.quantile(0.5), 10.0, 1e-3);
+            assert_eq!(cell.steps.count(), cell.batches[&1]);
         }
     }
 
@@ -270,7 +286,7 @@ mod tests {
         let recording = drive(&server, &server, &run(&arrivals));
         // Six users, two served at a time: each is answered every third round of 10 ms.
         near(recording.throughput(), 200.0, 1e-3);
-        near(recording.latency.at(0.5), 30.0, 1e-3);
+        near(recording.latency.quantile(0.5), 30.0, 1e-3);
         near(recording.latency.max(), 30.0, 1e-3);
         let one = Arrivals::Closed { outstanding: 1 };
         let server = Simulated::new(2, 10 * MS);
@@ -282,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_of_standstill_is_charged_to_all_who_were_due_in_it() {
+    fn a_stall_delays_all_requests_due_in_it() {
         // A request every 10 ms, answered at once; submitting that of 5 s takes a second.
         let times: Vec<_> = (0..1000).map(|index| 10 * MS * index).collect();
         let arrivals = Arrivals::Trace(times.into());
@@ -294,7 +310,7 @@ mod tests {
             let all = 900.0;
             let share = (0..=900).map(|n| f64::from(n) / all);
             let below = share
-                .filter(|&share| recording.latency.at(share) <= ms)
+                .filter(|&share| recording.latency.quantile(share) <= ms)
                 .count() as f64
                 - 1.0;
             (all - below).round()
@@ -306,11 +322,11 @@ mod tests {
         near(recording.latency.max(), 1000.0, 1e-3);
         // The request that stalled went out on time, the next was 990 ms late.
         near(recording.lateness.max(), 990.0, 1e-3);
-        // A generator that counts from submission would have seen one slow request of 900.
+        // Counted from submission, one request of 900 would have been slow.
     }
 
     #[test]
-    fn arrivals_and_requests_are_the_same_for_all_servers() {
+    fn all_servers_get_the_same_requests() {
         let arrivals = Arrivals::Poisson { rate: 40.0 };
         let workload = Workload::Chains(Lengths::paper(330).unwrap());
         let seen = |service: Duration, seed| {
@@ -331,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_do_not_depend_on_the_times_of_arrival() {
+    fn lengths_are_independent_of_arrivals() {
         let arrivals = Arrivals::Poisson { rate: 1.0 };
         let workload = Workload::Chains(Lengths::paper(330).unwrap());
         let first = |seed| {
@@ -357,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_is_counted_and_what_does_not_end_is_given_up() {
+    fn failed_and_unfinished_requests_are_counted() {
         // Twice as much as can be served, of which at most 5 wait.
         let arrivals = Arrivals::Poisson { rate: 200.0 };
         let server = Simulated::new(1, 10 * MS).holds(5);
@@ -365,14 +381,14 @@ mod tests {
         near(recording.throughput(), 100.0, 0.01);
         let refused = recording.errors[ErrorKind::Overloaded as usize];
         near(refused as f64, recording.due as f64 / 2.0, 0.03);
-        assert_eq!(recording.due, recording.latency.len() + refused);
+        assert_eq!(recording.due, recording.latency.count() + refused);
         assert!(
             recording.latency.max() < 60.1,
             "{}",
             recording.latency.max()
         );
 
-        // A deadline of 25 ms: who would start later ends without an answer.
+        // A deadline of 25 ms: requests that would start later are not answered.
         let server = Simulated::new(1, 10 * MS);
         let late = Run {
             deadline: Some(25 * MS),
@@ -405,36 +421,36 @@ mod tests {
     }
 
     /// A thread that answers, one request after the other.
-    struct Thread(Sender<crate::target::Done>);
+    struct Thread(Sender<Completion>);
 
     impl Target for Thread {
         type Prepared = ();
 
-        fn prepare(&self, _: &crate::workload::Request) {}
-
-        fn submit(&self, _: (), _: Option<Duration>, done: crate::target::Done) {
-            self.0.send(done).unwrap();
+        fn about(&self) -> About {
+            About::new("thread")
         }
 
-        fn ran(&self) -> Ran {
-            Ran::new()
+        fn prepare(&self, _: &RequestSpec) {}
+
+        fn submit(&self, _: (), _: Option<Duration>, completion: Completion) {
+            self.0.send(completion).unwrap();
         }
     }
 
     #[test]
-    fn threads_answer_by_the_walls_clock() {
+    fn a_target_may_answer_on_its_own_threads() {
         for arrivals in [
             Arrivals::Poisson { rate: 2000.0 },
             Arrivals::Closed { outstanding: 2 },
         ] {
-            let (send, receive) = channel::<crate::target::Done>();
+            let (send, receive) = channel::<Completion>();
             let server = std::thread::spawn(move || {
-                for done in receive {
+                for completion in receive {
                     std::thread::sleep(MS);
-                    done(Outcome::Done {
+                    completion.report(Outcome::Answered(Some(ServerTimes {
                         queueing: Duration::ZERO,
                         computing: MS,
-                    });
+                    })));
                 }
             });
             let target = Thread(send);
@@ -444,18 +460,18 @@ mod tests {
                 requests: 40,
                 ..run(&arrivals)
             };
-            let clock = crate::drive::clock::WallClock::new();
+            let clock = WallClock::new();
             let recording = drive(&target, &clock, &some);
             drop(target);
             server.join().unwrap();
             assert_eq!((recording.due, recording.unanswered()), (40, 0));
-            assert!(recording.latency.at(0.0) >= 0.999 && recording.window > Duration::ZERO);
-            assert!(recording.ran.is_empty());
+            assert!(recording.latency.quantile(0.0) >= 0.999 && recording.window > Duration::ZERO);
+            assert!(recording.cells.is_empty());
         }
     }
 
     #[test]
-    fn a_number_of_requests_ends_a_run_too() {
+    fn a_limit_of_requests_ends_a_run() {
         let arrivals = Arrivals::Poisson { rate: 100.0 };
         let some = Run {
             requests: 500,
@@ -477,5 +493,16 @@ mod tests {
         let recording = drive(&server, &server, &some);
         assert_eq!(server.seen().len(), 500);
         near(recording.throughput(), 100.0, 0.01);
+    }
+
+    /// A target that needs a warm-up lengthens that of the run.
+    #[test]
+    fn the_longer_warm_up_counts() {
+        let times: Vec<_> = (0..10).map(|index| SECOND * index).collect();
+        let arrivals = Arrivals::Trace(times.into());
+        for (warm_up, due) in [(0, 9), (4, 6)] {
+            let server = Simulated::new(1, MS).warm_up(warm_up * SECOND);
+            assert_eq!(drive(&server, &server, &run(&arrivals)).due, due);
+        }
     }
 }

@@ -1,81 +1,93 @@
-//! The engine as a server that is driven.
+//! An engine as a target.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::record::Times;
-use crate::target::{CellRan, Done, ErrorKind, Outcome, Ran, Target};
-use crate::workload::Request;
+use crate::record::{CellRun, CellRuns, ErrorKind, Outcome, ServerTimes, Times};
+use crate::target::{About, Completion, Target};
+use crate::workload::RequestSpec;
 use cellstream_serve::RequestError;
-use cellstream_serve::engine::{self, Engine, SubmitError};
+use cellstream_serve::engine::{Engine, Request, Response, SubmitError};
+use cellstream_serve::policy::PolicyKind;
 use cellstream_serve::scheduler::Refused;
 
 /// An engine, and how a request unfolds into a graph of its cells.
 pub struct Served<U> {
     engine: Engine,
     unfold: U,
+    about: About,
 }
 
-impl<U: Fn(&Request) -> engine::Request> Served<U> {
-    /// This engine, with `unfold`.
-    pub fn new(engine: Engine, unfold: U) -> Served<U> {
-        Served { engine, unfold }
+impl<U: Fn(&RequestSpec) -> Request> Served<U> {
+    /// An engine with this policy, which answers up to `capacity` requests together.
+    pub fn new(engine: Engine, unfold: U, policy: PolicyKind, capacity: usize) -> Served<U> {
+        let about = About {
+            capacity,
+            ..About::new(policy.name())
+        };
+        Served {
+            engine,
+            unfold,
+            about,
+        }
     }
 }
 
-impl<U: Fn(&Request) -> engine::Request> Target for Served<U> {
-    type Prepared = engine::Request;
+impl<U: Fn(&RequestSpec) -> Request> Target for Served<U> {
+    type Prepared = Request;
 
-    fn prepare(&self, request: &Request) -> engine::Request {
+    fn about(&self) -> About {
+        self.about.clone()
+    }
+
+    fn prepare(&self, request: &RequestSpec) -> Request {
         (self.unfold)(request)
     }
 
-    fn submit(&self, request: engine::Request, left: Option<Duration>, done: Done) {
-        let request = match left {
+    fn submit(&self, request: Request, time_left: Option<Duration>, completion: Completion) {
+        let request = match time_left {
             Some(left) => request.deadline(Instant::now() + left),
             None => request,
         };
-        // The engine drops the callback of a request that it refuses, which is to be told, too.
-        let done = Arc::new(Mutex::new(Some(done)));
-        let tell = {
-            let done = Arc::clone(&done);
-            move |outcome| {
-                let done = done.lock().unwrap_or_else(PoisonError::into_inner).take();
-                if let Some(done) = done {
-                    done(outcome);
-                }
-            }
+        // The engine drops the callback of a request that it refuses; so two places hold it.
+        let completion = Arc::new(Mutex::new(Some(completion)));
+        let take = |shared: &Mutex<Option<Completion>>| {
+            shared.lock().unwrap_or_else(PoisonError::into_inner).take()
         };
-        let told = tell.clone();
-        let answered = move |answer: Result<engine::Response, RequestError>| {
-            told(match answer {
-                Ok(answer) => Outcome::Done {
+        let shared = Arc::clone(&completion);
+        let answered = move |answer: Result<Response, RequestError>| {
+            let outcome = match answer {
+                Ok(answer) => Outcome::Answered(Some(ServerTimes {
                     queueing: answer.timing.queueing,
                     computing: answer.timing.computing,
-                },
+                })),
                 Err(error) => Outcome::Failed(kind(&error)),
-            });
+            };
+            if let Some(completion) = take(&shared) {
+                completion.report(outcome);
+            }
         };
-        if let Err(error) = self.engine.submit_with(request, answered) {
-            let kind = match error {
+        if let Err(error) = self.engine.submit_with(request, answered)
+            && let Some(completion) = take(&completion)
+        {
+            completion.report(Outcome::Failed(match error {
                 SubmitError::Refused(Refused::Overloaded { .. }) => ErrorKind::Overloaded,
                 _ => ErrorKind::Failed,
-            };
-            tell(Outcome::Failed(kind));
+            }));
         }
     }
 
-    fn ran(&self) -> Ran {
+    fn cells(&self) -> CellRuns {
         let cells = self.engine.cells().iter().map(|(_, cell)| cell.name());
         let stats = self.engine.stats().cells.into_iter();
-        let ran = stats.map(|cell| {
-            let tasks = cell.batches.into_iter().enumerate();
-            CellRan {
-                batches: tasks.filter(|(_, tasks)| *tasks > 0).collect(),
+        let runs = stats.map(|cell| {
+            let batches = cell.batches.into_iter().enumerate();
+            CellRun {
+                batches: batches.filter(|(_, count)| *count > 0).collect(),
                 steps: Times::from(cell.steps),
             }
         });
-        cells.map(String::from).zip(ran).collect()
+        cells.map(String::from).zip(runs).collect()
     }
 }
 
@@ -90,12 +102,9 @@ fn kind(error: &RequestError) -> ErrorKind {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::drive::clock::WallClock;
-    use crate::drive::{Run, drive};
+    use crate::drive::{Run, WallClock, drive};
     use crate::record::Recording;
-    use crate::workload::arrivals::Arrivals;
-    use crate::workload::lengths::Lengths;
-    use crate::workload::{Work, Workload};
+    use crate::workload::{Arrivals, Lengths, RequestShape, Workload};
     use cellstream_serve::cell_graph::{
         Batch, Cell, CellError, CellId, Cells, Graph, Place, Ports, PreparedCell, Source,
     };
@@ -135,7 +144,7 @@ mod tests {
     }
 
     /// Chains of `value`.
-    fn served(limits: Limits, value: f32) -> Served<impl Fn(&Request) -> engine::Request> {
+    fn served(limits: Limits, value: f32) -> Served<impl Fn(&RequestSpec) -> Request> {
         let mut cells = Cells::new();
         let sum: CellId = cells.add(Sum(Ports::new().input("x", 1).state("sum", 1)));
         let options = EngineOptions {
@@ -143,9 +152,10 @@ mod tests {
             limits,
             ..EngineOptions::default()
         };
-        Served::new(Engine::start(cells, &options).unwrap(), move |request| {
-            let Work::Chain { steps } = request.work else {
-                panic!("{:?} is no chain", request.work);
+        let engine = Engine::start(cells, &options).unwrap();
+        let unfold = move |request: &RequestSpec| {
+            let RequestShape::Chain { steps } = request.shape else {
+                panic!("{:?} is no chain", request.shape);
             };
             let mut graph = Graph::new();
             let mut before = Source::Zeros;
@@ -154,8 +164,9 @@ mod tests {
                 before = graph.node(sum, &[x, before]).output(0);
             }
             graph.answer(before);
-            engine::Request::new(graph)
-        })
+            Request::new(graph)
+        };
+        Served::new(engine, unfold, options.policy, 64)
     }
 
     const REQUESTS: u64 = 60;
@@ -178,30 +189,30 @@ mod tests {
     const OPEN: Arrivals = Arrivals::Poisson { rate: 2000.0 };
 
     #[test]
-    fn the_engine_answers_and_says_what_it_ran() {
+    fn the_engine_answers_and_reports_its_batches() {
         for arrivals in [OPEN, Arrivals::Closed { outstanding: 3 }] {
             let target = served(Limits::default(), 1.0);
             let recording = run(&target, &arrivals, None);
             assert_eq!((recording.due, recording.unanswered()), (REQUESTS, 0));
-            assert_eq!(recording.computing.len(), REQUESTS);
+            assert_eq!(recording.computing.count(), REQUESTS);
             // A request's time is in its parts: nothing is counted twice.
             assert!(
                 recording.computing.mean() + recording.queueing.mean()
                     <= 1.001 * recording.latency.mean()
             );
             // Every step of every request is a row of some task.
-            let ran = &target.ran()["sum"];
-            let rows = ran.batches.iter();
+            let cell = &target.cells()["sum"];
+            let rows = cell.batches.iter();
             let rows = rows.map(|(&rows, &tasks)| rows as u64 * tasks);
             assert_eq!(rows.sum::<u64>(), REQUESTS * STEPS as u64);
             // And every task has its time, which is shorter than its requests'.
-            assert_eq!(ran.steps.len(), ran.batches.values().sum::<u64>());
-            assert!(0.0 < ran.steps.mean() && ran.steps.mean() < recording.latency.max());
+            assert_eq!(cell.steps.count(), cell.batches.values().sum::<u64>());
+            assert!(0.0 < cell.steps.mean() && cell.steps.mean() < recording.latency.max());
         }
     }
 
     #[test]
-    fn what_the_engine_refuses_or_gives_up_is_told() {
+    fn errors_of_the_engine_are_reported() {
         let errors = |target: &dyn Fn() -> Recording| target().errors;
         let no_room = Limits {
             requests: 0,

@@ -1,4 +1,4 @@
-//! What calibration found, cell by cell: BatchMaker's figure 3.
+//! The result of a calibration: time and rate of each cell by batch size (figure 3 of the paper).
 
 use std::io::Write;
 
@@ -6,7 +6,7 @@ use cellstream_command::Failure;
 use cellstream_serve::cell_graph::BatchTime;
 use cellstream_serve::engine::Calibration;
 
-/// Prints a table, or JSON objects; what each cell would be given is marked.
+/// Prints a table, or JSON objects; the chosen size of each cell is marked.
 ///
 /// # Errors
 /// Those of writing.

@@ -1,22 +1,23 @@
-//! Figures: latency against throughput (the paper's figures 7, 8, 13 to 15), and distributions (its figure 9).
+//! Charts: latency against throughput (figures 7, 8, 13 to 15 of Gao et al. 2018), and distributions
+//! (figure 9).
 //!
-//! As SVG, without a text backend: no fonts are needed, and three small crates suffice. Widths of letters are estimated.
+//! SVG without a text backend needs no fonts; widths of letters are estimated.
 
 use std::path::Path;
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use crate::report::{Row, distributions, fractions};
-use crate::sweep::compare::Measured;
+use super::{Row, distributions, fractions};
+use crate::sweep::Measurement;
 use cellstream_command::Failure;
 use cellstream_serve::policy::PolicyKind;
 
-/// One policy's line: the points in the order of the load.
+/// The line of one target: its points in the order of the load.
 #[derive(Clone, Debug)]
 struct Line {
-    policy: PolicyKind,
-    /// Across, and up: the least, the point itself, the greatest.
+    target: String,
+    /// Abscissa; lower end of the bar, ordinate, upper end of the bar.
     points: Vec<(f64, [f64; 3])>,
 }
 
@@ -25,7 +26,7 @@ struct Panel {
     title: String,
     x: String,
     y: String,
-    /// Whether the horizontal axis is in equal ratios, and the vertical one.
+    /// Whether the horizontal and the vertical axis are logarithmic.
     log: (bool, bool),
     lines: Vec<Line>,
 }
@@ -33,8 +34,12 @@ struct Panel {
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Drawn = Result<(), Box<dyn std::error::Error>>;
 
-/// Colours that are told apart by most people, whatever their sight (Okabe and Ito); a policy has the same everywhere.
-fn colour(policy: PolicyKind) -> RGBColor {
+/// A palette for all kinds of colour vision (Okabe and Ito). A policy has one colour in all charts;
+/// targets elsewhere are black.
+fn colour(target: &str) -> RGBColor {
+    let Ok(policy) = target.parse::<PolicyKind>() else {
+        return RGBColor(0, 0, 0);
+    };
     match policy {
         PolicyKind::Cellular => RGBColor(0, 114, 178),
         PolicyKind::Shortest => RGBColor(86, 180, 233),
@@ -63,16 +68,16 @@ pub fn write_curves(path: &Path, title: &str, rows: &[&Row<'_>]) -> Result<(), F
 fn curves(rows: &[&Row<'_>]) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     for row in rows {
-        // A logarithm has no place for what did not happen.
+        // Zero has no place on a logarithmic axis.
         if row.latency_ms.p50 <= 0.0 {
             continue;
         }
         let latency = [row.latency_ms.p50, row.latency_ms.p90, row.latency_ms.p99];
         let point = (row.throughput, latency);
-        match lines.iter_mut().find(|line| line.policy == row.policy) {
+        match lines.iter_mut().find(|line| line.target == row.target) {
             Some(line) => line.points.push(point),
             None => lines.push(Line {
-                policy: row.policy,
+                target: row.target.clone(),
                 points: vec![point],
             }),
         }
@@ -87,21 +92,21 @@ fn curves(rows: &[&Row<'_>]) -> Vec<Line> {
 pub fn write_distributions(
     path: &Path,
     title: &str,
-    at_point: &[&Measured],
+    at_point: &[&Measurement],
 ) -> Result<(), Failure> {
     let panel = |wanted: &str| {
-        let line = |measured: &&Measured| {
+        let line = |measured: &&Measurement| {
             let all = measured.all();
             let times = distributions(&all)
                 .into_iter()
                 .find(|(name, _)| *name == wanted);
             let points = fractions().into_iter().filter_map(|fraction| {
-                // Below 10 µs it is all the same to the reader.
-                let ms = times.as_ref()?.1.at(fraction).max(0.01);
+                // Times below 10 µs are not distinguished.
+                let ms = times.as_ref()?.1.quantile(fraction).max(0.01);
                 Some((ms, [100.0 * fraction; 3]))
             });
             Line {
-                policy: measured.contender.policy,
+                target: measured.about.name.clone(),
                 points: points.collect(),
             }
         };
@@ -126,7 +131,7 @@ fn write(path: &Path, title: &str, panels: &[Panel]) -> Result<(), Failure> {
 
 const LEGEND: u32 = 110;
 const TITLE: u32 = 34;
-const MOST_DOTS: usize = 100;
+const MAX_DOTS: usize = 100;
 
 fn draw(svg: &mut String, title: &str, panels: &[Panel]) -> Drawn {
     let each = if panels.len() == 1 { 620 } else { 420 };
@@ -135,19 +140,19 @@ fn draw(svg: &mut String, title: &str, panels: &[Panel]) -> Drawn {
     root.fill(&WHITE)?;
     let text = |size: u32| ("sans-serif", size).into_font().color(&BLACK);
     root.draw(&Text::new(title.to_string(), (14, 10), text(16)))?;
-    // The legend stands beside, never on, the data.
-    let mut policies: Vec<PolicyKind> = Vec::new();
+    // The legend is beside the data.
+    let mut targets: Vec<&str> = Vec::new();
     for line in panels.iter().flat_map(|panel| &panel.lines) {
-        if !policies.contains(&line.policy) {
-            policies.push(line.policy);
+        if !targets.contains(&&*line.target) {
+            targets.push(&line.target);
         }
     }
     let left = (width - LEGEND + 4) as i32;
-    for (index, policy) in policies.iter().enumerate() {
+    for (index, target) in targets.iter().enumerate() {
         let y = (TITLE + 18) as i32 + 20 * index as i32;
         let corners = [(left, y), (left + 14, y + 10)];
-        root.draw(&Rectangle::new(corners, colour(*policy).filled()))?;
-        root.draw(&Text::new(policy.name(), (left + 20, y - 1), text(13)))?;
+        root.draw(&Rectangle::new(corners, colour(target).filled()))?;
+        root.draw(&Text::new(*target, (left + 20, y - 1), text(13)))?;
     }
     let (_, below) = root.split_vertically(TITLE);
     let (area, _) = below.split_horizontally(width - LEGEND);
@@ -171,7 +176,7 @@ fn draw_panel(panel: &Panel, area: &Area<'_>) -> Drawn {
     if !panel.title.is_empty() {
         builder.caption(&panel.title, ("sans-serif", 14));
     }
-    // Axes are mapped here, so that both kinds are one type: from 0 to 1.
+    // Logarithmic and linear axes have one type, because values are mapped here.
     let mut context = builder.build_cartesian_2d(x.range(), y.range())?;
     let at = |across: f64, up: f64| (x.place(across), y.place(up));
     context
@@ -218,20 +223,20 @@ fn draw_panel(panel: &Panel, area: &Area<'_>) -> Drawn {
         let (px, py) = pixel((left, y.place(tick)));
         area.draw(&Text::new(number(tick), (px - 6, py), style.pos(beside)))?;
     }
-    // All policies at one rate answer about as much: their bars stand a little apart, points stay where they are.
+    // Targets at one rate have nearly equal throughput: their bars are moved apart, not their points.
     let (wide, _) = plot.dim_in_pixel();
     let apart = 4.0 * (right - left) / f64::from(wide.max(1));
     let middle = panel.lines.len().saturating_sub(1) as f64 / 2.0;
     for (index, line) in panel.lines.iter().enumerate() {
-        let colour = colour(line.policy);
+        let colour = colour(&line.target);
         let path = line
             .points
             .iter()
             .map(|&(across, [_, up, _])| at(across, up));
         context.draw_series(LineSeries::new(path, colour.stroke_width(2)))?;
         let aside = (index as f64 - middle) * apart;
-        // A distribution has so many points that they are the line.
-        let dots = line.points.len() <= MOST_DOTS;
+        // A distribution has too many points for dots.
+        let dots = line.points.len() <= MAX_DOTS;
         for &(across, [low, up, high]) in line.points.iter().filter(|_| dots) {
             let end = |up| (x.place(across) + aside, y.place(up));
             let bar = colour.mix(0.55).stroke_width(1);
@@ -251,23 +256,17 @@ struct Axis {
 }
 
 impl Axis {
-    /// Over all values, which are above 0 where the axis is logarithmic; from 0 where it is not.
+    /// Over all values, which must be above 0 for a logarithmic axis. A linear axis begins at 0.
     fn over(log: bool, values: impl Iterator<Item = f64>) -> Axis {
         let finite: Vec<f64> = values.filter(|v| v.is_finite()).collect();
-        let most = finite.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
-        let least = finite.iter().copied().fold(most, f64::min);
-        match log {
-            true => Axis {
-                log,
-                low: least / 1.2,
-                high: most * 1.2,
-            },
-            false => Axis {
-                log,
-                low: 0.0,
-                high: most * 1.04,
-            },
-        }
+        let max = finite.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+        let min = finite.iter().copied().fold(max, f64::min);
+        let (low, high) = if log {
+            (min / 1.2, max * 1.2)
+        } else {
+            (0.0, max * 1.04)
+        };
+        Axis { log, low, high }
     }
 
     fn place(&self, value: f64) -> f64 {
@@ -303,7 +302,7 @@ impl Axis {
     }
 }
 
-/// Without digits that say nothing.
+/// Without trailing zeros.
 fn number(value: f64) -> String {
     if value == 0.0 {
         return "0".into();
@@ -319,7 +318,7 @@ fn number(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::tests::{context, measured};
+    use crate::report::row::tests::{context, measured};
 
     #[test]
     fn ticks_are_round_and_few() {
@@ -354,7 +353,7 @@ mod tests {
         );
     }
 
-    /// Draws where the environment says, for whoever wants to look.
+    /// The folder for charts; the variable keeps them for inspection.
     fn folder() -> std::path::PathBuf {
         let folder = std::env::var_os("CELLSTREAM_FIGURES").map(std::path::PathBuf::from);
         folder.unwrap_or_else(std::env::temp_dir)
@@ -379,7 +378,12 @@ mod tests {
         let rows: Vec<_> = all.iter().map(|m| Row::new(&context, m)).collect();
         let rows: Vec<_> = rows.iter().collect();
         let lines = curves(&rows);
-        assert!(lines.iter().map(|line| line.policy).eq(policies));
+        assert!(
+            lines
+                .iter()
+                .map(|line| &*line.target)
+                .eq(policies.map(PolicyKind::name))
+        );
         assert!(lines.iter().all(|line| line.points.len() == 4));
         assert!((lines[1].points[2].0 / (10.0 * 3.0 * 2.0) - 1.0).abs() < 1e-6);
 
@@ -389,7 +393,7 @@ mod tests {
         let svg = std::fs::read_to_string(&path).unwrap();
         assert!(svg.contains("lstm &amp; &lt;paper&gt;"));
         for policy in policies {
-            let RGBColor(r, g, b) = colour(policy);
+            let RGBColor(r, g, b) = colour(policy.name());
             let hex = format!("#{r:02X}{g:02X}{b:02X}");
             let lines = svg
                 .lines()

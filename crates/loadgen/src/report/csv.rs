@@ -1,15 +1,16 @@
-//! Results as CSV files.
+//! CSV files of results.
 
 use std::io::Write;
 use std::path::Path;
 
-use crate::report::{Percentiles, Row, distributions, fractions};
-use crate::sweep::compare::Measured;
-use crate::target::ErrorKind;
-use crate::workload::arrivals::Arrivals;
+use super::row::{Percentiles, Row, ServerPercentiles};
+use super::{distributions, fractions};
+use crate::record::ErrorKind;
+use crate::sweep::Measurement;
+use crate::workload::Arrivals;
 use cellstream_command::Failure;
 
-/// Writes the curves: a line for each policy at each point.
+/// Writes the curves: a line for each candidate at each point.
 ///
 /// # Errors
 /// The file cannot be written.
@@ -46,9 +47,9 @@ fn curves(to: impl Write, rows: &[&Row<'_>]) -> Result<(), Failure> {
             c.steps_at_once.to_string(),
             c.seed.to_string(),
             row.best.to_string(),
-            row.policy.to_string(),
-            row.settings.batch.to_string(),
-            or_empty(row.settings.bucket_width.map(|w| w.to_string())),
+            row.target.clone(),
+            or_empty(row.candidate.batch.as_ref().map(|rows| rows.to_string())),
+            or_empty(row.candidate.bucket_width.map(|w| w.to_string())),
             row.arrivals.to_string(),
             or_empty(row.rate.map(|rate| rate.to_string())),
             or_empty(row.outstanding.map(|users| users.to_string())),
@@ -57,29 +58,30 @@ fn curves(to: impl Write, rows: &[&Row<'_>]) -> Result<(), Failure> {
             row.due.to_string(),
             row.completed.to_string(),
         ];
-        let (latency, queueing, computing) = (row.latency_ms, row.queueing_ms, row.computing_ms);
+        let latency = row.latency_ms;
+        let server = |of: fn(&ServerPercentiles) -> f64| row.server.as_ref().map(of);
         let measured = [
-            row.throughput,
-            latency.mean,
-            latency.p50,
-            latency.p90,
-            latency.p99,
-            latency.p999,
-            latency.max,
-            row.p90_of_rounds_ms[0],
-            row.p90_of_rounds_ms[1],
-            queueing.p50,
-            queueing.p90,
-            queueing.p99,
-            computing.p50,
-            computing.p90,
-            computing.p99,
-            row.submitted_queueing_ms.p99,
-            row.late_ms.p99,
-            row.late_ms.max,
+            Some(row.throughput),
+            Some(latency.mean),
+            Some(latency.p50),
+            Some(latency.p90),
+            Some(latency.p99),
+            Some(latency.p999),
+            Some(latency.max),
+            Some(row.p90_of_rounds_ms[0]),
+            Some(row.p90_of_rounds_ms[1]),
+            server(|times| times.queueing_ms.p50),
+            server(|times| times.queueing_ms.p90),
+            server(|times| times.queueing_ms.p99),
+            server(|times| times.computing_ms.p50),
+            server(|times| times.computing_ms.p90),
+            server(|times| times.computing_ms.p99),
+            server(|times| times.submitted_queueing_ms.p99),
+            Some(row.late_ms.p99),
+            Some(row.late_ms.max),
         ];
-        // To the nanosecond.
-        fields.extend(measured.map(|value| format!("{value:.6}")));
+        // In milliseconds, to the nanosecond.
+        fields.extend(measured.map(|value| or_empty(value.map(|value| format!("{value:.6}")))));
         fields.extend(ErrorKind::ALL.map(|kind| row.errors[kind.name()].to_string()));
         let by_cell = |values: &mut dyn Iterator<Item = (&String, String)>| {
             let values: Vec<_> = values.map(|(cell, v)| format!("{cell}:{v}")).collect();
@@ -104,12 +106,12 @@ fn curves(to: impl Write, rows: &[&Row<'_>]) -> Result<(), Failure> {
 ///
 /// # Errors
 /// The file cannot be written.
-pub fn write_distributions(path: &Path, all: &[&Measured]) -> Result<(), Failure> {
+pub fn write_distributions(path: &Path, all: &[&Measurement]) -> Result<(), Failure> {
     let write = || -> Result<(), Failure> { cdfs(std::fs::File::create(path)?, all) };
     write().map_err(|failure| failure.of(path))
 }
 
-fn cdfs(to: impl Write, all: &[&Measured]) -> Result<(), Failure> {
+fn cdfs(to: impl Write, all: &[&Measurement]) -> Result<(), Failure> {
     let mut writer = csv::Writer::from_writer(to);
     writer.write_record(["policy", "asked", "time", "fraction", "ms"])?;
     for measured in all {
@@ -122,11 +124,11 @@ fn cdfs(to: impl Write, all: &[&Measured]) -> Result<(), Failure> {
         for (name, times) in distributions(&recording) {
             for fraction in fractions() {
                 writer.write_record([
-                    measured.contender.policy.name(),
+                    &measured.about.name,
                     &asked,
                     name,
                     &fraction.to_string(),
-                    &format!("{:.6}", times.at(fraction)),
+                    &format!("{:.6}", times.quantile(fraction)),
                 ])?;
             }
         }
@@ -140,7 +142,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::report::tests::{context, measured, near};
+    use crate::report::row::tests::{context, measured, near};
     use cellstream_serve::policy::PolicyKind;
 
     #[test]
@@ -184,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn distributions_are_read_back_and_rise() {
+    fn distributions_are_read_back() {
         let mut file = Vec::new();
         cdfs(&mut file, &[&measured(PolicyKind::Merge, 1.5)]).unwrap();
         let mut reader = csv::Reader::from_reader(&file[..]);

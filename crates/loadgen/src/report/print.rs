@@ -1,28 +1,29 @@
-//! What is printed, in which order: tables for those who read, or objects for those who go on computing.
+//! Standard output: tables, or JSON objects.
 
 use std::io::Write;
 
-use crate::report::{self, Context, Row};
-use crate::sweep::Swept;
+use super::table::{COUNTED, notes, skipped, skipped_json, table};
+use super::{Context, Row};
+use crate::sweep::SweepResult;
 use cellstream_command::Failure;
 
-/// How it is printed.
-pub struct Report<'a> {
-    /// An object a line; else tables.
+/// Prints results.
+pub struct Printer<'a> {
+    /// One object a line instead of tables.
     pub json: bool,
     /// What all rows have in common.
     pub context: &'a Context,
 }
 
-impl Report<'_> {
-    /// What is measured, and how it is counted.
+impl Printer<'_> {
+    /// Prints what is measured and how latencies are counted.
     pub fn title(&self, out: &mut impl Write) -> Result<(), Failure> {
         if !self.json {
             let (title, at_once) = (self.context.title(), self.context.at_once());
             writeln!(
                 out,
                 "{title}, {at_once}\n({}; --help says what the columns are)\n",
-                report::COUNTED
+                COUNTED
             )?;
         }
         Ok(())
@@ -35,51 +36,51 @@ impl Report<'_> {
         Ok(())
     }
 
-    /// What each setting bears at most.
+    /// Prints the peak of each candidate.
     pub fn peaks(&self, rows: &[Row<'_>], out: &mut impl Write) -> Result<(), Failure> {
         match self.json {
-            true => Report::objects(rows, out),
+            true => Printer::objects(rows, out),
             false if rows.is_empty() => Ok(()),
             false => {
                 let rows: Vec<_> = rows.iter().collect();
                 writeln!(
                     out,
                     "peaks (*: the greatest of each policy)\n{}",
-                    report::table(&rows, true)
+                    table(&rows, true)
                 )?;
                 Ok(())
             }
         }
     }
 
-    /// The best of all; and all, where there was a sweep.
+    /// Prints the best candidates; and all of them after a sweep, which has a `result`.
     pub fn measured(
         &self,
         rows: &[Row<'_>],
-        swept: Option<&Swept>,
+        result: Option<&SweepResult>,
         out: &mut impl Write,
     ) -> Result<(), Failure> {
         if self.json {
-            Report::objects(rows, out)?;
-            if let Some(swept) = swept {
-                write!(out, "{}", report::skipped_json(self.context, swept)?)?;
+            Printer::objects(rows, out)?;
+            if let Some(result) = result {
+                write!(out, "{}", skipped_json(self.context, result)?)?;
             }
             return Ok(());
         }
         let best: Vec<_> = rows.iter().filter(|row| row.best).collect();
-        if swept.is_some() {
+        if result.is_some() {
             writeln!(out, "each policy with its best settings at each load")?;
         }
-        writeln!(out, "{}", report::table(&best, false))?;
-        writeln!(out, "{}", report::notes(&best))?;
-        if let Some(swept) = swept {
+        writeln!(out, "{}", table(&best, false))?;
+        writeln!(out, "{}", notes(&best))?;
+        if let Some(result) = result {
             let all: Vec<_> = rows.iter().collect();
             writeln!(
                 out,
                 "all that was tried (*: the best of its policy at that load)\n{}",
-                report::table(&all, true)
+                table(&all, true)
             )?;
-            writeln!(out, "{}", report::skipped(swept))?;
+            writeln!(out, "{}", skipped(result))?;
         }
         Ok(())
     }

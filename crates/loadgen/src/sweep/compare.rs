@@ -1,59 +1,43 @@
-//! Policies beside each other: at every point all of them, in rounds that take them in turn, with the same arrivals and
-//! requests.
+//! Candidates beside each other: at every point all of them, in rounds that take them in turn, with
+//! the same arrivals and requests.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
 
+use crate::candidate::{Candidate, Launch};
 use crate::drive::{Run, drive};
 use crate::record::Recording;
-use crate::target::{Launch, Settings, is_baseline};
-use crate::workload::Workload;
-use crate::workload::arrivals::Arrivals;
+use crate::target::{About, Target};
+use crate::workload::{Arrivals, Workload};
 use cellstream_command::Failure;
-use cellstream_serve::policy::PolicyKind;
 
-/// A policy with its settings.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Contender {
-    /// Which policy.
-    pub policy: PolicyKind,
-    /// How it is set.
-    pub settings: Settings,
-}
-
-/// What all runs have in common.
+/// What all runs have in common; see [`Run`].
 #[derive(Clone, Debug)]
 pub struct Conditions {
-    /// What requests ask for.
     pub workload: Workload,
-    /// Of the first round; each has its own.
+    /// Seed of the first round; it is incremented for each further round.
     pub seed: u64,
-    /// Before each window.
     pub warm_up: Duration,
-    /// The window of each run.
     pub window: Duration,
-    /// Requests of a run at most.
     pub requests: u64,
-    /// From when a request is due.
     pub deadline: Option<Duration>,
-    /// How long requests are waited for after a window.
     pub patience: Duration,
-    /// Runs of each contender at each point.
+    /// Number of runs of each candidate at each point.
     pub rounds: usize,
 }
 
-/// How one contender fared at one point.
+/// The runs of one candidate at one point.
 #[derive(Clone, Debug)]
-pub struct Measured {
-    /// Who.
-    pub contender: Contender,
-    /// At which point.
+pub struct Measurement {
+    pub candidate: Candidate,
+    /// What its target said of itself.
+    pub about: About,
     pub arrivals: Arrivals,
-    /// One for each round.
+    /// One for each round, at least one.
     pub rounds: Vec<Recording>,
 }
 
-impl Measured {
+impl Measurement {
     /// All rounds as one.
     pub fn all(&self) -> Recording {
         Recording::merged(&self.rounds)
@@ -62,52 +46,47 @@ impl Measured {
 
 /// The run that comes next.
 #[derive(Clone, Copy, Debug)]
-pub struct Next<'a> {
-    /// Who.
-    pub contender: &'a Contender,
-    /// At which point.
+pub struct NextRun<'a> {
+    pub candidate: &'a Candidate,
     pub arrivals: &'a Arrivals,
     /// Counted from 0.
     pub round: usize,
 }
 
-/// Measures every contender at every point; the results are in the order of the points, those of one point in the order
-/// of the contenders. `next` is called before each run, and may break off: then what is left are rounds that all have
-/// had, and points with at least one of these.
+/// Measures every candidate at every point. Results are in the order of the points, and within a
+/// point in that of the candidates. `next` is called before each run and may break off: then the
+/// result has the rounds that all candidates have completed, and no points without such a round.
 ///
 /// # Errors
-/// What a server refuses when it is launched.
+/// A target cannot be launched.
 pub fn compare<L: Launch>(
     launch: &L,
-    contenders: &[Contender],
+    candidates: &[Candidate],
     points: &[Arrivals],
     conditions: &Conditions,
-    next: &mut dyn FnMut(Next<'_>) -> ControlFlow<()>,
-) -> Result<Vec<Measured>, Failure> {
+    next: &mut dyn FnMut(NextRun<'_>) -> ControlFlow<()>,
+) -> Result<Vec<Measurement>, Failure> {
     let mut all = Vec::new();
     for arrivals in points {
-        let measured = |contender: &Contender| Measured {
-            contender: contender.clone(),
-            arrivals: arrivals.clone(),
-            rounds: Vec::new(),
-        };
-        let mut here: Vec<Measured> = contenders.iter().map(measured).collect();
+        let mut here: Vec<Option<Measurement>> = vec![None; candidates.len()];
         for round in 0..conditions.rounds {
-            // Each goes first in some round: what a machine does after a pause, or as it warms, falls on all.
-            let turns = (0..here.len()).map(|turn| (turn + round) % contenders.len());
+            // Each candidate is first in some round, so that effects of order fall on all.
+            let turns = (0..here.len()).map(|turn| (turn + round) % candidates.len());
             for index in turns {
-                let contender = &contenders[index];
-                let coming = Next {
-                    contender,
+                let candidate = &candidates[index];
+                let coming = NextRun {
+                    candidate,
                     arrivals,
                     round,
                 };
                 if next(coming).is_break() {
-                    here.iter_mut().for_each(|one| one.rounds.truncate(round));
-                    all.extend(here.into_iter().filter(|one| !one.rounds.is_empty()));
+                    let started = here.iter_mut().flatten();
+                    started.for_each(|one| one.rounds.truncate(round));
+                    let whole = here.into_iter().flatten();
+                    all.extend(whole.filter(|one| !one.rounds.is_empty()));
                     return Ok(all);
                 }
-                let (target, clock) = launch.launch(contender.policy, &contender.settings)?;
+                let (target, clock) = launch.launch(candidate)?;
                 let run = Run {
                     arrivals,
                     workload: &conditions.workload,
@@ -118,21 +97,33 @@ pub fn compare<L: Launch>(
                     deadline: conditions.deadline,
                     patience: conditions.patience,
                 };
-                here[index].rounds.push(drive(&target, &clock, &run));
+                let recording = drive(&target, &clock, &run);
+                let measurement = here[index].get_or_insert_with(|| Measurement {
+                    candidate: candidate.clone(),
+                    about: target.about(),
+                    arrivals: arrivals.clone(),
+                    rounds: Vec::new(),
+                });
+                measurement.rounds.push(recording);
             }
         }
-        all.extend(here);
+        all.extend(here.into_iter().flatten());
     }
     Ok(all)
 }
 
-/// Who has the highest throughput of the baselines, or of all where there is none: what `--load` is a fraction of.
-/// `None` if nobody answered anything.
-pub fn peak_of_baselines(peaks: &[(PolicyKind, f64)]) -> Option<(PolicyKind, f64)> {
-    let answering = || peaks.iter().copied().filter(|(_, peak)| *peak > 0.0);
-    let most = |a: &(PolicyKind, f64), b: &(PolicyKind, f64)| a.1.total_cmp(&b.1);
-    let baselines = answering().filter(|&(policy, _)| is_baseline(policy));
-    baselines.max_by(most).or_else(|| answering().max_by(most))
+/// The baseline with the highest throughput, or without a baseline the candidate with it: loads are
+/// fractions of this peak. `None` if nothing was answered.
+pub fn peak_of_baselines(peaks: &[Measurement]) -> Option<(&Measurement, f64)> {
+    let peaks = peaks.iter().map(|peak| (peak, peak.all().throughput()));
+    let peaks: Vec<_> = peaks.filter(|(_, rate)| *rate > 0.0).collect();
+    let baselines = peaks
+        .iter()
+        .filter(|(peak, _)| peak.candidate.is_baseline());
+    let highest = baselines.max_by(|a, b| a.1.total_cmp(&b.1));
+    highest
+        .or_else(|| peaks.iter().max_by(|a, b| a.1.total_cmp(&b.1)))
+        .copied()
 }
 
 #[cfg(test)]
@@ -140,38 +131,36 @@ pub mod tests {
     use std::cell::RefCell;
 
     use super::*;
+    use crate::candidate::MaxRows;
     use crate::simulated::Simulated;
-    use crate::target::Rows;
-    use crate::workload::lengths::Lengths;
+    use crate::workload::Lengths;
     use cellstream_serve::cell_graph::{BatchSizes, BatchTime, CellCost};
     use cellstream_serve::engine::Calibration;
+    use cellstream_serve::policy::PolicyKind;
 
-    /// Servers that take so many milliseconds each, and remember.
-    pub struct Fleet<F: Fn(PolicyKind, &Settings) -> u64> {
-        pub service: F,
-        pub launched: RefCell<Vec<(PolicyKind, Settings, Simulated)>>,
+    /// Simulated targets whose service time in milliseconds is `service`; all are kept.
+    pub struct Fleet<F: Fn(&Candidate) -> u64> {
+        service: F,
+        pub launched: RefCell<Vec<(Candidate, Simulated)>>,
     }
 
-    impl<F: Fn(PolicyKind, &Settings) -> u64> Fleet<F> {
+    impl<F: Fn(&Candidate) -> u64> Fleet<F> {
         pub fn new(service: F) -> Fleet<F> {
             let launched = RefCell::default();
             Fleet { service, launched }
         }
     }
 
-    impl<F: Fn(PolicyKind, &Settings) -> u64> Launch for Fleet<F> {
+    impl<F: Fn(&Candidate) -> u64> Launch for Fleet<F> {
         type Target = Simulated;
         type Clock = Simulated;
 
-        fn launch(
-            &self,
-            policy: PolicyKind,
-            settings: &Settings,
-        ) -> Result<(Simulated, Simulated), Failure> {
-            let service = Duration::from_millis((self.service)(policy, settings));
+        fn launch(&self, candidate: &Candidate) -> Result<(Simulated, Simulated), Failure> {
+            let service = Duration::from_millis((self.service)(candidate));
             // As many servers as there are rows in a batch.
-            let server = Simulated::new(settings.batch.most(), service).remembers();
-            let launched = (policy, settings.clone(), server.clone());
+            let server = Simulated::new(candidate.max_batch(), service).remembers();
+            let server = server.named(candidate.policy.map_or("remote", PolicyKind::name));
+            let launched = (candidate.clone(), server.clone());
             self.launched.borrow_mut().push(launched);
             Ok((server.clone(), server))
         }
@@ -204,12 +193,12 @@ pub mod tests {
         }
     }
 
-    pub fn contender(policy: PolicyKind, batch: usize) -> Contender {
-        let settings = Settings {
-            batch: Rows::each(batch, 1),
+    pub fn candidate(policy: PolicyKind, batch: usize) -> Candidate {
+        Candidate {
+            policy: Some(policy),
+            batch: Some(MaxRows::uniform(batch, 1)),
             bucket_width: None,
-        };
-        Contender { policy, settings }
+        }
     }
 
     pub fn conditions(rounds: usize) -> Conditions {
@@ -228,18 +217,21 @@ pub mod tests {
     #[test]
     fn rounds_take_turns_and_share_their_arrivals() {
         use PolicyKind::{Cellular, Merge, Padding};
-        let fleet = Fleet::new(|policy, _| if policy == Padding { 20 } else { 5 });
-        let contenders = [Cellular, Padding, Merge].map(|policy| contender(policy, 1));
+        let fleet = Fleet::new(|one| if one.policy == Some(Padding) { 20 } else { 5 });
+        let candidates = [Cellular, Padding, Merge].map(|policy| candidate(policy, 1));
         let points = [10.0, 30.0].map(|rate| Arrivals::Poisson { rate });
         let mut announced = Vec::new();
-        let measured = compare(&fleet, &contenders, &points, &conditions(3), &mut |next| {
-            announced.push((next.contender.policy, next.round));
+        let measured = compare(&fleet, &candidates, &points, &conditions(3), &mut |next| {
+            announced.push((next.candidate.policy.unwrap(), next.round));
             ControlFlow::Continue(())
         });
         let measured = measured.unwrap();
 
         let launched = fleet.launched.borrow();
-        let order: Vec<_> = launched.iter().map(|(policy, ..)| *policy).collect();
+        let order: Vec<_> = launched
+            .iter()
+            .map(|(one, _)| one.policy.unwrap())
+            .collect();
         let turns = [
             Cellular, Padding, Merge, Padding, Merge, Cellular, Merge, Cellular, Padding,
         ];
@@ -253,27 +245,27 @@ pub mod tests {
         );
         // Within a round all see the same; rounds differ.
         for round in launched.chunks(3) {
-            let seen: Vec<_> = round.iter().map(|(.., server)| server.seen()).collect();
+            let seen: Vec<_> = round.iter().map(|(_, server)| server.seen()).collect();
             assert!(seen[0].len() > 500 && seen[0] == seen[1] && seen[1] == seen[2]);
         }
-        assert_ne!(launched[0].2.seen(), launched[3].2.seen());
+        assert_ne!(launched[0].1.seen(), launched[3].1.seen());
 
         let who: Vec<_> = measured
             .iter()
-            .map(|m| (m.contender.clone(), m.arrivals.clone()))
+            .map(|m| (m.candidate.clone(), m.arrivals.clone()))
             .collect();
         let expected = points
             .iter()
-            .flat_map(|p| contenders.clone().map(|c| (c, p.clone())));
+            .flat_map(|p| candidates.clone().map(|c| (c, p.clone())));
         assert!(who.into_iter().eq(expected));
         for one in &measured {
             assert_eq!(one.rounds.len(), 3);
-            let service = if one.contender.policy == Padding {
+            let service = if one.candidate.policy == Some(Padding) {
                 20.0
             } else {
                 5.0
             };
-            assert!((one.all().computing.at(0.5) / service - 1.0).abs() < 1e-3);
+            assert!((one.all().computing.quantile(0.5) / service - 1.0).abs() < 1e-3);
             assert_eq!(
                 one.all().due,
                 one.rounds.iter().map(|round| round.due).sum::<u64>()
@@ -282,15 +274,15 @@ pub mod tests {
     }
 
     #[test]
-    fn what_is_broken_off_leaves_the_rounds_that_all_have_had() {
+    fn breaking_off_keeps_complete_rounds() {
         use PolicyKind::{Cellular, Padding};
-        let contenders = [Cellular, Padding].map(|policy| contender(policy, 1));
+        let candidates = [Cellular, Padding].map(|policy| candidate(policy, 1));
         let points = [10.0, 30.0].map(|rate| Arrivals::Poisson { rate });
         // Two points of three rounds of two.
         for runs in 0..=12usize {
-            let fleet = Fleet::new(|_, _| 5);
+            let fleet = Fleet::new(|_| 5);
             let mut left = runs;
-            let measured = compare(&fleet, &contenders, &points, &conditions(3), &mut |_| {
+            let measured = compare(&fleet, &candidates, &points, &conditions(3), &mut |_| {
                 if left == 0 {
                     return ControlFlow::Break(());
                 }
@@ -308,20 +300,25 @@ pub mod tests {
 
     #[test]
     fn loads_are_of_the_best_baseline() {
+        let peak = |policy, completed| {
+            let mut recording = Recording::default();
+            (recording.completed, recording.window) = (completed, Duration::from_secs(1));
+            Measurement {
+                candidate: candidate(policy, 1),
+                about: About::new(policy.name()),
+                arrivals: Arrivals::Closed { outstanding: 1 },
+                rounds: vec![recording],
+            }
+        };
         let peaks = [
-            (PolicyKind::Cellular, 90.0),
-            (PolicyKind::Padding, 40.0),
-            (PolicyKind::Bucketing, 50.0),
-            (PolicyKind::Ideal, 100.0),
+            peak(PolicyKind::Cellular, 90),
+            peak(PolicyKind::Padding, 40),
+            peak(PolicyKind::Bucketing, 50),
+            peak(PolicyKind::Ideal, 100),
         ];
-        assert_eq!(
-            peak_of_baselines(&peaks),
-            Some((PolicyKind::Bucketing, 50.0))
-        );
-        assert_eq!(
-            peak_of_baselines(&peaks[..1]),
-            Some((PolicyKind::Cellular, 90.0))
-        );
-        assert_eq!(peak_of_baselines(&[(PolicyKind::Merge, 0.0)]), None);
+        let found = |peaks| peak_of_baselines(peaks).map(|(one, rate)| (&*one.about.name, rate));
+        assert_eq!(found(&peaks), Some(("bucketing", 50.0)));
+        assert_eq!(found(&peaks[..1]), Some(("cellular", 90.0)));
+        assert_eq!(found(&[peak(PolicyKind::Merge, 0)]), None);
     }
 }

@@ -1,9 +1,8 @@
-//! The settings that policies are tried with: batch sizes as they are typed, and what each policy makes of them.
+//! The candidates of a sweep: each policy with the batch sizes and bucket widths that it uses.
 
 use std::str::FromStr;
 
-use crate::sweep::compare::Contender;
-use crate::target::{Rows, Settings};
+use crate::candidate::{Candidate, MaxRows};
 use crate::workload::Network;
 use cellstream_command::Failure;
 use cellstream_serve::engine::Calibration;
@@ -12,25 +11,29 @@ use cellstream_serve::policy::PolicyKind;
 /// One entry of `--batch`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BatchOption {
-    /// `64`: of every cell.
+    /// `64`: for every cell.
     Each(usize),
-    /// `64:32`: of each cell, in the order of the cells.
+    /// `64:32`: for each cell, in the order of the cells.
     Cells(Vec<usize>),
-    /// `calibrated`: of each cell what is measured to be enough.
+    /// `calibrated`: for each cell the size that calibration finds.
     Calibrated,
 }
 
-/// Most rows that are asked for.
-const MOST: usize = 4096;
+/// The largest size that can be typed.
+const MAX_ROWS: usize = 4096;
 
-/// The greatest size that calibration tries where none is listed.
-const DEFAULT_MOST: usize = 64;
+/// The largest size of a calibration if none is listed.
+const DEFAULT_MAX_ROWS: usize = 64;
 
 impl FromStr for BatchOption {
     type Err = String;
 
     fn from_str(text: &str) -> Result<BatchOption, String> {
-        let rows = |text: &str| text.parse().ok().filter(|rows| (1..=MOST).contains(rows));
+        let rows = |text: &str| {
+            text.parse()
+                .ok()
+                .filter(|rows| (1..=MAX_ROWS).contains(rows))
+        };
         if text == "calibrated" {
             return Ok(BatchOption::Calibrated);
         }
@@ -39,7 +42,7 @@ impl FromStr for BatchOption {
             Some(&[rows]) => Ok(BatchOption::Each(rows)),
             Some(cells) => Ok(BatchOption::Cells(cells.to_vec())),
             None => Err(format!(
-                "expected rows, 1 to {MOST}: of every cell (64), or of each in their order (64:32); or calibrated"
+                "expected rows, 1 to {MAX_ROWS}: of every cell (64), or of each in their order (64:32); or calibrated"
             )),
         }
     }
@@ -49,16 +52,16 @@ impl FromStr for BatchOption {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grid {
     /// Ascending, none twice.
-    batches: Vec<Rows>,
-    /// Of [`PolicyKind::Bucketing`] alone.
+    batches: Vec<MaxRows>,
+    /// For [`PolicyKind::Bucketing`].
     widths: Vec<usize>,
-    /// Whether what calibration finds is to be added.
+    /// Whether [`Grid::add_calibrated`] is still to be called.
     calibrated: bool,
     cells: usize,
 }
 
 impl Grid {
-    /// Of what was typed, for the cells of `network`.
+    /// From the options, for the cells of `network`.
     ///
     /// # Errors
     /// Sizes for another number of cells.
@@ -73,9 +76,9 @@ impl Grid {
         for option in batches {
             match option {
                 BatchOption::Calibrated => {}
-                BatchOption::Each(rows) => grid.batches.push(Rows::each(*rows, names.len())),
+                BatchOption::Each(rows) => grid.batches.push(MaxRows::uniform(*rows, names.len())),
                 BatchOption::Cells(rows) if rows.len() == names.len() => {
-                    grid.batches.push(Rows::new(rows.clone()));
+                    grid.batches.push(MaxRows::new(rows.clone()));
                 }
                 BatchOption::Cells(rows) => {
                     let typed: Vec<_> = rows.iter().map(usize::to_string).collect();
@@ -92,83 +95,80 @@ impl Grid {
         }
         grid.widths.sort_unstable();
         grid.widths.dedup();
-        grid.tidy();
+        grid.sort();
         Ok(grid)
     }
 
-    fn tidy(&mut self) {
+    fn sort(&mut self) {
         self.batches.sort_unstable();
         self.batches.dedup();
     }
 
-    /// Whether some policy has more than one setting.
-    pub fn is_several(&self) -> bool {
+    /// Whether some policy has several candidates.
+    pub fn has_choices(&self) -> bool {
         self.batches.len() + usize::from(self.calibrated) > 1 || self.widths.len() > 1
     }
 
-    /// Whether [`Grid::add_calibrated`] is waited for.
-    pub fn wants_calibration(&self) -> bool {
+    /// Whether the sizes that calibration finds are to be added.
+    pub fn needs_calibration(&self) -> bool {
         self.calibrated
     }
 
-    /// The greatest size.
-    pub fn most(&self) -> usize {
-        let most = self.batches.iter().map(Rows::most).max();
-        most.unwrap_or(DEFAULT_MOST)
+    /// The largest size.
+    pub fn max_rows(&self) -> usize {
+        let max = self.batches.iter().map(MaxRows::largest).max();
+        max.unwrap_or(DEFAULT_MAX_ROWS)
     }
 
-    /// What calibration tries: 1, 2, 4 … and the greatest size.
-    pub fn to_calibrate(&self) -> Vec<usize> {
-        let most = self.most();
+    /// Sizes of a calibration: 1, 2, 4 … and the largest size.
+    pub fn calibration_rows(&self) -> Vec<usize> {
+        let max = self.max_rows();
         let powers = std::iter::successors(Some(1), |rows| Some(2 * rows));
-        let below = powers.take_while(|rows| *rows < most);
-        below.chain([most]).collect()
+        let below = powers.take_while(|rows| *rows < max);
+        below.chain([max]).collect()
     }
 
-    /// Adds the setting at which each cell has its own best size; which it is.
-    pub fn add_calibrated(&mut self, found: &[Calibration]) -> Rows {
+    /// Adds the sizes that calibration found, and returns them.
+    pub fn add_calibrated(&mut self, found: &[Calibration]) -> MaxRows {
         let best = found.iter().map(|calibration| calibration.cost.rows.max);
-        let rows = Rows::new(best.collect());
+        let rows = MaxRows::new(best.collect());
         self.batches.push(rows.clone());
-        self.tidy();
+        self.sort();
         rows
     }
 
-    /// All settings of all policies. Policies alternate, so that a slow phase of the machine meets all of them.
-    pub fn contenders(&self, policies: &[PolicyKind]) -> Vec<Contender> {
-        let all: Vec<_> = policies.iter().map(|&p| self.candidates(p)).collect();
-        let most = all.iter().map(Vec::len).max().unwrap_or(0);
+    /// All candidates. Policies alternate, so that a slow phase of the machine affects all.
+    pub fn candidates(&self, policies: &[PolicyKind]) -> Vec<Candidate> {
+        let all: Vec<_> = policies.iter().map(|&p| self.of_policy(p)).collect();
+        let longest = all.iter().map(Vec::len).max().unwrap_or(0);
         let turn = |turn: usize| all.iter().filter_map(move |of_policy| of_policy.get(turn));
-        (0..most).flat_map(turn).cloned().collect()
+        (0..longest).flat_map(turn).cloned().collect()
     }
 
-    fn candidates(&self, policy: PolicyKind) -> Vec<Contender> {
+    fn of_policy(&self, policy: PolicyKind) -> Vec<Candidate> {
         let batches = match policy {
-            // Rows of a call are another thing than requests of a group: merged levels may have any.
+            // These batch cells, which may have different sizes.
             PolicyKind::Cellular | PolicyKind::Shortest | PolicyKind::Merge => self.batches.clone(),
-            // Padded requests are as many at one cell as at the next.
+            // These batch whole requests, so all cells have the same size.
             _ => {
-                let widest = self.batches.iter();
-                let widest = widest.map(|rows| Rows::each(rows.most(), self.cells));
-                let mut widest: Vec<_> = widest.collect();
-                widest.sort_unstable();
-                widest.dedup();
-                widest
+                let uniform = |rows: &MaxRows| MaxRows::uniform(rows.largest(), self.cells);
+                let mut uniform: Vec<_> = self.batches.iter().map(uniform).collect();
+                uniform.sort_unstable();
+                uniform.dedup();
+                uniform
             }
         };
         let widths: Vec<Option<usize>> = match policy {
             PolicyKind::Bucketing => self.widths.iter().copied().map(Some).collect(),
             _ => vec![None],
         };
-        let of_batch = |batch: &Rows| {
-            let settings = widths.iter().map(|&bucket_width| Settings {
-                batch: batch.clone(),
+        let of_batch = |batch: &MaxRows| {
+            let candidate = |&bucket_width: &Option<usize>| Candidate {
+                policy: Some(policy),
+                batch: Some(batch.clone()),
                 bucket_width,
-            });
-            let all: Vec<_> = settings
-                .map(|settings| Contender { policy, settings })
-                .collect();
-            all
+            };
+            widths.iter().map(candidate).collect::<Vec<_>>()
         };
         batches.iter().flat_map(of_batch).collect()
     }
@@ -186,14 +186,14 @@ mod tests {
         Grid::new(&options, &[10, 5, 10], network)
     }
 
-    fn shown(contenders: &[Contender]) -> Vec<String> {
-        let all = contenders.iter();
-        all.map(|c| format!("{} {}", c.policy, c.settings))
+    fn shown(candidates: &[Candidate]) -> Vec<String> {
+        let all = candidates.iter();
+        all.map(|c| format!("{} {}", c.policy.unwrap(), c.settings()))
             .collect()
     }
 
     #[test]
-    fn sizes_are_read() {
+    fn sizes_are_parsed() {
         use BatchOption::{Calibrated, Cells, Each};
         for (text, option) in [
             ("1", Each(1)),
@@ -237,12 +237,12 @@ mod tests {
     #[test]
     fn policies_alternate_and_have_their_own_settings() {
         let grid = grid("64:32,16,32,64:64,32:64", Network::Seq2seq).unwrap();
-        assert!(grid.is_several() && !grid.wants_calibration());
-        assert_eq!(grid.most(), 64);
-        // Who groups requests has groups of one size; only bucketing has widths.
+        assert!(grid.has_choices() && !grid.needs_calibration());
+        assert_eq!(grid.max_rows(), 64);
+        // Groups of requests have one size; only bucketing has widths.
         use PolicyKind::{Bucketing, Cellular, Padding};
         assert_eq!(
-            shown(&grid.contenders(&[Cellular, Padding, Bucketing])),
+            shown(&grid.candidates(&[Cellular, Padding, Bucketing])),
             [
                 "cellular batch 16",
                 "padding batch 16",
@@ -263,10 +263,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_calibrated_is_one_more_setting() {
+    fn calibrated_sizes_are_added() {
         let mut grid = grid("24,calibrated", Network::Seq2seq).unwrap();
-        assert!(grid.is_several() && grid.wants_calibration());
-        assert_eq!(grid.to_calibrate(), [1, 2, 4, 8, 16, 24]);
+        assert!(grid.has_choices() && grid.needs_calibration());
+        assert_eq!(grid.calibration_rows(), [1, 2, 4, 8, 16, 24]);
         // Rates per ms: 1, 2, 4, 4 and 1, 2, 4, 8.
         let measured = |cell: &str, micros: [u64; 4]| {
             let time = |rows: usize| Duration::from_micros(micros[rows.ilog2() as usize]);
@@ -278,7 +278,7 @@ mod tests {
         ];
         assert_eq!(grid.add_calibrated(&found).to_string(), "4:8");
         assert_eq!(
-            shown(&grid.contenders(&[PolicyKind::Cellular, PolicyKind::Merge])),
+            shown(&grid.candidates(&[PolicyKind::Cellular, PolicyKind::Merge])),
             [
                 "cellular batch 4:8",
                 "merge batch 4:8",
@@ -287,7 +287,7 @@ mod tests {
             ]
         );
         let alone = Grid::new(&[BatchOption::Calibrated], &[10], Network::Lstm).unwrap();
-        assert_eq!((alone.is_several(), alone.most()), (false, 64));
-        assert_eq!(alone.to_calibrate(), [1, 2, 4, 8, 16, 32, 64]);
+        assert_eq!((alone.has_choices(), alone.max_rows()), (false, 64));
+        assert_eq!(alone.calibration_rows(), [1, 2, 4, 8, 16, 32, 64]);
     }
 }

@@ -10,66 +10,82 @@ use fastrand::Rng;
 /// When requests are due, counted from the start of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Arrivals {
-    /// Open loop: independent users, so many a second on average, whatever becomes of earlier requests.
+    /// Open loop: independent users. Arrivals do not wait for answers.
     Poisson {
-        /// Requests a second, above 0.
+        /// Requests per second, above 0.
         rate: f64,
     },
-    /// Open loop: at these times, in order.
+    /// Open loop: at these times, ascending.
     Trace(Arc<[Duration]>),
-    /// Closed loop: so many users, each of whom asks again as soon as he is answered.
+    /// Closed loop: each user sends a request when the previous one is answered.
     Closed {
-        /// Users, at least 1.
+        /// Number of users, at least 1.
         outstanding: usize,
     },
 }
 
 impl Arrivals {
-    /// The times of an open loop, the same for the same seed; none of a closed one, which are not known beforehand.
-    pub fn times(&self, seed: u64) -> Times {
+    /// Reads a file of times of arrival in seconds, one a line, ascending. The first line may be
+    /// a name.
+    ///
+    /// # Errors
+    /// See [`TraceError`].
+    pub fn read_trace(path: &Path) -> Result<Arrivals, TraceError> {
+        match std::fs::File::open(path) {
+            Ok(file) => trace(std::io::BufReader::new(file), path),
+            Err(source) => Err(TraceError::Read {
+                path: path.into(),
+                source,
+            }),
+        }
+    }
+
+    /// The times of an open loop, determined by `seed`. Empty for a closed loop, whose times
+    /// depend on the answers.
+    pub fn times(&self, seed: u64) -> DueTimes {
         match self {
-            Arrivals::Poisson { rate } => Times::Poisson {
+            Arrivals::Poisson { rate } => DueTimes::Poisson {
                 rate: *rate,
                 seconds: 0.0,
                 random: Rng::with_seed(seed),
             },
-            Arrivals::Trace(times) => Times::Trace(times.clone(), 0),
-            Arrivals::Closed { .. } => Times::Trace([].into(), 0),
+            Arrivals::Trace(times) => DueTimes::Trace(times.clone(), 0),
+            Arrivals::Closed { .. } => DueTimes::Trace([].into(), 0),
         }
     }
 }
 
 /// When the requests of one run are due.
 #[derive(Clone, Debug)]
-pub enum Times {
-    /// Exponential times between them.
+pub enum DueTimes {
+    /// With exponential gaps.
     Poisson {
-        /// Requests a second.
+        /// Requests per second.
         rate: f64,
-        /// The last one.
+        /// The latest.
         seconds: f64,
-        /// What comes.
+        /// Source of the gaps.
         random: Rng,
     },
-    /// As listed; how many have been.
+    /// As listed; the number of times taken.
     Trace(Arc<[Duration]>, usize),
 }
 
-impl Iterator for Times {
+impl Iterator for DueTimes {
     type Item = Duration;
 
     fn next(&mut self) -> Option<Duration> {
         match self {
-            Times::Poisson {
+            DueTimes::Poisson {
                 rate,
                 seconds,
                 random,
             } => {
-                // 1 - [0, 1) is above 0, for the logarithm.
+                // The argument of the logarithm is above 0.
                 *seconds -= (1.0 - random.f64()).ln() / *rate;
                 Duration::try_from_secs_f64(*seconds).ok()
             }
-            Times::Trace(times, next) => {
+            DueTimes::Trace(times, next) => {
                 *next += 1;
                 times.get(*next - 1).copied()
             }
@@ -83,53 +99,39 @@ pub enum TraceError {
     /// It cannot be read.
     #[error("{}: cannot be read", path.display())]
     Read {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: std::io::Error,
     },
     /// A line is no time.
     #[error("{}: line {line}: is {found:?}; expected seconds since the start, as in 0.25", path.display())]
     Line {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// Counted from 1.
         line: usize,
-        /// What stands there.
+        /// The line.
         found: String,
     },
-    /// A time before the one before.
+    /// A time is before the previous one.
     #[error("{}: line {line}: {found} comes after {before}; expected times of arrival in order", path.display())]
     Order {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// Counted from 1.
         line: usize,
-        /// What stands there.
+        /// The line.
         found: String,
-        /// The time before, in seconds.
+        /// The previous time, in seconds.
         before: f64,
     },
-    /// No time at all.
+    /// It has no times.
     #[error("{}: has no times; expected seconds since the start, one a line", path.display())]
     Empty {
-        /// Which file.
+        /// The file.
         path: PathBuf,
     },
-}
-
-/// Reads a file of times of arrival in seconds, one a line, in order; its first line may be a name.
-///
-/// # Errors
-/// See [`TraceError`].
-pub fn read_trace(path: &Path) -> Result<Arrivals, TraceError> {
-    match std::fs::File::open(path) {
-        Ok(file) => trace(std::io::BufReader::new(file), path),
-        Err(source) => Err(TraceError::Read {
-            path: path.into(),
-            source,
-        }),
-    }
 }
 
 fn trace(file: impl BufRead, path: &Path) -> Result<Arrivals, TraceError> {
@@ -142,7 +144,7 @@ fn trace(file: impl BufRead, path: &Path) -> Result<Arrivals, TraceError> {
         };
         let found = text.trim().to_string();
         let number = found.parse::<f64>();
-        // A year is beyond any trace, and far below what a Duration holds.
+        // The limit of a year is far below that of a Duration.
         let seconds = number.clone().ok().filter(|s| (0.0..3.2e7).contains(s));
         let Some(seconds) = seconds else {
             if index == 0 && number.is_err() && !found.is_empty() {
@@ -162,10 +164,10 @@ fn trace(file: impl BufRead, path: &Path) -> Result<Arrivals, TraceError> {
         }
         times.push(time);
     }
-    match times.is_empty() {
-        true => Err(TraceError::Empty { path: path.into() }),
-        false => Ok(Arrivals::Trace(times.into())),
+    if times.is_empty() {
+        return Err(TraceError::Empty { path: path.into() });
     }
+    Ok(Arrivals::Trace(times.into()))
 }
 
 #[cfg(test)]
@@ -173,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_of_poisson_arrivals_have_their_mean_and_variance() {
+    fn poisson_counts_have_mean_and_variance() {
         let (rate, seconds) = (50.0, 4000);
         let mut counts = vec![0.0; seconds];
         for time in (Arrivals::Poisson { rate }).times(7) {
@@ -184,11 +186,11 @@ mod tests {
         }
         let mean = counts.iter().sum::<f64>() / seconds as f64;
         let variance = counts.iter().map(|c| (c - mean).powi(2)).sum::<f64>() / seconds as f64;
-        // Of a Poisson count both are the rate. Five standard errors: 5 * sqrt(50 / 4000), and for the variance
+        // Both equal the rate. Five standard errors: 5 * sqrt(50 / 4000), and for the variance
         // 5 * 50 * sqrt(2 / 4000).
         assert!((mean - rate).abs() < 0.56, "{mean}");
         assert!((variance - rate).abs() < 5.6, "{variance}");
-        // Neighbouring seconds know nothing of each other: 5 / sqrt(4000).
+        // Neighbouring seconds are independent: 5 / sqrt(4000).
         let together = counts.windows(2).map(|w| (w[0] - mean) * (w[1] - mean));
         let correlation = together.sum::<f64>() / seconds as f64 / variance;
         assert!(correlation.abs() < 0.08, "{correlation}");
@@ -239,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_trace_is_refused_with_its_line() {
+    fn errors_name_the_line() {
         for (text, words) in [
             ("0\nx\n", "line 2: is \"x\"; expected seconds"),
             ("-1\n", "line 1: is \"-1\""),

@@ -1,4 +1,4 @@
-//! Trees of requests: of a file of dependency heads, or complete.
+//! Trees of requests: complete, or from a file of dependency heads.
 
 use std::fmt;
 use std::io::BufRead;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use crate::workload::Network;
+use super::network::Network;
 use cellstream_serve::networks::{BinaryTree, Dependencies, NetworkError, TreeChild};
 
 /// The tree of a request, in the shape that its network takes.
@@ -19,7 +19,7 @@ pub enum Tree {
 }
 
 impl Tree {
-    /// What `network` takes, one of trees, of a sentence: its dependencies, or phrases made of them.
+    /// The tree of a sentence for `network`: its dependencies, or phrases made of them.
     fn of_sentence(words: Dependencies, network: Network) -> Tree {
         match network {
             Network::Treelstm => Tree::Binary(Arc::new(BinaryTree::of_dependencies(&words))),
@@ -27,7 +27,7 @@ impl Tree {
         }
     }
 
-    /// The complete binary tree of so many leaves; as dependencies, its words are the leaves and then the nodes.
+    /// A complete binary tree. As dependencies, its words are the leaves and then the nodes.
     ///
     /// # Errors
     /// [`NetworkError::Empty`] without leaves.
@@ -49,7 +49,7 @@ impl Tree {
         Ok(Tree::Dependencies(Arc::new(Dependencies::new(&heads)?)))
     }
 
-    /// How many rows of input values it takes: of its leaves, or of all its words.
+    /// Number of rows of input values: of leaves, or of words.
     pub fn rows(&self) -> usize {
         match self {
             Tree::Binary(tree) => tree.leaves(),
@@ -58,10 +58,10 @@ impl Tree {
     }
 }
 
-/// The most leaves of a complete tree.
-const MOST_LEAVES: usize = 1 << 15;
+/// The largest number of leaves of a complete tree.
+const MAX_LEAVES: usize = 1 << 15;
 
-/// `--trees`, before any file is read.
+/// A value of `--trees`; its file is not read yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TreesOption {
     /// `complete:LEAVES`.
@@ -80,17 +80,17 @@ impl FromStr for TreesOption {
         let leaves: usize = leaves.parse().map_err(|_| {
             format!("complete:{leaves} needs a number of leaves, as in complete:16")
         })?;
-        match leaves.is_power_of_two() && leaves <= MOST_LEAVES {
-            true => Ok(TreesOption::Complete(leaves)),
-            false => Err(format!(
-                "complete:{leaves} is none of 1, 2, 4, … {MOST_LEAVES} leaves"
-            )),
+        if !leaves.is_power_of_two() || leaves > MAX_LEAVES {
+            return Err(format!(
+                "complete:{leaves} is none of 1, 2, 4, … {MAX_LEAVES} leaves"
+            ));
         }
+        Ok(TreesOption::Complete(leaves))
     }
 }
 
 impl TreesOption {
-    /// The trees that `network` takes, which is one of trees.
+    /// The trees for `network`, which must take trees.
     ///
     /// # Errors
     /// See [`TreesError`].
@@ -117,7 +117,7 @@ impl TreesOption {
     }
 }
 
-/// As it is typed, a file without its folder: results go to other machines.
+/// As typed, but without folders, which mean nothing on other machines.
 impl fmt::Display for TreesOption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -132,34 +132,34 @@ impl fmt::Display for TreesOption {
 /// Why trees are refused.
 #[derive(Debug, thiserror::Error)]
 pub enum TreesError {
-    /// The number of leaves.
+    /// The number of leaves is refused.
     #[error(transparent)]
     Complete(#[from] NetworkError),
     /// The file cannot be read.
     #[error("{}: cannot be read", path.display())]
     Read {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: std::io::Error,
     },
-    /// A line is no list of heads, or one that is no tree.
+    /// A line is no list of heads, or its heads form no tree.
     #[error("{}: line {line}: {source}", path.display())]
     Line {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// Counted from 1.
         line: usize,
-        /// What is wrong.
+        /// The error.
         source: NetworkError,
     },
-    /// No tree at all.
+    /// It has no lines.
     #[error(
         "{}: has no lines; expected the head of each word of a sentence in each, as in [2,0,2]",
         path.display()
     )]
     Empty {
-        /// Which file.
+        /// The file.
         path: PathBuf,
     },
 }
@@ -177,10 +177,10 @@ fn read(file: impl BufRead, path: &Path, network: Network) -> Result<Arc<[Tree]>
             Err(source) => return Err(TreesError::Line { path, line, source }),
         }
     }
-    match trees.is_empty() {
-        true => Err(TreesError::Empty { path: path.into() }),
-        false => Ok(trees.into()),
+    if trees.is_empty() {
+        return Err(TreesError::Empty { path: path.into() });
     }
+    Ok(trees.into())
 }
 
 #[cfg(test)]
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_tree_is_refused_with_its_line() {
+    fn errors_name_the_line() {
         let refused = |text: &str, words: &str| {
             let error = read(text.as_bytes(), Path::new("t.jsonl"), Network::Treelstm);
             let error = error.unwrap_err().to_string();
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_told_apart() {
+    fn options_are_parsed() {
         let parse = |text: &str| text.parse::<TreesOption>();
         assert_eq!(parse("complete:16"), Ok(TreesOption::Complete(16)));
         assert_eq!(
@@ -284,7 +284,7 @@ mod tests {
         }
         assert_eq!(
             parse("complete:32768"),
-            Ok(TreesOption::Complete(MOST_LEAVES))
+            Ok(TreesOption::Complete(MAX_LEAVES))
         );
     }
 }
