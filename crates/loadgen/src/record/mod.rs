@@ -236,7 +236,7 @@ mod tests {
     fn only_requests_of_the_window_are_counted() {
         let mut recording = Recording::default();
         let (start, end) = (100 * MS, 200 * MS);
-        // Due in the warm-up: ending in it, and in the window. Due in the window: ending in it, and after it.
+        // Two are due in the warm-up; of each pair the second ends after its part of the run.
         for one in [
             done(10, 10, 20),
             done(90, 90, 110),
@@ -256,12 +256,19 @@ mod tests {
         near(recording.submitted_queueing.max(), 1.0);
     }
 
+    /// An empty recording with a window of two seconds.
+    fn window() -> Recording {
+        Recording {
+            window: 2000 * MS,
+            ..Recording::default()
+        }
+    }
+
     #[test]
     fn groups_at_window_edges_keep_throughput() {
-        // Groups of 64 every 300 ms, whose answers take a millisecond: 213 a second, wherever the window begins.
+        // Groups of 64 every 300 ms, each within a millisecond: 213/s, wherever the window begins.
         for first in (0..300).step_by(7) {
-            let mut recording = Recording::default();
-            recording.window = 2000 * MS;
+            let mut recording = window();
             for group in 0..10 {
                 for one in 0..64 {
                     let ended = MS * (first + 300 * group) + MS * one / 64;
@@ -278,8 +285,7 @@ mod tests {
             assert!((twice.throughput() / rate - 1.0).abs() < 1e-9);
         }
         // Nothing for most of the window, then all at once: that is no pace.
-        let mut recording = Recording::default();
-        recording.window = 2000 * MS;
+        let mut recording = window();
         for one in 0..1000 {
             let ended = 1500 * MS + MS * one / 2;
             let one = RequestRecord {
@@ -290,8 +296,7 @@ mod tests {
         }
         assert_eq!(recording.throughput(), 500.0);
         // One group only.
-        let mut recording = Recording::default();
-        recording.window = 2000 * MS;
+        let mut recording = window();
         recording.count(&done(0, 0, 2), Duration::ZERO, 2000 * MS);
         assert_eq!(recording.throughput(), 0.5);
     }

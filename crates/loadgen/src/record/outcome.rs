@@ -21,8 +21,7 @@ pub struct ServerTimes {
 }
 
 /// Why a request ended without an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
     /// Refused at once: the queue was full.
     Overloaded,
