@@ -12,38 +12,39 @@ use cellstream_serve::engine::EngineOptions;
 use cellstream_serve::policy::PolicyKind;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
-/// How long requests wait under load, by batching policy.
+/// Measures latency and throughput under load, by batching policy.
 ///
-/// Serves random weights of the network's shape in this process and sends it requests: at Poisson times (--rates, or
-/// --load as fractions of the peak, which is measured first), at those of a file (--trace), or as so many users who each
-/// wait for an answer before they ask again (--closed). Every policy gets the same requests at the same times, each on
-/// the machine alone, in rounds that take them in turn.
+/// Serves random weights of the network's shape in this process and sends requests: at Poisson
+/// times (--rates, or --load as fractions of the peak, which is measured first), at the times of a
+/// file (--trace), or from a number of users, each of whom waits for an answer before the next
+/// request (--closed). Every policy gets the same requests at the same times and has the machine
+/// alone; rounds take the policies in turn.
 ///
-/// Latencies count from when a request was DUE, not from when it could be submitted: a server that stands still for a
-/// second delays all who come in that second, and all of them are counted (no coordinated omission). The generator
-/// sleeps between requests, as spinning would take a core from the server; how late it woke is in the latencies and is
-/// shown ("late"). Requests due during the warm-up are not counted; all that are due later are waited for (--patience),
-/// however late they end, and those that still have no answer then count with the time that they were waited for.
+/// Latencies count from the time when a request was DUE, not from its submission. A server that
+/// stalls for a second delays all requests of that second, and all are counted (no coordinated
+/// omission). The generator sleeps between requests; its delays are part of the latencies and are
+/// shown ("late"). Requests due during the warm-up are not counted. All later requests are waited
+/// for (--patience); one without an answer then counts with the time that it was waited for.
 ///
-/// queued: from due to the start of the first cell; subm.: the part of it from submission on, which is the server's
-/// own; comp.: from there to the answer. answered/s: answers given in the window, from the first to the last of them,
-/// also to requests that were due in the warm-up. requests: of all rounds those whose latencies were counted, due in
-/// the window and answered, or given up; percentiles say no more than so many can. unanswered: refused as the queue was
-/// full, late for their --deadline, failed, or given up; of these only what was given up is in the latencies, so read
-/// both. A step is one of a whole batch of cells; of several that ran together (--steps-at-once), each counts with its
-/// share of the time.
+/// queued: from due to the start of the first cell; subm.: the part of it after submission, which
+/// is the server's; comp.: from there to the answer. answered/s: answers in the window per second,
+/// from the first to the last of them. requests: number of latencies in all rounds. unanswered:
+/// refused because the queue was full, past their --deadline, failed, or not finished; only the
+/// last kind is in the latencies. A step is one of a whole batch of cells; steps that ran together
+/// (--steps-at-once) share the time equally.
 ///
-/// With several --batch or --bucket-width and --sweep, each policy is measured with all of them at every load, and its
-/// best there is reported: of those that bore the load (answered 93 % of it, and were no further behind when the window
-/// ended than when it began, but for chance) the one with the least p90, of none the one with the greatest throughput;
-/// measured once more, with other requests. All that was tried is shown below. What did not bear a load is left out at
-/// higher ones, except each policy's setting with the greatest peak.
+/// With --sweep and several --batch or --bucket-width, each policy is measured with all of them at
+/// every load. Its best settings there are measured again, with other requests, and reported: of
+/// the settings that sustain the load (93 % answered, and no growing backlog) the one with the
+/// lowest p90, otherwise the one with the highest throughput. All results are shown below. Settings
+/// that do not sustain a load are skipped at higher ones, except those with the highest peak of a
+/// policy.
 ///
-/// Ctrl-C (or being told to terminate) ends it after the run at hand, or after the calibration: loads that every policy
-/// has had by then are reported and written. A second one ends it at once.
+/// Ctrl-C (or a signal to terminate) ends the command after the current run or calibration: loads
+/// that all policies have completed are reported and written. A second one ends it at once.
 ///
-/// With --json, one object a line, "kind" being "calibration", "peak", "run" or "skipped"; "best" marks those to be
-/// read.
+/// With --json, prints one object a line; "kind" is "calibration", "peak", "run" or "skipped",
+/// "best" marks the results to read.
 #[derive(Debug, clap::Args)]
 // Else what is refused about `--seconds -5` is the dash; about a list, too, which needs more than that.
 #[command(allow_negative_numbers = true)]
