@@ -56,6 +56,8 @@ pub struct TreeStep {
     plan: Plan,
     /// One per entry of the plan.
     configurations: Vec<TreeConfiguration>,
+    /// The configuration to run as, where it is not chosen by size.
+    fixed: Option<usize>,
     /// Nodes there is room for.
     room: usize,
     /// One per worker.
@@ -132,6 +134,7 @@ impl TreeStep {
             hidden: weights.hidden_size(),
             configurations: configurations.collect(),
             plan: plan.clone(),
+            fixed: None,
             room: 0,
             buffers: Vec::new(),
             is_odd: false,
@@ -173,6 +176,11 @@ impl TreeStep {
         })
     }
 
+    /// Runs every batch by this entry of the plan from now on.
+    pub(crate) fn run_as(&mut self, entry: usize) {
+        self.fixed = Some(entry.min(self.configurations.len() - 1));
+    }
+
     /// A step of `rows` nodes. Allocates nothing.
     ///
     /// # Errors
@@ -207,7 +215,8 @@ impl TreeStep {
             true => unsafe { h.read_all() },
             false => RowsRef::EMPTY,
         };
-        let configuration = &self.configurations[self.plan.nearest(rows, 1)];
+        let entry = self.fixed.unwrap_or_else(|| self.plan.nearest(rows, 1));
+        let configuration = &self.configurations[entry];
         let sweep = sweep(configuration.order, self.is_odd);
         self.is_odd ^= true;
         let operand = |source| match source {

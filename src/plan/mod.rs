@@ -34,6 +34,7 @@ pub use phases::{PlannedPhase, PlannedProduct};
 pub use split::{UNIT_GRANULE, split_units};
 pub use stamp::{KERNEL_SET, Stamp};
 pub use traffic::{CoreTraffic, IntoCache, LayerTraffic};
+pub(crate) use tree::tree_arrangements;
 
 /// Most workers of a plan. More than there are groups of units in any model that fits a machine.
 pub const MOST_THREADS: usize = 4096;

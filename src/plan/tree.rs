@@ -108,7 +108,7 @@ fn schedule(step: &CellStep) -> DirectionSchedule {
 }
 
 /// Every way to deal the units out to 1 to `cores` cores, in ascending order of cores.
-fn tree_arrangements(weights: &TreeWeights<'_>, cores: usize) -> Vec<Configuration> {
+pub(crate) fn tree_arrangements(weights: &TreeWeights<'_>, cores: usize) -> Vec<Configuration> {
     let most = cores.clamp(1, weights.hidden_size().div_ceil(UNIT_GRANULE));
     let ways = degrees(most).map(|threads| Configuration::of_tree(weights, threads));
     ways.collect()

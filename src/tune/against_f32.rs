@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::TuneError;
 use super::precision::PrecisionOptions;
-use super::track::SessionTrack;
+use super::track::CandidateTrack;
 use crate::execute::{RunError, Session};
 use crate::model::{Model, Output, Precision};
 use crate::plan::{Configuration, Plan};
@@ -84,14 +84,15 @@ impl<'a> AgainstF32<'a> {
         self.errors.len()
     }
 
-    fn track(
+    fn track<'m>(
         &self,
-        model: &Model,
+        model: &'m Model,
         size: (usize, usize),
-    ) -> Result<(SessionTrack, Configuration), TuneError> {
+    ) -> Result<(CandidateTrack<'m>, Configuration), TuneError> {
         let plan = Plan::estimate(model, size.0, size.1, self.options.cores);
         let configuration = plan.entries[0].configuration.clone();
-        let mut track = SessionTrack::new(model, std::slice::from_ref(&configuration), size, &[])?;
+        let mut track =
+            CandidateTrack::new(model, std::slice::from_ref(&configuration), size, &[])?;
         track.warm_up_for(WARM_UP);
         Ok((track, configuration))
     }
@@ -120,7 +121,7 @@ impl Judge for AgainstF32<'_> {
             let mut exact = self.track(&self.exact, size)?.0;
             let (mut reduced, configuration) = self.track(&model, size)?;
             if laps.is_verified {
-                reduced.verify(&model, &[configuration], &mut || false)?;
+                reduced.verify(&[configuration], &mut || false)?;
             }
             let end = Instant::now() + laps.time / sizes.len() as u32;
             let mut pairs = Vec::with_capacity(laps.rounds);

@@ -25,6 +25,7 @@ mod mixes;
 mod precision;
 mod race;
 mod search;
+mod subject;
 mod track;
 mod verify;
 
@@ -33,9 +34,10 @@ use std::panic::resume_unwind;
 use std::time::Duration;
 
 use crate::execute::{PackError, RunError, SessionError};
-use crate::model::{Model, ModelError};
+use crate::model::{Model, ModelError, TreeWeights};
 use crate::plan::{Configuration, Cost, Plan};
 use search::search;
+use subject::Subject;
 
 pub use precision::{Chosen, Mix, PrecisionOptions, PrecisionProgress, choose_precisions};
 pub use verify::{Check, VerifyError};
@@ -165,6 +167,9 @@ pub enum TuneError {
     /// A sequence of no steps to tune for.
     #[error("lengths to tune for are of one step or more, or none are given")]
     NoLength,
+    /// Steps or lengths of a tree's cell.
+    #[error("a tree's cell is tuned for batches of nodes; give sizes of one step and no lengths")]
+    NotOfTree,
     /// A sample without a step.
     #[error("the sample is empty; give at least a step of a sequence")]
     NoSample,
@@ -230,11 +235,88 @@ impl From<PackError> for TuneError {
 pub fn tune(
     model: &Model,
     options: &Options,
+    progress: impl FnMut(&Progress<'_>) -> ControlFlow<()> + Send,
+) -> Result<Tuned, TuneError> {
+    tune_subject(model, options, progress)
+}
+
+/// As [`tune`], for a cell of a tree. Each size is a number of nodes and one step; there are no
+/// lengths. Candidates differ in cores, partition, order of panels and blocking. A plan of a tree
+/// has no file format.
+///
+/// ```
+/// use std::ops::ControlFlow;
+/// use std::time::Duration;
+/// use cellstream::model::{Matrix, TreeWeights};
+/// use cellstream::tune::{Options, tune_tree};
+///
+/// let (weights, bias) = (Matrix::new(3 * 32, 8, vec![0.1; 3 * 32 * 8])?, vec![0.0; 3 * 32]);
+/// let leaf = TreeWeights::leaf(&weights, &bias)?;
+/// let options = Options::new(vec![(16, 1)], 2, Duration::from_millis(50));
+/// let tuned = tune_tree(&leaf, &options, |_| ControlFlow::Continue(()))?;
+/// tuned.plan.check_tree(&leaf)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// As [`tune`]; [`TuneError::NotOfTree`].
+pub fn tune_tree(
+    weights: &TreeWeights<'_>,
+    options: &Options,
+    progress: impl FnMut(&Progress<'_>) -> ControlFlow<()> + Send,
+) -> Result<Tuned, TuneError> {
+    if !options.lengths.is_empty() || options.sizes.iter().any(|&(_, steps)| steps > 1) {
+        return Err(TuneError::NotOfTree);
+    }
+    tune_subject(weights, options, progress)
+}
+
+fn tune_subject(
+    subject: &dyn Subject,
+    options: &Options,
     mut progress: impl FnMut(&Progress<'_>) -> ControlFlow<()> + Send,
 ) -> Result<Tuned, TuneError> {
     // On a thread of its own: the thread that takes part in the runs is pinned to a core.
     std::thread::scope(|scope| {
-        let tuning = scope.spawn(|| search(model, options, &mut progress));
+        let tuning = scope.spawn(|| search(subject, options, &mut progress));
         tuning.join().unwrap_or_else(|panic| resume_unwind(panic))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Matrix;
+
+    #[test]
+    fn a_cell_of_a_tree_is_tuned_for_batches_of_nodes() {
+        let hidden = 40;
+        let matrix = |gates: usize| {
+            let value = |at: usize| ((at * 7919) % 101) as f32 / 101.0 - 0.5;
+            let values = (0..gates * hidden * hidden).map(value);
+            Matrix::new(gates * hidden, hidden, values.collect()).unwrap()
+        };
+        let (five, three, one, bias) = (matrix(5), matrix(3), matrix(1), vec![0.1; 5 * hidden]);
+        let bias = |gates: usize| &bias[..gates * hidden];
+        let cells = [
+            TreeWeights::leaf(&three, bias(3)).unwrap(),
+            TreeWeights::binary(&five, &five, bias(5)).unwrap(),
+            TreeWeights::child(&one, &one, bias(1)).unwrap(),
+            TreeWeights::node(&three, &three, bias(3)).unwrap(),
+        ];
+        let mut options = Options::new(vec![(1, 1), (9, 1)], 2, Duration::from_millis(40));
+        options.effort = Effort::Exhaustive;
+        let run =
+            |options: &Options, weights| tune_tree(weights, options, |_| ControlFlow::Continue(()));
+        for weights in &cells {
+            let tuned = run(&options, weights).unwrap();
+            tuned.plan.check_tree(weights).unwrap();
+            assert!(tuned.candidates > 0 && tuned.plan.entries.len() == 2);
+        }
+        options.sizes = vec![(9, 2)];
+        assert!(matches!(
+            run(&options, &cells[0]),
+            Err(TuneError::NotOfTree)
+        ));
+    }
 }

@@ -4,13 +4,13 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use super::race::{EVIDENCE, Rounds, is_tie, race};
-use super::track::SessionTrack;
+use super::subject::Subject;
+use super::track::CandidateTrack;
 use super::{Effort, Options, Progress, TuneError, Tuned, candidates};
-use crate::model::Model;
-use crate::plan::{Configuration, Cost, Entry, Measured, Plan, arrangements};
+use crate::plan::{Configuration, Cost, Entry, Measured, Plan};
 
 pub(super) fn search(
-    model: &Model,
+    subject: &dyn Subject,
     options: &Options,
     progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
 ) -> Result<Tuned, TuneError> {
@@ -25,7 +25,7 @@ pub(super) fn search(
     }
     let start = Instant::now();
     let mut search = Search {
-        model,
+        subject,
         options,
         start,
         deadline: start,
@@ -58,7 +58,7 @@ pub(super) fn search(
 
 /// A tuning under way.
 struct Search<'a> {
-    model: &'a Model,
+    subject: &'a dyn Subject,
     options: &'a Options,
     start: Instant,
     /// When the present size has used up its share.
@@ -191,8 +191,8 @@ impl Search<'_> {
     /// The entry of a size, and whether it was raced to its end.
     fn entry(&mut self, batch: usize, steps: usize) -> Result<(Entry, bool), TuneError> {
         let size = (batch, steps);
-        let estimate = Plan::estimate(self.model, batch, steps, self.options.cores);
-        let mut entry = estimate.entries[0].clone();
+        let estimate = self.subject.estimate(size, self.options.cores);
+        let mut entry = Plan::of(estimate, batch, steps).entries.remove(0);
         if self.options.effort == Effort::Estimate || self.interrupted {
             return Ok((entry, !self.interrupted));
         }
@@ -224,15 +224,15 @@ impl Search<'_> {
         estimate: &Configuration,
         size: (usize, usize),
     ) -> Result<Leaders, TuneError> {
-        let (model, cores, steps) = (self.model, self.options.cores, size.1);
-        let arrangements = arrangements(model, size, cores);
+        let (subject, steps) = (self.subject, size.1);
+        let arrangements = subject.arrangements(size, self.options.cores);
         let first = arrangements.iter().flat_map(candidates::with_orders);
         let first = [estimate.clone()].into_iter().chain(first).collect();
         let first = candidates::distinct(first);
         let mut leaders = self.races_of_few(first, "cores and partition", size, 0.35)?;
-        type Vary = fn(&Model, &Configuration, usize) -> Vec<Configuration>;
+        type Vary = fn(&dyn Subject, &Configuration, usize) -> Vec<Configuration>;
         let stages: [(&'static str, Vary, f64); 7] = [
-            ("schedule", |m, c, _| candidates::with_schedules(m, c), 0.4),
+            ("schedule", |subject, c, _| subject.with_schedules(c), 0.4),
             (
                 "chunk",
                 |_, c, steps| candidates::with_chunks(c, steps),
@@ -251,7 +251,7 @@ impl Search<'_> {
             ("blocking", |_, c, _| candidates::with_blockings(c), 0.3),
             (
                 "single layers",
-                |m, c, steps| match m.layers().len() {
+                |_, c, steps| match c.layers.len() {
                     1 => Vec::new(),
                     _ => candidates::with_one_layer(c, steps),
                 },
@@ -260,7 +260,7 @@ impl Search<'_> {
         ];
         for (stage, vary, share) in stages {
             let mut all = vec![leaders.best.0.clone()];
-            all.extend(vary(model, &leaders.best.0, steps));
+            all.extend(vary(subject, &leaders.best.0, steps));
             leaders = self.next(leaders, candidates::distinct(all), stage, size, share)?;
         }
         Ok(leaders)
@@ -272,8 +272,8 @@ impl Search<'_> {
         estimate: &Configuration,
         size: (usize, usize),
     ) -> Result<Leaders, TuneError> {
-        let all: Vec<_> = (arrangements(self.model, size, self.options.cores).iter())
-            .flat_map(|c| candidates::with_schedules(self.model, c))
+        let all: Vec<_> = (self.subject.arrangements(size, self.options.cores).iter())
+            .flat_map(|c| self.subject.with_schedules(c))
             .flat_map(|c| candidates::with_chunks(&c, size.1))
             .flat_map(|c| candidates::with_shares(&c))
             .flat_map(|c| candidates::with_orders(&c))
@@ -373,11 +373,11 @@ impl Search<'_> {
     ) -> Result<Ranking, TuneError> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         let until = Instant::now() + left.mul_f64(share);
-        let mut track = SessionTrack::new(self.model, &all, size, &self.options.lengths)?;
+        let mut track = CandidateTrack::new(self.subject, &all, size, &self.options.lengths)?;
         if stage == FINAL {
             track.warm_up_for(WARM_UP);
         }
-        let verified = track.verify(self.model, &all, &mut || Instant::now() >= until)?;
+        let verified = track.verify(&all, &mut || Instant::now() >= until)?;
         self.candidates += verified;
         let Search {
             ref mut progress,
@@ -551,7 +551,7 @@ mod tests {
         let model = Lstm::new(5, 64).random(1).unwrap();
         let options = Options::new(Vec::new(), 1, Duration::ZERO);
         let mut search = Search {
-            model: &model,
+            subject: &model,
             options: &options,
             start: Instant::now(),
             deadline: Instant::now() + Duration::from_secs(1 << 20),
