@@ -2,6 +2,7 @@
 //! module, and the only atomics but for flags that nobody waits for.
 
 mod active;
+mod backend;
 mod buffers;
 #[cfg(test)]
 pub(crate) mod counting;
@@ -27,6 +28,7 @@ mod walk;
 #[cfg(test)]
 mod work_tests;
 
+pub use backend::{Backend, Cpu, PreparedModel};
 pub use packed::{PackError, PackedModel};
 pub use session::{RunError, Session, SessionError, State, Steps};
 pub use tree::{TreeRows, TreeStep};

@@ -70,6 +70,9 @@ pub enum SessionError {
     /// The weights could not be packed.
     #[error(transparent)]
     Pack(#[from] PackError),
+    /// Another [`Backend`](super::Backend) cannot run the model.
+    #[error("{0}")]
+    Backend(String),
     /// There is no memory for so many sequences or steps.
     #[error("no memory for {batch} sequences of {steps} steps; make room for fewer")]
     TooLarge {
@@ -125,6 +128,9 @@ pub enum RunError {
     /// A worker panicked; what the run has written is incomplete.
     #[error(transparent)]
     Team(#[from] TeamPanicked),
+    /// Another [`Backend`](super::Backend) failed; what the run has written is incomplete.
+    #[error("{0}")]
+    Backend(String),
 }
 
 /// The states of a batch of streams, held by the caller between steps.
@@ -184,8 +190,23 @@ impl<'a> Steps<'a> {
         }
     }
 
+    /// Number of streams.
+    pub fn batch(&self) -> usize {
+        self.batch
+    }
+
+    /// Steps of each stream; `None` for one of each.
+    pub fn lengths(&self) -> Option<&'a [usize]> {
+        self.lengths
+    }
+
+    /// The rows of the input.
+    pub fn x(&self) -> RowsRef<'a> {
+        self.x
+    }
+
     /// Most steps of a stream.
-    fn steps(&self) -> usize {
+    pub fn steps(&self) -> usize {
         (self.lengths).map_or(1, |lengths| lengths.iter().copied().max().unwrap_or(0))
     }
 }

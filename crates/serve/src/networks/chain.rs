@@ -9,7 +9,7 @@ use crate::cell_graph::{
     Batch, Cell, CellCost, CellError, CellId, Cells, Graph, Growth, NodeId, Place, Ports,
     PreparedCell, RowLayout, Source,
 };
-use cellstream::execute::Session;
+use cellstream::execute::{Backend, PreparedModel};
 use cellstream::model::Model;
 use cellstream::plan::Plan;
 
@@ -72,6 +72,13 @@ impl ChainCell {
         self.recurrent.with_plan(plan)?;
         Ok(self)
     }
+
+    /// Runs on this backend instead of the cores of each worker's team.
+    #[must_use]
+    pub fn with_backend(mut self, backend: Arc<dyn Backend>) -> ChainCell {
+        self.recurrent.with_backend(backend);
+        self
+    }
 }
 
 impl Cell for ChainCell {
@@ -96,20 +103,20 @@ impl Cell for ChainCell {
     }
 
     fn prepare(&self, place: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
-        let session = self.recurrent.session(place)?;
-        Ok(Box::new(Prepared { session }))
+        let model = self.recurrent.prepare(place)?;
+        Ok(Box::new(Prepared { model }))
     }
 }
 
 struct Prepared {
-    session: Session,
+    model: Box<dyn PreparedModel>,
 }
 
 impl PreparedCell for Prepared {
     fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
         let steps = batch.session_steps(batch.input(0));
-        let (states, mut outputs) = batch.written();
-        let stepped = self.session.step_rows(steps, states, outputs.next());
+        let (mut states, mut outputs) = batch.written();
+        let stepped = self.model.step_rows(steps, &mut states, outputs.next());
         stepped.map_err(CellError::new)
     }
 }

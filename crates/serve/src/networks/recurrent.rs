@@ -1,11 +1,12 @@
-//! What all cells around a recurrent model share: its states as ports, and a session for a worker.
+//! What all cells around a recurrent model share: its states as ports, and the prepared model
+//! of a worker.
 
 use std::sync::Arc;
 
 use super::NetworkError;
 use crate::cell_graph::{CellCost, CellError, Place, Ports};
 use crate::scheduler::Scheduler;
-use cellstream::execute::{PackedModel, Session};
+use cellstream::execute::{Backend, Cpu, PreparedModel};
 use cellstream::machine::{Level, Topology};
 use cellstream::model::{Direction, Model};
 use cellstream::plan::Plan;
@@ -15,6 +16,8 @@ pub(super) struct Recurrent {
     model: Arc<Model>,
     /// Measured, or none.
     plan: Option<Plan>,
+    /// The cores of a place, where there is none.
+    backend: Option<Arc<dyn Backend>>,
 }
 
 impl Recurrent {
@@ -24,7 +27,11 @@ impl Recurrent {
         };
         match model.layers().iter().position(is_reverse) {
             Some(layer) => Err(NetworkError::Reverse { layer }),
-            None => Ok(Recurrent { model, plan: None }),
+            None => Ok(Recurrent {
+                model,
+                plan: None,
+                backend: None,
+            }),
         }
     }
 
@@ -74,16 +81,21 @@ impl Recurrent {
         self.states().len() - 1 - usize::from(has_cell)
     }
 
-    /// Packs the weights at a place, for every size of batch there.
-    pub fn session(&self, place: &Place) -> Result<Session, CellError> {
+    pub fn with_backend(&mut self, backend: Arc<dyn Backend>) {
+        self.backend = Some(backend);
+    }
+
+    /// Prepares the model at a place, for every size of batch there.
+    pub fn prepare(&self, place: &Place) -> Result<Box<dyn PreparedModel>, CellError> {
         let plan = self.plan_at(place);
-        let packed = (place.team).turn(|team| PackedModel::new(&self.model, &plan, team));
-        let packed = packed.map_err(CellError::new)?.map_err(CellError::new)?;
-        let mut session = Session::on_team(packed, place.team.clone()).map_err(CellError::new)?;
-        session
-            .reserve(place.rows, place.steps)
-            .map_err(CellError::new)?;
-        Ok(session)
+        let prepared = match &self.backend {
+            Some(backend) => backend.prepare(&self.model, &plan),
+            None => Cpu::on_team(place.team.clone()).prepare(&self.model, &plan),
+        };
+        let mut prepared = prepared.map_err(CellError::new)?;
+        let reserved = prepared.reserve(place.rows, place.steps);
+        reserved.map_err(CellError::new)?;
+        Ok(prepared)
     }
 
     /// The plan that was given, or [estimates](estimated_sizes). A plan that was measured for single steps alone is left to

@@ -22,7 +22,7 @@ use crate::cell_graph::{
     Batch, Cell, CellCost, CellError, CellId, Cells, DynamicGraph, Graph, Growth, NodeId,
     NodeOutputs, Place, Ports, PreparedCell, Source,
 };
-use cellstream::execute::{Session, Steps};
+use cellstream::execute::{PreparedModel, Steps};
 use cellstream::kernels::{Isa, RowsMut, RowsRef, recycle_vec};
 use cellstream::layers::{Argmax, Embedding, LayerError, MAX_SYMBOLS};
 use cellstream::model::{Matrix, Model};
@@ -133,10 +133,10 @@ impl PreparedCell for PreparedEncoder {
     }
 }
 
-/// An embedding and a session above it.
+/// An embedding and a model above it.
 struct Embedded {
     embedding: Arc<Embedding>,
-    session: Session,
+    model: Box<dyn PreparedModel>,
     /// Empty between runs: room for a row of each step.
     x: Vec<&'static [f32]>,
     /// What stands for the embedding of a symbol that the table has no row for.
@@ -151,7 +151,7 @@ impl Embedded {
     ) -> Result<Embedded, CellError> {
         Ok(Embedded {
             embedding: Arc::clone(embedding),
-            session: recurrent.session(place)?,
+            model: recurrent.prepare(place)?,
             x: Vec::with_capacity(place.steps * place.rows),
             unknown: vec![f32::NAN; embedding.features()],
         })
@@ -163,7 +163,7 @@ impl Embedded {
         symbols: impl Iterator<Item = f32>,
         rows: usize,
         lengths: Option<&[usize]>,
-        states: impl Iterator<Item = RowsMut<'s>>,
+        mut states: impl Iterator<Item = RowsMut<'s>>,
     ) -> Result<(), CellError> {
         let row = |symbol: f32| -> &[f32] {
             let index = symbol as usize;
@@ -179,7 +179,7 @@ impl Embedded {
             Some(lengths) => Steps::several(lengths, x),
             None => Steps::one(rows, x),
         };
-        let stepped = self.session.step_rows(steps, states, None);
+        let stepped = self.model.step_rows(steps, &mut states, None);
         self.x = recycle_vec(list);
         stepped.map_err(CellError::new)
     }
