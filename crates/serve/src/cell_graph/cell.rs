@@ -293,8 +293,11 @@ impl<'a> Batch<'a> {
     /// `[rows]`, and then of each output, `[steps, rows]`. Steps are as many of each row as
     /// `lengths` says; without it one.
     ///
+    /// The cell that runs the batch checks the rows that it uses.
+    ///
     /// # Panics
-    /// If there are rows of another number of ports, too few of one, or too short ones.
+    /// If there are rows of another number of ports; in debug builds also for too few or too short
+    /// rows.
     pub fn of_rows(
         ports: &'a Ports,
         rows: usize,
@@ -304,15 +307,21 @@ impl<'a> Batch<'a> {
     ) -> Batch<'a> {
         let steps = steps_of(lengths);
         let states = ports.states.len();
-        let inputs_fit = ports.inputs.len() == inputs.len()
-            && (inputs.iter().zip(&ports.inputs)).all(|(of, p)| of.fits(steps * rows, p.width));
-        let written_fit = ports.writes().len() == written.len()
-            && (written.iter().zip(ports.writes()).enumerate()).all(|(index, (of, port))| {
+        assert!(
+            (inputs.len(), written.len()) == (ports.inputs.len(), ports.writes().len())
+                && lengths.is_none_or(|lengths| lengths.len() == rows),
+            "rows per port, and lengths of {rows} rows"
+        );
+        let inputs_fit =
+            || (inputs.iter().zip(&ports.inputs)).all(|(of, p)| of.fits(steps * rows, p.width));
+        let written_fit = || {
+            (written.iter().zip(ports.writes()).enumerate()).all(|(index, (of, port))| {
                 let steps = if index < states { 1 } else { steps };
                 of.fits(steps * rows, port.width)
-            });
-        assert!(
-            inputs_fit && written_fit && lengths.is_none_or(|lengths| lengths.len() == rows),
+            })
+        };
+        debug_assert!(
+            inputs_fit() && written_fit(),
             "{steps} steps of {rows} rows per port"
         );
         Batch {
