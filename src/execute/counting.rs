@@ -19,7 +19,7 @@ pub(crate) struct Asked {
     pub cell_states: AtomicUsize,
 }
 
-/// Keeps what it is asked for, and hands every call on.
+/// Counts the calls, and forwards them.
 pub(crate) struct Counting {
     inner: Box<dyn Kernels>,
     asked: Arc<Asked>,

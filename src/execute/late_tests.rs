@@ -25,7 +25,7 @@ thread_local! {
     static THREAD: Cell<usize> = Cell::new(THREADS.fetch_add(1, Ordering::Relaxed));
 }
 
-/// Sleeps in the threads whose bit is set, and hands every call on.
+/// Sleeps in the threads whose bit is set, then forwards the call.
 struct Late {
     inner: Box<dyn Kernels>,
     late: Arc<AtomicUsize>,
