@@ -390,7 +390,7 @@ mod hwloc {
     /// Two readers that share no code describe this machine alike.
     #[test]
     fn agrees_with_sysfs() {
-        for allowed in [allowed_cpus().to_vec(), vec![allowed_cpus()[0]]] {
+        for allowed in [allowed_cpus(), vec![allowed_cpus()[0]]] {
             let from_sys = sysfs::read(Path::new("/"), &allowed).unwrap();
             let from_hwloc = hwloc::read(&allowed).unwrap();
             assert_eq!(from_hwloc.source, Source::Hwloc);

@@ -4,16 +4,21 @@
 //! [`Topology::detect`] reads the machine; [`Ceilings::measure`] times it; [`Ceilings::bound`] says
 //! how long a piece of work must take at least.
 
+mod affinity;
 mod caches;
 mod ceilings;
 #[cfg(feature = "hwloc")]
 pub mod hwloc;
+mod quota;
 pub mod sysfs;
 mod topology;
 mod types;
 
+use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::OnceLock;
 
+pub(crate) use affinity::Mask;
 pub use caches::{CacheModel, L3Latency};
 pub use ceilings::{
     Bound, BoundBy, Ceilings, CeilingsError, Operations, Rate, ReadRates, TeamCeilings,
@@ -76,25 +81,49 @@ fn isa_names<S: serde::Serializer>(isas: &[Isa], to: S) -> Result<S::Ok, S::Erro
 
 /// The logical CPUs that this process may run on, ascending; never empty.
 ///
-/// Asked once and remembered: the system answers for the calling thread, and one that has been
-/// pinned meanwhile would see a machine of a single core.
-pub fn allowed_cpus() -> &'static [usize] {
-    static CPUS: OnceLock<Vec<usize>> = OnceLock::new();
-    CPUS.get_or_init(|| {
+/// The system keeps a set for each thread. On Linux these are the main thread's and the calling
+/// thread's together, as they are now; once a team has pinned the main thread, those that it found
+/// before. So a pinned thread sees all of them. Elsewhere the first answer is remembered.
+pub fn allowed_cpus() -> Vec<usize> {
+    let now = || {
+        let mut cpus = BTreeSet::from_iter(affinity::main_thread_cpus()?);
+        if let Some(own) = Mask::of_this_thread() {
+            cpus.extend(own.cpus());
+        }
+        (!cpus.is_empty()).then_some(cpus)
+    };
+    match (REMEMBERED.get(), now()) {
+        (None, Some(cpus)) => cpus.into_iter().collect(),
+        _ => remembered_cpus().to_vec(),
+    }
+}
+
+static REMEMBERED: OnceLock<Vec<usize>> = OnceLock::new();
+
+/// [`allowed_cpus`], for a thread that is about to be pinned: from then on the main thread's set
+/// tells nothing of the process.
+pub(crate) fn remember_cpus() {
+    if affinity::is_main_thread() {
+        remembered_cpus();
+    }
+}
+
+fn remembered_cpus() -> &'static [usize] {
+    REMEMBERED.get_or_init(|| {
         let ids = core_affinity::get_core_ids().unwrap_or_default();
         let mut cpus: Vec<usize> = ids.into_iter().map(|core| core.id).collect();
         if cpus.is_empty() {
-            cpus = (0..num_cpus::get().max(1)).collect();
+            let count = std::thread::available_parallelism().map_or(1, usize::from);
+            cpus = (0..count).collect();
         }
         cpus.sort_unstable();
         cpus
     })
 }
 
-/// Threads that can run at once: the CPUs of [`allowed_cpus`], or fewer where a container has a
-/// quota. Asked once and remembered.
-pub fn runnable_threads() -> usize {
-    static THREADS: OnceLock<usize> = OnceLock::new();
-    // num_cpus counts what the affinity and a container's quota allow.
-    *THREADS.get_or_init(|| num_cpus::get().max(1))
+/// Threads that can run at once: the CPUs of [`allowed_cpus`], or fewer where control groups grant
+/// less processor time.
+pub(crate) fn runnable_threads() -> usize {
+    let quota = quota::whole_cpus(Path::new("/")).unwrap_or(usize::MAX);
+    allowed_cpus().len().min(quota)
 }

@@ -251,7 +251,7 @@ impl Tree<'_> {
 }
 
 /// `0-3,8` as a set; the empty text is the empty set. The ranges of a sane machine stay below 2^16.
-fn parse_cpu_list(text: &str) -> Option<BTreeSet<usize>> {
+pub(super) fn parse_cpu_list(text: &str) -> Option<BTreeSet<usize>> {
     let mut cpus = BTreeSet::new();
     for range in text.split(',').filter(|_| !text.is_empty()) {
         let (first, last) = range.split_once('-').unwrap_or((range, range));

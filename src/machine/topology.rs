@@ -11,7 +11,8 @@ impl Topology {
     /// The machine this process runs on: from `/sys`; else, with feature `hwloc`, from that
     /// library; else [`Topology::count_only`]. Never fails; [`Topology::source`] says which it was.
     ///
-    /// Only CPUs that the calling thread may run on are listed: call it before pinning the thread.
+    /// The CPUs of the process are listed ([`allowed_cpus`](super::allowed_cpus)), also for a
+    /// thread that is pinned.
     ///
     /// ```
     /// let machine = cellstream::machine::Topology::detect();
@@ -19,17 +20,17 @@ impl Topology {
     /// ```
     pub fn detect() -> Topology {
         let allowed = super::allowed_cpus();
-        let found = super::sysfs::read(Path::new("/"), allowed);
+        let found = super::sysfs::read(Path::new("/"), &allowed);
         #[cfg(feature = "hwloc")]
-        let found = found.or_else(|first| super::hwloc::read(allowed).map_err(|_| first));
-        Topology::or_counted(found, allowed)
+        let found = found.or_else(|first| super::hwloc::read(&allowed).map_err(|_| first));
+        Topology::or_counted(found, &allowed)
     }
 
     /// What was read, or the guess of [`Topology::count_only`].
     fn or_counted(found: Result<Topology, TopologyError>, allowed: &[usize]) -> Topology {
         let mut topology =
             found.unwrap_or_else(|error| Topology::count_only(allowed, error.to_string()));
-        // num_cpus honours the quota of control groups, which the affinity mask does not show.
+        // The affinity mask does not show the quota of control groups.
         topology.cpu_quota =
             Some(super::runnable_threads()).filter(|&quota| quota < topology.cpus());
         topology
@@ -263,9 +264,9 @@ mod tests {
     fn without_a_description_cpus_are_counted() {
         let empty = tempfile::tempdir().unwrap();
         let allowed = super::super::allowed_cpus();
-        let found = super::super::sysfs::read(empty.path(), allowed);
+        let found = super::super::sysfs::read(empty.path(), &allowed);
         assert!(found.is_err());
-        let topology = Topology::or_counted(found, allowed);
+        let topology = Topology::or_counted(found, &allowed);
         topology.validate().unwrap();
         assert!(matches!(topology.source, Source::CountOnly { .. }));
         assert_eq!(topology.cpus(), allowed.len());

@@ -113,7 +113,7 @@ fn worker_zero_is_the_caller_and_the_others_are_not() {
 #[test]
 fn workers_are_where_they_were_pinned() {
     let cores = allowed_cpus();
-    let mut team = Team::new(cores).unwrap();
+    let mut team = Team::new(&cores).unwrap();
     assert!(team.pinned());
     std::thread::scope(|scope| {
         scope.spawn(|| {
