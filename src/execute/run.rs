@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::active::{Active, step_rows};
 use super::buffers::{Buffers, DirectionBuffers, padded};
 use super::packed::{PackedConfiguration, PackedDirection};
-use super::team::{Track, Worker};
+use super::team::{Share, Track};
 use crate::kernels::{Columns, Kernels, RowsRef, Shared, SharedRows};
 use crate::model::Layout;
 
@@ -31,19 +31,36 @@ pub(super) struct Run<'a> {
     pub values: Option<SharedRows<'a>>,
 }
 
-/// One worker of the group that does a run.
+/// The workers of the group that does a run, of which this thread stands for some.
 #[derive(Clone, Copy)]
-pub(super) struct Member<'w> {
-    pub worker: &'w Worker<'w>,
-    /// Which of the group.
-    pub index: usize,
+pub(super) struct Members<'s> {
+    pub share: &'s Share<'s>,
     /// The team's index of the group's first.
     pub first: usize,
+    /// How many the group has.
+    pub size: usize,
 }
 
-impl Member<'_> {
+impl<'s> Members<'s> {
+    /// Those of this thread, by their index in the group.
+    #[inline]
+    pub fn own(self) -> impl Iterator<Item = usize> + 's {
+        let group = self.first..self.first + self.size;
+        let own = self
+            .share
+            .iter()
+            .filter(move |worker| group.contains(worker));
+        own.map(move |worker| worker - self.first)
+    }
+
+    #[inline]
+    pub fn advance(&self, member: usize, track: Track) {
+        self.share.advance(self.first + member, track);
+    }
+
+    #[inline]
     pub fn wait_for(&self, member: usize, track: Track, count: u32) {
-        self.worker.wait_for(self.first + member, track, count);
+        self.share.wait_for(self.first + member, track, count);
     }
 }
 

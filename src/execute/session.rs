@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::active::Active;
 use super::buffers::Buffers;
 use super::packed::{PackError, PackedModel};
-use super::run::{CallerState, Member, Run};
-use super::team::{SharedTeam, Team, TeamError, TeamPanicked, Worker};
+use super::run::{CallerState, Members, Run};
+use super::team::{Share, SharedTeam, Team, TeamError, TeamPanicked};
 use super::trace::{Off, Probe, Tables, Trace};
 use super::walk;
 use crate::kernels::{RowsMut, RowsRef, Shared, SharedRows, recycle_vec};
@@ -589,9 +589,16 @@ impl Session {
         let (groups, kernels) = (&self.groups, &*self.model.kernels);
         let is_odd = self.is_odd;
         self.is_odd ^= steps % 2 == 1;
-        let work = |worker: Worker<'_>| {
-            let size = configuration.group_size();
-            let group = worker.index / size;
+        let size = configuration.group_size();
+        let work_on = |share: &Share<'_>, group: usize| {
+            let members = Members {
+                share,
+                first: group * size,
+                size,
+            };
+            let Some(first) = members.own().next() else {
+                return;
+            };
             let run = Run {
                 kernels,
                 configuration,
@@ -605,20 +612,21 @@ impl Session {
                 states,
                 values: output,
             };
-            let member = Member {
-                index: worker.index % size,
-                first: group * size,
-                worker: &worker,
-            };
-            // SAFETY: each worker calls this once, groups have buffers and sequences of their own,
-            // and `&mut self` and the slices' borrows keep everybody else away.
-            unsafe { walk::work(&run, member, probe(worker.index)) };
+            // SAFETY: each thread calls this once for its workers of a group, groups have buffers and
+            // sequences of their own, and `&mut self` and the slices' borrows keep everybody else
+            // away.
+            unsafe { walk::work(&run, members, probe(members.first + first)) };
         };
-        match &mut self.team {
-            TeamHandle::Own(team) => team.run_on(configuration.threads, work)?,
-            TeamHandle::Shared(team) => team.run_on(configuration.threads, work)?,
+        let work = |share: &Share<'_>| (0..row_groups).for_each(|group| work_on(share, group));
+        let threads = configuration.threads;
+        match (&mut self.team, P::IS_OFF) {
+            (TeamHandle::Own(team), true) => team.run_shares(threads, work)?,
+            (TeamHandle::Shared(team), true) => team.run_shares(threads, work)?,
+            // The table of a trace is one worker's.
+            (TeamHandle::Own(team), false) => team.run_on(threads, |w| work(w.share()))?,
+            (TeamHandle::Shared(team), false) => team.run_on(threads, |w| work(w.share()))?,
         }
-        Ok(configuration.threads)
+        Ok(threads)
     }
 }
 

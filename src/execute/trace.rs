@@ -128,6 +128,8 @@ pub struct Trace {
 
 /// Where a worker reports the boundaries between its activities.
 pub(super) trait Probe: Copy {
+    /// Nothing is told.
+    const IS_OFF: bool = false;
     /// The same worker's probe for a layer's activities.
     fn of_layer(self, layer: usize) -> Self;
     /// The worker begins.
@@ -141,6 +143,7 @@ pub(super) trait Probe: Copy {
 pub(super) struct Off;
 
 impl Probe for Off {
+    const IS_OFF: bool = true;
     #[inline(always)]
     fn of_layer(self, _: usize) -> Off {
         Off

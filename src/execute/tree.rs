@@ -226,11 +226,8 @@ impl TreeStep {
             OperandSource::Gates(_) => RowsRef::EMPTY,
         };
         let kernel = self.cell.gate_kernel();
-        self.team.run_on(configuration.parts.len(), |worker| {
-            let (part, buffers) = (
-                &configuration.parts[worker.index],
-                &self.buffers[worker.index],
-            );
+        let part = |worker: usize| {
+            let (part, buffers) = (&configuration.parts[worker], &self.buffers[worker]);
             let products = Products {
                 kernels: &*self.kernels,
                 part,
@@ -238,12 +235,17 @@ impl TreeStep {
                 blocking: configuration.blocking,
                 scratch: buffers.scratch.share(),
             };
-            // SAFETY: the buffer is this worker's alone.
+            // SAFETY: the buffer is this worker's alone, which uses it in one of the two below at a
+            // time.
             let z = unsafe { buffers.z.share().write(0..rows * products.z_row()) };
+            (part, products, z)
+        };
+        let multiply = |worker: usize| {
+            let (_, products, z) = part(worker);
             products.phase(0, rows, operand, sweep, z);
-            if multiplies_state {
-                worker.barrier();
-            }
+        };
+        let compute_gates = |worker: usize| {
+            let (part, _, z) = part(worker);
             let first = part.units.start;
             let [h, c] = [h, c].map(|rows| Columns::new(rows, first));
             let job = GateJob {
@@ -260,6 +262,13 @@ impl TreeStep {
             // SAFETY: own columns, which nobody else touches; all workers have read what they need
             // of them before. Kernels of trees do not read `before`.
             unsafe { self.kernels.gates(kernel, job) };
+        };
+        self.team.run_shares(configuration.parts.len(), |share| {
+            share.iter().for_each(multiply);
+            if multiplies_state {
+                share.barrier();
+            }
+            share.iter().for_each(compute_gates);
         })?;
         Ok(())
     }
@@ -415,7 +424,10 @@ mod tests {
     #[test]
     fn every_plan_instruction_set_and_kind_of_rows_gives_the_bits_of_plain_loops() {
         let mut rng = fastrand::Rng::with_seed(1);
-        let teams = [1, 2, 3].map(team);
+        let mut narrow = Team::with_threads(4).unwrap();
+        narrow.leave_out([1, 3]);
+        let [one, two, three] = [1, 2, 3].map(team);
+        let teams = [one, two, three, SharedTeam::new(narrow)];
         for (index, hidden) in [1, 4, 16, 23, 64, 100].into_iter().enumerate() {
             let precision = Precision::ALL[index % 3];
             let cells = Cells::random(1 + rng.usize(..20), hidden, precision, &mut rng);

@@ -1,4 +1,4 @@
-//! One worker's way through a run: the body of the parallel region.
+//! A thread's way through a run, for the workers that it stands for: the body of the parallel region.
 //!
 //! ```text
 //! for layer in layers
@@ -18,6 +18,9 @@
 //! waits for the layer below only up to the steps that it is about to read. Where a layer and the one
 //! above belong to different workers, that makes them run at the same time, a chunk of steps apart.
 //!
+//! Usually a thread stands for one worker. One that stands for several takes them through each line
+//! above together, so that it never waits for a worker of its own.
+//!
 //! Who may touch what between two meetings is written in README.md beside this file; how far to wait
 //! is counted in `meetings.rs`.
 
@@ -30,7 +33,7 @@ use super::meetings::LayerMeetings;
 use super::packed::{PackedDirection, PackedLayer};
 use super::phases::{Phases, Step};
 use super::products::{InputRows, Products, sweep};
-use super::run::{Member, Run, Sum};
+use super::run::{Members, Run, Sum};
 use super::team::Track;
 use super::trace::{Activity, Probe};
 use crate::kernels::{Columns, RowsRef, SharedRows};
@@ -45,14 +48,14 @@ enum Source<'a> {
     Below(SharedRows<'a>),
 }
 
-/// Computes a worker's part of everything, and tells `probe` of each boundary between activities.
+/// Computes these workers' parts of everything, and tells `probe` of each boundary between activities.
 ///
 /// # Safety
-/// Every worker of the group calls this once, with equal runs; nobody else touches the buffers,
-/// nor the group's sequences in the output slices, meanwhile.
-pub(super) unsafe fn work<P: Probe>(run: &Run<'_>, member: Member<'_>, probe: P) {
+/// Every thread that stands for workers of the group calls this once, with equal runs; nobody else
+/// touches the buffers, nor the group's sequences in the output slices, meanwhile.
+pub(super) unsafe fn work<P: Probe>(run: &Run<'_>, members: Members<'_>, probe: P) {
     probe.begin();
-    run.clear_past_ends(member.index);
+    members.own().for_each(|me| run.clear_past_ends(me));
     let mut source = Source::Caller;
     let layers = &run.configuration.layers;
     probe.of_layer(layers.len() - 1).lap(Activity::States);
@@ -65,7 +68,7 @@ pub(super) unsafe fn work<P: Probe>(run: &Run<'_>, member: Member<'_>, probe: P)
         });
         let walk = LayerWalk {
             run,
-            member,
+            members,
             index,
             layer,
             meetings: run.configuration.meetings.layer(index),
@@ -77,7 +80,7 @@ pub(super) unsafe fn work<P: Probe>(run: &Run<'_>, member: Member<'_>, probe: P)
             met: Cell::new(0),
             readable: Cell::new(0),
         };
-        if walk.meetings.takes_part(member.index) {
+        if members.own().any(|me| walk.meetings.takes_part(me)) {
             // SAFETY: the caller's promise; layers are kept apart by their waits.
             unsafe { walk.go() };
         }
@@ -87,10 +90,10 @@ pub(super) unsafe fn work<P: Probe>(run: &Run<'_>, member: Member<'_>, probe: P)
     }
 }
 
-/// One layer of a run, as one worker goes through it.
+/// One layer of a run, as one thread goes through it.
 struct LayerWalk<'a, 'w, P> {
     run: &'w Run<'a>,
-    member: Member<'w>,
+    members: Members<'w>,
     index: usize,
     layer: &'a PackedLayer,
     meetings: &'a LayerMeetings,
@@ -111,11 +114,13 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
     unsafe fn go(&self) {
         let directions = &self.layer.directions;
         let steps = self.steps();
-        let is_owner = self.meetings.owners.contains(&self.member.index);
-        if is_owner {
-            for (direction, states) in directions.iter().zip(self.states) {
-                // SAFETY: own columns only.
-                unsafe { self.run.load_states(self.member.index, direction, states) };
+        let has_owner = self.owners().next().is_some();
+        if has_owner {
+            for me in self.owners() {
+                for (direction, states) in directions.iter().zip(self.states) {
+                    // SAFETY: own columns only.
+                    unsafe { self.run.load_states(me, direction, states) };
+                }
             }
             self.probe.lap(Activity::States);
             self.meet();
@@ -126,29 +131,35 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
                 // SAFETY: waits for those who may still read what it writes.
                 unsafe { self.take_ahead(taken) };
             }
-            if !is_owner {
+            if !has_owner {
                 continue;
             }
-            for index in 0..directions.len() {
-                // SAFETY: all have met since the last phase that wrote what this one reads.
-                unsafe { self.first_phase(index, taken) };
+            for me in self.owners() {
+                for index in 0..directions.len() {
+                    // SAFETY: all have met since the last phase that wrote what this one reads.
+                    unsafe { self.first_phase(me, index, taken) };
+                }
             }
             self.meet();
             if two_phase {
-                for index in 0..directions.len() {
-                    // SAFETY: all have met since the first phase.
-                    unsafe { self.second_phase(index, taken) };
+                for me in self.owners() {
+                    for index in 0..directions.len() {
+                        // SAFETY: all have met since the first phase.
+                        unsafe { self.second_phase(me, index, taken) };
+                    }
                 }
                 self.meet();
             }
             self.mark_progress(taken + 1);
         }
-        if !is_owner {
+        if !has_owner {
             return;
         }
-        for (direction, states) in directions.iter().zip(self.states) {
-            // SAFETY: own columns only.
-            unsafe { self.run.store_states(self.member.index, direction, states) };
+        for me in self.owners() {
+            for (direction, states) in directions.iter().zip(self.states) {
+                // SAFETY: own columns only.
+                unsafe { self.run.store_states(me, direction, states) };
+            }
         }
         self.probe.lap(Activity::States);
         self.mark_end();
@@ -158,18 +169,28 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
                 self.wait_for_mark(self.index, owner, count);
             }
             self.probe.lap(Activity::Waiting);
-            // SAFETY: all owners have written their outputs.
-            unsafe { self.sum_directions() };
+            for me in self.owners() {
+                // SAFETY: all owners have written their outputs.
+                unsafe { self.sum_directions(me) };
+            }
             self.mark();
         }
     }
 
+    /// The workers of this thread that own units of the layer.
+    #[inline]
+    fn owners(&self) -> impl Iterator<Item = usize> {
+        self.members
+            .own()
+            .filter(|me| self.meetings.owners.contains(me))
+    }
+
     /// # Safety
     /// All owners have written their outputs.
-    unsafe fn sum_directions(&self) {
+    unsafe fn sum_directions(&self, me: usize) {
         let Some(target) = self.target else { return };
         let owners = &self.meetings.owners;
-        let mine = owners.iter().position(|&o| o == self.member.index);
+        let mine = owners.iter().position(|&o| o == me);
         let sum = Sum {
             features: self.layer.features,
             directions: [0, 1].map(|i| {
@@ -188,32 +209,39 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
         self.run.active.steps()
     }
 
-    /// Waits for those that it shares a direction with.
+    /// Waits for those that its workers share a direction with.
     fn meet(&self) {
-        let peers = &self.meetings.peers[self.member.index];
-        if peers.is_empty() {
-            return;
+        let peers = |me: usize| &self.meetings.peers[me];
+        for me in self.owners().filter(|&me| !peers(me).is_empty()) {
+            self.members.advance(me, Track::Steps);
         }
-        self.member.worker.advance(Track::Steps);
         self.met.set(self.met.get().wrapping_add(1));
         let meetings = &self.run.configuration.meetings;
-        for &peer in peers {
-            let before = meetings.steps_before(self.index, peer, self.steps());
-            let count = before.wrapping_add(self.met.get());
-            self.member.wait_for(peer, Track::Steps, count);
+        let mut has_waited = false;
+        for me in self.owners() {
+            for &peer in peers(me) {
+                let before = meetings.steps_before(self.index, peer, self.steps());
+                let count = before.wrapping_add(self.met.get());
+                self.members.wait_for(peer, Track::Steps, count);
+                has_waited = true;
+            }
         }
-        self.probe.lap(Activity::Meeting);
+        if has_waited {
+            self.probe.lap(Activity::Meeting);
+        }
     }
 
+    /// A mark of each of its owners.
     fn mark(&self) {
-        self.member.worker.advance(Track::Marks);
+        self.owners()
+            .for_each(|me| self.members.advance(me, Track::Marks));
     }
 
     fn wait_for_mark(&self, layer: usize, owner: usize, count: u32) {
         let meetings = &self.run.configuration.meetings;
         let before = meetings.marks_before(layer, owner, self.steps());
         let count = before.wrapping_add(count);
-        self.member.wait_for(owner, Track::Marks, count);
+        self.members.wait_for(owner, Track::Marks, count);
     }
 
     /// Tells the layer above and those who take rows ahead that `done` steps are complete.
@@ -256,14 +284,14 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
         });
     }
 
-    fn phases(&self, index: usize, owner: usize) -> Phases<'a, P> {
+    fn phases(&self, me: usize, index: usize, owner: usize) -> Phases<'a, P> {
         let direction = &self.layer.directions[index];
         let products = Products {
             kernels: self.run.kernels,
             part: &direction.parts[owner],
             slots: direction.step.slots(),
             blocking: direction.blocking,
-            scratch: self.run.buffers.scratch[self.member.index].share(),
+            scratch: self.run.buffers.scratch[me].share(),
         };
         Phases {
             direction,
@@ -287,14 +315,19 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
     ///
     /// # Safety
     /// The result is dropped before the next call for this direction, and nobody else writes it.
-    unsafe fn z(&self, index: usize, taken: usize, phases: &Phases<'a, P>) -> &'a mut [f32] {
+    unsafe fn z(
+        &self,
+        me: usize,
+        (index, taken): (usize, usize),
+        phases: &Phases<'a, P>,
+    ) -> &'a mut [f32] {
         let direction = &self.layer.directions[index];
         let step = self.step_of(direction, taken);
         let first = self.chunk(direction, taken).start;
         let rows =
             self.rows_before_chunk(direction, taken) + self.run.active.span(first..step).len();
         let count = self.run.active.rows(step);
-        let z = self.run.buffers.z[self.member.index][index].share();
+        let z = self.run.buffers.z[me][index].share();
         // SAFETY: these rows are this worker's own while it takes steps (who takes rows for it meanwhile
         // writes those of the other chunk's place); the caller keeps two borrows apart.
         unsafe { z.write(rows * phases.products.z_row()..(rows + count) * phases.products.z_row()) }
@@ -311,34 +344,35 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
         }
     }
 
-    /// Takes this worker's share of what is computed ahead for the chunk that begins with `taken`.
+    /// Takes its workers' shares of what is computed ahead for the chunk that begins with `taken`.
     ///
     /// # Safety
     /// As [`work`].
     unsafe fn take_ahead(&self, taken: usize) {
-        let directions = || self.layer.directions.iter().enumerate();
-        let me = self.member.index;
         if self.layer.ahead == InputProjectionBy::Owners {
-            for (index, direction) in directions().filter(|(_, d)| d.is_ahead) {
-                let rows = self.run.active.span(self.chunk(direction, taken));
-                // SAFETY: the buffer is this worker's own.
-                unsafe { self.take_rows(index, me, taken, 0..rows.len()) };
+            let directions = || self.layer.directions.iter().enumerate();
+            for me in self.owners() {
+                for (index, direction) in directions().filter(|(_, d)| d.is_ahead) {
+                    let rows = self.run.active.span(self.chunk(direction, taken));
+                    // SAFETY: the buffer is this worker's own.
+                    unsafe { self.take_rows(me, (index, me), taken, 0..rows.len()) };
+                }
             }
             return;
         }
         let (count, chunk_steps) = (self.meetings.ahead, self.layer.chunk_steps);
         let chunk = taken / chunk_steps;
-        if me < count {
+        for me in self.members.own().filter(|&me| me < count) {
             if chunk == 0 {
                 // SAFETY: passed on.
-                unsafe { self.take_share(0) };
+                unsafe { self.take_share(me, 0) };
             }
             if taken + chunk_steps < self.steps() {
                 // SAFETY: passed on.
-                unsafe { self.take_share(chunk + 1) };
+                unsafe { self.take_share(me, chunk + 1) };
             }
         }
-        if count > 0 && self.meetings.owners.contains(&me) {
+        if count > 0 && self.owners().next().is_some() {
             for worker in 0..count {
                 let taken = self.meetings.taken_ahead(worker, chunk);
                 self.wait_for_mark(self.index, worker, taken);
@@ -347,13 +381,12 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
         }
     }
 
-    /// Takes this worker's rows of a chunk, for all owners. Pre-activations of two chunks stand side
+    /// Takes a worker's rows of a chunk, for all owners. Pre-activations of two chunks stand side
     /// by side, so that those of the chunk before may still be in use.
     ///
     /// # Safety
     /// As [`work`].
-    unsafe fn take_share(&self, chunk: usize) {
-        let me = self.member.index;
+    unsafe fn take_share(&self, me: usize, chunk: usize) {
         let owners = &self.meetings.owners;
         for &owner in owners {
             let done = (self.meetings).chunks_done(owner, chunk.saturating_sub(1), self.steps());
@@ -369,10 +402,10 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
             for &owner in owners {
                 // SAFETY: the owners are done with the chunk that stood here before, and these rows
                 // are no other worker's.
-                unsafe { self.take_rows(index, owner, taken, share.clone()) };
+                unsafe { self.take_rows(me, (index, owner), taken, share.clone()) };
             }
         }
-        self.mark();
+        self.members.advance(me, Track::Marks);
     }
 
     /// Rows of pre-activations that stand in the buffer before those of the chunk of `taken`: where
@@ -389,8 +422,14 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
     ///
     /// # Safety
     /// Nobody else touches these rows of the owner's pre-activations.
-    unsafe fn take_rows(&self, index: usize, owner: usize, taken: usize, rows: Range<usize>) {
-        let phases = self.phases(index, owner);
+    unsafe fn take_rows(
+        &self,
+        me: usize,
+        (index, owner): (usize, usize),
+        taken: usize,
+        rows: Range<usize>,
+    ) {
+        let phases = self.phases(me, index, owner);
         if phases.products.part.units.is_empty() || rows.is_empty() {
             return;
         }
@@ -433,22 +472,22 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
 
     /// # Safety
     /// As [`Phases::first`].
-    unsafe fn first_phase(&self, index: usize, taken: usize) {
-        let phases = self.phases(index, self.member.index);
+    unsafe fn first_phase(&self, me: usize, index: usize, taken: usize) {
+        let phases = self.phases(me, index, me);
         if phases.products.part.units.is_empty() {
             return;
         }
         // SAFETY: the caller's promise; the slice is dropped with this call.
         unsafe {
             let step = self.step(index, taken);
-            phases.first(step, self.z(index, taken, &phases));
+            phases.first(step, self.z(me, (index, taken), &phases));
         }
     }
 
     /// # Safety
     /// As [`Phases::second`].
-    unsafe fn second_phase(&self, index: usize, taken: usize) {
-        let phases = self.phases(index, self.member.index);
+    unsafe fn second_phase(&self, me: usize, index: usize, taken: usize) {
+        let phases = self.phases(me, index, me);
         // SAFETY: the caller's promise; the slice is dropped with this call.
         unsafe {
             if phases.products.part.projection.is_some() {
@@ -457,7 +496,7 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
                 }
             } else if phases.direction.two_phase && !phases.products.part.units.is_empty() {
                 let step = self.step(index, taken);
-                phases.second(step, self.z(index, taken, &phases));
+                phases.second(step, self.z(me, (index, taken), &phases));
             }
         }
     }

@@ -58,7 +58,7 @@ impl Barrier {
 
     /// Waits until all `workers` have arrived. Afterwards each sees what all wrote before.
     #[inline]
-    pub(super) fn arrive(&self, workers: u32, spin: SpinPolicy) -> Result<(), Broken> {
+    pub(super) fn arrive(&self, workers: u32, spin: SpinPolicy<'_>) -> Result<(), Broken> {
         // A worker that arrives again after a break is not counted: with at most one arrival each,
         // and none of the worker that failed, the gate cannot open by mistake.
         let seen = self.gate.epoch().ok_or(Broken::Elsewhere)?;

@@ -83,7 +83,7 @@ impl Gate {
 
     /// Waits for the end of the epoch `seen`.
     #[inline]
-    pub(super) fn wait(&self, seen: Epoch, spin: SpinPolicy) -> Passed {
+    pub(super) fn wait(&self, seen: Epoch, spin: SpinPolicy<'_>) -> Passed {
         wait::until(&self.word.0, spin, |word| {
             if wait::number(word) != seen.0 {
                 Some(Passed::Open)

@@ -23,8 +23,10 @@
 //! ```
 
 mod barrier;
+mod crowd;
 mod fork;
 mod gate;
+mod lateness;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod panic;
@@ -34,6 +36,7 @@ mod progress;
 mod region;
 #[cfg(all(test, not(loom)))]
 mod schedule_tests;
+mod share;
 mod shared;
 mod spin;
 mod sync;
@@ -43,14 +46,17 @@ mod wait;
 
 pub use fork::ProcessMark;
 pub use panic::{PanicPayload, catch_panic};
+pub use pin::without_pin;
 pub use progress::Track;
-pub use region::Worker;
+pub use share::{Share, Worker};
 pub use shared::SharedTeam;
 pub use spin::SpinBudget;
 
 use crate::machine::Topology;
-use region::Region;
+use crowd::{Crowd, Next};
+use region::{Mode, Region};
 use spin::SpinPolicy;
+use std::time::{Duration, Instant};
 use sync::{Arc, AtomicU32, Builder, JoinHandle, Ordering};
 
 /// Why a team could not be made.
@@ -127,6 +133,9 @@ pub struct Team {
     cores: Vec<usize>,
     pinned: bool,
     made_in: ProcessMark,
+    crowd: Crowd,
+    /// The crowd's times count from here.
+    origin: Instant,
 }
 
 impl Team {
@@ -153,7 +162,8 @@ impl Team {
         // The first job: everyone pins itself. A panic is impossible here, and would leave `pinned`
         // as it should be.
         let outcome = team.run(|worker| {
-            if worker.index > 0 && !pin::pin_to(cores[worker.index]) {
+            let (index, region) = (worker.index, &worker.share().region);
+            if index > 0 && !region.home(index).settle(cores[index]) {
                 refused.fetch_add(1, Ordering::Relaxed);
             }
         });
@@ -186,6 +196,8 @@ impl Team {
             cores: Vec::new(),
             pinned: false,
             made_in: ProcessMark::new(),
+            crowd: Crowd::new(threads),
+            origin: Instant::now(),
         };
         for index in 1..threads {
             let first = team.region.first(index);
@@ -246,16 +258,103 @@ impl Team {
         workers: usize,
         job: F,
     ) -> Result<(), TeamPanicked> {
+        let worker = |share: &Share<'_>| {
+            job(Worker {
+                index: share.thread,
+                share,
+            });
+        };
+        self.region(workers, false, &worker)
+    }
+
+    /// Runs `job` for workers 0 to `workers` − 1, on threads that have a processor.
+    ///
+    /// Each thread stands for one worker, as in [`run_on`](Self::run_on), while the machine lets all of
+    /// them run. Beside threads of others on the same cores, on fewer cores than the team was made
+    /// for, or when a quota stops it, a thread waits for a processor, and all others for it. Then the
+    /// team leaves it out, and another does its part too, until a trial shows that it is on time
+    /// again. The calling thread always takes part.
+    ///
+    /// ```
+    /// use cellstream::execute::team::{Team, Track};
+    ///
+    /// let mut team = Team::with_threads(2)?;
+    /// team.run_shares(2, |share| {
+    ///     for worker in share.iter() {
+    ///         share.advance(worker, Track::Steps); // its part of the first step
+    ///     }
+    ///     for other in 0..2 {
+    ///         share.wait_for(other, Track::Steps, 1);
+    ///     }
+    /// })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`run_on`](Self::run_on).
+    pub fn run_shares<F: Fn(&Share<'_>) + Sync>(
+        &mut self,
+        workers: usize,
+        job: F,
+    ) -> Result<(), TeamPanicked> {
+        self.region(workers, true, &job)
+    }
+
+    fn region(
+        &mut self,
+        workers: usize,
+        may_narrow: bool,
+        job: &(dyn Fn(&Share<'_>) + Sync),
+    ) -> Result<(), TeamPanicked> {
         if self.made_in.is_forked() {
             return Err(TeamPanicked::Forked);
         }
         let threads = self.threads();
-        match u32::try_from(workers) {
-            Ok(count) if (1..=threads).contains(&workers) => self.region.run(count, &job),
-            _ => Err(TeamPanicked::Workers {
-                asked: workers,
-                threads,
-            }),
+        let count = match u32::try_from(workers) {
+            Ok(count) if (1..=threads).contains(&workers) => count,
+            _ => {
+                return Err(TeamPanicked::Workers {
+                    asked: workers,
+                    threads,
+                });
+            }
+        };
+        if count == 1 {
+            return self.region.run(1, Mode::APART, |_| false, job);
+        }
+        let next = self.crowd.begin(|| self.origin.elapsed());
+        let mode = match next {
+            Next::Apart => Mode::APART,
+            Next::Trial => {
+                pin::settle();
+                Mode::TRIAL
+            }
+            Next::Narrow if may_narrow => Mode::NARROW,
+            Next::Narrow => Mode::CROWDED,
+        };
+        let is_out = |thread| self.crowd.is_out(thread);
+        let outcome = self.region.run(count, mode, is_out, job);
+        if next == Next::Trial || self.region.lateness.is_noticed() {
+            self.crowd_changed();
+        }
+        outcome
+    }
+
+    /// Leaves these threads out of narrow regions for ever; none: all take part until one is late.
+    #[cfg(test)]
+    pub(crate) fn leave_out(&mut self, threads: impl IntoIterator<Item = usize>) {
+        self.crowd.leave_out(threads);
+    }
+
+    #[cold]
+    fn crowd_changed(&mut self) {
+        let region = &self.region;
+        let late = region.lateness.take().map(Duration::from_nanos);
+        let is_lost = |thread: usize| region.home(thread).is_lost();
+        self.crowd.end(self.origin.elapsed(), late, is_lost);
+        if self.crowd.is_narrow() {
+            // Its core may be the busy one.
+            pin::roam(&self.cores);
         }
     }
 }

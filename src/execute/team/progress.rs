@@ -86,7 +86,7 @@ impl Counter {
 
     /// Waits until it has counted to `count`.
     #[inline]
-    pub(super) fn wait(&self, count: u32, spin: SpinPolicy) -> Result<(), Closed> {
+    pub(super) fn wait(&self, count: u32, spin: SpinPolicy<'_>) -> Result<(), Closed> {
         wait::until(&self.word.0, spin, |word| {
             // In this order: a count that was reached before the close is valid.
             if reached(word, count) {

@@ -1,141 +1,91 @@
 //! The state that the threads of a team share, and one parallel region on them.
 
 use std::marker::PhantomData;
-use std::panic::resume_unwind;
 use std::ptr;
 
 use super::TeamPanicked;
-use super::barrier::{Barrier, Broken};
+use super::barrier::Barrier;
 use super::gate::{Epoch, Gate};
+use super::lateness::{Lateness, Watch};
 use super::panic::catch_panic;
-use super::progress::{Progress, Track};
+use super::pin::Home;
+use super::progress::{Counter, Progress, Track};
+use super::share::{Abandoned, Share};
 use super::spin::SpinPolicy;
 use super::sync::{AtomicPtr, AtomicU32, Ordering};
 
 /// The job of a region.
-type Job<'a> = &'a (dyn for<'w> Fn(Worker<'w>) + Sync + 'a);
+type Job<'a> = &'a (dyn for<'s> Fn(&'s Share<'s>) + Sync + 'a);
 
-/// One member of the team, inside a region: what a job is called with.
-///
-/// It cannot outlive the job nor move to another thread: a worker counts once at each barrier.
-pub struct Worker<'a> {
-    /// From 0 (the thread that called `run`) to [`threads`](Self::threads) − 1.
-    pub index: usize,
-    workers: u32,
-    region: &'a Region,
-    /// Neither `Send` nor `Sync`.
-    stays_here: PhantomData<*const ()>,
-}
-
-impl Worker<'_> {
-    /// How many workers the region has.
-    #[must_use]
-    #[inline]
-    pub fn threads(&self) -> usize {
-        self.workers as usize
-    }
-
-    /// Waits until all workers of the region have called it equally often. Each then sees what all
-    /// have written before. With one worker it does nothing.
-    ///
-    /// # Panics
-    /// Unwinds out of the job, silently, if another worker has panicked or has ended its job, so
-    /// that the wait would never end. `run` then reports which of the two.
-    #[inline]
-    pub fn barrier(&self) {
-        if self.workers > 1
-            && let Err(broken) = self.region.barrier.arrive(self.workers, self.region.spin)
-        {
-            self.give_up(broken);
-        }
-    }
-
-    /// Adds one to this worker's own counter on `track`, which is 0 at the start of every region.
-    /// A worker that waits for the count then sees all earlier writes of this worker.
-    #[inline]
-    pub fn advance(&self, track: Track) {
-        self.region.slots[self.index].progress.on(track).advance();
-    }
-
-    /// Waits until worker `worker` has called [`advance`](Self::advance) on `track` at least `count`
-    /// times in this region; returns at once if it has. Counts wrap with `u32`: right while the two
-    /// are less than 2²⁹ apart.
-    ///
-    /// Workers that wait for each other in a circle deadlock.
-    ///
-    /// # Panics
-    /// Unwinds out of the job, silently, if the wait would never end: the other worker has panicked
-    /// or ended its job without reaching the count, or is this worker, or is not in the region.
-    /// `run` then reports the panic, or [`TeamPanicked::Barrier`].
-    #[inline]
-    pub fn wait_for(&self, worker: usize, track: Track, count: u32) {
-        let reached = if worker == self.index {
-            self.region.slots[worker].progress.on(track).has(count)
-        } else if worker < self.threads() {
-            let counter = self.region.slots[worker].progress.on(track);
-            counter.wait(count, self.region.spin).is_ok()
-        } else {
-            false
-        };
-        if !reached {
-            // If that worker failed, its failure is recorded already.
-            self.give_up(Broken::Unequal);
-        }
-    }
-
-    #[cold]
-    fn give_up(&self, broken: Broken) {
-        if broken == Broken::Unequal {
-            self.region.fail(UNEQUAL);
-        }
-        // A barrier in a destructor that runs because this worker panics: to unwind again would
-        // abort the process.
-        if !std::thread::panicking() {
-            resume_unwind(Box::new(Abandoned));
-        }
-    }
-}
-
-/// The payload of an unwinding that another worker's failure has caused.
-struct Abandoned;
-
-/// `Region::failed` is the index of the worker that panicked first, or one of these.
+/// `Region::failed` is the index of the thread that panicked first, or one of these.
 const NONE: u32 = u32::MAX;
-const UNEQUAL: u32 = u32::MAX - 1;
+pub(super) const UNEQUAL: u32 = u32::MAX - 1;
 
-/// The part of one worker.
+/// The part of one thread, and of the worker of that index.
 struct Slot {
-    /// Opened by the caller when there is a job for this worker, which waits here between regions.
+    /// Opened by the caller when there is a job for this thread, which waits here between regions.
     /// One gate each, so that a region on part of the team does not wake the others.
     start: Gate,
     progress: Progress,
+    /// The thread that stands for the worker, in a narrow region.
+    stands_in: AtomicU32,
+    home: Home,
+}
+
+/// How a region is run; a set of these.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Mode(u32);
+
+impl Mode {
+    /// Each thread for itself.
+    pub(super) const APART: Mode = Mode(0);
+    /// Some threads stand for workers whose threads are left out.
+    pub(super) const NARROW: Mode = Mode(1);
+    /// Some threads may be without a processor: waits do not spin.
+    pub(super) const CROWDED: Mode = Mode(2);
+    /// Threads look first whether they are still where they were pinned.
+    pub(super) const TRIAL: Mode = Mode(4);
+
+    fn is(self, other: Mode) -> bool {
+        self.0 & other.0 != 0
+    }
 }
 
 pub(super) struct Region {
     /// One per worker; worker 0's `start` is not used.
     slots: Box<[Slot]>,
-    spin: SpinPolicy,
+    spin: SpinPolicy<'static>,
+    pub(super) lateness: Lateness,
     /// The number of workers of the present region.
     workers: AtomicU32,
+    /// The number of threads that run it.
+    threads: AtomicU32,
+    /// Its [`Mode`].
+    mode: AtomicU32,
     /// Points to the [`Job`] on the caller's stack; null ends the threads.
     job: AtomicPtr<()>,
     /// The first failure in this region.
     failed: AtomicU32,
-    barrier: Barrier,
+    pub(super) barrier: Barrier,
     /// Opened by the last worker to leave, unless that is the caller, which waits here.
     done: Gate,
 }
 
 impl Region {
-    pub(super) fn new(threads: u32, spin: SpinPolicy) -> Self {
-        let slot = |_| Slot {
+    pub(super) fn new(threads: u32, spin: SpinPolicy<'static>) -> Self {
+        let slot = |index| Slot {
             start: Gate::new(),
             progress: Progress::new(),
+            stands_in: AtomicU32::new(index),
+            home: Home::default(),
         };
         Self {
             slots: (0..threads).map(slot).collect(),
             spin,
+            lateness: Lateness::new(threads as usize),
             workers: AtomicU32::new(0),
+            threads: AtomicU32::new(0),
+            mode: AtomicU32::new(0),
             job: AtomicPtr::new(ptr::null_mut()),
             failed: AtomicU32::new(NONE),
             barrier: Barrier::new(),
@@ -151,34 +101,104 @@ impl Region {
             .expect("this gate is never broken")
     }
 
-    /// One region: `job` on workers 0 to `workers` − 1, index 0 here; at least 1, at most the team's.
+    /// The thread that stands for a worker in a narrow region.
+    #[inline]
+    pub(super) fn stands_in(&self, worker: usize) -> usize {
+        // Relaxed: published with the region.
+        self.slots[worker].stands_in.load(Ordering::Relaxed) as usize
+    }
+
+    #[inline]
+    pub(super) fn counter(&self, worker: usize, track: Track) -> &Counter {
+        self.slots[worker].progress.on(track)
+    }
+
+    /// Where a thread is pinned.
+    pub(super) fn home(&self, thread: usize) -> &Home {
+        &self.slots[thread].home
+    }
+
+    /// One region: `job` for workers 0 to `workers` − 1; at least 1, at most the team's. It runs on
+    /// the thread of each, index 0 here; or, if it is narrow, on those that are not `out`, which
+    /// the caller's never is.
     /// Only one caller at a time, which the exclusive borrow of the team ensures.
-    pub(super) fn run(&self, workers: u32, job: Job<'_>) -> Result<(), TeamPanicked> {
+    pub(super) fn run(
+        &self,
+        workers: u32,
+        mode: Mode,
+        out: impl Fn(usize) -> bool,
+        job: Job<'_>,
+    ) -> Result<(), TeamPanicked> {
         // All workers wait at their `start`, or have left a region and use nothing but `start`: the
         // caller has exclusive access to the rest.
         self.failed.store(NONE, Ordering::Relaxed);
-        let taking_part = &self.slots[..workers as usize];
-        for slot in taking_part {
+        let slots = &self.slots[..workers as usize];
+        for slot in slots {
             slot.progress.reset();
         }
-        if workers == 1 {
-            self.take_part(0, workers, || job);
+        let out = |thread| mode.is(Mode::NARROW) && out(thread);
+        let threads = match mode.is(Mode::NARROW) {
+            false => workers,
+            true => self.share_out(slots, &out),
+        };
+        if threads == 1 {
+            self.take_part(0, (workers, threads, mode), || job);
             return self.outcome();
         }
+        self.lateness.enter(0);
         self.barrier.reset();
         self.workers.store(workers, Ordering::Relaxed);
+        self.threads.store(threads, Ordering::Relaxed);
+        self.mode.store(mode.0, Ordering::Relaxed);
         self.job
             .store((&raw const job).cast_mut().cast(), Ordering::Relaxed);
         let done = self.done.epoch().expect("this gate is never broken");
-        for (index, slot) in taking_part.iter().enumerate().skip(1) {
-            // Publishes the stores above.
-            slot.start.open(self.first(index));
+        for (index, slot) in slots.iter().enumerate().skip(1) {
+            if !out(index) {
+                // Publishes the stores above.
+                slot.start.open(self.first(index));
+            }
         }
-        let last = self.take_part(0, workers, || job);
+        let last = self.take_part(0, (workers, threads, mode), || job);
         if !last {
-            let _open = self.done.wait(done, self.spin);
+            let all = self.watch(0, workers);
+            let _open = self.done.wait(done, self.spin_in(mode).watching(all));
         }
         self.outcome()
+    }
+
+    /// Deals the workers of the threads that are out to those that are not; returns the number of
+    /// the latter.
+    #[cold]
+    fn share_out(&self, slots: &[Slot], out: &impl Fn(usize) -> bool) -> u32 {
+        let count = (0..slots.len()).filter(|&thread| !out(thread)).count();
+        let mut next = (0..slots.len()).filter(|&thread| !out(thread)).cycle();
+        for (index, slot) in slots.iter().enumerate() {
+            let thread = match out(index) {
+                true => next.next().unwrap_or(0),
+                false => index,
+            };
+            // Relaxed: published with the region.
+            slot.stands_in.store(thread as u32, Ordering::Relaxed);
+        }
+        count as u32
+    }
+
+    fn watch(&self, me: usize, workers: u32) -> Watch<'_> {
+        Watch {
+            lateness: &self.lateness,
+            me: me as u32,
+            peer: None,
+            threads: workers,
+        }
+    }
+
+    #[inline]
+    fn spin_in(&self, mode: Mode) -> SpinPolicy<'_> {
+        match mode.is(Mode::CROWDED) {
+            true => SpinPolicy::NONE,
+            false => self.spin,
+        }
     }
 
     /// The result of the region, after all workers have left it.
@@ -194,6 +214,7 @@ impl Region {
 
     /// The loop of a spawned worker.
     pub(super) fn work(&self, index: usize, mut seen: Epoch) {
+        self.lateness.enter(index);
         loop {
             let _open = self.slots[index].start.wait(seen, self.spin);
             // Only the caller opens `start`, and not again before this worker has left the region.
@@ -203,52 +224,67 @@ impl Region {
                 return;
             }
             let workers = self.workers.load(Ordering::Relaxed);
+            let threads = self.threads.load(Ordering::Relaxed);
+            let mode = Mode(self.mode.load(Ordering::Relaxed));
+            if mode.is(Mode::TRIAL) {
+                self.slots[index].home.look();
+            }
             // SAFETY: `run` has stored a pointer to its own `job` of this type, published it by
             // opening `start`, and does not return before this worker has left the region; the
             // reference is not used after that (`take_part` drops it before).
             let fetch = || unsafe { *job.cast::<Job<'_>>().cast_const() };
-            if self.take_part(index, workers, fetch) {
+            if self.take_part(index, (workers, threads, mode), fetch) {
                 self.done
                     .open(self.done.epoch().expect("this gate is never broken"));
             }
         }
     }
 
-    /// Runs one worker's part of a region and leaves it. Returns whether all others had left.
+    /// Runs one thread's part of a region and leaves it. Returns whether all others had left.
     ///
     /// Takes the job as a closure's result, because a reference passed as an argument would have to
     /// stay valid until the return, and the job is gone once the last worker has left.
     #[inline]
-    fn take_part<'a>(&self, index: usize, workers: u32, job: impl FnOnce() -> Job<'a>) -> bool {
-        let worker = Worker {
-            index,
+    fn take_part<'a>(
+        &self,
+        thread: usize,
+        (workers, threads, mode): (u32, u32, Mode),
+        job: impl FnOnce() -> Job<'a>,
+    ) -> bool {
+        let share = Share {
+            thread,
+            threads,
             workers,
+            alone: !mode.is(Mode::NARROW),
             region: self,
+            spin: self.spin_in(mode),
             stays_here: PhantomData,
         };
         // The caller gets an error, and owns what the job may have left incomplete.
-        if let Err(panicked) = catch_panic(|| job()(worker))
+        if let Err(panicked) = catch_panic(|| job()(&share))
             && !panicked.is::<Abandoned>()
         {
-            self.fail(index as u32);
+            self.fail(thread as u32);
         }
-        if workers == 1 {
+        if threads == 1 {
             return true;
         }
         // After `fail`, so that a waiter finds the failure recorded; before leaving, because the
         // counters may be those of the next region afterwards.
-        self.slots[index].progress.close();
+        for worker in share.iter() {
+            self.slots[worker].progress.close();
+        }
         self.barrier
-            .leave(workers)
+            .leave(threads)
             .or_else(|_awaited| {
                 self.fail(UNEQUAL);
-                self.barrier.leave(workers)
+                self.barrier.leave(threads)
             })
             .unwrap_or_else(|_| unreachable!("a worker can always leave a broken barrier"))
     }
 
     #[cold]
-    fn fail(&self, failure: u32) {
+    pub(super) fn fail(&self, failure: u32) {
         // Relaxed: the caller reads it after all have left. The first failure is reported.
         let _ = self
             .failed

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::{ProcessMark, Team, TeamPanicked, Worker};
+use super::{ProcessMark, Share, Team, TeamPanicked, Worker};
 
 /// A handle on a team that several owners use in turn; cloning it is cheap.
 ///
@@ -87,6 +87,18 @@ impl SharedTeam {
         job: F,
     ) -> Result<(), TeamPanicked> {
         self.turn(|team| team.run_on(workers, job))?
+    }
+
+    /// [`Team::run_shares`], after all earlier requests; otherwise as [`run`](Self::run).
+    ///
+    /// # Errors
+    /// As [`Team::run_shares`].
+    pub fn run_shares<F: Fn(&Share<'_>) + Sync>(
+        &self,
+        workers: usize,
+        job: F,
+    ) -> Result<(), TeamPanicked> {
+        self.turn(|team| team.run_shares(workers, job))?
     }
 
     /// Calls `take` with the team, after all earlier requests: to pack weights, for example.

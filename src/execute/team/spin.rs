@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::lateness::Watch;
+
 /// How long a waiting thread of a team spins before it parks.
 ///
 /// To wake a parked thread costs a system call and a scheduling delay; a spinning thread continues
@@ -29,21 +31,48 @@ impl Default for SpinBudget {
 /// Rounds before the first reading of the clock, and between two readings.
 const ROUNDS: u32 = 64;
 
-/// The [`SpinBudget`] of one team: none if the team has more threads than cores.
+/// How one wait goes: the [`SpinBudget`] of its team (none if the team has more threads than cores),
+/// and whose lateness is looked at if that is not enough.
 #[derive(Clone, Copy)]
-pub(super) struct SpinPolicy {
+pub(super) struct SpinPolicy<'a> {
     /// Zero if spinning would delay the thread that is waited for.
     spin: Duration,
+    watch: Option<Watch<'a>>,
 }
 
-impl SpinPolicy {
+impl<'a> SpinPolicy<'a> {
+    /// A few dozen rounds, and nothing is looked at.
+    pub(super) const NONE: SpinPolicy<'static> = SpinPolicy {
+        spin: Duration::ZERO,
+        watch: None,
+    };
+
     pub(super) fn new(budget: SpinBudget, oversubscribed: bool) -> Self {
-        Self {
-            spin: if oversubscribed {
-                Duration::ZERO
-            } else {
-                budget.spin
+        match oversubscribed {
+            true => Self::NONE,
+            false => Self {
+                spin: budget.spin,
+                watch: None,
             },
+        }
+    }
+
+    /// The same, for a wait for these threads. Where there is no budget, that it is spent says
+    /// nothing of them.
+    #[inline]
+    pub(super) fn watching(self, watch: Watch<'a>) -> Self {
+        Self {
+            watch: (!self.spin.is_zero()).then_some(watch),
+            ..self
+        }
+    }
+
+    /// Sleeps when the budget is spent.
+    #[cold]
+    pub(super) fn over<T>(self, sleep: impl FnOnce() -> T) -> T {
+        match self.watch {
+            Some(watch) => watch.over(sleep),
+            None => sleep(),
         }
     }
 

@@ -601,3 +601,149 @@ fn who_does_not_take_part_is_not_woken() {
     let [one, two] = runs(3);
     assert!(one >= 50 && two >= 50, "{one}, {two}");
 }
+
+/// Each worker advances, then all wait for all; the smallest number of threads in these regions.
+fn meet_in_shares(team: &mut Team, regions: usize) -> usize {
+    let workers = team.threads();
+    let fewest = AtomicUsize::new(workers);
+    for _ in 0..regions {
+        team.run_shares(workers, |share| {
+            assert_eq!(share.workers(), workers);
+            assert!(share.iter().all(|worker| share.has(worker)));
+            fewest.fetch_min(share.threads(), Relaxed);
+            for step in 1..=20 {
+                share.iter().for_each(|w| share.advance(w, Track::Steps));
+                (0..workers).for_each(|w| share.wait_for(w, Track::Steps, step));
+            }
+        })
+        .unwrap();
+    }
+    fewest.into_inner()
+}
+
+#[test]
+fn shares_cover_each_worker_once_whoever_is_left_out() {
+    let mut random = fastrand::Rng::with_seed(1);
+    for threads in 1..=5 {
+        let mut team = Team::with_threads(threads).unwrap();
+        for _ in 0..50 {
+            let out: Vec<usize> = (1..threads).filter(|_| random.bool()).collect();
+            team.leave_out(out.iter().copied());
+            let workers = random.usize(1..=threads);
+            let calls: Vec<AtomicUsize> = (0..threads).map(|_| AtomicUsize::new(0)).collect();
+            team.run_shares(workers, |share| {
+                share.iter().for_each(|worker| {
+                    calls[worker].fetch_add(1, Relaxed);
+                });
+                share.barrier();
+                let done = calls.iter().map(|calls| calls.load(Relaxed));
+                assert!(done.eq((0..threads).map(|w| usize::from(w < workers))));
+            })
+            .unwrap();
+            let left = (0..workers).filter(|t| !out.contains(t)).count();
+            team.run_shares(workers, |share| assert_eq!(share.threads(), left))
+                .unwrap();
+            // Jobs of workers get a thread each.
+            phases(&mut team, 3);
+        }
+    }
+}
+
+#[test]
+fn waiting_in_vain_for_a_worker_of_the_same_thread_ends_in_an_error() {
+    let mut team = Team::with_threads(3).unwrap();
+    for out in [vec![1, 2], vec![2], vec![1]] {
+        team.leave_out(out);
+        let outcome = team.run_shares(3, |share| {
+            for worker in 0..3 {
+                share.wait_for(worker, Track::Steps, 1);
+            }
+        });
+        assert_eq!(outcome, Err(TeamPanicked::Barrier));
+        let outcome = team.run_shares(3, |share| {
+            if share.has(0) {
+                fall();
+            }
+            share.barrier();
+        });
+        assert_eq!(outcome, Err(TeamPanicked::Job { worker: 0 }));
+    }
+    team.leave_out([]);
+    phases(&mut team, 10);
+}
+
+/// As after a set of CPUs has shrunk, and grown again.
+#[cfg(all(target_os = "linux", not(miri)))]
+#[test]
+fn a_team_on_one_core_runs_on_one_thread_and_comes_back() {
+    use crate::machine::Mask;
+
+    let cores = allowed_cpus();
+    if cores.len() < 2 {
+        return;
+    }
+    // A thread of its own, as its CPUs change.
+    let on_one_core = move |left: usize| {
+        let mut team = Team::new(&cores[..2]).unwrap();
+        let allow = |team: &mut Team, cpus: &[usize]| {
+            team.run(|_| assert!(Mask::of(cpus.iter().copied()).apply()))
+                .unwrap();
+        };
+        allow(&mut team, &cores[left..=left]);
+        let narrows = (0..100).any(|_| meet_in_shares(&mut team, 20) == 1);
+        assert!(narrows, "two threads meet on one core");
+        // Once it has looked, it knows.
+        let knows = |team: &Team| team.region.home(1).is_lost() == (left == 0);
+        for _ in 0..1000 {
+            meet_in_shares(&mut team, 20);
+            if knows(&team) {
+                break;
+            }
+        }
+        assert!(knows(&team));
+        allow(&mut team, &cores);
+        let is_home = || {
+            let mask = Mask::of_this_thread().unwrap();
+            mask.is_only(cores[1])
+        };
+        let pinned_again = (0..1000).any(|_| {
+            meet_in_shares(&mut team, 20);
+            let found = AtomicUsize::new(0);
+            team.run(|w| {
+                found.fetch_add(usize::from(w.index == 1 && is_home()), Relaxed);
+            })
+            .unwrap();
+            found.into_inner() == 1
+        });
+        assert!(pinned_again);
+        assert!(!team.region.home(1).is_lost());
+    };
+    for left in [0, 1] {
+        let on_one_core = on_one_core.clone();
+        std::thread::spawn(move || on_one_core(left))
+            .join()
+            .unwrap();
+    }
+}
+
+/// What is started without the pin runs anywhere; the pin is there again afterwards, also of a panic.
+#[cfg(all(target_os = "linux", not(miri)))]
+#[test]
+fn threads_started_without_the_pin_do_not_inherit_it() {
+    use crate::machine::Mask;
+
+    let cores = allowed_cpus();
+    let cpus = || -> Vec<usize> { Mask::of_this_thread().unwrap().cpus().collect() };
+    let started = move || std::thread::spawn(cpus).join().unwrap();
+    std::thread::spawn(move || {
+        assert_eq!(without_pin(started), cores);
+        let team = Team::new(&cores[..1]).unwrap();
+        assert!(team.pin_caller());
+        assert_eq!(started(), cores[..1]);
+        assert_eq!(without_pin(started), cores);
+        assert!(catch_panic(|| without_pin(|| fall())).is_err());
+        assert_eq!(cpus(), cores[..1]);
+    })
+    .join()
+    .unwrap();
+}

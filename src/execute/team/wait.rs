@@ -30,11 +30,11 @@ pub(super) fn number(word: u32) -> u32 {
 
 /// Waits until `passed` returns a value for the word, and returns that value.
 #[inline]
-pub(super) fn until<T>(word: &Word, spin: SpinPolicy, passed: impl Fn(u32) -> Option<T>) -> T {
+pub(super) fn until<T>(word: &Word, spin: SpinPolicy<'_>, passed: impl Fn(u32) -> Option<T>) -> T {
     // Acquire: pairs with the Release of the change.
     match spin.poll(|| passed(word.load(Ordering::Acquire))) {
         Some(value) => value,
-        None => sleep(word, passed),
+        None => spin.over(|| sleep(word, passed)),
     }
 }
 

@@ -53,9 +53,11 @@ impl<'a> ParallelCopy<'a> {
     ) -> impl Iterator<Item = S> {
         // A lock each, which nobody else wants: that is how a member gets its share to itself.
         let shares: Vec<_> = shares.into_iter().map(Mutex::new).collect();
-        let done = self.team.run_on(shares.len(), |member| {
-            let share = shares[member.index].lock();
-            job(&mut share.unwrap_or_else(PoisonError::into_inner));
+        let done = self.team.run_shares(shares.len(), |members| {
+            for member in members.iter() {
+                let share = shares[member].lock();
+                job(&mut share.unwrap_or_else(PoisonError::into_inner));
+            }
         });
         if let Err(why) = done {
             panic!("copying rows: {why}");
