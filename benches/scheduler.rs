@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use cellstream_serve::cell_graph::BatchSizes;
 use cellstream_serve::cell_graph::{
-    Cell, CellError, CellId, Cells, Graph, Place, Ports, PreparedCell, RequestGraph, Source,
+    Cell, CellError, CellId, Cells, Graph, Ports, PreparedCell, RequestGraph, Source, WorkerEnv,
 };
 use cellstream_serve::policy::{Groups, PolicyKind};
 use cellstream_serve::scheduler::{
@@ -39,7 +39,7 @@ impl Cell for Link {
         &self.0
     }
 
-    fn prepare(&self, _: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
+    fn prepare(&self, _: &WorkerEnv) -> Result<Box<dyn PreparedCell>, CellError> {
         Err(CellError::new("not to be run"))
     }
 }

@@ -14,7 +14,7 @@ use cellstream::model::{Lstm, Model};
 use cellstream::plan::Plan;
 use cellstream_serve::Engine;
 use cellstream_serve::cell_graph::{
-    Batch, Cell, CellError, CellId, Cells, Graph, Place, Ports, PreparedCell, RowLayout, Source,
+    Batch, Cell, CellError, CellId, Cells, Graph, Ports, PreparedCell, RowLayout, Source, WorkerEnv,
 };
 use cellstream_serve::engine::{EngineOptions, Request};
 use cellstream_serve::networks::{ChainCell, run_alone};
@@ -47,14 +47,14 @@ impl Cell for OwnCell {
         true
     }
 
-    fn prepare(&self, place: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
-        let packed = place
+    fn prepare(&self, env: &WorkerEnv) -> Result<Box<dyn PreparedCell>, CellError> {
+        let packed = env
             .team
             .turn(|team| PackedModel::new(&self.model, &self.plan, team));
         let packed = packed.map_err(CellError::new)?.map_err(CellError::new)?;
-        let mut session = Session::on_team(packed, place.team.clone()).map_err(CellError::new)?;
+        let mut session = Session::on_team(packed, env.team.clone()).map_err(CellError::new)?;
         session
-            .reserve(place.rows, place.steps)
+            .reserve(env.rows, env.steps)
             .map_err(CellError::new)?;
         Ok(Box::new(Prepared(session)))
     }

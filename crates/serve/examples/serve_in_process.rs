@@ -13,7 +13,7 @@ use cellstream::model::{Lstm, Matrix};
 use cellstream_serve::Engine;
 use cellstream_serve::RequestError;
 use cellstream_serve::cell_graph::{
-    Batch, Cell, CellError, CellId, Cells, Graph, NodeId, Place, Ports, PreparedCell, Source,
+    Batch, Cell, CellError, CellId, Cells, Graph, NodeId, Ports, PreparedCell, Source, WorkerEnv,
 };
 use cellstream_serve::engine::{EngineOptions, Request};
 use cellstream_serve::networks::{ChainCell, run_alone};
@@ -48,7 +48,7 @@ impl Cell for Verdict {
     }
 
     /// Called once by each worker: packs the weights where that worker reads them.
-    fn prepare(&self, _: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
+    fn prepare(&self, _: &WorkerEnv) -> Result<Box<dyn PreparedCell>, CellError> {
         let dense = Dense::new(&self.weights, &[0.0]).map_err(CellError::new)?;
         Ok(Box::new(PreparedVerdict(dense)))
     }

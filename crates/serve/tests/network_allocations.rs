@@ -9,7 +9,7 @@ use cellstream::execute::team::{SharedTeam, Team};
 use cellstream::kernels::Isa;
 use cellstream::layers::{Argmax, Embedding};
 use cellstream::model::{Lstm, Matrix, Precision};
-use cellstream_serve::cell_graph::{Batch, Cells, Place};
+use cellstream_serve::cell_graph::{Batch, Cells, WorkerEnv};
 use cellstream_serve::networks::{
     BinaryTreeLstm, BinaryTreeWeights, Chain, ChainCell, ChildSumTreeLstm, ChildSumWeights,
     DecoderCell, EncoderCell, Seq2Seq,
@@ -57,7 +57,7 @@ fn main() {
         (Precision::Int8, 150, 2),
     ] {
         let cells = cells(precision, symbols);
-        let place = Place {
+        let env = WorkerEnv {
             team: SharedTeam::new(Team::with_threads(threads).unwrap()),
             rows: ROWS,
             steps: STEPS,
@@ -69,7 +69,7 @@ fn main() {
             let inputs: Vec<_> = ports.inputs().iter().map(|p| buffer(p.width())).collect();
             let mut states: Vec<_> = ports.states().iter().map(|p| buffer(p.width())).collect();
             let mut outputs: Vec<_> = ports.outputs().iter().map(|p| buffer(p.width())).collect();
-            let mut prepared = cell.prepare(&place).unwrap();
+            let mut prepared = cell.prepare(&env).unwrap();
             for rows in [ROWS, 1, 4, ROWS] {
                 let mut batch = Batch::new(ports, rows, &inputs, &mut states, &mut outputs);
                 let before = calls();

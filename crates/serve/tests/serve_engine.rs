@@ -12,7 +12,7 @@ use cellstream_serve::RequestError;
 use cellstream_serve::cell_graph::BatchSizes;
 use cellstream_serve::cell_graph::{
     Batch, Cell, CellCost, CellError, CellId, Cells, DynamicGraph, Graph, GraphError, Growth,
-    NodeId, NodeOutputs, Place, Ports, PreparedCell,
+    NodeId, NodeOutputs, Ports, PreparedCell, WorkerEnv,
 };
 use cellstream_serve::engine::{Engine, EngineError, EngineOptions, Request, SubmitError, Workers};
 use cellstream_serve::policy::PolicyKind;
@@ -446,9 +446,8 @@ impl Cell for Measured {
         cost
     }
 
-    fn prepare(&self, place: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
-        self.prepared_for
-            .store(place.rows as u64, Ordering::Relaxed);
+    fn prepare(&self, env: &WorkerEnv) -> Result<Box<dyn PreparedCell>, CellError> {
+        self.prepared_for.store(env.rows as u64, Ordering::Relaxed);
         Ok(Box::new(Idle))
     }
 }
@@ -527,7 +526,7 @@ impl Cell for Calls {
         self.takes_steps
     }
 
-    fn prepare(&self, _: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
+    fn prepare(&self, _: &WorkerEnv) -> Result<Box<dyn PreparedCell>, CellError> {
         struct Ready(Arc<AtomicUsize>);
         impl PreparedCell for Ready {
             fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
@@ -552,7 +551,7 @@ fn steps_of_few_rows_are_one_call_of_cells_that_take_several() {
         PolicyKind::Merge,
         PolicyKind::Padding,
     ] {
-        // Room is taken for no more than 16, however many are asked for.
+        // MaxBatch is taken for no more than 16, however many are asked for.
         for (takes_steps, steps_at_once, expected) in [
             (true, 4, 3),
             (true, 1, 9),

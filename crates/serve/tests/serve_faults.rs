@@ -20,7 +20,7 @@ use cellstream_serve::Engine;
 use cellstream_serve::RequestError;
 use cellstream_serve::cell_graph::BatchSizes;
 use cellstream_serve::cell_graph::{
-    Batch, Cell, CellError, Cells, Graph, Place, Ports, PreparedCell,
+    Batch, Cell, CellError, Cells, Graph, Ports, PreparedCell, WorkerEnv,
 };
 use cellstream_serve::engine::{EngineOptions, Request, StreamError, SubmitError, Workers};
 use cellstream_serve::scheduler::{End, Limits, Refused};
@@ -374,7 +374,7 @@ impl Cell for Bomb {
         &self.0
     }
 
-    fn prepare(&self, place: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
+    fn prepare(&self, env: &WorkerEnv) -> Result<Box<dyn PreparedCell>, CellError> {
         struct Ready {
             team: SharedTeam,
             panicked: bool,
@@ -406,7 +406,7 @@ impl Cell for Bomb {
             }
         }
         Ok(Box::new(Ready {
-            team: place.team.clone(),
+            team: env.team.clone(),
             panicked: false,
         }))
     }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cellstream_serve::cell_graph::{
-    BatchSizes, BatchTime, Cell, CellCost, CellError, CellId, Graph, Place, Ports, PreparedCell,
+    BatchSizes, BatchTime, Cell, CellCost, CellError, CellId, Graph, Ports, PreparedCell, WorkerEnv,
 };
 use cellstream_serve::engine::{EngineOptions, Request, SubmitError, Workers};
 use cellstream_serve::policy::{Cellular, Order, PolicyKind};
@@ -106,8 +106,8 @@ impl Cell for Costly {
         self.1.clone()
     }
 
-    fn prepare(&self, place: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
-        self.0.prepare(place)
+    fn prepare(&self, env: &WorkerEnv) -> Result<Box<dyn PreparedCell>, CellError> {
+        self.0.prepare(env)
     }
 }
 

@@ -16,8 +16,8 @@ use cellstream::model::{Gru, Lstm, Matrix};
 use cellstream_serve::Engine;
 use cellstream_serve::RequestError;
 use cellstream_serve::cell_graph::{
-    Batch, Cell, CellError, CellId, Cells, DynamicGraph, Graph, Growth, NodeId, NodeOutputs, Place,
-    Ports, PreparedCell,
+    Batch, Cell, CellError, CellId, Cells, DynamicGraph, Graph, Growth, NodeId, NodeOutputs, Ports,
+    PreparedCell, WorkerEnv,
 };
 use cellstream_serve::engine::{EngineOptions, Request, StreamError, SubmitError, Workers};
 use cellstream_serve::networks::{
@@ -39,7 +39,7 @@ impl Cell for Fragile {
         &self.0
     }
 
-    fn prepare(&self, _: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
+    fn prepare(&self, _: &WorkerEnv) -> Result<Box<dyn PreparedCell>, CellError> {
         struct Ready;
         impl PreparedCell for Ready {
             fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {

@@ -106,7 +106,7 @@ mod tests {
     use crate::record::Recording;
     use crate::workload::{Arrivals, Lengths, RequestShape, Workload};
     use cellstream_serve::cell_graph::{
-        Batch, Cell, CellError, CellId, Cells, Graph, Place, Ports, PreparedCell, Source,
+        Batch, Cell, CellError, CellId, Cells, Graph, Ports, PreparedCell, Source, WorkerEnv,
     };
     use cellstream_serve::engine::{EngineOptions, Workers};
     use cellstream_serve::scheduler::Limits;
@@ -123,7 +123,7 @@ mod tests {
             &self.0
         }
 
-        fn prepare(&self, _: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
+        fn prepare(&self, _: &WorkerEnv) -> Result<Box<dyn PreparedCell>, CellError> {
             Ok(Box::new(PreparedSum))
         }
     }

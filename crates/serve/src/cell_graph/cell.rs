@@ -142,7 +142,7 @@ impl CellError {
 
 /// Where a cell will run: one worker's.
 #[derive(Clone)]
-pub struct Place {
+pub struct WorkerEnv {
     /// The worker's team, on cores of its own. Cells of one worker run one after the other.
     pub team: SharedTeam,
     /// Most rows of a batch.
@@ -210,7 +210,7 @@ pub trait Cell: Send + Sync {
     ///
     /// # Errors
     /// Why that cannot be done.
-    fn prepare(&self, place: &Place) -> Result<Box<dyn PreparedCell>, CellError>;
+    fn prepare(&self, env: &WorkerEnv) -> Result<Box<dyn PreparedCell>, CellError>;
 }
 
 /// A cell on its worker: weights packed, room taken.

@@ -62,12 +62,12 @@ pub(crate) struct Node {
 ///
 /// ```
 /// use cellstream_serve::cell_graph::{Cells, Graph, Source};
-/// # use cellstream_serve::cell_graph::{Cell, CellError, Place, Ports, PreparedCell};
+/// # use cellstream_serve::cell_graph::{Cell, CellError, WorkerEnv, Ports, PreparedCell};
 /// # struct Sum(Ports);
 /// # impl Cell for Sum {
 /// #     fn name(&self) -> &str { "sum" }
 /// #     fn ports(&self) -> &Ports { &self.0 }
-/// #     fn prepare(&self, _: &Place) -> Result<Box<dyn PreparedCell>, CellError> { unimplemented!() }
+/// #     fn prepare(&self, _: &WorkerEnv) -> Result<Box<dyn PreparedCell>, CellError> { unimplemented!() }
 /// # }
 /// let mut cells = Cells::new();
 /// let sum = cells.add(Sum(Ports::new().input("x", 2).state("sum", 1)));

@@ -9,7 +9,7 @@
 //!
 //! ```
 //! use cellstream_serve::cell_graph::{
-//!     Batch, Cell, CellError, CellId, Cells, Graph, Place, Ports, PreparedCell, Source,
+//!     Batch, Cell, CellError, CellId, Cells, Graph, WorkerEnv, Ports, PreparedCell, Source,
 //! };
 //! use cellstream_serve::networks::run_alone;
 //!
@@ -28,7 +28,7 @@
 //!         &self.ports
 //!     }
 //!
-//!     fn prepare(&self, _: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
+//!     fn prepare(&self, _: &WorkerEnv) -> Result<Box<dyn PreparedCell>, CellError> {
 //!         Ok(Box::new(Prepared { keep: self.keep }))
 //!     }
 //! }
@@ -78,7 +78,7 @@ pub(crate) mod test_graphs;
 mod tests;
 
 pub use cell::{
-    Batch, Cell, CellError, CellId, Cells, Place, Port, Ports, PreparedCell, RowLayout,
+    Batch, Cell, CellError, CellId, Cells, Port, Ports, PreparedCell, RowLayout, WorkerEnv,
 };
 #[cfg(test)]
 pub(crate) use cost::tests as cost_tests;

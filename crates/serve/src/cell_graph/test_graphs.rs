@@ -20,7 +20,7 @@ impl Cell for Named {
         &self.1
     }
 
-    fn prepare(&self, _: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
+    fn prepare(&self, _: &WorkerEnv) -> Result<Box<dyn PreparedCell>, CellError> {
         Err(CellError::new("not to be run"))
     }
 }
@@ -128,7 +128,7 @@ impl Cell for Sum {
         &self.0
     }
 
-    fn prepare(&self, _: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
+    fn prepare(&self, _: &WorkerEnv) -> Result<Box<dyn PreparedCell>, CellError> {
         struct Ready;
         impl PreparedCell for Ready {
             fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {

@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use super::EngineError;
-use crate::cell_graph::{Batch, BatchSizes, BatchTime, CellCost, CellError, Cells, Place, Port};
+use crate::cell_graph::{
+    Batch, BatchSizes, BatchTime, CellCost, CellError, Cells, Port, WorkerEnv,
+};
 use cellstream::execute::team::{SharedTeam, Team};
 
 /// The measured cost of a cell.
@@ -37,7 +39,7 @@ pub fn calibrate(
     let worker = 0;
     let team = Team::new(cores).map_err(|why| EngineError::Team { worker, why })?;
     team.pin_caller();
-    let place = Place {
+    let env = WorkerEnv {
         team: SharedTeam::new(team),
         rows: rows.iter().copied().max().unwrap_or(1),
         steps: 1,
@@ -48,11 +50,9 @@ pub fn calibrate(
             cell: cell.name().into(),
             why,
         };
-        let mut prepared = cell.prepare(&place).map_err(failed)?;
+        let mut prepared = cell.prepare(&env).map_err(failed)?;
         let zeros = |ports: &[Port]| -> Vec<Vec<f32>> {
-            let buffers = ports
-                .iter()
-                .map(|port| vec![0.0; place.rows * port.width()]);
+            let buffers = ports.iter().map(|port| vec![0.0; env.rows * port.width()]);
             buffers.collect()
         };
         let ports = cell.ports();

@@ -33,7 +33,7 @@ impl Cell for Count {
         &self.0
     }
 
-    fn prepare(&self, _: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
+    fn prepare(&self, _: &WorkerEnv) -> Result<Box<dyn PreparedCell>, CellError> {
         Ok(Box::new(Counting))
     }
 }
@@ -162,8 +162,8 @@ fn beside_workers_of(
                 thread::spawn(move || {
                     let team = SharedTeam::new(Team::new(&[0]).unwrap());
                     let steps = rows;
-                    let place = Place { team, rows, steps };
-                    let worker = Worker::new(&shared.cells, vec![place]);
+                    let env = WorkerEnv { team, rows, steps };
+                    let worker = Worker::new(&shared.cells, vec![env]);
                     shared.serve(WorkerId(index), worker.map_err(|(_, why)| why).unwrap());
                 })
             })

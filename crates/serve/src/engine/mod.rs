@@ -27,7 +27,9 @@ pub use stats::{CellStats, Stats};
 pub use stream::{Step, Stream, StreamError};
 pub use ticket::{ResponseFuture, Ticket};
 
-use super::cell_graph::{BatchSizes, Cell, CellCost, CellId, Cells, DynamicGraph, Graph, Place};
+use super::cell_graph::{
+    BatchSizes, Cell, CellCost, CellId, Cells, DynamicGraph, Graph, WorkerEnv,
+};
 use super::error::RequestError;
 use super::scheduler::{Counts, Policy, RequestKey, Requirements, Scheduler, Timing, WorkerId};
 use super::worker::Worker;
@@ -153,13 +155,13 @@ impl Engine {
         }
         let policy = policy(&costs, cores.len());
         let scheduler = Scheduler::new(policy, cores.len(), options.tasks_at_once, options.limits);
-        let room: Vec<Room> = { cells.iter().zip(&costs) }
-            .map(|((_, cell), cost)| Room {
+        let max_batches: Vec<MaxBatch> = { cells.iter().zip(&costs) }
+            .map(|((_, cell), cost)| MaxBatch {
                 rows: cost.rows.max,
                 steps: max_steps(&**cell, options),
             })
             .collect();
-        let steps = room.iter().map(|room| room.steps).collect();
+        let steps = max_batches.iter().map(|batch| batch.steps).collect();
         let scheduler = scheduler.with_steps_at_once(steps);
         let recorder = Recorder::new(cells.len());
         let shared = Arc::new(Shared::new(cells, scheduler, recorder));
@@ -170,22 +172,24 @@ impl Engine {
         let (ready, readies) = mpsc::channel();
         for (index, cores) in cores.iter().enumerate() {
             let (shared, ready) = (Arc::clone(&engine.shared), ready.clone());
-            let (cores, room) = (cores.clone(), room.clone());
+            let (cores, max_batches) = (cores.clone(), max_batches.clone());
             let thread = std::thread::Builder::new()
                 .name(format!("cellstream-worker-{index}"))
-                .spawn(move || match prepare(index, &shared.cells, &cores, &room) {
-                    Ok(worker) => {
-                        let _ = ready.send((index, Ok(())));
-                        drop(ready);
-                        let serve = || shared.serve(WorkerId(index), worker);
-                        // Cells and users' functions are caught where they are called: this is a
-                        // mistake of ours. Nobody shall wait for it for ever.
-                        if catch_unwind(AssertUnwindSafe(serve)).is_err() {
-                            shared.stop();
+                .spawn(
+                    move || match prepare(index, &shared.cells, &cores, &max_batches) {
+                        Ok(worker) => {
+                            let _ = ready.send((index, Ok(())));
+                            drop(ready);
+                            let serve = || shared.serve(WorkerId(index), worker);
+                            // Cells and users' functions are caught where they are called: this is a
+                            // mistake of ours. Nobody shall wait for it for ever.
+                            if catch_unwind(AssertUnwindSafe(serve)).is_err() {
+                                shared.stop();
+                            }
                         }
-                    }
-                    Err(why) => drop(ready.send((index, Err(why)))),
-                })
+                        Err(why) => drop(ready.send((index, Err(why)))),
+                    },
+                )
                 // Dropping the engine sends those already started home.
                 .map_err(|why| EngineError::Spawn { worker: index, why })?;
             engine.threads.push(thread);
@@ -235,7 +239,7 @@ impl Engine {
 
     /// Opens a stream: a chain of calls of `cell` whose inputs come one after the other, from zero
     /// states or those given (all of them, one after the other). Each [`Step`] is told the cell's
-    /// outputs; states stay within. Room is taken with the first step. Streams have no priority and
+    /// outputs; states stay within. MaxBatch is taken with the first step. Streams have no priority and
     /// no deadline.
     ///
     /// ```
@@ -315,7 +319,7 @@ impl Drop for Engine {
 
 /// The largest batch of a cell, for which buffers are allocated.
 #[derive(Clone, Copy)]
-struct Room {
+struct MaxBatch {
     rows: usize,
     steps: usize,
 }
@@ -376,18 +380,18 @@ fn prepare(
     index: usize,
     cells: &Cells,
     cores: &[usize],
-    room: &[Room],
+    max_batches: &[MaxBatch],
 ) -> Result<Worker<Reply>, EngineError> {
     let team = Team::new(cores).map_err(|why| EngineError::Team { worker: index, why })?;
     team.pin_caller();
     let team = SharedTeam::new(team);
-    let place = |room: &Room| Place {
+    let env = |batch: &MaxBatch| WorkerEnv {
         team: team.clone(),
-        rows: room.rows,
-        steps: room.steps,
+        rows: batch.rows,
+        steps: batch.steps,
     };
-    let places = room.iter().map(place);
-    Worker::new(cells, places.collect()).map_err(|(cell, why)| EngineError::Cell {
+    let envs = max_batches.iter().map(env);
+    Worker::new(cells, envs.collect()).map_err(|(cell, why)| EngineError::Cell {
         worker: index,
         cell: cells.get(cell).map_or("", |c| c.name()).to_owned(),
         why,

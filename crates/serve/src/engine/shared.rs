@@ -41,7 +41,7 @@ use super::{Reply, Request, RequestError, Response, SubmitError};
 use crate::cell_graph::{Cells, DynamicGraph, Graph};
 use crate::scheduler::{End, Ended, RequestKey, Scheduler, SubgraphKey, Task, WorkerId};
 use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use crate::worker::{Outcome, RequestValues, Todo, Values, Work, Worker};
+use crate::worker::{Outcome, RequestValues, TaskRow, Values, Worker, WorkerTask};
 use cellstream::execute::team::{ProcessMark, catch_panic};
 
 /// See the [module](self).
@@ -268,10 +268,10 @@ impl Shared {
 
     /// The life of one worker, until [`Shared::stop`].
     pub fn serve(&self, id: WorkerId, mut worker: Worker<Reply>) {
-        let mut tasks: VecDeque<Todo<Reply>> = VecDeque::new();
-        let mut ran: Vec<Todo<Reply>> = Vec::new();
+        let mut tasks: VecDeque<WorkerTask<Reply>> = VecDeque::new();
+        let mut ran: Vec<WorkerTask<Reply>> = Vec::new();
         // Of tasks that were run: emptied, for those to come.
-        let mut emptied: Vec<Vec<Work<Reply>>> = Vec::new();
+        let mut emptied: Vec<Vec<TaskRow<Reply>>> = Vec::new();
         let mut fresh: Vec<Task> = Vec::new();
         let mut evict: Vec<SubgraphKey> = Vec::new();
         let mut state = self.lock();
@@ -283,7 +283,7 @@ impl Shared {
                 for task in fresh.drain(..) {
                     let mut work = emptied.pop().unwrap_or_default();
                     state.attach(&task, &mut work);
-                    tasks.push_back(Todo::new(task, work));
+                    tasks.push_back(WorkerTask::new(task, work));
                 }
                 state.scheduler.poll_evictions(id, &mut evict);
             } else {
@@ -298,10 +298,10 @@ impl Shared {
                 state.recorder.scheduled(begin.elapsed());
                 // Nothing that has ended is held on to through an idle night. What came meanwhile
                 // is found, as all is looked at anew.
-                state = match worker.holds_on() {
+                state = match worker.holds_memory() {
                     true => {
                         drop(state);
-                        worker.let_go();
+                        worker.release_memory();
                         self.lock()
                     }
                     false => self.sleep(state),
@@ -375,12 +375,12 @@ impl State {
     }
 
     /// The rows of a task with their values, added to `work`.
-    fn attach(&self, task: &Task, work: &mut Vec<Work<Reply>>) {
+    fn attach(&self, task: &Task, work: &mut Vec<TaskRow<Reply>>) {
         work.reserve(task.rows.len());
         let rows = task.rows.iter();
         work.extend(rows.filter_map(|&row| {
             let values = Arc::clone(self.requests.get(row.request)?);
-            Some(Work { row, values })
+            Some(TaskRow { row, values })
         }));
     }
 
@@ -388,8 +388,8 @@ impl State {
     fn report(
         &mut self,
         now: Instant,
-        ran: &mut Vec<Todo<Reply>>,
-        emptied: &mut Vec<Vec<Work<Reply>>>,
+        ran: &mut Vec<WorkerTask<Reply>>,
+        emptied: &mut Vec<Vec<TaskRow<Reply>>>,
         outcome: Outcome,
     ) {
         for (key, error) in outcome.failed {

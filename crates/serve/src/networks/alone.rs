@@ -4,7 +4,7 @@
 
 use crate::cell_graph::{
     Batch, CellError, CellId, Cells, DynamicGraph, Graph, GraphError, Growth, NodeId, NodeOutputs,
-    Place, PreparedCell, Resident, Source,
+    PreparedCell, Resident, Source, WorkerEnv,
 };
 use cellstream::execute::team::{SharedTeam, Team};
 
@@ -45,13 +45,13 @@ impl Alone {
     /// Why one could not be.
     pub fn new(cells: &Cells) -> Result<Alone, AloneError> {
         let team = Team::with_threads(1).map_err(CellError::new)?;
-        let place = Place {
+        let env = WorkerEnv {
             team: SharedTeam::new(team),
             rows: 1,
             steps: 1,
         };
         let prepared: Result<_, CellError> =
-            cells.iter().map(|(_, cell)| cell.prepare(&place)).collect();
+            cells.iter().map(|(_, cell)| cell.prepare(&env)).collect();
         Ok(Alone {
             cells: cells.clone(),
             prepared: prepared?,

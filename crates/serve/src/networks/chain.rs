@@ -6,8 +6,8 @@ use super::error::{expect, rows_of};
 use super::recurrent::Recurrent;
 use super::{NetworkError, Outputs};
 use crate::cell_graph::{
-    Batch, Cell, CellCost, CellError, CellId, Cells, Graph, Growth, NodeId, Place, Ports,
-    PreparedCell, RowLayout, Source,
+    Batch, Cell, CellCost, CellError, CellId, Cells, Graph, Growth, NodeId, Ports, PreparedCell,
+    RowLayout, Source, WorkerEnv,
 };
 use cellstream::execute::{Backend, PreparedModel};
 use cellstream::model::Model;
@@ -102,8 +102,8 @@ impl Cell for ChainCell {
         RowLayout::GatheredInputs
     }
 
-    fn prepare(&self, place: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
-        let model = self.recurrent.prepare(place)?;
+    fn prepare(&self, env: &WorkerEnv) -> Result<Box<dyn PreparedCell>, CellError> {
+        let model = self.recurrent.prepare(env)?;
         Ok(Box::new(Prepared { model }))
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::NetworkError;
-use crate::cell_graph::{CellCost, CellError, Place, Ports};
+use crate::cell_graph::{CellCost, CellError, Ports, WorkerEnv};
 use crate::scheduler::Scheduler;
 use cellstream::execute::{Backend, Cpu, PreparedModel};
 use cellstream::machine::{Level, Topology};
@@ -86,22 +86,22 @@ impl Recurrent {
     }
 
     /// Prepares the model at a place, for every size of batch there.
-    pub fn prepare(&self, place: &Place) -> Result<Box<dyn PreparedModel>, CellError> {
-        let plan = self.plan_at(place);
+    pub fn prepare(&self, env: &WorkerEnv) -> Result<Box<dyn PreparedModel>, CellError> {
+        let plan = self.plan_at(env);
         let prepared = match &self.backend {
             Some(backend) => backend.prepare(&self.model, &plan),
-            None => Cpu::on_team(place.team.clone()).prepare(&self.model, &plan),
+            None => Cpu::on_team(env.team.clone()).prepare(&self.model, &plan),
         };
         let mut prepared = prepared.map_err(CellError::new)?;
-        let reserved = prepared.reserve(place.rows, place.steps);
+        let reserved = prepared.reserve(env.rows, env.steps);
         reserved.map_err(CellError::new)?;
         Ok(prepared)
     }
 
     /// The plan that was given, or [estimates](estimated_sizes). A plan that was measured for single steps alone is left to
     /// them, and estimates for several stand beside it.
-    fn plan_at(&self, place: &Place) -> Plan {
-        let (most, threads) = (place.rows.max(1), place.team.threads());
+    fn plan_at(&self, env: &WorkerEnv) -> Plan {
+        let (most, threads) = (env.rows.max(1), env.team.threads());
         let estimates = |sizes: Vec<(usize, usize)>| {
             let sizes = sizes.into_iter();
             sizes
@@ -110,11 +110,11 @@ impl Recurrent {
         let entries = match &self.plan {
             None => {
                 let singles_too =
-                    place.steps > 1 && two_copies_stay(&self.model, threads, &Topology::detect());
-                estimates(estimated_sizes(most, place.steps, singles_too)).collect()
+                    env.steps > 1 && two_copies_stay(&self.model, threads, &Topology::detect());
+                estimates(estimated_sizes(most, env.steps, singles_too)).collect()
             }
             Some(plan) if plan.steps() == 1 => {
-                let mut several = estimated_sizes(most, place.steps, false);
+                let mut several = estimated_sizes(most, env.steps, false);
                 several.retain(|&(_, steps)| steps > 1);
                 let given = plan.entries.iter().cloned();
                 given.chain(estimates(several)).collect()
@@ -168,7 +168,7 @@ mod tests {
             recurrent.with_plan(plan).unwrap();
         }
         let team = SharedTeam::new(Team::with_threads(1).unwrap());
-        let plan = recurrent.plan_at(&Place { team, rows, steps });
+        let plan = recurrent.plan_at(&WorkerEnv { team, rows, steps });
         plan.check(recurrent.model()).unwrap();
         let entries = plan.entries.iter();
         entries.map(|entry| (entry.batch, entry.steps)).collect()

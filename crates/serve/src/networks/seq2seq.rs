@@ -20,7 +20,7 @@ use super::error::expect;
 use super::recurrent::Recurrent;
 use crate::cell_graph::{
     Batch, Cell, CellCost, CellError, CellId, Cells, DynamicGraph, Graph, Growth, NodeId,
-    NodeOutputs, Place, Ports, PreparedCell, Source,
+    NodeOutputs, Ports, PreparedCell, Source, WorkerEnv,
 };
 use cellstream::execute::{PreparedModel, Steps};
 use cellstream::kernels::{Isa, RowsMut, RowsRef, recycle_vec};
@@ -112,11 +112,11 @@ impl Cell for EncoderCell {
         true
     }
 
-    fn prepare(&self, place: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
+    fn prepare(&self, env: &WorkerEnv) -> Result<Box<dyn PreparedCell>, CellError> {
         Ok(Box::new(PreparedEncoder(Embedded::new(
             &self.embedding,
             &self.recurrent,
-            place,
+            env,
         )?)))
     }
 }
@@ -147,12 +147,12 @@ impl Embedded {
     fn new(
         embedding: &Arc<Embedding>,
         recurrent: &Recurrent,
-        place: &Place,
+        env: &WorkerEnv,
     ) -> Result<Embedded, CellError> {
         Ok(Embedded {
             embedding: Arc::clone(embedding),
-            model: recurrent.prepare(place)?,
-            x: Vec::with_capacity(place.steps * place.rows),
+            model: recurrent.prepare(env)?,
+            x: Vec::with_capacity(env.steps * env.rows),
             unknown: vec![f32::NAN; embedding.features()],
         })
     }
@@ -267,11 +267,11 @@ impl Cell for DecoderCell {
         }
     }
 
-    fn prepare(&self, place: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
+    fn prepare(&self, env: &WorkerEnv) -> Result<Box<dyn PreparedCell>, CellError> {
         let isa = Isa::select().map_err(CellError::new)?;
         // First what refuses more rows than memory has.
-        let step = Embedded::new(&self.embedding, &self.recurrent, place)?;
-        let projection = Argmax::new(&self.weights, &self.bias, isa, &place.team, place.rows);
+        let step = Embedded::new(&self.embedding, &self.recurrent, env)?;
+        let projection = Argmax::new(&self.weights, &self.bias, isa, &env.team, env.rows);
         Ok(Box::new(PreparedDecoder {
             step,
             top: self.recurrent.top(),

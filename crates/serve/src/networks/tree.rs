@@ -18,8 +18,8 @@ use super::{
     BinaryTree, BinaryTreeWeights, ChildSumWeights, Dependencies, NetworkError, Outputs, TreeChild,
 };
 use crate::cell_graph::{
-    Batch, Cell, CellCost, CellError, CellId, Cells, Graph, NodeId, Place, Ports, PreparedCell,
-    RowLayout, Source,
+    Batch, Cell, CellCost, CellError, CellId, Cells, Graph, NodeId, Ports, PreparedCell, RowLayout,
+    Source, WorkerEnv,
 };
 use cellstream::execute::{TreeRows, TreeStep};
 use cellstream::kernels::RowsRef;
@@ -54,10 +54,10 @@ impl<W: Send + Sync> Cell for TreeCell<W> {
         RowLayout::Gathered
     }
 
-    fn prepare(&self, place: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
+    fn prepare(&self, env: &WorkerEnv) -> Result<Box<dyn PreparedCell>, CellError> {
         let weights = (self.weights)(&self.owner).map_err(CellError::new)?;
-        let plan = Plan::estimate_tree(&weights, place.rows, place.team.threads());
-        let step = TreeStep::new(&weights, &plan, &place.team).map_err(CellError::new)?;
+        let plan = Plan::estimate_tree(&weights, env.rows, env.team.threads());
+        let step = TreeStep::new(&weights, &plan, &env.team).map_err(CellError::new)?;
         let cell = weights.cell();
         Ok(Box::new(Prepared {
             step,

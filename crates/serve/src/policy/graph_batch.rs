@@ -68,7 +68,7 @@ pub struct GraphBatching<R> {
     /// The queue whose turn it is, or the next after it.
     turn: usize,
     arrivals: u64,
-    places: SecondaryMap<RequestKey, Place>,
+    places: SecondaryMap<RequestKey, WorkerEnv>,
     /// By worker.
     groups: Vec<Option<Group>>,
     released: VecDeque<RequestKey>,
@@ -78,7 +78,7 @@ pub struct GraphBatching<R> {
 type Turn = (Reverse<u8>, u64, RequestKey);
 
 #[derive(Clone, Copy)]
-enum Place {
+enum WorkerEnv {
     Waits { queue: usize, turn: Turn },
     Member { worker: usize, index: usize },
 }
@@ -152,7 +152,8 @@ impl<R: Rule> GraphBatching<R> {
         for (index, turn) in chosen.into_iter().enumerate() {
             self.leave(queue, turn);
             let (request, worker) = (turn.2, worker.0);
-            self.places.insert(request, Place::Member { worker, index });
+            self.places
+                .insert(request, WorkerEnv::Member { worker, index });
             group.members.push(Member {
                 request,
                 phase: Phase::Running,
@@ -278,18 +279,19 @@ impl<R: Rule> Policy for GraphBatching<R> {
     fn ready(&mut self, table: &Table, subgraph: SubgraphKey, count: usize) {
         let request = subgraph.request;
         match self.places.get(request) {
-            Some(&Place::Member { worker, index }) => {
+            Some(&WorkerEnv::Member { worker, index }) => {
                 if let Some(group) = &mut self.groups[worker] {
                     group.ready(table, index, subgraph, count);
                 }
             }
-            Some(Place::Waits { .. }) => {}
+            Some(WorkerEnv::Waits { .. }) => {}
             None => {
                 let turn = (Reverse(table.priority(request)), self.arrivals, request);
                 self.arrivals += 1;
                 let queue = self.rule.queue(table, request);
                 self.queues.entry(queue).or_default().insert(turn);
-                self.places.insert(request, Place::Waits { queue, turn });
+                self.places
+                    .insert(request, WorkerEnv::Waits { queue, turn });
             }
         }
     }
@@ -340,7 +342,7 @@ impl<R: Rule> Policy for GraphBatching<R> {
     }
 
     fn completed(&mut self, _: &Table, request: RequestKey) -> Completion {
-        if let Some(&Place::Member { worker, index }) = self.places.get(request)
+        if let Some(&WorkerEnv::Member { worker, index }) = self.places.get(request)
             && let Some(group) = &mut self.groups[worker]
         {
             group.members[index].phase = Phase::Held;
@@ -372,8 +374,8 @@ impl<R: Rule> Policy for GraphBatching<R> {
 
     fn ended(&mut self, table: &Table, request: RequestKey) {
         match self.places.remove(request) {
-            Some(Place::Waits { queue, turn }) => self.leave(queue, turn),
-            Some(Place::Member { worker, index }) => {
+            Some(WorkerEnv::Waits { queue, turn }) => self.leave(queue, turn),
+            Some(WorkerEnv::Member { worker, index }) => {
                 if let Some(group) = &mut self.groups[worker] {
                     let ready = table.ready_subgraphs(request).map(|s| table.ready(s));
                     group.ready -= ready.sum::<usize>();

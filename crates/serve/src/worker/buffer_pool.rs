@@ -8,8 +8,8 @@ use rustc_hash::FxHashMap;
 /// See the [module](self).
 pub(super) struct BufferPool {
     by_width: FxHashMap<usize, Vec<Box<[f32]>>>,
-    /// Most of one width.
-    most: usize,
+    /// Maximum number of buffers of one width.
+    max: usize,
 }
 
 impl BufferPool {
@@ -18,7 +18,7 @@ impl BufferPool {
     pub fn new(rows: usize) -> BufferPool {
         BufferPool {
             by_width: FxHashMap::default(),
-            most: 4 * rows,
+            max: 4 * rows,
         }
     }
 
@@ -33,8 +33,8 @@ impl BufferPool {
         }
     }
 
-    /// Room for so many values, whatever stands there.
-    pub fn room(&mut self, width: usize) -> Box<[f32]> {
+    /// MaxBatch for so many values, whatever stands there.
+    pub fn buffer(&mut self, width: usize) -> Box<[f32]> {
         self.used(width).unwrap_or_else(|| vec![0.0; width].into())
     }
 
@@ -45,7 +45,7 @@ impl BufferPool {
     /// Nobody needs these values any more.
     pub fn put(&mut self, values: Box<[f32]>) {
         let buffers = self.by_width.entry(values.len()).or_default();
-        if buffers.len() < self.most {
+        if buffers.len() < self.max {
             buffers.push(values);
         }
     }

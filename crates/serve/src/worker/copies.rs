@@ -10,7 +10,7 @@ use std::ops::DerefMut;
 use std::slice::ChunksMut;
 
 use super::buffer_pool::BufferPool;
-use super::rows::Work;
+use super::rows::TaskRow;
 use super::values::{InputRow, Values};
 use crate::cell_graph::{Port, Ports};
 use crate::sync::{Mutex, PoisonError};
@@ -95,7 +95,7 @@ where
     pub fn load<R>(
         &mut self,
         row: usize,
-        of: &Work<R>,
+        of: &TaskRow<R>,
         come: bool,
         values: &mut Values<R>,
         pool: &mut BufferPool,

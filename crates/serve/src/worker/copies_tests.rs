@@ -51,7 +51,7 @@ impl Cell for Mixer {
         }
     }
 
-    fn prepare(&self, _: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
+    fn prepare(&self, _: &WorkerEnv) -> Result<Box<dyn PreparedCell>, CellError> {
         struct Ready;
         impl PreparedCell for Ready {
             fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
@@ -187,12 +187,12 @@ impl Run {
     fn new(graphs: &[Graph], (members, gathers): (usize, bool)) -> Run {
         let cells = cells(gathers);
         let team = SharedTeam::new(Team::with_threads(members).unwrap());
-        let place = Place {
+        let env = WorkerEnv {
             team,
             rows: MOST_ROWS,
             steps: 1,
         };
-        let worker = Worker::new(&cells, vec![place]).map_err(|(_, why)| why);
+        let worker = Worker::new(&cells, vec![env]).map_err(|(_, why)| why);
         let mut keys = SlotMap::with_key();
         let requests = graphs.iter().map(|graph| {
             let unfolded = graph.unfold(&cells).unwrap();
@@ -218,7 +218,7 @@ impl Run {
         let work: Vec<_> = (rows.iter())
             .map(|&(request, node)| {
                 let (request, values) = &self.requests[request];
-                Work {
+                TaskRow {
                     row: Row {
                         request: *request,
                         node,
@@ -233,7 +233,7 @@ impl Run {
             rows: work.iter().map(|work| work.row).collect(),
             padding,
         };
-        let outcome = self.worker.run(&mut [Todo::new(task, work)]);
+        let outcome = self.worker.run(&mut [WorkerTask::new(task, work)]);
         let rows = &self.worker.runners[0].rows;
         self.handed_on_by_all |= rows.scattered(0).is_some();
         assert!(rows.holds_no_inputs());
@@ -268,7 +268,10 @@ fn what_the_team_copies_is_what_one_copies_and_what_the_graphs_say() {
             // What the second member has let go of.
             by_all[setting] |= run.worker.pools.get(1).is_some_and(|pool| !pool.is_empty());
             handed_on_by_all[setting] |= run.handed_on_by_all;
-            let kept = run.requests.iter().map(|(_, values)| values.lock().kept());
+            let kept = run
+                .requests
+                .iter()
+                .map(|(_, values)| values.lock().retained());
             (run.worker.moved(CELL), kept.collect::<Vec<_>>())
         });
         for other in others {

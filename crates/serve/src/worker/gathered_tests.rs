@@ -31,7 +31,7 @@ impl Cell for Watching {
         RowLayout::GatheredInputs
     }
 
-    fn prepare(&self, _: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
+    fn prepare(&self, _: &WorkerEnv) -> Result<Box<dyn PreparedCell>, CellError> {
         struct Ready(Arc<Mutex<Vec<usize>>>);
         impl PreparedCell for Ready {
             fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
@@ -70,12 +70,12 @@ impl One {
         });
         let unfolded = graph.unfold(&cells).unwrap();
         let values = Values::new(graph, &unfolded, None, &cells, ());
-        let place = Place {
+        let env = WorkerEnv {
             team: SharedTeam::new(Team::new(&[0]).unwrap()),
             rows: 4,
             steps: 1,
         };
-        let worker = Worker::new(&cells, vec![place]).map_err(|(_, why)| why);
+        let worker = Worker::new(&cells, vec![env]).map_err(|(_, why)| why);
         One {
             worker: worker.unwrap(),
             key: SlotMap::with_key().insert(()),
@@ -91,7 +91,7 @@ impl One {
             node: NodeId::new(node),
         };
         let rows: Vec<_> = nodes.iter().map(row).collect();
-        let work = rows.iter().map(|&row| Work {
+        let work = rows.iter().map(|&row| TaskRow {
             row,
             values: Arc::clone(&self.values),
         });
@@ -101,7 +101,9 @@ impl One {
             rows: rows.clone(),
             padding: 0,
         };
-        let outcome = self.worker.run(&mut [Todo::new(task, work.collect())]);
+        let outcome = self
+            .worker
+            .run(&mut [WorkerTask::new(task, work.collect())]);
         let seen = std::mem::take(&mut *self.seen.lock().unwrap());
         (seen, outcome)
     }
@@ -148,10 +150,10 @@ fn what_was_kept_for_one_row_is_read_there_and_spare_after() {
     // The first of two takes a copy, the last what was kept.
     let (copy, _) = one.run(&[1]);
     assert_eq!(one.spare(), None);
-    assert_eq!(one.values.lock().kept(), WIDTH);
+    assert_eq!(one.values.lock().retained(), WIDTH);
     let (kept, _) = one.run(&[2]);
     assert_ne!(copy, kept);
-    assert_eq!(one.values.lock().kept(), 0);
+    assert_eq!(one.values.lock().retained(), 0);
     assert_eq!(one.spare(), Some(kept[0]));
     assert_eq!(one.values.lock().take_answer(), [3.0, 4.0, 3.0, 4.0]);
 }
@@ -170,7 +172,7 @@ fn what_a_failed_cell_was_lent_is_spare_after() {
     one.run(&[0]);
     let (seen, outcome) = one.run(&[1, 2]);
     assert_eq!(outcome.failed.len(), 2);
-    assert_eq!(one.values.lock().kept(), 0);
+    assert_eq!(one.values.lock().retained(), 0);
     assert_eq!(one.spare(), Some(seen[0]));
 }
 

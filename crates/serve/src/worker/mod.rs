@@ -21,11 +21,11 @@ mod values;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-pub(super) use rows::Work;
+pub(super) use rows::TaskRow;
 pub(super) use values::{RequestValues, Values};
 
 use super::cell_graph::{
-    CellError, CellId, Cells, Deferred, Growth, NodeOutputs, Place, RequestGraph,
+    CellError, CellId, Cells, Deferred, Growth, NodeOutputs, RequestGraph, WorkerEnv,
 };
 use super::error::RequestError;
 use super::scheduler::{RequestKey, Scheduler, Task};
@@ -39,23 +39,23 @@ use runner::CellRunner;
 pub(super) struct Worker<R> {
     cells: Cells,
     runners: Vec<CellRunner<R>>,
-    places: Vec<Place>,
+    envs: Vec<WorkerEnv>,
     /// Of each member of the team.
     pools: Vec<BufferPool>,
 }
 
 /// A task with the values of its rows' requests.
-pub(super) struct Todo<R> {
+pub(super) struct WorkerTask<R> {
     pub task: Task,
     /// The task's rows, but for those whose requests have ended. None once it has been run.
-    pub work: Vec<Work<R>>,
+    pub work: Vec<TaskRow<R>>,
     /// How many there were when it was run.
     pub rows_run: usize,
 }
 
-impl<R> Todo<R> {
-    pub fn new(task: Task, work: Vec<Work<R>>) -> Todo<R> {
-        Todo {
+impl<R> WorkerTask<R> {
+    pub fn new(task: Task, work: Vec<TaskRow<R>>) -> WorkerTask<R> {
+        WorkerTask {
             task,
             work,
             rows_run: 0,
@@ -110,13 +110,13 @@ impl Spent {
 
 impl<R: Send> Worker<R> {
     /// Prepares every cell, each for its own number of rows.
-    pub fn new(cells: &Cells, places: Vec<Place>) -> Result<Worker<R>, (CellId, CellError)> {
-        let runner = |((id, cell), place): ((CellId, &std::sync::Arc<_>), &Place)| {
-            CellRunner::new(std::sync::Arc::clone(cell), place).map_err(|why| (id, why))
+    pub fn new(cells: &Cells, envs: Vec<WorkerEnv>) -> Result<Worker<R>, (CellId, CellError)> {
+        let runner = |((id, cell), env): ((CellId, &std::sync::Arc<_>), &WorkerEnv)| {
+            CellRunner::new(std::sync::Arc::clone(cell), env).map_err(|why| (id, why))
         };
-        let runners = cells.iter().zip(&places).map(runner);
-        let rows = places.iter().map(|place| place.rows).max().unwrap_or(0);
-        let members = places.iter().map(|place| place.team.threads()).max();
+        let runners = cells.iter().zip(&envs).map(runner);
+        let rows = envs.iter().map(|env| env.rows).max().unwrap_or(0);
+        let members = envs.iter().map(|env| env.team.threads()).max();
         let members = members.unwrap_or(1);
         // The first member copies small batches alone.
         let others = (1..members).map(|_| rows.div_ceil(members));
@@ -125,13 +125,13 @@ impl<R: Send> Worker<R> {
             pools: shares.map(BufferPool::new).collect(),
             runners: runners.collect::<Result<_, _>>()?,
             cells: cells.clone(),
-            places,
+            envs,
         })
     }
 
     /// How many of these tasks, from the first on, are run as one batch: those that are further steps of the rows of the
     /// first, while all together have no more than [`Scheduler::STEP_ROWS`] rows.
-    pub fn together(&self, tasks: &VecDeque<Todo<R>>) -> usize {
+    pub fn together(&self, tasks: &VecDeque<WorkerTask<R>>) -> usize {
         let Some(first) = tasks.front() else {
             return 0;
         };
@@ -140,7 +140,7 @@ impl<R: Send> Worker<R> {
         let mut count = 1;
         for (before, next) in tasks.iter().zip(tasks.iter().skip(1)) {
             computed += next.batch();
-            let may_join = count < rows.most_steps()
+            let may_join = count < rows.max_steps()
                 && computed <= Scheduler::STEP_ROWS
                 && next.task.cell == first.task.cell;
             if !may_join || !rows.joins(before, next) {
@@ -152,28 +152,28 @@ impl<R: Send> Worker<R> {
     }
 
     /// Runs tasks that can be run [together](Worker::together), or one.
-    pub fn run(&mut self, tasks: &mut [Todo<R>]) -> Outcome {
+    pub fn run(&mut self, tasks: &mut [WorkerTask<R>]) -> Outcome {
         let mut outcome = Outcome::default();
-        let Some(Todo { task, work, .. }) = tasks.first() else {
+        let Some(WorkerTask { task, work, .. }) = tasks.first() else {
             return outcome;
         };
         let (cell, padding) = (task.cell, task.padding);
         let begin = Instant::now();
-        let (runner, place) = (&mut self.runners[cell.index()], &self.places[cell.index()]);
+        let (runner, env) = (&mut self.runners[cell.index()], &self.envs[cell.index()]);
         let (rows, batch) = (&mut runner.rows, tasks[0].batch());
-        if batch > rows.most_rows() {
+        if batch > rows.max_rows() {
             let error = runner.too_many(batch);
             fail_all(tasks, &error, &mut outcome);
             outcome.is_refused = true;
             return outcome;
         }
         // Steps that run together are of few rows.
-        let team = (tasks.len() == 1).then_some(&place.team);
-        let givers = team.and_then(|team| rows.givers(work.len(), team));
+        let team = (tasks.len() == 1).then_some(&env.team);
+        let scatter_copy = team.and_then(|team| rows.scatter_copy(work.len(), team));
         let pools = &mut self.pools;
         let mut missing = rows.place(work, padding, team, pools);
         for pair in tasks.windows(2) {
-            missing.extend(rows.go_on(&pair[0].work, &pair[1].work, &mut pools[0]));
+            missing.extend(rows.extend_steps(&pair[0].work, &pair[1].work, &mut pools[0]));
         }
         for row in missing {
             let node = row.node.index();
@@ -181,7 +181,7 @@ impl<R: Send> Worker<R> {
             outcome.failed.push((row.request, lost));
         }
         let placed = Instant::now();
-        let ran = runner.run(place, tasks);
+        let ran = runner.run(env, tasks);
         let rows = &mut runner.rows;
         let done = Instant::now();
         for todo in &mut *tasks {
@@ -192,7 +192,7 @@ impl<R: Send> Worker<R> {
                 // Before anything is scattered on: what is added may take what its node gives,
                 // which is then kept for it.
                 grow_all(&self.cells, rows, tasks, &mut outcome);
-                scatter(rows, tasks, givers, pools);
+                scatter(rows, tasks, scatter_copy, pools);
             }
             Err(error) => {
                 rows.release_all(&mut pools[0]);
@@ -214,14 +214,14 @@ impl<R: Send> Worker<R> {
         }
     }
 
-    /// Whether there is something to [let go](Worker::let_go) of.
-    pub fn holds_on(&self) -> bool {
+    /// Whether there is something to [let go](Worker::release_memory) of.
+    pub fn holds_memory(&self) -> bool {
         let holds_ended = |runner: &CellRunner<R>| runner.rows.holds_ended();
         !self.pools.iter().all(BufferPool::is_empty) || self.runners.iter().any(holds_ended)
     }
 
     /// Lets go of requests that have ended, and whose states still rest in rows, and of spare memory.
-    pub fn let_go(&mut self) {
+    pub fn release_memory(&mut self) {
         self.pools.iter_mut().for_each(BufferPool::clear);
         for runner in &mut self.runners {
             runner.rows.forget_ended();
@@ -236,7 +236,7 @@ impl<R: Send> Worker<R> {
 }
 
 /// Ends all requests in tasks that run together; no work is left.
-fn fail_all<R>(tasks: &mut [Todo<R>], error: &RequestError, outcome: &mut Outcome) {
+fn fail_all<R>(tasks: &mut [WorkerTask<R>], error: &RequestError, outcome: &mut Outcome) {
     // Those of later steps are among them.
     let all = tasks.first().into_iter().flat_map(|first| &first.work);
     let failed = all.map(|work| (work.row.request, error.clone()));
@@ -245,7 +245,12 @@ fn fail_all<R>(tasks: &mut [Todo<R>], error: &RequestError, outcome: &mut Outcom
 }
 
 /// Lets functions see what the watched nodes of a batch gave.
-fn grow_all<R: Send>(cells: &Cells, rows: &BatchRows<R>, tasks: &[Todo<R>], outcome: &mut Outcome) {
+fn grow_all<R: Send>(
+    cells: &Cells,
+    rows: &BatchRows<R>,
+    tasks: &[WorkerTask<R>],
+    outcome: &mut Outcome,
+) {
     for (step, todo) in tasks.iter().enumerate() {
         let growing = todo.work.iter().enumerate();
         for (index, work) in growing.filter(|(_, work)| work.values.grows()) {
@@ -268,19 +273,19 @@ fn grow_all<R: Send>(cells: &Cells, rows: &BatchRows<R>, tasks: &[Todo<R>], outc
 /// Hands on what a batch gave to those who take it, and lets its states rest; no work is left.
 fn scatter<R: Send>(
     rows: &mut BatchRows<R>,
-    tasks: &mut [Todo<R>],
-    givers: Option<ParallelCopy<'_>>,
+    tasks: &mut [WorkerTask<R>],
+    scatter_copy: Option<ParallelCopy<'_>>,
     pools: &mut [BufferPool],
 ) {
-    if let Some(givers) = givers {
-        rows.scatter_all(&tasks[0].work, givers, pools);
+    if let Some(scatter_copy) = scatter_copy {
+        rows.scatter_all(&tasks[0].work, scatter_copy, pools);
     }
     for (step, todo) in tasks.iter_mut().enumerate() {
         for (index, work) in todo.work.drain(..).enumerate() {
             let row = rows.row(step, index);
-            if let Some(rests) = rows.scattered(row) {
-                if rests {
-                    rows.rest(work, row);
+            if let Some(resident) = rows.scattered(row) {
+                if resident {
+                    rows.set_resident(work, row);
                 }
                 continue;
             }
@@ -291,10 +296,10 @@ fn scatter<R: Send>(
             if work.values.has_ended() {
                 continue;
             }
-            let rests = rows.scatter(&work, &mut values, (row, step), &mut pools[0]);
+            let resident = rows.scatter(&work, &mut values, (row, step), &mut pools[0]);
             drop(values);
-            if rests {
-                rows.rest(work, row);
+            if resident {
+                rows.set_resident(work, row);
             }
         }
     }
@@ -304,7 +309,7 @@ fn scatter<R: Send>(
 fn grow<R>(
     cells: &Cells,
     outputs: &[&[f32]],
-    work: &Work<R>,
+    work: &TaskRow<R>,
     values: &mut Values<R>,
     outcome: &mut Outcome,
 ) -> Vec<Deferred> {

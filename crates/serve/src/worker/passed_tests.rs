@@ -40,12 +40,12 @@ impl One {
         let alone = run_alone(&cells, graph.clone(), None).unwrap();
         let unfolded = graph.unfold(&cells).unwrap();
         let values = Values::new(graph, &unfolded, None, &cells, ());
-        let place = Place {
+        let env = WorkerEnv {
             team: SharedTeam::new(Team::with_threads(threads).unwrap()),
             rows,
             steps: 1,
         };
-        let worker = Worker::new(&cells, vec![place.clone(), place]).map_err(|(_, why)| why);
+        let worker = Worker::new(&cells, vec![env.clone(), env]).map_err(|(_, why)| why);
         One {
             worker: worker.unwrap(),
             key: SlotMap::with_key().insert(()),
@@ -60,7 +60,7 @@ impl One {
             node: NodeId::new(node),
         };
         let rows: Vec<_> = nodes.iter().map(row).collect();
-        let work = rows.iter().map(|&row| Work {
+        let work = rows.iter().map(|&row| TaskRow {
             row,
             values: Arc::clone(&self.values),
         });
@@ -70,7 +70,9 @@ impl One {
             rows: rows.clone(),
             padding: 0,
         };
-        let outcome = self.worker.run(&mut [Todo::new(task, work.collect())]);
+        let outcome = self
+            .worker
+            .run(&mut [WorkerTask::new(task, work.collect())]);
         assert!(outcome.failed.is_empty());
     }
 
@@ -80,8 +82,8 @@ impl One {
         rows.written(port, row).as_ptr().addr()
     }
 
-    fn kept(&self) -> usize {
-        self.values.lock().kept()
+    fn retained(&self) -> usize {
+        self.values.lock().retained()
     }
 }
 
@@ -91,15 +93,15 @@ fn what_a_leaf_writes_becomes_the_state_of_its_node() {
     let mut one = One::new(3, Outputs::Last);
     let written = [0, 1].map(|port| one.address(LEAF, port, 0));
     one.run(LEAF, &[0, 1, 2]);
-    assert_eq!(one.kept(), 3 * 2 * HIDDEN);
+    assert_eq!(one.retained(), 3 * 2 * HIDDEN);
     one.run(NODE, &[3]);
     let states = [0, 1].map(|port| one.address(NODE, port, 0));
     assert_eq!(states, written, "the first leaf's h and c");
-    assert_eq!(one.kept(), 2 * HIDDEN, "those of the third leaf");
+    assert_eq!(one.retained(), 2 * HIDDEN, "those of the third leaf");
     one.run(NODE, &[4]);
     let states = [0, 1].map(|port| one.address(NODE, port, 0));
-    assert_eq!(states, written, "they went on in place");
-    assert_eq!(one.kept(), 0);
+    assert_eq!(states, written, "they went on in env");
+    assert_eq!(one.retained(), 0);
     assert_eq!(one.values.lock().take_answer(), one.alone);
 }
 
@@ -110,9 +112,9 @@ fn what_a_node_gives_to_its_parent_and_to_the_answer_is_in_both() {
     one.run(LEAF, &[0, 1, 2, 3]);
     one.run(NODE, &[4, 5]);
     // The left node's states rest in their row.
-    assert_eq!(one.kept(), 2 * HIDDEN);
+    assert_eq!(one.retained(), 2 * HIDDEN);
     one.run(NODE, &[6]);
-    assert_eq!(one.kept(), 0);
+    assert_eq!(one.retained(), 0);
     assert_eq!(one.values.lock().take_answer(), one.alone);
 }
 
@@ -125,11 +127,11 @@ fn what_rests_is_kept_where_its_row_is_needed() {
     let rested = [0, 1].map(|port| one.address(NODE, port, 0));
     // The other node needs the first row.
     one.run(NODE, &[5]);
-    assert_eq!(one.kept(), 2 * 2 * HIDDEN);
+    assert_eq!(one.retained(), 2 * 2 * HIDDEN);
     assert_ne!([0, 1].map(|port| one.address(NODE, port, 0)), rested);
     one.run(NODE, &[6]);
     assert_eq!([0, 1].map(|port| one.address(NODE, port, 0)), rested);
-    assert_eq!(one.kept(), 0);
+    assert_eq!(one.retained(), 0);
     assert_eq!(one.values.lock().take_answer(), one.alone);
 }
 
@@ -157,6 +159,6 @@ fn the_whole_team_hands_on_many_rows() {
         first += count;
         count /= 2;
     }
-    assert_eq!(one.kept(), 0);
+    assert_eq!(one.retained(), 0);
     assert_eq!(one.values.lock().take_answer(), one.alone);
 }

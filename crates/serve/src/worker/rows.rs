@@ -20,23 +20,23 @@ mod scatter;
 
 use std::sync::Arc;
 
-use super::Todo;
+use super::WorkerTask;
 use super::buffer_pool::BufferPool;
 use super::copies::{AllBuffers, Buffers, ParallelCopy, Shares};
 use super::values::{InputRow, RequestValues, Values};
-use crate::cell_graph::{Batch, Cell, Place, Port, Ports, RowLayout};
+use crate::cell_graph::{Batch, Cell, Port, Ports, RowLayout, WorkerEnv};
 use crate::scheduler::{RequestKey, Row};
 use cellstream::execute::team::SharedTeam;
 use cellstream::kernels::{RowsMut, RowsRef, recycle_vec};
 
 /// A row of a task, with its request's values.
-pub(crate) struct Work<R> {
+pub(crate) struct TaskRow<R> {
     pub row: Row,
     pub values: Arc<RequestValues<R>>,
 }
 
 /// Whose states rest in a row: those that `row.node` gave.
-type Seat<R> = Work<R>;
+type Slot<R> = TaskRow<R>;
 
 /// See the [module](self).
 pub(super) struct BatchRows<R> {
@@ -52,9 +52,9 @@ pub(super) struct BatchRows<R> {
     written: Vec<Vec<Box<[f32]>>>,
     lists: Lists,
     /// By row.
-    seats: Vec<Option<Seat<R>>>,
+    slots: Vec<Option<Slot<R>>>,
     /// Most steps of a batch.
-    most_steps: usize,
+    max_steps: usize,
     /// By row of the present batch; `None` is padding.
     places: Vec<Option<Placed>>,
     /// Where each row of the present batch's first task is, then of its second, and so on.
@@ -92,21 +92,21 @@ struct Placed {
 }
 
 impl<R: Send> BatchRows<R> {
-    /// Room for `place.rows` rows.
-    pub fn new(cell: &dyn Cell, place: &Place) -> BatchRows<R> {
+    /// MaxBatch for `env.rows` rows.
+    pub fn new(cell: &dyn Cell, env: &WorkerEnv) -> BatchRows<R> {
         let ports = cell.ports();
         let buffers = |ports: &[Port], rows: usize| {
             let buffer = |p: &Port| vec![0.0; rows * p.width()];
             ports.iter().map(buffer).collect()
         };
-        let most_steps = place.steps;
+        let max_steps = env.steps;
         let layout = cell.layout();
-        let all = most_steps * place.rows;
-        let gathers_all = layout == RowLayout::Gathered && most_steps == 1;
+        let all = max_steps * env.rows;
+        let gathers_all = layout == RowLayout::Gathered && max_steps == 1;
         // Rows of states, of outputs, and of both gathered.
         let (of_states, of_outputs, of_written) = match gathers_all {
-            true => (0, 0, place.rows),
-            false => (place.rows, all, 0),
+            true => (0, 0, env.rows),
+            false => (env.rows, all, 0),
         };
         let boxes = |port: &Port| -> Vec<Box<[f32]>> {
             let row = || vec![0.0; port.width()].into();
@@ -134,27 +134,31 @@ impl<R: Send> BatchRows<R> {
             },
             written,
             ports: ports.clone(),
-            most_steps,
-            rows: Vec::with_capacity(place.rows),
-            tasks: Vec::with_capacity(most_steps),
-            lengths: Vec::with_capacity(place.rows),
-            seats: (0..place.rows).map(|_| None).collect(),
-            places: Vec::with_capacity(place.rows),
-            unplaced: Vec::with_capacity(place.rows),
-            scattered: Vec::with_capacity(place.rows),
+            max_steps,
+            rows: Vec::with_capacity(env.rows),
+            tasks: Vec::with_capacity(max_steps),
+            lengths: Vec::with_capacity(env.rows),
+            slots: (0..env.rows).map(|_| None).collect(),
+            places: Vec::with_capacity(env.rows),
+            unplaced: Vec::with_capacity(env.rows),
+            scattered: Vec::with_capacity(env.rows),
             moved: 0,
         }
     }
 
     /// Who of the team hands on so many rows, if one is not enough: what comes out of a batch is about as much as goes in. Rows that
     /// are handed on as they are count as copied: to look at their records takes long, too.
-    pub fn givers<'a>(&self, rows: usize, team: &'a SharedTeam) -> Option<ParallelCopy<'a>> {
+    pub fn scatter_copy<'a>(&self, rows: usize, team: &'a SharedTeam) -> Option<ParallelCopy<'a>> {
         ParallelCopy::of(team, self.ports.inputs(), rows)
     }
 
     /// Who of the team copies the inputs of these rows, if one is not enough. Of a cell that
     /// gathers them those are copied that a growing request was given later.
-    fn gatherers<'a>(&self, work: &[Work<R>], team: &'a SharedTeam) -> Option<ParallelCopy<'a>> {
+    fn gather_copy<'a>(
+        &self,
+        work: &[TaskRow<R>],
+        team: &'a SharedTeam,
+    ) -> Option<ParallelCopy<'a>> {
         let rows = match self.input_rows.is_empty() {
             true => work.len(),
             false => work.iter().filter(|work| work.values.grows()).count(),
@@ -164,23 +168,23 @@ impl<R: Send> BatchRows<R> {
 
     /// Who of the team copies the states of so many rows, if one is not enough. Each has as many of all the batch's rows, so that
     /// some may have few of these; to share only where most rows are such took a third more time to gather those of trees.
-    fn loaders<'a>(&self, rows: usize, team: &'a SharedTeam) -> Option<ParallelCopy<'a>> {
+    fn state_copy<'a>(&self, rows: usize, team: &'a SharedTeam) -> Option<ParallelCopy<'a>> {
         ParallelCopy::of(team, self.ports.states(), rows)
     }
 
     /// Most rows of a batch.
-    pub fn most_rows(&self) -> usize {
-        self.seats.len()
+    pub fn max_rows(&self) -> usize {
+        self.slots.len()
     }
 
     /// Most steps of a batch.
-    pub fn most_steps(&self) -> usize {
-        self.most_steps
+    pub fn max_steps(&self) -> usize {
+        self.max_steps
     }
 
     /// Whether all rows of a task are the next steps of rows of the task before it, in their order, so that both can be
     /// computed in one batch. Padding is not asked for row by row: with it, all of them must go on.
-    pub fn joins(&self, before: &Todo<R>, next: &Todo<R>) -> bool {
+    pub fn joins(&self, before: &WorkerTask<R>, next: &WorkerTask<R>) -> bool {
         let padding = before.task.padding;
         let is_padded_alike =
             padding == next.task.padding && (padding == 0 || before.work.len() == next.work.len());
@@ -203,12 +207,12 @@ impl<R: Send> BatchRows<R> {
     /// request, unless it goes on in place.
     pub fn place(
         &mut self,
-        work: &[Work<R>],
+        work: &[TaskRow<R>],
         padding: usize,
         team: Option<&SharedTeam>,
         pools: &mut [BufferPool],
     ) -> Vec<Row> {
-        let gatherers = team.and_then(|team| self.gatherers(work, team));
+        let gather_copy = team.and_then(|team| self.gather_copy(work, team));
         let batch = work.len() + padding;
         let pool = &mut pools[0];
         self.scattered.clear();
@@ -227,52 +231,52 @@ impl<R: Send> BatchRows<R> {
             let Row { request, node } = work.row;
             let mut values = work.values.lock();
             let before = values.follows(node);
-            let seat = before.and_then(|node| self.seat(Row { request, node }, &values));
-            let (Some(before), Some(seat)) = (before, seat) else {
+            let slot = before.and_then(|node| self.slot(Row { request, node }, &values));
+            let (Some(before), Some(slot)) = (before, slot) else {
                 unplaced.push((index, None));
                 continue;
             };
             values.followed_in_place(before, state_count, pool);
-            self.seats[seat] = None;
-            if seat < batch {
+            self.slots[slot] = None;
+            if slot < batch {
                 let comes = false;
-                self.places[seat] = Some(Placed {
+                self.places[slot] = Some(Placed {
                     index,
                     comes,
-                    is_deferred: gatherers.is_some(),
+                    is_deferred: gather_copy.is_some(),
                 });
-                self.rows[index] = seat;
-                if gatherers.is_none() && !self.all().load(seat, work, comes, &mut values, pool) {
+                self.rows[index] = slot;
+                if gather_copy.is_none() && !self.all().load(slot, work, comes, &mut values, pool) {
                     missing.push(work.row);
                 }
             } else {
-                unplaced.push((index, Some(seat)));
+                unplaced.push((index, Some(slot)));
             }
         }
         for row in 0..batch {
-            if self.places[row].is_none() && self.seats[row].is_some() {
+            if self.places[row].is_none() && self.slots[row].is_some() {
                 self.evict(row, pool);
             }
         }
-        let copiers =
-            gatherers.or_else(|| team.and_then(|team| self.loaders(unplaced.len(), team)));
+        let copy =
+            gather_copy.or_else(|| team.and_then(|team| self.state_copy(unplaced.len(), team)));
         let mut free = 0;
-        for (index, seat) in unplaced.drain(..) {
+        for (index, slot) in unplaced.drain(..) {
             while self.places[free].is_some() {
                 free += 1;
             }
-            let comes = seat.is_none();
+            let comes = slot.is_none();
             self.places[free] = Some(Placed {
                 index,
                 comes,
-                is_deferred: copiers.is_some(),
+                is_deferred: copy.is_some(),
             });
             self.rows[index] = free;
             self.moved += u64::from(state_count > 0);
-            if let Some(seat) = seat {
-                self.compact(seat, free);
+            if let Some(slot) = slot {
+                self.compact(slot, free);
             }
-            if copiers.is_none() {
+            if copy.is_none() {
                 let work = &work[index];
                 let mut values = work.values.lock();
                 if !self.all().load(free, work, comes, &mut values, pool) {
@@ -281,8 +285,8 @@ impl<R: Send> BatchRows<R> {
             }
         }
         self.unplaced = unplaced;
-        if let Some(copiers) = copiers {
-            self.load_all(work, copiers, pools, &mut missing);
+        if let Some(copy) = copy {
+            self.load_all(work, copy, pools, &mut missing);
         }
         missing
     }
@@ -290,12 +294,12 @@ impl<R: Send> BatchRows<R> {
     /// Copies what was put off while rows were placed.
     fn load_all(
         &mut self,
-        work: &[Work<R>],
-        copiers: ParallelCopy<'_>,
+        work: &[TaskRow<R>],
+        copy: ParallelCopy<'_>,
         pools: &mut [BufferPool],
         missing: &mut Vec<Row>,
     ) {
-        let each = copiers.share(self.places.len());
+        let each = copy.share(self.places.len());
         debug_assert!(self.places.len() <= each * pools.len(), "a pool each");
         let ports = &self.ports;
         let mut inputs = Shares::new(&mut self.inputs, ports.inputs(), (each, Port::width));
@@ -307,7 +311,7 @@ impl<R: Send> BatchRows<R> {
             let buffers = (inputs.cut(), input_rows.cut(), states.cut(), written.cut());
             (places, buffers, pool, missing)
         });
-        let loaded = copiers.run(shares, |(places, buffers, pool, missing)| {
+        let loaded = copy.run(shares, |(places, buffers, pool, missing)| {
             let (inputs, input_rows, states, written) = buffers;
             let mut buffers = Buffers {
                 ports,
@@ -336,10 +340,10 @@ impl<R: Send> BatchRows<R> {
 
     /// Adds a task whose rows [join](BatchRows::joins) those of `before`, the last one, and notes
     /// or copies its inputs. Returns the rows that lack something, as [`BatchRows::place`].
-    pub fn go_on(
+    pub fn extend_steps(
         &mut self,
-        before: &[Work<R>],
-        work: &[Work<R>],
+        before: &[TaskRow<R>],
+        work: &[TaskRow<R>],
         pool: &mut BufferPool,
     ) -> Vec<Row> {
         let mut missing = Vec::new();
@@ -394,20 +398,20 @@ impl<R: Send> BatchRows<R> {
         }
     }
 
-    /// Keeps the states of a seat with their request, if that still wants them.
+    /// Keeps the states of a slot with their request, if that still wants them.
     fn evict(&mut self, row: usize, pool: &mut BufferPool) {
-        let Some(seat) = self.seats[row].take() else {
+        let Some(slot) = self.slots[row].take() else {
             return;
         };
-        if seat.values.has_ended() {
+        if slot.values.has_ended() {
             return;
         }
         self.moved += 1;
-        let mut values = seat.values.lock();
+        let mut values = slot.values.lock();
         for (port, declared) in self.ports.states().iter().enumerate() {
             let width = declared.width();
-            values.keep_state(seat.row.node, port, || match self.written.get_mut(port) {
-                Some(rows) => std::mem::replace(&mut rows[row], pool.room(width)),
+            values.retain_state(slot.row.node, port, || match self.written.get_mut(port) {
+                Some(rows) => std::mem::replace(&mut rows[row], pool.buffer(width)),
                 None => pool.copy(row_of(&self.states[port], width, row)),
             });
         }
@@ -415,8 +419,8 @@ impl<R: Send> BatchRows<R> {
 
     /// Keeps all states of a request's nodes that rest here.
     pub fn evict_request(&mut self, request: RequestKey, pool: &mut BufferPool) {
-        for row in 0..self.seats.len() {
-            if self.seats[row]
+        for row in 0..self.slots.len() {
+            if self.slots[row]
                 .as_ref()
                 .is_some_and(|s| s.row.request == request)
             {
@@ -427,19 +431,23 @@ impl<R: Send> BatchRows<R> {
 
     /// Whether states of a request that has ended rest here.
     pub fn holds_ended(&self) -> bool {
-        let mut seats = self.seats.iter().flatten();
-        seats.any(|seat| seat.values.has_ended())
+        let mut slots = self.slots.iter().flatten();
+        slots.any(|slot| slot.values.has_ended())
     }
 
     /// Lets go of requests that have ended.
     pub fn forget_ended(&mut self) {
-        for seat in &mut self.seats {
-            seat.take_if(|seat| seat.values.has_ended());
+        for slot in &mut self.slots {
+            slot.take_if(|slot| slot.values.has_ended());
         }
     }
 
     /// Does something with the batch that was placed, of the rows of `tasks`.
-    pub fn with_batch<T>(&mut self, tasks: &[Todo<R>], run: impl FnOnce(&mut Batch<'_>) -> T) -> T {
+    pub fn with_batch<T>(
+        &mut self,
+        tasks: &[WorkerTask<R>],
+        run: impl FnOnce(&mut Batch<'_>) -> T,
+    ) -> T {
         let (ports, buffers) = (&self.ports, &self.inputs);
         let (places, begins, count) = (&self.rows, &self.tasks, self.places.len());
         let all = begins.len() * count;
@@ -494,18 +502,18 @@ impl<R: Send> BatchRows<R> {
     }
 
     /// Where the states that a row gave rest, if they do so here. What its request says may be of another worker, or of long
-    /// ago; the seat says whose it is.
-    fn seat(&self, row: Row, values: &Values<R>) -> Option<usize> {
-        let seat = values.seat(row.node)?;
-        let here = self.seats.get(seat)?.as_ref();
-        here.is_some_and(|here| here.row == row).then_some(seat)
+    /// ago; the slot says whose it is.
+    fn slot(&self, row: Row, values: &Values<R>) -> Option<usize> {
+        let slot = values.slot(row.node)?;
+        let here = self.slots.get(slot)?.as_ref();
+        here.is_some_and(|here| here.row == row).then_some(slot)
     }
 }
 
 /// Lists where the rows of `tasks` are that are not in the buffer; `at` tells where a step of one
 /// of them is listed.
 fn list_input_rows<'a, R>(
-    tasks: &'a [Todo<R>],
+    tasks: &'a [WorkerTask<R>],
     at: impl Fn(usize, usize) -> usize,
     (input_rows, width): (&'a [Option<InputRow>], usize),
     rows: &mut [&'a [f32]],

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::Todo;
+use super::WorkerTask;
 use super::rows::BatchRows;
 use crate::RequestError;
-use crate::cell_graph::{Cell, CellError, Place, PreparedCell};
+use crate::cell_graph::{Cell, CellError, PreparedCell, WorkerEnv};
 use cellstream::execute::team::catch_panic;
 
 /// See the [module](self).
@@ -17,20 +17,20 @@ pub(super) struct CellRunner<R> {
 }
 
 impl<R: Send> CellRunner<R> {
-    /// Room for `place.rows` rows.
-    pub fn new(cell: Arc<dyn Cell>, place: &Place) -> Result<CellRunner<R>, CellError> {
+    /// MaxBatch for `env.rows` rows.
+    pub fn new(cell: Arc<dyn Cell>, env: &WorkerEnv) -> Result<CellRunner<R>, CellError> {
         Ok(CellRunner {
-            prepared: Some(cell.prepare(place)?),
-            rows: BatchRows::new(&*cell, place),
+            prepared: Some(cell.prepare(env)?),
+            rows: BatchRows::new(&*cell, env),
             cell,
         })
     }
 
     /// Runs the cell on the batch of `tasks` that was placed; an error is that of all requests in it.
-    pub fn run(&mut self, place: &Place, tasks: &[Todo<R>]) -> Result<(), RequestError> {
+    pub fn run(&mut self, env: &WorkerEnv, tasks: &[WorkerTask<R>]) -> Result<(), RequestError> {
         let mut prepared = match self.prepared.take() {
             Some(prepared) => prepared,
-            None => attempt(&*self.cell, || self.cell.prepare(place))?,
+            None => attempt(&*self.cell, || self.cell.prepare(env))?,
         };
         let cell = &*self.cell;
         let ran = (self.rows).with_batch(tasks, |batch| attempt(cell, || prepared.run(batch)));
@@ -50,7 +50,7 @@ impl<R: Send> CellRunner<R> {
         RequestError::TooManyRows {
             cell: self.cell.name().to_owned(),
             rows,
-            most: self.rows.most_rows(),
+            most: self.rows.max_rows(),
         }
     }
 }

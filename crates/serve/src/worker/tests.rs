@@ -33,7 +33,7 @@ fn chains_of(ports: Ports, count: usize) -> Chains {
     let team = SharedTeam::new(Team::new(&[0]).unwrap());
     let worker = Worker::new(
         &cells,
-        vec![Place {
+        vec![WorkerEnv {
             team,
             rows: 4,
             steps: 3,
@@ -77,7 +77,7 @@ impl Chains {
     }
 
     /// A task of `step` of these chains.
-    fn todo(&self, rows: &[(usize, usize)]) -> Todo<()> {
+    fn todo(&self, rows: &[(usize, usize)]) -> WorkerTask<()> {
         let work: Vec<_> = rows
             .iter()
             .map(|&(chain, step)| {
@@ -86,7 +86,7 @@ impl Chains {
                     request: *request,
                     node: NodeId::new(step),
                 };
-                Work {
+                TaskRow {
                     row,
                     values: Arc::clone(values),
                 }
@@ -98,7 +98,7 @@ impl Chains {
             rows: work.iter().map(|work| work.row).collect(),
             padding: 0,
         };
-        Todo::new(task, work)
+        WorkerTask::new(task, work)
     }
 
     fn answer(&self, chain: usize) -> Vec<f32> {
@@ -166,10 +166,10 @@ fn a_copy_that_was_kept_for_another_goes_when_the_state_is_taken_over_in_place()
     chains.add(graph);
     // In the second row, where its state rests while node 2 runs in the first.
     chains.run(&[(0, 0), (1, 0)]);
-    assert_eq!(chains.chains[1].1.lock().kept(), 1);
+    assert_eq!(chains.chains[1].1.lock().retained(), 1);
     chains.run(&[(1, 2)]);
     assert_eq!(chains.run(&[(0, 1), (1, 1)]), 1, "the second row stays");
-    assert_eq!(chains.chains[1].1.lock().kept(), 0);
+    assert_eq!(chains.chains[1].1.lock().retained(), 0);
     assert_eq!(chains.answer(1), [2.0, 1.0]);
 }
 
@@ -178,7 +178,7 @@ fn a_copy_that_was_kept_for_another_goes_when_the_state_is_taken_over_in_place()
 fn no_more_is_kept_than_was_counted_when_the_request_came() {
     // Of a chain, one state at a time.
     let chain = chains(1);
-    let counted = (chain.chains[0].1.lock()).kept_at_most(&chain.worker.cells);
+    let counted = (chain.chains[0].1.lock()).max_retained(&chain.worker.cells);
     assert_eq!(counted, 1);
     let mut most = 0;
     for seed in 0..300 {
@@ -200,7 +200,7 @@ fn no_more_is_kept_than_was_counted_when_the_request_came() {
         }
         chains.add(graph.clone());
         let values = Arc::clone(&chains.chains[1].1);
-        let counted = values.lock().kept_at_most(&cells);
+        let counted = values.lock().max_retained(&cells);
         let mut left: Vec<usize> = (0..nodes).collect();
         let mut others = 0;
         while !left.is_empty() {
@@ -218,7 +218,7 @@ fn no_more_is_kept_than_was_counted_when_the_request_came() {
                 chains.run(&[(0, others)]);
                 others += 1;
             }
-            let kept = values.lock().kept();
+            let kept = values.lock().retained();
             assert!(kept <= counted, "seed {seed}: {kept} of {counted}");
             most = most.max(kept);
         }
@@ -265,7 +265,7 @@ fn the_state_of_a_watched_node_is_there_for_what_is_added_when_its_row_is_anothe
     assert!(added.is_ok());
     chains.run(&[(1, 2)]);
     assert_eq!(chains.answer(1), [1.0, 2.0]);
-    assert_eq!(values.lock().kept(), 0);
+    assert_eq!(values.lock().retained(), 0);
 }
 
 #[test]
@@ -275,9 +275,9 @@ fn rows_of_requests_that_have_ended_hold_on_to_nothing() {
     let holders = |chains: &Chains| [0, 1].map(|chain| Arc::strong_count(&chains.chains[chain].1));
     assert_eq!(holders(&chains), [2, 2]);
     chains.chains[0].1.set_ended();
-    assert!(chains.worker.holds_on());
-    chains.worker.let_go();
-    assert!(!chains.worker.holds_on());
+    assert!(chains.worker.holds_memory());
+    chains.worker.release_memory();
+    assert!(!chains.worker.holds_memory());
     assert_eq!(holders(&chains), [1, 2]);
     assert_eq!(
         chains.run(&[(1, 1)]),
@@ -319,7 +319,7 @@ fn tasks_that_go_on_with_the_same_rows_are_one_batch() {
 #[test]
 fn tasks_are_apart_where_rows_join_or_padding_would_change() {
     let chains = chains(3);
-    let together = |tasks: Vec<Todo<()>>| chains.worker.together(&tasks.into());
+    let together = |tasks: Vec<WorkerTask<()>>| chains.worker.together(&tasks.into());
     let padded = |rows: &[(usize, usize)], padding| {
         let mut todo = chains.todo(rows);
         todo.task.padding = padding;
@@ -385,15 +385,15 @@ fn an_output_of_a_joined_step_is_let_go_when_all_have_taken_it() {
         let tasks = VecDeque::from([chains.todo(&first), chains.todo(&[(request, 1)])]);
         assert_eq!(chains.worker.together(&tasks), 2);
         chains.worker.run(&mut Vec::from(tasks));
-        assert_eq!(chains.chains[request].1.lock().kept(), 1);
+        assert_eq!(chains.chains[request].1.lock().retained(), 1);
         // The second request's is where the first's was.
         assert!(chains.worker.pools[0].is_empty());
         chains.run(&[(request, 2)]);
-        assert_eq!(chains.chains[request].1.lock().kept(), 0);
+        assert_eq!(chains.chains[request].1.lock().retained(), 0);
         assert!(!chains.worker.pools[0].is_empty());
         assert_eq!(chains.answer(request), [2.0, 1.0]);
     }
-    chains.worker.let_go();
+    chains.worker.release_memory();
     assert!(chains.worker.pools[0].is_empty());
 }
 

@@ -74,10 +74,10 @@ pub(crate) struct Values<R> {
     may_grow: bool,
     resident: Resident,
     nodes: Vec<NodeFacts>,
-    gives: Vec<Give>,
+    outputs: Vec<Output>,
     retained: RetainedOutputs,
     /// Places in the answer, linked in lists by the give that fills them.
-    places: Vec<Place>,
+    answer_slots: Vec<AnswerSlot>,
     answer: Vec<f32>,
     watched: usize,
     pub reply: Option<R>,
@@ -87,13 +87,13 @@ pub(crate) struct Values<R> {
 #[derive(Clone, Copy)]
 struct NodeFacts {
     /// The number of its first give.
-    first_give: u32,
+    first_output: u32,
     /// The node that takes all of its states as its own.
     follower: Option<NodeId>,
     /// The node whose follower this is.
     follows: Option<NodeId>,
     /// The row of the batch buffers that its states rest in, while they do.
-    seat: u32,
+    slot: u32,
     watched: bool,
     /// Its states rest here, and not in a row.
     evicted: bool,
@@ -124,7 +124,7 @@ pub(super) enum InputRow {
 /// nothing, and have none.
 #[derive(Default)]
 struct RetainedOutputs {
-    by_give: Vec<Option<Box<[f32]>>>,
+    by_output: Vec<Option<Box<[f32]>>>,
     count: usize,
 }
 
@@ -134,7 +134,7 @@ impl RetainedOutputs {
     }
 
     fn get(&self, number: u32) -> Option<&[f32]> {
-        self.by_give.get(number as usize)?.as_deref()
+        self.by_output.get(number as usize)?.as_deref()
     }
 
     fn has(&self, number: u32) -> bool {
@@ -142,31 +142,31 @@ impl RetainedOutputs {
     }
 
     fn take(&mut self, number: u32) -> Option<Box<[f32]>> {
-        let kept = self.by_give.get_mut(number as usize)?.take()?;
+        let retained = self.by_output.get_mut(number as usize)?.take()?;
         self.count -= 1;
-        Some(kept)
+        Some(retained)
     }
 
     /// Keeps this one of so many.
-    fn put(&mut self, (number, gives): (u32, usize), values: Box<[f32]>) {
-        if self.by_give.len() < gives {
-            self.by_give.resize_with(gives, || None);
+    fn put(&mut self, (number, outputs): (u32, usize), values: Box<[f32]>) {
+        if self.by_output.len() < outputs {
+            self.by_output.resize_with(outputs, || None);
         }
-        let before = self.by_give[number as usize].replace(values);
+        let before = self.by_output[number as usize].replace(values);
         self.count += usize::from(before.is_none());
     }
 }
 
-/// One of the things that a node gives.
+/// One of the things that a node outputs.
 #[derive(Clone, Copy)]
-struct Give {
+struct Output {
     width: u32,
     /// How many ports still take it, those of the follower not counted.
     uses: u32,
-    first_place: u32,
+    first_answer: u32,
 }
 
-struct Place {
+struct AnswerSlot {
     at: usize,
     next: u32,
 }
@@ -188,9 +188,9 @@ impl<R> Values<R> {
             grow,
             may_grow: true,
             nodes: Vec::new(),
-            gives: Vec::new(),
+            outputs: Vec::new(),
             retained: RetainedOutputs::default(),
-            places: Vec::new(),
+            answer_slots: Vec::new(),
             answer: Vec::new(),
             watched: 0,
             reply: Some(reply),
@@ -202,19 +202,20 @@ impl<R> Values<R> {
     /// Bytes that the request takes at most, as far as its graph is known: what came with it, its answer, and
     /// everything that may be kept at the same time. Asked for before its values are [shared](RequestValues::new).
     pub fn bytes(&self, cells: &Cells) -> usize {
-        let values = (self.answer.len() + self.kept_at_most(cells)) * size_of::<f32>();
-        let kept = self.gives.len() * size_of::<Option<Box<[f32]>>>();
-        let facts = size_of_val(&self.nodes[..]) + size_of_val(&self.gives[..]) + kept;
+        let values = (self.answer.len() + self.max_retained(cells)) * size_of::<f32>();
+        let retained = self.outputs.len() * size_of::<Option<Box<[f32]>>>();
+        let facts = size_of_val(&self.nodes[..]) + size_of_val(&self.outputs[..]) + retained;
         self.graph.bytes() + values + facts
     }
 
     /// Values that may be kept at the same time: what others take and, of nodes that follow each other in place, the states
     /// of one, whose row may be needed for somebody else.
-    pub fn kept_at_most(&self, cells: &Cells) -> usize {
-        let taken = self.gives.iter().filter(|give| give.uses > 0);
-        let taken: usize = taken.map(|give| give.width as usize).sum();
+    pub fn max_retained(&self, cells: &Cells) -> usize {
+        let taken = self.outputs.iter().filter(|output| output.uses > 0);
+        let taken: usize = taken.map(|output| output.width as usize).sum();
         let nodes = (0..self.nodes.len()).map(NodeId::new);
-        let firsts = nodes.filter(|&node| self.follows(node).is_none() && self.rests(node));
+        let firsts =
+            nodes.filter(|&node| self.follows(node).is_none() && self.stays_resident(node));
         let cells = firsts.filter_map(|node| cells.get(self.graph.cell(node)));
         let evicted: usize = (cells.flat_map(|cell| cell.ports().states()))
             .map(Port::width)
@@ -259,20 +260,21 @@ impl<R> Values<R> {
         let goes_on = unfolded.goes_on_from();
         for node in (nodes..graph.len()).map(NodeId::new) {
             self.nodes.push(NodeFacts {
-                first_give: self.gives.len() as u32,
+                first_output: self.outputs.len() as u32,
                 follower: None,
                 follows: None,
-                seat: NONE,
+                slot: NONE,
                 watched: false,
                 evicted: false,
                 followed: false,
             });
             if let Some(cell) = cells.get(graph.cell(node)) {
-                self.gives.extend(cell.ports().writes().map(|port| Give {
-                    width: port.width() as u32,
-                    uses: 0,
-                    first_place: NONE,
-                }));
+                self.outputs
+                    .extend(cell.ports().writes().map(|port| Output {
+                        width: port.width() as u32,
+                        uses: 0,
+                        first_answer: NONE,
+                    }));
             }
         }
         for node in (nodes..graph.len()).map(NodeId::new) {
@@ -298,8 +300,8 @@ impl<R> Values<R> {
             };
             for source in counted {
                 if let Source::Node { node, port } = *source {
-                    let give = self.nodes[node.index()].first_give as usize + port;
-                    self.gives[give].uses += 1;
+                    let output = self.nodes[node.index()].first_output as usize + port;
+                    self.outputs[output].uses += 1;
                 }
             }
         }
@@ -313,11 +315,12 @@ impl<R> Values<R> {
                     }
                 }
                 Source::Node { node, port } => {
-                    let number = self.nodes[node.index()].first_give as usize + port;
-                    let give = &mut self.gives[number];
-                    self.answer.resize(at + give.width as usize, 0.0);
-                    let next = std::mem::replace(&mut give.first_place, self.places.len() as u32);
-                    self.places.push(Place { at, next });
+                    let number = self.nodes[node.index()].first_output as usize + port;
+                    let output = &mut self.outputs[number];
+                    self.answer.resize(at + output.width as usize, 0.0);
+                    let next =
+                        std::mem::replace(&mut output.first_answer, self.answer_slots.len() as u32);
+                    self.answer_slots.push(AnswerSlot { at, next });
                 }
             }
         }
@@ -333,18 +336,18 @@ impl<R> Values<R> {
     }
 
     /// The row that the states of `node` were last said to rest in.
-    pub fn seat(&self, node: NodeId) -> Option<usize> {
-        let seat = self.nodes[node.index()].seat;
-        (seat != NONE).then_some(seat as usize)
+    pub fn slot(&self, node: NodeId) -> Option<usize> {
+        let slot = self.nodes[node.index()].slot;
+        (slot != NONE).then_some(slot as usize)
     }
 
     /// The states of `node` rest in this row.
-    pub fn set_seat(&mut self, node: NodeId, row: usize) {
-        self.nodes[node.index()].seat = u32::try_from(row).unwrap_or(NONE);
+    pub fn set_slot(&mut self, node: NodeId, row: usize) {
+        self.nodes[node.index()].slot = u32::try_from(row).unwrap_or(NONE);
     }
 
     /// Whether a node's states stay in their row when it is done: something follows, or may.
-    pub fn rests(&self, node: NodeId) -> bool {
+    pub fn stays_resident(&self, node: NodeId) -> bool {
         let facts = &self.nodes[node.index()];
         facts.follower.is_some() || facts.watched
     }
@@ -364,12 +367,12 @@ impl<R> Values<R> {
         let is_here = |source: &Source| match *source {
             Source::Zeros | Source::Given { .. } => true,
             Source::Node { node, port } => {
-                let number = self.nodes[node.index()].first_give + port as u32;
+                let number = self.nodes[node.index()].first_output + port as u32;
                 self.retained.has(number)
             }
         };
-        let gives = &self.gives[facts.first_give as usize..][..states];
-        (gives.iter()).all(|give| give.uses == 0 && give.first_place == NONE)
+        let outputs = &self.outputs[facts.first_output as usize..][..states];
+        (outputs.iter()).all(|output| output.uses == 0 && output.first_answer == NONE)
             && sources[..sources.len() - states].iter().all(is_here)
     }
 
@@ -384,8 +387,8 @@ impl<R> Values<R> {
         let facts = &mut self.nodes[node.index()];
         facts.followed = true;
         if !self.retained.is_empty() {
-            for number in facts.first_give..facts.first_give + states as u32 {
-                if self.gives[number as usize].uses == 0
+            for number in facts.first_output..facts.first_output + states as u32 {
+                if self.outputs[number as usize].uses == 0
                     && let Some(kept) = self.retained.take(number)
                 {
                     pool.put(kept);
@@ -394,7 +397,7 @@ impl<R> Values<R> {
         }
     }
 
-    /// What `source` gives, without a copy, for a gathered row: what came with the request, or was
+    /// What `source` outputs, without a copy, for a gathered row: what came with the request, or was
     /// kept for this alone. `None` if it must be [copied](Values::take).
     pub(super) fn input_row(&mut self, source: Source, given: &[f32]) -> Option<InputRow> {
         match source {
@@ -406,7 +409,7 @@ impl<R> Values<R> {
         }
     }
 
-    /// What `source` gives, where it was kept for this alone. `None`, and nothing is changed, if it must be
+    /// What `source` outputs, where it was kept for this alone. `None`, and nothing is changed, if it must be
     /// [copied](Values::take).
     pub(super) fn take_retained(
         &mut self,
@@ -417,19 +420,19 @@ impl<R> Values<R> {
             return None;
         };
         let facts = &mut self.nodes[node.index()];
-        let number = facts.first_give + port as u32;
-        let give = &mut self.gives[number as usize];
+        let number = facts.first_output + port as u32;
+        let output = &mut self.outputs[number as usize];
         let is_wanted = match as_follower {
-            true => give.uses > 0,
-            false => give.uses != 1 || facts.is_awaited(),
+            true => output.uses > 0,
+            false => output.uses != 1 || facts.is_awaited(),
         };
         if is_wanted {
             return None;
         }
-        let kept = self.retained.take(number)?;
-        give.uses = 0;
+        let retained = self.retained.take(number)?;
+        output.uses = 0;
         facts.followed |= as_follower;
-        Some(kept)
+        Some(retained)
     }
 
     /// Copies what `source` gives; `false` if it is not here but rests in a row of some batch buffer. What was kept for this
@@ -451,17 +454,17 @@ impl<R> Values<R> {
             }
             Source::Node { node, port } => {
                 let facts = &mut self.nodes[node.index()];
-                let number = facts.first_give + port as u32;
-                let give = &mut self.gives[number as usize];
+                let number = facts.first_output + port as u32;
+                let output = &mut self.outputs[number as usize];
                 match as_follower {
                     true => facts.followed = true,
-                    false => give.uses -= 1,
+                    false => output.uses -= 1,
                 }
                 let Some(kept) = self.retained.get(number) else {
                     return false;
                 };
                 to.copy_from_slice(kept);
-                if give.uses == 0
+                if output.uses == 0
                     && !facts.is_awaited()
                     && let Some(kept) = self.retained.take(number)
                 {
@@ -473,56 +476,56 @@ impl<R> Values<R> {
     }
 
     /// Whether anybody takes what `node` gives at `port`, but for a follower in place: of a chain's step nobody, mostly, and
-    /// there is nothing to [give](Values::give).
+    /// there is nothing to [output](Values::store).
     pub fn is_taken(&self, node: NodeId, port: usize) -> bool {
-        let first = self.nodes[node.index()].first_give as usize;
-        let give = &self.gives[first + port];
-        give.uses > 0 || give.first_place != NONE
+        let first = self.nodes[node.index()].first_output as usize;
+        let output = &self.outputs[first + port];
+        output.uses > 0 || output.first_answer != NONE
     }
 
     /// What `node` gives at `port`: copied to the answer, and kept for those who take it.
-    pub(super) fn give(
+    pub(super) fn store(
         &mut self,
         node: NodeId,
         port: usize,
         values: &[f32],
         pool: &mut BufferPool,
     ) {
-        if let Some(number) = self.answer_with(node, port, values) {
+        if let Some(number) = self.write_answer(node, port, values) {
             self.retained
-                .put((number, self.gives.len()), pool.copy(values));
+                .put((number, self.outputs.len()), pool.copy(values));
         }
     }
 
-    /// As [`Values::give`], of values that nobody else needs: what is kept are they themselves, and other room takes their place.
-    pub(super) fn give_away(
+    /// As [`Values::store`], of values that nobody else needs: what is kept are they themselves, and other room takes their place.
+    pub(super) fn store_owned(
         &mut self,
         node: NodeId,
         port: usize,
         values: &mut Box<[f32]>,
         pool: &mut BufferPool,
     ) {
-        if let Some(number) = self.answer_with(node, port, values) {
-            let kept = std::mem::replace(values, pool.room(values.len()));
-            self.retained.put((number, self.gives.len()), kept);
+        if let Some(number) = self.write_answer(node, port, values) {
+            let retained = std::mem::replace(values, pool.buffer(values.len()));
+            self.retained.put((number, self.outputs.len()), retained);
         }
     }
 
     /// Copies what `node` gives at `port` to the answer. Returns the number to keep it by, if somebody takes it.
-    fn answer_with(&mut self, node: NodeId, port: usize, values: &[f32]) -> Option<u32> {
-        let number = self.nodes[node.index()].first_give + port as u32;
-        let give = &self.gives[number as usize];
-        let mut place = give.first_place;
-        while place != NONE {
-            let Place { at, next } = self.places[place as usize];
+    fn write_answer(&mut self, node: NodeId, port: usize, values: &[f32]) -> Option<u32> {
+        let number = self.nodes[node.index()].first_output + port as u32;
+        let output = &self.outputs[number as usize];
+        let mut slot = output.first_answer;
+        while slot != NONE {
+            let AnswerSlot { at, next } = self.answer_slots[slot as usize];
             self.answer[at..at + values.len()].copy_from_slice(values);
-            place = next;
+            slot = next;
         }
-        (give.uses > 0).then_some(number)
+        (output.uses > 0).then_some(number)
     }
 
     /// A row is needed for somebody else: keeps a state of `node` that nobody has taken over yet.
-    pub(super) fn keep_state(
+    pub(super) fn retain_state(
         &mut self,
         node: NodeId,
         port: usize,
@@ -530,9 +533,9 @@ impl<R> Values<R> {
     ) {
         let facts = &mut self.nodes[node.index()];
         facts.evicted = true;
-        let number = facts.first_give + port as u32;
+        let number = facts.first_output + port as u32;
         if !self.retained.has(number) {
-            self.retained.put((number, self.gives.len()), keep());
+            self.retained.put((number, self.outputs.len()), keep());
         }
     }
 
@@ -549,9 +552,9 @@ impl<R> Values<R> {
 
     /// How many values are kept for those who take them.
     #[cfg(all(test, not(loom)))]
-    pub fn kept(&self) -> usize {
-        let kept = self.retained.by_give.iter().flatten();
-        kept.map(|kept| kept.len()).sum()
+    pub fn retained(&self) -> usize {
+        let retained = self.retained.by_output.iter().flatten();
+        retained.map(|kept| kept.len()).sum()
     }
 
     pub fn take_answer(&mut self) -> Vec<f32> {

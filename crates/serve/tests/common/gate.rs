@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use cellstream_serve::Engine;
 use cellstream_serve::RequestError;
-use cellstream_serve::cell_graph::{Batch, Cell, CellError, Place, Ports, PreparedCell};
+use cellstream_serve::cell_graph::{Batch, Cell, CellError, Ports, PreparedCell, WorkerEnv};
 use cellstream_serve::engine::{Response, Ticket};
 use cellstream_serve::scheduler::End;
 
@@ -92,7 +92,7 @@ impl Cell for Gated {
         self.takes_steps
     }
 
-    fn prepare(&self, _: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
+    fn prepare(&self, _: &WorkerEnv) -> Result<Box<dyn PreparedCell>, CellError> {
         self.prepared.fetch_add(1, Ordering::Relaxed);
         struct Ready {
             gate: Arc<Gate>,

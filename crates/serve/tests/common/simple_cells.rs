@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use cellstream_serve::cell_graph::BatchSizes;
 use cellstream_serve::cell_graph::{
-    Batch, Cell, CellError, CellId, Cells, DynamicGraph, Graph, Growth, NodeId, NodeOutputs, Place,
-    Ports, PreparedCell, Source,
+    Batch, Cell, CellError, CellId, Cells, DynamicGraph, Graph, Growth, NodeId, NodeOutputs, Ports,
+    PreparedCell, Source, WorkerEnv,
 };
 use cellstream_serve::engine::{EngineOptions, Request, Workers};
 use cellstream_serve::policy::{Groups, PolicyKind};
@@ -40,7 +40,7 @@ impl Cell for Simple {
         self.name == "chain"
     }
 
-    fn prepare(&self, _: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
+    fn prepare(&self, _: &WorkerEnv) -> Result<Box<dyn PreparedCell>, CellError> {
         Ok(Box::new(Prepared {
             ports: self.ports.clone(),
             row: self.row,

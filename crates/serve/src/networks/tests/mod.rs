@@ -9,7 +9,7 @@ use super::{
     Alone, AloneError, BinaryTreeLstm, BinaryTreeWeights, ChainCell, ChildSumTreeLstm,
     ChildSumWeights, DecoderCell, EncoderCell,
 };
-use crate::cell_graph::{Cells, DynamicGraph, Graph, NodeId, Place, PreparedCell};
+use crate::cell_graph::{Cells, DynamicGraph, Graph, NodeId, PreparedCell, WorkerEnv};
 use cellstream::execute::team::{SharedTeam, Team};
 use cellstream::layers::Embedding;
 use cellstream::model::{Lstm, Matrix};
@@ -36,12 +36,12 @@ fn alone(cells: &Cells, requests: Vec<Request>) -> Vec<Answered> {
 
 /// Answers all requests in batches of random ready nodes of a random cell, in random order.
 fn together(cells: &Cells, requests: Vec<Request>, rng: &mut fastrand::Rng) -> Vec<Answered> {
-    let place = Place {
+    let env = WorkerEnv {
         team: SharedTeam::new(Team::with_threads(rng.usize(1..4)).unwrap()),
         rows: rng.usize(1..20),
         steps: 1,
     };
-    let prepared = cells.iter().map(|(_, cell)| cell.prepare(&place).unwrap());
+    let prepared = cells.iter().map(|(_, cell)| cell.prepare(&env).unwrap());
     let mut prepared: Vec<Box<dyn PreparedCell>> = prepared.collect();
     let mut walks: Vec<Result<Walk<'_>, AloneError>> = (requests.into_iter())
         .map(|(graph, grow)| Walk::new(cells, graph, grow))
@@ -59,7 +59,7 @@ fn together(cells: &Cells, requests: Vec<Request>, rng: &mut fastrand::Rng) -> V
         let walk = |at: usize| walks[at].as_ref().ok().unwrap();
         let cell = walk(ready[0].0).graph.cell(ready[0].1);
         ready.retain(|(at, node)| walk(*at).graph.cell(*node) == cell);
-        ready.truncate(rng.usize(1..=place.rows));
+        ready.truncate(rng.usize(1..=env.rows));
         let rows: Vec<_> = ready
             .iter()
             .map(|(at, node)| walk(*at).reads(*node))
@@ -92,7 +92,7 @@ fn places_beyond_all_memory_are_refused_by_every_cell() {
     for (_, cell) in cells.iter() {
         for (rows, steps) in [(usize::MAX / 2, 1), (usize::MAX / 8, 4)] {
             let team = SharedTeam::new(Team::with_threads(1).unwrap());
-            let error = cell.prepare(&Place { team, rows, steps }).err();
+            let error = cell.prepare(&WorkerEnv { team, rows, steps }).err();
             let text = error.map(|error| error.to_string()).unwrap_or_default();
             let expected = format!("no memory for {rows} sequences");
             assert!(text.starts_with(&expected), "{}: {text}", cell.name());

@@ -5,7 +5,7 @@ use std::ops::DerefMut;
 use super::super::buffer_pool::BufferPool;
 use super::super::copies::{ParallelCopy, Shares};
 use super::super::values::{InputRow, Values};
-use super::{BatchRows, Placed, Work, row_of};
+use super::{BatchRows, Placed, TaskRow, row_of};
 
 impl<R: Send> BatchRows<R> {
     /// What the node in a row gave at a step, by port; states are those after the row's last.
@@ -28,18 +28,18 @@ impl<R: Send> BatchRows<R> {
     }
 
     /// Hands on what the node in a row gave at a step. `true` after its last, if something may
-    /// follow: then its states [rest](BatchRows::rest) there.
+    /// follow: then its states [rest](BatchRows::set_resident) there.
     pub fn scatter(
         &mut self,
-        work: &Work<R>,
+        work: &TaskRow<R>,
         values: &mut Values<R>,
         (row, step): (usize, usize),
         pool: &mut BufferPool,
     ) -> bool {
         let mut written = std::mem::take(&mut self.written);
-        let rests = self.scatter_from(&mut written, row, (work, values), (row, step), pool);
+        let resident = self.scatter_from(&mut written, row, (work, values), (row, step), pool);
         self.written = written;
-        rests
+        resident
     }
 
     /// The same, where what is gathered is in row `at` of `written`.
@@ -47,13 +47,13 @@ impl<R: Send> BatchRows<R> {
         &self,
         written: &mut [impl DerefMut<Target = [Box<[f32]>]>],
         at: usize,
-        (work, values): (&Work<R>, &mut Values<R>),
+        (work, values): (&TaskRow<R>, &mut Values<R>),
         (row, step): (usize, usize),
         pool: &mut BufferPool,
     ) -> bool {
         let node = work.row.node;
         let is_last = self.is_last(row, step);
-        let rests = is_last && !self.states.is_empty() && values.rests(node);
+        let resident = is_last && !self.states.is_empty() && values.stays_resident(node);
         let count = self.states.len();
         for (port, declared) in self.ports.writes().enumerate() {
             let is_state = port < count;
@@ -62,32 +62,32 @@ impl<R: Send> BatchRows<R> {
             }
             let width = declared.width();
             match written.get_mut(port) {
-                Some(rows) if is_state && rests => values.give(node, port, &rows[at], pool),
-                Some(rows) => values.give_away(node, port, &mut rows[at], pool),
+                Some(rows) if is_state && resident => values.store(node, port, &rows[at], pool),
+                Some(rows) => values.store_owned(node, port, &mut rows[at], pool),
                 None if is_state => {
-                    values.give(node, port, row_of(&self.states[port], width, row), pool);
+                    values.store(node, port, row_of(&self.states[port], width, row), pool);
                 }
                 None => {
                     let output = row_of(&self.outputs[port - count], width, self.at(row, step));
-                    values.give(node, port, output, pool);
+                    values.store(node, port, output, pool);
                 }
             }
         }
-        if rests {
-            values.set_seat(node, row);
+        if resident {
+            values.set_slot(node, row);
         }
-        rests
+        resident
     }
 
     /// [Hands on](BatchRows::scatter) the rows of the batch's only task, but for those whose
     /// requests have ended.
     pub fn scatter_all(
         &mut self,
-        work: &[Work<R>],
-        copiers: ParallelCopy<'_>,
+        work: &[TaskRow<R>],
+        copy: ParallelCopy<'_>,
         pools: &mut [BufferPool],
     ) {
-        let each = copiers.share(self.places.len());
+        let each = copy.share(self.places.len());
         debug_assert!(self.places.len() <= each * pools.len(), "a pool each");
         let mut scattered = std::mem::take(&mut self.scattered);
         scattered.resize(self.places.len(), None);
@@ -102,7 +102,7 @@ impl<R: Send> BatchRows<R> {
         let shares = scattered.chunks_mut(each).zip(firsts).zip(pools);
         let shares = shares.map(|(share, pool)| (share, input_rows.cut(), written.cut(), pool));
         drop(
-            copiers.run(shares, |((scattered, first), input_rows, written, pool)| {
+            copy.run(shares, |((scattered, first), input_rows, written, pool)| {
                 for (at, scattered) in scattered.iter_mut().enumerate() {
                     let row = *first + at;
                     let Some(Placed { index, .. }) = self.places[row] else {
@@ -153,8 +153,8 @@ impl<R: Send> BatchRows<R> {
     }
 
     /// The states that were just computed in a row stay there.
-    pub fn rest(&mut self, work: Work<R>, row: usize) {
-        self.seats[row] = Some(work);
+    pub fn set_resident(&mut self, work: TaskRow<R>, row: usize) {
+        self.slots[row] = Some(work);
     }
 }
 
