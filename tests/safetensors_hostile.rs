@@ -142,7 +142,9 @@ fn flipped_bits_and_bytes() {
 /// Each is refused, with a reason that names what is wrong.
 #[test]
 fn contradictions() {
-    let one = |info: &str| format!(r#"{{"a":{{{info}}}}}"#);
+    let one = |dtype: &str, shape: &str, range: &str| {
+        format!(r#"{{"a":{{"dtype":"{dtype}","shape":{shape},"data_offsets":{range}}}}}"#)
+    };
     let deep = format!(r#"{{"a":{}1{}}}"#, "[".repeat(5000), "]".repeat(5000));
     let cases: Vec<(String, usize, &str)> = vec![
         ("".into(), 0, "header"),
@@ -150,62 +152,34 @@ fn contradictions() {
         ("{".into(), 0, "EOF"),
         (deep, 0, "tensor \"a\""),
         (
-            one(r#""dtype":"F32","shape":[1],"data_offsets":[0,4]"#),
+            one("F32", "[1]", "[0,4]"),
             3,
             "3 bytes of data, but the header describes 4",
         ),
         (
-            one(r#""dtype":"F32","shape":[1],"data_offsets":[0,4]"#),
+            one("F32", "[1]", "[0,4]"),
             5,
             "5 bytes of data, but the header describes 4",
         ),
+        (one("F32", "[2]", "[0,4]"), 4, "shape"),
+        (one("F32", "[1]", "[4,8]"), 8, "`a`"),
+        (one("F32", "[1]", "[8,4]"), 8, "`a`"),
+        (one("F32", "[-1]", "[0,4]"), 4, "tensor \"a\""),
+        (one("F32", "[1.5]", "[0,6]"), 6, "tensor \"a\""),
+        (one("F99", "[1]", "[0,4]"), 4, "F99"),
         (
-            one(r#""dtype":"F32","shape":[2],"data_offsets":[0,4]"#),
-            4,
-            "shape",
-        ),
-        (
-            one(r#""dtype":"F32","shape":[1],"data_offsets":[4,8]"#),
-            8,
-            "`a`",
-        ),
-        (
-            one(r#""dtype":"F32","shape":[1],"data_offsets":[8,4]"#),
-            8,
-            "`a`",
-        ),
-        (
-            one(r#""dtype":"F32","shape":[-1],"data_offsets":[0,4]"#),
-            4,
-            "tensor \"a\"",
-        ),
-        (
-            one(r#""dtype":"F32","shape":[1.5],"data_offsets":[0,6]"#),
-            6,
-            "tensor \"a\"",
-        ),
-        (
-            one(r#""dtype":"F99","shape":[1],"data_offsets":[0,4]"#),
-            4,
-            "F99",
-        ),
-        (
-            one(r#""dtype":"F32","shape":[1],"shape":[1],"data_offsets":[0,4]"#),
+            one("F32", r#"[1],"shape":[1]"#, "[0,4]"),
             4,
             "duplicate field `shape`",
         ),
         (
-            one(r#""dtype":"F32","shape":[4294967296,4294967296,4],"data_offsets":[0,0]"#),
+            one("F32", "[4294967296,4294967296,4]", "[0,0]"),
             0,
             "overflow",
         ),
+        (one("F32", "[4611686018427387904]", "[0,0]"), 0, "overflow"),
         (
-            one(r#""dtype":"F32","shape":[4611686018427387904],"data_offsets":[0,0]"#),
-            0,
-            "overflow",
-        ),
-        (
-            one(r#""dtype":"F32","shape":[18446744073709551616],"data_offsets":[0,0]"#),
+            one("F32", "[18446744073709551616]", "[0,0]"),
             0,
             "tensor \"a\"",
         ),

@@ -572,68 +572,26 @@ fn outputs_that_cannot_be_written() {
 #[test]
 fn usage_errors_exit_with_two() {
     let folder = tempfile::tempdir().unwrap();
-    for arguments in [
-        &["run"][..],
-        &["run", "m.onnx", "--input", "x=x.npy"],
-        &["run", "m.onnx", "--output", "y=y.npy"],
-        &["run", "m.onnx", "--input", "x", "--output", "y=y.npy"],
-        &[
-            "run",
-            "m.onnx",
-            "--input",
-            "x=x.npy",
-            "--output",
-            "y=y.npy",
-            "--threads",
-            "0",
-        ],
-        &[
-            "run", "m.onnx", "--input", "x=x.npy", "--output", "y=y.npy", "--cell", "tree",
-        ],
-        &["bench", "--cell", "lstm", "--input", "0", "--hidden", "4"],
-        &[
-            "bench",
-            "--cell",
-            "lstm",
-            "--input",
-            "4",
-            "--hidden",
-            "4",
-            "--precision",
-            "f64",
-        ],
-        &[
-            "bench",
-            "--cell",
-            "lstm",
-            "--input",
-            "4",
-            "--hidden",
-            "4",
-            "--seconds",
-            "0",
-        ],
-        &["bench", "--suite", "table1", "--cell", "gru"],
-        &["bench"],
-        &["bench", "--suite", "table1", "--layers", "2"],
-        &[
-            "bench",
-            "--cell",
-            "lstm",
-            "--input",
-            "4",
-            "--hidden",
-            "4",
-            "--batch-first",
-        ],
-        &["bench", "--cell", "lstm", "--input", "4"],
+    for line in [
+        "run",
+        "run m.onnx --input x=x.npy",
+        "run m.onnx --output y=y.npy",
+        "run m.onnx --input x --output y=y.npy",
+        "run m.onnx --input x=x.npy --output y=y.npy --threads 0",
+        "run m.onnx --input x=x.npy --output y=y.npy --cell tree",
+        "bench --cell lstm --input 0 --hidden 4",
+        "bench --cell lstm --input 4 --hidden 4 --precision f64",
+        "bench --cell lstm --input 4 --hidden 4 --seconds 0",
+        "bench --suite table1 --cell gru",
+        "bench",
+        "bench --suite table1 --layers 2",
+        "bench --cell lstm --input 4 --hidden 4 --batch-first",
+        "bench --cell lstm --input 4",
     ] {
-        let out = cellstream(folder.path(), arguments, None);
-        assert_eq!(out.status.code(), Some(2), "{arguments:?}: {out:?}");
-        assert!(
-            !out.stderr.is_empty() && out.stdout.is_empty(),
-            "{arguments:?}"
-        );
+        let arguments: Vec<_> = line.split(' ').collect();
+        let out = cellstream(folder.path(), &arguments, None);
+        assert_eq!(out.status.code(), Some(2), "{line}: {out:?}");
+        assert!(!out.stderr.is_empty() && out.stdout.is_empty(), "{line}");
     }
 }
 
