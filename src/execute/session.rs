@@ -245,8 +245,8 @@ impl Session {
     }
 
     /// A session on weights that are packed already, with this team, on the cores that it is on.
-    /// Sessions that are to run at once need cores of their own: [`Team::with_threads`] gives each
-    /// team the same ones.
+    /// Sessions that are to run at once need cores of their own, which [`Team::with_threads`] gives
+    /// them while there are any.
     ///
     /// # Errors
     /// [`PackError::Threads`] when the team has fewer threads than the plan asks for;
@@ -320,9 +320,13 @@ impl Session {
         self.model.signature()
     }
 
-    /// Pins the calling thread to the core of worker 0, which is whoever calls [`Session::run`].
-    /// Without it the system may put the caller on a core where another worker spins. `false` where
-    /// the system refuses, or the team is shared.
+    /// Pins the calling thread to the core of worker 0, which is whoever calls [`Session::run`], for
+    /// runs whose times should vary little. While others use the team's cores, it may run on all of
+    /// them. `false` where the system refuses, or the team is shared.
+    ///
+    /// A session never pins its caller by itself: threads that the caller starts would inherit it.
+    /// Where the system puts the caller on a worker's core, the team leaves that worker's thread out
+    /// ([`Team::run_shares`]).
     pub fn pin_caller(&self) -> bool {
         match &self.team {
             TeamHandle::Own(team) => team.pin_caller(),

@@ -23,6 +23,7 @@
 //! ```
 
 mod barrier;
+mod cores;
 mod crowd;
 mod fork;
 mod gate;
@@ -44,6 +45,7 @@ mod sync;
 mod tests;
 mod wait;
 
+pub use cores::Cores;
 pub use fork::ProcessMark;
 pub use panic::{PanicPayload, catch_panic};
 pub use pin::without_pin;
@@ -52,12 +54,11 @@ pub use share::{Share, Worker};
 pub use shared::SharedTeam;
 pub use spin::SpinBudget;
 
-use crate::machine::Topology;
 use crowd::{Crowd, Next};
 use region::{Mode, Region};
 use spin::SpinPolicy;
 use std::time::{Duration, Instant};
-use sync::{Arc, AtomicU32, Builder, JoinHandle, Ordering};
+use sync::{Arc, Builder, JoinHandle};
 
 /// Why a team could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -85,6 +86,26 @@ pub enum TeamError {
         threads: usize,
         /// The system's answer.
         source: std::io::Error,
+    },
+}
+
+/// Why a team may be slower than its threads let one expect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum TeamWarning {
+    /// Another team of this process has the core, too.
+    #[error("core {core} is another team's, too; make teams of fewer threads, or share one team")]
+    SharedCore {
+        /// The operating system's number.
+        core: usize,
+    },
+    /// The thread runs wherever the system puts it.
+    #[error("thread {worker} of the team could not be pinned to core {core}")]
+    NotPinned {
+        /// Which one.
+        worker: usize,
+        /// The operating system's number.
+        core: usize,
     },
 }
 
@@ -129,9 +150,8 @@ pub enum TeamPanicked {
 pub struct Team {
     region: Arc<Region>,
     spawned: Vec<JoinHandle<()>>,
-    /// Worker w's core; empty: nobody is pinned.
-    cores: Vec<usize>,
-    pinned: bool,
+    /// Worker w's core; `None`: nobody is pinned.
+    cores: Option<Cores>,
     made_in: ProcessMark,
     crowd: Crowd,
     /// The crowd's times count from here.
@@ -157,18 +177,29 @@ impl Team {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn with_patience(cores: &[usize], budget: SpinBudget) -> Result<Self, TeamError> {
-        let mut team = Self::start(cores.len(), budget, pin::oversubscribed(cores))?;
-        let refused = AtomicU32::new(0);
-        // The first job: everyone pins itself. A panic is impossible here, and would leave `pinned`
-        // as it should be.
-        let outcome = team.run(|worker| {
-            let (index, region) = (worker.index, &worker.share().region);
-            if index > 0 && !region.home(index).settle(cores[index]) {
-                refused.fetch_add(1, Ordering::Relaxed);
+        Self::pinned_to(Cores::named(cores), budget)
+    }
+
+    /// A team of a thread on each of these cores, which it gives back when it is dropped.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn on(cores: Cores) -> Result<Self, TeamError> {
+        Self::pinned_to(cores, SpinBudget::default())
+    }
+
+    fn pinned_to(cores: Cores, budget: SpinBudget) -> Result<Self, TeamError> {
+        let list = cores.list();
+        let mut team = Self::start(list.len(), budget, pin::oversubscribed(list))?;
+        // The first job: everyone pins itself. A panic is impossible here, and would leave threads
+        // that are not pinned.
+        let _ = team.run(|worker| {
+            let (index, region) = (worker.index, worker.share().region);
+            if index > 0 {
+                region.home(index).settle(list[index]);
             }
         });
-        team.pinned = outcome.is_ok() && refused.load(Ordering::Relaxed) == 0;
-        team.cores = cores.to_vec();
+        team.cores = Some(cores);
         Ok(team)
     }
 
@@ -176,15 +207,13 @@ impl Team {
     /// those that share a cache together ([`Topology::cpus_for_team`]); with more threads than cores
     /// it starts again at the first.
     ///
-    /// Every team made so starts at the same core. Teams that are to run at once either share their
-    /// threads ([`SharedTeam`]) or are given cores of their own ([`Team::new`]).
+    /// Cores that no other team of the process has come first ([`Cores::free`]). Teams that need more
+    /// than are left share some, and get [warnings](Self::warnings).
     ///
     /// # Errors
     /// As [`new`](Self::new).
     pub fn with_threads(threads: usize) -> Result<Self, TeamError> {
-        // Before the list is made: `threads` may be anything.
-        check_threads(threads)?;
-        Self::new(&Topology::detect().cpus_for_team(threads))
+        Self::on(Cores::free(threads)?)
     }
 
     fn start(threads: usize, budget: SpinBudget, oversubscribed: bool) -> Result<Self, TeamError> {
@@ -193,8 +222,7 @@ impl Team {
         let mut team = Self {
             region,
             spawned: Vec::with_capacity(threads - 1),
-            cores: Vec::new(),
-            pinned: false,
+            cores: None,
             made_in: ProcessMark::new(),
             crowd: Crowd::new(threads),
             origin: Instant::now(),
@@ -226,15 +254,35 @@ impl Team {
     /// core.
     #[must_use]
     pub fn pinned(&self) -> bool {
-        self.pinned
+        self.cores.is_some() && (1..self.threads()).all(|w| self.region.home(w).is_pinned())
+    }
+
+    /// What makes the team slower than it could be, as things are now. Other processes are not seen.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<TeamWarning> {
+        let Some(cores) = &self.cores else {
+            return Vec::new();
+        };
+        let shared = cores.shared();
+        let threads = cores.list().iter().copied().enumerate().skip(1);
+        let unpinned = threads.filter(|&(worker, _)| !self.region.home(worker).is_pinned());
+        { shared.map(|core| TeamWarning::SharedCore { core }) }
+            .chain(unpinned.map(|(worker, core)| TeamWarning::NotPinned { worker, core }))
+            .collect()
+    }
+
+    fn core_list(&self) -> &[usize] {
+        self.cores.as_ref().map_or(&[], Cores::list)
     }
 
     /// Pins the calling thread to worker 0's core; `false` if the system refuses.
     ///
     /// Explicit, because the thread belongs to the caller, and stays pinned: threads that it starts
-    /// later inherit that.
+    /// later inherit that, except [`without_pin`].
     pub fn pin_caller(&self) -> bool {
-        self.cores.first().is_some_and(|&core| pin::pin_to(core))
+        self.core_list()
+            .first()
+            .is_some_and(|&core| pin::pin_to(core))
     }
 
     /// Runs `job` once on each worker, worker 0 on the calling thread, and returns when all are done.
@@ -354,7 +402,7 @@ impl Team {
         self.crowd.end(self.origin.elapsed(), late, is_lost);
         if self.crowd.is_narrow() {
             // Its core may be the busy one.
-            pin::roam(&self.cores);
+            pin::roam(self.core_list());
         }
     }
 }

@@ -96,13 +96,15 @@ impl Default for Home {
 }
 
 impl Home {
-    /// Pins the calling thread there from now on; `false` if it cannot be.
-    pub(super) fn settle(&self, core: usize) -> bool {
-        let is_pinned = pin_to(core);
-        if is_pinned {
+    /// Pins the calling thread there from now on, if the system lets it.
+    pub(super) fn settle(&self, core: usize) {
+        if pin_to(core) {
             self.core.store(core, Relaxed);
         }
-        is_pinned
+    }
+
+    pub(super) fn is_pinned(&self) -> bool {
+        self.core.load(Relaxed) != usize::MAX
     }
 
     /// Looks whether the calling thread is still there: the system takes cores from a process whose

@@ -747,3 +747,20 @@ fn threads_started_without_the_pin_do_not_inherit_it() {
     .join()
     .unwrap();
 }
+
+#[test]
+fn teams_that_meet_on_a_core_are_told() {
+    // Cores that no machine of this kind has, so that no other test takes them.
+    let first = Team::new(&[1000, 1001]).unwrap();
+    let unpinned = |core| TeamWarning::NotPinned { worker: 1, core };
+    assert_eq!(first.warnings(), [unpinned(1001)]);
+    let second = Team::new(&[1001, 1002]).unwrap();
+    let shared = TeamWarning::SharedCore { core: 1001 };
+    assert_eq!(first.warnings(), [shared, unpinned(1001)]);
+    assert_eq!(second.warnings(), [shared, unpinned(1002)]);
+    drop(second);
+    assert_eq!(first.warnings(), [unpinned(1001)]);
+    let twice = Team::new(&[1003, 1003]).unwrap();
+    assert_eq!(twice.warnings(), [unpinned(1003)]);
+    assert!(Team::with_threads(1).unwrap().pinned());
+}

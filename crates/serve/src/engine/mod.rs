@@ -33,7 +33,7 @@ use super::cell_graph::{
 use super::error::RequestError;
 use super::scheduler::{Counts, Policy, RequestKey, Requirements, Scheduler, Timing, WorkerId};
 use super::worker::Worker;
-use cellstream::execute::team::{SharedTeam, Team};
+use cellstream::execute::team::{Cores, SharedTeam, Team, TeamWarning};
 use shared::Shared;
 use stats::Recorder;
 
@@ -123,6 +123,7 @@ impl Reply {
 pub struct Engine {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
+    warnings: Vec<TeamWarning>,
 }
 
 impl Engine {
@@ -148,13 +149,14 @@ impl Engine {
         policy: impl FnOnce(&[CellCost], usize) -> Box<dyn Policy>,
     ) -> Result<Engine, EngineError> {
         let costs = check(&cells, options)?;
-        let cores = options.workers.cores();
+        let cores = options.workers.take();
         let cores = cores.map_err(|why| EngineError::Team { worker: 0, why })?;
-        if cores.is_empty() || cores.iter().any(Vec::is_empty) {
+        let workers = cores.len();
+        if cores.is_empty() || cores.iter().any(|cores| cores.list().is_empty()) {
             return Err(EngineError::NoWorker);
         }
-        let policy = policy(&costs, cores.len());
-        let scheduler = Scheduler::new(policy, cores.len(), options.tasks_at_once, options.limits);
+        let policy = policy(&costs, workers);
+        let scheduler = Scheduler::new(policy, workers, options.tasks_at_once, options.limits);
         let max_batches: Vec<MaxBatch> = { cells.iter().zip(&costs) }
             .map(|((_, cell), cost)| MaxBatch {
                 rows: cost.rows.max,
@@ -168,17 +170,18 @@ impl Engine {
         let mut engine = Engine {
             shared,
             threads: Vec::new(),
+            warnings: Vec::new(),
         };
         let (ready, readies) = mpsc::channel();
-        for (index, cores) in cores.iter().enumerate() {
+        for (index, cores) in cores.into_iter().enumerate() {
             let (shared, ready) = (Arc::clone(&engine.shared), ready.clone());
-            let (cores, max_batches) = (cores.clone(), max_batches.clone());
+            let max_batches = max_batches.clone();
             let thread = std::thread::Builder::new()
                 .name(format!("cellstream-worker-{index}"))
                 .spawn(
-                    move || match prepare(index, &shared.cells, &cores, &max_batches) {
-                        Ok(worker) => {
-                            let _ = ready.send((index, Ok(())));
+                    move || match prepare(index, &shared.cells, cores, &max_batches) {
+                        Ok((worker, warnings)) => {
+                            let _ = ready.send((index, Ok(warnings)));
                             drop(ready);
                             let serve = || shared.serve(WorkerId(index), worker);
                             // Cells and users' functions are caught where they are called: this is a
@@ -195,11 +198,11 @@ impl Engine {
             engine.threads.push(thread);
         }
         drop(ready);
-        let mut started = vec![false; cores.len()];
-        for _ in 0..cores.len() {
+        let mut started = vec![false; workers];
+        for _ in 0..workers {
             match readies.recv() {
                 Ok((index, ready)) => {
-                    ready?;
+                    engine.warnings.extend(ready?);
                     started[index] = true;
                 }
                 // All senders are gone: some worker went without a word.
@@ -210,6 +213,11 @@ impl Engine {
             }
         }
         Ok(engine)
+    }
+
+    /// What was found at the start to make workers slower than they could be.
+    pub fn warnings(&self) -> &[TeamWarning] {
+        &self.warnings
     }
 
     /// Accepts a request, or refuses it at once.
@@ -379,21 +387,24 @@ fn check(cells: &Cells, options: &EngineOptions) -> Result<Vec<CellCost>, Engine
 fn prepare(
     index: usize,
     cells: &Cells,
-    cores: &[usize],
+    cores: Cores,
     max_batches: &[MaxBatch],
-) -> Result<Worker<Reply>, EngineError> {
-    let team = Team::new(cores).map_err(|why| EngineError::Team { worker: index, why })?;
+) -> Result<(Worker<Reply>, Vec<TeamWarning>), EngineError> {
+    let team = Team::on(cores).map_err(|why| EngineError::Team { worker: index, why })?;
     team.pin_caller();
+    let warnings = team.warnings();
     let team = SharedTeam::new(team);
     let env = |batch: &MaxBatch| WorkerEnv {
         team: team.clone(),
         rows: batch.rows,
         steps: batch.steps,
     };
-    let envs = max_batches.iter().map(env);
-    Worker::new(cells, envs.collect()).map_err(|(cell, why)| EngineError::Cell {
+    let places = room.iter().map(place);
+    let worker = Worker::new(cells, places.collect());
+    let worker = worker.map_err(|(cell, why)| EngineError::Cell {
         worker: index,
         cell: cells.get(cell).map_or("", |c| c.name()).to_owned(),
         why,
-    })
+    })?;
+    Ok((worker, warnings))
 }

@@ -3,7 +3,7 @@
 use crate::cell_graph::BatchSizes;
 use crate::policy::{Groups, PolicyKind};
 use crate::scheduler::Limits;
-use cellstream::execute::team::{TeamError, check_threads};
+use cellstream::execute::team::{Cores, TeamError, check_threads};
 use cellstream::machine::Topology;
 
 /// How an engine runs.
@@ -49,7 +49,7 @@ impl Default for EngineOptions {
         EngineOptions {
             policy: PolicyKind::Cellular,
             groups: Groups::default(),
-            workers: Workers::OneOverAll,
+            workers: Workers::default(),
             sizes: Vec::new(),
             tasks_at_once: 1,
             steps_at_once: 4,
@@ -60,9 +60,13 @@ impl Default for EngineOptions {
 
 /// How cores are divided among workers. Each worker has a thread on each of its cores, and the
 /// weights of all cells packed for them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// Cores that no other team of the process has are taken first: two engines over half of the cores
+/// each share none. Processes do not see each other's: give them sets of CPUs of their own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Workers {
-    /// One worker, over all cores.
+    /// One worker, over all cores: the default.
+    #[default]
     OneOverAll,
     /// One worker over so many cores, or over all where there are fewer (a plan for more is refused
     /// then).
@@ -76,7 +80,7 @@ pub enum Workers {
 }
 
 impl Workers {
-    /// The cores of each worker.
+    /// The cores of each worker, in a process that has no other teams.
     ///
     /// # Errors
     /// A team of that many threads cannot be.
@@ -93,5 +97,15 @@ impl Workers {
             Workers::OnePerCore => all().into_iter().map(|core| vec![core]).collect(),
             Workers::Cores(cores) => cores.clone(),
         })
+    }
+
+    /// Takes the cores of each worker.
+    pub(super) fn take(&self) -> Result<Vec<Cores>, TeamError> {
+        let cores = self.cores()?;
+        let take = |cores: &Vec<usize>| match self {
+            Workers::Cores(_) => Ok(Cores::named(cores)),
+            _ => Cores::free(cores.len()),
+        };
+        cores.iter().map(take).collect()
     }
 }
