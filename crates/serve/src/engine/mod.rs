@@ -33,7 +33,7 @@ use super::cell_graph::{
 use super::error::RequestError;
 use super::scheduler::{Counts, Policy, RequestKey, Requirements, Scheduler, Timing, WorkerId};
 use super::worker::Worker;
-use cellstream::execute::team::{Cores, SharedTeam, Team, TeamWarning};
+use cellstream::execute::team::{Cores, SharedTeam, Team, TeamWarning, without_pin};
 use shared::Shared;
 use stats::Recorder;
 
@@ -114,7 +114,8 @@ impl Reply {
         match self {
             // Nobody waits any more: the ticket was dropped.
             Reply::Ticket(sender) => drop(sender.send(answer)),
-            Reply::Call(call) => call(answer),
+            // What a user starts there is not to run on this worker's core alone.
+            Reply::Call(call) => without_pin(|| call(answer)),
         }
     }
 }
@@ -234,6 +235,7 @@ impl Engine {
     /// whoever notices the end: mostly one of the engine's threads, which does nothing else
     /// meanwhile, but also a thread that cancels a request or drops a ticket or the engine. So it
     /// should be quick, hold no lock that is held around such calls, and not wait for the engine.
+    /// Threads that it starts run wherever the process may, not on the worker's core alone.
     ///
     /// # Errors
     /// As [`Engine::submit`]; `done` is not called then.
@@ -383,7 +385,8 @@ fn check(cells: &Cells, options: &EngineOptions) -> Result<Vec<CellCost>, Engine
     Ok(costs)
 }
 
-/// A worker on the calling thread, which it pins.
+/// A worker on the calling thread, which it pins. Cells are prepared without the pin, so that
+/// threads that they start may run anywhere.
 fn prepare(
     index: usize,
     cells: &Cells,
@@ -400,7 +403,7 @@ fn prepare(
         steps: batch.steps,
     };
     let places = room.iter().map(place);
-    let worker = Worker::new(cells, places.collect());
+    let worker = without_pin(|| Worker::new(cells, places.collect()));
     let worker = worker.map_err(|(cell, why)| EngineError::Cell {
         worker: index,
         cell: cells.get(cell).map_or("", |c| c.name()).to_owned(),

@@ -1,0 +1,125 @@
+//! Threads that users start in what an engine calls do not inherit a worker's pin, and engines of one
+//! process take different cores.
+#![cfg(target_os = "linux")]
+
+use std::sync::{Mutex, mpsc};
+
+use cellstream::execute::team::TeamWarning;
+use cellstream::machine::allowed_cpus;
+use cellstream::model::Lstm;
+use cellstream_serve::Engine;
+use cellstream_serve::cell_graph::{
+    Batch, Cell, CellError, CellId, Cells, Graph, Place, Ports, PreparedCell, Source,
+};
+use cellstream_serve::engine::{EngineOptions, Request, Workers};
+use cellstream_serve::networks::{Chain, ChainCell};
+
+/// Held by tests whose engines take cores.
+static ONE_TEST: Mutex<()> = Mutex::new(());
+
+/// The CPUs that a thread started here may run on.
+fn inherited() -> String {
+    let status = || std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    let status = std::thread::spawn(status).join().unwrap();
+    let mut lines = status.lines();
+    let list = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    list.unwrap().trim().to_owned()
+}
+
+/// Tells what a thread inherits that its preparation starts, and what it runs on.
+struct Telling {
+    ports: Ports,
+    prepared: Mutex<mpsc::Sender<String>>,
+}
+
+impl Cell for Telling {
+    fn name(&self) -> &str {
+        "telling"
+    }
+
+    fn ports(&self) -> &Ports {
+        &self.ports
+    }
+
+    fn prepare(&self, _: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
+        struct Ready;
+        impl PreparedCell for Ready {
+            fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
+                let ([x], [], [y]) = batch.split();
+                y.copy_from_slice(x);
+                Ok(())
+            }
+        }
+        self.prepared.lock().unwrap().send(inherited()).unwrap();
+        Ok(Box::new(Ready))
+    }
+}
+
+#[test]
+fn threads_started_by_callbacks_and_cells_run_anywhere() {
+    let _alone = ONE_TEST.lock().unwrap();
+    let everywhere = inherited();
+    let (prepared, told) = mpsc::channel();
+    let mut cells = Cells::new();
+    let cell: CellId = cells.add(Telling {
+        ports: Ports::new().input("x", 1).output("y", 1),
+        prepared: Mutex::new(prepared),
+    });
+    let options = EngineOptions {
+        workers: Workers::OnePerCore,
+        ..EngineOptions::default()
+    };
+    let engine = Engine::start(cells, &options).unwrap();
+    for _ in allowed_cpus() {
+        assert_eq!(told.recv().unwrap(), everywhere);
+    }
+    let (callback, told) = mpsc::channel();
+    for _ in 0..20 {
+        let mut graph = Graph::new();
+        let x: Source = graph.give(&[1.0]);
+        let y = graph.node(cell, &[x]).output(0);
+        graph.answer(y);
+        let callback = callback.clone();
+        let done =
+            move |answer: Result<_, _>| callback.send((answer.is_ok(), inherited())).unwrap();
+        engine.submit_with(Request::new(graph), done).unwrap();
+        assert_eq!(told.recv().unwrap(), (true, everywhere.clone()));
+    }
+}
+
+fn engine(workers: Workers) -> Engine {
+    let mut cells = Cells::new();
+    let model = Lstm::new(2, 8).random(1).unwrap();
+    Chain::add(&mut cells, ChainCell::new(model).unwrap());
+    let options = EngineOptions {
+        workers,
+        ..EngineOptions::default()
+    };
+    Engine::start(cells, &options).unwrap()
+}
+
+#[test]
+fn engines_of_one_process_take_different_cores() {
+    let _alone = ONE_TEST.lock().unwrap();
+    let one = || engine(Workers::OneOver(1));
+    let engines: Vec<Engine> = allowed_cpus().iter().map(|_| one()).collect();
+    for engine in &engines {
+        assert_eq!(engine.warnings(), []);
+    }
+    let is_shared = |w: &TeamWarning| matches!(w, TeamWarning::SharedCore { .. });
+    let more = one();
+    assert!(more.warnings().iter().any(is_shared));
+    // Those of engines that are gone are free again.
+    drop((engines, more));
+    assert_eq!(one().warnings(), []);
+}
+
+#[test]
+fn an_engine_tells_that_it_could_not_be_pinned() {
+    let workers = Workers::Cores(vec![vec![1000, 1001]]);
+    let (worker, core) = (1, 1001);
+    assert_eq!(
+        engine(workers).warnings(),
+        [TeamWarning::NotPinned { worker, core }]
+    );
+}
