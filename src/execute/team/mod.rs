@@ -374,7 +374,9 @@ impl Team {
         let mode = match next {
             Next::Apart => Mode::APART,
             Next::Trial => {
-                pin::settle();
+                if let Some(&core) = self.core_list().first() {
+                    pin::settle(core);
+                }
                 Mode::TRIAL
             }
             Next::Narrow if may_narrow => Mode::NARROW,

@@ -68,14 +68,22 @@ pub(super) fn roam(cores: &[usize]) {
     }
 }
 
-/// Pins this thread again after [`roam`].
+/// Pins this thread again after [`roam`]. One that no team has pinned is moved to `core` and may leave
+/// it again: else it might be where a worker is about to wake, and the system would be slow to part
+/// them.
 #[cold]
-pub(super) fn settle() {
-    let mask = || Mask::of_this_thread();
-    if let Some(pin) = PIN.get()
-        && mask().is_some_and(|mask| mask.has(pin.core))
-    {
-        set_core(pin.core);
+pub(super) fn settle(core: usize) {
+    let Some(mask) = Mask::of_this_thread() else {
+        return;
+    };
+    match PIN.get() {
+        Some(pin) if mask.has(pin.core) => {
+            set_core(pin.core);
+        }
+        None if mask.has(core) && !mask.is_only(core) && set_core(core) => {
+            mask.apply();
+        }
+        _ => {}
     }
 }
 
