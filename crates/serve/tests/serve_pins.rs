@@ -9,7 +9,7 @@ use cellstream::machine::allowed_cpus;
 use cellstream::model::Lstm;
 use cellstream_serve::Engine;
 use cellstream_serve::cell_graph::{
-    Batch, Cell, CellError, CellId, Cells, Graph, Place, Ports, PreparedCell, Source,
+    Batch, Cell, CellError, CellId, Cells, Graph, Ports, PreparedCell, Source, WorkerEnv,
 };
 use cellstream_serve::engine::{EngineOptions, Request, Workers};
 use cellstream_serve::networks::{Chain, ChainCell};
@@ -41,7 +41,7 @@ impl Cell for Telling {
         &self.ports
     }
 
-    fn prepare(&self, _: &Place) -> Result<Box<dyn PreparedCell>, CellError> {
+    fn prepare(&self, _: &WorkerEnv) -> Result<Box<dyn PreparedCell>, CellError> {
         struct Ready;
         impl PreparedCell for Ready {
             fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {

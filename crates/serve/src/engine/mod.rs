@@ -402,8 +402,8 @@ fn prepare(
         rows: batch.rows,
         steps: batch.steps,
     };
-    let places = room.iter().map(place);
-    let worker = without_pin(|| Worker::new(cells, places.collect()));
+    let envs = max_batches.iter().map(env);
+    let worker = without_pin(|| Worker::new(cells, envs.collect()));
     let worker = worker.map_err(|(cell, why)| EngineError::Cell {
         worker: index,
         cell: cells.get(cell).map_or("", |c| c.name()).to_owned(),
