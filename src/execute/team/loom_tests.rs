@@ -422,7 +422,7 @@ fn all_then_two_of_three() {
 /// Threads that stand for several workers exchange by counters.
 #[test]
 fn two_threads_stand_for_three_workers() {
-    explore(Some(1), || {
+    explore(Some(0), || {
         let mut team = Team::start(3, SpinBudget::default(), true).unwrap();
         let slots = Slots::new(3);
         let slots = &slots;
@@ -459,7 +459,7 @@ fn a_thread_that_stands_for_two_meets_another() {
 
 #[test]
 fn a_failure_ends_the_waits_for_all_workers_of_its_thread() {
-    explore(Some(1), || {
+    explore(Some(0), || {
         let mut team = Team::start(3, SpinBudget::default(), true).unwrap();
         team.leave_out([2]);
         let outcome = team.run_shares(3, |share| {
