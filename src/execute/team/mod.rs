@@ -204,7 +204,7 @@ impl Team {
     }
 
     /// A team of `threads` threads on the cores that the process may use: physical cores first,
-    /// those that share a cache together ([`Topology::cpus_for_team`]); with more threads than cores
+    /// those that share a cache together ([`cpus_for_team`]); with more threads than cores
     /// it starts again at the first.
     ///
     /// Cores that no other team of the process has come first ([`Cores::free`]). Teams that need more
@@ -212,6 +212,8 @@ impl Team {
     ///
     /// # Errors
     /// As [`new`](Self::new).
+    ///
+    /// [`cpus_for_team`]: crate::machine::Topology::cpus_for_team
     pub fn with_threads(threads: usize) -> Result<Self, TeamError> {
         Self::on(Cores::free(threads)?)
     }
