@@ -17,6 +17,10 @@ use std::time::Duration;
 
 /// Lateness that leaves a thread out; what is older than [`HALF_LIFE`] counts half.
 const LATE: Duration = Duration::from_micros(300);
+
+/// It must also have been late for this part of the region, or leaving it out would cost more than
+/// it saves: in a long region the system always takes some time for itself.
+const PART: u32 = 4;
 const HALF_LIFE: Duration = Duration::from_millis(10);
 
 /// After this time on trial, nobody is expected to be late.
@@ -111,16 +115,17 @@ impl Crowd {
 
     /// Before a region.
     #[inline]
-    pub(super) fn begin(&mut self, now: impl FnOnce() -> Duration) -> Next {
+    pub(super) fn begin(&mut self, now: Duration) -> Next {
         match self.state {
             State::Apart | State::Trial(_) => Next::Apart,
-            State::Narrow(regions, until) => self.begin_narrow(regions, until, now()),
+            State::Narrow(regions, until) => self.begin_narrow(regions, until, now),
         }
     }
 
     #[cold]
     fn begin_narrow(&mut self, regions: u32, until: Duration, now: Duration) -> Next {
-        if regions == 0 && now >= until {
+        // A few long regions take as long as many short ones.
+        if (regions == 0 && now >= until) || now >= until.saturating_add(LONGEST.time) {
             self.state = State::Trial(now);
             self.threads.fill(Thread::default());
             return Next::Trial;
@@ -129,10 +134,12 @@ impl Crowd {
         Next::Narrow
     }
 
-    /// After a region in which threads were late for so long, or have lost their cores.
+    /// After a region from `begun` to `now` in which threads were late for so long, or have lost
+    /// their cores.
     #[cold]
     pub(super) fn end(
         &mut self,
+        begun: Duration,
         now: Duration,
         late: impl Iterator<Item = Duration>,
         is_lost: impl Fn(usize) -> bool,
@@ -143,13 +150,14 @@ impl Crowd {
             self.state = State::Apart;
             self.rest = self.rest.halved();
         }
+        let took = now.saturating_sub(begun);
         let mut leave = false;
         let mut caller_late = false;
         for (index, (thread, late)) in self.threads.iter_mut().zip(late).enumerate() {
             let age = now.saturating_sub(thread.at).as_secs_f64() / HALF_LIFE.as_secs_f64();
             thread.late = thread.late.mul_f64((-age).exp2()) + late;
             thread.at = now;
-            let is_late = thread.late >= LATE;
+            let is_late = thread.late >= LATE && late * PART >= took;
             if index == 0 {
                 caller_late = is_late;
             } else if !thread.is_out && (is_late || is_lost(index)) {
@@ -195,10 +203,12 @@ mod tests {
 
     const MICROS: fn(u64) -> Duration = Duration::from_micros;
 
-    /// A machine on which threads are late as `late` says, in regions of 300 µs when on time.
+    /// A machine on which threads are late as `late` says.
     struct Simulation {
         crowd: Crowd,
         now: Duration,
+        /// The time of a region in which no thread is late.
+        on_time: Duration,
         threads: usize,
     }
 
@@ -207,13 +217,14 @@ mod tests {
             Self {
                 crowd: Crowd::new(threads),
                 now: Duration::ZERO,
+                on_time: MICROS(300),
                 threads,
             }
         }
 
         /// The threads that ran the region; how late each was is asked of those.
         fn region(&mut self, mut late: impl FnMut(usize) -> Duration) -> Vec<usize> {
-            let next = self.crowd.begin(|| self.now);
+            let next = self.crowd.begin(self.now);
             let threads = 0..self.threads;
             let ran: Vec<usize> = match next {
                 Next::Narrow => threads.filter(|&t| !self.crowd.is_out(t)).collect(),
@@ -223,9 +234,11 @@ mod tests {
             for &thread in &ran {
                 lates[thread] = late(thread);
             }
-            self.now += MICROS(300) + lates.iter().max().copied().unwrap_or_default();
+            let begun = self.now;
+            self.now += self.on_time + lates.iter().max().copied().unwrap_or_default();
             if lates.iter().any(|late| !late.is_zero()) {
-                self.crowd.end(self.now, lates.into_iter(), |_| false);
+                self.crowd
+                    .end(begun, self.now, lates.into_iter(), |_| false);
             }
             ran
         }
@@ -241,6 +254,26 @@ mod tests {
             let ran = simulation.region(|t| MICROS(if hit && t == 2 { 60 } else { 0 }));
             assert_eq!(ran, [0, 1, 2, 3]);
         }
+    }
+
+    #[test]
+    fn short_delays_of_long_regions_leave_nobody_out() {
+        let mut simulation = Simulation::new(2);
+        simulation.on_time = MICROS(150_000);
+        for _ in 0..1_000 {
+            let ran = simulation.region(|t| MICROS(if t == 1 { 20_000 } else { 0 }));
+            assert_eq!(ran, [0, 1]);
+        }
+        // Half of the processor.
+        let late = |t| MICROS(if t == 1 { 150_000 } else { 0 });
+        assert_eq!(simulation.region(late), [0, 1]);
+        assert_eq!(simulation.region(late), [0]);
+        // The trial comes after few of them.
+        let mut regions = 0;
+        while simulation.region(|_| Duration::ZERO).len() == 1 {
+            regions += 1;
+        }
+        assert!(regions < 16, "{regions}");
     }
 
     #[test]
@@ -300,8 +333,10 @@ mod tests {
     fn a_thread_without_a_core_is_left_out() {
         let mut crowd = Crowd::new(3);
         let late = [Duration::ZERO; 3];
-        crowd.end(Duration::ZERO, late.into_iter(), |thread| thread == 2);
-        assert_eq!(crowd.begin(|| Duration::ZERO), Next::Narrow);
+        crowd.end(Duration::ZERO, Duration::ZERO, late.into_iter(), |thread| {
+            thread == 2
+        });
+        assert_eq!(crowd.begin(Duration::ZERO), Next::Narrow);
         assert_eq!([0, 1, 2].map(|t| crowd.is_out(t)), [false, false, true]);
     }
 }

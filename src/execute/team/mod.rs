@@ -372,7 +372,8 @@ impl Team {
         if count == 1 {
             return self.region.run(1, Mode::APART, |_| false, job);
         }
-        let next = self.crowd.begin(|| self.origin.elapsed());
+        let begun = self.origin.elapsed();
+        let next = self.crowd.begin(begun);
         let mode = match next {
             Next::Apart => Mode::APART,
             Next::Trial => {
@@ -387,7 +388,7 @@ impl Team {
         let is_out = |thread| self.crowd.is_out(thread);
         let outcome = self.region.run(count, mode, is_out, job);
         if next == Next::Trial || self.region.lateness.is_noticed() {
-            self.crowd_changed();
+            self.crowd_changed(begun);
         }
         outcome
     }
@@ -399,11 +400,11 @@ impl Team {
     }
 
     #[cold]
-    fn crowd_changed(&mut self) {
+    fn crowd_changed(&mut self, begun: Duration) {
         let region = &self.region;
         let late = region.lateness.take().map(Duration::from_nanos);
         let is_lost = |thread: usize| region.home(thread).is_lost();
-        self.crowd.end(self.origin.elapsed(), late, is_lost);
+        self.crowd.end(begun, self.origin.elapsed(), late, is_lost);
         if self.crowd.is_narrow() {
             // Its core may be the busy one.
             pin::roam(self.core_list());
