@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::TuneError;
-use super::precision::PrecisionOptions;
+use super::precision_options::PrecisionOptions;
 use super::track::CandidateTrack;
 use crate::execute::{RunError, Session};
 use crate::model::{Model, Output, Precision};

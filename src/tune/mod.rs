@@ -23,6 +23,7 @@ mod against_f32;
 mod candidates;
 mod mixes;
 mod precision;
+mod precision_options;
 mod race;
 mod search;
 mod subject;
@@ -39,7 +40,8 @@ use crate::plan::{Configuration, Cost, Plan};
 use search::search;
 use subject::Subject;
 
-pub use precision::{Chosen, Mix, PrecisionOptions, PrecisionProgress, choose_precisions};
+pub use precision::{Chosen, Mix, PrecisionProgress, choose_precisions};
+pub use precision_options::PrecisionOptions;
 pub use verify::{Check, VerifyError};
 
 /// How hard to look, as in FFTW.

@@ -17,49 +17,13 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ops::ControlFlow;
 use std::panic::resume_unwind;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::TuneError;
 use super::against_f32::{AgainstF32, Judge, Laps};
 use super::mixes::{Choice, fastest};
-use crate::model::{CellKind, Input, Layer, Matrix, Model, Precision};
-
-/// What to choose precisions for.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct PrecisionOptions<'a> {
-    /// The input that the error is measured over.
-    pub sample: Input<'a>,
-    /// Max difference of any value of the output sequence from that in f32. Final states are
-    /// ignored.
-    pub most_error: f64,
-    /// Sizes of requests, sequences and steps, that are to be fast.
-    pub sizes: Vec<(usize, usize)>,
-    /// The most cores to use.
-    pub cores: usize,
-    /// Time for it. A few laps of each layer and of the last mixes, and the errors of as many mixes
-    /// as a layer has choices, are measured in any case.
-    pub budget: Duration,
-}
-
-impl<'a> PrecisionOptions<'a> {
-    /// All options.
-    pub fn new(
-        sample: Input<'a>,
-        most_error: f64,
-        sizes: Vec<(usize, usize)>,
-        cores: usize,
-        budget: Duration,
-    ) -> PrecisionOptions<'a> {
-        PrecisionOptions {
-            sample,
-            most_error,
-            sizes,
-            cores,
-            budget,
-        }
-    }
-}
+use super::precision_options::PrecisionOptions;
+use crate::model::{CellKind, Layer, Matrix, Model, Precision};
 
 /// Precisions of the layers, first to last, and what they do.
 #[derive(Clone, Debug, PartialEq)]
@@ -280,7 +244,10 @@ fn mean(times: &[f64]) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::model::Input;
     use crate::model::{Cell, Direction, Weights};
 
     /// Layers whose errors add up, and whose times do.

@@ -28,6 +28,7 @@ use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 
+use super::stored_as::{PRECISION, StoredAs};
 use super::tensors::Tensors;
 use crate::model::cell::CellText;
 use crate::model::{
@@ -39,7 +40,6 @@ pub(super) const LAYERS: &str = "cellstream.layers";
 const BATCH_FIRST: &str = "cellstream.batch_first";
 pub(super) const INTERFACE: &str = "cellstream.interface";
 pub(super) const NORM_EPS: &str = "cellstream.norm_eps";
-pub(super) const PRECISION: &str = "cellstream.precision";
 
 /// The entries, parsed.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -51,14 +51,6 @@ pub(super) struct Metadata {
     pub precision: Option<StoredAs>,
     /// Of files from training only: saved weights are folded.
     pub norm_eps: Option<f32>,
-}
-
-/// The precision in which a file stores its matrices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum StoredAs {
-    Uniform(Precision),
-    /// Each matrix as its dtype says.
-    Mixed,
 }
 
 /// A layer without its weights.

@@ -10,6 +10,7 @@
 mod metadata;
 mod save;
 mod stack;
+mod stored_as;
 mod tensors;
 
 pub use tensors::Tensors;

@@ -24,7 +24,7 @@ use rayon::prelude::*;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 
-use super::metadata::{PRECISION, StoredAs};
+use super::stored_as::{PRECISION, StoredAs};
 use crate::kernels::Values;
 use crate::model::precision::{check_depth, from_bf16, to_bf16};
 use crate::model::{LoadError, Matrix, ModelError, Precision};

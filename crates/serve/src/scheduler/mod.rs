@@ -15,6 +15,7 @@
 
 mod admission;
 mod ends;
+mod keys;
 mod policy;
 mod record;
 mod table;
@@ -28,8 +29,9 @@ use slotmap::SecondaryMap;
 
 pub use admission::{Limits, Refused, Requirements};
 pub use ends::{Counts, End, Ended, Timing};
+pub use keys::{RequestKey, Row, SubgraphKey, WorkerId};
 pub use policy::{Completion, Demand, NewTask, Policy};
-pub use table::{RequestKey, Row, SubgraphKey, SubgraphView, Table, WorkerId};
+pub use table::{SubgraphView, Table};
 
 use super::cell_graph::{CellId, RequestGraph};
 use admission::{Admission, Usage};

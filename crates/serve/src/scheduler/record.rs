@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use super::table::{SubgraphKey, WorkerId};
+use super::keys::{SubgraphKey, WorkerId};
 use crate::cell_graph::{CellId, NodeId, RequestGraph};
 
 /// No edge, or no node.

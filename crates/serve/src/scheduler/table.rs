@@ -17,35 +17,9 @@ use std::time::Instant;
 use slotmap::SlotMap;
 
 use super::Timing;
+use super::keys::{RequestKey, Row, SubgraphKey, WorkerId};
 use super::record::{Edge, NONE, Node, NodeState, Phase, Request, Subgraph};
 use crate::cell_graph::{CellId, NodeId, RequestGraph};
-
-slotmap::new_key_type! {
-    /// A request that was accepted. No two requests of a scheduler ever have the same key.
-    pub struct RequestKey;
-}
-
-/// A subgraph of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SubgraphKey {
-    /// Whose.
-    pub request: RequestKey,
-    /// Which of its subgraphs.
-    pub index: u32,
-}
-
-/// One row of a batch: a node of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Row {
-    /// Whose.
-    pub request: RequestKey,
-    /// Which of its nodes.
-    pub node: NodeId,
-}
-
-/// Which worker, from 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct WorkerId(pub usize);
 
 /// All requests that have not ended, or have rows in flight.
 #[derive(Default)]

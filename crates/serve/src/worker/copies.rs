@@ -10,7 +10,7 @@ use std::ops::DerefMut;
 use std::slice::ChunksMut;
 
 use super::buffer_pool::BufferPool;
-use super::rows::TaskRow;
+use super::task_row::TaskRow;
 use super::values::{InputRow, Values};
 use crate::cell_graph::{Port, Ports};
 use crate::sync::{Mutex, PoisonError};

@@ -14,6 +14,7 @@ mod gathered_tests;
 mod passed_tests;
 mod rows;
 mod runner;
+mod task_row;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod values;
@@ -21,7 +22,7 @@ mod values;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-pub(super) use rows::TaskRow;
+pub(super) use task_row::TaskRow;
 pub(super) use values::{RequestValues, Values};
 
 use super::cell_graph::{

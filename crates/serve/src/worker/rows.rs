@@ -18,22 +18,15 @@
 
 mod scatter;
 
-use std::sync::Arc;
-
 use super::WorkerTask;
 use super::buffer_pool::BufferPool;
 use super::copies::{AllBuffers, Buffers, ParallelCopy, Shares};
-use super::values::{InputRow, RequestValues, Values};
+use super::task_row::TaskRow;
+use super::values::{InputRow, Values};
 use crate::cell_graph::{Batch, Cell, Port, Ports, RowLayout, WorkerEnv};
 use crate::scheduler::{RequestKey, Row};
 use cellstream::execute::team::SharedTeam;
 use cellstream::kernels::{RowsMut, RowsRef, recycle_vec};
-
-/// A row of a task, with its request's values.
-pub(crate) struct TaskRow<R> {
-    pub row: Row,
-    pub values: Arc<RequestValues<R>>,
-}
 
 /// Whose states rest in a row: those that `row.node` gave.
 type Slot<R> = TaskRow<R>;
