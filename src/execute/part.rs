@@ -94,8 +94,8 @@ impl PackedPart {
         self.units.len().next_multiple_of(lanes) * slots
     }
 
-    /// Words of scratch for the products of a step of `rows` rows, and a hoisted input projection of
-    /// `ahead` rows.
+    /// Words of scratch for the products of a step of `rows` rows, and a hoisted input projection
+    /// of `ahead` rows.
     pub fn scratch_words(&self, rows: usize, ahead: usize) -> usize {
         let phases = self
             .phases

@@ -76,8 +76,8 @@ impl<'a> Products<'a> {
     /// The products of one phase with `count` rows of each operand, added to `z`. Where nothing is
     /// hoisted, the first one starts the chains.
     ///
-    /// Several with panels in serpentine order take a panel each in turn: what a cache still holds of
-    /// the sweep before is then of all of them, where this one begins.
+    /// Several with panels in serpentine order take a panel each in turn: what a cache still holds
+    /// of the sweep before is then of all of them, where this one begins.
     pub fn phase<'r>(
         &self,
         phase: usize,

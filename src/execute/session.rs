@@ -320,13 +320,13 @@ impl Session {
         self.model.signature()
     }
 
-    /// Pins the calling thread to the core of worker 0, which is whoever calls [`Session::run`], for
-    /// runs whose times should vary little. While others use the team's cores, it may run on all of
-    /// them. `false` where the system refuses, or the team is shared.
+    /// Pins the calling thread to the core of worker 0, which is whoever calls [`Session::run`],
+    /// for runs whose times should vary little. While others use the team's cores, it may run on
+    /// all of them. `false` where the system refuses, or the team is shared.
     ///
     /// A session never pins its caller by itself: threads that the caller starts would inherit it.
-    /// Where the system puts the caller on a worker's core, the team leaves that worker's thread out
-    /// ([`Team::run_shares`]).
+    /// Where the system puts the caller on a worker's core, the team leaves that worker's thread
+    /// out ([`Team::run_shares`]).
     pub fn pin_caller(&self) -> bool {
         match &self.team {
             TeamHandle::Own(team) => team.pin_caller(),
@@ -616,9 +616,9 @@ impl Session {
                 states,
                 values: output,
             };
-            // SAFETY: each thread calls this once for its workers of a group, groups have buffers and
-            // sequences of their own, and `&mut self` and the slices' borrows keep everybody else
-            // away.
+            // SAFETY: each thread calls this once for its workers of a group, groups have buffers
+            // and sequences of their own, and `&mut self` and the slices' borrows keep everybody
+            // else away.
             unsafe { walk::work(&run, members, probe(members.first + first)) };
         };
         let work = |share: &Share<'_>| (0..row_groups).for_each(|group| work_on(share, group));

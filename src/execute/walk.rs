@@ -1,4 +1,5 @@
-//! A thread's way through a run, for the workers that it stands for: the body of the parallel region.
+//! A thread's way through a run, for the workers that it stands for: the body of the parallel
+//! region.
 //!
 //! ```text
 //! for layer in layers
@@ -48,7 +49,8 @@ enum Source<'a> {
     Below(SharedRows<'a>),
 }
 
-/// Computes these workers' parts of everything, and tells `probe` of each boundary between activities.
+/// Computes these workers' parts of everything, and tells `probe` of each boundary between
+/// activities.
 ///
 /// # Safety
 /// Every thread that stands for workers of the group calls this once, with equal runs; nobody else

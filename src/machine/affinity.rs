@@ -33,8 +33,8 @@ mod system {
             Mask(set)
         }
 
-        /// The calling thread may run on these from now on, as far as the system lets it: `false` if
-        /// on none.
+        /// The calling thread may run on these from now on, as far as the system lets it: `false`
+        /// if on none.
         pub(crate) fn apply(&self) -> bool {
             // SAFETY: the set is readable and of the size given.
             unsafe { libc::sched_setaffinity(0, size_of_val(&self.0), &self.0) == 0 }

@@ -17,8 +17,8 @@ pub struct Topology {
     pub caches: Vec<Cache>,
     /// Memory nodes with at least one usable CPU, by id. Never empty.
     pub numa_nodes: Vec<NumaNode>,
-    /// Whole CPUs' worth of time within the container's quota (1.5 CPUs: 1), where that is less than
-    /// the number of usable CPUs: the scheduler stops a larger team in the middle of its work.
+    /// Whole CPUs' worth of time within the container's quota (1.5 CPUs: 1), where that is less
+    /// than the number of usable CPUs: the scheduler stops a larger team in the middle of its work.
     pub cpu_quota: Option<usize>,
     /// Where this was read.
     pub source: Source,

@@ -17,7 +17,7 @@
 //! let chain = Chain::add(&mut cells, ChainCell::new(model)?); // any forward model, stacks included
 //! let engine = Engine::start(cells, &EngineOptions::default())?; // a pinned worker over all cores
 //! // `words`: [steps, features], one after the other; the answer: the last output.
-//! let ticket = engine.submit(Request::new(chain.unfold(&words, None, Outputs::Last)?))?; // from any thread
+//! let ticket = engine.submit(Request::new(chain.unfold(&words, None, Outputs::Last)?))?;
 //! let answer = ticket.wait()?.values; // or ticket.await
 //! assert_eq!(answer.len(), 16);
 //! # Ok::<(), Box<dyn std::error::Error>>(())

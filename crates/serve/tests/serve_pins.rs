@@ -1,5 +1,5 @@
-//! Threads that users start in what an engine calls do not inherit a worker's pin, and engines of one
-//! process take different cores.
+//! Threads that users start in what an engine calls do not inherit a worker's pin, and engines of
+//! one process take different cores.
 #![cfg(target_os = "linux")]
 
 use std::sync::{Mutex, mpsc};

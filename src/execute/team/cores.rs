@@ -60,8 +60,8 @@ impl Table {
 pub struct Cores(Vec<usize>);
 
 impl Cores {
-    /// A core for each of so many threads: those that fewest teams of this process have, in the order
-    /// of [`Topology::cpus_for_team`]. So two teams share one only where none is free.
+    /// A core for each of so many threads: those that fewest teams of this process have, in the
+    /// order of [`Topology::cpus_for_team`]. So two teams share one only where none is free.
     ///
     /// # Errors
     /// What no team can have: 0 threads, or too many.

@@ -1,5 +1,5 @@
-//! Detects that the process is a child made by `fork`: threads of the parent do not exist in it, and
-//! locks that they held stay locked.
+//! Detects that the process is a child made by `fork`: threads of the parent do not exist in it,
+//! and locks that they held stay locked.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

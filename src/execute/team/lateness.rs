@@ -2,11 +2,11 @@
 //!
 //! A thread that waits for another and spends its spin budget sleeps. Meanwhile the system counts
 //! how long the other one is ready to run but does not (`run_delay` in Linux's
-//! `/proc/…/schedstat`): the thread that slept reads it before and after. So a machine that the team
-//! has to itself pays nothing for it. Elsewhere than on Linux nothing is noticed.
+//! `/proc/…/schedstat`): the thread that slept reads it before and after. So a machine that the
+//! team has to itself pays nothing for it. Elsewhere than on Linux nothing is noticed.
 //!
-//! Nobody waits for these numbers; the end of a region orders them for the caller. So they are plain
-//! atomics under the model checker, too.
+//! Nobody waits for these numbers; the end of a region orders them for the caller. So they are
+//! plain atomics under the model checker, too.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -127,7 +127,8 @@ mod system {
         id
     }
 
-    /// Nanoseconds for which a thread has waited for a processor since its start. Allocates nothing.
+    /// Nanoseconds for which a thread has waited for a processor since its start. Allocates
+    /// nothing.
     pub(super) fn run_delay(thread: u32) -> Option<u64> {
         let mut path = [0; 64];
         let mut rest = &mut path[..];

@@ -207,8 +207,8 @@ impl Team {
     /// those that share a cache together ([`cpus_for_team`]); with more threads than cores
     /// it starts again at the first.
     ///
-    /// Cores that no other team of the process has come first ([`Cores::free`]). Teams that need more
-    /// than are left share some, and get [warnings](Self::warnings).
+    /// Cores that no other team of the process has come first ([`Cores::free`]). Teams that need
+    /// more than are left share some, and get [warnings](Self::warnings).
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -259,7 +259,8 @@ impl Team {
         self.cores.is_some() && (1..self.threads()).all(|w| self.region.home(w).is_pinned())
     }
 
-    /// What makes the team slower than it could be, as things are now. Other processes are not seen.
+    /// What makes the team slower than it could be, as things are now. Other processes are not
+    /// seen.
     #[must_use]
     pub fn warnings(&self) -> Vec<TeamWarning> {
         let Some(cores) = &self.cores else {
@@ -319,11 +320,11 @@ impl Team {
 
     /// Runs `job` for workers 0 to `workers` − 1, on threads that have a processor.
     ///
-    /// Each thread stands for one worker, as in [`run_on`](Self::run_on), while the machine lets all of
-    /// them run. Beside threads of others on the same cores, on fewer cores than the team was made
-    /// for, or when a quota stops it, a thread waits for a processor, and all others for it. Then the
-    /// team leaves it out, and another does its part too, until a trial shows that it is on time
-    /// again. The calling thread always takes part.
+    /// Each thread stands for one worker, as in [`run_on`](Self::run_on), while the machine lets
+    /// all of them run. Beside threads of others on the same cores, on fewer cores than the team
+    /// was made for, or when a quota stops it, a thread waits for a processor, and all others for
+    /// it. Then the team leaves it out, and another does its part too, until a trial shows that it
+    /// is on time again. The calling thread always takes part.
     ///
     /// ```
     /// use cellstream::execute::team::{Team, Track};

@@ -68,9 +68,9 @@ pub(super) fn roam(cores: &[usize]) {
     }
 }
 
-/// Pins this thread again after [`roam`]. One that no team has pinned is moved to `core` and may leave
-/// it again: else it might be where a worker is about to wake, and the system would be slow to part
-/// them.
+/// Pins this thread again after [`roam`]. One that no team has pinned is moved to `core` and may
+/// leave it again: else it might be where a worker is about to wake, and the system would be slow
+/// to part them.
 #[cold]
 pub(super) fn settle(core: usize) {
     let Some(mask) = Mask::of_this_thread() else {
@@ -116,8 +116,8 @@ impl Home {
     }
 
     /// Looks whether the calling thread is still there: the system takes cores from a process whose
-    /// set of CPUs shrinks, and may forget the pin. It is pinned again where it may run; it is never
-    /// moved out of the set that it has been given.
+    /// set of CPUs shrinks, and may forget the pin. It is pinned again where it may run; it is
+    /// never moved out of the set that it has been given.
     #[cold]
     pub(super) fn look(&self) {
         let core = self.core.load(Relaxed);

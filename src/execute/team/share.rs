@@ -12,9 +12,10 @@ use super::spin::SpinPolicy;
 /// The workers of a region that one thread stands for: a job does the part of each of them.
 ///
 /// Usually that is one. Where a core of the team is busy with something else, or gone, threads with
-/// a core of their own do the part of those without ([`Team::run_shares`](super::Team::run_shares)).
-/// A job takes its workers through the same events in turns: it does a step for each of them before
-/// it [waits](Share::wait_for) for anybody else's, so that no wait is for a worker of its own.
+/// a core of their own do the part of those without
+/// ([`Team::run_shares`](super::Team::run_shares)). A job takes its workers through the same events
+/// in turns: it does a step for each of them before it [waits](Share::wait_for) for anybody else's,
+/// so that no wait is for a worker of its own.
 ///
 /// It cannot outlive the job nor move to another thread.
 pub struct Share<'a> {
@@ -178,9 +179,9 @@ impl Worker<'_> {
         self.share.advance(self.index, track);
     }
 
-    /// Waits until worker `worker` has called [`advance`](Self::advance) on `track` at least `count`
-    /// times in this region; returns at once if it has. Counts wrap with `u32`: right while the two
-    /// are less than 2²⁹ apart.
+    /// Waits until worker `worker` has called [`advance`](Self::advance) on `track` at least
+    /// `count` times in this region; returns at once if it has. Counts wrap with `u32`: right while
+    /// the two are less than 2²⁹ apart.
     ///
     /// Workers that wait for each other in a circle deadlock.
     ///

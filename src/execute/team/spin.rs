@@ -31,8 +31,8 @@ impl Default for SpinBudget {
 /// Rounds before the first reading of the clock, and between two readings.
 const ROUNDS: u32 = 64;
 
-/// How one wait goes: the [`SpinBudget`] of its team (none if the team has more threads than cores),
-/// and whose lateness is looked at if that is not enough.
+/// How one wait goes: the [`SpinBudget`] of its team (none if the team has more threads than
+/// cores), and whose lateness is looked at if that is not enough.
 #[derive(Clone, Copy)]
 pub(super) struct SpinPolicy<'a> {
     /// Zero if spinning would delay the thread that is waited for.

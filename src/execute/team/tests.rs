@@ -726,7 +726,8 @@ fn a_team_on_one_core_runs_on_one_thread_and_comes_back() {
     }
 }
 
-/// What is started without the pin runs anywhere; the pin is there again afterwards, also of a panic.
+/// What is started without the pin runs anywhere; the pin is there again afterwards, also of a
+/// panic.
 #[cfg(all(target_os = "linux", not(miri)))]
 #[test]
 fn threads_started_without_the_pin_do_not_inherit_it() {

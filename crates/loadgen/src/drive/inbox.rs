@@ -1,9 +1,9 @@
 //! Messages from the threads of a target to the generator.
 //!
 //! Not a channel of the standard library: its receiver yields while a sender is about to write. The
-//! generator runs at a [higher priority](super::priority) than the workers, so yielding does not let
-//! them run; a worker on the same core that was interrupted while sending would be blocked. This
-//! lock sleeps instead.
+//! generator runs at a [higher priority](super::priority) than the workers, so yielding does not
+//! let them run; a worker on the same core that was interrupted while sending would be blocked.
+//! This lock sleeps instead.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

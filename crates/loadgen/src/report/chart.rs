@@ -1,5 +1,5 @@
-//! Charts: latency against throughput (figures 7, 8, 13 to 15 of Gao et al. 2018), and distributions
-//! (figure 9).
+//! Charts: latency against throughput (figures 7, 8, 13 to 15 of Gao et al. 2018), and
+//! distributions (figure 9).
 //!
 //! SVG without a text backend needs no fonts; widths of letters are estimated.
 
@@ -223,7 +223,8 @@ fn draw_panel(panel: &Panel, area: &Area<'_>) -> Drawn {
         let (px, py) = pixel((left, y.place(tick)));
         area.draw(&Text::new(number(tick), (px - 6, py), style.pos(beside)))?;
     }
-    // Targets at one rate have nearly equal throughput: their bars are moved apart, not their points.
+    // Targets at one rate have nearly equal throughput: their bars are moved apart, not their
+    // points.
     let (wide, _) = plot.dim_in_pixel();
     let apart = 4.0 * (right - left) / f64::from(wide.max(1));
     let middle = panel.lines.len().saturating_sub(1) as f64 / 2.0;

@@ -258,7 +258,8 @@ pub mod tests {
         let number = |name: &str| row.pointer(name).unwrap().as_f64().unwrap();
         near(number("/rate"), 12.5);
         near(number("/throughput"), 10.0);
-        // Of 1..=100 and 2, 4, …, 200 together: 180 are at most 160 (100 and 80), 160 at most 120 (100 and 60).
+        // Of 1..=100 and 2, 4, …, 200 together: 180 are at most 160 (100 and 80), 160 at most 120
+        // (100 and 60).
         near(number("/latency_ms/p90"), 160.0);
         near(number("/latency_ms/p50"), 67.0);
         near(number("/queueing_ms/p90"), 40.0);

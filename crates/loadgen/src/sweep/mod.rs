@@ -340,7 +340,8 @@ mod tests {
 
     #[test]
     fn slow_candidates_that_keep_up_sustain_the_load() {
-        // A second each, as many at a time as are needed; a quarter of what is due ends after the window.
+        // A second each, as many at a time as are needed; a quarter of what is due ends after the
+        // window.
         let fleet = Fleet::new(|_| 1000);
         let short = Conditions {
             window: std::time::Duration::from_secs(4),

@@ -1,7 +1,7 @@
 //! The graph of one request: nodes are cells, edges say whose results a cell takes.
 //!
-//! Plain data, filled by an unfold function; [`super::RequestGraph`] is what is known of it once it has been
-//! checked.
+//! Plain data, filled by an unfold function; [`super::RequestGraph`] is what is known of it once it
+//! has been checked.
 
 use std::ops::Range;
 
@@ -127,7 +127,8 @@ impl Graph {
         self.answers.push(source);
     }
 
-    /// Asks that the request's [`super::DynamicGraph`], which it must have, be called when `node` has been computed.
+    /// Asks that the request's [`super::DynamicGraph`], which it must have, be called when `node`
+    /// has been computed.
     pub fn watch(&mut self, node: NodeId) {
         self.watched.push(node);
     }

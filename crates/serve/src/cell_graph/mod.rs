@@ -1,8 +1,8 @@
 //! What is computed: cell types, and the graph of cells that each request unfolds into.
 //!
 //! A [`Cell`] is a batched computation with its weights inside. A request is a [`Graph`] of calls of cells:
-//! built whole, or growing while it is computed ([`DynamicGraph`]). A graph is checked when it is submitted, and
-//! what a scheduler needs of it, without the values, is [`RequestGraph`].
+//! built whole, or growing while it is computed ([`DynamicGraph`]). A graph is checked when it is
+//! submitted, and what a scheduler needs of it, without the values, is [`RequestGraph`].
 //!
 //! A cell of one's own, and requests that unfold into it (`examples/serve_in_process.rs` has one beside an LSTM, on an
 //! engine):

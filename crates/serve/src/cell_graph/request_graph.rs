@@ -146,8 +146,8 @@ impl Graph {
         })
     }
 
-    /// Which nodes that were added since `before` [join](RequestGraph::joins), of these subgraphs. A node that was there before
-    /// is watched, if it is gone on from.
+    /// Which nodes that were added since `before` [join](RequestGraph::joins), of these subgraphs.
+    /// A node that was there before is watched, if it is gone on from.
     fn joins(&self, cells: &Cells, before: Mark, subgraph_of: &[u32]) -> Vec<bool> {
         let added = |node: NodeId| node.index().checked_sub(before.nodes);
         // The new node whose state a source is.

@@ -185,8 +185,8 @@ impl Engine {
                             let _ = ready.send((index, Ok(warnings)));
                             drop(ready);
                             let serve = || shared.serve(WorkerId(index), worker);
-                            // Cells and users' functions are caught where they are called: this is a
-                            // mistake of ours. Nobody shall wait for it for ever.
+                            // Cells and users' functions are caught where they are called: this is
+                            // a mistake of ours. Nobody shall wait for it for ever.
                             if catch_unwind(AssertUnwindSafe(serve)).is_err() {
                                 shared.stop();
                             }
@@ -249,8 +249,8 @@ impl Engine {
 
     /// Opens a stream: a chain of calls of `cell` whose inputs come one after the other, from zero
     /// states or those given (all of them, one after the other). Each [`Step`] is told the cell's
-    /// outputs; states stay within. MaxBatch is taken with the first step. Streams have no priority and
-    /// no deadline.
+    /// outputs; states stay within. Room is taken with the first step. Streams have no priority
+    /// and no deadline.
     ///
     /// ```
     /// # use cellstream::model::Lstm;
@@ -276,8 +276,8 @@ impl Engine {
         Stream::open(&self.shared, cell, states)
     }
 
-    /// Ends a request with [`RequestError::Cancelled`]; does nothing if it has ended, nor in a child
-    /// of the process that submitted it.
+    /// Ends a request with [`RequestError::Cancelled`]; does nothing if it has ended, nor in a
+    /// child of the process that submitted it.
     pub fn cancel(&self, request: RequestKey) {
         self.shared.cancel(request);
     }
@@ -318,8 +318,8 @@ impl Drop for Engine {
         self.shared.stop();
         let own = std::thread::current().id();
         for thread in self.threads.drain(..) {
-            // What a request's `done` or `DynamicGraph` owned may have been the last of it: then this is a
-            // worker, which stops by itself.
+            // What a request's `done` or `DynamicGraph` owned may have been the last of it: then
+            // this is a worker, which stops by itself.
             if thread.thread().id() != own {
                 let _ = thread.join();
             }

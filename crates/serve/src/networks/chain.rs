@@ -190,8 +190,8 @@ impl Chain {
     }
 
     /// The beginning of a stream: as [`Chain::unfold`], with no answer, and the last node watched, so
-    /// that the request's [`DynamicGraph`](crate::cell_graph::DynamicGraph) takes its output, and adds the next
-    /// step ([`Chain::step`]).
+    /// that the request's [`DynamicGraph`](crate::cell_graph::DynamicGraph) takes its output, and
+    /// adds the next step ([`Chain::step`]).
     ///
     /// # Errors
     /// As [`Chain::unfold`].

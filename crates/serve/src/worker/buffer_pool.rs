@@ -33,7 +33,7 @@ impl BufferPool {
         }
     }
 
-    /// MaxBatch for so many values, whatever stands there.
+    /// Capacity for so many values, whatever stands there.
     pub fn buffer(&mut self, width: usize) -> Box<[f32]> {
         self.used(width).unwrap_or_else(|| vec![0.0; width].into())
     }

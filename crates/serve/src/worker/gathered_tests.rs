@@ -162,7 +162,7 @@ fn what_was_kept_for_one_row_is_read_there_and_spare_after() {
 fn what_a_failed_cell_was_lent_is_spare_after() {
     let mut graph = Graph::new();
     let x = graph.give(&[-3.0, -2.0]);
-    // The third fails the batch in which the second was input_rows what the first gave.
+    // The third fails the batch in which the second reads the output of the first.
     let first = graph.node(CELL, &[Source::Zeros]).output(0);
     let second = graph.node(CELL, &[first]);
     let failing = graph.node(CELL, &[x]);

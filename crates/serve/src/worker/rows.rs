@@ -85,7 +85,7 @@ struct Placed {
 }
 
 impl<R: Send> BatchRows<R> {
-    /// MaxBatch for `env.rows` rows.
+    /// Capacity for `env.rows` rows.
     pub fn new(cell: &dyn Cell, env: &WorkerEnv) -> BatchRows<R> {
         let ports = cell.ports();
         let buffers = |ports: &[Port], rows: usize| {

@@ -17,7 +17,7 @@ pub(super) struct CellRunner<R> {
 }
 
 impl<R: Send> CellRunner<R> {
-    /// MaxBatch for `env.rows` rows.
+    /// Capacity for `env.rows` rows.
     pub fn new(cell: Arc<dyn Cell>, env: &WorkerEnv) -> Result<CellRunner<R>, CellError> {
         Ok(CellRunner {
             prepared: Some(cell.prepare(env)?),

@@ -397,8 +397,8 @@ impl<R> Values<R> {
         }
     }
 
-    /// What `source` outputs, without a copy, for a gathered row: what came with the request, or was
-    /// kept for this alone. `None` if it must be [copied](Values::take).
+    /// What `source` outputs, without a copy, for a gathered row: what came with the request, or
+    /// was kept for this alone. `None` if it must be [copied](Values::take).
     pub(super) fn input_row(&mut self, source: Source, given: &[f32]) -> Option<InputRow> {
         match source {
             Source::Zeros => None,
@@ -409,8 +409,8 @@ impl<R> Values<R> {
         }
     }
 
-    /// What `source` outputs, where it was kept for this alone. `None`, and nothing is changed, if it must be
-    /// [copied](Values::take).
+    /// What `source` outputs, where it was kept for this alone. `None`, and nothing is changed, if
+    /// it must be [copied](Values::take).
     pub(super) fn take_retained(
         &mut self,
         source: Source,
@@ -497,7 +497,8 @@ impl<R> Values<R> {
         }
     }
 
-    /// As [`Values::store`], of values that nobody else needs: what is kept are they themselves, and other room takes their place.
+    /// As [`Values::store`], of values that nobody else needs: what is kept are they themselves,
+    /// and other room takes their place.
     pub(super) fn store_owned(
         &mut self,
         node: NodeId,
