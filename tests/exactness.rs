@@ -102,7 +102,7 @@ fn many_steps_of_high_stacks() {
             if seed % 2 == 0 {
                 layer.ahead = InputProjectionBy::Rows {
                     workers: random.0.usize(1..=workers),
-                    owners_share: OwnersShare::ALL[random.0.usize(0..4)],
+                    owners_share: OwnersShare::of_eighths(random.0.u8(0..=8)).unwrap(),
                 };
                 continue;
             }

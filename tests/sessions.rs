@@ -408,7 +408,7 @@ fn plans_that_do_not_fit_are_refused() {
         let mut ahead = good.clone();
         ahead.entries[0].configuration.layers[1].ahead = InputProjectionBy::Rows {
             workers: rows,
-            owners_share: OwnersShare::Quarter,
+            owners_share: OwnersShare::HALF,
         };
         let refused = PlanError::Ahead {
             layer: 1,

@@ -122,7 +122,7 @@ impl Case {
                     true => InputProjectionBy::Owners,
                     false => InputProjectionBy::Rows {
                         workers: random.usize(1..=workers),
-                        owners_share: OwnersShare::ALL[random.usize(0..4)],
+                        owners_share: OwnersShare::of_eighths(random.u8(0..=8)).unwrap(),
                     },
                 },
                 order: PanelOrder::Cyclic,
@@ -266,12 +266,7 @@ impl Case {
             return rows * taker / takers..rows * (taker + 1) / takers;
         }
         let even = rows * busy.len() / takers;
-        let cut = match owners_share {
-            OwnersShare::None => 0,
-            OwnersShare::Sixteenth => even.min(rows / 16),
-            OwnersShare::Quarter => even.min(rows / 4),
-            OwnersShare::Even => even,
-        };
+        let cut = even * usize::from(owners_share.eighths()) / 8;
         let of = |all: &[usize], from: usize, len: usize| {
             let at = all.iter().position(|&w| w == taker)?;
             Some(from + len * at / all.len()..from + len * (at + 1) / all.len())

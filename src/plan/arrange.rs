@@ -105,7 +105,7 @@ fn of_group(model: &Model, size: (usize, usize), workers: usize) -> Vec<Configur
                     .chunk_steps
                     .min(size.1.div_ceil(RELAYED_CHUNKS).max(1));
             }
-            ways.push(with_owners_share(&way, OwnersShare::Quarter));
+            ways.push(with_owners_share(&way, OwnersShare::HALF));
         }
         ways.push(way);
     }

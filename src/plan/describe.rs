@@ -61,11 +61,10 @@ impl LayerPlan {
             ) => {
                 let owners = (0..workers).filter(|&worker| self.is_owner(worker)).count();
                 let share = match owners_share {
-                    _ if owners == 0 || owners == workers => "",
-                    OwnersShare::None => ", none by owners",
-                    OwnersShare::Sixteenth => ", 1/16 by owners",
-                    OwnersShare::Quarter => ", 1/4 by owners",
-                    OwnersShare::Even => ", an even share by owners",
+                    _ if owners == 0 || owners == workers => String::new(),
+                    OwnersShare::NONE => ", none by owners".into(),
+                    OwnersShare::EVEN => ", an even share by owners".into(),
+                    share => format!(", {}/8 of an even share by owners", share.eighths()),
                 };
                 let chunk = self.chunk_steps;
                 format!(", chunks of {chunk} by {workers} cores{share}")

@@ -400,15 +400,7 @@ impl Costs<'_> {
         let own = match (owners, takers - owners) {
             (0, _) => 0.0,
             (_, 0) => even,
-            (owners, _) => {
-                let share = match owners_share {
-                    OwnersShare::None => 0.0,
-                    OwnersShare::Sixteenth => 1.0 / 16.0,
-                    OwnersShare::Quarter => 0.25,
-                    OwnersShare::Even => 1.0,
-                };
-                even.min(share / owners as f64)
-            }
+            _ => even * f64::from(owners_share.eighths()) / 8.0,
         };
         let free = match takers - owners {
             0 => 0.0,
@@ -444,7 +436,7 @@ impl Costs<'_> {
             plan.chunk_steps = chunk;
             // The share changes neither the cost of a row nor that of the steps.
             let times = self.times(layer, plan, rows, workers);
-            for share in OwnersShare::ALL {
+            for share in OwnersShare::all() {
                 let seconds = self.relayed(&times, chunk, (takers, owners), share);
                 if best.is_none_or(|(least, _, _)| seconds < least) {
                     best = Some((seconds, chunk, share));

@@ -136,40 +136,42 @@ pub enum InputProjectionBy {
     },
 }
 
-/// The part of a chunk's rows that owners take together, at most an even share. The first chunk is
-/// shared evenly, since no steps run beside it. Without meaning where all takers are owners, or
-/// none is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum OwnersShare {
-    /// No rows.
-    None,
-    /// A sixteenth.
-    Sixteenth,
-    /// A quarter.
-    Quarter,
-    /// As many rows for each worker.
-    #[default]
-    Even,
+/// The part of a chunk's rows that owners take together, in eighths of an even share, which has as
+/// many rows for each worker. The first chunk is shared evenly, since no steps run beside it.
+/// Without meaning where all takers are owners, or none is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OwnersShare {
+    eighths: u8,
 }
 
 impl OwnersShare {
+    /// No rows.
+    pub const NONE: OwnersShare = OwnersShare { eighths: 0 };
+    /// Half of an even share.
+    pub const HALF: OwnersShare = OwnersShare { eighths: 4 };
+    /// As many rows for each worker.
+    pub const EVEN: OwnersShare = OwnersShare { eighths: 8 };
+
+    /// So many eighths of an even share, at most 8.
+    #[must_use]
+    pub fn of_eighths(eighths: u8) -> Option<OwnersShare> {
+        (eighths <= 8).then_some(OwnersShare { eighths })
+    }
+
+    /// The number of eighths, from 0 to 8.
+    #[must_use]
+    pub fn eighths(self) -> u8 {
+        self.eighths
+    }
+
     /// All shares, ascending.
-    pub const ALL: [OwnersShare; 4] = [
-        OwnersShare::None,
-        OwnersShare::Sixteenth,
-        OwnersShare::Quarter,
-        OwnersShare::Even,
-    ];
+    pub fn all() -> impl Iterator<Item = OwnersShare> {
+        (0..=8).map(|eighths| OwnersShare { eighths })
+    }
 
     /// Of `rows`, those of `owners` of the `workers`.
     pub(crate) fn of(self, rows: usize, owners: usize, workers: usize) -> usize {
-        let even = part(rows, owners, workers);
-        match self {
-            OwnersShare::None => 0,
-            OwnersShare::Sixteenth => even.min(rows / 16),
-            OwnersShare::Quarter => even.min(rows / 4),
-            OwnersShare::Even => even,
-        }
+        part(part(rows, owners, workers), self.eighths.into(), 8)
     }
 }
 
@@ -183,7 +185,7 @@ impl InputProjectionBy {
     pub fn even_rows(workers: usize) -> InputProjectionBy {
         InputProjectionBy::Rows {
             workers,
-            owners_share: OwnersShare::Even,
+            owners_share: OwnersShare::EVEN,
         }
     }
 
@@ -377,7 +379,7 @@ mod tests {
     fn shares_of_rows_are_all_rows_once_however_many() {
         for rows in [0, 1, 7, 1000, usize::MAX] {
             for owners in [vec![], vec![0], vec![1, 2], vec![0, 1, 2, 3]] {
-                let shares = OwnersShare::ALL.into_iter();
+                let shares = OwnersShare::all();
                 for (owners_share, is_first) in shares.flat_map(|s| [(s, false), (s, true)]) {
                     let ahead = InputProjectionBy::Rows {
                         workers: 4,
@@ -389,12 +391,7 @@ mod tests {
                     let of_owners: u128 = owners.iter().map(|&w| shares[w].len() as u128).sum();
                     if !is_first && (1..4).contains(&owners.len()) {
                         let even = rows as u128 * owners.len() as u128 / 4;
-                        let expected = match owners_share {
-                            OwnersShare::None => 0,
-                            OwnersShare::Sixteenth => rows as u128 / 16,
-                            OwnersShare::Quarter => rows as u128 / 4,
-                            OwnersShare::Even => even,
-                        };
+                        let expected = even * u128::from(owners_share.eighths()) / 8;
                         assert_eq!(of_owners, expected);
                     }
                     shares.sort_by_key(|share| (share.start, share.end));

@@ -69,7 +69,7 @@ pub(super) fn with_chunks(base: &Configuration, steps: usize) -> Vec<Configurati
 
 /// The configuration with other shares of the rows taken ahead for workers that also run steps.
 pub(super) fn with_shares(base: &Configuration) -> Vec<Configuration> {
-    let all = OwnersShare::ALL.map(|share| with_owners_share(base, share));
+    let all = OwnersShare::all().map(|share| with_owners_share(base, share));
     distinct([base.clone()].into_iter().chain(all).collect())
 }
 

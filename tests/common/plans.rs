@@ -58,7 +58,7 @@ impl Random {
             ahead: match self.0.u8(0..3) {
                 0 => InputProjectionBy::Rows {
                     workers: self.0.usize(1..=workers),
-                    owners_share: OwnersShare::ALL[self.0.usize(0..4)],
+                    owners_share: OwnersShare::of_eighths(self.0.u8(0..=8)).unwrap(),
                 },
                 _ => InputProjectionBy::Owners,
             },

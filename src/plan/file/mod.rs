@@ -27,7 +27,7 @@
 //!   layer 0 chunk 25 ahead owners order serpentine
 //!     direction 0 aaaa/1111 stripes 2 tile_rows 14 prefetch all units 0..256 256..256
 //!     direction 1 aaaa/1111 stripes 1 tile_rows 0 prefetch many units 0..0 0..256
-//!   layer 1 chunk 100 ahead rows 2 owners_share 1/4 order cyclic
+//!   layer 1 chunk 100 ahead rows 2 owners_share 4/8 order cyclic
 //!     direction 0 aaa/111 stripes 1 tile_rows 0 prefetch off units 0..16 16..48
 //!
 //! checksum c3b5b1b096f3efb6
@@ -48,7 +48,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use super::stamp::{self, Stamp, identity};
-use super::{OwnersShare, Plan, PlanError};
+use super::{Plan, PlanError};
 use crate::atomic_file;
 use crate::kernels::{IsaError, Prefetch, Stripes};
 use crate::model::Model;
@@ -302,15 +302,6 @@ fn order_name(order: PanelOrder) -> &'static str {
     match order {
         PanelOrder::Cyclic => "cyclic",
         PanelOrder::Serpentine => "serpentine",
-    }
-}
-
-fn share_name(share: OwnersShare) -> &'static str {
-    match share {
-        OwnersShare::None => "none",
-        OwnersShare::Sixteenth => "1/16",
-        OwnersShare::Quarter => "1/4",
-        OwnersShare::Even => "even",
     }
 }
 

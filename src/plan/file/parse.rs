@@ -56,7 +56,7 @@ const FEWER: &str = "at most 1024 entries";
 const TEAM: &str = "`threads N row_groups N`";
 const COST: &str = "`cost_ns N spread_ns N`";
 const RUNNER_UP: &str = "`runner_up cost_ns N spread_ns N: WORDS`";
-const LAYER: &str = "`layer N chunk N ahead owners|rows N owners_share none|1/16|1/4|even order cyclic|serpentine`, layers counted from 0";
+const LAYER: &str = "`layer N chunk N ahead owners|rows N owners_share 0..8/8 order cyclic|serpentine`, layers counted from 0";
 const DIRECTION: &str = "`direction N SCHEDULE stripes 1|2 tile_rows N prefetch off|many|all units A..B … [projection A..B …]`, N counted from 0";
 const CHECKSUM: &str = "`checksum SUM`, SUM 16 hexadecimal digits or `none`";
 const END: &str = "nothing after the checksum";
@@ -222,12 +222,9 @@ fn layer(lines: &mut Significant, index: usize) -> Result<LayerPlan, PlanFileErr
                 "owners" => InputProjectionBy::Owners,
                 "rows" => InputProjectionBy::Rows {
                     workers: t.number()?,
-                    owners_share: match t.keyword("owners_share")?.word()? {
-                        "none" => OwnersShare::None,
-                        "1/16" => OwnersShare::Sixteenth,
-                        "1/4" => OwnersShare::Quarter,
-                        "even" => OwnersShare::Even,
-                        _ => return None,
+                    owners_share: {
+                        let eighths = t.keyword("owners_share")?.word()?.strip_suffix("/8")?;
+                        OwnersShare::of_eighths(eighths.parse().ok()?)?
                     },
                 },
                 _ => return None,

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::lines::MOST_SIZE;
 use super::parse::{MOST_BYTES, MOST_ENTRIES, sum};
-use super::{FORMAT, PlanFileError, order_name, prefetch_name, share_name, stripes_count};
+use super::{FORMAT, PlanFileError, order_name, prefetch_name, stripes_count};
 use crate::kernels::Blocking;
 use crate::model::Model;
 use crate::plan::stamp::{escaped, identity};
@@ -71,7 +71,7 @@ fn entry(to: &mut String, entry: &Entry) -> fmt::Result {
             InputProjectionBy::Rows {
                 workers,
                 owners_share,
-            } => format!("rows {workers} owners_share {}", share_name(owners_share)),
+            } => format!("rows {workers} owners_share {}/8", owners_share.eighths()),
         };
         let (chunk, order) = (layer.chunk_steps, order_name(layer.order));
         writeln!(
