@@ -3,7 +3,7 @@
 use crate::cell_graph::{CellError, GraphError};
 use crate::scheduler::Refused;
 
-/// Why a request that was accepted has no answer.
+/// Why an accepted request has no response.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {
@@ -13,52 +13,53 @@ pub enum RequestError {
     /// Its deadline passed.
     #[error("the request's deadline has passed")]
     Late,
-    /// A cell that it was in failed.
+    /// A cell failed in a batch with the request.
     #[error("cell `{cell}` failed: {why}")]
     Cell {
-        /// Which.
+        /// The cell.
         cell: String,
-        /// Why.
+        /// The cause.
         why: CellError,
     },
-    /// A policy of the user's own formed a larger batch than the cell was prepared for.
-    #[error("the policy formed a batch of {rows} rows of cell `{cell}`, where {most} are the most")]
+    /// A user's policy formed a larger batch than the cell was prepared for.
+    #[error("the policy formed a batch of {rows} rows of cell `{cell}`; the maximum is {max}")]
     TooManyRows {
-        /// Which cell.
+        /// The cell.
         cell: String,
-        /// How many rows, padding included.
+        /// Rows of the batch, padding included.
         rows: usize,
         /// The cell's [`BatchSizes::max`](crate::cell_graph::BatchSizes::max).
-        most: usize,
+        max: usize,
     },
-    /// A cell that it was in panicked.
+    /// A cell panicked in a batch with the request.
     #[error("cell `{cell}` panicked: {message}")]
     CellPanicked {
-        /// Which.
+        /// The cell.
         cell: String,
-        /// What the panic said.
+        /// The message of the panic.
         message: String,
     },
-    /// What grows its graph said that it cannot go on.
-    #[error("the request cannot go on: {why}")]
+    /// Its `DynamicGraph` ended it with
+    /// [`Growth::fail`](crate::cell_graph::Growth::fail).
+    #[error("the function that grows the request's graph failed: {why}")]
     GrowFailed {
-        /// Why.
+        /// The cause.
         why: CellError,
     },
-    /// What grows its graph panicked.
+    /// Its `DynamicGraph` panicked.
     #[error("the function that grows the request's graph panicked: {message}")]
     GrowPanicked {
-        /// What the panic said.
+        /// The message of the panic.
         message: String,
     },
-    /// What was added to its graph is wrong.
+    /// Nodes added to its graph are invalid.
     #[error(transparent)]
     Graph(#[from] GraphError),
-    /// There is no room for what was added to its graph.
+    /// Nodes added to its graph exceed a limit.
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// A value that a node takes is nowhere.
-    #[error("what node {node} takes has been lost; please report this as a mistake in cellstream")]
+    /// An input of a node is missing.
+    #[error("an input of node {node} is missing; this is a bug in cellstream, please report it")]
     Lost {
         /// The node.
         node: usize,
@@ -66,7 +67,10 @@ pub enum RequestError {
     /// The engine was shut down.
     #[error("the engine was shut down before the request was done")]
     ShutDown,
-    /// The process is a child of the one that submitted it, which alone gets the answer.
-    #[error("the request was submitted before this process was forked; the parent gets its answer")]
+    /// The process is a child of the one that submitted it.
+    #[error(
+        "the request was submitted before this process was forked; \
+         only the parent process receives its response"
+    )]
     Forked,
 }

@@ -1,8 +1,8 @@
 //! Serving: requests of many users, batched cell by cell.
 //!
-//! The [`engine`] is what users call. A request is a graph of cells ([`cell_graph`]); those of the usual
-//! networks are ready-made ([`networks`]). How a [`scheduler`], a [`policy`] and workers make an answer of it
-//! is told below.
+//! Programs call the [`engine`]. A request is a graph of cells ([`cell_graph`]); [`networks`] has the
+//! cells of common networks. The design of the [`scheduler`], the [`policy`] and the workers is
+//! described below.
 //!
 //! ```
 //! use cellstream::model::Lstm;
@@ -16,7 +16,7 @@
 //! let mut cells = Cells::new();
 //! let chain = Chain::add(&mut cells, ChainCell::new(model)?); // any forward model, stacks included
 //! let engine = Engine::start(cells, &EngineOptions::default())?; // a pinned worker over all cores
-//! // `words`: [steps, features], one after the other; the answer: the last output.
+//! // `words`: [steps, features], one after the other; the response: the last output.
 //! let ticket = engine.submit(Request::new(chain.unfold(&words, None, Outputs::Last)?))?;
 //! let answer = ticket.wait()?.values; // or ticket.await
 //! assert_eq!(answer.len(), 16);

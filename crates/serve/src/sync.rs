@@ -1,4 +1,4 @@
-//! Locks of engine and workers: the real ones, or loom's when its model checker runs them (`--cfg loom`).
+//! Locks of engine and workers: those of std, or of loom with `--cfg loom`.
 
 #[cfg(not(loom))]
 pub(super) use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, atomic::AtomicBool};

@@ -160,7 +160,7 @@ fn a_growing_function_may_end_its_request_and_no_other() {
     let error = fails.wait().unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the request cannot go on: nothing to say"
+        "the function that grows the request's graph failed: nothing to say"
     );
     assert_eq!(good.wait().unwrap().values, expected);
 }

@@ -190,7 +190,7 @@ fn a_policy_that_forms_too_large_a_batch_ends_its_requests_and_no_others() {
     let too_many = RequestError::TooManyRows {
         cell: "pair".into(),
         rows: 4,
-        most: 2,
+        max: 2,
     };
     assert_eq!(
         ended(engine.submit(pairs(ids.pair, 4)).unwrap()),

@@ -492,12 +492,12 @@ fn steps_of(lengths: Option<&[usize]>) -> usize {
     lengths.map_or(1, |lengths| lengths.iter().copied().max().unwrap_or(0))
 }
 
-/// Which cell of [`Cells`].
+/// The index of a cell in [`Cells`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CellId(pub(crate) u16);
 
 impl CellId {
-    /// Its place among the cells, from 0.
+    /// The index, from 0.
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
@@ -505,21 +505,21 @@ impl CellId {
 
 /// The cell types of an engine.
 ///
-/// Those added later come later in the graphs of requests: of cells with full batches the latest is run first (BatchMaker,
-/// section 4.3), so that what is nearly done gets done. So a cell that always fills its batches keeps all before it waiting, also
-/// those of other networks, whatever the priority of their requests: networks that have nothing to do with each other are
-/// better served by an engine each. Where no batch is full, cells take turns by what their rows are worth
+/// The order of addition is the order in graphs: of the cells with a full batch, the one added last
+/// runs first (BatchMaker, section 4.3), which finishes old requests first. A cell whose batches are
+/// always full therefore delays all cells before it, whatever their priority: use one engine for
+/// each independent network. If no batch is full, the cell selector decides
 /// ([crate documentation](crate), step 3).
 #[derive(Clone, Default)]
 pub struct Cells(Vec<Arc<dyn Cell>>);
 
 impl Cells {
-    /// None yet.
+    /// No cells.
     pub fn new() -> Cells {
         Cells::default()
     }
 
-    /// Adds a cell type, which comes later in graphs than all before.
+    /// Adds a cell type. It comes later in graphs than those added before.
     ///
     /// # Panics
     /// With more than 65,536 cell types.
@@ -529,23 +529,23 @@ impl Cells {
         CellId(id)
     }
 
-    /// One of them, if there is one of that id.
+    /// The cell with this id, if it exists.
     pub fn get(&self, id: CellId) -> Option<&Arc<dyn Cell>> {
         self.0.get(id.index())
     }
 
-    /// All, with their ids.
+    /// All cells with their ids.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (CellId, &Arc<dyn Cell>)> {
         let ids = (0..self.0.len()).map(|index| CellId(index as u16));
         ids.zip(&self.0)
     }
 
-    /// How many.
+    /// Number of cells.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// None at all.
+    /// Whether there is no cell.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Why an engine did not start, accept or answer.
+//! Errors of starting an engine and of submitting requests.
 
 use std::io;
 
@@ -6,15 +6,15 @@ use crate::cell_graph::{CellError, GraphError};
 use crate::scheduler::Refused;
 use cellstream::execute::team::TeamError;
 
-/// Why an engine could not be started.
+/// Why an engine did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
     /// There is no cell.
-    #[error("an engine without cells computes nothing; add at least one")]
+    #[error("the engine has no cells; add at least one")]
     NoCell,
     /// There is no worker.
-    #[error("an engine without workers computes nothing; ask for at least one")]
+    #[error("the engine has no workers; configure at least one")]
     NoWorker,
     /// The minimum of the batch sizes is 0 or exceeds the maximum.
     #[error(
@@ -23,77 +23,77 @@ pub enum EngineError {
     Sizes {
         /// The cell.
         cell: String,
-        /// Least rows of a batch.
+        /// Minimum rows of a batch.
         min: usize,
-        /// Most rows of a batch.
+        /// Maximum rows of a batch.
         max: usize,
     },
     /// The batches have more rows than supported.
-    #[error("cell `{cell}`: batches of up to {rows} rows; at most {most} are supported")]
+    #[error("cell `{cell}`: batches of up to {rows} rows; the maximum is {max}")]
     TooManyRows {
         /// The cell.
         cell: String,
-        /// Most rows of a batch.
+        /// Maximum rows of a batch, as configured.
         rows: usize,
-        /// Most that are supported.
-        most: usize,
+        /// [`EngineOptions::MAX_ROWS`](super::EngineOptions::MAX_ROWS).
+        max: usize,
     },
     /// The number of batch sizes differs from the number of cells.
-    #[error("batch sizes for {found} cells, there are {expected}")]
+    #[error("batch sizes are given for {found} cells, but the engine has {expected} cells")]
     SizesCount {
-        /// How many cells there are.
+        /// Number of cells.
         expected: usize,
-        /// How many sizes were given.
+        /// Number of sizes.
         found: usize,
     },
-    /// Workers would get no task.
+    /// `tasks_at_once` is 0.
     #[error("`tasks_at_once` is 0; it must be at least 1")]
     NoTasks,
-    /// Batches would have no step.
+    /// `steps_at_once` is 0.
     #[error("`steps_at_once` is 0; it must be at least 1")]
     NoSteps,
     /// A worker's team could not be created.
     #[error("worker {worker}: {why}")]
     Team {
-        /// Which.
+        /// Index of the worker.
         worker: usize,
-        /// Why.
+        /// The cause.
         why: TeamError,
     },
     /// A cell could not be prepared.
     #[error("worker {worker} cannot prepare cell `{cell}`: {why}")]
     Cell {
-        /// Which worker.
+        /// Index of the worker.
         worker: usize,
-        /// Which cell.
+        /// The cell.
         cell: String,
-        /// Why.
+        /// The cause.
         why: CellError,
     },
     /// A thread could not be started.
     #[error("worker {worker} could not be started: {why}")]
     Spawn {
-        /// Which.
+        /// Index of the worker.
         worker: usize,
-        /// The system's answer.
+        /// The error of the operating system.
         why: io::Error,
     },
     /// A worker panicked before it was ready.
     #[error("worker {worker} panicked while it prepared its cells")]
     Panicked {
-        /// Which.
+        /// Index of the worker.
         worker: usize,
     },
 }
 
-/// Why a request was not accepted; nothing of it has been kept.
+/// Why a request was not accepted. The engine keeps nothing of it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SubmitError {
-    /// Its graph is wrong.
+    /// Its graph is invalid.
     #[error(transparent)]
     Graph(#[from] GraphError),
-    /// There is no room for it, or the engine is shutting down.
+    /// It exceeds a limit, or the engine is shutting down.
     #[error(transparent)]
     Refused(#[from] Refused),
     /// The process is a child of the one that started the engine.

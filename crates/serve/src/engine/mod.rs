@@ -1,8 +1,8 @@
-//! The engine: takes requests, and answers each exactly once.
+//! The engine: accepts requests and ends each exactly once.
 //!
-//! An [`Engine`] owns its workers' threads. Requests are submitted from any thread and come back
-//! through a [`Ticket`] (to wait for or to `.await`) or a callback; no async runtime is needed, and
-//! any will do.
+//! An [`Engine`] owns the threads of its workers. Any thread may submit a request; the response
+//! comes through a [`Ticket`] (wait for it or `.await` it) or a callback. No async runtime is
+//! needed, and any works.
 
 mod calibrate;
 mod error;
@@ -37,7 +37,7 @@ use cellstream::execute::team::{Cores, SharedTeam, Team, TeamWarning, without_pi
 use shared::Shared;
 use stats::Recorder;
 
-/// A graph to be computed, and how.
+/// A graph to compute, with its priority and its deadline.
 pub struct Request {
     graph: Graph,
     grow: Option<Box<dyn DynamicGraph>>,
@@ -45,7 +45,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Of priority 0, with no deadline.
+    /// A request with priority 0 and no deadline.
     pub fn new(graph: Graph) -> Request {
         Request {
             graph,
@@ -54,56 +54,56 @@ impl Request {
         }
     }
 
-    /// What goes on at the end of the graph's watched nodes.
+    /// Sets the [`DynamicGraph`], called when a watched node of the graph has been computed.
     pub fn grow(mut self, grow: impl DynamicGraph + 'static) -> Request {
         self.grow = Some(Box::new(grow));
         self
     }
 
-    /// The greater, the sooner: where more nodes of a cell are ready than a batch has rows, those
-    /// of requests of higher priority go first. Which cell is next is not decided by priority
-    /// ([`Cells`]).
+    /// Sets the priority: if more nodes of a cell are ready than a batch has rows, those of
+    /// requests with a higher priority run first. The priority has no influence on the choice of
+    /// the cell ([`Cells`]).
     pub fn priority(mut self, priority: u8) -> Request {
         self.requirements.priority = priority;
         self
     }
 
-    /// That it takes at least so many bytes: of a graph that will grow.
+    /// Counts the request with at least `bytes` bytes, for a graph that will grow.
     fn of_bytes(mut self, bytes: usize) -> Request {
         self.requirements.bytes = bytes;
         self
     }
 
-    /// Goes on with a request that was accepted, and is accepted while the engine drains, too.
+    /// Continues an accepted request: it is accepted also while the engine drains.
     fn continues(mut self) -> Request {
         self.requirements.continues = true;
         self
     }
 
-    /// More nodes may come from outside.
+    /// The user may add nodes until the request is closed.
     fn open(mut self) -> Request {
         self.requirements.open = true;
         self
     }
 
-    /// When the answer is of no use any more: from then on no batch with it is begun, and it ends
-    /// with [`RequestError::Late`]; one whose last batch was under way may still be answered.
+    /// Sets the deadline. After it, no batch with the request starts, and the request ends with
+    /// [`RequestError::Late`]; if its last batch is running, it may still complete.
     pub fn deadline(mut self, deadline: Instant) -> Request {
         self.requirements.deadline = Some(deadline);
         self
     }
 }
 
-/// What a request asked for.
+/// The result of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Response {
-    /// What was added to the graph's answer, in that order.
+    /// The values that were added to the graph's answer, in that order.
     pub values: Vec<f32>,
-    /// How long it took.
+    /// Times of queueing and of computing.
     pub timing: Timing,
 }
 
-/// Whom to tell.
+/// The receiver of a response.
 pub(super) enum Reply {
     Ticket(oneshot::Sender<Result<Response, RequestError>>),
     Call(Box<dyn FnOnce(Result<Response, RequestError>) + Send>),
@@ -112,9 +112,9 @@ pub(super) enum Reply {
 impl Reply {
     fn send(self, answer: Result<Response, RequestError>) {
         match self {
-            // Nobody waits any more: the ticket was dropped.
+            // An error means that the ticket was dropped.
             Reply::Ticket(sender) => drop(sender.send(answer)),
-            // What a user starts there is not to run on this worker's core alone.
+            // Threads that the callback starts must not inherit the pin of this worker.
             Reply::Call(call) => without_pin(|| call(answer)),
         }
     }
@@ -128,19 +128,19 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Starts the workers, each of which packs the weights of all cells on its cores.
+    /// Starts the workers. Each packs the weights of all cells on its cores.
     ///
     /// # Errors
-    /// [`EngineError`]; no thread is left.
+    /// [`EngineError`]; all threads that were started have ended.
     pub fn start(cells: Cells, options: &EngineOptions) -> Result<Engine, EngineError> {
         Engine::with_policy(cells, options, |costs, workers| {
             options.policy.build(costs, workers, options.groups)
         })
     }
 
-    /// As [`Engine::start`], with a policy of the user's own instead of [`EngineOptions::policy`]:
-    /// `policy` makes it from the costs of the cells, in their order, and the number of workers.
-    /// Their [`rows`](CellCost::rows) are those of [`EngineOptions::sizes`] if these are set.
+    /// As [`Engine::start`], with a policy of the user instead of [`EngineOptions::policy`].
+    /// `policy` builds it from the costs of the cells, in their order, and the number of workers.
+    /// [`CellCost::rows`] are [`EngineOptions::sizes`] if these are set.
     ///
     /// # Errors
     /// As [`Engine::start`].
@@ -185,8 +185,8 @@ impl Engine {
                             let _ = ready.send((index, Ok(warnings)));
                             drop(ready);
                             let serve = || shared.serve(WorkerId(index), worker);
-                            // Cells and users' functions are caught where they are called: this is
-                            // a mistake of ours. Nobody shall wait for it for ever.
+                            // Panics of cells and of users' functions are caught at the call: this
+                            // one is a bug of this crate. Requests must not wait for ever.
                             if catch_unwind(AssertUnwindSafe(serve)).is_err() {
                                 shared.stop();
                             }
@@ -194,7 +194,7 @@ impl Engine {
                         Err(why) => drop(ready.send((index, Err(why)))),
                     },
                 )
-                // Dropping the engine sends those already started home.
+                // Dropping the engine stops the workers that have started.
                 .map_err(|why| EngineError::Spawn { worker: index, why })?;
             engine.threads.push(thread);
         }
@@ -206,7 +206,7 @@ impl Engine {
                     engine.warnings.extend(ready?);
                     started[index] = true;
                 }
-                // All senders are gone: some worker went without a word.
+                // All senders are gone: a worker panicked.
                 Err(_) => {
                     let worker = started.iter().position(|&one| !one).unwrap_or(0);
                     return Err(EngineError::Panicked { worker });
@@ -216,26 +216,26 @@ impl Engine {
         Ok(engine)
     }
 
-    /// What was found at the start to make workers slower than they could be.
+    /// Conditions found at the start that slow workers down.
     pub fn warnings(&self) -> &[TeamWarning] {
         &self.warnings
     }
 
-    /// Accepts a request, or refuses it at once.
+    /// Accepts a request, or rejects it at once.
     ///
     /// # Errors
-    /// [`SubmitError`]; nothing has been kept of the request.
+    /// [`SubmitError`]; the engine keeps nothing of the request.
     pub fn submit(&self, request: Request) -> Result<Ticket, SubmitError> {
         let (sender, receiver) = oneshot::channel();
         let key = self.shared.accept(request, Reply::Ticket(sender))?;
         Ok(Ticket::new(receiver, key, Arc::downgrade(&self.shared)))
     }
 
-    /// As [`Engine::submit`]; `done` is called once, with the answer or why there is none, by
-    /// whoever notices the end: mostly one of the engine's threads, which does nothing else
-    /// meanwhile, but also a thread that cancels a request or drops a ticket or the engine. So it
-    /// should be quick, hold no lock that is held around such calls, and not wait for the engine.
-    /// Threads that it starts run wherever the process may, not on the worker's core alone.
+    /// As [`Engine::submit`], but calls `done` exactly once, with the response or the error. It
+    /// runs on the thread that detects the end: usually a thread of the engine, which is blocked
+    /// meanwhile, or a thread that cancels a request or drops a ticket or the engine. It should be
+    /// short, hold no lock that is held around such calls, and not wait for the engine. Threads
+    /// that it starts do not inherit the pinning of the worker.
     ///
     /// # Errors
     /// As [`Engine::submit`]; `done` is not called then.
@@ -247,10 +247,10 @@ impl Engine {
         self.shared.accept(request, Reply::Call(Box::new(done)))
     }
 
-    /// Opens a stream: a chain of calls of `cell` whose inputs come one after the other, from zero
-    /// states or those given (all of them, one after the other). Each [`Step`] is told the cell's
-    /// outputs; states stay within. Room is taken with the first step. Streams have no priority
-    /// and no deadline.
+    /// Opens a stream: a chain of calls of `cell` whose inputs arrive one after the other. It
+    /// starts from zeros or from `states`, the values of all states one after the other. Each
+    /// [`Step`] returns the outputs of the cell, not the states. The first step counts towards the
+    /// limits. Streams have no priority and no deadline.
     ///
     /// ```
     /// # use cellstream::model::Lstm;
@@ -271,20 +271,20 @@ impl Engine {
     /// ```
     ///
     /// # Errors
-    /// [`StreamError`] for a cell that there is not, that has no state, or states of another size.
+    /// [`StreamError`] if the cell does not exist or has no state, or if `states` has another size.
     pub fn stream(&self, cell: CellId, states: Option<&[f32]>) -> Result<Stream, StreamError> {
         Stream::open(&self.shared, cell, states)
     }
 
-    /// Ends a request with [`RequestError::Cancelled`]; does nothing if it has ended, nor in a
-    /// child of the process that submitted it.
+    /// Ends a request with [`RequestError::Cancelled`]. Does nothing if it has ended, or in a child
+    /// of the process that submitted it.
     pub fn cancel(&self, request: RequestKey) {
         self.shared.cancel(request);
     }
 
-    /// Accepts no more requests, and waits until those that are here have ended and been told;
-    /// streams that are open are waited for, too. Not to be called by a request's `done`, which it
-    /// would wait for. Returns at once in a child of the process that started the engine.
+    /// Rejects new requests and waits until all accepted requests, open streams included, have
+    /// ended and their replies are delivered. Must not be called from `done`: it would wait for
+    /// itself. Returns at once in a child of the process that started the engine.
     pub fn drain(&self) {
         if self.shared.made_in.is_forked() {
             return;
@@ -293,7 +293,7 @@ impl Engine {
         self.shared.wait_until_idle();
     }
 
-    /// What has been done so far: nothing in a child of the process that started the engine.
+    /// Statistics since the start; empty in a child of the process that started the engine.
     pub fn stats(&self) -> Stats {
         if self.shared.made_in.is_forked() {
             return Recorder::new(self.shared.cells.len()).stats(Counts::default());
@@ -302,7 +302,7 @@ impl Engine {
         state.recorder.stats(state.scheduler.counts())
     }
 
-    /// Its cells.
+    /// The cells of the engine.
     pub fn cells(&self) -> &Cells {
         &self.shared.cells
     }
@@ -311,15 +311,15 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         if self.shared.made_in.is_forked() {
-            // The threads are the parent's; even detaching one would be undefined here.
+            // The threads belong to the parent; even detaching one would be undefined here.
             self.threads.drain(..).for_each(std::mem::forget);
             return;
         }
         self.shared.stop();
         let own = std::thread::current().id();
         for thread in self.threads.drain(..) {
-            // What a request's `done` or `DynamicGraph` owned may have been the last of it: then
-            // this is a worker, which stops by itself.
+            // A request's `done` or `DynamicGraph` may have owned the engine: then this thread is
+            // a worker, which stops by itself.
             if thread.thread().id() != own {
                 let _ = thread.join();
             }
@@ -334,7 +334,7 @@ struct MaxBatch {
     steps: usize,
 }
 
-/// Maximum number of steps of a cell's batches: no more than ever run together.
+/// Maximum number of steps of a cell's batches.
 fn max_steps(cell: &dyn Cell, options: &EngineOptions) -> usize {
     match cell.takes_steps() && !cell.ports().states().is_empty() {
         true => options.steps_at_once.min(Scheduler::STEP_ROWS),
@@ -378,15 +378,14 @@ fn check(cells: &Cells, options: &EngineOptions) -> Result<Vec<CellCost>, Engine
             return Err(EngineError::TooManyRows {
                 cell: cell.name().into(),
                 rows: max,
-                most: EngineOptions::MAX_ROWS,
+                max: EngineOptions::MAX_ROWS,
             });
         }
     }
     Ok(costs)
 }
 
-/// A worker on the calling thread, which it pins. Cells are prepared without the pin, so that
-/// threads that they start may run anywhere.
+/// A worker on the calling thread, which is pinned.
 fn prepare(
     index: usize,
     cells: &Cells,

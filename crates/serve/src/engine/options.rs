@@ -1,4 +1,4 @@
-//! How an engine is set up.
+//! Options of an engine.
 
 use crate::cell_graph::BatchSizes;
 use crate::policy::{Groups, PolicyKind};
@@ -6,31 +6,31 @@ use crate::scheduler::Limits;
 use cellstream::execute::team::{Cores, TeamError, check_threads};
 use cellstream::machine::Topology;
 
-/// How an engine runs.
+/// Options of an engine. Set single fields and take the others from the default, with
+/// `..EngineOptions::default()`: later versions may add fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineOptions {
-    /// Which ready nodes form a batch.
+    /// The choice of the ready nodes of a batch.
     pub policy: PolicyKind,
-    /// Groups of requests, for policies that form such.
+    /// Groups of requests, for policies that batch whole requests.
     pub groups: Groups,
-    /// How cores are divided among workers.
+    /// Division of the cores among workers.
     pub workers: Workers,
-    /// Rows of each cell's batches, in the order of the cells. Empty: those of
+    /// Rows of the batches of each cell, in the order of the cells. If empty, those of
     /// [`Cell::cost`](crate::cell_graph::Cell::cost).
     pub sizes: Vec<BatchSizes>,
-    /// Most tasks that a worker gets at once (BatchMaker's MaxTasksToSubmit), further steps of
-    /// their rows not counted.
+    /// Maximum number of tasks that a worker gets at once (BatchMaker's MaxTasksToSubmit), further
+    /// steps of their rows not counted.
     pub tasks_at_once: usize,
-    /// Most steps that chains take in one batch, of cells that [take
-    /// steps](crate::cell_graph::Cell::takes_steps): those read their weights less often then, and
-    /// small batches take much less time. All steps together have at most
-    /// [`Scheduler::STEP_ROWS`](crate::scheduler::Scheduler::STEP_ROWS) rows, so that they take no
-    /// longer than one step of so many: four steps of up to 4 rows, three of 5, two of up to 8, one
-    /// of more. Requests join and are answered, and deadlines are looked at, before such a batch or
-    /// after it, not between its steps (with 1: at every cell); who cancels is told at once, and
-    /// the rows are free after the batch. Decoders, trees and streams take a step at a time.
+    /// Maximum number of steps of a chain in one batch, for cells that [support
+    /// it](crate::cell_graph::Cell::takes_steps). More steps read the weights less often. All steps
+    /// together have at most [`Scheduler::STEP_ROWS`](crate::scheduler::Scheduler::STEP_ROWS) rows:
+    /// four steps of up to 4 rows, three of 5, two of up to 8, one of more. Requests join, end and
+    /// pass their deadlines between batches, not between the steps of a batch. A cancellation is
+    /// reported immediately; its rows are freed after the batch. Decoders, trees and streams run
+    /// one step at a time.
     pub steps_at_once: usize,
-    /// What is accepted at once.
+    /// Limits of the accepted requests.
     pub limits: Limits,
 }
 
@@ -40,11 +40,9 @@ impl EngineOptions {
 }
 
 impl Default for EngineOptions {
-    /// Cellular batching, one worker over all cores, one task at once: a decision costs
-    /// microseconds here, a cell tens to hundreds, and the fewer are decided ahead, the sooner a
-    /// new request joins. Up to four steps of few rows at once: they take as little as half the
-    /// time (LSTM 1024, one row), which is worth more than joining between them. Eight were better
-    /// by another 8 to 22 % (p90) in f32 while few requests came, and worse by as much in int8.
+    /// Cellular batching, one worker over all cores, one task at once, because a decision takes
+    /// much less time than a cell and a new request joins sooner. Up to four steps of small batches
+    /// at once, because they read the weights less often.
     fn default() -> EngineOptions {
         EngineOptions {
             policy: PolicyKind::Cellular,
@@ -58,24 +56,24 @@ impl Default for EngineOptions {
     }
 }
 
-/// How cores are divided among workers. Each worker has a thread on each of its cores, and the
-/// weights of all cells packed for them.
+/// Division of the cores among workers. Each worker has one thread on each of its cores, and its
+/// own packed weights of all cells.
 ///
-/// Cores that no other team of the process has are taken first: two engines over half of the cores
-/// each share none. Processes do not see each other's: give them sets of CPUs of their own.
+/// Cores that no other team of the process uses are assigned first: two engines over half of the
+/// cores each share none. This does not work across processes: give each process its own CPU set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Workers {
-    /// One worker, over all cores: the default.
+    /// One worker over all cores: the default.
     #[default]
     OneOverAll,
-    /// One worker over so many cores, or over all where there are fewer (a plan for more is refused
-    /// then).
+    /// One worker over this number of cores, or over all if there are fewer (a plan for more is
+    /// refused then).
     OneOver(usize),
-    /// A worker for each core.
+    /// One worker for each core.
     OnePerCore,
-    /// These: the operating system's numbers of each worker's cores. Workers may share cores, and
-    /// then wait for each other; a thread for a core that there is not runs wherever the system
-    /// puts it.
+    /// The CPU numbers of each worker, as the operating system counts them. Workers that share a
+    /// CPU slow each other down. A thread whose CPU does not exist is not pinned.
     Cores(Vec<Vec<usize>>),
 }
 
@@ -83,7 +81,7 @@ impl Workers {
     /// The cores of each worker, in a process that has no other teams.
     ///
     /// # Errors
-    /// A team of that many threads cannot be.
+    /// [`TeamError`] for an invalid number of threads.
     pub fn cores(&self) -> Result<Vec<Vec<usize>>, TeamError> {
         let topology = Topology::detect();
         let all = || topology.cpus_for_team(topology.team_size());
@@ -99,7 +97,7 @@ impl Workers {
         })
     }
 
-    /// Takes the cores of each worker.
+    /// Reserves the cores of each worker.
     pub(super) fn take(&self) -> Result<Vec<Cores>, TeamError> {
         let cores = self.cores()?;
         let take = |cores: &Vec<usize>| match self {

@@ -1,34 +1,35 @@
-//! What the threads of an engine share, and how they keep out of each other's way.
+//! The shared state of the threads of an engine, and their protocol.
 //!
 //! ```text
-//! one mutex    the scheduler, and for each request its values; held for bookkeeping only
-//! work         a worker waits here when it has nothing to do
-//! idle         whoever drains the engine waits here until no request is left
+//! one mutex    the scheduler, and the values of each request; held for bookkeeping only
+//! work         a worker without a task waits here
+//! idle         `Engine::drain` waits here until no request is left
 //! ```
 //!
-//! A worker's round, with the lock held where marked:
+//! The loop of a worker, with the lock held where marked:
 //!
 //! ```text
 //! loop
-//!   │ report the last task; take tasks, unless some are left; take requests that have ended
-//!   │ nothing at all: wait at `work`, until the next deadline (or, once, let go of memory without the lock)
-//!   reply to those that have ended; evict what the scheduler asked for
-//!   run the first task, and with it those that are further steps of its rows
+//!   │ report the last task; poll tasks if none is left; take the ended requests
+//!   │ nothing to do: wait at `work` until the next deadline (first, once, release memory
+//!   │     without the lock)
+//!   reply to the ended requests; evict the states that the scheduler names
+//!   run the first task and those that are further steps of its rows
 //! ```
 //!
-//! **A wake-up is lost** (a worker finds nothing, a request comes, the worker sleeps): the request comes
-//! under the lock, which the worker holds from looking until the wait has released it; who comes
-//! later notifies after the worker has begun to wait.
+//! **A lost wake-up** (a worker finds no task, a request arrives, the worker sleeps): requests
+//! arrive under the lock. The worker holds it from its look at the scheduler until the wait
+//! releases it, so a later request notifies a worker that already waits.
 //!
-//! **A deadline passes and nobody looks** (the only sleeper began to sleep before the request came, all others are in
-//! slow cells): who goes away to run a task while the next deadline is watched by nobody wakes a
-//! sleeper, which sleeps again until that deadline.
+//! **An unnoticed deadline** (the only sleeping worker went to sleep before the request arrived,
+//! all others run slow cells): a worker that starts a task while no sleeping worker has a timeout
+//! for the next deadline wakes one, which then sleeps until that deadline.
 //!
-//! **A request is replied to twice, or never**: the scheduler tells each end once, under the lock; whoever
-//! takes it from there replies, after releasing it. Whoever calls something that can end requests
-//! takes all that have ended before it releases the lock ([`State::take_finished`]).
+//! **Two replies to a request, or none**: the scheduler reports each end once, under the lock; the
+//! thread that polls it replies after it has released the lock. A thread that may have ended
+//! requests polls all ends before it releases the lock ([`State::take_finished`]).
 //!
-//! **A ticket is dropped while its answer is on its way**: cancelling a request that has ended does nothing.
+//! **A ticket is dropped while its reply is on its way**: cancelling an ended request does nothing.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -59,28 +60,28 @@ pub(super) struct State {
     requests: SecondaryMap<RequestKey, Arc<RequestValues<Reply>>>,
     failures: SecondaryMap<RequestKey, RequestError>,
     pub recorder: Recorder,
-    /// Workers at `work`.
+    /// Workers that wait at `work`.
     sleeping: usize,
-    /// Until when one of them sleeps at most; `None` also where none is known to.
+    /// The timeout of one of them; `None` if none is known.
     awaited: Option<Instant>,
     /// Requests that have ended and are being replied to.
     replying: usize,
     stopping: bool,
 }
 
-/// A request that has ended, to be replied to without the lock.
+/// An ended request, whose reply is sent without the lock.
 pub(super) struct Finished {
     ended: Ended,
     values: Arc<RequestValues<Reply>>,
     error: Option<RequestError>,
 }
 
-/// What is left of a request that was replied to: to be dropped with nothing locked, as it may own
-/// anything, and after the other replies, as that takes its time.
+/// The rest of a request after its reply. It is dropped with nothing locked, as it may own
+/// anything, and after the other replies, as that may take long.
 type Left = (Option<Box<dyn DynamicGraph>>, Arc<RequestValues<Reply>>);
 
 impl Finished {
-    /// Tells who asked.
+    /// Sends the reply.
     fn reply(self) -> Left {
         let Finished {
             ended,
@@ -98,8 +99,7 @@ impl Finished {
                 timing: ended.timing,
             }),
         };
-        // Callbacks, wakers and what users' functions own are theirs: a panic there is nobody
-        // else's.
+        // A panic of a user's callback or waker must not reach other requests.
         let _ = catch_panic(|| {
             if let Some(reply) = reply {
                 reply.send(answer);
@@ -129,12 +129,12 @@ impl Shared {
         }
     }
 
-    /// A panic under the lock is a mistake of ours; what can still be answered should be.
+    /// A panic under the lock is a bug of this crate; remaining requests are still served.
     pub fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something with the state, replies to requests that ended by it, and wakes a worker.
+    /// Changes the state, replies to requests that ended by that, and wakes a worker.
     pub fn with<T>(&self, change: impl FnOnce(&mut State, Instant) -> T) -> T {
         let mut state = self.lock();
         let out = change(&mut state, Instant::now());
@@ -148,7 +148,7 @@ impl Shared {
         out
     }
 
-    /// Accepts a request, or refuses it at once.
+    /// Accepts a request, or rejects it at once.
     pub fn accept(&self, request: Request, reply: Reply) -> Result<RequestKey, SubmitError> {
         if self.made_in.is_forked() {
             return Err(SubmitError::Forked);
@@ -158,7 +158,7 @@ impl Shared {
             grow,
             mut requirements,
         } = request;
-        // Turning requests away should not cost what accepting them does.
+        // Rejecting a request should cost less than accepting it.
         let offered = self
             .lock()
             .scheduler
@@ -169,8 +169,8 @@ impl Shared {
         let values = Values::new(graph, &unfolded, grow, &self.cells, reply);
         requirements.bytes = requirements.bytes.max(values.bytes(&self.cells));
         let values = Arc::new(RequestValues::new(values));
-        // Those of a refused request go when the lock is free again: what the user gave may own a
-        // ticket, or the engine, and dropping that takes the lock.
+        // The values of a rejected request are dropped without the lock: they may own a ticket or
+        // the engine, whose drop takes the lock.
         let kept = Arc::clone(&values);
         let accepted = self.with(|state, now| {
             let key = state
@@ -183,10 +183,10 @@ impl Shared {
         accepted
     }
 
-    /// Adds a node to the graph of an open request, whose only source of growth this is, and closes
-    /// it where `close` says so. Does nothing if the request has ended.
+    /// Adds a node to the graph of an open request, and closes the request if `close` is set. Only
+    /// this function adds nodes to it. Does nothing if the request has ended.
     ///
-    /// Room is taken first: once the values know of the node, there is no way back.
+    /// The node is reserved first, because it cannot be removed from the values again.
     pub fn grow(
         &self,
         key: RequestKey,
@@ -226,7 +226,7 @@ impl Shared {
         self.with(|state, now| state.scheduler.handle_cancel(now, key));
     }
 
-    /// Ends all requests, and the workers.
+    /// Ends all requests and stops the workers.
     pub fn stop(&self) {
         self.with(|state, now| {
             state.scheduler.handle_shutdown(now);
@@ -235,15 +235,15 @@ impl Shared {
         self.work.notify_all();
     }
 
-    /// Tells those who asked, and then whoever waits for the last of them.
+    /// Replies to ended requests, and notifies `idle` after the last one.
     fn reply(&self, finished: Vec<Finished>) {
         let replied = finished.len();
         if replied == 0 {
             return;
         }
-        // The last first: who waits for several, one after the other, is woken once, and finds the
-        // others' answers there. To be woken for each took the workers' cores as long as to choose
-        // their batches. No answer waits for memory to be freed.
+        // In reverse order: a user who waits for several requests in turn is woken once and finds
+        // the other responses. A wake-up for each costs the workers' cores about as much time as
+        // choosing a batch. No reply waits for memory to be freed.
         let left: Vec<_> = finished.into_iter().rev().map(Finished::reply).collect();
         for left in left {
             let _ = catch_panic(|| drop(left));
@@ -266,16 +266,16 @@ impl Shared {
         }
     }
 
-    /// The life of one worker, until [`Shared::stop`].
+    /// The loop of one worker, until [`Shared::stop`].
     pub fn serve(&self, id: WorkerId, mut worker: Worker<Reply>) {
         let mut tasks: VecDeque<WorkerTask<Reply>> = VecDeque::new();
         let mut ran: Vec<WorkerTask<Reply>> = Vec::new();
-        // Of tasks that were run: emptied, for those to come.
+        // Empty row lists of tasks that were run, for new tasks.
         let mut emptied: Vec<Vec<TaskRow<Reply>>> = Vec::new();
         let mut fresh: Vec<Task> = Vec::new();
         let mut evict: Vec<SubgraphKey> = Vec::new();
         let mut state = self.lock();
-        // Since when the lock is held.
+        // The time at which the lock was taken.
         let mut begin = Instant::now();
         loop {
             if tasks.is_empty() {
@@ -287,7 +287,7 @@ impl Shared {
                 }
                 state.scheduler.poll_evictions(id, &mut evict);
             } else {
-                // Checked before each batch; polling does so, too.
+                // Deadlines are checked before each batch; `poll_tasks` does so, too.
                 state.scheduler.handle_timeout(begin);
             }
             let finished = state.take_finished();
@@ -296,8 +296,8 @@ impl Shared {
                     return;
                 }
                 state.recorder.scheduled(begin.elapsed());
-                // Nothing that has ended is held on to through an idle night. What came meanwhile
-                // is found, as all is looked at anew.
+                // An idle worker holds no memory of ended requests. A request that arrives
+                // meanwhile is found in the next iteration.
                 state = match worker.holds_memory() {
                     true => {
                         drop(state);
@@ -309,8 +309,7 @@ impl Shared {
                 begin = Instant::now();
                 continue;
             }
-            // What this worker has not taken may be another's; and so are deadlines that pass
-            // meanwhile.
+            // Another worker may take the remaining nodes and watch the next deadline.
             let for_another = state.scheduler.queued() > 0 || state.deadline_is_unwatched();
             let wake_another = state.sleeping > 0 && for_another;
             state.recorder.scheduled(begin.elapsed());
@@ -327,7 +326,7 @@ impl Shared {
             }
             let together = worker.together(&tasks);
             ran.extend(tasks.drain(..together));
-            // Padding is computed even where nobody is left: that is what it costs.
+            // A batch of padding alone is computed, too: it is part of the cost of padding.
             let outcome = match ran.first().is_some_and(|todo| todo.batch() > 0) {
                 true => worker.run(&mut ran),
                 false => Outcome::default(),
@@ -357,7 +356,7 @@ impl Shared {
             }
         };
         state.sleeping -= 1;
-        // Perhaps it was this one that slept until then.
+        // The timeout may have been that of this worker.
         state.awaited = None;
         state
     }
@@ -368,13 +367,13 @@ impl State {
         self.replying == 0 && self.scheduler.counts().live() == 0
     }
 
-    /// Whether the next deadline may pass before any sleeper wakes up by itself.
+    /// Whether the next deadline may pass before a sleeping worker times out.
     fn deadline_is_unwatched(&self) -> bool {
         let deadline = self.scheduler.poll_timeout();
         deadline.is_some_and(|at| self.awaited.is_none_or(|awaited| at < awaited))
     }
 
-    /// The rows of a task with their values, added to `work`.
+    /// Adds the rows of a task with their values to `work`.
     fn attach(&self, task: &Task, work: &mut Vec<TaskRow<Reply>>) {
         work.reserve(task.rows.len());
         let rows = task.rows.iter();
@@ -384,7 +383,7 @@ impl State {
         }));
     }
 
-    /// A worker has run tasks together. What their rows were kept in goes to `emptied`.
+    /// Reports tasks that a worker ran together. Their row lists go to `emptied`.
     fn report(
         &mut self,
         now: Instant,
@@ -420,7 +419,7 @@ impl State {
         }
     }
 
-    /// All requests that have ended and were not taken before.
+    /// The ended requests that were not taken before.
     fn take_finished(&mut self) -> Vec<Finished> {
         let mut finished = Vec::new();
         while let Some(ended) = self.scheduler.poll_ended() {

@@ -1,4 +1,4 @@
-//! What an engine has done: counts, batch sizes, where the time went.
+//! Statistics of an engine: counts, batch sizes, times.
 
 use std::time::Duration;
 
@@ -7,37 +7,38 @@ use hdrhistogram::Histogram;
 use crate::scheduler::{Counts, End, Ended, Task};
 use crate::worker::Spent;
 
-/// A look at what an engine has done since its start.
+/// Statistics of an engine since its start.
 #[derive(Clone, Debug)]
 pub struct Stats {
-    /// Requests.
+    /// Numbers of requests.
     pub counts: Counts,
-    /// By cell, in the order of [`crate::cell_graph::Cells`].
+    /// Statistics of each cell, in the order of [`crate::cell_graph::Cells`].
     pub cells: Vec<CellStats>,
-    /// Queueing of the requests that were completed, in microseconds.
+    /// Queueing times of the completed requests, in microseconds.
     pub queueing: Histogram<u64>,
-    /// Computing of the requests that were completed, in microseconds.
+    /// Computing times of the completed requests, in microseconds.
     pub computing: Histogram<u64>,
-    /// Time that went into choosing and recording, under the engine's lock.
+    /// Time of scheduling and recording, under the engine's lock.
     pub scheduling: Duration,
 }
 
-/// What was done of one cell.
+/// Statistics of one cell.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CellStats {
-    /// Tasks, each a step of a batch, by the number of rows that they were formed with, padding included.
+    /// Number of tasks (each is a step of a batch) by their rows, padding included.
     pub batches: Vec<u64>,
-    /// Rows whose requests wanted them.
+    /// Rows of live requests.
     pub rows: u64,
-    /// Rows that nobody wanted: padding, and those of requests that ended meanwhile.
+    /// Other rows: padding, and those of requests that ended before the batch.
     pub padding: u64,
-    /// Time for values into batches.
+    /// Time of copying values into batches.
     pub gather: Duration,
     /// Time in the cell.
     pub run: Duration,
-    /// The same, step by step, in nanoseconds, to two digits; steps that ran in one batch have equal shares of its time.
+    /// Time of each step in the cell, in nanoseconds, to two digits. Steps of one batch have equal
+    /// shares of its time.
     pub steps: Histogram<u64>,
-    /// Time for values out of batches, and for growing graphs.
+    /// Time of copying values out of batches, and of growing graphs.
     pub scatter: Duration,
 }
 
@@ -49,7 +50,7 @@ impl CellStats {
             padding: 0,
             gather: Duration::ZERO,
             run: Duration::ZERO,
-            // Up to an hour. Two digits take 40 KB, three take 300, which every look at the statistics copies.
+            // Up to an hour. Two digits, because `stats` copies the histogram under the lock.
             steps: histogram(3_600_000_000_000, 2),
             scatter: Duration::ZERO,
         }
@@ -69,9 +70,9 @@ fn micros() -> Histogram<u64> {
     histogram(3_600_000_000, 3)
 }
 
-/// From 1 to `most`, to so many digits.
-fn histogram(most: u64, digits: u8) -> Histogram<u64> {
-    match Histogram::new_with_bounds(1, most, digits) {
+/// From 1 to `max`, to `digits` digits.
+fn histogram(max: u64, digits: u8) -> Histogram<u64> {
+    match Histogram::new_with_bounds(1, max, digits) {
         Ok(histogram) => histogram,
         Err(_) => unreachable!("valid bounds"),
     }
@@ -104,7 +105,7 @@ impl Recorder {
         cell.gather += spent.gather;
         cell.run += spent.run;
         cell.scatter += spent.scatter;
-        // A task that nobody wants any more is not run.
+        // A task without live rows and padding is not run.
         if rows + task.padding > 0 {
             let nanoseconds = u64::try_from(spent.run.as_nanos()).unwrap_or(u64::MAX);
             cell.steps.saturating_record(nanoseconds);

@@ -1,4 +1,4 @@
-//! What a submitted request comes back through.
+//! Tickets: handles to wait for submitted requests.
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
@@ -11,8 +11,8 @@ use super::{RequestError, Response};
 use crate::scheduler::RequestKey;
 use cellstream::execute::team::ProcessMark;
 
-/// A request that was accepted. Wait for it ([`Ticket::wait`]) or `.await` it; dropping it cancels
-/// the request, whose rows are free at the next batch.
+/// An accepted request. Wait for it ([`Ticket::wait`]) or `.await` it. Dropping it cancels the
+/// request; its rows are freed before the next batch.
 #[must_use = "dropping a ticket cancels its request"]
 pub struct Ticket {
     answer: Option<oneshot::Receiver<Result<Response, RequestError>>>,
@@ -37,14 +37,14 @@ impl Drop for Cancel {
     }
 }
 
-/// An engine that is gone has ended its requests first, so a reply that never came is a shutdown.
+/// A dropped engine has ended its requests, so a missing reply is a shutdown.
 fn or_shut_down<E>(
     received: Result<Result<Response, RequestError>, E>,
 ) -> Result<Response, RequestError> {
     received.unwrap_or(Err(RequestError::ShutDown))
 }
 
-/// What has come so far, in a child of the process that waits for it: nothing more will.
+/// The reply that arrived before the fork, in a child of the process that submitted the request.
 pub(super) fn in_child<T>(
     receiver: &oneshot::Receiver<Result<T, RequestError>>,
 ) -> Result<T, RequestError> {
@@ -71,7 +71,7 @@ impl Ticket {
     /// Waits for the end of the request.
     ///
     /// # Errors
-    /// Why there is no answer.
+    /// [`RequestError`] if the request ended without a response.
     ///
     /// # Panics
     /// If [`Ticket::wait_timeout`] has given the answer.
@@ -116,7 +116,7 @@ impl Ticket {
         }
     }
 
-    /// Which request it is.
+    /// The key of the request.
     pub fn key(&self) -> RequestKey {
         self.cancel.key
     }

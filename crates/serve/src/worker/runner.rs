@@ -50,7 +50,7 @@ impl<R: Send> CellRunner<R> {
         RequestError::TooManyRows {
             cell: self.cell.name().to_owned(),
             rows,
-            most: self.rows.max_rows(),
+            max: self.rows.max_rows(),
         }
     }
 }
