@@ -388,8 +388,10 @@ impl Team {
         };
         let is_out = |thread| self.crowd.is_out(thread);
         let outcome = self.region.run(count, mode, is_out, job);
+        let ended = self.origin.elapsed();
+        self.crowd.ran(ended.saturating_sub(begun));
         if next == Next::Trial || self.region.lateness.is_noticed() {
-            self.crowd_changed(begun);
+            self.crowd_changed(ended);
         }
         outcome
     }
@@ -401,11 +403,11 @@ impl Team {
     }
 
     #[cold]
-    fn crowd_changed(&mut self, begun: Duration) {
+    fn crowd_changed(&mut self, now: Duration) {
         let region = &self.region;
         let late = region.lateness.take().map(Duration::from_nanos);
         let is_lost = |thread: usize| region.home(thread).is_lost();
-        self.crowd.end(begun, self.origin.elapsed(), late, is_lost);
+        self.crowd.end(now, late, is_lost);
         if self.crowd.is_narrow() {
             // Its core may be the busy one.
             pin::roam(self.core_list());

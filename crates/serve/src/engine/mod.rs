@@ -110,12 +110,15 @@ pub(super) enum Reply {
 }
 
 impl Reply {
+    fn is_call(&self) -> bool {
+        matches!(self, Reply::Call(_))
+    }
+
     fn send(self, answer: Result<Response, RequestError>) {
         match self {
             // An error means that the ticket was dropped.
             Reply::Ticket(sender) => drop(sender.send(answer)),
-            // Threads that the callback starts must not inherit the pin of this worker.
-            Reply::Call(call) => without_pin(|| call(answer)),
+            Reply::Call(call) => call(answer),
         }
     }
 }

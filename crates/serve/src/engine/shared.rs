@@ -43,7 +43,7 @@ use crate::cell_graph::{Cells, DynamicGraph, Graph};
 use crate::scheduler::{End, Ended, RequestKey, Scheduler, SubgraphKey, Task, WorkerId};
 use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use crate::worker::{Outcome, RequestValues, TaskRow, Values, Worker, WorkerTask};
-use cellstream::execute::team::{ProcessMark, catch_panic};
+use cellstream::execute::team::{ProcessMark, catch_panic, without_pin};
 
 /// See the [module](self).
 pub(super) struct Shared {
@@ -244,7 +244,16 @@ impl Shared {
         // In reverse order: a user who waits for several requests in turn is woken once and finds
         // the other responses. A wake-up for each costs the workers' cores about as much time as
         // choosing a batch. No reply waits for memory to be freed.
-        let left: Vec<_> = finished.into_iter().rev().map(Finished::reply).collect();
+        let is_call = |one: &Finished| one.values.lock().reply.as_ref().is_some_and(Reply::is_call);
+        let calls = finished.iter().any(is_call);
+        let reply = || finished.into_iter().rev().map(Finished::reply).collect();
+        let left: Vec<_> = if calls {
+            // Threads that a callback starts must not run on this worker's core alone. Lifting the
+            // pin takes system calls: once for all.
+            without_pin(reply)
+        } else {
+            reply()
+        };
         for left in left {
             let _ = catch_panic(|| drop(left));
         }
