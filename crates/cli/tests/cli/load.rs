@@ -1,21 +1,18 @@
 //! `cellstream load` from the outside: every network and policy on tiny shapes, what is printed and
 //! written, what is refused.
 
-#[cfg(target_os = "linux")]
-#[path = "common/interrupt.rs"]
-mod interrupt;
-
 use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
 
+#[cfg(target_os = "linux")]
+use crate::interrupt;
+use crate::{program, text};
+
 fn load(line: &str) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_cellstream"))
-        .arg("load")
-        .args(line.split_whitespace())
-        .output()
-        .unwrap()
+    let words = line.split_whitespace();
+    program(["load"].into_iter().chain(words)).output().unwrap()
 }
 
 /// Short, small, and far below what any machine bears.
@@ -25,7 +22,7 @@ fn rows(line: &str) -> Vec<Value> {
     let output = load(line);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{line}: {errors}");
-    let lines = String::from_utf8(output.stdout).unwrap();
+    let lines = text(&output.stdout);
     let rows = lines
         .lines()
         .map(|line| serde_json::from_str(line).unwrap());
@@ -54,7 +51,7 @@ fn steps_ran(row: &Value, cell: &str) -> u64 {
 }
 
 #[test]
-fn every_network_is_served_with_every_policy_that_can() {
+fn every_network_and_policy() {
     let networks = [
         (
             "lstm --lengths 3",
@@ -106,7 +103,7 @@ fn every_network_is_served_with_every_policy_that_can() {
 
 /// One user's requests, one after the other: what is computed is known to the step.
 #[test]
-fn requests_get_the_values_of_all_their_steps_however_many() {
+fn large_requests() {
     const REQUESTS: u64 = 3;
     // More values than four millions, which rows of most widths do not divide.
     for (network, cells) in [
@@ -144,7 +141,7 @@ fn requests_get_the_values_of_all_their_steps_however_many() {
 }
 
 #[test]
-fn a_trace_is_replayed_as_it_is_written() {
+fn trace_replay() {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("trace.csv");
     // One in the warm-up of 50 ms, six in the window of 200 ms, two of them at once, and two after
@@ -171,7 +168,7 @@ fn a_trace_is_replayed_as_it_is_written() {
 }
 
 #[test]
-fn users_ask_again_when_they_are_answered_and_all_are() {
+fn closed_loop() {
     let rows = rows(
         "gru --lengths 5 --hidden 8 --input 4 --batch 8 --closed 3 --requests 40 --warm-up 0 --seconds 60 --json",
     );
@@ -195,7 +192,7 @@ fn users_ask_again_when_they_are_answered_and_all_are() {
 }
 
 #[test]
-fn files_of_lengths_and_trees_are_read_and_results_are_written() {
+fn input_and_output_files() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
     std::fs::write(path("lengths.csv"), "of,words\na,3\nb,5\n").unwrap();
@@ -227,7 +224,7 @@ fn files_of_lengths_and_trees_are_read_and_results_are_written() {
 }
 
 #[test]
-fn calibration_times_every_cell_at_every_size() {
+fn calibration() {
     let rows = rows("seq2seq --hidden 8 --input 4 --vocabulary 50 --batch 6 --calibrate --json");
     for cell in ["encoder", "decoder"] {
         let of_cell: Vec<_> = rows.iter().filter(|row| row["cell"] == cell).collect();
@@ -246,7 +243,7 @@ fn calibration_times_every_cell_at_every_size() {
 }
 
 #[test]
-fn sizes_of_cells_and_calibrated_ones_are_tried_and_named() {
+fn sweep_of_batch_sizes() {
     let folder = tempfile::tempdir().unwrap();
     let csv = folder.path().join("all.csv");
     let line = format!(
@@ -316,7 +313,7 @@ fn sizes_of_cells_and_calibrated_ones_are_tried_and_named() {
     assert!(csv.contains(",cellular,4:2,"));
 
     let output = load(&line);
-    let text = String::from_utf8(output.stdout).unwrap();
+    let text = text(&output.stdout);
     for words in [
         "2 task(s) and 4 step(s) at once",
         "calibrated: batch ",
@@ -329,7 +326,7 @@ fn sizes_of_cells_and_calibrated_ones_are_tried_and_named() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_in_a_line_that_says_what_does() {
+fn invalid_arguments() {
     let refused = [
         ("lstm --policies ideal", 2, "ideal needs identical requests"),
         ("treelstm --lengths 3", 2, "takes --trees"),
@@ -369,7 +366,7 @@ fn what_makes_no_sense_is_refused_in_a_line_that_says_what_does() {
 /// What was measured is not lost with the file that it should go into.
 #[cfg(target_os = "linux")]
 #[test]
-fn where_a_file_cannot_be_written_the_table_is_printed_all_the_same() {
+fn unwritable_output() {
     let folder = tempfile::tempdir().unwrap();
     let chart = folder.path().join("chart.svg");
     let output = load(&format!(
@@ -386,7 +383,7 @@ fn where_a_file_cannot_be_written_the_table_is_printed_all_the_same() {
 }
 
 #[test]
-fn requests_beyond_any_memory_are_refused_before_they_are_made() {
+fn requests_beyond_memory() {
     let folder = tempfile::tempdir().unwrap();
     let trees = folder.path().join("wide.jsonl");
     // One sentence: the first of two million words is the head of all others.
@@ -409,7 +406,7 @@ fn requests_beyond_any_memory_are_refused_before_they_are_made() {
 /// `chrt` asks the system for the same rank, by itself.
 #[cfg(target_os = "linux")]
 #[test]
-fn it_is_said_once_if_the_generator_may_not_go_first() {
+fn priority_warning_is_printed_once() {
     let unprivileged = "prlimit --rtprio=0:0";
     let root = "setpriv --inh-caps=-sys_nice --bounding-set=-sys_nice";
     for wrapper in [
@@ -442,7 +439,7 @@ fn it_is_said_once_if_the_generator_may_not_go_first() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn ctrl_c_keeps_the_loads_that_were_measured() {
+fn interrupt_keeps_measured_loads() {
     use std::process::Stdio;
     use std::time::Duration;
 
@@ -452,26 +449,19 @@ fn ctrl_c_keeps_the_loads_that_were_measured() {
     // Sooner or later one of the loads has been measured, and not all.
     let mut after = Duration::from_millis(500);
     let (said, printed) = loop {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_cellstream"));
-        command
-            .args("load lstm --policies cellular --hidden 8 --input 4 --batch 4 --json".split(' '));
-        command.args([
-            "--seconds",
-            "0.1",
-            "--warm-up",
-            "0",
-            "--rates",
-            &rates.join(","),
-        ]);
+        let line =
+            "load lstm --policies cellular --hidden 8 --input 4 --batch 4 --json --seconds 0.1";
+        let mut command = program(line.split(' '));
+        command.args(["--warm-up", "0", "--rates", &rates.join(",")]);
         command.arg("--csv").arg(&csv);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         interrupt::interrupt(&mut child, after);
         let done = child.wait_with_output().unwrap();
-        let said = String::from_utf8(done.stderr).unwrap();
+        let said = text(&done.stderr);
         assert!(said.contains("Ctrl-C again exits immediately"), "{said}");
         if done.status.success() {
-            break (said, String::from_utf8(done.stdout).unwrap());
+            break (said, text(&done.stdout));
         }
         assert!(
             said.contains("interrupted before a load was measured"),
@@ -490,11 +480,11 @@ fn ctrl_c_keeps_the_loads_that_were_measured() {
 
 /// Who reads what is printed may leave at once: files are written all the same.
 #[test]
-fn files_are_written_though_nobody_reads_what_is_said() {
+fn files_are_written_after_stdout_is_closed() {
     let folder = tempfile::tempdir().unwrap();
     let csv = folder.path().join("curves.csv");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_cellstream"));
-    command.args("load lstm --policies cellular --hidden 8 --input 4 --batch 4".split(' '));
+    let line = "load lstm --policies cellular --hidden 8 --input 4 --batch 4";
+    let mut command = program(line.split(' '));
     command.args("--seconds 0.1 --warm-up 0 --rates 100,200 --csv".split(' '));
     command.arg(&csv).stdout(std::process::Stdio::piped());
     let mut child = command.spawn().unwrap();

@@ -1,19 +1,20 @@
 //! `cellstream machine` as a user meets it: its text, its JSON, its exit codes.
 
-use std::process::{Command, Output};
+use std::process::Output;
+
+use crate::{program, text};
 
 fn cellstream(arguments: &[&str], isa: Option<&str>) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_cellstream"));
-    command.args(arguments).env_remove("CELLSTREAM_ISA");
+    let mut command = program(arguments);
     command.envs(isa.map(|isa| ("CELLSTREAM_ISA", isa)));
     command.output().unwrap()
 }
 
 #[test]
-fn json_is_one_object_with_every_documented_field() {
+fn json_fields() {
     let out = cellstream(&["machine", "--json"], None);
     assert_eq!(out.status.code(), Some(0), "{out:?}");
-    let text = String::from_utf8(out.stdout).unwrap();
+    let text = text(&out.stdout);
     assert_eq!(text.lines().count(), 1);
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
     let cpus = json["topology"]["cores"][0]["cpus"].as_array().unwrap();
@@ -40,9 +41,9 @@ fn json_is_one_object_with_every_documented_field() {
 }
 
 #[test]
-fn text_fits_a_screen_and_names_the_instruction_set_in_use() {
+fn page() {
     let out = cellstream(&["machine"], Some("portable"));
-    let text = String::from_utf8(out.stdout).unwrap();
+    let text = text(&out.stdout);
     assert!(text.contains("portable (used)"), "{text}");
     for part in ["cpu ", "cores ", "f32 FMA", "int8 dot", "read memory"] {
         assert!(text.contains(part), "{part} in {text}");
@@ -51,9 +52,9 @@ fn text_fits_a_screen_and_names_the_instruction_set_in_use() {
 }
 
 #[test]
-fn an_impossible_instruction_set_is_refused_in_one_line() {
+fn invalid_instruction_set() {
     let out = cellstream(&["machine"], Some("sse9"));
-    let line = String::from_utf8(out.stderr).unwrap();
+    let line = text(&out.stderr);
     assert_eq!(out.status.code(), Some(1));
     assert_eq!(line.lines().count(), 1, "{line}");
     assert!(line.contains("sse9"), "{line}");
@@ -65,7 +66,7 @@ fn an_impossible_instruction_set_is_refused_in_one_line() {
 }
 
 #[test]
-fn usage_errors_exit_with_two() {
+fn usage_errors() {
     assert_eq!(cellstream(&["mach1ne"], None).status.code(), Some(2));
     assert_eq!(
         cellstream(&["machine", "--xml"], None).status.code(),

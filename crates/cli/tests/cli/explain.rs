@@ -1,23 +1,23 @@
 //! `cellstream explain` as a user meets it: the facts against numbers worked out by hand, its page,
 //! its drawing, its exit codes.
 
-use std::process::{Command, Output};
+use std::process::Output;
 
 use cellstream::Plan;
 use cellstream::model::{Lstm, Model};
 use cellstream::plan::{Cost, Measured};
 use serde_json::Value;
 
+use crate::{program, stdout, text};
+
 fn explain(arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_cellstream"));
-    command.arg("explain").args(arguments);
-    command.output().unwrap()
+    program(["explain"].iter().chain(arguments))
+        .output()
+        .unwrap()
 }
 
 fn done(arguments: &[&str]) -> String {
-    let out = explain(arguments);
-    assert_eq!(out.status.code(), Some(0), "{out:?}");
-    String::from_utf8(out.stdout).unwrap()
+    stdout(&explain(arguments))
 }
 
 /// The words of a page, wherever its lines end.
@@ -39,7 +39,7 @@ fn with<'a>(shape: &[&'a str], more: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[test]
-fn an_lstm_in_numbers() {
+fn lstm_facts() {
     let facts = json(&with(&LSTM, &["--steps=50", QUIET]));
     // Weights of 4 gates, and two biases.
     let values = 4 * 256 * (64 + 256 + 2);
@@ -84,7 +84,7 @@ fn an_lstm_in_numbers() {
 }
 
 #[test]
-fn weights_have_the_bytes_and_the_name_of_their_precision() {
+fn bytes_by_precision() {
     for (name, bytes, scales) in [("bf16", 2, 0), ("int8", 1, 4 * 1024 * 2)] {
         let precision = format!("--precision={name}");
         let asked = with(&LSTM, &[&precision, "--threads=1", QUIET]);
@@ -108,7 +108,7 @@ fn weights_have_the_bytes_and_the_name_of_their_precision() {
 }
 
 #[test]
-fn what_is_moved_is_summed_over_layers() {
+fn traffic_is_summed_over_layers() {
     let shape = [
         "--cell=gru",
         "--input=32",
@@ -133,7 +133,7 @@ fn what_is_moved_is_summed_over_layers() {
 }
 
 #[test]
-fn pages_fit_a_screen() {
+fn page_width() {
     let cases: [&[&str]; 6] = [
         &LSTM,
         &["--cell=gru", "--input=1024", "--hidden=1024", "--batch=10"],
@@ -192,7 +192,7 @@ fn pages_fit_a_screen() {
 }
 
 #[test]
-fn the_bound_is_that_of_the_measured_ceilings() {
+fn bound_of_measured_ceilings() {
     let facts = json(&with(&LSTM, &["--threads=1"]));
     let bound = &facts["bound"];
     assert_eq!(bound["flops"], f64::from(2 * 100 * 4 * 256 * (64 + 256)));
@@ -242,7 +242,7 @@ fn drawn(text: &str) -> (usize, usize) {
 }
 
 #[test]
-fn graphs_are_drawn_whole_where_they_are_small() {
+fn graph_drawings() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("lstm.dot");
     let path = path.to_str().unwrap();
@@ -264,7 +264,7 @@ fn graphs_are_drawn_whole_where_they_are_small() {
         drawn(str::from_utf8(&out.stdout).unwrap()),
         (3 * 8, 2 * 4 * 8)
     );
-    let note = String::from_utf8(out.stderr).unwrap();
+    let note = text(&out.stderr);
     assert!(
         note.lines().count() == 1 && note.contains("3 steps"),
         "{note}"
@@ -300,7 +300,7 @@ fn tuned(model: &Model, path: &std::path::Path) {
 }
 
 #[test]
-fn a_plans_measurement_stands_beside_the_bound() {
+fn measured_plan() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("lstm.plan");
     tuned(&Lstm::new(64, 256).random(7).unwrap(), &path);
@@ -331,8 +331,8 @@ fn a_plans_measurement_stands_beside_the_bound() {
         "{page}"
     );
 
-    let text = std::fs::read_to_string(&path).unwrap();
-    let (start, _) = text.rsplit_once("checksum").unwrap();
+    let plan_file = std::fs::read_to_string(&path).unwrap();
+    let (start, _) = plan_file.rsplit_once("checksum").unwrap();
     std::fs::write(&path, start.to_string() + "checksum none").unwrap();
     let page = words(&done(&with(&LSTM, &with(&plan, &[QUIET]))));
     assert!(
@@ -343,10 +343,7 @@ fn a_plans_measurement_stands_beside_the_bound() {
     let other = ["--cell=lstm", "--input=65", "--hidden=256", QUIET];
     let out = explain(&with(&other, &plan));
     assert_eq!(out.status.code(), Some(0));
-    let (page, why) = (
-        String::from_utf8(out.stdout).unwrap(),
-        String::from_utf8(out.stderr).unwrap(),
-    );
+    let (page, why) = (text(&out.stdout), text(&out.stderr));
     assert!(
         page.contains("by estimate") && why.contains("going on with the estimate"),
         "{why}"
@@ -354,7 +351,7 @@ fn a_plans_measurement_stands_beside_the_bound() {
 }
 
 #[test]
-fn refusals_and_exit_status() {
+fn refusals() {
     let cases: [(&[&str], i32, &str); 6] = [
         (&[], 2, "--hidden"),
         (
@@ -397,7 +394,7 @@ fn refusals_and_exit_status() {
     ];
     for (arguments, status, part) in cases {
         let out = explain(arguments);
-        let line = String::from_utf8(out.stderr).unwrap();
+        let line = text(&out.stderr);
         assert_eq!(out.status.code(), Some(status), "{line}");
         assert!(line.lines().count() == 1 && line.contains(part), "{line}");
         assert!(out.stdout.is_empty());

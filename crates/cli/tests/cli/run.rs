@@ -1,9 +1,6 @@
 //! `cellstream run` and `bench` as a user meets them: answers of PyTorch and ONNX Runtime from
 //! model files and arrays, refusals in one line that name what to change, exit statuses.
 
-#[path = "common/npy.rs"]
-mod npy;
-
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -11,6 +8,8 @@ use cellstream::kernels::Isa;
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView, serialize};
 use tempfile::TempDir;
+
+use crate::{npy, program, run_in, text};
 
 /// What the peers' answers may differ by.
 const TOLERANCE: f32 = 1e-5;
@@ -93,7 +92,7 @@ impl Case {
 
     /// `run`, in the case's folder.
     fn run(&self, arguments: &[&str]) -> Output {
-        cellstream(self.folder.path(), &[&["run"], arguments].concat(), None)
+        run_in(self.folder.path(), &[&["run"], arguments].concat())
     }
 
     /// Runs the model over all its inputs and holds all its outputs against the peer's answers.
@@ -141,19 +140,6 @@ impl Case {
     }
 }
 
-fn command_of(folder: &Path, arguments: &[&str], isa: Option<&str>) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_cellstream"));
-    command.args(arguments).current_dir(folder);
-    command.env_remove("CELLSTREAM_ISA");
-    command.env_remove("CELLSTREAM_TRACE");
-    command.envs(isa.map(|isa| ("CELLSTREAM_ISA", isa)));
-    command
-}
-
-fn cellstream(folder: &Path, arguments: &[&str], isa: Option<&str>) -> Output {
-    command_of(folder, arguments, isa).output().unwrap()
-}
-
 fn refused(out: &Output, parts: &[&str]) {
     refused_with(1, out, parts);
 }
@@ -161,7 +147,7 @@ fn refused(out: &Output, parts: &[&str]) {
 fn refused_with(status: i32, out: &Output, parts: &[&str]) {
     assert_eq!(out.status.code(), Some(status), "{out:?}");
     assert!(out.stdout.is_empty(), "{out:?}");
-    let text = String::from_utf8(out.stderr.clone()).unwrap();
+    let text = text(&out.stderr);
     assert_eq!(text.lines().count(), 1, "{text}");
     assert!(text.starts_with("cellstream: "), "{text}");
     for part in parts {
@@ -170,14 +156,14 @@ fn refused_with(status: i32, out: &Output, parts: &[&str]) {
 }
 
 #[test]
-fn a_pytorch_lstm_of_three_layers_and_two_directions() {
+fn pytorch_bidirectional_lstm() {
     let case = Case::pytorch_lstm();
     case.answers(&["input", "h0", "c0"], &["output", "hn", "cn"]);
 }
 
 /// PyTorch would refuse one of two; here, as in ONNX, the other is zero, and `--help` says so.
 #[test]
-fn one_initial_state_of_an_lstm() {
+fn one_initial_state() {
     let case = Case::pytorch_lstm();
     let (shape, values) = npy::read_floats(&case.path("h0.npy"));
     let zeros = npy::floats(&shape, &vec![0.0; values.len()]);
@@ -201,14 +187,14 @@ fn one_initial_state_of_an_lstm() {
         assert!(alone != neither);
     }
     let help = case.run(&["--help"]);
-    let help = String::from_utf8(help.stdout).unwrap();
+    let help = text(&help.stdout);
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
     let promise = "A state that is not given is zero, also where only one of h0 and c0 is.";
     assert!(help.contains(promise), "{help}");
 }
 
 #[test]
-fn batch_first_told_by_the_file_and_again_by_the_option() {
+fn batch_first_by_file_and_option() {
     let case = Case::pytorch_lstm();
     let (shape, values) = npy::read_floats(&case.path("input.npy"));
     let [steps, batch, features] = shape[..] else {
@@ -262,7 +248,7 @@ fn batch_first_told_by_the_file_and_again_by_the_option() {
 }
 
 #[test]
-fn lstm_of_both_onnx_exporters() {
+fn onnx_exporters() {
     for exporter in ["script", "dynamo"] {
         let case = Case::onnx(&format!("lstm_bidirectional.{exporter}"), &["x"]);
         case.answers(&["x"], &["output", "hn", "cn"]);
@@ -270,7 +256,7 @@ fn lstm_of_both_onnx_exporters() {
 }
 
 #[test]
-fn an_onnx_gru_over_sequences_of_several_lengths() {
+fn onnx_gru_with_lengths() {
     let case = Case::onnx("gru_packed.script", &["x", "lengths"]);
     case.answers(&["x", "lengths"], &["output", "hn"]);
     let case = Case::onnx("gru_reset_0", &["x", "lengths"]);
@@ -278,39 +264,26 @@ fn an_onnx_gru_over_sequences_of_several_lengths() {
 }
 
 #[test]
-fn states_of_an_onnx_lstm_by_the_graphs_names() {
+fn onnx_states_by_name() {
     let case = Case::onnx("lstm_states.script", &["x", "h0", "c0"]);
     case.answers(&["c0", "x", "h0"], &["cn", "hn", "output"]);
 }
 
 #[test]
-fn bytes_by_instruction_set_and_threads() {
+fn same_bytes_on_every_isa_and_thread_count() {
     let case = Case::pytorch_lstm();
     let mut expected: Option<Vec<Vec<u8>>> = None;
     for isa in Isa::available() {
         for threads in ["1", "2"] {
-            let out = cellstream(
-                case.folder.path(),
-                &[
-                    "run",
-                    &case.model,
-                    "--input",
-                    "input=input.npy",
-                    "--input",
-                    "h0=h0.npy",
-                    "--input",
-                    "c0=c0.npy",
-                    "--output",
-                    "output=y.npy",
-                    "--output",
-                    "hn=h.npy",
-                    "--output",
-                    "cn=c.npy",
-                    "--threads",
-                    threads,
-                ],
-                Some(&isa.to_string()),
-            );
+            let mut command = program(["run", &case.model, "--threads", threads]);
+            for array in ["input=input.npy", "h0=h0.npy", "c0=c0.npy"] {
+                command.args(["--input", array]);
+            }
+            for array in ["output=y.npy", "hn=h.npy", "cn=c.npy"] {
+                command.args(["--output", array]);
+            }
+            command.env("CELLSTREAM_ISA", isa.to_string());
+            let out = command.current_dir(case.folder.path()).output().unwrap();
             assert_eq!(out.status.code(), Some(0), "{out:?}");
             let found = ["y.npy", "h.npy", "c.npy"].map(|name| {
                 let bytes = std::fs::read(case.path(name)).unwrap();
@@ -324,7 +297,7 @@ fn bytes_by_instruction_set_and_threads() {
 }
 
 #[test]
-fn model_files_that_cannot_be_read() {
+fn unreadable_models() {
     let case = Case::pytorch_lstm();
     let ask = ["--input=input=input.npy", "--output=output=y.npy"];
     let run = |model: &str, more: &[&str]| case.run(&[&[model], &ask[..], more].concat());
@@ -379,7 +352,7 @@ fn model_files_that_cannot_be_read() {
 }
 
 #[test]
-fn arrays_that_do_not_fit() {
+fn mismatched_arrays() {
     let case = Case::pytorch_lstm();
     let to = "--output=output=y.npy";
     let given = "--input=input=input.npy";
@@ -488,7 +461,7 @@ fn arrays_that_do_not_fit() {
 }
 
 #[test]
-fn what_a_run_reads_from_is_not_written_over() {
+fn inputs_are_not_overwritten() {
     let case = Case::pytorch_lstm();
     let (given, model) = ("--input=input=input.npy", case.path("lstm.safetensors"));
     let before = std::fs::read(&model).unwrap();
@@ -503,10 +476,7 @@ fn what_a_run_reads_from_is_not_written_over() {
         "--no-measure",
         "--dot=./lstm.safetensors",
     ];
-    refused(
-        &cellstream(case.folder.path(), &dot, None),
-        &["is the model itself"],
-    );
+    refused(&run_in(case.folder.path(), &dot), &["is the model itself"]);
     assert_eq!(std::fs::read(&model).unwrap(), before);
     // A state may take the place of the one before.
     let out = case.run(&[
@@ -521,7 +491,7 @@ fn what_a_run_reads_from_is_not_written_over() {
 /// A pipe stays a pipe, and a link a link.
 #[cfg(unix)]
 #[test]
-fn outputs_go_through_what_is_no_file() {
+fn outputs_to_special_files() {
     use std::os::unix::fs::{FileTypeExt, symlink};
     let case = Case::pytorch_lstm();
     let made = Command::new("mkfifo").arg(case.path("pipe")).status();
@@ -554,7 +524,7 @@ fn outputs_go_through_what_is_no_file() {
 }
 
 #[test]
-fn outputs_that_cannot_be_written() {
+fn unwritable_outputs() {
     let case = Case::pytorch_lstm();
     let given = "--input=input=input.npy";
     case.refuses(
@@ -570,7 +540,7 @@ fn outputs_that_cannot_be_written() {
 }
 
 #[test]
-fn usage_errors_exit_with_two() {
+fn usage_errors() {
     let folder = tempfile::tempdir().unwrap();
     for line in [
         "run",
@@ -589,7 +559,7 @@ fn usage_errors_exit_with_two() {
         "bench --cell lstm --input 4",
     ] {
         let arguments: Vec<_> = line.split(' ').collect();
-        let out = cellstream(folder.path(), &arguments, None);
+        let out = run_in(folder.path(), &arguments);
         assert_eq!(out.status.code(), Some(2), "{line}: {out:?}");
         assert!(!out.stderr.is_empty() && out.stdout.is_empty(), "{line}");
     }
@@ -614,11 +584,11 @@ const SMALL: [&str; 15] = [
 ];
 
 #[test]
-fn bench_prints_every_documented_field() {
+fn bench_fields() {
     let folder = tempfile::tempdir().unwrap();
-    let out = cellstream(folder.path(), &[&SMALL[..], &["--json"]].concat(), None);
+    let out = run_in(folder.path(), &[&SMALL[..], &["--json"]].concat());
     assert_eq!(out.status.code(), Some(0), "{out:?}");
-    let text = String::from_utf8(out.stdout).unwrap();
+    let text = text(&out.stdout);
     assert_eq!(text.lines().count(), 1, "{text}");
     let row: serde_json::Value = serde_json::from_str(&text).unwrap();
     for (field, value) in [
@@ -692,11 +662,10 @@ fn names(shares: &[(String, f64)]) -> Vec<&str> {
 }
 
 #[test]
-fn a_traced_run_prints_its_activities_and_writes_the_same() {
+fn traced_run() {
     let case = Case::pytorch_lstm();
     let run = |trace: &str| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_cellstream"));
-        command.args(["run", &case.model, "--input=input=input.npy"]);
+        let mut command = program(["run", &case.model, "--input=input=input.npy"]);
         command.args(["--output=output=y.npy", "--threads=1"]);
         command.current_dir(case.folder.path());
         command.env("CELLSTREAM_TRACE", trace).output().unwrap()
@@ -735,12 +704,12 @@ fn a_traced_run_prints_its_activities_and_writes_the_same() {
 }
 
 #[test]
-fn bench_says_where_the_time_goes() {
+fn bench_profile() {
     let folder = tempfile::tempdir().unwrap();
     let bench = |more: &[&str]| {
-        let out = cellstream(folder.path(), &[&SMALL[..], more].concat(), None);
+        let out = run_in(folder.path(), &[&SMALL[..], more].concat());
         assert_eq!(out.status.code(), Some(0), "{out:?}");
-        String::from_utf8(out.stdout).unwrap()
+        text(&out.stdout)
     };
     let text = bench(&["--profile"]);
     let table = text.split_once("of time").unwrap().1;
@@ -782,11 +751,11 @@ fn bench_says_where_the_time_goes() {
 }
 
 #[test]
-fn bench_refuses_what_the_machine_has_no_memory_for() {
+fn bench_beyond_memory() {
     let folder = tempfile::tempdir().unwrap();
     let bench = |text: &str| {
         let arguments: Vec<&str> = text.split(' ').collect();
-        cellstream(folder.path(), &arguments, None)
+        run_in(folder.path(), &arguments)
     };
     refused(
         &bench("bench --cell lstm --input 1048576 --hidden 65536"),
@@ -803,7 +772,7 @@ fn bench_refuses_what_the_machine_has_no_memory_for() {
 }
 
 #[test]
-fn an_output_that_memory_cannot_hold() {
+fn output_beyond_memory() {
     let case = Case::pytorch_lstm();
     // One input feature and many outputs: a small array asks for terabytes.
     let tall = |rows: usize| vec![0; rows * 4];
@@ -840,7 +809,7 @@ fn an_output_that_memory_cannot_hold() {
 }
 
 #[test]
-fn bench_of_a_model_file() {
+fn bench_of_a_file() {
     let case = Case::pytorch_lstm();
     let bench = |more: &[&str]| {
         let fixed = [
@@ -852,7 +821,7 @@ fn bench_of_a_model_file() {
             "0.01",
             "--json",
         ];
-        cellstream(case.folder.path(), &[&fixed, more].concat(), None)
+        run_in(case.folder.path(), &[&fixed, more].concat())
     };
     let out = bench(&[]);
     assert_eq!(out.status.code(), Some(0), "{out:?}");
@@ -864,13 +833,13 @@ fn bench_of_a_model_file() {
     for contradiction in [["--hidden", "4"], ["--layers", "2"]] {
         let out = bench(&contradiction);
         assert_eq!(out.status.code(), Some(2), "{out:?}");
-        let text = String::from_utf8(out.stderr).unwrap();
+        let text = text(&out.stderr);
         assert!(text.contains("a model file has its own"), "{text}");
     }
 }
 
 #[test]
-fn an_instruction_set_that_is_unknown_or_absent() {
+fn invalid_instruction_set() {
     let case = Case::pytorch_lstm();
     let arguments = [
         "run",
@@ -883,7 +852,11 @@ fn an_instruction_set_that_is_unknown_or_absent() {
         .find(|isa| !isa.is_available())
         .unwrap();
     for command in [&arguments[..], &SMALL] {
-        let with = |isa: &str| cellstream(case.folder.path(), command, Some(isa));
+        let with = |isa: &str| {
+            let mut command = program(command);
+            command.current_dir(case.folder.path());
+            command.env("CELLSTREAM_ISA", isa).output().unwrap()
+        };
         refused(
             &with("nonsense"),
             &[

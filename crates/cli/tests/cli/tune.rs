@@ -1,13 +1,9 @@
 //! `cellstream tune` as a user meets it: a plan that loads again, sizes in a grid, Ctrl-C,
 //! refusals.
 
-#[cfg(target_os = "linux")]
-#[path = "common/interrupt.rs"]
-mod interrupt;
-
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use cellstream::model::{Lstm, Merge, Model};
@@ -15,11 +11,14 @@ use cellstream::plan::{Cost, Entry, Measured, Plan};
 use cellstream::tune::{KeptPlan, Options, Tuned};
 use cellstream_serve::cell_graph::BatchSizes;
 
+#[cfg(target_os = "linux")]
+use crate::interrupt;
+use crate::{program, run_in, text};
+
+const SHAPE: [&str; 4] = ["tune", "--cell=lstm", "--input=8", "--hidden=32"];
+
 fn tune(folder: &Path, more: &[&str]) -> Output {
-    let shape = ["tune", "--cell=lstm", "--input=8", "--hidden=32"];
-    let mut command = Command::new(env!("CARGO_BIN_EXE_cellstream"));
-    command.args(shape).args(more).current_dir(folder);
-    command.output().unwrap()
+    run_in(folder, SHAPE.iter().chain(more))
 }
 
 /// A shape's plan needs no weights: the command makes its own.
@@ -27,12 +26,8 @@ fn shape() -> Model {
     Lstm::new(8, 32).random(9).unwrap()
 }
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
-}
-
 #[test]
-fn one_tuning_covers_a_grid_and_its_plan_loads_again() {
+fn grid_of_sizes() {
     let folder = tempfile::tempdir().unwrap();
     let sizes = ["--batch=3,1", "--steps=2,7", "--seconds=60", "-o", "a.plan"];
     let done = tune(folder.path(), &sizes);
@@ -52,7 +47,7 @@ fn one_tuning_covers_a_grid_and_its_plan_loads_again() {
 }
 
 #[test]
-fn rows_to_serve_by() {
+fn batch_size_for_serving() {
     let folder = tempfile::tempdir().unwrap();
     let sizes = ["--batch=1,2,4", "--steps=1", "--seconds=60", "-o", "s.plan"];
     let done = tune(folder.path(), &sizes);
@@ -65,7 +60,7 @@ fn rows_to_serve_by() {
 }
 
 #[test]
-fn a_later_tuning_of_another_size_adds_to_the_plan() {
+fn new_sizes_are_added() {
     let folder = tempfile::tempdir().unwrap();
     for (batch, kept) in [
         ("--batch=1", ""),
@@ -83,7 +78,7 @@ fn a_later_tuning_of_another_size_adds_to_the_plan() {
 }
 
 #[test]
-fn an_estimate_is_written_without_times() {
+fn estimate_has_no_times() {
     let folder = tempfile::tempdir().unwrap();
     let done = tune(folder.path(), &["--effort=estimate", "-o", "b.plan"]);
     assert!(done.status.success(), "{}", text(&done.stderr));
@@ -94,7 +89,7 @@ fn an_estimate_is_written_without_times() {
 }
 
 #[test]
-fn every_shape_of_model_can_be_tuned() {
+fn model_shapes() {
     for more in [
         &["--bidirectional"][..],
         &["--layers=2"],
@@ -124,7 +119,7 @@ fn every_shape_of_model_can_be_tuned() {
 }
 
 #[test]
-fn what_cannot_be_tuned_is_refused_in_one_line() {
+fn refusals() {
     let folder = tempfile::tempdir().unwrap();
     let theirs = folder.path().join("model.safetensors");
     std::fs::write(&theirs, "weights").unwrap();
@@ -163,17 +158,13 @@ fn what_cannot_be_tuned_is_refused_in_one_line() {
 /// The output of a tuning of six sizes, interrupted while it is at the first.
 #[cfg(target_os = "linux")]
 fn interrupted(folder: &Path) -> String {
-    let shape = [
-        "tune",
-        "--cell=lstm",
-        "--input=8",
-        "--hidden=32",
+    let mut command = program(SHAPE);
+    command.args([
         "--effort=exhaustive",
-    ];
-    let mut command = Command::new(env!("CARGO_BIN_EXE_cellstream"));
-    command
-        .args(shape)
-        .args(["--seconds=3600", "--steps=100,200,300", "-o", "d.plan"]);
+        "--seconds=3600",
+        "--steps=100,200,300",
+    ]);
+    command.args(["-o", "d.plan"]);
     command.current_dir(folder).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     interrupt::interrupt(&mut child, Duration::ZERO);
@@ -188,7 +179,7 @@ fn interrupted(folder: &Path) -> String {
 /// then is taken: `measurements_before_an_interruption`.
 #[cfg(target_os = "linux")]
 #[test]
-fn ctrl_c_keeps_the_best_so_far() {
+fn interrupt_keeps_the_best() {
     let folder = tempfile::tempdir().unwrap();
     let said = interrupted(folder.path());
     assert!(said.ends_with("written to d.plan\n"), "{said}");
@@ -200,10 +191,9 @@ fn ctrl_c_keeps_the_best_so_far() {
 
 /// Who reads what is printed may leave at once: the plan is written all the same.
 #[test]
-fn a_plan_is_written_though_nobody_reads_what_is_said() {
+fn plan_is_written_after_stdout_is_closed() {
     let folder = tempfile::tempdir().unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_cellstream"));
-    command.args(["tune", "--cell=lstm", "--input=8", "--hidden=32"]);
+    let mut command = program(SHAPE);
     command.args(["--seconds=0.1", "--steps=5", "-o", "d.plan"]);
     command.current_dir(folder.path()).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -228,7 +218,7 @@ fn earlier(model: &Model, batch: usize, steps: usize) -> Entry {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn ctrl_c_loses_nothing_of_an_earlier_plan() {
+fn interrupt_keeps_existing_entries() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("d.plan");
     let model = shape();
@@ -270,7 +260,7 @@ fn ctrl_c_loses_nothing_of_an_earlier_plan() {
 
 /// What was finished replaces the earlier plan's, and is never replaced by it.
 #[test]
-fn a_finished_size_is_not_taken_from_an_earlier_plan() {
+fn finished_sizes_are_replaced() {
     let model = shape();
     let sizes = [(1, 1), (1, 2), (1, 3), (1, 4)];
     let estimate = |(b, s)| Plan::estimate(&model, b, s, 1).entries.remove(0);
@@ -329,7 +319,7 @@ fn a_finished_size_is_not_taken_from_an_earlier_plan() {
 const NO_TIME: [&str; 3] = ["--batch=1", "--steps=4", "--seconds=0.000001"];
 
 #[test]
-fn one_lap_is_no_measurement() {
+fn one_round_is_an_estimate() {
     let folder = tempfile::tempdir().unwrap();
     let done = tune(folder.path(), &[&NO_TIME[..], &["-o", "e.plan"]].concat());
     assert_eq!(done.status.code(), Some(0), "{done:?}");
@@ -346,7 +336,7 @@ fn one_lap_is_no_measurement() {
 /// Neither where time was up, nor where nothing was to be timed; and not where there is a plan of
 /// estimates.
 #[test]
-fn measured_entries_outlive_short_races() {
+fn short_tuning_keeps_measured_entries() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("f.plan");
     let model = shape();
@@ -376,7 +366,7 @@ fn measured_entries_outlive_short_races() {
 /// A plan of another machine or of other kernels, and one that is damaged, give way to the new one,
 /// in words.
 #[test]
-fn a_plan_that_cannot_be_kept_is_named_and_replaced() {
+fn incompatible_plan_is_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("g.plan");
     let model = shape();
@@ -423,7 +413,7 @@ fn a_plan_that_cannot_be_kept_is_named_and_replaced() {
         ];
         let done = tune(folder.path(), &size);
         assert_eq!(done.status.code(), Some(0), "{done:?}");
-        let report = self::text(&done.stdout);
+        let report = crate::text(&done.stdout);
         let last = report.lines().last().unwrap().to_string() + "\n";
         assert!(
             last.starts_with(&format!("written to g.plan{said}")),

@@ -1,35 +1,16 @@
 //! `--precision auto:ERR`, run as a program.
-#![allow(missing_docs)]
-
-#[path = "../../../tests/common/mod.rs"]
-mod common;
-#[path = "common/npy.rs"]
-mod npy;
-
-use cellstream::model::{Lstm, Model, Precision};
-use common::Random;
-use std::path::Path;
-use std::process::{Command, Output};
 
 use cellstream::Plan;
+use cellstream::model::{Lstm, Model, Precision};
+
+use crate::common::Random;
+use crate::{npy, run_in, stdout, text};
 
 const STEPS: usize = 7;
 const BATCH: usize = 3;
 
 fn sample(model: &Model) -> Vec<f32> {
     Random::new(5).values(STEPS * BATCH * model.signature().input)
-}
-
-fn cellstream(folder: &Path, line: &str) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_cellstream"));
-    command.args(line.split(' ')).current_dir(folder);
-    command.env_remove("CELLSTREAM_ISA");
-    command.output().unwrap()
-}
-
-fn said(done: &Output) -> String {
-    assert_eq!(done.status.code(), Some(0), "{done:?}");
-    String::from_utf8(done.stdout.clone()).unwrap()
 }
 
 /// What follows `--precision` in the line of the mix that was chosen.
@@ -50,11 +31,11 @@ fn folder(model: &Model) -> tempfile::TempDir {
 }
 
 #[test]
-fn what_is_tuned_and_written_is_what_was_chosen() {
+fn chosen_precisions_are_tuned_and_written() {
     let model = Lstm::new(6, 128).layers(2).random(1).unwrap();
     let folder = folder(&model);
     let line = "tune m.safetensors --batch 2 --steps 9 --seconds 1 --precision auto:0.5 --sample x.npy -o p.plan";
-    let text = said(&cellstream(folder.path(), line));
+    let text = stdout(&run_in(folder.path(), line.split(' ')));
     assert!(text.contains("at most 0.5 over x.npy"), "{text}");
     let precisions = chosen(&text);
     // The plan is for these precisions, and names them.
@@ -71,11 +52,11 @@ fn what_is_tuned_and_written_is_what_was_chosen() {
     let run = format!(
         "run m.safetensors --precision {precisions} --plan p.plan --input input=x.npy --output output=y.npy"
     );
-    let done = cellstream(folder.path(), &run);
+    let done = run_in(folder.path(), run.split(' '));
     assert!(done.status.success() && done.stderr.is_empty(), "{done:?}");
 
     let line = "quantize m.safetensors --precision auto:0.5 --sample x.npy -o q.safetensors";
-    let text = said(&cellstream(folder.path(), line));
+    let text = stdout(&run_in(folder.path(), line.split(' ')));
     let precisions = chosen(&text);
     for run in [
         "run q.safetensors --input input=x.npy --output output=a.npy".to_string(),
@@ -83,26 +64,26 @@ fn what_is_tuned_and_written_is_what_was_chosen() {
             "run m.safetensors --precision {precisions} --input input=x.npy --output output=b.npy"
         ),
     ] {
-        said(&cellstream(folder.path(), &run));
+        stdout(&run_in(folder.path(), run.split(' ')));
     }
     let read = |name: &str| std::fs::read(folder.path().join(name)).unwrap();
     assert_eq!(read("a.npy"), read("b.npy"));
 }
 
 #[test]
-fn results_stay_apart_from_the_choice_in_bench() {
+fn bench_prints_the_choice_on_stderr() {
     let folder = tempfile::tempdir().unwrap();
     let line =
         "bench --cell gru --input 3 --hidden 32 --steps 4 --seconds 0.05 --json --precision auto:0";
-    let done = cellstream(folder.path(), line);
-    let row: serde_json::Value = serde_json::from_str(said(&done).trim()).unwrap();
+    let done = run_in(folder.path(), line.split(' '));
+    let row: serde_json::Value = serde_json::from_str(stdout(&done).trim()).unwrap();
     assert_eq!(row["precision"], "f32");
-    let choice = String::from_utf8(done.stderr).unwrap();
+    let choice = text(&done.stderr);
     assert_eq!(chosen(&choice), "f32");
 }
 
 #[test]
-fn what_cannot_be_chosen_is_refused_with_what_to_do() {
+fn invalid_arguments() {
     let folder = folder(&Lstm::new(6, 8).random(1).unwrap());
     for (line, status, part) in [
         (
@@ -135,9 +116,9 @@ fn what_cannot_be_chosen_is_refused_with_what_to_do() {
             "auto:0.01",
         ),
     ] {
-        let done = cellstream(folder.path(), line);
+        let done = run_in(folder.path(), line.split(' '));
         assert_eq!(done.status.code(), Some(status), "{line}: {done:?}");
-        let error = String::from_utf8(done.stderr).unwrap();
+        let error = text(&done.stderr);
         assert!(error.contains(part), "{line}: {error}");
     }
     assert!(!folder.path().join("q.safetensors").exists());

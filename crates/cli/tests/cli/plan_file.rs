@@ -1,24 +1,14 @@
 //! `--plan` of `cellstream run` and `bench`: used if it fits, refused where it is no plan, and
 //! otherwise named in one line on standard error.
 
-#[path = "common/npy.rs"]
-mod npy;
-
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use cellstream::model::{Lstm, Model};
 use cellstream::plan::{Cost, Measured, Plan};
 use safetensors::tensor::{Dtype, TensorView, serialize};
 
-fn cellstream(folder: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_cellstream"));
-    command
-        .args(arguments)
-        .current_dir(folder)
-        .output()
-        .unwrap()
-}
+use crate::{npy, run_in, text};
 
 fn bench(folder: &Path, more: &[&str]) -> Output {
     let shape = [
@@ -29,7 +19,7 @@ fn bench(folder: &Path, more: &[&str]) -> Output {
         "--batch=2",
         "--steps=5",
     ];
-    cellstream(folder, &[&shape, &["--seconds=0.01"][..], more].concat())
+    run_in(folder, &[&shape, &["--seconds=0.01"][..], more].concat())
 }
 
 /// A shape's plan needs no weights: the bench makes its own.
@@ -49,7 +39,7 @@ fn one_line(text: &[u8], parts: &[&str]) {
 }
 
 #[test]
-fn bench_says_which_plan_it_used() {
+fn bench_names_its_plan() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.plan");
     let field = |out: &Output, name: &str| {
@@ -79,7 +69,7 @@ fn bench_says_which_plan_it_used() {
     let out = bench(folder.path(), &["--json", "--plan", "a.plan"]);
     assert_eq!(field(&out, "plan"), "tuned");
     let out = bench(folder.path(), &["--plan", "a.plan"]);
-    let text = String::from_utf8(out.stdout).unwrap();
+    let text = text(&out.stdout);
     assert!(
         text.contains(" plan ") && text.contains(" tuned "),
         "{text}"
@@ -150,7 +140,7 @@ fn bench_says_which_plan_it_used() {
 }
 
 #[test]
-fn a_plan_of_more_threads_than_asked_for_is_not_used() {
+fn plan_with_too_many_threads() {
     let folder = tempfile::tempdir().unwrap();
     let plan = Plan::with_threads(&shape(), 1, 9, 2);
     // A machine of one CPU has no such plan.
@@ -170,7 +160,7 @@ fn a_plan_of_more_threads_than_asked_for_is_not_used() {
 }
 
 #[test]
-fn a_mistyped_plan_is_refused() {
+fn missing_plan_file() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("model.onnx"), "\u{8}\u{1}").unwrap();
     std::fs::write(folder.path().join("empty.plan"), "").unwrap();
@@ -185,12 +175,12 @@ fn a_mistyped_plan_is_refused() {
         assert!(out.stdout.is_empty(), "{name}: {out:?}");
         one_line(&out.stderr, &parts);
     }
-    let out = cellstream(folder.path(), &["bench", "--suite=table1", "--plan=a.plan"]);
+    let out = run_in(folder.path(), &["bench", "--suite=table1", "--plan=a.plan"]);
     assert_eq!(out.status.code(), Some(2), "{out:?}");
 }
 
 #[test]
-fn run_with_a_plan_and_without() {
+fn run_with_and_without_plan() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name);
     let random = |count: usize| -> Vec<u8> {
@@ -220,7 +210,7 @@ fn run_with_a_plan_and_without() {
     let run = |to: &str, more: &[&str]| {
         let output = format!("--output=output={to}");
         let common = ["run", "m.safetensors", "--input=input=x.npy", &output];
-        let out = cellstream(folder.path(), &[&common, more].concat());
+        let out = run_in(folder.path(), &[&common, more].concat());
         assert_eq!(out.status.code(), Some(0), "{out:?}");
         assert!(out.stdout.is_empty(), "{out:?}");
         (std::fs::read(file(to)).unwrap(), out.stderr)
@@ -244,7 +234,7 @@ fn run_with_a_plan_and_without() {
         "--input=input=x.npy",
         "--output=output=no.npy",
     ];
-    let out = cellstream(folder.path(), &[&missing[..], &["--plan=absent"]].concat());
+    let out = run_in(folder.path(), &[&missing[..], &["--plan=absent"]].concat());
     assert_eq!(out.status.code(), Some(1), "{out:?}");
     assert!(!file("no.npy").exists());
 }
@@ -262,13 +252,13 @@ fn plan_of_another_precision() {
     std::fs::write(file("x.npy"), npy::floats(&[6, 3, 8], &values)).unwrap();
     let tune = ["tune", "m.safetensors", "--precision=bf16", "--batch=3"];
     let more = ["--steps=6", "--effort=estimate", "-o", "b.plan"];
-    let made = cellstream(folder.path(), &[tune, more].concat());
+    let made = run_in(folder.path(), &[tune, more].concat());
     assert_eq!(made.status.code(), Some(0), "{made:?}");
 
     let run = |model: &str, more: &[&str]| {
         let common = ["run", model, "--input=input=x.npy"];
         let to = ["--output=output=y.npy", "--plan=b.plan"];
-        let out = cellstream(folder.path(), &[&common, &to[..], more].concat());
+        let out = run_in(folder.path(), &[&common, &to[..], more].concat());
         // Answers are the same without the plan.
         assert_eq!(out.status.code(), Some(0), "{out:?}");
         out.stderr
@@ -304,7 +294,7 @@ fn shape_plan(path: &Path) {
 
 /// A tuning out of time at once has chosen nothing, and that is what the row says.
 #[test]
-fn a_tuning_that_measured_too_little_is_called_an_estimate() {
+fn short_tuning_is_an_estimate() {
     let folder = tempfile::tempdir().unwrap();
     let out = bench(folder.path(), &["--json", "--tune=0.000001"]);
     assert_eq!(out.status.code(), Some(0), "{out:?}");

@@ -1,6 +1,5 @@
 //! NumPy's `.npy` files, version 1.0, written and read here from the format's description, so that
 //! the program's own reader and writer are held to something else.
-#![allow(dead_code, missing_docs)]
 
 use std::path::Path;
 

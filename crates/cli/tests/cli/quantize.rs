@@ -1,33 +1,20 @@
 //! `cellstream quantize`, run as a program.
-#![allow(missing_docs)]
-
-#[path = "../../../tests/common/mod.rs"]
-mod common;
-#[path = "common/npy.rs"]
-mod npy;
 
 use cellstream::model::{Lstm, Matrix, Merge, Model, Precision, Weights};
-use common::{Batch, Random, Results};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 use tempfile::TempDir;
+
+use crate::common::{Batch, Random, Results};
+use crate::{npy, run_in, stdout, text};
 
 fn folder() -> TempDir {
     tempfile::tempdir().unwrap()
 }
 
-fn cellstream(folder: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_cellstream"));
-    command.args(arguments).current_dir(folder);
-    command.env_remove("CELLSTREAM_ISA");
-    command.env_remove("CELLSTREAM_TRACE");
-    command.output().unwrap()
-}
-
 fn done(out: &Output) -> String {
-    assert_eq!(out.status.code(), Some(0), "{out:?}");
     assert!(out.stderr.is_empty(), "{out:?}");
-    String::from_utf8(out.stdout.clone()).unwrap()
+    stdout(out)
 }
 
 fn files(folder: &Path) -> usize {
@@ -45,7 +32,7 @@ fn line<'r>(report: &'r str, first: &str) -> Vec<&'r str> {
 }
 
 #[test]
-fn a_safetensors_model_is_written_and_reported() {
+fn safetensors_model() {
     let folder = folder();
     let at = |name: &str| folder.path().join(name);
     let model = Lstm::new(24, 64).layers(2).bidirectional(Merge::Concat);
@@ -54,7 +41,7 @@ fn a_safetensors_model_is_written_and_reported() {
     let (steps, batch) = (6, 2);
     let values = Random::new(9).values(steps * batch * 24);
     std::fs::write(at("x.npy"), npy::floats(&[steps, batch, 24], &values)).unwrap();
-    let report = done(&cellstream(
+    let report = done(&run_in(
         folder.path(),
         &[
             "quantize",
@@ -73,7 +60,7 @@ fn a_safetensors_model_is_written_and_reported() {
     assert_eq!(Model::open(at("q.safetensors")).unwrap(), whole);
     let run = |model: &str, precision: &[&str]| {
         let ask = ["run", model, "--input=input=x.npy", "--output=output=y.npy"];
-        done(&cellstream(folder.path(), &[&ask[..], precision].concat()));
+        done(&run_in(folder.path(), &[&ask[..], precision].concat()));
         std::fs::read(at("y.npy")).unwrap()
     };
     let found = run("q.safetensors", &[]);
@@ -120,7 +107,7 @@ fn a_safetensors_model_is_written_and_reported() {
 
 /// As it is asked for, and with its figures below it, however long it is.
 #[test]
-fn a_mix_has_the_name_of_its_layers_in_the_report() {
+fn report_of_mixed_precisions() {
     let folder = folder();
     let at = |name: &str| folder.path().join(name);
     let model = Lstm::new(5, 8).layers(4).random(3).unwrap();
@@ -128,7 +115,7 @@ fn a_mix_has_the_name_of_its_layers_in_the_report() {
     let mix = "int8,bf16,f32,int8";
     let arguments = ["quantize", "m.safetensors", "--precision", mix];
     let to = ["-o", "q.safetensors"];
-    let report = done(&cellstream(folder.path(), &[&arguments[..], &to].concat()));
+    let report = done(&run_in(folder.path(), &[&arguments[..], &to].concat()));
     assert_eq!(line(&report, "bytes")[1..], ["original", mix, "ratio"]);
     assert_eq!(line(&report, mix).len(), 4, "{report}");
     let length = |first: &str| {
@@ -142,12 +129,12 @@ fn a_mix_has_the_name_of_its_layers_in_the_report() {
 }
 
 #[test]
-fn an_onnx_model_keeps_its_names_and_axes() {
+fn onnx_names_and_axes() {
     let folder = folder();
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/onnx");
     let original = fixtures.join("gru_reset_0.onnx");
     let name = original.to_str().unwrap();
-    let report = done(&cellstream(
+    let report = done(&run_in(
         folder.path(),
         &["quantize", name, "--precision=bf16", "-o", "q.safetensors"],
     ));
@@ -169,7 +156,7 @@ fn report_of_onnx_int8_weights() {
     let name = original.to_str().unwrap();
     let quantize = |precision: &str, output: &str| {
         let arguments = ["quantize", name, "--precision", precision, "-o", output];
-        done(&cellstream(folder.path(), &arguments))
+        done(&run_in(folder.path(), &arguments))
     };
     // Whatever it becomes: what is said is of the original.
     for precision in ["int8", "f32"] {
@@ -200,7 +187,7 @@ fn report_of_onnx_int8_weights() {
 }
 
 #[test]
-fn refusals_leave_nothing_behind() {
+fn refusals_write_no_file() {
     let folder = folder();
     let at = |name: &str| -> PathBuf { folder.path().join(name) };
     let model = Lstm::new(3, 4).random(1).unwrap();
@@ -270,10 +257,10 @@ fn refusals_leave_nothing_behind() {
         ),
     ] {
         let arguments = arguments.concat();
-        let out = cellstream(folder.path(), &arguments);
+        let out = run_in(folder.path(), &arguments);
         assert_eq!(out.status.code(), Some(status), "{arguments:?}: {out:?}");
         assert!(out.stdout.is_empty(), "{out:?}");
-        let text = String::from_utf8(out.stderr).unwrap();
+        let text = text(&out.stderr);
         assert!(text.contains(part), "{part:?} in {text}");
         assert!(status == 2 || text.lines().count() == 1, "{text}");
         assert_eq!(files(folder.path()), there, "{arguments:?}");
@@ -283,7 +270,7 @@ fn refusals_leave_nothing_behind() {
 
 /// Whoever asks for int8 is told which file's weights cannot become that.
 #[test]
-fn a_file_that_cannot_be_quantised_is_named() {
+fn failure_names_the_file() {
     let folder = folder();
     let path = folder.path().join("i.safetensors");
     good_but_for_one_weight(f32::INFINITY)
@@ -298,9 +285,9 @@ fn a_file_that_cannot_be_quantised_is_named() {
         &["explain"],
     ] {
         let arguments = [command, &["i.safetensors", "--precision=int8"]].concat();
-        let out = cellstream(folder.path(), &arguments);
+        let out = run_in(folder.path(), &arguments);
         assert_eq!(out.status.code(), Some(1), "{arguments:?}: {out:?}");
-        let text = String::from_utf8(out.stderr).unwrap();
+        let text = text(&out.stderr);
         let is_named = text.contains("i.safetensors") && text.contains("found inf");
         assert!(is_named && text.lines().count() == 1, "{text}");
     }
