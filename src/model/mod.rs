@@ -32,7 +32,7 @@ pub use error::{LoadError, ModelError, SaveError};
 pub use interface::{Axis, Interface, Port, Role};
 pub use layer::{Direction, Layer, Merge};
 pub use matrix::Matrix;
-pub use precision::Precision;
+pub use precision::{Precision, UnknownPrecision};
 pub use quantised::{MatrixKind, QuantisedMatrix, Requantised};
 pub use sequence::{Input, InputError, Layout, Output, Signature};
 pub(crate) use step_weights::StepWeights;

@@ -27,6 +27,7 @@
 //! gave a larger RMS error in every model that was tried (`tuning/accuracy`).
 
 use std::fmt;
+use std::str::FromStr;
 
 use super::{Layer, Matrix, Model, ModelError, Weights};
 use crate::kernels::{INT8_DEPTH, TINY_ROW, Values};
@@ -75,6 +76,22 @@ impl fmt::Display for Precision {
         f.write_str(self.name())
     }
 }
+
+impl FromStr for Precision {
+    type Err = UnknownPrecision;
+
+    /// The precision with this [name](Precision::name).
+    fn from_str(name: &str) -> Result<Precision, UnknownPrecision> {
+        let mut all = Precision::ALL.into_iter();
+        let found = all.find(|precision| precision.name() == name);
+        found.ok_or_else(|| UnknownPrecision(name.into()))
+    }
+}
+
+/// No [`Precision`] has this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is none of {names}", names = Precision::ALL.map(Precision::name).join(", "))]
+pub struct UnknownPrecision(pub String);
 
 /// All values rounded to bf16, row after row.
 pub(super) fn as_bf16(matrix: &Matrix) -> Values<u16> {

@@ -1,4 +1,4 @@
-//! `--plan`: a plan from a file if it fits, else the estimate, with a word on why.
+//! `--plan`: a plan from a file if it fits, else the estimate, with the reason on standard error.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -7,39 +7,38 @@ use std::time::Duration;
 use cellstream::model::{Model, Precision};
 use cellstream::plan::{Entry, Plan, PlanFileError};
 use cellstream::tune::{Options, tune};
-use cellstream_command::Failure;
-use cellstream_command::threads;
+use cellstream_command::{Failure, threads};
 
-/// Which plan file.
+/// The plan file.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct PlanOption {
-    /// Use this plan file. One that is absent, empty or no plan at all is refused; one that is for
-    /// another model or machine, or damaged, is named on standard error, and the estimate is used
+    /// Use this plan file. A file that does not exist, is empty or not a plan is an error. A corrupt
+    /// plan, or one of another model or machine, causes a warning, and the estimate is used
     #[arg(long, value_name = "PLAN")]
     plan: Option<PathBuf>,
 }
 
 impl PlanOption {
-    /// The file, if one was named.
+    /// The path, if there is one.
     pub fn path(&self) -> Option<&Path> {
         self.plan.as_deref()
     }
 }
 
-/// Where a plan is from.
+/// The origin of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
-    /// A file, and measured.
+    /// A measured entry of a file.
     Tuned,
-    /// A file, not measured.
+    /// An entry of a file without measurement.
     File,
-    /// No file, or one that does not fit.
+    /// No file, or an unusable one.
     Estimate,
 }
 
 impl Origin {
-    /// As it is written in results.
+    /// The name in results.
     pub fn name(self) -> &'static str {
         match self {
             Origin::Tuned => "tuned",
@@ -49,12 +48,12 @@ impl Origin {
     }
 }
 
-/// The plan for requests of one size, batch and steps, with room for no more: of a file with
-/// several entries, the nearest. `asked` is the most threads asked for.
+/// The plan for requests of one size, batch and steps: the nearest entry of the file. `asked` is
+/// the maximum number of threads, if it is limited.
 ///
 /// # Errors
-/// A file that is not there, empty or no plan at all: its name was mistyped. Any other that cannot
-/// be used is named on standard error, and the estimate is taken.
+/// The file does not exist, is empty or not a plan, because its name was mistyped. For any other
+/// unusable file a warning is printed to standard error, and the estimate is used.
 pub fn plan_for(
     model: &Model,
     (batch, steps): (usize, usize),
@@ -62,7 +61,7 @@ pub fn plan_for(
     option: &PlanOption,
 ) -> Result<(Plan, Origin), Failure> {
     let (nearest, origin) = entry_for(model, (batch, steps), asked, option)?;
-    // For this very size: the weights are packed for no other.
+    // Only for this size: weights are packed for each entry.
     let entry = Entry {
         batch,
         steps,
@@ -109,23 +108,24 @@ pub fn entry_for(
             | PlanFileError::NotAPlan { .. }),
         ) => Err(Failure::from(error).of(path)),
         Err(error) => {
-            // Another model, or a run on more threads, may still need its file.
+            // The file may be needed for another model or more threads: keep it.
             let place = match error {
                 PlanFileError::Model { .. } | PlanFileError::Threads { .. } => "OTHER.plan".into(),
                 _ => path.display().to_string(),
             };
-            // Its own words say what to mend: it is a plan, only not from line 1 on, and `tune`
-            // would take it for somebody's text.
+            let makes = format!("; `cellstream tune … -o {place}` makes a plan that fits");
+            // The error names the correction; `tune` refuses to overwrite a file whose first line
+            // is not that of a plan.
             let advice = match error {
                 PlanFileError::Heading { .. }
                 | PlanFileError::ByteOrderMark
                 | PlanFileError::Corrupt { line: 1, .. } => String::new(),
-                PlanFileError::Model { ref planned, .. } if in_precision(planned).is_some() => {
-                    let precision = in_precision(planned).unwrap_or_default();
-                    // The shape may be another, too: only the first line that differs is known.
-                    format!("; the plan was made for --precision {precision}")
-                }
-                _ => format!("; `cellstream tune … -o {place}` makes a plan that fits"),
+                PlanFileError::Model { ref planned, .. } => match in_precision(planned) {
+                    // The shape may differ too: only the first line that differs is known.
+                    Some(precision) => format!("; the plan was made for --precision {precision}"),
+                    None => makes,
+                },
+                _ => makes,
             };
             let why = Failure::from(error).of(path);
             let line = Failure::new(format!("{why}; going on with the estimate{advice}"));
@@ -135,15 +135,13 @@ pub fn entry_for(
     }
 }
 
-/// The precision that a plan's line names, if it names one that can be asked for.
-fn in_precision(line: &str) -> Option<&str> {
-    let name = line.strip_prefix("precision ")?;
-    let known = Precision::ALL.into_iter().any(|p| p.name() == name);
-    known.then_some(name)
+/// The precision in a line of a plan, if `--precision` accepts it.
+fn in_precision(line: &str) -> Option<Precision> {
+    line.strip_prefix("precision ")?.parse().ok()
 }
 
-/// The plan that tuning finds for requests of one size, in about so many seconds; the estimate
-/// where they were too few to choose by.
+/// The plan of a tuning of about `seconds` for requests of one size; the estimate if the time was
+/// too short.
 pub fn tuned(
     model: &Model,
     size: (usize, usize),
@@ -152,9 +150,10 @@ pub fn tuned(
 ) -> Result<(Plan, Origin), Failure> {
     let options = Options::new(vec![size], threads(asked), Duration::from_secs_f64(seconds));
     let tuned = tune(model, &options, |_| ControlFlow::Continue(()))?;
-    let origin = match tuned.plan.is_tuned() {
-        true => Origin::Tuned,
-        false => Origin::Estimate,
+    let origin = if tuned.plan.is_tuned() {
+        Origin::Tuned
+    } else {
+        Origin::Estimate
     };
     Ok((tuned.plan, origin))
 }

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use super::model::ModelOrShape;
 use super::sample::Sample;
-use cellstream::model::{Layer, Model, Precision};
+use cellstream::model::{Layer, Model, Precision, UnknownPrecision};
 use cellstream::tune::{Chosen, Mix, PrecisionOptions, PrecisionProgress, choose_precisions};
 use cellstream_command::Failure;
 
-/// Precisions as they are asked for.
+/// Precisions of the command line.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Precisions {
     /// One for all layers.
@@ -22,7 +22,7 @@ pub enum Precisions {
 }
 
 impl Precisions {
-    /// Another model in these.
+    /// The model in these precisions.
     ///
     /// # Errors
     /// As [`in_precisions`].
@@ -40,32 +40,24 @@ impl FromStr for Precisions {
     fn from_str(text: &str) -> Result<Precisions, String> {
         if text.starts_with(AUTO) {
             return Err(
-                "auto measures, and may choose otherwise another time; let `tune` or \
-                `quantize` choose once, and give here what they chose, as in int8,f32"
+                "auto measures, and its choice may vary; let `tune` or `quantize` choose once, \
+                 and name their choice here, as in int8,f32"
                     .into(),
             );
         }
-        let each: Result<Vec<Precision>, String> =
-            text.split(',').map(str::trim).map(precision).collect();
-        match each?.as_slice() {
+        let each = text.split(',').map(|name| name.trim().parse());
+        let each: Result<Vec<Precision>, UnknownPrecision> = each.collect();
+        match each.map_err(|error| error.to_string())?.as_slice() {
             [one] => Ok(Precisions::Same(*one)),
             each => Ok(Precisions::Each(each.to_vec())),
         }
     }
 }
 
-fn precision(name: &str) -> Result<Precision, String> {
-    let found = Precision::ALL.into_iter().find(|p| p.name() == name);
-    found.ok_or_else(|| {
-        let known = Precision::ALL.map(Precision::name).join(", ");
-        format!("{name:?} is none of {known}")
-    })
-}
-
-/// What may be left to measurement.
+/// Precisions of commands that can choose them by measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Asked {
-    /// These.
+    /// Fixed.
     For(Precisions),
     /// The fastest mix whose output differs from that in f32 by at most this.
     Within(f64),
@@ -78,7 +70,7 @@ impl FromStr for Asked {
 
     fn from_str(text: &str) -> Result<Asked, String> {
         if text.split(',').skip(1).any(|part| part.starts_with(AUTO)) {
-            return Err("auto:ERR stands alone: it chooses for every layer".into());
+            return Err("auto:ERR applies to all layers; name no other precision".into());
         }
         let Some(most) = text.strip_prefix(AUTO) else {
             let asked = text.parse().map(Asked::For);
@@ -87,11 +79,11 @@ impl FromStr for Asked {
         let most = most.strip_prefix(':').and_then(|most| most.parse().ok());
         let most = most.filter(|most: &f64| most.is_finite() && *most >= 0.0);
         let most = most.map(Asked::Within);
-        most.ok_or_else(|| "auto needs the greatest error of the output, as in auto:0.01".into())
+        most.ok_or_else(|| "auto needs the maximum error of the output, as in auto:0.01".into())
     }
 }
 
-/// The precisions of a model as they are asked for; "mixed" where they differ within a layer.
+/// The precisions of a model as on the command line; "mixed" where they differ within a layer.
 pub fn name(model: &Model) -> String {
     let of_layer = |layer: &Layer| {
         let directions = layer.directions().iter();
@@ -115,7 +107,7 @@ pub fn written(precisions: &[Precision]) -> String {
     }
 }
 
-/// The model with its weights in the precisions that were asked for, if any were.
+/// The model with its weights in the precisions of the command line, if any.
 ///
 /// # Errors
 /// Weights that cannot be of such a precision; another number of precisions than layers.
@@ -127,7 +119,7 @@ pub fn in_precisions(model: Model, asked: Option<&Precisions>) -> Result<Model, 
     })
 }
 
-/// `--precision` of commands that measure anyway.
+/// `--precision` of commands that can choose by measurement.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct MeasuredPrecision {
     /// Precision of weights and products: f32, bf16, int8; one for each layer, as in int8,bf16; or
@@ -135,18 +127,18 @@ pub struct MeasuredPrecision {
     /// f32 (default: that of the model, of shapes f32)
     #[arg(long, value_name = "P")]
     precision: Option<Asked>,
-    /// The input that auto measures the error over, as `run` takes it; states start from zero
-    /// (default: 64 steps of random values)
+    /// Input for the error of auto, in the layout of `run`; states start from zero (default: 64
+    /// steps of random values)
     #[arg(long, value_name = "X.npy", requires = "precision")]
     sample: Option<PathBuf>,
 }
 
 impl MeasuredPrecision {
-    /// The model of this source in these precisions, and what `auto` chose, in words, if it did.
-    /// Told how far that has come, `progress` may break off.
+    /// The model of this source in these precisions, and the choice of `auto` as text, if it was
+    /// asked for. `progress` may interrupt the choice.
     ///
     /// # Errors
-    /// As [`in_precisions`]; what [`choose_precisions`] refuses; a sample that nobody asks for.
+    /// Those of [`in_precisions`] and [`choose_precisions`]; a sample without `auto`.
     pub fn of(
         &self,
         source: &ModelOrShape,
@@ -156,7 +148,7 @@ impl MeasuredPrecision {
     ) -> Result<(Model, Option<String>), Failure> {
         if self.sample.is_some() && !matches!(self.precision, Some(Asked::Within(_))) {
             return Err(Failure::usage(
-                "--sample is what --precision auto:ERR is measured over; leave it out, or give auto:ERR",
+                "--sample needs --precision auto:ERR, whose error it measures",
             ));
         }
         let most_error = match &self.precision {
@@ -173,19 +165,19 @@ impl MeasuredPrecision {
     }
 }
 
-/// What is to be fast, and how much time there is to find out.
+/// The requests to optimise for, and the time for the choice.
 pub struct Purpose {
     /// Sizes of requests, sequences and steps.
     pub sizes: Vec<(usize, usize)>,
-    /// The most cores to use.
+    /// Maximum number of cores.
     pub cores: usize,
     pub budget: Duration,
 }
 
-/// Chooses; the model in its new precisions, and the choice in words.
+/// Chooses precisions. Returns the model in these, and the choice as text.
 ///
 /// # Errors
-/// What [`choose_precisions`] refuses.
+/// Those of [`choose_precisions`].
 pub fn choose(
     model: &Model,
     most_error: f64,

@@ -43,8 +43,7 @@ fn chosen_precisions_are_tuned_and_written() {
         [one] => vec![one, one],
         ref both => both.to_vec(),
     };
-    let named = |name: &str| *Precision::ALL.iter().find(|p| p.name() == name).unwrap();
-    let mix: Vec<Precision> = mix.into_iter().map(named).collect();
+    let mix: Vec<Precision> = mix.iter().map(|name| name.parse().unwrap()).collect();
     let model = model.in_precisions(&mix).unwrap();
     Plan::load(folder.path().join("p.plan"), &model).unwrap();
     let hint = format!("it is for the model with --precision {precisions}\n");

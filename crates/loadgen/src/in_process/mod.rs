@@ -51,7 +51,7 @@ pub struct ServedShape {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     pub vocabulary: Option<u32>,
     /// Precision of weights and products: f32, bf16, int8
-    #[arg(long, value_name = "P", default_value = "f32", value_parser = precision)]
+    #[arg(long, value_name = "P", default_value_t)]
     pub precision: Precision,
 }
 
@@ -62,16 +62,10 @@ impl ServedShape {
     }
 }
 
-fn precision(name: &str) -> Result<Precision, String> {
-    let all = Precision::ALL;
-    let found = all.into_iter().find(|p| p.name() == name);
-    found.ok_or_else(|| format!("is none of {}", all.map(|p| p.name()).join(", ")))
-}
-
 /// The network and the part of an engine's options that all candidates share.
 #[derive(Clone, Debug)]
 pub struct EngineSpec {
-    /// What is served.
+    /// The served network.
     pub network: Network,
     /// Its sizes.
     pub shape: ServedShape,

@@ -1,6 +1,6 @@
 //! The worker of cellstream itself, through the API a user has: open, plan, session, run.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use cellstream::machine::{Ceilings, Machine, Rate, ReadRates, TeamCeilings};
 use cellstream::model::Precision;
 use cellstream::{Input, Model, Output, Plan, Session};
@@ -62,9 +62,7 @@ fn load(request: &Load, machine: &mut Machine, best: &mut Best) -> Result<Box<dy
         1 => "model.safetensors",
         _ => "model.onnx",
     };
-    let precision = (Precision::ALL.into_iter())
-        .find(|precision| precision.name() == request.precision)
-        .context("no such precision")?;
+    let precision: Precision = request.precision.parse()?;
     // Of the f32 file, as `--precision` does.
     let model = Model::open(request.folder.join(file))?.into_precision(precision)?;
     let plan = match &request.plan {
