@@ -133,7 +133,7 @@ def load(served, setting, arrivals, seed, seconds):
     warm_up, window = seconds
     options = [f"--{option}={count}" for option, count in zip(("steps-at-once", "workers"), more)]
     return run(*served, "--policies", policy, "--batch", batch, *arrivals, *options,
-               *f"--warm-up {warm_up} --seconds {window} --patience 5 --seed {seed}".split())  # fmt: skip
+               *f"--warm-up {warm_up} --seconds {window} --drain-timeout 5 --seed {seed}".split())  # fmt: skip
 
 
 def measure(name):

@@ -1,4 +1,4 @@
-//! What is compared: a target for each combination of settings.
+//! Candidates of a comparison: a target for each combination of settings.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use cellstream_serve::policy::PolicyKind;
 
 /// Starts the targets of a comparison, one at a time.
 pub trait Launch {
-    /// What is started.
+    /// The target.
     type Target: Target;
     /// The clock by which its completions are timed.
     type Clock: Clock;

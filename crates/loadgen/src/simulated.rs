@@ -1,5 +1,5 @@
 //! A target for tests, in simulated time: a number of servers with a constant service time and one
-//! queue, for which queueing theory gives the expected times.
+//! queue, whose expected times follow from queueing theory.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -31,13 +31,13 @@ struct State {
     submitted: u64,
     served: u64,
     steps: Times,
-    /// From this time, one submission takes so long.
+    /// One submission from this time on lasts this long.
     stall: Option<(Duration, Duration)>,
     seen: Option<Vec<(Duration, RequestSpec)>>,
 }
 
 impl Simulated {
-    /// A number of servers, each of which takes `service` for a request.
+    /// A number of servers, each with `service` time per request.
     pub fn new(servers: usize, service: Duration) -> Simulated {
         Simulated(Arc::new(Mutex::new(State {
             now: Duration::ZERO,
@@ -75,13 +75,13 @@ impl Simulated {
         self
     }
 
-    /// The first submission from `from` on takes `time`.
+    /// The first submission from `from` on lasts `time`.
     pub fn stalls(self, from: Duration, time: Duration) -> Simulated {
         self.state().stall = Some((from, time));
         self
     }
 
-    /// Keeps what is submitted.
+    /// Records the submitted requests.
     pub fn remembers(self) -> Simulated {
         self.state().seen = Some(Vec::new());
         self

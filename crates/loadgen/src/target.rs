@@ -7,8 +7,8 @@ use crate::workload::RequestSpec;
 
 /// A server under load. Dropping it shuts it down or closes the connection.
 ///
-/// The driver calls all methods from one thread. A target answers on threads of its own, or on
-/// the caller's: it calls [`Completion::report`] once for each request.
+/// The driver calls all methods from one thread. A target responds on its own threads or on the
+/// caller's: it calls [`Completion::report`] once for each request.
 ///
 /// A target for another protocol implements this trait; nothing else of the crate changes.
 ///
@@ -70,13 +70,13 @@ pub trait Target {
     /// deadline of the request, if it has one.
     fn submit(&self, request: Self::Prepared, time_left: Option<Duration>, completion: Completion);
 
-    /// What the target has executed so far, if it reports that.
+    /// Counters of the batches executed so far, if the target reports them.
     fn cells(&self) -> CellRuns {
         CellRuns::new()
     }
 }
 
-/// What a target says of itself.
+/// The description of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct About {
     /// Name in reports.

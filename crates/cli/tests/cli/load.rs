@@ -318,7 +318,7 @@ fn sweep_of_batch_sizes() {
         "2 task(s) and 4 step(s) at once",
         "calibrated: batch ",
         "cellular   batch 4:2 ",
-        "all that was tried",
+        "all settings measured",
         "subm. p99",
     ] {
         assert!(text.contains(words), "{words}: {text}");
@@ -337,7 +337,7 @@ fn invalid_arguments() {
         ("seq2seq --batch 8:4:2", 2, "seq2seq has 2: encoder:decoder"),
         ("treelstm --batch 8:", 2, "of each in their order (64:32)"),
         ("lstm --batch 0", 2, "1 to 4096"),
-        ("lstm --patience -1", 2, "'-1' for '--patience"),
+        ("lstm --drain-timeout -1", 2, "'-1' for '--drain-timeout"),
         ("lstm --rates -5,10", 2, "'-5' for '--rates"),
         ("lstm --load -0.5,0.8", 2, "'-0.5' for '--load"),
         ("lstm --batch calibrate", 2, "or calibrated"),

@@ -1,4 +1,4 @@
-//! The arguments of `load`, and what follows from them before any run.
+//! The arguments of `load`, and the settings of runs that follow from them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,103 +16,105 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 ///
 /// Serves random weights of the network's shape in this process and sends requests: at Poisson
 /// times (--rates, or --load as fractions of the peak, which is measured first), at the times of a
-/// file (--trace), or from a number of users, each of whom waits for an answer before the next
-/// request (--closed). Every policy gets the same requests at the same times and has the machine
-/// alone; rounds take the policies in turn.
+/// file (--trace), or in a closed loop of users, each with one request in flight (--closed). Every
+/// policy receives the same requests at the same times and has the machine alone. The policies
+/// alternate within each round.
 ///
 /// Latencies count from the time when a request was DUE, not from its submission. A server that
 /// stalls for a second delays all requests of that second, and all are counted (no coordinated
 /// omission). The generator sleeps between requests; its delays are part of the latencies and are
-/// shown ("late"). Requests due during the warm-up are not counted. All later requests are waited
-/// for (--patience); one without an answer then counts with the time that it was waited for.
+/// shown ("late"). Requests due during the warm-up are not counted. After a run, the command waits
+/// for the remaining requests (--drain-timeout); a request without a response counts with the time
+/// until then.
 ///
 /// queued: from due to the start of the first cell; subm.: the part of it after submission, which
-/// is the server's; comp.: from there to the answer. answered/s: answers in the window per second,
-/// from the first to the last of them. requests: number of latencies in all rounds. unanswered:
-/// refused because the queue was full, past their --deadline, failed, or not finished; only the
-/// last kind is in the latencies. A step is one of a whole batch of cells; steps that ran together
-/// (--steps-at-once) share the time equally.
+/// is the server's; comp.: from the start of the first cell to the response. answered/s: responses
+/// per second in the window, from the first to the last. requests: number of latencies in all
+/// rounds. unanswered: rejected because the queue was full, past their --deadline, failed, or not
+/// finished; only the last kind is in the latencies. A step is a step of a whole batch; steps that
+/// ran together (--steps-at-once) share the time equally.
 ///
 /// With --sweep and several --batch or --bucket-width, each policy is measured with all of them at
-/// every load. Its best settings there are measured again, with other requests, and reported: of
-/// the settings that sustain the load (93 % answered, and no growing backlog) the one with the
-/// lowest p90, otherwise the one with the highest throughput. All results are shown below. Settings
-/// that do not sustain a load are skipped at higher ones, except those with the highest peak of a
-/// policy.
+/// every load. Its best settings are measured again with other requests, and reported: of the
+/// settings that sustain the load (93 % answered, and no growing backlog) the one with the lowest
+/// p90, otherwise the one with the highest throughput. All results follow below. Settings that do
+/// not sustain a load are skipped at higher loads, except those with the highest peak of a policy.
 ///
-/// Ctrl-C (or a signal to terminate) ends the command after the current run or calibration: loads
-/// that all policies have completed are reported and written. A second one ends it at once.
+/// Ctrl-C (or SIGTERM) ends the command after the current run or calibration; loads that all
+/// policies have completed are reported and written. A second one ends it immediately.
 ///
-/// With --json, prints one object a line; "kind" is "calibration", "peak", "run" or "skipped",
-/// "best" marks the results to read.
+/// With --json, prints one object per line; "kind" is "calibration", "peak", "run" or "skipped",
+/// "best" marks the reported results.
 #[derive(Debug, clap::Args)]
-// Else what is refused about `--seconds -5` is the dash; about a list, too, which needs more than that.
+// Otherwise the error for `--seconds -5` names the dash, not the value. Lists need an option each.
 #[command(allow_negative_numbers = true)]
 pub struct Arguments {
-    /// What is served
+    /// Network to serve
     #[arg(value_enum)]
     pub network: Network,
     // A doc comment would replace the help text of the command.
     #[allow(missing_docs)]
     #[command(flatten)]
     pub shape: ServedShape,
-    /// Lengths: paper (mean 24, 99 % below 100, none above 330), paper:LONGEST, a number, or a CSV file whose first
-    /// line names its columns; for seq2seq two columns, as in FILE:source,target (default: paper)
+    /// Sequence lengths: paper (mean 24, 99 % below 100, none above 330), paper:MAX, a number, or a
+    /// CSV file with a header; for seq2seq two columns, as in FILE:source,target (default: paper)
     #[arg(long, value_name = "L|FILE[:COLUMN]")]
     pub lengths: Option<LengthsOption>,
-    /// Trees: complete:LEAVES, or a file with the head of each word of a sentence in each line, as
-    /// in `[2,0,2]`; treelstm takes phrases made of them, a leaf for each word (default:
-    /// complete:16)
+    /// Trees: complete:LEAVES, or a file with one sentence per line, as the heads of its words:
+    /// `[2,0,2]`; for treelstm they become phrases with one leaf per word (default: complete:16)
     #[arg(long, value_name = "TREES")]
     pub trees: Option<TreesOption>,
-    /// Policies (default: all that serve such requests)
+    /// Batching policies (default: all that support the requests)
     #[arg(long, value_parser = policy(), value_name = "POLICY,…", value_delimiter = ',')]
     pub policies: Vec<PolicyKind>,
-    /// Poisson arrivals: requests a second
-    #[arg(long, value_name = "R,…", value_delimiter = ',', allow_hyphen_values = true, value_parser = rate)]
+    /// Poisson arrivals: requests per second
+    #[arg(long, value_name = "R,…", value_delimiter = ',', allow_hyphen_values = true,
+        value_parser = rate)]
     pub rates: Vec<f64>,
     /// Poisson arrivals: fractions of the best baseline's peak (default: 0.2,0.5,0.8)
-    #[arg(long, value_name = "F,…", value_delimiter = ',', allow_hyphen_values = true, conflicts_with = "rates",
-        value_parser = fraction)]
+    #[arg(long, value_name = "F,…", value_delimiter = ',', allow_hyphen_values = true,
+        conflicts_with = "rates", value_parser = fraction)]
     pub load: Vec<f64>,
-    /// Users, each of whom waits for an answer before asking again
+    /// Closed loop: number of users, each with one request in flight
     #[arg(long, value_name = "N", conflicts_with_all = ["rates", "load"],
         value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub closed: Option<u32>,
-    /// A file of times of arrival in seconds, one a line
+    /// File of arrival times in seconds, one per line
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rates", "load", "closed"])]
     pub trace: Option<PathBuf>,
-    /// Measure this long at each point, in each round
+    /// Seconds of measurement at each load, in each round
     #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds)]
     pub seconds: f64,
-    /// Before that, so long
+    /// Seconds of load before each measurement, not counted
     #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = not_negative)]
     pub warm_up: f64,
-    /// Rounds at each point
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    /// Rounds at each load
+    #[arg(long, value_name = "N", default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: u32,
-    /// Requests of a run at most, those of the warm-up included
+    /// Maximum requests of a run, including the warm-up
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub requests: Option<u64>,
-    /// Of arrivals and requests; each round has its own
+    /// Seed of arrival times and requests; each round derives its own
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Requests end without an answer this long after they were due
+    /// Deadline of each request, after the time when it is due
     #[arg(long, value_name = "MS", value_parser = milliseconds)]
     pub deadline: Option<f64>,
-    /// After a run, wait so long for what has no answer yet
+    /// Seconds to wait after a run for requests without a response
     #[arg(long, value_name = "S", default_value_t = 30.0, value_parser = seconds)]
-    pub patience: f64,
+    pub drain_timeout: f64,
     /// Use at most this many cores (default: all)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
-    /// Workers, among whom the cores are divided; each has its own weights
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    /// Number of workers, which share the cores; each has a copy of the weights
+    #[arg(long, value_name = "N", default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub workers: u32,
-    /// Rows of a batch at most; several to --sweep. One number is of every cell. 64:32 is of each, in their order:
-    /// encoder and decoder, tree leaf and tree node, tree child and tree node. calibrated: each cell is timed first, as
-    /// --calibrate does, and gets the rows that are found. Policies that group whole requests have groups of the
-    /// greatest
+    /// Maximum rows of a batch; several values with --sweep. One number applies to all cells; 64:32
+    /// has one for each cell in order (encoder and decoder, tree leaf and node, child and node).
+    /// calibrated: measure each cell first, as --calibrate does. Policies that group whole requests
+    /// use the largest value as the group size
     #[arg(
         long,
         value_name = "N|N:N|calibrated,…",
@@ -120,37 +122,38 @@ pub struct Arguments {
         default_value = "64"
     )]
     pub batch: Vec<BatchOption>,
-    /// Lengths in a bucket; several to --sweep
+    /// Lengths in one bucket; several values with --sweep
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [10],
         value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub bucket_width: Vec<u32>,
-    /// Tasks that a worker gets at once at most (BatchMaker's MaxTasksToSubmit), each with further steps of its rows
+    /// Maximum tasks of a worker at once (BatchMaker's MaxTasksToSubmit), without further steps
     #[arg(long, value_name = "N", default_value_t = EngineOptions::default().tasks_at_once as u32,
         value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub tasks_at_once: u32,
-    /// Steps that chains and encoders take in one batch at most, under every policy, while all together have no more
-    /// than 16 rows; 1: requests join and leave at every step
+    /// Maximum steps of chains and encoders in one batch, for all policies and up to 16 rows in
+    /// total; 1: requests join and leave at every step
     #[arg(long, value_name = "N", default_value_t = EngineOptions::default().steps_at_once as u32,
         value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub steps_at_once: u32,
-    /// Try all settings of each policy at every load, and report its best there
+    /// Measure all settings of each policy at every load, and report the best
     #[arg(long)]
     pub sweep: bool,
-    /// Only measure how long each cell takes for batches of 1, 2, 4 … rows up to the largest --batch (64 if it lists
-    /// none), and say how many to take at most: the fewest within 3 % of the best rate
-    #[arg(long, conflicts_with_all = ["lengths", "trees", "policies", "rates", "load", "closed", "trace", "seconds", "warm_up",
-        "rounds", "requests", "deadline", "patience", "bucket_width", "tasks_at_once", "steps_at_once", "sweep", "csv", "cdf",
-        "chart", "cdf_chart"])]
+    /// Only measure the time of each cell for batches of 1, 2, 4 … rows up to the largest --batch
+    /// (default: 64), and print the recommended maximum: the fewest rows within 3 % of the best
+    /// rate
+    #[arg(long, conflicts_with_all = ["lengths", "trees", "policies", "rates", "load", "closed",
+        "trace", "seconds", "warm_up", "rounds", "requests", "deadline", "drain_timeout", "sweep",
+        "bucket_width", "tasks_at_once", "steps_at_once", "csv", "cdf", "chart", "cdf_chart"])]
     pub calibrate: bool,
-    /// Users who saturate the server where its peak is measured: with --load, and with a --sweep over several --rates
-    /// (default: four times the largest batch)
+    /// Concurrent requests for measuring the peak: with --load, and with a --sweep over several
+    /// --rates (default: four times the largest batch)
     #[arg(long, value_name = "N", conflicts_with = "calibrate",
         value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub saturation: Option<u32>,
-    /// Print one JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     pub json: bool,
-    /// Write a line for each policy, setting and point
+    /// Write one line per policy, setting and load
     #[arg(long, value_name = "FILE.csv")]
     pub csv: Option<PathBuf>,
     /// Write the distributions of latency, queueing and computing
@@ -159,12 +162,13 @@ pub struct Arguments {
     /// Draw latency against throughput
     #[arg(long, value_name = "FILE.svg")]
     pub chart: Option<PathBuf>,
-    /// Draw the distributions of queueing and computing at the first point, with a sweep at the lowest
+    /// Draw the distributions of queueing and computing at the first load (with --sweep: the
+    /// lowest)
     #[arg(long, value_name = "FILE.svg")]
     pub cdf_chart: Option<PathBuf>,
 }
 
-/// Fractions of the peak if none are given.
+/// The default of --load.
 const DEFAULT_LOAD: [f64; 3] = [0.2, 0.5, 0.8];
 
 fn number(text: &str, accepted: std::ops::RangeInclusive<f64>, words: &str) -> Result<f64, String> {
@@ -215,10 +219,12 @@ impl Arguments {
         }
         let pairs = self.network == Network::Seq2seq;
         let lengths = self.lengths_option().read(pairs)?;
-        Ok(match pairs {
-            true => Workload::Pairs(lengths),
-            false => Workload::Chains(lengths),
-        })
+        let workload = if pairs {
+            Workload::Pairs
+        } else {
+            Workload::Chains
+        };
+        Ok(workload(lengths))
     }
 
     fn lengths_option(&self) -> LengthsOption {
@@ -229,7 +235,7 @@ impl Arguments {
         self.trees.clone().unwrap_or(TreesOption::Complete(16))
     }
 
-    /// The policies that were typed, or all that can serve the workload.
+    /// The policies of the command line, or all that can serve the workload.
     pub fn policies(&self, workload: &Workload) -> Result<Vec<PolicyKind>, Failure> {
         let possible = policies_for(self.network, workload.is_identical());
         if self.policies.is_empty() {
@@ -265,8 +271,8 @@ impl Arguments {
         // Calibration uses the largest size only.
         if grid.has_choices() && !self.sweep && !self.calibrate {
             return Err(Failure::usage(
-                "several --batch or --bucket-width need --sweep, which finds the best of them at every \
-                 load",
+                "several values of --batch or --bucket-width need --sweep, which finds the best at \
+                 every load",
             ));
         }
         Ok(grid)
@@ -283,22 +289,23 @@ impl Arguments {
         let measures = self.is_by_load() || self.sweep && self.rates.len() > 1;
         match self.saturation {
             Some(_) if !measures => Err(Failure::usage(
-                "--saturation is of peaks, which are measured for --load and for a --sweep over several \
-                 --rates",
+                "--saturation needs --load or a --sweep over several --rates: only these measure \
+                 peaks",
             )),
             _ => Ok(measures),
         }
     }
 
-    /// Number of points that are to be measured.
+    /// Number of points to measure.
     pub fn point_count(&self) -> usize {
-        match self.is_by_load() {
-            true => self.load().len(),
-            false => self.rates.len().max(1),
+        if self.is_by_load() {
+            self.load().len()
+        } else {
+            self.rates.len().max(1)
         }
     }
 
-    /// The closed loop by which peaks are measured.
+    /// The closed loop that measures peaks.
     pub fn saturation(&self, grid: &Grid) -> Arrivals {
         let users = self.saturation.map(|users| users as usize);
         Arrivals::Closed {
@@ -307,9 +314,10 @@ impl Arguments {
     }
 
     fn load(&self) -> &[f64] {
-        match self.load.is_empty() {
-            true => &DEFAULT_LOAD,
-            false => &self.load,
+        if self.load.is_empty() {
+            &DEFAULT_LOAD
+        } else {
+            &self.load
         }
     }
 
@@ -351,16 +359,17 @@ impl Arguments {
             window: Duration::from_secs_f64(self.seconds),
             requests: self.requests.unwrap_or(u64::MAX),
             deadline: self.deadline.map(|ms| Duration::from_secs_f64(ms / 1e3)),
-            patience: Duration::from_secs_f64(self.patience),
+            drain_timeout: Duration::from_secs_f64(self.drain_timeout),
             rounds: self.rounds as usize,
         }
     }
 
-    /// What all rows have in common.
+    /// The columns that are equal in all rows.
     pub fn context(&self) -> Context {
-        let requests = match self.network.is_tree() {
-            true => self.trees_option().to_string(),
-            false => self.lengths_option().to_string(),
+        let requests = if self.network.is_tree() {
+            self.trees_option().to_string()
+        } else {
+            self.lengths_option().to_string()
         };
         Context {
             network: self.network.name().into(),

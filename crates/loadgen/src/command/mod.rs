@@ -190,7 +190,7 @@ mod tests {
         }
     }
 
-    /// On simulated servers, as many as rows of a batch; cellular takes 5 ms, others 20.
+    /// On simulated targets with one server per row of a batch: 5 ms for cellular, 20 for others.
     fn measured(line: &str) -> Result<String, Failure> {
         interrupted(line, usize::MAX)
     }
@@ -328,8 +328,8 @@ mod tests {
             "calibrated: batch 4\n",
             "peaks (*: the greatest of each policy)",
             "loads are fractions of the peak of padding: 200 a second",
-            "all that was tried",
-            "not run at higher rates: padding, batch 2",
+            "all settings measured",
+            "skipped at higher rates: padding, batch 2",
         ] {
             assert!(text.contains(words), "{words}: {text}");
         }
@@ -478,7 +478,7 @@ mod tests {
         let mut out = Vec::new();
         let slow = Fleet::new(|_| 10_000_000);
         let failure = measure(
-            &typed("lstm --policies merge --patience 1"),
+            &typed("lstm --policies merge --drain-timeout 1"),
             &slow,
             || ControlFlow::Continue(()),
             &mut out,

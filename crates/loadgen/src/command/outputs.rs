@@ -41,7 +41,7 @@ impl Arguments {
             }
             let folder = output.parent().filter(|p| !p.as_os_str().is_empty());
             if folder.is_some_and(|folder| !folder.is_dir()) || output.is_dir() {
-                return Err(Failure::new("expected a file in a folder that exists").of(output));
+                return Err(Failure::new("expected a file in an existing directory").of(output));
             }
             keep_originals(output, &inputs)?;
             let same =

@@ -7,7 +7,7 @@ use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
 use crate::sweep::NextRun;
 use crate::workload::Arrivals;
 
-/// A bar if stderr is a terminal. It is drawn between runs only, because drawing takes time from
+/// A bar if stderr is a terminal. It is drawn between runs only, because drawing slows down
 /// the targets.
 pub fn bar(runs: u64) -> ProgressBar {
     if !std::io::stderr().is_terminal() {

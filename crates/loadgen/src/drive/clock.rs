@@ -15,7 +15,7 @@ pub trait Clock: Clone + Send + 'static {
     /// Waits until `time`; returns at once if it is past.
     fn sleep_until(&self, time: Duration);
 
-    /// Takes the next message, waiting until `until` for it.
+    /// Returns the next message, after waiting for it until `until` at most.
     fn receive<M>(&self, from: &Inbox<M>, until: Duration) -> Option<M>;
 }
 

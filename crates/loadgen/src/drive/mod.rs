@@ -34,11 +34,11 @@ pub struct Run<'a> {
     /// Counted from the time when a request is due.
     pub deadline: Option<Duration>,
     /// How long the driver waits for requests in flight after the window.
-    pub patience: Duration,
+    pub drain_timeout: Duration,
 }
 
 impl<'a> Run<'a> {
-    /// A window of 10 s without warm-up, limit or deadline, and 30 s of patience.
+    /// A window of 10 s without warm-up, limit or deadline, and a drain timeout of 30 s.
     pub fn new(arrivals: &'a Arrivals, workload: &'a Workload) -> Run<'a> {
         Run {
             arrivals,
@@ -48,7 +48,7 @@ impl<'a> Run<'a> {
             window: Duration::from_secs(10),
             requests: u64::MAX,
             deadline: None,
-            patience: Duration::from_secs(30),
+            drain_timeout: Duration::from_secs(30),
         }
     }
 }
@@ -59,7 +59,7 @@ const RETRY: Duration = Duration::from_millis(10);
 
 /// Sends the requests of a run to `target` and records how they end.
 ///
-/// The same seed gives the same requests, and in an open loop the same times, for every target.
+/// Equal seeds produce equal requests, and in an open loop equal times, for every target.
 pub fn drive<T: Target, C: Clock>(target: &T, clock: &C, run: &Run<'_>) -> Recording {
     let (sender, ended) = inbox();
     let start = clock.now();
@@ -101,7 +101,7 @@ struct Driver<'a, T: Target, C: Clock> {
     in_flight: BTreeMap<u64, (Duration, Duration)>,
     submitted: u64,
     recording: Recording,
-    /// What the target executed before the window.
+    /// Counters of the target at the start of the window.
     before: Option<CellRuns>,
 }
 
@@ -121,7 +121,7 @@ impl<T: Target, C: Clock> Driver<'_, T, C> {
             last = due;
             let request = self.prepare();
             self.clock.sleep_until(due);
-            // Not woken for each end, which would take time from the workers.
+            // Not woken for each response, which would slow down the workers.
             while let Some(one) = self.ended.take() {
                 self.count(one);
             }
@@ -203,7 +203,7 @@ impl<T: Target, C: Clock> Driver<'_, T, C> {
         let before = self.before.as_ref().unwrap_or(&after);
         self.recording.cells = between(before, &after);
         self.recording.window = self.end - self.window;
-        let give_up = self.clock.now() + self.run.patience;
+        let give_up = self.clock.now() + self.run.drain_timeout;
         while !self.in_flight.is_empty() {
             match self.clock.receive(&self.ended, give_up) {
                 Some(one) => self.count(one),
@@ -244,7 +244,7 @@ mod tests {
         Run {
             warm_up: SECOND,
             window: 1000 * SECOND,
-            patience: 10 * SECOND,
+            drain_timeout: 10 * SECOND,
             ..Run::new(arrivals, &WORKLOAD)
         }
     }
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn a_stall_delays_all_requests_due_in_it() {
-        // A request every 10 ms, answered at once; submitting that of 5 s takes a second.
+        // A request every 10 ms, answered at once; the submission at 5 s lasts a second.
         let times: Vec<_> = (0..1000).map(|index| 10 * MS * index).collect();
         let arrivals = Arrivals::Trace(times.into());
         let server = Simulated::new(1, Duration::ZERO).stalls(5 * SECOND, SECOND);
@@ -398,7 +398,7 @@ mod tests {
         assert!(recording.errors[ErrorKind::Deadline as usize] > recording.due / 3);
         assert!(recording.queueing.max() <= 25.1);
 
-        // No answer within the patience.
+        // No response within the drain timeout.
         let server = Simulated::new(1, 100 * SECOND);
         let times: Vec<_> = [2, 3, 4].map(|s| s * SECOND).into();
         let arrivals = Arrivals::Trace(times.into());

@@ -18,14 +18,14 @@ pub fn is_allowed() -> bool {
     allowed
 }
 
-/// Gives the calling thread the lowest real-time priority; `false` if the system refuses.
+/// Raises the calling thread to the lowest real-time priority; `false` if the system refuses.
 #[cfg(target_os = "linux")]
 pub fn raise() -> bool {
     use thread_priority::RealtimeThreadSchedulePolicy::Fifo;
     set(thread_priority::ThreadSchedulePolicy::Realtime(Fifo), 1)
 }
 
-/// Gives the calling thread, and threads that it starts from now on, normal priority.
+/// Sets the calling thread, and threads that it starts from now on, to normal priority.
 #[cfg(target_os = "linux")]
 pub fn lower() -> bool {
     use thread_priority::NormalThreadSchedulePolicy::Other;

@@ -38,10 +38,11 @@ impl Memory {
             _ => (0, 0),
         };
         // Nodes of a tree keep their states for the nodes above; steps of a chain replace them.
-        // Cells that take several steps at once may be packed a second time for one step.
-        let (kept, copies) = match spec.network.is_tree() {
-            true => (4 * hidden, 1),
-            false => (0, 2),
+        // Cells that run several steps at once may be packed a second time for single steps.
+        let (kept, copies) = if spec.network.is_tree() {
+            (4 * hidden, 1)
+        } else {
+            (0, 2)
         };
         let rows = workload.max_rows() as u64;
         Memory {
@@ -59,14 +60,14 @@ impl Memory {
         }
     }
 
-    /// The memory that is needed; [`limits`] keeps requests in half of what is left.
+    /// The required memory; [`limits`] restricts requests to half of the rest.
     pub fn total(&self) -> u64 {
         self.weights + self.packed + self.temporary + self.pool + 2 * self.request
     }
 }
 
 /// Limits of the engine's queue: a million requests, as far as memory permits, so that overload
-/// shows as waiting and not as refusals. Packed weights take their part of the `available` bytes;
+/// shows as waiting, not as rejections. Packed weights reduce the `available` bytes;
 /// half of the rest is left for the next request, the scheduler's tables and buffers.
 pub fn limits(available: u64, packed: u64) -> Limits {
     let packed = packed * size_of::<f32>() as u64;

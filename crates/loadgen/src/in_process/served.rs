@@ -181,7 +181,7 @@ mod tests {
             window: Duration::from_secs(60),
             requests: REQUESTS,
             deadline,
-            patience: Duration::from_secs(60),
+            drain_timeout: Duration::from_secs(60),
         };
         drive(target, &WallClock::new(), &run)
     }

@@ -1,13 +1,13 @@
-//! What a target has executed, cell by cell.
+//! Counters of the batches that a target has executed, by cell.
 
 use std::collections::BTreeMap;
 
 use super::times::Times;
 
-/// What has been executed of each cell, by the name of the cell.
+/// The counters of each cell, by the name of the cell.
 pub type CellRuns = BTreeMap<String, CellRun>;
 
-/// What has been executed of one cell.
+/// The executed batches of one cell.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CellRun {
     /// Number of batches by their rows.
@@ -37,7 +37,7 @@ pub(crate) fn add(all: &mut CellRuns, more: &CellRuns) {
     }
 }
 
-/// What was executed between two states of the counters; cells that did not run are left out.
+/// The difference of two states of the counters, without cells that did not run.
 pub(crate) fn between(before: &CellRuns, after: &CellRuns) -> CellRuns {
     let of_cell = |(cell, after): (&String, &CellRun)| {
         let Some(before) = before.get(cell) else {
@@ -64,7 +64,7 @@ mod tests {
 
     use super::*;
 
-    /// Counters of a cell whose batches take a millisecond a row.
+    /// Counters of a cell whose batches last one millisecond per row.
     fn runs(batches: &[(usize, u64)]) -> CellRuns {
         let mut run = CellRun::default();
         for &(rows, count) in batches {

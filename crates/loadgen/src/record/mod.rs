@@ -1,4 +1,4 @@
-//! What is counted in a run.
+//! The counts and latencies of a run.
 
 mod cells;
 mod outcome;
@@ -59,11 +59,11 @@ pub struct Recording {
     pub backlog: i64,
     /// Length of the window.
     pub window: Duration,
-    /// What the target executed in the window; empty if it does not report it.
+    /// Batches that the target executed in the window; empty if it does not report them.
     pub cells: CellRuns,
 }
 
-/// A number of answers and the time in which they were given.
+/// A number of responses and the time from the first to the last.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pace {
     answers: u64,
@@ -341,7 +341,7 @@ mod tests {
             ),
             (0, 0, 3)
         );
-        // What was given up took at least as long.
+        // Unfinished requests lasted at least this long.
         recording.count(
             &failed(ErrorKind::Unfinished, 95),
             Duration::ZERO,

@@ -50,7 +50,8 @@ fn colour(target: &str) -> RGBColor {
     }
 }
 
-/// Draws the 90th percentile of latency against throughput, with bars from the median to the 99th percentile.
+/// Draws the 90th percentile of latency against throughput, with bars from the median to the 99th
+/// percentile.
 ///
 /// # Errors
 /// The file cannot be written.

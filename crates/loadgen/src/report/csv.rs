@@ -102,7 +102,8 @@ fn curves(to: impl Write, rows: &[&Row<'_>]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes the distributions of latency, queueing and computing: `fraction` of the requests took at most `ms`.
+/// Writes the distributions of latency, queueing and computing: `fraction` of the requests took at
+/// most `ms`.
 ///
 /// # Errors
 /// The file cannot be written.

@@ -11,7 +11,7 @@ use crate::record::{Recording, Times};
 pub use print::Printer;
 pub use row::Row;
 
-/// What all rows have in common.
+/// The columns that are equal in all rows.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Context {
     /// Name of the network.

@@ -11,12 +11,12 @@ use cellstream_command::Failure;
 pub struct Printer<'a> {
     /// One object a line instead of tables.
     pub json: bool,
-    /// What all rows have in common.
+    /// The columns that are equal in all rows.
     pub context: &'a Context,
 }
 
 impl Printer<'_> {
-    /// Prints what is measured and how latencies are counted.
+    /// Prints the conditions of the measurement and the definition of latency.
     pub fn title(&self, out: &mut impl Write) -> Result<(), Failure> {
         if !self.json {
             let (title, at_once) = (self.context.title(), self.context.at_once());
@@ -77,7 +77,7 @@ impl Printer<'_> {
             let all: Vec<_> = rows.iter().collect();
             writeln!(
                 out,
-                "all that was tried (*: the best of its policy at that load)\n{}",
+                "all settings measured (*: best of its policy at that load)\n{}",
                 table(&all, true)
             )?;
             writeln!(out, "{}", skipped(result))?;

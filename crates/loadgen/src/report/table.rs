@@ -84,8 +84,8 @@ fn line(row: &Row<'_>) -> String {
     )
 }
 
-/// What is needed to read a table: delays of the generator, requests without an answer and their
-/// errors, sizes of batches.
+/// Notes to a table: delays of the generator, requests without a response and their errors, sizes
+/// of batches.
 pub fn notes(rows: &[&Row<'_>]) -> String {
     let mut text = String::new();
     for row in rows {
@@ -99,13 +99,15 @@ pub fn notes(rows: &[&Row<'_>]) -> String {
         }
         if row.due == 0 {
             text += &format!(
-                "{who}: no request was due in the window, so there are no latencies; lengthen --seconds, or raise --requests\n"
+                "{who}: no request was due in the window, so there are no latencies; \
+                 lengthen --seconds, or raise --requests\n"
             );
         }
         // Smaller delays do not matter.
         if row.late_ms.p99 > 0.05 * row.latency_ms.p50 && row.late_ms.p99 > 0.2 {
             text += &format!(
-                "{who}: the generator was late, by {} ms (p99), {} ms at most: it, too, is what was measured\n",
+                "{who}: the load generator submitted requests late, by {} ms (p99), {} ms at most; \
+                 the latencies include this delay\n",
                 short(row.late_ms.p99),
                 short(row.late_ms.max)
             );
@@ -141,7 +143,7 @@ pub fn skipped(result: &SweepResult) -> String {
     let mut text = String::new();
     for one in &result.skipped {
         text += &format!(
-            "not run at higher rates: {}, {}: of {} a second {} were answered\n",
+            "skipped at higher rates: {}, {}: {} requests/s offered, {} answered\n",
             one.name,
             one.candidate.settings(),
             short(one.asked),
@@ -198,7 +200,7 @@ mod tests {
         let (context, measured) = (context(), measured(PolicyKind::Padding, 12.5));
         let row = Row::new(&context, &measured);
         let (heading, line) = (heading(), line(&row));
-        // A number stands below the end of its name.
+        // Numbers are aligned with the end of their headings.
         for (name, value) in [
             ("asked/s", "12.50"),
             ("answered/s", "10.00"),
@@ -243,7 +245,7 @@ mod tests {
         }
         let notes = notes(&[&Row::new(&context, &measured)]);
         assert!(
-            notes.contains("the generator was late, by 30.") && notes.contains("ms at most"),
+            notes.contains("submitted requests late, by 30.") && notes.contains("ms at most"),
             "{notes}"
         );
     }
@@ -275,7 +277,7 @@ mod tests {
         assert!(lines[2].starts_with("  padding    batch 2 "), "{table}");
         assert_eq!(
             super::skipped(&result),
-            "not run at higher rates: padding, batch 2: of 12.50 a second 4.000 were answered\n"
+            "skipped at higher rates: padding, batch 2: 12.50 requests/s offered, 4.000 answered\n"
         );
         let json = skipped_json(&context, &result).unwrap();
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();

@@ -1,4 +1,4 @@
-//! Candidates beside each other: at every point all of them, in rounds that take them in turn, with
+//! Compares candidates: at every load all of them, alternating within each round, with
 //! the same arrivals and requests.
 
 use std::ops::ControlFlow;
@@ -11,7 +11,7 @@ use crate::target::{About, Target};
 use crate::workload::{Arrivals, Workload};
 use cellstream_command::Failure;
 
-/// What all runs have in common; see [`Run`].
+/// The conditions of all runs; see [`Run`].
 #[derive(Clone, Debug)]
 pub struct Conditions {
     pub workload: Workload,
@@ -21,7 +21,7 @@ pub struct Conditions {
     pub window: Duration,
     pub requests: u64,
     pub deadline: Option<Duration>,
-    pub patience: Duration,
+    pub drain_timeout: Duration,
     /// Number of runs of each candidate at each point.
     pub rounds: usize,
 }
@@ -30,7 +30,7 @@ pub struct Conditions {
 #[derive(Clone, Debug)]
 pub struct Measurement {
     pub candidate: Candidate,
-    /// What its target said of itself.
+    /// The description of its target.
     pub about: About,
     pub arrivals: Arrivals,
     /// One for each round, at least one.
@@ -95,7 +95,7 @@ pub fn compare<L: Launch>(
                     window: conditions.window,
                     requests: conditions.requests,
                     deadline: conditions.deadline,
-                    patience: conditions.patience,
+                    drain_timeout: conditions.drain_timeout,
                 };
                 let recording = drive(&target, &clock, &run);
                 let measurement = here[index].get_or_insert_with(|| Measurement {
@@ -172,7 +172,7 @@ pub mod tests {
         }
     }
 
-    /// What was measured of a cell whose batches take `time`.
+    /// The counters of a cell whose batches last `time`.
     pub fn calibration(
         cell: &str,
         rows: &[usize],
@@ -209,7 +209,7 @@ pub mod tests {
             window: Duration::from_secs(100),
             requests: u64::MAX,
             deadline: None,
-            patience: Duration::from_secs(10),
+            drain_timeout: Duration::from_secs(10),
             rounds,
         }
     }

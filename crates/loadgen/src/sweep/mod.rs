@@ -53,7 +53,7 @@ pub struct Skipped {
 /// The result of a sweep.
 #[derive(Clone, Debug, Default)]
 pub struct SweepResult {
-    /// By load, then by policy, then by settings in their given order.
+    /// By load, then by policy, then by settings in their order.
     pub trials: Vec<Trial>,
     /// In the order in which they were skipped.
     pub skipped: Vec<Skipped>,
@@ -253,7 +253,7 @@ mod tests {
         let closed = [Arrivals::Closed { outstanding: 64 }];
         let peaks = compare(&fleet, &candidates, &closed, &conditions(1), &mut go_on).unwrap();
         fleet.launched.borrow_mut().clear();
-        // Given in disorder.
+        // Not in order.
         let points = rates(&[480.0, 25.0, 300.0, 1000.0]);
         let result = sweep(
             &fleet,
@@ -340,8 +340,7 @@ mod tests {
 
     #[test]
     fn slow_candidates_that_keep_up_sustain_the_load() {
-        // A second each, as many at a time as are needed; a quarter of what is due ends after the
-        // window.
+        // A second each, with enough servers; a quarter of the due requests end after the window.
         let fleet = Fleet::new(|_| 1000);
         let short = Conditions {
             window: std::time::Duration::from_secs(4),

@@ -133,7 +133,7 @@ mod tests {
         let covariance = mean(&|p| (p.0 - a) * (p.1 - b));
         let variances = mean(&|p| (p.0 - a).powi(2)) * mean(&|p| (p.1 - b).powi(2));
         let correlation = covariance / variances.sqrt();
-        // Rounding up, and cutting off the longest, takes a little.
+        // Rounding up, and cutting off the longest, changes the mean slightly.
         assert!((correlation - 0.95).abs() < 0.01, "{correlation}");
     }
 

@@ -185,8 +185,8 @@ fn is_whole(field: &str) -> bool {
     field.trim().parse::<i128>().is_ok()
 }
 
-/// The rows of a CSV file whose first line names the columns. Without `columns`, takes those with
-/// a length in the first row. If these are too few, takes those with a whole number, so that the
+/// The rows of a CSV file with a header. Without `columns`, uses those with
+/// a length in the first row. If these are too few, uses those with a whole number, so that the
 /// error names the value.
 fn rows(
     file: impl std::io::Read,

@@ -1,4 +1,4 @@
-//! What is requested, and when.
+//! Requests and their arrival times.
 
 mod arrivals;
 mod lengths;
@@ -25,7 +25,7 @@ pub enum RequestShape {
         steps: usize,
     },
     /// Words to read and words to write. The decoder stops at the length of the known translation,
-    /// as in the paper; policies do not know that length.
+    /// as in the paper; policies do not see that length.
     Pair {
         /// Steps of the encoder, at least 1.
         source: usize,

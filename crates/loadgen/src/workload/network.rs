@@ -1,6 +1,6 @@
 //! The networks that can be served.
 
-/// What the server computes.
+/// The network that the target serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Network {
     /// A chain of LSTM cells

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::network::Network;
 use cellstream_serve::networks::{BinaryTree, Dependencies, NetworkError, TreeChild};
 
-/// The tree of a request, in the shape that its network takes.
+/// The tree of a request, in the form that its network reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tree {
     /// Of a TreeLSTM with leaves and internal nodes.
@@ -90,7 +90,7 @@ impl FromStr for TreesOption {
 }
 
 impl TreesOption {
-    /// The trees for `network`, which must take trees.
+    /// The trees for `network`, which must be one of trees.
     ///
     /// # Errors
     /// See [`TreesError`].
