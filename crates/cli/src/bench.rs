@@ -1,4 +1,4 @@
-//! `cellstream bench`: how long a model takes here, and how near that is to the machine's bound.
+//! `cellstream bench`: the time of a model, compared with the bound of the machine.
 
 use std::io::{IsTerminal, Write};
 use std::ops::ControlFlow;
@@ -14,27 +14,24 @@ use cellstream::machine::{BoundBy, Level, Machine};
 use cellstream::model::{Cell, Input, Model, Output};
 use cellstream::plan::{Plan, flops, operations};
 use cellstream::tune::Check;
-use cellstream_command::Failure;
-use cellstream_command::seconds;
-use cellstream_command::threads;
+use cellstream_command::{Failure, seconds, threads};
 
-/// How long a model takes here, as a fraction of what the machine allows.
+/// Times a model, and compares it with the lower bound set by the machine's measured ceilings.
 ///
-/// Takes a model file, a shape with random weights (--cell, --input, --hidden, …), or --suite. The
+/// The model is a file, a shape with random weights (--cell, --input, --hidden, …), or --suite. The
 /// machine's ceilings are measured first (one to two seconds). Runs are warm, on full-length
 /// sequences of random values.
 ///
-/// Before a case is timed, a short run is held against the reference, bit for bit: 7 sequences (or
-/// B) of two steps more than the longest chunk of steps that the plan computes together (or T).
-/// Where that takes over 2*10^8 multiply-adds the steps are cut first, then the sequences, but not
-/// below 3 and 2. Longer runs and other values are not checked.
+/// Before timing, a short run is compared with the reference bit for bit. It has at most 7
+/// sequences, and 2 steps more than the longest chunk of the plan. Above 2*10^8 multiply-adds it
+/// has fewer steps, then fewer sequences, but at least 3 and 2.
 ///
-/// With --profile, runs that are traced follow those that are timed, and a table says where their
-/// time went: one line per activity, its mean over the workers and each worker's share of the
-/// wall time. What leads up to one is counted with it; "other" is waking the team and waiting for
-/// its last. Reading the clock makes traced runs a little longer.
+/// With --profile, traced runs follow the timed ones, and a table shows their time: one line per
+/// activity, its mean over the workers and each worker's share of the wall time. Each activity
+/// includes the time since the previous one; "other" is the time to wake the team and to wait for
+/// its last worker. Reading the clock makes traced runs slightly longer.
 ///
-/// With --json, one object a line: cell, input, hidden, layers, bidirectional, batch, steps,
+/// With --json, one object per line: cell, input, hidden, layers, bidirectional, batch, steps,
 /// threads, precision, plan, median_ms, p99_ms, gflops, bound_ms, bound_by, fraction_of_bound,
 /// runs; with --profile also profile.
 #[derive(Debug, clap::Args)]
@@ -42,19 +39,20 @@ pub struct Arguments {
     #[command(flatten)]
     source: ModelOrShape,
     /// Sequences per run
-    #[arg(long, value_name = "B", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    #[arg(long, value_name = "B", default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=65536))]
     batch: u32,
     /// Steps per sequence
-    #[arg(long, value_name = "T", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    #[arg(long, value_name = "T", default_value_t = 100,
+        value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     steps: u32,
-    /// A list of shapes instead
+    /// A list of shapes instead of one model
     #[arg(long, conflicts_with_all = [
         "model", "cell", "input", "hidden", "layers", "bidirectional", "batch", "steps", "prefix",
         "batch_first", "plan",
     ])]
     suite: Option<Suite>,
-    /// Use at most this many cores; the plan may use fewer, and never more than there are (default:
-    /// all)
+    /// Use at most this many cores; the plan may use fewer (default: all)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
     #[command(flatten)]
@@ -68,10 +66,10 @@ pub struct Arguments {
     /// Time each case for about this long
     #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = seconds)]
     seconds: f64,
-    /// Then trace some runs and say where their time went
+    /// Also trace some runs and print the time of each activity
     #[arg(long)]
     profile: bool,
-    /// Print one JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
 }
@@ -151,8 +149,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         if row.fraction_of_bound > NEXT_TO_BOUND {
             let of = 100.0 * row.fraction_of_bound;
             eprintln!(
-                "{} {} to {}, batch {}: {of:.0} % of the bound. The machine was slower while its ceilings were measured, or caches \
-                 keep some weights from one run to the next",
+                "{} {} to {}, batch {}: {of:.0} % of the bound. The machine was slower during the \
+                 measurement of its ceilings, or caches keep some weights between runs",
                 row.cell, row.input, row.hidden, row.batch
             );
         }
@@ -161,7 +159,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The model in the precisions that were asked for. What `auto` chose goes to standard error:
+/// The model in the precisions of the command line. The choice of `auto` goes to standard error:
 /// results may be read by programs.
 fn in_precisions(
     model: Model,
@@ -181,7 +179,7 @@ fn in_precisions(
     Ok(model)
 }
 
-/// How long `auto` may take to choose precisions.
+/// Time for the choice of `auto`.
 const CHOOSING: Duration = Duration::from_secs(10);
 
 /// A model made when its turn comes, so that a suite holds one at a time.

@@ -1,4 +1,4 @@
-//! `cellstream explain`: what will be done with a model, and why, on one screen.
+//! `cellstream explain`: the plan of a model, explained on one screen.
 
 mod facts;
 mod text;
@@ -13,31 +13,30 @@ use super::precision::{Precisions, in_precisions};
 use cellstream::graph::Graph;
 use cellstream::machine::Machine;
 use cellstream::model::Model;
-use cellstream_command::Failure;
-use cellstream_command::keep_originals;
-use cellstream_command::threads;
+use cellstream_command::{Failure, keep_originals, threads};
 use facts::{Facts, Question};
 
-/// What is done with a model, and why: its matrix products, the orders in which they can be
-/// executed, who owns which weights, what is moved between caches, and the shortest time that
-/// allows.
+/// Explains the plan of a model: its matrix products, their possible schedules, the weights of each
+/// core, the cache traffic, and the lower bound of the time.
 ///
-/// Takes a model file or a shape (--cell, --input, --hidden, …), and explains the plan given, else
-/// the estimate. Nothing is run; the machine's ceilings are measured (one to two seconds) for the
+/// The model is a file or a shape (--cell, --input, --hidden, …). Without --plan, the estimate is
+/// explained. Nothing is run; the machine's ceilings are measured (one to two seconds) for the
 /// bound.
 ///
 /// With --json, one object: model, request, graph, schedules (all, and after each rule), plan,
-/// layers (phases, and per core what it owns and moves; layers that are alike are one entry), moved
+/// layers (phases, and for each core its weights and traffic; equal layers are one entry), moved
 /// (bytes per step into each core's private caches), bound, measured.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     #[command(flatten)]
     source: ModelOrShape,
     /// Sequences per request
-    #[arg(long, value_name = "B", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    #[arg(long, value_name = "B", default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=65536))]
     batch: u32,
     /// Steps per sequence
-    #[arg(long, value_name = "T", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    #[arg(long, value_name = "T", default_value_t = 100,
+        value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     steps: u32,
     /// Use at most this many cores (default: all)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]

@@ -1,4 +1,4 @@
-//! `cellstream machine`: what this machine is, and its measured ceilings.
+//! `cellstream machine`: the topology of this machine and its measured ceilings.
 
 use std::io::Write;
 
@@ -7,13 +7,13 @@ use cellstream::machine::{
 };
 use cellstream_command::Failure;
 
-/// What this machine is, and its measured ceilings (takes one to two seconds).
+/// Prints the topology of this machine and its measured ceilings (takes one to two seconds).
 ///
 /// With --json, one object: topology (cpu_model; cores: cpus, package, numa_node; caches: level,
-/// kind, bytes, line_bytes, cpus, sharing_cores; numa_nodes: id, cpus; cpu_quota: whole CPUs the
-/// container grants, or null; source: "sysfs", "hwloc" or {"count_only": {"why"}}), isas (best
-/// first), isa (the one in use), ceilings (isa; one and all, for one core and for all at once:
-/// threads, pinned, fma_f32_gflops, dot_int8_gops, read_gbps: l1, l2, l3, memory). A measured rate
+/// kind, bytes, line_bytes, cpus, sharing_cores; numa_nodes: id, cpus; cpu_quota: whole CPUs
+/// granted to the container, or null; source: "sysfs", "hwloc" or {"count_only": {"why"}}), isas
+/// (best first), isa (the one in use), ceilings (isa; one and all, for one core and for all
+/// together: threads, pinned, fma_f32_gflops, dot_int8_gops, read_gbps: l1, l2, l3, memory). A measured rate
 /// is an object: value (10^9 operations or bytes per second, the team together) and spread ((best -
 /// median round) / best).
 #[derive(Debug, clap::Args)]

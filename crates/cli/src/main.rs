@@ -2,8 +2,8 @@
 //! one, add its file, a variant of [`Command`] and an arm in [`main`]. The subcommand `load` is the
 //! crate `cellstream-loadgen`.
 //!
-//! Exit status: 0 done; 1 the input was refused, with one line on standard error that says what to
-//! change ([`Failure`]); 2 usage (from clap, or a [`Failure`] about arguments that clap cannot
+//! Exit status: 0 done; 1 the input was refused, with one line on standard error that names the
+//! correction ([`Failure`]); 2 usage (from clap, or a [`Failure`] about arguments that clap cannot
 //! check).
 
 mod bench;
@@ -15,7 +15,6 @@ mod npy;
 mod plan;
 mod precision;
 mod profile;
-
 mod quantize;
 mod run;
 mod sample;
@@ -43,7 +42,6 @@ enum Command {
     Explain(explain::Arguments),
     Load(Box<load::Arguments>),
     Tune(tune::Arguments),
-
     Quantize(quantize::Arguments),
 }
 
@@ -55,7 +53,6 @@ fn main() -> ExitCode {
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Load(arguments) => load::run(&arguments),
         Command::Tune(arguments) => tune::run(&arguments),
-
         Command::Quantize(arguments) => quantize::run(&arguments),
     };
     match done {
@@ -64,11 +61,8 @@ fn main() -> ExitCode {
         Err(failure) if failure.kind() == FailureKind::ClosedPipe => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("cellstream: {failure}");
-            ExitCode::from(if failure.kind() == FailureKind::Usage {
-                2
-            } else {
-                1
-            })
+            let is_usage = failure.kind() == FailureKind::Usage;
+            ExitCode::from(1 + u8::from(is_usage))
         }
     }
 }

@@ -75,7 +75,7 @@ impl ModelOrShape {
         let Some(path) = &self.model else {
             if self.file.prefix.is_some() || self.file.batch_first {
                 return Err(Failure::usage(
-                    "--prefix and --batch-first say how a model file is read; give one",
+                    "--prefix and --batch-first apply to a model file; name one",
                 ));
             }
             return make(&self.shape);
@@ -95,7 +95,7 @@ impl ModelOrShape {
 /// How a file of tensors is read.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct FileOptions {
-    /// Which recurrent stack of a safetensors file: what stands before weight_ih_l0
+    /// Recurrent stack of a safetensors file: the prefix of weight_ih_l0
     #[arg(long, value_name = "PREFIX")]
     pub prefix: Option<String>,
     /// The model's sequences are [batch, steps, features], as with PyTorch's batch_first
@@ -103,7 +103,7 @@ pub struct FileOptions {
     pub batch_first: bool,
 }
 
-/// Opens a model file. `cell` settles what tensors alone leave open.
+/// Opens a model file. `cell` is the kind of cell, if the tensors do not determine it.
 pub fn open(
     path: &PathBuf,
     options: &FileOptions,
@@ -114,8 +114,8 @@ pub fn open(
         && (options.prefix.is_some() || options.batch_first || cell.is_some())
     {
         return Err(Failure::usage(
-            "--prefix, --batch-first and --cell are for safetensors files; an ONNX file says all \
-             that itself",
+            "--prefix, --batch-first and --cell are for safetensors files; an ONNX file contains \
+             this information",
         ));
     }
     open_with(path, options, cell).map_err(|failure| failure.of(path))
@@ -165,7 +165,7 @@ pub struct Shape {
     pub bidirectional: bool,
 }
 
-/// What a shape's weights are.
+/// The weights of a shape.
 #[derive(Clone, Copy, Debug)]
 enum Fill {
     Random,
@@ -173,7 +173,7 @@ enum Fill {
 }
 
 impl Shape {
-    /// The model, or what is missing.
+    /// The model, or an error that names the missing arguments.
     pub fn model(&self) -> Result<Model, Failure> {
         self.made(Fill::Random)
     }
@@ -181,7 +181,7 @@ impl Shape {
     fn made(&self, fill: Fill) -> Result<Model, Failure> {
         let (Some(cell), Some(input), Some(hidden)) = (self.cell, self.input, self.hidden) else {
             return Err(Failure::usage(
-                "give a model file, or a shape: --cell, --input and --hidden",
+                "name a model file, or a shape: --cell, --input and --hidden",
             ));
         };
         let (input, hidden) = (input as usize, hidden as usize);

@@ -10,17 +10,17 @@ use cellstream::atomic_file::PendingFile;
 use cellstream::model::{Array, Elements};
 use cellstream_command::Failure;
 
-/// What the axes of an array without elements may multiply to, those of length 0 left out.
+/// Maximum product of the axes of an array without elements, except those of length 0.
 const MAX_EMPTY: usize = 1 << 20;
 
 /// Longest header in bytes. Only structured arrays need more, which are refused anyway.
 const MAX_HEADER: u64 = u16::MAX as u64;
 
-/// Most opening brackets of a header: a plain array's has two. Its parser recurses at each, and
-/// tries what is inside twice, so that a header of nothing else would take all stack or all time.
+/// Maximum number of opening brackets of a header: a plain array's has two. The parser recurses at
+/// each and parses its content twice, so a header of brackets would overflow the stack.
 const MAX_BRACKETS: usize = 8;
 
-/// The file's start up to the end of its header, held against limits before anything parses it.
+/// The file up to the end of its header, checked against limits before it is parsed.
 fn header(file: &mut impl Read, bytes: u64) -> Result<Vec<u8>, String> {
     let refused = |e: std::io::Error| format!("not a readable .npy file ({e})");
     // Magic, version, length of the header in two bytes or, from version 2 on, four.

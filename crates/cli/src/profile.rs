@@ -1,11 +1,11 @@
-//! Where the time of runs went, for people and as JSON: `bench --profile` and `CELLSTREAM_TRACE=1`.
+//! The time of each activity of runs, as text and JSON: `bench --profile` and `CELLSTREAM_TRACE=1`.
 
 use std::fmt::{self, Write};
 
 use cellstream::execute::{Activity, Trace, WorkerTrace};
 use cellstream_command::Failure;
 
-/// Set to 1, it makes `run` print where the time went.
+/// If it is 1, `run` prints the time of each activity.
 const TRACE_VARIABLE: &str = "CELLSTREAM_TRACE";
 
 /// Whether a trace is asked for.
@@ -17,7 +17,7 @@ pub fn is_asked() -> Result<bool, Failure> {
         Some("1") => Ok(true),
         Some("" | "0") => Ok(false),
         _ => Err(Failure::new(format!(
-            "{TRACE_VARIABLE} is {value:?}; set it to 1 to see where a run's time goes, or to 0"
+            "{TRACE_VARIABLE} is {value:?}; set it to 1 to print the time of each activity, or to 0"
         ))),
     }
 }
@@ -59,7 +59,7 @@ impl WorkerProfile {
 
 impl Profile {
     /// The mean over the middle half of these traces, by wall time: one run that the system
-    /// interrupted would stand for all. All are of equal runs, of so many steps.
+    /// interrupted would dominate the mean. All runs are equal, of `steps` steps.
     pub fn new(mut traces: Vec<Trace>, steps: usize) -> Profile {
         traces.sort_by_key(|trace| trace.wall);
         let quarter = traces.len() / 4;
@@ -102,8 +102,8 @@ impl Profile {
         })
     }
 
-    /// One line beside the bound: the products' mean time, and what the machine's arithmetic
-    /// allows.
+    /// One line beside the bound: the products' mean time, and the time at the machine's peak
+    /// arithmetic.
     pub fn products_beside_peak(&self, at_peak: f64) -> String {
         let products = [
             Activity::Ahead,

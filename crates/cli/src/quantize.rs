@@ -1,4 +1,4 @@
-//! `cellstream quantize`: a model in another precision, as a file, and what that costs and gains.
+//! `cellstream quantize`: writes a model in another precision; reports its error, size and time.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -13,24 +13,21 @@ use super::sample::Sample;
 use cellstream::execute::Session;
 use cellstream::machine::Machine;
 use cellstream::model::{ArrayMap, Matrix, Model, OwnedInput, OwnedOutput, Precision};
-use cellstream_command::Failure;
-use cellstream_command::keep_originals;
-use cellstream_command::threads;
+use cellstream_command::{Failure, keep_originals, threads};
 
-/// Writes a model in another precision to a safetensors file, and reports what that costs and
-/// gains.
+/// Writes a model in another precision to a safetensors file, and reports its error, size and time.
 ///
-/// The file is smaller by the ratio, and `run` on it gives the bits that `run --precision` gives on
-/// the original, by the same names of inputs and outputs.
+/// `run` on the file computes the same bits as `run --precision` on the original, with the same
+/// names of inputs and outputs.
 ///
 /// The report: bytes of both files and of the weights; the error of each weight matrix, as a
 /// fraction of its root mean square; the error of the output over the sample, against the same
-/// weights in f32; and the time of such a run with both, predicted (the bound that the machine's
-/// ceilings set, which are measured first, one to two seconds) and measured (medians over about
-/// half a second, in turns, with the estimated plan on all cores). Of an ONNX file whose weights
-/// are of 8 bits already (DynamicQuantizeLSTM) also which matrices kept their numbers and scales
-/// when it was read, and which were quantised anew; errors are then against the weights as they
-/// were read.
+/// weights in f32; and the time of such a run in both precisions, predicted (the bound of the
+/// machine's ceilings, which are measured first, one to two seconds) and measured (medians over
+/// about half a second, alternating, with the estimated plan on all cores). For an ONNX file with
+/// 8-bit weights (DynamicQuantizeLSTM) it also lists which matrices kept their values and scales
+/// when the file was read, and which were quantised again; errors are then against the weights as
+/// read.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// Model file: .safetensors or .onnx
@@ -40,23 +37,22 @@ pub struct Arguments {
     /// most ERR from that in f32
     #[arg(long, value_name = "P")]
     precision: Asked,
-    /// The model's input, as `run` takes it; states start from zero (default: 64 steps of random
-    /// values)
+    /// Input in the layout of `run`; states start from zero (default: 64 steps of random values)
     #[arg(long, value_name = "X.npy")]
     sample: Option<PathBuf>,
-    /// Where to write: a .safetensors file
+    /// Write the model to this .safetensors file
     #[arg(short, long, value_name = "OUT")]
     output: PathBuf,
     #[command(flatten)]
     file: FileOptions,
-    /// Kind of cell, where the tensors do not say (default: from their shapes)
+    /// Kind of cell, if the tensors do not determine it (default: from their shapes)
     #[arg(long, value_name = "CELL")]
     cell: Option<CellName>,
 }
 
-/// How long `auto` may take to choose.
+/// Time for the choice of `auto`.
 const CHOOSING: Duration = Duration::from_secs(10);
-/// How long both precisions are timed together, and one of them in a row.
+/// Time for both precisions together, and for one of them before the other.
 const TIMED: Duration = Duration::from_millis(500);
 const LAP: Duration = Duration::from_millis(20);
 
@@ -166,7 +162,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses what could not be opened again, and what would take the original's place.
+/// Refuses a name that `open` would not read, and that of the original.
 fn check_output(model: &Path, output: &Path) -> Result<(), Failure> {
     let ending = output.extension().unwrap_or_default();
     if !ending.eq_ignore_ascii_case("safetensors") {
@@ -256,16 +252,16 @@ fn race(a: &mut Timed, b: &mut Timed, input: &OwnedInput) -> Result<(), Failure>
     Ok(())
 }
 
-/// How far values are from others.
+/// Errors of values against exact ones.
 struct Errors {
     most: f64,
     rms: f64,
-    /// Root mean square of those others.
+    /// Root mean square of the exact values.
     of: f64,
 }
 
 impl Errors {
-    /// Of rows that were found, each beside what is exact.
+    /// From pairs of a row and its exact values.
     fn of<Row: AsRef<[f32]>>(rows: impl IntoIterator<Item = (Row, Row)>) -> Errors {
         let (mut most, mut squares, mut of, mut count) = (0.0f64, 0.0f64, 0.0f64, 0usize);
         for (found, exact) in rows {
@@ -329,10 +325,7 @@ fn quantised(model: &Model) -> Result<String, Failure> {
 }
 
 fn way(reverse: bool) -> &'static str {
-    match reverse {
-        true => "reverse",
-        false => "forward",
-    }
+    if reverse { "reverse" } else { "forward" }
 }
 
 /// A line for each matrix.

@@ -1,4 +1,4 @@
-//! `cellstream run`: a model over arrays from files.
+//! `cellstream run`: runs a model on arrays from files.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -11,18 +11,17 @@ use super::precision::{Precisions, in_precisions};
 use super::profile::{self, Profile};
 use cellstream::execute::Session;
 use cellstream::model::{Array, ArrayMap};
-use cellstream_command::Failure;
-use cellstream_command::keep_originals;
+use cellstream_command::{Failure, keep_originals};
 
-/// Runs a model over .npy arrays, and writes .npy arrays.
+/// Runs a model on .npy arrays, and writes .npy arrays.
 ///
 /// For ONNX models the names are the graph's own. For safetensors the inputs are input [steps,
-/// batch, features], lengths [batch], h0 and c0 [layers*directions, batch, size], of which only
-/// input must be given; the outputs are output, hn and cn (shapes and meanings as in PyTorch). A
-/// state that is not given is zero, also where only one of h0 and c0 is. Either all outputs are
-/// written or, where one cannot be, none.
+/// batch, features], lengths [batch], h0 and c0 [layers*directions, batch, size]; only input is
+/// required. The outputs are output, hn and cn (shapes and meanings as in PyTorch). Omitted states
+/// are zero, also if only one of h0 and c0 is omitted. If one output cannot be written, none is.
 ///
-/// With CELLSTREAM_TRACE=1 in the environment, standard error says where the run's time went.
+/// With CELLSTREAM_TRACE=1 in the environment, the times of the run's activities are printed to
+/// standard error.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// Model file: .safetensors or .onnx
@@ -30,15 +29,15 @@ pub struct Arguments {
     /// An input array; may be repeated
     #[arg(long, value_name = "NAME=X.npy", required = true)]
     input: Vec<Named>,
-    /// Where to write an output; may be repeated
+    /// File for an output; may be repeated
     #[arg(long, value_name = "NAME=Y.npy", required = true)]
     output: Vec<Named>,
     #[command(flatten)]
     file: FileOptions,
-    /// Kind of cell, where the tensors do not say (default: from their shapes)
+    /// Kind of cell, if the tensors do not determine it (default: from their shapes)
     #[arg(long, value_name = "CELL")]
     cell: Option<CellName>,
-    /// Use at most this many cores; more than there are mean all (default: all)
+    /// Use at most this many cores (default: all)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
     /// Precision of weights and products: f32, bf16, int8, or one for each layer, as in int8,bf16

@@ -7,7 +7,7 @@ use super::npy;
 use cellstream::model::{ArrayMap, Model, OwnedInput, Role};
 use cellstream_command::Failure;
 
-/// An input, and what it is, in words.
+/// An input and its description.
 pub struct Sample {
     pub input: OwnedInput,
     pub what: String,

@@ -1,4 +1,4 @@
-//! `cellstream tune`: once per model, find the fastest way to run it here and keep it in a file.
+//! `cellstream tune`: finds the fastest plan of a model on this machine and writes it to a file.
 
 use std::io::{IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
@@ -12,30 +12,27 @@ use super::precision::{self, MeasuredPrecision, Purpose};
 use cellstream::model::Model;
 use cellstream::plan::{Cost, Entry, Plan, PlanFileError};
 use cellstream::tune::{Effort, Options, Progress, Tuned, tune};
-use cellstream_command::Failure;
-use cellstream_command::Printer;
 use cellstream_command::interrupt::{self, flow};
-use cellstream_command::threads;
+use cellstream_command::{Failure, Printer, seconds, threads};
 use cellstream_serve::cell_graph::BatchSizes;
 
-/// Finds the fastest way to run a model on this machine, once, and keeps it in a plan file.
+/// Finds the fastest plan of a model on this machine and writes it to a file.
 ///
-/// Every candidate (how many cores, who owns which slice of the weights, which products are taken
-/// ahead of the steps, in what order the weights are swept) is first held against the reference,
-/// bit for bit, then timed against the others in turn. Slow ones are dropped early; of those too
-/// close to tell, the one with the fewest cores wins.
+/// Each candidate (number of cores, partition of the weights, products computed ahead of the steps,
+/// order of panels) is compared with the reference bit for bit, then timed in rounds. Slow
+/// candidates are dropped early; of candidates within the noise, the one with the fewest cores is
+/// chosen.
 ///
 /// Requests vary in size, so one tuning covers a grid: each --batch with each --steps. A session
-/// takes the entry nearest to the request at hand. Where sequences of one request differ in length,
-/// say with --lengths what is usual: it decides whether they are better split among the cores or
-/// run together.
+/// uses the entry nearest to its request. If the sequences of a request differ in length, --lengths
+/// describes them: it decides whether they are split among the cores or run together.
 ///
-/// Entries that the plan file already has for other sizes stay, and so do those of sizes for which
-/// --seconds were too few, unless they are estimates and the new ones are measured. Ctrl-C ends the
-/// tuning, keeps the best so far in the same way, and is no error. A size that did not get three
-/// rounds of a race keeps the estimate: too little was measured to choose by.
+/// Existing entries of the plan file are kept for other sizes, and for sizes that --seconds did not
+/// suffice for, unless they are estimates and the new ones are measured. Ctrl-C ends the tuning,
+/// keeps the best result so far in the same way, and is no error. A size with fewer than three
+/// complete rounds keeps the estimate.
 ///
-/// `run`, `bench` and `explain` take the file with --plan, the library with Plan::load_or_estimate.
+/// `run`, `bench` and `explain` read the file with --plan, the library with Plan::load_or_estimate.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     #[command(flatten)]
@@ -48,8 +45,8 @@ pub struct Arguments {
     #[arg(long, value_name = "T,…", value_delimiter = ',', default_values_t = [10, 100],
         value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     steps: Vec<u32>,
-    /// Steps of the sequences in a timed request, dealt out in turn, --steps at most (default: all
-    /// --steps)
+    /// Steps of the sequences in a timed request, repeated in this order, at most --steps (default:
+    /// all --steps)
     #[arg(long, value_name = "N,…", value_delimiter = ',',
         value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     lengths: Vec<u32>,
@@ -59,9 +56,9 @@ pub struct Arguments {
     #[command(flatten)]
     precision: MeasuredPrecision,
     /// Time for the whole tuning
-    #[arg(long, value_name = "S", default_value_t = 20.0, value_parser = cellstream_command::seconds)]
+    #[arg(long, value_name = "S", default_value_t = 20.0, value_parser = seconds)]
     seconds: f64,
-    /// How hard to look
+    /// Effort of the search
     #[arg(long, value_enum, default_value_t = EffortName::Measure)]
     effort: EffortName,
     /// Write the plan to this file
@@ -72,7 +69,7 @@ pub struct Arguments {
 /// [`Effort`], as typed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum EffortName {
-    /// Time nothing: the estimate, from arithmetic and bytes
+    /// Time nothing: estimate from operations and bytes
     Estimate,
     /// Time one dimension after the other
     Measure,
@@ -90,10 +87,10 @@ impl From<EffortName> for Effort {
     }
 }
 
-/// The part of the time in which `auto` chooses precisions.
+/// The part of the time for choosing precisions with `auto`.
 const CHOOSING: f64 = 0.3;
 
-/// Tunes, prints what was chosen, writes the plan.
+/// Tunes, prints the chosen configurations, writes the plan.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let model = arguments.source.model()?;
     if let Some(path) = &arguments.output {
@@ -126,7 +123,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
                 bar.set_message(format!("precisions: {}", progress.stage));
                 flow()
             })?;
-    // Where choosing took longer than its part, the plan still gets its own.
+    // The plan keeps its part of the time, even if choosing took longer than planned.
     let left = match choice {
         Some(_) => budget
             .saturating_sub(start.elapsed())
@@ -169,18 +166,18 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             writeln!(out, "it is for the model with --precision {precision}")?;
         }
     } else if options.effort != Effort::Estimate {
-        writeln!(out, "\nnothing was written; give -o PLAN to keep this")?;
+        writeln!(out, "\nno file was written; use -o PLAN to keep the plan")?;
     }
     Ok(())
 }
 
-/// Refuses, before any time is spent, a place that no plan can be written to, or a file that is no
-/// plan and so is somebody's by mistake.
+/// Refuses, before any time is spent, a place that no plan can be written to, or an existing file
+/// that is not a plan and should not be overwritten.
 fn writable(path: &Path) -> Result<(), Failure> {
     const FIRST: &[u8] = b"cellstream plan ";
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
     if folder.is_some_and(|folder| !folder.is_dir()) || path.is_dir() {
-        let why = "-o needs a file in a folder that exists";
+        let why = "-o must name a file in an existing directory";
         return Err(Failure::new(why).of(path));
     }
     let mut start = Vec::new();
@@ -188,36 +185,34 @@ fn writable(path: &Path) -> Result<(), Failure> {
         Ok(file) => file.take(FIRST.len() as u64).read_to_end(&mut start)?,
         Err(_) => return Ok(()),
     };
-    match start.is_empty() || start == FIRST {
-        true => Ok(()),
-        false => {
-            Err(Failure::new("is there already and is no plan; give -o another name").of(path))
-        }
+    if start.is_empty() || start == FIRST {
+        return Ok(());
     }
+    Err(Failure::new("exists and is not a plan file; choose another name for -o").of(path))
 }
 
-/// Refuses a plan of another model, or of this one in other precisions: it was measured, and may
-/// still be needed.
+/// Refuses to overwrite a plan of another model, or of this one in other precisions, whose
+/// measurements may still be needed.
 fn not_of_another_model(path: &Path, model: &Model) -> Result<(), Failure> {
     match Plan::load(path, model) {
         Err(why @ PlanFileError::Model { .. }) => {
             let why = Failure::from(why);
-            Err(Failure::new(format!("{why}; give -o another name, or remove it")).of(path))
+            Err(Failure::new(format!("{why}; choose another name for -o, or remove it")).of(path))
         }
         _ => Ok(()),
     }
 }
 
-/// Keeps what an earlier plan has and this tuning has not: entries of sizes that were not asked
-/// for, or not raced to their end; says how many, and which of those that were asked for.
+/// Keeps entries of the existing plan that this tuning lacks: sizes that were not tuned, or not to
+/// the end. Returns a text with their number and the sizes of the second kind.
 fn keep(tuned: &mut Tuned, path: &Path, model: &Model) -> String {
     match Plan::load(path, model) {
         Ok(earlier) => {
             let kept = tuned.keep(earlier);
             let mut text = match kept.others + kept.instead.len() {
                 0 => String::new(),
-                1 => ", with an entry of the plan that was there".into(),
-                kept => format!(", with {kept} entries of the plan that was there"),
+                1 => ", with an entry of the existing plan".into(),
+                kept => format!(", with {kept} entries of the existing plan"),
             };
             if !kept.instead.is_empty() {
                 let sizes = kept.instead.iter();
@@ -225,13 +220,17 @@ fn keep(tuned: &mut Tuned, path: &Path, model: &Model) -> String {
                     .map(|(b, s)| format!("batch {b}, {s} steps"))
                     .collect();
                 let sizes = sizes.join("; ");
-                text += "\nbetter known there than this tuning found out, and kept: ";
+                text += "\nkept from the existing plan, because its measurements are more \
+                         complete: ";
                 text += &sizes;
             }
             text
         }
         Err(PlanFileError::Io { .. } | PlanFileError::Empty) => String::new(),
-        Err(why) => format!("; what was there could not be kept: {}", Failure::from(why)),
+        Err(why) => {
+            let why = Failure::from(why);
+            format!("; the entries of the existing plan could not be kept: {why}")
+        }
     }
 }
 
@@ -241,7 +240,7 @@ fn bar() -> ProgressBar {
         return ProgressBar::hidden();
     }
     let style = ProgressStyle::with_template("{bar:24} {percent:>3}%  {wide_msg}");
-    // An error drops the bar, and takes its place.
+    // An error drops the bar and is printed in its place.
     let bar = ProgressBar::new(1000).with_finish(ProgressFinish::AndClear);
     if let Ok(style) = style {
         bar.set_style(style);
@@ -265,7 +264,7 @@ fn show(bar: &ProgressBar, progress: &Progress<'_>) {
     ));
 }
 
-/// A median in a unit that suits it.
+/// A median in µs or ms.
 fn time(cost: Cost) -> String {
     match cost.median_ns {
         ns if ns < 1_000_000 => format!("{:.1} µs", ns as f64 / 1e3),
@@ -283,20 +282,20 @@ fn print(
         writeln!(out, "estimated, nothing timed:")?;
     } else {
         let early = if tuned.interrupted {
-            ", broken off"
+            ", interrupted"
         } else {
             ""
         };
         writeln!(
             out,
-            "{} candidates held against the reference, {} timed runs{early}:",
+            "{} candidates compared with the reference, {} timed runs{early}:",
             tuned.candidates, tuned.runs
         )?;
     }
     writeln!(
         out,
-        "(a schedule has a letter per gate, input products / products with the state: a = taken ahead \
-         of the steps, in chunks of so many steps; 1, 2 = in that phase of the step)"
+        "(a schedule has one character per gate, input products / products with the state: a = \
+         ahead of the steps, in chunks of the given steps; 1, 2 = in that phase of the step)"
     )?;
     for (entry, finished) in tuned.plan.entries.iter().zip(&tuned.finished) {
         writeln!(out, "\nbatch {}, {} steps", entry.batch, entry.steps)?;
@@ -304,7 +303,7 @@ fn print(
         if !finished && entry.measured.is_some() {
             writeln!(
                 out,
-                "  not finished, which takes more time: races were cut short or left out"
+                "  not finished: some comparisons were shortened or skipped; increase --seconds"
             )?;
         }
     }
@@ -320,7 +319,7 @@ fn print_entry(
     let Some(measured) = &entry.measured else {
         let why = match options.effort {
             Effort::Estimate => "not timed",
-            // One lap would look like the best of measurements: it has no spread.
+            // One round has no spread, which would look like a perfect measurement.
             _ => "too few timed runs",
         };
         writeln!(out, "  estimate   {why:>22}  {}", entry.configuration)?;
@@ -343,7 +342,7 @@ fn print_entry(
     if estimate.entries[0].configuration == entry.configuration {
         writeln!(
             out,
-            "  this is the estimate, too; another must beat it in every one of the last races"
+            "  equal to the estimate; another candidate must be faster in every final comparison"
         )?;
     }
     Ok(())

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-/// Why a command failed, in one line that says what to change.
+/// The error of a command, in one line that names the correction.
 ///
 /// Every error converts into it, so subcommands use `?`.
 #[derive(Debug)]

@@ -1,5 +1,5 @@
-//! What the subcommands of the program `cellstream` have in common: the error of a command,
-//! standard output, Ctrl-C, and the checks of arguments.
+//! Shared by the subcommands of the program `cellstream`: the error of a command, standard output,
+//! Ctrl-C, and the checks of arguments.
 
 mod arguments;
 mod failure;

@@ -1,6 +1,5 @@
-//! Whether the machine has the memory for what the arguments ask, before it is asked for: a failed
-//! allocation would abort, and one that the system cannot back would end the process without a
-//! word.
+//! Checks that the machine has the memory for a command before it is allocated: a failed allocation
+//! aborts, and one that the system cannot back ends the process without a message.
 
 use crate::Failure;
 
@@ -20,8 +19,8 @@ fn parse(meminfo: &str) -> Option<u64> {
     kib.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Refuses what needs more bytes than are available. `None`: more than can be counted. The message
-/// names the `arguments` to reduce, and `what` needs the memory.
+/// Refuses a command that needs more bytes than are available; `None`: more than can be counted.
+/// `what` needs the memory, `arguments` are those to reduce.
 ///
 /// # Errors
 /// Too little memory.
@@ -37,7 +36,7 @@ fn fits(needed: Option<u64>, available: u64, arguments: &str, what: &str) -> Res
         None => "more bytes than can be counted".into(),
     };
     Err(Failure::new(format!(
-        "{what} need {needs} of memory and {:.1} GiB are available; ask for less with {arguments}",
+        "{what} need {needs} of memory and {:.1} GiB are available; reduce {arguments}",
         gib(available)
     )))
 }
@@ -63,7 +62,7 @@ mod tests {
         };
         assert_eq!(
             refused(Some(5 << 30)),
-            "outputs need 5.0 GiB of memory and 1.5 GiB are available; ask for less with --batch and \
+            "outputs need 5.0 GiB of memory and 1.5 GiB are available; reduce --batch and \
              --steps"
         );
         assert!(refused(None).contains("more bytes than can be counted"));

@@ -1,4 +1,4 @@
-//! What is explained, as data: what `--json` prints and the page is made of.
+//! The explained facts: the output of `--json`, and the source of the page.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use cellstream::partition::{Movement, PanelOrder};
 use cellstream::plan::{Cost, Entry, LayerTraffic, PlannedPhase, operations};
 use cellstream::schedule::{Count, RULES, model_counts};
 
-/// What is asked.
+/// The request and the plan to explain.
 pub struct Question<'a> {
     pub model: &'a Model,
     /// Batch and steps.
@@ -37,7 +37,7 @@ pub struct Facts {
     pub layers: Vec<LayerFacts>,
     pub moved: MovedFacts,
     pub bound: Option<BoundFacts>,
-    /// What the estimate expects of the chosen configuration.
+    /// The estimated time of the chosen configuration.
     pub expected_seconds: f64,
     pub measured: Option<MeasuredFacts>,
 }
@@ -81,9 +81,9 @@ pub struct ScheduleFacts {
     /// The last rule in half a line, for the page.
     #[serde(skip)]
     pub brief: Option<&'static str>,
-    /// What the last rule asks for.
+    /// The condition of the last rule.
     pub asks: &'static str,
-    /// What it cuts, and why nothing is lost.
+    /// The schedules that it removes, and why none of them is faster.
     pub cuts: Option<&'static str>,
     pub why: Option<&'static str>,
     /// The number in words.
@@ -137,17 +137,17 @@ pub struct MovedFacts {
     pub cores: Vec<Vec<IntoFacts>>,
     /// Into the largest private caches of all cores.
     pub all: IntoFacts,
-    pub forgetful: u64,
+    pub bytes_without_reuse: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct IntoFacts {
     /// Of the cache; 0 where there is none.
     pub level: u8,
-    /// What is behind it: `L2`, `memory`.
+    /// The next level: `L2`, `memory`.
     pub from: String,
     pub steps: Movement,
-    /// Of what is taken ahead, the share of one step.
+    /// The share of one step in the products computed ahead.
     pub ahead_per_step: u64,
 }
 
@@ -161,7 +161,7 @@ pub struct BoundFacts {
     pub ceilings: Ceilings,
 }
 
-/// What tuning found; for another size than asked where the plan has none nearer.
+/// The measurement of tuning, for the nearest size of the plan.
 #[derive(Debug, serde::Serialize)]
 pub struct MeasuredFacts {
     pub batch: usize,
@@ -400,7 +400,7 @@ fn moved(traffic: &[LayerTraffic], entry: &Entry, steps: usize, topology: &Topol
     MovedFacts {
         cores,
         all,
-        forgetful: forgetful.fold(0, u64::saturating_add),
+        bytes_without_reuse: forgetful.fold(0, u64::saturating_add),
     }
 }
 

@@ -1,5 +1,5 @@
-//! The facts as a page for a person who has not read the paper. Every term is said in plain words
-//! where it first stands.
+//! The facts as a page for readers who do not know the paper. Every term is explained at its first
+//! use.
 
 use std::fmt::Write;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use cellstream::partition::PanelOrder;
 use cellstream::plan::CoreTraffic;
 
 const WIDTH: usize = 100;
-/// Where text starts; what it is about stands before.
+/// Column of the text; its subject is to the left.
 const MARGIN: usize = 11;
 /// Characters of a number of schedules, unless one is longer.
 const COUNT: usize = 14;
@@ -113,10 +113,10 @@ impl Page {
             None => "",
         };
         let mut text = format!(
-            "At every step {gates} needs W·x (input weights times input) and U·h (recurrent weights \
-             times the state after the step before){of_each}{projection}: {} matrix products a step, {} \
-             in all, with {} dependences (who needs whose result). Only those with a state wait for the step \
-             before. {} must follow one another, however many cores there are.",
+            "Each step of {gates} needs W·x (input weights times input) and U·h (recurrent weights \
+             times the state of the previous step){of_each}{projection}: {} matrix products per step, \
+             {} in all, with {} dependences (one product needs the result of another). Only those with \
+             a state depend on the previous step. {} must run one after another on any number of cores.",
             graph.products_per_step,
             number(graph.products),
             number(graph.dependences),
@@ -142,8 +142,9 @@ impl Page {
     fn schedules(&mut self, facts: &Facts) {
         self.about(
             "schedules",
-            "A schedule sorts the products into phases: those of a phase run at once, then the cores \
-             meet. So many there are, and so many are left after each rule, the fastest among them:",
+            "A schedule sorts the products into phases: those of a phase run in parallel, then the \
+             cores meet at a barrier. The number of schedules, without rules and after each rule, which \
+             keeps the fastest:",
         );
         let rows = &facts.schedules;
         let widest = rows.iter().map(|row| row.left.chars().count()).max();
@@ -199,7 +200,7 @@ impl Page {
         }
     }
 
-    /// `before` is what was said of the layer before, which is not said again.
+    /// `before` is the text of the previous layer, which is not repeated.
     fn layer(&mut self, layer: &LayerFacts, facts: &Facts, before: &mut Option<String>) {
         let mut which = match (facts.model.layers, layer.first == layer.last) {
             (1, _) => String::new(),
@@ -236,7 +237,7 @@ impl Page {
         let order = match layer.order {
             PanelOrder::Cyclic => "weights are read in the same order at every step (cyclic)",
             PanelOrder::Serpentine => {
-                "weights are read forth and back, last read first used (serpentine)"
+                "weights are read forward and backward in turn, the last first (serpentine)"
             }
         };
         let ahead = match layer.chunk_steps {
@@ -248,8 +249,8 @@ impl Page {
                     .map(|core| core.ahead_results)
                     .sum();
                 format!(
-                    "ahead = before the steps that need it, {} in one product, its {} of results kept \
-                     till then; ",
+                    "ahead = before the steps that need it, {} in one product, its {} of results stored \
+                     until then; ",
                     plural(chunk as u128, "step"),
                     size(held)
                 )
@@ -321,8 +322,8 @@ impl Page {
         let moved = &facts.moved;
         self.about(
             "moved",
-            "Predicted bytes per step into each core's caches from what is behind them (and back). At the \
-             first step they are cold. What is taken ahead is shared out over its steps.",
+            "Predicted bytes per step between each core's caches and the next level. At the first step \
+             the caches are cold. Products computed ahead are divided among their steps.",
         );
         let head = format!(
             "{:<10}{:<16}{:>15}{:>15}{:>15}",
@@ -359,17 +360,17 @@ impl Page {
                 .steps
                 .per_step
                 .saturating_add(moved.all.ahead_per_step);
-            // Of large batches the formula leaves out what a cache cannot hold; it is no less then.
-            let times = match moved.forgetful as f64 / ours.max(1) as f64 {
+            // Of large batches the formula omits values that no cache holds; it is a lower bound.
+            let times = match moved.bytes_without_reuse as f64 / ours.max(1) as f64 {
                 times if times >= 1.05 => format!(", {} times as much", ratio(times)),
                 _ => String::new(),
             };
             self.about(
                 "",
                 &format!(
-                    "A parallel matrix product that forgets who had which weights moves {threads}·|x, h| + \
+                    "A parallel matrix product without reuse of weights between steps moves {threads}·|x, h| + \
                      |W, U| + 2·|results| bytes = {} at every step{times}.",
-                    size(moved.forgetful),
+                    size(moved.bytes_without_reuse),
                 ),
             );
         }
@@ -380,8 +381,8 @@ impl Page {
         if far > 0 {
             self.about(
                 "",
-                "No cache is large enough for a core's weights (of a shared one it counts its equal part): \
-                 they come from memory at every step.",
+                "No cache holds the weights of one core (a shared cache counts in equal parts): they are \
+                 read from memory at every step.",
             );
         }
     }
@@ -437,7 +438,7 @@ impl Page {
             "bound",
             &format!(
                 "Measured on {}: {}; reading {reads} GB/s. The request is {}, and each step reads its \
-                 weights anew. So no run on these cores can be faster than {}. Most of it is {by}.",
+                 weights again. No run on these cores can be faster than {}. Most of it is {by}.",
                 plural(team.threads as u128, "core"),
                 peaks.join(", "),
                 request.join(" and "),
@@ -451,15 +452,15 @@ impl Page {
         self.about(
             "expected",
             &format!(
-                "{} by the estimate (gates and meetings included; good to a factor of two)",
+                "{} by the estimate (activations and barriers included; accurate within a factor of two)",
                 time(facts.expected_seconds)
             ),
         );
         let Some(measured) = &facts.measured else {
             let text = match facts.plan.origin {
                 Origin::File => {
-                    "nothing: the plan is an estimate, or was edited by hand, and then the times in \
-                     it are not taken"
+                    "nothing: the plan is an estimate, or was edited by hand, which makes its times \
+                     invalid"
                 }
                 _ => "nothing yet: `cellstream tune … -o PLAN`, then --plan PLAN",
             };

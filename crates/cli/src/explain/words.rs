@@ -1,6 +1,6 @@
 //! Numbers and paragraphs as a person reads them.
 
-/// Lines of at most so many characters; a longer word stands alone.
+/// Lines of at most `width` characters; a longer word is a line of its own.
 pub fn wrapped(text: &str, width: usize) -> Vec<String> {
     wrapped_from(text, width, width)
 }

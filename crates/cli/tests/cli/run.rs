@@ -189,7 +189,7 @@ fn one_initial_state() {
     let help = case.run(&["--help"]);
     let help = text(&help.stdout);
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
-    let promise = "A state that is not given is zero, also where only one of h0 and c0 is.";
+    let promise = "Omitted states are zero, also if only one of h0 and c0 is omitted.";
     assert!(help.contains(promise), "{help}");
 }
 

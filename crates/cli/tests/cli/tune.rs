@@ -64,7 +64,7 @@ fn new_sizes_are_added() {
     let folder = tempfile::tempdir().unwrap();
     for (batch, kept) in [
         ("--batch=1", ""),
-        ("--batch=3", ", with an entry of the plan"),
+        ("--batch=3", ", with an entry of the existing plan"),
     ] {
         let size = [batch, "--steps=4", "--seconds=0.3", "-o", "d.plan"];
         let done = tune(folder.path(), &size);
@@ -100,7 +100,7 @@ fn model_shapes() {
         let size = ["--batch=2", "--steps=4", "--seconds=0.4"];
         let done = tune(folder.path(), &[&size, more].concat());
         assert!(done.status.success(), "{more:?}: {}", text(&done.stderr));
-        assert!(text(&done.stdout).contains("nothing was written"));
+        assert!(text(&done.stdout).contains("no file was written"));
     }
     let both = Lstm::new(8, 32).bidirectional(Merge::Concat).random(1);
     let folder = tempfile::tempdir().unwrap();
@@ -171,7 +171,7 @@ fn interrupted(folder: &Path) -> String {
     let done = child.wait_with_output().unwrap();
     assert_eq!(done.status.code(), Some(0));
     let said = text(&done.stdout);
-    assert!(said.contains("broken off"), "{said}");
+    assert!(said.contains("interrupted:"), "{said}");
     said
 }
 
@@ -229,7 +229,7 @@ fn interrupt_keeps_existing_entries() {
     };
     before.save(&path, &model).unwrap();
     let said = interrupted(folder.path());
-    let closing = "written to d.plan, with 3 entries of the plan that was there";
+    let closing = "written to d.plan, with 3 entries of the existing plan";
     assert!(said.contains(closing), "{said}");
     assert!(
         said.ends_with(": batch 1, 100 steps; batch 10, 300 steps\n"),
@@ -254,7 +254,7 @@ fn interrupt_keeps_existing_entries() {
         line.contains("d.plan: the plan is for another model"),
         "{line}"
     );
-    assert!(line.contains("give -o another name"), "{line}");
+    assert!(line.contains("choose another name for -o"), "{line}");
     assert_eq!(Plan::load(&path, &other).unwrap(), before);
 }
 
@@ -351,7 +351,10 @@ fn short_tuning_keeps_measured_entries() {
         );
         assert_eq!(done.status.code(), Some(0), "{done:?}");
         let said = text(&done.stdout);
-        assert!(said.ends_with("and kept: batch 1, 4 steps\n"), "{said}");
+        assert!(
+            said.ends_with("more complete: batch 1, 4 steps\n"),
+            "{said}"
+        );
         assert_eq!(Plan::load(&path, &model).unwrap(), before);
     }
     // An estimate that was asked for takes the place of another.
@@ -380,11 +383,11 @@ fn incompatible_plan_is_replaced() {
         let old = lines.lines().find(|l| l.starts_with(name)).unwrap();
         lines.replace(old, line) + "checksum none\n"
     };
-    let lost = |why| format!("; what was there could not be kept: {why}");
+    let lost = |why| format!("; the entries of the existing plan could not be kept: {why}");
     for (before, said, sizes) in [
         (
             text.clone(),
-            ", with an entry of the plan that was there\n".into(),
+            ", with an entry of the existing plan\n".into(),
             &[(1, 4), (7, 7)][..],
         ),
         (
