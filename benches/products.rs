@@ -56,6 +56,7 @@ impl Case {
     fn run(&self, kernels: &dyn Kernels, sweep: Sweep, z: &mut [f32]) {
         kernels.product(Product {
             rows: RowsRef::contiguous(&self.a, self.depth),
+            order: None,
             row_count: self.rows,
             weights: &self.packed,
             slots: &self.slots,

@@ -34,6 +34,7 @@ fn every_tile_shape_multiplies() {
                     let before = z.clone();
                     kernels.product(Product {
                         rows: RowsRef::contiguous(&a, depth),
+                        order: None,
                         row_count: rows,
                         weights: &packed,
                         slots: &all,

@@ -54,16 +54,18 @@ impl<'a, P: Probe> Phases<'a, P> {
     /// Nobody writes what the products read: the old state, and in the second phase the buffer
     /// between the phases.
     unsafe fn run_products(&self, phase: usize, step: &Step<'a>, z: &mut [f32]) {
-        let operand = |source| match source {
-            OperandSource::Input => step.input.rows,
-            // SAFETY: the caller's promise.
-            OperandSource::State => unsafe { self.before(step) },
-            // SAFETY: the caller's promise.
-            OperandSource::Gates(_) => unsafe { self.between() },
-            OperandSource::Child => RowsRef::EMPTY,
+        let operand = |source| {
+            let rows = match source {
+                OperandSource::Input => return step.input,
+                // SAFETY: the caller's promise.
+                OperandSource::State => unsafe { self.before(step) },
+                // SAFETY: the caller's promise.
+                OperandSource::Gates(_) => unsafe { self.between() },
+                OperandSource::Child => RowsRef::EMPTY,
+            };
+            InputRows::new(rows, step.rows)
         };
-        self.products
-            .phase(phase, step.rows, operand, step.sweep, z);
+        self.products.phase(phase, operand, step.sweep, z);
     }
 
     /// The output columns that start at unit `first` of the direction.
@@ -179,6 +181,7 @@ impl<'a, P: Probe> Phases<'a, P> {
         let row_count = step.rows;
         let product = Product {
             rows,
+            order: None,
             row_count,
             weights,
             slots: &[0],

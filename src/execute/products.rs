@@ -27,7 +27,20 @@ pub(super) struct Products<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct InputRows<'a> {
     pub rows: RowsRef<'a>,
+    /// Row `r` is row `order[r]` of `rows`; `None` is row `r`.
+    pub order: Option<&'a [usize]>,
     pub count: usize,
+}
+
+impl<'a> InputRows<'a> {
+    /// The first `count` rows.
+    pub fn new(rows: RowsRef<'a>, count: usize) -> InputRows<'a> {
+        InputRows {
+            rows,
+            order: None,
+            count,
+        }
+    }
 }
 
 /// The way through the panels at a step, of which `is_odd` tells whether an odd number were run
@@ -73,7 +86,7 @@ impl<'a> Products<'a> {
         }
     }
 
-    /// The products of one phase with `count` rows of each operand, added to `z`. Where nothing is
+    /// The products of one phase with rows of each operand, added to `z`. Where nothing is
     /// hoisted, the first one starts the chains.
     ///
     /// Several with panels in serpentine order take a panel each in turn: what a cache still holds
@@ -81,8 +94,7 @@ impl<'a> Products<'a> {
     pub fn phase<'r>(
         &self,
         phase: usize,
-        count: usize,
-        operand: impl Fn(OperandSource) -> RowsRef<'r>,
+        operand: impl Fn(OperandSource) -> InputRows<'r>,
         sweep: Sweep,
         z: &mut [f32],
     ) {
@@ -106,7 +118,7 @@ impl<'a> Products<'a> {
         for call in 0..calls {
             let (index, of) = place(call);
             let product = &products[index];
-            let rows = operand(product.operand);
+            let input = operand(product.operand);
             let start = match self.part.ahead.is_empty() && phase == 0 {
                 true => self.start(index),
                 false => Start::Continue,
@@ -118,8 +130,8 @@ impl<'a> Products<'a> {
                 NextProduct::NONE
             };
             // Products in turns each have scratch of their own, which their first turn packs.
-            let end = scratch_words(&products[..=index], count);
-            let words = end - product.weights.scratch_words(count)..end;
+            let end = scratch_words(&products[..=index], input.count);
+            let words = end - product.weights.scratch_words(input.count)..end;
             let call = Call {
                 panels: of,
                 start,
@@ -132,7 +144,7 @@ impl<'a> Products<'a> {
                     self.packed_scratch(words)
                 },
             };
-            self.product(product, InputRows { rows, count }, call, z);
+            self.product(product, input, call, z);
         }
     }
 
@@ -153,6 +165,7 @@ impl<'a> Products<'a> {
     ) {
         let job = Product {
             rows: input.rows,
+            order: input.order,
             row_count: input.count,
             weights: &product.weights,
             slots: &product.slots,

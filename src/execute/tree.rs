@@ -13,7 +13,7 @@ use std::sync::Arc;
 use super::buffers::Buffer;
 use super::packed::{PackError, Parts};
 use super::part::PackedPart;
-use super::products::{Products, sweep};
+use super::products::{InputRows, Products, sweep};
 use super::session::{RunError, SessionError, fits};
 use super::team::SharedTeam;
 use crate::kernels::{
@@ -219,11 +219,14 @@ impl TreeStep {
         let configuration = &self.configurations[entry];
         let sweep = sweep(configuration.order, self.is_odd);
         self.is_odd ^= true;
-        let operand = |source| match source {
-            OperandSource::Input => x,
-            OperandSource::State => before,
-            OperandSource::Child => child[0],
-            OperandSource::Gates(_) => RowsRef::EMPTY,
+        let operand = |source| {
+            let operand = match source {
+                OperandSource::Input => x,
+                OperandSource::State => before,
+                OperandSource::Child => child[0],
+                OperandSource::Gates(_) => RowsRef::EMPTY,
+            };
+            InputRows::new(operand, rows)
         };
         let kernel = self.cell.gate_kernel();
         let part = |worker: usize| {
@@ -242,7 +245,7 @@ impl TreeStep {
         };
         let multiply = |worker: usize| {
             let (_, products, z) = part(worker);
-            products.phase(0, rows, operand, sweep, z);
+            products.phase(0, operand, sweep, z);
         };
         let compute_gates = |worker: usize| {
             let (part, _, z) = part(worker);

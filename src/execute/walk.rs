@@ -458,16 +458,15 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
         let features = direction.input;
         let count = span.len();
         match self.source {
-            Source::Caller => {
-                let order = &self.run.active.input_rows()[span];
-                let rows = self.run.input.in_order(order);
-                InputRows { rows, count }
-            }
+            Source::Caller => InputRows {
+                rows: self.run.input,
+                order: Some(&self.run.active.input_rows()[span]),
+                count,
+            },
             Source::Below(below) => {
                 // SAFETY: the caller's promise.
                 let values = unsafe { below.read(span.start, 0..count * features) };
-                let rows = RowsRef::contiguous(values, features);
-                InputRows { rows, count }
+                InputRows::new(RowsRef::contiguous(values, features), count)
             }
         }
     }
@@ -535,13 +534,11 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
         if in_step {
             self.wait_for_input(step + 1);
         }
-        let input = match in_step {
+        let input = if in_step {
             // SAFETY: the layer below has been written, by the wait above.
-            true => unsafe { self.input(direction, span.clone()) },
-            false => InputRows {
-                rows: RowsRef::EMPTY,
-                count: 0,
-            },
+            unsafe { self.input(direction, span.clone()) }
+        } else {
+            InputRows::new(RowsRef::EMPTY, 0)
         };
         Step {
             taken,

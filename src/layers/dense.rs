@@ -284,6 +284,7 @@ impl Dense {
                 };
                 let product = Product {
                     rows: RowsRef::contiguous(&x[first * inputs..], inputs),
+                    order: None,
                     row_count,
                     weights: &block.weights,
                     slots: &[0],

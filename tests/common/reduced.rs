@@ -113,6 +113,7 @@ impl Case {
         kernels.product_in(
             Product {
                 rows: RowsRef::contiguous(&self.a, self.depth),
+                order: None,
                 row_count: self.rows,
                 weights: &weights,
                 slots: &(0..self.gates).collect::<Vec<_>>(),

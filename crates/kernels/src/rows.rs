@@ -19,10 +19,7 @@ use super::shared::Shared;
 /// assert_eq!(contiguous.row(1, 2), gathered.row(0, 2));
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct RowsRef<'a, T = f32> {
-    storage: Storage<'a, T>,
-    order: Option<&'a [usize]>,
-}
+pub struct RowsRef<'a, T = f32>(Storage<'a, T>);
 
 #[derive(Clone, Copy, Debug)]
 enum Storage<'a, T> {
@@ -38,53 +35,30 @@ impl RowsRef<'static> {
 impl<'a, T> RowsRef<'a, T> {
     /// Row `r` starts at `values[r * stride]`.
     pub const fn contiguous(values: &'a [T], stride: usize) -> RowsRef<'a, T> {
-        RowsRef {
-            storage: Storage::Contiguous { values, stride },
-            order: None,
-        }
+        RowsRef(Storage::Contiguous { values, stride })
     }
 
     /// Row `r` is `rows[r]`.
     pub const fn gathered(rows: &'a [&'a [T]]) -> RowsRef<'a, T> {
-        RowsRef {
-            storage: Storage::Gathered(rows),
-            order: None,
-        }
-    }
-
-    /// Row `r` is row `order[r]` of these rows as they were made.
-    #[must_use]
-    pub fn in_order(self, order: &'a [usize]) -> RowsRef<'a, T> {
-        RowsRef {
-            order: Some(order),
-            ..self
-        }
+        RowsRef(Storage::Gathered(rows))
     }
 
     /// Whether each row is a buffer of its own.
     pub fn is_gathered(&self) -> bool {
-        matches!(self.storage, Storage::Gathered(_))
+        matches!(self.0, Storage::Gathered(_))
     }
 
     /// The buffer, if all rows are in one.
     pub fn into_buffer(self) -> Option<&'a [T]> {
-        match self.storage {
+        match self.0 {
             Storage::Contiguous { values, .. } => Some(values),
             Storage::Gathered(_) => None,
         }
     }
 
-    /// The rows, if each is a buffer of its own.
-    pub fn list(&self) -> Option<&'a [&'a [T]]> {
-        match self.storage {
-            Storage::Contiguous { .. } => None,
-            Storage::Gathered(rows) => Some(rows),
-        }
-    }
-
     /// Values in all rows.
     pub fn values(&self) -> usize {
-        match self.storage {
+        match self.0 {
             Storage::Contiguous { values, .. } => values.len(),
             Storage::Gathered(rows) => rows.iter().map(|row| row.len()).sum(),
         }
@@ -92,7 +66,7 @@ impl<'a, T> RowsRef<'a, T> {
 
     /// Whether there are `rows` rows of `width` values.
     pub fn fits(&self, rows: usize, width: usize) -> bool {
-        match self.storage {
+        match self.0 {
             Storage::Contiguous { values, stride } => fits(values.len(), stride, rows, width),
             Storage::Gathered(list) => {
                 list.len() >= rows && list[..rows].iter().all(|row| row.len() >= width)
@@ -106,8 +80,7 @@ impl<'a, T> RowsRef<'a, T> {
     /// If there is no such row, or it is shorter.
     #[inline(always)]
     pub fn row(&self, row: usize, len: usize) -> &'a [T] {
-        let row = self.order.map_or(row, |order| order[row]);
-        match self.storage {
+        match self.0 {
             Storage::Contiguous { values, stride } => &values[row * stride..][..len],
             Storage::Gathered(rows) => &rows[row][..len],
         }
@@ -341,7 +314,7 @@ pub struct Columns<'a> {
     pub rows: SharedRows<'a>,
     /// The worker's first column.
     pub first: usize,
-    /// Where each row is kept; `None` keeps them in order.
+    /// Row `r` is row `order[r]` of `rows`; `None` is row `r`.
     pub order: Option<&'a [usize]>,
 }
 
@@ -363,7 +336,7 @@ impl<'a> Columns<'a> {
     pub(super) unsafe fn read(&self, row: usize, columns: Range<usize>) -> &'a [f32] {
         let columns = self.first + columns.start..self.first + columns.end;
         // SAFETY: the caller's promise.
-        unsafe { self.rows.read(self.kept(row), columns) }
+        unsafe { self.rows.read(nth(self.order, row), columns) }
     }
 
     /// Some of the worker's columns of a row, to write.
@@ -375,13 +348,14 @@ impl<'a> Columns<'a> {
     pub(super) unsafe fn write(&self, row: usize, columns: Range<usize>) -> &'a mut [f32] {
         let columns = self.first + columns.start..self.first + columns.end;
         // SAFETY: the caller's promise.
-        unsafe { self.rows.write(self.kept(row), columns) }
+        unsafe { self.rows.write(nth(self.order, row), columns) }
     }
+}
 
-    #[inline(always)]
-    fn kept(&self, row: usize) -> usize {
-        self.order.map_or(row, |order| order[row])
-    }
+/// The row that stands at place `row` of an order.
+#[inline(always)]
+pub(super) fn nth(order: Option<&[usize]>, row: usize) -> usize {
+    order.map_or(row, |order| order[row])
 }
 
 /// One worker's columns of rows that are only read.
@@ -421,7 +395,7 @@ mod tests {
 
     /// The rows of a model of memory: what a view gives is what plain indexing gives.
     #[test]
-    fn contiguous_gathered_and_ordered_rows() {
+    fn contiguous_and_gathered_rows() {
         let mut values: Vec<f32> = (0..30).map(|value| value as f32).collect();
         let of = |row: usize, from: usize, to: usize| -> Vec<f32> {
             (from..to).map(|column| (row * 5 + column) as f32).collect()
@@ -430,8 +404,6 @@ mod tests {
         let order = [4, 0, 3];
         for rows in [RowsRef::contiguous(&values, 5), RowsRef::gathered(&list)] {
             assert!((0..6).all(|row| rows.row(row, 3) == of(row, 0, 3)));
-            let ordered = rows.in_order(&order);
-            assert!((0..3).all(|row| ordered.row(row, 5) == of(order[row], 0, 5)));
             assert!(rows.fits(6, 5) && !rows.fits(7, 5) && !rows.fits(2, 6));
         }
         let check = |rows: SharedRows<'_>| {

@@ -27,6 +27,7 @@ fn some_of(
     let mut z = vec![7.0; ROWS * packed.panels() * GATES.len() * packed.lanes()];
     let job = Product {
         rows: RowsRef::contiguous(a, DEPTH),
+        order: None,
         row_count: ROWS,
         weights: packed,
         slots: &GATES,

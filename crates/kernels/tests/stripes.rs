@@ -112,12 +112,15 @@ fn stripes_and_tall_tiles_give_the_bits_of_a_plain_loop() {
                 };
                 for (sweep, packed, blocking, next, has_room) in ways(orders, &packed) {
                     let mut z = vec![7.0; rows * panels * Z_SLOTS * lanes];
-                    let gathered: Vec<&[f32]> = a.chunks(depth).collect();
+                    // Gathered last row first, and read in the order that undoes it.
+                    let gathered: Vec<&[f32]> = a.chunks(depth).rev().collect();
+                    let order: Vec<usize> = (0..MAX_ROWS).rev().collect();
                     let job = Product {
                         rows: match rows % 2 {
                             0 => RowsRef::contiguous(&a, depth),
                             _ => RowsRef::gathered(&gathered),
                         },
+                        order: (rows % 2 == 1).then_some(&order),
                         row_count: rows,
                         weights: packed,
                         slots: &SLOTS,

@@ -228,6 +228,7 @@ impl Walk<'_> {
         let rows = chunk * batch;
         self.kernels.product(Product {
             rows: RowsRef::contiguous(&self.x[first * batch * input..], input),
+            order: None,
             row_count: rows,
             weights: &self.slices[slice].w,
             slots: &GATES,
@@ -260,6 +261,7 @@ impl Walk<'_> {
             let before = self.h[step % 2].read(0..batch * stride);
             self.kernels.product(Product {
                 rows: RowsRef::contiguous(before, stride),
+                order: None,
                 row_count: batch,
                 weights: u,
                 slots: &GATES,

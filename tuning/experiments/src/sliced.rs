@@ -136,6 +136,7 @@ impl SharedSliced<'_> {
         let z = self.z[slice];
         self.kernels.product(Product {
             rows: RowsRef::contiguous(a, self.depth),
+            order: None,
             row_count: self.rows,
             weights: &self.weights[slice],
             slots: &[0, 1, 2, 3],

@@ -1,5 +1,6 @@
 //! The left operand of a tile.
 
+use super::super::rows::nth;
 use super::tiles::RowTiles;
 use super::{Product, RowsRef};
 
@@ -7,7 +8,9 @@ use super::{Product, RowsRef};
 #[derive(Clone, Copy)]
 pub(super) struct Lhs<'a, T> {
     /// Each where it stands.
-    pub rows: RowsRef<'a, T>,
+    rows: RowsRef<'a, T>,
+    /// See [`Product::order`].
+    order: Option<&'a [usize]>,
     /// Words of a row.
     pub words: usize,
     /// For tall tiles: `[tile][word][row of the tile]`, else nothing.
@@ -19,18 +22,23 @@ impl<'a, T> Lhs<'a, T> {
     pub fn new(rows: RowsRef<'a, T>, words: usize) -> Lhs<'a, T> {
         Lhs {
             rows,
+            order: None,
             words,
             by_steps: &[],
         }
+    }
+
+    /// A row.
+    #[inline(always)]
+    pub fn row(&self, row: usize) -> &'a [T] {
+        self.rows.row(nth(self.order, row), self.words)
     }
 
     /// Where `M` rows start. Not inlined: what it takes to find them would compete with them for
     /// the registers of the loop over them (f32, three gates: 4 % of the time).
     #[inline(never)]
     pub fn separate<const M: usize>(&self, row: usize) -> Separate<T, M> {
-        Separate(std::array::from_fn(|m| {
-            self.rows.row(row + m, self.words).as_ptr()
-        }))
+        Separate(std::array::from_fn(|m| self.row(row + m).as_ptr()))
     }
 
     /// Where a tall tile of `M` rows starts.
@@ -45,7 +53,10 @@ impl<'a, T> Lhs<'a, T> {
 impl<'a> Lhs<'a, f32> {
     /// The job's own.
     pub fn of(job: &Product<'a>) -> Lhs<'a, f32> {
-        Lhs::new(job.rows, job.weights.depth())
+        Lhs {
+            order: job.order,
+            ..Lhs::new(job.rows, job.weights.depth())
+        }
     }
 
     /// Lays rows out step by step in `scratch`, for tiles that are tall.
@@ -73,7 +84,7 @@ impl<'a> Lhs<'a, f32> {
     fn lay_out_tile<const M: usize>(&self, first: usize, scratch: &mut [u32]) {
         /// Steps at a time, whose values stand in a line of each row.
         const BLOCK: usize = 16;
-        let rows: [&[f32]; M] = std::array::from_fn(|m| self.rows.row(first + m, self.words));
+        let rows: [&[f32]; M] = std::array::from_fn(|m| self.row(first + m));
         let (steps, _) = scratch.as_chunks_mut::<M>();
         let (blocks, rest) = steps.as_chunks_mut::<BLOCK>();
         for (block, steps) in blocks.iter_mut().enumerate() {

@@ -97,6 +97,8 @@ pub enum Sweep {
 pub struct Product<'a> {
     /// The left operand, `a`.
     pub rows: RowsRef<'a>,
+    /// Row `r` of the left operand is row `order[r]` of `rows`; `None` is row `r`.
+    pub order: Option<&'a [usize]>,
     /// Number of rows.
     pub row_count: usize,
     /// The right operand.
@@ -195,13 +197,13 @@ impl<S: Simd, const N: usize> DotJob<S> for Quantized<'_, '_, N> {
             Scratch::Packed(packed) => packed,
             Scratch::Empty(scratch) => {
                 let (quads, scales) = scratch.split_at_mut(rows * groups);
+                let lhs = Lhs::of(job);
                 for row in 0..rows {
-                    let values = job.rows.row(row, depth);
                     // Gathered rows are as a rule in no cache of this core.
                     if job.rows.is_gathered() && row + 1 < rows {
-                        prefetch_second_level(job.rows.row(row + 1, depth));
+                        prefetch_second_level(lhs.row(row + 1));
                     }
-                    let scale = quantize(s, values, &mut quads[row * groups..][..groups]);
+                    let scale = quantize(s, lhs.row(row), &mut quads[row * groups..][..groups]);
                     scales[row] = scale.to_bits();
                 }
                 scratch

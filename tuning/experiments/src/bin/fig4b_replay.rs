@@ -148,6 +148,7 @@ fn by_slices(arguments: &Arguments) -> Outcome {
             let count = chunk.min(steps - first);
             kernels.product(Product {
                 rows: RowsRef::contiguous(&x[first * batch * hidden..], hidden),
+                order: None,
                 row_count: count * batch,
                 weights: &w[0],
                 slots: &gates,
@@ -169,6 +170,7 @@ fn by_slices(arguments: &Arguments) -> Outcome {
                 unsafe {
                     kernels.product(Product {
                         rows: RowsRef::contiguous(h[step % 2].read(0..batch * hidden), hidden),
+                        order: None,
                         row_count: batch,
                         weights: &u[slice],
                         slots: &gates,

@@ -461,6 +461,7 @@ impl Parts {
             for of in blocks {
                 let product = Product {
                     rows: RowsRef::contiguous(&self.x[first * batch * input..], input),
+                    order: None,
                     row_count: count * batch,
                     weights: &self.w,
                     slots: input_slots,
@@ -475,6 +476,7 @@ impl Parts {
                 for step in 0..count {
                     let product = Product {
                         rows: RowsRef::contiguous(&self.h[step % 2], hidden.next_multiple_of(16)),
+                        order: None,
                         row_count: batch,
                         weights: &self.u,
                         slots: state_slots,
