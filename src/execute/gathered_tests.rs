@@ -125,3 +125,15 @@ fn rows_that_are_too_few_or_too_short_are_refused() {
         }
     }
 }
+
+/// A list of states that panics takes the session's list with it.
+#[test]
+fn a_session_serves_after_a_panic_of_its_caller() {
+    let model = &models()[0];
+    let mut session = Session::new(model, &Plan::estimate(model, 1, 1, 1)).unwrap();
+    let x = RowsRef::contiguous(&[0.5; INPUT], INPUT);
+    let states = std::iter::from_fn(|| -> Option<RowsMut<'_>> { panic!("no states") });
+    let call = std::panic::AssertUnwindSafe(|| session.step_rows(Steps::one(1, x), states, None));
+    assert!(std::panic::catch_unwind(call).is_err());
+    run(&mut session, None, 1, x, false).unwrap();
+}

@@ -528,8 +528,9 @@ impl Session {
             fits("output", y, steps.steps() * batch, signature.output)?;
         }
         let mut list: Vec<CallerState<'_>> = std::mem::take(&mut self.states);
-        let most = list.capacity();
-        list.extend((states.into_iter().take(most)).map(|s| CallerState::in_place(s.share())));
+        // One more than there are is refused.
+        let max = self.model.configurations[0].state_sizes().count() + 1;
+        list.extend((states.into_iter().take(max)).map(|s| CallerState::in_place(s.share())));
         let ran = self.check_states(batch, &list).and_then(|()| {
             let call = Call {
                 input: &input,
