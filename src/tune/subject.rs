@@ -1,6 +1,6 @@
 //! What can be tuned: a model, or a cell of a tree.
 
-use super::verify::Check;
+use super::verify::{CHECKED_ROWS, Check, compare};
 use super::{TuneError, VerifyError, candidates};
 use crate::execute::team::{SharedTeam, Team};
 use crate::execute::{PackError, RunError, Session, SessionError, TreeRows, TreeStep};
@@ -172,9 +172,6 @@ struct TreeSteps<'w> {
     states: [Vec<f32>; 2],
 }
 
-/// Nodes that are compared with the reference: more than any kernel takes at once.
-const CHECKED_ROWS: usize = 7;
-
 impl<'w> TreeSteps<'w> {
     fn new(
         weights: &TreeWeights<'w>,
@@ -231,17 +228,8 @@ impl Candidates for TreeSteps<'_> {
         }
         self.step.run_as(candidate);
         self.step(rows)?;
-        let bits = |states: &[Vec<f32>; 2]| -> Vec<u32> {
-            states
-                .iter()
-                .flatten()
-                .map(|value| value.to_bits())
-                .collect()
-        };
-        match bits(&self.states) == bits(&expected) {
-            true => Ok(()),
-            false => Err(VerifyError::Differs),
-        }
+        let mut states = self.states.iter().zip(&expected);
+        states.try_for_each(|(found, expected)| compare(found, expected))
     }
 
     fn run(&mut self, candidate: usize) -> Result<(), RunError> {

@@ -1,6 +1,7 @@
 //! Holding a candidate against the reference before it is timed.
 
 use crate::execute::{RunError, Session};
+use crate::kernels::TALL_TILE_ROWS;
 use crate::model::{Input, InputError, Model, Output};
 use crate::plan::{Configuration, flops};
 use crate::reference;
@@ -22,8 +23,8 @@ pub enum VerifyError {
     Differs,
 }
 
-/// Sequences that are checked: more than any kernel takes at once, and no multiple of what it does.
-const CHECKED_BATCH: usize = 7;
+/// Sequences, or nodes of a tree, that are checked: more than any tile has rows.
+pub(super) const CHECKED_ROWS: usize = *TALL_TILE_ROWS.end() + 1;
 
 /// A short run with the reference's answer, for sessions of any number of configurations.
 ///
@@ -53,7 +54,8 @@ impl Check {
 
     /// The answer to hold `configurations` against, of a run of up to `steps` steps and `batch`
     /// sequences that crosses the boundary of their chunks if it may: it takes no more than about
-    /// `products` multiply-adds, but at least 3 steps of 2 sequences, where there are as many.
+    /// `products` multiply-adds, but at least 3 steps of 2 sequences, where there are as many, or
+    /// of 8 where a configuration allows tall tiles.
     ///
     /// # Errors
     /// None for any model: the input is made to fit.
@@ -67,7 +69,17 @@ impl Check {
         let chunk = layers.map(|layer| layer.chunk_steps).max().unwrap_or(1);
         let of_row = flops(model, 1, 1) / 2.0;
         let rows = (products as f64 / of_row.max(1.0)) as usize;
-        let (steps, batch) = checked(chunk, rows, batch, steps);
+        let mut layers = configurations.iter().flat_map(|c| &c.layers);
+        let are_tall = layers.any(|layer| {
+            let mut directions = layer.directions.iter();
+            directions.any(|direction| direction.blocking.tile_rows > 0)
+        });
+        let min_batch = if are_tall {
+            TALL_TILE_ROWS.start() + 1
+        } else {
+            2
+        };
+        let (steps, batch) = checked(chunk, rows, min_batch, (batch, steps));
         let signature = model.signature();
         let mut random = fastrand::Rng::with_seed(2);
         let values: Vec<f32> = (0..steps * batch * signature.input)
@@ -94,23 +106,34 @@ impl Check {
         self.found.fill(f32::NAN);
         let input = Input::new(&self.values, self.steps, self.batch);
         session.run(&input, &mut Output::new(&mut self.found))?;
-        let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
-        match self.found.iter().zip(&self.expected).all(same) {
-            true => Ok(()),
-            false => Err(VerifyError::Differs),
-        }
+        compare(&self.found, &self.expected)
+    }
+}
+
+/// Requires the same bits, or a NaN in both.
+pub(super) fn compare(found: &[f32], expected: &[f32]) -> Result<(), VerifyError> {
+    let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
+    if found.iter().zip(expected).all(same) {
+        Ok(())
+    } else {
+        Err(VerifyError::Differs)
     }
 }
 
 /// The steps and sequences to check of a run of `steps` and `batch`, where the longest chunk is of
-/// `chunk` steps and `rows` steps of one sequence may be taken.
-fn checked(chunk: usize, rows: usize, batch: usize, steps: usize) -> (usize, usize) {
-    const FEWEST: (usize, usize) = (3, 2);
+/// `chunk` steps and `rows` steps of one sequence may be taken, but at least 3 of `min_batch`.
+fn checked(
+    chunk: usize,
+    rows: usize,
+    min_batch: usize,
+    (batch, steps): (usize, usize),
+) -> (usize, usize) {
+    const MIN_STEPS: usize = 3;
     // Over the boundary of a chunk, with a step whose state comes from beyond it.
-    let steps = steps.min(chunk.saturating_add(2).max(FEWEST.0));
-    let batch = batch.min(CHECKED_BATCH);
-    let batch = batch.min((rows / steps.min(FEWEST.0).max(1)).max(FEWEST.1));
-    let steps = steps.min((rows / batch.max(1)).max(FEWEST.0));
+    let steps = steps.min(chunk.saturating_add(2).max(MIN_STEPS));
+    let batch = batch.min(CHECKED_ROWS);
+    let batch = batch.min((rows / steps.min(MIN_STEPS).max(1)).max(min_batch));
+    let steps = steps.min((rows / batch.max(1)).max(MIN_STEPS));
     (steps, batch)
 }
 
@@ -124,15 +147,36 @@ mod tests {
     fn checks_cross_a_chunk_where_the_cost_allows() {
         let rows = |products: usize| Check::THOROUGH / products;
         // Everything of a small run; over a chunk of a long one.
-        assert_eq!(checked(10, rows(1000), 1, 5), (5, 1));
-        assert_eq!(checked(10, rows(1000), 64, 100), (12, 7));
-        assert_eq!(checked(1, rows(1000), 64, 100), (3, 7));
-        // 40 rows of 5 million products: steps give way before sequences.
-        assert_eq!(checked(10, rows(5_000_000), 64, 100), (5, 7));
+        assert_eq!(checked(10, rows(1000), 2, (1, 5)), (5, 1));
+        assert_eq!(checked(10, rows(1000), 2, (64, 100)), (12, CHECKED_ROWS));
+        assert_eq!(checked(1, rows(1000), 2, (64, 100)), (3, CHECKED_ROWS));
+        // 80 rows of 2.5 million products: steps give way before sequences.
+        assert_eq!(
+            checked(10, rows(2_500_000), 2, (64, 100)),
+            (5, CHECKED_ROWS)
+        );
         // 10 rows: then sequences, to a floor of both.
-        assert_eq!(checked(10, rows(20_000_000), 64, 100), (3, 3));
-        assert_eq!(checked(10, rows(200_000_000), 64, 100), (3, 2));
-        assert_eq!(checked(10, rows(200_000_000), 1, 1), (1, 1));
+        assert_eq!(checked(10, rows(20_000_000), 2, (64, 100)), (3, 3));
+        assert_eq!(checked(10, rows(200_000_000), 2, (64, 100)), (3, 2));
+        assert_eq!(checked(10, rows(200_000_000), 2, (1, 1)), (1, 1));
+        assert_eq!(checked(10, rows(200_000_000), 8, (64, 100)), (3, 8));
+        assert_eq!(checked(10, rows(200_000_000), 8, (4, 100)), (3, 4));
+    }
+
+    #[test]
+    fn checks_fill_tiles_of_every_height() {
+        for height in TALL_TILE_ROWS {
+            let (_, batch) = checked(1, 1000, 2, (height, 100));
+            assert_eq!(batch, height);
+        }
+        assert!(checked(1, 1000, 2, (64, 100)).1 > *TALL_TILE_ROWS.end());
+    }
+
+    #[test]
+    fn two_nans_are_equal() {
+        let payload = f32::from_bits(f32::NAN.to_bits() | 1);
+        assert!(compare(&[1.0, payload], &[1.0, f32::NAN]).is_ok());
+        assert!(compare(&[0.0], &[-0.0]).is_err() && compare(&[f32::NAN], &[0.0]).is_err());
     }
 
     #[test]
