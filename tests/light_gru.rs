@@ -205,6 +205,12 @@ fn refused_normalisation() {
         eps: 0.0,
     };
     assert_eq!(norm(6).fold(weights).unwrap(), *weights);
+    for variance in [0.0, -1.0, f32::NAN, f32::INFINITY] {
+        let mut refused = norm(6);
+        refused.variance[4] = variance;
+        let refused = refused.fold(weights);
+        assert!(matches!(refused, Err(ModelError::Variance { .. })));
+    }
     let refused = norm(5).fold(weights);
     assert!(matches!(
         refused,
@@ -363,6 +369,12 @@ fn refused_normalised_files() {
                 "{shaped}"
             );
         }
+    }
+    let unnamed = file().refusal(|file| {
+        file.metadata.remove("cellstream.cell");
+    });
+    for hint in ["2 (light_gru)", "4 (lstm)", "cellstream.cell"] {
+        assert!(unnamed.contains(hint), "{unnamed}");
     }
     for value in [-0.25, f32::NAN, f32::INFINITY] {
         let variance = file().refusal(|file| file.tensors.last_mut().unwrap().2[5] = value);

@@ -71,6 +71,14 @@ pub enum ModelError {
         /// Largest number of columns.
         max: usize,
     },
+    /// Batch normalisation would divide by the root of this variance.
+    #[error("a variance must be finite, and positive with eps = {eps} added; found {variance}")]
+    Variance {
+        /// The value.
+        variance: f32,
+        /// What is added to it.
+        eps: f32,
+    },
     /// The two directions of a layer do not match.
     #[error(
         "the two directions of a layer must have the same kind of cell and equal sizes, and the \

@@ -111,7 +111,8 @@ impl BatchNorm {
     ///
     /// # Errors
     /// [`ModelError::Shape`] names the vector that has not one value per row of the input weights;
-    /// [`ModelError::NotQuantisable`] for int8 where a folded weight is not finite.
+    /// [`ModelError::Variance`] a variance that is not finite, or not positive with `eps` added;
+    /// [`ModelError::NotQuantisable`] is for int8 where a folded weight is not finite.
     pub fn fold(&self, weights: &Weights) -> Result<Weights, ModelError> {
         let (rows, cols) = (weights.input.rows(), weights.input.cols());
         let vectors = [
@@ -134,8 +135,12 @@ impl BatchNorm {
         let mut folded = weights.clone();
         let mut values = Vec::with_capacity(rows * cols);
         for row in 0..rows {
-            let deviation = (wide(self.variance[row]) + wide(self.eps)).sqrt();
-            let scale = wide(self.gamma[row]) / deviation;
+            let (variance, eps) = (self.variance[row], self.eps);
+            let square = wide(variance) + wide(eps);
+            if !square.is_finite() || square <= 0.0 {
+                return Err(ModelError::Variance { variance, eps });
+            }
+            let scale = wide(self.gamma[row]) / square.sqrt();
             let of_row = weights.input.row(row);
             values.extend(of_row.iter().map(|&weight| (wide(weight) * scale) as f32));
             let centred = wide(weights.input_bias[row]) - wide(self.mean[row]);

@@ -6,7 +6,7 @@ use std::fmt;
 
 use super::metadata::{self, DirectionMetadata, LayerMetadata, Metadata};
 use super::tensors::{Shape, Tensors, scale_name, tensor_error};
-use crate::model::{BatchNorm, Cell, CellKind, LoadError, Merge, Peepholes, Weights};
+use crate::model::{BatchNorm, Cell, CellKind, LoadError, Merge, ModelError, Peepholes, Weights};
 
 const SUPPORTED: &str = "supported names are weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, \
      weight_hr_l0, peephole_l0, norm_weight_l0, norm_bias_l0, norm_mean_l0 and norm_var_l0, for \
@@ -331,10 +331,14 @@ impl<'t> Stack<'t> {
             (stated.iter().map(|(cell, _)| *cell)).chain([Cell::LSTM, Cell::GRU, Cell::RNN]);
         let has_rows = |cell: &Cell| hidden.checked_mul(cell.kind().gates()) == Some(rows);
         let Some(cell) = cells.find(has_rows) else {
+            let named = Cell::NAMED.iter();
+            let supported = named.map(|of| format!("{} ({})", of.cell.kind().gates(), of.name));
             let reason = format!(
-                "has {rows} rows for the hidden size {hidden} (the columns of {}); supported are \
-                 4 (lstm), 3 (gru) or 1 (rnn) rows per hidden unit",
-                name(hidden_from)
+                "has {rows} rows for the hidden size {hidden} (the columns of {}); supported rows \
+                 per hidden unit are {}; the metadata {:?} names the cell",
+                name(hidden_from),
+                supported.collect::<Vec<_>>().join(", "),
+                metadata::CELL
             );
             return Err(tensor_error(&name(TensorKind::InputWeight), reason));
         };
@@ -427,18 +431,9 @@ impl<'t> Stack<'t> {
     fn norm(&self, id: DirectionId) -> Result<BatchNorm, LoadError> {
         let eps = self.metadata.norm_eps.unwrap_or(DEFAULT_NORM_EPS);
         let vector = |kind| self.tensors.vector(&self.name(kind, id));
-        let variance = vector(TensorKind::NormVariance)?;
-        let is_usable = |v: &f32| v.is_finite() && v + eps > 0.0;
-        if let Some(refused) = variance.iter().find(|v| !is_usable(v)) {
-            let reason = format!("holds {refused}; with eps = {eps} a variance must be positive");
-            return Err(tensor_error(
-                &self.name(TensorKind::NormVariance, id),
-                reason,
-            ));
-        }
         Ok(BatchNorm {
             mean: vector(TensorKind::NormMean)?,
-            variance,
+            variance: vector(TensorKind::NormVariance)?,
             gamma: vector(TensorKind::NormWeight)?,
             beta: vector(TensorKind::NormBias)?,
             eps,
@@ -500,7 +495,12 @@ impl<'t> Stack<'t> {
             input,
         };
         if self.has_norm(id) {
-            Ok(self.norm(id)?.fold(&weights)?)
+            (self.norm(id)?.fold(&weights)).map_err(|error| match error {
+                ModelError::Variance { .. } => {
+                    tensor_error(&self.name(TensorKind::NormVariance, id), error.to_string())
+                }
+                other => other.into(),
+            })
         } else {
             Ok(weights)
         }
