@@ -85,15 +85,11 @@ fn calls(
             Some(_) => &plan.partition.projected[worker],
             None => &plan.partition.units[worker],
         };
-        direction.is_two_phase() && !rows.is_empty()
+        direction.step().phases() == 2 && !rows.is_empty()
     });
     let chunks = steps.div_ceil(plan.chunk_steps as u64);
     let ahead = directions().filter(|(_, plan)| owns(plan) && plan.schedule.is_ahead());
-    let phases = if layer.directions().iter().any(|d| d.is_two_phase()) {
-        2
-    } else {
-        1
-    };
+    let phases = layer.phases() as u64;
     let is_summed = directions().len() == 2 && layer.merge() == Merge::Sum;
     let is_owner = plan.is_owner(worker);
     let meets = plan.directions.iter().any(|d| d.partition.is_shared());

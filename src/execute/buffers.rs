@@ -170,7 +170,7 @@ impl DirectionBuffers {
         Some(DirectionBuffers {
             h: [h()?, h()?],
             c: Buffer::new(batch, needed(direction.step.has_cell_state))?,
-            between: Buffer::new(batch, needed(direction.two_phase))?,
+            between: Buffer::new(batch, needed(direction.step.phases() > 1))?,
             unsummed: Buffer::new(rows, unsummed)?,
         })
     }

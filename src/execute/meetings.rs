@@ -25,7 +25,7 @@ pub(super) struct LayerMeetings {
     /// Workers that own a part of the layer.
     pub owners: Vec<usize>,
     /// Phases of a step.
-    phases: usize,
+    pub phases: usize,
     chunk_steps: usize,
     /// The first so many workers take some rows ahead for all owners; 0 where owners do.
     pub ahead: usize,
@@ -88,15 +88,11 @@ impl LayerMeetings {
             InputProjectionBy::Rows { workers, .. } if is_ahead => workers,
             _ => 0,
         };
-        let phases = match layer.directions().iter().any(|d| d.is_two_phase()) {
-            true => 2,
-            false => 1,
-        };
         LayerMeetings {
             peers: peers(plan, workers),
             mark_every: mark_every(layer, plan, next, ahead),
             owners,
-            phases,
+            phases: layer.phases(),
             chunk_steps: plan.chunk_steps,
             ahead,
             is_last: next.is_none(),

@@ -392,7 +392,7 @@ impl Writer<'_> {
         let is_owner = case.owners(layer).contains(&me);
         let is_last = layer + 1 == case.plan.layers.len();
         let own = |direction| case.state_owners(layer, direction).contains(&me);
-        let two_phase = case.model.layers()[layer].directions()[0].is_two_phase();
+        let two_phase = case.model.layers()[layer].phases() == 2;
         let chunk = case.plan.layers[layer].chunk_steps;
         let takers = case.takers(layer);
         assert_eq!(

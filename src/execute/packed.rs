@@ -57,8 +57,6 @@ pub(super) struct PackedDirection {
     /// The elementwise part of each phase.
     pub gate_kernels: Vec<GateKernel>,
     pub reverse: bool,
-    /// A step has a second phase, that needs every worker's result of the first.
-    pub two_phase: bool,
     pub input: usize,
     pub hidden: usize,
     /// Size of the recurrent state.
@@ -398,7 +396,6 @@ impl PackedLayer {
                 step: direction.step(),
                 gate_kernels: direction.gate_kernels(),
                 reverse: direction.is_reverse(),
-                two_phase: direction.is_two_phase(),
                 input: direction.input_size(),
                 hidden: direction.hidden_size(),
                 state: direction.output_size(),

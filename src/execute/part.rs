@@ -9,7 +9,9 @@ use crate::plan::DirectionPlan;
 use crate::schedule::PhasePlacement;
 
 /// Most gates that one product packs together.
-const MOST_GATES: usize = 4;
+const MAX_GATES: usize = 4;
+/// Most phases of a step.
+const MAX_PHASES: usize = 2;
 
 /// One product: gates that share an operand and a place are fused into it.
 pub(super) struct PackedProduct {
@@ -27,7 +29,7 @@ pub(super) struct PackedPart {
     /// The hoisted input projection.
     pub ahead: Vec<PackedProduct>,
     /// The products of each phase, in the order of a gate's chain; a projection is not among them.
-    pub phases: [Vec<PackedProduct>; 2],
+    pub phases: [Vec<PackedProduct>; MAX_PHASES],
     pub projection: Option<PackedMatrix>,
     /// Rows of the projection.
     pub projected: Range<usize>,
@@ -44,6 +46,8 @@ impl PackedPart {
         plan: &DirectionPlan,
         worker: usize,
     ) -> PackedPart {
+        // Products of a third phase would never be computed.
+        assert!(weights.step.phases() <= MAX_PHASES, "phases of a step");
         let units = plan.partition.units[worker].clone();
         let placed = |place: PhasePlacement| -> Vec<PackedProduct> {
             let products = weights.step.products.iter();
@@ -52,7 +56,7 @@ impl PackedPart {
             let mut packed: Vec<PackedProduct> = Vec::new();
             let fused = placed.chunk_by(|a, b| a.operand.source == b.operand.source);
             for products in
-                fused.flat_map(|all| all.chunks(all.len().div_ceil(all.len().div_ceil(MOST_GATES))))
+                fused.flat_map(|all| all.chunks(all.len().div_ceil(all.len().div_ceil(MAX_GATES))))
             {
                 let (Some(matrix), _) = weights.of(products[0].product) else {
                     continue;
@@ -79,7 +83,7 @@ impl PackedPart {
         });
         PackedPart {
             ahead: placed(PhasePlacement::Ahead),
-            phases: [0, 1].map(|phase| placed(PhasePlacement::Phase(phase))),
+            phases: std::array::from_fn(|phase| placed(PhasePlacement::Phase(phase as u8))),
             projection,
             projected,
             bias: pack_bias(lanes, weights, &units),

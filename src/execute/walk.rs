@@ -127,7 +127,7 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
             self.probe.lap(Activity::States);
             self.meet();
         }
-        let two_phase = directions.iter().any(|d| d.two_phase);
+        let has_second = self.meetings.phases > 1;
         for taken in 0..steps {
             if taken.is_multiple_of(self.layer.chunk_steps) {
                 // SAFETY: waits for those who may still read what it writes.
@@ -143,7 +143,7 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
                 }
             }
             self.meet();
-            if two_phase {
+            if has_second {
                 for me in self.owners() {
                     for index in 0..directions.len() {
                         // SAFETY: all have met since the first phase.
@@ -495,7 +495,9 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
                 if !phases.products.part.projected.is_empty() {
                     phases.project(self.step(index, taken));
                 }
-            } else if phases.direction.two_phase && !phases.products.part.units.is_empty() {
+            } else if phases.direction.gate_kernels.len() > 1
+                && !phases.products.part.units.is_empty()
+            {
                 let step = self.step(index, taken);
                 phases.second(step, self.z(me, (index, taken), &phases));
             }

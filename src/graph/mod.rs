@@ -116,15 +116,12 @@ impl StepGraph {
     /// The first phase in which `product` can be executed, counted from 0: the longest chain of
     /// products that leads to it.
     pub fn earliest_phase(&self, product: Product) -> usize {
-        let needed = self.needed_by(product);
-        let after = needed.map(|needed| self.earliest_phase(needed) + 1);
-        after.max().unwrap_or(0)
+        self.cell.earliest_phase(product)
     }
 
     /// The phases of a step: products on its longest chain.
     pub fn phases(&self) -> usize {
-        let last = self.products().map(|product| self.earliest_phase(product));
-        1 + last.max().unwrap_or(0)
+        self.cell.phases()
     }
 
     fn operand(&self, product: Product) -> Operand {

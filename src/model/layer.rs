@@ -66,12 +66,6 @@ impl Direction {
         self.reverse
     }
 
-    /// Whether a step has two phases, of which the second needs all results of the first: a GRU
-    /// that resets before the product, an LSTM with a projection.
-    pub fn is_two_phase(&self) -> bool {
-        self.step().is_two_phase()
-    }
-
     /// What a step computes.
     pub fn step(&self) -> &'static CellStep {
         self.cell.step(self.weights.projection.is_some())
@@ -176,6 +170,12 @@ impl Layer {
     /// The directions: one, or forward then reverse.
     pub fn directions(&self) -> &[Direction] {
         &self.directions
+    }
+
+    /// The phases of a step: the most of its directions.
+    pub fn phases(&self) -> usize {
+        let phases = self.directions.iter().map(|of| of.step().phases());
+        phases.max().unwrap_or(1)
     }
 
     /// The same layer with other directions of the same shapes.

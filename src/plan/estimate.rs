@@ -349,13 +349,10 @@ impl Costs<'_> {
     fn times(&mut self, layer: &Layer, plan: &LayerPlan, rows: usize, workers: usize) -> Times {
         let steps = self.size.1 as f64;
         let shared = plan.directions.iter().any(|d| d.partition.is_shared());
-        let phases = match layer.directions().iter().any(Direction::is_two_phase) {
-            true => 2.0,
-            false => 1.0,
-        };
-        let meetings = match shared {
-            true => phases * self.rates.meeting,
-            false => 0.0,
+        let meetings = if shared {
+            layer.phases() as f64 * self.rates.meeting
+        } else {
+            0.0
         };
         let (mut step, mut ahead, mut all_ahead) = (0f64, 0f64, Ahead::default());
         for worker in 0..workers {

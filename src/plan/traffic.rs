@@ -157,7 +157,7 @@ impl Configuration {
 
 /// All that the traffic of a direction depends on.
 #[derive(PartialEq)]
-struct Sizes(CellKind, bool, [usize; 3], [Option<Precision>; 3]);
+struct Sizes(CellKind, usize, [usize; 3], [Option<Precision>; 3]);
 
 impl Sizes {
     fn of(direction: &Direction) -> Sizes {
@@ -168,7 +168,7 @@ impl Sizes {
         ];
         let precisions = direction.weights().precisions();
         let kind = direction.cell().kind();
-        Sizes(kind, direction.is_two_phase(), sizes, precisions)
+        Sizes(kind, direction.step().phases(), sizes, precisions)
     }
 }
 

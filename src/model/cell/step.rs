@@ -131,11 +131,20 @@ impl CellStep {
         of_units.max().unwrap_or(0)
     }
 
-    /// Whether a product needs results of other products of the same step, so that a step has two
-    /// phases.
-    pub fn is_two_phase(&self) -> bool {
-        let mut operands = self.products.iter().map(|product| product.operand);
-        operands.any(|operand| !operand.gates().is_empty())
+    /// The first phase in which `product` can be executed, counted from 0: the longest chain of
+    /// products that leads to it.
+    pub fn earliest_phase(&self, product: Product) -> usize {
+        let needed = self.needed_by(product);
+        let after = needed.map(|needed| self.earliest_phase(needed) + 1);
+        after.max().unwrap_or(0)
+    }
+
+    /// The phases of a step: products on its longest chain. Two of a GRU that resets before the
+    /// product and of an LSTM with a projection, else one.
+    pub fn phases(&self) -> usize {
+        let products = self.products.iter();
+        let last = products.map(|each| self.earliest_phase(each.product));
+        1 + last.max().unwrap_or(0)
     }
 
     /// The name of a product's weights: `W_i`, `U_f`, `P`; `W` and `U` where a gate has no name.
