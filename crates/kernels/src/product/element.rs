@@ -23,10 +23,8 @@ pub(super) trait Element<S: Simd>: Copy {
     const LHS: usize;
     /// Parts of a word that are multiplied one after the other: one, or its two steps.
     const PARTS: usize;
-    /// Whether taller tiles that save passes over a panel are worth the loads that they cost, where
-    /// weights come from afar: where they are long, so that memory is what a step waits for (LSTM
-    /// 1024, Xeon: f32 with 8, 12 and 14 rows 17, 17 and 23 % less; bf16 with 8 and 12 rows 5 and
-    /// 12 % less; int8, with 8, 12 and 16 rows, 2 % less, 6 and 1 % more).
+    /// Whether tall tiles pay for weights outside the private caches: fewer passes over a panel
+    /// against more loads of the left operand. Not for int8.
     const TALL: bool;
     /// The words of a stripe.
     fn stripe(self, weights: &PackedMatrix, stripe: usize) -> *const u32;
@@ -66,23 +64,25 @@ pub(super) trait Element<S: Simd>: Copy {
     );
 }
 
-/// Binary32: one step a word.
+/// Words of `STEPS` steps each: f32, or bf16, widened (exactly) where it is used. The two steps of a
+/// word of bf16 are one after the other, so that no more registers are needed than for f32: the
+/// second load of a word costs nothing that the arithmetic waits for.
 #[derive(Clone, Copy)]
-pub(super) struct F32<'a>(pub &'a [f32]);
+pub(super) struct Floats<'a, T, const STEPS: usize>(pub &'a [T]);
 
-impl<S: Simd> Element<S> for F32<'_> {
+impl<S: Simd, T: Copy, const STEPS: usize> Element<S> for Floats<'_, T, STEPS> {
     type Lhs = f32;
     type X = S::F32;
     type W = S::F32;
     type Sum = S::F32;
-    const STEPS: usize = 1;
-    const LHS: usize = 1;
-    const PARTS: usize = 1;
+    const STEPS: usize = STEPS;
+    const LHS: usize = STEPS;
+    const PARTS: usize = STEPS;
     const TALL: bool = true;
 
     #[inline(always)]
     fn stripe(self, weights: &PackedMatrix, stripe: usize) -> *const u32 {
-        stripe_words(self.0, weights, weights.depth(), stripe)
+        stripe_words(self.0, weights, weights.depth().div_ceil(STEPS), stripe)
     }
     #[inline(always)]
     unsafe fn lhs(self, s: S, word: *const f32) -> S::F32 {
@@ -91,66 +91,10 @@ impl<S: Simd> Element<S> for F32<'_> {
     }
     #[inline(always)]
     unsafe fn weights<const PART: usize>(self, s: S, from: *const u32) -> S::F32 {
-        // SAFETY: the caller's promise.
-        unsafe { s.load_ptr(from.cast()) }
-    }
-    #[inline(always)]
-    fn zero(self, s: S) -> S::F32 {
-        s.splat(0.0)
-    }
-    #[inline(always)]
-    unsafe fn begin<const M: usize, const N: usize, const P: usize>(
-        self,
-        s: S,
-        place: Place<'_, N, P>,
-        sum: &mut [[[S::F32; N]; P]; M],
-    ) {
-        // SAFETY: the caller's promise.
-        unsafe { place.begin_chains(s, sum) };
-    }
-    #[inline(always)]
-    fn add(self, s: S, x: S::F32, w: S::F32, sum: S::F32) -> S::F32 {
-        s.fma(x, w, sum)
-    }
-    #[inline(always)]
-    unsafe fn end<const M: usize, const N: usize, const P: usize>(
-        self,
-        s: S,
-        place: Place<'_, N, P>,
-        sum: [[[S::F32; N]; P]; M],
-    ) {
-        // SAFETY: the caller's promise.
-        unsafe { place.end_chains(s, sum) };
-    }
-}
-
-/// bf16: two steps a word, each widened (exactly) where it is used. One after the other, so that no
-/// more registers are needed than for f32: the second load of a word costs nothing that the
-/// arithmetic waits for.
-#[derive(Clone, Copy)]
-pub(super) struct Bf16<'a>(pub &'a [u32]);
-
-impl<S: Simd> Element<S> for Bf16<'_> {
-    type Lhs = f32;
-    type X = S::F32;
-    type W = S::F32;
-    type Sum = S::F32;
-    const STEPS: usize = 2;
-    const LHS: usize = 2;
-    const PARTS: usize = 2;
-    const TALL: bool = true;
-
-    #[inline(always)]
-    fn stripe(self, weights: &PackedMatrix, stripe: usize) -> *const u32 {
-        stripe_words(self.0, weights, weights.depth().div_ceil(2), stripe)
-    }
-    #[inline(always)]
-    unsafe fn lhs(self, s: S, word: *const f32) -> S::F32 {
-        // SAFETY: the caller's promise.
-        s.splat(unsafe { *word })
-    }
-    #[inline(always)]
-    unsafe fn weights<const PART: usize>(self, s: S, from: *const u32) -> S::F32 {
+        if STEPS == 1 {
+            // SAFETY: the caller's promise.
+            return unsafe { s.load_ptr(from.cast()) };
+        }
         // SAFETY: the caller's promise.
         let words = unsafe { s.load_words(from) };
         s.from_bits(match PART {

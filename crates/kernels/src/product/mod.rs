@@ -29,7 +29,7 @@ mod quantize;
 mod tile;
 mod tiles;
 
-use self::element::{Bf16, Element, F32, Int8};
+use self::element::{Element, Floats, Int8};
 use self::lhs::Lhs;
 use self::quantize::quantize;
 pub(super) use self::quantize::row_norms;
@@ -132,11 +132,11 @@ pub(super) fn product<S: Simd, const N: usize>(
     match job.weights.words() {
         Words::F32(words) => s.vectorize(
             #[inline(always)]
-            || floats::<S, _, N>(s, F32(words), job, of, scratch),
+            || floats::<S, _, N>(s, Floats::<_, 1>(words), job, of, scratch),
         ),
         Words::Bf16(words) => s.vectorize(
             #[inline(always)]
-            || floats::<S, _, N>(s, Bf16(words), job, of, scratch),
+            || floats::<S, _, N>(s, Floats::<_, 2>(words), job, of, scratch),
         ),
         Words::Int8(words) => {
             let job = Quantized::<'_, '_, N> {
