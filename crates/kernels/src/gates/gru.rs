@@ -4,8 +4,8 @@
 //! needs the whole reset state before any can compute its candidates.
 
 use super::{Chosen, Functions, GateJob, Usual, clamp, flush, rows_together, store_part};
+use crate::Activation;
 use crate::simd::Simd;
-use crate::{Activation, Columns};
 
 /// The activations of a GRU.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -68,7 +68,7 @@ unsafe fn step<S: Simd, const CLIP: bool>(
         for row in first..end {
             let z = &job.z[row * 4 * len..][..4 * len];
             // SAFETY: these are this job's units.
-            let mut states = unsafe { States::new(job.before, job.h, job.y, row, job.units, len) };
+            let mut states = unsafe { States::new(job, row, len) };
             for (panel, z) in z.chunks_exact(4 * S::LANES).enumerate() {
                 let update = apply.gate(s, clamp(s, clip, s.load(&z[S::LANES..])));
                 let n = apply.candidate(s, s.load(&states.new[panel * S::LANES..]));
@@ -114,31 +114,40 @@ pub(super) unsafe fn gru_candidate<S: Simd>(s: S, f: GruFunctions, job: GateJob<
     // SAFETY: the caller's promise is passed on.
     unsafe {
         match (f.gate, f.candidate) {
-            (Activation::Sigmoid, Activation::Tanh) => blend(s, f.clip, job, Usual),
-            (gate, candidate) => blend(s, f.clip, job, Chosen([gate, candidate, candidate])),
+            (Activation::Sigmoid, Activation::Tanh) => blend::<S, 3>(s, f.clip, job, Usual),
+            (gate, candidate) => {
+                blend::<S, 3>(s, f.clip, job, Chosen([gate, candidate, candidate]));
+            }
         }
     }
 }
 
+/// The new state from `SLOTS` slots, of which the last two are the update gate and the candidate.
+///
 /// # Safety
 /// As [`gru_gates`].
 #[inline(always)]
-unsafe fn blend<S: Simd>(s: S, clip: Option<f32>, job: GateJob<'_>, apply: impl Functions) {
+pub(super) unsafe fn blend<S: Simd, const SLOTS: usize>(
+    s: S,
+    clip: Option<f32>,
+    job: GateJob<'_>,
+    apply: impl Functions,
+) {
     let len = job.units.next_multiple_of(S::LANES);
     for row in 0..job.rows {
-        let z = &job.z[row * 3 * len..][..3 * len];
+        let z = &job.z[row * SLOTS * len..][..SLOTS * len];
         // SAFETY: these are this job's units.
-        let mut states = unsafe { States::new(job.before, job.h, job.y, row, job.units, len) };
-        for (panel, z) in z.chunks_exact(3 * S::LANES).enumerate() {
-            let update = apply.gate(s, clamp(s, clip, s.load(&z[S::LANES..])));
-            let n = apply.candidate(s, clamp(s, clip, s.load(&z[2 * S::LANES..])));
+        let mut states = unsafe { States::new(&job, row, len) };
+        for (panel, z) in z.chunks_exact(SLOTS * S::LANES).enumerate() {
+            let update = apply.gate(s, clamp(s, clip, s.load(&z[(SLOTS - 2) * S::LANES..])));
+            let n = apply.candidate(s, clamp(s, clip, s.load(&z[(SLOTS - 1) * S::LANES..])));
             states.blend(s, update, n, panel);
         }
     }
 }
 
 /// One row of the states that a GRU blends.
-pub(super) struct States<'a> {
+struct States<'a> {
     before: &'a [f32],
     new: &'a mut [f32],
     y: Option<&'a mut [f32]>,
@@ -148,21 +157,14 @@ impl<'a> States<'a> {
     /// # Safety
     /// As [`gru_gates`], for `row`, and `h` and `y` are not borrowed elsewhere.
     #[inline(always)]
-    pub(super) unsafe fn new(
-        before: Columns<'a>,
-        h: Columns<'a>,
-        y: Option<Columns<'a>>,
-        row: usize,
-        units: usize,
-        len: usize,
-    ) -> States<'a> {
+    unsafe fn new(job: &GateJob<'a>, row: usize, len: usize) -> States<'a> {
         // SAFETY: the caller's promise.
         unsafe {
             States {
-                before: before.read(row, 0..len),
-                new: h.write(row, 0..len),
-                y: match &y {
-                    Some(y) => Some(y.write(row, 0..units)),
+                before: job.before.read(row, 0..len),
+                new: job.h.write(row, 0..len),
+                y: match &job.y {
+                    Some(y) => Some(y.write(row, 0..job.units)),
                     None => None,
                 },
             }
@@ -171,7 +173,7 @@ impl<'a> States<'a> {
 
     /// `h' = (1 - z) n + z h`.
     #[inline(always)]
-    pub(super) fn blend<S: Simd>(&mut self, s: S, z: S::F32, n: S::F32, panel: usize) {
+    fn blend<S: Simd>(&mut self, s: S, z: S::F32, n: S::F32, panel: usize) {
         let first = panel * S::LANES;
         let before = s.load(&self.before[first..]);
         let h = flush(s, s.fma(z, before, s.mul(s.sub(s.splat(1.0), z), n)));

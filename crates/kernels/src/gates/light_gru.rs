@@ -1,7 +1,7 @@
 //! Light GRU: an update gate, a candidate, and the blend with the old state.
 
-use super::gru::States;
-use super::{Chosen, Functions, GateJob, Usual, apply, clamp, math};
+use super::gru::blend;
+use super::{Chosen, Functions, GateJob, Usual, math};
 use crate::Activation;
 use crate::simd::Simd;
 
@@ -29,10 +29,6 @@ impl Functions for SigmoidRelu {
     fn candidate<S: Simd>(self, s: S, z: S::F32) -> S::F32 {
         math::activate(s, Activation::Relu, z)
     }
-    #[inline(always)]
-    fn output<S: Simd>(self, s: S, z: S::F32) -> S::F32 {
-        apply(s, Activation::Relu, z)
-    }
 }
 
 /// Runs the job.
@@ -44,25 +40,10 @@ pub(super) unsafe fn light_gru_gates<S: Simd>(s: S, f: LightGruFunctions, job: G
     // SAFETY: the caller's promise is passed on.
     unsafe {
         match (f.gate, f.candidate) {
-            (Activation::Sigmoid, Activation::Relu) => step(s, f.clip, job, SigmoidRelu),
-            (gate, candidate) => step(s, f.clip, job, Chosen([gate, candidate, candidate])),
-        }
-    }
-}
-
-/// # Safety
-/// As [`light_gru_gates`].
-#[inline(always)]
-unsafe fn step<S: Simd>(s: S, clip: Option<f32>, job: GateJob<'_>, apply: impl Functions) {
-    let len = job.units.next_multiple_of(S::LANES);
-    for row in 0..job.rows {
-        let z = &job.z[row * 2 * len..][..2 * len];
-        // SAFETY: these are this job's units.
-        let mut states = unsafe { States::new(job.before, job.h, job.y, row, job.units, len) };
-        for (panel, z) in z.chunks_exact(2 * S::LANES).enumerate() {
-            let update = apply.gate(s, clamp(s, clip, s.load(z)));
-            let n = apply.candidate(s, clamp(s, clip, s.load(&z[S::LANES..])));
-            states.blend(s, update, n, panel);
+            (Activation::Sigmoid, Activation::Relu) => blend::<S, 2>(s, f.clip, job, SigmoidRelu),
+            (gate, candidate) => {
+                blend::<S, 2>(s, f.clip, job, Chosen([gate, candidate, candidate]));
+            }
         }
     }
 }

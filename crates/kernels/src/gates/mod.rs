@@ -121,7 +121,10 @@ fn clamp<S: Simd>(s: S, clip: Option<f32>, z: S::F32) -> S::F32 {
 trait Functions: Copy {
     fn gate<S: Simd>(self, s: S, z: S::F32) -> S::F32;
     fn candidate<S: Simd>(self, s: S, z: S::F32) -> S::F32;
-    fn output<S: Simd>(self, s: S, z: S::F32) -> S::F32;
+    #[inline(always)]
+    fn output<S: Simd>(self, s: S, z: S::F32) -> S::F32 {
+        self.candidate(s, z)
+    }
 }
 
 /// Sigmoid gates, tanh elsewhere.
@@ -135,10 +138,6 @@ impl Functions for Usual {
     }
     #[inline(always)]
     fn candidate<S: Simd>(self, s: S, z: S::F32) -> S::F32 {
-        math::tanh(s, z)
-    }
-    #[inline(always)]
-    fn output<S: Simd>(self, s: S, z: S::F32) -> S::F32 {
         math::tanh(s, z)
     }
 }
