@@ -1,7 +1,7 @@
 //! GRU: reset gate, update gate and candidate.
 
 use super::ResetForm;
-use super::step::{CellStep, Operand, OperandSource, input, recurrent};
+use super::step::{CellStep, Operand, OperandSource, input, recurrent, with_last};
 use crate::kernels::{GateKernel, GruFunctions};
 
 const H: Operand = Operand::STATE;
@@ -29,14 +29,7 @@ const RESET_STATE: Operand = Operand {
 
 /// Reset before the product: the candidate multiplies the reset state.
 pub(super) const RESET_BEFORE: CellStep = CellStep {
-    products: &[
-        input(0, 0),
-        input(1, 1),
-        input(2, 2),
-        recurrent(0, H, 0),
-        recurrent(1, H, 1),
-        recurrent(2, RESET_STATE, 2),
-    ],
+    products: &with_last::<6>(RESET_AFTER.products, recurrent(2, RESET_STATE, 2)),
     ..RESET_AFTER
 };
 

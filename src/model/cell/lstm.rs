@@ -1,6 +1,8 @@
 //! LSTM: four gates and a cell state.
 
-use super::step::{CellStep, Operand, OperandSource, Product, StepProduct, input, recurrent};
+use super::step::{
+    CellStep, Operand, OperandSource, Product, StepProduct, input, recurrent, with_last,
+};
 use crate::kernels::{GateKernel, LstmFunctions, PlainFunctions};
 
 const H: Operand = Operand::STATE;
@@ -30,21 +32,14 @@ const UNPROJECTED: Operand = Operand {
 
 /// With a projection.
 pub(super) const PROJECTED: CellStep = CellStep {
-    products: &[
-        input(0, 0),
-        input(1, 1),
-        input(2, 2),
-        input(3, 3),
-        recurrent(0, H, 0),
-        recurrent(1, H, 1),
-        recurrent(2, H, 2),
-        recurrent(3, H, 3),
+    products: &with_last::<9>(
+        STEP.products,
         StepProduct {
             product: Product::Projection,
             operand: UNPROJECTED,
             slot: 0,
         },
-    ],
+    ),
     ..STEP
 };
 

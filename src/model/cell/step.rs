@@ -178,3 +178,17 @@ pub(super) const fn recurrent(gate: u8, operand: Operand, slot: usize) -> StepPr
         slot,
     }
 }
+
+/// The first `N - 1` products, then `last`.
+pub(super) const fn with_last<const N: usize>(
+    products: &[StepProduct],
+    last: StepProduct,
+) -> [StepProduct; N] {
+    let mut all = [last; N];
+    let mut index = 0;
+    while index + 1 < N {
+        all[index] = products[index];
+        index += 1;
+    }
+    all
+}
