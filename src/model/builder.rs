@@ -1,5 +1,7 @@
 //! Models made in code: `Lstm::new(64, 256).layers(2).bidirectional(Merge::Concat).random(1)`.
 
+use std::marker::PhantomData;
+
 use super::{
     Activation, Cell, Direction, Layer, Matrix, Merge, Model, ModelError, ResetForm, Weights,
 };
@@ -14,7 +16,8 @@ use super::{
 /// ```
 #[derive(Clone, Debug)]
 pub struct Builder<C> {
-    cell: C,
+    cell: Cell,
+    kind: PhantomData<C>,
     input: usize,
     hidden: usize,
     layers: usize,
@@ -30,42 +33,15 @@ pub type Gru = Builder<GruCell>;
 /// Builds vanilla RNN models.
 pub type Rnn = Builder<RnnCell>;
 
-/// The LSTM cell that [`Lstm`] builds with.
+/// The kind of [`Lstm`].
 #[derive(Clone, Debug)]
-pub struct LstmCell(Cell);
-/// The GRU cell that [`Gru`] builds with.
+pub struct LstmCell;
+/// The kind of [`Gru`].
 #[derive(Clone, Debug)]
-pub struct GruCell(Cell);
-/// The RNN cell that [`Rnn`] builds with.
+pub struct GruCell;
+/// The kind of [`Rnn`].
 #[derive(Clone, Debug)]
-pub struct RnnCell(Cell);
-
-/// A builder's cell.
-pub trait BuiltCell {
-    /// The cell as data.
-    fn cell(&self) -> Cell;
-}
-
-impl BuiltCell for Cell {
-    fn cell(&self) -> Cell {
-        *self
-    }
-}
-impl BuiltCell for LstmCell {
-    fn cell(&self) -> Cell {
-        self.0
-    }
-}
-impl BuiltCell for GruCell {
-    fn cell(&self) -> Cell {
-        self.0
-    }
-}
-impl BuiltCell for RnnCell {
-    fn cell(&self) -> Cell {
-        self.0
-    }
-}
+pub struct RnnCell;
 
 /// The place in a model that a builder asks weights for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,13 +61,13 @@ pub struct Slot {
 impl Lstm {
     /// One forward layer of `hidden` units over `input` features.
     pub fn new(input: usize, hidden: usize) -> Lstm {
-        Builder::with_cell(LstmCell(Cell::LSTM), input, hidden)
+        Builder::of(Cell::LSTM, input, hidden)
     }
 
     /// Couples the forget gate to the input gate, `f = 1 - i`.
     #[must_use]
     pub fn input_forget(mut self) -> Lstm {
-        if let Cell::Lstm { input_forget, .. } = &mut self.cell.0 {
+        if let Cell::Lstm { input_forget, .. } = &mut self.cell {
             *input_forget = true;
         }
         self
@@ -105,7 +81,7 @@ impl Lstm {
             candidate,
             output,
             ..
-        } = &mut self.cell.0
+        } = &mut self.cell
         {
             [*gate, *candidate, *output] = all;
         }
@@ -123,13 +99,13 @@ impl Lstm {
 impl Gru {
     /// One forward layer of `hidden` units over `input` features, reset after the product.
     pub fn new(input: usize, hidden: usize) -> Gru {
-        Builder::with_cell(GruCell(Cell::GRU), input, hidden)
+        Builder::of(Cell::GRU, input, hidden)
     }
 
     /// Chooses where the reset gate acts.
     #[must_use]
     pub fn reset(mut self, form: ResetForm) -> Gru {
-        if let Cell::Gru { reset, .. } = &mut self.cell.0 {
+        if let Cell::Gru { reset, .. } = &mut self.cell {
             *reset = form;
         }
         self
@@ -140,7 +116,7 @@ impl Gru {
     pub fn activations(mut self, all: [Activation; 2]) -> Gru {
         if let Cell::Gru {
             gate, candidate, ..
-        } = &mut self.cell.0
+        } = &mut self.cell
         {
             [*gate, *candidate] = all;
         }
@@ -151,22 +127,29 @@ impl Gru {
 impl Rnn {
     /// One forward layer of `hidden` units over `input` features, with tanh.
     pub fn new(input: usize, hidden: usize) -> Rnn {
-        Builder::with_cell(RnnCell(Cell::RNN), input, hidden)
+        Builder::of(Cell::RNN, input, hidden)
     }
 
     /// Replaces the activation.
     #[must_use]
     pub fn activation(mut self, activation: Activation) -> Rnn {
-        self.cell.0 = Cell::Rnn { activation };
+        self.cell = Cell::Rnn { activation };
         self
     }
 }
 
-impl<C: BuiltCell> Builder<C> {
+impl Builder<Cell> {
     /// One forward layer of `hidden` units of `cell` over `input` features.
-    pub fn with_cell(cell: C, input: usize, hidden: usize) -> Builder<C> {
+    pub fn with_cell(cell: Cell, input: usize, hidden: usize) -> Builder<Cell> {
+        Builder::of(cell, input, hidden)
+    }
+}
+
+impl<C> Builder<C> {
+    pub(super) fn of(cell: Cell, input: usize, hidden: usize) -> Builder<C> {
         Builder {
             cell,
+            kind: PhantomData,
             input,
             hidden,
             layers: 1,
@@ -207,7 +190,7 @@ impl<C: BuiltCell> Builder<C> {
         for layer in 0..self.layers {
             let mut direction = |reverse| {
                 let direction = Direction::new(
-                    self.cell.cell(),
+                    self.cell,
                     weights(Slot {
                         layer,
                         reverse,
@@ -257,7 +240,7 @@ impl<C: BuiltCell> Builder<C> {
     }
 
     fn filled(&self, mut values: impl FnMut(usize) -> Vec<f32>) -> Result<Model, ModelError> {
-        let gates = self.cell.cell().kind().gates();
+        let gates = self.cell.kind().gates();
         self.build(|slot| {
             let rows = gates * slot.hidden;
             let mut matrix = |rows, cols| {

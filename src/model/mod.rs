@@ -26,7 +26,7 @@ mod weights;
 #[cfg(feature = "safetensors")]
 pub use self::safetensors::{SafetensorsOptions, Tensors};
 pub use arrays::{Array, ArrayError, ArrayMap, Elements, OwnedInput, OwnedOutput};
-pub use builder::{Builder, BuiltCell, Gru, Lstm, Rnn};
+pub use builder::{Builder, Gru, Lstm, Rnn};
 pub use cell::*;
 pub use error::{LoadError, ModelError, SaveError};
 pub use interface::{Axis, Interface, Port, Role};

@@ -4,7 +4,7 @@
 use super::step::{CellStep, Operand, input, recurrent};
 use super::{Activation, Cell, NamedCell};
 use crate::kernels::{GateKernel, LightGruFunctions};
-use crate::model::{Builder, BuiltCell, Matrix, ModelError, Precision, Weights};
+use crate::model::{Builder, Matrix, ModelError, Precision, Weights};
 
 const H: Operand = Operand::STATE;
 
@@ -44,15 +44,9 @@ impl Cell {
 /// Builds light GRU models.
 pub type LightGru = Builder<LightGruCell>;
 
-/// The cell that [`LightGru`] builds with.
+/// The kind of [`LightGru`].
 #[derive(Clone, Debug)]
-pub struct LightGruCell(Cell);
-
-impl BuiltCell for LightGruCell {
-    fn cell(&self) -> Cell {
-        self.0
-    }
-}
+pub struct LightGruCell;
 
 impl LightGru {
     /// One forward layer of `hidden` units over `input` features.
@@ -65,7 +59,7 @@ impl LightGru {
     /// # Ok::<(), cellstream::model::ModelError>(())
     /// ```
     pub fn new(input: usize, hidden: usize) -> LightGru {
-        Builder::with_cell(LightGruCell(Cell::LIGHT_GRU), input, hidden)
+        Builder::of(Cell::LIGHT_GRU, input, hidden)
     }
 }
 
