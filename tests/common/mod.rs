@@ -54,6 +54,7 @@ pub fn usual_cells() -> Vec<(Cell, Options)> {
         ),
         (gru(ResetForm::After), plain),
         (gru(ResetForm::Before), plain),
+        (Cell::LIGHT_GRU, plain),
         (Cell::RNN, plain),
     ]
 }
