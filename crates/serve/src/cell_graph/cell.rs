@@ -506,10 +506,9 @@ impl CellId {
 /// The cell types of an engine.
 ///
 /// The order of addition is the order in graphs: of the cells with a full batch, the one added last
-/// runs first (BatchMaker, section 4.3), which finishes old requests first. A cell whose batches are
-/// always full therefore delays all cells before it, whatever their priority: use one engine for
-/// each independent network. If no batch is full, the cell selector decides
-/// ([crate documentation](crate), step 3).
+/// runs first (BatchMaker, section 4.3), which finishes old requests first. If no batch is full, the
+/// cell selector decides ([crate documentation](crate), step 3). A cell that was skipped in four
+/// batches of a worker runs before both, so that no cell stops the others.
 #[derive(Clone, Default)]
 pub struct Cells(Vec<Arc<dyn Cell>>);
 

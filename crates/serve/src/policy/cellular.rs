@@ -2,13 +2,19 @@
 //!
 //! ```text
 //! Schedule(worker):
-//!   cell = of the cells with a full batch of ready nodes: the latest in graphs
+//!   cell = the cell that has been skipped in MAX_SKIPS batches of the worker or more, most of all
+//!   if there is none: of the cells with a full batch of ready nodes: the latest in graphs
 //!   if there is none: of the cells with ready nodes: the choice of the `CellSelector`
-//!   repeat at most MaxTasksToSubmit times
+//!   repeat at most MaxTasksToSubmit times, until another cell has been skipped too often
 //!     batch = ready nodes of the cell's subgraphs in their order, not pinned elsewhere, at most a full batch
 //!     if the batch is smaller than the minimum, and not the first: stop
 //!     submit the batch to worker; pin its subgraphs there
 //! ```
+//!
+//! The first rule is not the paper's, which lets a cell with full batches stop all others. With it
+//! a cell with rows that a worker may take waits for at most `MAX_SKIPS + cells - 1` batches of that
+//! worker, beside those that the worker has got already: each other cell that has been skipped as
+//! often runs once before it.
 //!
 //! The paper scans a queue of all subgraphs for ready nodes. Here a subgraph is queued only while
 //! it has ready nodes that a worker may take, so the cost of a decision does not depend on the
@@ -147,16 +153,22 @@ impl Cellular {
     }
 
     /// Algorithm 1, `Schedule`: the cell that the worker is to work on.
-    fn schedule(&mut self, worker: WorkerId) -> Option<CellId> {
+    fn schedule(&self, worker: WorkerId) -> Option<CellId> {
         let cells = &self.cells;
         let ready = |cell: usize| cells[cell].ready(worker);
         let rows = |cell: usize| ready(cell).min(cells[cell].sizes.max);
         let is_idle = |cell: usize| cells[cell].running_tasks == 0;
-        let mut latest = (0..cells.len()).rev();
-        let full = latest.find(|&cell| ready(cell) >= cells[cell].sizes.max);
-        let cell = full.or_else(|| self.selector.next(worker, rows, is_idle))?;
-        self.selector.taken(worker, cell, |cell| ready(cell) > 0);
+        let is_full = |cell: &usize| ready(*cell) >= cells[*cell].sizes.max;
+        let cell = self.overdue(worker);
+        let cell = cell.or_else(|| (0..cells.len()).rev().find(is_full));
+        let cell = cell.or_else(|| self.selector.next(rows, is_idle))?;
         Some(CellId(cell as u16))
+    }
+
+    /// The cell that the worker has skipped too often.
+    fn overdue(&self, worker: WorkerId) -> Option<usize> {
+        let has_rows = |cell: usize| self.cells[cell].ready(worker) > 0;
+        self.selector.overdue(worker, has_rows)
     }
 
     /// Takes the next node of each row of a task, as far as it is ready.
@@ -340,12 +352,16 @@ impl Policy for Cellular {
                     self.rounds[worker.0] = self.schedule(worker);
                 }
                 let cell = self.rounds[worker.0]?;
-                let queue = &mut self.cells[cell.index()];
+                let others = || self.overdue(worker).is_some_and(|one| one != cell.index());
+                let queue = &self.cells[cell.index()];
                 let ready = queue.ready(worker);
-                if ready == 0 || formed > 0 && ready < queue.sizes.min {
+                if ready == 0 || formed > 0 && (ready < queue.sizes.min || others()) {
                     return None;
                 }
-                queue.form(table, worker, rows);
+                let cells = &self.cells;
+                let has_rows = |cell: usize| cells[cell].ready(worker) > 0;
+                self.selector.taken(worker, cell.index(), has_rows);
+                self.cells[cell.index()].form(table, worker, rows);
                 cell
             }
             Demand::NextStep(before) => {

@@ -1,8 +1,9 @@
-//! Selects the cell that a worker runs next if no cell has a full batch.
+//! Selects the cell that a worker runs next.
 //!
 //! ```text
-//! next(worker, S):                                          S: cells with ready rows
-//!   if cells of S have been skipped in MAX_SKIPS rounds or more: of those the one skipped most often
+//! overdue(worker, S):                                       S: cells with ready rows
+//!   of the cells of S that have been skipped in MAX_SKIPS batches or more: the one skipped most often
+//! next(worker, S):                          if no cell is overdue and none has a full batch
 //!   if no task of some cells of S is running: S = those       (rule 2 of Algorithm 1)
 //!   if no batch of some cells of S has been timed: the latest of those in graphs  (the paper's priority)
 //!   the cell with the largest rows² / (time of a step · rows of late)
@@ -31,7 +32,7 @@ use crate::scheduler::WorkerId;
 /// See the [module](self).
 pub(super) struct CellSelector {
     cells: Vec<Timed>,
-    /// For each worker, by cell: the number of rounds in a row in which another cell ran while this
+    /// For each worker, by cell: the number of batches in a row that were of another cell while this
     /// one had ready rows.
     skips: Vec<Vec<usize>>,
 }
@@ -45,9 +46,9 @@ struct Timed {
     rows: f64,
 }
 
-/// A cell with ready rows is skipped at most this often in a row, unless batches of other cells are
-/// full or have been skipped more often.
-const MAX_SKIPS: usize = 8;
+/// A cell with ready rows is skipped at most this often in a row, unless other cells have been
+/// skipped more often.
+pub(super) const MAX_SKIPS: usize = 4;
 /// The weight of a new step in the moving average.
 const WEIGHT: f64 = 0.25;
 /// A step counts at most this multiple of the average: a stall of the machine is no property of the
@@ -80,20 +81,27 @@ impl CellSelector {
         }
     }
 
-    /// The cell that `worker` runs next; `rows` is the number of rows of a cell that it may take.
+    /// The cell that `worker` has skipped too often, if there is one; `has_rows` says which cells
+    /// have rows that it may take.
+    pub fn overdue(&self, worker: WorkerId, has_rows: impl Fn(usize) -> bool) -> Option<usize> {
+        let skips = self.skips[worker.0].iter().enumerate();
+        let overdue = skips.filter(|&(cell, &skips)| skips >= MAX_SKIPS && has_rows(cell));
+        // `max_by_key` returns the last of equal ones: the latest in graphs.
+        overdue
+            .max_by_key(|&(_, skips)| skips)
+            .map(|(cell, _)| cell)
+    }
+
+    /// The cell that is run next if none is overdue; `rows` is the number of rows of a cell that
+    /// the worker may take.
     pub fn next(
         &self,
-        worker: WorkerId,
         rows: impl Fn(usize) -> usize,
         is_idle: impl Fn(usize) -> bool,
     ) -> Option<usize> {
-        let skips = &self.skips[worker.0];
         // The latest in graphs first.
         let all = || (0..self.cells.len()).rev().filter(|&cell| rows(cell) > 0);
-        let skipped = all().filter(|&cell| skips[cell] >= MAX_SKIPS);
-        // `max_by_key` returns the last of equal ones.
-        let most = skipped.rev().max_by_key(|&cell| skips[cell]);
-        most.or_else(|| self.best(all().filter(|&cell| is_idle(cell)), &rows))
+        self.best(all().filter(|&cell| is_idle(cell)), &rows)
             .or_else(|| self.best(all(), &rows))
     }
 
@@ -117,7 +125,7 @@ impl CellSelector {
         best.map(|(cell, _)| cell)
     }
 
-    /// `worker` runs `cell` in this round; `has_rows` says which cells have rows that it may take.
+    /// `worker` runs a batch of `cell`; `has_rows` says which cells have rows that it may take.
     pub fn taken(&mut self, worker: WorkerId, cell: usize, has_rows: impl Fn(usize) -> bool) {
         for (other, skips) in self.skips[worker.0].iter_mut().enumerate() {
             *skips = if other != cell && has_rows(other) {
@@ -137,7 +145,7 @@ mod tests {
 
     /// The next of two idle cells with these rows.
     fn next(selector: &CellSelector, rows: [usize; 2]) -> Option<usize> {
-        selector.next(WORKER, |cell| rows[cell], |_| true)
+        selector.next(|cell| rows[cell], |_| true)
     }
 
     /// A selector for which a step of both cells took as long, with as many rows.
@@ -210,7 +218,8 @@ mod tests {
             for _ in 0..2000 {
                 let rows: Vec<usize> = (0..cells).map(|_| rng.usize(1..100)).collect();
                 let busy = rng.usize(..cells);
-                let cell = selector.next(WORKER, |cell| rows[cell], |cell| cell != busy);
+                let next = || selector.next(|cell| rows[cell], |cell| cell != busy);
+                let cell = selector.overdue(WORKER, |_| true).or_else(next);
                 let cell = cell.expect("all have rows");
                 selector.taken(WORKER, cell, |_| true);
                 let took = Duration::from_micros(rng.u64(1..10_000));

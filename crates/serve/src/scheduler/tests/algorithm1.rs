@@ -4,10 +4,10 @@
 //! Not word for word: where the scheduler departs from the paper, so does this (why:
 //! `policy/cellular.rs`, serve's README).
 //!
-//! - a cell that has been passed over in eight rounds of a worker goes before those that have not, unless they are full;
+//! - a cell that has been passed over in four batches of a worker goes before those that have not, and ends a round of others;
 //! - only ready nodes that the worker may take are counted when its cell is chosen;
 //! - a subgraph stays pinned until its worker has put its states away, not only while tasks of it are in flight;
-//! - where the times of cells' steps are known, a cell's turn is by what its rows are worth (`policy/turns.rs`);
+//! - where the times of cells' steps are known, a cell's turn is by what its rows are worth (`policy/selector.rs`);
 //! - of a few more rows than a cell computes in a pass, as many as that are taken;
 //! - subgraphs go by priority first, and with [`Order::FewestLeft`] by how many nodes their requests have left.
 //!
@@ -87,7 +87,7 @@ struct Paper {
     pinned: BTreeMap<SubgraphKey, WorkerId>,
     /// Of each cell, what steps were measured: rows and seconds.
     steps: Vec<Vec<(usize, f64)>>,
-    /// Of each worker, how often in a row a cell that had something ready got no round.
+    /// Of each worker, how many batches in a row were of other cells while a cell had something ready.
     passed_over: Vec<BTreeMap<usize, usize>>,
 }
 
@@ -173,14 +173,14 @@ impl Paper {
             let cells = (0..self.sizes.len()).filter(|&ct| ready(ct) > 0 && keep(ct));
             cells.collect::<Vec<_>>()
         };
+        let passed_over = |ct: usize| self.passed_over[worker.0].get(&ct).copied();
+        let impatient = all(&|ct| passed_over(ct) >= Some(4));
+        if let Some(most) = impatient.iter().map(|&ct| passed_over(ct)).max() {
+            return impatient.into_iter().rfind(|&ct| passed_over(ct) == most);
+        }
         let full = all(&|ct| ready(ct) >= self.sizes[ct].max);
         if let Some(&latest) = full.last() {
             return Some(latest);
-        }
-        let passed_over = |ct: usize| self.passed_over[worker.0].get(&ct).copied();
-        let impatient = all(&|ct| passed_over(ct) >= Some(8));
-        if let Some(most) = impatient.iter().map(|&ct| passed_over(ct)).max() {
-            return impatient.into_iter().rfind(|&ct| passed_over(ct) == most);
         }
         let mut s = all(&|ct| self.running[ct] == 0);
         if s.is_empty() {
@@ -223,14 +223,7 @@ impl Paper {
 
     /// Lines 12 to 23 against the tasks that were given.
     fn check(&mut self, worker: WorkerId, tasks: &[Task], at_once: usize) {
-        let scheduled = self.schedule(worker);
-        let ready = |ct: &usize| self.ready_nodes(*ct, worker) > 0 && Some(*ct) != scheduled;
-        let waiting: Vec<usize> = (0..self.sizes.len()).filter(ready).collect();
-        self.passed_over[worker.0].retain(|ct, _| waiting.contains(ct));
-        for ct in waiting {
-            *self.passed_over[worker.0].entry(ct).or_default() += 1;
-        }
-        let Some(ct) = scheduled else {
+        let Some(ct) = self.schedule(worker) else {
             assert!(tasks.is_empty(), "nothing is ready");
             return;
         };
@@ -238,7 +231,15 @@ impl Paper {
         while num_tasks < at_once {
             let batch = self.form_batched_task(ct, worker);
             let size: usize = batch.values().sum();
-            if size > 0 && (size >= self.sizes[ct].min || num_tasks == 0) {
+            let ready = |other: &usize| *other != ct && self.ready_nodes(*other, worker) > 0;
+            let waiting: Vec<usize> = (0..self.sizes.len()).filter(ready).collect();
+            let passed_over = &mut self.passed_over[worker.0];
+            let stops = waiting.iter().any(|ct| passed_over.get(ct) >= Some(&4));
+            if size > 0 && (size >= self.sizes[ct].min && !stops || num_tasks == 0) {
+                passed_over.retain(|ct, _| waiting.contains(ct));
+                for ct in waiting {
+                    *passed_over.entry(ct).or_default() += 1;
+                }
                 let task = tasks.get(num_tasks).expect("a task more");
                 assert_eq!(task.cell.index(), ct, "{worker:?}'s cell");
                 let mut got = BTreeMap::new();
@@ -323,7 +324,7 @@ struct Seen {
     overtaken: usize,
     /// Rounds whose cell is another where no times are known.
     by_worth: usize,
-    /// Rounds of cells that had been passed over eight times.
+    /// Rounds of cells that had been passed over four times.
     by_patience: usize,
 }
 

@@ -8,6 +8,7 @@ mod memory;
 mod properties;
 mod shortest;
 mod turns;
+mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
