@@ -132,7 +132,7 @@ fn checked(
     // Over the boundary of a chunk, with a step whose state comes from beyond it.
     let steps = steps.min(chunk.saturating_add(2).max(MIN_STEPS));
     let batch = batch.min(CHECKED_ROWS);
-    let batch = batch.min((rows / steps.min(MIN_STEPS).max(1)).max(min_batch));
+    let batch = batch.min((rows / steps.clamp(1, MIN_STEPS)).max(min_batch));
     let steps = steps.min((rows / batch.max(1)).max(MIN_STEPS));
     (steps, batch)
 }
