@@ -140,8 +140,7 @@ impl<const N: usize> ProductU64 for [usize; N] {
 /// are read once per tile of rows.
 ///
 /// This models [`crate::kernels::Product`] for the steps of a sequence with 32 registers. It leaves
-/// out that tiles in bf16 are smaller (20 accumulators, 12 rows), and that a plan may block
-/// otherwise.
+/// out that tiles in bf16 are smaller (20 accumulators, 12 rows).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grain {
     /// Units are dealt to cores in groups of this many.
@@ -155,7 +154,8 @@ pub struct Grain {
     /// Panels of a tile, at most; a power of two.
     pub panels: usize,
     /// Bytes of one core's weights above which panels of four gates have two stripes and tiles are
-    /// tall.
+    /// tall: `u64::MAX` or 0 for the product of a plan, whose
+    /// [`Blocking`](crate::kernels::Blocking) says which.
     pub one_stripe_bytes: u64,
 }
 
@@ -244,7 +244,8 @@ impl Grain {
 
 impl Default for Grain {
     /// For 32 vector registers of 16 lanes: groups and panels of 16 units, low tiles of up to 4
-    /// panels in 24 accumulators, tall tiles of up to 14 rows.
+    /// panels in 24 accumulators, tall tiles of up to 14 rows. The stripes are those of plans for
+    /// private caches of 2 MiB.
     fn default() -> Grain {
         Grain {
             units: 16,

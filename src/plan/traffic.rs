@@ -19,6 +19,7 @@ use std::ops::Range;
 
 use super::rates::{PAGE, WAYS};
 use super::{Configuration, DirectionPlan, InputProjectionBy, LayerPlan, PlanError};
+use crate::kernels::{Blocking, Stripes};
 use crate::machine::{Core, Level, Topology};
 use crate::model::{CellKind, Direction, Layer, Matrix, Model, Precision, Product};
 use crate::partition::{Cache, Grain, Movement, PanelOrder, Part, Problem, Sequence, Shape, Split};
@@ -180,6 +181,7 @@ struct StepProduct {
     gates: usize,
     /// Of one weight.
     weight_bytes: usize,
+    grain: Grain,
     /// It adds to what was taken ahead.
     continues: bool,
     cell_state: bool,
@@ -392,9 +394,8 @@ impl Run<'_> {
         product: &StepProduct,
         others: u64,
     ) -> Problem {
-        let grain = Grain::default();
         let state = rows
-            .saturating_mul(product.units.next_multiple_of(grain.lanes))
+            .saturating_mul(product.units.next_multiple_of(product.grain.lanes))
             .max(1);
         let others = usize::try_from(others.div_ceil(state as u64)).unwrap_or(usize::MAX);
         let chunk = plan.chunk_steps.min(self.steps).max(1);
@@ -409,7 +410,7 @@ impl Run<'_> {
         };
         Problem {
             shape: product.shape(rows),
-            grain: grain.swept(plan.order, &product.shape(rows)),
+            grain: product.grain.swept(plan.order, &product.shape(rows)),
             sequence: Sequence {
                 steps,
                 chunk_steps,
@@ -438,6 +439,7 @@ fn of_direction(direction: &Direction, plan: &DirectionPlan, member: usize) -> V
         units: plan.partition.units[member].len(),
         gates,
         weight_bytes: matrix.precision().bytes(),
+        grain: grain_of(plan.blocking),
         continues,
         cell_state: direction.step().has_cell_state,
     };
@@ -457,10 +459,28 @@ fn of_direction(direction: &Direction, plan: &DirectionPlan, member: usize) -> V
         units: plan.partition.projected[member].len(),
         gates: 1,
         weight_bytes: projection.precision().bytes(),
+        grain: Grain::default(),
         continues: false,
         cell_state: false,
     }));
     products
+}
+
+/// The grain of products that read their weights so.
+fn grain_of(blocking: Blocking) -> Grain {
+    let grain = Grain::default();
+    match blocking.stripes {
+        Stripes::One => Grain {
+            one_stripe_bytes: u64::MAX,
+            ..grain
+        },
+        // Short tiles have up to 6 rows.
+        Stripes::Two => Grain {
+            one_stripe_bytes: 0,
+            rows: blocking.tile_rows.max(6),
+            ..grain
+        },
+    }
 }
 
 /// The operands of the recurrent weights, and which gates multiply each: a product of its own.
