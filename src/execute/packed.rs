@@ -253,7 +253,7 @@ impl<'p> Parts<'p> {
                     Precision::Int8 => 8,
                     Precision::F32 | Precision::Bf16 => 0,
                 };
-                rows as u64 * (matrix.cols() * matrix.precision().bytes() + beside) as u64
+                rows as u64 * (matrix.row_bytes() + beside) as u64
             };
             let rows = key.units.len() * weights.step.gates.len();
             let of_units = [Some(weights.input), weights.recurrent]

@@ -271,11 +271,7 @@ impl Session {
         batch: usize,
         steps: usize,
     ) -> Result<Session, SessionError> {
-        let plan = Plan {
-            entries: (candidates.iter())
-                .flat_map(|c| Plan::of(c.clone(), batch, steps).entries)
-                .collect(),
-        };
+        let plan = Plan::of_candidates(candidates, batch, steps);
         let mut team = Team::with_threads(plan.threads())?;
         let packed = PackedModel::for_candidates(model, &plan, &mut team)?;
         Session::with_handle(packed, TeamHandle::Own(team))

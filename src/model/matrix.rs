@@ -240,6 +240,11 @@ impl Matrix {
         }
     }
 
+    /// Bytes of the numbers of one row.
+    pub(crate) fn row_bytes(&self) -> usize {
+        self.cols() * self.precision().bytes()
+    }
+
     /// Bytes of all numbers and scales.
     pub fn bytes(&self) -> usize {
         self.precision().bytes() * self.len() + 4 * self.scales().len()

@@ -32,9 +32,7 @@ impl DirectionPlan {
             .filter(|place| **place != PhasePlacement::Ahead)
             .count();
         let units = self.partition.units.iter().map(Range::len).max();
-        let bytes = |matrix: &Matrix, gates: usize| {
-            units.unwrap_or(0) * gates * matrix.cols() * matrix.precision().bytes()
-        };
+        let bytes = |matrix: &Matrix, gates: usize| units.unwrap_or(0) * gates * matrix.row_bytes();
         let recurrent = weights.recurrent.map(|matrix| (matrix, gates));
         let products = recurrent.into_iter().chain([(weights.input, input_gates)]);
         let step = products.clone().map(|(matrix, gates)| bytes(matrix, gates));

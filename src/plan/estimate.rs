@@ -158,15 +158,10 @@ fn step_bytes(layer: &Layer, plan: &LayerPlan, worker: usize) -> usize {
         let gates = direction.cell().kind().gates();
         let weights = direction.weights();
         let projection = weights.projection.as_ref();
-        units * gates * bytes_of_row(&weights.recurrent)
-            + projection.map_or(0, |matrix| projected * bytes_of_row(matrix))
+        units * gates * weights.recurrent.row_bytes()
+            + projection.map_or(0, |matrix| projected * matrix.row_bytes())
     });
     bytes.sum()
-}
-
-/// Bytes of one row of a matrix.
-fn bytes_of_row(matrix: &Matrix) -> usize {
-    matrix.cols() * matrix.precision().bytes()
 }
 
 /// Bytes of the recurrent weights of the largest slice.
@@ -179,7 +174,7 @@ fn slice_bytes_of(layer: &Layer, plan: &LayerPlan, of: fn(&Weights) -> &Matrix) 
     let slices = layer.directions().iter().zip(&plan.directions);
     let slices = slices.map(|(direction, plan)| {
         let units = plan.partition.units.iter().map(|r| r.len()).max();
-        units.unwrap_or(0) * bytes_of_row(of(direction.weights())) * layer.kind().gates()
+        units.unwrap_or(0) * of(direction.weights()).row_bytes() * layer.kind().gates()
     });
     slices.max().unwrap_or(0)
 }
@@ -192,21 +187,18 @@ fn estimate(model: &Model, size: (usize, usize), cores: usize, rates: &Rates) ->
         size,
         steps: HashMap::new(),
     };
-    let mut best: Option<(f64, Configuration)> = None;
-    // In ascending order of cores, so that more cores need a gain.
-    for way in arrangements(model, size, cores) {
-        let ordered = costs.ordered(model, way);
-        if best
-            .as_ref()
-            .is_none_or(|(least, _)| ordered.0 < 0.99 * least)
-        {
-            best = Some(ordered);
-        }
-    }
-    match best {
-        Some((_, configuration)) => configuration.with_blocking(model, CacheModel::here()),
+    let ways = arrangements(model, size, cores).into_iter();
+    match least(ways.map(|way| costs.ordered(model, way))) {
+        Some(configuration) => configuration.with_blocking(model, CacheModel::here()),
         None => Configuration::with_threads(model, size.0, size.1, 1),
     }
+}
+
+/// The configuration of the least time. They are in ascending order of cores: more cores need a
+/// gain.
+pub(super) fn least(timed: impl Iterator<Item = (f64, Configuration)>) -> Option<Configuration> {
+    let best = timed.reduce(|best, other| if other.0 < 0.99 * best.0 { other } else { best });
+    best.map(|(_, configuration)| configuration)
 }
 
 /// What the time of a worker's part of a step depends on.
@@ -248,7 +240,7 @@ impl Costs<'_> {
         let units = partition.units.iter().map(Range::len).max().unwrap_or(0);
         let weights = weights.step_weights();
         let matrices = [Some(weights.input), weights.recurrent];
-        let rows = matrices.iter().flatten().map(|matrix| bytes_of_row(matrix));
+        let rows = matrices.iter().flatten().map(|matrix| matrix.row_bytes());
         let all = rows.sum::<usize>() * units * weights.step.gates.len();
         let step = self.step(&weights, &matrices, plan, self.size.0, (units, 0), all);
         match partition.is_shared() {
@@ -469,7 +461,7 @@ impl Costs<'_> {
             precision: matrix.precision(),
             chunk: plan.chunk_steps,
             order: plan.order,
-            others: all.saturating_sub(bytes_of_row(matrix) * units * gates),
+            others: all.saturating_sub(matrix.row_bytes() * units * gates),
         };
         let products = matrices.iter().flatten();
         let mut seconds = products

@@ -267,13 +267,19 @@ impl Configuration {
 impl Plan {
     /// A plan of one configuration, for up to `batch` sequences of up to `steps` steps.
     pub fn of(configuration: Configuration, batch: usize, steps: usize) -> Plan {
+        Plan::of_candidates(&[configuration], batch, steps)
+    }
+
+    /// An entry for each of `all`, all of one size.
+    pub(crate) fn of_candidates(all: &[Configuration], batch: usize, steps: usize) -> Plan {
+        let entries = all.iter().map(|configuration| Entry {
+            batch,
+            steps,
+            configuration: configuration.clone(),
+            measured: None,
+        });
         Plan {
-            entries: vec![Entry {
-                batch,
-                steps,
-                configuration,
-                measured: None,
-            }],
+            entries: entries.collect(),
         }
     }
 

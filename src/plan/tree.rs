@@ -1,7 +1,7 @@
 //! Plans of a tree's cell: one layer of one direction, a step of one phase, with nothing hoisted.
 
 use super::arrange::degrees;
-use super::estimate::Costs;
+use super::estimate::{Costs, least};
 use super::{
     Configuration, DirectionPlan, InputProjectionBy, LayerPlan, MOST_THREADS, Partition, Plan,
     PlanError, UNIT_GRANULE, split_units,
@@ -28,16 +28,13 @@ impl Plan {
     /// ```
     pub fn estimate_tree(weights: &TreeWeights<'_>, rows: usize, cores: usize) -> Plan {
         let mut costs = Costs::here((rows, 1));
-        let mut best = Configuration::of_tree(weights, 1);
-        let mut least = costs.of_tree(weights, &best);
-        // In ascending order of cores, so that more cores need a gain.
-        for way in tree_arrangements(weights, cores) {
-            let seconds = costs.of_tree(weights, &way);
-            if seconds < 0.99 * least {
-                (best, least) = (way, seconds);
-            }
-        }
-        Plan::of(best, rows, 1)
+        let ways = tree_arrangements(weights, cores).into_iter();
+        let best = least(ways.map(|way| (costs.of_tree(weights, &way), way)));
+        Plan::of(
+            best.unwrap_or_else(|| Configuration::of_tree(weights, 1)),
+            rows,
+            1,
+        )
     }
 
     /// Checks that every entry is one of a tree's cell, as [`Plan::check`] does for a model.

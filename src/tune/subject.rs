@@ -178,12 +178,7 @@ impl<'w> TreeSteps<'w> {
         all: &[Configuration],
         rows: usize,
     ) -> Result<TreeSteps<'w>, TuneError> {
-        let entries = all
-            .iter()
-            .flat_map(|c| Plan::of(c.clone(), rows, 1).entries);
-        let plan = Plan {
-            entries: entries.collect(),
-        };
+        let plan = Plan::of_candidates(all, rows, 1);
         let team = Team::with_threads(plan.threads()).map_err(SessionError::from)?;
         team.pin_caller();
         let isa = Isa::select().map_err(PackError::from)?;
