@@ -7,12 +7,12 @@
 
 use std::time::Duration;
 
-use cellstream::kernels::{
+use cellstream::model::Activation;
+use cellstream::reference::activate;
+use cellstream_kernels::{
     self, Aligned, Columns, GateJob, GateKernel, GruFunctions, Isa, Kernels, LstmFunctions,
     PlainFunctions, Shared, SharedRows, zeroed,
 };
-use cellstream::model::Activation;
-use cellstream::reference::activate;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
 /// Rows and units: a core's share of a step at batch 1, 10 and 20.

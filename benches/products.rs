@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use cellstream::kernels::{
+use cellstream_kernels::{
     Aligned, Blocking, Isa, Kernels, NextProduct, Numbers, PackedMatrix, Product, RowsRef, Source,
     Start, Sweep, kernels, pack_vectors, zeroed,
 };

@@ -6,8 +6,7 @@
 //! sequences on pinned threads, with the arithmetic of [`kernels`]. A plan is made from the matrix
 //! products of a step ([`graph`]), the order in which they may run ([`schedule`]), the cost of
 //! splitting them over cores ([`partition`]) and the caches of the [`machine`]; these modules are
-//! public because the fields of a plan are made of their types, and so that a program can show what
-//! `cellstream explain` shows. [`layers`] surround the recurrent core in a whole model.
+//! public because the fields of a plan have their types. [`layers`] surround the recurrent core in a whole model.
 //! [`mod@reference`] specifies every bit. The crate
 //! `cellstream-serve` batches the requests of many users.
 //!
@@ -36,8 +35,15 @@ pub mod reference;
 pub mod schedule;
 pub mod tune;
 
-#[doc(inline)]
-pub use cellstream_kernels as kernels;
+/// Views of rows, instruction sets, and the types of numbers, activations and blockings, from
+/// `cellstream-kernels`.
+pub mod kernels {
+    #[doc(inline)]
+    pub use cellstream_kernels::{
+        Activation, Blocking, ISA_VARIABLE, Isa, IsaError, Numbers, Prefetch, RowsMut, RowsRef,
+        Stripes, TALL_TILE_ROWS, recycle_vec,
+    };
+}
 
 pub use execute::Session;
 pub use model::{Input, Model, Output};

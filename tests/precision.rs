@@ -168,7 +168,7 @@ fn what_int8_cannot_hold_is_refused() {
             "{refused:?}"
         );
     }
-    let deep = cellstream::kernels::INT8_DEPTH + 1;
+    let deep = cellstream_kernels::INT8_DEPTH + 1;
     let too_deep = ModelError::TooDeepForInt8 {
         cols: deep,
         max: deep - 1,

@@ -60,7 +60,7 @@ fn read_all(bytes: &[u8]) -> bool {
 /// found, since the earlier one's is in its data.
 #[test]
 fn too_deep_for_int8_is_known_from_the_header() {
-    use cellstream::kernels::INT8_DEPTH;
+    use cellstream_kernels::INT8_DEPTH;
     for (hidden, refused) in [
         (INT8_DEPTH, "weight_ih_l0"),
         (INT8_DEPTH + 1, "weight_hr_l0"),

@@ -3,9 +3,9 @@
 
 use super::team::SharedTeam;
 use super::{PackError, PackedModel, RunError, Session, SessionError, Steps};
-use crate::kernels::RowsMut;
 use crate::model::{Input, Model, Output, Signature};
 use crate::plan::Plan;
+use cellstream_kernels::RowsMut;
 
 /// A device that models run on.
 pub trait Backend: Send + Sync {

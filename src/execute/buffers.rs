@@ -1,8 +1,8 @@
 //! Everything a run writes to besides the caller's output, allocated before it.
 
 use super::packed::{PackedConfiguration, PackedDirection, PackedLayer};
-use crate::kernels::{Aligned, Shared, SharedRows, Word, try_zeroed};
 use crate::plan::UNIT_GRANULE;
+use cellstream_kernels::{Aligned, Shared, SharedRows, Word, try_zeroed};
 
 /// A buffer that the workers of one run share.
 pub(super) struct Buffer<T: Word = f32>(Aligned<T>);

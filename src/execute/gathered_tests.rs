@@ -1,9 +1,9 @@
 //! Steps of gathered rows are those of the same rows in one buffer, to the last bit.
 
 use super::{RunError, Session, Steps};
-use crate::kernels::{RowsMut, RowsRef};
 use crate::model::{Gru, InputError, Lstm, Model, Precision};
 use crate::plan::Plan;
+use cellstream_kernels::{RowsMut, RowsRef};
 
 const INPUT: usize = 9;
 

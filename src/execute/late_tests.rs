@@ -14,9 +14,9 @@ use std::time::Duration;
 use super::meetings_cases::Case;
 use super::team::Team;
 use super::{PackedModel, Session};
-use crate::kernels::{GateJob, GateKernel, Isa, Kernels, Product, RowNorms, Scratch};
 use crate::model::{Input, Output};
 use crate::reference;
+use cellstream_kernels::{GateJob, GateKernel, Isa, Kernels, Product, RowNorms, Scratch};
 
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
@@ -75,7 +75,7 @@ fn check(case: &Case, random: &mut fastrand::Rng) {
     let mut packed = PackedModel::new(&case.model, &plan, &mut team).unwrap();
     let late = Arc::new(AtomicUsize::new(0));
     let unshared = Arc::get_mut(&mut packed).unwrap();
-    let inner = crate::kernels::kernels(unshared.isa()).unwrap();
+    let inner = cellstream_kernels::kernels(unshared.isa()).unwrap();
     unshared.kernels = Box::new(Late {
         inner,
         late: Arc::clone(&late),

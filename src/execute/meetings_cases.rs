@@ -4,13 +4,13 @@
 
 use std::ops::Range;
 
-use crate::kernels::Blocking;
 use crate::model::{Activation, Cell, Direction, Layer, Matrix, Merge, Model, ResetForm, Weights};
 use crate::plan::{
     Configuration, DirectionPlan, InputProjectionBy, LayerPlan, OwnersShare, Partition, Plan,
     UNIT_GRANULE,
 };
 use crate::schedule::{DirectionSchedule, PanelOrder, PhasePlacement};
+use cellstream_kernels::Blocking;
 
 /// Units of every direction: enough to leave something to each of the workers.
 const UNITS: usize = 4 * UNIT_GRANULE;

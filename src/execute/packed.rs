@@ -13,12 +13,12 @@ use std::sync::{Arc, OnceLock};
 use super::meetings::Meetings;
 use super::part::PackedPart;
 use super::team::{Team, TeamPanicked};
-use crate::kernels::{Blocking, GateKernel, Isa, IsaError, Kernels, Stripes, kernels};
 use crate::model::{
     CellStep, Direction, Layer, Matrix, Merge, Model, Precision, Signature, StepWeights,
 };
 use crate::plan::{Configuration, DirectionPlan, InputProjectionBy, LayerPlan, Plan, PlanError};
 use crate::schedule::{DirectionSchedule, PanelOrder};
+use cellstream_kernels::{Blocking, GateKernel, Isa, IsaError, Kernels, Stripes, kernels};
 
 /// Packed weights, ready to run. Sessions share them through an [`Arc`]; nothing in them refers to
 /// the [`Model`], which may be dropped.

@@ -6,10 +6,10 @@ use super::buffers::DirectionBuffers;
 use super::packed::PackedDirection;
 use super::products::{InputRows, Products};
 use super::trace::{Activity, Probe};
-use crate::kernels::{
+use crate::model::OperandSource;
+use cellstream_kernels::{
     Blocking, Columns, GateJob, NextProduct, Product, RowsRef, Shared, Start, Sweep,
 };
-use crate::model::OperandSource;
 
 /// What a phase of one direction needs, the same for all steps.
 #[derive(Clone, Copy)]

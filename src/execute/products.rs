@@ -4,11 +4,11 @@
 use std::ops::Range;
 
 use super::part::{PackedPart, PackedProduct, scratch_words};
-use crate::kernels::{
-    Blocking, Kernels, NextProduct, Product, RowsRef, Scratch, Shared, Start, Sweep,
-};
 use crate::model::OperandSource;
 use crate::schedule::PanelOrder;
+use cellstream_kernels::{
+    Blocking, Kernels, NextProduct, Product, RowsRef, Scratch, Shared, Start, Sweep,
+};
 
 /// One worker's part of a step, and its scratch.
 #[derive(Clone, Copy)]

@@ -7,8 +7,8 @@ use super::active::{Active, step_rows};
 use super::buffers::{Buffers, DirectionBuffers, padded};
 use super::packed::{PackedConfiguration, PackedDirection};
 use super::team::{Share, Track};
-use crate::kernels::{Columns, Kernels, RowsRef, Shared, SharedRows};
 use crate::model::Layout;
+use cellstream_kernels::{Columns, Kernels, RowsRef, Shared, SharedRows};
 
 /// A run, as all workers of a group see it. Slices have been checked against the model's signature.
 #[derive(Clone, Copy)]

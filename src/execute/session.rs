@@ -9,9 +9,9 @@ use super::run::{CallerState, Members, Run};
 use super::team::{Share, SharedTeam, Team, TeamError, TeamPanicked};
 use super::trace::{Off, Probe, Tables, Trace};
 use super::walk;
-use crate::kernels::{RowsMut, RowsRef, Shared, SharedRows, recycle_vec};
 use crate::model::{Input, InputError, Layout, Model, Output, Signature};
 use crate::plan::{Configuration, Plan};
+use cellstream_kernels::{RowsMut, RowsRef, Shared, SharedRows, recycle_vec};
 
 /// Runs one model. A session with a team of its own waits for nobody; sessions on a
 /// [`SharedTeam`] take turns.

@@ -16,12 +16,12 @@ use super::part::PackedPart;
 use super::products::{InputRows, Products, sweep};
 use super::session::{RunError, SessionError, fits};
 use super::team::SharedTeam;
-use crate::kernels::{
-    Blocking, Columns, GateJob, Isa, Kernels, ReadColumns, RowsMut, RowsRef, kernels,
-};
 use crate::model::{InputError, OperandSource, TreeCell, TreeWeights};
 use crate::plan::Plan;
 use crate::schedule::PanelOrder;
+use cellstream_kernels::{
+    Blocking, Columns, GateJob, Isa, Kernels, ReadColumns, RowsMut, RowsRef, kernels,
+};
 
 /// A cell of a TreeLSTM, packed for a team, with room for a batch of nodes.
 ///

@@ -37,8 +37,8 @@ use super::products::{InputRows, Products, sweep};
 use super::run::{Members, Run, Sum};
 use super::team::Track;
 use super::trace::{Activity, Probe};
-use crate::kernels::{Columns, RowsRef, SharedRows};
 use crate::plan::InputProjectionBy;
+use cellstream_kernels::{Columns, RowsRef, SharedRows};
 
 /// The input of a layer.
 #[derive(Clone, Copy)]

@@ -6,9 +6,9 @@ use super::dense_argmax::ArgmaxScratch;
 use super::screened::Screened;
 use super::{Dense, LayerError};
 use crate::execute::team::SharedTeam;
-use crate::kernels::Isa;
 use crate::machine::CacheModel;
 use crate::model::Matrix;
+use cellstream_kernels::Isa;
 
 /// A dense layer that gives only the index of its greatest output, with scratch for a number of
 /// rows on one team.

@@ -17,12 +17,12 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use super::LayerError;
 use super::error::expect;
 use crate::execute::team::SharedTeam;
-use crate::kernels::{
+use crate::machine::CacheModel;
+use crate::model::Matrix;
+use cellstream_kernels::{
     Aligned, Blocking, Isa, Kernels, NextProduct, PackedMatrix, Prefetch, Product, RowsRef,
     Scratch, Source, Start, Sweep, kernels, pack_vectors,
 };
-use crate::machine::CacheModel;
-use crate::model::Matrix;
 
 /// Words of a block at each step of the chain: a whole number of vectors on every instruction set.
 const BLOCK: usize = 64;
@@ -323,9 +323,9 @@ mod tests {
 
     use super::*;
     use crate::execute::counting::Counting;
-    use crate::kernels::plain_kernels;
     use crate::model::Precision;
     use crate::reference;
+    use cellstream_kernels::plain_kernels;
 
     fn random(rng: &mut fastrand::Rng, count: usize) -> Vec<f32> {
         (0..count).map(|_| 2.0 * rng.f32() - 1.0).collect()

@@ -176,10 +176,10 @@ impl Dense {
 mod tests {
     use super::*;
     use crate::execute::team::Team;
-    use crate::kernels::Isa;
     use crate::layers::argmax;
     use crate::model::{Matrix, Precision};
     use crate::reference;
+    use cellstream_kernels::Isa;
 
     fn matrix(rng: &mut fastrand::Rng, rows: usize, cols: usize, whole: bool) -> Matrix {
         // Few different whole numbers make many equal outputs.

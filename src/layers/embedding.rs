@@ -2,8 +2,8 @@
 
 use super::LayerError;
 use super::error::expect;
-use crate::kernels::Values;
 use crate::model::Matrix;
+use cellstream_kernels::Values;
 
 /// A table of `[symbols, features]` (PyTorch `torch.nn.Embedding`, tensor `weight`).
 ///

@@ -1,7 +1,7 @@
 //! What these layers refuse.
 
 use crate::execute::team::TeamPanicked;
-use crate::kernels::IsaError;
+use cellstream_kernels::IsaError;
 
 /// Why a layer could not be made, or a call was refused. Nothing has been written then.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -27,7 +27,7 @@ pub use types::{
     Bytes, Cache, CacheKind, Core, CpuList, Level, NumaNode, Source, Topology, TopologyError,
 };
 
-use crate::kernels::{Isa, IsaError};
+use cellstream_kernels::{Isa, IsaError};
 
 /// Everything known of this computer; what `cellstream machine` prints.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,7 +1,7 @@
 //! A layer: one or two directions over the same input sequence.
 
 use super::{Cell, CellKind, CellStep, ModelError, Weights};
-use crate::kernels::GateKernel;
+use cellstream_kernels::GateKernel;
 
 /// One recurrence over the sequence: from the first step to the last, or in reverse, from the last
 /// step of each sequence to the first.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::precision::{Int8Values, as_bf16, as_int8, check_depth, from_bf16};
 use super::{ModelError, Precision};
-use crate::kernels::{Numbers, Values};
+use cellstream_kernels::{Numbers, Values};
 
 /// A dense row-major matrix in one precision.
 ///

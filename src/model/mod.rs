@@ -38,7 +38,7 @@ pub use sequence::{Input, InputError, Layout, Output, Signature};
 pub(crate) use step_weights::StepWeights;
 pub use weights::{Peepholes, Weights};
 
-pub use crate::kernels::Activation;
+pub use cellstream_kernels::Activation;
 
 /// A recurrent network: one or more layers, where each takes the output of the one before it.
 ///

@@ -30,7 +30,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::{Layer, Matrix, Model, ModelError, Weights};
-use crate::kernels::{INT8_DEPTH, TINY_ROW, Values};
+use cellstream_kernels::{INT8_DEPTH, TINY_ROW, Values};
 
 /// The precision in which a matrix is stored.
 ///

@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use super::{Configuration, DirectionPlan};
-use crate::kernels::Stripes;
 use crate::machine::CacheModel;
 use crate::model::{Matrix, Model, Precision, StepWeights};
 use crate::schedule::PhasePlacement;
+use cellstream_kernels::Stripes;
 
 impl Configuration {
     /// The configuration with the blocking that its slices of the weights suit, on a machine of

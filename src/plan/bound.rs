@@ -329,7 +329,7 @@ mod tests {
             }
         };
         Ceilings {
-            isa: crate::kernels::Isa::Portable,
+            isa: cellstream_kernels::Isa::Portable,
             one: team(1),
             all: team(2),
         }

@@ -3,9 +3,9 @@
 use super::{
     Configuration, DirectionPlan, InputProjectionBy, LayerPlan, MOST_THREADS, UNIT_GRANULE, split,
 };
-use crate::kernels::TALL_TILE_ROWS;
 use crate::model::{Layer, Model, StepWeights};
 use crate::schedule::ScheduleError;
+use cellstream_kernels::TALL_TILE_ROWS;
 
 /// Why a plan does not fit a model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

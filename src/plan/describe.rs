@@ -3,8 +3,8 @@
 use std::fmt;
 
 use super::{Configuration, DirectionPlan, InputProjectionBy, LayerPlan, OwnersShare};
-use crate::kernels::{Blocking, Prefetch, Stripes};
 use crate::schedule::PanelOrder;
+use cellstream_kernels::{Blocking, Prefetch, Stripes};
 
 /// One line: cores, slices, chunks of input products, order of panels, blocking.
 /// Layers that are alike are described once.
@@ -111,10 +111,10 @@ fn blocking_words(blocking: Blocking) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::kernels::{Blocking, Prefetch, Stripes};
     use crate::model::{Lstm, Merge};
     use crate::plan::{Configuration, InputProjectionBy};
     use crate::schedule::{DirectionSchedule, PanelOrder};
+    use cellstream_kernels::{Blocking, Prefetch, Stripes};
 
     #[test]
     fn alike_layers_are_described_once() {

@@ -23,11 +23,11 @@ use super::{
     Configuration, DirectionPlan, InputProjectionBy, LayerPlan, MOST_THREADS, OwnersShare,
     Partition, Plan, PlanError, arrangements, split_units,
 };
-use crate::kernels::Blocking;
 use crate::machine::CacheModel;
 use crate::model::{Direction, Layer, Matrix, Model, Precision, StepWeights, TreeWeights, Weights};
 use crate::partition::{Grain, Part, Problem, Sequence, Shape};
 use crate::schedule::{DirectionSchedule, PanelOrder};
+use cellstream_kernels::Blocking;
 
 /// Bytes of hoisted pre-activations per worker: a part of the second-level cache.
 const CHUNK_BYTES: usize = 256 << 10;

@@ -4,9 +4,9 @@ use std::ops::Deref;
 use std::path::Path;
 
 use super::{Plan, PlanFileError};
-use crate::kernels::IsaError;
 use crate::machine::Topology;
 use crate::model::Model;
+use cellstream_kernels::IsaError;
 
 /// Sequences and steps that [`Plan::load_or_estimate`] estimates for.
 const SIZES: ([usize; 3], [usize; 3]) = ([1, 4, 16], [1, 10, 100]);

@@ -21,9 +21,9 @@ mod tree;
 
 use std::ops::Range;
 
-use crate::kernels::Blocking;
 use crate::model::Model;
 use crate::schedule::{DirectionSchedule, PanelOrder};
+use cellstream_kernels::Blocking;
 
 pub(crate) use arrange::{arrangements, with_owners_share};
 pub use bound::{flops, operations};

@@ -1,9 +1,9 @@
 //! What a plan is for: the shape of the model and the machine, as lines of text that either are the
 //! same or are not.
 
-use crate::kernels::{Isa, IsaError};
 use crate::machine::{Bytes, Topology};
 use crate::model::{Cell, Direction, Layer, Merge, Model, Precision, ResetForm};
+use cellstream_kernels::{Isa, IsaError};
 
 /// The version of the kernels that plans are measured with.
 ///

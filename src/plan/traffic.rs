@@ -19,11 +19,11 @@ use std::ops::Range;
 
 use super::rates::{PAGE, WAYS};
 use super::{Configuration, DirectionPlan, InputProjectionBy, LayerPlan, PlanError};
-use crate::kernels::{Blocking, Stripes};
 use crate::machine::{Core, Level, Topology};
 use crate::model::{CellKind, Direction, Layer, Matrix, Model, Precision, Product};
 use crate::partition::{Cache, Grain, Movement, PanelOrder, Part, Problem, Sequence, Shape, Split};
 use crate::schedule::PhasePlacement;
+use cellstream_kernels::{Blocking, Stripes};
 
 /// What the cores of a team hold and move of one layer.
 #[derive(Clone, Debug, PartialEq)]

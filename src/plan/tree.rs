@@ -6,10 +6,10 @@ use super::{
     Configuration, DirectionPlan, InputProjectionBy, LayerPlan, MOST_THREADS, Partition, Plan,
     PlanError, UNIT_GRANULE, split_units,
 };
-use crate::kernels::Blocking;
 use crate::machine::CacheModel;
 use crate::model::{CellStep, Product, TreeWeights};
 use crate::schedule::{DirectionSchedule, PanelOrder, PhasePlacement};
+use cellstream_kernels::Blocking;
 
 impl Plan {
     /// The plan that should be fastest for batches of up to `rows` nodes on up to `cores` cores, as

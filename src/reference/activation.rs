@@ -4,7 +4,7 @@
 //! as does every other operation. The polynomials are minimax fits of the functions that they are
 //! named after.
 
-use crate::kernels::Activation;
+use cellstream_kernels::Activation;
 use std::f32::consts::{LN_2, LOG2_E};
 
 /// `activation` of `x`: the exact bits of every kernel, except for the payload of a NaN.

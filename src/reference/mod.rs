@@ -31,11 +31,11 @@ mod tree;
 pub use activation::activate;
 pub use tree::tree_step;
 
-use crate::kernels::Numbers;
 use crate::model::{
     Activation, Cell, Direction, Input, InputError, Layer, Matrix, Merge, Model, Output, ResetForm,
     Weights,
 };
+use cellstream_kernels::Numbers;
 
 /// New states below this magnitude become zero. It is 2⁻⁶⁴, so that the product of a state with any
 /// weight of at least 2⁻⁶² is a normal number.

@@ -4,10 +4,10 @@ use super::verify::{CHECKED_ROWS, Check, compare};
 use super::{TuneError, VerifyError, candidates};
 use crate::execute::team::{SharedTeam, Team};
 use crate::execute::{PackError, RunError, Session, SessionError, TreeRows, TreeStep};
-use crate::kernels::{Isa, RowsMut, RowsRef};
 use crate::model::{Input, Model, Output, TreeWeights};
 use crate::plan::{Configuration, Plan, arrangements, tree_arrangements};
 use crate::reference::tree_step;
+use cellstream_kernels::{Isa, RowsMut, RowsRef};
 
 /// What a search needs to know of what it tunes.
 pub(super) trait Subject: Sync {

@@ -1,10 +1,10 @@
 //! Holding a candidate against the reference before it is timed.
 
 use crate::execute::{RunError, Session};
-use crate::kernels::TALL_TILE_ROWS;
 use crate::model::{Input, InputError, Model, Output};
 use crate::plan::{Configuration, flops};
 use crate::reference;
+use cellstream_kernels::TALL_TILE_ROWS;
 
 /// Why a check did not come to its end, or how it ended.
 #[derive(Debug, thiserror::Error)]

@@ -2,11 +2,11 @@
 //! set, with and without the instructions that only some of its CPUs have.
 
 use crate::common::Random;
-use cellstream::kernels::{
+use cellstream::model::Precision;
+use cellstream_kernels::{
     Blocking, INT8_DEPTH, Isa, Kernels, Numbers, PackedMatrix, Prefetch, Product, RowsRef, Scratch,
     Source, Start, Stripes, Sweep, TALL_TILE_ROWS, kernels, plain_kernels,
 };
-use cellstream::model::Precision;
 
 /// All kernels of this machine, with their names.
 fn all_kernels() -> Vec<(String, Box<dyn Kernels>)> {

@@ -37,9 +37,9 @@ use super::dense_argmax::{ArgmaxScratch, Best, MAX_SYMBOLS, NONE};
 use super::error::expect;
 use super::{Dense, LayerError};
 use crate::execute::team::SharedTeam;
-use crate::kernels::{Isa, Numbers};
 use crate::machine::CacheModel;
 use crate::model::{Matrix, Precision};
+use cellstream_kernels::{Isa, Numbers};
 
 /// Most outputs of a row that a worker keeps as possible.
 const KEPT: usize = 512;

@@ -3,8 +3,8 @@
 
 use super::step::{CellStep, Operand, input, recurrent};
 use super::{Activation, Cell, NamedCell};
-use crate::kernels::{GateKernel, LightGruFunctions};
 use crate::model::{Builder, Matrix, ModelError, Precision, Weights};
+use cellstream_kernels::{GateKernel, LightGruFunctions};
 
 const H: Operand = Operand::STATE;
 

@@ -3,7 +3,7 @@
 use super::step::{
     CellStep, Operand, OperandSource, Product, StepProduct, input, recurrent, with_last,
 };
-use crate::kernels::{GateKernel, LstmFunctions, PlainFunctions};
+use cellstream_kernels::{GateKernel, LstmFunctions, PlainFunctions};
 
 const H: Operand = Operand::STATE;
 

@@ -3,9 +3,9 @@
 
 use super::step::{CellStep, Operand, OperandSource, input, recurrent};
 use super::{Product, StepProduct};
-use crate::kernels::GateKernel;
 use crate::model::step_weights::StepWeights;
 use crate::model::{Matrix, ModelError, weights};
+use cellstream_kernels::GateKernel;
 
 /// A cell of a TreeLSTM. Its states `h` and `c` are overwritten in place.
 ///

@@ -17,8 +17,8 @@ use safetensors::tensor::{Dtype, TensorInfo};
 use super::metadata::Metadata;
 use super::tensors::{MAX_HEADER, scale_name};
 use crate::atomic_file;
-use crate::kernels::Numbers;
 use crate::model::{Matrix, Model, Precision, SaveError};
+use cellstream_kernels::Numbers;
 
 impl Model {
     /// Writes the model to a safetensors file that [`Model::from_safetensors`] reads back. Each

@@ -25,9 +25,9 @@ use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 
 use super::stored_as::{PRECISION, StoredAs};
-use crate::kernels::Values;
 use crate::model::precision::{check_depth, from_bf16, to_bf16};
 use crate::model::{LoadError, Matrix, ModelError, Precision};
+use cellstream_kernels::Values;
 
 /// The largest header that is read. It has room for about 30 000 tensors, many more than a
 /// recurrent model has, and parsing it takes no more memory than a small model.

@@ -50,9 +50,9 @@ use std::path::Path;
 use super::stamp::{self, Stamp, identity};
 use super::{Plan, PlanError};
 use crate::atomic_file;
-use crate::kernels::{IsaError, Prefetch, Stripes};
 use crate::model::Model;
 use crate::schedule::PanelOrder;
+use cellstream_kernels::{IsaError, Prefetch, Stripes};
 use parse::Checksum;
 
 /// The version of the format that is written, and the only one that is read.

@@ -5,13 +5,13 @@
 
 use super::lines::{Significant, Tokens, corrupt, excerpt, number};
 use super::{FORMAT, PlanFileError};
-use crate::kernels::{Blocking, Prefetch, Stripes};
 use crate::plan::stamp::Sum;
 use crate::plan::{
     Configuration, Cost, DirectionPlan, Entry, InputProjectionBy, LayerPlan, Measured, OwnersShare,
     Partition, Plan, Stamp,
 };
 use crate::schedule::{DirectionSchedule, PanelOrder};
+use cellstream_kernels::{Blocking, Prefetch, Stripes};
 
 /// What a file starts with, before the version.
 const HEADING: &[u8] = b"cellstream plan ";

@@ -6,10 +6,10 @@ use std::ops::Range;
 use super::lines::MOST_SIZE;
 use super::parse::{MOST_BYTES, MOST_ENTRIES, sum};
 use super::{FORMAT, PlanFileError, order_name, prefetch_name, stripes_count};
-use crate::kernels::Blocking;
 use crate::model::Model;
 use crate::plan::stamp::{escaped, identity};
 use crate::plan::{Cost, Entry, InputProjectionBy, Plan, Stamp};
+use cellstream_kernels::Blocking;
 
 /// Everything that may not be in a file is refused here, so that what is written can be read.
 pub(super) fn text(plan: &Plan, model: &Model, stamp: &Stamp) -> Result<String, PlanFileError> {

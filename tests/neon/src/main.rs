@@ -12,10 +12,10 @@ mod reduced;
 
 use cellstream::execute::team::Team;
 use cellstream::execute::{PackedModel, Session};
-use cellstream::kernels::{Activation, Isa, activate_all};
 use cellstream::model::{Cell, CellKind, Layer, Model, ResetForm};
 use cellstream::plan::Plan;
 use cellstream::reference;
+use cellstream_kernels::{Activation, Isa, activate_all};
 use common::{ACTIVATIONS, Batch, Options, Random, Results, usual_cells};
 
 /// FNV-1a over the bits of every number, all NaNs being one.

@@ -13,7 +13,7 @@
 use std::time::Duration;
 
 use cellstream::Model;
-use cellstream::kernels::{Activation, Isa, activate_all};
+use cellstream_kernels::{Activation, Isa, activate_all};
 
 use crate::gemm::{Gemm, Product, Split};
 use crate::runner::Expected;

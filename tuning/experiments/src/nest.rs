@@ -20,13 +20,13 @@ use std::time::{Duration, Instant};
 
 use cellstream::Model;
 use cellstream::execute::team::Team;
-use cellstream::kernels::{
+use cellstream::plan::{LayerPlan, split_units};
+use cellstream::schedule::PanelOrder;
+use cellstream_kernels::{
     Activation, Aligned, Blocking, Columns, GateJob, GateKernel, Isa, Kernels, LstmFunctions,
     NextProduct, PackedMatrix, Product, RowsRef, Shared, SharedRows, Source, Start, Sweep, kernels,
     pack_vectors, zeroed,
 };
-use cellstream::plan::{LayerPlan, split_units};
-use cellstream::schedule::PanelOrder;
 
 use crate::sliced::Mapping;
 

@@ -4,11 +4,11 @@ use std::ops::Range;
 use std::sync::OnceLock;
 
 use cellstream::execute::team::Team;
-use cellstream::kernels::{
+use cellstream::plan::split_units;
+use cellstream_kernels::{
     Aligned, Blocking, Isa, Kernels, NextProduct, Numbers, PackedMatrix, Product, RowsRef, Shared,
     Source, Start, Sweep, kernels, zeroed,
 };
-use cellstream::plan::split_units;
 
 /// Who computes which slice at a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

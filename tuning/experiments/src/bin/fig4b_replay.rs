@@ -4,18 +4,18 @@
 //! address that this core reads or writes. Slices that another core would own are computed here
 //! where the mapping brings them to this core.
 
-use cellstream::kernels::{
-    Activation, Columns, GateJob, GateKernel, LstmFunctions, Shared, SharedRows,
-};
-use cellstream::kernels::{
-    Blocking, Isa, NextProduct, Numbers, PackedMatrix, Product, RowsRef, Source, Start, Sweep,
-    kernels, zeroed,
-};
 use cellstream::plan::split_units;
 use cellstream::schedule::PanelOrder;
 use cellstream_experiments::Outcome;
 use cellstream_experiments::nest::sweep;
 use cellstream_experiments::shapes::numbers;
+use cellstream_kernels::{
+    Activation, Columns, GateJob, GateKernel, LstmFunctions, Shared, SharedRows,
+};
+use cellstream_kernels::{
+    Blocking, Isa, NextProduct, Numbers, PackedMatrix, Product, RowsRef, Source, Start, Sweep,
+    kernels, zeroed,
+};
 use clap::{Parser, ValueEnum};
 
 /// Whose loops

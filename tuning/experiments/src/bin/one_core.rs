@@ -26,13 +26,6 @@
 use std::hint::black_box;
 use std::ops::Range;
 
-use cellstream::kernels::probe::fma_chains;
-use cellstream::kernels::simd::Simd;
-use cellstream::kernels::{
-    Activation, Aligned, Blocking, Columns, GateJob, GateKernel, GruFunctions, Isa, Kernels,
-    LstmFunctions, NextProduct, PackedMatrix, Product, RowsRef, Scratch, Shared, SharedRows,
-    Source, Start, Sweep, Values, Visitor, dispatch, kernels, zeroed,
-};
 use cellstream::plan::LayerPlan;
 use cellstream::schedule::PanelOrder;
 use cellstream::{Model, Plan};
@@ -43,6 +36,13 @@ use cellstream_experiments::rounds::{Contender, Rounds, Times};
 use cellstream_experiments::runner::Runner;
 use cellstream_experiments::settings::Settings;
 use cellstream_experiments::shapes::{Shape, TABLE1, numbers};
+use cellstream_kernels::probe::fma_chains;
+use cellstream_kernels::simd::Simd;
+use cellstream_kernels::{
+    Activation, Aligned, Blocking, Columns, GateJob, GateKernel, GruFunctions, Isa, Kernels,
+    LstmFunctions, NextProduct, PackedMatrix, Product, RowsRef, Scratch, Shared, SharedRows,
+    Source, Start, Sweep, Values, Visitor, dispatch, kernels, zeroed,
+};
 use clap::Parser;
 
 /// What binds each row of Table 1 on one core

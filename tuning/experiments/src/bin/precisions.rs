@@ -17,8 +17,6 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use cellstream::execute::team::Team;
-use cellstream::kernels::Isa;
-use cellstream::kernels::probe::read_sum;
 use cellstream::model::Precision;
 use cellstream::{Model, Plan};
 use cellstream_experiments::Outcome;
@@ -27,6 +25,8 @@ use cellstream_experiments::rounds::Contender;
 use cellstream_experiments::runner::Runner;
 use cellstream_experiments::settings::Settings;
 use cellstream_experiments::shapes::Shape;
+use cellstream_kernels::Isa;
+use cellstream_kernels::probe::read_sum;
 use clap::Parser;
 
 const HIDDEN: [usize; 6] = [64, 256, 512, 768, 1024, 1536];
