@@ -179,7 +179,7 @@ impl Case {
 
 fn gates(criterion: &mut Criterion) {
     let isa = Isa::select().expect("an instruction set");
-    let kernels = kernels::kernels(isa).expect("an available one");
+    let kernels = cellstream_kernels::kernels(isa).expect("an available one");
     for (gates, name) in Gates::ALL {
         let mut group = criterion.benchmark_group(format!("gates, {isa}, {name}"));
         group.warm_up_time(Duration::from_millis(50));

@@ -6,9 +6,9 @@
 //! sequences on pinned threads, with the arithmetic of [`kernels`]. A plan is made from the matrix
 //! products of a step ([`graph`]), the order in which they may run ([`schedule`]), the cost of
 //! splitting them over cores ([`partition`]) and the caches of the [`machine`]; these modules are
-//! public because the fields of a plan have their types. [`layers`] surround the recurrent core in a whole model.
-//! [`mod@reference`] specifies every bit. The crate
-//! `cellstream-serve` batches the requests of many users.
+//! public because the fields of a plan have their types. [`layers`] surround the recurrent core in
+//! a whole model. [`mod@reference`] specifies every bit. The crate `cellstream-serve` batches the
+//! requests of many users.
 //!
 //! ```no_run
 //! # let (batch, steps) = (1, 100);
@@ -16,7 +16,7 @@
 //! use cellstream::{Input, Model, Output, Plan, Session};
 //!
 //! let model = Model::open("speech.safetensors")?; // or .onnx
-//! let plan = Plan::load_or_estimate("speech.plan", &model)?; // tuned for this machine, or estimated
+//! let plan = Plan::load_or_estimate("speech.plan", &model)?; // tuned here, or estimated
 //! let mut session = Session::new(&model, &plan)?; // packs the weights, starts the pinned threads
 //! session.run(&Input::new(&input, steps, batch), &mut Output::new(&mut output))?; // no allocation
 //! # Ok::<(), Box<dyn std::error::Error>>(())

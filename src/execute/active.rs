@@ -40,8 +40,8 @@ impl Active {
     }
 
     /// Takes the lengths of `input`, which has been checked and is kept in `layout`: of those
-    /// sequences that fall to group `group` of `groups`, dealt out by length, so that all groups have
-    /// about as much to do.
+    /// sequences that fall to group `group` of `groups`, dealt out by length, so that all groups
+    /// have about as much to do.
     pub fn set(&mut self, input: &Input<'_>, layout: Layout, (group, groups): (usize, usize)) {
         self.order.clear();
         self.order.extend(0..input.batch);
@@ -108,8 +108,8 @@ impl Active {
     }
 }
 
-/// Where a sequence array of `layout` keeps the rows of one step: `(first, stride)`, so that sequence
-/// `b` stands at `first + b * stride`, in units of its features.
+/// Where a sequence array of `layout` keeps the rows of one step: `(first, stride)`, so that
+/// sequence `b` stands at `first + b * stride`, in units of its features.
 pub(super) fn step_rows(layout: Layout, step: usize, steps: usize, batch: usize) -> (usize, usize) {
     match layout {
         Layout::TimeMajor => (step * batch, 1),

@@ -105,7 +105,7 @@ impl Buffers {
             let parts = parts.filter_map(|d| d.parts.get(worker));
             let widths = parts.map(|part| part.projected.len().next_multiple_of(lanes));
             projected.push(Buffer::new(batch, widths.max().unwrap_or(0))?);
-            // Who takes rows ahead for others does so with their weights: of any worker's part.
+            // Taking rows ahead for other workers uses their weights: of any worker's part.
             let mut most = 0;
             for layer in all() {
                 for direction in &layer.directions {

@@ -1,8 +1,8 @@
 //! The waits that a run really makes hold however late some of its workers are.
 //!
-//! `meetings_tests.rs` checks how far to wait, on waits that it writes down itself. This is about the
-//! executor's own: some workers sleep before each kernel, so that whoever passes early reads what they
-//! have not written yet, or overwrites what they have not read.
+//! `meetings_tests.rs` checks how far to wait, on waits that it writes down itself. This is about
+//! the executor's own: some workers sleep before each kernel, so that whoever passes early reads
+//! what they have not written yet, or overwrites what they have not read.
 
 use std::cell::Cell;
 use std::ops::Range;

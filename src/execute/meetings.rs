@@ -1,10 +1,10 @@
-//! Who waits for whom, and for how much of the other's progress.
+//! Synchronisation counts: the progress that each worker waits for.
 //!
 //! Each worker counts its own progress on two tracks (`team/progress.rs`): `Steps`, once per phase
-//! of every step of a layer that it shares with others, and `Marks`, at the few places where a worker
-//! outside of that circle may wait for it. How often a worker has counted by a given point of the run
-//! follows from the plan and the number of steps alone, so everyone can work out what to wait for.
-//! README.md beside this file says which race each wait prevents.
+//! of every step of a layer that it shares with others, and `Marks`, at the few places where a
+//! worker outside of that circle may wait for it. How often a worker has counted by a given point
+//! of the run follows from the plan and the number of steps alone, so each worker can compute the
+//! counts. README.md beside this file says which race each wait prevents.
 
 use crate::model::{Layer, Merge, Model};
 use crate::plan::{Configuration, InputProjectionBy, LayerPlan};
@@ -12,26 +12,26 @@ use crate::plan::{Configuration, InputProjectionBy, LayerPlan};
 /// The meetings of a group of workers.
 pub(super) struct Meetings {
     layers: Vec<LayerMeetings>,
-    /// For each layer, and the end, and each worker: the `Steps` it has counted before, at the starts of
-    /// layers and per step. Summed up here, because whoever meets asks at every phase.
+    /// For each layer, and the end, and each worker: the `Steps` it has counted before, at the
+    /// starts of layers and per step. Summed up here, because they are needed at every phase.
     before: Vec<Vec<(u32, u32)>>,
 }
 
 /// The meetings of one layer.
 pub(super) struct LayerMeetings {
     /// For each worker, those that it meets after each phase: they own parts of the same direction,
-    /// or share one with somebody who does. Empty where nobody shares anything with it.
+    /// or share one with such an owner. Empty where it shares nothing.
     pub peers: Vec<Vec<usize>>,
     /// Workers that own a part of the layer.
     pub owners: Vec<usize>,
     /// Phases of a step.
     pub phases: usize,
     chunk_steps: usize,
-    /// The first so many workers take some rows ahead for all owners; 0 where owners do.
+    /// The number of workers that take some rows ahead for all owners; 0 where owners do.
     pub ahead: usize,
-    /// The layer's output is marked each time so many steps are complete; `None`: at its end only.
+    /// The layer's output is marked each time this number of steps is complete; `None`: at its end.
     pub mark_every: Option<usize>,
-    /// The last layer is marked for nobody.
+    /// The output of the last layer is not marked.
     is_last: bool,
     is_summed: bool,
 }
@@ -65,8 +65,8 @@ impl Meetings {
         self.layers.iter().any(|layer| layer.mark_every.is_some())
     }
 
-    /// `Steps` that a worker has counted before `layer`, in a run of so many steps: one for each layer
-    /// in which it has peers, when the states are loaded, and one after each phase.
+    /// `Steps` that a worker has counted before `layer`, in a run of so many steps: one for each
+    /// layer in which it has peers, when the states are loaded, and one after each phase.
     pub fn steps_before(&self, layer: usize, worker: usize, steps: usize) -> u32 {
         let (starts, per_step) = self.before[layer][worker];
         per_step.wrapping_mul(steps as u32).wrapping_add(starts)
@@ -138,9 +138,9 @@ impl LayerMeetings {
         }
     }
 
-    /// Marks of this layer that a worker has counted when its rows of chunk `chunk` are taken. One that
-    /// also owns units takes the rows of a chunk before it runs the steps of the chunk before: it marks
-    /// taken 0, taken 1, done 0, taken 2, done 1, ….
+    /// Marks of this layer that a worker has counted when its rows of chunk `chunk` are taken. One
+    /// that also owns units takes the rows of a chunk before it runs the steps of the chunk before:
+    /// it marks taken 0, taken 1, done 0, taken 2, done 1, ….
     pub fn taken_ahead(&self, worker: usize, chunk: usize) -> u32 {
         match (chunk, self.is_owner(worker)) {
             (0, _) => 1,
@@ -149,8 +149,8 @@ impl LayerMeetings {
         }
     }
 
-    /// Marks of this layer that an owner has counted when it is done with `chunks` of the chunks of so
-    /// many steps: one that takes rows has taken the next chunk as well, while there is one.
+    /// Marks of this layer that an owner has counted when it is done with `chunks` of the chunks of
+    /// so many steps: one that takes rows has taken the next chunk as well, while there is one.
     pub fn chunks_done(&self, worker: usize, chunks: usize, steps: usize) -> u32 {
         let own = (chunks as u32).wrapping_mul(self.marks_per_chunk(worker));
         let is_between = chunks > 0 && chunks < steps.div_ceil(self.chunk_steps);
@@ -174,7 +174,7 @@ impl LayerMeetings {
 }
 
 /// How often the output is marked: as often as the layer above can make use of it, where that is
-/// run by somebody else. A reverse direction above or below needs the whole sequence first.
+/// run by other workers. A reverse direction above or below needs the whole sequence first.
 fn mark_every(
     layer: &Layer,
     plan: &LayerPlan,

@@ -1,6 +1,6 @@
-//! Random cases for the tests of the waits: models of small layers in every form that waits differently,
-//! and plans that cut them anywhere. What the plans mean for who waits is worked out here a second time,
-//! from README.md, so that `meetings.rs` has something to be held against.
+//! Random cases for the tests of the waits: models of small layers in every form that waits
+//! differently, and plans that cut them anywhere. What the plans mean for who waits is worked out
+//! here a second time, from README.md, so that `meetings.rs` has something to be held against.
 
 use std::ops::Range;
 
@@ -253,8 +253,8 @@ impl Case {
         }
     }
 
-    /// The rows of a chunk that `taker` takes. Who has steps to run besides takes another share, but
-    /// for the first chunk.
+    /// The rows of a chunk that `taker` takes. Who has steps to run besides takes another share,
+    /// but for the first chunk.
     pub fn share(&self, layer: usize, rows: usize, taker: usize, chunk: usize) -> Range<usize> {
         let takers = self.takers(layer);
         let InputProjectionBy::Rows { owners_share, .. } = self.plan.layers[layer].ahead else {

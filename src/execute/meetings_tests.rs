@@ -10,8 +10,8 @@
 //! ```
 //!
 //! "Ordered" is asked of vector clocks, not of the order that was drawn: what a wait vouches for is
-//! all that its counter's worker did up to that very count, and no more. So a count that is one too low
-//! shows in whatever order the workers go, not only where somebody happens to be late.
+//! all that its counter's worker did up to that very count, and no more. So a count that is one too
+//! low shows in whatever order the workers go, not only where somebody happens to be late.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -230,7 +230,8 @@ impl Writer<'_> {
             }
             return;
         }
-        // Wait 6: the first two chunks before the first step, then each before the steps of the last.
+        // Wait 6: the first two chunks before the first step, then each before the steps of the
+        // last.
         let each = self.case.plan.layers[layer].chunk_steps;
         let chunk = taken / each;
         let mut next = vec![chunk + 1];
@@ -491,16 +492,16 @@ struct Touch {
     version: Option<usize>,
 }
 
-/// Runs the workers in a random order. Panics where two touches of one place are not ordered, a read
-/// finds another version than it needs, or nobody can go on.
+/// Runs the workers in a random order. Panics where two touches of one place are not ordered, a
+/// read finds another version than it needs, or nobody can go on.
 fn run(case: &Case, random: &mut fastrand::Rng) {
     let meetings = Meetings::new(&case.model, &case.plan);
     let workers = case.workers();
     let events: Vec<_> = (0..workers).map(|w| events(case, &meetings, w)).collect();
     let what = || format!("{:?}, lengths {:?}", case.plan, case.lengths);
     let mut at = vec![0; workers];
-    // How many events of each worker are known to have happened: to each worker, and to whoever sees
-    // a worker's count.
+    // How many events of each worker are known to have happened: to each worker, and to whoever
+    // sees a worker's count.
     let mut known = vec![vec![0; workers]; workers];
     let mut counts = vec![[Vec::<Vec<usize>>::new(), Vec::new()]; workers];
     let mut touches: BTreeMap<Memory, Vec<Touch>> = BTreeMap::new();

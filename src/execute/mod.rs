@@ -1,5 +1,5 @@
-//! Running a plan: what happens once per sequence, and never allocates. The only spinning code of the crate is below this
-//! module, and the only atomics but for flags that nobody waits for.
+//! Runs a plan, without allocation. The only spinning code of
+//! the crate is below this module, and the only atomics except flags without waits.
 
 mod active;
 mod backend;

@@ -1,10 +1,10 @@
 //! The weights of a model, cut and packed for a plan: each part by a worker that will read it, so
 //! that its pages and cache lines are where they are needed from the start.
 //!
-//! A plan has a configuration for each size of request. Where two of them, or two groups of workers,
-//! ask for the same part, they share it, and the first worker that asked packs it. On a machine with
-//! several memory nodes the others may be on another one; plans of one configuration and one group
-//! have each part packed by its only reader.
+//! A plan has a configuration for each size of request. Where two of them, or two groups of
+//! workers, ask for the same part, they share it, and the first worker that asked packs it. On a
+//! machine with several memory nodes the others may be on another one; plans of one configuration
+//! and one group have each part packed by its only reader.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -81,7 +81,8 @@ impl PackedDirection {
 }
 
 impl PackedConfiguration {
-    /// Those of all layers and directions, in their order: a row's hidden state, and its cell state if it has one.
+    /// Those of all layers and directions, in their order: a row's hidden state, and its cell state
+    /// if it has one.
     pub fn state_sizes(&self) -> impl Iterator<Item = usize> {
         self.directions().flat_map(PackedDirection::state_sizes)
     }
@@ -139,14 +140,13 @@ pub enum PackError {
     },
     /// Entries that cut the weights in too many ways.
     #[error(
-        "the plan's entries need {bytes} bytes of packed weights, more than {most}: copies of the \
-         model's; plan for fewer sizes"
+        "the plan needs {bytes} bytes of packed weights; the maximum is {max}; plan for fewer sizes"
     )]
     TooLarge {
         /// Of all different parts.
         bytes: u64,
         /// What is allowed.
-        most: u64,
+        max: u64,
     },
     /// A worker panicked while packing.
     #[error(transparent)]
@@ -189,7 +189,7 @@ pub(super) struct Parts<'p>(HashMap<PartKey<'p>, Order<'p>>);
 
 /// Copies of a model's weights that the entries of a plan may need together: every entry may cut
 /// them in its own way, and a hostile plan file would in a thousand.
-const MOST_COPIES: u64 = 32;
+const MAX_COPIES: u64 = 32;
 
 impl<'p> Parts<'p> {
     /// Packs the parts that a plan asks for, on the threads of `team`. `weights` gives those of a
@@ -209,10 +209,10 @@ impl<'p> Parts<'p> {
         }
         let parts = Parts::asked_by(plan);
         // Small models have padding instead of copies.
-        let most = MOST_COPIES * weight_bytes as u64 + (256 << 20);
+        let max = MAX_COPIES * weight_bytes as u64 + (256 << 20);
         let bytes = parts.bytes(&weights);
-        if bytes > most {
-            return Err(PackError::TooLarge { bytes, most });
+        if bytes > max {
+            return Err(PackError::TooLarge { bytes, max });
         }
         team.run(|worker| {
             for (key, order) in parts.0.iter().filter(|(_, o)| o.worker == worker.index) {
@@ -271,10 +271,10 @@ impl<'p> Parts<'p> {
     /// The workers' parts of a direction of a plan that has been packed.
     pub fn of(&self, layer: usize, index: usize, plan: &DirectionPlan) -> Vec<Arc<PackedPart>> {
         let part = |worker: usize| {
-            let order = self.0.get(&PartKey::new(layer, index, plan, worker))?;
-            order.part.get().map(Arc::clone)
+            let order = &self.0[&PartKey::new(layer, index, plan, worker)];
+            Arc::clone(order.part.get().expect("every part has been packed"))
         };
-        (0..plan.partition.units.len()).filter_map(part).collect()
+        (0..plan.partition.units.len()).map(part).collect()
     }
 }
 
@@ -423,8 +423,8 @@ mod tests {
     use super::*;
     use crate::model::Lstm;
 
-    /// What a plan may pack is counted in the bytes that the model's numbers take: everything once, and
-    /// for int8 a sum beside each scale, without biases.
+    /// What a plan may pack is counted in the bytes that the model's numbers take: everything once,
+    /// and for int8 a sum beside each scale, without biases.
     #[test]
     fn bytes_are_those_of_the_precision() {
         let model = Lstm::new(48, 64).projection(32).random(1).unwrap();

@@ -138,7 +138,7 @@ pub(super) fn scratch_words(products: &[PackedProduct], rows: usize) -> usize {
         .fold(0, usize::saturating_add)
 }
 
-/// A matrix with so many rows per gate.
+/// A matrix with `units` rows per gate.
 fn source(matrix: &Matrix, units: usize) -> Source<'_> {
     Source {
         numbers: matrix.numbers(),

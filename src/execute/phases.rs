@@ -51,7 +51,7 @@ impl<'a, P: Probe> Phases<'a, P> {
     /// The products of one phase.
     ///
     /// # Safety
-    /// Nobody writes what the products read: the old state, and in the second phase the buffer
+    /// No thread writes what the products read: the old state, and in the second phase the buffer
     /// between the phases.
     unsafe fn run_products(&self, phase: usize, step: &Step<'a>, z: &mut [f32]) {
         let operand = |source| {
@@ -79,7 +79,7 @@ impl<'a, P: Probe> Phases<'a, P> {
     /// The state before the step, all columns.
     ///
     /// # Safety
-    /// Nobody writes it during the phase.
+    /// No thread writes it during the phase.
     unsafe fn before(&self, step: &Step<'_>) -> RowsRef<'a> {
         // SAFETY: the caller's promise.
         unsafe { self.buffers.hidden(self.direction, step.taken).read_all() }
@@ -88,7 +88,7 @@ impl<'a, P: Probe> Phases<'a, P> {
     /// What the first phase handed over, all columns.
     ///
     /// # Safety
-    /// Nobody writes it during the phase.
+    /// No thread writes it during the phase.
     unsafe fn between(&self) -> RowsRef<'a> {
         // SAFETY: the caller's promise.
         unsafe { self.buffers.between(self.direction).read_all() }
@@ -102,8 +102,9 @@ impl<'a, P: Probe> Phases<'a, P> {
     /// The first phase. `z` holds what was taken ahead for the running rows, if anything was.
     ///
     /// # Safety
-    /// Until all workers have met again, nobody writes the old state, and nobody else touches this
-    /// part's columns of the new state, the cell state, the buffer between the phases, or the output.
+    /// Until all workers have met again, no thread writes the old state, and no other thread
+    /// accesses this part's columns of the new state, the cell state, the buffer between the
+    /// phases, or the output.
     pub unsafe fn first(&self, step: Step<'a>, z: &mut [f32]) {
         // SAFETY: the caller's promise.
         unsafe { self.run_products(0, &step, z) };
@@ -117,9 +118,9 @@ impl<'a, P: Probe> Phases<'a, P> {
     /// phase left.
     ///
     /// # Safety
-    /// All workers have met since the first phase. Until they meet again, nobody writes the buffer
-    /// between the phases or the old state, and nobody else touches this part's columns of the new
-    /// state or the output.
+    /// All workers have met since the first phase. Until they meet again, no thread writes the
+    /// buffer between the phases or the old state, and no other thread accesses this part's columns
+    /// of the new state or the output.
     pub unsafe fn second(&self, step: Step<'a>, z: &mut [f32]) {
         // SAFETY: the caller's promise.
         unsafe { self.run_products(1, &step, z) };

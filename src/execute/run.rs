@@ -72,7 +72,7 @@ pub(super) struct CallerState<'a> {
     /// After it.
     pub after: Option<SharedRows<'a>>,
     /// The rows are the same before and after it. Then a cell state of whole groups of units is
-    /// computed there: only who owns a column ever touches it. Others are copied, as gates store
+    /// computed there: only the owner of a column accesses it. Others are copied, as gates store
     /// whole vectors, beyond the last unit of a row. So are hidden states, as all workers read
     /// those before a step while their owners write those after it; each worker reads its columns
     /// of the caller's before it writes them.
@@ -179,7 +179,7 @@ impl<'a> Run<'a> {
     /// direction's sequences start at different steps, so at either parity.
     ///
     /// # Safety
-    /// Nobody else touches these columns.
+    /// No other thread accesses these columns.
     pub unsafe fn load_states(
         &self,
         member: usize,
@@ -207,7 +207,7 @@ impl<'a> Run<'a> {
     /// Copies the member's columns of the final states to the caller.
     ///
     /// # Safety
-    /// Nobody else touches these columns.
+    /// No other thread accesses these columns.
     pub unsafe fn store_states(
         &self,
         member: usize,
@@ -240,7 +240,7 @@ impl<'a> Run<'a> {
     /// Adds the two directions' outputs.
     ///
     /// # Safety
-    /// Both outputs are complete, and nobody else touches this worker's rows of the target.
+    /// Both outputs are complete, and no other thread accesses this worker's rows of the target.
     pub unsafe fn sum_directions(&self, sum: Sum<'_>) {
         let [forward, reverse] = sum.directions;
         let features = 0..sum.features;
@@ -273,7 +273,7 @@ impl<'a> Run<'a> {
 /// Copies the `units` of one row, or zeroes them.
 ///
 /// # Safety
-/// Nobody else touches these columns of either row.
+/// No other thread accesses these columns of either row.
 unsafe fn copy_row(
     (to, to_row): (SharedRows<'_>, usize),
     from: Option<(SharedRows<'_>, usize)>,

@@ -13,7 +13,7 @@ use crate::model::{Input, InputError, Layout, Model, Output, Signature};
 use crate::plan::{Configuration, Plan};
 use cellstream_kernels::{RowsMut, RowsRef, Shared, SharedRows, recycle_vec};
 
-/// Runs one model. A session with a team of its own waits for nobody; sessions on a
+/// Runs one model. A session with its own team runs independently; sessions on a
 /// [`SharedTeam`] take turns.
 ///
 /// [`Session::run`] allocates nothing, starts no thread and, on its own team, takes no lock. The
@@ -73,7 +73,7 @@ pub enum SessionError {
     /// Another [`Backend`](super::Backend) cannot run the model.
     #[error("{0}")]
     Backend(String),
-    /// There is no memory for so many sequences or steps.
+    /// There is no memory for these sequences or steps.
     #[error("no memory for {batch} sequences of {steps} steps; make room for fewer")]
     TooLarge {
         /// Sequences asked for.
@@ -316,9 +316,9 @@ impl Session {
         self.model.signature()
     }
 
-    /// Pins the calling thread to the core of worker 0, which is whoever calls [`Session::run`],
-    /// for runs whose times should vary little. While others use the team's cores, it may run on
-    /// all of them. `false` where the system refuses, or the team is shared.
+    /// Pins the calling thread, which acts as worker 0, to the core of worker 0. This reduces the
+    /// variance of run times. While other processes use the cores of the team, the thread may run
+    /// on any of them. `false` where the system refuses, or the team is shared.
     ///
     /// A session never pins its caller by itself: threads that the caller starts would inherit it.
     /// Where the system puts the caller on a worker's core, the team leaves that worker's thread

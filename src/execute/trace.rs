@@ -24,7 +24,8 @@ pub enum Activity {
     SecondGates,
     /// Meetings of the workers that share a direction.
     Meeting,
-    /// Waiting for what other workers write: the layer below, rows taken ahead, outputs to be summed.
+    /// Waiting for what other workers write: the layer below, rows taken ahead, outputs to be
+    /// summed.
     Waiting,
     /// Loading initial states, storing final ones, zeroing output past the ends of sequences.
     States,
@@ -89,8 +90,8 @@ impl LayerTrace {
 
 /// What one worker did in a run.
 ///
-/// `started`, the activities of all layers, and `wall - ended` add up to the wall time of the run, with
-/// nothing left out and nothing counted twice.
+/// `started`, the activities of all layers, and `wall - ended` add up to the wall time of the run,
+/// with nothing left out and nothing counted twice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerTrace {
     /// From the call of the run to the worker's first deed: checks, and waking the team.
@@ -116,8 +117,8 @@ impl WorkerTrace {
 
 /// Where the time of one run went, from [`Session::run_traced`](super::Session::run_traced).
 ///
-/// Reading the clock takes some 20 to 50 ns, a few times per step and direction, so a traced run is
-/// slower than one that is not: by little where a step takes microseconds.
+/// The clock is read a few times per step and direction, so a traced run is slower, by little where
+/// a step takes microseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
     /// From the call of the run to its return.
@@ -161,7 +162,7 @@ pub(super) struct Tables {
 }
 
 /// One worker's table. Atomic only so that it may be shared at all: one worker writes it, and
-/// whoever reads it has waited for the run to end.
+/// its reader has waited for the run to end.
 #[repr(align(128))] // two lines: each worker's laps stay on its own
 struct Table {
     started: AtomicU64,

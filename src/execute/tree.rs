@@ -262,8 +262,8 @@ impl TreeStep {
                 y: None,
                 child: Some(child.map(|rows| ReadColumns { rows, first })),
             };
-            // SAFETY: own columns, which nobody else touches; all workers have read what they need
-            // of them before. Kernels of trees do not read `before`.
+            // SAFETY: own columns, which no other thread accesses; all workers have read what they
+            // need of them before. Kernels of trees do not read `before`.
             unsafe { self.kernels.gates(kernel, job) };
         };
         self.team.run_shares(configuration.parts.len(), |share| {

@@ -15,15 +15,16 @@
 //!   directions to be summed: wait for the owners, sum
 //! ```
 //!
-//! Nobody waits for more than it needs: a worker meets those that it shares a direction with, and
-//! waits for the layer below only up to the steps that it is about to read. Where a layer and the one
-//! above belong to different workers, that makes them run at the same time, a chunk of steps apart.
+//! Waits are as short as possible: a worker meets those that it shares a direction with, and
+//! waits for the layer below only up to the steps that it is about to read. Where a layer and the
+//! one above belong to different workers, that makes them run at the same time, a chunk of steps
+//! apart.
 //!
 //! Usually a thread stands for one worker. One that stands for several takes them through each line
 //! above together, so that it never waits for a worker of its own.
 //!
-//! Who may touch what between two meetings is written in README.md beside this file; how far to wait
-//! is counted in `meetings.rs`.
+//! README.md beside this file says which memory a worker may access between two meetings; how far
+//! to wait is counted in `meetings.rs`.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -53,8 +54,8 @@ enum Source<'a> {
 /// activities.
 ///
 /// # Safety
-/// Every thread that stands for workers of the group calls this once, with equal runs; nobody else
-/// touches the buffers, nor the group's sequences in the output slices, meanwhile.
+/// Every thread that stands for workers of the group calls this once, with equal runs; no other
+/// thread touches the buffers, nor the group's sequences in the output slices, meanwhile.
 pub(super) unsafe fn work<P: Probe>(run: &Run<'_>, members: Members<'_>, probe: P) {
     probe.begin();
     members.own().for_each(|me| run.clear_past_ends(me));
@@ -316,7 +317,8 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
     /// This worker's pre-activations of the running rows of `taken`, whose chunk has been taken.
     ///
     /// # Safety
-    /// The result is dropped before the next call for this direction, and nobody else writes it.
+    /// The result is dropped before the next call for this direction, and no other thread writes
+    /// it.
     unsafe fn z(
         &self,
         me: usize,
@@ -330,8 +332,8 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
             self.rows_before_chunk(direction, taken) + self.run.active.span(first..step).len();
         let count = self.run.active.rows(step);
         let z = self.run.buffers.z[me][index].share();
-        // SAFETY: these rows are this worker's own while it takes steps (who takes rows for it meanwhile
-        // writes those of the other chunk's place); the caller keeps two borrows apart.
+        // SAFETY: these rows are this worker's own while it takes steps (who takes rows for it
+        // meanwhile writes those of the other chunk's place); the caller keeps two borrows apart.
         unsafe { z.write(rows * phases.products.z_row()..(rows + count) * phases.products.z_row()) }
     }
 
@@ -423,7 +425,7 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
     /// Some rows of the products that are taken ahead for `owner`, of the chunk of `taken`.
     ///
     /// # Safety
-    /// Nobody else touches these rows of the owner's pre-activations.
+    /// No other thread accesses these rows of the owner's pre-activations.
     unsafe fn take_rows(
         &self,
         me: usize,

@@ -1,5 +1,5 @@
-//! What a run asks of its kernels: no arithmetic for sequences that have ended, cell states where the caller keeps them, and
-//! no row quantised twice.
+//! What a run asks of its kernels: no arithmetic for sequences that have ended, cell states where
+//! the caller keeps them, and no row quantised twice.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -62,7 +62,8 @@ fn ended_sequences_cost_no_arithmetic() {
     }
 }
 
-/// Copying them would give the same bits. Rows that do not end on a whole vector are copied: gates store whole ones.
+/// Copying them would give the same bits. Rows that do not end on a whole vector are copied: gates
+/// store whole ones.
 #[test]
 fn cell_states_of_streams_are_computed_where_the_caller_keeps_them() {
     for (hidden, in_place) in [(16, true), (32, true), (20, false), (7, false)] {
@@ -88,7 +89,8 @@ fn cell_states_of_streams_are_computed_where_the_caller_keeps_them() {
     }
 }
 
-/// Products of a single step that go to and fro take turns, a panel each: all panels take what was quantised for the first.
+/// Products of a single step that go to and fro take turns, a panel each: all panels take what was
+/// quantised for the first.
 #[test]
 fn rows_are_quantised_once_a_product() {
     let (hidden, batch) = (100, 3);

@@ -99,7 +99,7 @@ impl StepGraph {
         self.products().filter(is_user)
     }
 
-    /// The products that no other product of the step needs: who needs the step's output needs
+    /// The products that no other product of the step needs: a reader of the step's output needs
     /// these, and through them all the rest.
     pub fn last(&self) -> impl Iterator<Item = Product> + use<> {
         let step = *self;

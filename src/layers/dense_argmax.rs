@@ -67,7 +67,7 @@ pub struct ArgmaxScratch {
     rows: usize,
     /// Words that each worker quantises in.
     words: usize,
-    /// One for each worker, who alone locks it while it computes.
+    /// One for each worker, which alone locks it while it computes.
     workers: Vec<Mutex<WorkerScratch>>,
 }
 

@@ -94,7 +94,7 @@ impl Shape {
         }
     }
 
-    /// The same with weights of so many bytes, states and pre-activations as they are.
+    /// The same with weights of this many bytes, states and pre-activations as they are.
     pub fn with_weights_of(self, weight_bytes: usize) -> Shape {
         Shape {
             weight_bytes,
@@ -139,8 +139,8 @@ impl<const N: usize> ProductU64 for [usize; N] {
 /// `panels`, the accumulators and the rest of the panels allow. All weights of a tile of stripes
 /// are read once per tile of rows.
 ///
-/// This models [`cellstream_kernels::Product`] for the steps of a sequence with 32 registers. It leaves
-/// out that tiles in bf16 are smaller (20 accumulators, 12 rows).
+/// This models [`cellstream_kernels::Product`] for the steps of a sequence with 32 registers. It
+/// leaves out that tiles in bf16 are smaller (20 accumulators, 12 rows).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grain {
     /// Units are dealt to cores in groups of this many.
@@ -165,7 +165,7 @@ const CHAINS: usize = 8;
 const HALF: usize = 8;
 
 impl Grain {
-    /// Gates of a stripe of a panel, one at least, where a core has so many bytes of weights.
+    /// Gates of a stripe of a panel, one at least, where a core has `weights` bytes of weights.
     fn gates_of_stripe(&self, shape: &Shape, weights: u64) -> usize {
         match (shape.gates, shape.weight_bytes) {
             (4, 2..) if weights > self.one_stripe_bytes => 2,

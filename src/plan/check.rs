@@ -1,7 +1,7 @@
 //! Whether a configuration fits a model.
 
 use super::{
-    Configuration, DirectionPlan, InputProjectionBy, LayerPlan, MOST_THREADS, UNIT_GRANULE, split,
+    Configuration, DirectionPlan, InputProjectionBy, LayerPlan, MAX_THREADS, UNIT_GRANULE, split,
 };
 use crate::model::{Layer, Model, StepWeights};
 use crate::schedule::ScheduleError;
@@ -23,7 +23,7 @@ pub enum PlanError {
         steps: usize,
     },
     /// No worker, or more than a team can have.
-    #[error("a plan needs 1 to {MOST_THREADS} threads, this one has {threads}")]
+    #[error("a plan needs 1 to {MAX_THREADS} threads, this one has {threads}")]
     Threads {
         /// In the plan.
         threads: usize,
@@ -128,7 +128,7 @@ impl Configuration {
             row_groups,
             ..
         } = *self;
-        if threads == 0 || threads > MOST_THREADS {
+        if threads == 0 || threads > MAX_THREADS {
             return Err(PlanError::Threads { threads });
         }
         if row_groups == 0 || !threads.is_multiple_of(row_groups) {

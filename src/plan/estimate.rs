@@ -20,7 +20,7 @@ use std::ops::Range;
 
 use super::rates::Rates;
 use super::{
-    Configuration, DirectionPlan, InputProjectionBy, LayerPlan, MOST_THREADS, OwnersShare,
+    Configuration, DirectionPlan, InputProjectionBy, LayerPlan, MAX_THREADS, OwnersShare,
     Partition, Plan, PlanError, arrangements, split_units,
 };
 use crate::machine::CacheModel;
@@ -48,7 +48,7 @@ impl Plan {
     }
 
     /// The plan that splits every layer over exactly `threads` workers (from 1 to
-    /// [`MOST_THREADS`]). Two directions get half of
+    /// [`MAX_THREADS`]). Two directions get half of
     /// the workers each, where the number is even: they need not meet at every step then.
     pub fn with_threads(model: &Model, batch: usize, steps: usize, threads: usize) -> Plan {
         let configuration = Configuration::with_threads(model, batch, steps, threads);
@@ -76,7 +76,7 @@ impl Configuration {
         steps: usize,
         threads: usize,
     ) -> Configuration {
-        let threads = threads.clamp(1, MOST_THREADS);
+        let threads = threads.clamp(1, MAX_THREADS);
         let layers = model.layers().iter();
         let configuration = Configuration {
             threads,
@@ -181,7 +181,7 @@ fn slice_bytes_of(layer: &Layer, plan: &LayerPlan, of: fn(&Weights) -> &Matrix) 
 
 /// The least estimated time over all arrangements, in both orders of panels.
 fn estimate(model: &Model, size: (usize, usize), cores: usize, rates: &Rates) -> Configuration {
-    let cores = cores.clamp(1, MOST_THREADS);
+    let cores = cores.clamp(1, MAX_THREADS);
     let mut costs = Costs {
         rates,
         size,

@@ -36,8 +36,8 @@ pub use stamp::{KERNEL_SET, Stamp};
 pub use traffic::{CoreTraffic, IntoCache, LayerTraffic};
 pub(crate) use tree::tree_arrangements;
 
-/// Most workers of a plan. More than there are groups of units in any model that fits a machine.
-pub const MOST_THREADS: usize = 4096;
+/// Maximum number of workers of a plan.
+pub const MAX_THREADS: usize = 4096;
 
 /// How a model is run: a configuration for each size of request that was planned for.
 ///
@@ -98,9 +98,9 @@ pub struct Configuration {
 /// upper one a chunk of steps behind: the layer × time wavefront needs no more than that.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LayerPlan {
-    /// Steps whose products are taken ahead together. At least 1.
+    /// Steps of one chunk of the hoisted input projection. At least 1.
     pub chunk_steps: usize,
-    /// Which workers compute products ahead.
+    /// Which workers compute the hoisted input projection.
     pub ahead: InputProjectionBy,
     /// The order of panels from step to step.
     pub order: PanelOrder,
@@ -119,15 +119,16 @@ pub struct DirectionPlan {
     pub blocking: Blocking,
 }
 
-/// Which workers compute the input products that are executed ahead of their steps.
+/// Which workers compute the hoisted input projection: the input products that are executed ahead
+/// of their steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum InputProjectionBy {
     /// The owner of each unit, without a barrier.
     #[default]
     Owners,
-    /// Workers of the group, each some of the rows: another degree of parallelism than that of the
-    /// steps, for two meetings per chunk. A chunk is computed while the steps of the one before
-    /// run, so that workers that own nothing have work beside every chunk but the last.
+    /// The first `workers` workers of the group, each a part of the rows. Allows another degree of
+    /// parallelism than the steps, at the cost of two barriers per chunk. A chunk is computed
+    /// during the steps of the previous one.
     Rows {
         /// The first workers of the group, as many as this, take rows.
         workers: usize,

@@ -188,7 +188,7 @@ struct StepProduct {
 }
 
 impl StepProduct {
-    /// The product with so many rows.
+    /// The product with `rows` rows.
     fn shape(&self, rows: usize) -> Shape {
         Shape::f32(rows, self.depth, self.units, self.gates).with_weights_of(self.weight_bytes)
     }

@@ -3,7 +3,7 @@
 use super::arrange::degrees;
 use super::estimate::{Costs, least};
 use super::{
-    Configuration, DirectionPlan, InputProjectionBy, LayerPlan, MOST_THREADS, Partition, Plan,
+    Configuration, DirectionPlan, InputProjectionBy, LayerPlan, MAX_THREADS, Partition, Plan,
     PlanError, UNIT_GRANULE, split_units,
 };
 use crate::machine::CacheModel;
@@ -49,9 +49,9 @@ impl Plan {
 }
 
 impl Configuration {
-    /// Units dealt out evenly to so many workers.
+    /// Units dealt out evenly to `threads` workers.
     pub(crate) fn of_tree(weights: &TreeWeights<'_>, threads: usize) -> Configuration {
-        let threads = threads.clamp(1, MOST_THREADS);
+        let threads = threads.clamp(1, MAX_THREADS);
         let direction = DirectionPlan {
             schedule: schedule(weights.cell().step()),
             partition: Partition {

@@ -46,6 +46,7 @@ pub struct DirectionSchedule {
 /// Why a schedule cannot be one of a direction.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the schedule {schedule} is none of this {cell}: {why}")]
+#[non_exhaustive]
 pub struct ScheduleError {
     /// The schedule.
     pub schedule: DirectionSchedule,

@@ -1,4 +1,4 @@
-//! The three rules in words, for people who have not read the paper.
+//! The three rules in words, for readers who do not know the paper.
 
 /// A rule that cuts schedules (deepcpu section 5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

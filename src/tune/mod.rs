@@ -177,11 +177,12 @@ pub enum TuneError {
     NoSample,
     /// f32's own answer for the sample is NaN in some place.
     #[error(
-        "the output for the sample is NaN in f32 already, so no error can be measured; give another sample, or mend the weights"
+        "the output for the sample contains NaN in f32, so no error can be measured; use another \
+         sample or correct the weights"
     )]
     NotComparable,
     /// No bound for an error.
-    #[error("the greatest error to allow is a number of 0 or more, not {0}")]
+    #[error("the maximum error must be 0 or more, not {0}")]
     MostError(f64),
     /// The sample could not be run.
     #[error("the sample: {0}")]
@@ -190,7 +191,7 @@ pub enum TuneError {
     #[error(transparent)]
     Model(#[from] ModelError),
     /// Broken off before there was anything to keep.
-    #[error("broken off before precisions were chosen")]
+    #[error("interrupted before precisions were chosen")]
     BrokenOff,
     /// A session could not be made.
     #[error(transparent)]

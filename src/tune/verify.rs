@@ -1,4 +1,4 @@
-//! Holding a candidate against the reference before it is timed.
+//! Compares a candidate with the reference before it is timed.
 
 use crate::execute::{RunError, Session};
 use crate::model::{Input, InputError, Model, Output};
@@ -52,10 +52,10 @@ impl Check {
     /// Multiply-adds of a thorough check: the reference takes about a second for them.
     pub const THOROUGH: usize = 200_000_000;
 
-    /// The answer to hold `configurations` against, of a run of up to `steps` steps and `batch`
-    /// sequences that crosses the boundary of their chunks if it may: it takes no more than about
-    /// `products` multiply-adds, but at least 3 steps of 2 sequences, where there are as many, or
-    /// of 8 where a configuration allows tall tiles.
+    /// The expected output of a run of `configurations` of at most `steps` steps and `batch`
+    /// sequences. It covers a chunk boundary if about `products` multiply-adds allow it, and has at
+    /// least 3 steps and 2 sequences if the request has, or 8 sequences where a configuration
+    /// allows tall tiles.
     ///
     /// # Errors
     /// None for any model: the input is made to fit.

@@ -1,8 +1,9 @@
-//! How a product reads weights that no private cache holds. The caller decides, for its machine.
+//! How a product reads its weights. The caller decides, for its machine.
 
 use std::ops::RangeInclusive;
 
-/// Rows that a tall tile may have.
+/// Rows (MR) of a tall register tile, which spans one stripe of two gates. Other tiles are *short*:
+/// at most 6 rows, or 8 with three gates.
 pub const TALL_TILE_ROWS: RangeInclusive<usize> = 7..=14;
 
 /// The way from memory to registers. No choice changes a bit of a result.
@@ -12,9 +13,9 @@ pub const TALL_TILE_ROWS: RangeInclusive<usize> = 7..=14;
 pub struct Blocking {
     /// The layout that [`super::PackedMatrix::new`] gives panels of four gates.
     pub stripes: Stripes,
-    /// Max rows of a tall tile, of [`TALL_TILE_ROWS`]; 0 for low tiles only. Fewer passes over the
-    /// weights in exchange for more loads of the lhs. Used for stripes of two gates in f32 or bf16
-    /// by instruction sets with enough registers; a tile has at most 12 rows in bf16.
+    /// Max rows of a tall tile, of [`TALL_TILE_ROWS`]; 0 for short tiles only. Fewer passes over
+    /// the weights in exchange for more loads of the lhs. Used for stripes of two gates in f32 or
+    /// bf16 by instruction sets with enough registers; a tile has at most 12 rows in bf16.
     pub tile_rows: usize,
     /// Which passes over a panel prefetch.
     pub prefetch: Prefetch,

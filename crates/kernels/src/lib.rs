@@ -1,5 +1,5 @@
 //! The arithmetic of `cellstream`: one algorithm over a small vector trait ([`simd::Simd`]), and
-//! one thin file per instruction set. Kernels know slices and shapes, never models or plans.
+//! one thin file per instruction set. Kernels depend on slices and shapes only.
 
 mod activation;
 #[cfg(target_arch = "x86_64")]

@@ -1,4 +1,4 @@
-//! The greatest of many values, which decides whether it is worth while to look where it stands.
+//! The maximum of a slice.
 
 use super::simd::Simd;
 

@@ -8,13 +8,13 @@
 //!         for lane in 0..LANES    one vector load
 //! ```
 //!
-//! All gates of a unit stand in one panel, so that whoever owns the unit has everything its
+//! All gates of a unit stand in one panel, so that the owner of the unit has everything its
 //! activation needs. One order serves every batch size: a tile takes one panel for many rows, or
 //! several panels for few. Four gates make two stripes since a tile of one stripe is twice as tall:
-//! where weights come from afar, seven to fourteen rows read them in one pass, at the pace of the
-//! arithmetic, where two passes over all four gates would wait for memory in the one and leave it
-//! idle in the other. Weights of int8 are a quarter as long, and taller tiles gain them nothing;
-//! fewer weights stay in caches, which read one stream sooner than two.
+//! where weights exceed the private caches, seven to fourteen rows read them in one pass, at the
+//! pace of the arithmetic, where two passes over all four gates would wait for memory in the one
+//! and leave it idle in the other. Weights of int8 are a quarter as long, and taller tiles gain
+//! them nothing; fewer weights stay in caches, which read one stream sooner than two.
 //!
 //! Smaller numbers fill the same words: in a lane's four bytes stand two bf16 (of `k`, the even one
 //! lower, and `k + 1`) or four int8 (of `k` to `k + 3`, in the order of memory), so that `k` goes
@@ -239,10 +239,10 @@ impl PackedMatrix {
         }
     }
 
-    /// Some panels, as what is read next.
+    /// The weights of some panels, to be prefetched.
     ///
     /// # Panics
-    /// If there are not so many panels.
+    /// If a panel does not exist.
     pub fn as_next(&self, panels: Range<usize>) -> NextProduct {
         self.stripes_as_next(panels.start * self.stripes()..panels.end * self.stripes())
     }
@@ -250,7 +250,7 @@ impl PackedMatrix {
     /// Some stripes, counted through all panels.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If a stripe does not exist.
     pub(super) fn stripes_as_next(&self, stripes: Range<usize>) -> NextProduct {
         let steps = match self.words {
             Words::F32(_) => 1,
@@ -266,19 +266,17 @@ impl PackedMatrix {
         }
     }
 
-    /// What the first tile of some panels reads. A tile of many rows has registers for four vectors
-    /// of weights, so it is of as many panels as have no more, or of one; one of few rows may be of
-    /// twice as many, of which this is half, and a tall one of half a panel. What follows is asked
-    /// for on the way.
+    /// The weights at the start of some panels, to be prefetched before a product: four vectors for
+    /// each step, at least one panel. The product prefetches the rest itself.
     ///
     /// # Panics
-    /// If there are not so many panels.
+    /// If a panel does not exist.
     pub fn first_tile(&self, of: Range<usize>) -> NextProduct {
         let width = (4 / self.gates).max(1);
         self.as_next(of.start..of.end.min(of.start + width))
     }
 
-    /// Words of scratch in which [`super::Kernels::product_in`] has so many rows of the left
+    /// Words of scratch in which [`super::Kernels::product_in`] has `rows` rows of the left
     /// operand quantised, or laid out for tall tiles; 0 where it has neither, `usize::MAX` where
     /// they cannot be counted.
     pub fn scratch_words(&self, rows: usize) -> usize {
@@ -290,7 +288,7 @@ impl PackedMatrix {
     }
 
     /// Whether scratch that a product with these weights has packed serves one of the same rows
-    /// with `others`, where both come from afar or neither does.
+    /// with `others`, where both exceed the private caches or neither does.
     pub fn packs_as(&self, others: &PackedMatrix) -> bool {
         // Tall tiles of f32 and of bf16 have other heights.
         self.depth == others.depth

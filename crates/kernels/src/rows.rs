@@ -243,7 +243,7 @@ impl<'a> SharedRows<'a> {
     /// Columns of a row, to read.
     ///
     /// # Safety
-    /// Nobody writes them while the result lives.
+    /// No other thread writes them while the result is alive.
     ///
     /// # Panics
     /// If there are no such columns.
@@ -257,7 +257,7 @@ impl<'a> SharedRows<'a> {
     /// Columns of a row, to write.
     ///
     /// # Safety
-    /// Nobody else reads or writes them while the result lives.
+    /// No other thread reads or writes them while the result is alive.
     ///
     /// # Panics
     /// If there are no such columns.
@@ -272,7 +272,7 @@ impl<'a> SharedRows<'a> {
     /// All rows, to read.
     ///
     /// # Safety
-    /// Nobody writes any of them while the result is used.
+    /// No other thread writes any of them while the result is used.
     ///
     /// # Panics
     /// If the rows are every other of a list.

@@ -43,7 +43,7 @@ pub trait Kernels: Send + Sync {
     /// New states from pre-activations, or what the next phase of the step needs.
     ///
     /// # Safety
-    /// For the job's units: nobody writes `before`, nobody else touches `c`, `h` and `y`.
+    /// For the job's units: no thread writes `before`, no other thread accesses `c`, `h` and `y`.
     unsafe fn gates(&self, kernel: GateKernel, job: GateJob<'_>);
     /// The greatest of `values`; NaN where one of them is NaN, minus infinity where there is none.
     fn max(&self, values: &[f32]) -> f32;

@@ -72,7 +72,7 @@ impl<'a, T: Word> Shared<'a, T> {
     /// A part of the buffer, to read.
     ///
     /// # Safety
-    /// Nobody writes any element of `range` while the result lives.
+    /// No other thread writes any element of `range` while the result is alive.
     ///
     /// # Panics
     /// If `range` is not within the buffer.
@@ -86,7 +86,7 @@ impl<'a, T: Word> Shared<'a, T> {
     /// A part of the buffer, to write.
     ///
     /// # Safety
-    /// Nobody else reads or writes any element of `range` while the result lives.
+    /// No other thread reads or writes any element of `range` while the result is alive.
     ///
     /// # Panics
     /// If `range` is not within the buffer.

@@ -2,7 +2,7 @@
 //!
 //! Two rules make all instruction sets give the same bits: every operation here is one IEEE-754
 //! binary32 operation (round to nearest even, subnormals kept) or an exact bit operation, and there
-//! is no horizontal operation, so a lane never learns which lanes stand beside it.
+//! is no horizontal operation, so the result of a lane does not depend on other lanes.
 
 use super::Isa;
 
@@ -123,8 +123,8 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// `to` must be valid for writing [`Simd::LANES`] bytes.
     unsafe fn store_bytes(self, v: Self::I32, to: *mut u8);
 
-    /// What a byte of the left operand of [`Simd::dot4`] stands above its value: 128 where the
-    /// instructions want it unsigned, else 0.
+    /// Zero point of the left operand of [`Simd::dot4`]: 128 where the instruction takes unsigned
+    /// bytes, else 0.
     const BYTE_ZERO: i32;
     /// In each lane `sum + Σ a[i] · w[i]` over its four bytes, wrapping: `a` as
     /// [`Simd::BYTE_ZERO`] says, `w` signed, no value beyond ±127.

@@ -1,13 +1,10 @@
-//! Memory for weights: large blocks are pages of their own, given back the moment they are dropped.
+//! Buffers for weights. Large ones are mapped pages, which are unmapped when dropped.
 //!
-//! Weights are packed while the model they come from still exists, and outlive it. On the heap the
-//! packed ones would come to stand after the model's. An allocator that gives back only the heap's
-//! end (as glibc's does, once a program has freed a few large blocks) would keep the room of every
-//! dropped model, and a session would hold its weights twice.
+//! On the heap, packed weights would lie behind those of the model, and an allocator that returns
+//! only the end of the heap would keep the memory of the dropped model.
 //!
-//! Of these pages as many as can be are of 2 MiB, where the system has such: cores that read
-//! weights from afar look up fewer addresses, and their caches fetch on past the end of a small
-//! page (LSTM 1024 on a virtual Xeon: 2 to 10 % of a step).
+//! Large pages (2 MiB) are requested where the system supports them: they reduce TLB misses, and
+//! hardware prefetchers stop at page boundaries.
 
 use std::ops::{Deref, DerefMut, Range};
 
@@ -85,7 +82,7 @@ impl<T: Word> Values<T> {
     }
 }
 
-/// Zeroed pages for so many bytes; `None` where there are none. Memory takes what is written, so
+/// Zeroed pages for `bytes` bytes; `None` where there are none. Memory takes what is written, so
 /// that what is mapped to start on a large page costs addresses alone.
 fn pages<T: Word>(bytes: usize) -> Option<Memory<T>> {
     if bytes < LARGE_PAGE {

@@ -5,7 +5,7 @@ use cellstream_kernels::{
     Start, Stripes, Sweep, TALL_TILE_ROWS, kernels,
 };
 
-/// The slots of the four gates among five, of which one is nobody's.
+/// The slots of the four gates among five, of which one has no gate.
 const SLOTS: [usize; 4] = [3, 0, 4, 1];
 const Z_SLOTS: usize = 5;
 /// More than one tile of the tallest, and than two of the next.

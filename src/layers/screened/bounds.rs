@@ -72,8 +72,8 @@ impl OfRow {
     pub fn new(x: &[f32], most: OfOutput, kernels: &dyn Kernels) -> OfRow {
         let RowNorms {
             magnitude,
-            kept,
-            lost,
+            quantized,
+            error,
         } = kernels.row_norms(x);
         if magnitude.is_nan() {
             return OfRow::NotANumber;
@@ -81,7 +81,7 @@ impl OfRow {
         if magnitude == f32::INFINITY {
             return OfRow::Unbounded;
         }
-        let both = kept + lost;
+        let both = quantized + error;
         let [most_lost, most_weight, most_bias] = most.0.map(f64::from);
         let greatest = most_bias + both * (most_weight + most_lost);
         // No number where nothing meets what is beyond f32.
@@ -90,7 +90,14 @@ impl OfRow {
         }
         let roundings = (x.len() + 16) as f64 / (1 << 24) as f64;
         let rounding = roundings / (1.0 - roundings);
-        OfRow::Bounded([kept + rounding * both, lost + rounding * both, rounding].map(up))
+        OfRow::Bounded(
+            [
+                quantized + rounding * both,
+                error + rounding * both,
+                rounding,
+            ]
+            .map(up),
+        )
     }
 }
 

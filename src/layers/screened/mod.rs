@@ -23,7 +23,7 @@
 //! no room for more, it computes those with the greatest `a[j] + e[j]`: the greatest output is no
 //! less than any of these. Where too many are left even so, as of a layer of zeros, it gives up,
 //! and all outputs of the row are computed by the layer packed in f32. The time is then that of
-//! both ([`Argmax`](super::Argmax)); computing each output by itself took up to 20 times as long.
+//! both ([`Argmax`](super::Argmax)); computing each output by itself would take longer still.
 
 mod bounds;
 #[cfg(test)]
@@ -46,8 +46,8 @@ const KEPT: usize = 512;
 /// Where more than so many are left of those, it gives up rather than narrow them down once more
 /// for a few others.
 const TOO_MANY: usize = KEPT / 2;
-/// Of how many outputs a worker computes one by itself, at most: that takes about 20 times as long
-/// as with all others.
+/// Of how many outputs a worker computes one by itself, at most: that takes much longer than as a
+/// part of the packed layer.
 const ONE_OF: usize = 64;
 /// Outputs that are computed at a time.
 const TOGETHER: usize = 8;
@@ -66,7 +66,7 @@ pub struct Screened {
     most: OfOutput,
     /// Of the rows that are computed now.
     rows: Vec<OfRow>,
-    /// One for each worker, who alone locks it while it computes.
+    /// One for each worker, which alone locks it while it computes.
     workers: Vec<Mutex<WorkerScratch>>,
 }
 

@@ -141,7 +141,7 @@ fn norms_are_those_of_the_whole_numbers_of_the_reference() {
                 let expected = [norm(&mut kept.clone()), norm(&mut lost.clone())].map(f64::sqrt);
                 let norms = kernels.row_norms(&x);
                 assert_eq!(norms.magnitude, magnitude);
-                let norms = [norms.kept, norms.lost];
+                let norms = [norms.quantized, norms.error];
                 for (norm, expected) in norms.into_iter().zip(expected) {
                     let apart = (norm - expected).abs();
                     assert!(

@@ -23,6 +23,7 @@ pub use tree::{TreeCell, TreeWeights};
 
 /// The kinds of recurrence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum CellKind {
     /// Long short-term memory: four gates and a cell state.
     Lstm,
@@ -83,6 +84,7 @@ pub enum ResetForm {
 /// RNN   h' = activation(W x + U h + b)
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Cell {
     /// Long short-term memory.
     Lstm {

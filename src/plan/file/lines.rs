@@ -8,7 +8,7 @@ use super::PlanFileError;
 use crate::plan::stamp::Sum;
 
 /// Most sequences and steps, so that sums and products of two of them cannot overflow 64 bits.
-pub(super) const MOST_SIZE: u64 = u32::MAX as u64;
+pub(super) const MAX_SIZE: u64 = u32::MAX as u64;
 
 /// Characters of a line that an error shows: all of most lines.
 const EXCERPT: usize = 120;
@@ -128,7 +128,7 @@ impl<'a> Tokens<'a> {
 
     pub fn number(&mut self) -> Option<usize> {
         let size: u64 = number(self.word()?)?;
-        usize::try_from(size).ok().filter(|_| size <= MOST_SIZE)
+        usize::try_from(size).ok().filter(|_| size <= MAX_SIZE)
     }
 
     /// Ranges up to a keyword or the end; at least one.

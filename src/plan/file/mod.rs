@@ -113,7 +113,7 @@ pub enum PlanFileError {
         expected: &'static str,
     },
     /// A line that is damaged or too much.
-    #[error("line {line} of the plan file is corrupt: it is \"{found}\", expected {expected}")]
+    #[error("line {line} of the plan file is corrupt: expected {expected}, found \"{found}\"")]
     Corrupt {
         /// Its number, counted from 1.
         line: usize,
@@ -236,10 +236,10 @@ impl Plan {
     /// Everything but [`PlanFileError::Io`] and [`PlanFileError::Isa`]. A damaged line comes first,
     /// then a wrong sum, the model, the machine, the kernels, and last what the plan holds.
     pub fn from_text(text: &[u8], model: &Model, stamp: &Stamp) -> Result<Plan, PlanFileError> {
-        if text.len() as u64 > parse::MOST_BYTES {
+        if text.len() as u64 > parse::MAX_BYTES {
             return Err(PlanFileError::TooLarge {
                 what: "bytes",
-                most: parse::MOST_BYTES,
+                most: parse::MAX_BYTES,
             });
         }
         let mut parsed = parse::file(text, stamp)?;
@@ -332,6 +332,6 @@ fn io_error(doing: &'static str, error: &io::Error) -> PlanFileError {
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let file = File::open(path)?;
-    file.take(parse::MOST_BYTES + 1).read_to_end(&mut bytes)?;
+    file.take(parse::MAX_BYTES + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }

@@ -18,9 +18,9 @@ const HEADING: &[u8] = b"cellstream plan ";
 /// What some editors put before a text in UTF-8.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 /// Longest file.
-pub(super) const MOST_BYTES: u64 = 16 << 20;
+pub(super) const MAX_BYTES: u64 = 16 << 20;
 /// Most entries: comparing each with each stays a matter of milliseconds.
-pub(super) const MOST_ENTRIES: u64 = 1024;
+pub(super) const MAX_ENTRIES: u64 = 1024;
 
 /// What stands in a file.
 pub(super) struct Parsed<'a> {
@@ -90,7 +90,7 @@ pub(super) fn file<'a>(bytes: &'a [u8], here: &Stamp) -> Result<Parsed<'a>, Plan
         let size = |entry: &Entry| (entry.batch, entry.steps);
         let refused = match entries.last() {
             Some(last) if size(last) >= size(&entry) => Some(LARGER),
-            _ if entries.len() as u64 == MOST_ENTRIES => Some(FEWER),
+            _ if entries.len() as u64 == MAX_ENTRIES => Some(FEWER),
             _ => None,
         };
         if let Some(expected) = refused {

@@ -3,8 +3,8 @@
 use std::fmt::{self, Write};
 use std::ops::Range;
 
-use super::lines::MOST_SIZE;
-use super::parse::{MOST_BYTES, MOST_ENTRIES, sum};
+use super::lines::MAX_SIZE;
+use super::parse::{MAX_BYTES, MAX_ENTRIES, sum};
 use super::{FORMAT, PlanFileError, order_name, prefetch_name, stripes_count};
 use crate::model::Model;
 use crate::plan::stamp::{escaped, identity};
@@ -23,12 +23,12 @@ pub(super) fn text(plan: &Plan, model: &Model, stamp: &Stamp) -> Result<String, 
         true => Err(PlanFileError::TooLarge { what, most }),
         false => Ok(()),
     };
-    limit("entries", plan.entries.len(), MOST_ENTRIES)?;
+    limit("entries", plan.entries.len(), MAX_ENTRIES)?;
     for entry in &plan.entries {
-        limit("sequences of an entry", entry.batch, MOST_SIZE)?;
-        limit("steps of an entry", entry.steps, MOST_SIZE)?;
+        limit("sequences of an entry", entry.batch, MAX_SIZE)?;
+        limit("steps of an entry", entry.steps, MAX_SIZE)?;
         for layer in &entry.configuration.layers {
-            limit("steps of a chunk", layer.chunk_steps, MOST_SIZE)?;
+            limit("steps of a chunk", layer.chunk_steps, MAX_SIZE)?;
         }
     }
     let mut text = String::new();
@@ -36,7 +36,7 @@ pub(super) fn text(plan: &Plan, model: &Model, stamp: &Stamp) -> Result<String, 
     let _ = body(&mut text, plan, model, stamp);
     let sum = sum(&text);
     let _ = writeln!(text, "\nchecksum {sum:016x}");
-    limit("bytes", text.len(), MOST_BYTES)?;
+    limit("bytes", text.len(), MAX_BYTES)?;
     Ok(text)
 }
 

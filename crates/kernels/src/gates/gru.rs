@@ -3,7 +3,7 @@
 //! Resetting after the product takes one pass. Resetting before it takes two, since every worker
 //! needs the whole reset state before any can compute its candidates.
 
-use super::{Chosen, Functions, GateJob, Usual, clamp, flush, rows_together, store_part};
+use super::{Dynamic, Functions, GateJob, Standard, clamp, flush, rows_together, store_part};
 use crate::Activation;
 use crate::simd::Simd;
 
@@ -21,16 +21,20 @@ pub struct GruFunctions {
 /// Runs the job.
 ///
 /// # Safety
-/// For the units of this job: nobody writes `before`, nobody else touches `h` and `y`.
+/// For the units of this job: no thread writes `before`, no other thread accesses `h` and `y`.
 #[inline(always)]
 pub(super) unsafe fn gru_gates<S: Simd>(s: S, f: GruFunctions, job: GateJob<'_>) {
     // SAFETY: the caller's promise is passed on.
     unsafe {
         match (f.gate, f.candidate, f.clip) {
-            (Activation::Sigmoid, Activation::Tanh, None) => step::<S, false>(s, None, &job, Usual),
-            (Activation::Sigmoid, Activation::Tanh, clip) => step::<S, true>(s, clip, &job, Usual),
+            (Activation::Sigmoid, Activation::Tanh, None) => {
+                step::<S, false>(s, None, &job, Standard)
+            }
+            (Activation::Sigmoid, Activation::Tanh, clip) => {
+                step::<S, true>(s, clip, &job, Standard)
+            }
             (gate, candidate, clip) => {
-                step::<S, true>(s, clip, &job, Chosen([gate, candidate, candidate]));
+                step::<S, true>(s, clip, &job, Dynamic([gate, candidate, candidate]));
             }
         }
     }
@@ -55,7 +59,8 @@ unsafe fn step<S: Simd, const CLIP: bool>(
             let z = &job.z[row * 4 * len..][..4 * len];
             // SAFETY: these are this job's units.
             let new = unsafe { job.h.write(row, 0..len) };
-            // The candidate's input stands where the new state will: nobody reads that meanwhile.
+            // The candidate's input is kept where the new state will be, which no thread reads
+            // meanwhile.
             for (z, new) in z
                 .chunks_exact(4 * S::LANES)
                 .zip(new.chunks_exact_mut(S::LANES))
@@ -82,10 +87,10 @@ unsafe fn step<S: Simd, const CLIP: bool>(
 /// Runs the job.
 ///
 /// # Safety
-/// For the units of this job: nobody writes `before`, nobody else touches `h`.
+/// For the units of this job: no thread writes `before`, no other thread accesses `h`.
 #[inline(always)]
 pub(super) unsafe fn gru_reset<S: Simd>(s: S, f: GruFunctions, job: GateJob<'_>) {
-    let apply = Chosen([f.gate; 3]);
+    let apply = Dynamic([f.gate; 3]);
     let len = job.units.next_multiple_of(S::LANES);
     for row in 0..job.rows {
         let z = &job.z[row * 3 * len..][..3 * len];
@@ -97,7 +102,7 @@ pub(super) unsafe fn gru_reset<S: Simd>(s: S, f: GruFunctions, job: GateJob<'_>)
         for ((z, before), reset) in vectors.zip(reset.chunks_exact_mut(S::LANES)) {
             let z = clamp(s, f.clip, s.load(z));
             let r = match f.gate {
-                Activation::Sigmoid => Usual.gate(s, z),
+                Activation::Sigmoid => Standard.gate(s, z),
                 _ => apply.gate(s, z),
             };
             s.store(s.mul(r, s.load(before)), reset);
@@ -114,9 +119,9 @@ pub(super) unsafe fn gru_candidate<S: Simd>(s: S, f: GruFunctions, job: GateJob<
     // SAFETY: the caller's promise is passed on.
     unsafe {
         match (f.gate, f.candidate) {
-            (Activation::Sigmoid, Activation::Tanh) => blend::<S, 3>(s, f.clip, job, Usual),
+            (Activation::Sigmoid, Activation::Tanh) => blend::<S, 3>(s, f.clip, job, Standard),
             (gate, candidate) => {
-                blend::<S, 3>(s, f.clip, job, Chosen([gate, candidate, candidate]));
+                blend::<S, 3>(s, f.clip, job, Dynamic([gate, candidate, candidate]));
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Light GRU: an update gate, a candidate, and the blend with the old state.
 
 use super::gru::blend;
-use super::{Chosen, Functions, GateJob, Usual, math};
+use super::{Dynamic, Functions, GateJob, Standard, math};
 use crate::Activation;
 use crate::simd::Simd;
 
@@ -23,7 +23,7 @@ struct SigmoidRelu;
 impl Functions for SigmoidRelu {
     #[inline(always)]
     fn gate<S: Simd>(self, s: S, z: S::F32) -> S::F32 {
-        Usual.gate(s, z)
+        Standard.gate(s, z)
     }
     #[inline(always)]
     fn candidate<S: Simd>(self, s: S, z: S::F32) -> S::F32 {
@@ -34,7 +34,7 @@ impl Functions for SigmoidRelu {
 /// Runs the job.
 ///
 /// # Safety
-/// For the units of this job: nobody writes `before`, nobody else touches `h` and `y`.
+/// For the units of this job: no thread writes `before`, no other thread accesses `h` and `y`.
 #[inline(always)]
 pub(super) unsafe fn light_gru_gates<S: Simd>(s: S, f: LightGruFunctions, job: GateJob<'_>) {
     // SAFETY: the caller's promise is passed on.
@@ -42,7 +42,7 @@ pub(super) unsafe fn light_gru_gates<S: Simd>(s: S, f: LightGruFunctions, job: G
         match (f.gate, f.candidate) {
             (Activation::Sigmoid, Activation::Relu) => blend::<S, 2>(s, f.clip, job, SigmoidRelu),
             (gate, candidate) => {
-                blend::<S, 2>(s, f.clip, job, Chosen([gate, candidate, candidate]));
+                blend::<S, 2>(s, f.clip, job, Dynamic([gate, candidate, candidate]));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! LSTM: four pre-activations and the old cell state to the new cell and hidden state.
 
-use super::{Chosen, Functions, GateJob, Usual, clamp, flush, rows_together, store_part};
+use super::{Dynamic, Functions, GateJob, Standard, clamp, flush, rows_together, store_part};
 use crate::Activation;
 use crate::simd::Simd;
 
@@ -29,7 +29,7 @@ struct Step<'a> {
 /// Runs the job.
 ///
 /// # Safety
-/// For the units of this job: nobody else touches `c`, and nobody else reads or writes `h` and `y`.
+/// For the units of this job: no other thread accesses `c`, `h` and `y`.
 #[inline(always)]
 pub(super) unsafe fn lstm_gates<S: Simd>(s: S, f: LstmFunctions, job: GateJob<'_>) {
     let usual = (f.gate, f.candidate, f.output)
@@ -39,9 +39,9 @@ pub(super) unsafe fn lstm_gates<S: Simd>(s: S, f: LstmFunctions, job: GateJob<'_
     // SAFETY: the caller's promise is passed on.
     unsafe {
         match (usual, plain) {
-            (true, true) => step::<S, true>(s, &of, Usual),
-            (true, false) => step::<S, false>(s, &of, Usual),
-            _ => step::<S, false>(s, &of, Chosen([f.gate, f.candidate, f.output])),
+            (true, true) => step::<S, true>(s, &of, Standard),
+            (true, false) => step::<S, false>(s, &of, Standard),
+            _ => step::<S, false>(s, &of, Dynamic([f.gate, f.candidate, f.output])),
         }
     }
 }

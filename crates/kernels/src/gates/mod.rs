@@ -73,7 +73,7 @@ pub struct GateJob<'a> {
 /// Runs the job.
 ///
 /// # Safety
-/// For the units of this job: nobody writes `before`, nobody else touches `c`, `h` and `y`.
+/// For the units of this job: no thread writes `before`, no other thread accesses `c`, `h` and `y`.
 pub(super) unsafe fn run<S: Simd>(s: S, kernel: GateKernel, job: GateJob<'_>) {
     macro_rules! vectorized {
         ($gates:path $(, $functions:expr)?) => {
@@ -117,7 +117,7 @@ fn clamp<S: Simd>(s: S, clip: Option<f32>, z: S::F32) -> S::F32 {
     s.select(s.lt(z, low), low, z)
 }
 
-/// How gate code applies its activations: the usual ones inlined, any others by a match.
+/// How gate code applies its activations: the standard ones inlined, any others by a match.
 trait Functions: Copy {
     fn gate<S: Simd>(self, s: S, z: S::F32) -> S::F32;
     fn candidate<S: Simd>(self, s: S, z: S::F32) -> S::F32;
@@ -129,9 +129,9 @@ trait Functions: Copy {
 
 /// Sigmoid gates, tanh elsewhere.
 #[derive(Clone, Copy)]
-struct Usual;
+struct Standard;
 
-impl Functions for Usual {
+impl Functions for Standard {
     #[inline(always)]
     fn gate<S: Simd>(self, s: S, z: S::F32) -> S::F32 {
         math::sigmoid(s, z)
@@ -144,9 +144,9 @@ impl Functions for Usual {
 
 /// Any activations: gate, candidate, output.
 #[derive(Clone, Copy)]
-struct Chosen([Activation; 3]);
+struct Dynamic([Activation; 3]);
 
-impl Functions for Chosen {
+impl Functions for Dynamic {
     #[inline(always)]
     fn gate<S: Simd>(self, s: S, z: S::F32) -> S::F32 {
         apply(s, self.0[0], z)
@@ -181,12 +181,12 @@ fn apply<S: Simd>(s: S, activation: Activation, z: S::F32) -> S::F32 {
 /// Vectors of states that are computed up to the same point before any is finished. The second half
 /// of a state hangs on the first by a long chain of dependent operations; a core finds enough to do
 /// meanwhile only among as many others.
-const TOGETHER: usize = 8;
+const VECTORS_AT_ONCE: usize = 8;
 
-/// Rows of `panels` vectors that make up [`TOGETHER`].
+/// Rows of `panels` vectors that make up [`VECTORS_AT_ONCE`].
 #[inline(always)]
 fn rows_together(panels: usize) -> usize {
-    (TOGETHER / panels.max(1)).max(1)
+    (VECTORS_AT_ONCE / panels.max(1)).max(1)
 }
 
 /// Writes one vector to the start of `to`, or as much of it as there is room for: the last panel of

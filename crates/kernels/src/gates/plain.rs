@@ -1,6 +1,6 @@
 //! A state that is one pre-activation: the vanilla RNN's, and an LSTM's projected one.
 
-use super::{Chosen, Functions, GateJob, Usual, clamp, flush, store_part};
+use super::{Dynamic, Functions, GateJob, Standard, clamp, flush, store_part};
 use crate::Activation;
 use crate::simd::Simd;
 
@@ -16,7 +16,7 @@ pub struct PlainFunctions {
 /// Runs the job.
 ///
 /// # Safety
-/// For the units of this job nobody else touches `h` and `y`.
+/// For the units of this job no other thread accesses `h` and `y`.
 #[inline(always)]
 pub(super) unsafe fn plain_state<S: Simd>(s: S, f: PlainFunctions, job: GateJob<'_>) {
     let len = job.units.next_multiple_of(S::LANES);
@@ -34,8 +34,8 @@ pub(super) unsafe fn plain_state<S: Simd>(s: S, f: PlainFunctions, job: GateJob<
             let z = s.load(z);
             let h = match f.activation {
                 None => z,
-                Some(Activation::Tanh) => Usual.candidate(s, clamp(s, f.clip, z)),
-                Some(other) => Chosen([other; 3]).gate(s, clamp(s, f.clip, z)),
+                Some(Activation::Tanh) => Standard.candidate(s, clamp(s, f.clip, z)),
+                Some(other) => Dynamic([other; 3]).gate(s, clamp(s, f.clip, z)),
             };
             let h = flush(s, h);
             s.store(h, new);

@@ -5,7 +5,7 @@
 //! not padded to whole vectors: the last vector of a row may be a part of one. And what is written
 //! may be what was read, so that each vector is loaded before any is stored in its place.
 
-use super::{Functions, GateJob, Usual, flush, store_part};
+use super::{Functions, GateJob, Standard, flush, store_part};
 use crate::simd::Simd;
 use crate::{Columns, ReadColumns};
 
@@ -31,7 +31,7 @@ pub(super) enum Children {
 /// ```
 ///
 /// # Safety
-/// For the units of this job: nobody else touches `c` and `h`.
+/// For the units of this job: no other thread accesses `c` and `h`.
 ///
 /// # Panics
 /// If the job has no rows of a right child.
@@ -44,20 +44,20 @@ pub(super) unsafe fn tree_node<S: Simd>(s: S, children: Children, job: GateJob<'
             let z = &job.z[(row * panels + panel) * slots * S::LANES..][..slots * S::LANES];
             let gate = |slot: usize| s.load(&z[slot * S::LANES..]);
             let part = Part::of::<S>(row, panel, job.units);
-            let (i, u) = (Usual.gate(s, gate(0)), Usual.candidate(s, gate(2)));
+            let (i, u) = (Standard.gate(s, gate(0)), Standard.candidate(s, gate(2)));
             // SAFETY: these are this job's units.
             let old = || unsafe { part.load(s, &job.c) };
             let c = match children {
                 Children::None => s.mul(i, u),
                 Children::Sum => s.fma(i, u, old()),
                 Children::Two => {
-                    let c = s.fma(Usual.gate(s, gate(3)), old(), s.mul(i, u));
+                    let c = s.fma(Standard.gate(s, gate(3)), old(), s.mul(i, u));
                     let right = part.read(s, &job.child.expect(NO_CHILD)[1]);
-                    s.fma(Usual.gate(s, gate(4)), right, c)
+                    s.fma(Standard.gate(s, gate(4)), right, c)
                 }
             };
             let c = flush(s, c);
-            let h = flush(s, s.mul(Usual.gate(s, gate(1)), Usual.output(s, c)));
+            let h = flush(s, s.mul(Standard.gate(s, gate(1)), Standard.output(s, c)));
             // SAFETY: as above.
             unsafe {
                 part.store(s, c, &job.c);
@@ -74,7 +74,7 @@ pub(super) unsafe fn tree_node<S: Simd>(s: S, children: Children, job: GateJob<'
 /// ```
 ///
 /// # Safety
-/// For the units of this job: nobody else touches `c` and `h`.
+/// For the units of this job: no other thread accesses `c` and `h`.
 ///
 /// # Panics
 /// If the job has no rows of a child.
@@ -91,7 +91,7 @@ pub(super) unsafe fn tree_child<S: Simd>(s: S, job: GateJob<'_>) {
                 let sum = s.add(part.load(s, &job.h), part.read(s, &child_h));
                 part.store(s, sum, &job.h);
                 let (c, sum) = (part.read(s, &child_c), part.load(s, &job.c));
-                part.store(s, s.fma(Usual.gate(s, f), c, sum), &job.c);
+                part.store(s, s.fma(Standard.gate(s, f), c, sum), &job.c);
             }
         }
     }
@@ -116,7 +116,7 @@ impl Part {
     }
 
     /// # Safety
-    /// Nobody writes these values meanwhile.
+    /// No other thread writes these values meanwhile.
     #[inline(always)]
     unsafe fn load<S: Simd>(self, s: S, from: &Columns<'_>) -> S::F32 {
         // SAFETY: the caller's promise; the slice is dropped at the end of this call.
@@ -142,7 +142,7 @@ impl Part {
     }
 
     /// # Safety
-    /// Nobody else touches these values meanwhile.
+    /// No other thread accesses these values meanwhile.
     #[inline(always)]
     unsafe fn store<S: Simd>(self, s: S, v: S::F32, to: &Columns<'_>) {
         // SAFETY: the caller's promise; the slice is dropped at the end of this call.

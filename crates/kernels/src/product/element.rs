@@ -25,7 +25,7 @@ pub(super) trait Element<S: Simd>: Copy {
     const PARTS: usize;
     /// Whether tall tiles pay for weights outside the private caches: fewer passes over a panel
     /// against more loads of the left operand. Not for int8.
-    const TALL: bool;
+    const USES_TALL_TILES: bool;
     /// The words of a stripe.
     fn stripe(self, weights: &PackedMatrix, stripe: usize) -> *const u32;
     /// A word of the left operand.
@@ -64,8 +64,8 @@ pub(super) trait Element<S: Simd>: Copy {
     );
 }
 
-/// Words of `STEPS` steps each: f32, or bf16, widened (exactly) where it is used. The two steps of a
-/// word of bf16 are one after the other, so that no more registers are needed than for f32: the
+/// Words of `STEPS` steps each: f32, or bf16, widened (exactly) where it is used. The two steps of
+/// a word of bf16 are one after the other, so that no more registers are needed than for f32: the
 /// second load of a word costs nothing that the arithmetic waits for.
 #[derive(Clone, Copy)]
 pub(super) struct Floats<'a, T, const STEPS: usize>(pub &'a [T]);
@@ -78,7 +78,7 @@ impl<S: Simd, T: Copy, const STEPS: usize> Element<S> for Floats<'_, T, STEPS> {
     const STEPS: usize = STEPS;
     const LHS: usize = STEPS;
     const PARTS: usize = STEPS;
-    const TALL: bool = true;
+    const USES_TALL_TILES: bool = true;
 
     #[inline(always)]
     fn stripe(self, weights: &PackedMatrix, stripe: usize) -> *const u32 {
@@ -149,7 +149,7 @@ impl<S: Simd, D: Dot<S>> Element<S> for Int8<'_, D> {
     const STEPS: usize = 4;
     const LHS: usize = 1;
     const PARTS: usize = 1;
-    const TALL: bool = false;
+    const USES_TALL_TILES: bool = false;
 
     #[inline(always)]
     fn stripe(self, weights: &PackedMatrix, stripe: usize) -> *const u32 {

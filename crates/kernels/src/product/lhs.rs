@@ -34,8 +34,8 @@ impl<'a, T> Lhs<'a, T> {
         self.rows.row(nth(self.order, row), self.words)
     }
 
-    /// Where `M` rows start. Not inlined: what it takes to find them would compete with them for
-    /// the registers of the loop over them (f32, three gates: 4 % of the time).
+    /// Where `M` rows start. Not inlined: computing the addresses would compete with them for the
+    /// registers of the loop over the rows.
     #[inline(never)]
     pub fn separate<const M: usize>(&self, row: usize) -> Separate<T, M> {
         Separate(std::array::from_fn(|m| self.row(row + m).as_ptr()))
@@ -79,8 +79,7 @@ impl<'a> Lhs<'a, f32> {
         }
     }
 
-    /// The same for a tile of `M` rows, a compile-time number of them: as loops over all of them it
-    /// took four times as long, 3 % of a step.
+    /// The same for a tile of `M` rows. `M` is a constant so that the loops are unrolled.
     fn lay_out_tile<const M: usize>(&self, first: usize, scratch: &mut [u32]) {
         /// Steps at a time, whose values stand in a line of each row.
         const BLOCK: usize = 16;

@@ -11,8 +11,8 @@
 //! The real loop takes a tile of `M` rows by `P` stripes of panels (`pack.rs`, `tiles.rs`) at a
 //! time, all in registers: one row alone is a chain of dependent multiply-adds, and only many
 //! independent chains fill the pipelines. The order of `k` within a chain never changes, so no tile
-//! shape changes a bit. Where weights come from afar, all tiles of rows that take a panel ask for
-//! the next one meanwhile (`prefetch.rs`).
+//! shape changes a bit. Where weights exceed the private caches, all tiles of rows that take a
+//! panel ask for the next one meanwhile (`prefetch.rs`).
 //!
 //! Weights of int8 meet a left operand of int8: its rows are quantised first, each with a scale of
 //! its own. Their sum is exact; it is rounded to f32, as is the product of the two scales, and then
@@ -50,13 +50,13 @@ pub enum Start<'a> {
     Bias(&'a [f32]),
     /// From zero; only the product's own slots are written.
     Zero,
-    /// From the pre-activations as they are.
+    /// Adds to the existing pre-activations (BLAS: beta = 1).
     Continue,
 }
 
 /// Memory for what a product makes of its left operand: [`PackedMatrix::scratch_words`] words. With
 /// weights of int8 that is the operand, quantised. With others it is the operand laid out step by
-/// step for tall tiles; with less memory the tiles are low.
+/// step for tall tiles; with less memory the tiles are short.
 #[derive(Debug)]
 pub enum Scratch<'a> {
     /// To be packed first, from all rows of the left operand.
@@ -79,7 +79,7 @@ impl Scratch<'_> {
     }
 }
 
-/// The way through the panels, which are independent: it changes no bit.
+/// The order of panels and the width of tiles. It never changes a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sweep {
     /// First to last, in tiles as wide as the registers allow: the longest runs through each panel.
@@ -334,7 +334,7 @@ impl Prefetches {
         if count < min_count || next == NextProduct::NONE {
             return PassPrefetch::None;
         }
-        // The last tile may be too low to prefetch.
+        // The last tile may have too few rows to prefetch.
         let sharing = match self.tiles.rows % self.tiles.height {
             1 | 2 => count - 1,
             _ => count,

@@ -1,8 +1,8 @@
 //! Rows of the left operand as whole numbers from -127 to 127 times one scale for each row.
 //!
 //! ```text
-//! most = max |a[k]|
-//! scale = most / 127;  q[k] = a[k] · (127 / most), rounded to the nearest even
+//! max = max |a[k]|
+//! scale = max / 127;  q[k] = a[k] · (127 / max), rounded to the nearest even
 //! ```
 //!
 //! The greatest is found among bits: without the sign they order as the floats do, with infinity
@@ -77,17 +77,16 @@ fn scales(max: f32) -> (f32, f32) {
     }
 }
 
-/// What is known of a row of a left operand, and of the row of whole numbers times a scale that is
-/// multiplied in its place.
+/// Norms of a row of a left operand and of its quantisation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RowNorms {
     /// The greatest magnitude: infinity or NaN where one of the values is, and then the norms mean
     /// nothing.
     pub magnitude: f32,
-    /// The Euclidean norm of what is multiplied, to 12 digits.
-    pub kept: f64,
-    /// And of what that leaves out.
-    pub lost: f64,
+    /// Euclidean norm of the quantised row, with a relative error below 1e-12.
+    pub quantized: f64,
+    /// Euclidean norm of the quantisation error.
+    pub error: f64,
 }
 
 /// See [`super::super::Kernels::row_norms`].
@@ -96,7 +95,7 @@ pub(in super::super) fn row_norms<S: Simd>(s: S, row: &[f32]) -> RowNorms {
     let magnitude = magnitude(s, row);
     let (scale, inverse) = scales(magnitude);
     // Sums that do not wait for each other, and fill the widest vectors.
-    let (mut kept, mut lost) = ([0.0; 16], [0.0; 16]);
+    let (mut quantized, mut error) = ([0.0; 16], [0.0; 16]);
     let mut some = [0.0; 16];
     for values in row.chunks(16) {
         // Zeros add nothing.
@@ -106,14 +105,14 @@ pub(in super::super) fn row_norms<S: Simd>(s: S, row: &[f32]) -> RowNorms {
             let q = (some[i] * inverse + ROUND) - ROUND;
             let whole = f64::from(scale) * f64::from(q);
             let left = f64::from(some[i]) - whole;
-            kept[i] += whole * whole;
-            lost[i] += left * left;
+            quantized[i] += whole * whole;
+            error[i] += left * left;
         }
     }
     let norm = |sums: [f64; 16]| sums.iter().sum::<f64>().sqrt();
     RowNorms {
         magnitude,
-        kept: norm(kept),
-        lost: norm(lost),
+        quantized: norm(quantized),
+        error: norm(error),
     }
 }

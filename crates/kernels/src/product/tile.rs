@@ -201,9 +201,8 @@ unsafe fn part<
     group: usize,
     sum: &mut [[[E::Sum; N]; P]; M],
 ) {
-    // Of rows and weights the fewer stay in registers while the others go by: where a core's other
-    // thread was busy, a step of 64 rows took 6 % less than with rows kept (LSTM 1024, f32, Xeon);
-    // alone on its core it took as long.
+    // Of rows and weights, the fewer stay in registers while the others are loaded one by one. This
+    // matters where the other hardware thread of the core is busy.
     if const { M <= P * N } {
         // SAFETY: the caller's promise.
         let mut x = [unsafe { element.lhs(s, a.at(0, group * E::LHS + PART)) }; M];

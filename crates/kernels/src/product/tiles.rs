@@ -2,13 +2,13 @@
 //! stripe and gate.
 //!
 //! ```text
-//! low tiles    as few as can be of at most 6 rows (8 of three gates), by as many stripes as the registers hold
-//! tall tiles   7 to 14 rows (12 in bf16) by one stripe of two gates, of weights from afar
+//! short tiles  at most 6 rows (8 with three gates), by as many stripes as the registers hold
+//! tall tiles   7 to 14 rows (12 in bf16), by one stripe of two gates
 //! ```
 //!
-//! A tall tile has its rows laid out step by step ([`Lhs`](super::lhs::Lhs)): it takes one address
-//! for all of them, where there are not registers for one each, and rows that lie some pages apart
-//! do not push each other out of the first level.
+//! The rows of a tall tile are laid out step by step ([`Lhs`](super::lhs::Lhs)): they have one
+//! address instead of one each, for which there are too few registers, and rows some pages apart do
+//! not evict each other from the first level.
 
 #[cfg(test)]
 use super::super::TALL_TILE_ROWS;
@@ -19,8 +19,8 @@ use super::{Product, Sweep};
 
 /// Multiply-adds in flight that hide their latency: 4 cycles, two a cycle on most cores.
 const CHAINS: usize = 8;
-/// Most rows of a low tile of other than three gates.
-const LOW: usize = 6;
+/// Max rows of a short tile, except with three gates.
+const SHORT_TILE_ROWS: usize = 6;
 
 /// How the rows of a product are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,21 +38,21 @@ impl RowTiles {
     #[inline(always)]
     pub fn of<S: Simd, E: Element<S>>(job: &Product<'_>, scratch: usize) -> RowTiles {
         let (rows, weights) = (job.row_count, job.weights);
-        let low = rows_of_low(
+        let short = short_tile_rows(
             const { accumulators(S::REGISTERS, E::PARTS) },
             weights.gates(),
         );
         let may_be_tall = weights.depth() > 0
             && weights.stripe_gates() == 2
             && scratch >= weights.scratch_words(rows);
-        let tallest = const { tallest::<S, E>(2) }.min(job.blocking.tile_rows);
-        RowTiles::cut(rows, low, if may_be_tall { tallest } else { 0 })
+        let tallest = const { max_tile_rows::<S, E>(2) }.min(job.blocking.tile_rows);
+        RowTiles::cut(rows, short, if may_be_tall { tallest } else { 0 })
     }
 
-    /// One tall tile or two, if each has enough rows for one and at most `tallest`; else low ones.
-    /// As few as can be, since the passes over a panel cost the same however full they are, and as
-    /// even.
-    fn cut(rows: usize, low: usize, tallest: usize) -> RowTiles {
+    /// One tall tile or two, if each has enough rows for one and at most `tallest`; else short
+    /// ones. As few as possible, since a pass over a panel costs the same with any number of rows,
+    /// and as even as possible.
+    fn cut(rows: usize, short: usize, tallest: usize) -> RowTiles {
         let cut = |max: usize, are_tall: bool| RowTiles {
             rows,
             height: rows.div_ceil(rows.div_ceil(max).max(1)),
@@ -60,11 +60,11 @@ impl RowTiles {
         };
         if tallest > 0 && rows <= LAID_OUT {
             let tall = cut(tallest, true);
-            if tall.last() > LOW {
+            if tall.last() > SHORT_TILE_ROWS {
                 return tall;
             }
         }
-        cut(low, false)
+        cut(short, false)
     }
 
     /// Rows of the last.
@@ -78,11 +78,11 @@ impl RowTiles {
     }
 }
 
-/// Accumulators of a low tile: what is left of the registers after the fewer of weight vectors and
-/// broadcast values, kept, and one of the others, on its way; and, where weights are widened part
-/// by part, what both parts need: compilers interleave them, and with more sums than this keep some
-/// in memory. Two steps at a time (`tile.rs`) keep twice the vectors of weights, four to six, and
-/// one broadcast value: with 24 sums that is what there is.
+/// Accumulators of a short tile: the registers that remain beside the fewer of weight vectors and
+/// broadcast values, and one of the others. Widening weights part by part needs more of them:
+/// compilers interleave the parts, and spill sums beyond this number. Two steps at a time
+/// (`tile.rs`) keep twice the vectors of weights, four to six, and one broadcast value beside 24
+/// sums.
 const fn accumulators(registers: usize, parts: usize) -> usize {
     match (registers, parts) {
         (32.., 1) => 24,
@@ -93,10 +93,10 @@ const fn accumulators(registers: usize, parts: usize) -> usize {
     }
 }
 
-/// Rows of a low tile, of panels of so many gates, and with `room` for so many accumulators: for a
-/// multiply-add least is loaded where there are about as many rows as vectors of weights.
-const fn rows_of_low(room: usize, gates: usize) -> usize {
-    let max = if gates == 3 { 8 } else { LOW };
+/// Rows of a short tile of panels of `gates` gates, with `room` accumulators. Loads per
+/// multiply-add are fewest with about as many rows as vectors of weights.
+const fn short_tile_rows(room: usize, gates: usize) -> usize {
+    let max = if gates == 3 { 8 } else { SHORT_TILE_ROWS };
     let rows = room / gates;
     match rows {
         0 => 1,
@@ -105,33 +105,33 @@ const fn rows_of_low(room: usize, gates: usize) -> usize {
     }
 }
 
-/// Most rows of a tall tile of stripes of so many gates; 0 where there is none: where that was not
-/// measured. Two vectors of weights and a broadcast value stand beside the sums, 31 registers in
-/// all; widening takes some more (bf16, 14 rows in one tile: twice the time of two tiles).
-const fn tallest<S: Simd, E: Element<S>>(gates: usize) -> usize {
+/// Max rows of a tall tile of stripes of `gates` gates; 0 where they are not known to be faster.
+/// With two vectors of weights and a broadcast value beside the sums, 14 rows need 31 registers;
+/// widening bf16 needs some more.
+const fn max_tile_rows<S: Simd, E: Element<S>>(gates: usize) -> usize {
     let is_measured = cfg!(target_arch = "x86_64") && S::REGISTERS >= 32;
     match E::PARTS {
-        1 if is_measured && E::TALL && gates == 2 => 14,
-        _ if is_measured && E::TALL && gates == 2 => 12,
+        1 if is_measured && E::USES_TALL_TILES && gates == 2 => 14,
+        _ if is_measured && E::USES_TALL_TILES && gates == 2 => 12,
         _ => 0,
     }
 }
 
-/// Whether a tile of so many rows by stripes of so many gates is a tall one.
+/// Whether a tile of `rows` rows by stripes of `gates` gates is tall.
 pub(super) const fn is_tall<S: Simd, E: Element<S>>(rows: usize, gates: usize) -> bool {
-    rows > LOW && rows <= tallest::<S, E>(gates)
+    rows > SHORT_TILE_ROWS && rows <= max_tile_rows::<S, E>(gates)
 }
 
 /// Which tiles there are.
 pub(super) struct Tiles;
 
 impl Tiles {
-    /// Whether there are some of so many rows by stripes of so many gates.
+    /// Whether tiles of these rows, stripes and gates exist.
     pub const fn has<S: Simd, E: Element<S>>(rows: usize, stripes: usize, gates: usize) -> bool {
-        let is_low = (rows <= LOW || gates == 3 && rows <= 8)
+        let is_short = (rows <= SHORT_TILE_ROWS || gates == 3 && rows <= 8)
             && rows * stripes * gates <= accumulators(S::REGISTERS, E::PARTS)
             && (stripes <= 4 || gates == 2);
-        is_low || stripes == 1 && is_tall::<S, E>(rows, gates)
+        is_short || stripes == 1 && is_tall::<S, E>(rows, gates)
     }
 }
 
@@ -164,7 +164,8 @@ mod tests {
     use super::*;
 
     /// Tiles are as few and as even as their height allows. Tall ones are those that the caller
-    /// allows, of the rows that kernels have such tiles for, and fewer than the low ones would be.
+    /// allows, of the rows that kernels have such tiles for, and fewer than the short ones would
+    /// be.
     #[test]
     fn tiles_are_as_few_and_as_even_as_can_be() {
         for (rows, low) in (0..40usize).flat_map(|rows| (1..=8).map(move |low| (rows, low))) {
@@ -188,10 +189,10 @@ mod tests {
     }
 
     #[test]
-    fn low_tiles_fit_into_the_accumulators() {
+    fn short_tiles_fit_into_the_accumulators() {
         for room in [24, 20, 12, 10, 4] {
             for gates in 1..=4 {
-                let rows = rows_of_low(room, gates);
+                let rows = short_tile_rows(room, gates);
                 assert!(rows >= 1 && (rows == 1 || rows * gates <= room));
             }
         }
