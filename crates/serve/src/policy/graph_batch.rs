@@ -68,17 +68,18 @@ pub struct GraphBatching<R> {
     /// The queue whose turn it is, or the next after it.
     turn: usize,
     arrivals: u64,
-    places: SecondaryMap<RequestKey, WorkerEnv>,
+    positions: SecondaryMap<RequestKey, Position>,
     /// By worker.
     groups: Vec<Option<Group>>,
     released: VecDeque<RequestKey>,
 }
 
-/// Where a request stands in its queue: by priority, then by arrival.
+/// The order of a queue: by priority, then by arrival.
 type Turn = (Reverse<u8>, u64, RequestKey);
 
+/// The position of a request: in a queue, or in the group of a worker.
 #[derive(Clone, Copy)]
-enum WorkerEnv {
+enum Position {
     Waits { queue: usize, turn: Turn },
     Member { worker: usize, index: usize },
 }
@@ -128,7 +129,7 @@ impl<R: Rule> GraphBatching<R> {
             queues: BTreeMap::new(),
             turn: 0,
             arrivals: 0,
-            places: SecondaryMap::new(),
+            positions: SecondaryMap::new(),
             groups: (0..workers).map(|_| None).collect(),
             released: VecDeque::new(),
         }
@@ -152,8 +153,8 @@ impl<R: Rule> GraphBatching<R> {
         for (index, turn) in chosen.into_iter().enumerate() {
             self.leave(queue, turn);
             let (request, worker) = (turn.2, worker.0);
-            self.places
-                .insert(request, WorkerEnv::Member { worker, index });
+            self.positions
+                .insert(request, Position::Member { worker, index });
             group.members.push(Member {
                 request,
                 phase: Phase::Running,
@@ -278,20 +279,20 @@ impl<R: Rule> Policy for GraphBatching<R> {
 
     fn ready(&mut self, table: &Table, subgraph: SubgraphKey, count: usize) {
         let request = subgraph.request;
-        match self.places.get(request) {
-            Some(&WorkerEnv::Member { worker, index }) => {
+        match self.positions.get(request) {
+            Some(&Position::Member { worker, index }) => {
                 if let Some(group) = &mut self.groups[worker] {
                     group.ready(table, index, subgraph, count);
                 }
             }
-            Some(WorkerEnv::Waits { .. }) => {}
+            Some(Position::Waits { .. }) => {}
             None => {
                 let turn = (Reverse(table.priority(request)), self.arrivals, request);
                 self.arrivals += 1;
                 let queue = self.rule.queue(table, request);
                 self.queues.entry(queue).or_default().insert(turn);
-                self.places
-                    .insert(request, WorkerEnv::Waits { queue, turn });
+                self.positions
+                    .insert(request, Position::Waits { queue, turn });
             }
         }
     }
@@ -342,7 +343,7 @@ impl<R: Rule> Policy for GraphBatching<R> {
     }
 
     fn completed(&mut self, _: &Table, request: RequestKey) -> Completion {
-        if let Some(&WorkerEnv::Member { worker, index }) = self.places.get(request)
+        if let Some(&Position::Member { worker, index }) = self.positions.get(request)
             && let Some(group) = &mut self.groups[worker]
         {
             group.members[index].phase = Phase::Held;
@@ -359,10 +360,10 @@ impl<R: Rule> Policy for GraphBatching<R> {
                         Phase::Gone => {}
                         // Waits for input: in no group, and in no queue until that comes.
                         Phase::Running => {
-                            self.places.remove(member.request);
+                            self.positions.remove(member.request);
                         }
                         Phase::Held => {
-                            self.places.remove(member.request);
+                            self.positions.remove(member.request);
                             self.released.push_back(member.request);
                         }
                     }
@@ -373,9 +374,9 @@ impl<R: Rule> Policy for GraphBatching<R> {
     }
 
     fn ended(&mut self, table: &Table, request: RequestKey) {
-        match self.places.remove(request) {
-            Some(WorkerEnv::Waits { queue, turn }) => self.leave(queue, turn),
-            Some(WorkerEnv::Member { worker, index }) => {
+        match self.positions.remove(request) {
+            Some(Position::Waits { queue, turn }) => self.leave(queue, turn),
+            Some(Position::Member { worker, index }) => {
                 if let Some(group) = &mut self.groups[worker] {
                     let ready = table.ready_subgraphs(request).map(|s| table.ready(s));
                     group.ready -= ready.sum::<usize>();

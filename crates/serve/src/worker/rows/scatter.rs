@@ -111,7 +111,7 @@ impl<R: Send> BatchRows<R> {
                     release(input_rows, at, pool);
                     let work = &work[index];
                     let mut values = work.values.lock();
-                    // Looked at under the lock, as ever.
+                    // Checked under the lock, as in `super::super::scatter`.
                     if !work.values.has_ended() {
                         let of = (work, &mut *values);
                         *scattered = Some(self.scatter_from(written, at, of, (row, 0), pool));
@@ -123,36 +123,36 @@ impl<R: Send> BatchRows<R> {
         (self.input_rows, self.written) = (all_input_rows, all_written);
     }
 
-    /// What was input_rows for a row's step is not read any more.
+    /// Releases the retained inputs of a row's step.
     pub fn release(&mut self, row: usize, step: usize, pool: &mut BufferPool) {
         let at = self.at(row, step);
         release(&mut self.input_rows, at, pool);
     }
 
-    /// What a row of a state or output of a cell that gathers all is.
+    /// A row of a state or output, of a cell that gathers all ports.
     #[cfg(all(test, not(loom)))]
     pub fn written(&self, port: usize, row: usize) -> &[f32] {
         &self.written[port][row]
     }
 
-    /// Whether nothing is input_rows.
+    /// Whether no input rows are retained.
     #[cfg(all(test, not(loom)))]
     pub fn holds_no_inputs(&self) -> bool {
         self.input_rows.iter().flatten().all(Option::is_none)
     }
 
-    /// Nothing of the batch is read any more.
+    /// Releases the retained inputs of all rows.
     pub fn release_all(&mut self, pool: &mut BufferPool) {
-        let most = self.input_rows.iter().map(Vec::len).max().unwrap_or(0);
-        (0..most).for_each(|at| release(&mut self.input_rows, at, pool));
+        let rows = self.input_rows.iter().map(Vec::len).max().unwrap_or(0);
+        (0..rows).for_each(|at| release(&mut self.input_rows, at, pool));
     }
 
-    /// Whether the states in a row rest there, if [it was scattered on](BatchRows::scatter_all).
+    /// Whether the states of a row stay there; `None` unless [scattered](BatchRows::scatter_all).
     pub fn scattered(&self, row: usize) -> Option<bool> {
         self.scattered.get(row).copied().flatten()
     }
 
-    /// The states that were just computed in a row stay there.
+    /// Keeps the computed states of a row in place.
     pub fn set_resident(&mut self, work: TaskRow<R>, row: usize) {
         self.slots[row] = Some(work);
     }
