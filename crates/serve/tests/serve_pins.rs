@@ -1,8 +1,8 @@
-//! Threads that users start in what an engine calls do not inherit a worker's pin, and engines of
-//! one process take different cores.
+//! Threads that users start in calls of an engine do not inherit the pin of a worker, and engines
+//! of one process use different cores.
 #![cfg(target_os = "linux")]
 
-use std::sync::{Mutex, mpsc};
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 
 use cellstream::execute::team::TeamWarning;
 use cellstream::machine::allowed_cpus;
@@ -11,11 +11,15 @@ use cellstream_serve::Engine;
 use cellstream_serve::cell_graph::{
     Batch, Cell, CellError, CellId, Cells, Graph, Ports, PreparedCell, Source, WorkerEnv,
 };
-use cellstream_serve::engine::{EngineOptions, Request, Workers};
+use cellstream_serve::engine::{EngineOptions, Request, Workers, calibrate};
 use cellstream_serve::networks::{Chain, ChainCell};
 
-/// Held by tests whose engines take cores.
+/// Held by each test, as their engines use cores.
 static ONE_TEST: Mutex<()> = Mutex::new(());
+
+fn one_test() -> MutexGuard<'static, ()> {
+    ONE_TEST.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The CPUs that a thread started here may run on.
 fn inherited() -> String {
@@ -26,7 +30,7 @@ fn inherited() -> String {
     list.unwrap().trim().to_owned()
 }
 
-/// Tells what a thread inherits that its preparation starts, and what it runs on.
+/// Its preparation reports the CPUs that a new thread inherits; a batch with a negative value panics.
 struct Telling {
     ports: Ports,
     prepared: Mutex<mpsc::Sender<String>>,
@@ -46,6 +50,7 @@ impl Cell for Telling {
         impl PreparedCell for Ready {
             fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
                 let ([x], [], [y]) = batch.split();
+                assert!(x.iter().all(|&x| x >= 0.0), "a negative value");
                 y.copy_from_slice(x);
                 Ok(())
             }
@@ -55,16 +60,60 @@ impl Cell for Telling {
     }
 }
 
-#[test]
-fn threads_started_by_callbacks_and_cells_run_anywhere() {
-    let _alone = ONE_TEST.lock().unwrap();
-    let everywhere = inherited();
+fn telling() -> (Cells, CellId, mpsc::Receiver<String>) {
     let (prepared, told) = mpsc::channel();
     let mut cells = Cells::new();
-    let cell: CellId = cells.add(Telling {
+    let cell = cells.add(Telling {
         ports: Ports::new().input("x", 1).output("y", 1),
         prepared: Mutex::new(prepared),
     });
+    (cells, cell, told)
+}
+
+fn request(cell: CellId, x: f32) -> Request {
+    let mut graph = Graph::new();
+    let x: Source = graph.give(&[x]);
+    let y = graph.node(cell, &[x]).output(0);
+    graph.answer(y);
+    Request::new(graph)
+}
+
+/// A cell is prepared again after a panic, by its pinned worker.
+#[test]
+fn threads_started_by_repeated_preparations_run_anywhere() {
+    let _alone = one_test();
+    let everywhere = inherited();
+    let (cells, cell, told) = telling();
+    let options = EngineOptions {
+        workers: Workers::OneOver(1),
+        ..EngineOptions::default()
+    };
+    let engine = Engine::start(cells, &options).unwrap();
+    assert_eq!(told.recv().unwrap(), everywhere);
+    let run = |x| engine.submit(request(cell, x)).unwrap().wait();
+    assert!(run(-1.0).is_err());
+    assert!(run(1.0).is_ok());
+    assert_eq!(told.recv().unwrap(), everywhere);
+}
+
+#[test]
+fn threads_started_by_a_calibrated_cell_run_anywhere() {
+    let _alone = one_test();
+    let everywhere = inherited();
+    let (cells, _, told) = telling();
+    let core = allowed_cpus()[0];
+    // In a thread of its own, which stays pinned.
+    std::thread::spawn(move || calibrate(&cells, &[core], &[1]).unwrap())
+        .join()
+        .unwrap();
+    assert_eq!(told.recv().unwrap(), everywhere);
+}
+
+#[test]
+fn threads_started_by_callbacks_and_cells_run_anywhere() {
+    let _alone = one_test();
+    let everywhere = inherited();
+    let (cells, cell, told) = telling();
     let options = EngineOptions {
         workers: Workers::OnePerCore,
         ..EngineOptions::default()
@@ -75,14 +124,10 @@ fn threads_started_by_callbacks_and_cells_run_anywhere() {
     }
     let (callback, told) = mpsc::channel();
     for _ in 0..20 {
-        let mut graph = Graph::new();
-        let x: Source = graph.give(&[1.0]);
-        let y = graph.node(cell, &[x]).output(0);
-        graph.answer(y);
         let callback = callback.clone();
         let done =
             move |answer: Result<_, _>| callback.send((answer.is_ok(), inherited())).unwrap();
-        engine.submit_with(Request::new(graph), done).unwrap();
+        engine.submit_with(request(cell, 1.0), done).unwrap();
         assert_eq!(told.recv().unwrap(), (true, everywhere.clone()));
     }
 }
@@ -100,7 +145,7 @@ fn engine(workers: Workers) -> Engine {
 
 #[test]
 fn engines_of_one_process_take_different_cores() {
-    let _alone = ONE_TEST.lock().unwrap();
+    let _alone = one_test();
     let one = || engine(Workers::OneOver(1));
     let engines: Vec<Engine> = allowed_cpus().iter().map(|_| one()).collect();
     for engine in &engines {

@@ -1,4 +1,4 @@
-//! Measures what each cell's batches cost, before serving.
+//! Measures the cost of the batches of each cell, before serving.
 
 use std::time::{Duration, Instant};
 
@@ -6,6 +6,7 @@ use super::EngineError;
 use crate::cell_graph::{
     Batch, BatchSizes, BatchTime, CellCost, CellError, Cells, Port, WorkerEnv,
 };
+use crate::worker::prepare;
 use cellstream::execute::team::{SharedTeam, Team};
 
 /// The measured cost of a cell.
@@ -25,9 +26,9 @@ const ROUNDS: usize = 3;
 const ROUND: Duration = Duration::from_millis(20);
 const MIN_BATCHES: usize = 3;
 
-/// Measures batches of each of `rows` rows, for every cell, on these cores and on inputs of zeros,
-/// about 60 ms for each. Nothing else should run meanwhile. The calling thread takes part, on the
-/// first core, and stays pinned to it.
+/// Measures batches of each of `rows` rows, for every cell, on these cores and with inputs of zeros,
+/// about 60 ms each. The machine should be idle. The calling thread takes part, on the first core,
+/// and stays pinned to it.
 ///
 /// # Errors
 /// [`EngineError::Team`], [`EngineError::Cell`].
@@ -50,7 +51,7 @@ pub fn calibrate(
             cell: cell.name().into(),
             why,
         };
-        let mut prepared = cell.prepare(&env).map_err(failed)?;
+        let mut prepared = prepare(&**cell, &env).map_err(failed)?;
         let zeros = |ports: &[Port]| -> Vec<Vec<f32>> {
             let buffers = ports.iter().map(|port| vec![0.0; env.rows * port.width()]);
             buffers.collect()

@@ -405,8 +405,7 @@ fn prepare(
         steps: batch.steps,
     };
     let envs = max_batches.iter().map(env);
-    let worker = without_pin(|| Worker::new(cells, envs.collect()));
-    let worker = worker.map_err(|(cell, why)| EngineError::Cell {
+    let worker = Worker::new(cells, envs.collect()).map_err(|(cell, why)| EngineError::Cell {
         worker: index,
         cell: cells.get(cell).map_or("", |c| c.name()).to_owned(),
         why,

@@ -35,6 +35,7 @@ use cellstream::execute::team::catch_panic;
 use copies::ParallelCopy;
 use rows::BatchRows;
 use runner::CellRunner;
+pub(super) use runner::prepare;
 
 /// One worker; `R` is whom requests reply to.
 pub(super) struct Worker<R> {

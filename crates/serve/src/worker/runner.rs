@@ -1,4 +1,4 @@
-//! One cell at one worker: its weights, and the rows that it is run on.
+//! One cell at one worker: its weights and its rows.
 
 use std::sync::Arc;
 
@@ -6,12 +6,12 @@ use super::WorkerTask;
 use super::rows::BatchRows;
 use crate::RequestError;
 use crate::cell_graph::{Cell, CellError, PreparedCell, WorkerEnv};
-use cellstream::execute::team::catch_panic;
+use cellstream::execute::team::{catch_panic, without_pin};
 
 /// See the [module](self).
 pub(super) struct CellRunner<R> {
     cell: Arc<dyn Cell>,
-    /// `None` after a panic, until it has been prepared anew.
+    /// `None` after a panic, until the cell is prepared again.
     prepared: Option<Box<dyn PreparedCell>>,
     pub rows: BatchRows<R>,
 }
@@ -20,24 +20,24 @@ impl<R: Send> CellRunner<R> {
     /// Capacity for `env.rows` rows.
     pub fn new(cell: Arc<dyn Cell>, env: &WorkerEnv) -> Result<CellRunner<R>, CellError> {
         Ok(CellRunner {
-            prepared: Some(cell.prepare(env)?),
+            prepared: Some(prepare(&*cell, env)?),
             rows: BatchRows::new(&*cell, env),
             cell,
         })
     }
 
-    /// Runs the cell on the batch of `tasks` that was placed; an error is that of all requests in it.
+    /// Runs the cell on the placed batch of `tasks`; an error ends all requests in it.
     pub fn run(&mut self, env: &WorkerEnv, tasks: &[WorkerTask<R>]) -> Result<(), RequestError> {
         let mut prepared = match self.prepared.take() {
             Some(prepared) => prepared,
-            None => attempt(&*self.cell, || self.cell.prepare(env))?,
+            None => attempt(&*self.cell, || prepare(&*self.cell, env))?,
         };
         let cell = &*self.cell;
         let ran = (self.rows).with_batch(tasks, |batch| attempt(cell, || prepared.run(batch)));
-        // After a panic the cell is prepared anew, and nothing of the batch is read.
+        // After a panic the cell is prepared again, and nothing of the batch is read.
         match ran {
             Err(RequestError::CellPanicked { .. }) => {
-                // What is half done may panic once more.
+                // The drop may panic, too.
                 let _ = catch_panic(|| drop(prepared));
             }
             _ => self.prepared = Some(prepared),
@@ -45,7 +45,7 @@ impl<R: Send> CellRunner<R> {
         ran
     }
 
-    /// Why a batch of so many rows cannot be run, which no policy of ours forms.
+    /// The error of a batch with too many rows, which no policy of this crate forms.
     pub fn too_many(&self, rows: usize) -> RequestError {
         RequestError::TooManyRows {
             cell: self.cell.name().to_owned(),
@@ -55,7 +55,15 @@ impl<R: Send> CellRunner<R> {
     }
 }
 
-/// What a cell does, which may panic.
+/// Prepares a cell without the pin of its worker, so that threads that it starts may run anywhere.
+pub(crate) fn prepare(
+    cell: &dyn Cell,
+    env: &WorkerEnv,
+) -> Result<Box<dyn PreparedCell>, CellError> {
+    without_pin(|| cell.prepare(env))
+}
+
+/// Calls a function of a cell, which may panic.
 fn attempt<T>(
     cell: &dyn Cell,
     work: impl FnOnce() -> Result<T, CellError>,
