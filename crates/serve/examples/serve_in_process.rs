@@ -16,7 +16,7 @@ use cellstream_serve::cell_graph::{
     Batch, Cell, CellError, CellId, Cells, Graph, NodeId, Ports, PreparedCell, Source, WorkerEnv,
 };
 use cellstream_serve::engine::{EngineOptions, Request};
-use cellstream_serve::networks::{ChainCell, run_alone};
+use cellstream_serve::networks::{ChainCell, run_unbatched};
 
 const WORD: usize = 64;
 const HIDDEN: usize = 128;
@@ -116,7 +116,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 for (words, ticket) in sentences.iter().zip(tickets) {
                     // In async code: `ticket.await`.
                     let answer = ticket.wait().expect("in time");
-                    let alone = run_alone(cells, unfold(lstm, verdict, words), None);
+                    let alone = run_unbatched(cells, unfold(lstm, verdict, words), None);
                     let alone = alone.expect("it computes");
                     let bits =
                         |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();

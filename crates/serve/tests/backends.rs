@@ -5,13 +5,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cellstream::execute::{Backend, Cpu, PreparedModel, RunError, SessionError, Steps};
 use cellstream::kernels::{RowsMut, RowsRef};
-use cellstream::model::{Gru, Input, InputError, Layout, Lstm, Model, Output, Signature};
+use cellstream::layers::Embedding;
+use cellstream::model::{Gru, Input, InputError, Layout, Lstm, Matrix, Model, Output, Signature};
 use cellstream::plan::Plan;
 use cellstream::reference;
 use cellstream_serve::Engine;
 use cellstream_serve::cell_graph::Cells;
 use cellstream_serve::engine::{EngineOptions, Request};
-use cellstream_serve::networks::{Chain, ChainCell, Outputs, run_alone};
+use cellstream_serve::networks::{
+    Chain, ChainCell, DecoderCell, EncoderCell, Outputs, Seq2Seq, Until, run_unbatched,
+};
 
 /// The plain loops as a device, which counts the steps of streams.
 #[derive(Default)]
@@ -209,7 +212,7 @@ fn a_network_is_served_on_another_backend() {
             .collect();
         for (xs, ticket) in requests.iter().zip(tickets) {
             let graph = chain.unfold(xs, None, Outputs::Each).unwrap();
-            let expected = run_alone(&cpu, graph, None).unwrap();
+            let expected = run_unbatched(&cpu, graph, None).unwrap();
             assert_eq!(bits(&ticket.wait().unwrap().values), bits(&expected));
         }
         let steps: usize = requests.iter().map(|xs| xs.len() / 3).sum();
@@ -223,4 +226,39 @@ fn what_a_backend_cannot_run_is_its_own_error() {
     let plan = Plan::estimate(&model, 1, 1, 1);
     let refused = Loops::default().prepare(&model, &plan).err().unwrap();
     assert_eq!(refused.to_string(), "the loops run two layers at most");
+}
+
+#[test]
+fn encoder_and_decoder_are_served_on_another_backend() {
+    let (symbols, hidden) = (9, 8);
+    let mut rng = fastrand::Rng::with_seed(3);
+    let mut matrix =
+        |rows: usize, cols: usize| Matrix::new(rows, cols, random(&mut rng, rows * cols)).unwrap();
+    let table = Arc::new(Embedding::new(matrix(symbols, 3)));
+    let weights = Arc::new(matrix(symbols, hidden));
+    let model = Arc::new(Lstm::new(3, hidden).random(4).unwrap());
+    let network = |backend: Option<Loops>| {
+        let mut encoder = EncoderCell::new(table.clone(), model.clone()).unwrap();
+        let bias = vec![0.0; symbols];
+        let decoder = DecoderCell::new(table.clone(), model.clone(), weights.clone(), bias);
+        let mut decoder = decoder.unwrap();
+        if let Some(backend) = backend {
+            let backend = Arc::new(backend);
+            encoder = encoder.with_backend(backend.clone());
+            decoder = decoder.with_backend(backend);
+        }
+        let mut cells = Cells::new();
+        let network = Seq2Seq::add(&mut cells, encoder, decoder, 0).unwrap();
+        (cells, network)
+    };
+    let loops = Loops::default();
+    let counted = Arc::clone(&loops.steps);
+    let answers = [None, Some(loops)].map(|backend| {
+        let (cells, network) = network(backend);
+        let (graph, decoding) = network.unfold(&[3, 1, 4, 1], Until::Steps(5)).unwrap();
+        run_unbatched(&cells, graph, Some(Box::new(decoding))).unwrap()
+    });
+    assert_eq!(answers[0].len(), 5);
+    assert_eq!(bits(&answers[0]), bits(&answers[1]));
+    assert_eq!(counted.load(Ordering::Relaxed), 4 + 5);
 }

@@ -82,8 +82,8 @@ fn main() {
                     cell.name()
                 );
             }
-            taking_steps += usize::from(cell.takes_steps());
-            if cell.takes_steps() {
+            taking_steps += usize::from(cell.supports_multiple_steps());
+            if cell.supports_multiple_steps() {
                 let lengths = [STEPS, 1, 2, STEPS];
                 let mut batch =
                     Batch::of_steps(ports, &lengths, &inputs, &mut states, &mut outputs);

@@ -1,16 +1,20 @@
-//! Ready-made networks on the engine: every answer is that of the request alone, whoever runs beside it.
+//! Networks on the engine: each response equals that of the unbatched request.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use cellstream::execute::Session;
 use cellstream::layers::Embedding;
-use cellstream::model::{Gru, Lstm, Matrix, Precision};
+use cellstream::model::{Gru, Input, LightGru, Lstm, Matrix, Output, Precision};
+use cellstream::plan::Plan;
+use cellstream::reference;
 use cellstream_serve::Engine;
 use cellstream_serve::cell_graph::{Cells, Graph};
 use cellstream_serve::engine::{EngineOptions, Request, Workers};
 use cellstream_serve::networks::{
-    Alone, BinaryTree, BinaryTreeLstm, BinaryTreeWeights, Chain, ChainCell, ChildSumTreeLstm,
-    ChildSumWeights, DecoderCell, Dependencies, EncoderCell, FeedPrevious, Outputs, Seq2Seq, Until,
+    BinaryTree, BinaryTreeLstm, BinaryTreeWeights, Chain, ChainCell, ChildSumTreeLstm,
+    ChildSumWeights, DecoderCell, Dependencies, EncoderCell, FeedPrevious, Outputs, Seq2Seq,
+    UnbatchedRunner, Until,
 };
 use cellstream_serve::policy::{Groups, PolicyKind};
 use cellstream_serve::scheduler::End;
@@ -27,6 +31,10 @@ struct Networks {
 
 fn random(rng: &mut fastrand::Rng, count: usize) -> Vec<f32> {
     (0..count).map(|_| 4.0 * rng.f32() - 2.0).collect()
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
 }
 
 /// All in `precision`.
@@ -110,7 +118,7 @@ fn requests_of_all_networks_together_are_answered_as_each_alone() {
 fn answered_as_each_alone(precision: Precision) {
     let mut rng = fastrand::Rng::with_seed(1);
     let (cells, networks) = networks(&mut rng, precision);
-    let mut alone = Alone::new(&cells).unwrap();
+    let mut alone = UnbatchedRunner::new(&cells).unwrap();
     let mut cancelled = 0;
     for (workers, policy) in [
         (Workers::OneOver(2), PolicyKind::Cellular),
@@ -153,10 +161,43 @@ fn answered_as_each_alone(precision: Precision) {
             let answer = ticket.wait().unwrap().values;
             let grow = grow.map(|grow| Box::new(grow) as Box<_>);
             let expected = alone.run(graph, grow).unwrap();
-            let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
             assert_eq!(bits(&answer), bits(&expected), "{precision}, {policy}");
         }
         cancelled += engine.stats().counts.of(End::Cancelled);
     }
     assert!(cancelled > 0);
+}
+
+#[test]
+fn a_light_gru_is_served_with_the_bits_of_a_session_and_of_plain_loops() {
+    const STEPS: usize = 12;
+    let mut rng = fastrand::Rng::with_seed(2);
+    let model = Arc::new(LightGru::new(FEATURES, 33).layers(2).random(5).unwrap());
+    let mut session = Session::new(&model, &Plan::estimate(&model, 1, STEPS, 2)).unwrap();
+    let mut cells = Cells::new();
+    let chain = Chain::add(&mut cells, ChainCell::new(Arc::clone(&model)).unwrap());
+    let engine = Engine::start(cells, &EngineOptions::default()).unwrap();
+    let sequences: Vec<Vec<f32>> = (0..60)
+        .map(|_| {
+            let steps = rng.usize(1..=STEPS);
+            random(&mut rng, steps * FEATURES)
+        })
+        .collect();
+    let served = sequences.iter().map(|xs| {
+        let graph = chain.unfold(xs, None, Outputs::Each).unwrap();
+        engine.submit(Request::new(graph)).unwrap()
+    });
+    let served: Vec<_> = served.collect();
+    for (xs, ticket) in sequences.iter().zip(served) {
+        let steps = xs.len() / FEATURES;
+        let input = Input::new(xs, steps, 1);
+        let [mut loops, mut whole] = [(); 2].map(|()| vec![0.0; steps * 33]);
+        reference::run(&model, &input, &mut Output::new(&mut loops)).unwrap();
+        session.run(&input, &mut Output::new(&mut whole)).unwrap();
+        assert_eq!(bits(&whole), bits(&loops));
+        assert_eq!(bits(&ticket.wait().unwrap().values), bits(&loops));
+    }
+    let batches = &engine.stats().cells[0].batches;
+    let several = batches.iter().skip(2).sum::<u64>();
+    assert!(several > 0, "no batch had several rows: {batches:?}");
 }

@@ -509,7 +509,7 @@ fn what_a_refused_request_owns_is_dropped_with_nothing_locked() {
 /// Adds one to its state; counts how often it was called.
 struct Calls {
     ports: Ports,
-    takes_steps: bool,
+    supports_multiple_steps: bool,
     calls: Arc<AtomicUsize>,
 }
 
@@ -522,8 +522,8 @@ impl Cell for Calls {
         &self.ports
     }
 
-    fn takes_steps(&self) -> bool {
-        self.takes_steps
+    fn supports_multiple_steps(&self) -> bool {
+        self.supports_multiple_steps
     }
 
     fn prepare(&self, _: &WorkerEnv) -> Result<Box<dyn PreparedCell>, CellError> {
@@ -552,7 +552,7 @@ fn steps_of_few_rows_are_one_call_of_cells_that_take_several() {
         PolicyKind::Padding,
     ] {
         // MaxBatch is taken for no more than 16, however many are asked for.
-        for (takes_steps, steps_at_once, expected) in [
+        for (supports_multiple_steps, steps_at_once, expected) in [
             (true, 4, 3),
             (true, 1, 9),
             (true, 3, 3),
@@ -563,7 +563,7 @@ fn steps_of_few_rows_are_one_call_of_cells_that_take_several() {
             let mut cells = Cells::new();
             let cell = cells.add(Calls {
                 ports: Ports::new().state("state", 1),
-                takes_steps,
+                supports_multiple_steps,
                 calls: Arc::clone(&calls),
             });
             let options = EngineOptions {
@@ -584,7 +584,7 @@ fn steps_of_few_rows_are_one_call_of_cells_that_take_several() {
             // One step a task, however many ran together.
             assert_eq!(stats.cells[0].batches[1..], [9]);
             assert_eq!(stats.cells[0].steps.len(), 9);
-            let case = format!("{policy}, {takes_steps}, {steps_at_once}");
+            let case = format!("{policy}, {supports_multiple_steps}, {steps_at_once}");
             assert_eq!(calls.load(Ordering::Relaxed), expected, "{case}");
         }
     }

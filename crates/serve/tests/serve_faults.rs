@@ -128,7 +128,7 @@ fn a_panic_on_one_worker_leaves_the_others_cell_and_both_go_on() {
 
 #[test]
 fn who_shares_no_batch_with_a_panic_is_answered_as_if_alone() {
-    // Alone in their batches, nobody else may end; else at most three mates of each.
+    // UnbatchedRunner in their batches, nobody else may end; else at most three mates of each.
     for (rows, mates) in [(1, 0), (4, 3)] {
         let scene = scene(2, rows, 1, Limits::default());
         let mut rng = fastrand::Rng::with_seed(3);

@@ -14,10 +14,10 @@ use std::sync::{Arc, Mutex};
 
 use cellstream_serve::RequestError;
 use cellstream_serve::cell_graph::{
-    CellId, DynamicGraph, Graph, GraphError, Growth, NodeId, NodeOutputs, Source, User,
+    CellId, DynamicGraph, Graph, GraphError, Growth, NodeId, NodeOutputs, Reader, Source,
 };
 use cellstream_serve::engine::{Request, SubmitError};
-use cellstream_serve::networks::{AloneError, run_alone};
+use cellstream_serve::networks::{UnbatchedError, run_unbatched};
 use cellstream_serve::scheduler::{End, Limits, Refused};
 use gate::Gate;
 use gated::{ended, scene};
@@ -106,7 +106,7 @@ fn of_two_nodes_that_grow_on_two_workers_the_later_is_told_first() {
     let ids = &scene.ids;
     let request = || branches(ids, [ids.count, ids.chain], [4, 6], 9.0);
     let (graph, grow) = request();
-    let expected = run_alone(&scene.cells, graph, Some(Box::new(grow))).unwrap();
+    let expected = run_unbatched(&scene.cells, graph, Some(Box::new(grow))).unwrap();
 
     let holds = [1.0, 2.0].map(|x| scene.submit(scene.gated(x)));
     scene.gate.wait_for(2);
@@ -157,7 +157,7 @@ fn requests_that_grow_on_two_workers_are_answered_as_if_alone() {
                     let left = [rng.usize(..12), rng.usize(..12)];
                     let start = rng.f32();
                     let (graph, grow) = branches(ids, cells, left, start);
-                    let alone = run_alone(&scene.cells, graph.clone(), Some(Box::new(grow)));
+                    let alone = run_unbatched(&scene.cells, graph.clone(), Some(Box::new(grow)));
                     let (_, grow) = branches(ids, cells, left, start);
                     let request = Request::new(graph).grow(grow);
                     (scene.submit(request), alone.unwrap())
@@ -257,12 +257,12 @@ fn what_may_be_added_depends_on_the_graph_and_not_on_what_has_been_computed() {
         more.answer(node.output(1));
     }
     let answer = |node: usize| {
-        let user = User::Answer;
-        Err(GraphError::NotKept { user, node })
+        let reader = Reader::Response;
+        Err(GraphError::NotRetained { reader, node })
     };
     let node = |node: usize| {
-        let user = User::Node(NodeId::new(4));
-        Err(GraphError::NotKept { user, node })
+        let reader = Reader::Node(NodeId::new(4));
+        Err(GraphError::NotRetained { reader, node })
     };
     // What the second node's growth adds.
     let cases: [(Adds, Result<(), GraphError>); 12] = [
@@ -288,14 +288,14 @@ fn what_may_be_added_depends_on_the_graph_and_not_on_what_has_been_computed() {
                 go_on(ids, more, OTHER);
                 go_on(ids, more, OTHER);
             },
-            Err(GraphError::NotKept {
-                user: User::Node(NodeId::new(5)),
+            Err(GraphError::NotRetained {
+                reader: Reader::Node(NodeId::new(5)),
                 node: OTHER,
             }),
         ),
         (
             |_, more| more.watch(NodeId::new(UNWATCHED)),
-            Err(GraphError::WatchedLate { node: UNWATCHED }),
+            Err(GraphError::WatchedTooLate { node: UNWATCHED }),
         ),
     ];
     for (at, (adds, expected)) in cases.into_iter().enumerate() {
@@ -314,7 +314,7 @@ fn what_may_be_added_depends_on_the_graph_and_not_on_what_has_been_computed() {
         for (rows, workers) in [(1, 1), (4, 1), (1, 2), (4, 2)] {
             let scene = scene(workers, rows, 1, Limits::default());
             let (graph, grow) = growing(&scene.ids);
-            let alone = run_alone(&scene.cells, graph.clone(), Some(Box::new(grow)));
+            let alone = run_unbatched(&scene.cells, graph.clone(), Some(Box::new(grow)));
             let (_, grow) = growing(&scene.ids);
             let answer = ended(scene.submit(Request::new(graph).grow(grow)));
             match &expected {
@@ -323,7 +323,11 @@ fn what_may_be_added_depends_on_the_graph_and_not_on_what_has_been_computed() {
                     answers.push(bits(&answer.unwrap()));
                 }
                 Err(error) => {
-                    assert_eq!(alone, Err(AloneError::Graph(error.clone())), "case {at}");
+                    assert_eq!(
+                        alone,
+                        Err(UnbatchedError::Graph(error.clone())),
+                        "case {at}"
+                    );
                     assert_eq!(answer, Err(RequestError::Graph(error.clone())), "case {at}");
                 }
             }
@@ -345,9 +349,10 @@ fn two_that_go_on_from_one_node_are_refused_whichever_is_told_of_first() {
             })
         };
         let graph = three_chains(&scene.ids);
-        let not_kept = |error: &GraphError| matches!(error, GraphError::NotKept { node: 2, .. });
-        let alone = run_alone(&scene.cells, graph.clone(), Some(Box::new(grow())));
-        assert!(matches!(alone, Err(AloneError::Graph(error)) if not_kept(&error)));
+        let not_kept =
+            |error: &GraphError| matches!(error, GraphError::NotRetained { node: 2, .. });
+        let alone = run_unbatched(&scene.cells, graph.clone(), Some(Box::new(grow())));
+        assert!(matches!(alone, Err(UnbatchedError::Graph(error)) if not_kept(&error)));
         let served = ended(scene.submit(Request::new(graph).grow(grow())));
         assert!(matches!(served, Err(RequestError::Graph(error)) if not_kept(&error)));
     }
@@ -367,11 +372,11 @@ fn what_goes_on_from_a_resting_node_takes_nothing_of_another_cell() {
             }
         })
     };
-    let user = User::Node(NodeId::new(5));
-    let error = GraphError::NotKept { user, node: 2 };
+    let reader = Reader::Node(NodeId::new(5));
+    let error = GraphError::NotRetained { reader, node: 2 };
     let graph = three_chains(&scene.ids);
-    let alone = run_alone(&scene.cells, graph.clone(), Some(Box::new(grow())));
-    assert_eq!(alone, Err(AloneError::Graph(error.clone())));
+    let alone = run_unbatched(&scene.cells, graph.clone(), Some(Box::new(grow())));
+    assert_eq!(alone, Err(UnbatchedError::Graph(error.clone())));
     let served = ended(scene.submit(Request::new(graph).grow(grow())));
     assert_eq!(served, Err(RequestError::Graph(error)));
 }
@@ -379,12 +384,12 @@ fn what_goes_on_from_a_resting_node_takes_nothing_of_another_cell() {
 #[test]
 fn what_nothing_grows_may_watch_no_node() {
     let scene = scene(1, 4, 1, Limits::default());
-    let error = GraphError::NothingGrows { node: 1 };
+    let error = GraphError::NoDynamicGraph { node: 1 };
     let graph = three_chains(&scene.ids);
     let refused = scene.engine.submit(Request::new(graph.clone())).err();
     assert_eq!(refused, Some(SubmitError::Graph(error.clone())));
-    let alone = run_alone(&scene.cells, graph, None);
-    assert_eq!(alone, Err(AloneError::Graph(error)));
+    let alone = run_unbatched(&scene.cells, graph, None);
+    assert_eq!(alone, Err(UnbatchedError::Graph(error)));
     scene.drained(&[]);
 }
 

@@ -17,7 +17,7 @@ use cellstream_serve::RequestError;
 use cellstream_serve::cell_graph::BatchSizes;
 use cellstream_serve::cell_graph::{
     Batch, CellError, CellId, Cells, DynamicGraph, Graph, GraphError, Growth, NodeId, NodeOutputs,
-    Ports, Source, User,
+    Ports, Reader, Source,
 };
 use cellstream_serve::engine::{EngineOptions, Request, Response, SubmitError, Ticket, Workers};
 use cellstream_serve::policy::PolicyKind;
@@ -50,7 +50,7 @@ fn scene(rows: usize, options: EngineOptions) -> Scene {
         ports: Ports::new().input("x", 1).state("sum", 1).output("y", 1),
         gate: Arc::clone(&gate),
         // So that an engine that is to give it one step does as it was told.
-        takes_steps: true,
+        supports_multiple_steps: true,
         run: add_to_state,
         prepared: Arc::default(),
     });
@@ -381,7 +381,7 @@ fn a_wrong_graph_is_refused_with_what_is_wrong_and_nothing_of_it_is_counted() {
                 graph.node(gated, &[Source::Zeros, NodeId::new(7).output(0)]);
             }),
             GraphError::UnknownNode {
-                user: User::Node(NodeId::new(0)),
+                reader: Reader::Node(NodeId::new(0)),
                 node: 7,
                 nodes: 1,
             },

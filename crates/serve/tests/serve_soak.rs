@@ -21,8 +21,8 @@ use cellstream_serve::cell_graph::{
 };
 use cellstream_serve::engine::{EngineOptions, Request, StreamError, SubmitError, Workers};
 use cellstream_serve::networks::{
-    Alone, BinaryTree, BinaryTreeLstm, BinaryTreeWeights, Chain, ChainCell, DecoderCell,
-    EncoderCell, FeedPrevious, Outputs, Seq2Seq, Until,
+    BinaryTree, BinaryTreeLstm, BinaryTreeWeights, Chain, ChainCell, DecoderCell, EncoderCell,
+    FeedPrevious, Outputs, Seq2Seq, UnbatchedRunner, Until,
 };
 use cellstream_serve::policy::PolicyKind;
 use cellstream_serve::scheduler::{End, Limits, Refused};
@@ -146,7 +146,11 @@ enum Fails {
     Malformed,
 }
 
-fn random_asked(network: &Network, alone: &mut Alone, random: &mut fastrand::Rng) -> Asked {
+fn random_asked(
+    network: &Network,
+    alone: &mut UnbatchedRunner,
+    random: &mut fastrand::Rng,
+) -> Asked {
     let mut fails = Fails::Never;
     let mut growing = None;
     let graph = match random.usize(0..24) {
@@ -257,7 +261,7 @@ fn memory_stays_flat_and_every_request_ends_once() {
     let seconds: f64 = seconds.map_or(3.0, |s| s.parse().expect("seconds"));
     let (cells, network) = network();
     let mut random = fastrand::Rng::with_seed(6);
-    let mut alone = Alone::new(&cells).unwrap();
+    let mut alone = UnbatchedRunner::new(&cells).unwrap();
     // Enough that each kind is among them.
     let asked: Vec<_> = (0..400)
         .map(|_| random_asked(&network, &mut alone, &mut random))

@@ -254,17 +254,17 @@ mod tests {
         };
         refused(
             "[0]\n[2,0\n",
-            "line 2: `[2,0` is no list of heads; expected numbers as in `[2,0,2]`",
+            "line 2: `[2,0` is not a list of heads; expected numbers as in `[2,0,2]`",
         );
-        refused("[0]\n\n", "line 2: `` is no list");
-        refused("[-1]\n", "line 1: `[-1]` is no list");
+        refused("[0]\n\n", "line 2: `` is not a list");
+        refused("[-1]\n", "line 1: `[-1]` is not a list");
         refused(
             "[0,3]\n",
             "line 1: word 2 of 2 has head 3; expected another word, from 1, or 0",
         );
         refused("[0]\n[0,0]\n", "line 2: the tree has 2 roots; expected 1");
         refused("[]\n", "line 1: the request has no word");
-        refused("[0,3,2]\n", "line 1: word 2 hangs on itself");
+        refused("[0,3,2]\n", "line 1: word 2 is in a cycle");
         refused("", "has no lines");
     }
 

@@ -1,7 +1,7 @@
-//! Cells: what is computed for many requests at once, with the weights inside.
+//! Cells: batched computations that own their weights (BatchMaker, section 4.2).
 //!
-//! BatchMaker, section 4.2: weights are embedded in the cell, and the first dimension of everything
-//! that goes in and out is the batch. Which rows stand in a batch is nobody's business here.
+//! The first dimension of each input and output is the batch. A cell does not depend on the choice
+//! of rows in a batch.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use cellstream::execute::Steps;
 use cellstream::execute::team::SharedTeam;
 use cellstream::kernels::{RowsMut, RowsRef};
 
-/// Something that goes into a cell or comes out of it: `width` values per row.
+/// An input, state or output of a cell: `width` values per row.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Port {
     name: String,
@@ -19,14 +19,14 @@ pub struct Port {
 }
 
 impl Port {
-    /// A port of `width` values per row. Symbols are ports of width 1: whole numbers below 2²⁴, all of
-    /// which an `f32` holds exactly.
+    /// A port of `width` values per row. Symbols are ports of width 1: whole numbers below 2²⁴,
+    /// which `f32` represents exactly.
     pub fn new(name: impl Into<String>, width: usize) -> Port {
         let name = name.into();
         Port { name, width }
     }
 
-    /// What errors call it.
+    /// The name in errors.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -47,10 +47,9 @@ impl Port {
     }
 }
 
-/// What a cell takes and gives.
+/// The inputs, states and outputs of a cell.
 ///
-/// A node of a graph *takes* the inputs and then the states, and *gives* the states and then the
-/// outputs.
+/// A node *reads* the inputs and then the states; it *writes* the states and then the outputs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ports {
     inputs: Vec<Port>,
@@ -70,8 +69,8 @@ impl Ports {
         self
     }
 
-    /// Adds a port that is read and then overwritten in place. Where the next node of the same cell takes
-    /// all states of this one, the values stay where they are between the two.
+    /// Adds a port that is read and then overwritten in place. If the next node of the same cell
+    /// reads all states of this one, the values are not moved between the two.
     pub fn state(mut self, name: impl Into<String>, width: usize) -> Ports {
         self.states.push(Port::new(name, width));
         self
@@ -83,33 +82,33 @@ impl Ports {
         self
     }
 
-    /// Those that are read.
+    /// The ports that are only read.
     pub fn inputs(&self) -> &[Port] {
         &self.inputs
     }
 
-    /// Those that are read and overwritten.
+    /// The ports that are read and overwritten.
     pub fn states(&self) -> &[Port] {
         &self.states
     }
 
-    /// Those that are written.
+    /// The ports that are only written.
     pub fn outputs(&self) -> &[Port] {
         &self.outputs
     }
 
-    /// What a node takes, in order: inputs, states.
+    /// The ports that a node reads, in order: inputs, states.
     pub fn reads(&self) -> impl ExactSizeIterator<Item = &Port> + Clone {
         Chained(self.inputs.iter(), self.states.iter())
     }
 
-    /// What a node gives, in order: states, outputs.
+    /// The ports that a node writes, in order: states, outputs.
     pub fn writes(&self) -> impl ExactSizeIterator<Item = &Port> + Clone {
         Chained(self.states.iter(), self.outputs.iter())
     }
 }
 
-/// One iterator after another, which knows how many are left.
+/// One iterator after another, with an exact length.
 #[derive(Clone)]
 struct Chained<'a>(std::slice::Iter<'a, Port>, std::slice::Iter<'a, Port>);
 
@@ -128,48 +127,48 @@ impl<'a> Iterator for Chained<'a> {
 
 impl ExactSizeIterator for Chained<'_> {}
 
-/// Why a cell could not be made ready, or did not compute.
+/// Why a cell could not be prepared, or did not compute.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct CellError(String);
 
 impl CellError {
-    /// An error that says `why`.
+    /// An error with the message `why`.
     pub fn new(why: impl fmt::Display) -> CellError {
         CellError(why.to_string())
     }
 }
 
-/// Where a cell will run: one worker's.
+/// The environment that a cell is prepared for: that of one worker.
 #[derive(Clone)]
 pub struct WorkerEnv {
     /// The worker's team, on cores of its own. Cells of one worker run one after the other.
     pub team: SharedTeam,
-    /// Most rows of a batch.
+    /// Maximum rows of a batch.
     pub rows: usize,
-    /// Most steps of a batch, at least 1: more only for a cell that [takes steps](Cell::takes_steps).
+    /// Maximum steps of a batch, at least 1. More than 1 only if the cell [supports
+    /// it](Cell::supports_multiple_steps).
     pub steps: usize,
 }
 
-/// Where the rows of a batch are.
+/// The memory layout of the rows of a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum RowLayout {
-    /// The rows of each port are in one buffer, one after the other: what [`Batch::split`] and
-    /// [`Batch::slices`] need.
+    /// The rows of each port are in one buffer, one after the other, as [`Batch::split`] needs.
     #[default]
     Contiguous,
-    /// Those of inputs are where they came with their requests, or where other cells wrote them:
-    /// they are not copied. States and outputs are contiguous, and states stay in their rows from
-    /// step to step.
+    /// Input rows are read in place, from the requests or from the buffers of other cells. States
+    /// and outputs are contiguous; states keep their rows from step to step.
     GatheredInputs,
-    /// Those of all ports are gathered, states and outputs each in a buffer of its own, which is
-    /// passed to the node that takes it without a copy: for cells whose values are taken by other
-    /// cells, as in trees. Batches have one step.
+    /// Each row of every port is a separate buffer. Output buffers are passed to the reading node
+    /// without a copy. For cells whose results other cells read, as in trees. Batches have one
+    /// step.
     Gathered,
 }
 
 impl RowLayout {
-    /// Whether inputs are gathered.
+    /// Whether the input rows are gathered.
     pub(crate) fn gathers_inputs(self) -> bool {
         self != RowLayout::Contiguous
     }
@@ -177,70 +176,71 @@ impl RowLayout {
 
 /// A cell type: a batched computation with its weights.
 ///
-/// Two nodes of the same cell that do not depend on each other may be rows of one batch; so each row's
-/// results must not depend on the others', to the last bit. Everything in this crate computes that way.
+/// Independent nodes of one cell may be rows of one batch. Therefore the results of a row must not
+/// depend on other rows, bit for bit. All cells of this crate have this property.
 pub trait Cell: Send + Sync {
-    /// What errors and reports call it.
+    /// The name in errors and reports.
     fn name(&self) -> &str;
 
-    /// What it takes and gives.
+    /// Its inputs, states and outputs.
     fn ports(&self) -> &Ports;
 
-    /// What its batches cost, as far as that is known: the facts that a policy decides by. An
-    /// engine uses [`CellCost::rows`] unless its options say other sizes.
+    /// The known costs of its batches, which are passed to the policy. An engine uses
+    /// [`CellCost::rows`] unless its options set other sizes.
     fn cost(&self) -> CellCost {
         CellCost::default()
     }
 
-    /// Whether it computes several steps of a chain in one batch faster than one after the other, as where weights are
-    /// then read once. Only then a batch ever has more than one step. The results must be those of one step after the
-    /// other, to the last bit; a row that has had as many steps as its length says keeps its states, and what its
-    /// outputs are past that is not looked at.
-    fn takes_steps(&self) -> bool {
+    /// Whether a batch may contain several steps of a chain, which is useful if the cell then reads
+    /// its weights less often. The results must equal those of single steps, bit for bit. A row
+    /// keeps its states after its last step; its later outputs are ignored.
+    fn supports_multiple_steps(&self) -> bool {
         false
     }
 
-    /// How it wants the rows of its ports. Each of its batches has them so, or all contiguous, as
-    /// where a request is [run alone](crate::networks::run_alone).
+    /// The layout of its batches. Each batch has this layout or is contiguous, as in
+    /// [`run_unbatched`](crate::networks::run_unbatched).
     fn layout(&self) -> RowLayout {
         RowLayout::Contiguous
     }
 
-    /// Packs the weights where a worker will read them.
+    /// Packs the weights for a worker, and allocates the buffers.
     ///
     /// # Errors
-    /// Why that cannot be done.
+    /// [`CellError`] with the cause.
     fn prepare(&self, env: &WorkerEnv) -> Result<Box<dyn PreparedCell>, CellError>;
 }
 
-/// A cell on its worker: weights packed, room taken.
+/// A cell that is ready to run on its worker.
 pub trait PreparedCell: Send {
     /// Computes all rows of `batch`. Should not allocate.
     ///
     /// # Errors
-    /// Ends all requests that have a row in the batch, at whichever of its steps; the worker goes on. A panic does the
-    /// same, and the cell is prepared anew.
+    /// Ends all requests with a row in the batch, at any of its steps; the worker continues. A panic
+    /// does the same, and the cell is prepared again.
     fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError>;
 }
 
-/// The rows that a cell is run on: a step of each, or, of a cell that [takes steps](Cell::takes_steps), several.
+/// The rows that a cell computes: one step of each, or several if the cell [supports
+/// it](Cell::supports_multiple_steps).
 pub struct Batch<'a> {
     rows: usize,
     steps: usize,
     /// Steps of each row; `None` if each has one.
     lengths: Option<&'a [usize]>,
     ports: &'a Ports,
-    /// Of each input.
+    /// One per input.
     inputs: Vec<RowsRef<'a>>,
-    /// Of each state, and then of each output.
+    /// One per state, then one per output.
     written: Vec<RowsMut<'a>>,
 }
 
 impl<'a> Batch<'a> {
-    /// One step of the first `rows` rows of each buffer; a buffer a port, in the order of `ports`.
+    /// One step of the first `rows` rows of each buffer. Each port has a buffer, in the order of
+    /// `ports`.
     ///
     /// # Panics
-    /// If there is another number of buffers than of ports, or a buffer has fewer rows.
+    /// If the number of buffers differs from that of ports, or a buffer has fewer rows.
     pub fn new(
         ports: &'a Ports,
         rows: usize,
@@ -251,8 +251,8 @@ impl<'a> Batch<'a> {
         Batch::checked(ports, rows, None, inputs, states, outputs)
     }
 
-    /// Steps of as many rows as there are `lengths`: as many of each as its length says. Inputs and outputs are
-    /// `[longest, rows, width]`, states `[rows, width]`, before a row's first step and after its last.
+    /// `lengths[r]` steps of each row `r`. Inputs and outputs are `[longest, rows, width]`. States
+    /// are `[rows, width]`: those before the first step of a row, then those after its last.
     ///
     /// # Panics
     /// As [`Batch::new`].
@@ -289,15 +289,14 @@ impl<'a> Batch<'a> {
         Batch::of_rows(ports, rows, lengths, inputs, written)
     }
 
-    /// Rows wherever they are: those of each input, `[steps, rows]`, and those of each state,
-    /// `[rows]`, and then of each output, `[steps, rows]`. Steps are as many of each row as
-    /// `lengths` says; without it one.
+    /// Row views of each input, `[steps, rows]`, and of each state, `[rows]`, then of each output,
+    /// `[steps, rows]`. Row `r` has `lengths[r]` steps, or one without `lengths`.
     ///
-    /// The cell that runs the batch checks the rows that it uses.
+    /// The cell checks the rows that it uses.
     ///
     /// # Panics
-    /// If there are rows of another number of ports; in debug builds also for too few or too short
-    /// rows.
+    /// If the number of views differs from that of ports; in debug builds also if there are too few
+    /// or too short rows.
     pub fn of_rows(
         ports: &'a Ports,
         rows: usize,
@@ -334,18 +333,18 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// The lists that it was made of.
+    /// The lists of views, to be reused.
     pub(crate) fn into_lists(self) -> (Vec<RowsRef<'a>>, Vec<RowsMut<'a>>) {
         (self.inputs, self.written)
     }
 
-    /// The rows of an input: row `t * rows + r` is that of row `r` at step `t`.
+    /// The rows of an input: view row `t * rows + r` is row `r` at step `t`.
     pub fn input(&self, port: usize) -> RowsRef<'a> {
         self.inputs[port]
     }
 
-    /// The rows of each state, and those of each output: row `t * rows + r` is that of row `r` at
-    /// step `t`.
+    /// The rows of each state, and those of each output: view row `t * rows + r` is row `r` at step
+    /// `t`.
     #[allow(clippy::type_complexity)]
     pub fn written(
         &mut self,
@@ -363,7 +362,7 @@ impl<'a> Batch<'a> {
     /// The rows of all states and then of all outputs.
     ///
     /// # Panics
-    /// If the cell has another number of them.
+    /// If `N` is not the number of states and outputs.
     pub fn written_rows<const N: usize>(&mut self) -> [RowsMut<'_>; N] {
         assert_eq!(N, self.written.len(), "states and outputs of the cell");
         let mut written = self.written.iter_mut();
@@ -381,7 +380,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Steps of the longest row: 1 unless the cell [takes several](Cell::takes_steps).
+    /// Steps of the longest row.
     pub fn steps(&self) -> usize {
         self.steps
     }
@@ -396,8 +395,8 @@ impl<'a> Batch<'a> {
         self.rows
     }
 
-    /// All ports at once: inputs, states, outputs, each `[rows, width]`; of several steps inputs and outputs are
-    /// `[steps, rows, width]`.
+    /// The buffers of all ports: inputs, states, outputs, each `[rows, width]`; with several steps,
+    /// inputs and outputs are `[steps, rows, width]`.
     ///
     /// ```
     /// use cellstream_serve::cell_graph::{Batch, Ports};
@@ -417,8 +416,8 @@ impl<'a> Batch<'a> {
     /// ```
     ///
     /// # Panics
-    /// If the cell has another number of inputs, states or outputs ([`Batch::slices`] takes any),
-    /// or its [layout](Cell::layout) is not contiguous.
+    /// If the cell has another number of inputs, states or outputs, or its [layout](Cell::layout) is
+    /// not contiguous.
     #[allow(clippy::type_complexity)]
     pub fn split<const I: usize, const S: usize, const O: usize>(
         &mut self,
@@ -432,7 +431,7 @@ impl<'a> Batch<'a> {
             ),
             "inputs, states and outputs of the cell"
         );
-        let inputs = std::array::from_fn(|port| self.contiguous_input(port));
+        let inputs = std::array::from_fn(|port| self.inputs[port].into_buffer().expect(GATHERED));
         let (mut states, mut outputs) = self.written();
         let states = std::array::from_fn(|_| contiguous(states.next()));
         (
@@ -441,45 +440,9 @@ impl<'a> Batch<'a> {
             std::array::from_fn(|_| contiguous(outputs.next())),
         )
     }
-
-    /// The values of an input.
-    fn contiguous_input(&self, port: usize) -> &'a [f32] {
-        self.inputs[port].into_buffer().expect(GATHERED)
-    }
-
-    /// As [`Batch::split`], for a cell that does not know how many ports it has until it runs. Makes three short lists.
-    ///
-    /// ```
-    /// use cellstream_serve::cell_graph::{Batch, Ports};
-    ///
-    /// // Two steps of one row, in buffers for two.
-    /// let ports = Ports::new().input("x", 1).state("sum", 1).output("y", 1);
-    /// let x = [vec![1.0, 2.0, 9.0, 9.0]];
-    /// let (mut sums, mut y) = ([vec![10.0, 20.0]], [vec![0.0; 4]]);
-    /// let mut batch = Batch::of_steps(&ports, &[2], &x, &mut sums, &mut y);
-    /// let (inputs, mut states, mut outputs) = batch.slices();
-    /// assert_eq!((inputs[0].len(), states[0].len(), outputs[0].len()), (2, 1, 2));
-    /// for (x, y) in inputs[0].iter().zip(&mut *outputs[0]) {
-    ///     states[0][0] += x;
-    ///     *y = states[0][0];
-    /// }
-    /// assert_eq!((sums, y), ([vec![13.0, 20.0]], [vec![11.0, 13.0, 0.0, 0.0]]));
-    /// ```
-    #[allow(clippy::type_complexity)]
-    pub fn slices(&mut self) -> (Vec<&[f32]>, Vec<&mut [f32]>, Vec<&mut [f32]>) {
-        let inputs = 0..self.inputs.len();
-        let inputs = inputs.map(|port| self.contiguous_input(port)).collect();
-        let (states, outputs) = self.written();
-        let values = |rows| contiguous(Some(rows));
-        (
-            inputs,
-            states.map(values).collect(),
-            outputs.map(values).collect(),
-        )
-    }
 }
 
-/// What is wrong where rows are taken as slices that are none.
+/// The message if gathered rows are requested as slices.
 const GATHERED: &str = "the rows are gathered, as the cell's layout says";
 
 /// The values of rows in one buffer.
@@ -487,7 +450,7 @@ fn contiguous(rows: Option<RowsMut<'_>>) -> &mut [f32] {
     rows.and_then(RowsMut::into_buffer).expect(GATHERED)
 }
 
-/// Most steps of a row.
+/// Steps of the longest row.
 fn steps_of(lengths: Option<&[usize]>) -> usize {
     lengths.map_or(1, |lengths| lengths.iter().copied().max().unwrap_or(0))
 }

@@ -24,7 +24,7 @@ pub struct BatchTime {
     pub time: Duration,
 }
 
-/// What the batches of a cell cost, built from its plan or measured by
+/// The costs of the batches of a cell, from its plan or measured by
 /// [`calibrate`](crate::engine::calibrate).
 ///
 /// An engine hands the costs of all cells to its policy once, at start.
@@ -102,8 +102,8 @@ impl BatchTime {
 }
 
 impl CellCost {
-    /// Takes what was measured from a plan; the number of rows is the default where the plan does
-    /// not [say](BatchSizes::of_plan) any.
+    /// The measured times of a plan. The number of rows is the default if the plan does not
+    /// [determine](BatchSizes::of_plan) it.
     pub fn of_plan(plan: &Plan) -> CellCost {
         CellCost {
             rows: BatchSizes::of_plan(plan).unwrap_or_default(),
@@ -114,7 +114,7 @@ impl CellCost {
 }
 
 impl From<BatchSizes> for CellCost {
-    /// Batches of these sizes; nothing else is known.
+    /// Batches of these sizes, with no other costs.
     fn from(rows: BatchSizes) -> CellCost {
         CellCost {
             rows,

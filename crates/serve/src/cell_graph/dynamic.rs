@@ -1,41 +1,44 @@
-//! Graphs that grow while they are computed: a decoder's, whose next step depends on its last answer.
+//! Graphs that grow while they are computed, such as that of a decoder, whose next step depends on
+//! the symbol of the last.
 
 use std::fmt;
 
 use super::{CellError, CellId, Graph, NodeId, Source};
 
-/// What goes on at the end of a watched node. One per request, so it may keep what it has seen.
+/// Adds nodes to the graph of a request while it is computed. Each request has its own, so it may
+/// have state.
 pub trait DynamicGraph: Send {
-    /// `node`, which was watched ([`Graph::watch`]), has been computed and `gave` these values. Adds to
-    /// the graph what is to be computed next; a request ends when nothing of its graph is left.
+    /// Called when the watched `node` ([`Graph::watch`]) has been computed; `outputs` are its states
+    /// and outputs. Adds the nodes to compute next; the request ends when none is left.
     ///
-    /// What is added may take anything that `node` gives, that came with the request or that is added with it; of what
-    /// was there before only all states of a node that was watched, too, to go on from as another node of its cell, which
-    /// nothing else does; and that node, with all of its cell that are connected with it, may take nothing else of other nodes.
-    /// All else is refused, whether it has been computed by then or not
-    /// ([`GraphError::NotKept`](super::GraphError::NotKept)): which it is depends on others' requests. So does which of two
-    /// watched nodes is told of first, if neither waits for the other: what they add to the answer should not depend on it.
+    /// An added node may read: values of the request; nodes added by the same call; states and
+    /// outputs of `node`; and all states of one other watched node of its own cell, if no other node
+    /// continues from it. In the last case the whole new subgraph reads no other earlier node.
     ///
-    /// Called by a worker between two batches: it should be quick. If it panics, its request alone ends,
-    /// with an error; a function that has ended its request is called no more. Its request's values are locked meanwhile: it
-    /// must not end that request (by cancelling it, or dropping its ticket or the engine), which would wait for them for
-    /// ever; [`Growth::fail`] ends it.
+    /// Other sources are refused with [`GraphError::NotRetained`](super::GraphError::NotRetained),
+    /// even if they are already computed: that depends on other requests. For the same reason the
+    /// response must not depend on the order of the calls for independent watched nodes.
+    ///
+    /// Runs on a worker between two batches, so it should be short. After a panic the request ends
+    /// with an error and the function is not called again. The values of the request are locked
+    /// during the call: do not cancel the request or drop its ticket or the engine here, which would
+    /// deadlock; call [`Growth::fail`].
     fn grow(&mut self, node: NodeId, outputs: NodeOutputs<'_>, more: &mut Growth<'_>);
 }
 
-/// What a node gives: a row of each of its cell's states and outputs.
+/// The results of a node: one row of each state and output of its cell.
 #[derive(Clone, Copy)]
 pub struct NodeOutputs<'a> {
     rows: &'a [&'a [f32]],
 }
 
 impl<'a> NodeOutputs<'a> {
-    /// Of these rows, one for each of the cell's states and then outputs.
+    /// Results with these rows, one for each of the cell's states and then outputs.
     pub fn new(rows: &'a [&'a [f32]]) -> NodeOutputs<'a> {
         NodeOutputs { rows }
     }
 
-    /// How many ports there are.
+    /// Number of ports.
     pub fn ports(&self) -> usize {
         self.rows.len()
     }
@@ -49,18 +52,18 @@ impl<'a> NodeOutputs<'a> {
     }
 }
 
-/// A graph that can be added to.
+/// Additions to the graph of a request.
 pub struct Growth<'a> {
     graph: &'a mut Graph,
     failure: Option<CellError>,
     deferred: Vec<Deferred>,
 }
 
-/// What is done when nothing is locked.
+/// A job that runs when nothing is locked.
 pub(crate) type Deferred = Box<dyn FnOnce() + Send>;
 
 impl<'a> Growth<'a> {
-    /// Of this graph.
+    /// Additions to this graph.
     pub fn new(graph: &'a mut Graph) -> Growth<'a> {
         Growth {
             graph,
@@ -69,23 +72,23 @@ impl<'a> Growth<'a> {
         }
     }
 
-    /// To be done when the request's values are not locked any more: what may call users' code.
+    /// Runs `job` when the values of the request are unlocked: it may call users' code.
     pub(crate) fn defer(&mut self, job: impl FnOnce() + Send + 'static) {
         self.deferred.push(Box::new(job));
     }
 
-    /// What was put off.
+    /// The deferred jobs.
     pub(crate) fn take_deferred(&mut self) -> Vec<Deferred> {
         std::mem::take(&mut self.deferred)
     }
 
-    /// Ends the request, and no other, with an error that says `why`; nothing more of it is computed. The
-    /// first of several counts.
+    /// Ends the request, and no other, with an error with the message `why`. The first of several
+    /// calls counts.
     pub fn fail(&mut self, why: impl fmt::Display) {
         self.failure.get_or_insert_with(|| CellError::new(why));
     }
 
-    /// Why the request is to end, if it is.
+    /// The error, if [`Growth::fail`] was called.
     pub fn failure(&self) -> Option<&CellError> {
         self.failure.as_ref()
     }
@@ -105,7 +108,7 @@ impl<'a> Growth<'a> {
         self.graph.answer(source);
     }
 
-    /// As [`Graph::watch`], of a node that is added now: one that was there before may have been computed.
+    /// As [`Graph::watch`], for a node added by this call: an earlier one may have been computed.
     pub fn watch(&mut self, node: NodeId) {
         self.graph.watch(node);
     }

@@ -1,51 +1,48 @@
-//! What is wrong with a graph.
+//! Errors of graphs.
 
 use super::NodeId;
 
-/// Why a graph was refused. Nothing of the request has been computed; of one that grows, nothing of what
-/// was added.
+/// Why a graph, or an addition to it, was refused. Nothing of it has been computed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GraphError {
-    /// No node.
+    /// The graph has no node.
     #[error("the graph has no node; a request computes at least one cell")]
     Empty,
-    /// More nodes than can be counted.
-    #[error("the graph has {nodes} nodes; at most {most} are supported")]
+    /// The graph has more than [`MAX_NODES`](super::MAX_NODES) nodes.
+    #[error("the graph has {nodes} nodes; the maximum is {max}")]
     TooManyNodes {
         /// Nodes of the graph.
         nodes: usize,
-        /// Most that are accepted.
-        most: usize,
+        /// The maximum.
+        max: usize,
     },
     /// A cell type that the engine does not have.
     #[error("node {node} calls cell {cell}, but there are {cells} cells, numbered from 0")]
     UnknownCell {
         /// The node.
         node: usize,
-        /// What it calls.
+        /// The cell that it calls.
         cell: usize,
-        /// How many there are.
+        /// Number of cells.
         cells: usize,
     },
-    /// A node with too few or too many sources.
-    #[error("node {node} has {found} sources; its cell, `{cell}`, takes {expected}: {ports}")]
+    /// A node has too few or too many sources.
+    #[error("node {node} has {found} sources; its cell `{cell}` reads {expected}: {ports}")]
     Sources {
         /// The node.
         node: usize,
         /// Its cell.
         cell: String,
-        /// How many the cell takes.
+        /// Number of ports that the cell reads.
         expected: usize,
-        /// How many the node has.
+        /// Number of sources of the node.
         found: usize,
         /// Names of the ports, in order.
         ports: String,
     },
-    /// Values of another width than the port takes.
-    #[error(
-        "node {node} takes {found} values for `{port}` of cell `{cell}`, which takes {expected}"
-    )]
+    /// A source and its port have different widths.
+    #[error("node {node} has {found} values for `{port}` of cell `{cell}`, which reads {expected}")]
     Width {
         /// The node.
         node: usize,
@@ -53,107 +50,111 @@ pub enum GraphError {
         cell: String,
         /// The port.
         port: String,
-        /// Values that the port takes.
+        /// Width of the port.
         expected: usize,
-        /// Values that the source has.
+        /// Width of the source.
         found: usize,
     },
-    /// A source that names a node that is not there.
-    #[error("{user} takes something of node {node}, but there are {nodes} nodes, numbered from 0")]
+    /// A source is a node that does not exist.
+    #[error("{reader} reads node {node}; the graph has nodes 0 to {nodes} (exclusive)")]
     UnknownNode {
-        /// Who takes: a node, or the answer.
-        user: User,
-        /// The node that is not there.
+        /// The reader.
+        reader: Reader,
+        /// The node that does not exist.
         node: usize,
-        /// How many there are.
+        /// Number of nodes.
         nodes: usize,
     },
-    /// A source that names something that a node does not give.
+    /// A source is a port that the cell of the node does not have.
     #[error(
-        "{user} takes port {port} of node {node}, whose cell, `{cell}`, gives {gives}, numbered from 0"
+        "{reader} reads port {port} of node {node}; its cell `{cell}` has {ports} output ports, numbered from 0"
     )]
     UnknownPort {
-        /// Who takes.
-        user: User,
-        /// Of which node.
+        /// The reader.
+        reader: Reader,
+        /// The node.
         node: usize,
-        /// Which port.
+        /// The port.
         port: usize,
         /// The node's cell.
         cell: String,
-        /// How many ports it gives.
-        gives: usize,
+        /// Number of states and outputs of the cell.
+        ports: usize,
     },
-    /// Given values that were not given.
-    #[error("{user} takes values {first} to {end} of the request, which has {given}")]
+    /// A source is values that the request does not have.
+    #[error("{reader} reads values {first}..{end} of the request, which has {given} values")]
     UnknownGiven {
-        /// Who takes.
-        user: User,
+        /// The reader.
+        reader: Reader,
         /// The first.
         first: usize,
         /// One past the last.
         end: usize,
-        /// How many there are.
+        /// Number of values of the request.
         given: usize,
     },
-    /// Zeros in the answer: of no width.
+    /// The answer contains zeros, which have no width.
     #[error(
-        "the answer takes zeros, whose number nothing says; take a node's or the request's values"
+        "the response contains `Source::Zeros`, which has no width; use values of a node or of the request"
     )]
     AnswerZeros,
-    /// Nodes that wait for each other.
-    #[error("node {node} waits for its own result: its sources lead back to it")]
+    /// Nodes depend on each other in a cycle.
+    #[error("node {node} depends on its own result: its sources form a cycle")]
     Cycle {
         /// One of them.
         node: usize,
     },
-    /// A node that is watched in a request that nothing grows: its answer would lack what comes then.
-    #[error("node {node} is watched, but nothing grows the request; give it a function that does")]
-    NothingGrows {
+    /// A node is watched, but the request has no [`DynamicGraph`](super::DynamicGraph).
+    #[error(
+        "node {node} is watched, but the request has no `DynamicGraph`; set one with `Request::grow`"
+    )]
+    NoDynamicGraph {
         /// The node.
         node: usize,
     },
-    /// A node that was asked to be watched when it may have been computed.
-    #[error("node {node} is to be watched, but was added before; watch nodes when they are added")]
-    WatchedLate {
+    /// A node is watched after it was added, when it may have been computed.
+    #[error("node {node} is watched too late; watch a node in the call that adds it")]
+    WatchedTooLate {
         /// The node.
         node: usize,
     },
-    /// A node that was asked to be watched, but is not there.
-    #[error("node {node} is to be watched, but there are {nodes} nodes, numbered from 0")]
+    /// A watched node does not exist.
+    #[error("node {node} is watched; the graph has nodes 0 to {nodes} (exclusive)")]
     UnknownWatched {
         /// The node.
         node: usize,
-        /// How many there are.
+        /// Number of nodes.
         nodes: usize,
     },
-    /// What was added later takes something that is not kept for it, whether it has been computed by then or not.
+    /// An added node reads values that are not retained for it
+    /// ([`DynamicGraph::grow`](super::DynamicGraph::grow)).
     #[error(
-        "{user}, added later, takes something of node {node}, which is not kept for it: what is added for a watched \
-         node may take what that gives, or go on from all states of another watched one, once, and take nothing else"
+        "{reader} was added later and reads node {node}, whose values are not retained; added nodes \
+         may read the watched node that they were added for, or continue once from all states of \
+         another watched node"
     )]
-    NotKept {
-        /// Who takes.
-        user: User,
+    NotRetained {
+        /// The reader.
+        reader: Reader,
         /// The node.
         node: usize,
     },
 }
 
-/// Who takes something.
+/// A reader of values: a node, or the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum User {
+pub enum Reader {
     /// A node.
     Node(NodeId),
-    /// The request's answer.
-    Answer,
+    /// The response.
+    Response,
 }
 
-impl std::fmt::Display for User {
+impl std::fmt::Display for Reader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            User::Node(node) => write!(f, "node {}", node.index()),
-            User::Answer => f.write_str("the answer"),
+            Reader::Node(node) => write!(f, "node {}", node.index()),
+            Reader::Response => f.write_str("the response"),
         }
     }
 }

@@ -1,7 +1,7 @@
-//! The graph of one request: nodes are cells, edges say whose results a cell takes.
+//! The graph of one request: nodes are calls of cells, edges are dependences between them.
 //!
-//! Plain data, filled by an unfold function; [`super::RequestGraph`] is what is known of it once it
-//! has been checked.
+//! Plain data, filled by an unfold function; [`super::RequestGraph`] is the checked form without
+//! values.
 
 use std::ops::Range;
 
@@ -12,39 +12,39 @@ use super::cell::{CellId, Cells};
 pub struct NodeId(pub(crate) u32);
 
 impl NodeId {
-    /// The node that was, or will be, added as number `index`.
+    /// The node that was, or will be, added at `index`.
     pub fn new(index: usize) -> NodeId {
         NodeId(u32::try_from(index).unwrap_or(u32::MAX))
     }
 
-    /// Its number.
+    /// The index, from 0.
     pub fn index(self) -> usize {
         self.0 as usize
     }
 
-    /// What the node gives at `port`, counted over its cell's states and then its outputs.
+    /// The result of the node at `port`, counted over its cell's states and then its outputs.
     pub fn output(self, port: usize) -> Source {
         Source::Node { node: self, port }
     }
 }
 
-/// Where a node takes the values of one of its ports from.
+/// The source of the values of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
-    /// Zeros, as many as the port takes.
+    /// Zeros, of the width of the port.
     Zeros,
     /// Values of the request, from [`Graph::give`].
     Given {
-        /// Where they begin.
+        /// Index of the first value.
         first: usize,
-        /// How many.
+        /// Number of values.
         width: usize,
     },
-    /// What another node gives.
+    /// A result of another node.
     Node {
-        /// Which node.
+        /// The node.
         node: NodeId,
-        /// Which of its cell's states and outputs.
+        /// The port, counted over its cell's states and then its outputs.
         port: usize,
     },
 }
@@ -53,12 +53,12 @@ pub enum Source {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Node {
     pub cell: CellId,
-    /// Where its sources begin, one for each input and then each state.
+    /// Index of its first source; there is one for each input and then each state.
     first_source: usize,
     end_source: usize,
 }
 
-/// What a request computes.
+/// The graph of a request.
 ///
 /// ```
 /// use cellstream_serve::cell_graph::{Cells, Graph, Source};
@@ -83,7 +83,7 @@ pub(crate) struct Node {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Graph {
-    /// How many values were [taken](Graph::take_given), which came before those here.
+    /// Number of values that were [taken](Graph::take_given); those here follow them.
     taken: usize,
     given: Vec<f32>,
     nodes: Vec<Node>,
@@ -98,7 +98,7 @@ impl Graph {
         Graph::default()
     }
 
-    /// Adds values that come with the request: an input row, or an initial state.
+    /// Adds values of the request: an input row, or an initial state.
     pub fn give(&mut self, values: &[f32]) -> Source {
         let first = self.given_len();
         self.given.extend_from_slice(values);
@@ -108,8 +108,8 @@ impl Graph {
         }
     }
 
-    /// Adds a call of `cell`, which takes `sources`: one for each of its inputs, then one for each of its
-    /// states. What does not fit is refused when the graph is submitted.
+    /// Adds a call of `cell`, which reads `sources`: one for each of its inputs, then one for each of
+    /// its states. They are checked when the graph is submitted.
     pub fn node(&mut self, cell: CellId, sources: &[Source]) -> NodeId {
         let id = NodeId::new(self.nodes.len());
         let first_source = self.sources.len();
@@ -122,13 +122,13 @@ impl Graph {
         id
     }
 
-    /// Adds what `source` gives to the answer, after what was added before.
+    /// Appends the values of `source` to the response.
     pub fn answer(&mut self, source: Source) {
         self.answers.push(source);
     }
 
-    /// Asks that the request's [`super::DynamicGraph`], which it must have, be called when `node`
-    /// has been computed.
+    /// Watches `node`: the request's [`super::DynamicGraph`], which it must have, is called when the
+    /// node has been computed.
     pub fn watch(&mut self, node: NodeId) {
         self.watched.push(node);
     }
@@ -151,7 +151,7 @@ impl Graph {
         self.nodes[node.index()].cell
     }
 
-    /// Where a node takes its inputs and states from.
+    /// The sources of the inputs and then of the states of a node.
     ///
     /// # Panics
     /// If there is no such node.
@@ -160,13 +160,13 @@ impl Graph {
         &self.sources[node.first_source..node.end_source]
     }
 
-    /// How many of a node's sources are inputs; the others are states.
+    /// Number of sources of a node that are inputs; the others are states.
     pub(crate) fn inputs_of(&self, cells: &Cells, node: NodeId) -> usize {
         let cell = cells.get(self.cell(node));
         cell.map_or(0, |cell| cell.ports().inputs().len())
     }
 
-    /// The node of the same cell of which `node` takes all states as its own.
+    /// The node of the same cell from which `node` reads all its states.
     pub(crate) fn continues(&self, cells: &Cells, node: NodeId) -> Option<NodeId> {
         let states = &self.sources(node)[self.inputs_of(cells, node)..];
         let Some(&Source::Node { node: from, .. }) = states.first() else {
@@ -178,35 +178,35 @@ impl Graph {
         (all && self.cell(from) == self.cell(node)).then_some(from)
     }
 
-    /// What the answer is made of, in order.
+    /// The sources of the response, in order.
     pub fn answers(&self) -> &[Source] {
         &self.answers
     }
 
-    /// Nodes that grow the graph.
+    /// The watched nodes.
     pub fn watched(&self) -> &[NodeId] {
         &self.watched
     }
 
-    /// All values that came with the request; of one that is being served, those that its function gave since.
+    /// All values of the request; while it is served, only those that its function added.
     pub fn given(&self) -> &[f32] {
         &self.given
     }
 
-    /// How many values came with the request.
+    /// Number of values of the request.
     pub(crate) fn given_len(&self) -> usize {
         self.taken + self.given.len()
     }
 
-    /// Takes the values that came so far, to be read while the graph grows; those that come later are counted on from there.
+    /// Takes the values that were added so far, to be read while the graph grows. Later values are
+    /// counted from there.
     pub(crate) fn take_given(&mut self) -> Box<[f32]> {
         debug_assert!(self.taken == 0, "once");
         self.taken = self.given.len();
         std::mem::take(&mut self.given).into_boxed_slice()
     }
 
-    /// Some of the values that came with the request, of which the first were `taken` before: what is among those, and the
-    /// rest.
+    /// A range of the values of the request: the part in `taken`, and the part added later.
     pub(crate) fn given_among<'a>(&'a self, taken: &'a [f32], of: Range<usize>) -> [&'a [f32]; 2] {
         let before = |at: usize| at.min(self.taken);
         let after = |at: usize| at.max(self.taken) - self.taken;
@@ -216,7 +216,7 @@ impl Graph {
         ]
     }
 
-    /// Bytes that the graph takes, with the room that its lists have for more.
+    /// Bytes of the graph, by the capacity of its lists.
     pub fn bytes(&self) -> usize {
         fn of<T>(list: &Vec<T>) -> usize {
             list.capacity() * size_of::<T>()
@@ -228,7 +228,7 @@ impl Graph {
             + of(&self.watched)
     }
 
-    /// How far the graph has got, to go back to.
+    /// The present lengths, for [`Graph::back_to`].
     pub(crate) fn mark(&self) -> Mark {
         Mark {
             given: self.given.len(),
@@ -239,7 +239,7 @@ impl Graph {
         }
     }
 
-    /// Forgets all that was added since.
+    /// Removes all that was added since.
     pub(crate) fn back_to(&mut self, mark: Mark) {
         self.given.truncate(mark.given);
         self.nodes.truncate(mark.nodes);

@@ -1,36 +1,38 @@
-//! What may be added to a graph while it is computed.
+//! The rules for additions to a graph while it is computed.
 //!
-//! Which nodes have been computed by then depends on the batches that others are in, and must not decide whether a
-//! request is answered. So only the graph is asked. What is added may take, beside given values and what is added with it,
+//! The set of computed nodes depends on the batches of other requests, and must not decide whether
+//! a request succeeds. So only the graph decides. Beside values of the request and nodes of the same
+//! call, an added node may read
 //!
 //! ```text
-//! all that is given by     the watched node that it is added for
-//! all states of            another node that was watched before, to go on from as a node of the same cell, which nothing else
-//!                          does: they rest until then. That node, and those of its cell that are connected with it (its
-//!                          subgraph), may take nothing else that is not given: what goes on in the rows of a worker waits
-//!                          for nothing
+//! states and outputs of   the watched node that it is added for
+//! all states of           another watched node of the same cell, if no other node continues from
+//!                         it: they are resident until then. The whole new subgraph may then read
+//!                         no other earlier node, as a chain in the rows of a worker waits for
+//!                         nothing
 //! ```
 //!
-//! and may ask to watch what is added with it.
+//! Nodes may be watched only in the call that adds them.
 
 use rustc_hash::FxHashSet;
 
-use super::error::{GraphError, User};
+use super::error::{GraphError, Reader};
 use super::graph::Mark;
 use super::{Cells, Graph, NodeId, RequestGraph, Source};
 
-/// The watched nodes of a graph, as far as something may still go on from them.
+/// The watched nodes of a graph from which a later node may continue.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Resident {
-    /// Those whose states nothing goes on from yet.
+    /// Those from which no node continues yet.
     resident: FxHashSet<NodeId>,
-    /// Those that something goes on from that was added for another one. What is added for them may not, too: had it come
-    /// first, the other's would have been refused, and which comes first depends on others.
-    gone_on: FxHashSet<NodeId>,
+    /// Those from which a node continues that was added for another one. A node added for them must
+    /// not continue, too: in the other order of calls the first would have been refused, and the
+    /// order depends on other requests.
+    continued: FxHashSet<NodeId>,
 }
 
 impl Resident {
-    /// Of a graph that has been checked, as it was submitted.
+    /// The watched nodes of a checked graph at its submission.
     pub fn of(cells: &Cells, graph: &Graph) -> Resident {
         let mut resident = Resident::default();
         if !graph.watched().is_empty() {
@@ -39,8 +41,8 @@ impl Resident {
         resident
     }
 
-    /// Checks what was added to a graph since `before`, for a `watched` node or from outside, and takes notice of it. After an
-    /// error it is to be taken back.
+    /// Checks and records the nodes added to a graph since `before`, for a `watched` node or from
+    /// outside. After an error the caller removes them.
     pub fn grown(
         &mut self,
         cells: &Cells,
@@ -62,45 +64,45 @@ impl Resident {
         watched: Option<NodeId>,
         unfolded: &RequestGraph,
     ) -> Result<(), GraphError> {
-        // An old node that a source is of, if what it gives is not kept for it anyway.
+        // The earlier node of a source, unless its values are retained for the added nodes.
         let lacks = |source: &Source| match *source {
             Source::Node { node, .. } if node.index() < before.nodes && Some(node) != watched => {
                 Some(node)
             }
             _ => None,
         };
-        let not_kept = |user: User, node: NodeId| GraphError::NotKept {
-            user,
+        let not_retained = |reader: Reader, node: NodeId| GraphError::NotRetained {
+            reader,
             node: node.index(),
         };
-        let goes_on = unfolded.goes_on_from();
-        let mut continued = Vec::new();
+        let goes_on = unfolded.continues_from();
+        let mut taken = Vec::new();
         for node in (before.nodes..graph.len()).map(NodeId::new) {
-            let (sources, user) = (graph.sources(node), User::Node(node));
+            let (sources, reader) = (graph.sources(node), Reader::Node(node));
             let from = graph.continues(cells, node);
-            if let Some(from) = from.filter(|from| self.gone_on.contains(from)) {
-                return Err(not_kept(user, from));
+            if let Some(from) = from.filter(|from| self.continued.contains(from)) {
+                return Err(not_retained(reader, from));
             }
             let Some(lacking) = sources.iter().find_map(lacks) else {
                 continue;
             };
-            let rests = from.filter(|from| {
+            let resident = from.filter(|from| {
                 goes_on[unfolded.subgraph(node)] == Some(*from)
                     && self.resident.contains(from)
-                    && !continued.contains(from)
+                    && !taken.contains(from)
             });
             let mut inputs = sources[..graph.inputs_of(cells, node)].iter();
-            match rests {
-                Some(from) if !inputs.any(|source| lacks(source).is_some()) => continued.push(from),
-                _ => return Err(not_kept(user, lacking)),
+            match resident {
+                Some(from) if !inputs.any(|source| lacks(source).is_some()) => taken.push(from),
+                _ => return Err(not_retained(reader, lacking)),
             }
         }
         if let Some(node) = graph.answers()[before.answers..].iter().find_map(lacks) {
-            return Err(not_kept(User::Answer, node));
+            return Err(not_retained(Reader::Response, node));
         }
         let mut late = graph.watched()[before.watched..].iter();
         match late.find(|node| node.index() < before.nodes) {
-            Some(node) => Err(GraphError::WatchedLate { node: node.index() }),
+            Some(node) => Err(GraphError::WatchedTooLate { node: node.index() }),
             None => Ok(()),
         }
     }
@@ -111,7 +113,7 @@ impl Resident {
             if let Some(from) = graph.continues(cells, node) {
                 self.resident.remove(&from);
                 if from.index() < before.nodes && watched.is_some_and(|watched| watched != from) {
-                    self.gone_on.insert(from);
+                    self.continued.insert(from);
                 }
             }
         }
@@ -119,10 +121,10 @@ impl Resident {
 }
 
 impl Graph {
-    /// Whether watched nodes have a function that is to be called.
+    /// Refuses watched nodes in a request without a `DynamicGraph`.
     pub(crate) fn check_watched(&self, grows: bool) -> Result<(), GraphError> {
         match self.watched().first() {
-            Some(node) if !grows => Err(GraphError::NothingGrows { node: node.index() }),
+            Some(node) if !grows => Err(GraphError::NoDynamicGraph { node: node.index() }),
             _ => Ok(()),
         }
     }

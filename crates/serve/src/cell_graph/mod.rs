@@ -1,19 +1,19 @@
-//! What is computed: cell types, and the graph of cells that each request unfolds into.
+//! Cell types, and the graphs of cells that requests unfold into.
 //!
-//! A [`Cell`] is a batched computation with its weights inside. A request is a [`Graph`] of calls of cells:
-//! built whole, or growing while it is computed ([`DynamicGraph`]). A graph is checked when it is
-//! submitted, and what a scheduler needs of it, without the values, is [`RequestGraph`].
+//! A [`Cell`] is a batched computation that owns its weights. A request is a [`Graph`] of calls of
+//! cells: built as a whole, or growing while it is computed ([`DynamicGraph`]). A graph is checked
+//! when it is submitted; [`RequestGraph`] is the part that the scheduler needs, without values.
 //!
-//! A cell of one's own, and requests that unfold into it (`examples/serve_in_process.rs` has one beside an LSTM, on an
-//! engine):
+//! A user's own cell, and requests that unfold into it (`examples/serve_in_process.rs` has one
+//! beside an LSTM, on an engine):
 //!
 //! ```
 //! use cellstream_serve::cell_graph::{
 //!     Batch, Cell, CellError, CellId, Cells, Graph, WorkerEnv, Ports, PreparedCell, Source,
 //! };
-//! use cellstream_serve::networks::run_alone;
+//! use cellstream_serve::networks::run_unbatched;
 //!
-//! /// A leaky sum: `total = keep · total + x`, a row for each request that is under way.
+//! /// A leaky sum: `total = keep · total + x`, one row for each running request.
 //! struct Leaky {
 //!     ports: Ports,
 //!     keep: f32,
@@ -51,7 +51,7 @@
 //!     let (mut graph, mut total) = (Graph::new(), Source::Zeros);
 //!     for value in values {
 //!         let x = graph.give(&[*value]);
-//!         total = graph.node(leaky, &[x, total]).output(0); // takes inputs, then states
+//!         total = graph.node(leaky, &[x, total]).output(0); // inputs, then states
 //!     }
 //!     graph.answer(total);
 //!     graph
@@ -60,7 +60,7 @@
 //! let mut cells = Cells::new();
 //! let ports = Ports::new().input("x", 1).state("total", 1);
 //! let leaky = cells.add(Leaky { ports, keep: 0.5 });
-//! let answer = run_alone(&cells, unfold(leaky, &[1.0, 2.0, 3.0]), None)?;
+//! let answer = run_unbatched(&cells, unfold(leaky, &[1.0, 2.0, 3.0]), None)?;
 //! assert_eq!(answer, [4.25]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -85,7 +85,7 @@ pub(crate) use cost::tests as cost_tests;
 pub use cost::{BatchSizes, BatchTime, CellCost};
 pub(crate) use dynamic::Deferred;
 pub use dynamic::{DynamicGraph, Growth, NodeOutputs};
-pub use error::{GraphError, User};
+pub use error::{GraphError, Reader};
 pub use graph::{Graph, NodeId, Source};
 pub(crate) use incremental::Resident;
 pub use request_graph::{MAX_NODES, RequestGraph};

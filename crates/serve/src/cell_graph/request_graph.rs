@@ -1,35 +1,37 @@
-//! What a scheduler needs to know of a graph, once it has been checked: which cell each node calls, what
-//! waits for what, and the subgraphs.
+//! The part of a checked graph that the scheduler needs: the cell of each node, the dependences, and
+//! the subgraphs.
 //!
-//! A *subgraph* (BatchMaker, section 4.3) is a set of connected nodes of one cell that can be scheduled
-//! without regard to the rest of the graph once all that they need from outside is there. Connected nodes
-//! of one cell are not enough for that: in `a → b → a'` with a third edge `a → a'` the two `a` are
-//! connected, but `a'` waits for `b`, which waits for `a`: a subgraph of both would wait for itself. So a
-//! node has a *stage*, the greatest number of changes of cell on a way to it, and only nodes of one stage
-//! share a subgraph. Every edge between two subgraphs leads to a later stage: there is no circle.
+//! A *subgraph* (BatchMaker, section 4.3) is a set of connected nodes of one cell that can be
+//! scheduled without regard to the rest of the graph once all their outside sources are computed.
+//! Connected nodes of one cell do not suffice: in `a → b → a'` with a third edge `a → a'` the two
+//! `a` are connected, but `a'` depends on `b`, which depends on `a`, so a subgraph of both would
+//! depend on itself. Therefore a node has a *stage*, the maximum number of changes of cell on a path
+//! to it, and only nodes of one stage share a subgraph. Each edge between two subgraphs leads to a
+//! later stage, so there is no cycle.
 
-use super::error::{GraphError, User};
+use super::error::{GraphError, Reader};
 use super::graph::Mark;
 use super::{CellId, Cells, Graph, NodeId, Source};
 
-/// Most nodes of a graph.
+/// Maximum number of nodes of a graph.
 pub const MAX_NODES: usize = 1 << 24;
 
-/// A graph, or what was added to it, without its values.
+/// A graph, or an addition to one, without its values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestGraph {
-    /// Nodes that were there before.
+    /// Number of earlier nodes.
     pub(crate) first: usize,
     /// The cell of each new node.
     pub(crate) cells: Vec<CellId>,
-    /// Who waits for whom: `(from, to)`, once for each pair, ordered by `to`, which is new.
+    /// Dependences `(from, to)`, once for each pair, ordered by `to`, which is new.
     pub(crate) edges: Vec<(NodeId, NodeId)>,
     /// The subgraph of each new node, numbered from 0 among the new ones.
     pub(crate) subgraph_of: Vec<u32>,
     /// Number of subgraphs.
     pub(crate) subgraphs: usize,
-    /// Whether each new node may be computed in one batch with the one that it goes on from, as far as the graph says: its
-    /// inputs are no results of its own subgraph, nobody is told of that one first, and nobody else takes its states.
+    /// Whether the graph allows each new node to run in one batch with its predecessor: its inputs
+    /// are no results of its own subgraph, the predecessor is not watched, and no other node reads
+    /// the predecessor's states.
     pub(crate) joins: Vec<bool>,
 }
 
@@ -52,9 +54,9 @@ impl RequestGraph {
         self.subgraph_of[node.index() - self.first] as usize
     }
 
-    /// For each new subgraph the old node that it goes on from, if nothing else is outside of it that it takes something
-    /// of: then the scheduler lets it join that node's subgraph.
-    pub(crate) fn goes_on_from(&self) -> Vec<Option<NodeId>> {
+    /// For each new subgraph, the earlier node that it continues from, if it reads no other node
+    /// outside: then the scheduler joins it to that node's subgraph.
+    pub(crate) fn continues_from(&self) -> Vec<Option<NodeId>> {
         let mut from: Vec<Option<NodeId>> = vec![None; self.subgraphs];
         let mut several = vec![false; self.subgraphs];
         for &(before, node) in &self.edges {
@@ -76,7 +78,7 @@ impl Graph {
     /// Checks the graph against the cells that it calls, and divides it into subgraphs.
     ///
     /// # Errors
-    /// What is wrong, of the node with the smallest number; circles last.
+    /// The [`GraphError`] of the first invalid node; cycles last.
     pub fn unfold(&self, cells: &Cells) -> Result<RequestGraph, GraphError> {
         if self.is_empty() {
             return Err(GraphError::Empty);
@@ -84,7 +86,7 @@ impl Graph {
         self.unfold_from(cells, Mark::default())
     }
 
-    /// As [`Graph::unfold`], of what was added since `before`.
+    /// As [`Graph::unfold`], for the nodes added since `before`.
     pub(crate) fn unfold_from(
         &self,
         cells: &Cells,
@@ -93,11 +95,11 @@ impl Graph {
         if self.len() > MAX_NODES {
             return Err(GraphError::TooManyNodes {
                 nodes: self.len(),
-                most: MAX_NODES,
+                max: MAX_NODES,
             });
         }
         let new = before.nodes..self.len();
-        // First all cells: sources may name later nodes.
+        // First all cells: sources may be later nodes.
         for node in new.clone() {
             let cell = self.cell(NodeId::new(node));
             if cells.get(cell).is_none() {
@@ -124,7 +126,7 @@ impl Graph {
             if *source == Source::Zeros {
                 return Err(GraphError::AnswerZeros);
             }
-            self.width(cells, source, User::Answer)?;
+            self.width(cells, source, Reader::Response)?;
         }
         let mut watched = self.watched()[before.watched..].iter();
         if let Some(node) = watched.find(|node| node.index() >= self.len()) {
@@ -147,7 +149,7 @@ impl Graph {
     }
 
     /// Which nodes that were added since `before` [join](RequestGraph::joins), of these subgraphs.
-    /// A node that was there before is watched, if it is gone on from.
+    /// An earlier node that is continued from is watched.
     fn joins(&self, cells: &Cells, before: Mark, subgraph_of: &[u32]) -> Vec<bool> {
         let added = |node: NodeId| node.index().checked_sub(before.nodes);
         // The new node whose state a source is.
@@ -159,7 +161,7 @@ impl Graph {
             }
             Source::Zeros | Source::Given { .. } => None,
         };
-        // By new node: whether somebody is told of it, or takes a state of it beside the first that goes on from it.
+        // For each new node: whether it is watched, or a node beside its first successor reads its states.
         let mut seen = vec![false; subgraph_of.len()];
         let watched = self.watched()[before.watched..].iter();
         let answered = self.answers()[before.answers..].iter();
@@ -208,7 +210,7 @@ impl Graph {
             });
         }
         for (port, source) in takes.zip(sources) {
-            let width = self.width(cells, source, User::Node(node))?;
+            let width = self.width(cells, source, Reader::Node(node))?;
             if let Some(found) = width
                 && found != port.width()
             {
@@ -229,7 +231,7 @@ impl Graph {
         &self,
         cells: &Cells,
         source: &Source,
-        user: User,
+        reader: Reader,
     ) -> Result<Option<usize>, GraphError> {
         match *source {
             Source::Zeros => Ok(None),
@@ -238,7 +240,7 @@ impl Graph {
                 match end <= given {
                     true => Ok(Some(width)),
                     false => Err(GraphError::UnknownGiven {
-                        user,
+                        reader,
                         first,
                         end,
                         given,
@@ -248,7 +250,7 @@ impl Graph {
             Source::Node { node, port } => {
                 if node.index() >= self.len() {
                     return Err(GraphError::UnknownNode {
-                        user,
+                        reader,
                         node: node.index(),
                         nodes: self.len(),
                     });
@@ -261,11 +263,11 @@ impl Graph {
                 match gives.nth(port) {
                     Some(port) => Ok(Some(port.width())),
                     None => Err(GraphError::UnknownPort {
-                        user,
+                        reader,
                         node: node.index(),
                         port,
                         cell: cell.name().into(),
-                        gives: count,
+                        ports: count,
                     }),
                 }
             }

@@ -339,7 +339,7 @@ struct MaxBatch {
 
 /// Maximum number of steps of a cell's batches.
 fn max_steps(cell: &dyn Cell, options: &EngineOptions) -> usize {
-    match cell.takes_steps() && !cell.ports().states().is_empty() {
+    match cell.supports_multiple_steps() && !cell.ports().states().is_empty() {
         true => options.steps_at_once.min(Scheduler::STEP_ROWS),
         false => 1,
     }

@@ -1,4 +1,4 @@
-//! Chains: a model over a sequence, one node a step.
+//! Chains: a model over a sequence, one node per step.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use cellstream::plan::Plan;
 
 /// One step of all layers of a forward model: of any cells, with projections or without.
 ///
-/// Input `x` `[E]`; states `h0`, `c0`, `h1`, … `[size]`, for each layer the hidden state and, of an LSTM,
-/// the cell state; output `y`, the last layer's hidden state.
+/// Input `x` `[E]`; states `h0`, `c0`, `h1`, … `[size]`: for each layer the hidden state and, of an
+/// LSTM, the cell state; output `y`, the hidden state of the last layer.
 pub struct ChainCell {
     name: String,
     recurrent: Recurrent,
@@ -24,7 +24,7 @@ pub struct ChainCell {
 }
 
 impl ChainCell {
-    /// A step of `model`, run by the plan that is estimated for each size of batch.
+    /// A step of `model`, with estimated plans for all batch sizes.
     ///
     /// # Errors
     /// [`NetworkError::Reverse`].
@@ -40,17 +40,17 @@ impl ChainCell {
         })
     }
 
-    /// Sets what errors and reports call it; `chain` unless set.
+    /// Sets the name in errors and reports; `chain` by default.
     #[must_use]
     pub fn named(mut self, name: impl Into<String>) -> ChainCell {
         self.name = name.into();
         self
     }
 
-    /// Runs by this plan, measured with 1 step and with a few (`cellstream tune --steps 1,4`) of
-    /// several sizes of batch, instead of an estimated one; batches have the rows that it says to
-    /// serve by, unless [`EngineOptions::sizes`](crate::engine::EngineOptions) say others. A place
-    /// whose team has fewer threads refuses it.
+    /// Uses this plan instead of an estimated one. It should be measured with one and with a few
+    /// steps (`cellstream tune --steps 1,4`) of several batch sizes. Batches have the rows that it
+    /// recommends, unless [`EngineOptions::sizes`](crate::engine::EngineOptions) are set. A worker
+    /// with fewer threads than the plan refuses it.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -73,7 +73,7 @@ impl ChainCell {
         Ok(self)
     }
 
-    /// Runs on this backend instead of the cores of each worker's team.
+    /// Runs on this backend instead of the cores of each worker.
     #[must_use]
     pub fn with_backend(mut self, backend: Arc<dyn Backend>) -> ChainCell {
         self.recurrent.with_backend(backend);
@@ -94,7 +94,7 @@ impl Cell for ChainCell {
         self.recurrent.cost()
     }
 
-    fn takes_steps(&self) -> bool {
+    fn supports_multiple_steps(&self) -> bool {
         true
     }
 
@@ -121,18 +121,18 @@ impl PreparedCell for Prepared {
     }
 }
 
-/// A [`ChainCell`] among an engine's cells: what unfolds sequences.
+/// A [`ChainCell`] in [`Cells`]; unfolds sequences.
 ///
 /// ```
 /// use cellstream::model::Gru;
 /// use cellstream_serve::cell_graph::Cells;
-/// use cellstream_serve::networks::{Outputs, Chain, ChainCell, run_alone};
+/// use cellstream_serve::networks::{Outputs, Chain, ChainCell, run_unbatched};
 ///
 /// let mut cells = Cells::new();
 /// let chain = Chain::add(&mut cells, ChainCell::new(Gru::new(2, 8).random(1)?)?);
-/// // Three steps of two features each; the answer is the last step's output.
+/// // Three steps of two features each; the response is the output of the last step.
 /// let graph = chain.unfold(&[0.1, 0.2, 0.3, 0.4, 0.5, 0.6], None, Outputs::Last)?;
-/// assert_eq!(run_alone(&cells, graph, None)?.len(), 8);
+/// assert_eq!(run_unbatched(&cells, graph, None)?.len(), 8);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -143,7 +143,7 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Adds the cell to an engine's.
+    /// Adds the cell.
     pub fn add(cells: &mut Cells, cell: ChainCell) -> Chain {
         let (input, states) = (
             cell.recurrent.model().signature().input,
@@ -156,18 +156,18 @@ impl Chain {
         }
     }
 
-    /// Its cell.
+    /// The cell.
     pub fn cell(&self) -> CellId {
         self.cell
     }
 
-    /// Which of the things that a node gives is its output `y`; before it stand the states.
+    /// The port of the output `y`, after those of the states.
     pub fn y(&self) -> usize {
         self.states.len()
     }
 
-    /// The graph of a sequence: `xs` `[T, E]`, from `initial` states, one for each of the cell's, or from
-    /// zeros. The answer is the output of the last step, or of all: `[T, output]`.
+    /// The graph of a sequence `xs` `[T, E]`, from `initial` states, one for each state of the cell, or
+    /// from zeros. The response is the output of the last step, or of all: `[T, output]`.
     ///
     /// # Errors
     /// [`NetworkError::Empty`] for a sequence without steps, [`NetworkError::Rows`],
@@ -189,9 +189,9 @@ impl Chain {
         Ok(graph)
     }
 
-    /// The beginning of a stream: as [`Chain::unfold`], with no answer, and the last node watched, so
-    /// that the request's [`DynamicGraph`](crate::cell_graph::DynamicGraph) takes its output, and
-    /// adds the next step ([`Chain::step`]).
+    /// The first steps of a stream: as [`Chain::unfold`], without a response and with the last node
+    /// watched, so that the request's [`DynamicGraph`](crate::cell_graph::DynamicGraph) reads its
+    /// output and adds the next step ([`Chain::step`]).
     ///
     /// # Errors
     /// As [`Chain::unfold`].
@@ -201,15 +201,15 @@ impl Chain {
         Ok(graph)
     }
 
-    /// Adds a step to a stream: `x` `[E]`, from the states that `before` gives, which has been watched.
-    /// The new node is watched in turn.
+    /// Adds a step to a stream: `x` `[E]`, from the states of the watched node `before`. The new node
+    /// is watched, too.
     ///
     /// ```
     /// use cellstream::model::Gru;
     /// use cellstream_serve::cell_graph::{Cells, NodeOutputs, DynamicGraph, Growth, NodeId};
-    /// use cellstream_serve::networks::{Chain, ChainCell, run_alone};
+    /// use cellstream_serve::networks::{Chain, ChainCell, run_unbatched};
     ///
-    /// /// Goes on with the same input until the first output is positive, at most ten times.
+    /// /// Repeats the input until the first output is positive, at most ten times.
     /// struct Until(Chain, usize);
     ///
     /// impl DynamicGraph for Until {
@@ -228,7 +228,7 @@ impl Chain {
     /// let mut cells = Cells::new();
     /// let chain = Chain::add(&mut cells, ChainCell::new(Gru::new(1, 4).random(1)?)?);
     /// let graph = chain.open(&[0.5], None)?;
-    /// let answer = run_alone(&cells, graph, Some(Box::new(Until(chain, 10))))?;
+    /// let answer = run_unbatched(&cells, graph, Some(Box::new(Until(chain, 10))))?;
     /// assert_eq!(answer.len(), 4);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -249,7 +249,7 @@ impl Chain {
         Ok(node)
     }
 
-    /// A node for each step, and how many there are.
+    /// The graph with a node for each step, and the number of steps.
     fn nodes(
         &self,
         xs: &[f32],

@@ -1,82 +1,86 @@
-//! What networks refuse.
+//! Errors of networks.
 
 use cellstream::layers::LayerError;
+use cellstream::model::ModelError;
 use cellstream::plan::PlanError;
 
-/// Why a network could not be made, or a request not be unfolded.
+/// Why a network was not built, or a request not unfolded.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NetworkError {
-    /// A layer that needs the end of a sequence before its start.
+    /// A layer has a reverse direction.
     #[error(
         "layer {layer} has a reverse direction, which needs the whole sequence first; a chain has \
          forward directions only"
     )]
     Reverse {
-        /// Which layer, from 0.
+        /// Index of the layer.
         layer: usize,
     },
-    /// A plan that is not the model's.
+    /// The plan does not fit the model.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// Parts that do not fit together, or a symbol that there is not.
+    /// Parts have different widths, or a symbol has no row.
     #[error(transparent)]
     Layer(#[from] LayerError),
-    /// Two parts with states of different sizes.
-    #[error("the encoder leaves states of sizes {encoder:?}, the decoder takes {decoder:?}")]
+    /// The weights are invalid.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// Encoder and decoder have different states.
+    #[error("the encoder has states of sizes {encoder:?}, the decoder of {decoder:?}")]
     States {
-        /// Of the encoder, in order.
+        /// Sizes of the encoder's states, in order.
         encoder: Vec<usize>,
-        /// Of the decoder, in order.
+        /// Sizes of the decoder's states, in order.
         decoder: Vec<usize>,
     },
-    /// A weight of another shape.
+    /// A weight has a wrong shape.
     #[error("{name}: expected {expected} values in rows of {cols}, found {found}")]
     Weights {
-        /// Which one.
+        /// Name of the weight.
         name: &'static str,
-        /// Values that fit.
+        /// Expected number of values.
         expected: usize,
-        /// How many stand in a row.
+        /// Values of a row.
         cols: usize,
-        /// Values that it has.
+        /// Number of values.
         found: usize,
     },
-    /// A request without a step, symbol or word.
+    /// A request has no step, symbol or word.
     #[error("the request has no {what}; give at least one")]
     Empty {
-        /// Of what there is none.
+        /// The missing part.
         what: &'static str,
     },
-    /// Another number of values.
+    /// A wrong number of values.
     #[error("{name}: expected {expected} values, found {found}")]
     Values {
-        /// Which ones.
+        /// Name of the values.
         name: &'static str,
-        /// The number of values that fits.
+        /// Expected number of values.
         expected: usize,
-        /// The number given.
+        /// Number of values.
         found: usize,
     },
-    /// Rows of no value: how many there are, nothing says.
-    #[error("{name}: the network takes rows of 0 values, whose number nothing says")]
+    /// Rows have no values, so their number is unknown.
+    #[error("{name}: the rows have 0 values, so the number of rows is unknown")]
     NoFeatures {
-        /// Which ones.
+        /// Name of the values.
         name: &'static str,
     },
-    /// Values that are not whole rows.
+    /// The values are not whole rows.
     #[error("{name}: expected a multiple of {width} values, found {found}")]
     Rows {
-        /// Which ones.
+        /// Name of the values.
         name: &'static str,
         /// Values of a row.
         width: usize,
-        /// The number given.
+        /// Number of values.
         found: usize,
     },
-    /// A child of a tree's node that is not there, or has another parent.
+    /// A child of a tree node does not exist, comes later, or has another parent.
     #[error(
-        "node {node} of the tree takes {child}, which is not there, comes later, or has a parent already"
+        "node {node} of the tree has child {child}, which does not exist, comes later, or has a parent"
     )]
     Child {
         /// The node.
@@ -84,13 +88,13 @@ pub enum NetworkError {
         /// Its child.
         child: String,
     },
-    /// A tree in pieces.
+    /// A tree has no root or several.
     #[error("the tree has {roots} roots; expected 1")]
     Roots {
-        /// How many there are.
+        /// Number of roots.
         roots: usize,
     },
-    /// A head that there is not.
+    /// The head of a word is not a word of the sentence.
     #[error(
         "word {word} of {words} has head {head}; expected another word, from 1, or 0 for the root"
     )]
@@ -99,24 +103,24 @@ pub enum NetworkError {
         word: usize,
         /// Its head.
         head: usize,
-        /// How many words there are.
+        /// Number of words.
         words: usize,
     },
-    /// Words that hang on each other in a circle.
-    #[error("word {word} hangs on itself: its heads lead round in a circle, not to the root")]
-    Circle {
+    /// The heads of some words form a cycle.
+    #[error("word {word} is in a cycle of heads that does not reach the root")]
+    Cycle {
         /// One of them, from 1.
         word: usize,
     },
-    /// A line that is no list of heads.
-    #[error("`{text}` is no list of heads; expected numbers as in `[2,0,2]`")]
-    NotHeads {
-        /// What could not be read.
+    /// A text is not a list of heads.
+    #[error("`{text}` is not a list of heads; expected numbers as in `[2,0,2]`")]
+    InvalidHeads {
+        /// The text, shortened.
         text: String,
     },
 }
 
-/// Refuses values of another number than `expected`.
+/// Refuses a wrong number of values.
 pub(super) fn expect(
     name: &'static str,
     found: usize,

@@ -1,14 +1,13 @@
-//! Ready-made cells, and the functions that unfold requests into graphs of them.
+//! Cells of common networks, and the functions that unfold requests into graphs of them.
 //!
-//! Each network adds its cells to an engine's, and then unfolds requests:
+//! Each network adds its cells to [`Cells`](crate::cell_graph::Cells), and then unfolds requests:
 //!
 //! - [`Chain`]: any forward model of this crate, over sequences that are known or still arriving;
-//! - [`Seq2Seq`]: an encoder, and a decoder that is fed what it answered before;
+//! - [`Seq2Seq`]: an encoder, and a decoder that reads its previous symbol;
 //! - [`BinaryTreeLstm`] and [`ChildSumTreeLstm`]: TreeLSTMs over [`BinaryTree`]s and [`Dependencies`].
 //!
-//! What a request's answer is, whoever computes it beside which others, is said by [`run_alone`].
+//! [`run_unbatched`] specifies the response of a request; batching never changes it.
 
-mod alone;
 mod chain;
 mod error;
 mod recurrent;
@@ -18,21 +17,22 @@ mod tests;
 mod tree;
 mod tree_shapes;
 mod tree_weights;
+mod unbatched;
 
-pub use alone::{Alone, AloneError, run_alone};
 pub use chain::{Chain, ChainCell};
 pub use error::NetworkError;
 pub use seq2seq::{DecoderCell, EncoderCell, FeedPrevious, Seq2Seq, Until};
 pub use tree::{BinaryTreeLstm, ChildSumTreeLstm};
 pub use tree_shapes::{BinaryTree, Dependencies, TreeChild};
 pub use tree_weights::{BinaryTreeWeights, ChildSumWeights};
+pub use unbatched::{UnbatchedError, UnbatchedRunner, run_unbatched};
 
-/// What of a network a request is answered with.
+/// The outputs that are the response of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Outputs {
-    /// Of the last step, or of the root.
+    /// That of the last step, or of the root.
     #[default]
     Last,
-    /// Of every step, or of every node, in order.
+    /// Those of all steps, or of all nodes, in order.
     Each,
 }

@@ -1,5 +1,5 @@
-//! What all cells around a recurrent model share: its states as ports, and the prepared model
-//! of a worker.
+//! The part that all cells with a recurrent model share: its states as ports, and the prepared
+//! model of a worker.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use cellstream::machine::{Level, Topology};
 use cellstream::model::{Direction, Model};
 use cellstream::plan::Plan;
 
-/// A forward model that is run a step, or a few, at a time.
+/// A forward model that runs one or a few steps at a time.
 pub(super) struct Recurrent {
     model: Arc<Model>,
-    /// Measured, or none.
+    /// Estimated for each worker if there is none.
     plan: Option<Plan>,
-    /// The cores of a place, where there is none.
+    /// The cores of each worker if there is none.
     backend: Option<Arc<dyn Backend>>,
 }
 
@@ -45,7 +45,7 @@ impl Recurrent {
         &self.model
     }
 
-    /// What its steps cost, by the plan if there is one.
+    /// The costs of its steps, by the plan if there is one.
     pub fn cost(&self) -> CellCost {
         let mut cost = self
             .plan
@@ -74,7 +74,7 @@ impl Recurrent {
         ports.states().iter().map(|port| port.width()).collect()
     }
 
-    /// Which of the states is the last layer's hidden state.
+    /// Index of the state that is the hidden state of the last layer.
     pub fn top(&self) -> usize {
         let last = &self.model.layers()[self.model.layers().len() - 1];
         let has_cell = last.directions()[0].cell_state_size() > 0;
@@ -85,7 +85,7 @@ impl Recurrent {
         self.backend = Some(backend);
     }
 
-    /// Prepares the model at a place, for every size of batch there.
+    /// Prepares the model for a worker, for all its batch sizes.
     pub fn prepare(&self, env: &WorkerEnv) -> Result<Box<dyn PreparedModel>, CellError> {
         let plan = self.plan_at(env);
         let prepared = match &self.backend {
@@ -98,10 +98,10 @@ impl Recurrent {
         Ok(prepared)
     }
 
-    /// The plan that was given, or [estimates](estimated_sizes). A plan that was measured for single steps alone is left to
-    /// them, and estimates for several stand beside it.
+    /// The user's plan, or [estimates](estimated_sizes). A plan of single steps alone is extended by
+    /// estimates for several steps.
     fn plan_at(&self, env: &WorkerEnv) -> Plan {
-        let (most, threads) = (env.rows.max(1), env.team.threads());
+        let (max_rows, threads) = (env.rows.max(1), env.team.threads());
         let estimates = |sizes: Vec<(usize, usize)>| {
             let sizes = sizes.into_iter();
             sizes
@@ -111,10 +111,10 @@ impl Recurrent {
             None => {
                 let singles_too =
                     env.steps > 1 && two_copies_stay(&self.model, threads, &Topology::detect());
-                estimates(estimated_sizes(most, env.steps, singles_too)).collect()
+                estimates(estimated_sizes(max_rows, env.steps, singles_too)).collect()
             }
             Some(plan) if plan.steps() == 1 => {
-                let mut several = estimated_sizes(most, env.steps, false);
+                let mut several = estimated_sizes(max_rows, env.steps, false);
                 several.retain(|&(_, steps)| steps > 1);
                 let given = plan.entries.iter().cloned();
                 given.chain(estimates(several)).collect()
@@ -125,16 +125,15 @@ impl Recurrent {
     }
 }
 
-/// Rows and steps that estimates are for: 1, 2, 4 … rows, up to `most`, each with 2, 4 … steps up to as many as so many rows run
-/// at once, which are `steps` at most; with a single one those that never run more, and `singles_too` all others.
+/// Sizes `(rows, steps)` to estimate for: 1, 2, 4 … rows up to `max_rows`, each with 2, 4 … steps up
+/// to the steps that this number of rows runs at once. Entries for single steps: always for rows
+/// that run only single steps, for the others with `singles_too`.
 ///
-/// For several steps products of the inputs are taken ahead, which gains nothing for one: by the estimate for one it takes 11 to
-/// 17 % less with 12 to 32 rows (LSTM 512 and 1024; in int8 7 to 12 %), and 4 to 28 % less with 1 to 8. But large models' weights
-/// are packed anew for it, and who takes turns between the copies finds less in the nearest cache (a row of 25 steps, four at a
-/// time: 5 % more time). Where caches do not hold both, that would read from memory: there rows that run several steps have no
-/// estimate for one, and what serves them is that for several. Who has more rows, from ten on, seldom has as few.
-fn estimated_sizes(most: usize, steps: usize, singles_too: bool) -> Vec<(usize, usize)> {
-    let sizes = powers_up_to(most).flat_map(|rows| {
+/// Several steps hoist the input projection, single steps do not. Large models are then packed
+/// twice; if the caches do not hold both copies, the entries for several steps also serve single
+/// steps.
+fn estimated_sizes(max_rows: usize, steps: usize, singles_too: bool) -> Vec<(usize, usize)> {
+    let sizes = powers_up_to(max_rows).flat_map(|rows| {
         let most_steps = (Scheduler::STEP_ROWS / rows).min(steps).max(1);
         let steps = powers_up_to(most_steps);
         let steps = steps.filter(move |&steps| steps > 1 || most_steps == 1 || singles_too);
@@ -143,17 +142,17 @@ fn estimated_sizes(most: usize, steps: usize, singles_too: bool) -> Vec<(usize, 
     sizes.collect()
 }
 
-/// Whether caches hold two copies of the weights, spread over so many cores.
+/// Whether the caches hold two copies of the weights, divided among `threads` cores.
 fn two_copies_stay(model: &Model, threads: usize, topology: &Topology) -> bool {
     let bytes = (2 * model.weight_bytes()).div_ceil(threads.max(1));
     let core = topology.cores.first();
     core.is_some_and(|core| topology.level_holding(core, bytes) < Level::Memory)
 }
 
-/// 1, 2, 4 … and, last, `most` itself.
-fn powers_up_to(most: usize) -> impl Iterator<Item = usize> {
+/// 1, 2, 4 … and, last, `max`.
+fn powers_up_to(max: usize) -> impl Iterator<Item = usize> {
     let powers = (0..usize::BITS).map(|power| 1 << power);
-    powers.take_while(move |&size| size < most).chain([most])
+    powers.take_while(move |&size| size < max).chain([max])
 }
 
 #[cfg(all(test, not(loom)))]
@@ -175,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_so_many_rows_run_at_once_is_estimated() {
+    fn sizes_that_rows_run_at_once_are_estimated() {
         let several = [(1, 2), (1, 4), (2, 2), (2, 4), (4, 2), (4, 4), (8, 2)];
         let one = [(16, 1), (24, 1)];
         assert_eq!(estimated_sizes(24, 4, false), [&several[..], &one].concat());
@@ -199,8 +198,8 @@ mod tests {
         }
     }
 
-    /// A batch of several steps never runs by an estimate for one, nor one of a single step by one for several where those for one
-    /// are there.
+    /// A batch of several steps never uses an estimate for single steps, and a single step uses one
+    /// for several only without estimates for single steps.
     #[test]
     fn batches_run_by_estimates_of_their_kind() {
         let model = Lstm::new(2, 3).random(1).unwrap();
@@ -211,7 +210,7 @@ mod tests {
             let plan = Plan {
                 entries: entries.collect(),
             };
-            // Nine rows are nearer to eight than to sixteen, which have the next estimate for one step.
+            // Nine rows are nearer to eight than to sixteen, the next with an estimate for one step.
             for rows in (1..=32).filter(|&rows| singles_too || rows != 9) {
                 let most_steps = (Scheduler::STEP_ROWS / rows).min(steps).max(1);
                 for run in 1..=most_steps {
@@ -244,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_planned_for_is_estimated() {
+    fn sizes_without_a_plan_are_estimated() {
         assert_eq!(sizes(None, 1, 1), [(1, 1)]);
         let either = [false, true].map(|singles_too| estimated_sizes(5, 4, singles_too));
         assert!(either.contains(&sizes(None, 5, 4)), "as caches are here");

@@ -1,4 +1,4 @@
-//! Encoder and decoder: symbols in, symbols out, each answer fed back as the next input (BatchMaker,
+//! Encoder and decoder for sequences of symbols; the decoder reads its previous symbol (BatchMaker,
 //! section 7.4 and figure 12).
 //!
 //! ```text
@@ -10,7 +10,7 @@
 //!   previous = argmax(W y + b)
 //! ```
 //!
-//! What a decoder answers is a state of its cell, so that a decoder's chain moves no memory from one
+//! The symbol of a decoder is a state of its cell, so a chain of decoder steps copies nothing from one
 //! node to the next.
 
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::cell_graph::{
     Batch, Cell, CellCost, CellError, CellId, Cells, DynamicGraph, Graph, Growth, NodeId,
     NodeOutputs, Ports, PreparedCell, Source, WorkerEnv,
 };
-use cellstream::execute::{PreparedModel, Steps};
+use cellstream::execute::{Backend, PreparedModel, Steps};
 use cellstream::kernels::{Isa, RowsMut, RowsRef, recycle_vec};
 use cellstream::layers::{Argmax, Embedding, LayerError, MAX_SYMBOLS};
 use cellstream::model::{Matrix, Model};
@@ -30,8 +30,8 @@ use cellstream::plan::Plan;
 
 /// A step of an encoder: the embedding of a symbol, then a step of a forward model.
 ///
-/// Input `symbol` `[1]`; states as of a [`super::ChainCell`]. A symbol that the table has no row for makes
-/// states that are NaN, and so ends its own request only, once a decoder finds no greatest output.
+/// Input `symbol` `[1]`; states as those of a [`super::ChainCell`]. A symbol without a row in the table
+/// makes the states NaN. This ends only its own request, when a decoder finds no maximum.
 pub struct EncoderCell {
     embedding: Arc<Embedding>,
     recurrent: Recurrent,
@@ -39,11 +39,11 @@ pub struct EncoderCell {
 }
 
 impl EncoderCell {
-    /// Of these parts.
+    /// An encoder of these parts.
     ///
     /// # Errors
-    /// [`NetworkError::Reverse`]; [`NetworkError::Layer`] where the model takes other features than the
-    /// embedding gives, or symbols are more than `f32` counts.
+    /// [`NetworkError::Reverse`]; [`NetworkError::Layer`] if the widths of the embedding and of the
+    /// model differ, or there are more than [`MAX_SYMBOLS`] symbols.
     pub fn new(
         embedding: impl Into<Arc<Embedding>>,
         model: impl Into<Arc<Model>>,
@@ -65,6 +65,13 @@ impl EncoderCell {
     pub fn with_plan(mut self, plan: Plan) -> Result<EncoderCell, NetworkError> {
         self.recurrent.with_plan(plan)?;
         Ok(self)
+    }
+
+    /// Runs the recurrent model on this backend instead of the cores of each worker.
+    #[must_use]
+    pub fn with_backend(mut self, backend: Arc<dyn Backend>) -> EncoderCell {
+        self.recurrent.with_backend(backend);
+        self
     }
 }
 
@@ -108,7 +115,7 @@ impl Cell for EncoderCell {
         self.recurrent.cost()
     }
 
-    fn takes_steps(&self) -> bool {
+    fn supports_multiple_steps(&self) -> bool {
         true
     }
 
@@ -137,9 +144,9 @@ impl PreparedCell for PreparedEncoder {
 struct Embedded {
     embedding: Arc<Embedding>,
     model: Box<dyn PreparedModel>,
-    /// Empty between runs: room for a row of each step.
+    /// Empty between runs: capacity for a row of each step.
     x: Vec<&'static [f32]>,
-    /// What stands for the embedding of a symbol that the table has no row for.
+    /// The embedding of a symbol without a row in the table.
     unknown: Vec<f32>,
 }
 
@@ -157,7 +164,7 @@ impl Embedded {
         })
     }
 
-    /// A step of `rows` rows, or as many of each as `lengths` says.
+    /// A step of `rows` rows, or `lengths` steps.
     fn step<'s>(
         &mut self,
         symbols: impl Iterator<Item = f32>,
@@ -185,12 +192,12 @@ impl Embedded {
     }
 }
 
-/// A step of a decoder: the embedding of the previous symbol, a step of a forward model, and the symbol of
-/// the greatest output of a projection, the lowest of equal ones.
+/// A step of a decoder: the embedding of the previous symbol, a step of a forward model, and the symbol
+/// of the maximum of a projection, the lowest of equal ones.
 ///
-/// States: `symbol` `[1]`, the previous symbol and then the new one, and after it those of a
-/// [`super::ChainCell`]. Where an output is NaN, the symbol is NaN, which ends the request that the row
-/// belongs to ([`FeedPrevious`]), and no other.
+/// States: `symbol` `[1]`, first the previous symbol, then the new one; after it those of a
+/// [`super::ChainCell`]. If an output is NaN, the symbol is NaN, which ends the request of that row
+/// ([`FeedPrevious`]), and no other.
 pub struct DecoderCell {
     embedding: Arc<Embedding>,
     recurrent: Recurrent,
@@ -200,13 +207,14 @@ pub struct DecoderCell {
 }
 
 impl DecoderCell {
-    /// Of these parts; the projection has `weights` `[symbols, output]` and `bias` `[symbols]`, and chooses in the precision of
-    /// its weights ([`Argmax`]), whichever the model's is. Many weights of f32 are read in int8 first, with the answers of f32;
-    /// [`Matrix::in_precision`] makes them smaller in memory, too, with answers of its own.
+    /// A decoder of these parts. The projection has `weights` `[symbols, output]` and `bias`
+    /// `[symbols]`, and the precision of its weights ([`Argmax`]), independent of that of the model.
+    /// Large f32 projections are screened in int8 first; the result is that of f32.
+    /// [`Matrix::in_precision`] also saves memory and changes the results.
     ///
     /// # Errors
-    /// As [`EncoderCell::new`]; [`NetworkError::Layer`] also where the projection takes other features
-    /// than the model gives, or has other symbols than the embedding.
+    /// As [`EncoderCell::new`]; [`NetworkError::Layer`] also if the widths of the model and of the
+    /// projection differ, or the projection has another number of symbols than the embedding.
     pub fn new(
         embedding: impl Into<Arc<Embedding>>,
         model: impl Into<Arc<Model>>,
@@ -221,7 +229,7 @@ impl DecoderCell {
             ("the projection", weights.cols()),
             ("the recurrent model", output),
         )?;
-        // Answers are fed back.
+        // The embedding reads the symbols of the projection.
         fits(
             ("the embedding", embedding.symbols()),
             ("the projection", weights.rows()),
@@ -237,16 +245,23 @@ impl DecoderCell {
         })
     }
 
-    /// Runs the recurrent model by this plan, as [`super::ChainCell::with_plan`]; but batches have no rows by it. A plan has not
-    /// measured the projection, often most of a step, whose time grows otherwise with the rows. What rows serve best is found
-    /// by [`calibrate`](crate::engine::calibrate) (`cellstream load --calibrate`), and set by
-    /// [`EngineOptions::sizes`](crate::engine::EngineOptions).
+    /// Uses this plan for the recurrent model, as [`super::ChainCell::with_plan`]. It does not set the
+    /// batch sizes, because a plan does not time the projection, often the largest part of a step.
+    /// [`calibrate`](crate::engine::calibrate) finds them (`cellstream load --calibrate`); set them
+    /// with [`EngineOptions::sizes`](crate::engine::EngineOptions).
     ///
     /// # Errors
     /// [`NetworkError::Plan`].
     pub fn with_plan(mut self, plan: Plan) -> Result<DecoderCell, NetworkError> {
         self.recurrent.with_plan(plan)?;
         Ok(self)
+    }
+
+    /// Runs the recurrent model on this backend; the projection stays on the cores of each worker.
+    #[must_use]
+    pub fn with_backend(mut self, backend: Arc<dyn Backend>) -> DecoderCell {
+        self.recurrent.with_backend(backend);
+        self
     }
 }
 
@@ -260,7 +275,7 @@ impl Cell for DecoderCell {
     }
 
     fn cost(&self) -> CellCost {
-        // A plan does not know of the projection.
+        // A plan does not time the projection.
         CellCost {
             weight_bytes: self.recurrent.cost().weight_bytes + self.weights.bytes(),
             ..CellCost::default()
@@ -269,7 +284,7 @@ impl Cell for DecoderCell {
 
     fn prepare(&self, env: &WorkerEnv) -> Result<Box<dyn PreparedCell>, CellError> {
         let isa = Isa::select().map_err(CellError::new)?;
-        // First what refuses more rows than memory has.
+        // First the part that refuses more rows than the memory holds.
         let step = Embedded::new(&self.embedding, &self.recurrent, env)?;
         let projection = Argmax::new(&self.weights, &self.bias, isa, &env.team, env.rows);
         Ok(Box::new(PreparedDecoder {
@@ -282,7 +297,7 @@ impl Cell for DecoderCell {
 
 struct PreparedDecoder {
     step: Embedded,
-    /// Which of the model's states is its output.
+    /// Index of the state of the model that is its output.
     top: usize,
     projection: Argmax,
 }
@@ -303,27 +318,27 @@ impl PreparedCell for PreparedDecoder {
     }
 }
 
-/// When a decoder ends.
+/// The stopping criterion of a decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
-    /// At this symbol, which is no part of the answer, or when the answer has `limit` symbols.
+    /// At this symbol, which is not part of the response, or after `limit` symbols.
     Eos {
-        /// The symbol that ends an answer.
+        /// The symbol that ends a response.
         eos: usize,
-        /// Most symbols of an answer.
+        /// Maximum number of symbols of a response.
         limit: usize,
     },
-    /// After so many symbols, whichever they are: for measurements, as in BatchMaker's.
+    /// After this number of symbols: for measurements, as BatchMaker's.
     Steps(usize),
 }
 
-/// An encoder and a decoder among an engine's cells: what unfolds sources.
+/// An encoder and a decoder in [`Cells`]; unfolds source sequences.
 ///
 /// ```
 /// use cellstream::layers::Embedding;
 /// use cellstream::model::{Lstm, Matrix};
 /// use cellstream_serve::cell_graph::Cells;
-/// use cellstream_serve::networks::{DecoderCell, EncoderCell, Seq2Seq, Until, run_alone};
+/// use cellstream_serve::networks::{DecoderCell, EncoderCell, Seq2Seq, Until, run_unbatched};
 ///
 /// let (symbols, hidden) = (5, 8);
 /// let table = |seed| Embedding::new(Matrix::new(symbols, 3, vec![0.1 * seed as f32; symbols * 3]).unwrap());
@@ -335,7 +350,7 @@ pub enum Until {
 /// let mut cells = Cells::new();
 /// let network = Seq2Seq::add(&mut cells, encoder, decoder, 0)?;
 /// let (graph, decoding) = network.unfold(&[3, 1, 4], Until::Eos { eos: 1, limit: 4 })?;
-/// let answer = run_alone(&cells, graph, Some(Box::new(decoding)))?;
+/// let answer = run_unbatched(&cells, graph, Some(Box::new(decoding)))?;
 /// assert_eq!(answer, [2.0; 4]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -350,12 +365,12 @@ pub struct Seq2Seq {
 }
 
 impl Seq2Seq {
-    /// Adds both cells to an engine's, the decoder last, so that it is preferred. Decoders are fed `go`
-    /// first.
+    /// Adds both cells, the decoder last, so that it has preference. `go` is the first input of the
+    /// decoder.
     ///
     /// # Errors
-    /// [`NetworkError::States`] where the encoder's states are not those that the decoder takes;
-    /// [`NetworkError::Layer`] for a `go` that the decoder's embedding does not have.
+    /// [`NetworkError::States`] if encoder and decoder have different states; [`NetworkError::Layer`]
+    /// if `go` has no row in the decoder's embedding.
     pub fn add(
         cells: &mut Cells,
         encoder: EncoderCell,
@@ -380,22 +395,22 @@ impl Seq2Seq {
         })
     }
 
-    /// The encoder's cell.
+    /// The cell of the encoder.
     pub fn encoder(&self) -> CellId {
         self.encoder
     }
 
-    /// The decoder's cell.
+    /// The cell of the decoder.
     pub fn decoder(&self) -> CellId {
         self.decoder
     }
 
-    /// The graph of a source, and what grows it: a node for each symbol, and the decoder's first. The
-    /// answer is the decoder's symbols.
+    /// The graph of a source, with a node for each symbol and the first of the decoder, and the
+    /// function that adds the others. The response is the symbols of the decoder.
     ///
     /// # Errors
-    /// [`NetworkError::Empty`] for a source without symbols, [`NetworkError::Layer`] for a symbol that
-    /// there is not.
+    /// [`NetworkError::Empty`] for a source without symbols, [`NetworkError::Layer`] for a symbol
+    /// without a row in its embedding.
     pub fn unfold(
         &self,
         source: &[usize],
@@ -442,13 +457,13 @@ impl Seq2Seq {
     }
 }
 
-/// What adds a decoder's next step, fed with the symbol before it.
+/// Adds the next step of a decoder, with the previous symbol as its input.
 #[derive(Clone, Debug)]
 pub struct FeedPrevious {
     decoder: CellId,
     states: usize,
     eos: Option<f32>,
-    /// Symbols that may still be answered.
+    /// Remaining symbols.
     left: usize,
 }
 

@@ -1,15 +1,15 @@
 //! TreeLSTMs: cells, and the graphs of trees.
 //!
-//! The binary one has two cells. A leaf takes a word. An internal node *becomes* what its left child was:
-//! that child's `h` and `c` are its states, overwritten in place, and the right child's are inputs. So of
-//! two children that stood in a batch one's states need not move.
+//! The binary one has two cells. A leaf reads a word. An internal node overwrites the states of its
+//! left child, `h` and `c`, in place; those of the right child are inputs. So the states of only one
+//! of two children in a batch are moved.
 //!
-//! The child-sum one has nodes of any number of children, and cells have a fixed number of ports. So a
-//! node is a chain: a *child* cell adds one child to two sums, `Σ h_k` and `Σ f_k∘c_k`, which are its
-//! states, and a *node* cell overwrites the sums with the node's own `h` and `c`. Order of the children
-//! is order of the sums, so that the bits do not depend on who is ready first. The forget gate's input
-//! part `V x` is computed anew for each child: a tree has one child fewer than nodes, so that computing it
-//! once for each node would cost one product more, and one cell more to batch.
+//! The child-sum one has nodes of any number of children, while a cell has a fixed number of ports.
+//! So a node is a chain: a *child* cell adds one child to two sums, `Σ h_k` and `Σ f_k∘c_k`, which are
+//! its states, and a *node* cell overwrites the sums with `h` and `c` of the node. The sums have the
+//! order of the children, so the bits do not depend on the order in which children are computed. The
+//! input part `V x` of the forget gate is computed for each child: a tree has one child fewer than
+//! nodes, so one product for each node would be one product more, and one more cell to batch.
 
 use std::sync::Arc;
 
@@ -26,12 +26,24 @@ use cellstream::kernels::RowsRef;
 use cellstream::model::{ModelError, TreeWeights};
 use cellstream::plan::Plan;
 
-/// One of the four cells: its ports, and where its weights are.
+/// One of the four cells.
 struct TreeCell<W> {
     name: &'static str,
     ports: Ports,
     owner: Arc<W>,
     weights: fn(&W) -> Result<TreeWeights<'_>, ModelError>,
+    /// Estimated for each worker if there is none.
+    plan: Option<Plan>,
+}
+
+impl<W> TreeCell<W> {
+    /// Checks the plan.
+    fn checked(self) -> Result<TreeCell<W>, NetworkError> {
+        if let Some(plan) = &self.plan {
+            plan.check_tree(&(self.weights)(&self.owner)?)?;
+        }
+        Ok(self)
+    }
 }
 
 impl<W: Send + Sync> Cell for TreeCell<W> {
@@ -44,10 +56,13 @@ impl<W: Send + Sync> Cell for TreeCell<W> {
     }
 
     fn cost(&self) -> CellCost {
-        CellCost {
-            weight_bytes: (self.weights)(&self.owner).map_or(0, |weights| weights.bytes()),
-            ..CellCost::default()
-        }
+        let mut cost = self
+            .plan
+            .as_ref()
+            .map(CellCost::of_plan)
+            .unwrap_or_default();
+        cost.weight_bytes = (self.weights)(&self.owner).map_or(0, |weights| weights.bytes());
+        cost
     }
 
     fn layout(&self) -> RowLayout {
@@ -56,8 +71,10 @@ impl<W: Send + Sync> Cell for TreeCell<W> {
 
     fn prepare(&self, env: &WorkerEnv) -> Result<Box<dyn PreparedCell>, CellError> {
         let weights = (self.weights)(&self.owner).map_err(CellError::new)?;
-        let plan = Plan::estimate_tree(&weights, env.rows, env.team.threads());
-        let step = TreeStep::new(&weights, &plan, &env.team).map_err(CellError::new)?;
+        let estimate = || Plan::estimate_tree(&weights, env.rows, env.team.threads());
+        let plan = self.plan.clone().unwrap_or_else(estimate);
+        let mut step = TreeStep::new(&weights, &plan, &env.team).map_err(CellError::new)?;
+        step.reserve(env.rows).map_err(CellError::new)?;
         let cell = weights.cell();
         Ok(Box::new(Prepared {
             step,
@@ -67,7 +84,7 @@ impl<W: Send + Sync> Cell for TreeCell<W> {
     }
 }
 
-/// Ports are `x`, where it is read, then `h` and `c` of a child, where they are read.
+/// The input ports are `x`, if it is read, then `h` and `c` of a child, if they are read.
 struct Prepared {
     step: TreeStep,
     reads_input: bool,
@@ -89,19 +106,19 @@ impl PreparedCell for Prepared {
     }
 }
 
-/// The cells of a binary TreeLSTM among an engine's: what unfolds binary trees.
+/// The cells of a binary TreeLSTM in [`Cells`]; unfolds binary trees.
 ///
 /// ```
 /// use cellstream_serve::cell_graph::Cells;
 /// use cellstream_serve::networks::{
-///     Outputs, BinaryTree, BinaryTreeLstm, BinaryTreeWeights, run_alone,
+///     Outputs, BinaryTree, BinaryTreeLstm, BinaryTreeWeights, run_unbatched,
 /// };
 ///
 /// let mut cells = Cells::new();
 /// let network = BinaryTreeLstm::add(&mut cells, BinaryTreeWeights::random(2, 8, 1)?)?;
-/// let words = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]; // three of two features
+/// let words = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]; // three words of two features
 /// let graph = network.unfold(&BinaryTree::complete(3)?, &words, Outputs::Last)?;
-/// assert_eq!(run_alone(&cells, graph, None)?.len(), 8);
+/// assert_eq!(run_unbatched(&cells, graph, None)?.len(), 8);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -112,15 +129,45 @@ pub struct BinaryTreeLstm {
 }
 
 impl BinaryTreeLstm {
-    /// Adds a leaf cell (input `x` `[E]`; outputs `h`, `c` `[H]`) and, preferred, an internal cell
-    /// (inputs `h_right`, `c_right`; states `h`, `c`, the left child's and then the node's) to an
-    /// engine's.
+    /// Adds a leaf cell (input `x` `[E]`; outputs `h`, `c` `[H]`) and, with preference over it, an
+    /// internal cell (inputs `h_right`, `c_right`; states `h`, `c`: first those of the left child,
+    /// then those of the node).
     ///
     /// # Errors
     /// [`NetworkError::Weights`].
     pub fn add(
         cells: &mut Cells,
         weights: impl Into<Arc<BinaryTreeWeights>>,
+    ) -> Result<BinaryTreeLstm, NetworkError> {
+        BinaryTreeLstm::add_with_plans(cells, weights, None, None)
+    }
+
+    /// As [`BinaryTreeLstm::add`], with plans of the two cells, such as
+    /// [`tune_tree`](cellstream::tune::tune_tree) returns; estimated without. Batches have the rows
+    /// that a measured plan recommends. A worker with fewer threads than a plan refuses it.
+    ///
+    /// ```
+    /// use std::ops::ControlFlow;
+    /// use std::time::Duration;
+    ///
+    /// use cellstream::tune::{Options, tune_tree};
+    /// use cellstream_serve::cell_graph::Cells;
+    /// use cellstream_serve::networks::{BinaryTreeLstm, BinaryTreeWeights};
+    ///
+    /// let weights = BinaryTreeWeights::random(2, 8, 1)?;
+    /// let options = Options::new(vec![(1, 1), (8, 1)], 1, Duration::from_millis(20));
+    /// let node = tune_tree(&weights.node_weights()?, &options, |_| ControlFlow::Continue(()))?;
+    /// BinaryTreeLstm::add_with_plans(&mut Cells::new(), weights, None, Some(node.plan))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`BinaryTreeLstm::add`]; [`NetworkError::Plan`] for a plan of another cell.
+    pub fn add_with_plans(
+        cells: &mut Cells,
+        weights: impl Into<Arc<BinaryTreeWeights>>,
+        leaf: Option<Plan>,
+        internal: Option<Plan>,
     ) -> Result<BinaryTreeLstm, NetworkError> {
         let weights = weights.into();
         weights.check()?;
@@ -132,6 +179,7 @@ impl BinaryTreeLstm {
                 .output("c", hidden),
             owner: Arc::clone(&weights),
             weights: BinaryTreeWeights::leaf_weights,
+            plan: leaf,
         };
         let internal = TreeCell::<BinaryTreeWeights> {
             name: "tree node",
@@ -142,7 +190,9 @@ impl BinaryTreeLstm {
             .state("c", hidden),
             owner: weights,
             weights: BinaryTreeWeights::node_weights,
+            plan: internal,
         };
+        let (leaf, internal) = (leaf.checked()?, internal.checked()?);
         Ok(BinaryTreeLstm {
             leaf: cells.add(leaf),
             internal: cells.add(internal),
@@ -150,18 +200,18 @@ impl BinaryTreeLstm {
         })
     }
 
-    /// The leaves' cell.
+    /// The cell of the leaves.
     pub fn leaf(&self) -> CellId {
         self.leaf
     }
 
-    /// The internal nodes' cell.
+    /// The cell of the internal nodes.
     pub fn internal(&self) -> CellId {
         self.internal
     }
 
-    /// The graph of a tree with words `xs` `[leaves, E]`. The answer is `h` of the root, or of all leaves
-    /// and then of all nodes.
+    /// The graph of a tree with words `xs` `[leaves, E]`. The response is `h` of the root, or of all
+    /// leaves and then of all nodes.
     ///
     /// # Errors
     /// [`NetworkError::Values`].
@@ -191,7 +241,7 @@ impl BinaryTreeLstm {
             ];
             graph.node(self.internal, &sources);
         }
-        // Both cells give `h` first.
+        // `h` is the first result of both cells.
         let first = match outputs {
             Outputs::Last => graph.len() - 1,
             Outputs::Each => 0,
@@ -203,19 +253,19 @@ impl BinaryTreeLstm {
     }
 }
 
-/// The cells of a child-sum TreeLSTM among an engine's: what unfolds dependency trees.
+/// The cells of a child-sum TreeLSTM in [`Cells`]; unfolds dependency trees.
 ///
 /// ```
 /// use cellstream_serve::cell_graph::Cells;
 /// use cellstream_serve::networks::{
-///     Outputs, ChildSumTreeLstm, ChildSumWeights, Dependencies, run_alone,
+///     Outputs, ChildSumTreeLstm, ChildSumWeights, Dependencies, run_unbatched,
 /// };
 ///
 /// let mut cells = Cells::new();
 /// let network = ChildSumTreeLstm::add(&mut cells, ChildSumWeights::random(2, 8, 1)?)?;
-/// let words = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]; // three of two features
+/// let words = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]; // three words of two features
 /// let graph = network.unfold(&"[2,0,2]".parse()?, &words, Outputs::Each)?;
-/// assert_eq!(run_alone(&cells, graph, None)?.len(), 3 * 8);
+/// assert_eq!(run_unbatched(&cells, graph, None)?.len(), 3 * 8);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -226,15 +276,29 @@ pub struct ChildSumTreeLstm {
 }
 
 impl ChildSumTreeLstm {
-    /// Adds a child cell (inputs `x` `[E]` of the node, `h` and `c` `[H]` of the child; states `sum_h`,
-    /// `sum_fc`) and, preferred, a node cell (input `x`; states `h`, `c`, the sums and then the node's)
-    /// to an engine's.
+    /// Adds a child cell (inputs `x` `[E]` of the node, `h` and `c` `[H]` of the child; states
+    /// `sum_h`, `sum_fc`) and, with preference over it, a node cell (input `x`; states `h`, `c`: first
+    /// the sums, then those of the node).
     ///
     /// # Errors
     /// [`NetworkError::Weights`].
     pub fn add(
         cells: &mut Cells,
         weights: impl Into<Arc<ChildSumWeights>>,
+    ) -> Result<ChildSumTreeLstm, NetworkError> {
+        ChildSumTreeLstm::add_with_plans(cells, weights, None, None)
+    }
+
+    /// As [`ChildSumTreeLstm::add`], with plans of the two cells: see
+    /// [`BinaryTreeLstm::add_with_plans`].
+    ///
+    /// # Errors
+    /// As [`ChildSumTreeLstm::add`]; [`NetworkError::Plan`] for a plan of another cell.
+    pub fn add_with_plans(
+        cells: &mut Cells,
+        weights: impl Into<Arc<ChildSumWeights>>,
+        child: Option<Plan>,
+        node: Option<Plan>,
     ) -> Result<ChildSumTreeLstm, NetworkError> {
         let weights = weights.into();
         weights.check()?;
@@ -248,6 +312,7 @@ impl ChildSumTreeLstm {
                 .state("sum_fc", hidden),
             owner: Arc::clone(&weights),
             weights: ChildSumWeights::child_weights,
+            plan: child,
         };
         let node = TreeCell::<ChildSumWeights> {
             name: "tree node",
@@ -256,7 +321,9 @@ impl ChildSumTreeLstm {
                 .state("c", hidden),
             owner: weights,
             weights: ChildSumWeights::node_weights,
+            plan: node,
         };
+        let (child, node) = (child.checked()?, node.checked()?);
         Ok(ChildSumTreeLstm {
             child: cells.add(child),
             node: cells.add(node),
@@ -269,13 +336,13 @@ impl ChildSumTreeLstm {
         self.child
     }
 
-    /// The nodes' cell.
+    /// The cell of the nodes.
     pub fn node(&self) -> CellId {
         self.node
     }
 
-    /// The graph of a sentence with words `xs` `[words, E]`. The answer is `h` of the root, or of all
-    /// words in order.
+    /// The graph of a sentence with words `xs` `[words, E]`. The response is `h` of the root, or of
+    /// all words in order.
     ///
     /// # Errors
     /// [`NetworkError::Rows`], [`NetworkError::Values`].

@@ -1,15 +1,15 @@
-//! The shapes of trees: who is whose child.
+//! The shapes of trees.
 
 use std::str::FromStr;
 
 use super::NetworkError;
 
-/// A child of a [`BinaryTree`]'s node.
+/// A child of a node of a [`BinaryTree`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TreeChild {
-    /// A leaf, counted from 0.
+    /// The index of a leaf, from 0.
     Leaf(usize),
-    /// An internal node, counted from 0.
+    /// The index of an internal node, from 0.
     Node(usize),
 }
 
@@ -29,8 +29,8 @@ pub struct BinaryTree {
 }
 
 impl BinaryTree {
-    /// A tree of `leaves` leaves, in which `nodes[n]` are the left and the right child of internal node
-    /// `n`: leaves, or nodes before it. The last node is the root.
+    /// A tree of `leaves` leaves; `nodes[n]` are the left and the right child of internal node `n`:
+    /// leaves, or nodes before it. The last node is the root.
     ///
     /// # Errors
     /// [`NetworkError::Empty`] without leaves, [`NetworkError::Child`], [`NetworkError::Roots`].
@@ -58,12 +58,11 @@ impl BinaryTree {
                 }
             }
         }
-        // Two children for each node, and no child twice: had there been too few leaves, one would have
-        // been refused.
+        // With two children for each node and no child twice, too few leaves were refused above.
         Ok(BinaryTree { leaves, nodes })
     }
 
-    /// The complete tree: neighbours are joined level by level; of an odd number the last goes up alone.
+    /// The complete tree: neighbours are joined level by level; the last of an odd number moves up.
     ///
     /// # Errors
     /// [`NetworkError::Empty`] without leaves.
@@ -83,8 +82,9 @@ impl BinaryTree {
         BinaryTree::new(leaves, nodes)
     }
 
-    /// A leaf for each word: a head is joined with its dependents to the right, the nearest first, and
-    /// then with those to the left. Where no two dependences cross, the leaves stay in the words' order.
+    /// A tree with a leaf for each word: a head is joined with its dependents to the right, the
+    /// nearest first, and then with those to the left. If no two dependences cross, the leaves keep
+    /// the order of the words.
     pub fn of_dependencies(words: &Dependencies) -> BinaryTree {
         let mut nodes = Vec::with_capacity(words.len() - 1);
         let mut of_word: Vec<TreeChild> = (0..words.len()).map(TreeChild::Leaf).collect();
@@ -113,13 +113,14 @@ impl BinaryTree {
         self.leaves
     }
 
-    /// The children of internal nodes, left and right; each stands after its own children, the root last.
+    /// The left and right children of the internal nodes. Each node follows its children; the root is
+    /// last.
     pub fn nodes(&self) -> &[[TreeChild; 2]] {
         &self.nodes
     }
 }
 
-/// A dependency tree: every word has a head, but for the root.
+/// A dependency tree: each word except the root has a head.
 ///
 /// ```
 /// use cellstream_serve::networks::Dependencies;
@@ -131,20 +132,20 @@ impl BinaryTree {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dependencies {
-    /// Words but the root, ordered by their heads, and then by themselves.
+    /// All words except the root, ordered by their heads, then by their indices.
     children: Vec<usize>,
-    /// Where those of each head begin; one more entry for the end.
+    /// Index of the first child of each head; one more entry for the end.
     first_child: Vec<usize>,
     bottom_up: Vec<usize>,
 }
 
 impl Dependencies {
-    /// The tree in which word `w`, counted from 1, has head `heads[w - 1]`, and the root has 0 (as in
+    /// The tree in which word `w`, from 1, has head `heads[w - 1]`; that of the root is 0 (as in
     /// CoNLL-U files).
     ///
     /// # Errors
     /// [`NetworkError::Empty`], [`NetworkError::Head`], [`NetworkError::Roots`],
-    /// [`NetworkError::Circle`].
+    /// [`NetworkError::Cycle`].
     pub fn new(heads: &[usize]) -> Result<Dependencies, NetworkError> {
         let words = heads.len();
         if words == 0 {
@@ -173,7 +174,7 @@ impl Dependencies {
             first_child,
             bottom_up: Vec::with_capacity(words),
         };
-        // From the root down, the last children first; then the other way round.
+        // From the root down, the last children first; then reversed.
         let root = heads.iter().position(|head| *head == 0);
         let mut left: Vec<usize> = root.into_iter().collect();
         while let Some(word) = left.pop() {
@@ -182,8 +183,8 @@ impl Dependencies {
         }
         tree.bottom_up.reverse();
         if tree.bottom_up.len() < words {
-            return Err(NetworkError::Circle {
-                word: circle(heads, &tree.bottom_up) + 1,
+            return Err(NetworkError::Cycle {
+                word: cycle(heads, &tree.bottom_up) + 1,
             });
         }
         Ok(tree)
@@ -194,27 +195,27 @@ impl Dependencies {
         self.bottom_up.len()
     }
 
-    /// Never: a tree has a root.
+    /// Always false: a tree has a root.
     pub fn is_empty(&self) -> bool {
         self.bottom_up.is_empty()
     }
 
-    /// The words that hang on `word`, in order; all are counted from 0.
+    /// The dependents of `word`, in order; indices from 0.
     ///
     /// # Panics
-    /// If there is no such word.
+    /// If the word does not exist.
     pub fn children(&self, word: usize) -> &[usize] {
         &self.children[self.first_child[word]..self.first_child[word + 1]]
     }
 
-    /// All words, each after its children, counted from 0.
+    /// The indices of all words, from 0, each after its children.
     pub fn bottom_up(&self) -> &[usize] {
         &self.bottom_up
     }
 }
 
-/// A word of a circle: going from any word that the root does not reach to its head leads into one.
-fn circle(heads: &[usize], reached: &[usize]) -> usize {
+/// A word of a cycle: the heads of any word that the root does not reach lead into one.
+fn cycle(heads: &[usize], reached: &[usize]) -> usize {
     let mut seen = vec![false; heads.len()];
     for &word in reached {
         seen[word] = true;
@@ -233,7 +234,7 @@ impl FromStr for Dependencies {
     fn from_str(text: &str) -> Result<Dependencies, NetworkError> {
         let not_heads = || {
             let text = text.chars().take(40).collect();
-            NetworkError::NotHeads { text }
+            NetworkError::InvalidHeads { text }
         };
         let list = text
             .trim()

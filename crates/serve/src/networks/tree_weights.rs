@@ -3,8 +3,8 @@
 use super::NetworkError;
 use cellstream::model::{Matrix, ModelError, TreeWeights};
 
-/// Weights of a binary N-ary TreeLSTM whose words stand at the leaves (the paper's section 3.2, with
-/// N = 2). Gates are rows one after the other, `H` each.
+/// Weights of a binary N-ary TreeLSTM with words at the leaves (section 3.2 of the paper, with
+/// N = 2). Each gate has `H` rows, one gate after the other.
 ///
 /// ```text
 /// leaf       i = σ(W_i x + b_i)   o = σ(W_o x + b_o)   u = tanh(W_u x + b_u)
@@ -15,10 +15,10 @@ use cellstream::model::{Matrix, ModelError, TreeWeights};
 ///            c = i∘u + f_l∘c_l + f_r∘c_r               h = o∘tanh(c)
 /// ```
 ///
-/// The paper has one bias for both forget gates, and the same biases at leaves as at internal nodes:
-/// repeat them for that. Each pre-activation is one chain of fused multiply-adds in the order written,
-/// from the bias, as everywhere in this crate; then `c = fma(f_r, c_r, fma(f_l, c_l, i·u))`, and states
-/// below [`cellstream::reference::TINY_STATE`] become zero.
+/// The paper has one bias for both forget gates, and the same biases at leaves and internal nodes:
+/// repeat them. Each pre-activation is one chain of fused multiply-adds in this order, starting from
+/// the bias; then `c = fma(f_r, c_r, fma(f_l, c_l, i·u))`, and states below
+/// [`cellstream::reference::TINY_STATE`] become zero.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BinaryTreeWeights {
     /// `W`: `[3H, E]`, input, output, update.
@@ -33,8 +33,8 @@ pub struct BinaryTreeWeights {
     pub bias: Vec<f32>,
 }
 
-/// Weights of a child-sum TreeLSTM, which has a word at every node, and any number of children (the
-/// paper's section 3.1).
+/// Weights of a child-sum TreeLSTM, with a word at each node and any number of children (section 3.1
+/// of the paper).
 ///
 /// ```text
 /// s = Σ_k h_k
@@ -61,8 +61,8 @@ pub struct ChildSumWeights {
     pub forget_bias: Vec<f32>,
 }
 
-/// Values from `-1/√H` to `1/√H` for weights that were not trained: for each `(gates, cols)` those of `gates * hidden` rows.
-/// None is made before there is room for all.
+/// Random values from `-1/√H` to `1/√H`: for each `(gates, cols)`, those of `gates * hidden` rows.
+/// The memory of all is allocated first.
 fn random_values<const N: usize>(
     hidden: usize,
     seed: u64,
@@ -127,15 +127,23 @@ impl BinaryTreeWeights {
         self.left.cols()
     }
 
-    pub(super) fn leaf_weights(&self) -> Result<TreeWeights<'_>, ModelError> {
+    /// The weights of the leaf cell, to tune it.
+    ///
+    /// # Errors
+    /// [`ModelError`] for weights of wrong shapes.
+    pub fn leaf_weights(&self) -> Result<TreeWeights<'_>, ModelError> {
         TreeWeights::leaf(&self.leaf, &self.leaf_bias)
     }
 
-    pub(super) fn node_weights(&self) -> Result<TreeWeights<'_>, ModelError> {
+    /// The weights of the node cell, to tune it.
+    ///
+    /// # Errors
+    /// [`ModelError`] for weights of wrong shapes.
+    pub fn node_weights(&self) -> Result<TreeWeights<'_>, ModelError> {
         TreeWeights::binary(&self.left, &self.right, &self.bias)
     }
 
-    /// Whether all shapes are those of one network.
+    /// Checks that all shapes belong to one network.
     pub(super) fn check(&self) -> Result<(), NetworkError> {
         let (input, hidden) = (self.input(), self.hidden());
         check_size("left", hidden)?;
@@ -189,15 +197,23 @@ impl ChildSumWeights {
         self.sum.cols()
     }
 
-    pub(super) fn child_weights(&self) -> Result<TreeWeights<'_>, ModelError> {
+    /// The weights of the cell that adds a child, to tune it.
+    ///
+    /// # Errors
+    /// [`ModelError`] for weights of wrong shapes.
+    pub fn child_weights(&self) -> Result<TreeWeights<'_>, ModelError> {
         TreeWeights::child(&self.forget_input, &self.forget_state, &self.forget_bias)
     }
 
-    pub(super) fn node_weights(&self) -> Result<TreeWeights<'_>, ModelError> {
+    /// The weights of the node cell, to tune it.
+    ///
+    /// # Errors
+    /// [`ModelError`] for weights of wrong shapes.
+    pub fn node_weights(&self) -> Result<TreeWeights<'_>, ModelError> {
         TreeWeights::node(&self.input, &self.sum, &self.bias)
     }
 
-    /// Whether all shapes are those of one network.
+    /// Checks that all shapes belong to one network.
     pub(super) fn check(&self) -> Result<(), NetworkError> {
         let (input, hidden) = (self.input(), self.hidden());
         check_size("sum", hidden)?;
@@ -228,7 +244,7 @@ fn check_matrix(
     (gates, hidden): (usize, usize),
     cols: usize,
 ) -> Result<(), NetworkError> {
-    // The matrix that says how many states there are may have no row, and so any number of columns.
+    // The matrix that determines the hidden size may have no row, and so any number of columns.
     let rows = gates.checked_mul(hidden);
     match (Some(matrix.rows()), matrix.cols()) == (rows, cols) {
         true => Ok(()),

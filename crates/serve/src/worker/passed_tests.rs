@@ -6,7 +6,7 @@ use slotmap::SlotMap;
 
 use super::*;
 use crate::cell_graph::NodeId;
-use crate::networks::{BinaryTree, BinaryTreeLstm, BinaryTreeWeights, Outputs, run_alone};
+use crate::networks::{BinaryTree, BinaryTreeLstm, BinaryTreeWeights, Outputs, run_unbatched};
 use crate::scheduler::{Row, WorkerId};
 use cellstream::execute::team::{SharedTeam, Team};
 
@@ -37,7 +37,7 @@ impl One {
         let xs: Vec<f32> = (0..2 * leaves).map(|at| at as f32 / 10.0).collect();
         let tree = BinaryTree::complete(leaves).unwrap();
         let graph = trees.unfold(&tree, &xs, outputs).unwrap();
-        let alone = run_alone(&cells, graph.clone(), None).unwrap();
+        let alone = run_unbatched(&cells, graph.clone(), None).unwrap();
         let unfolded = graph.unfold(&cells).unwrap();
         let values = Values::new(graph, &unfolded, None, &cells, ());
         let env = WorkerEnv {

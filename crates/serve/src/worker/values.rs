@@ -257,7 +257,7 @@ impl<R> Values<R> {
         (unfolded, given): (&RequestGraph, &[f32]),
     ) {
         let graph = &self.graph;
-        let goes_on = unfolded.goes_on_from();
+        let goes_on = unfolded.continues_from();
         for node in (nodes..graph.len()).map(NodeId::new) {
             self.nodes.push(NodeFacts {
                 first_output: self.outputs.len() as u32,

@@ -73,7 +73,7 @@ impl Gate {
 pub struct Gated {
     pub ports: Ports,
     pub gate: Arc<Gate>,
-    pub takes_steps: bool,
+    pub supports_multiple_steps: bool,
     pub run: fn(&Gate, &mut Batch<'_>) -> Result<(), CellError>,
     /// How often a worker has prepared it.
     pub prepared: Arc<AtomicUsize>,
@@ -88,8 +88,8 @@ impl Cell for Gated {
         &self.ports
     }
 
-    fn takes_steps(&self) -> bool {
-        self.takes_steps
+    fn supports_multiple_steps(&self) -> bool {
+        self.supports_multiple_steps
     }
 
     fn prepare(&self, _: &WorkerEnv) -> Result<Box<dyn PreparedCell>, CellError> {

@@ -46,7 +46,7 @@ pub fn scene(workers: usize, rows: usize, gated: usize, limits: Limits) -> Scene
     let gated = cells.add(Gated {
         ports: Ports::new().input("x", 1).output("y", 1),
         gate: Arc::clone(&gate),
-        takes_steps: false,
+        supports_multiple_steps: false,
         run: add_one,
         prepared: Arc::clone(&prepared),
     });

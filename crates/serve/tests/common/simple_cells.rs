@@ -36,7 +36,7 @@ impl Cell for Simple {
         &self.ports
     }
 
-    fn takes_steps(&self) -> bool {
+    fn supports_multiple_steps(&self) -> bool {
         self.name == "chain"
     }
 

@@ -6,7 +6,7 @@ use crate::cell_graph::cost_tests::measured_plan;
 use crate::cell_graph::{
     BatchSizes, Cell, Cells, DynamicGraph, Graph, Growth, NodeId, NodeOutputs,
 };
-use cellstream::model::{Gru, Input, Lstm, Merge, Model, Output, Precision, Rnn};
+use cellstream::model::{Gru, Input, LightGru, Lstm, Merge, Model, Output, Precision, Rnn};
 use cellstream::plan::Plan;
 use cellstream::reference;
 
@@ -23,6 +23,7 @@ fn models() -> Vec<Model> {
     ]);
     vec![
         Rnn::new(1, 1).random(5).unwrap(),
+        LightGru::new(4, 19).layers(2).random(6).unwrap(),
         lstm.in_precision(Precision::Int8).unwrap(),
         gru.in_precision(Precision::Bf16).unwrap(),
         projected,
@@ -169,7 +170,7 @@ fn a_given_plan_is_used_and_one_for_too_many_threads_refused() {
     let mut cells = Cells::new();
     Chain::add(&mut cells, cell(2).named("two"));
     assert_eq!(cells.iter().next().unwrap().1.name(), "two");
-    let error = super::super::Alone::new(&cells).err().unwrap();
+    let error = super::super::UnbatchedRunner::new(&cells).err().unwrap();
     assert!(
         error
             .to_string()

@@ -4,10 +4,10 @@ mod chain;
 mod seq2seq;
 mod tree;
 
-use super::alone::{Walk, run_rows};
+use super::unbatched::{Walk, run_rows};
 use super::{
-    Alone, AloneError, BinaryTreeLstm, BinaryTreeWeights, ChainCell, ChildSumTreeLstm,
-    ChildSumWeights, DecoderCell, EncoderCell,
+    BinaryTreeLstm, BinaryTreeWeights, ChainCell, ChildSumTreeLstm, ChildSumWeights, DecoderCell,
+    EncoderCell, UnbatchedError, UnbatchedRunner,
 };
 use crate::cell_graph::{Cells, DynamicGraph, Graph, NodeId, PreparedCell, WorkerEnv};
 use cellstream::execute::team::{SharedTeam, Team};
@@ -15,7 +15,7 @@ use cellstream::layers::Embedding;
 use cellstream::model::{Lstm, Matrix};
 
 type Request = (Graph, Option<Box<dyn DynamicGraph>>);
-type Answered = Result<Vec<f32>, AloneError>;
+type Answered = Result<Vec<f32>, UnbatchedError>;
 
 fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|v| v.to_bits()).collect()
@@ -27,7 +27,7 @@ fn random(rng: &mut fastrand::Rng, count: usize) -> Vec<f32> {
 
 /// Answers each request by itself.
 fn alone(cells: &Cells, requests: Vec<Request>) -> Vec<Answered> {
-    let mut alone = Alone::new(cells).unwrap();
+    let mut alone = UnbatchedRunner::new(cells).unwrap();
     let requests = requests.into_iter();
     requests
         .map(|(graph, grow)| alone.run(graph, grow))
@@ -43,7 +43,7 @@ fn together(cells: &Cells, requests: Vec<Request>, rng: &mut fastrand::Rng) -> V
     };
     let prepared = cells.iter().map(|(_, cell)| cell.prepare(&env).unwrap());
     let mut prepared: Vec<Box<dyn PreparedCell>> = prepared.collect();
-    let mut walks: Vec<Result<Walk<'_>, AloneError>> = (requests.into_iter())
+    let mut walks: Vec<Result<Walk<'_>, UnbatchedError>> = (requests.into_iter())
         .map(|(graph, grow)| Walk::new(cells, graph, grow))
         .collect();
     loop {

@@ -1,13 +1,18 @@
+use std::ops::ControlFlow;
+use std::time::Duration;
+
 use super::super::TreeChild::{self, Leaf, Node};
 use super::super::{
     BinaryTree, BinaryTreeLstm, BinaryTreeWeights, ChildSumTreeLstm, ChildSumWeights, Dependencies,
     NetworkError, Outputs,
 };
 use super::{Request, alone, bits, random, together};
-use crate::cell_graph::Cells;
+use crate::cell_graph::{Cells, WorkerEnv};
+use cellstream::execute::team::{SharedTeam, Team};
 use cellstream::kernels::Numbers;
-use cellstream::model::{Activation, Matrix, Precision};
+use cellstream::model::{Activation, Matrix, Precision, TreeWeights};
 use cellstream::reference::{TINY_STATE, activate, quantize};
+use cellstream::tune;
 
 /// `z + row · values`, of any precision.
 fn chain(z: f32, matrix: &Matrix, row: usize, values: &[f32]) -> f32 {
@@ -316,11 +321,11 @@ fn what_is_no_tree_is_refused() {
     assert_eq!(heads(&[0, 2]), head(2, 2, 2));
     // The second hangs on the circle of the third and the fourth.
     let circle = heads(&[0, 3, 4, 3]);
-    let of = |word| Some(NetworkError::Circle { word });
+    let of = |word| Some(NetworkError::Cycle { word });
     assert!(circle == of(3) || circle == of(4), "{circle:?}");
     for text in ["", "2,0", "[1,-1]", "[0;1]", "[0,]"] {
         let error = text.parse::<Dependencies>().unwrap_err();
-        assert!(matches!(error, NetworkError::NotHeads { .. }), "{text}");
+        assert!(matches!(error, NetworkError::InvalidHeads { .. }), "{text}");
     }
     assert_eq!("[]".parse::<Dependencies>().err(), heads(&[]));
 }
@@ -439,4 +444,68 @@ fn sizes_beyond_all_memory_are_refused() {
     weights.sum = none;
     let error = ChildSumTreeLstm::add(&mut Cells::new(), weights).err();
     assert_eq!(error, wrong("sum"));
+}
+
+#[test]
+fn tuned_plans_of_trees_keep_the_bits_and_are_used() {
+    let mut rng = fastrand::Rng::with_seed(7);
+    let weights = BinaryTreeWeights::random(3, 40, 1).unwrap();
+    let options = tune::Options::new(vec![(1, 1), (4, 1)], 1, Duration::from_millis(20));
+    let tuned = |weights: &TreeWeights<'_>| {
+        let tuned = tune::tune_tree(weights, &options, |_| ControlFlow::Continue(()));
+        tuned.unwrap().plan
+    };
+    let [leaf, node] =
+        [weights.leaf_weights(), weights.node_weights()].map(|weights| tuned(&weights.unwrap()));
+    let sums = ChildSumWeights::random(3, 40, 2).unwrap();
+    let [child, sum_node] =
+        [sums.child_weights(), sums.node_weights()].map(|weights| tuned(&weights.unwrap()));
+
+    // A plan of another cell.
+    let mut cells = Cells::new();
+    let refused =
+        BinaryTreeLstm::add_with_plans(&mut cells, weights.clone(), Some(child.clone()), None);
+    assert!(matches!(refused, Err(NetworkError::Plan(_))), "{refused:?}");
+    let refused =
+        ChildSumTreeLstm::add_with_plans(&mut cells, sums.clone(), None, Some(node.clone()));
+    assert!(matches!(refused, Err(NetworkError::Plan(_))), "{refused:?}");
+    assert!(cells.is_empty());
+
+    // The plan decides: this one needs two threads.
+    let mut wide = node.clone();
+    let measured = (wide.entries.iter()).filter(|entry| entry.measured.is_some());
+    let measured = measured.count();
+    for entry in &mut wide.entries {
+        let configuration = &mut entry.configuration;
+        configuration.threads = 2;
+        let partition = &mut configuration.layers[0].directions[0].partition;
+        (partition.units, partition.projected) = (vec![0..16, 16..40], vec![0..0, 0..0]);
+    }
+    let network = BinaryTreeLstm::add_with_plans(&mut cells, weights.clone(), None, Some(wide));
+    let cell = cells.get(network.unwrap().internal()).unwrap();
+    assert_eq!(cell.cost().times.len(), measured);
+    let env = |threads| WorkerEnv {
+        team: SharedTeam::new(Team::with_threads(threads).unwrap()),
+        rows: 9,
+        steps: 1,
+    };
+    assert!(cell.prepare(&env(1)).is_err());
+    assert!(cell.prepare(&env(2)).is_ok());
+
+    let tree = BinaryTree::complete(11).unwrap();
+    let words: Dependencies = "[2,0,2,3,3,5,5,5,2,9,9]".parse().unwrap();
+    let xs = random(&mut rng, 11 * 3);
+    let plans = [Some(leaf), Some(node), Some(child), Some(sum_node)];
+    let answers = [[None, None, None, None], plans].map(|[leaf, node, child, sum_node]| {
+        let mut cells = Cells::new();
+        let binary = BinaryTreeLstm::add_with_plans(&mut cells, weights.clone(), leaf, node);
+        let graph = binary.unwrap().unfold(&tree, &xs, Outputs::Each).unwrap();
+        let sums = ChildSumTreeLstm::add_with_plans(&mut cells, sums.clone(), child, sum_node);
+        let other = sums.unwrap().unfold(&words, &xs, Outputs::Each).unwrap();
+        let answers = together(&cells, vec![(graph, None), (other, None)], &mut rng);
+        let answers = answers.into_iter().flat_map(|answer| answer.unwrap());
+        bits(&answers.collect::<Vec<_>>())
+    });
+    assert_eq!(answers[0].len(), (11 + 10 + 11) * 40);
+    assert_eq!(answers[0], answers[1]);
 }

@@ -1,6 +1,5 @@
-//! The specification of a request's answer: its graph, one node after the other, each alone.
-//!
-//! No batch, no schedule, no other request: whoever serves a request must answer with these bits.
+//! Unbatched execution of a request, one node at a time: the specification of its response. Batched
+//! execution must return the same bits.
 
 use crate::cell_graph::{
     Batch, CellError, CellId, Cells, DynamicGraph, Graph, GraphError, Growth, NodeId, NodeOutputs,
@@ -8,42 +7,43 @@ use crate::cell_graph::{
 };
 use cellstream::execute::team::{SharedTeam, Team};
 
-/// Why a request has no answer.
+/// Why a request has no response.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AloneError {
-    /// Its graph, or what was added to it, was refused.
+#[non_exhaustive]
+pub enum UnbatchedError {
+    /// Its graph, or an addition to it, was refused.
     #[error(transparent)]
     Graph(#[from] GraphError),
-    /// A cell could not be made ready or did not compute, or what grew the graph ended the request.
+    /// A cell could not be prepared or failed, or the `DynamicGraph` ended the request.
     #[error(transparent)]
     Cell(#[from] CellError),
 }
 
-/// Answers one request by itself: each node, as soon as what it takes is there, by its cell with a batch of
-/// one. Makes all cells ready first; [`Alone`] does so once for several requests.
+/// Runs one request: each node in a batch of one row, when its sources are computed. Prepares all cells
+/// first; [`UnbatchedRunner`] does so once for several requests.
 ///
 /// # Errors
-/// What is wrong with the graph; what a cell, or `grow`, ended the request with.
-pub fn run_alone(
+/// [`UnbatchedError`]: an invalid graph, or the error of a cell or of `grow`.
+pub fn run_unbatched(
     cells: &Cells,
     graph: Graph,
     grow: Option<Box<dyn DynamicGraph>>,
-) -> Result<Vec<f32>, AloneError> {
-    Alone::new(cells)?.run(graph, grow)
+) -> Result<Vec<f32>, UnbatchedError> {
+    UnbatchedRunner::new(cells)?.run(graph, grow)
 }
 
-/// Cells made ready for [`run_alone`].
-pub struct Alone {
+/// Cells that are prepared for [`run_unbatched`].
+pub struct UnbatchedRunner {
     cells: Cells,
     prepared: Vec<Box<dyn PreparedCell>>,
 }
 
-impl Alone {
-    /// Makes all cells ready, on one thread and for one row.
+impl UnbatchedRunner {
+    /// Prepares all cells, on one thread and for one row.
     ///
     /// # Errors
-    /// Why one could not be.
-    pub fn new(cells: &Cells) -> Result<Alone, AloneError> {
+    /// The error of a cell.
+    pub fn new(cells: &Cells) -> Result<UnbatchedRunner, UnbatchedError> {
         let team = Team::with_threads(1).map_err(CellError::new)?;
         let env = WorkerEnv {
             team: SharedTeam::new(team),
@@ -52,21 +52,21 @@ impl Alone {
         };
         let prepared: Result<_, CellError> =
             cells.iter().map(|(_, cell)| cell.prepare(&env)).collect();
-        Ok(Alone {
+        Ok(UnbatchedRunner {
             cells: cells.clone(),
             prepared: prepared?,
         })
     }
 
-    /// As [`run_alone`].
+    /// As [`run_unbatched`].
     ///
     /// # Errors
-    /// As [`run_alone`].
+    /// As [`run_unbatched`].
     pub fn run(
         &mut self,
         graph: Graph,
         grow: Option<Box<dyn DynamicGraph>>,
-    ) -> Result<Vec<f32>, AloneError> {
+    ) -> Result<Vec<f32>, UnbatchedError> {
         let mut walk = Walk::new(&self.cells, graph, grow)?;
         loop {
             let Some(node) = walk.ready().next() else {
@@ -84,7 +84,7 @@ impl Alone {
     }
 }
 
-/// Runs a cell on some rows, of which each holds what it takes, port by port. Returns what each gives.
+/// Runs a cell on rows that each have the values of all read ports. Returns the results of each.
 pub(super) fn run_rows(
     cells: &Cells,
     prepared: &mut dyn PreparedCell,
@@ -115,13 +115,13 @@ pub(super) fn run_rows(
     Ok((0..rows.len()).map(row).collect())
 }
 
-/// A request on its way.
+/// A request in execution.
 pub(super) struct Walk<'c> {
     cells: &'c Cells,
     pub graph: Graph,
     grow: Option<Box<dyn DynamicGraph>>,
     resident: Resident,
-    /// What each node gave, once it has.
+    /// The results of each computed node.
     outputs: Vec<Option<Vec<Vec<f32>>>>,
 }
 
@@ -130,7 +130,7 @@ impl<'c> Walk<'c> {
         cells: &'c Cells,
         graph: Graph,
         grow: Option<Box<dyn DynamicGraph>>,
-    ) -> Result<Walk<'c>, AloneError> {
+    ) -> Result<Walk<'c>, UnbatchedError> {
         graph.unfold(cells)?;
         graph.check_watched(grow.is_some())?;
         Ok(Walk {
@@ -142,7 +142,7 @@ impl<'c> Walk<'c> {
         })
     }
 
-    /// Nodes that can be computed now.
+    /// The nodes that can be computed now.
     pub fn ready(&self) -> impl Iterator<Item = NodeId> {
         let waiting = (0..self.outputs.len()).filter(|&node| self.outputs[node].is_none());
         let is_there = |source: &Source| match *source {
@@ -153,7 +153,7 @@ impl<'c> Walk<'c> {
         nodes.filter(move |node| self.graph.sources(*node).iter().all(is_there))
     }
 
-    /// What a node takes, port by port.
+    /// The values that a node reads, port by port.
     pub fn reads(&self, node: NodeId) -> Vec<Vec<f32>> {
         let cell = self.cells.get(self.graph.cell(node));
         let widths = cell.map(|cell| cell.ports().reads().map(|port| port.width()));
@@ -180,8 +180,8 @@ impl<'c> Walk<'c> {
         }
     }
 
-    /// Takes what a node gave, and grows the graph where the node is watched.
-    pub fn give(&mut self, node: NodeId, outputs: Vec<Vec<f32>>) -> Result<(), AloneError> {
+    /// Stores the results of a node, and grows the graph if the node is watched.
+    pub fn give(&mut self, node: NodeId, outputs: Vec<Vec<f32>>) -> Result<(), UnbatchedError> {
         if self.graph.watched().contains(&node)
             && let Some(grow) = &mut self.grow
         {
@@ -189,7 +189,7 @@ impl<'c> Walk<'c> {
             let rows: Vec<&[f32]> = outputs.iter().map(Vec::as_slice).collect();
             let mut more = Growth::new(&mut self.graph);
             grow.grow(node, NodeOutputs::new(&rows), &mut more);
-            debug_assert!(more.take_deferred().is_empty(), "only streams put off");
+            debug_assert!(more.take_deferred().is_empty(), "only streams defer");
             if let Some(why) = more.failure() {
                 return Err(why.clone().into());
             }
@@ -200,7 +200,7 @@ impl<'c> Walk<'c> {
         Ok(())
     }
 
-    /// The answer, once no node is left.
+    /// The response, when no node is left.
     pub fn answer(&self) -> Vec<f32> {
         let answers = self.graph.answers().iter();
         answers.flat_map(|source| self.value(source)).collect()
