@@ -1,7 +1,5 @@
-//! Memory of values that were kept for somebody who has taken them, for the next that are.
-//!
-//! A tree's node gives two rows, which its parent takes one or two batches later. To allocate and free them anew was a seventh of
-//! what it costs to gather a tree's row and to hand it on (hidden size 1024, 4 KiB each).
+//! A pool of row buffers. Nodes of a tree return two rows each, which their parent reads one or two
+//! batches later; the pool avoids an allocation for each.
 
 use rustc_hash::FxHashMap;
 
@@ -13,8 +11,8 @@ pub(super) struct BufferPool {
 }
 
 impl BufferPool {
-    /// Of a worker whose batches have up to so many rows. Of each width there is room for two batches' rows of two ports; what is
-    /// more is freed.
+    /// For a worker with batches of up to `rows` rows. The pool keeps the rows of two ports of two
+    /// batches for each width, and frees others.
     pub fn new(rows: usize) -> BufferPool {
         BufferPool {
             by_width: FxHashMap::default(),
@@ -33,7 +31,7 @@ impl BufferPool {
         }
     }
 
-    /// Capacity for so many values, whatever stands there.
+    /// A buffer of `width` arbitrary values.
     pub fn buffer(&mut self, width: usize) -> Box<[f32]> {
         self.used(width).unwrap_or_else(|| vec![0.0; width].into())
     }
@@ -42,7 +40,7 @@ impl BufferPool {
         self.by_width.get_mut(&width).and_then(Vec::pop)
     }
 
-    /// Nobody needs these values any more.
+    /// Returns a buffer to the pool.
     pub fn put(&mut self, values: Box<[f32]>) {
         let buffers = self.by_width.entry(values.len()).or_default();
         if buffers.len() < self.max {
@@ -50,12 +48,12 @@ impl BufferPool {
         }
     }
 
-    /// Whether there is nothing.
+    /// Whether the pool has no buffer.
     pub fn is_empty(&self) -> bool {
         self.by_width.values().all(Vec::is_empty)
     }
 
-    /// Lets go of all.
+    /// Frees all buffers.
     pub fn clear(&mut self) {
         self.by_width.clear();
     }
@@ -66,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_put_is_used_again_for_values_of_its_width() {
+    fn a_returned_buffer_is_used_again_for_values_of_its_width() {
         let mut pool = BufferPool::new(1);
         let first = pool.copy(&[1.0, 2.0]);
         let address = first.as_ptr();
@@ -79,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_more_than_there_is_room_for_is_freed() {
+    fn buffers_beyond_the_maximum_are_freed() {
         let mut pool = BufferPool::new(2);
         for _ in 0..100 {
             pool.put(vec![0.0; 3].into());

@@ -1,10 +1,9 @@
-//! Copies into a batch's rows, by one thread or by several members of the worker's team; gathered
-//! rows of inputs are only noted down.
+//! Copies into the rows of a batch, by one thread or by several members of the worker's team. Gathered
+//! input rows are only recorded.
 //!
-//! One core copies 11 GB/s here (EPYC, Zen 4), while the others of its team would wait for it: of
-//! batches of many long rows each member copies a share. Shares are ranges of the batch's rows, so
-//! members write different rows; two of them meet only at the lock of a request that has rows in
-//! both shares, which is held for one row.
+//! Large copies are divided among the members of the team. Shares are ranges of rows, so members
+//! write different rows. Two members contend only for the lock of a request with rows in both
+//! shares, which is held for one row.
 
 use std::ops::DerefMut;
 use std::slice::ChunksMut;
@@ -16,11 +15,10 @@ use crate::cell_graph::{Port, Ports};
 use crate::sync::{Mutex, PoisonError};
 use cellstream::execute::team::SharedTeam;
 
-/// Bytes that each member has to copy at least: 3 µs of work, where to meet takes one.
+/// Minimum bytes for each member: a smaller share costs less than waking the member.
 const MIN_BYTES_PER_MEMBER: usize = 32 << 10;
 
-/// The members of a team that copy: as many as have enough to do, so that of a large team those sleep on that a small cell does
-/// not wake either.
+/// The number of members that copy. Members that a small cell does not use stay asleep.
 #[derive(Clone, Copy)]
 pub(super) struct ParallelCopy<'a> {
     team: &'a SharedTeam,
@@ -28,30 +26,30 @@ pub(super) struct ParallelCopy<'a> {
 }
 
 impl<'a> ParallelCopy<'a> {
-    /// For so many rows of these ports. `None` where one does it alone.
+    /// For `rows` rows of these ports; `None` if one thread suffices.
     pub fn of(team: &'a SharedTeam, ports: &[Port], rows: usize) -> Option<ParallelCopy<'a>> {
         let width: usize = ports.iter().map(Port::width).sum();
-        let worth = rows * width * size_of::<f32>() / MIN_BYTES_PER_MEMBER;
-        let members = team.threads().min(rows).min(worth);
+        let shares = rows * width * size_of::<f32>() / MIN_BYTES_PER_MEMBER;
+        let members = team.threads().min(rows).min(shares);
         (members > 1).then_some(ParallelCopy { team, members })
     }
 
-    /// Rows of a batch that each has, but for the last. Padding is counted though nobody copies it, since where it stands is
-    /// not known before: with much of it some members have less to do.
+    /// Rows of a batch in each share except the last. Padding counts, although it is not copied,
+    /// because its rows are not known before.
     pub fn share(self, batch: usize) -> usize {
         batch.div_ceil(self.members)
     }
 
-    /// Does `job` for every share, each on a member of the team of its own.
+    /// Runs `job` for each share on a separate member of the team.
     ///
     /// # Panics
-    /// If the job does: what is copied is ours.
+    /// If the job panics, which is a bug of this crate.
     pub fn run<S: Send>(
         self,
         shares: impl IntoIterator<Item = S>,
         job: impl Fn(&mut S) + Sync,
     ) -> impl Iterator<Item = S> {
-        // A lock each, which nobody else wants: that is how a member gets its share to itself.
+        // An uncontended lock gives each member exclusive access to its share.
         let shares: Vec<_> = shares.into_iter().map(Mutex::new).collect();
         let done = self.team.run_shares(shares.len(), |members| {
             for member in members.iter() {
@@ -67,21 +65,20 @@ impl<'a> ParallelCopy<'a> {
     }
 }
 
-/// Buffers that values are copied into: a batch's, or a share of their rows.
+/// The buffers of a batch, or a share of their rows.
 pub(super) struct Buffers<'a, B, L, G> {
     pub ports: &'a Ports,
     /// `[rows, width]` each.
     pub inputs: &'a mut [B],
-    /// Of each input of a cell that gathers them `[rows]`: those that are not in its buffer.
+    /// `[rows]` for each input, if the cell gathers inputs: the rows that are not in its buffer.
     pub input_rows: &'a mut [L],
     /// `[rows, width]` each.
     pub states: &'a mut [B],
-    /// Of each state of a cell that gathers all `[rows]`, of a width each; `states` are nothing
-    /// then.
+    /// `[rows]` buffers for each state, if the cell gathers all ports; `states` are empty then.
     pub written: &'a mut [G],
 }
 
-/// Those of all rows.
+/// The buffers of all rows.
 pub(super) type AllBuffers<'a> = Buffers<'a, Vec<f32>, Vec<Option<InputRow>>, Vec<Box<[f32]>>>;
 
 impl<B, L, G> Buffers<'_, B, L, G>
@@ -90,8 +87,8 @@ where
     L: DerefMut<Target = [Option<InputRow>]>,
     G: DerefMut<Target = [Box<[f32]>]>,
 {
-    /// Notes or copies the inputs of a node for a row, and copies its states, if they `come` from its request, whose `values` are
-    /// locked. `false` if something is not there.
+    /// Records or copies the inputs of a node for a row, and copies its states if they `come` from its
+    /// request, whose `values` are locked. `false` if a value is missing.
     pub fn load<R>(
         &mut self,
         row: usize,
@@ -114,12 +111,12 @@ where
             all_here &= values.take((source, given), to, false, pool);
         }
         if come {
-            let as_follower = values.follows(node).is_some();
+            let as_successor = values.predecessor(node).is_some();
             for (port, declared) in self.ports.states().iter().enumerate() {
                 let source = values.graph().sources(node)[self.ports.inputs().len() + port];
                 let to = match self.written.get_mut(port) {
                     None => &mut self.states[port][row * declared.width()..][..declared.width()],
-                    Some(rows) => match values.take_retained(source, as_follower) {
+                    Some(rows) => match values.take_retained(source, as_successor) {
                         Some(kept) => {
                             pool.put(std::mem::replace(&mut rows[row], kept));
                             continue;
@@ -127,7 +124,7 @@ where
                         None => &mut rows[row],
                     },
                 };
-                all_here &= values.take((source, given), to, as_follower, pool);
+                all_here &= values.take((source, given), to, as_successor, pool);
             }
         }
         all_here
@@ -144,18 +141,18 @@ fn rows_mut<'a, B: DerefMut<Target = [f32]>>(
     both.map(move |(buffer, port)| &mut buffer[row * port.width()..][..port.width()])
 }
 
-/// Cuts buffers into shares of `rows` rows each: [`Shares::cut`] gives the first rows that are left.
+/// Divides buffers into shares of `rows` rows; [`Shares::cut`] returns the next.
 pub(super) struct Shares<'a, T>(Vec<ChunksMut<'a, T>>);
 
 impl<'a, T> Shares<'a, T> {
-    /// Of buffers that have a row's `width` of each port.
+    /// For one buffer per port, with `width` values per row.
     pub fn new<'p>(
         buffers: &'a mut [Vec<T>],
         ports: impl IntoIterator<Item = &'p Port>,
         (rows, width): (usize, fn(&Port) -> usize),
     ) -> Shares<'a, T> {
         let both = buffers.iter_mut().zip(ports);
-        // A port may have no width; then there is nothing in any share.
+        // With a port of width 0 all shares are empty.
         let chunks = both.map(|(buffer, port)| buffer.chunks_mut((rows * width(port)).max(1)));
         Shares(chunks.collect())
     }

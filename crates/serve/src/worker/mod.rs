@@ -1,7 +1,7 @@
-//! Runs tasks: one worker's cells on its team, and the way of values from node to node.
+//! Runs the tasks of one worker on its team, and moves values from node to node.
 //!
-//! A worker has a [`CellRunner`] for each cell. No clock but for the times that it reports, no
-//! thread but those of its team, no lock that anybody else wants but those of the requests' values:
+//! A worker has a [`CellRunner`] for each cell. It uses the clock only for the times that it
+//! reports, no threads but those of its team, and no shared locks but those of the requests' values.
 //! [`super::engine`] calls it.
 
 mod buffer_pool;
@@ -37,21 +37,21 @@ use rows::BatchRows;
 use runner::CellRunner;
 pub(super) use runner::prepare;
 
-/// One worker; `R` is whom requests reply to.
+/// One worker; `R` is the receiver of responses.
 pub(super) struct Worker<R> {
     cells: Cells,
     runners: Vec<CellRunner<R>>,
     envs: Vec<WorkerEnv>,
-    /// Of each member of the team.
+    /// One for each member of the team.
     pools: Vec<BufferPool>,
 }
 
-/// A task with the values of its rows' requests.
+/// A task with the values of the requests of its rows.
 pub(super) struct WorkerTask<R> {
     pub task: Task,
-    /// The task's rows, but for those whose requests have ended. None once it has been run.
+    /// The rows of the task, except those of ended requests. Empty after the run.
     pub work: Vec<TaskRow<R>>,
-    /// How many there were when it was run.
+    /// Number of rows when it was run.
     pub rows_run: usize,
 }
 
@@ -64,42 +64,42 @@ impl<R> WorkerTask<R> {
         }
     }
 
-    /// Rows that are computed.
+    /// Number of computed rows.
     pub fn batch(&self) -> usize {
         self.work.len() + self.task.padding
     }
 }
 
-/// What came of tasks that were run together.
+/// The outcome of tasks that ran together.
 #[derive(Default)]
 pub(super) struct Outcome {
     /// Requests whose graphs have grown.
     pub grown: Vec<(RequestKey, RequestGraph)>,
-    /// Requests that cannot go on.
+    /// Requests that failed.
     pub failed: Vec<(RequestKey, RequestError)>,
-    /// Nothing was run: the batch was too large.
+    /// The batch was too large and was not run.
     pub is_refused: bool,
     pub spent: Spent,
 }
 
-/// Where their time went.
+/// The times of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Spent {
-    /// Values into the batch.
+    /// Copying values into the batch.
     pub gather: Duration,
     /// The cell.
     pub run: Duration,
-    /// Values out of the batch.
+    /// Copying values out of the batch.
     pub scatter: Duration,
 }
 
 impl Spent {
-    /// All of it.
+    /// The sum.
     pub fn total(self) -> Duration {
         self.gather + self.run + self.scatter
     }
 
-    /// The share of one of so many tasks that were run together.
+    /// The share of one of `tasks` tasks that ran together.
     pub fn divided(self, tasks: usize) -> Spent {
         let of = |whole: Duration| whole / u32::try_from(tasks).unwrap_or(u32::MAX).max(1);
         Spent {
@@ -111,7 +111,7 @@ impl Spent {
 }
 
 impl<R: Send> Worker<R> {
-    /// Prepares every cell, each for its own number of rows.
+    /// Prepares all cells, each for its own number of rows.
     pub fn new(cells: &Cells, envs: Vec<WorkerEnv>) -> Result<Worker<R>, (CellId, CellError)> {
         let runner = |((id, cell), env): ((CellId, &std::sync::Arc<_>), &WorkerEnv)| {
             CellRunner::new(std::sync::Arc::clone(cell), env).map_err(|why| (id, why))
@@ -131,8 +131,8 @@ impl<R: Send> Worker<R> {
         })
     }
 
-    /// How many of these tasks, from the first on, are run as one batch: those that are further steps of the rows of the
-    /// first, while all together have no more than [`Scheduler::STEP_ROWS`] rows.
+    /// Number of tasks, from the first on, that run as one batch: further steps of the rows of the
+    /// first, with at most [`Scheduler::STEP_ROWS`] rows together.
     pub fn together(&self, tasks: &VecDeque<WorkerTask<R>>) -> usize {
         let Some(first) = tasks.front() else {
             return 0;
@@ -153,7 +153,7 @@ impl<R: Send> Worker<R> {
         count
     }
 
-    /// Runs tasks that can be run [together](Worker::together), or one.
+    /// Runs one task, or several that run [together](Worker::together).
     pub fn run(&mut self, tasks: &mut [WorkerTask<R>]) -> Outcome {
         let mut outcome = Outcome::default();
         let Some(WorkerTask { task, work, .. }) = tasks.first() else {
@@ -169,7 +169,7 @@ impl<R: Send> Worker<R> {
             outcome.is_refused = true;
             return outcome;
         }
-        // Steps that run together are of few rows.
+        // Steps that run together have few rows.
         let team = (tasks.len() == 1).then_some(&env.team);
         let scatter_copy = team.and_then(|team| rows.scatter_copy(work.len(), team));
         let pools = &mut self.pools;
@@ -191,8 +191,8 @@ impl<R: Send> Worker<R> {
         }
         match ran {
             Ok(()) => {
-                // Before anything is scattered on: what is added may take what its node gives,
-                // which is then kept for it.
+                // Before the scatter: added nodes may read the results of their node, which are
+                // then retained for them.
                 grow_all(&self.cells, rows, tasks, &mut outcome);
                 scatter(rows, tasks, scatter_copy, pools);
             }
@@ -209,20 +209,20 @@ impl<R: Send> Worker<R> {
         outcome
     }
 
-    /// Puts the states of a request where other workers find them.
+    /// Stores the states of a request with it, for other workers.
     pub fn evict(&mut self, request: RequestKey) {
         for runner in &mut self.runners {
             runner.rows.evict_request(request, &mut self.pools[0]);
         }
     }
 
-    /// Whether there is something to [let go](Worker::release_memory) of.
+    /// Whether there is memory to [release](Worker::release_memory).
     pub fn holds_memory(&self) -> bool {
         let holds_ended = |runner: &CellRunner<R>| runner.rows.holds_ended();
         !self.pools.iter().all(BufferPool::is_empty) || self.runners.iter().any(holds_ended)
     }
 
-    /// Lets go of requests that have ended, and whose states still rest in rows, and of spare memory.
+    /// Releases free buffers, and slots with states of ended requests.
     pub fn release_memory(&mut self) {
         self.pools.iter_mut().for_each(BufferPool::clear);
         for runner in &mut self.runners {
@@ -230,23 +230,23 @@ impl<R: Send> Worker<R> {
         }
     }
 
-    /// Rows of states moved, loaded or kept so far, by cell.
+    /// Rows of states of a cell that were moved, loaded or stored.
     #[cfg(all(test, not(loom)))]
     pub fn moved(&self, cell: CellId) -> u64 {
         self.runners[cell.index()].rows.moved
     }
 }
 
-/// Ends all requests in tasks that run together; no work is left.
+/// Ends all requests in tasks that run together; their work is empty after that.
 fn fail_all<R>(tasks: &mut [WorkerTask<R>], error: &RequestError, outcome: &mut Outcome) {
-    // Those of later steps are among them.
+    // The rows of the first task include those of later steps.
     let all = tasks.first().into_iter().flat_map(|first| &first.work);
     let failed = all.map(|work| (work.row.request, error.clone()));
     outcome.failed.extend(failed);
     tasks.iter_mut().for_each(|todo| todo.work.clear());
 }
 
-/// Lets functions see what the watched nodes of a batch gave.
+/// Calls the `DynamicGraph`s of the watched nodes of a batch.
 fn grow_all<R: Send>(
     cells: &Cells,
     rows: &BatchRows<R>,
@@ -264,7 +264,7 @@ fn grow_all<R: Send>(
                 let later = grow(cells, &outputs, work, &mut values, outcome);
                 drop(values);
                 for job in later {
-                    // Somebody's waker: a panic there is nobody else's.
+                    // A panic of a user's waker must not reach other requests.
                     let _ = catch_panic(job);
                 }
             }
@@ -272,7 +272,7 @@ fn grow_all<R: Send>(
     }
 }
 
-/// Hands on what a batch gave to those who take it, and lets its states rest; no work is left.
+/// Scatters the results of a batch to their readers; the work is empty after that.
 fn scatter<R: Send>(
     rows: &mut BatchRows<R>,
     tasks: &mut [WorkerTask<R>],
@@ -293,8 +293,8 @@ fn scatter<R: Send>(
             }
             rows.release(row, step, &mut pools[0]);
             let mut values = work.values.lock();
-            // Looked at under the lock: whoever replies has marked it as ended before, and takes the answer under
-            // the lock.
+            // Checked under the lock: the thread that replies marks the request as ended before
+            // it takes the response under the lock.
             if work.values.has_ended() {
                 continue;
             }
@@ -307,7 +307,8 @@ fn scatter<R: Send>(
     }
 }
 
-/// Lets a request's function see what its watched node gave. Returns what is to be done when its values are not locked.
+/// Calls the `DynamicGraph` of a request for a watched node. Returns the jobs to run when its values
+/// are unlocked.
 fn grow<R>(
     cells: &Cells,
     outputs: &[&[f32]],
@@ -320,7 +321,7 @@ fn grow<R>(
         return Vec::new();
     };
     let mut later = Vec::new();
-    // What a panic leaves half done is the request's, which ends.
+    // A panic leaves only this request incomplete, and it ends.
     let grown = catch_panic(|| {
         values.grow_by(cells, (Some(node), work.values.given()), |graph| {
             let mut more = Growth::new(graph);
@@ -329,7 +330,7 @@ fn grow<R>(
             more.failure().cloned()
         })
     });
-    let goes_on = matches!(grown, Ok(Ok((None, _))));
+    let continues = matches!(grown, Ok(Ok((None, _))));
     match grown {
         Ok(Ok((Some(why), _))) => {
             outcome
@@ -343,10 +344,10 @@ fn grow<R>(
             outcome
                 .failed
                 .push((request, RequestError::GrowPanicked { message }));
-            // It may own what ends the request, which waits for its values.
+            // Its drop may end the request, which locks the values.
             later.push(Box::new(move || drop(panicked)));
         }
     }
-    values.put_grow(function, goes_on);
+    values.put_grow(function, continues);
     later
 }

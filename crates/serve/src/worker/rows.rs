@@ -2,19 +2,20 @@
 //!
 //! ```text
 //! place(task):
-//!   rows whose states rest at a place within the batch stay there             nothing moves
-//!   other states within the batch are of nobody in it: kept with their requests  somebody's turn is later
-//!   rows whose states rest beyond the batch move to free places               compacted
-//!   rows that begin here, or come from elsewhere, get the free places left    appended
-//!   inputs: noted where they lie, if their port allows that; else copied
-//! go on (task), as often as the next tasks are further steps of the same rows:
+//!   rows with states in a slot within the batch stay there               nothing moves
+//!   other states within the batch belong to absent requests              stored with them
+//!   rows with states beyond the batch move to free slots                 compacted
+//!   new rows, and rows from elsewhere, get the remaining free slots      appended
+//!   inputs are recorded in place if their port allows it, else copied
+//! extend_steps(task), while the next tasks are further steps of the same rows:
 //!   inputs of those rows, behind those of the step before
-//! run; then every row's values go to those that take them, and its states rest where they are
+//! run; then the results of each row go to their readers, and its states stay in the slot
 //! ```
 //!
-//! An unchanged batch moves no state, a changed one only those of rows that come, go or close a gap.
+//! An unchanged batch moves no state, a changed one only those of rows that join, leave or close a
+//! gap.
 //!
-//! Where the whole team [copies](super::copies), it is decided first who is where; what it copies is copied after.
+//! If the whole team [copies](super::copies), all rows are placed first and copied after that.
 
 mod scatter;
 
@@ -28,43 +29,43 @@ use crate::scheduler::{RequestKey, Row};
 use cellstream::execute::team::SharedTeam;
 use cellstream::kernels::{RowsMut, RowsRef, recycle_vec};
 
-/// Whose states rest in a row: those that `row.node` gave.
+/// The node whose states are in a slot: `row.node`.
 type Slot<R> = TaskRow<R>;
 
 /// See the [module](self).
 pub(super) struct BatchRows<R> {
     ports: Ports,
     inputs: Vec<Vec<f32>>,
-    /// Of each input of a cell that gathers them, by row: those of the present batch that are not
+    /// For each input, if the cell gathers inputs, by row: the rows of the present batch that are not
     /// in its buffer.
     input_rows: Vec<Vec<Option<InputRow>>>,
     states: Vec<Vec<f32>>,
     outputs: Vec<Vec<f32>>,
-    /// Of each state and then of each output of a cell that gathers all, by row. `states` and
+    /// For each state and then each output, if the cell gathers all ports, by row. `states` and
     /// `outputs` are empty then.
     written: Vec<Vec<Box<[f32]>>>,
     lists: Lists,
     /// By row.
     slots: Vec<Option<Slot<R>>>,
-    /// Most steps of a batch.
+    /// Maximum steps of a batch.
     max_steps: usize,
     /// By row of the present batch; `None` is padding.
     places: Vec<Option<Placed>>,
-    /// Where each row of the present batch's first task is, then of its second, and so on.
+    /// The slot of each row of the first task of the present batch, then of its second, and so on.
     rows: Vec<usize>,
-    /// By task of the present batch: where its rows begin among `rows`.
+    /// By task of the present batch: the index of its first row in `rows`.
     tasks: Vec<usize>,
-    /// By row of the present batch: its steps. Those of padding are as many as any row has.
+    /// By row of the present batch: its steps. Padding has the steps of the longest row.
     pub lengths: Vec<usize>,
-    /// Empty between tasks: rows that need a place, and those beyond the batch where their states rest.
+    /// Empty between tasks: rows without a slot, with the slot beyond the batch that has their states.
     unplaced: Vec<(usize, Option<usize>)>,
-    /// By row of the present batch, once the team has handed on: whether the states rest, if it was handed on.
+    /// By row of the present batch, after the team has scattered it: whether its states stay.
     scattered: Vec<Option<bool>>,
-    /// Rows of states that were moved, loaded or kept so far.
+    /// Number of rows of states that were moved, loaded or stored.
     pub moved: u64,
 }
 
-/// Empty between batches: memory for what a batch is made of.
+/// Empty between batches: memory for the lists of a batch.
 struct Lists {
     /// Rows of all gathered inputs, port by port.
     read: Vec<&'static [f32]>,
@@ -78,9 +79,9 @@ struct Lists {
 #[derive(Clone, Copy)]
 struct Placed {
     index: usize,
-    /// Its states do not rest in this cell's rows: they come from its request.
+    /// Its states are not in a slot: they come from its request.
     comes: bool,
-    /// Who copies what it takes does so when all rows are placed.
+    /// Its values are copied when all rows are placed.
     is_deferred: bool,
 }
 
@@ -96,7 +97,7 @@ impl<R: Send> BatchRows<R> {
         let layout = cell.layout();
         let all = max_steps * env.rows;
         let gathers_all = layout == RowLayout::Gathered && max_steps == 1;
-        // Rows of states, of outputs, and of both gathered.
+        // Rows of states, of outputs, and of both if they are gathered.
         let (of_states, of_outputs, of_written) = match gathers_all {
             true => (0, 0, env.rows),
             false => (env.rows, all, 0),
@@ -139,14 +140,14 @@ impl<R: Send> BatchRows<R> {
         }
     }
 
-    /// Who of the team hands on so many rows, if one is not enough: what comes out of a batch is about as much as goes in. Rows that
-    /// are handed on as they are count as copied: to look at their records takes long, too.
+    /// The members that scatter these rows, if one is not enough. The results of a batch have about the
+    /// size of its inputs. Rows that are passed on without a copy count, too.
     pub fn scatter_copy<'a>(&self, rows: usize, team: &'a SharedTeam) -> Option<ParallelCopy<'a>> {
         ParallelCopy::of(team, self.ports.inputs(), rows)
     }
 
-    /// Who of the team copies the inputs of these rows, if one is not enough. Of a cell that
-    /// gathers them those are copied that a growing request was given later.
+    /// The members that copy the inputs of these rows, if one is not enough. A cell that gathers
+    /// inputs copies only those that a growing request added later.
     fn gather_copy<'a>(
         &self,
         work: &[TaskRow<R>],
@@ -159,24 +160,24 @@ impl<R: Send> BatchRows<R> {
         ParallelCopy::of(team, self.ports.inputs(), rows)
     }
 
-    /// Who of the team copies the states of so many rows, if one is not enough. Each has as many of all the batch's rows, so that
-    /// some may have few of these; to share only where most rows are such took a third more time to gather those of trees.
+    /// The members that copy the states of these rows, if one is not enough. Shares are equal parts of
+    /// the whole batch, so some may have few of these rows.
     fn state_copy<'a>(&self, rows: usize, team: &'a SharedTeam) -> Option<ParallelCopy<'a>> {
         ParallelCopy::of(team, self.ports.states(), rows)
     }
 
-    /// Most rows of a batch.
+    /// Maximum rows of a batch.
     pub fn max_rows(&self) -> usize {
         self.slots.len()
     }
 
-    /// Most steps of a batch.
+    /// Maximum steps of a batch.
     pub fn max_steps(&self) -> usize {
         self.max_steps
     }
 
-    /// Whether all rows of a task are the next steps of rows of the task before it, in their order, so that both can be
-    /// computed in one batch. Padding is not asked for row by row: with it, all of them must go on.
+    /// Whether all rows of a task are the next steps of rows of the task before it, in their order, so
+    /// that both can be computed in one batch. With padding, all rows must continue.
     pub fn joins(&self, before: &WorkerTask<R>, next: &WorkerTask<R>) -> bool {
         let padding = before.task.padding;
         let is_padded_alike =
@@ -194,10 +195,10 @@ impl<R: Send> BatchRows<R> {
         })
     }
 
-    /// Gives every row of the task a place among the first `work.len() + padding`, with its states there,
-    /// and notes or copies its inputs: where there is much to copy by the whole `team`, if that may, whose members have a spare
-    /// each. Returns the rows that lack something, which would be a mistake of ours: what a node takes is kept with its
-    /// request, unless it goes on in place.
+    /// Assigns each row of the task a slot among the first `work.len() + padding`, with its states
+    /// there, and records or copies its inputs. Large copies are done by the whole `team`, if it is
+    /// given; each member has a pool. Returns the rows with missing values, which would be a bug of
+    /// this crate: values that a node reads are stored with its request, unless it continues in place.
     pub fn place(
         &mut self,
         work: &[TaskRow<R>],
@@ -223,13 +224,13 @@ impl<R: Send> BatchRows<R> {
         for (index, work) in work.iter().enumerate() {
             let Row { request, node } = work.row;
             let mut values = work.values.lock();
-            let before = values.follows(node);
+            let before = values.predecessor(node);
             let slot = before.and_then(|node| self.slot(Row { request, node }, &values));
             let (Some(before), Some(slot)) = (before, slot) else {
                 unplaced.push((index, None));
                 continue;
             };
-            values.followed_in_place(before, state_count, pool);
+            values.continued_in_place(before, state_count, pool);
             self.slots[slot] = None;
             if slot < batch {
                 let comes = false;
@@ -284,7 +285,7 @@ impl<R: Send> BatchRows<R> {
         missing
     }
 
-    /// Copies what was put off while rows were placed.
+    /// Copies the values of deferred rows.
     fn load_all(
         &mut self,
         work: &[TaskRow<R>],
@@ -331,8 +332,8 @@ impl<R: Send> BatchRows<R> {
         missing.extend(loaded.flat_map(|(.., missing)| missing));
     }
 
-    /// Adds a task whose rows [join](BatchRows::joins) those of `before`, the last one, and notes
-    /// or copies its inputs. Returns the rows that lack something, as [`BatchRows::place`].
+    /// Adds a task whose rows [join](BatchRows::joins) those of `before`, the last one, and records or
+    /// copies its inputs. Returns the rows with missing values, as [`BatchRows::place`].
     pub fn extend_steps(
         &mut self,
         before: &[TaskRow<R>],
@@ -346,7 +347,7 @@ impl<R: Send> BatchRows<R> {
         for work in work {
             let same = earlier.find(|&at| before[at].row.request == work.row.request);
             let Some(at) = same else {
-                unreachable!("its row goes on");
+                unreachable!("its row continues");
             };
             let row = self.row(step - 1, at);
             let mut values = work.values.lock();
@@ -367,7 +368,7 @@ impl<R: Send> BatchRows<R> {
         missing
     }
 
-    /// Moves states from a row beyond the batch into it.
+    /// Moves states from a slot beyond the batch into it.
     fn compact(&mut self, from: usize, to: usize) {
         let count = self.states.len();
         if !self.written.is_empty() {
@@ -391,7 +392,7 @@ impl<R: Send> BatchRows<R> {
         }
     }
 
-    /// Keeps the states of a slot with their request, if that still wants them.
+    /// Stores the states of a slot with their request, unless it has ended.
     fn evict(&mut self, row: usize, pool: &mut BufferPool) {
         let Some(slot) = self.slots[row].take() else {
             return;
@@ -410,7 +411,7 @@ impl<R: Send> BatchRows<R> {
         }
     }
 
-    /// Keeps all states of a request's nodes that rest here.
+    /// Stores all states of a request that are in slots here.
     pub fn evict_request(&mut self, request: RequestKey, pool: &mut BufferPool) {
         for row in 0..self.slots.len() {
             if self.slots[row]
@@ -422,20 +423,20 @@ impl<R: Send> BatchRows<R> {
         }
     }
 
-    /// Whether states of a request that has ended rest here.
+    /// Whether a slot has states of an ended request.
     pub fn holds_ended(&self) -> bool {
         let mut slots = self.slots.iter().flatten();
         slots.any(|slot| slot.values.has_ended())
     }
 
-    /// Lets go of requests that have ended.
+    /// Frees the slots of ended requests.
     pub fn forget_ended(&mut self) {
         for slot in &mut self.slots {
             slot.take_if(|slot| slot.values.has_ended());
         }
     }
 
-    /// Does something with the batch that was placed, of the rows of `tasks`.
+    /// Runs a function on the placed batch of `tasks`.
     pub fn with_batch<T>(
         &mut self,
         tasks: &[WorkerTask<R>],
@@ -484,18 +485,18 @@ impl<R: Send> BatchRows<R> {
         ran
     }
 
-    /// Where a row's step is among those of all steps.
+    /// The index of a step of a row in buffers of all steps.
     fn at(&self, row: usize, step: usize) -> usize {
         step * self.places.len() + row
     }
 
-    /// Where a row of one of the batch's tasks is.
+    /// The slot of a row of a task of the batch.
     pub fn row(&self, task: usize, index: usize) -> usize {
         self.rows[self.tasks[task] + index]
     }
 
-    /// Where the states that a row gave rest, if they do so here. What its request says may be of another worker, or of long
-    /// ago; the slot says whose it is.
+    /// The slot with the states of a row, if they are here. The slot of its request may be of another
+    /// worker or outdated, so the owner of the slot is checked.
     fn slot(&self, row: Row, values: &Values<R>) -> Option<usize> {
         let slot = values.slot(row.node)?;
         let here = self.slots.get(slot)?.as_ref();
@@ -503,8 +504,7 @@ impl<R: Send> BatchRows<R> {
     }
 }
 
-/// Lists where the rows of `tasks` are that are not in the buffer; `at` tells where a step of one
-/// of them is listed.
+/// Lists the rows of `tasks` that are not in the buffer; `at` is the index of a step of a row.
 fn list_input_rows<'a, R>(
     tasks: &'a [WorkerTask<R>],
     at: impl Fn(usize, usize) -> usize,

@@ -1,19 +1,20 @@
-//! The values of one request: what came with it, what its nodes gave that others still take, its answer.
+//! The values of one request: those it came with, results of its nodes that have readers, its
+//! response.
 //!
 //! ```text
-//! a node's states   rest in their row of the batch buffers while the next node of the chain follows there,
-//!                   "in place" (which row is noted here, and checked there); else they are kept here until all
-//!                   that take it have taken it
-//! a node's outputs  are kept here for those that take them
-//! the answer        is filled as the nodes that it is made of end
+//! states of a node   stay in their slot of the batch buffers while the next node of the chain
+//!                    continues there, "in place" (the slot is recorded here, and checked there);
+//!                    else they are retained here until all readers have read them
+//! outputs of a node  are retained here for their readers
+//! the response       is filled when the nodes that it reads end
 //! ```
 //!
-//! What came with the request never changes, and cells read it without the lock.
+//! Values that came with the request never change; cells read them without the lock.
 //!
-//! Workers lock a request's values before each of its cells (to see whether it can run with the one
-//! before, to find its row, to note or copy inputs) and after it. Two threads can want them at the
-//! same time only where two of its nodes run at the same time: on two workers, or in one batch that
-//! a worker's team copies. Each holds one such lock, for one row, and waits for nothing meanwhile.
+//! Workers lock the values of a request before each of its cells (to check whether it joins the
+//! step before, to find its slot, to record or copy inputs) and after it. Two threads contend for
+//! them only if two of its nodes run at the same time: on two workers, or in one batch that a team
+//! copies. Each holds one such lock, for one row, and does not wait meanwhile.
 
 use super::buffer_pool::BufferPool;
 use crate::sync::{AtomicBool, Mutex, MutexGuard, PoisonError};
@@ -23,14 +24,15 @@ use crate::cell_graph::{
     Cells, DynamicGraph, Graph, GraphError, NodeId, Port, RequestGraph, Resident, Source,
 };
 
-/// A request's values, as engine and workers share them.
+/// The values of a request, shared by engine and workers.
 pub(crate) struct RequestValues<R> {
-    /// What came with it, which cells read where it lies, without the lock. What a growing graph is given later is in that.
+    /// Values that came with it, which cells read in place without the lock. Values added by a growing
+    /// graph are in the graph.
     given: Box<[f32]>,
     values: Mutex<Values<R>>,
-    /// Nobody wants the rest: rows of tasks that have been formed need not be computed.
+    /// The request has ended: its rows in formed tasks need not be computed.
     ended: AtomicBool,
-    /// It has a function of its own.
+    /// It has a `DynamicGraph`.
     grows: bool,
 }
 
@@ -44,7 +46,7 @@ impl<R> RequestValues<R> {
         }
     }
 
-    /// A panic under the lock is a `DynamicGraph`'s, after which its request ends.
+    /// Only a `DynamicGraph` panics under the lock; its request ends then.
     pub fn lock(&self) -> MutexGuard<'_, Values<R>> {
         self.values.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -66,62 +68,61 @@ impl<R> RequestValues<R> {
     }
 }
 
-/// `R` is whom to reply to; the values do not look at it.
+/// `R` is the receiver of the response, which the values do not use.
 pub(crate) struct Values<R> {
     graph: Graph,
     grow: Option<Box<dyn DynamicGraph>>,
-    /// Nothing that it did ended the request.
+    /// It did not end the request.
     may_grow: bool,
     resident: Resident,
     nodes: Vec<NodeFacts>,
     outputs: Vec<Output>,
     retained: RetainedOutputs,
-    /// Places in the answer, linked in lists by the give that fills them.
+    /// Positions in the answer, in a linked list for each output that fills them.
     answer_slots: Vec<AnswerSlot>,
     answer: Vec<f32>,
     watched: usize,
     pub reply: Option<R>,
 }
 
-/// What is known of a node beside the graph.
+/// Facts of a node beside the graph.
 #[derive(Clone, Copy)]
 struct NodeFacts {
-    /// The number of its first give.
+    /// The number of its first output.
     first_output: u32,
-    /// The node that takes all of its states as its own.
-    follower: Option<NodeId>,
-    /// The node whose follower this is.
-    follows: Option<NodeId>,
-    /// The row of the batch buffers that its states rest in, while they do.
+    /// The node that continues from its states in place.
+    successor: Option<NodeId>,
+    /// The node whose successor this is.
+    predecessor: Option<NodeId>,
+    /// The slot of the batch buffers that has its states.
     slot: u32,
     watched: bool,
-    /// Its states rest here, and not in a row.
+    /// Its states are retained here, not in a slot.
     evicted: bool,
-    /// The follower has taken the states.
-    followed: bool,
+    /// The successor has read the states.
+    successor_done: bool,
 }
 
 impl NodeFacts {
-    /// Whether its states are still to be taken over, should they be kept here: what goes on from a watched node may be added
-    /// later.
+    /// Whether a successor still needs its states: that of a watched node may be added later.
     fn is_awaited(&self) -> bool {
-        match self.follower {
-            Some(_) => !self.followed,
+        match self.successor {
+            Some(_) => !self.successor_done,
             None => self.watched && self.evicted,
         }
     }
 }
 
-/// A row of an input that was not copied.
+/// An input row that is read in place.
 pub(super) enum InputRow {
-    /// Of what came with the request, from here on.
+    /// Values that came with the request, from this index.
     Given { first: usize },
-    /// What was kept for this row alone, and is no request's any more.
+    /// A retained result whose only reader is this row.
     Retained(Box<[f32]>),
 }
 
-/// What is kept for those who take it, by the number of the give. A list, and not a table: it can be asked for ahead. Chains keep
-/// nothing, and have none.
+/// Results that are retained for their readers, by the number of the output. Chains retain none, and
+/// the list is empty.
 #[derive(Default)]
 struct RetainedOutputs {
     by_output: Vec<Option<Box<[f32]>>>,
@@ -147,7 +148,7 @@ impl RetainedOutputs {
         Some(retained)
     }
 
-    /// Keeps this one of so many.
+    /// Retains output `number` of `outputs`.
     fn put(&mut self, (number, outputs): (u32, usize), values: Box<[f32]>) {
         if self.by_output.len() < outputs {
             self.by_output.resize_with(outputs, || None);
@@ -157,11 +158,11 @@ impl RetainedOutputs {
     }
 }
 
-/// One of the things that a node outputs.
+/// A state or output of a node.
 #[derive(Clone, Copy)]
 struct Output {
     width: u32,
-    /// How many ports still take it, those of the follower not counted.
+    /// Number of remaining readers, without the successor.
     uses: u32,
     first_answer: u32,
 }
@@ -174,7 +175,7 @@ struct AnswerSlot {
 const NONE: u32 = u32::MAX;
 
 impl<R> Values<R> {
-    /// Of a graph that has been checked, to `unfolded`.
+    /// For a checked graph, with `unfolded` as the result.
     pub fn new(
         graph: Graph,
         unfolded: &RequestGraph,
@@ -199,8 +200,9 @@ impl<R> Values<R> {
         values
     }
 
-    /// Bytes that the request takes at most, as far as its graph is known: what came with it, its answer, and
-    /// everything that may be kept at the same time. Asked for before its values are [shared](RequestValues::new).
+    /// Maximum bytes of the request, as far as its graph is known: its values, its response, and the
+    /// results that may be retained at the same time. Before the values are
+    /// [shared](RequestValues::new).
     pub fn bytes(&self, cells: &Cells) -> usize {
         let values = (self.answer.len() + self.max_retained(cells)) * size_of::<f32>();
         let retained = self.outputs.len() * size_of::<Option<Box<[f32]>>>();
@@ -208,14 +210,14 @@ impl<R> Values<R> {
         self.graph.bytes() + values + facts
     }
 
-    /// Values that may be kept at the same time: what others take and, of nodes that follow each other in place, the states
-    /// of one, whose row may be needed for somebody else.
+    /// Values that may be retained at the same time: those with readers and, for each chain of nodes
+    /// that continue in place, the states of one, whose slot may be needed for another request.
     pub fn max_retained(&self, cells: &Cells) -> usize {
         let taken = self.outputs.iter().filter(|output| output.uses > 0);
         let taken: usize = taken.map(|output| output.width as usize).sum();
         let nodes = (0..self.nodes.len()).map(NodeId::new);
         let firsts =
-            nodes.filter(|&node| self.follows(node).is_none() && self.stays_resident(node));
+            nodes.filter(|&node| self.predecessor(node).is_none() && self.stays_resident(node));
         let cells = firsts.filter_map(|node| cells.get(self.graph.cell(node)));
         let evicted: usize = (cells.flat_map(|cell| cell.ports().states()))
             .map(Port::width)
@@ -227,7 +229,8 @@ impl<R> Values<R> {
         &self.graph
     }
 
-    /// Adds to the graph, for a `watched` node or from outside; an error leaves it as it was. `given` came with the request.
+    /// Changes the graph, for a `watched` node or from outside; undone after an error. `given` are the
+    /// values that came with the request.
     pub fn grow_by<T>(
         &mut self,
         cells: &Cells,
@@ -248,7 +251,7 @@ impl<R> Values<R> {
         }
     }
 
-    /// Takes notice of nodes and answers that were added to the graph.
+    /// Records the nodes and answers that were added to the graph.
     fn add(
         &mut self,
         cells: &Cells,
@@ -261,12 +264,12 @@ impl<R> Values<R> {
         for node in (nodes..graph.len()).map(NodeId::new) {
             self.nodes.push(NodeFacts {
                 first_output: self.outputs.len() as u32,
-                follower: None,
-                follows: None,
+                successor: None,
+                predecessor: None,
                 slot: NONE,
                 watched: false,
                 evicted: false,
-                followed: false,
+                successor_done: false,
             });
             if let Some(cell) = cells.get(graph.cell(node)) {
                 self.outputs
@@ -288,11 +291,11 @@ impl<R> Values<R> {
                     true => unfolded.subgraph(before) == unfolded.subgraph(node),
                     false => goes_on[unfolded.subgraph(node)] == Some(before),
                 };
-                together && self.nodes[before.index()].follower.is_none()
+                together && self.nodes[before.index()].successor.is_none()
             });
             if let Some(before) = before {
-                self.nodes[before.index()].follower = Some(node);
-                self.nodes[node.index()].follows = Some(before);
+                self.nodes[before.index()].successor = Some(node);
+                self.nodes[node.index()].predecessor = Some(before);
             }
             let counted = match before {
                 Some(_) => &sources[..cell.ports().inputs().len()],
@@ -330,37 +333,37 @@ impl<R> Values<R> {
         self.watched = graph.watched().len();
     }
 
-    /// The node whose states `node` takes over in place.
-    pub fn follows(&self, node: NodeId) -> Option<NodeId> {
-        self.nodes[node.index()].follows
+    /// The node from which `node` continues in place.
+    pub fn predecessor(&self, node: NodeId) -> Option<NodeId> {
+        self.nodes[node.index()].predecessor
     }
 
-    /// The row that the states of `node` were last said to rest in.
+    /// The last recorded slot of the states of `node`.
     pub fn slot(&self, node: NodeId) -> Option<usize> {
         let slot = self.nodes[node.index()].slot;
         (slot != NONE).then_some(slot as usize)
     }
 
-    /// The states of `node` rest in this row.
+    /// Records the slot of the states of `node`.
     pub fn set_slot(&mut self, node: NodeId, row: usize) {
         self.nodes[node.index()].slot = u32::try_from(row).unwrap_or(NONE);
     }
 
-    /// Whether a node's states stay in their row when it is done: something follows, or may.
+    /// Whether the states of a node stay in their slot: it has a successor, or may get one.
     pub fn stays_resident(&self, node: NodeId) -> bool {
         let facts = &self.nodes[node.index()];
-        facts.follower.is_some() || facts.watched
+        facts.successor.is_some() || facts.watched
     }
 
     pub fn is_watched(&self, node: NodeId) -> bool {
         self.nodes[node.index()].watched
     }
 
-    /// Whether `node` can be computed in one batch with `before`, the step before it: it goes on from its states in place,
-    /// which nobody else takes or sees, nor ever will, as nobody watches it, and its own inputs are here.
+    /// Whether `node` can be computed in one batch with `before`: it continues from its states in place,
+    /// they have no other reader, `before` is not watched, and the inputs of `node` are here.
     pub fn joins(&self, before: NodeId, node: NodeId, states: usize) -> bool {
         let facts = &self.nodes[before.index()];
-        if states == 0 || facts.follower != Some(node) || facts.watched {
+        if states == 0 || facts.successor != Some(node) || facts.watched {
             return false;
         }
         let sources = self.graph.sources(node);
@@ -376,16 +379,21 @@ impl<R> Values<R> {
             && sources[..sources.len() - states].iter().all(is_here)
     }
 
-    /// The states of `before`, which was [joined](Values::joins), are taken over by the step after it.
+    /// Records that the successor of `before`, which was [joined](Values::joins), has its states.
     pub fn joined(&mut self, before: NodeId) {
-        self.nodes[before.index()].followed = true;
+        self.nodes[before.index()].successor_done = true;
     }
 
-    /// The states of `node` were taken over where they rest: copies that were kept for others who took
-    /// them before are not needed any more.
-    pub(super) fn followed_in_place(&mut self, node: NodeId, states: usize, pool: &mut BufferPool) {
+    /// Records that the successor of `node` continues in place, and frees copies that were retained for
+    /// other readers, which have read them.
+    pub(super) fn continued_in_place(
+        &mut self,
+        node: NodeId,
+        states: usize,
+        pool: &mut BufferPool,
+    ) {
         let facts = &mut self.nodes[node.index()];
-        facts.followed = true;
+        facts.successor_done = true;
         if !self.retained.is_empty() {
             for number in facts.first_output..facts.first_output + states as u32 {
                 if self.outputs[number as usize].uses == 0
@@ -397,8 +405,8 @@ impl<R> Values<R> {
         }
     }
 
-    /// What `source` outputs, without a copy, for a gathered row: what came with the request, or
-    /// was kept for this alone. `None` if it must be [copied](Values::take).
+    /// The values of `source` for a gathered row, without a copy: those of the request, or a result with
+    /// no other reader. `None` if they must be [copied](Values::take).
     pub(super) fn input_row(&mut self, source: Source, given: &[f32]) -> Option<InputRow> {
         match source {
             Source::Zeros => None,
@@ -409,12 +417,12 @@ impl<R> Values<R> {
         }
     }
 
-    /// What `source` outputs, where it was kept for this alone. `None`, and nothing is changed, if
-    /// it must be [copied](Values::take).
+    /// The retained result `source`, if it has no other reader. `None`, without a change, if it must be
+    /// [copied](Values::take).
     pub(super) fn take_retained(
         &mut self,
         source: Source,
-        as_follower: bool,
+        as_successor: bool,
     ) -> Option<Box<[f32]>> {
         let Source::Node { node, port } = source else {
             return None;
@@ -422,7 +430,7 @@ impl<R> Values<R> {
         let facts = &mut self.nodes[node.index()];
         let number = facts.first_output + port as u32;
         let output = &mut self.outputs[number as usize];
-        let is_wanted = match as_follower {
+        let is_wanted = match as_successor {
             true => output.uses > 0,
             false => output.uses != 1 || facts.is_awaited(),
         };
@@ -431,17 +439,17 @@ impl<R> Values<R> {
         }
         let retained = self.retained.take(number)?;
         output.uses = 0;
-        facts.followed |= as_follower;
+        facts.successor_done |= as_successor;
         Some(retained)
     }
 
-    /// Copies what `source` gives; `false` if it is not here but rests in a row of some batch buffer. What was kept for this
-    /// alone goes to `spare`. `given` came with the request.
+    /// Copies the values of `source`; `false` if they are not here but in a slot of a batch buffer. A
+    /// result with no other reader goes to the pool. `given` are the values that came with the request.
     pub(super) fn take(
         &mut self,
         (source, given): (Source, &[f32]),
         to: &mut [f32],
-        as_follower: bool,
+        as_successor: bool,
         pool: &mut BufferPool,
     ) -> bool {
         match source {
@@ -456,8 +464,8 @@ impl<R> Values<R> {
                 let facts = &mut self.nodes[node.index()];
                 let number = facts.first_output + port as u32;
                 let output = &mut self.outputs[number as usize];
-                match as_follower {
-                    true => facts.followed = true,
+                match as_successor {
+                    true => facts.successor_done = true,
                     false => output.uses -= 1,
                 }
                 let Some(kept) = self.retained.get(number) else {
@@ -475,15 +483,15 @@ impl<R> Values<R> {
         true
     }
 
-    /// Whether anybody takes what `node` gives at `port`, but for a follower in place: of a chain's step nobody, mostly, and
-    /// there is nothing to [output](Values::store).
+    /// Whether the result of `node` at `port` has readers beside a successor in place. Most steps of a
+    /// chain have none, and need not be [stored](Values::store).
     pub fn is_taken(&self, node: NodeId, port: usize) -> bool {
         let first = self.nodes[node.index()].first_output as usize;
         let output = &self.outputs[first + port];
         output.uses > 0 || output.first_answer != NONE
     }
 
-    /// What `node` gives at `port`: copied to the answer, and kept for those who take it.
+    /// Copies the result of `node` at `port` to the answer, and retains it for its readers.
     pub(super) fn store(
         &mut self,
         node: NodeId,
@@ -497,8 +505,7 @@ impl<R> Values<R> {
         }
     }
 
-    /// As [`Values::store`], of values that nobody else needs: what is kept are they themselves,
-    /// and other room takes their place.
+    /// As [`Values::store`], but retains the buffer itself, and replaces it by another.
     pub(super) fn store_owned(
         &mut self,
         node: NodeId,
@@ -512,7 +519,7 @@ impl<R> Values<R> {
         }
     }
 
-    /// Copies what `node` gives at `port` to the answer. Returns the number to keep it by, if somebody takes it.
+    /// Copies the result of `node` at `port` to the answer. Returns its number if it has readers.
     fn write_answer(&mut self, node: NodeId, port: usize, values: &[f32]) -> Option<u32> {
         let number = self.nodes[node.index()].first_output + port as u32;
         let output = &self.outputs[number as usize];
@@ -525,7 +532,7 @@ impl<R> Values<R> {
         (output.uses > 0).then_some(number)
     }
 
-    /// A row is needed for somebody else: keeps a state of `node` that nobody has taken over yet.
+    /// The slot is needed for another request: retains a state of `node` for its successor.
     pub(super) fn retain_state(
         &mut self,
         node: NodeId,
@@ -540,18 +547,18 @@ impl<R> Values<R> {
         }
     }
 
-    /// The request's own function, to be called without it.
+    /// The `DynamicGraph`, to be called.
     pub fn take_grow(&mut self) -> Option<Box<dyn DynamicGraph>> {
         self.grow.take_if(|_| self.may_grow)
     }
 
-    /// Puts it back; it is called no more unless it `goes_on`.
-    pub fn put_grow(&mut self, grow: Box<dyn DynamicGraph>, goes_on: bool) {
+    /// Puts it back; it is not called again unless it `continues`.
+    pub fn put_grow(&mut self, grow: Box<dyn DynamicGraph>, continues: bool) {
         self.grow = Some(grow);
-        self.may_grow = goes_on;
+        self.may_grow = continues;
     }
 
-    /// How many values are kept for those who take them.
+    /// Number of retained values.
     #[cfg(all(test, not(loom)))]
     pub fn retained(&self) -> usize {
         let retained = self.retained.by_output.iter().flatten();
@@ -562,8 +569,8 @@ impl<R> Values<R> {
         std::mem::take(&mut self.answer)
     }
 
-    /// Lets go of what is kept, and of the request's own function, which the caller drops when nothing is locked.
-    /// The graph stays: rows of a task that runs may refer to it.
+    /// Frees the retained results and returns the `DynamicGraph`, which the caller drops when nothing is
+    /// locked. The graph stays: rows of a running task may refer to it.
     pub fn clear(&mut self) -> Option<Box<dyn DynamicGraph>> {
         self.retained = RetainedOutputs::default();
         self.grow.take()

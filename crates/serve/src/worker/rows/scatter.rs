@@ -1,4 +1,4 @@
-//! What a batch gave, scattered on: to the answer, to nodes that take it, and to rest in its row.
+//! Scatters the results of a batch: to responses and to readers; states may stay in their rows.
 
 use std::ops::DerefMut;
 
@@ -8,7 +8,7 @@ use super::super::values::{InputRow, Values};
 use super::{BatchRows, Placed, TaskRow, row_of};
 
 impl<R: Send> BatchRows<R> {
-    /// What the node in a row gave at a step, by port; states are those after the row's last.
+    /// The results of a row at a step, by port; the states are those after its last step.
     pub fn outputs(&self, row: usize, step: usize) -> Vec<&[f32]> {
         if !self.written.is_empty() {
             return self.written.iter().map(|rows| &rows[row][..]).collect();
@@ -27,8 +27,8 @@ impl<R: Send> BatchRows<R> {
         self.lengths[row] == step + 1
     }
 
-    /// Hands on what the node in a row gave at a step. `true` after its last, if something may
-    /// follow: then its states [rest](BatchRows::set_resident) there.
+    /// Scatters the results of a row at a step. `true` after its last step if a successor may follow:
+    /// then its states [stay](BatchRows::set_resident) there.
     pub fn scatter(
         &mut self,
         work: &TaskRow<R>,
@@ -42,7 +42,7 @@ impl<R: Send> BatchRows<R> {
         resident
     }
 
-    /// The same, where what is gathered is in row `at` of `written`.
+    /// The same, with gathered results in row `at` of `written`.
     fn scatter_from(
         &self,
         written: &mut [impl DerefMut<Target = [Box<[f32]>]>],
@@ -79,8 +79,8 @@ impl<R: Send> BatchRows<R> {
         resident
     }
 
-    /// [Hands on](BatchRows::scatter) the rows of the batch's only task, but for those whose
-    /// requests have ended.
+    /// [Scatters](BatchRows::scatter) the rows of the only task of a batch, except those of ended
+    /// requests.
     pub fn scatter_all(
         &mut self,
         work: &[TaskRow<R>],
