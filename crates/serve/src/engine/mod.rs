@@ -33,7 +33,7 @@ use super::cell_graph::{
 use super::error::RequestError;
 use super::scheduler::{Counts, Policy, RequestKey, Requirements, Scheduler, Timing, WorkerId};
 use super::worker::Worker;
-use cellstream::execute::team::{Cores, SharedTeam, Team, TeamWarning, without_pin};
+use cellstream::execute::team::{Cores, SharedTeam, Team, TeamWarning};
 use shared::Shared;
 use stats::Recorder;
 
