@@ -67,6 +67,9 @@ pub enum RequestError {
     /// The engine was shut down.
     #[error("the engine was shut down before the request was done")]
     ShutDown,
+    /// The response was returned by an earlier call.
+    #[error("the response was returned before; a ticket returns it once")]
+    Returned,
     /// The process is a child of the one that submitted it.
     #[error(
         "the request was submitted before this process was forked; \

@@ -49,7 +49,7 @@ fn a_child_is_refused_what_the_parent_started() {
                 engine.submit(Request::new(graph())),
                 Err(SubmitError::Forked)
             ));
-            let key = tickets[0].as_ref().unwrap().key();
+            let key = tickets[0].as_ref().unwrap().id();
             engine.cancel(key);
             engine.drain();
             engine.stats();

@@ -497,3 +497,47 @@ fn who_is_here_is_answered_while_the_engine_drains_and_nobody_else_gets_in() {
         "of nobody else anything was computed"
     );
 }
+
+#[test]
+fn an_id_cancels_only_a_request_of_its_engine() {
+    let scenes = [(); 2].map(|()| scene(1, EngineOptions::default()));
+    let tickets = [0, 1].map(|at: usize| scenes[at].submit(scenes[at].request(1, 2)));
+    let ids = [0, 1].map(|at: usize| tickets[at].id());
+    assert_ne!(ids[0], ids[1]);
+    // The first request of each: equal keys of equal schedulers.
+    assert!(!scenes[0].engine.cancel(ids[1]));
+    assert!(!scenes[1].engine.cancel(ids[0]));
+    assert!(scenes[0].engine.cancel(ids[0]));
+    assert!(!scenes[0].engine.cancel(ids[0]), "it has ended");
+    scenes.iter().for_each(|scene| scene.gate.let_all_go());
+    let answers = tickets.map(values);
+    assert_eq!(answers, [Err(RequestError::Cancelled), Ok(vec![2.0])]);
+}
+
+#[test]
+fn a_response_is_returned_once() {
+    let scene = scene(1, EngineOptions::default());
+    scene.gate.let_all_go();
+    let mut ticket = scene.submit(scene.request(1, 1));
+    let first = ticket.wait_timeout(PATIENCE).expect("it ends");
+    assert_eq!(first.map(|response| response.values), Ok(vec![1.0]));
+    let again = ticket.wait_timeout(PATIENCE);
+    assert_eq!(again, Some(Err(RequestError::Returned)));
+    let mut future = pin!(ticket.into_future());
+    let mut context = Context::from_waker(Waker::noop());
+    let polled = future.as_mut().poll(&mut context);
+    assert_eq!(polled, Poll::Ready(Err(RequestError::Returned)));
+
+    let mut future = pin!(scene.submit(scene.request(2, 1)).into_future());
+    let ended = loop {
+        if let Poll::Ready(ended) = future.as_mut().poll(&mut context) {
+            break ended;
+        }
+        std::thread::yield_now();
+    };
+    assert_eq!(ended.map(|response| response.values), Ok(vec![2.0]));
+    let polled = future.as_mut().poll(&mut context);
+    assert_eq!(polled, Poll::Ready(Err(RequestError::Returned)));
+    let ticket = scene.submit(scene.request(3, 1));
+    assert_eq!(ticket.wait().map(|r| r.values), Ok(vec![3.0]));
+}

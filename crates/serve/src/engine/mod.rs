@@ -25,13 +25,13 @@ pub use error::{EngineError, SubmitError};
 pub use options::{EngineOptions, Workers};
 pub use stats::{CellStats, Stats};
 pub use stream::{Step, Stream, StreamError};
-pub use ticket::{ResponseFuture, Ticket};
+pub use ticket::{RequestId, ResponseFuture, Ticket};
 
 use super::cell_graph::{
     BatchSizes, Cell, CellCost, CellId, Cells, DynamicGraph, Graph, WorkerEnv,
 };
 use super::error::RequestError;
-use super::scheduler::{Counts, Policy, RequestKey, Requirements, Scheduler, Timing, WorkerId};
+use super::scheduler::{Counts, Policy, Requirements, Scheduler, Timing, WorkerId};
 use super::worker::Worker;
 use cellstream::execute::team::{Cores, SharedTeam, Team, TeamWarning};
 use shared::Shared;
@@ -231,7 +231,8 @@ impl Engine {
     pub fn submit(&self, request: Request) -> Result<Ticket, SubmitError> {
         let (sender, receiver) = oneshot::channel();
         let key = self.shared.accept(request, Reply::Ticket(sender))?;
-        Ok(Ticket::new(receiver, key, Arc::downgrade(&self.shared)))
+        let id = RequestId::new(&self.shared, key);
+        Ok(Ticket::new(receiver, id, Arc::downgrade(&self.shared)))
     }
 
     /// As [`Engine::submit`], but calls `done` exactly once, with the response or the error. It
@@ -246,8 +247,9 @@ impl Engine {
         &self,
         request: Request,
         done: impl FnOnce(Result<Response, RequestError>) + Send + 'static,
-    ) -> Result<RequestKey, SubmitError> {
-        self.shared.accept(request, Reply::Call(Box::new(done)))
+    ) -> Result<RequestId, SubmitError> {
+        let key = self.shared.accept(request, Reply::Call(Box::new(done)))?;
+        Ok(RequestId::new(&self.shared, key))
     }
 
     /// Opens a stream: a chain of calls of `cell` whose inputs arrive one after the other. It
@@ -279,10 +281,11 @@ impl Engine {
         Stream::open(&self.shared, cell, states)
     }
 
-    /// Ends a request with [`RequestError::Cancelled`]. Does nothing if it has ended, or in a child
-    /// of the process that submitted it.
-    pub fn cancel(&self, request: RequestKey) {
-        self.shared.cancel(request);
+    /// Ends a request with [`RequestError::Cancelled`]. Does nothing and returns `false` if the
+    /// request has ended or belongs to another engine, or in a child of the process that submitted
+    /// it.
+    pub fn cancel(&self, request: RequestId) -> bool {
+        request.engine == self.shared.engine && self.shared.cancel(request.key)
     }
 
     /// Rejects new requests and waits until all accepted requests, open streams included, have

@@ -47,6 +47,8 @@ use cellstream::execute::team::{ProcessMark, catch_panic, without_pin};
 
 /// See the [module](self).
 pub(super) struct Shared {
+    /// The number of the engine in the process.
+    pub engine: u64,
     pub cells: Cells,
     /// A child has a copy of the state, which may be locked for ever, and no worker.
     pub made_in: ProcessMark,
@@ -111,7 +113,10 @@ impl Finished {
 
 impl Shared {
     pub fn new(cells: Cells, scheduler: Scheduler, recorder: Recorder) -> Shared {
+        // Not of the model checker: nothing depends on the order of engines.
+        static ENGINES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         Shared {
+            engine: ENGINES.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
             cells,
             made_in: ProcessMark::new(),
             state: Mutex::new(State {
@@ -219,11 +224,16 @@ impl Shared {
         self.with(|state, now| state.scheduler.handle_close(now, key));
     }
 
-    pub fn cancel(&self, key: RequestKey) {
+    /// Returns whether the request had not ended.
+    pub fn cancel(&self, key: RequestKey) -> bool {
         if self.made_in.is_forked() {
-            return;
+            return false;
         }
-        self.with(|state, now| state.scheduler.handle_cancel(now, key));
+        self.with(|state, now| {
+            let is_live = state.scheduler.table().is_live(key);
+            state.scheduler.handle_cancel(now, key);
+            is_live
+        })
     }
 
     /// Ends all requests and stops the workers.

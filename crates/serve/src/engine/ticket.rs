@@ -11,17 +11,34 @@ use super::{RequestError, Response};
 use crate::scheduler::RequestKey;
 use cellstream::execute::team::ProcessMark;
 
+/// The identifier of an accepted request. It is unique among all engines of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId {
+    pub(super) engine: u64,
+    pub(super) key: RequestKey,
+}
+
+impl RequestId {
+    pub(super) fn new(shared: &Shared, key: RequestKey) -> RequestId {
+        RequestId {
+            engine: shared.engine,
+            key,
+        }
+    }
+}
+
 /// An accepted request. Wait for it ([`Ticket::wait`]) or `.await` it. Dropping it cancels the
 /// request; its rows are freed before the next batch.
 #[must_use = "dropping a ticket cancels its request"]
 pub struct Ticket {
+    /// `None` once the response has been returned.
     answer: Option<oneshot::Receiver<Result<Response, RequestError>>>,
     cancel: Cancel,
 }
 
 /// Cancels a request when it is dropped.
 struct Cancel {
-    key: RequestKey,
+    request: RequestId,
     shared: Weak<Shared>,
     armed: bool,
     made_in: ProcessMark,
@@ -32,7 +49,7 @@ impl Drop for Cancel {
         if self.armed
             && let Some(shared) = self.shared.upgrade()
         {
-            shared.cancel(self.key);
+            shared.cancel(self.request.key);
         }
     }
 }
@@ -54,13 +71,13 @@ pub(super) fn in_child<T>(
 impl Ticket {
     pub(super) fn new(
         answer: oneshot::Receiver<Result<Response, RequestError>>,
-        key: RequestKey,
+        request: RequestId,
         shared: Weak<Shared>,
     ) -> Ticket {
         Ticket {
             answer: Some(answer),
             cancel: Cancel {
-                key,
+                request,
                 shared,
                 armed: true,
                 made_in: ProcessMark::new(),
@@ -71,12 +88,10 @@ impl Ticket {
     /// Waits for the end of the request.
     ///
     /// # Errors
-    /// [`RequestError`] if the request ended without a response.
-    ///
-    /// # Panics
-    /// If [`Ticket::wait_timeout`] has given the answer.
+    /// [`RequestError`] if the request ended without a response, or [`Ticket::wait_timeout`] has
+    /// returned it ([`RequestError::Returned`]).
     pub fn wait(mut self) -> Result<Response, RequestError> {
-        let receiver = self.take();
+        let receiver = self.answer.take().ok_or(RequestError::Returned)?;
         let answer = match self.cancel.made_in.is_forked() {
             true => in_child(&receiver),
             false => or_shut_down(receiver.recv()),
@@ -85,17 +100,12 @@ impl Ticket {
         answer
     }
 
-    fn take(&mut self) -> oneshot::Receiver<Result<Response, RequestError>> {
-        match self.answer.take() {
-            Some(answer) => answer,
-            None => panic!("wait_timeout has given the answer"),
-        }
-    }
-
-    /// Waits for at most so long; `None` if it has not ended by then, and goes on. Once it has
-    /// given the answer, the ticket has none any more.
+    /// Waits for at most `timeout`. `None`: the request has not ended by then, and continues. The
+    /// response is returned once; later calls return [`RequestError::Returned`] at once.
     pub fn wait_timeout(&mut self, timeout: Duration) -> Option<Result<Response, RequestError>> {
-        let receiver = self.answer.as_ref()?;
+        let Some(receiver) = self.answer.as_ref() else {
+            return Some(Err(RequestError::Returned));
+        };
         let answer = if self.cancel.made_in.is_forked() {
             in_child(receiver)
         } else {
@@ -112,13 +122,13 @@ impl Ticket {
     /// Ends the request now, with [`RequestError::Cancelled`] unless it has ended before.
     pub fn cancel(&self) {
         if let Some(shared) = self.cancel.shared.upgrade() {
-            shared.cancel(self.cancel.key);
+            shared.cancel(self.cancel.request.key);
         }
     }
 
-    /// The key of the request.
-    pub fn key(&self) -> RequestKey {
-        self.cancel.key
+    /// The identifier of the request.
+    pub fn id(&self) -> RequestId {
+        self.cancel.request
     }
 }
 
@@ -128,15 +138,17 @@ impl IntoFuture for Ticket {
 
     fn into_future(mut self) -> ResponseFuture {
         ResponseFuture {
-            answer: self.take().into_future(),
+            answer: self.answer.take().map(IntoFuture::into_future),
             cancel: self.cancel,
         }
     }
 }
 
-/// The future of a [`Ticket`]; dropping it cancels the request.
+/// The future of a [`Ticket`]; dropping it cancels the request. Polled again after the response, it
+/// returns [`RequestError::Returned`].
 pub struct ResponseFuture {
-    answer: oneshot::AsyncReceiver<Result<Response, RequestError>>,
+    /// `None` once the response has been returned.
+    answer: Option<oneshot::AsyncReceiver<Result<Response, RequestError>>>,
     cancel: Cancel,
 }
 
@@ -144,11 +156,15 @@ impl Future for ResponseFuture {
     type Output = Result<Response, RequestError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let received = match Pin::new(&mut self.answer).poll(context) {
+        let Some(answer) = self.answer.as_mut() else {
+            return Poll::Ready(Err(RequestError::Returned));
+        };
+        let received = match Pin::new(answer).poll(context) {
             Poll::Pending if self.cancel.made_in.is_forked() => Ok(Err(RequestError::Forked)),
             polled => std::task::ready!(polled),
         };
         self.cancel.armed = false;
+        self.answer = None;
         Poll::Ready(or_shut_down(received))
     }
 }
