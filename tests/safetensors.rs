@@ -450,7 +450,7 @@ fn refusals() {
         (
             lstm().shape("weight_ih_l0", &[4, 3]),
             plain(),
-            &["\"weight_ih_l0\"", "4 rows", "4 (lstm), 3 (gru) or 1 (rnn)"],
+            &["\"weight_ih_l0\"", "4 rows", "3 (gru), 2 (light_gru)"],
         ),
         (
             lstm(),

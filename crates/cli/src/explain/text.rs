@@ -142,9 +142,8 @@ impl Page {
     fn schedules(&mut self, facts: &Facts) {
         self.about(
             "schedules",
-            "A schedule sorts the products into phases: those of a phase run in parallel, then the \
-             cores meet at a barrier. The number of schedules, without rules and after each rule, which \
-             keeps the fastest:",
+            "A schedule sorts the products into phases, with a barrier after each. The number of \
+             schedules, without rules and after each rule, which keeps the fastest:",
         );
         let rows = &facts.schedules;
         let widest = rows.iter().map(|row| row.left.chars().count()).max();

@@ -337,7 +337,7 @@ fn unreadable_models() {
         &["--cell", "for safetensors files"],
     );
 
-    let shapes = ["weight_ih_l0", "4 (lstm), 3 (gru) or 1 (rnn)"];
+    let shapes = ["weight_ih_l0", "4 (lstm), 3 (gru), 2 (light_gru)"];
     let odd = TensorView::new(Dtype::F32, vec![5, 2], &[0; 40]).unwrap();
     let file = serialize([("weight_ih_l0", &odd), ("weight_hh_l0", &odd)], None).unwrap();
     std::fs::write(case.path("odd.safetensors"), file).unwrap();

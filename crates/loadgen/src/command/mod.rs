@@ -384,7 +384,7 @@ mod tests {
         refused(&twice, "is what --csv writes already");
         refused(
             "lstm --rates 5 --csv /nowhere/x.csv",
-            "a folder that exists",
+            "an existing directory",
         );
         assert_eq!(std::fs::read_to_string(&lengths).unwrap(), "words\n3\n5\n");
     }
@@ -407,10 +407,10 @@ mod tests {
             ("lstm --batch 1:2", "lstm has 1: chain"),
             ("seq2seq --batch 1:2:3", "seq2seq has 2: encoder:decoder"),
             ("lstm --vocabulary 9 --rates 5", "is for seq2seq"),
-            ("lstm --saturation 9 --rates 5", "is of peaks"),
-            ("lstm --saturation 9 --rates 5,6", "is of peaks"),
-            ("lstm --saturation 9 --closed 5", "is of peaks"),
-            ("lstm --saturation 9 --sweep --rates 5", "is of peaks"),
+            ("lstm --saturation 9 --rates 5", "measure peaks"),
+            ("lstm --saturation 9 --rates 5,6", "measure peaks"),
+            ("lstm --saturation 9 --closed 5", "measure peaks"),
+            ("lstm --saturation 9 --sweep --rates 5", "measure peaks"),
             ("lstm --rates 5 --chart chart.png", "ends in .svg"),
             ("lstm --rates 5 --cdf-chart chart.csv", "ends in .svg"),
         ] {
