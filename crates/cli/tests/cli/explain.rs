@@ -183,7 +183,7 @@ fn page_width() {
     }
     let page = done(&with(&LSTM, &[QUIET]));
     for part in [
-        "8 matrix products a step",
+        "8 matrix products per step",
         "[U_i U_f U_g U_o]·h",
         "  16  can be run",
     ] {
