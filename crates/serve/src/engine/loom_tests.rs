@@ -80,7 +80,7 @@ fn chain(start: f32, steps: usize) -> Request {
     Request::new(graph)
 }
 
-fn submit(shared: &Shared, start: f32, steps: usize, replies: &Replies) -> RequestKey {
+fn submit(shared: &Shared, start: f32, steps: usize, replies: &Replies) -> RequestId {
     shared.accept(chain(start, steps), to(replies)).unwrap()
 }
 
