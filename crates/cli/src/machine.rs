@@ -13,9 +13,9 @@ use cellstream_command::Failure;
 /// kind, bytes, line_bytes, cpus, sharing_cores; numa_nodes: id, cpus; cpu_quota: whole CPUs
 /// granted to the container, or null; source: "sysfs", "hwloc" or {"count_only": {"why"}}), isas
 /// (best first), isa (the one in use), ceilings (isa; one and all, for one core and for all
-/// together: threads, pinned, fma_f32_gflops, dot_int8_gops, read_gbps: l1, l2, l3, memory). A measured rate
-/// is an object: value (10^9 operations or bytes per second, the team together) and spread ((best -
-/// median round) / best).
+/// together: threads, pinned, fma_f32_gflops, dot_int8_gops, read_gbps: l1, l2, l3, memory). A
+/// measured rate is an object: value (10^9 operations or bytes per second, the team together) and
+/// spread ((best - median round) / best).
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// Print one JSON object instead of text

@@ -12,8 +12,8 @@ use cellstream_command::{Failure, threads};
 /// The plan file.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct PlanOption {
-    /// Use this plan file. A file that does not exist, is empty or not a plan is an error. A corrupt
-    /// plan, or one of another model or machine, causes a warning, and the estimate is used
+    /// Use this plan file. A file that does not exist, is empty or not a plan is an error. A
+    /// corrupt plan, or one of another model or machine, causes a warning, and the estimate is used
     #[arg(long, value_name = "PLAN")]
     plan: Option<PathBuf>,
 }

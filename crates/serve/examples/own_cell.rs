@@ -1,10 +1,11 @@
-//! A user's recurrent cell that equals [`ChainCell`], written against the public interface only. The
-//! example compares both: the bits of all responses, and the times of interleaved rounds.
+//! A user's recurrent cell that equals [`ChainCell`], written against the public interface only.
+//! The example compares both: the bits of all responses, and the times of interleaved rounds.
 //!
 //!     cargo run --release -p cellstream-serve --example own_cell -- 9
 //!
-//! The argument is the number of rounds. The cell chooses the layout of its rows ([`Cell::layout`]),
-//! runs several steps of a chain in one batch, and passes row views to [`Session::step_rows`].
+//! The argument is the number of rounds. The cell chooses the layout of its rows
+//! ([`Cell::layout`]), runs several steps of a chain in one batch, and passes row views to
+//! [`Session::step_rows`].
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;

@@ -2,9 +2,9 @@
 //!
 //!     cargo run --release --example serve_in_process
 //!
-//! Each request is a sentence: an LSTM reads it, word by word, and a cell of ours says how sure it is. The engine batches
-//! both cells across all requests that are under way, whatever their lengths; each answer is, to the last bit, the one
-//! that its request gets alone.
+//! Each request is a sentence: an LSTM reads it, word by word, and a cell of ours says how sure it
+//! is. The engine batches both cells across all requests that are under way, whatever their
+//! lengths; each answer is, to the last bit, the one that its request gets alone.
 
 use std::time::{Duration, Instant};
 
@@ -21,8 +21,8 @@ use cellstream_serve::networks::{ChainCell, run_unbatched};
 const WORD: usize = 64;
 const HIDDEN: usize = 128;
 
-/// Our own cell type: `sure = 1 / (1 + exp(-(w h + b)))`. The weights are in the cell; what goes in and out is
-/// named, and its first dimension is the batch.
+/// Our own cell type: `sure = 1 / (1 + exp(-(w h + b)))`. The weights are in the cell; what goes in
+/// and out is named, and its first dimension is the batch.
 struct Verdict {
     ports: Ports,
     weights: Matrix,

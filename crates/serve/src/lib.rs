@@ -1,7 +1,7 @@
 //! Serving: requests of many users, batched cell by cell.
 //!
-//! Programs call the [`engine`]. A request is a graph of cells ([`cell_graph`]); [`networks`] has the
-//! cells of common networks. The design of the [`scheduler`], the [`policy`] and the workers is
+//! Programs call the [`engine`]. A request is a graph of cells ([`cell_graph`]); [`networks`] has
+//! the cells of common networks. The design of the [`scheduler`], the [`policy`] and the workers is
 //! described below.
 //!
 //! ```

@@ -1,5 +1,5 @@
-//! The engine, on cells so simple that what each request must answer can be said in a line: whatever its
-//! batch-mates, workers, batch sizes, cancellations and failures around it.
+//! The engine, on cells so simple that what each request must answer can be said in a line:
+//! whatever its batch-mates, workers, batch sizes, cancellations and failures around it.
 
 #[path = "common/simple_cells.rs"]
 mod simple_cells;

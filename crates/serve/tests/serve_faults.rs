@@ -1,5 +1,5 @@
-//! Faults beside others: whatever is slow, panics or finds no room, everybody else is answered as if alone. Who runs
-//! when is held by gates, not by the clock.
+//! Faults beside others: whatever is slow, panics or finds no room, everybody else is answered as
+//! if alone. Who runs when is held by gates, not by the clock.
 
 #[path = "common/gate.rs"]
 mod gate;
@@ -46,7 +46,8 @@ fn a_worker_in_a_slow_cell_holds_up_no_other_nor_the_lateness_of_its_own_rows() 
     scene.gate.let_go(1);
     assert_eq!(ended(slow), Ok(vec![2.0]));
 
-    // Nobody lets it go, but its end is told: by the other worker, which slept already when it came, as both did.
+    // Nobody lets it go, but its end is told: by the other worker, which slept already when it
+    // came, as both did.
     std::thread::sleep(Duration::from_millis(50));
     let deadline = Instant::now() + Duration::from_millis(200);
     let late = scene.submit(scene.gated(2.0).deadline(deadline));
@@ -361,8 +362,8 @@ fn who_is_woken_by_a_stream_may_panic_or_drop_it() {
     assert_eq!(scene.engine.stats().counts.live(), 0);
 }
 
-/// Gives its input; where that is [`POISON`], the last member of its team panics, or, where it has that for itself, it does,
-/// and once more when it is dropped after that.
+/// Gives its input; where that is [`POISON`], the last member of its team panics, or, where it has
+/// that for itself, it does, and once more when it is dropped after that.
 struct Bomb(Ports);
 
 impl Cell for Bomb {

@@ -1,5 +1,6 @@
-//! Graphs that grow while they are computed: by whatever worker, out of turn, and beyond what there is room for. What may be
-//! added is a matter of the graph alone, and not of what others' batches have let be computed by then.
+//! Graphs that grow while they are computed: by whatever worker, out of turn, and beyond what there
+//! is room for. What may be added is a matter of the graph alone, and not of what others' batches
+//! have let be computed by then.
 
 #[path = "common/gate.rs"]
 mod gate;
@@ -23,9 +24,9 @@ use gate::Gate;
 use gated::{ended, scene};
 use simple_cells::{Ids, bits, chain};
 
-/// Two branches that grow by what they themselves gave, a node at a time, and now and then one more that nobody
-/// takes; once both are over, a pair of what they came to. The answer is that, and all that each gave:
-/// whichever grew first.
+/// Two branches that grow by what they themselves gave, a node at a time, and now and then one more
+/// that nobody takes; once both are over, a pair of what they came to. The answer is that, and all
+/// that each gave: whichever grew first.
 struct Branches {
     pair: CellId,
     cells: [CellId; 2],
@@ -113,7 +114,8 @@ fn of_two_nodes_that_grow_on_two_workers_the_later_is_told_first() {
     let (graph, grow) = request();
     let order = Arc::clone(&grow.order);
     let growing = scene.submit(Request::new(graph).grow(grow));
-    // The mate of the counting branch, whose growth keeps the worker from telling what that branch grew by.
+    // The mate of the counting branch, whose growth keeps the worker from telling what that branch
+    // grew by.
     struct Held(Arc<Gate>);
     impl DynamicGraph for Held {
         fn grow(&mut self, _: NodeId, _: NodeOutputs<'_>, more: &mut Growth<'_>) {
@@ -223,7 +225,8 @@ impl<F: FnMut(NodeId, &mut Growth<'_>) + Send> DynamicGraph for Calls<F> {
 /// What a watched node's growth adds.
 type Adds = fn(&Ids, &mut Growth<'_>);
 
-/// A chain of two nodes, of which the last is watched, another watched one and two that are not, all of the cell `chain`.
+/// A chain of two nodes, of which the last is watched, another watched one and two that are not,
+/// all of the cell `chain`.
 fn three_chains(ids: &Ids) -> Graph {
     let mut graph = Graph::new();
     let mut node = |x: f32, before: Source| {
@@ -310,7 +313,8 @@ fn what_may_be_added_depends_on_the_graph_and_not_on_what_has_been_computed() {
             (graph, Calls(function))
         };
         let mut answers = Vec::new();
-        // In batches of one row what was added first is computed first; of four, all but the second node at once.
+        // In batches of one row what was added first is computed first; of four, all but the second
+        // node at once.
         for (rows, workers) in [(1, 1), (4, 1), (1, 2), (4, 2)] {
             let scene = scene(workers, rows, 1, Limits::default());
             let (graph, grow) = growing(&scene.ids);
@@ -338,7 +342,8 @@ fn what_may_be_added_depends_on_the_graph_and_not_on_what_has_been_computed() {
 
 #[test]
 fn two_that_go_on_from_one_node_are_refused_whichever_is_told_of_first() {
-    // The second and the third are watched, and go on from the third. In batches of one row the second is told of first.
+    // The second and the third are watched, and go on from the third. In batches of one row the
+    // second is told of first.
     for (rows, workers) in [(1, 1), (4, 1), (1, 2), (4, 2)] {
         let scene = scene(workers, rows, 1, Limits::default());
         let grow = || {

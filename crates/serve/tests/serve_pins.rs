@@ -30,7 +30,8 @@ fn inherited() -> String {
     list.unwrap().trim().to_owned()
 }
 
-/// Its preparation reports the CPUs that a new thread inherits; a batch with a negative value panics.
+/// Its preparation reports the CPUs that a new thread inherits; a batch with a negative value
+/// panics.
 struct Telling {
     ports: Ports,
     prepared: Mutex<mpsc::Sender<String>>,

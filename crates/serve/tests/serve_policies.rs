@@ -32,7 +32,8 @@ fn one_worker() -> EngineOptions {
     }
 }
 
-/// A request of so many nodes of `cell`, of two inputs each, all ready at the same time: one batch for sure.
+/// A request of so many nodes of `cell`, of two inputs each, all ready at the same time: one batch
+/// for sure.
 fn pairs(cell: CellId, nodes: usize) -> Request {
     let mut graph = Graph::new();
     for _ in 0..nodes {

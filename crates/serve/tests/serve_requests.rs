@@ -1,6 +1,7 @@
-//! What a request is promised for itself: its place in the order of priorities, its end where it is dropped or late, even in
-//! tasks that were formed before, its answer before its batch-mates', its times, and that a wrong graph takes nothing. Each
-//! batch is held by a gate until the test lets it go, and the gate keeps who was in it: what was computed is known, not timed.
+//! What a request is promised for itself: its place in the order of priorities, its end where it is
+//! dropped or late, even in tasks that were formed before, its answer before its batch-mates', its
+//! times, and that a wrong graph takes nothing. Each batch is held by a gate until the test lets it
+//! go, and the gate keeps who was in it: what was computed is known, not timed.
 
 #[path = "common/gate.rs"]
 mod gate;
@@ -171,8 +172,8 @@ fn dropping_the_future_of_a_ticket_cancels_what_is_left_of_its_request() {
     scene.drained(&ends, &[&[1.0], &[2.0]]);
 }
 
-/// Of [`five_tasks`], those that end before their tasks are run: 3 between its two steps, 5 of a task whose mate stays, and
-/// both of a task.
+/// Of [`five_tasks`], those that end before their tasks are run: 3 between its two steps, 5 of a
+/// task whose mate stays, and both of a task.
 const LEAVING: [usize; 4] = [3, 5, 7, 8];
 
 /// An engine whose worker gets five tasks at once, and is held in the first: requests 2 to 9 are
@@ -233,7 +234,8 @@ fn what_is_cancelled_is_not_computed_in_tasks_that_were_formed_before() {
 
 #[test]
 fn what_is_late_is_not_computed_in_tasks_that_were_formed_before() {
-    // On a machine that is held up itself, a deadline may pass before the tasks are formed; then another try.
+    // On a machine that is held up itself, a deadline may pass before the tasks are formed; then
+    // another try.
     for lead in [200, 2_000, 20_000].map(Duration::from_millis) {
         let deadline = Instant::now() + lead;
         let (scene, tickets) = five_tasks(|request| request.deadline(deadline));

@@ -1,5 +1,6 @@
-//! Random joins, cancels, deadlines, failures, growth and streams for as long as one likes, on one worker and then on two,
-//! with flat memory, nobody lost, and every answer that of the request alone.
+//! Random joins, cancels, deadlines, failures, growth and streams for as long as one likes, on one
+//! worker and then on two, with flat memory, nobody lost, and every answer that of the request
+//! alone.
 //!
 //!     CELLSTREAM_SOAK_SECONDS=600 cargo test --release --test serve_soak
 
@@ -397,7 +398,8 @@ fn soak(options: EngineOptions, cells: &Cells, network: &Network, asked: &[Asked
     // Each way to fail was taken.
     assert!(failed[1..].iter().all(|&count| count > 0), "{failed:?}");
     if let (Some(early), Some(late)) = (early, late) {
-        // What an allocator keeps varies by some megabytes; a request leaked a second would be more in minutes.
+        // What an allocator keeps varies by some megabytes; a request leaked a second would be more
+        // in minutes.
         assert!(
             late < 1.1 * early + 4.0 * 1024.0 * 1024.0,
             "from {early} to {late} bytes"

@@ -1,4 +1,5 @@
-//! Streams: each step is told what its chain gives there, whatever else runs, and none is left behind.
+//! Streams: each step is told what its chain gives there, whatever else runs, and none is left
+//! behind.
 
 #[path = "common/simple_cells.rs"]
 mod simple_cells;

@@ -1,12 +1,12 @@
 //! A team of pinned threads that outlives its runs.
 //!
 //! A step of a recurrent network takes microseconds, so its threads can neither be started for it
-//! nor be handed tasks through a queue. A [`Team`] keeps one thread per core; [`Team::run`] opens one
-//! parallel region on them, in which a whole sequence is computed. [`Worker::barrier`] separates
-//! the steps for all; with [`Worker::advance`] and [`Worker::wait_for`] a worker waits only for those
-//! whose results it needs. [`Team::run_on`] leaves the rest of the team
-//! asleep. Between regions the threads spin for a moment and then sleep. The protocol, and why
-//! it cannot lose a wake-up, is in the README beside the code.
+//! nor be handed tasks through a queue. A [`Team`] keeps one thread per core; [`Team::run`] opens
+//! one parallel region on them, in which a whole sequence is computed. [`Worker::barrier`]
+//! separates the steps for all; with [`Worker::advance`] and [`Worker::wait_for`] a worker waits
+//! only for those whose results it needs. [`Team::run_on`] leaves the rest of the team asleep.
+//! Between regions the threads spin for a moment and then sleep. The protocol, and why it cannot
+//! lose a wake-up, is in the README beside the code.
 //!
 //! ```
 //! use std::sync::atomic::{AtomicUsize, Ordering};
@@ -159,7 +159,8 @@ pub struct Team {
 }
 
 impl Team {
-    /// A team of `cores.len()` threads, worker w on core `cores[w]` (the operating system's number).
+    /// A team of `cores.len()` threads, worker w on core `cores[w]` (the operating system's
+    /// number).
     ///
     /// Worker 0 runs on the caller's thread, which is not touched: see
     /// [`pin_caller`](Self::pin_caller). A core may be named more than once. A core that cannot be
@@ -288,8 +289,8 @@ impl Team {
             .is_some_and(|&core| pin::pin_to(core))
     }
 
-    /// Runs `job` once on each worker, worker 0 on the calling thread, and returns when all are done.
-    /// The caller then sees what the job has written. Allocates nothing, takes no lock.
+    /// Runs `job` once on each worker, worker 0 on the calling thread, and returns when all are
+    /// done. The caller then sees what the job has written. Allocates nothing, takes no lock.
     ///
     /// # Errors
     /// If the job panics on a worker, the others leave it at their next barrier, and this returns

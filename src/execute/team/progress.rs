@@ -28,7 +28,8 @@ pub enum Track {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Closed;
 
-/// One worker's counter: the number of calls of [`advance`](Self::advance) in this region, modulo 2³⁰.
+/// One worker's counter: the number of calls of [`advance`](Self::advance) in this region, modulo
+/// 2³⁰.
 pub(super) struct Counter {
     word: OwnLine<Word>,
 }

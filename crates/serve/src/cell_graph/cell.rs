@@ -216,8 +216,8 @@ pub trait PreparedCell: Send {
     /// Computes all rows of `batch`. Should not allocate.
     ///
     /// # Errors
-    /// Ends all requests with a row in the batch, at any of its steps; the worker continues. A panic
-    /// does the same, and the cell is prepared again.
+    /// Ends all requests with a row in the batch, at any of its steps; the worker continues. A
+    /// panic does the same, and the cell is prepared again.
     fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError>;
 }
 
@@ -416,8 +416,8 @@ impl<'a> Batch<'a> {
     /// ```
     ///
     /// # Panics
-    /// If the cell has another number of inputs, states or outputs, or its [layout](Cell::layout) is
-    /// not contiguous.
+    /// If the cell has another number of inputs, states or outputs, or its [layout](Cell::layout)
+    /// is not contiguous.
     #[allow(clippy::type_complexity)]
     pub fn split<const I: usize, const S: usize, const O: usize>(
         &mut self,
@@ -469,9 +469,9 @@ impl CellId {
 /// The cell types of an engine.
 ///
 /// The order of addition is the order in graphs: of the cells with a full batch, the one added last
-/// runs first (BatchMaker, section 4.3), which finishes old requests first. If no batch is full, the
-/// cell selector decides ([crate documentation](crate), step 3). A cell that was skipped in four
-/// batches of a worker runs before both, so that no cell stops the others.
+/// runs first (BatchMaker, section 4.3), which finishes old requests first. If no batch is full,
+/// the cell selector decides ([crate documentation](crate), step 3). A cell that was skipped in
+/// four batches of a worker runs before both, so that no cell stops the others.
 #[derive(Clone, Default)]
 pub struct Cells(Vec<Arc<dyn Cell>>);
 

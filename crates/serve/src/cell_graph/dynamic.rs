@@ -8,12 +8,12 @@ use super::{CellError, CellId, Graph, NodeId, Source};
 /// Adds nodes to the graph of a request while it is computed. Each request has its own, so it may
 /// have state.
 pub trait DynamicGraph: Send {
-    /// Called when the watched `node` ([`Graph::watch`]) has been computed; `outputs` are its states
-    /// and outputs. Adds the nodes to compute next; the request ends when none is left.
+    /// Called when the watched `node` ([`Graph::watch`]) has been computed; `outputs` are its
+    /// states and outputs. Adds the nodes to compute next; the request ends when none is left.
     ///
     /// An added node may read: values of the request; nodes added by the same call; states and
-    /// outputs of `node`; and all states of one other watched node of its own cell, if no other node
-    /// continues from it. In the last case the whole new subgraph reads no other earlier node.
+    /// outputs of `node`; and all states of one other watched node of its own cell, if no other
+    /// node continues from it. In the last case the whole new subgraph reads no other earlier node.
     ///
     /// Other sources are refused with [`GraphError::NotRetained`](super::GraphError::NotRetained),
     /// even if they are already computed: that depends on other requests. For the same reason the
@@ -21,8 +21,8 @@ pub trait DynamicGraph: Send {
     ///
     /// Runs on a worker between two batches, so it should be short. After a panic the request ends
     /// with an error and the function is not called again. The values of the request are locked
-    /// during the call: do not cancel the request or drop its ticket or the engine here, which would
-    /// deadlock; call [`Growth::fail`].
+    /// during the call: do not cancel the request or drop its ticket or the engine here, which
+    /// would deadlock; call [`Growth::fail`].
     fn grow(&mut self, node: NodeId, outputs: NodeOutputs<'_>, more: &mut Growth<'_>);
 }
 

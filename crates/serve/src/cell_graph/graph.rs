@@ -108,8 +108,8 @@ impl Graph {
         }
     }
 
-    /// Adds a call of `cell`, which reads `sources`: one for each of its inputs, then one for each of
-    /// its states. They are checked when the graph is submitted.
+    /// Adds a call of `cell`, which reads `sources`: one for each of its inputs, then one for each
+    /// of its states. They are checked when the graph is submitted.
     pub fn node(&mut self, cell: CellId, sources: &[Source]) -> NodeId {
         let id = NodeId::new(self.nodes.len());
         let first_source = self.sources.len();
@@ -127,8 +127,8 @@ impl Graph {
         self.answers.push(source);
     }
 
-    /// Watches `node`: the request's [`super::DynamicGraph`], which it must have, is called when the
-    /// node has been computed.
+    /// Watches `node`: the request's [`super::DynamicGraph`], which it must have, is called when
+    /// the node has been computed.
     pub fn watch(&mut self, node: NodeId) {
         self.watched.push(node);
     }

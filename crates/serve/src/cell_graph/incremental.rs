@@ -1,8 +1,8 @@
 //! The rules for additions to a graph while it is computed.
 //!
 //! The set of computed nodes depends on the batches of other requests, and must not decide whether
-//! a request succeeds. So only the graph decides. Beside values of the request and nodes of the same
-//! call, an added node may read
+//! a request succeeds. So only the graph decides. Beside values of the request and nodes of the
+//! same call, an added node may read
 //!
 //! ```text
 //! states and outputs of   the watched node that it is added for

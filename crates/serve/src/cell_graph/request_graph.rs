@@ -1,13 +1,13 @@
-//! The part of a checked graph that the scheduler needs: the cell of each node, the dependences, and
-//! the subgraphs.
+//! The part of a checked graph that the scheduler needs: the cell of each node, the dependences,
+//! and the subgraphs.
 //!
 //! A *subgraph* (BatchMaker, section 4.3) is a set of connected nodes of one cell that can be
 //! scheduled without regard to the rest of the graph once all their outside sources are computed.
 //! Connected nodes of one cell do not suffice: in `a → b → a'` with a third edge `a → a'` the two
 //! `a` are connected, but `a'` depends on `b`, which depends on `a`, so a subgraph of both would
-//! depend on itself. Therefore a node has a *stage*, the maximum number of changes of cell on a path
-//! to it, and only nodes of one stage share a subgraph. Each edge between two subgraphs leads to a
-//! later stage, so there is no cycle.
+//! depend on itself. Therefore a node has a *stage*, the maximum number of changes of cell on a
+//! path to it, and only nodes of one stage share a subgraph. Each edge between two subgraphs leads
+//! to a later stage, so there is no cycle.
 
 use super::error::{GraphError, Reader};
 use super::graph::Mark;
@@ -161,7 +161,8 @@ impl Graph {
             }
             Source::Zeros | Source::Given { .. } => None,
         };
-        // For each new node: whether it is watched, or a node beside its first successor reads its states.
+        // For each new node: whether it is watched, or a node beside its first successor reads its
+        // states.
         let mut seen = vec![false; subgraph_of.len()];
         let watched = self.watched()[before.watched..].iter();
         let answered = self.answers()[before.answers..].iter();
@@ -169,7 +170,8 @@ impl Graph {
         for at in told.chain(answered.filter_map(state_of)) {
             seen[at] = true;
         }
-        // By new node: which it goes on from, if its inputs are there when the subgraph's turn comes, as all that others give is.
+        // By new node: which it goes on from, if its inputs are there when the subgraph's turn
+        // comes, as all that others give is.
         let mut from = vec![None; subgraph_of.len()];
         let mut gone_on = vec![false; subgraph_of.len()];
         for (at, from) in from.iter_mut().enumerate() {
@@ -355,7 +357,8 @@ fn divide(
         for from in before() {
             if called[from] == called[node] && stage[from] == stage[node] {
                 let (a, b) = (root(&mut parent, from), root(&mut parent, node));
-                // The smaller number stays, so that subgraphs are numbered in the order of their nodes.
+                // The smaller number stays, so that subgraphs are numbered in the order of their
+                // nodes.
                 parent[a.max(b)] = a.min(b) as u32;
             }
         }

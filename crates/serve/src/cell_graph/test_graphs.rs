@@ -114,7 +114,8 @@ pub(crate) fn takes_of(graph: &Graph, node: usize) -> Vec<usize> {
     from
 }
 
-/// Adds its input to its state, and gives the sum at its output, if it has one; fails at what is not a number.
+/// Adds its input to its state, and gives the sum at its output, if it has one; fails at what is
+/// not a number.
 #[cfg(not(loom))]
 pub(crate) struct Sum(pub Ports);
 

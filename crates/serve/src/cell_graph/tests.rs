@@ -455,7 +455,8 @@ fn steps_join_where_only_their_states_are_handed_on() {
     ));
     let ports = Ports::new().input("x", 1).state("s", 1).output("y", 1);
     let step = cells.add(Named::new("step", ports));
-    // Words first, all of them, and then three steps over them and one that takes the output of the last.
+    // Words first, all of them, and then three steps over them and one that takes the output of the
+    // last.
     let mut graph = Graph::new();
     let words = [(); 3].map(|()| graph.node(word, &[Source::Zeros]).output(0));
     let mut last = graph.node(step, &[words[0], Source::Zeros]);

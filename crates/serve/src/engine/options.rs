@@ -23,12 +23,12 @@ pub struct EngineOptions {
     /// steps of their rows not counted.
     pub tasks_at_once: usize,
     /// Maximum number of steps of a chain in one batch, for cells that [support
-    /// it](crate::cell_graph::Cell::supports_multiple_steps). More steps read the weights less often. All steps
-    /// together have at most [`Scheduler::STEP_ROWS`](crate::scheduler::Scheduler::STEP_ROWS) rows:
-    /// four steps of up to 4 rows, three of 5, two of up to 8, one of more. Requests join, end and
-    /// pass their deadlines between batches, not between the steps of a batch. A cancellation is
-    /// reported immediately; its rows are freed after the batch. Decoders, trees and streams run
-    /// one step at a time.
+    /// it](crate::cell_graph::Cell::supports_multiple_steps). More steps read the weights less
+    /// often. All steps together have at most
+    /// [`Scheduler::STEP_ROWS`](crate::scheduler::Scheduler::STEP_ROWS) rows: four steps of up to 4
+    /// rows, three of 5, two of up to 8, one of more. Requests join, end and pass their deadlines
+    /// between batches, not between the steps of a batch. A cancellation is reported immediately;
+    /// its rows are freed after the batch. Decoders, trees and streams run one step at a time.
     pub steps_at_once: usize,
     /// Limits of the accepted requests.
     pub limits: Limits,

@@ -166,8 +166,8 @@ impl Chain {
         self.states.len()
     }
 
-    /// The graph of a sequence `xs` `[T, E]`, from `initial` states, one for each state of the cell, or
-    /// from zeros. The response is the output of the last step, or of all: `[T, output]`.
+    /// The graph of a sequence `xs` `[T, E]`, from `initial` states, one for each state of the
+    /// cell, or from zeros. The response is the output of the last step, or of all: `[T, output]`.
     ///
     /// # Errors
     /// [`NetworkError::Empty`] for a sequence without steps, [`NetworkError::Rows`],
@@ -201,8 +201,8 @@ impl Chain {
         Ok(graph)
     }
 
-    /// Adds a step to a stream: `x` `[E]`, from the states of the watched node `before`. The new node
-    /// is watched, too.
+    /// Adds a step to a stream: `x` `[E]`, from the states of the watched node `before`. The new
+    /// node is watched, too.
     ///
     /// ```
     /// use cellstream::model::Gru;

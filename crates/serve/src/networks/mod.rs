@@ -4,7 +4,8 @@
 //!
 //! - [`Chain`]: any forward model of this crate, over sequences that are known or still arriving;
 //! - [`Seq2Seq`]: an encoder, and a decoder that reads its previous symbol;
-//! - [`BinaryTreeLstm`] and [`ChildSumTreeLstm`]: TreeLSTMs over [`BinaryTree`]s and [`Dependencies`].
+//! - [`BinaryTreeLstm`] and [`ChildSumTreeLstm`]: TreeLSTMs over [`BinaryTree`]s and
+//!   [`Dependencies`].
 //!
 //! [`run_unbatched`] specifies the response of a request; batching never changes it.
 

@@ -98,8 +98,8 @@ impl Recurrent {
         Ok(prepared)
     }
 
-    /// The user's plan, or [estimates](estimated_sizes). A plan of single steps alone is extended by
-    /// estimates for several steps.
+    /// The user's plan, or [estimates](estimated_sizes). A plan of single steps alone is extended
+    /// by estimates for several steps.
     fn plan_at(&self, env: &WorkerEnv) -> Plan {
         let (max_rows, threads) = (env.rows.max(1), env.team.threads());
         let estimates = |sizes: Vec<(usize, usize)>| {
@@ -125,8 +125,8 @@ impl Recurrent {
     }
 }
 
-/// Sizes `(rows, steps)` to estimate for: 1, 2, 4 … rows up to `max_rows`, each with 2, 4 … steps up
-/// to the steps that this number of rows runs at once. Entries for single steps: always for rows
+/// Sizes `(rows, steps)` to estimate for: 1, 2, 4 … rows up to `max_rows`, each with 2, 4 … steps
+/// up to the steps that this number of rows runs at once. Entries for single steps: always for rows
 /// that run only single steps, for the others with `singles_too`.
 ///
 /// Several steps hoist the input projection, single steps do not. Large models are then packed
@@ -210,7 +210,8 @@ mod tests {
             let plan = Plan {
                 entries: entries.collect(),
             };
-            // Nine rows are nearer to eight than to sixteen, the next with an estimate for one step.
+            // Nine rows are nearer to eight than to sixteen, the next with an estimate for one
+            // step.
             for rows in (1..=32).filter(|&rows| singles_too || rows != 9) {
                 let most_steps = (Scheduler::STEP_ROWS / rows).min(steps).max(1);
                 for run in 1..=most_steps {

@@ -10,8 +10,8 @@
 //!   previous = argmax(W y + b)
 //! ```
 //!
-//! The symbol of a decoder is a state of its cell, so a chain of decoder steps copies nothing from one
-//! node to the next.
+//! The symbol of a decoder is a state of its cell, so a chain of decoder steps copies nothing from
+//! one node to the next.
 
 use std::sync::Arc;
 
@@ -30,8 +30,8 @@ use cellstream::plan::Plan;
 
 /// A step of an encoder: the embedding of a symbol, then a step of a forward model.
 ///
-/// Input `symbol` `[1]`; states as those of a [`super::ChainCell`]. A symbol without a row in the table
-/// makes the states NaN. This ends only its own request, when a decoder finds no maximum.
+/// Input `symbol` `[1]`; states as those of a [`super::ChainCell`]. A symbol without a row in the
+/// table makes the states NaN. This ends only its own request, when a decoder finds no maximum.
 pub struct EncoderCell {
     embedding: Arc<Embedding>,
     recurrent: Recurrent,
@@ -192,8 +192,8 @@ impl Embedded {
     }
 }
 
-/// A step of a decoder: the embedding of the previous symbol, a step of a forward model, and the symbol
-/// of the maximum of a projection, the lowest of equal ones.
+/// A step of a decoder: the embedding of the previous symbol, a step of a forward model, and the
+/// symbol of the maximum of a projection, the lowest of equal ones.
 ///
 /// States: `symbol` `[1]`, first the previous symbol, then the new one; after it those of a
 /// [`super::ChainCell`]. If an output is NaN, the symbol is NaN, which ends the request of that row
@@ -208,8 +208,8 @@ pub struct DecoderCell {
 
 impl DecoderCell {
     /// A decoder of these parts. The projection has `weights` `[symbols, output]` and `bias`
-    /// `[symbols]`, and the precision of its weights ([`Argmax`]), independent of that of the model.
-    /// Large f32 projections are screened in int8 first; the result is that of f32.
+    /// `[symbols]`, and the precision of its weights ([`Argmax`]), independent of that of the
+    /// model. Large f32 projections are screened in int8 first; the result is that of f32.
     /// [`Matrix::in_precision`] also saves memory and changes the results.
     ///
     /// # Errors
@@ -245,10 +245,10 @@ impl DecoderCell {
         })
     }
 
-    /// Uses this plan for the recurrent model, as [`super::ChainCell::with_plan`]. It does not set the
-    /// batch sizes, because a plan does not time the projection, often the largest part of a step.
-    /// [`calibrate`](crate::engine::calibrate) finds them (`cellstream load --calibrate`); set them
-    /// with [`EngineOptions::sizes`](crate::engine::EngineOptions).
+    /// Uses this plan for the recurrent model, as [`super::ChainCell::with_plan`]. It does not set
+    /// the batch sizes, because a plan does not time the projection, often the largest part of a
+    /// step. [`calibrate`](crate::engine::calibrate) finds them (`cellstream load --calibrate`);
+    /// set them with [`EngineOptions::sizes`](crate::engine::EngineOptions).
     ///
     /// # Errors
     /// [`NetworkError::Plan`].

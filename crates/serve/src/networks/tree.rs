@@ -1,15 +1,16 @@
 //! TreeLSTMs: cells, and the graphs of trees.
 //!
 //! The binary one has two cells. A leaf reads a word. An internal node overwrites the states of its
-//! left child, `h` and `c`, in place; those of the right child are inputs. So the states of only one
-//! of two children in a batch are moved.
+//! left child, `h` and `c`, in place; those of the right child are inputs. So the states of only
+//! one of two children in a batch are moved.
 //!
 //! The child-sum one has nodes of any number of children, while a cell has a fixed number of ports.
-//! So a node is a chain: a *child* cell adds one child to two sums, `Σ h_k` and `Σ f_k∘c_k`, which are
-//! its states, and a *node* cell overwrites the sums with `h` and `c` of the node. The sums have the
-//! order of the children, so the bits do not depend on the order in which children are computed. The
-//! input part `V x` of the forget gate is computed for each child: a tree has one child fewer than
-//! nodes, so one product for each node would be one product more, and one more cell to batch.
+//! So a node is a chain: a *child* cell adds one child to two sums, `Σ h_k` and `Σ f_k∘c_k`, which
+//! are its states, and a *node* cell overwrites the sums with `h` and `c` of the node. The sums
+//! have the order of the children, so the bits do not depend on the order in which children are
+//! computed. The input part `V x` of the forget gate is computed for each child: a tree has one
+//! child fewer than nodes, so one product for each node would be one product more, and one more
+//! cell to batch.
 
 use std::sync::Arc;
 
@@ -210,8 +211,8 @@ impl BinaryTreeLstm {
         self.internal
     }
 
-    /// The graph of a tree with words `xs` `[leaves, E]`. The response is `h` of the root, or of all
-    /// leaves and then of all nodes.
+    /// The graph of a tree with words `xs` `[leaves, E]`. The response is `h` of the root, or of
+    /// all leaves and then of all nodes.
     ///
     /// # Errors
     /// [`NetworkError::Values`].
@@ -277,8 +278,8 @@ pub struct ChildSumTreeLstm {
 
 impl ChildSumTreeLstm {
     /// Adds a child cell (inputs `x` `[E]` of the node, `h` and `c` `[H]` of the child; states
-    /// `sum_h`, `sum_fc`) and, with preference over it, a node cell (input `x`; states `h`, `c`: first
-    /// the sums, then those of the node).
+    /// `sum_h`, `sum_fc`) and, with preference over it, a node cell (input `x`; states `h`, `c`:
+    /// first the sums, then those of the node).
     ///
     /// # Errors
     /// [`NetworkError::Weights`].

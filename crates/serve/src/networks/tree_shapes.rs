@@ -113,8 +113,8 @@ impl BinaryTree {
         self.leaves
     }
 
-    /// The left and right children of the internal nodes. Each node follows its children; the root is
-    /// last.
+    /// The left and right children of the internal nodes. Each node follows its children; the root
+    /// is last.
     pub fn nodes(&self) -> &[[TreeChild; 2]] {
         &self.nodes
     }

@@ -16,8 +16,8 @@ use cellstream::model::{Matrix, ModelError, TreeWeights};
 /// ```
 ///
 /// The paper has one bias for both forget gates, and the same biases at leaves and internal nodes:
-/// repeat them. Each pre-activation is one chain of fused multiply-adds in this order, starting from
-/// the bias; then `c = fma(f_r, c_r, fma(f_l, c_l, i·u))`, and states below
+/// repeat them. Each pre-activation is one chain of fused multiply-adds in this order, starting
+/// from the bias; then `c = fma(f_r, c_r, fma(f_l, c_l, i·u))`, and states below
 /// [`cellstream::reference::TINY_STATE`] become zero.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BinaryTreeWeights {
@@ -33,8 +33,8 @@ pub struct BinaryTreeWeights {
     pub bias: Vec<f32>,
 }
 
-/// Weights of a child-sum TreeLSTM, with a word at each node and any number of children (section 3.1
-/// of the paper).
+/// Weights of a child-sum TreeLSTM, with a word at each node and any number of children (section
+/// 3.1 of the paper).
 ///
 /// ```text
 /// s = Σ_k h_k

@@ -19,8 +19,8 @@ pub enum UnbatchedError {
     Cell(#[from] CellError),
 }
 
-/// Runs one request: each node in a batch of one row, when its sources are computed. Prepares all cells
-/// first; [`UnbatchedRunner`] does so once for several requests.
+/// Runs one request: each node in a batch of one row, when its sources are computed. Prepares all
+/// cells first; [`UnbatchedRunner`] does so once for several requests.
 ///
 /// # Errors
 /// [`UnbatchedError`]: an invalid graph, or the error of a cell or of `grow`.

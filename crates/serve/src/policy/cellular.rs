@@ -12,9 +12,9 @@
 //! ```
 //!
 //! The first rule is not the paper's, which lets a cell with full batches stop all others. With it
-//! a cell with rows that a worker may take waits for at most `MAX_SKIPS + cells - 1` batches of that
-//! worker, beside those that the worker has got already: each other cell that has been skipped as
-//! often runs once before it.
+//! a cell with rows that a worker may take waits for at most `MAX_SKIPS + cells - 1` batches of
+//! that worker, beside those that the worker has got already: each other cell that has been skipped
+//! as often runs once before it.
 //!
 //! The paper scans a queue of all subgraphs for ready nodes. Here a subgraph is queued only while
 //! it has ready nodes that a worker may take, so the cost of a decision does not depend on the

@@ -32,8 +32,8 @@ use crate::scheduler::WorkerId;
 /// See the [module](self).
 pub(super) struct CellSelector {
     cells: Vec<Timed>,
-    /// For each worker, by cell: the number of batches in a row that were of another cell while this
-    /// one had ready rows.
+    /// For each worker, by cell: the number of batches in a row that were of another cell while
+    /// this one had ready rows.
     skips: Vec<Vec<usize>>,
 }
 

@@ -1,5 +1,5 @@
-//! Copies into the rows of a batch, by one thread or by several members of the worker's team. Gathered
-//! input rows are only recorded.
+//! Copies into the rows of a batch, by one thread or by several members of the worker's team.
+//! Gathered input rows are only recorded.
 //!
 //! Large copies are divided among the members of the team. Shares are ranges of rows, so members
 //! write different rows. Two members contend only for the lock of a request with rows in both
@@ -87,8 +87,8 @@ where
     L: DerefMut<Target = [Option<InputRow>]>,
     G: DerefMut<Target = [Box<[f32]>]>,
 {
-    /// Records or copies the inputs of a node for a row, and copies its states if they `come` from its
-    /// request, whose `values` are locked. `false` if a value is missing.
+    /// Records or copies the inputs of a node for a row, and copies its states if they `come` from
+    /// its request, whose `values` are locked. `false` if a value is missing.
     pub fn load<R>(
         &mut self,
         row: usize,

@@ -1,4 +1,5 @@
-//! What the whole team copies is what one thread copies, and what the graphs say, wherever inputs are read.
+//! What the whole team copies is what one thread copies, and what the graphs say, wherever inputs
+//! are read.
 
 use std::sync::Arc;
 
@@ -18,8 +19,8 @@ const FEW: usize = 3;
 const MOST_ROWS: usize = 16;
 const CELL: CellId = CellId(0);
 
-/// What a cell makes of `x` and its states, the second of which is of another width: its new states and its output. Whole
-/// numbers below 4000, so that every order of adding gives the same.
+/// What a cell makes of `x` and its states, the second of which is of another width: its new states
+/// and its output. Whole numbers below 4000, so that every order of adding gives the same.
 fn mix(x: &[f32], sum: &mut [f32], few: &mut [f32], y: &mut [f32]) {
     for ((x, sum), y) in x.iter().zip(&mut *sum).zip(y) {
         *sum = (*sum + x) % 1000.0;
@@ -90,7 +91,8 @@ impl DynamicGraph for Answering {
     }
 }
 
-/// A random graph: nodes go on from both states of one before, from one state each of two, or begin.
+/// A random graph: nodes go on from both states of one before, from one state each of two, or
+/// begin.
 fn graph(rng: &mut fastrand::Rng) -> Graph {
     let mut graph = Graph::new();
     let count = rng.usize(1..6);
@@ -150,7 +152,8 @@ fn expected(graph: &Graph) -> Vec<f32> {
     answer
 }
 
-/// Batches of nodes that wait for nothing, each with padding, and the request that ends before it runs, if one does.
+/// Batches of nodes that wait for nothing, each with padding, and the request that ends before it
+/// runs, if one does.
 type Plan = Vec<(Vec<(usize, NodeId)>, usize, Option<usize>)>;
 
 fn plan(graphs: &[Graph], rng: &mut fastrand::Rng) -> Plan {

@@ -1,8 +1,8 @@
 //! Runs the tasks of one worker on its team, and moves values from node to node.
 //!
 //! A worker has a [`CellRunner`] for each cell. It uses the clock only for the times that it
-//! reports, no threads but those of its team, and no shared locks but those of the requests' values.
-//! [`super::engine`] calls it.
+//! reports, no threads but those of its team, and no shared locks but those of the requests'
+//! values. [`super::engine`] calls it.
 
 mod buffer_pool;
 mod copies;
@@ -307,8 +307,8 @@ fn scatter<R: Send>(
     }
 }
 
-/// Calls the `DynamicGraph` of a request for a watched node. Returns the jobs to run when its values
-/// are unlocked.
+/// Calls the `DynamicGraph` of a request for a watched node. Returns the jobs to run when its
+/// values are unlocked.
 fn grow<R>(
     cells: &Cells,
     outputs: &[&[f32]],

@@ -36,8 +36,8 @@ type Slot<R> = TaskRow<R>;
 pub(super) struct BatchRows<R> {
     ports: Ports,
     inputs: Vec<Vec<f32>>,
-    /// For each input, if the cell gathers inputs, by row: the rows of the present batch that are not
-    /// in its buffer.
+    /// For each input, if the cell gathers inputs, by row: the rows of the present batch that are
+    /// not in its buffer.
     input_rows: Vec<Vec<Option<InputRow>>>,
     states: Vec<Vec<f32>>,
     outputs: Vec<Vec<f32>>,
@@ -57,7 +57,8 @@ pub(super) struct BatchRows<R> {
     tasks: Vec<usize>,
     /// By row of the present batch: its steps. Padding has the steps of the longest row.
     pub lengths: Vec<usize>,
-    /// Empty between tasks: rows without a slot, with the slot beyond the batch that has their states.
+    /// Empty between tasks: rows without a slot, with the slot beyond the batch that has their
+    /// states.
     unplaced: Vec<(usize, Option<usize>)>,
     /// By row of the present batch, after the team has scattered it: whether its states stay.
     scattered: Vec<Option<bool>>,
@@ -140,8 +141,8 @@ impl<R: Send> BatchRows<R> {
         }
     }
 
-    /// The members that scatter these rows, if one is not enough. The results of a batch have about the
-    /// size of its inputs. Rows that are passed on without a copy count, too.
+    /// The members that scatter these rows, if one is not enough. The results of a batch have about
+    /// the size of its inputs. Rows that are passed on without a copy count, too.
     pub fn scatter_copy<'a>(&self, rows: usize, team: &'a SharedTeam) -> Option<ParallelCopy<'a>> {
         ParallelCopy::of(team, self.ports.inputs(), rows)
     }
@@ -160,8 +161,8 @@ impl<R: Send> BatchRows<R> {
         ParallelCopy::of(team, self.ports.inputs(), rows)
     }
 
-    /// The members that copy the states of these rows, if one is not enough. Shares are equal parts of
-    /// the whole batch, so some may have few of these rows.
+    /// The members that copy the states of these rows, if one is not enough. Shares are equal parts
+    /// of the whole batch, so some may have few of these rows.
     fn state_copy<'a>(&self, rows: usize, team: &'a SharedTeam) -> Option<ParallelCopy<'a>> {
         ParallelCopy::of(team, self.ports.states(), rows)
     }
@@ -176,8 +177,8 @@ impl<R: Send> BatchRows<R> {
         self.max_steps
     }
 
-    /// Whether all rows of a task are the next steps of rows of the task before it, in their order, so
-    /// that both can be computed in one batch. With padding, all rows must continue.
+    /// Whether all rows of a task are the next steps of rows of the task before it, in their order,
+    /// so that both can be computed in one batch. With padding, all rows must continue.
     pub fn joins(&self, before: &WorkerTask<R>, next: &WorkerTask<R>) -> bool {
         let padding = before.task.padding;
         let is_padded_alike =
@@ -198,7 +199,8 @@ impl<R: Send> BatchRows<R> {
     /// Assigns each row of the task a slot among the first `work.len() + padding`, with its states
     /// there, and records or copies its inputs. Large copies are done by the whole `team`, if it is
     /// given; each member has a pool. Returns the rows with missing values, which would be a bug of
-    /// this crate: values that a node reads are stored with its request, unless it continues in place.
+    /// this crate: values that a node reads are stored with its request, unless it continues in
+    /// place.
     pub fn place(
         &mut self,
         work: &[TaskRow<R>],
@@ -332,8 +334,8 @@ impl<R: Send> BatchRows<R> {
         missing.extend(loaded.flat_map(|(.., missing)| missing));
     }
 
-    /// Adds a task whose rows [join](BatchRows::joins) those of `before`, the last one, and records or
-    /// copies its inputs. Returns the rows with missing values, as [`BatchRows::place`].
+    /// Adds a task whose rows [join](BatchRows::joins) those of `before`, the last one, and records
+    /// or copies its inputs. Returns the rows with missing values, as [`BatchRows::place`].
     pub fn extend_steps(
         &mut self,
         before: &[TaskRow<R>],
@@ -495,8 +497,8 @@ impl<R: Send> BatchRows<R> {
         self.rows[self.tasks[task] + index]
     }
 
-    /// The slot with the states of a row, if they are here. The slot of its request may be of another
-    /// worker or outdated, so the owner of the slot is checked.
+    /// The slot with the states of a row, if they are here. The slot of its request may be of
+    /// another worker or outdated, so the owner of the slot is checked.
     fn slot(&self, row: Row, values: &Values<R>) -> Option<usize> {
         let slot = values.slot(row.node)?;
         let here = self.slots.get(slot)?.as_ref();

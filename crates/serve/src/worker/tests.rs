@@ -173,7 +173,8 @@ fn a_copy_that_was_kept_for_another_goes_when_the_state_is_taken_over_in_place()
     assert_eq!(chains.answer(1), [2.0, 1.0]);
 }
 
-/// Random graphs, some nodes watched, whose nodes run one by one in any order; others' chains take their rows in between.
+/// Random graphs, some nodes watched, whose nodes run one by one in any order; others' chains take
+/// their rows in between.
 #[test]
 fn no_more_is_kept_than_was_counted_when_the_request_came() {
     // Of a chain, one state at a time.

@@ -26,8 +26,8 @@ use crate::cell_graph::{
 
 /// The values of a request, shared by engine and workers.
 pub(crate) struct RequestValues<R> {
-    /// Values that came with it, which cells read in place without the lock. Values added by a growing
-    /// graph are in the graph.
+    /// Values that came with it, which cells read in place without the lock. Values added by a
+    /// growing graph are in the graph.
     given: Box<[f32]>,
     values: Mutex<Values<R>>,
     /// The request has ended: its rows in formed tasks need not be computed.
@@ -121,8 +121,8 @@ pub(super) enum InputRow {
     Retained(Box<[f32]>),
 }
 
-/// Results that are retained for their readers, by the number of the output. Chains retain none, and
-/// the list is empty.
+/// Results that are retained for their readers, by the number of the output. Chains retain none,
+/// and the list is empty.
 #[derive(Default)]
 struct RetainedOutputs {
     by_output: Vec<Option<Box<[f32]>>>,
@@ -200,8 +200,8 @@ impl<R> Values<R> {
         values
     }
 
-    /// Maximum bytes of the request, as far as its graph is known: its values, its response, and the
-    /// results that may be retained at the same time. Before the values are
+    /// Maximum bytes of the request, as far as its graph is known: its values, its response, and
+    /// the results that may be retained at the same time. Before the values are
     /// [shared](RequestValues::new).
     pub fn bytes(&self, cells: &Cells) -> usize {
         let values = (self.answer.len() + self.max_retained(cells)) * size_of::<f32>();
@@ -210,8 +210,9 @@ impl<R> Values<R> {
         self.graph.bytes() + values + facts
     }
 
-    /// Values that may be retained at the same time: those with readers and, for each chain of nodes
-    /// that continue in place, the states of one, whose slot may be needed for another request.
+    /// Values that may be retained at the same time: those with readers and, for each chain of
+    /// nodes that continue in place, the states of one, whose slot may be needed for another
+    /// request.
     pub fn max_retained(&self, cells: &Cells) -> usize {
         let taken = self.outputs.iter().filter(|output| output.uses > 0);
         let taken: usize = taken.map(|output| output.width as usize).sum();
@@ -229,8 +230,8 @@ impl<R> Values<R> {
         &self.graph
     }
 
-    /// Changes the graph, for a `watched` node or from outside; undone after an error. `given` are the
-    /// values that came with the request.
+    /// Changes the graph, for a `watched` node or from outside; undone after an error. `given` are
+    /// the values that came with the request.
     pub fn grow_by<T>(
         &mut self,
         cells: &Cells,
@@ -359,8 +360,9 @@ impl<R> Values<R> {
         self.nodes[node.index()].watched
     }
 
-    /// Whether `node` can be computed in one batch with `before`: it continues from its states in place,
-    /// they have no other reader, `before` is not watched, and the inputs of `node` are here.
+    /// Whether `node` can be computed in one batch with `before`: it continues from its states in
+    /// place, they have no other reader, `before` is not watched, and the inputs of `node` are
+    /// here.
     pub fn joins(&self, before: NodeId, node: NodeId, states: usize) -> bool {
         let facts = &self.nodes[before.index()];
         if states == 0 || facts.successor != Some(node) || facts.watched {
@@ -384,8 +386,8 @@ impl<R> Values<R> {
         self.nodes[before.index()].successor_done = true;
     }
 
-    /// Records that the successor of `node` continues in place, and frees copies that were retained for
-    /// other readers, which have read them.
+    /// Records that the successor of `node` continues in place, and frees copies that were retained
+    /// for other readers, which have read them.
     pub(super) fn continued_in_place(
         &mut self,
         node: NodeId,
@@ -405,8 +407,8 @@ impl<R> Values<R> {
         }
     }
 
-    /// The values of `source` for a gathered row, without a copy: those of the request, or a result with
-    /// no other reader. `None` if they must be [copied](Values::take).
+    /// The values of `source` for a gathered row, without a copy: those of the request, or a result
+    /// with no other reader. `None` if they must be [copied](Values::take).
     pub(super) fn input_row(&mut self, source: Source, given: &[f32]) -> Option<InputRow> {
         match source {
             Source::Zeros => None,
@@ -417,8 +419,8 @@ impl<R> Values<R> {
         }
     }
 
-    /// The retained result `source`, if it has no other reader. `None`, without a change, if it must be
-    /// [copied](Values::take).
+    /// The retained result `source`, if it has no other reader. `None`, without a change, if it
+    /// must be [copied](Values::take).
     pub(super) fn take_retained(
         &mut self,
         source: Source,
@@ -443,8 +445,9 @@ impl<R> Values<R> {
         Some(retained)
     }
 
-    /// Copies the values of `source`; `false` if they are not here but in a slot of a batch buffer. A
-    /// result with no other reader goes to the pool. `given` are the values that came with the request.
+    /// Copies the values of `source`; `false` if they are not here but in a slot of a batch buffer.
+    /// A result with no other reader goes to the pool. `given` are the values that came with the
+    /// request.
     pub(super) fn take(
         &mut self,
         (source, given): (Source, &[f32]),
@@ -483,8 +486,8 @@ impl<R> Values<R> {
         true
     }
 
-    /// Whether the result of `node` at `port` has readers beside a successor in place. Most steps of a
-    /// chain have none, and need not be [stored](Values::store).
+    /// Whether the result of `node` at `port` has readers beside a successor in place. Most steps
+    /// of a chain have none, and need not be [stored](Values::store).
     pub fn is_taken(&self, node: NodeId, port: usize) -> bool {
         let first = self.nodes[node.index()].first_output as usize;
         let output = &self.outputs[first + port];
@@ -569,8 +572,8 @@ impl<R> Values<R> {
         std::mem::take(&mut self.answer)
     }
 
-    /// Frees the retained results and returns the `DynamicGraph`, which the caller drops when nothing is
-    /// locked. The graph stays: rows of a running task may refer to it.
+    /// Frees the retained results and returns the `DynamicGraph`, which the caller drops when
+    /// nothing is locked. The graph stays: rows of a running task may refer to it.
     pub fn clear(&mut self) -> Option<Box<dyn DynamicGraph>> {
         self.retained = RetainedOutputs::default();
         self.grow.take()

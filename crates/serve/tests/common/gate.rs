@@ -69,7 +69,8 @@ impl Gate {
     }
 }
 
-/// A cell whose batches are held up: `run` passes the gate with what it has in its rows, and computes them.
+/// A cell whose batches are held up: `run` passes the gate with what it has in its rows, and
+/// computes them.
 pub struct Gated {
     pub ports: Ports,
     pub gate: Arc<Gate>,

@@ -1,4 +1,5 @@
-//! An engine whose one cell is held up by the test: who runs when is said by a gate, not by the clock.
+//! An engine whose one cell is held up by the test: who runs when is said by a gate, not by the
+//! clock.
 
 #![allow(dead_code)] // each test target needs some of it
 
@@ -38,7 +39,8 @@ pub struct Scene {
     pub prepared: Arc<AtomicUsize>,
 }
 
-/// An engine of so many workers, whose cells have batches of at most `rows` and the gated one of `gated` rows.
+/// An engine of so many workers, whose cells have batches of at most `rows` and the gated one of
+/// `gated` rows.
 pub fn scene(workers: usize, rows: usize, gated: usize, limits: Limits) -> Scene {
     let (mut cells, ids) = cells();
     let (gate, prepared) = (Arc::default(), Arc::default());

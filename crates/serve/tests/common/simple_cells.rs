@@ -1,4 +1,5 @@
-//! Cells so simple that what each request must answer can be said in a line, and random requests of them.
+//! Cells so simple that what each request must answer can be said in a line, and random requests of
+//! them.
 #![allow(dead_code)] // each test binary uses a part
 
 use std::time::Duration;
@@ -213,8 +214,8 @@ pub fn count_down(ids: &Ids, from: usize, panic_at: f32) -> (Request, Vec<f32>) 
     (Request::new(graph).grow(grow), expected)
 }
 
-/// Like chains, but with their sums combined by pairs at the end: two cells in one graph, states that two
-/// nodes take.
+/// Like chains, but with their sums combined by pairs at the end: two cells in one graph, states
+/// that two nodes take.
 pub fn mixed(ids: &Ids, xs: &[f32], ys: &[f32]) -> (Request, Vec<f32>) {
     let mut graph = Graph::new();
     let mut run = |values: &[f32], start: Source| {
@@ -259,8 +260,8 @@ pub fn mixed(ids: &Ids, xs: &[f32], ys: &[f32]) -> (Request, Vec<f32>) {
     (Request::new(graph), vec![total])
 }
 
-/// A chain that goes on with its own states after another cell has seen its output: connected, but in two
-/// subgraphs, which two workers may run.
+/// A chain that goes on with its own states after another cell has seen its output: connected, but
+/// in two subgraphs, which two workers may run.
 pub fn interrupted(ids: &Ids, xs: &[f32]) -> (Request, Vec<f32>) {
     let mut graph = Graph::new();
     let (mut state, mut input) = (Source::Zeros, graph.give(&[xs[0]]));
@@ -281,8 +282,8 @@ pub fn interrupted(ids: &Ids, xs: &[f32]) -> (Request, Vec<f32>) {
     (Request::new(graph), expected)
 }
 
-/// A chain some of whose inputs are outputs of nodes before, and some of whose states and outputs are answered: what
-/// can be computed at once, and what cannot.
+/// A chain some of whose inputs are outputs of nodes before, and some of whose states and outputs
+/// are answered: what can be computed at once, and what cannot.
 pub fn tangled(ids: &Ids, rng: &mut fastrand::Rng) -> (Request, Vec<f32>) {
     let mut graph = Graph::new();
     let mut before = Source::Zeros;

@@ -4,12 +4,16 @@
 //! Not word for word: where the scheduler departs from the paper, so does this (why:
 //! `policy/cellular.rs`, serve's README).
 //!
-//! - a cell that has been passed over in four batches of a worker goes before those that have not, and ends a round of others;
+//! - a cell that has been passed over in four batches of a worker goes before those that have not,
+//!   and ends a round of others;
 //! - only ready nodes that the worker may take are counted when its cell is chosen;
-//! - a subgraph stays pinned until its worker has put its states away, not only while tasks of it are in flight;
-//! - where the times of cells' steps are known, a cell's turn is by what its rows are worth (`policy/selector.rs`);
+//! - a subgraph stays pinned until its worker has put its states away, not only while tasks of it
+//!   are in flight;
+//! - where the times of cells' steps are known, a cell's turn is by what its rows are worth
+//!   (`policy/selector.rs`);
 //! - of a few more rows than a cell computes in a pass, as many as that are taken;
-//! - subgraphs go by priority first, and with [`Order::FewestLeft`] by how many nodes their requests have left.
+//! - subgraphs go by priority first, and with [`Order::FewestLeft`] by how many nodes their
+//!   requests have left.
 //!
 //! With one worker, one priority, no times, no passes and [`Order::Arrival`] all but the first say
 //! nothing. Which of a subgraph's ready nodes go first the paper leaves open: compared is how many
@@ -87,7 +91,8 @@ struct Paper {
     pinned: BTreeMap<SubgraphKey, WorkerId>,
     /// Of each cell, what steps were measured: rows and seconds.
     steps: Vec<Vec<(usize, f64)>>,
-    /// Of each worker, how many batches in a row were of other cells while a cell had something ready.
+    /// Of each worker, how many batches in a row were of other cells while a cell had something
+    /// ready.
     passed_over: Vec<BTreeMap<usize, usize>>,
 }
 

@@ -1,4 +1,5 @@
-//! Whose turn it is: no cell is kept waiting by others that always have something ready, steps are decided at once where they can be one batch, and growths may come in any order.
+//! Whose turn it is: no cell is kept waiting by others that always have something ready, steps are
+//! decided at once where they can be one batch, and growths may come in any order.
 
 use super::*;
 use crate::cell_graph::test_graphs::{Named, plain_cells, plain_chain, plain_node};

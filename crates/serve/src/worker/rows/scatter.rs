@@ -27,8 +27,8 @@ impl<R: Send> BatchRows<R> {
         self.lengths[row] == step + 1
     }
 
-    /// Scatters the results of a row at a step. `true` after its last step if a successor may follow:
-    /// then its states [stay](BatchRows::set_resident) there.
+    /// Scatters the results of a row at a step. `true` after its last step if a successor may
+    /// follow: then its states [stay](BatchRows::set_resident) there.
     pub fn scatter(
         &mut self,
         work: &TaskRow<R>,
