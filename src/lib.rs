@@ -6,7 +6,7 @@
 //! sequences on pinned threads, with the arithmetic of [`kernels`]. A plan is made from the matrix
 //! products of a step ([`graph`]), the order in which they may run ([`schedule`]), the cost of
 //! splitting them over cores ([`partition`]) and the caches of the [`machine`]; these modules are
-//! public because the fields of a plan have their types. [`layers`] surround the recurrent core in
+//! public for those who read or draw a plan. [`layers`] surround the recurrent core in
 //! a whole model. [`mod@reference`] specifies every bit. The crate `cellstream-serve` batches the
 //! requests of many users.
 //!
