@@ -108,7 +108,10 @@ impl fmt::Display for PolicyKind {
 
 /// Text that names no [`PolicyKind`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no policy; expected cellular, shortest, padding, bucketing, merge or ideal")]
+#[error(
+    "`{0}` is no policy; expected one of {all}",
+    all = PolicyKind::ALL.map(PolicyKind::name).join(", ")
+)]
 pub struct PolicyKindError(String);
 
 impl FromStr for PolicyKind {

@@ -347,6 +347,13 @@ fn shortest() {
 }
 
 #[test]
+fn every_kind() {
+    for kind in PolicyKind::ALL {
+        all_hold(Setting::new(kind, 3));
+    }
+}
+
+#[test]
 fn padding() {
     all_hold(Setting::new(PolicyKind::Padding, 5));
 }
