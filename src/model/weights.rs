@@ -105,7 +105,7 @@ pub(super) fn hidden_size(
         rows if rows > 0 && rows.is_multiple_of(gates) => Ok(rows / gates),
         rows => Err(shape(
             "input weights",
-            format!("a multiple of {gates} rows, at least {gates}, for {cell}"),
+            format!("{gates} rows per hidden unit, and at least one unit, for {cell}"),
             format!("{rows} rows"),
         )),
     }

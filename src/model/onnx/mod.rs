@@ -63,6 +63,9 @@ impl Model {
     /// [`LoadError::Tensor`] for nodes and tensors that are not supported, with what is supported.
     pub fn from_onnx(bytes: &[u8]) -> Result<Model, LoadError> {
         budget::check_size(bytes)?;
+        if bytes.is_empty() {
+            return Err(malformed("the file is empty"));
+        }
         let file = proto::ModelProto::decode(bytes).map_err(|e| malformed(e.to_string()))?;
         let supported = format!("supported: {} to {}", OPSETS.start(), OPSETS.end());
         match version(&file, "the ONNX operator set", &["", "ai.onnx"])? {

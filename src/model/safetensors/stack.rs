@@ -335,7 +335,8 @@ impl<'t> Stack<'t> {
             let supported = named.map(|of| format!("{} ({})", of.cell.kind().gates(), of.name));
             let reason = format!(
                 "has {rows} rows for the hidden size {hidden} (the columns of {}); supported rows \
-                 per hidden unit are {}; the metadata {:?} names the cell",
+                 per hidden unit are {}; LSTM, GRU and RNN are recognised by shape, another cell is \
+                 named by the metadata {:?} or by SafetensorsOptions::cell (--cell)",
                 name(hidden_from),
                 supported.collect::<Vec<_>>().join(", "),
                 metadata::CELL

@@ -75,7 +75,8 @@ impl<'a> Tensors<'a> {
         let length = u64::from_le_bytes(*length);
         if length > MAX_HEADER as u64 {
             return Err(malformed(format!(
-                "a header of {length} bytes; at most {MAX_HEADER} are supported"
+                "a header of {length} bytes; at most {MAX_HEADER} are supported; is this a \
+                 safetensors file?"
             )));
         }
         let (header, data) = rest.split_at_checked(length as usize).ok_or_else(|| {
