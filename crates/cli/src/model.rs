@@ -180,9 +180,17 @@ impl Shape {
 
     fn made(&self, fill: Fill) -> Result<Model, Failure> {
         let (Some(cell), Some(input), Some(hidden)) = (self.cell, self.input, self.hidden) else {
-            return Err(Failure::usage(
-                "name a model file, or a shape: --cell, --input and --hidden",
-            ));
+            let all = [
+                ("--cell", self.cell.is_none()),
+                ("--input", self.input.is_none()),
+                ("--hidden", self.hidden.is_none()),
+            ];
+            let missing = all.iter().filter(|(_, missing)| *missing);
+            let missing: Vec<_> = missing.map(|(name, _)| *name).collect();
+            return Err(Failure::usage(match missing.len() {
+                3 => "name a model file, or a shape: --cell, --input and --hidden".into(),
+                _ => format!("the shape lacks {}", missing.join(" and ")),
+            }));
         };
         let (input, hidden) = (input as usize, hidden as usize);
         let layers = self.layers.unwrap_or(1) as usize;

@@ -11,7 +11,7 @@ use super::precision::{Precisions, in_precisions};
 use super::profile::{self, Profile};
 use cellstream::execute::Session;
 use cellstream::model::{Array, ArrayMap};
-use cellstream_command::{Failure, keep_originals};
+use cellstream_command::{Failure, in_existing_directory, keep_originals};
 
 /// Runs a model on .npy arrays, and writes .npy arrays.
 ///
@@ -77,6 +77,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let map = ArrayMap::new(&model);
     for (index, output) in arguments.output.iter().enumerate() {
         map.check_output(&output.name)?;
+        in_existing_directory(&output.path, "--output")?;
         let originals = [
             (Some(arguments.model.as_path()), "the model"),
             (arguments.plan.path(), "the plan"),

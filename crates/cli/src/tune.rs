@@ -13,7 +13,7 @@ use cellstream::model::Model;
 use cellstream::plan::{Cost, Entry, Plan, PlanFileError};
 use cellstream::tune::{Effort, Options, Progress, Tuned, tune};
 use cellstream_command::interrupt::{self, flow};
-use cellstream_command::{Failure, Printer, seconds, threads};
+use cellstream_command::{Failure, Printer, in_existing_directory, seconds, threads};
 use cellstream_serve::cell_graph::BatchSizes;
 
 /// Finds the fastest plan of a model on this machine and writes it to a file.
@@ -38,11 +38,11 @@ pub struct Arguments {
     #[command(flatten)]
     source: ModelOrShape,
     /// Sequences per request, one or several sizes
-    #[arg(long, value_name = "B,…", value_delimiter = ',', default_values_t = [1, 10],
+    #[arg(long, value_name = "B,…", value_delimiter = ',', default_value = "1,10",
         value_parser = clap::value_parser!(u32).range(1..=65536))]
     batch: Vec<u32>,
     /// Steps per sequence, one or several lengths
-    #[arg(long, value_name = "T,…", value_delimiter = ',', default_values_t = [10, 100],
+    #[arg(long, value_name = "T,…", value_delimiter = ',', default_value = "10,100",
         value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     steps: Vec<u32>,
     /// Steps of the sequences in a timed request, repeated in this order, at most --steps (default:
@@ -96,6 +96,12 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(path) = &arguments.output {
         writable(path)?;
     }
+    let longest = *arguments.steps.iter().max().unwrap_or(&0);
+    if let Some(length) = arguments.lengths.iter().find(|&&length| length > longest) {
+        return Err(Failure::usage(format!(
+            "--lengths {length} is more than the steps of each request (--steps, at most {longest})"
+        )));
+    }
     let grid = arguments.batch.iter();
     let sizes: Vec<(usize, usize)> = grid
         .flat_map(|&batch| arguments.steps.iter().map(move |&steps| (batch, steps)))
@@ -136,6 +142,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut options = Options::new(sizes, cores, left);
     options.lengths = arguments.lengths.iter().map(|&l| l as usize).collect();
     options.effort = arguments.effort.into();
+    if arguments.output.is_none() && !matches!(arguments.effort, EffortName::Estimate) {
+        eprintln!("no -o PLAN: the plan will be printed, not written to a file");
+    }
     let mut tuned = tune(&model, &options, |progress| {
         show(&bar, progress);
         flow()
@@ -175,11 +184,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 /// that is not a plan and should not be overwritten.
 fn writable(path: &Path) -> Result<(), Failure> {
     const FIRST: &[u8] = b"cellstream plan ";
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
-    if folder.is_some_and(|folder| !folder.is_dir()) || path.is_dir() {
-        let why = "-o must name a file in an existing directory";
-        return Err(Failure::new(why).of(path));
-    }
+    in_existing_directory(path, "-o")?;
     let mut start = Vec::new();
     match std::fs::File::open(path) {
         Ok(file) => file.take(FIRST.len() as u64).read_to_end(&mut start)?,

@@ -11,5 +11,5 @@ mod printer;
 pub use arguments::{seconds, threads};
 pub use failure::{Failure, FailureKind};
 pub use memory::{afford, available_memory};
-pub use output::keep_originals;
+pub use output::{in_existing_directory, keep_originals};
 pub use printer::Printer;

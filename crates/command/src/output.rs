@@ -21,3 +21,17 @@ pub fn keep_originals(output: &Path, originals: &[(Option<&Path>, &str)]) -> Res
     }
     Ok(())
 }
+
+/// Refuses an `output` that is a directory or whose directory does not exist. `option` is the
+/// option that names it.
+///
+/// # Errors
+/// The output cannot be a file.
+pub fn in_existing_directory(output: &Path, option: &str) -> Result<(), Failure> {
+    let folder = (output.parent()).filter(|folder| !folder.as_os_str().is_empty());
+    if folder.is_some_and(|folder| !folder.is_dir()) || output.is_dir() {
+        let reason = format!("{option} must name a file in an existing directory");
+        return Err(Failure::new(reason).of(output));
+    }
+    Ok(())
+}

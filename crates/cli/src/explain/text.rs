@@ -270,7 +270,7 @@ impl Page {
         let levels = cores.first().map(|core| &core.caches[..]);
         let mut head = format!("{:<5}{:<21}{:>13}", "core", "owns units", "step weights");
         for cache in levels.unwrap_or_default() {
-            let name = format!("in L{} {}", cache.level, Bytes(cache.bytes));
+            let name = format!("L{} {}", cache.level, Bytes(cache.bytes));
             let _ = write!(head, "{name:>13}");
         }
         let _ = write!(head, "{:>15}{:>9}", "ahead weights", "results");
@@ -451,7 +451,8 @@ impl Page {
         self.about(
             "expected",
             &format!(
-                "{} by the estimate (activations and barriers included; accurate within a factor of two)",
+                "{} by the estimate (activations and barriers included; accurate within a factor of \
+                 two; its rates select a plan and may be below the bound)",
                 time(facts.expected_seconds)
             ),
         );

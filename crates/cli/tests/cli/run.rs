@@ -529,7 +529,7 @@ fn unwritable_outputs() {
     let given = "--input=input=input.npy";
     case.refuses(
         &[given, "--output=output=no/y.npy"],
-        &["no/y.npy: No such file"],
+        &["no/y.npy: --output must name a file in an existing directory"],
     );
     std::fs::create_dir(case.path("folder.npy")).unwrap();
     case.refuses(&[given, "--output=output=folder.npy"], &["folder.npy: "]);

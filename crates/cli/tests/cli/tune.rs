@@ -126,6 +126,7 @@ fn refusals() {
     for (more, status) in [
         (&["--batch=0"][..], 2),
         (&["--lengths=3,0"], 2),
+        (&["--steps=2,4", "--lengths=3,5"], 2),
         (&["--seconds=0"], 2),
         (&["--steps=x"], 2),
         (
