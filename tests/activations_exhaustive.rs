@@ -1,6 +1,6 @@
 //! Sigmoid and tanh over every `f32` there is, on the best instruction set of this CPU: at most 2
 //! units in the last place from the correctly rounded value, never decreasing, odd (tanh), exact at
-//! the ends, NaN for NaN. The other instruction sets equal the same reference in `activations.rs`.
+//! the ends, NaN for NaN. The other instruction sets equal the same reference in `arithmetic`.
 
 use cellstream_kernels::{Activation, Isa, activate_all};
 use std::sync::atomic::{AtomicU32, Ordering};

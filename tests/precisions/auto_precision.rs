@@ -1,14 +1,12 @@
 //! The choice of precisions within an error: what is said of it is true, and it can be used.
 
-mod common;
-
 use std::ops::ControlFlow;
 use std::time::Duration;
 
+use crate::common::Random;
 use cellstream::model::{Direction, Gru, Layer, Lstm, Matrix, Merge, Model, Precision};
 use cellstream::tune::{Chosen, Mix, PrecisionOptions, TuneError, choose_precisions};
 use cellstream::{Input, Output, reference};
-use common::Random;
 
 const STEPS: usize = 7;
 const BATCH: usize = 3;

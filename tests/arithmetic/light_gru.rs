@@ -1,7 +1,5 @@
 //! The light GRU against loops of its own in `f64`, written from the paper's formulas.
 
-mod common;
-
 use std::collections::HashMap;
 
 use cellstream::execute::{Session, State};
@@ -13,7 +11,7 @@ use cellstream::plan::Plan;
 use cellstream::schedule::schedules;
 use safetensors::{Dtype, tensor::TensorView};
 
-use common::{Batch, Options, Random, Results};
+use crate::common::{Batch, Options, Random, Results};
 
 /// `h'` for each unit: `z = σ(W_z x + U_z h)`, `n = ReLU(W_n x + U_n h)`, `z h + (1 - z) n`.
 fn step(of_x: &[f64], weights: &Weights, h: &[f64]) -> Vec<f64> {

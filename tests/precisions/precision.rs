@@ -1,9 +1,7 @@
 //! Models in lower precision: what weights become, what is refused, what stays.
 
-mod common;
-
+use crate::common::Random;
 use cellstream::model::{Gru, Lstm, Matrix, Model, ModelError, Precision};
-use common::Random;
 
 fn matrix(rows: usize, cols: usize, values: &[f32]) -> Matrix {
     Matrix::new(rows, cols, values.to_vec()).unwrap()

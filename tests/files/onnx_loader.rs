@@ -1,4 +1,3 @@
-#![cfg(feature = "onnx")]
 //! Files made by `tests/fixtures/onnx/make.py`: what PyTorch's two exporters and `onnx.helper`
 //! write.
 

@@ -1,17 +1,15 @@
 //! Plan files that are damaged, or made to damage: a typed error each time, or a plan that is legal
 //! and gives the reference's bits.
 
-mod common;
-
 use std::collections::HashSet;
 use std::path::Path;
 
+use crate::common::plan_files::random_plan;
+use crate::common::{Batch, Options, Random, Results};
 use cellstream::Session;
 use cellstream::kernels::Isa;
 use cellstream::model::{Cell, Gru, Layer, Lstm, Merge, Model, ResetForm, Rnn};
 use cellstream::plan::{Plan, PlanFileError, Stamp};
-use common::plan_files::random_plan;
-use common::{Batch, Options, Random, Results};
 
 /// A projection in two directions, and a cell of two phases above.
 fn model() -> Model {

@@ -2,7 +2,6 @@
 //!
 //! The files are written by the `safetensors` crate from values that a formula gives for each
 //! tensor's name and index; the same formula says what the model must hold.
-#![cfg(feature = "safetensors")]
 
 use cellstream::model::{
     Activation, Axis, Cell, CellKind, LoadError, Model, SafetensorsOptions, Tensors, Weights,

@@ -1,13 +1,11 @@
 //! What a traced run tells about itself, held against what the model and the plan say it does.
 
-mod common;
-
 use std::time::Duration;
 
+use crate::common::{Batch, Random, Results, usual_cells};
 use cellstream::execute::{Activity, Session, Trace};
 use cellstream::model::{Input, Layer, Merge, Model, Output};
 use cellstream::plan::{InputProjectionBy, LayerPlan, Plan};
-use common::{Batch, Random, Results, usual_cells};
 
 /// Boundaries lie one after the other between the run's begin and its end, so nothing is counted
 /// twice and nothing is left out.

@@ -1,5 +1,4 @@
 //! Safetensors files that are damaged, or made to damage: an error each time, never a panic.
-#![cfg(feature = "safetensors")]
 
 use cellstream::model::{Cell, LoadError, Model, SafetensorsOptions, Tensors};
 

@@ -1,4 +1,3 @@
-#![cfg(all(feature = "onnx", feature = "safetensors"))]
 //! Every fixture of `tests/fixtures/onnx`, loaded and run by the plain-loop reference, against what
 //! ONNX Runtime answered to the same named arrays; and sessions against the reference, bit for bit.
 

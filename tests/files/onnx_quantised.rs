@@ -1,4 +1,3 @@
-#![cfg(all(feature = "onnx", feature = "safetensors"))]
 //! Files made by `tests/fixtures/onnx_quantised/make.py`, with DynamicQuantizeLSTM nodes: the
 //! numbers of every matrix against the file's tensors, sessions against the reference, bit for bit,
 //! and answers against ONNX Runtime's.
@@ -18,9 +17,7 @@ use cellstream::plan::Plan;
 use cellstream::reference;
 use safetensors::{Dtype, SafeTensors};
 
-#[path = "common/enclosure.rs"]
-mod enclosure;
-use enclosure::{Range, Ranges, Rounding, Rows, enclose};
+use crate::enclosure::{Range, Ranges, Rounding, Rows, enclose};
 
 const ZERO: Option<Requantised> = Some(Requantised::ZeroPoint);
 const LOWEST: Option<Requantised> = Some(Requantised::Lowest);

@@ -2,18 +2,15 @@
 //! the command `quantize`.
 //!
 //! What a file must hold is read by the `safetensors` crate; the answers are the reference's.
-#![cfg(feature = "safetensors")]
-
-mod common;
 
 use std::collections::HashMap;
 
+use crate::common::{ACTIVATIONS, Batch, Options, Random, Results, usual_cells};
 use cellstream::model::{
     Activation, Axis, Cell, Gru, Layer, LoadError, Lstm, Merge, Model, Precision, ResetForm,
     SafetensorsOptions, SaveError,
 };
 use cellstream::{Plan, Session};
-use common::{ACTIVATIONS, Batch, Options, Random, Results, usual_cells};
 use half::bf16;
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView, serialize};

@@ -1,17 +1,15 @@
 //! Plan files: what is saved is what is loaded, for this model and machine and no other, and files
 //! change at once or not at all.
 
-mod common;
-
 use std::io::ErrorKind;
 use std::path::Path;
 
+use crate::common::plan_files::random_plan;
+use crate::common::{Batch, Random, Results};
 use cellstream::Session;
 use cellstream::kernels::Isa;
 use cellstream::model::{Gru, Lstm, Merge, Model};
 use cellstream::plan::{Cost, KERNEL_SET, Measured, Plan, PlanError, PlanFileError, Stamp};
-use common::plan_files::random_plan;
-use common::{Batch, Random, Results};
 
 /// A machine of six cores, whatever this one is.
 fn six_cores() -> Stamp {
@@ -73,8 +71,8 @@ fn the_text_is_as_documented() {
     );
     // The documentation of the module and of the folder shows this very file.
     for documented in [
-        include_str!("../src/plan/file/mod.rs"),
-        include_str!("../tuning/plans/README.md"),
+        include_str!("../../src/plan/file/mod.rs"),
+        include_str!("../../tuning/plans/README.md"),
     ] {
         let lines = documented
             .lines()
@@ -89,7 +87,7 @@ fn the_text_is_as_documented() {
     }
 }
 
-const EXAMPLE: &str = include_str!("fixtures/plan/example.plan");
+const EXAMPLE: &str = include_str!("../fixtures/plan/example.plan");
 
 fn two_layers() -> Model {
     let lower = Lstm::new(64, 256)

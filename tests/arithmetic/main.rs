@@ -1,0 +1,8 @@
+//! Activations, products and cells against independent arithmetic.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod activations;
+mod light_gru;
+mod product_against_gemm;
