@@ -7,6 +7,7 @@
 //!   if there is none: of the cells with ready nodes: the choice of the `CellSelector`
 //!   repeat at most MaxTasksToSubmit times, until another cell has been skipped too often
 //!     batch = ready nodes of the cell's subgraphs in their order, not pinned elsewhere, at most a full batch
+//!       (where more are ready, an eighth of it by turns of requests: `turns.rs`)
 //!     if the batch is smaller than the minimum, and not the first: stop
 //!     submit the batch to worker; pin its subgraphs there
 //! ```
@@ -14,7 +15,8 @@
 //! The first rule is not the paper's, which lets a cell with full batches stop all others. With it
 //! a cell with rows that a worker may take waits for at most `MAX_SKIPS + cells - 1` batches of
 //! that worker, beside those that the worker has got already: each other cell that has been skipped
-//! as often runs once before it.
+//! as often runs once before it. Within a cell, turns bound the wait of a request beside others that
+//! the order prefers; its module has the bound, in batches of the cell.
 //!
 //! The paper scans a queue of all subgraphs for ready nodes. Here a subgraph is queued only while
 //! it has ready nodes that a worker may take, so the cost of a decision does not depend on the
@@ -34,6 +36,7 @@ use std::time::Duration;
 
 use super::ordered::Ordered;
 use super::selector::CellSelector;
+use super::turns::Turns;
 use crate::cell_graph::{BatchSizes, CellCost, CellId};
 use crate::scheduler::{
     Demand, NewTask, Policy, RequestKey, Row, SubgraphKey, SubgraphView, Table, Task, WorkerId,
@@ -61,6 +64,7 @@ pub enum Order {
 struct Queue {
     sizes: BatchSizes,
     running_tasks: usize,
+    turns: Turns,
     free: Ready,
     /// By worker.
     pinned: Vec<Ready>,
@@ -70,12 +74,13 @@ struct Queue {
 #[derive(Default)]
 struct Ready {
     nodes: usize,
-    /// Subgraphs without a taken node; first in, first out. Some may belong to ended requests.
+    /// Subgraphs without a taken node; first in, first out. Some are stale: their requests have ended, or
+    /// their first node was taken by turn.
     waiting: BTreeMap<Rank, VecDeque<QueueKey>>,
     /// Number of entries of `waiting`.
     queued: usize,
-    /// Number of those that belong to ended requests.
-    ended: usize,
+    /// Number of those that are stale.
+    stale: usize,
     /// Subgraphs with a taken node.
     begun: Ordered<QueueKey>,
 }
@@ -138,15 +143,16 @@ impl Cellular {
     /// For cells with these costs, in the order of [`Cells`](crate::cell_graph::Cells), and this
     /// number of workers.
     pub fn new(costs: &[CellCost], workers: usize, order: Order) -> Cellular {
-        let queue = |cost: &CellCost| Queue {
+        let queue = |(cell, cost): (usize, &CellCost)| Queue {
             sizes: cost.rows,
             running_tasks: 0,
+            turns: Turns::new(CellId(cell as u16)),
             free: Ready::default(),
             pinned: (0..workers).map(|_| Ready::default()).collect(),
         };
         Cellular {
             order,
-            cells: costs.iter().map(queue).collect(),
+            cells: costs.iter().enumerate().map(queue).collect(),
             selector: CellSelector::new(costs.len(), workers),
             rounds: vec![None; workers],
         }
@@ -179,7 +185,7 @@ impl Cellular {
             let view = table.view(subgraph);
             if view.ready > 0 {
                 let key = self.order.key(subgraph, &view);
-                queue.take_next(table, before.worker, key, rows);
+                queue.take_one(table, before.worker, key, rows);
             }
         }
     }
@@ -192,8 +198,26 @@ impl Queue {
     }
 
     /// Algorithm 1, `FormBatchedTask`.
-    fn form(&mut self, table: &mut Table, worker: WorkerId, rows: &mut Vec<Row>) {
+    fn form(&mut self, table: &mut Table, order: Order, worker: WorkerId, rows: &mut Vec<Row>) {
         let max = self.sizes.max;
+        if self.ready(worker) > max {
+            let mut turn = self.turns.start(max);
+            self.take_in_order(table, worker, max - turn.rows(), rows);
+            while let Some((subgraph, view)) = self.turns.next(&mut turn, table, worker) {
+                self.take_one(table, worker, order.key(subgraph, &view), rows);
+            }
+        }
+        self.take_in_order(table, worker, max, rows);
+    }
+
+    /// Takes nodes in the order of keys until there are `max` rows.
+    fn take_in_order(
+        &mut self,
+        table: &mut Table,
+        worker: WorkerId,
+        max: usize,
+        rows: &mut Vec<Row>,
+    ) {
         let mut free = self.free.first(table);
         while rows.len() < max {
             let pinned = self.pinned[worker.0].begun.first();
@@ -221,19 +245,23 @@ impl Queue {
         }
     }
 
-    /// Takes one ready node of a subgraph that has a row in a task of `worker`, if there is one.
-    fn take_next(
+    /// Takes one ready node of a subgraph that `worker` may take.
+    fn take_one(
         &mut self,
         table: &mut Table,
         worker: WorkerId,
         key: QueueKey,
         rows: &mut Vec<Row>,
     ) {
-        let subgraph = key.subgraph;
+        let left = table.take(key.subgraph, 1, rows);
         let pinned = &mut self.pinned[worker.0];
-        pinned.begun.remove(&key);
-        let left = table.take(subgraph, 1, rows);
-        pinned.nodes -= 1 + left;
+        // What a batch takes of `free` is here before its task pins it.
+        if pinned.begun.remove(&key) {
+            pinned.nodes -= 1 + left;
+        } else {
+            let stale = |subgraph: SubgraphKey| !table.is_untouched(subgraph);
+            self.free.forget(key, 1 + left, stale);
+        }
         if left > 0 {
             pinned.begin(key, left);
         }
@@ -246,13 +274,13 @@ impl Ready {
         let begun = self.begun.first();
         while let Some(mut queue) = self.waiting.first_entry() {
             match queue.get().front() {
-                Some(&front) if table.is_live(front.subgraph.request) => {
+                Some(&front) if table.is_untouched(front.subgraph) => {
                     return Some(begun.map_or(front, |begun| begun.min(front)));
                 }
                 Some(_) => {
                     queue.get_mut().pop_front();
                     self.queued -= 1;
-                    self.ended -= 1;
+                    self.stale -= 1;
                 }
                 None => {
                     queue.remove();
@@ -286,22 +314,20 @@ impl Ready {
         self.nodes += nodes;
     }
 
-    /// Removes a subgraph with `nodes` ready nodes whose request ends.
-    fn forget(&mut self, table: &Table, key: QueueKey, nodes: usize) {
+    /// Removes a subgraph with `nodes` ready nodes. An entry of `waiting` becomes stale; `is_stale`
+    /// says which are.
+    fn forget(&mut self, key: QueueKey, nodes: usize, is_stale: impl Fn(SubgraphKey) -> bool) {
         self.nodes -= nodes;
         if !self.begun.remove(&key) {
             // A search in its queue would cost time in proportion to the number of requests.
-            self.ended += 1;
-            if self.ended > self.queued / 2 + 32 {
-                let ends = key.subgraph.request;
+            self.stale += 1;
+            if self.stale > self.queued / 2 + 32 {
                 self.waiting.retain(|_, queue| {
-                    queue.retain(|QueueKey { subgraph, .. }| {
-                        subgraph.request != ends && table.is_live(subgraph.request)
-                    });
+                    queue.retain(|entry| !is_stale(entry.subgraph));
                     !queue.is_empty()
                 });
                 self.queued = self.waiting.values().map(VecDeque::len).sum();
-                self.ended = 0;
+                self.stale = 0;
             }
         }
     }
@@ -318,6 +344,7 @@ impl Policy for Cellular {
         let view = table.view(subgraph);
         let queue = &mut self.cells[view.cell.index()];
         let key = self.order.key(subgraph, &view);
+        queue.turns.enter(subgraph.request);
         match view.pinned {
             Some(worker) => queue.pinned[worker.0].begin(key, count),
             // More nodes of a subgraph that is already queued.
@@ -361,7 +388,7 @@ impl Policy for Cellular {
                 let cells = &self.cells;
                 let has_rows = |cell: usize| cells[cell].ready(worker) > 0;
                 self.selector.taken(worker, cell.index(), has_rows);
-                self.cells[cell.index()].form(table, worker, rows);
+                self.cells[cell.index()].form(table, self.order, worker, rows);
                 cell
             }
             Demand::NextStep(before) => {
@@ -385,13 +412,18 @@ impl Policy for Cellular {
     }
 
     fn ended(&mut self, table: &Table, request: RequestKey) {
+        for cell in table.cells(request) {
+            self.cells[cell.index()].turns.leave(request);
+        }
+        let stale =
+            |subgraph: SubgraphKey| subgraph.request == request || !table.is_untouched(subgraph);
         for subgraph in table.ready_subgraphs(request) {
             let view = table.view(subgraph);
             let queue = &mut self.cells[view.cell.index()];
             let key = self.order.key(subgraph, &view);
             match view.pinned {
-                Some(worker) => queue.pinned[worker.0].forget(table, key, view.ready),
-                None => queue.free.forget(table, key, view.ready),
+                Some(worker) => queue.pinned[worker.0].forget(key, view.ready, stale),
+                None => queue.free.forget(key, view.ready, stale),
             }
         }
     }

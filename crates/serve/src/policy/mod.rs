@@ -12,6 +12,7 @@ pub mod merge;
 mod ordered;
 pub mod padding;
 mod selector;
+mod turns;
 
 pub use bucketing::Bucketing;
 pub use cellular::{Cellular, Order};

@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::keys::{SubgraphKey, WorkerId};
 use crate::cell_graph::{CellId, NodeId, RequestGraph};
 
-/// No edge, or no node.
+/// No edge, no node, or no subgraph.
 pub(super) const NONE: u32 = u32::MAX;
 
 pub(super) struct Request {
@@ -14,6 +14,8 @@ pub(super) struct Request {
     /// Edges that are still waited for, linked in lists by where they come from.
     pub edges: Vec<Edge>,
     pub subgraphs: Vec<Subgraph>,
+    /// By cell, ascending: its subgraphs that are released and have ready nodes.
+    pub ready: Vec<ReadyList>,
     /// Nodes that are not done.
     pub left: usize,
     /// Nodes that no task has taken.
@@ -65,6 +67,14 @@ pub(super) struct Edge {
     pub next: u32,
 }
 
+/// The subgraphs of one cell that are released and have ready nodes: linked by
+/// [`Subgraph::previous`] and [`Subgraph::next`], in the order in which they got ready.
+pub(super) struct ReadyList {
+    pub cell: CellId,
+    pub first: u32,
+    pub last: u32,
+}
+
 pub(super) struct Subgraph {
     pub cell: CellId,
     /// Edges from nodes of other subgraphs that are not done.
@@ -78,7 +88,12 @@ pub(super) struct Subgraph {
     pub last_ready: u32,
     /// [`SubgraphView::request_left`](super::SubgraphView::request_left).
     pub request_left: u32,
-    /// A node of it has been submitted.
+    /// Its neighbours in its [`ReadyList`].
+    pub previous: u32,
+    pub next: u32,
+    /// Number of tasks of the scheduler when it entered the list.
+    pub ready_since: u64,
+    /// A node of it has been taken.
     pub begun: bool,
     pub in_flight: u32,
     pub pinned: Option<WorkerId>,
@@ -98,29 +113,73 @@ impl Subgraph {
         self.last_ready = node;
         self.ready += 1;
     }
-
-    /// Releases it, unless it has been or something outside is missing, and announces what is
-    /// ready. `untaken` is its request's, `released` and `announced` are the table's.
-    pub fn release(
-        &mut self,
-        key: SubgraphKey,
-        untaken: u32,
-        released: &mut u64,
-        announced: &mut Vec<(SubgraphKey, usize)>,
-    ) {
-        if self.missing > 0 || self.released.is_some() {
-            return;
-        }
-        self.released = Some(*released);
-        self.request_left = untaken;
-        *released += 1;
-        if self.ready > 0 {
-            announced.push((key, self.ready as usize));
-        }
-    }
 }
 
 impl Request {
+    /// Releases a subgraph, unless it has been or something outside is missing, and announces what
+    /// is ready. `tasks`, `released` and `announced` are the table's.
+    pub fn release(
+        &mut self,
+        key: SubgraphKey,
+        tasks: u64,
+        released: &mut u64,
+        announced: &mut Vec<(SubgraphKey, usize)>,
+    ) {
+        let subgraph = &mut self.subgraphs[key.index as usize];
+        if subgraph.missing > 0 || subgraph.released.is_some() {
+            return;
+        }
+        subgraph.released = Some(*released);
+        subgraph.request_left = self.untaken;
+        *released += 1;
+        let ready = subgraph.ready as usize;
+        if ready > 0 {
+            self.link_ready(key.index, tasks);
+            announced.push((key, ready));
+        }
+    }
+
+    /// A released subgraph got its first ready node: it enters the list of its cell.
+    pub fn link_ready(&mut self, index: u32, tasks: u64) {
+        let cell = self.subgraphs[index as usize].cell;
+        let found = self.ready.binary_search_by_key(&cell, |list| list.cell);
+        let at = found.unwrap_or_else(|at| {
+            let (first, last) = (NONE, NONE);
+            self.ready.insert(at, ReadyList { cell, first, last });
+            at
+        });
+        let list = &mut self.ready[at];
+        let previous = std::mem::replace(&mut list.last, index);
+        match self.subgraphs.get_mut(previous as usize) {
+            Some(last) => last.next = index,
+            None => list.first = index,
+        }
+        let subgraph = &mut self.subgraphs[index as usize];
+        subgraph.previous = previous;
+        subgraph.next = NONE;
+        subgraph.ready_since = tasks;
+    }
+
+    /// The last ready node of a subgraph was taken: it leaves its list.
+    pub fn unlink_ready(&mut self, index: u32) {
+        let Subgraph {
+            cell,
+            previous,
+            next,
+            ..
+        } = self.subgraphs[index as usize];
+        let found = self.ready.binary_search_by_key(&cell, |list| list.cell);
+        let list = &mut self.ready[found.expect("it is in the list of its cell")];
+        match self.subgraphs.get_mut(previous as usize) {
+            Some(subgraph) => subgraph.next = next,
+            None => list.first = next,
+        }
+        match self.subgraphs.get_mut(next as usize) {
+            Some(subgraph) => subgraph.previous = previous,
+            None => list.last = previous,
+        }
+    }
+
     /// Where each new subgraph goes: on with an old one, whose states are in some worker's buffers,
     /// or a subgraph of its own.
     pub fn homes(&mut self, unfolded: &RequestGraph) -> Vec<u32> {
@@ -157,6 +216,9 @@ impl Request {
                     first_ready: NONE,
                     last_ready: NONE,
                     request_left: 0,
+                    previous: NONE,
+                    next: NONE,
+                    ready_since: 0,
                     begun: false,
                     in_flight: 0,
                     pinned: None,

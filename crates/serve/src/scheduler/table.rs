@@ -27,6 +27,8 @@ pub struct Table {
     requests: SlotMap<RequestKey, Request>,
     /// Subgraphs released so far.
     released: u64,
+    /// Tasks submitted so far.
+    tasks: u64,
     /// Subgraphs with new ready nodes, and how many, for the policy to hear of.
     pub(super) announced: Vec<(SubgraphKey, usize)>,
     /// Subgraphs of which no task is in flight any more.
@@ -47,10 +49,12 @@ pub struct SubgraphView {
     pub request_left: u32,
     /// Number of its ready nodes, if it is released.
     pub ready: usize,
-    /// Whether one of its nodes has been submitted.
+    /// Whether one of its nodes has been taken.
     pub begun: bool,
     /// The worker that must run its tasks.
     pub pinned: Option<WorkerId>,
+    /// Number of tasks that were submitted since it got the first of its ready nodes.
+    pub waited: u64,
 }
 
 /// What a new request is, apart from its graph.
@@ -69,6 +73,7 @@ impl Table {
             nodes: Vec::with_capacity(unfolded.nodes()),
             edges: Vec::with_capacity(unfolded.edges.len()),
             subgraphs: Vec::with_capacity(unfolded.subgraphs()),
+            ready: Vec::new(),
             left: 0,
             untaken: 0,
             in_flight: 0,
@@ -117,6 +122,9 @@ impl Table {
                 let home = &mut request.subgraphs[subgraph as usize];
                 home.add_ready(&mut request.nodes, index as u32, request.untaken);
                 if home.released.is_some() {
+                    if home.ready == 1 {
+                        request.link_ready(subgraph, self.tasks);
+                    }
                     *joined.entry(subgraph).or_insert(0) += 1;
                 }
             }
@@ -129,14 +137,14 @@ impl Table {
         self.announced
             .extend(joined.map(|(index, ready)| (of(index), ready)));
         for index in homes {
-            let home = &mut request.subgraphs[index as usize];
             let (released, announced) = (&mut self.released, &mut self.announced);
-            home.release(of(index), request.untaken, released, announced);
+            request.release(of(index), self.tasks, released, announced);
         }
     }
 
     /// Rows become a task of `worker`: what waits for them within their subgraphs gets ready.
     pub(super) fn submit(&mut self, rows: &[Row], worker: WorkerId, now: Instant) {
+        self.tasks += 1;
         for row in rows {
             let request = &mut self.requests[row.request];
             request.started.get_or_insert(now);
@@ -145,7 +153,6 @@ impl Table {
             node.state = NodeState::Submitted;
             let (index, mut edge) = (node.subgraph, node.first_edge);
             let subgraph = &mut request.subgraphs[index as usize];
-            subgraph.begun = true;
             subgraph.in_flight += 1;
             subgraph.pinned = Some(worker);
             let mut ready = 0;
@@ -162,6 +169,9 @@ impl Table {
                 edge = next;
             }
             if ready > 0 {
+                if subgraph.ready as usize == ready {
+                    request.link_ready(index, self.tasks);
+                }
                 let request = row.request;
                 self.announced.push((SubgraphKey { request, index }, ready));
             }
@@ -198,7 +208,7 @@ impl Table {
                     index: home,
                 };
                 let (released, announced) = (&mut self.released, &mut self.announced);
-                waiting.release(key, request.untaken, released, announced);
+                request.release(key, self.tasks, released, announced);
             }
             edge = next;
         }
@@ -324,13 +334,34 @@ impl Table {
         next.is_none_or(|next| subgraph.ready == 1 && next.joins)
     }
 
-    /// A request's subgraphs that are released and have ready nodes.
+    /// The cells of a request that have had ready nodes.
+    pub fn cells(&self, request: RequestKey) -> impl Iterator<Item = CellId> {
+        self.requests[request].ready.iter().map(|list| list.cell)
+    }
+
+    /// A request's subgraphs that are released and have ready nodes; those of one cell in the order
+    /// in which they got ready.
     pub fn ready_subgraphs(&self, request: RequestKey) -> impl Iterator<Item = SubgraphKey> {
-        let subgraphs = self.requests[request].subgraphs.iter().enumerate();
-        subgraphs.filter_map(move |(index, s)| {
-            let index = index as u32;
-            (s.released.is_some() && s.ready > 0).then_some(SubgraphKey { request, index })
-        })
+        let lists = self.requests[request].ready.iter();
+        lists.flat_map(move |list| self.linked(request, list.first))
+    }
+
+    /// Those of one cell.
+    pub fn ready_subgraphs_of(
+        &self,
+        request: RequestKey,
+        cell: CellId,
+    ) -> impl Iterator<Item = SubgraphKey> {
+        let lists = &self.requests[request].ready;
+        let found = lists.binary_search_by_key(&cell, |list| list.cell);
+        self.linked(request, found.map_or(NONE, |at| lists[at].first))
+    }
+
+    fn linked(&self, request: RequestKey, first: u32) -> impl Iterator<Item = SubgraphKey> {
+        let subgraphs = &self.requests[request].subgraphs;
+        let some = |index: u32| (index != NONE).then_some(index);
+        let next = move |&index: &u32| some(subgraphs[index as usize].next);
+        std::iter::successors(some(first), next).map(move |index| SubgraphKey { request, index })
     }
 
     /// How a subgraph stands: several of the questions below, with one look.
@@ -345,6 +376,7 @@ impl Table {
             ready: subgraph.released.map_or(0, |_| subgraph.ready as usize),
             begun: subgraph.begun,
             pinned: subgraph.pinned,
+            waited: self.tasks - subgraph.ready_since,
         }
     }
 
@@ -401,8 +433,20 @@ impl Table {
             rows.push(Row { request, node });
         }
         subgraph.ready -= count as u32;
+        subgraph.begun |= count > 0;
         request.untaken -= count as u32;
-        subgraph.ready as usize
+        let left = subgraph.ready as usize;
+        if count > 0 && left == 0 {
+            request.unlink_ready(key.index);
+        }
+        left
+    }
+
+    /// Whether a request is live and none of the nodes of this subgraph of it has been taken.
+    pub fn is_untouched(&self, key: SubgraphKey) -> bool {
+        let request = self.requests.get(key.request);
+        let live = request.filter(|request| request.phase == Phase::Live);
+        live.is_some_and(|request| !request.subgraphs[key.index as usize].begun)
     }
 
     fn subgraph(&self, key: SubgraphKey) -> &Subgraph {

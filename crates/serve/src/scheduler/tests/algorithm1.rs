@@ -12,11 +12,13 @@
 //! - where the times of cells' steps are known, a cell's turn is by what its rows are worth
 //!   (`policy/selector.rs`);
 //! - of a few more rows than a cell computes in a pass, as many as that are taken;
+//! - where more nodes are ready than a batch has rows, up to an eighth of all rows goes by turns
+//!   (`policy/turns.rs`), and is taken as it is;
 //! - subgraphs go by priority first, and with [`Order::FewestLeft`] by how many nodes their
 //!   requests have left.
 //!
-//! With one worker, one priority, no times, no passes and [`Order::Arrival`] all but the first say
-//! nothing. Which of a subgraph's ready nodes go first the paper leaves open: compared is how many
+//! With one worker, one priority, no times, no passes and [`Order::Arrival`] only the first and the
+//! turns say something. Which of a subgraph's ready nodes go first the paper leaves open: compared is how many
 //! of each.
 
 use std::cmp::Reverse;
@@ -94,6 +96,9 @@ struct Paper {
     /// Of each worker, how many batches in a row were of other cells while a cell had something
     /// ready.
     passed_over: Vec<BTreeMap<usize, usize>>,
+    /// Of each cell, the rows of all tasks, and those that are not the paper's but go by turns.
+    rows: Vec<usize>,
+    turn_rows: Vec<usize>,
 }
 
 impl Paper {
@@ -199,8 +204,13 @@ impl Paper {
         })
     }
 
-    /// Lines 24 to 32.
-    fn form_batched_task(&self, ct: usize, worker: WorkerId) -> BTreeMap<SubgraphKey, usize> {
+    /// Lines 24 to 32, with up to `most` rows.
+    fn form_batched_task(
+        &self,
+        ct: usize,
+        worker: WorkerId,
+        most: usize,
+    ) -> BTreeMap<SubgraphKey, usize> {
         let mut queue = self.queues[ct].clone();
         queue.retain(|queued| self.may_take(queued.subgraph, worker));
         // Of equals the one that was passed on first stays first.
@@ -216,11 +226,11 @@ impl Paper {
         let mut size = 0;
         for Queued { subgraph, .. } in queue {
             for _ in self.ready_of(subgraph) {
-                *batch.entry(subgraph).or_insert(0) += 1;
-                size += 1;
-                if size == self.sizes[ct].max {
+                if size == most {
                     return batch;
                 }
+                *batch.entry(subgraph).or_insert(0) += 1;
+                size += 1;
             }
         }
         batch
@@ -234,7 +244,8 @@ impl Paper {
         };
         let mut num_tasks = 0;
         while num_tasks < at_once {
-            let batch = self.form_batched_task(ct, worker);
+            let max = self.sizes[ct].max;
+            let batch = self.form_batched_task(ct, worker, max);
             let size: usize = batch.values().sum();
             let ready = |other: &usize| *other != ct && self.ready_nodes(*other, worker) > 0;
             let waiting: Vec<usize> = (0..self.sizes.len()).filter(ready).collect();
@@ -254,8 +265,22 @@ impl Paper {
                     *got.entry(SubgraphKey { request, index }).or_insert(0) += 1;
                     assert!(of.is_ready(node.index()));
                 }
-                assert_eq!(got, batch);
-                self.submit(ct, worker, &batch, &task.rows);
+                assert_eq!(task.rows.len(), size);
+                let others = got.iter().map(|(subgraph, &rows): (_, &usize)| {
+                    rows.saturating_sub(batch.get(subgraph).copied().unwrap_or(0))
+                });
+                self.turn_rows[ct] += others.sum::<usize>();
+                self.rows[ct] += size;
+                assert!(
+                    8 * self.turn_rows[ct] <= self.rows[ct],
+                    "{got:?}, {batch:?}"
+                );
+                if got != batch {
+                    let first = self.form_batched_task(ct, worker, max - max.div_ceil(8));
+                    let here = |(subgraph, rows)| got.get(subgraph).is_some_and(|got| got >= rows);
+                    assert!(first.iter().all(here), "{got:?}, {first:?}");
+                }
+                self.submit(ct, worker, &got, &task.rows);
                 num_tasks += 1;
             } else {
                 break;
@@ -345,7 +370,7 @@ impl Seen {
         }
         let cell = paper.schedule(worker);
         if let Some(cell) = cell {
-            let batch = paper.form_batched_task(cell, worker);
+            let batch = paper.form_batched_task(cell, worker, paper.sizes[cell].max);
             let size: usize = batch.values().sum();
             let queued = paper.queues[cell].iter().map(|queued| queued.subgraph);
             let arrived = queued.filter(|&s| paper.may_take(s, worker));
@@ -394,6 +419,8 @@ fn decides_by(
         pinned: BTreeMap::new(),
         steps: vec![Vec::new(); kinds],
         passed_over: vec![BTreeMap::new(); workers],
+        rows: vec![0; kinds],
+        turn_rows: vec![0; kinds],
         sizes,
         requests: Vec::new(),
     };

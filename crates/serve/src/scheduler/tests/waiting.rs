@@ -1,7 +1,7 @@
 //! How long a ready node waits at most, whatever else there is to do.
 
 use super::*;
-use crate::cell_graph::test_graphs::{plain_cells, plain_chain};
+use crate::cell_graph::test_graphs::{complete_tree, plain_cells, plain_chain, random_graph};
 use crate::policy::{Cellular, Order};
 
 const ORDERS: [Order; 2] = [Order::Arrival, Order::FewestLeft];
@@ -40,4 +40,136 @@ fn a_cell_with_full_batches_leaves_turns_to_another() {
             assert!(waited.count() <= 4, "{full} stops {other}, {order:?}");
         }
     }
+}
+
+/// What turns promise: a row of the first ready subgraph of a request within so many batches of its
+/// cell, where `requests` have ready nodes in it.
+fn bound(requests: usize, max: usize) -> usize {
+    8 + (8 * requests).div_ceil(max)
+}
+
+#[test]
+fn a_small_tree_passes_the_leaves_of_a_large_one() {
+    for order in ORDERS {
+        let sizes = [BatchSizes { min: 1, max: 32 }; 2];
+        let policy = Box::new(Cellular::new(&costs(&sizes), 1, order));
+        let mut simulated = Simulated::new(policy, plain_cells(2), &sizes, 1, 1);
+        // The larger one goes first in either order: of the fewest left, by its priority.
+        let large = simulated.submit(complete_tree(5000), 1, None, false);
+        let small = simulated.submit(complete_tree(16), 0, None, false);
+        let worker = WorkerId(0);
+        while simulated.is_live(small) {
+            simulated.poll(worker);
+            simulated.done(worker, false, |_, _| ());
+        }
+        assert!(simulated.is_live(large));
+        let batches = simulated.given.len();
+        assert!(batches <= 40, "{batches} batches, {order:?}");
+    }
+}
+
+/// Forty users of the highest priority, each of whom comes back when answered.
+#[test]
+fn a_flood_of_the_highest_priority_leaves_turns_to_the_lowest() {
+    const USERS: usize = 40;
+    for (order, max) in ORDERS
+        .into_iter()
+        .flat_map(|order| [(order, 1), (order, 6), (order, 32)])
+    {
+        let sizes = [BatchSizes { min: 1, max }];
+        let policy = Box::new(Cellular::new(&costs(&sizes), 1, order));
+        let mut simulated = Simulated::new(policy, plain_cells(1), &sizes, 1, 1);
+        let mut users = Vec::new();
+        let low = simulated.submit(plain_chain(&[20]), 0, None, false);
+        let (worker, mut waited) = (WorkerId(0), 0);
+        while simulated.is_live(low) {
+            users.retain(|&user| simulated.is_live(user));
+            while users.len() < USERS {
+                users.push(simulated.submit(plain_chain(&[1]), 255, None, false));
+            }
+            let tasks = simulated.poll(worker);
+            let runs = tasks[0].rows.iter().any(|row| row.request == low);
+            waited = if runs { 0 } else { waited + 1 };
+            assert!(waited < bound(USERS + 1, max), "{order:?}, {max} rows");
+            simulated.done(worker, false, |_, _| ());
+        }
+    }
+}
+
+/// Random arrivals, priorities, batches and workers: the batches of a cell that pass a request whose
+/// first ready subgraph they could take, against the bound. It must come near, or little was tested.
+#[test]
+fn no_request_is_passed_over_without_bound() {
+    let mut longest = 0;
+    for seed in 0..120 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let (kinds, workers) = (rng.usize(1..=3), rng.usize(1..=4));
+        let sizes: Vec<_> = (0..kinds)
+            .map(|_| BatchSizes {
+                min: 1,
+                max: rng.usize(1..=20),
+            })
+            .collect();
+        let order = ORDERS[rng.usize(0..2)];
+        let policy = Box::new(Cellular::new(&costs(&sizes), workers, order));
+        let at_once = rng.usize(1..=2);
+        let mut simulated = Simulated::new(policy, plain_cells(kinds), &sizes, workers, at_once);
+        let mut to_come = 150;
+        // By subgraph: the batches that passed it, the most requests beside it.
+        let mut passed: BTreeMap<SubgraphKey, (usize, usize)> = BTreeMap::new();
+        while to_come > 0 || simulated.scheduler.counts().live() > 0 {
+            for _ in 0..rng.usize(0..5).min(to_come) {
+                to_come -= 1;
+                let graph = match rng.u8(0..3) {
+                    0 => random_graph(&mut rng, kinds, 14),
+                    1 => plain_chain(&vec![rng.usize(1..9); kinds]),
+                    _ => complete_tree(if kinds > 1 { rng.usize(1..80) } else { 1 }),
+                };
+                let priority = rng.u8(..);
+                simulated.submit(graph, priority, None, false);
+            }
+            let worker = WorkerId(rng.usize(0..workers));
+            if simulated.queues[worker.0].is_empty() {
+                let table = &simulated.scheduler.table;
+                let live = simulated.known.keys().filter(|key| table.is_live(**key));
+                let cells = live.flat_map(|&key| table.cells(key).map(move |cell| (key, cell)));
+                let heads = cells.filter_map(|(key, cell)| {
+                    let head = table.ready_subgraphs_of(key, cell).next()?;
+                    Some((head, table.view(head)))
+                });
+                let heads: Vec<_> = heads.collect();
+                let tasks = simulated.poll(worker);
+                passed.retain(|key, _| heads.iter().any(|(head, _)| head == key));
+                for task in &tasks {
+                    let of_cell = || heads.iter().filter(|(_, view)| view.cell == task.cell);
+                    let beside = of_cell().count();
+                    for (head, view) in of_cell() {
+                        let table = &simulated.scheduler.table;
+                        let mut rows = task.rows.iter().map(|row| table.node_subgraph(*row));
+                        if rows.any(|subgraph| subgraph == *head)
+                            || view.pinned.is_some_and(|pinned| pinned != worker)
+                        {
+                            passed.remove(head);
+                            continue;
+                        }
+                        let (batches, most) = passed.entry(*head).or_default();
+                        (*batches, *most) = (*batches + 1, beside.max(*most));
+                        // Requests that get ready in this round are beside it, too.
+                        let bound = bound(*most + 1, sizes[task.cell.index()].max);
+                        assert!(
+                            *batches <= bound + at_once,
+                            "seed {seed}: {batches}, {bound}"
+                        );
+                        longest = longest.max(*batches);
+                    }
+                }
+            } else {
+                simulated.done(worker, false, |_, _| ());
+            }
+            if rng.bool() {
+                simulated.evict();
+            }
+        }
+    }
+    assert!(longest > 30, "{longest} batches are too few to say much");
 }
