@@ -199,6 +199,7 @@ fn more_than_the_limits_is_refused_at_once_and_leaves_nothing() {
             requests: 2,
             nodes: 1500,
             bytes: 1 << 20,
+            ..Limits::default()
         },
         ..EngineOptions::default()
     };

@@ -74,6 +74,7 @@ pub fn limits(available: u64, packed: u64) -> Limits {
     Limits {
         requests: 1 << 20,
         nodes: usize::MAX,
+        request_nodes: usize::MAX,
         bytes: (available.saturating_sub(packed) / 2) as usize,
     }
 }

@@ -203,7 +203,7 @@ impl Shared {
             let Some(values) = state.requests.get(key).map(Arc::clone) else {
                 return Ok(());
             };
-            state.scheduler.handle_reserve(1)?;
+            state.scheduler.handle_reserve(key, 1)?;
             values
         };
         let grown = (values.lock()).grow_by(&self.cells, (None, values.given()), change);

@@ -25,16 +25,20 @@ pub struct Limits {
     pub requests: usize,
     /// Their nodes.
     pub nodes: usize,
+    /// Nodes of one request, those that it grows by included. A request that grows without end
+    /// leaves the rest of `nodes` to others.
+    pub request_nodes: usize,
     /// Sum of their [`Requirements::bytes`].
     pub bytes: usize,
 }
 
 impl Default for Limits {
-    /// 10,000 requests, a million nodes, 1 GiB.
+    /// 10,000 requests, a million nodes, of which a request has at most a quarter, 1 GiB.
     fn default() -> Limits {
         Limits {
             requests: 10_000,
             nodes: 1_000_000,
+            request_nodes: 250_000,
             bytes: 1 << 30,
         }
     }
@@ -56,6 +60,17 @@ pub enum Refused {
         have: usize,
         /// How many more are needed.
         needs: usize,
+        /// The limit.
+        most: usize,
+    },
+    /// One request would have more nodes than [`Limits::request_nodes`]. One that grows ends.
+    #[error(
+        "the request would have {nodes} nodes; the limit of one request is {most}; divide the \
+         request, or raise `Limits::request_nodes`"
+    )]
+    RequestNodes {
+        /// Nodes that the request would have.
+        nodes: usize,
         /// The limit.
         most: usize,
     },

@@ -181,9 +181,9 @@ impl Scheduler {
     /// Reserves nodes for a growth, see [`Scheduler::handle_grow_reserved`].
     ///
     /// # Errors
-    /// [`Refused::Overloaded`]; nothing is reserved.
-    pub fn handle_reserve(&mut self, nodes: usize) -> Result<(), Refused> {
-        self.room_for_nodes(nodes)?;
+    /// [`Refused::RequestNodes`] or [`Refused::Overloaded`]; nothing is reserved.
+    pub fn handle_reserve(&mut self, key: RequestKey, nodes: usize) -> Result<(), Refused> {
+        self.room_for_nodes(key, nodes)?;
         self.usage.nodes += nodes;
         Ok(())
     }
@@ -208,12 +208,13 @@ impl Scheduler {
     /// report at the same time, the later growth may arrive first; it waits for the earlier one.
     ///
     /// # Errors
-    /// [`Refused::Overloaded`] if the limit of nodes would be exceeded; nothing is added.
+    /// [`Refused::RequestNodes`] or [`Refused::Overloaded`] if a limit of nodes would be exceeded;
+    /// nothing is added.
     pub fn handle_grow(&mut self, key: RequestKey, unfolded: RequestGraph) -> Result<(), Refused> {
         if !self.table.is_live(key) {
             return Ok(());
         }
-        self.room_for_nodes(unfolded.nodes())?;
+        self.room_for_nodes(key, unfolded.nodes())?;
         self.grow(key, unfolded);
         Ok(())
     }
@@ -240,7 +241,13 @@ impl Scheduler {
         }
     }
 
-    fn room_for_nodes(&self, nodes: usize) -> Result<(), Refused> {
+    /// Checks whether a request, if it is live, may grow by so many nodes.
+    fn room_for_nodes(&self, key: RequestKey, nodes: usize) -> Result<(), Refused> {
+        if self.table.is_live(key) {
+            let early = self.early.get(key).into_iter().flatten();
+            let early: usize = early.map(RequestGraph::nodes).sum();
+            self.room_in_request(self.table.nodes(key) + early + nodes)?;
+        }
         let (have, needs, most) = (self.usage.nodes, nodes, self.limits.nodes);
         match needs > most.saturating_sub(have) {
             true => Err(Refused::Overloaded {
@@ -472,6 +479,14 @@ impl Scheduler {
         room
     }
 
+    fn room_in_request(&self, nodes: usize) -> Result<(), Refused> {
+        let most = self.limits.request_nodes;
+        if nodes > most {
+            return Err(Refused::RequestNodes { nodes, most });
+        }
+        Ok(())
+    }
+
     fn room_for(&self, needs: Usage, continues: bool) -> Result<(), Refused> {
         let needed = match continues {
             true => Admission::Continuing,
@@ -480,6 +495,7 @@ impl Scheduler {
         if self.admission < needed {
             return Err(Refused::ShuttingDown);
         }
+        self.room_in_request(needs.nodes)?;
         let (limits, taken) = (self.limits, self.usage);
         let all = [
             ("requests", taken.requests, needs.requests, limits.requests),

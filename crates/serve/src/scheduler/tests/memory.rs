@@ -120,6 +120,7 @@ fn what_is_refused_leaves_nothing() {
         requests: 3,
         nodes: 5,
         bytes: 100,
+        ..Limits::default()
     };
     let policy = Box::new(Cellular::new(&costs(&SIZES), 1, Order::Arrival));
     let mut scheduler = Scheduler::new(policy, 1, 5, limits);
@@ -201,4 +202,48 @@ fn what_is_refused_leaves_nothing() {
     assert_eq!(scheduler.counts().of(End::ShutDown), 2);
     scheduler.audit().expect("nothing left");
     assert_eq!(scheduler.usage, Usage::default());
+}
+
+#[test]
+fn a_request_that_grows_without_end_leaves_room_to_others() {
+    let cells = plain_cells(1);
+    let now = Instant::now();
+    let limits = Limits {
+        nodes: 12,
+        request_nodes: 8,
+        ..Limits::default()
+    };
+    let too_many = |nodes| Refused::RequestNodes { nodes, most: 8 };
+    let policy = Box::new(Cellular::new(&costs(&SIZES), 1, Order::Arrival));
+    let mut scheduler = Scheduler::new(policy, 1, 5, limits);
+    let submit = |scheduler: &mut Scheduler, nodes: usize| {
+        let unfolded = plain_chain(&[nodes]).unfold(&cells).expect("a chain");
+        scheduler.handle_submit(now, &unfolded, Requirements::default())
+    };
+    let offered = scheduler.handle_offer(9, &Requirements::default());
+    assert_eq!(offered, Err(too_many(9)));
+    assert_eq!(submit(&mut scheduler, 9), Err(too_many(9)));
+    let mut graph = plain_chain(&[5]);
+    let unfolded = graph.unfold(&cells).expect("a chain");
+    let key = scheduler.handle_submit(now, &unfolded, Requirements::default());
+    let key = key.expect("room");
+    let mut grown = |of: &[usize]| {
+        let before = graph.mark();
+        for &from in of {
+            plain_node(&mut graph, 0, &[from]);
+        }
+        graph.unfold_from(&cells, before).expect("a chain")
+    };
+    // A growth that waits for an earlier one counts, too.
+    let (first, second) = (grown(&[4]), grown(&[5, 6]));
+    assert_eq!(scheduler.handle_grow(key, second), Ok(()));
+    assert_eq!(scheduler.handle_reserve(key, 2), Err(too_many(9)));
+    assert_eq!(scheduler.handle_grow(key, first), Ok(()));
+    assert_eq!(scheduler.table().nodes(key), 8);
+    assert_eq!(scheduler.handle_grow(key, grown(&[7])), Err(too_many(9)));
+    scheduler.audit().expect("nothing kept of it");
+    submit(&mut scheduler, 4).expect("the rest of the nodes");
+    scheduler.handle_failed(now, key);
+    submit(&mut scheduler, 8).expect("room again");
+    scheduler.audit().expect("conserved");
 }
