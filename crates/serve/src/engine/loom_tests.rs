@@ -17,7 +17,7 @@ use super::stats::Recorder;
 use super::*;
 use crate::cell_graph::{Batch, Cell, CellError, Growth, NodeId, NodeOutputs, Ports, PreparedCell};
 use crate::policy::{Cellular, Order};
-use crate::scheduler::{End, Limits, Refused};
+use crate::scheduler::{End, Limits, Refused, RequestKey};
 use crate::sync::Mutex;
 use cellstream::execute::team::{SharedTeam, Team};
 
@@ -80,7 +80,7 @@ fn chain(start: f32, steps: usize) -> Request {
     Request::new(graph)
 }
 
-fn submit(shared: &Shared, start: f32, steps: usize, replies: &Replies) -> RequestId {
+fn submit(shared: &Shared, start: f32, steps: usize, replies: &Replies) -> RequestKey {
     shared.accept(chain(start, steps), to(replies)).unwrap()
 }
 
@@ -392,7 +392,8 @@ fn a_ticket_is_dropped_while_its_answer_is_on_its_way() {
         let (sender, receiver) = oneshot::channel();
         let key = shared.accept(chain(1.0, 2), Reply::Ticket(sender)).unwrap();
         submit(shared, 10.0, 1, replies);
-        drop(Ticket::new(receiver, key, Arc::downgrade(shared)));
+        let id = RequestId::new(shared, key);
+        drop(Ticket::new(receiver, id, Arc::downgrade(shared)));
         shared.wait_until_idle();
         assert_eq!(sorted(replies), ["Ok([11.0])"]);
         let counts = shared.lock().scheduler.counts();
