@@ -15,7 +15,7 @@ use cellstream_serve::cell_graph::{
     NodeId, NodeOutputs, Ports, PreparedCell, WorkerEnv,
 };
 use cellstream_serve::engine::{Engine, EngineError, EngineOptions, Request, SubmitError, Workers};
-use cellstream_serve::policy::PolicyKind;
+use cellstream_serve::policy::{Groups, PolicyKind};
 use cellstream_serve::scheduler::{End, Limits, Refused};
 use simple_cells::{
     POISON, REFUSED, SLOW, bits, cells, chain, count_down, random_options, random_request,
@@ -298,6 +298,14 @@ fn options_that_make_no_sense_are_refused() {
         ..EngineOptions::default()
     };
     assert!(matches!(start(&no_steps), EngineError::NoSteps));
+    let no_group = EngineOptions {
+        groups: Groups {
+            requests: 0,
+            ..Groups::default()
+        },
+        ..EngineOptions::default()
+    };
+    assert!(matches!(start(&no_group), EngineError::NoGroup));
     let sizes = EngineOptions {
         sizes: vec![BatchSizes { min: 2, max: 1 }; 3],
         ..EngineOptions::default()

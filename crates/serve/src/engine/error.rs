@@ -52,6 +52,9 @@ pub enum EngineError {
     /// `steps_at_once` is 0.
     #[error("`steps_at_once` is 0; it must be at least 1")]
     NoSteps,
+    /// `groups.requests` is 0.
+    #[error("`groups.requests` is 0; a group has at least 1 request")]
+    NoGroup,
     /// A worker's team could not be created.
     #[error("worker {worker}: {why}")]
     Team {

@@ -359,6 +359,9 @@ fn check(cells: &Cells, options: &EngineOptions) -> Result<Vec<CellCost>, Engine
     if options.steps_at_once == 0 {
         return Err(EngineError::NoSteps);
     }
+    if options.groups.requests == 0 {
+        return Err(EngineError::NoGroup);
+    }
     let mut costs: Vec<CellCost> = cells.iter().map(|(_, cell)| cell.cost()).collect();
     if !options.sizes.is_empty() {
         if options.sizes.len() != cells.len() {
