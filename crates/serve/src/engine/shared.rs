@@ -144,6 +144,8 @@ impl Shared {
         let mut state = self.lock();
         let out = change(&mut state, Instant::now());
         let finished = state.take_finished();
+        // Dropped last, without the lock.
+        let _spent = state.scheduler.take_spent();
         let wake = state.sleeping > 0;
         drop(state);
         if wake {
@@ -310,7 +312,9 @@ impl Shared {
                 state.scheduler.handle_timeout(begin);
             }
             let finished = state.take_finished();
-            if tasks.is_empty() && evict.is_empty() && finished.is_empty() {
+            let spent = state.scheduler.take_spent();
+            let nothing_ended = finished.is_empty() && spent.is_empty();
+            if tasks.is_empty() && evict.is_empty() && nothing_ended {
                 if state.stopping {
                     return;
                 }
@@ -337,6 +341,7 @@ impl Shared {
                 self.work.notify_one();
             }
             self.reply(finished);
+            drop(spent);
             for subgraph in &evict {
                 worker.evict(subgraph.request);
             }

@@ -31,7 +31,7 @@ pub use admission::{Limits, Refused, Requirements};
 pub use ends::{Counts, End, Ended, Timing};
 pub use keys::{RequestKey, Row, SubgraphKey, WorkerId};
 pub use policy::{Completion, Demand, NewTask, Policy};
-pub use table::{SubgraphView, Table};
+pub use table::{Spent, SubgraphView, Table};
 
 use super::cell_graph::{CellId, RequestGraph};
 use admission::{Admission, Usage};
@@ -420,6 +420,12 @@ impl Scheduler {
     /// Returns each ended request once.
     pub fn poll_ended(&mut self) -> Option<Ended> {
         self.ended.pop_front()
+    }
+
+    /// Takes the large records of requests that have ended. They are kept until then: to be called
+    /// after [`Scheduler::poll_ended`], and what it returns to be dropped without a lock.
+    pub fn take_spent(&mut self) -> Vec<Spent> {
+        std::mem::take(&mut self.table.spent)
     }
 
     /// Number of requests so far, by how they ended.

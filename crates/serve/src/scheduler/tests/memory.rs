@@ -247,3 +247,22 @@ fn a_request_that_grows_without_end_leaves_room_to_others() {
     submit(&mut scheduler, 8).expect("room again");
     scheduler.audit().expect("conserved");
 }
+
+#[test]
+fn a_large_record_is_handed_out_when_no_row_of_it_is_in_flight() {
+    let cells = plain_cells(1);
+    let now = Instant::now();
+    let policy = Box::new(Cellular::new(&costs(&SIZES), 1, Order::Arrival));
+    let mut scheduler = Scheduler::new(policy, 1, 1, Limits::default());
+    for (nodes, spent) in [(1000, 1), (10, 0)] {
+        let unfolded = plain_chain(&[nodes]).unfold(&cells).expect("a chain");
+        let key = scheduler.handle_submit(now, &unfolded, Requirements::default());
+        let mut tasks = Vec::new();
+        scheduler.poll_tasks(now, WorkerId(0), &mut tasks);
+        scheduler.handle_cancel(now, key.expect("room"));
+        assert!(scheduler.take_spent().is_empty(), "a row is in flight");
+        scheduler.handle_done(now, tasks.remove(0), None);
+        assert_eq!(scheduler.take_spent().len(), spent, "of {nodes} nodes");
+        assert!(scheduler.take_spent().is_empty(), "once");
+    }
+}

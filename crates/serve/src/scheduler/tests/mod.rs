@@ -326,6 +326,7 @@ impl Simulated {
             }
             known.end = Some((self.now, ended.end));
         }
+        drop(self.scheduler.take_spent());
         let live = self.known.values().filter(|k| k.end.is_none()).count();
         assert_eq!(self.scheduler.counts().live(), live as u64);
     }
