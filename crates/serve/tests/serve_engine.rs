@@ -488,7 +488,7 @@ fn batches_have_the_rows_of_the_options_else_of_the_cell() {
 fn what_a_refused_request_owns_is_dropped_with_nothing_locked() {
     let (cells, ids) = cells();
     let limits = Limits {
-        requests: 1,
+        requests: 0,
         ..Limits::default()
     };
     let options = EngineOptions {
@@ -498,7 +498,6 @@ fn what_a_refused_request_owns_is_dropped_with_nothing_locked() {
     let engine = Engine::start(cells, &options).unwrap();
     let (dropped, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
-        // Open, so that it is there until it is dropped.
         let mut stream = engine.stream(ids.chain, None).unwrap();
         let step = stream.push(&[0.5]).unwrap();
         let own = move |_| drop(stream);

@@ -336,7 +336,6 @@ fn soak(options: EngineOptions, cells: &Cells, network: &Network, asked: &[Asked
             }
             match random.usize(0..6) {
                 0 if !open.is_empty() => drop(open.swap_remove(random.usize(..open.len()))),
-                // Where there is no room for a stream's next segment, it ends; another is opened.
                 1 => match stream.push(&[0.25; E]) {
                     Ok(step) if random.bool() => drop(step.wait()),
                     Ok(_) | Err(StreamError::Submit(_)) => {}

@@ -76,5 +76,6 @@ pub fn limits(available: u64, packed: u64) -> Limits {
         nodes: usize::MAX,
         request_nodes: usize::MAX,
         bytes: (available.saturating_sub(packed) / 2) as usize,
+        streams: 0,
     }
 }

@@ -24,7 +24,7 @@ pub use calibrate::{Calibration, calibrate};
 pub use error::{EngineError, SubmitError};
 pub use options::{EngineOptions, Workers};
 pub use stats::{CellStats, Stats};
-pub use stream::{Step, Stream, StreamError};
+pub use stream::{Step, StepOptions, Stream, StreamError};
 pub use ticket::{RequestId, ResponseFuture, Ticket};
 
 use super::cell_graph::{
@@ -68,24 +68,6 @@ impl Request {
         self
     }
 
-    /// Counts the request with at least `bytes` bytes, for a graph that will grow.
-    fn of_bytes(mut self, bytes: usize) -> Request {
-        self.requirements.bytes = bytes;
-        self
-    }
-
-    /// Continues an accepted request: it is accepted also while the engine drains.
-    fn continues(mut self) -> Request {
-        self.requirements.continues = true;
-        self
-    }
-
-    /// The user may add nodes until the request is closed.
-    fn open(mut self) -> Request {
-        self.requirements.open = true;
-        self
-    }
-
     /// Sets the deadline. After it, no batch with the request starts, and the request ends with
     /// [`RequestError::Late`]; if its last batch is running, it may still complete.
     pub fn deadline(mut self, deadline: Instant) -> Request {
@@ -107,6 +89,8 @@ pub struct Response {
 pub(super) enum Reply {
     Ticket(oneshot::Sender<Result<Response, RequestError>>),
     Call(Box<dyn FnOnce(Result<Response, RequestError>) + Send>),
+    /// The stream, and the number of its segment.
+    Segment(Arc<stream::Inner>, u64),
 }
 
 impl Reply {
@@ -119,6 +103,7 @@ impl Reply {
             // An error means that the ticket was dropped.
             Reply::Ticket(sender) => drop(sender.send(answer)),
             Reply::Call(call) => call(answer),
+            Reply::Segment(stream, number) => stream.segment_ended(number, answer),
         }
     }
 }
@@ -254,8 +239,11 @@ impl Engine {
 
     /// Opens a stream: a chain of calls of `cell` whose inputs arrive one after the other. It
     /// starts from zeros or from `states`, the values of all states one after the other. Each
-    /// [`Step`] returns the outputs of the cell, not the states. The first step counts towards the
-    /// limits. Streams have no priority and no deadline.
+    /// [`Step`] returns the outputs of the cell, not the states.
+    ///
+    /// The stream reserves its room now, for [`Stream::AHEAD`] unanswered steps, and keeps its
+    /// position in the order of arrivals: later requests neither take its room nor run before its
+    /// steps, except by a higher priority.
     ///
     /// ```
     /// # use cellstream::model::Lstm;
@@ -276,7 +264,8 @@ impl Engine {
     /// ```
     ///
     /// # Errors
-    /// [`StreamError`] if the cell does not exist or has no state, or if `states` has another size.
+    /// [`StreamError`] if the cell does not exist or has no state, if `states` has another size, or
+    /// if there is no room ([`Limits`](crate::scheduler::Limits)).
     pub fn stream(&self, cell: CellId, states: Option<&[f32]>) -> Result<Stream, StreamError> {
         Stream::open(&self.shared, cell, states)
     }
@@ -288,9 +277,10 @@ impl Engine {
         request.engine == self.shared.engine && self.shared.cancel(request.key)
     }
 
-    /// Rejects new requests and waits until all accepted requests, open streams included, have
-    /// ended and their replies are delivered. Must not be called from `done`: it would wait for
-    /// itself. Returns at once in a child of the process that started the engine.
+    /// Rejects new requests, streams and steps, and waits until all accepted requests and steps
+    /// have ended and their replies are delivered. It does not wait for open streams without
+    /// unanswered steps. Must not be called from `done`: it would wait for itself. Returns at once
+    /// in a child of the process that started the engine.
     pub fn drain(&self) {
         if self.shared.made_in.is_forked() {
             return;

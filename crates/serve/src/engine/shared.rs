@@ -32,15 +32,17 @@
 //! **A ticket is dropped while its reply is on its way**: cancelling an ended request does nothing.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use slotmap::SecondaryMap;
 
 use super::stats::Recorder;
 use super::{Reply, Request, RequestError, Response, SubmitError};
-use crate::cell_graph::{Cells, DynamicGraph, Graph};
-use crate::scheduler::{End, Ended, RequestKey, Scheduler, SubgraphKey, Task, WorkerId};
+use crate::cell_graph::{Cells, DynamicGraph};
+use crate::scheduler::{
+    End, Ended, RequestKey, Scheduler, StreamRoom, SubgraphKey, Task, WorkerId,
+};
 use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use crate::worker::{Outcome, RequestValues, TaskRow, Values, Worker, WorkerTask};
 use cellstream::execute::team::{ProcessMark, catch_panic, without_pin};
@@ -69,6 +71,29 @@ pub(super) struct State {
     /// Requests that have ended and are being replied to.
     replying: usize,
     stopping: bool,
+}
+
+/// The reserved room of an open stream; dropping it returns the room.
+pub(super) struct Room {
+    shared: Weak<Shared>,
+    made_in: ProcessMark,
+    reserved: StreamRoom,
+}
+
+impl Room {
+    pub fn position(&self) -> u64 {
+        self.reserved.position
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        if let Some(shared) = self.shared.upgrade()
+            && !self.made_in.is_forked()
+        {
+            shared.lock().scheduler.handle_close_stream(self.reserved);
+        }
+    }
 }
 
 /// An ended request, whose reply is sent without the lock.
@@ -190,40 +215,19 @@ impl Shared {
         accepted
     }
 
-    /// Adds a node to the graph of an open request, and closes the request if `close` is set. Only
-    /// this function adds nodes to it. Does nothing if the request has ended.
-    ///
-    /// The node is reserved first, because it cannot be removed from the values again.
-    pub fn grow(
-        &self,
-        key: RequestKey,
-        change: impl FnOnce(&mut Graph),
-        close: bool,
-    ) -> Result<(), SubmitError> {
-        let values = {
-            let mut state = self.lock();
-            let Some(values) = state.requests.get(key).map(Arc::clone) else {
-                return Ok(());
-            };
-            state.scheduler.handle_reserve(key, 1)?;
-            values
-        };
-        let grown = (values.lock()).grow_by(&self.cells, (None, values.given()), change);
-        self.with(|state, now| {
-            let (unfolded, result) = match grown {
-                Ok(((), unfolded)) => (unfolded, Ok(())),
-                Err(error) => (None, Err(error.into())),
-            };
-            state.scheduler.handle_grow_reserved(key, unfolded, 1);
-            if close && result.is_ok() {
-                state.scheduler.handle_close(now, key);
-            }
-            result
+    /// Reserves the room of a stream.
+    pub fn open_stream(shared: &Arc<Shared>, bytes: usize) -> Result<Room, SubmitError> {
+        let reserved = shared.lock().scheduler.handle_open_stream(bytes)?;
+        Ok(Room {
+            shared: Arc::downgrade(shared),
+            made_in: shared.made_in,
+            reserved,
         })
     }
 
-    pub fn close(&self, key: RequestKey) {
-        self.with(|state, now| state.scheduler.handle_close(now, key));
+    /// An error if steps of streams are refused.
+    pub fn check_draining(&self) -> Result<(), SubmitError> {
+        Ok(self.lock().scheduler.check_draining()?)
     }
 
     /// Returns whether the request had not ended.

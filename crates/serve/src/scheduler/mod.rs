@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 use slotmap::SecondaryMap;
 
-pub use admission::{Limits, Refused, Requirements};
+pub use admission::{Limits, Refused, Requirements, StreamRoom};
 pub use ends::{Counts, End, Ended, Timing};
 pub use keys::{RequestKey, Row, SubgraphKey, WorkerId};
 pub use policy::{Completion, Demand, NewTask, Policy};
@@ -70,6 +70,8 @@ pub struct Scheduler {
     steps_at_once: Vec<usize>,
     workers: usize,
     usage: Usage,
+    /// The part of the used bytes that streams have reserved.
+    stream_bytes: usize,
     counts: Counts,
     admission: Admission,
     /// Deadlines of requests that have not ended.
@@ -102,6 +104,7 @@ impl Scheduler {
             steps_at_once: Vec::new(),
             workers,
             usage: Usage::default(),
+            stream_bytes: 0,
             counts: Counts::default(),
             admission: Admission::All,
             deadlines: BTreeSet::new(),
@@ -136,11 +139,7 @@ impl Scheduler {
         nodes: usize,
         requirements: &Requirements,
     ) -> Result<(), Refused> {
-        let needs = Usage {
-            requests: 1,
-            nodes,
-            bytes: requirements.bytes,
-        };
+        let needs = Usage::of(requirements.stream.is_some(), nodes, requirements.bytes);
         self.room_or_refused(needs, requirements.continues)
     }
 
@@ -154,11 +153,8 @@ impl Scheduler {
         unfolded: &RequestGraph,
         requirements: Requirements,
     ) -> Result<RequestKey, Refused> {
-        let needs = Usage {
-            requests: 1,
-            nodes: unfolded.nodes(),
-            bytes: requirements.bytes,
-        };
+        let Requirements { stream, bytes, .. } = requirements;
+        let needs = Usage::of(stream.is_some(), unfolded.nodes(), bytes);
         self.room_or_refused(needs, requirements.continues)?;
         self.usage.add(needs);
         self.counts.submitted += 1;
@@ -166,7 +162,8 @@ impl Scheduler {
             priority: requirements.priority,
             deadline: requirements.deadline,
             open: requirements.open,
-            bytes: requirements.bytes,
+            bytes,
+            stream,
             now,
         };
         let key = self.table.insert(unfolded, terms);
@@ -178,29 +175,42 @@ impl Scheduler {
         Ok(key)
     }
 
-    /// Reserves nodes for a growth, see [`Scheduler::handle_grow_reserved`].
+    /// A stream is opened: reserves its room, and its position in the order of arrivals.
     ///
     /// # Errors
-    /// [`Refused::RequestNodes`] or [`Refused::Overloaded`]; nothing is reserved.
-    pub fn handle_reserve(&mut self, key: RequestKey, nodes: usize) -> Result<(), Refused> {
-        self.room_for_nodes(key, nodes)?;
-        self.usage.nodes += nodes;
-        Ok(())
+    /// [`Refused`]; nothing is reserved.
+    pub fn handle_open_stream(&mut self, bytes: usize) -> Result<StreamRoom, Refused> {
+        let needs = Usage {
+            streams: 1,
+            bytes,
+            ..Usage::default()
+        };
+        self.room_or_refused(needs, false)?;
+        self.usage.add(needs);
+        self.stream_bytes += bytes;
+        let position = self.table.reserve_position();
+        Ok(StreamRoom { position, bytes })
     }
 
-    /// As [`Scheduler::handle_grow`], with at most the reserved nodes; `None` if the request does
-    /// not grow.
-    pub fn handle_grow_reserved(
-        &mut self,
-        key: RequestKey,
-        unfolded: Option<RequestGraph>,
-        reserved: usize,
-    ) {
-        self.usage.nodes -= reserved;
-        if let Some(unfolded) = unfolded
-            && self.table.is_live(key)
-        {
-            self.grow(key, unfolded);
+    /// A stream has ended; its last segment may still run.
+    pub fn handle_close_stream(&mut self, room: StreamRoom) {
+        let StreamRoom { bytes, .. } = room;
+        self.usage.subtract(Usage {
+            streams: 1,
+            bytes,
+            ..Usage::default()
+        });
+        self.stream_bytes -= bytes;
+    }
+
+    /// Whether steps of streams are accepted.
+    ///
+    /// # Errors
+    /// [`Refused::ShuttingDown`] after [`Scheduler::handle_drain`].
+    pub fn check_draining(&self) -> Result<(), Refused> {
+        match self.admission {
+            Admission::All => Ok(()),
+            _ => Err(Refused::ShuttingDown),
         }
     }
 
@@ -220,6 +230,7 @@ impl Scheduler {
     }
 
     fn grow(&mut self, key: RequestKey, unfolded: RequestGraph) {
+        debug_assert!(!self.table.is_segment(key), "segments do not grow");
         self.usage.nodes += unfolded.nodes();
         if unfolded.first != self.table.nodes(key) {
             let early = self.early.entry(key).map(|entry| entry.or_default());
@@ -449,18 +460,20 @@ impl Scheduler {
     /// # Errors
     /// A description of the difference.
     pub fn audit(&self) -> Result<(), String> {
-        let mut taken = Usage::default();
+        let mut taken = Usage {
+            streams: self.usage.streams,
+            bytes: self.stream_bytes,
+            ..Usage::default()
+        };
         let here = |key: &RequestKey| self.table.is_live(*key) || self.table.is_held(*key);
         for key in self.table.keys().filter(here) {
             let early = self.early.get(key).into_iter().flatten();
-            taken.add(Usage {
-                requests: 1,
-                nodes: self.table.nodes(key) + early.map(RequestGraph::nodes).sum::<usize>(),
-                bytes: self.table.bytes(key),
-            });
+            let nodes = self.table.nodes(key) + early.map(RequestGraph::nodes).sum::<usize>();
+            let bytes = self.table.bytes(key);
+            taken.add(Usage::of(self.table.is_segment(key), nodes, bytes));
         }
         let live = self.counts.live();
-        if taken != self.usage || live != taken.requests as u64 {
+        if taken != self.usage || live != taken.live() {
             let counted = self.usage;
             return Err(format!(
                 "{live} requests have not ended, {taken:?} are here, {counted:?} counted"
@@ -472,7 +485,7 @@ impl Scheduler {
     /// The part of [`Scheduler::audit`] that takes constant time; asserted when a request arrives
     /// or ends.
     fn conserved(&self) {
-        let (live, room) = (self.counts.live(), self.usage.requests as u64);
+        let (live, room) = (self.counts.live(), self.usage.live());
         debug_assert_eq!(
             live, room,
             "requests that have not ended, and what they take"
@@ -507,6 +520,7 @@ impl Scheduler {
             ("requests", taken.requests, needs.requests, limits.requests),
             ("nodes", taken.nodes, needs.nodes, limits.nodes),
             ("bytes", taken.bytes, needs.bytes, limits.bytes),
+            ("streams", taken.streams, needs.streams, limits.streams),
         ];
         for (what, have, needs, most) in all {
             if needs > most.saturating_sub(have) {
@@ -548,11 +562,9 @@ impl Scheduler {
         };
         let early = self.early.remove(key).unwrap_or_default();
         let early: usize = early.iter().map(RequestGraph::nodes).sum();
-        self.usage.subtract(Usage {
-            requests: 1,
-            nodes: self.table.nodes(key) + early,
-            bytes: self.table.bytes(key),
-        });
+        let (nodes, bytes) = (self.table.nodes(key) + early, self.table.bytes(key));
+        let usage = Usage::of(self.table.is_segment(key), nodes, bytes);
+        self.usage.subtract(usage);
         if let Some(deadline) = self.table.deadline(key) {
             self.deadlines.remove(&(deadline, key));
         }

@@ -30,6 +30,7 @@ pub(super) struct Request {
     pub submitted: Instant,
     pub started: Option<Instant>,
     pub bytes: usize,
+    pub is_segment: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

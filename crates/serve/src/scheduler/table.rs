@@ -58,7 +58,7 @@ pub struct SubgraphView {
     pub request_left: u32,
     /// Number of its ready nodes, if it is released.
     pub ready: usize,
-    /// Whether one of its nodes has been taken.
+    /// Whether one of its nodes has been taken, or it continues a stream.
     pub begun: bool,
     /// The worker that must run its tasks.
     pub pinned: Option<WorkerId>,
@@ -72,6 +72,7 @@ pub(super) struct Terms {
     pub deadline: Option<Instant>,
     pub open: bool,
     pub bytes: usize,
+    pub stream: Option<u64>,
     pub now: Instant,
 }
 
@@ -93,9 +94,26 @@ impl Table {
             submitted: terms.now,
             started: None,
             bytes: terms.bytes,
+            is_segment: terms.stream.is_some(),
         });
+        let Some(position) = terms.stream else {
+            self.grow(key, unfolded);
+            return key;
+        };
+        let released = std::mem::replace(&mut self.released, position);
         self.grow(key, unfolded);
+        self.released = released;
+        // It continues the segment before it: it is not among those that wait in order of arrival.
+        for subgraph in &mut self.requests[key].subgraphs {
+            subgraph.begun = true;
+        }
         key
+    }
+
+    /// A position in the order of releases, for the segments of a stream.
+    pub(super) fn reserve_position(&mut self) -> u64 {
+        self.released += 1;
+        self.released - 1
     }
 
     /// Adds nodes to a live request; those that are ready are announced.
@@ -286,6 +304,13 @@ impl Table {
     /// Bytes that a request was counted with.
     pub(super) fn bytes(&self, key: RequestKey) -> usize {
         self.requests[key].bytes
+    }
+
+    /// Whether a request is a segment of a stream.
+    pub(super) fn is_segment(&self, key: RequestKey) -> bool {
+        self.requests
+            .get(key)
+            .is_some_and(|request| request.is_segment)
     }
 
     /// Whether a request has neither ended nor got all its nodes done.

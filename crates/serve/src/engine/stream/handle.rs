@@ -8,10 +8,10 @@ use std::task::{Context, Poll};
 use super::super::shared::Shared;
 use super::super::ticket::in_child;
 use super::super::{RequestError, SubmitError};
-use super::segments::{Inner, Now, Segment};
-use super::{SEGMENT, StreamError};
-use crate::cell_graph::{CellId, Graph, NodeId};
-use crate::scheduler::{Refused, RequestKey};
+use super::segments::{Inner, Now, WaitingStep};
+use super::{AHEAD, STEP_BYTES, StepOptions, StreamError};
+use crate::cell_graph::CellId;
+use crate::scheduler::Refused;
 use crate::sync::Mutex;
 use cellstream::execute::team::ProcessMark;
 
@@ -50,18 +50,22 @@ impl Stream {
         let widths = |ports: &[crate::cell_graph::Port]| -> Vec<usize> {
             ports.iter().map(|port| port.width()).collect()
         };
+        let (inputs, widths) = (widths(ports.inputs()), widths(ports.states()));
+        let [input, state] = [&inputs, &widths].map(|widths| widths.iter().sum::<usize>());
+        // The states are kept by the stream, and by its running segment.
+        let bytes = AHEAD * (input * size_of::<f32>() + STEP_BYTES) + 2 * state * size_of::<f32>();
         let inner = Inner {
             shared: Arc::downgrade(shared),
             made_in: shared.made_in,
             cell,
-            inputs: widths(ports.inputs()),
-            states: widths(ports.states()),
-            now: Mutex::new(Now::default()),
+            inputs,
+            states: widths,
+            now: Mutex::new(Now::new(Shared::open_stream(shared, bytes)?)),
             name,
         };
         let states = states.unwrap_or_default();
         if !states.is_empty() {
-            inner.expect("states", inner.states.iter().sum(), states.len())?;
+            inner.expect("states", state, states.len())?;
             inner.lock().states = states.to_vec();
         }
         Ok(Stream {
@@ -69,60 +73,59 @@ impl Stream {
         })
     }
 
-    /// Adds a step, of the values of all of the cell's inputs one after the other. Steps are
-    /// computed in the order in which they were added; some hundreds may be under way. A stream
-    /// takes room for a segment of 256 steps at a time: where there is none when one is over, steps
-    /// that were added for the next one end with [`RequestError::Refused`], and so has the stream:
-    /// its states are gone.
+    /// As [`Stream::push_with`], with priority 0 and no deadline.
     ///
     /// # Errors
-    /// [`StreamError::Values`] and [`StreamError::Submit`] leave the stream as it was;
-    /// [`StreamError::Ended`].
+    /// As [`Stream::push_with`].
     pub fn push(&mut self, inputs: &[f32]) -> Result<Step, StreamError> {
+        self.push_with(inputs, StepOptions::default())
+    }
+
+    /// Adds a step, of the values of all of the cell's inputs one after the other. Steps are
+    /// computed in the order in which they were added. Up to [`Stream::AHEAD`] steps may be
+    /// unanswered. The engine has room for them: other requests cannot take it.
+    ///
+    /// # Errors
+    /// [`StreamError::Values`] and [`StreamError::Submit`] (too many unanswered steps, or the engine
+    /// drains) leave the stream as it was; [`StreamError::Ended`].
+    pub fn push_with(&mut self, inputs: &[f32], options: StepOptions) -> Result<Step, StreamError> {
         let inner = &self.inner;
         if inner.made_in.is_forked() {
             return Err(SubmitError::Forked.into());
         }
         inner.expect("inputs", inner.inputs.iter().sum(), inputs.len())?;
+        let shared = inner.shared.upgrade();
         let (reply, receiver) = oneshot::channel();
         let mut now = inner.lock();
         if let Some(error) = &now.ended {
             return Err(error.clone().into());
         }
-        match now.segment {
-            Segment::Full(_) => {
-                let have = now.aside.len();
-                if have == SEGMENT {
-                    return Err(SubmitError::from(Refused::Overloaded {
-                        what: "steps of a stream",
-                        have,
-                        needs: 1,
-                        most: SEGMENT,
-                    })
-                    .into());
-                }
-                now.aside.push_back((inputs.to_vec(), reply));
-            }
-            Segment::None => {
-                now.replies.push_back(reply);
-                inner
-                    .begin_segment(&mut now, &[inputs], false)
-                    .inspect_err(|_| {
-                        now.replies.pop_back();
-                    })?;
-            }
-            Segment::Open(key, nodes) => {
-                now.replies.push_back(reply);
-                // Before the node is added: the segment may have ended by the time that it has
-                // been.
-                let full = nodes + 1 == SEGMENT;
-                now.segment = match full {
-                    true => Segment::Full(key),
-                    false => Segment::Open(key, nodes + 1),
-                };
-                drop(now);
-                self.add(key, nodes, inputs, full)?;
-            }
+        let Some(shared) = shared else {
+            return Err(RequestError::ShutDown.into());
+        };
+        let have = now.unanswered();
+        if have >= AHEAD {
+            return Err(SubmitError::from(Refused::Overloaded {
+                what: "steps of a stream",
+                have,
+                needs: 1,
+                most: AHEAD,
+            })
+            .into());
+        }
+        if now.running.is_some() {
+            shared.check_draining()?;
+        }
+        now.add(WaitingStep {
+            inputs: inputs.to_vec(),
+            options,
+            reply,
+        });
+        if now.running.is_none()
+            && let Err(refused) = inner.begin_segment(&mut now, false)
+        {
+            now.remove_last();
+            return Err(refused);
         }
         Ok(Step {
             receiver,
@@ -130,48 +133,45 @@ impl Stream {
         })
     }
 
-    /// Adds a node to an open segment, whose reply waits already: a node may end before this
-    /// returns. A worker that has computed a step locks the stream with the request's values
-    /// locked; so the stream must not be locked here, where the values are.
-    fn add(
-        &self,
-        key: RequestKey,
-        nodes: usize,
-        inputs: &[f32],
-        full: bool,
-    ) -> Result<(), StreamError> {
-        let inner = &self.inner;
-        let Some(shared) = inner.shared.upgrade() else {
-            return Err(RequestError::ShutDown.into());
-        };
-        let last = NodeId::new(nodes - 1);
-        let before: Vec<_> = (0..inner.states.len()).map(|p| last.output(p)).collect();
-        let change = |graph: &mut Graph| {
-            inner.step(graph, inputs, &before);
-        };
-        let refused = shared.grow(key, change, full).err();
-        let mut now = inner.lock();
-        // One that has ended has told all replies why, this one's too.
-        if let Some(why) = refused.filter(|_| now.ended.is_none()) {
-            now.replies.pop_back();
-            now.segment = Segment::Open(key, nodes);
-            return Err(why.into());
+    /// Maximum number of unanswered steps of a stream.
+    pub const AHEAD: usize = AHEAD;
+
+    /// The states after the last answered step, one after the other, for
+    /// [`Engine::stream`](crate::Engine::stream): a stream that starts from them continues this one.
+    /// Steps that are not answered are not part of them.
+    pub fn state(&self) -> Vec<f32> {
+        if self.inner.made_in.is_forked() {
+            return Vec::new();
         }
-        Ok(())
+        self.inner.states(&self.inner.lock())
     }
 
-    /// No more steps will come; those that were added are computed.
-    pub fn close(self) {
-        if self.inner.made_in.is_forked() {
-            return;
+    /// No more steps will come; those that were added are computed. The returned handle receives
+    /// the states after the last step when the room of the stream has been returned; dropping it
+    /// changes nothing.
+    pub fn close(self) -> Step {
+        let inner = &self.inner;
+        let (reply, receiver) = oneshot::channel();
+        let closed = Step {
+            receiver,
+            made_in: inner.made_in,
+        };
+        if inner.made_in.is_forked() {
+            return closed;
         }
-        let mut now = self.inner.lock();
-        now.closing = true;
-        let segment = std::mem::take(&mut now.segment);
-        if let (Segment::Open(key, _), Some(shared)) = (segment, self.inner.shared.upgrade()) {
+        let mut now = inner.lock();
+        if let Some(error) = now.ended.clone() {
             drop(now);
-            shared.close(key);
+            let _ = reply.send(Err(error));
+            return closed;
         }
+        now.closing = Some(reply);
+        let ends = inner.closed(&mut now);
+        drop(now);
+        if let Some(ends) = ends {
+            ends.tell();
+        }
+        closed
     }
 }
 
@@ -181,20 +181,17 @@ impl Drop for Stream {
             return;
         }
         let mut now = self.inner.lock();
-        if now.closing || now.ended.is_some() {
+        if now.closing.is_some() || now.ended.is_some() {
             return;
         }
         // Ended here, so that a segment that is just over begins no other.
-        let waiting = now.end(RequestError::Cancelled);
-        let segment = now.segment;
+        let unanswered = now.end(RequestError::Cancelled);
+        let running = now.running;
         drop(now);
-        if let (Segment::Open(key, _) | Segment::Full(key), Some(shared)) =
-            (segment, self.inner.shared.upgrade())
-        {
-            shared.cancel(key);
+        if let (Some(segment), Some(shared)) = (running, self.inner.shared.upgrade()) {
+            shared.cancel(segment.key);
         }
-        // Who is woken finds the room free.
-        waiting.tell();
+        unanswered.tell();
     }
 }
 

@@ -1,30 +1,43 @@
 //! Streams: chains whose next input arrives later, and that may go on for ever.
 //!
-//! A stream is an open request that grows by a node for each input. So that what is known of its
-//! past does not grow with it, it is cut into segments of [`SEGMENT`] nodes, each a request:
+//! A stream keeps its states between steps, so it does not keep its past. Steps are computed in
+//! segments, each a request that starts from these states:
 //!
 //! ```text
-//! push   the segment has room    add a node; the last one closes the request
-//!        it has none             put the input aside
-//! a node is done                 tell its outputs; of the last one, keep the states
-//! the segment has ended          begin the next, from these states, with all inputs put aside
+//! push                   no segment runs: begin one with this step; otherwise the step waits
+//! a step is computed     keep the states, send the outputs
+//! a segment has ended    begin the next, with all steps that wait
 //! ```
 //!
-//! Within a segment the states rest in the worker's batch, as those of any chain.
+//! Segments are not visible from outside: the room of a stream is reserved when it is opened, and
+//! all its segments have its position in the order of arrivals.
 
 mod handle;
 mod segments;
 
+use std::time::Instant;
+
 use super::{RequestError, SubmitError};
 
 pub use handle::{Step, Stream};
+pub(super) use segments::Inner;
 
-/// Steps of a segment: enough that a new request costs little for each. Two for the model
-/// checker, whose streams have few steps.
-const SEGMENT: usize = if cfg!(loom) { 2 } else { 256 };
+/// Maximum number of unanswered steps of a stream. Few for the model checker.
+const AHEAD: usize = if cfg!(loom) { 4 } else { 256 };
 
 /// Bytes of a step beside its inputs: the records of the graph, of the values and of the scheduler.
 const STEP_BYTES: usize = 256;
+
+/// Options of one step of a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepOptions {
+    /// As [`Request::priority`](super::Request::priority). Steps that wait for an earlier step of
+    /// the stream raise its priority to theirs if it has not begun.
+    pub priority: u8,
+    /// If the step is not computed by then, it ends with [`RequestError::Late`], and so do the
+    /// steps that were added after it. None of them changes the states; the stream goes on.
+    pub deadline: Option<Instant>,
+}
 
 /// Why a stream was not opened, or does not go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

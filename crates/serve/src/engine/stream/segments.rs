@@ -1,11 +1,11 @@
-//! The state of a stream: one segment after the other, each an open request.
+//! The state of a stream: one segment after the other, each a request.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-use super::super::shared::Shared;
+use super::super::shared::{Room, Shared};
 use super::super::{Reply, Request, RequestError, Response, SubmitError};
-use super::{SEGMENT, STEP_BYTES, StreamError};
+use super::{StepOptions, StreamError};
 use crate::cell_graph::{CellId, DynamicGraph, Graph, Growth, NodeId, NodeOutputs, Source};
 use crate::scheduler::RequestKey;
 use crate::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ use cellstream::execute::team::{ProcessMark, catch_panic};
 
 pub(super) type StepReply = oneshot::Sender<Result<Vec<f32>, RequestError>>;
 
-pub(super) struct Inner {
+pub(crate) struct Inner {
     pub(super) shared: Weak<Shared>,
     pub(super) made_in: ProcessMark,
     pub(super) cell: CellId,
@@ -24,30 +24,36 @@ pub(super) struct Inner {
     pub(super) now: Mutex<Now>,
 }
 
-/// How far a stream is. Locked by `push`, and by a worker at the end of each step (with the values
-/// of the segment locked before) and segment; never with the engine's lock held.
-#[derive(Default)]
+/// The progress of a stream. Locked by its user, and by a worker at the end of each step (with the
+/// values of the segment locked before) and segment; never with the engine's lock held.
 pub(super) struct Now {
-    pub(super) segment: Segment,
-    /// Of the nodes that have not been told, oldest first.
-    pub(super) replies: VecDeque<StepReply>,
-    /// Inputs for the next segment.
-    pub(super) aside: VecDeque<(Vec<f32>, StepReply)>,
-    /// States that the next segment begins from; empty: zeros.
+    /// The segment that runs, if any.
+    pub(super) running: Option<Segment>,
+    /// Number of segments so far.
+    segments: u64,
+    /// Replies of the segment's steps that are not computed, oldest first.
+    replies: VecDeque<StepReply>,
+    /// Steps for the next segments.
+    waiting: VecDeque<WaitingStep>,
+    /// States after the last computed step; empty: zeros.
     pub(super) states: Vec<f32>,
-    pub(super) closing: bool,
+    /// Set once no more steps will come: receives the states after the last one.
+    pub(super) closing: Option<StepReply>,
     pub(super) ended: Option<RequestError>,
+    /// `None` once the stream has ended.
+    room: Option<Room>,
 }
 
-#[derive(Clone, Copy, Default)]
-pub(super) enum Segment {
-    /// None runs.
-    #[default]
-    None,
-    /// This one, with so many nodes.
-    Open(RequestKey, usize),
-    /// This one, which takes no more.
-    Full(RequestKey),
+#[derive(Clone, Copy)]
+pub(super) struct Segment {
+    number: u64,
+    pub(super) key: RequestKey,
+}
+
+pub(super) struct WaitingStep {
+    pub(super) inputs: Vec<f32>,
+    pub(super) options: StepOptions,
+    pub(super) reply: StepReply,
 }
 
 impl Inner {
@@ -72,157 +78,236 @@ impl Inner {
         }
     }
 
-    /// Adds a step to a graph, after `before`.
-    pub(super) fn step(&self, graph: &mut Graph, inputs: &[f32], before: &[Source]) -> NodeId {
-        let mut sources = Vec::with_capacity(self.inputs.len() + self.states.len());
-        let mut rest = inputs;
-        for &width in &self.inputs {
-            let (input, after) = rest.split_at(width);
-            sources.push(graph.give(input));
-            rest = after;
+    /// The states after the last computed step, one after the other.
+    pub(super) fn states(&self, now: &Now) -> Vec<f32> {
+        match now.states.is_empty() {
+            true => vec![0.0; self.states.iter().sum()],
+            false => now.states.clone(),
         }
-        sources.extend(before);
-        let node = graph.node(self.cell, &sources);
-        graph.watch(node);
-        node
     }
 
-    /// The states that a segment begins from.
-    fn begin(&self, graph: &mut Graph, states: &[f32]) -> Vec<Source> {
-        if states.is_empty() {
-            return vec![Source::Zeros; self.states.len()];
+    /// The waiting steps of the next segment as a request: up to the first one with another
+    /// deadline.
+    fn next_segment(self: &Arc<Self>, now: &Now) -> (Request, usize) {
+        let deadline = now.waiting.front().and_then(|step| step.options.deadline);
+        let steps = now.waiting.iter();
+        let steps = steps.take_while(|step| step.options.deadline == deadline);
+        let mut graph = Graph::new();
+        let mut before = match now.states.is_empty() {
+            true => vec![Source::Zeros; self.states.len()],
+            false => give(&mut graph, &self.states, &now.states),
+        };
+        let mut count = 0;
+        for step in steps {
+            let mut sources = give(&mut graph, &self.inputs, &step.inputs);
+            sources.append(&mut before);
+            let node = graph.node(self.cell, &sources);
+            graph.watch(node);
+            before.extend((0..self.states.len()).map(|port| node.output(port)));
+            count += 1;
         }
-        let mut rest = states;
-        let widths = self.states.iter();
-        widths
-            .map(|&width| {
-                let (state, after) = rest.split_at(width);
-                rest = after;
-                graph.give(state)
-            })
-            .collect()
+        let priorities = now.waiting.iter().map(|step| step.options.priority);
+        let mut request = Request::new(graph).priority(priorities.max().unwrap_or(0));
+        request.requirements.deadline = deadline;
+        (request, count)
     }
 
-    /// Begins a segment with these inputs: those of a new step or, where the segment before has
-    /// ended, of steps that were accepted meanwhile.
+    /// Begins the next segment. `continues`: its steps were accepted before.
     pub(super) fn begin_segment(
         self: &Arc<Self>,
         now: &mut Now,
-        steps: &[&[f32]],
-        accepted: bool,
+        continues: bool,
     ) -> Result<(), StreamError> {
-        let Some(shared) = self.shared.upgrade() else {
+        let (Some(shared), Some(room)) = (self.shared.upgrade(), &now.room) else {
             return Err(RequestError::ShutDown.into());
         };
-        let mut graph = Graph::new();
-        let mut before = self.begin(&mut graph, &now.states);
-        for inputs in steps {
-            let node = self.step(&mut graph, inputs, &before);
-            before = (0..self.states.len())
-                .map(|port| node.output(port))
-                .collect();
-        }
-        let full = steps.len() == SEGMENT;
-        let step: usize = self.inputs.iter().sum();
-        // Those that came with it, and those of the last step, whose row may be needed for somebody
-        // else.
-        let states = self.states.iter().sum::<usize>() * size_of::<f32>();
-        let request = Request::new(graph)
-            .grow(Told(Arc::clone(self)))
-            .of_bytes(SEGMENT * (step * size_of::<f32>() + STEP_BYTES) + 2 * states);
-        let request = match full || now.closing {
-            true => request,
-            false => request.open(),
-        };
-        let request = match accepted {
-            true => request.continues(),
-            false => request,
-        };
-        let inner = Arc::clone(self);
-        let ended = move |answer| inner.segment_ended(answer);
-        // With the stream locked: accepting a request ends none, so nobody is told anything here.
-        let key = shared.accept(request, Reply::Call(Box::new(ended)))?;
-        now.segment = match full || now.closing {
-            true => Segment::Full(key),
-            false => Segment::Open(key, steps.len()),
-        };
+        let (request, steps) = self.next_segment(now);
+        let number = now.segments + 1;
+        let stream = Arc::clone(self);
+        let mut request = request.grow(Told { stream, number });
+        request.requirements.stream = Some(room.position());
+        request.requirements.continues = continues;
+        // With the stream locked: accepting a request ends none, so no reply is sent here.
+        let key = shared.accept(request, Reply::Segment(Arc::clone(self), number))?;
+        now.segments = number;
+        now.running = Some(Segment { number, key });
+        let begun = now.waiting.drain(..steps);
+        now.replies.extend(begun.map(|step| step.reply));
         Ok(())
     }
 
-    /// A segment's request has ended.
-    fn segment_ended(self: Arc<Self>, answer: Result<Response, RequestError>) {
+    /// The request of a segment has ended.
+    pub(in crate::engine) fn segment_ended(
+        self: &Arc<Self>,
+        number: u64,
+        answer: Result<Response, RequestError>,
+    ) {
         let mut now = self.lock();
-        now.segment = Segment::None;
+        now.running = now.running.filter(|segment| segment.number != number);
         if now.ended.is_some() {
-            // Dropped meanwhile.
             return;
         }
-        let begun = match answer {
-            Err(error) => Err(error),
-            Ok(_) if now.aside.is_empty() => Ok(()),
-            Ok(_) => {
-                let count = now.aside.len().min(SEGMENT);
-                let (inputs, replies): (Vec<_>, Vec<_>) = now.aside.drain(..count).unzip();
-                now.replies.extend(replies);
-                let steps: Vec<&[f32]> = inputs.iter().map(|i| &i[..]).collect();
-                let begun = self.begin_segment(&mut now, &steps, true);
-                begun.map_err(|error| match error {
-                    StreamError::Ended(error) => error,
-                    StreamError::Submit(SubmitError::Graph(error)) => error.into(),
-                    StreamError::Submit(SubmitError::Refused(error)) => error.into(),
-                    _ => RequestError::ShutDown,
-                })
-            }
+        let unanswered = match answer {
+            // A step that is not computed changes no state.
+            Err(RequestError::Late) => Unanswered {
+                replies: now.take_replies(),
+                error: RequestError::Late,
+                room: None,
+            },
+            Err(error) => now.end(error),
+            Ok(_) if now.waiting.is_empty() => Unanswered::none(),
+            Ok(_) => match self.begin_segment(&mut now, true) {
+                Ok(()) => return,
+                Err(StreamError::Ended(error)) => now.end(error),
+                Err(StreamError::Submit(SubmitError::Graph(error))) => now.end(error.into()),
+                // A continuing segment needs no room: the engine has stopped.
+                Err(_) => now.end(RequestError::ShutDown),
+            },
         };
-        if let Err(error) = begun {
-            let waiting = now.end(error);
-            drop(now);
-            waiting.tell();
+        let closed = self.closed(&mut now);
+        drop(now);
+        unanswered.tell();
+        if let Some(closed) = closed {
+            closed.tell();
         }
     }
+
+    /// Ends a stream that was closed and has no steps left.
+    pub(super) fn closed(&self, now: &mut Now) -> Option<Closed> {
+        if now.running.is_some() {
+            return None;
+        }
+        let reply = now.closing.take()?;
+        let states = self.states(now);
+        let room = now.end(RequestError::Cancelled).room;
+        Some(Closed {
+            reply,
+            states,
+            room,
+        })
+    }
+}
+
+/// Adds values of these widths to a graph.
+fn give(graph: &mut Graph, widths: &[usize], values: &[f32]) -> Vec<Source> {
+    let mut rest = values;
+    let widths = widths.iter().map(|&width| {
+        let (one, after) = rest.split_at(width);
+        rest = after;
+        graph.give(one)
+    });
+    widths.collect()
 }
 
 impl Now {
-    /// Those who wait, to be told when the stream is not locked: who is woken may drop it.
+    pub(super) fn new(room: Room) -> Now {
+        Now {
+            running: None,
+            segments: 0,
+            replies: VecDeque::new(),
+            waiting: VecDeque::new(),
+            states: Vec::new(),
+            closing: None,
+            ended: None,
+            room: Some(room),
+        }
+    }
+
+    /// Number of steps that are not computed.
+    pub(super) fn unanswered(&self) -> usize {
+        self.replies.len() + self.waiting.len()
+    }
+
+    pub(super) fn add(&mut self, step: WaitingStep) {
+        self.waiting.push_back(step);
+    }
+
+    /// Removes the step that was added last and was not accepted.
+    pub(super) fn remove_last(&mut self) {
+        self.waiting.pop_back();
+    }
+
+    fn take_replies(&mut self) -> Vec<StepReply> {
+        let waiting = self.waiting.drain(..).map(|step| step.reply);
+        self.replies.drain(..).chain(waiting).collect()
+    }
+
+    /// Ends the stream.
     #[must_use]
-    pub(super) fn end(&mut self, error: RequestError) -> Waiting {
+    pub(super) fn end(&mut self, error: RequestError) -> Unanswered {
         self.ended = Some(error.clone());
-        let aside = self.aside.drain(..).map(|(_, reply)| reply);
-        Waiting {
-            replies: self.replies.drain(..).chain(aside).collect(),
+        let mut replies = self.take_replies();
+        replies.extend(self.closing.take());
+        Unanswered {
+            replies,
             error,
+            room: self.room.take(),
         }
     }
 }
 
-/// Those whose steps will not be computed.
-pub(super) struct Waiting {
+/// Replies of steps that will not be computed, and the room of the stream if it has ended. Not to
+/// be dropped with the stream locked.
+pub(super) struct Unanswered {
     replies: Vec<StepReply>,
     error: RequestError,
+    room: Option<Room>,
 }
 
-impl Waiting {
+impl Unanswered {
+    fn none() -> Unanswered {
+        Unanswered {
+            replies: Vec::new(),
+            error: RequestError::Cancelled,
+            room: None,
+        }
+    }
+
+    /// Sends the replies, with the stream unlocked: a waker may drop it, and finds the room free.
     pub(super) fn tell(self) {
+        drop(self.room);
         for reply in self.replies {
-            // Wakers are users': a panic there is nobody else's.
+            // A panic of a user's waker must not reach other steps.
             let _ = catch_panic(|| reply.send(Err(self.error.clone())));
         }
     }
 }
 
-/// Tells the outputs of each step.
-struct Told(Arc<Inner>);
+/// The reply to [`close`](super::Stream::close).
+pub(super) struct Closed {
+    reply: StepReply,
+    states: Vec<f32>,
+    room: Option<Room>,
+}
+
+impl Closed {
+    /// As [`Unanswered::tell`].
+    pub(super) fn tell(self) {
+        drop(self.room);
+        let _ = catch_panic(|| self.reply.send(Ok(self.states)));
+    }
+}
+
+/// Sends the outputs of each step of a segment.
+struct Told {
+    stream: Arc<Inner>,
+    number: u64,
+}
 
 impl DynamicGraph for Told {
-    fn grow(&mut self, node: NodeId, outputs: NodeOutputs<'_>, more: &mut Growth<'_>) {
-        let inner = &self.0;
-        let states = inner.states.len();
-        let mut now = inner.lock();
-        if node.index() + 1 == SEGMENT {
-            now.states = (0..states)
-                .flat_map(|port| outputs.port(port))
-                .copied()
-                .collect();
+    fn grow(&mut self, _: NodeId, outputs: NodeOutputs<'_>, more: &mut Growth<'_>) {
+        let states = self.stream.states.len();
+        let mut now = self.stream.lock();
+        // A segment may end while one of its steps is computed.
+        if now
+            .running
+            .is_none_or(|running| running.number != self.number)
+        {
+            return;
+        }
+        now.states.clear();
+        for port in 0..states {
+            now.states.extend_from_slice(outputs.port(port));
         }
         if let Some(reply) = now.replies.pop_front() {
             let outputs = (states..outputs.ports()).flat_map(|port| outputs.port(port));

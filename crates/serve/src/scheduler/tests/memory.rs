@@ -237,7 +237,6 @@ fn a_request_that_grows_without_end_leaves_room_to_others() {
     // A growth that waits for an earlier one counts, too.
     let (first, second) = (grown(&[4]), grown(&[5, 6]));
     assert_eq!(scheduler.handle_grow(key, second), Ok(()));
-    assert_eq!(scheduler.handle_reserve(key, 2), Err(too_many(9)));
     assert_eq!(scheduler.handle_grow(key, first), Ok(()));
     assert_eq!(scheduler.table().nodes(key), 8);
     assert_eq!(scheduler.handle_grow(key, grown(&[7])), Err(too_many(9)));

@@ -157,6 +157,7 @@ impl Simulated {
             open,
             bytes: graph.bytes(),
             continues: false,
+            stream: None,
         };
         let key = self
             .scheduler
