@@ -72,6 +72,7 @@ impl Served {
             requests: usize::MAX,
             nodes: usize::MAX,
             bytes: usize::MAX,
+            ..Limits::default()
         };
         let lengths = match policy {
             PolicyKind::Shortest => 1..2 * LENGTH,
