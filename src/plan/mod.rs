@@ -8,6 +8,8 @@ mod arrange;
 mod blocking;
 mod bound;
 mod check;
+mod chunks;
+mod cost;
 mod describe;
 mod estimate;
 mod file;

@@ -1,7 +1,8 @@
 //! Plans of a tree's cell: one layer of one direction, a step of one phase, with nothing hoisted.
 
 use super::arrange::degrees;
-use super::estimate::{Costs, least};
+use super::cost::Costs;
+use super::estimate::least;
 use super::{
     Configuration, DirectionPlan, InputProjectionBy, LayerPlan, MAX_THREADS, Partition, Plan,
     PlanError, UNIT_GRANULE, split_units,
