@@ -21,6 +21,7 @@ mod phases;
 mod products;
 mod run;
 mod session;
+mod steps;
 pub mod team;
 mod trace;
 mod tree;
@@ -30,7 +31,8 @@ mod work_tests;
 
 pub use backend::{Backend, Cpu, PreparedModel};
 pub use packed::{PackError, PackedModel};
-pub use session::{RunError, Session, SessionError, State, Steps};
+pub use session::{RunError, Session, SessionError};
+pub use steps::{State, Steps};
 pub use tree::{TreeRows, TreeStep};
 
 pub use trace::{Activity, LayerTrace, Spent, Trace, WorkerTrace};

@@ -6,6 +6,7 @@ use super::active::Active;
 use super::buffers::Buffers;
 use super::packed::{PackError, PackedModel};
 use super::run::{CallerState, Members, Run};
+use super::steps::{State, Steps};
 use super::team::{Share, SharedTeam, Team, TeamError, TeamPanicked};
 use super::trace::{Off, Probe, Tables, Trace};
 use super::walk;
@@ -131,84 +132,6 @@ pub enum RunError {
     /// Another [`Backend`](super::Backend) failed; what the run has written is incomplete.
     #[error("{0}")]
     Backend(String),
-}
-
-/// The states of a batch of streams, held by the caller between steps.
-///
-/// Blocks of `[batch, size]` per layer, as [`Input::h0`] and [`Input::c0`].
-#[derive(Clone, Debug, PartialEq)]
-pub struct State {
-    batch: usize,
-    /// Hidden state.
-    pub h: Vec<f32>,
-    /// Cell state; empty for models with no LSTM layer.
-    pub c: Vec<f32>,
-}
-
-impl State {
-    /// Zero states for `batch` streams.
-    pub fn zero(signature: Signature, batch: usize) -> State {
-        State {
-            batch,
-            h: vec![0.0; batch * signature.hidden_state],
-            c: vec![0.0; batch * signature.cell_state],
-        }
-    }
-
-    /// Number of streams.
-    pub fn batch(&self) -> usize {
-        self.batch
-    }
-}
-
-/// Some steps of some streams.
-#[derive(Clone, Copy, Debug)]
-pub struct Steps<'a> {
-    batch: usize,
-    lengths: Option<&'a [usize]>,
-    x: RowsRef<'a>,
-}
-
-impl<'a> Steps<'a> {
-    /// One step of each of `batch` streams; row `b` of `x` is the input of stream `b`.
-    pub fn one(batch: usize, x: RowsRef<'a>) -> Steps<'a> {
-        Steps {
-            batch,
-            lengths: None,
-            x,
-        }
-    }
-
-    /// `lengths[b]` steps of stream `b`; row `t * lengths.len() + b` of `x` is its input at step
-    /// `t`, up to the most steps that any stream takes. Rows past a stream's last step are not
-    /// read.
-    pub fn several(lengths: &'a [usize], x: RowsRef<'a>) -> Steps<'a> {
-        Steps {
-            batch: lengths.len(),
-            lengths: Some(lengths),
-            x,
-        }
-    }
-
-    /// Number of streams.
-    pub fn batch(&self) -> usize {
-        self.batch
-    }
-
-    /// Steps of each stream; `None` for one of each.
-    pub fn lengths(&self) -> Option<&'a [usize]> {
-        self.lengths
-    }
-
-    /// The rows of the input.
-    pub fn x(&self) -> RowsRef<'a> {
-        self.x
-    }
-
-    /// Most steps of a stream.
-    pub fn steps(&self) -> usize {
-        (self.lengths).map_or(1, |lengths| lengths.iter().copied().max().unwrap_or(0))
-    }
 }
 
 /// A checked run.
@@ -440,7 +363,7 @@ impl Session {
             return Err(RunError::NotStreamable);
         }
         let signature = self.model.signature();
-        let batch = state.batch;
+        let batch = state.batch();
         let output = Output {
             values: Some(&mut *y),
             hn: Some(&mut state.h),
@@ -514,10 +437,10 @@ impl Session {
         if !self.model.streams {
             return Err(RunError::NotStreamable);
         }
-        let (signature, batch) = (self.model.signature(), steps.batch);
+        let (signature, batch) = (self.model.signature(), steps.batch());
         let mut input = Input::new(&[], steps.steps(), batch).layout(Layout::TimeMajor);
-        input.lengths = steps.lengths;
-        input.check_rows(&signature, steps.x)?;
+        input.lengths = steps.lengths();
+        input.check_rows(&signature, steps.x())?;
         input.check_others(&signature, &Output::default())?;
         let output = y.map(RowsMut::share);
         if let Some(y) = output {
@@ -530,7 +453,7 @@ impl Session {
         let ran = self.check_states(batch, &list).and_then(|()| {
             let call = Call {
                 input: &input,
-                rows: steps.x,
+                rows: steps.x(),
                 states: &list,
                 output,
             };
