@@ -99,7 +99,7 @@ impl PackedConfiguration {
 }
 
 impl PackedLayer {
-    /// Both directions are written apart and added afterwards.
+    /// Both directions are written separately and added afterwards.
     pub fn is_summed(&self) -> bool {
         self.directions.len() == 2 && self.merge == Merge::Sum
     }

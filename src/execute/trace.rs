@@ -129,7 +129,7 @@ pub struct Trace {
 
 /// Where a worker reports the boundaries between its activities.
 pub(super) trait Probe: Copy {
-    /// Nothing is told.
+    /// Nothing is recorded.
     const IS_OFF: bool = false;
     /// The same worker's probe for a layer's activities.
     fn of_layer(self, layer: usize) -> Self;

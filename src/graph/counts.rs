@@ -85,7 +85,7 @@ fn last(chain: &Chain) -> u128 {
 }
 
 /// A longest path walks along one direction of each layer, and climbs to the next where it stands.
-/// In a layer it meets `c` products at the step where it enters and `c` at each step it walks on
+/// In a layer it has `c` products at the step where it enters and `c` at each step it walks on
 /// (`c` is 2 where a step has two phases, else 1). Where to climb is a linear programme whose
 /// corners are the ends of the sequence, so two positions are enough to remember.
 fn critical_path(layers: &[Vec<Chain>], steps: u128) -> u128 {

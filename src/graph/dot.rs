@@ -31,7 +31,7 @@ impl Graph {
                     writeln!(out, "        label=\"step {step}\";")?;
                     let products = chain.products();
                     for node in self.step_nodes(layer, direction, taken, products) {
-                        // Light enough to read black letters on; told apart in grey as well.
+                        // Light enough to read black letters on; different in grey as well.
                         let colour = match node.product {
                             Product::Input(_) => "#cfe2f3",
                             Product::Recurrent(_) => "#f9cb9c",

@@ -367,7 +367,7 @@ struct Times {
     ahead: f64,
     /// The sum over all workers.
     all_ahead: Ahead,
-    /// Steps and their meetings.
+    /// Steps and their barriers.
     steps: f64,
 }
 

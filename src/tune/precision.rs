@@ -276,7 +276,7 @@ mod tests {
 
         fn times(&mut self, mix: &[Precision], laps: Laps) -> Result<Vec<f64>, TuneError> {
             self.timed += 1;
-            // Whoever may be chosen has been held against the reference.
+            // A mix that may be chosen was compared with the reference.
             assert_eq!(laps.is_verified, laps.rounds == FINAL_ROUNDS);
             Ok((self.saves.iter().map(|size| 1.0 - sum(size, mix))).collect())
         }

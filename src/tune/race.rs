@@ -114,7 +114,7 @@ pub(super) fn race(candidates: usize, rounds: Rounds, track: &mut impl Track) ->
     }
 }
 
-/// Whether `other` is too near to `best` to be told from it: within one per cent, or within half of
+/// Whether the difference of `other` from `best` is noise: within one per cent, or within half of
 /// the spread where that is more, but never beyond five per cent.
 pub(super) fn is_tie(best: Cost, other: Cost) -> bool {
     let margin = (best.spread_ns / 2).clamp(best.median_ns / 100, best.median_ns / 20);

@@ -514,7 +514,7 @@ mod tests {
             assert_eq!(found, expected, "{best_ns} ns, {min_speedup}");
         }
         estimate.threads = 2;
-        // A tie is enough for whoever leaves a core alone.
+        // A candidate on fewer cores needs no gain.
         assert!(gives_way(&estimate, 1000, 1.03));
         let mut behind = ranking(&[(&estimate, 1000), (&best, 1001)], EVIDENCE);
         assert!(behind.prefer_estimate(&estimate, 1.03));

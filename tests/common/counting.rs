@@ -11,7 +11,7 @@ struct Counting;
 
 static CALLS: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: every call is handed on unchanged.
+// SAFETY: every call is forwarded unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         CALLS.fetch_add(1, Ordering::SeqCst);

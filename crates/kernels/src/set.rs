@@ -54,7 +54,7 @@ pub trait Kernels: Send + Sync {
     /// # Panics
     /// If there is no such row, or `z` is of another length than `listed`.
     fn chains(&self, x: &[f32], weights: &[f32], listed: &[usize], z: &mut [f32]);
-    /// What is known of a row of a left operand that meets weights of int8.
+    /// What is known of a row of a left operand that is multiplied by weights of int8.
     fn row_norms(&self, row: &[f32]) -> RowNorms;
 }
 

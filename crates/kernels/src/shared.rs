@@ -35,7 +35,7 @@ impl<'a, T: Word> Shared<'a, T> {
     /// Shares the `len` elements at `start`.
     ///
     /// # Safety
-    /// They stay allocated and initialised for `'a`, and during it whoever writes them does so
+    /// They stay allocated and initialised for `'a`, and during it every writer does so
     /// through a copy of the result.
     pub unsafe fn from_raw(start: *mut T, len: usize) -> Shared<'a, T> {
         Shared {

@@ -10,7 +10,7 @@
 //!
 //! The chain rounds n times, each time a sum that is at most `|b| + |x| |w|` but for roundings
 //! before; int8 three times: its sum, the product of the scales, and what these add to `b`; and
-//! whoever uses the bound rounds once more, an output less or more the bound. With m = n + 16 and u
+//! the caller rounds once more: the output minus or plus the bound. With m = n + 16 and u
 //! = 2^-24 all that is below `m u / (1 - m u)` times `|b| + (|x'| + |x - x'|) (|w| + |w - w'|)`
 //! (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1). What underflows on the
 //! way is below [`UNDERFLOW`] altogether.
@@ -84,7 +84,7 @@ impl OfRow {
         let both = quantized + error;
         let [most_lost, most_weight, most_bias] = most.0.map(f64::from);
         let greatest = most_bias + both * (most_weight + most_lost);
-        // No number where nothing meets what is beyond f32.
+        // Not a number where 0 is multiplied by what is beyond f32.
         if greatest.is_nan() || greatest >= LARGE {
             return OfRow::Unbounded;
         }
@@ -101,7 +101,7 @@ impl OfRow {
     }
 }
 
-/// How far apart the output and its like in int8 are, at most.
+/// Largest difference of the output and its equivalent in int8.
 pub fn bound(row: [f32; 3], output: OfOutput) -> f32 {
     let [lost, all, bias] = output.0;
     row[0] * lost + row[1] * all + row[2] * bias + UNDERFLOW

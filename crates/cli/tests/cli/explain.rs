@@ -1,4 +1,4 @@
-//! `cellstream explain` as a user meets it: the facts against numbers worked out by hand, its page,
+//! `cellstream explain` as a user sees it: the facts against numbers worked out by hand, its page,
 //! its drawing, its exit codes.
 
 use std::process::Output;

@@ -1,4 +1,4 @@
-//! `cellstream machine` as a user meets it: its text, its JSON, its exit codes.
+//! `cellstream machine` as a user sees it: its text, its JSON, its exit codes.
 
 use std::process::Output;
 

@@ -267,7 +267,7 @@ fn refusals_write_no_file() {
     assert!(std::fs::read(at("m.safetensors")).unwrap() == before);
 }
 
-/// Whoever asks for int8 is told which file's weights cannot become that.
+/// The error names the file whose weights cannot become int8.
 #[test]
 fn failure_names_the_file() {
     let folder = folder();

@@ -1,4 +1,4 @@
-//! `cellstream run` and `bench` as a user meets them: answers of PyTorch and ONNX Runtime from
+//! `cellstream run` and `bench` as a user sees them: answers of PyTorch and ONNX Runtime from
 //! model files and arrays, refusals in one line that name what to change, exit statuses.
 
 use std::path::{Path, PathBuf};
@@ -688,7 +688,7 @@ fn traced_run() {
     let table = std::str::from_utf8(&out.stderr).unwrap();
     assert!(table.contains("\nactivity  "), "{table}");
     let shares = shares(table);
-    // Three layers of one worker: it meets nobody.
+    // Three layers of one worker, without barriers.
     let (activities, layers) = (names(&shares), ["layer 0", "layer 1", "layer 2"]);
     for activity in ["products", "gates", "states", "other"]
         .iter()

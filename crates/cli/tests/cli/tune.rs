@@ -1,4 +1,4 @@
-//! `cellstream tune` as a user meets it: a plan that loads again, sizes in a grid, Ctrl-C,
+//! `cellstream tune` as a user sees it: a plan that loads again, sizes in a grid, Ctrl-C,
 //! refusals.
 
 use std::ops::ControlFlow;
