@@ -5,7 +5,8 @@ use cellstream_kernels::RowsRef;
 
 /// The states of a batch of streams, held by the caller between steps.
 ///
-/// Blocks of `[batch, size]` per layer, as [`Input::h0`] and [`Input::c0`].
+/// Blocks of `[batch, size]` per layer, as [`Input::h0`](crate::Input::h0) and
+/// [`Input::c0`](crate::Input::c0).
 #[derive(Clone, Debug, PartialEq)]
 pub struct State {
     batch: usize,
