@@ -18,7 +18,7 @@ use cellstream_serve::cell_graph::{
 };
 use cellstream_serve::policy::{Groups, PolicyKind};
 use cellstream_serve::scheduler::{
-    End, Limits, RequestKey, Requirements, Scheduler, Task, WorkerId,
+    End, Limits, ModelShare, RequestKey, Requirements, Scheduler, Task, WorkerId,
 };
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
@@ -78,8 +78,12 @@ impl Served {
             PolicyKind::Shortest => 1..2 * LENGTH,
             _ => LENGTH..LENGTH + 1,
         };
+        let policy = policy.build(1, Groups::default());
+        let mut scheduler = Scheduler::new(policy, 1, 1, limits);
+        let added = scheduler.add_model(&costs, ModelShare::default());
+        added.expect("a model");
         let mut served = Served {
-            scheduler: Scheduler::new(policy.build(&costs, 1, Groups::default()), 1, 1, limits),
+            scheduler,
             chains: lengths.map(|length| chain(&cells, cell, length)).collect(),
             submitted: 0,
             now: Instant::now(),

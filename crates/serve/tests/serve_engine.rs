@@ -16,7 +16,7 @@ use cellstream_serve::cell_graph::{
 };
 use cellstream_serve::engine::{Engine, EngineError, EngineOptions, Request, SubmitError, Workers};
 use cellstream_serve::policy::{Groups, PolicyKind};
-use cellstream_serve::scheduler::{End, Limits, Refused};
+use cellstream_serve::scheduler::{End, LimitOf, Limits, Refused};
 use simple_cells::{
     POISON, REFUSED, SLOW, bits, cells, chain, count_down, random_options, random_request,
 };
@@ -390,6 +390,7 @@ fn who_is_overloaded_turns_away_before_looking_at_what_was_asked() {
     };
     assert!(matches!(wrong(3), SubmitError::Graph(_)));
     let overloaded = Refused::Overloaded {
+        of: LimitOf::Engine,
         what: "nodes",
         have: 0,
         needs: 4,

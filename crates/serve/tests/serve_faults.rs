@@ -23,7 +23,7 @@ use cellstream_serve::cell_graph::{
     Batch, Cell, CellError, Cells, Graph, Ports, PreparedCell, WorkerEnv,
 };
 use cellstream_serve::engine::{EngineOptions, Request, StreamError, SubmitError, Workers};
-use cellstream_serve::scheduler::{End, Limits, Refused};
+use cellstream_serve::scheduler::{End, LimitOf, Limits, Refused};
 use gate::PATIENCE;
 use gated::{Scene, ended, scene};
 use simple_cells::{POISON, bits, chain, outputs, random_request};
@@ -172,6 +172,7 @@ fn bytes_of(request: impl Fn(&Scene) -> Request) -> usize {
     let scene = scene(1, 4, 1, limits);
     let refused = scene.engine.submit(request(&scene)).err().unwrap();
     let SubmitError::Refused(Refused::Overloaded {
+        of: LimitOf::Engine,
         what: "bytes",
         have: 0,
         needs,
@@ -199,6 +200,7 @@ fn more_bytes_than_the_limit_are_refused_until_others_end() {
     let scene = scene(1, 4, 1, limits);
     let overloaded = |have, needs| {
         SubmitError::Refused(Refused::Overloaded {
+            of: LimitOf::Engine,
             what: "bytes",
             have,
             needs,

@@ -16,9 +16,8 @@ use cellstream_serve::cell_graph::{
     BatchSizes, BatchTime, Cell, CellCost, CellError, CellId, Graph, Ports, PreparedCell, WorkerEnv,
 };
 use cellstream_serve::engine::{EngineOptions, Request, SubmitError, Workers};
-use cellstream_serve::policy::{Cellular, Order, PolicyKind};
 use cellstream_serve::scheduler::{
-    Demand, End, NewTask, Policy, Refused, RequestKey, Row, SubgraphKey, Table, Task,
+    Demand, End, NewModel, NewTask, Policy, Refused, RequestKey, Row, SubgraphKey, Table, Task,
 };
 use cellstream_serve::{Engine, RequestError};
 use gated::ended;
@@ -48,14 +47,21 @@ fn pairs(cell: CellId, nodes: usize) -> Request {
 type Done = Vec<(CellId, usize, Option<Duration>)>;
 
 /// Takes all rows of the cell that was ready first, and records the tasks that are done.
+#[derive(Default)]
 struct FirstCome {
     ready: VecDeque<SubgraphKey>,
     done: Arc<Mutex<Done>>,
+    costs: Arc<Mutex<Vec<CellCost>>>,
 }
 
 impl Policy for FirstCome {
     fn queued(&self) -> usize {
         self.ready.len()
+    }
+
+    fn add_model(&mut self, model: NewModel<'_>) {
+        assert_eq!((model.index, model.first_cell.index()), (0, 0));
+        *self.costs.lock().unwrap() = model.costs.to_vec();
     }
 
     fn ready(&mut self, _: &Table, subgraph: SubgraphKey, _: usize) {
@@ -113,7 +119,7 @@ impl Cell for Costly {
 }
 
 #[test]
-fn a_policy_is_made_from_the_costs_of_the_cells() {
+fn a_policy_gets_the_costs_of_the_cells() {
     let (mut cells, ids) = cells();
     let mut cost = CellCost::default();
     cost.rows.max = 7;
@@ -126,18 +132,18 @@ fn a_policy_is_made_from_the_costs_of_the_cells() {
     let pair = Arc::clone(cells.get(ids.pair).unwrap());
     cells.add(Costly(pair, cost.clone()));
     let seen = |sizes: Vec<BatchSizes>| {
-        let mut seen = Vec::new();
         let options = EngineOptions {
             sizes,
             ..one_worker()
         };
-        let started = Engine::with_policy(cells.clone(), &options, |costs, workers| {
+        let policy = FirstCome::default();
+        let seen = Arc::clone(&policy.costs);
+        let started = Engine::with_policy(cells.clone(), &options, |workers| {
             assert_eq!(workers, 1);
-            seen = costs.to_vec();
-            PolicyKind::Cellular.build(costs, workers, options.groups)
+            Box::new(policy)
         });
         drop(started.unwrap());
-        seen
+        std::mem::take(&mut *seen.lock().unwrap())
     };
     let own = seen(Vec::new());
     assert_eq!(own[3], cost);
@@ -151,12 +157,9 @@ fn a_policy_is_made_from_the_costs_of_the_cells() {
 #[test]
 fn a_policy_gets_the_times_of_its_tasks() {
     let (cells, ids) = cells();
-    let done = Arc::<Mutex<Done>>::default();
-    let policy = FirstCome {
-        ready: VecDeque::new(),
-        done: Arc::clone(&done),
-    };
-    let engine = Engine::with_policy(cells, &one_worker(), |_, _| Box::new(policy)).unwrap();
+    let policy = FirstCome::default();
+    let done = Arc::clone(&policy.done);
+    let engine = Engine::with_policy(cells, &one_worker(), |_| Box::new(policy)).unwrap();
     let (slow, _) = chain(&ids, &[SLOW; 3]);
     let answer = ended(engine.submit(slow).unwrap()).unwrap();
     assert_eq!(bits(&answer), bits(&outputs(&[SLOW; 3])));
@@ -182,12 +185,8 @@ fn a_policy_gets_the_times_of_its_tasks() {
 #[test]
 fn a_policy_that_forms_too_large_a_batch_ends_its_requests_and_no_others() {
     let (cells, ids) = cells();
-    let engine = Engine::with_policy(cells, &one_worker(), |costs, workers| {
-        let mut costs = costs.to_vec();
-        costs.iter_mut().for_each(|cost| cost.rows.max = 4);
-        Box::new(Cellular::new(&costs, workers, Order::Arrival))
-    });
-    let engine = engine.unwrap();
+    let policy = Box::new(FirstCome::default());
+    let engine = Engine::with_policy(cells, &one_worker(), |_| policy).unwrap();
     let too_many = RequestError::TooManyRows {
         cell: "pair".into(),
         rows: 4,
@@ -234,7 +233,7 @@ impl Policy for Hasty {
 fn a_policy_that_panics_ends_all_and_nobody_waits_for_ever() {
     let (cells, ids) = cells();
     let policy = Hasty { something: false };
-    let engine = Engine::with_policy(cells, &one_worker(), |_, _| Box::new(policy)).unwrap();
+    let engine = Engine::with_policy(cells, &one_worker(), |_| Box::new(policy)).unwrap();
     assert_eq!(
         ended(engine.submit(pairs(ids.pair, 1)).unwrap()),
         Err(RequestError::ShutDown)

@@ -17,7 +17,7 @@ use cellstream_serve::engine::{
     EngineOptions, Request, StepOptions, Stream, StreamError, SubmitError, Workers,
 };
 use cellstream_serve::networks::{Chain, ChainCell};
-use cellstream_serve::scheduler::{Limits, Refused};
+use cellstream_serve::scheduler::{LimitOf, Limits, Refused};
 use cellstream_serve::{Engine, RequestError};
 use gate::{Gate, Gated, PATIENCE};
 use gated::scene;
@@ -167,6 +167,7 @@ fn streams_beyond_the_limit_are_refused_when_they_are_opened() {
     let (mut first, second) = (open().unwrap(), open().unwrap());
     let refused = open().err().unwrap();
     let overloaded = Refused::Overloaded {
+        of: LimitOf::Engine,
         what: "streams",
         have: 2,
         needs: 1,

@@ -77,5 +77,6 @@ pub fn limits(available: u64, packed: u64) -> Limits {
         request_nodes: usize::MAX,
         bytes: (available.saturating_sub(packed) / 2) as usize,
         streams: 0,
+        client_requests: usize::MAX,
     }
 }

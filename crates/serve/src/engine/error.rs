@@ -3,7 +3,7 @@
 use std::io;
 
 use crate::cell_graph::{CellError, GraphError};
-use crate::scheduler::Refused;
+use crate::scheduler::{ModelError, Refused};
 use cellstream::execute::team::TeamError;
 
 /// Why an engine did not start.
@@ -13,6 +13,9 @@ pub enum EngineError {
     /// There is no cell.
     #[error("the engine has no cells; add at least one")]
     NoCell,
+    /// The scheduler has no room for the cells.
+    #[error(transparent)]
+    Model(#[from] ModelError),
     /// There is no worker.
     #[error("the engine has no workers; configure at least one")]
     NoWorker,

@@ -17,7 +17,7 @@ use super::stats::Recorder;
 use super::*;
 use crate::cell_graph::{Batch, Cell, CellError, Growth, NodeId, NodeOutputs, Ports, PreparedCell};
 use crate::policy::{Cellular, Order};
-use crate::scheduler::{End, Limits, Refused, RequestKey};
+use crate::scheduler::{End, Limits, ModelShare, Refused, RequestKey};
 use crate::sync::Mutex;
 use cellstream::execute::team::{SharedTeam, Team};
 
@@ -152,8 +152,9 @@ fn beside_workers_of(
         let mut cells = Cells::new();
         cells.add(Count(Ports::new().state("state", 1).output("count", 1)));
         let costs = [BatchSizes { min: 1, max: rows }.into()];
-        let policy = Box::new(Cellular::new(&costs, workers, Order::Arrival));
-        let scheduler = Scheduler::new(policy, workers, rows, Limits::default());
+        let policy = Box::new(Cellular::new(workers, Order::Arrival));
+        let mut scheduler = Scheduler::new(policy, workers, rows, Limits::default());
+        scheduler.add_model(&costs, ModelShare::default()).unwrap();
         let shared = Arc::new(Shared::new(cells, scheduler, Recorder::new(1)));
         let replies: Replies = Arc::new(Mutex::new(Vec::new()));
         let threads: Vec<_> = (0..workers)

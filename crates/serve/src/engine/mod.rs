@@ -31,7 +31,7 @@ use super::cell_graph::{
     BatchSizes, Cell, CellCost, CellId, Cells, DynamicGraph, Graph, WorkerEnv,
 };
 use super::error::RequestError;
-use super::scheduler::{Counts, Policy, Requirements, Scheduler, Timing, WorkerId};
+use super::scheduler::{Counts, ModelShare, Policy, Requirements, Scheduler, Timing, WorkerId};
 use super::worker::Worker;
 use cellstream::execute::team::{Cores, SharedTeam, Team, TeamWarning};
 use shared::Shared;
@@ -121,21 +121,21 @@ impl Engine {
     /// # Errors
     /// [`EngineError`]; all threads that were started have ended.
     pub fn start(cells: Cells, options: &EngineOptions) -> Result<Engine, EngineError> {
-        Engine::with_policy(cells, options, |costs, workers| {
-            options.policy.build(costs, workers, options.groups)
+        Engine::with_policy(cells, options, |workers| {
+            options.policy.build(workers, options.groups)
         })
     }
 
     /// As [`Engine::start`], with a policy of the user instead of [`EngineOptions::policy`].
-    /// `policy` builds it from the costs of the cells, in their order, and the number of workers.
-    /// [`CellCost::rows`] are [`EngineOptions::sizes`] if these are set.
+    /// `policy` builds it for the number of workers. It gets the costs of the cells by
+    /// [`Policy::add_model`]; [`CellCost::rows`] are [`EngineOptions::sizes`] if these are set.
     ///
     /// # Errors
     /// As [`Engine::start`].
     pub fn with_policy(
         cells: Cells,
         options: &EngineOptions,
-        policy: impl FnOnce(&[CellCost], usize) -> Box<dyn Policy>,
+        policy: impl FnOnce(usize) -> Box<dyn Policy>,
     ) -> Result<Engine, EngineError> {
         let costs = check(&cells, options)?;
         let cores = options.workers.take();
@@ -144,16 +144,17 @@ impl Engine {
         if cores.is_empty() || cores.iter().any(|cores| cores.list().is_empty()) {
             return Err(EngineError::NoWorker);
         }
-        let policy = policy(&costs, workers);
-        let scheduler = Scheduler::new(policy, workers, options.tasks_at_once, options.limits);
+        let (policy, tasks) = (policy(workers), options.tasks_at_once);
+        let mut scheduler = Scheduler::new(policy, workers, tasks, options.limits);
+        let model = scheduler.add_model(&costs, ModelShare::default())?;
         let max_batches: Vec<MaxBatch> = { cells.iter().zip(&costs) }
             .map(|((_, cell), cost)| MaxBatch {
                 rows: cost.rows.max,
                 steps: max_steps(&**cell, options),
             })
             .collect();
-        let steps = max_batches.iter().map(|batch| batch.steps).collect();
-        let scheduler = scheduler.with_steps_at_once(steps);
+        let steps: Vec<usize> = max_batches.iter().map(|batch| batch.steps).collect();
+        scheduler.set_steps_at_once(model, &steps);
         let recorder = Recorder::new(cells.len());
         let shared = Arc::new(Shared::new(cells, scheduler, recorder));
         let mut engine = Engine {

@@ -41,7 +41,7 @@ use super::stats::Recorder;
 use super::{Reply, Request, RequestError, Response, SubmitError};
 use crate::cell_graph::{Cells, DynamicGraph};
 use crate::scheduler::{
-    End, Ended, RequestKey, Scheduler, StreamRoom, SubgraphKey, Task, WorkerId,
+    End, Ended, ModelKey, RequestKey, Scheduler, StreamRoom, SubgraphKey, Task, WorkerId,
 };
 use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use crate::worker::{Outcome, RequestValues, TaskRow, Values, Worker, WorkerTask};
@@ -217,7 +217,10 @@ impl Shared {
 
     /// Reserves the room of a stream.
     pub fn open_stream(shared: &Arc<Shared>, bytes: usize) -> Result<Room, SubmitError> {
-        let reserved = shared.lock().scheduler.handle_open_stream(bytes)?;
+        let reserved = shared
+            .lock()
+            .scheduler
+            .handle_open_stream(ModelKey::default(), bytes)?;
         Ok(Room {
             shared: Arc::downgrade(shared),
             made_in: shared.made_in,
@@ -227,7 +230,7 @@ impl Shared {
 
     /// An error if steps of streams are refused.
     pub fn check_draining(&self) -> Result<(), SubmitError> {
-        Ok(self.lock().scheduler.check_draining()?)
+        Ok(self.lock().scheduler.check_draining(ModelKey::default())?)
     }
 
     /// Returns whether the request had not ended.

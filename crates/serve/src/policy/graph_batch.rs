@@ -15,6 +15,9 @@
 //! A member that is cancelled, late or failed is not in the next step; in a padded group its row is
 //! still computed, like that of a member that is done. An open request returns to the queues with
 //! its next input: the group does not wait for it.
+//!
+//! All members are of one model. A worker without a group takes one of the model whose turn it is
+//! (`shares.rs`).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -22,9 +25,11 @@ use std::time::Duration;
 
 use slotmap::SecondaryMap;
 
-use crate::cell_graph::{CellCost, CellId};
+use super::shares::Shares;
+use crate::cell_graph::CellId;
 use crate::scheduler::{
-    Completion, Demand, NewTask, Policy, RequestKey, Row, SubgraphKey, Table, Task, WorkerId,
+    Completion, Demand, NewModel, NewTask, Policy, RequestKey, Row, SubgraphKey, Table, Task,
+    WorkerId,
 };
 
 /// What a step is made of.
@@ -59,19 +64,30 @@ pub trait Rule: Send {
 /// See the [module](self).
 pub struct GraphBatching<R> {
     rule: R,
-    /// Maximum rows of a batch, by cell.
-    max_rows: Vec<usize>,
     /// Maximum members of a group.
-    max_members: usize,
-    /// Requests in no group that have ready nodes; no queue is empty.
-    queues: BTreeMap<usize, BTreeSet<Turn>>,
-    /// The queue whose turn it is, or the next after it.
-    turn: usize,
+    requests: usize,
+    /// By index.
+    models: Vec<Option<Waiting>>,
+    shares: Shares,
     arrivals: u64,
     positions: SecondaryMap<RequestKey, Position>,
     /// By worker.
     groups: Vec<Option<Group>>,
     released: VecDeque<RequestKey>,
+}
+
+/// The requests of a model that are in no group and have ready nodes.
+struct Waiting {
+    /// The index of the first cell of the model.
+    first_cell: usize,
+    /// Maximum rows of a batch, by cell of the model.
+    max_rows: Vec<usize>,
+    /// Maximum members of a group.
+    max_members: usize,
+    /// No queue is empty.
+    queues: BTreeMap<usize, BTreeSet<Turn>>,
+    /// The queue whose turn it is, or the next after it.
+    turn: usize,
 }
 
 /// The order of a queue: by priority, then by arrival.
@@ -85,6 +101,8 @@ enum Position {
 }
 
 struct Group {
+    /// The index of its model.
+    model: usize,
     members: Vec<Member>,
     /// Of the last step.
     cell: Option<CellId>,
@@ -114,20 +132,13 @@ enum Phase {
 }
 
 impl<R: Rule> GraphBatching<R> {
-    /// Groups of up to `requests` requests (at least one), for cells with these costs, in the order
-    /// of [`Cells`](crate::cell_graph::Cells), and this number of workers.
-    pub fn new(rule: R, costs: &[CellCost], workers: usize, requests: usize) -> GraphBatching<R> {
-        let max_rows: Vec<usize> = costs.iter().map(|cost| cost.rows.max).collect();
-        let max_members = match (rule.step(), max_rows.iter().min()) {
-            (Step::Padded, Some(&rows)) => requests.min(rows),
-            _ => requests,
-        };
+    /// Groups of up to `requests` requests (at least one), for this number of workers.
+    pub fn new(rule: R, workers: usize, requests: usize) -> GraphBatching<R> {
         GraphBatching {
             rule,
-            max_rows,
-            max_members: max_members.max(1),
-            queues: BTreeMap::new(),
-            turn: 0,
+            requests,
+            models: Vec::new(),
+            shares: Shares::new(workers),
             arrivals: 0,
             positions: SecondaryMap::new(),
             groups: (0..workers).map(|_| None).collect(),
@@ -137,13 +148,19 @@ impl<R: Rule> GraphBatching<R> {
 
     /// The next group of a worker that has none.
     fn gather(&mut self, table: &Table, worker: WorkerId) -> Option<Group> {
-        let queues = self.queues.range(self.turn..);
-        let queues = queues.chain(self.queues.range(..self.turn));
-        let (queue, chosen) = queues
-            .map(|(&queue, waiting)| (queue, self.choose(table, worker, waiting)))
-            .find(|(_, chosen)| !chosen.is_empty())?;
-        self.turn = queue + 1;
+        let choose = |waiting: &Option<Waiting>| {
+            let waiting = waiting.as_ref()?;
+            waiting.choose(&self.rule, table, worker)
+        };
+        let mut chosen: Vec<_> = self.models.iter().map(choose).collect();
+        let has_rows = |model: usize| chosen[model].is_some();
+        let model = self.shares.next(worker, has_rows)?;
+        self.shares.taken(worker, model, has_rows);
+        let (queue, chosen) = chosen[model].take()?;
+        let waiting = self.models[model].as_mut()?;
+        waiting.turn = queue + 1;
         let mut group = Group {
+            model,
             members: Vec::with_capacity(chosen.len()),
             cell: None,
             step: VecDeque::new(),
@@ -151,7 +168,7 @@ impl<R: Rule> GraphBatching<R> {
             in_flight: 0,
         };
         for (index, turn) in chosen.into_iter().enumerate() {
-            self.leave(queue, turn);
+            waiting.leave(queue, turn);
             let (request, worker) = (turn.2, worker.0);
             self.positions
                 .insert(request, Position::Member { worker, index });
@@ -168,8 +185,31 @@ impl<R: Rule> GraphBatching<R> {
         }
         Some(group)
     }
+}
 
-    fn choose(&self, table: &Table, worker: WorkerId, waiting: &BTreeSet<Turn>) -> Vec<Turn> {
+impl Waiting {
+    /// The next queue with a request that the worker may take, and the next members of a group.
+    fn choose(
+        &self,
+        rule: &impl Rule,
+        table: &Table,
+        worker: WorkerId,
+    ) -> Option<(usize, Vec<Turn>)> {
+        let queues = self.queues.range(self.turn..);
+        let mut queues = queues.chain(self.queues.range(..self.turn));
+        queues.find_map(|(&queue, waiting)| {
+            let chosen = self.members(rule, table, worker, waiting);
+            (!chosen.is_empty()).then_some((queue, chosen))
+        })
+    }
+
+    fn members(
+        &self,
+        rule: &impl Rule,
+        table: &Table,
+        worker: WorkerId,
+        waiting: &BTreeSet<Turn>,
+    ) -> Vec<Turn> {
         let mut chosen: Vec<Turn> = Vec::new();
         // A stream that went on before may have its states at another worker still.
         let here = waiting
@@ -177,7 +217,7 @@ impl<R: Rule> GraphBatching<R> {
             .filter(|turn| table.may_run_on(turn.2, worker));
         for &turn in here.take(self.max_members) {
             if let Some(first) = chosen.first()
-                && !self.rule.fits(table, first.2, turn.2)
+                && !rule.fits(table, first.2, turn.2)
             {
                 break;
             }
@@ -273,8 +313,33 @@ impl<R: Rule> Policy for GraphBatching<R> {
     fn queued(&self) -> usize {
         let groups = self.groups.iter().flatten();
         let members: usize = groups.map(|group| group.members.len()).sum();
-        let waiting: usize = self.queues.values().map(BTreeSet::len).sum();
-        members + waiting + self.released.len()
+        let models = self.models.iter().flatten();
+        let queues = models.flat_map(|waiting| waiting.queues.values());
+        members + queues.map(BTreeSet::len).sum::<usize>() + self.released.len()
+    }
+
+    fn add_model(&mut self, model: NewModel<'_>) {
+        let max_rows: Vec<usize> = model.costs.iter().map(|cost| cost.rows.max).collect();
+        let max_members = match (self.rule.step(), max_rows.iter().min()) {
+            (Step::Padded, Some(&rows)) => self.requests.min(rows),
+            _ => self.requests,
+        };
+        if self.models.len() <= model.index {
+            self.models.resize_with(model.index + 1, || None);
+        }
+        self.models[model.index] = Some(Waiting {
+            first_cell: model.first_cell.index(),
+            max_rows,
+            max_members: max_members.max(1),
+            queues: BTreeMap::new(),
+            turn: 0,
+        });
+        self.shares.add(model.index, model.weight);
+    }
+
+    fn remove_model(&mut self, index: usize) {
+        self.models[index] = None;
+        self.shares.remove(index);
     }
 
     fn ready(&mut self, table: &Table, subgraph: SubgraphKey, count: usize) {
@@ -290,7 +355,13 @@ impl<R: Rule> Policy for GraphBatching<R> {
                 let turn = (Reverse(table.priority(request)), self.arrivals, request);
                 self.arrivals += 1;
                 let queue = self.rule.queue(table, request);
-                self.queues.entry(queue).or_default().insert(turn);
+                let model = table.model(request).index();
+                if let Some(waiting) = &mut self.models[model] {
+                    if waiting.queues.is_empty() {
+                        self.shares.enter(model);
+                    }
+                    waiting.queues.entry(queue).or_default().insert(turn);
+                }
                 self.positions
                     .insert(request, Position::Waits { queue, turn });
             }
@@ -319,9 +390,14 @@ impl<R: Rule> Policy for GraphBatching<R> {
         }
         let step = self.rule.step();
         let group = self.groups[worker.0].as_mut()?;
+        let Waiting {
+            max_rows,
+            first_cell,
+            ..
+        } = self.models[group.model].as_ref()?;
         let cell = loop {
             if let Some(cell) = group.cell {
-                group.take(table, self.max_rows[cell.index()], rows);
+                group.take(table, max_rows[cell.index() - first_cell], rows);
                 if !rows.is_empty() {
                     break cell;
                 }
@@ -329,6 +405,7 @@ impl<R: Rule> Policy for GraphBatching<R> {
             group.next_step(table, step)?;
         };
         group.in_flight += 1;
+        self.shares.start(worker, group.model, None);
         let padding = match step {
             Step::Padded => group.members.len() - rows.len(),
             Step::Level => 0,
@@ -336,9 +413,10 @@ impl<R: Rule> Policy for GraphBatching<R> {
         Some(NewTask { cell, padding })
     }
 
-    fn done(&mut self, _: &Table, task: &Task, _: Option<Duration>) {
+    fn done(&mut self, _: &Table, task: &Task, took: Option<Duration>) {
         if let Some(group) = &mut self.groups[task.worker.0] {
             group.in_flight -= 1;
+            self.shares.done(task.worker, group.model, took);
         }
     }
 
@@ -375,7 +453,11 @@ impl<R: Rule> Policy for GraphBatching<R> {
 
     fn ended(&mut self, table: &Table, request: RequestKey) {
         match self.positions.remove(request) {
-            Some(Position::Waits { queue, turn }) => self.leave(queue, turn),
+            Some(Position::Waits { queue, turn }) => {
+                if let Some(waiting) = &mut self.models[table.model(request).index()] {
+                    waiting.leave(queue, turn);
+                }
+            }
             Some(Position::Member { worker, index }) => {
                 if let Some(group) = &mut self.groups[worker] {
                     let ready = table.ready_subgraphs(request).map(|s| table.ready(s));

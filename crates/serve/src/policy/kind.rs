@@ -4,7 +4,6 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::{Bucketing, Cellular, GraphBatching, Ideal, Merge, Order, Padding};
-use crate::cell_graph::CellCost;
 use crate::scheduler::Policy;
 
 /// A policy by its name, which [`FromStr`] reads and [`Display`](fmt::Display) writes.
@@ -82,20 +81,18 @@ impl PolicyKind {
         }
     }
 
-    /// Makes the policy, for cells with these costs, in the order of
-    /// [`Cells`](crate::cell_graph::Cells), and this number of workers.
-    pub fn build(self, costs: &[CellCost], workers: usize, groups: Groups) -> Box<dyn Policy> {
+    /// Makes the policy, for this number of workers.
+    pub fn build(self, workers: usize, groups: Groups) -> Box<dyn Policy> {
         let Groups { requests, width } = groups;
         match self {
-            PolicyKind::Cellular => Box::new(Cellular::new(costs, workers, Order::Arrival)),
-            PolicyKind::Shortest => Box::new(Cellular::new(costs, workers, Order::FewestLeft)),
-            PolicyKind::Padding => Box::new(GraphBatching::new(Padding, costs, workers, requests)),
+            PolicyKind::Cellular => Box::new(Cellular::new(workers, Order::Arrival)),
+            PolicyKind::Shortest => Box::new(Cellular::new(workers, Order::FewestLeft)),
+            PolicyKind::Padding => Box::new(GraphBatching::new(Padding, workers, requests)),
             PolicyKind::Bucketing => {
-                let rule = Bucketing { width };
-                Box::new(GraphBatching::new(rule, costs, workers, requests))
+                Box::new(GraphBatching::new(Bucketing { width }, workers, requests))
             }
-            PolicyKind::Merge => Box::new(GraphBatching::new(Merge, costs, workers, requests)),
-            PolicyKind::Ideal => Box::new(GraphBatching::new(Ideal, costs, workers, requests)),
+            PolicyKind::Merge => Box::new(GraphBatching::new(Merge, workers, requests)),
+            PolicyKind::Ideal => Box::new(GraphBatching::new(Ideal, workers, requests)),
         }
     }
 }

@@ -12,6 +12,7 @@ pub mod merge;
 mod ordered;
 pub mod padding;
 mod selector;
+mod shares;
 mod turns;
 
 pub use bucketing::Bucketing;

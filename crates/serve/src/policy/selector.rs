@@ -1,4 +1,4 @@
-//! Selects the cell that a worker runs next.
+//! Selects the cell of a model that a worker runs next.
 //!
 //! ```text
 //! overdue(worker, S):                                       S: cells with ready rows
@@ -79,6 +79,11 @@ impl CellSelector {
                 timed.rows /= 2.0;
             }
         }
+    }
+
+    /// The usual seconds of a step of a cell, if one was timed.
+    pub fn usual_seconds(&self, cell: usize) -> Option<f64> {
+        self.cells[cell].step
     }
 
     /// The cell that `worker` has skipped too often, if there is one; `has_rows` says which cells

@@ -1,10 +1,17 @@
-//! Admission: the requirements of a request, and the limits of a scheduler.
+//! Admission: the requirements of a request, the limits, and the refusals.
 
+use std::fmt;
 use std::time::Instant;
+
+use super::keys::{ClientId, ModelKey};
 
 /// The requirements of a request, apart from its graph.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Requirements {
+    /// The model whose cells its graph calls; by default the first model.
+    pub model: ModelKey,
+    /// The client that it counts for ([`Limits::client_requests`]).
+    pub client: Option<ClientId>,
     /// Nodes of a higher priority go first if more nodes are ready than a batch has rows.
     pub priority: u8,
     /// The request ends when this time has passed.
@@ -25,13 +32,15 @@ pub struct Requirements {
 /// The room of an open stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamRoom {
+    /// The model whose cell it calls.
+    pub model: ModelKey,
     /// The position of its segments in the order of releases.
     pub position: u64,
     /// Its share of [`Limits::bytes`].
     pub bytes: usize,
 }
 
-/// What a scheduler holds at most.
+/// What a scheduler, or a model of it, holds at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Requests that have not ended, streams not counted.
@@ -45,11 +54,25 @@ pub struct Limits {
     pub bytes: usize,
     /// Open streams.
     pub streams: usize,
+    /// Requests of one [client](Requirements::client) that have not ended.
+    pub client_requests: usize,
+}
+
+impl Limits {
+    /// No limits: the default of a model, for which those of the engine count, too.
+    pub const NONE: Limits = Limits {
+        requests: usize::MAX,
+        nodes: usize::MAX,
+        request_nodes: usize::MAX,
+        bytes: usize::MAX,
+        streams: usize::MAX,
+        client_requests: usize::MAX,
+    };
 }
 
 impl Default for Limits {
     /// 10,000 requests, a million nodes, of which a request has at most a quarter, 1 GiB, 4096
-    /// streams.
+    /// streams; no limit of a client.
     fn default() -> Limits {
         Limits {
             requests: 10_000,
@@ -57,6 +80,7 @@ impl Default for Limits {
             request_nodes: 250_000,
             bytes: 1 << 30,
             streams: 4096,
+            client_requests: usize::MAX,
         }
     }
 }
@@ -67,10 +91,13 @@ impl Default for Limits {
 pub enum Refused {
     /// A limit would be exceeded.
     #[error(
-        "overloaded: {have} {what} of {most} are taken and the request needs {needs}; {}raise the limit",
+        "overloaded: {have} {what} of {most} are taken{of} and the request needs {needs}; \
+         {}raise the limit",
         if needs > most { "" } else { "try again later, or " }
     )]
     Overloaded {
+        /// Whose limit it is.
+        of: LimitOf,
         /// Requests, nodes, bytes or streams.
         what: &'static str,
         /// How many are taken.
@@ -94,64 +121,31 @@ pub enum Refused {
     /// The engine accepts no more requests.
     #[error("the engine is shutting down and accepts no more requests")]
     ShuttingDown,
+    /// The model accepts no more requests.
+    #[error("the model is being drained and accepts no more requests")]
+    ModelDrains,
+    /// The model was removed, or belongs to another engine.
+    #[error("the engine does not have the model; it was removed, or belongs to another engine")]
+    NoModel,
 }
 
-/// How much of the limits is used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Usage {
-    pub requests: usize,
-    pub nodes: usize,
-    pub bytes: usize,
-    /// Open streams.
-    pub streams: usize,
-    /// Segments of streams that have not ended.
-    pub segments: usize,
+/// Whose limit would be exceeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LimitOf {
+    /// The limit of all models together.
+    Engine,
+    /// That of the model.
+    Model,
+    /// That of the client.
+    Client,
 }
 
-impl Usage {
-    /// The usage of a request.
-    pub fn of(is_segment: bool, nodes: usize, bytes: usize) -> Usage {
-        match is_segment {
-            true => Usage {
-                segments: 1,
-                ..Usage::default()
-            },
-            false => Usage {
-                requests: 1,
-                nodes,
-                bytes,
-                ..Usage::default()
-            },
-        }
+impl fmt::Display for LimitOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LimitOf::Engine => "",
+            LimitOf::Model => " by the model",
+            LimitOf::Client => " by the client",
+        })
     }
-
-    /// Number of requests and segments that have not ended.
-    pub fn live(&self) -> u64 {
-        (self.requests + self.segments) as u64
-    }
-
-    pub fn add(&mut self, more: Usage) {
-        self.requests += more.requests;
-        self.nodes += more.nodes;
-        self.bytes += more.bytes;
-        self.streams += more.streams;
-        self.segments += more.segments;
-    }
-
-    pub fn subtract(&mut self, less: Usage) {
-        self.requests -= less.requests;
-        self.nodes -= less.nodes;
-        self.bytes -= less.bytes;
-        self.streams -= less.streams;
-        self.segments -= less.segments;
-    }
-}
-
-/// Which requests are accepted.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Admission {
-    Nothing,
-    /// Those that [continue](Requirements::continues) other requests.
-    Continuing,
-    All,
 }

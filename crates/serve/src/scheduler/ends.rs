@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::RequestKey;
+use super::{ModelKey, RequestKey};
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -44,6 +44,8 @@ pub struct Timing {
 pub struct Ended {
     /// Which.
     pub request: RequestKey,
+    /// Its model.
+    pub model: ModelKey,
     /// How.
     pub end: End,
     /// How long it took.

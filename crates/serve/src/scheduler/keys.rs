@@ -1,4 +1,4 @@
-//! The names of requests, subgraphs, rows and workers.
+//! The names of models, clients, requests, subgraphs, rows and workers.
 
 use crate::cell_graph::NodeId;
 
@@ -28,3 +28,24 @@ pub struct Row {
 /// A worker, numbered from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkerId(pub usize);
+
+/// A model of a scheduler. No two models of a scheduler ever have the same key; the default is that
+/// of the first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ModelKey {
+    /// Its index, which is used again when it is removed.
+    pub(super) index: u32,
+    /// Models that were added before it.
+    pub(super) number: u32,
+}
+
+impl ModelKey {
+    /// The index among the models that are there, from 0. That of a removed model is used again.
+    pub fn index(self) -> usize {
+        self.index as usize
+    }
+}
+
+/// A client, numbered by the user. See [`Limits::client_requests`](super::Limits::client_requests).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientId(pub u64);

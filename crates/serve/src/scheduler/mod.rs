@@ -13,9 +13,11 @@
 //! A request ends exactly once: [`Scheduler::poll_ended`] returns it once, whatever else happens to
 //! it at the same time. [`Scheduler::audit`] checks that none is lost.
 
+mod account;
 mod admission;
 mod ends;
 mod keys;
+mod models;
 mod policy;
 mod record;
 mod table;
@@ -27,14 +29,17 @@ use std::time::{Duration, Instant};
 
 use slotmap::SecondaryMap;
 
-pub use admission::{Limits, Refused, Requirements, StreamRoom};
+pub use account::Usage;
+pub use admission::{LimitOf, Limits, Refused, Requirements, StreamRoom};
 pub use ends::{Counts, End, Ended, Timing};
-pub use keys::{RequestKey, Row, SubgraphKey, WorkerId};
-pub use policy::{Completion, Demand, NewTask, Policy};
+pub use keys::{ClientId, ModelKey, RequestKey, Row, SubgraphKey, WorkerId};
+pub use models::{ModelError, ModelShare};
+pub use policy::{Completion, Demand, NewModel, NewTask, Policy};
 pub use table::{Spent, SubgraphView, Table};
 
 use super::cell_graph::{CellId, RequestGraph};
-use admission::{Admission, Usage};
+use account::{Account, Admission};
+use models::Models;
 use table::Terms;
 
 /// A batch for a worker: one step of each row, which it may compute together with further steps of
@@ -62,18 +67,13 @@ impl Task {
 pub struct Scheduler {
     table: Table,
     policy: Box<dyn Policy>,
-    limits: Limits,
     /// Maximum number of tasks that a worker gets at once, further steps not counted:
     /// MaxTasksToSubmit.
     tasks_at_once: usize,
-    /// Maximum number of steps of the same rows that a worker gets at once, by cell; 1 by default.
-    steps_at_once: Vec<usize>,
     workers: usize,
-    usage: Usage,
-    /// The part of the used bytes that streams have reserved.
-    stream_bytes: usize,
-    counts: Counts,
-    admission: Admission,
+    /// Of all models together.
+    account: Account,
+    models: Models,
     /// Deadlines of requests that have not ended.
     deadlines: BTreeSet<(Instant, RequestKey)>,
     ended: VecDeque<Ended>,
@@ -84,8 +84,8 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// A scheduler for `workers` workers, each of which gets up to `tasks_at_once` tasks at a time
-    /// and no further steps ([`Scheduler::with_steps_at_once`]).
+    /// A scheduler without models ([`Scheduler::add_model`]) for `workers` workers, each of which
+    /// gets up to `tasks_at_once` tasks at a time. The limits are of all models together.
     ///
     /// # Panics
     /// With no worker, or no task at once.
@@ -99,28 +99,15 @@ impl Scheduler {
         Scheduler {
             table: Table::default(),
             policy,
-            limits,
             tasks_at_once,
-            steps_at_once: Vec::new(),
             workers,
-            usage: Usage::default(),
-            stream_bytes: 0,
-            counts: Counts::default(),
-            admission: Admission::All,
+            account: Account::new(LimitOf::Engine, limits),
+            models: Models::default(),
             deadlines: BTreeSet::new(),
             ended: VecDeque::new(),
             early: SecondaryMap::new(),
             spare: Vec::new(),
         }
-    }
-
-    /// Gives a worker, with each task, further steps of its rows: up to `steps` by cell, the first
-    /// included, as long as they have at most [`Scheduler::STEP_ROWS`] rows together and only
-    /// states pass between them. The worker may compute them in one batch.
-    #[must_use]
-    pub fn with_steps_at_once(mut self, steps: Vec<usize>) -> Scheduler {
-        self.steps_at_once = steps;
-        self
     }
 
     /// Most rows of a task and its further steps together. With so many the arithmetic binds, and
@@ -139,8 +126,7 @@ impl Scheduler {
         nodes: usize,
         requirements: &Requirements,
     ) -> Result<(), Refused> {
-        let needs = Usage::of(requirements.stream.is_some(), nodes, requirements.bytes);
-        self.room_or_refused(needs, requirements.continues)
+        self.room_or_refused(requirements, nodes).map(drop)
     }
 
     /// A request arrives.
@@ -153,65 +139,62 @@ impl Scheduler {
         unfolded: &RequestGraph,
         requirements: Requirements,
     ) -> Result<RequestKey, Refused> {
-        let Requirements { stream, bytes, .. } = requirements;
-        let needs = Usage::of(stream.is_some(), unfolded.nodes(), bytes);
-        self.room_or_refused(needs, requirements.continues)?;
-        self.usage.add(needs);
-        self.counts.submitted += 1;
+        let usage = self.room_or_refused(&requirements, unfolded.nodes())?;
+        let model = self.models.get_mut(requirements.model);
+        let model = model.ok_or(Refused::NoModel)?;
+        model.account.submitted(usage, requirements.client);
+        self.account.submitted(usage, requirements.client);
         let terms = Terms {
-            priority: requirements.priority,
-            deadline: requirements.deadline,
-            open: requirements.open,
-            bytes,
-            stream,
+            first_cell: model.first_cell(),
+            requirements,
             now,
         };
         let key = self.table.insert(unfolded, terms);
         if let Some(deadline) = requirements.deadline {
             self.deadlines.insert((deadline, key));
         }
-        self.conserved();
         self.announce();
         Ok(key)
     }
 
-    /// A stream is opened: reserves its room, and its position in the order of arrivals.
+    /// A stream of a model is opened: reserves its room, and its position in the order of arrivals.
     ///
     /// # Errors
     /// [`Refused`]; nothing is reserved.
-    pub fn handle_open_stream(&mut self, bytes: usize) -> Result<StreamRoom, Refused> {
-        let needs = Usage {
-            streams: 1,
-            bytes,
-            ..Usage::default()
-        };
-        self.room_or_refused(needs, false)?;
-        self.usage.add(needs);
-        self.stream_bytes += bytes;
+    pub fn handle_open_stream(
+        &mut self,
+        model: ModelKey,
+        bytes: usize,
+    ) -> Result<StreamRoom, Refused> {
+        let needs = Usage::of_stream(bytes);
+        let room = self.room_for(model, needs, None, false);
+        self.count_refusal(model, room)?;
+        let of_model = self.models.get_mut(model).ok_or(Refused::NoModel)?;
+        of_model.account.opened_stream(bytes);
+        self.account.opened_stream(bytes);
         let position = self.table.reserve_position();
-        Ok(StreamRoom { position, bytes })
+        Ok(StreamRoom {
+            model,
+            position,
+            bytes,
+        })
     }
 
     /// A stream has ended; its last segment may still run.
     pub fn handle_close_stream(&mut self, room: StreamRoom) {
-        let StreamRoom { bytes, .. } = room;
-        self.usage.subtract(Usage {
-            streams: 1,
-            bytes,
-            ..Usage::default()
-        });
-        self.stream_bytes -= bytes;
+        self.account.closed_stream(room.bytes);
+        if let Some(model) = self.models.get_mut(room.model) {
+            model.account.closed_stream(room.bytes);
+        }
     }
 
-    /// Whether steps of streams are accepted.
+    /// Whether steps of streams of a model are accepted.
     ///
     /// # Errors
-    /// [`Refused::ShuttingDown`] after [`Scheduler::handle_drain`].
-    pub fn check_draining(&self) -> Result<(), Refused> {
-        match self.admission {
-            Admission::All => Ok(()),
-            _ => Err(Refused::ShuttingDown),
-        }
+    /// [`Refused::ShuttingDown`] after [`Scheduler::handle_drain`], [`Refused::ModelDrains`] after
+    /// [`Scheduler::handle_drain_model`].
+    pub fn check_draining(&self, model: ModelKey) -> Result<(), Refused> {
+        self.room_for(model, Usage::default(), None, false)
     }
 
     /// A request's graph has grown by `unfolded`; ignored if the request has ended. If two workers
@@ -231,7 +214,10 @@ impl Scheduler {
 
     fn grow(&mut self, key: RequestKey, unfolded: RequestGraph) {
         debug_assert!(!self.table.is_segment(key), "segments do not grow");
-        self.usage.nodes += unfolded.nodes();
+        self.account.usage.nodes += unfolded.nodes();
+        if let Some(model) = self.models.get_mut(self.table.model(key)) {
+            model.account.usage.nodes += unfolded.nodes();
+        }
         if unfolded.first != self.table.nodes(key) {
             let early = self.early.entry(key).map(|entry| entry.or_default());
             if let Some(early) = early {
@@ -252,23 +238,15 @@ impl Scheduler {
         }
     }
 
-    /// Checks whether a request, if it is live, may grow by so many nodes.
+    /// Checks whether a live request may grow by so many nodes.
     fn room_for_nodes(&self, key: RequestKey, nodes: usize) -> Result<(), Refused> {
-        if self.table.is_live(key) {
-            let early = self.early.get(key).into_iter().flatten();
-            let early: usize = early.map(RequestGraph::nodes).sum();
-            self.room_in_request(self.table.nodes(key) + early + nodes)?;
+        let early = self.early.get(key).into_iter().flatten();
+        let early: usize = early.map(RequestGraph::nodes).sum();
+        let all = self.table.nodes(key) + early + nodes;
+        if let Some(model) = self.models.get(self.table.model(key)) {
+            model.account.room_for_nodes(all, nodes)?;
         }
-        let (have, needs, most) = (self.usage.nodes, nodes, self.limits.nodes);
-        match needs > most.saturating_sub(have) {
-            true => Err(Refused::Overloaded {
-                what: "nodes",
-                have,
-                needs,
-                most,
-            }),
-            false => Ok(()),
-        }
+        self.account.room_for_nodes(all, nodes)
     }
 
     /// No more nodes will come for a request that was submitted as open.
@@ -295,6 +273,9 @@ impl Scheduler {
     /// choose batches by it; no result depends on it.
     pub fn handle_done(&mut self, now: Instant, mut task: Task, took: Option<Duration>) {
         self.policy.done(&self.table, &task, took);
+        if let Some(model) = self.models.of_cell(task.cell) {
+            model.tasks -= 1;
+        }
         for &row in &task.rows {
             if self.table.done(row) {
                 self.completed(now, row.request);
@@ -327,16 +308,17 @@ impl Scheduler {
 
     /// From now on accepts only requests that [continue](Requirements::continues) others.
     pub fn handle_drain(&mut self) {
-        self.admission = self.admission.min(Admission::Continuing);
+        let admission = &mut self.account.admission;
+        *admission = Admission::Continuing.min(*admission);
     }
 
     /// Accepts no more requests, and ends all requests.
     pub fn handle_shutdown(&mut self, now: Instant) {
-        self.admission = Admission::Nothing;
+        self.account.admission = Admission::Nothing;
         for key in self.table.keys().collect::<Vec<_>>() {
             self.end(now, key, End::ShutDown);
         }
-        debug_assert_eq!(self.counts.live(), 0, "all have ended");
+        debug_assert_eq!(self.account.counts.live(), 0, "all have ended");
     }
 
     /// Forms the next tasks of a worker, each followed by further steps of its rows. The worker
@@ -350,9 +332,9 @@ impl Scheduler {
             let Some(mut task) = self.begin(now, worker, batch, rows) else {
                 break;
             };
-            let steps = self.steps_at_once.get(task.cell.index()).copied();
+            let steps = self.models.steps_at_once(task.cell);
             let mut all_rows = task.batch();
-            for _ in 1..steps.unwrap_or(1) {
+            for _ in 1..steps {
                 all_rows += task.batch();
                 // Steps that cannot run in one batch are not formed ahead.
                 let together =
@@ -387,6 +369,9 @@ impl Scheduler {
         debug_assert!(rows.len() + padding > 0, "a task has a row");
         self.table.submit(&rows, worker, now);
         self.announce();
+        if let Some(model) = self.models.of_cell(cell) {
+            model.tasks += 1;
+        }
         Some(Task {
             worker,
             cell,
@@ -441,7 +426,12 @@ impl Scheduler {
 
     /// Number of requests so far, by how they ended.
     pub fn counts(&self) -> Counts {
-        self.counts
+        self.account.counts
+    }
+
+    /// The part of the limits that is used.
+    pub fn usage(&self) -> Usage {
+        self.account.usage
     }
 
     /// Number of entries of the policy's queues; with 0, no worker would get a task.
@@ -460,79 +450,71 @@ impl Scheduler {
     /// # Errors
     /// A description of the difference.
     pub fn audit(&self) -> Result<(), String> {
-        let mut taken = Usage {
-            streams: self.usage.streams,
-            bytes: self.stream_bytes,
-            ..Usage::default()
-        };
         let here = |key: &RequestKey| self.table.is_live(*key) || self.table.is_held(*key);
-        for key in self.table.keys().filter(here) {
-            let early = self.early.get(key).into_iter().flatten();
-            let nodes = self.table.nodes(key) + early.map(RequestGraph::nodes).sum::<usize>();
-            let bytes = self.table.bytes(key);
-            taken.add(Usage::of(self.table.is_segment(key), nodes, bytes));
-        }
-        let live = self.counts.live();
-        if taken != self.usage || live != taken.live() {
-            let counted = self.usage;
-            return Err(format!(
-                "{live} requests have not ended, {taken:?} are here, {counted:?} counted"
-            ));
-        }
-        Ok(())
+        let all: Vec<_> = (self.table.keys().filter(here))
+            .map(|key| {
+                (
+                    self.table.model(key),
+                    self.usage_of(key),
+                    self.table.client(key),
+                )
+            })
+            .collect();
+        let of = |model: Option<ModelKey>| {
+            let here = all
+                .iter()
+                .filter(move |one| model.is_none_or(|model| one.0 == model));
+            here.map(|&(_, usage, client)| (usage, client))
+        };
+        self.account.audit(of(None))?;
+        let mut models = self.models.iter();
+        models.try_for_each(|model| model.account.audit(of(Some(model.key))))
     }
 
-    /// The part of [`Scheduler::audit`] that takes constant time; asserted when a request arrives
-    /// or ends.
-    fn conserved(&self) {
-        let (live, room) = (self.counts.live(), self.usage.live());
-        debug_assert_eq!(
-            live, room,
-            "requests that have not ended, and what they take"
-        );
+    /// The usage of a request.
+    fn usage_of(&self, key: RequestKey) -> Usage {
+        let early = self.early.get(key).into_iter().flatten();
+        let nodes = self.table.nodes(key) + early.map(RequestGraph::nodes).sum::<usize>();
+        Usage::of(self.table.is_segment(key), nodes, self.table.bytes(key))
     }
 
-    fn room_or_refused(&mut self, needs: Usage, continues: bool) -> Result<(), Refused> {
-        let room = self.room_for(needs, continues);
-        self.counts.refused += u64::from(room.is_err());
+    /// The usage of a request with so many nodes, if there is room for it.
+    fn room_or_refused(
+        &mut self,
+        requirements: &Requirements,
+        nodes: usize,
+    ) -> Result<Usage, Refused> {
+        let Requirements {
+            model,
+            client,
+            continues,
+            ..
+        } = *requirements;
+        let needs = Usage::of(requirements.stream.is_some(), nodes, requirements.bytes);
+        let room = self.room_for(model, needs, client, continues);
+        self.count_refusal(model, room).map(|()| needs)
+    }
+
+    fn count_refusal(&mut self, model: ModelKey, room: Result<(), Refused>) -> Result<(), Refused> {
+        if room.is_err() {
+            self.account.counts.refused += 1;
+            if let Some(model) = self.models.get_mut(model) {
+                model.account.counts.refused += 1;
+            }
+        }
         room
     }
 
-    fn room_in_request(&self, nodes: usize) -> Result<(), Refused> {
-        let most = self.limits.request_nodes;
-        if nodes > most {
-            return Err(Refused::RequestNodes { nodes, most });
-        }
-        Ok(())
-    }
-
-    fn room_for(&self, needs: Usage, continues: bool) -> Result<(), Refused> {
-        let needed = match continues {
-            true => Admission::Continuing,
-            false => Admission::All,
-        };
-        if self.admission < needed {
-            return Err(Refused::ShuttingDown);
-        }
-        self.room_in_request(needs.nodes)?;
-        let (limits, taken) = (self.limits, self.usage);
-        let all = [
-            ("requests", taken.requests, needs.requests, limits.requests),
-            ("nodes", taken.nodes, needs.nodes, limits.nodes),
-            ("bytes", taken.bytes, needs.bytes, limits.bytes),
-            ("streams", taken.streams, needs.streams, limits.streams),
-        ];
-        for (what, have, needs, most) in all {
-            if needs > most.saturating_sub(have) {
-                return Err(Refused::Overloaded {
-                    what,
-                    have,
-                    needs,
-                    most,
-                });
-            }
-        }
-        Ok(())
+    fn room_for(
+        &self,
+        model: ModelKey,
+        needs: Usage,
+        client: Option<ClientId>,
+        continues: bool,
+    ) -> Result<(), Refused> {
+        let model = self.models.get(model).ok_or(Refused::NoModel)?;
+        self.account.room_for(needs, client, continues)?;
+        model.account.room_for(needs, client, continues)
     }
 
     /// All nodes of a live request are done.
@@ -560,18 +542,19 @@ impl Scheduler {
         let Some(timing) = self.table.end(key, now) else {
             return;
         };
-        let early = self.early.remove(key).unwrap_or_default();
-        let early: usize = early.iter().map(RequestGraph::nodes).sum();
-        let (nodes, bytes) = (self.table.nodes(key) + early, self.table.bytes(key));
-        let usage = Usage::of(self.table.is_segment(key), nodes, bytes);
-        self.usage.subtract(usage);
+        let (usage, client) = (self.usage_of(key), self.table.client(key));
+        self.early.remove(key);
+        let model = self.table.model(key);
+        if let Some(model) = self.models.get_mut(model) {
+            model.account.ended(usage, client, end);
+        }
+        self.account.ended(usage, client, end);
         if let Some(deadline) = self.table.deadline(key) {
             self.deadlines.remove(&(deadline, key));
         }
-        self.counts.ended[end as usize] += 1;
-        self.conserved();
         self.ended.push_back(Ended {
             request: key,
+            model,
             end,
             timing,
         });

@@ -1,9 +1,23 @@
 //! The interface between the scheduler and a batching policy.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::{RequestKey, Row, SubgraphKey, Table, Task, WorkerId};
-use crate::cell_graph::CellId;
+use crate::cell_graph::{CellCost, CellId};
+
+/// A model that is added to a policy.
+#[derive(Clone, Copy, Debug)]
+pub struct NewModel<'a> {
+    /// Its index ([`ModelKey::index`](super::ModelKey::index)).
+    pub index: usize,
+    /// Where models wait for the same worker, they get times of it in proportion to their weights.
+    pub weight: NonZeroU32,
+    /// The id of its first cell.
+    pub first_cell: CellId,
+    /// Costs of its cells, whose ids follow each other.
+    pub costs: &'a [CellCost],
+}
 
 /// A task that a policy has formed. Its rows have been taken from the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,13 +54,22 @@ pub enum Completion {
 
 /// Chooses what is computed next.
 ///
-/// A policy has no clock, no thread and no values. It gets the
-/// [costs](crate::cell_graph::CellCost) of the cells when it is made, is notified of events, and
-/// forms tasks on demand.
+/// A policy has no clock, no thread and no values. It gets the [costs](CellCost) of the cells when
+/// their model is added, is notified of events, and forms tasks on demand.
 pub trait Policy: Send {
     /// Number of entries in its queues. Entries of ended requests count until they are purged: the
     /// number bounds the policy's memory.
     fn queued(&self) -> usize;
+
+    /// A model is added.
+    fn add_model(&mut self, model: NewModel<'_>) {
+        let _ = model;
+    }
+
+    /// A model without live requests and without tasks is removed.
+    fn remove_model(&mut self, index: usize) {
+        let _ = index;
+    }
 
     /// A released subgraph of a live request has `count` more ready nodes. Called before the
     /// subgraph gets further ones, so an unpinned subgraph never has more ready nodes in the table

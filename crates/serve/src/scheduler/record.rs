@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use super::keys::{SubgraphKey, WorkerId};
+use super::keys::{ClientId, ModelKey, SubgraphKey, WorkerId};
 use crate::cell_graph::{CellId, NodeId, RequestGraph};
 
 /// No edge, no node, or no subgraph.
@@ -31,6 +31,10 @@ pub(super) struct Request {
     pub started: Option<Instant>,
     pub bytes: usize,
     pub is_segment: bool,
+    pub model: ModelKey,
+    /// Of its model.
+    pub first_cell: CellId,
+    pub client: Option<ClientId>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -117,6 +121,11 @@ impl Subgraph {
 }
 
 impl Request {
+    /// The id, among the cells of all models, of a cell of its model.
+    pub fn id_of(&self, cell: CellId) -> CellId {
+        CellId(self.first_cell.0 + cell.0)
+    }
+
     /// Releases a subgraph, unless it has been or something outside is missing, and announces what
     /// is ready. `tasks`, `released` and `announced` are the table's.
     pub fn release(
@@ -192,7 +201,8 @@ impl Request {
                 // From a new node of another new subgraph, which cannot be done yet.
                 None => alone[new] |= unfolded.subgraph(from) != new,
                 Some(old) => {
-                    let same_cell = old.cell == unfolded.cells[to.index() - unfolded.first];
+                    let cell = unfolded.cells[to.index() - unfolded.first];
+                    let same_cell = old.cell == self.id_of(cell);
                     match homes[new] {
                         None if same_cell => homes[new] = Some(old.subgraph),
                         Some(home) if home == old.subgraph => {}
@@ -203,7 +213,7 @@ impl Request {
         }
         let mut cells = vec![CellId(0); unfolded.subgraphs()];
         for (&cell, &subgraph) in unfolded.cells.iter().zip(&unfolded.subgraph_of) {
-            cells[subgraph as usize] = cell;
+            cells[subgraph as usize] = self.id_of(cell);
         }
         let homes = homes.iter().zip(alone).enumerate();
         let homes = homes.map(|(new, (home, alone))| match home {

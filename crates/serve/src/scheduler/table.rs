@@ -16,9 +16,9 @@ use std::time::Instant;
 
 use slotmap::SlotMap;
 
-use super::Timing;
-use super::keys::{RequestKey, Row, SubgraphKey, WorkerId};
+use super::keys::{ClientId, ModelKey, RequestKey, Row, SubgraphKey, WorkerId};
 use super::record::{Edge, NONE, Node, NodeState, Phase, Request, Subgraph};
+use super::{Requirements, Timing};
 use crate::cell_graph::{CellId, NodeId, RequestGraph};
 
 /// All requests that have not ended, or have rows in flight.
@@ -68,17 +68,20 @@ pub struct SubgraphView {
 
 /// What a new request is, apart from its graph.
 pub(super) struct Terms {
-    pub priority: u8,
-    pub deadline: Option<Instant>,
-    pub open: bool,
-    pub bytes: usize,
-    pub stream: Option<u64>,
+    pub requirements: Requirements,
+    /// Of its model.
+    pub first_cell: CellId,
     pub now: Instant,
 }
 
 impl Table {
     /// Adds a request; its first ready nodes are announced.
     pub(super) fn insert(&mut self, unfolded: &RequestGraph, terms: Terms) -> RequestKey {
+        let Terms {
+            requirements,
+            first_cell,
+            now,
+        } = terms;
         let key = self.requests.insert(Request {
             nodes: Vec::with_capacity(unfolded.nodes()),
             edges: Vec::with_capacity(unfolded.edges.len()),
@@ -87,16 +90,19 @@ impl Table {
             left: 0,
             untaken: 0,
             in_flight: 0,
-            open: terms.open,
+            open: requirements.open,
             phase: Phase::Live,
-            priority: terms.priority,
-            deadline: terms.deadline,
-            submitted: terms.now,
+            priority: requirements.priority,
+            deadline: requirements.deadline,
+            submitted: now,
             started: None,
-            bytes: terms.bytes,
-            is_segment: terms.stream.is_some(),
+            bytes: requirements.bytes,
+            is_segment: requirements.stream.is_some(),
+            model: requirements.model,
+            first_cell,
+            client: requirements.client,
         });
-        let Some(position) = terms.stream else {
+        let Some(position) = requirements.stream else {
             self.grow(key, unfolded);
             return key;
         };
@@ -123,6 +129,7 @@ impl Table {
         let homes = request.homes(unfolded);
         let new = unfolded.cells.iter().zip(&unfolded.subgraph_of);
         for ((&cell, &subgraph), &joins) in new.zip(&unfolded.joins) {
+            let cell = request.id_of(cell);
             request.nodes.push(Node {
                 cell,
                 joins,
@@ -301,6 +308,11 @@ impl Table {
         self.requests.keys()
     }
 
+    /// The client of a request.
+    pub(super) fn client(&self, key: RequestKey) -> Option<ClientId> {
+        self.requests[key].client
+    }
+
     /// Bytes that a request was counted with.
     pub(super) fn bytes(&self, key: RequestKey) -> usize {
         self.requests[key].bytes
@@ -331,6 +343,11 @@ impl Table {
     /// If there is no such request, as in all that follow.
     pub fn priority(&self, key: RequestKey) -> u8 {
         self.requests[key].priority
+    }
+
+    /// The model of a request.
+    pub fn model(&self, key: RequestKey) -> ModelKey {
+        self.requests[key].model
     }
 
     /// When a request is late.

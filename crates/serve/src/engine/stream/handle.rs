@@ -11,7 +11,7 @@ use super::super::{RequestError, SubmitError};
 use super::segments::{Inner, Now, WaitingStep};
 use super::{AHEAD, STEP_BYTES, StepOptions, StreamError};
 use crate::cell_graph::CellId;
-use crate::scheduler::Refused;
+use crate::scheduler::{LimitOf, Refused};
 use crate::sync::Mutex;
 use cellstream::execute::team::ProcessMark;
 
@@ -106,6 +106,7 @@ impl Stream {
         let have = now.unanswered();
         if have >= AHEAD {
             return Err(SubmitError::from(Refused::Overloaded {
+                of: LimitOf::Engine,
                 what: "steps of a stream",
                 have,
                 needs: 1,

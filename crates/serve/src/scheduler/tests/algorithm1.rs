@@ -410,7 +410,7 @@ fn decides_by(
     let most = if times.is_some() { 40 } else { 6 };
     let sizes = random_sizes(&mut rng, kinds, most);
     let at_once = rng.usize(1..=5);
-    let policy = Box::new(Cellular::new(&costs(&sizes), workers, order));
+    let policy = Box::new(Cellular::new(workers, order));
     let mut simulated = Simulated::new(policy, plain_cells(kinds), &sizes, workers, at_once);
     let mut paper = Paper {
         order,

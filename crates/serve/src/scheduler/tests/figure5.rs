@@ -57,8 +57,7 @@ fn timeline(policy: Box<dyn Policy>, min: usize, tasks_at_once: usize) -> (Vec<R
 fn cellular_batching() {
     // One task at a time; and up to five, but only full ones after the first, which forms two at 0.
     for (min, tasks_at_once) in [(1, 1), (4, 5)] {
-        let sizes = [BatchSizes { min, max: 4 }];
-        let policy = Box::new(Cellular::new(&costs(&sizes), 1, Order::Arrival));
+        let policy = Box::new(Cellular::new(1, Order::Arrival));
         let (tasks, ends) = timeline(policy, min, tasks_at_once);
         let expected: [&[usize]; 10] = [
             &[1, 2, 3, 4],
@@ -88,8 +87,7 @@ fn cellular_batching() {
 #[test]
 fn graph_batching() {
     for tasks_at_once in [1, 5] {
-        let sizes = [BatchSizes { min: 1, max: 4 }];
-        let policy = Box::new(GraphBatching::new(Padding, &costs(&sizes), 1, 4));
+        let policy = Box::new(GraphBatching::new(Padding, 1, 4));
         let (tasks, ends) = timeline(policy, 1, tasks_at_once);
         // Rows of requests that have no cell left are run as padding.
         let still_in = |first: usize, step: usize| -> Vec<usize> {

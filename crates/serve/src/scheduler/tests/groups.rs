@@ -31,7 +31,7 @@ fn run(setting: Setting, kinds: usize, graphs: Vec<(Graph, u8)>) -> Outcome {
 }
 
 fn run_at_once(setting: Setting, kinds: usize, graphs: Vec<(Graph, u8)>, tasks: usize) -> Outcome {
-    let policy = build(setting, kinds);
+    let policy = setting.build(1);
     let mut simulated = Simulated::new(policy, plain_cells(kinds), &sizes(kinds), 1, tasks);
     let graphs = graphs.into_iter();
     let keys: Vec<RequestKey> = graphs
@@ -51,10 +51,6 @@ fn run_at_once(setting: Setting, kinds: usize, graphs: Vec<(Graph, u8)>, tasks: 
             .map(|key| simulated.known[key].end.expect("ended").0)
             .collect(),
     }
-}
-
-fn build(setting: Setting, kinds: usize) -> Box<dyn Policy> {
-    setting.build(&sizes(kinds), 1)
 }
 
 /// Requests `0..lengths.len()` in groups, each padded to `bound` of its members: tasks and ends.
@@ -300,7 +296,7 @@ fn requests_of_higher_priority_are_in_an_earlier_group() {
 
 /// A scheduler with one worker that runs one task at a time.
 fn one_at_a_time(setting: Setting) -> Simulated {
-    let policy = build(setting, 1);
+    let policy = setting.build(1);
     Simulated::new(policy, plain_cells(1), &sizes(1), 1, 1)
 }
 
@@ -418,7 +414,7 @@ fn a_stream_goes_on_where_its_states_are() {
         Setting::new(PolicyKind::Padding, 4),
         Setting::new(PolicyKind::Merge, 4),
     ] {
-        let policy = setting.build(&sizes(1), 2);
+        let policy = setting.build(2);
         let mut simulated = Simulated::new(policy, plain_cells(1), &sizes(1), 2, 1);
         let stream = simulated.submit(plain_chain(&[1]), 0, None, true);
         step(&mut simulated);

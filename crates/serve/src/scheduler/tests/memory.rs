@@ -10,7 +10,7 @@ fn a_million_come_and_go(policy: Box<dyn Policy>) {
     let cells = plain_cells(1);
     let unfolded = plain_chain(&[2]).unfold(&cells).expect("a chain");
     let now = Instant::now();
-    let mut scheduler = Scheduler::new(policy, 1, 5, Limits::default());
+    let mut scheduler = scheduler_of(policy, &SIZES, 1, 5, Limits::default());
     let submit = |scheduler: &mut Scheduler| {
         let deadline = Some(now + Duration::from_secs(1));
         let requirements = Requirements {
@@ -62,13 +62,13 @@ fn a_million_come_and_go(policy: Box<dyn Policy>) {
 #[test]
 fn cellular_queues_do_not_grow_with_requests_that_come_and_go() {
     for order in [Order::Arrival, Order::FewestLeft] {
-        a_million_come_and_go(Box::new(Cellular::new(&costs(&SIZES), 1, order)));
+        a_million_come_and_go(Box::new(Cellular::new(1, order)));
     }
 }
 
 #[test]
 fn queues_of_graph_batching_do_not_grow_with_requests_that_come_and_go() {
-    a_million_come_and_go(Setting::bucketing(4, 1).build(&SIZES, 1));
+    a_million_come_and_go(Setting::bucketing(4, 1).build(1));
 }
 
 #[test]
@@ -84,8 +84,8 @@ fn cancelling_all_purges(order: Order) {
     let chains: Vec<_> = chains.collect();
     let now = Instant::now();
     let mut rng = fastrand::Rng::with_seed(5);
-    let policy = Box::new(Cellular::new(&costs(&SIZES), 1, order));
-    let mut scheduler = Scheduler::new(policy, 1, 5, Limits::default());
+    let policy = Box::new(Cellular::new(1, order));
+    let mut scheduler = scheduler_of(policy, &SIZES, 1, 5, Limits::default());
     let mut keys: Vec<RequestKey> = (0..5000)
         .map(|at| {
             let priority = (at % 3) as u8;
@@ -122,8 +122,8 @@ fn what_is_refused_leaves_nothing() {
         bytes: 100,
         ..Limits::default()
     };
-    let policy = Box::new(Cellular::new(&costs(&SIZES), 1, Order::Arrival));
-    let mut scheduler = Scheduler::new(policy, 1, 5, limits);
+    let policy = Box::new(Cellular::new(1, Order::Arrival));
+    let mut scheduler = scheduler_of(policy, &SIZES, 1, 5, limits);
     let requirements = Requirements {
         bytes: 40,
         ..Requirements::default()
@@ -161,6 +161,7 @@ fn what_is_refused_leaves_nothing() {
             .handle_submit(now, &unfolded, Requirements::default())
             .expect_err("nodes"),
         Refused::Overloaded {
+            of: LimitOf::Engine,
             what: "nodes",
             have: 4,
             needs: 2,
@@ -176,6 +177,7 @@ fn what_is_refused_leaves_nothing() {
     assert_eq!(
         scheduler.handle_grow(first, growth.clone()),
         Err(Refused::Overloaded {
+            of: LimitOf::Engine,
             what: "nodes",
             have: 4,
             needs: 2,
@@ -201,7 +203,7 @@ fn what_is_refused_leaves_nothing() {
     scheduler.handle_shutdown(now);
     assert_eq!(scheduler.counts().of(End::ShutDown), 2);
     scheduler.audit().expect("nothing left");
-    assert_eq!(scheduler.usage, Usage::default());
+    assert_eq!(scheduler.usage(), Usage::default());
 }
 
 #[test]
@@ -214,8 +216,8 @@ fn a_request_that_grows_without_end_leaves_room_to_others() {
         ..Limits::default()
     };
     let too_many = |nodes| Refused::RequestNodes { nodes, most: 8 };
-    let policy = Box::new(Cellular::new(&costs(&SIZES), 1, Order::Arrival));
-    let mut scheduler = Scheduler::new(policy, 1, 5, limits);
+    let policy = Box::new(Cellular::new(1, Order::Arrival));
+    let mut scheduler = scheduler_of(policy, &SIZES, 1, 5, limits);
     let submit = |scheduler: &mut Scheduler, nodes: usize| {
         let unfolded = plain_chain(&[nodes]).unfold(&cells).expect("a chain");
         scheduler.handle_submit(now, &unfolded, Requirements::default())
@@ -251,8 +253,8 @@ fn a_request_that_grows_without_end_leaves_room_to_others() {
 fn a_large_record_is_handed_out_when_no_row_of_it_is_in_flight() {
     let cells = plain_cells(1);
     let now = Instant::now();
-    let policy = Box::new(Cellular::new(&costs(&SIZES), 1, Order::Arrival));
-    let mut scheduler = Scheduler::new(policy, 1, 1, Limits::default());
+    let policy = Box::new(Cellular::new(1, Order::Arrival));
+    let mut scheduler = scheduler_of(policy, &SIZES, 1, 1, Limits::default());
     for (nodes, spent) in [(1000, 1), (10, 0)] {
         let unfolded = plain_chain(&[nodes]).unfold(&cells).expect("a chain");
         let key = scheduler.handle_submit(now, &unfolded, Requirements::default());

@@ -5,7 +5,9 @@ mod algorithm1;
 mod figure5;
 mod groups;
 mod memory;
+mod models;
 mod properties;
+mod shares;
 mod shortest;
 mod turns;
 mod waiting;
@@ -46,9 +48,23 @@ impl Setting {
         Setting { kind, groups }
     }
 
-    fn build(&self, sizes: &[BatchSizes], workers: usize) -> Box<dyn Policy> {
-        self.kind.build(&costs(sizes), workers, self.groups)
+    fn build(&self, workers: usize) -> Box<dyn Policy> {
+        self.kind.build(workers, self.groups)
     }
+}
+
+/// A scheduler of one model, whose cells have batches of these sizes.
+fn scheduler_of(
+    policy: Box<dyn Policy>,
+    sizes: &[BatchSizes],
+    workers: usize,
+    tasks_at_once: usize,
+    limits: Limits,
+) -> Scheduler {
+    let mut scheduler = Scheduler::new(policy, workers, tasks_at_once, limits);
+    let added = scheduler.add_model(&costs(sizes), ModelShare::default());
+    assert_eq!(added, Ok(ModelKey::default()));
+    scheduler
 }
 
 /// Batches of so many cells, of up to `most` rows.
@@ -74,6 +90,7 @@ enum At {
 /// What the checks know of a request.
 struct Known {
     graph: Graph,
+    model: ModelKey,
     takes: Vec<Vec<usize>>,
     at: Vec<At>,
     deadline: Option<u64>,
@@ -100,7 +117,9 @@ struct Given {
 /// Scheduler and workers in a time of whole units.
 struct Simulated {
     scheduler: Scheduler,
+    /// Of the first model; other models have cells of the same kind.
     cells: Cells,
+    /// By id among the cells of all models.
     sizes: Vec<BatchSizes>,
     start: Instant,
     now: u64,
@@ -125,7 +144,7 @@ impl Simulated {
     ) -> Simulated {
         let limits = Limits::default();
         Simulated {
-            scheduler: Scheduler::new(policy, workers, tasks_at_once, limits),
+            scheduler: scheduler_of(policy, sizes, workers, tasks_at_once, limits),
             cells,
             sizes: sizes.to_vec(),
             start: Instant::now(),
@@ -150,14 +169,25 @@ impl Simulated {
         deadline: Option<u64>,
         open: bool,
     ) -> RequestKey {
+        self.submit_to(ModelKey::default(), graph, priority, deadline, open)
+    }
+
+    fn submit_to(
+        &mut self,
+        model: ModelKey,
+        graph: Graph,
+        priority: u8,
+        deadline: Option<u64>,
+        open: bool,
+    ) -> RequestKey {
         let unfolded = graph.unfold(&self.cells).expect("a valid graph");
         let requirements = Requirements {
+            model,
             priority,
             deadline: deadline.map(|at| self.start + Duration::from_millis(at)),
             open,
             bytes: graph.bytes(),
-            continues: false,
-            stream: None,
+            ..Requirements::default()
         };
         let key = self
             .scheduler
@@ -165,6 +195,7 @@ impl Simulated {
             .expect("room for it");
         let mut known = Known {
             graph,
+            model,
             takes: Vec::new(),
             at: Vec::new(),
             deadline,
@@ -235,7 +266,13 @@ impl Simulated {
             let known = &self.known[&row.request];
             assert_eq!(known.end, None, "of a request that has not ended");
             assert!(known.deadline.is_none_or(|at| at > self.now), "in time");
-            assert_eq!(known.graph.cell(row.node), task.cell, "one cell");
+            let first = self
+                .scheduler
+                .first_cell(known.model)
+                .expect("added")
+                .index();
+            let cell = first + known.graph.cell(row.node).index();
+            assert_eq!(cell, task.cell.index(), "one cell");
             assert_eq!(known.at[row.node.index()], At::Waiting, "once");
             let subgraph = self.scheduler.table.node_subgraph(*row);
             for &from in &known.takes[row.node.index()] {

@@ -135,7 +135,7 @@ impl Scenario {
     fn event(&mut self, event: Event) {
         let rng = &mut self.rng;
         match event {
-            Event::Submit if self.simulated.scheduler.admission == super::super::Admission::All => {
+            Event::Submit if self.simulated.scheduler.account.admission == Admission::All => {
                 let graph = random_graph(rng, self.kinds, 14);
                 let now = self.simulated.now;
                 let deadline = percent(rng, self.odds.deadline).then(|| now + rng.u64(0..60));
@@ -304,7 +304,7 @@ impl Scenario {
         }
         let scheduler = &self.simulated.scheduler;
         assert_eq!(scheduler.table.keys().count(), 0, "all forgotten");
-        assert_eq!(scheduler.usage, Usage::default());
+        assert_eq!(scheduler.usage(), Usage::default());
         assert!(scheduler.deadlines.is_empty());
         // Where all entries are of ended requests, up to 64 are not worth purging.
         let queued = scheduler.policy.queued();
@@ -318,7 +318,7 @@ fn runs(setting: Setting, odds: Odds, seed: u64) -> Scenario {
     let kinds = rng.usize(1..=4);
     let workers = rng.usize(1..=3);
     let sizes = random_sizes(&mut rng, kinds, 8);
-    let policy = setting.build(&sizes, workers);
+    let policy = setting.build(workers);
     let at_once = rng.usize(1..=6);
     let slowness = (0..workers).map(|_| rng.u64(1..=9)).collect();
     let requests = rng.usize(1..60);

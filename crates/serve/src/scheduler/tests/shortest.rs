@@ -20,7 +20,7 @@ fn the_fewest_left_of_the_highest_priority_go_first() {
         let mut rng = fastrand::Rng::with_seed(seed);
         let max = rng.usize(1..=5);
         let sizes = [BatchSizes { min: 1, max }];
-        let policy = Box::new(Cellular::new(&costs(&sizes), 1, Order::FewestLeft));
+        let policy = Box::new(Cellular::new(1, Order::FewestLeft));
         let mut simulated = Simulated::new(policy, plain_cells(1), &sizes, 1, rng.usize(1..=3));
         let worker = WorkerId(0);
         let mut chains: Vec<Chain> = Vec::new();
@@ -104,7 +104,7 @@ fn leaves_of_the_smallest_trees_go_first() {
     for seed in 0..200 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let sizes = [BatchSizes { min: 1, max: MAX }; 2];
-        let policy = Box::new(Cellular::new(&costs(&sizes), 1, Order::FewestLeft));
+        let policy = Box::new(Cellular::new(1, Order::FewestLeft));
         let mut simulated = Simulated::new(policy, plain_cells(2), &sizes, 1, 1);
         let worker = WorkerId(0);
         let mut trees: Vec<Tree> = Vec::new();

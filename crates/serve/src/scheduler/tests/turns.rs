@@ -10,7 +10,7 @@ use crate::policy::{Cellular, Order};
 fn every_cell_gets_its_turn_beside_chains_that_never_stop() {
     for cells in 1..5 {
         let sizes = vec![BatchSizes { min: 1, max: 8 }; cells];
-        let policy = Box::new(Cellular::new(&costs(&sizes), 1, Order::Arrival));
+        let policy = Box::new(Cellular::new(1, Order::Arrival));
         let mut simulated = Simulated::new(policy, plain_cells(cells), &sizes, 1, 1);
         for cell in 0..cells {
             let mut lengths = vec![0; cell];
@@ -43,8 +43,8 @@ fn requests_end_sooner_where_cells_go_by_what_their_rows_are_worth() {
     const TAKES: [(u64, u64); 2] = [(300, 40), (1200, 100)];
     let mean = |(encoded, decoded): (usize, usize), tells: bool| {
         let sizes = vec![BatchSizes { min: 1, max: 64 }; 2];
-        let policy = Cellular::new(&costs(&sizes), 1, Order::Arrival);
-        let mut scheduler = Scheduler::new(Box::new(policy), 1, 1, Limits::default());
+        let policy = Box::new(Cellular::new(1, Order::Arrival));
+        let mut scheduler = scheduler_of(policy, &sizes, 1, 1, Limits::default());
         let graph = plain_chain(&[encoded, decoded])
             .unfold(&plain_cells(2))
             .unwrap();
@@ -96,9 +96,9 @@ fn nodes_of_a_subgraph_go_in_the_order_in_which_they_got_ready() {
         plain_node(&mut graph, 0, from);
     }
     let order = |most: usize| {
-        let costs = [BatchSizes { min: 1, max: most }.into()];
-        let policy = Cellular::new(&costs, 1, Order::Arrival);
-        let mut scheduler = Scheduler::new(Box::new(policy), 1, 10, Limits::default());
+        let sizes = [BatchSizes { min: 1, max: most }];
+        let policy = Box::new(Cellular::new(1, Order::Arrival));
+        let mut scheduler = scheduler_of(policy, &sizes, 1, 10, Limits::default());
         let unfolded = graph.unfold(&plain_cells(1)).unwrap();
         let now = Instant::now();
         (scheduler.handle_submit(now, &unfolded, Requirements::default())).unwrap();
@@ -148,9 +148,9 @@ fn first_turn_of(
     steps: &[usize],
 ) -> Vec<usize> {
     let sizes = [BatchSizes { min: 1, max: most }];
-    let policy = Box::new(Cellular::new(&costs(&sizes), 1, Order::Arrival));
-    let scheduler = Scheduler::new(policy, 1, tasks, Limits::default());
-    let mut scheduler = scheduler.with_steps_at_once(steps.to_vec());
+    let policy = Box::new(Cellular::new(1, Order::Arrival));
+    let mut scheduler = scheduler_of(policy, &sizes, 1, tasks, Limits::default());
+    scheduler.set_steps_at_once(ModelKey::default(), steps);
     let unfolded = going_on(length).unfold(&stateful()).unwrap();
     let now = Instant::now();
     for _ in 0..chains {
@@ -197,9 +197,9 @@ fn steps_that_cannot_be_one_batch_are_not_decided_at_once() {
     // How many tasks the first turn has.
     let turn = |graphs: &[&Graph]| {
         let sizes = [BatchSizes { min: 1, max: 8 }];
-        let policy = Box::new(Cellular::new(&costs(&sizes), 1, Order::Arrival));
-        let scheduler = Scheduler::new(policy, 1, 1, Limits::default());
-        let mut scheduler = scheduler.with_steps_at_once(vec![4]);
+        let policy = Box::new(Cellular::new(1, Order::Arrival));
+        let mut scheduler = scheduler_of(policy, &sizes, 1, 1, Limits::default());
+        scheduler.set_steps_at_once(ModelKey::default(), &[4]);
         let now = Instant::now();
         for graph in graphs {
             let unfolded = graph.unfold(&stateful()).unwrap();
@@ -240,8 +240,8 @@ fn steps_that_cannot_be_one_batch_are_not_decided_at_once() {
 /// A scheduler of one plain cell, a task at once for each of so many workers.
 fn one_cell(workers: usize) -> Scheduler {
     let sizes = [BatchSizes { min: 1, max: 8 }];
-    let policy = Box::new(Cellular::new(&costs(&sizes), workers, Order::Arrival));
-    Scheduler::new(policy, workers, 1, Limits::default())
+    let policy = Box::new(Cellular::new(workers, Order::Arrival));
+    scheduler_of(policy, &sizes, workers, 1, Limits::default())
 }
 
 /// What `graph` grows by: a node of the first cell that takes the state of `from`.

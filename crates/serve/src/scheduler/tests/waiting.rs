@@ -13,7 +13,7 @@ fn a_cell_with_full_batches_leaves_turns_to_another() {
     for (full, other, tasks_at_once) in [(1, 0, 1), (0, 1, 1), (1, 0, 5), (0, 1, 5)] {
         for order in ORDERS {
             let sizes = [BatchSizes { min: 1, max: 32 }; 2];
-            let policy = Box::new(Cellular::new(&costs(&sizes), 1, order));
+            let policy = Box::new(Cellular::new(1, order));
             let mut simulated = Simulated::new(policy, plain_cells(2), &sizes, 1, tasks_at_once);
             let step = |cell: usize| plain_chain(if cell == 0 { &[1] } else { &[0, 1] });
             let mut users = Vec::new();
@@ -52,7 +52,7 @@ fn bound(requests: usize, max: usize) -> usize {
 fn a_small_tree_passes_the_leaves_of_a_large_one() {
     for order in ORDERS {
         let sizes = [BatchSizes { min: 1, max: 32 }; 2];
-        let policy = Box::new(Cellular::new(&costs(&sizes), 1, order));
+        let policy = Box::new(Cellular::new(1, order));
         let mut simulated = Simulated::new(policy, plain_cells(2), &sizes, 1, 1);
         // The larger one goes first in either order: of the fewest left, by its priority.
         let large = simulated.submit(complete_tree(5000), 1, None, false);
@@ -77,7 +77,7 @@ fn a_flood_of_the_highest_priority_leaves_turns_to_the_lowest() {
         .flat_map(|order| [(order, 1), (order, 6), (order, 32)])
     {
         let sizes = [BatchSizes { min: 1, max }];
-        let policy = Box::new(Cellular::new(&costs(&sizes), 1, order));
+        let policy = Box::new(Cellular::new(1, order));
         let mut simulated = Simulated::new(policy, plain_cells(1), &sizes, 1, 1);
         let mut users = Vec::new();
         let low = simulated.submit(plain_chain(&[20]), 0, None, false);
@@ -111,7 +111,7 @@ fn no_request_is_passed_over_without_bound() {
             })
             .collect();
         let order = ORDERS[rng.usize(0..2)];
-        let policy = Box::new(Cellular::new(&costs(&sizes), workers, order));
+        let policy = Box::new(Cellular::new(workers, order));
         let at_once = rng.usize(1..=2);
         let mut simulated = Simulated::new(policy, plain_cells(kinds), &sizes, workers, at_once);
         let mut to_come = 150;
