@@ -13,6 +13,7 @@ mod turns;
 mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 use super::*;
@@ -156,6 +157,17 @@ impl Simulated {
             evicted: vec![Vec::new(); workers],
             given: Vec::new(),
         }
+    }
+
+    /// Adds a model of cells with batches of these sizes.
+    fn add_model(&mut self, sizes: &[BatchSizes], weight: u32) -> ModelKey {
+        let share = ModelShare {
+            weight: NonZeroU32::new(weight).expect("at least 1"),
+            ..ModelShare::default()
+        };
+        self.sizes.extend(sizes);
+        let added = self.scheduler.add_model(&costs(sizes), share);
+        added.expect("a model")
     }
 
     fn instant(&self) -> Instant {

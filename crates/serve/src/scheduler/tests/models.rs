@@ -1,7 +1,5 @@
 //! Several models of one scheduler: their cells, limits and ends.
 
-use std::num::NonZeroU32;
-
 use super::*;
 use crate::cell_graph::test_graphs::{plain_cells, plain_chain};
 

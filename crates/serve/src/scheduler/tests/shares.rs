@@ -1,7 +1,5 @@
 //! Shares of models that wait for the same workers, and how long a step of one waits for the others.
 
-use std::num::NonZeroU32;
-
 use super::*;
 use crate::cell_graph::test_graphs::{plain_cells, plain_chain};
 

@@ -96,15 +96,17 @@ fn a_flood_of_the_highest_priority_leaves_turns_to_the_lowest() {
     }
 }
 
-/// Random arrivals, priorities, batches and workers: the batches of a cell that pass a request whose
-/// first ready subgraph they could take, against the bound. It must come near, or little was tested.
+/// Random arrivals, priorities, batches, workers, and models with weights: the batches of a cell
+/// that pass a request whose first ready subgraph they could take, against the bound, and the
+/// batches of a worker that pass a model. The former must come near, or little was tested.
 #[test]
 fn no_request_is_passed_over_without_bound() {
-    let mut longest = 0;
+    let (mut longest, mut models_passed) = (0, 0);
     for seed in 0..120 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let (kinds, workers) = (rng.usize(1..=3), rng.usize(1..=4));
-        let sizes: Vec<_> = (0..kinds)
+        let models = if seed % 2 == 0 { 1 } else { rng.usize(2..=3) };
+        let sizes: Vec<_> = (0..kinds * models)
             .map(|_| BatchSizes {
                 min: 1,
                 max: rng.usize(1..=20),
@@ -113,7 +115,16 @@ fn no_request_is_passed_over_without_bound() {
         let order = ORDERS[rng.usize(0..2)];
         let policy = Box::new(Cellular::new(workers, order));
         let at_once = rng.usize(1..=2);
-        let mut simulated = Simulated::new(policy, plain_cells(kinds), &sizes, workers, at_once);
+        let cells = plain_cells(kinds);
+        let mut simulated = Simulated::new(policy, cells, &sizes[..kinds], workers, at_once);
+        let mut weights = vec![1];
+        let mut keys = vec![ModelKey::default()];
+        for sizes in sizes.chunks(kinds).skip(1) {
+            weights.push(rng.u32(1..=4));
+            keys.push(simulated.add_model(sizes, *weights.last().unwrap()));
+        }
+        // By worker and model: the batches of others while it had rows.
+        let mut skips = vec![vec![0; models]; workers];
         let mut to_come = 150;
         // By subgraph: the batches that passed it, the most requests beside it.
         let mut passed: BTreeMap<SubgraphKey, (usize, usize)> = BTreeMap::new();
@@ -126,7 +137,8 @@ fn no_request_is_passed_over_without_bound() {
                     _ => complete_tree(if kinds > 1 { rng.usize(1..80) } else { 1 }),
                 };
                 let priority = rng.u8(..);
-                simulated.submit(graph, priority, None, false);
+                let model = keys[rng.usize(0..models)];
+                simulated.submit_to(model, graph, priority, None, false);
             }
             let worker = WorkerId(rng.usize(0..workers));
             if simulated.queues[worker.0].is_empty() {
@@ -138,7 +150,27 @@ fn no_request_is_passed_over_without_bound() {
                     Some((head, table.view(head)))
                 });
                 let heads: Vec<_> = heads.collect();
+                let has_rows = |model: usize| {
+                    let may_take = |view: &SubgraphView| {
+                        view.cell.index() / kinds == model
+                            && view.pinned.is_none_or(|pinned| pinned == worker)
+                    };
+                    heads.iter().any(|(_, view)| may_take(view))
+                };
+                let have_rows: Vec<bool> = (0..models).map(has_rows).collect();
                 let tasks = simulated.poll(worker);
+                if let Some(first) = tasks.first() {
+                    let skips = &mut skips[worker.0];
+                    for (model, skips) in skips.iter_mut().enumerate() {
+                        let is_passed = model != first.cell.index() / kinds && have_rows[model];
+                        *skips = if is_passed { *skips + tasks.len() } else { 0 };
+                        let others = weights.iter().sum::<u32>() - weights[model];
+                        let most =
+                            32 * others.div_ceil(weights[model]).max(1) as usize + models - 1;
+                        assert!(*skips <= most, "seed {seed}: {skips}");
+                        models_passed = models_passed.max(*skips);
+                    }
+                }
                 passed.retain(|key, _| heads.iter().any(|(head, _)| head == key));
                 for task in &tasks {
                     let of_cell = || heads.iter().filter(|(_, view)| view.cell == task.cell);
@@ -164,7 +196,10 @@ fn no_request_is_passed_over_without_bound() {
                     }
                 }
             } else {
-                simulated.done(worker, false, |_, _| ());
+                // Batches of some cells are much longer.
+                let cell = simulated.queues[worker.0][0].cell.index();
+                let took = Duration::from_micros(1 << (4 * (cell % 4)));
+                simulated.done_after(worker, Some(took), false, |_, _| ());
             }
             if rng.bool() {
                 simulated.evict();
@@ -172,4 +207,8 @@ fn no_request_is_passed_over_without_bound() {
         }
     }
     assert!(longest > 30, "{longest} batches are too few to say much");
+    assert!(
+        models_passed > 20,
+        "{models_passed} batches are too few to say much"
+    );
 }
