@@ -41,7 +41,7 @@ use super::stats::Recorder;
 use super::{Reply, Request, RequestError, Response, SubmitError};
 use crate::cell_graph::{Cells, DynamicGraph};
 use crate::scheduler::{
-    End, Ended, ModelKey, RequestKey, Scheduler, StreamRoom, SubgraphKey, Task, WorkerId,
+    End, Ended, ModelKey, Prepared, RequestKey, Scheduler, StreamRoom, SubgraphKey, Task, WorkerId,
 };
 use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use crate::worker::{Outcome, RequestValues, TaskRow, Values, Worker, WorkerTask};
@@ -201,13 +201,12 @@ impl Shared {
         let values = Values::new(graph, &unfolded, grow, &self.cells, reply);
         requirements.bytes = requirements.bytes.max(values.bytes(&self.cells));
         let values = Arc::new(RequestValues::new(values));
+        let prepared = Prepared::new(&unfolded, requirements);
         // The values of a rejected request are dropped without the lock: they may own a ticket or
         // the engine, whose drop takes the lock.
         let kept = Arc::clone(&values);
         let accepted = self.with(|state, now| {
-            let key = state
-                .scheduler
-                .handle_submit(now, &unfolded, requirements)?;
+            let key = state.scheduler.handle_prepared(now, prepared)?;
             state.requests.insert(key, values);
             Ok(key)
         });

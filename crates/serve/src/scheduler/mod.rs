@@ -35,12 +35,12 @@ pub use ends::{Counts, End, Ended, Timing};
 pub use keys::{ClientId, ModelKey, RequestKey, Row, SubgraphKey, WorkerId};
 pub use models::{ModelError, ModelShare};
 pub use policy::{Completion, Demand, NewModel, NewTask, Policy};
+pub use record::Prepared;
 pub use table::{Spent, SubgraphView, Table};
 
 use super::cell_graph::{CellId, RequestGraph};
 use account::{Account, Admission};
 use models::Models;
-use table::Terms;
 
 /// A batch for a worker: one step of each row, which it may compute together with further steps of
 /// them.
@@ -129,7 +129,8 @@ impl Scheduler {
         self.room_or_refused(requirements, nodes).map(drop)
     }
 
-    /// A request arrives.
+    /// A request arrives: [`Scheduler::handle_prepared`] of a record that is made now, in a time in
+    /// proportion to the request.
     ///
     /// # Errors
     /// [`Refused`]; nothing of the request is kept.
@@ -139,17 +140,32 @@ impl Scheduler {
         unfolded: &RequestGraph,
         requirements: Requirements,
     ) -> Result<RequestKey, Refused> {
-        let usage = self.room_or_refused(&requirements, unfolded.nodes())?;
+        self.handle_prepared(now, Prepared::new(unfolded, requirements))
+    }
+
+    /// A request arrives, in a time that does not grow with it.
+    ///
+    /// # Errors
+    /// [`Refused`]; a large record is kept until [`Scheduler::take_spent`].
+    pub fn handle_prepared(
+        &mut self,
+        now: Instant,
+        prepared: Prepared,
+    ) -> Result<RequestKey, Refused> {
+        let requirements = *prepared.requirements();
+        let room = self.room_or_refused(&requirements, prepared.nodes());
+        let usage = match room {
+            Ok(usage) => usage,
+            Err(refused) => {
+                self.table.refuse(prepared);
+                return Err(refused);
+            }
+        };
         let model = self.models.get_mut(requirements.model);
         let model = model.ok_or(Refused::NoModel)?;
         model.account.submitted(usage, requirements.client);
         self.account.submitted(usage, requirements.client);
-        let terms = Terms {
-            first_cell: model.first_cell(),
-            requirements,
-            now,
-        };
-        let key = self.table.insert(unfolded, terms);
+        let key = self.table.insert(prepared, model.first_cell(), now);
         if let Some(deadline) = requirements.deadline {
             self.deadlines.insert((deadline, key));
         }
@@ -325,6 +341,18 @@ impl Scheduler {
     /// must run them in order. First ends requests whose deadline has passed by `now`.
     pub fn poll_tasks(&mut self, now: Instant, worker: WorkerId, tasks: &mut Vec<Task>) {
         self.handle_timeout(now);
+        let before = tasks.len();
+        loop {
+            self.table.arrive();
+            self.announce();
+            self.form_tasks(now, worker, tasks);
+            if tasks.len() > before || self.table.arriving.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn form_tasks(&mut self, now: Instant, worker: WorkerId, tasks: &mut Vec<Task>) {
         for formed in 0..self.tasks_at_once {
             let mut rows = self.spare.pop().unwrap_or_default();
             let demand = Demand::Any { worker, formed };
@@ -434,9 +462,10 @@ impl Scheduler {
         self.account.usage
     }
 
-    /// Number of entries of the policy's queues; with 0, no worker would get a task.
+    /// Number of entries of the policy's queues and of requests that have not arrived whole; with 0,
+    /// no worker would get a task.
     pub fn queued(&self) -> usize {
-        self.policy.queued()
+        self.policy.queued() + self.table.arriving.len()
     }
 
     /// The requests.

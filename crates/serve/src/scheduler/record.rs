@@ -1,13 +1,74 @@
 //! One request, as the [table](super::table) keeps it: its nodes, what they wait for, its
-//! subgraphs.
+//! subgraphs. Cells are numbered as in its graph.
 
 use std::time::Instant;
 
-use super::keys::{ClientId, ModelKey, SubgraphKey, WorkerId};
+use super::Requirements;
+use super::keys::{SubgraphKey, WorkerId};
 use crate::cell_graph::{CellId, NodeId, RequestGraph};
 
 /// No edge, no node, or no subgraph.
 pub(super) const NONE: u32 = u32::MAX;
+
+/// Most subgraphs that arrive under one lock. While as many of a request are ready, the others wait.
+pub(super) const PIECE: u32 = 1024;
+
+/// The record of a new request, which takes time in proportion to its graph: to be made without a
+/// lock.
+pub struct Prepared(pub(super) Request);
+
+impl Prepared {
+    /// The record of a request with this graph.
+    pub fn new(unfolded: &RequestGraph, requirements: Requirements) -> Prepared {
+        let mut request = Request {
+            nodes: Vec::with_capacity(unfolded.nodes()),
+            edges: Vec::with_capacity(unfolded.edges.len()),
+            subgraphs: Vec::with_capacity(unfolded.subgraphs()),
+            ready: Vec::new(),
+            ready_subgraphs: 0,
+            arrived: 0,
+            first_subgraphs: unfolded.subgraphs() as u32,
+            position: 0,
+            left: 0,
+            untaken: 0,
+            in_flight: 0,
+            open: requirements.open,
+            phase: Phase::Live,
+            submitted: None,
+            started: None,
+            first_cell: CellId(0),
+            requirements,
+        };
+        let homes = request.add(unfolded);
+        debug_assert!(homes.iter().copied().eq(0..request.first_subgraphs));
+        for index in 0..request.nodes.len() {
+            let Node {
+                missing, subgraph, ..
+            } = request.nodes[index];
+            if missing == 0 {
+                let home = &mut request.subgraphs[subgraph as usize];
+                home.add_ready(&mut request.nodes, index as u32, request.untaken);
+            }
+        }
+        // A segment continues the one before it: it is not among those that wait in order of
+        // arrival.
+        let is_segment = request.is_segment();
+        request
+            .subgraphs
+            .iter_mut()
+            .for_each(|s| s.begun = is_segment);
+        Prepared(request)
+    }
+
+    /// Number of its nodes.
+    pub(super) fn nodes(&self) -> usize {
+        self.0.nodes.len()
+    }
+
+    pub(super) fn requirements(&self) -> &Requirements {
+        &self.0.requirements
+    }
+}
 
 pub(super) struct Request {
     pub nodes: Vec<Node>,
@@ -16,6 +77,15 @@ pub(super) struct Request {
     pub subgraphs: Vec<Subgraph>,
     /// By cell, ascending: its subgraphs that are released and have ready nodes.
     pub ready: Vec<ReadyList>,
+    /// Number of those of all cells.
+    pub ready_subgraphs: u32,
+    /// How many of its first subgraphs have arrived: those without outside sources are released.
+    pub arrived: u32,
+    /// Number of subgraphs that it was submitted with.
+    pub first_subgraphs: u32,
+    /// The position of its first subgraph in the order of releases; that of the others that arrive
+    /// follow.
+    pub position: u64,
     /// Nodes that are not done.
     pub left: usize,
     /// Nodes that no task has taken.
@@ -25,16 +95,11 @@ pub(super) struct Request {
     /// More nodes may come from outside.
     pub open: bool,
     pub phase: Phase,
-    pub priority: u8,
-    pub deadline: Option<Instant>,
-    pub submitted: Instant,
+    pub submitted: Option<Instant>,
     pub started: Option<Instant>,
-    pub bytes: usize,
-    pub is_segment: bool,
-    pub model: ModelKey,
-    /// Of its model.
+    /// The id of its model's first cell.
     pub first_cell: CellId,
-    pub client: Option<ClientId>,
+    pub requirements: Requirements,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -121,9 +186,46 @@ impl Subgraph {
 }
 
 impl Request {
-    /// The id, among the cells of all models, of a cell of its model.
+    /// The id, among the cells of all models, of a cell of its graph.
     pub fn id_of(&self, cell: CellId) -> CellId {
         CellId(self.first_cell.0 + cell.0)
+    }
+
+    pub fn is_segment(&self) -> bool {
+        self.requirements.stream.is_some()
+    }
+
+    /// Whether some of its first subgraphs have not arrived.
+    pub fn is_arriving(&self) -> bool {
+        self.arrived < self.first_subgraphs
+    }
+
+    /// Whether more of its first subgraphs should arrive.
+    pub fn wants_more(&self) -> bool {
+        self.is_arriving() && self.ready_subgraphs < PIECE
+    }
+
+    /// Adds nodes, none of which is ready yet. Returns the subgraph of each new subgraph.
+    pub fn add(&mut self, unfolded: &RequestGraph) -> Vec<u32> {
+        let homes = self.homes(unfolded);
+        let new = unfolded.cells.iter().zip(&unfolded.subgraph_of);
+        for ((&cell, &subgraph), &joins) in new.zip(&unfolded.joins) {
+            self.nodes.push(Node {
+                cell,
+                joins,
+                subgraph: homes[subgraph as usize],
+                missing: 0,
+                first_edge: NONE,
+                next_ready: NONE,
+                state: NodeState::Waiting,
+            });
+        }
+        self.left += unfolded.nodes();
+        self.untaken += unfolded.nodes() as u32;
+        for &(from, to) in &unfolded.edges {
+            self.link(from, to);
+        }
+        homes
     }
 
     /// Releases a subgraph, unless it has been or something outside is missing, and announces what
@@ -151,6 +253,7 @@ impl Request {
 
     /// A released subgraph got its first ready node: it enters the list of its cell.
     pub fn link_ready(&mut self, index: u32, tasks: u64) {
+        self.ready_subgraphs += 1;
         let cell = self.subgraphs[index as usize].cell;
         let found = self.ready.binary_search_by_key(&cell, |list| list.cell);
         let at = found.unwrap_or_else(|at| {
@@ -172,6 +275,7 @@ impl Request {
 
     /// The last ready node of a subgraph was taken: it leaves its list.
     pub fn unlink_ready(&mut self, index: u32) {
+        self.ready_subgraphs -= 1;
         let Subgraph {
             cell,
             previous,
@@ -201,8 +305,7 @@ impl Request {
                 // From a new node of another new subgraph, which cannot be done yet.
                 None => alone[new] |= unfolded.subgraph(from) != new,
                 Some(old) => {
-                    let cell = unfolded.cells[to.index() - unfolded.first];
-                    let same_cell = old.cell == self.id_of(cell);
+                    let same_cell = old.cell == unfolded.cells[to.index() - unfolded.first];
                     match homes[new] {
                         None if same_cell => homes[new] = Some(old.subgraph),
                         Some(home) if home == old.subgraph => {}
@@ -213,7 +316,7 @@ impl Request {
         }
         let mut cells = vec![CellId(0); unfolded.subgraphs()];
         for (&cell, &subgraph) in unfolded.cells.iter().zip(&unfolded.subgraph_of) {
-            cells[subgraph as usize] = self.id_of(cell);
+            cells[subgraph as usize] = cell;
         }
         let homes = homes.iter().zip(alone).enumerate();
         let homes = homes.map(|(new, (home, alone))| match home {

@@ -6,19 +6,23 @@
 //! a subgraph is released when all nodes outside of it that its nodes take something of are done
 //! ```
 //!
+//! The subgraphs of a large request *arrive* in pieces, as its nodes are taken, because a lock is held
+//! meanwhile. Those that wait for nothing outside are released when they arrive, at the positions in
+//! the order of releases that were reserved for them when the request was submitted.
+//!
 //! Submitted is enough within a subgraph because all of its tasks go to one worker, which runs them
 //! in order, until none is in flight (BatchMaker, section 4.3): it is *pinned*. Here it stays so
 //! until its worker has put its states where others find them, see
 //! [`super::Scheduler::handle_evicted`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
 use slotmap::SlotMap;
 
+use super::Timing;
 use super::keys::{ClientId, ModelKey, RequestKey, Row, SubgraphKey, WorkerId};
-use super::record::{Edge, NONE, Node, NodeState, Phase, Request, Subgraph};
-use super::{Requirements, Timing};
+use super::record::{Edge, NONE, Node, NodeState, PIECE, Phase, Prepared, Request, Subgraph};
 use crate::cell_graph::{CellId, NodeId, RequestGraph};
 
 /// All requests that have not ended, or have rows in flight.
@@ -33,6 +37,8 @@ pub struct Table {
     pub(super) announced: Vec<(SubgraphKey, usize)>,
     /// Subgraphs of which no task is in flight any more.
     pub(super) idle: Vec<SubgraphKey>,
+    /// Requests of which more subgraphs should arrive. Some may have ended.
+    pub(super) arriving: VecDeque<RequestKey>,
     /// Large records that were forgotten.
     pub(super) spent: Vec<Spent>,
 }
@@ -66,54 +72,68 @@ pub struct SubgraphView {
     pub waited: u64,
 }
 
-/// What a new request is, apart from its graph.
-pub(super) struct Terms {
-    pub requirements: Requirements,
-    /// Of its model.
-    pub first_cell: CellId,
-    pub now: Instant,
-}
-
 impl Table {
-    /// Adds a request; its first ready nodes are announced.
-    pub(super) fn insert(&mut self, unfolded: &RequestGraph, terms: Terms) -> RequestKey {
-        let Terms {
-            requirements,
-            first_cell,
-            now,
-        } = terms;
-        let key = self.requests.insert(Request {
-            nodes: Vec::with_capacity(unfolded.nodes()),
-            edges: Vec::with_capacity(unfolded.edges.len()),
-            subgraphs: Vec::with_capacity(unfolded.subgraphs()),
-            ready: Vec::new(),
-            left: 0,
-            untaken: 0,
-            in_flight: 0,
-            open: requirements.open,
-            phase: Phase::Live,
-            priority: requirements.priority,
-            deadline: requirements.deadline,
-            submitted: now,
-            started: None,
-            bytes: requirements.bytes,
-            is_segment: requirements.stream.is_some(),
-            model: requirements.model,
-            first_cell,
-            client: requirements.client,
-        });
-        let Some(position) = requirements.stream else {
-            self.grow(key, unfolded);
-            return key;
-        };
-        let released = std::mem::replace(&mut self.released, position);
-        self.grow(key, unfolded);
-        self.released = released;
-        // It continues the segment before it: it is not among those that wait in order of arrival.
-        for subgraph in &mut self.requests[key].subgraphs {
-            subgraph.begun = true;
+    /// Adds a request; its first ready nodes are announced. `first_cell` is that of its model.
+    pub(super) fn insert(
+        &mut self,
+        prepared: Prepared,
+        first_cell: CellId,
+        now: Instant,
+    ) -> RequestKey {
+        let Prepared(mut request) = prepared;
+        request.first_cell = first_cell;
+        request.submitted = Some(now);
+        request.position = request.requirements.stream.unwrap_or(self.released);
+        if !request.is_segment() {
+            self.released += u64::from(request.first_subgraphs);
+        }
+        let key = self.requests.insert(request);
+        self.arriving.push_back(key);
+        self.arrive_of(key, PIECE);
+        if !self.requests[key].wants_more() {
+            self.arriving.pop_back();
         }
         key
+    }
+
+    /// Keeps the record of a refused request until [`Table::spent`] is taken.
+    pub(super) fn refuse(&mut self, prepared: Prepared) {
+        if prepared.0.nodes.len() >= LARGE {
+            self.spent.push(Spent(prepared.0));
+        }
+    }
+
+    /// Up to a piece of subgraphs arrives, of requests that have few ready ones.
+    pub(super) fn arrive(&mut self) {
+        let mut left = PIECE;
+        while left > 0
+            && let Some(&key) = self.arriving.front()
+        {
+            if self.is_live(key) {
+                left -= self.arrive_of(key, left);
+            }
+            if !self.is_live(key) || !self.requests[key].wants_more() {
+                self.arriving.pop_front();
+            }
+        }
+    }
+
+    /// Up to `most` subgraphs of a request arrive, as long as it has few ready ones. Returns how
+    /// many did.
+    fn arrive_of(&mut self, key: RequestKey, most: u32) -> u32 {
+        let request = &mut self.requests[key];
+        let first = request.arrived;
+        while request.arrived - first < most && request.wants_more() {
+            let index = request.arrived;
+            request.arrived += 1;
+            let mut position = request.position + u64::from(index);
+            let key = SubgraphKey {
+                request: key,
+                index,
+            };
+            request.release(key, self.tasks, &mut position, &mut self.announced);
+        }
+        request.arrived - first
     }
 
     /// A position in the order of releases, for the segments of a stream.
@@ -126,25 +146,7 @@ impl Table {
     pub(super) fn grow(&mut self, key: RequestKey, unfolded: &RequestGraph) {
         let request = &mut self.requests[key];
         debug_assert_eq!(request.nodes.len(), unfolded.first, "growths in order");
-        let homes = request.homes(unfolded);
-        let new = unfolded.cells.iter().zip(&unfolded.subgraph_of);
-        for ((&cell, &subgraph), &joins) in new.zip(&unfolded.joins) {
-            let cell = request.id_of(cell);
-            request.nodes.push(Node {
-                cell,
-                joins,
-                subgraph: homes[subgraph as usize],
-                missing: 0,
-                first_edge: NONE,
-                next_ready: NONE,
-                state: NodeState::Waiting,
-            });
-        }
-        request.left += unfolded.nodes();
-        request.untaken += unfolded.nodes() as u32;
-        for &(from, to) in &unfolded.edges {
-            request.link(from, to);
-        }
+        let homes = request.add(unfolded);
         // New ready nodes of homes that are released already; several new subgraphs may have one
         // home.
         let mut joined = BTreeMap::new();
@@ -273,7 +275,7 @@ impl Table {
         request.phase = Phase::Ended;
         let started = request.started.unwrap_or(now);
         Some(Timing {
-            queueing: started.saturating_duration_since(request.submitted),
+            queueing: started.saturating_duration_since(request.submitted.unwrap_or(started)),
             computing: now.saturating_duration_since(started),
         })
     }
@@ -310,19 +312,17 @@ impl Table {
 
     /// The client of a request.
     pub(super) fn client(&self, key: RequestKey) -> Option<ClientId> {
-        self.requests[key].client
+        self.requests[key].requirements.client
     }
 
     /// Bytes that a request was counted with.
     pub(super) fn bytes(&self, key: RequestKey) -> usize {
-        self.requests[key].bytes
+        self.requests[key].requirements.bytes
     }
 
     /// Whether a request is a segment of a stream.
     pub(super) fn is_segment(&self, key: RequestKey) -> bool {
-        self.requests
-            .get(key)
-            .is_some_and(|request| request.is_segment)
+        self.requests.get(key).is_some_and(Request::is_segment)
     }
 
     /// Whether a request has neither ended nor got all its nodes done.
@@ -342,17 +342,17 @@ impl Table {
     /// # Panics
     /// If there is no such request, as in all that follow.
     pub fn priority(&self, key: RequestKey) -> u8 {
-        self.requests[key].priority
+        self.requests[key].requirements.priority
     }
 
     /// The model of a request.
     pub fn model(&self, key: RequestKey) -> ModelKey {
-        self.requests[key].model
+        self.requests[key].requirements.model
     }
 
     /// When a request is late.
     pub fn deadline(&self, key: RequestKey) -> Option<Instant> {
-        self.requests[key].deadline
+        self.requests[key].requirements.deadline
     }
 
     /// Number of a request's nodes, as far as they are known.
@@ -367,7 +367,8 @@ impl Table {
 
     /// The cell of a node.
     pub fn node_cell(&self, row: Row) -> CellId {
-        self.requests[row.request].nodes[row.node.index()].cell
+        let request = &self.requests[row.request];
+        request.id_of(request.nodes[row.node.index()].cell)
     }
 
     /// The subgraph of a node.
@@ -390,7 +391,8 @@ impl Table {
 
     /// The cells of a request that have had ready nodes.
     pub fn cells(&self, request: RequestKey) -> impl Iterator<Item = CellId> {
-        self.requests[request].ready.iter().map(|list| list.cell)
+        let request = &self.requests[request];
+        request.ready.iter().map(|list| request.id_of(list.cell))
     }
 
     /// A request's subgraphs that are released and have ready nodes; those of one cell in the order
@@ -406,9 +408,11 @@ impl Table {
         request: RequestKey,
         cell: CellId,
     ) -> impl Iterator<Item = SubgraphKey> {
-        let lists = &self.requests[request].ready;
-        let found = lists.binary_search_by_key(&cell, |list| list.cell);
-        self.linked(request, found.map_or(NONE, |at| lists[at].first))
+        let of = &self.requests[request];
+        let found = of
+            .ready
+            .binary_search_by_key(&cell, |list| of.id_of(list.cell));
+        self.linked(request, found.map_or(NONE, |at| of.ready[at].first))
     }
 
     fn linked(&self, request: RequestKey, first: u32) -> impl Iterator<Item = SubgraphKey> {
@@ -423,8 +427,8 @@ impl Table {
         let request = &self.requests[key.request];
         let subgraph = &request.subgraphs[key.index as usize];
         SubgraphView {
-            priority: request.priority,
-            cell: subgraph.cell,
+            priority: request.requirements.priority,
+            cell: request.id_of(subgraph.cell),
             released: subgraph.released.unwrap_or(u64::MAX),
             request_left: subgraph.request_left,
             ready: subgraph.released.map_or(0, |_| subgraph.ready as usize),
@@ -436,7 +440,7 @@ impl Table {
 
     /// The cell of a subgraph.
     pub fn cell(&self, key: SubgraphKey) -> CellId {
-        self.subgraph(key).cell
+        self.view(key).cell
     }
 
     /// How many ready nodes a released subgraph has.
@@ -492,6 +496,9 @@ impl Table {
         let left = subgraph.ready as usize;
         if count > 0 && left == 0 {
             request.unlink_ready(key.index);
+            if request.is_arriving() && request.ready_subgraphs == PIECE / 2 - 1 {
+                self.arriving.push_back(key.request);
+            }
         }
         left
     }

@@ -31,7 +31,7 @@ struct Ready {
     queued: usize,
     /// Number of those that are stale.
     stale: usize,
-    /// Subgraphs with a taken node.
+    /// Subgraphs with a taken node, and those that are not last in their queue when they come.
     begun: Ordered<QueueKey>,
 }
 
@@ -260,7 +260,15 @@ impl Ready {
     }
 
     fn wait(&mut self, key: QueueKey, nodes: usize) {
-        self.waiting.entry(key.rank).or_default().push_back(key);
+        let queue = self.waiting.entry(key.rank).or_default();
+        if queue
+            .back()
+            .is_some_and(|last| last.released > key.released)
+        {
+            // Of a large request, which arrives in pieces: later ones came meanwhile.
+            return self.begin(key, nodes);
+        }
+        queue.push_back(key);
         self.queued += 1;
         self.nodes += nodes;
     }

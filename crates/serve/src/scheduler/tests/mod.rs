@@ -4,6 +4,7 @@
 mod algorithm1;
 mod figure5;
 mod groups;
+mod large;
 mod memory;
 mod models;
 mod properties;
