@@ -332,12 +332,14 @@ fn who_is_woken_by_a_stream_may_panic_or_drop_it() {
             };
             told
         });
-        let expected = outputs(&[0.5, second]);
+        let expected = outputs(&[0.5, second, 0.125]);
         assert_eq!(told[0], Ok(vec![expected[0]]));
         match second == POISON {
             false => {
                 assert_eq!(told[1], Ok(vec![expected[1]]));
-                assert_eq!(told[2], Err(RequestError::Cancelled));
+                // The waker runs beside the third step.
+                let computed = Ok(vec![expected[2]]);
+                assert!(told[2] == computed || told[2] == Err(RequestError::Cancelled));
             }
             true => {
                 for told in &told[1..] {

@@ -59,7 +59,7 @@ pub struct Growth<'a> {
     deferred: Vec<Deferred>,
 }
 
-/// A job that runs when nothing is locked.
+/// A job that runs when nothing is locked: it calls users' code.
 pub(crate) type Deferred = Box<dyn FnOnce() + Send>;
 
 impl<'a> Growth<'a> {
@@ -72,7 +72,7 @@ impl<'a> Growth<'a> {
         }
     }
 
-    /// Runs `job` when the values of the request are unlocked: it may call users' code.
+    /// Runs `job` later, with nothing locked.
     pub(crate) fn defer(&mut self, job: impl FnOnce() + Send + 'static) {
         self.deferred.push(Box::new(job));
     }

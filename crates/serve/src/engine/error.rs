@@ -84,6 +84,12 @@ pub enum EngineError {
         /// The error of the operating system.
         why: io::Error,
     },
+    /// The reply thread could not be started.
+    #[error("the reply thread could not be started: {why}")]
+    SpawnReplies {
+        /// The error of the operating system.
+        why: io::Error,
+    },
     /// A worker panicked before it was ready.
     #[error("worker {worker} panicked while it prepared its cells")]
     Panicked {

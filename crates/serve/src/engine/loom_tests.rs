@@ -61,12 +61,14 @@ impl PreparedCell for Counting {
 
 type Replies = Arc<Mutex<Vec<Result<Vec<f32>, RequestError>>>>;
 
-/// Whoever is told puts it among `replies`.
-fn to(replies: &Replies) -> Reply {
+/// Puts the answer among `replies`.
+fn callback(replies: &Replies) -> Callback {
     let replies = Arc::clone(replies);
-    Reply::Call(Box::new(move |answer| {
-        replies.lock().unwrap().push(answer.map(|a| a.values));
-    }))
+    Box::new(move |answer| replies.lock().unwrap().push(answer.map(|a| a.values)))
+}
+
+fn to(replies: &Replies) -> Reply {
+    Reply::Call(callback(replies))
 }
 
 /// A chain of `steps` from `start`; its end is the answer.
@@ -194,7 +196,7 @@ fn sorted(replies: &Replies) -> Vec<String> {
 fn a_request_wakes_the_worker_and_is_answered_once() {
     beside_workers(1, None, |shared, replies| {
         submit(shared, 1.0, 2, replies);
-        shared.wait_until_idle();
+        shared.wait_until_idle(None);
         assert_eq!(sorted(replies), ["Ok([3.0])"]);
     });
 }
@@ -205,7 +207,7 @@ fn one_of_two_is_cancelled_and_both_end_once() {
         let first = submit(shared, 1.0, 2, replies);
         submit(shared, 10.0, 1, replies);
         shared.cancel(first);
-        shared.wait_until_idle();
+        shared.wait_until_idle(None);
         let all = sorted(replies);
         assert!(all == ["Err(Cancelled)", "Ok([11.0])"] || all == ["Ok([11.0])", "Ok([3.0])"]);
     });
@@ -218,7 +220,7 @@ fn one_of_two_is_late_and_both_end_once() {
         let late = chain(1.0, 2).deadline(Instant::now());
         shared.accept(late, to(replies)).unwrap();
         submit(shared, 10.0, 1, replies);
-        shared.wait_until_idle();
+        shared.wait_until_idle(None);
         assert_eq!(sorted(replies), ["Err(Late)", "Ok([11.0])"]);
     });
 }
@@ -229,7 +231,7 @@ fn a_failure_and_a_stop_reach_everybody_once() {
         submit(shared, 99.0, 1, replies);
         submit(shared, 1.0, 1, replies);
         shared.stop();
-        shared.wait_until_idle();
+        shared.wait_until_idle(None);
         assert_eq!(replies.lock().unwrap().len(), 2);
     });
 }
@@ -239,7 +241,7 @@ fn two_workers_share_two_requests() {
     beside_workers(2, Some(2), |shared, replies| {
         submit(shared, 1.0, 2, replies);
         submit(shared, 10.0, 1, replies);
-        shared.wait_until_idle();
+        shared.wait_until_idle(None);
         assert_eq!(sorted(replies), ["Ok([11.0])", "Ok([3.0])"]);
     });
 }
@@ -249,7 +251,7 @@ fn a_request_grows_beside_its_cancellation_and_ends_once() {
     beside_workers(1, None, |shared, replies| {
         let growing = shared.accept(growing(&[1.0]), to(replies)).unwrap();
         shared.cancel(growing);
-        shared.wait_until_idle();
+        shared.wait_until_idle(None);
         let all = sorted(replies);
         assert!(all == ["Err(Cancelled)"] || all == ["Ok([3.0])"], "{all:?}");
     });
@@ -260,7 +262,7 @@ fn a_request_grows_beside_the_end_of_all_and_ends_once() {
     beside_workers(1, None, |shared, replies| {
         shared.accept(growing(&[1.0]), to(replies)).unwrap();
         shared.stop();
-        shared.wait_until_idle();
+        shared.wait_until_idle(None);
         let all = sorted(replies);
         assert!(all == ["Err(ShutDown)"] || all == ["Ok([3.0])"], "{all:?}");
     });
@@ -272,7 +274,7 @@ fn a_request_grows_beside_the_end_of_all_and_ends_once() {
 fn two_nodes_of_a_request_grow_on_two_workers() {
     beside_workers_of(1, 2, Some(3), |shared, replies| {
         shared.accept(growing(&[1.0, 10.0]), to(replies)).unwrap();
-        shared.wait_until_idle();
+        shared.wait_until_idle(None);
         assert_eq!(sorted(replies), ["Ok([3.0, 12.0])"]);
     });
 }
@@ -284,7 +286,7 @@ fn a_stream_is_pushed_beside_its_worker_and_closed() {
         let mut stream = Stream::open(shared, CellId(0), None).unwrap();
         let steps = [(); 3].map(|()| stream.push(&[]).unwrap());
         stream.close();
-        shared.wait_until_idle();
+        shared.wait_until_idle(None);
         let told = steps.map(|step| told(step).unwrap());
         assert_eq!(told, [[1.0], [2.0], [3.0]]);
     });
@@ -298,7 +300,7 @@ fn steps_of_a_stream_are_computed_by_either_of_two_workers() {
         let mut stream = Stream::open(shared, CellId(0), None).unwrap();
         let steps = [(); 2].map(|()| stream.push(&[]).unwrap());
         stream.close();
-        shared.wait_until_idle();
+        shared.wait_until_idle(None);
         let told = steps.map(|step| told(step).unwrap());
         assert_eq!(told, [[1.0], [2.0]]);
     });
@@ -310,7 +312,7 @@ fn a_stream_is_dropped_in_mid_air() {
         let mut stream = Stream::open(shared, CellId(0), None).unwrap();
         let steps = [(); 3].map(|()| stream.push(&[]).unwrap());
         drop(stream);
-        shared.wait_until_idle();
+        shared.wait_until_idle(None);
         let told = steps.map(told);
         let computed = told.iter().take_while(|told| told.is_ok()).count();
         for (at, told) in told.into_iter().enumerate() {
@@ -332,7 +334,7 @@ fn a_stream_is_pushed_while_all_ends() {
         };
         let pushed = [(); 2].map(|()| stream.push(&[]));
         stopping.join().unwrap();
-        shared.wait_until_idle();
+        shared.wait_until_idle(None);
         for (at, pushed) in pushed.into_iter().enumerate() {
             match pushed.map(told) {
                 Ok(Ok(count)) => assert_eq!(count, [at as f32 + 1.0]),
@@ -353,14 +355,14 @@ fn a_stream_is_pushed_while_all_ends() {
 fn one_that_is_told_submits_another() {
     beside_workers(1, None, |shared, replies| {
         let (again, second) = (Arc::clone(shared), to(replies));
-        let first = to(replies);
+        let first = callback(replies);
         let done = move |answer| {
-            first.send(answer);
+            first(answer);
             again.accept(chain(10.0, 1), second).unwrap();
         };
         let first = shared.accept(chain(1.0, 1), Reply::Call(Box::new(done)));
         shared.cancel(first.unwrap());
-        shared.wait_until_idle();
+        shared.wait_until_idle(None);
         let all = sorted(replies);
         assert!(all == ["Err(Cancelled)", "Ok([11.0])"] || all == ["Ok([11.0])", "Ok([2.0])"]);
     });
@@ -369,16 +371,16 @@ fn one_that_is_told_submits_another() {
 #[test]
 fn one_that_is_told_panics_and_the_others_are_told() {
     beside_workers(1, Some(4), |shared, replies| {
-        let told = to(replies);
+        let told = callback(replies);
         let done = move |answer| {
-            told.send(answer);
+            told(answer);
             // As a panic, without a line on standard error for each order.
             std::panic::resume_unwind(Box::new("told"));
         };
         let first = shared.accept(chain(1.0, 1), Reply::Call(Box::new(done)));
         submit(shared, 10.0, 1, replies);
         shared.cancel(first.unwrap());
-        shared.wait_until_idle();
+        shared.wait_until_idle(None);
         let all = sorted(replies);
         assert!(all == ["Err(Cancelled)", "Ok([11.0])"] || all == ["Ok([11.0])", "Ok([2.0])"]);
     });
@@ -390,12 +392,12 @@ fn a_ticket_is_dropped_while_its_answer_is_on_its_way() {
     let ends = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
     let seen = Arc::clone(&ends);
     beside_workers(1, Some(4), move |shared, replies| {
-        let (sender, receiver) = oneshot::channel();
+        let (sender, receiver) = answer_slot();
         let key = shared.accept(chain(1.0, 2), Reply::Ticket(sender)).unwrap();
         submit(shared, 10.0, 1, replies);
         let id = RequestId::new(shared, key);
         drop(Ticket::new(receiver, id, Arc::downgrade(shared)));
-        shared.wait_until_idle();
+        shared.wait_until_idle(None);
         assert_eq!(sorted(replies), ["Ok([11.0])"]);
         let counts = shared.lock().scheduler.counts();
         let (completed, cancelled) = (counts.of(End::Completed), counts.of(End::Cancelled));
@@ -417,7 +419,7 @@ fn a_request_comes_while_the_engine_drains() {
             let (shared, replies) = (Arc::clone(shared), Arc::clone(replies));
             thread::spawn(move || {
                 shared.with(|state, _| state.scheduler.handle_drain());
-                shared.wait_until_idle();
+                shared.wait_until_idle(None);
                 replies.lock().unwrap().len()
             })
         };
@@ -432,4 +434,66 @@ fn a_request_comes_while_the_engine_drains() {
     });
     let ends = [&ends[0], &ends[1]].map(|count| count.load(Ordering::Relaxed));
     assert!(ends.iter().all(|&count| count > 0), "{ends:?}");
+}
+
+/// As [`beside_workers`] with one worker, and a reply thread.
+fn beside_replies(
+    preemptions: Option<usize>,
+    model: impl Fn(&Arc<Shared>, &Replies) + Sync + Send + 'static,
+) {
+    beside_workers(1, preemptions, move |shared, replies| {
+        shared.begin_replies();
+        let own = Arc::clone(shared);
+        let thread = thread::spawn(move || own.deliver());
+        model(shared, replies);
+        shared.end_replies();
+        thread.join().unwrap();
+    });
+}
+
+/// The drain ends after both callbacks, whose batches may be handed over at the same time.
+#[test]
+fn callbacks_of_the_reply_thread_are_called_before_a_drain_ends() {
+    beside_replies(Some(3), |shared, replies| {
+        let first = submit(shared, 1.0, 1, replies);
+        submit(shared, 10.0, 1, replies);
+        shared.cancel(first);
+        assert_eq!(shared.wait_until_idle(None), 0);
+        let all = sorted(replies);
+        assert!(all == ["Err(Cancelled)", "Ok([11.0])"] || all == ["Ok([11.0])", "Ok([2.0])"]);
+    });
+}
+
+/// A callback that has no thread left runs where its request ended.
+#[test]
+fn the_reply_thread_ends_beside_a_callback() {
+    beside_replies(Some(3), |shared, replies| {
+        submit(shared, 1.0, 1, replies);
+        let ending = {
+            let shared = Arc::clone(shared);
+            thread::spawn(move || shared.end_replies())
+        };
+        shared.wait_until_idle(None);
+        assert_eq!(sorted(replies), ["Ok([2.0])"]);
+        ending.join().unwrap();
+    });
+}
+
+/// A thread waits for the answer before it is there, or after.
+#[test]
+fn a_thread_waits_for_an_answer_that_is_sent_or_lost() {
+    loom::model(|| {
+        for is_sent in [true, false] {
+            let (sender, receiver) = answer_slot::<u8>();
+            let sending = thread::spawn(move || match is_sent {
+                true => assert!(sender.send(Ok(7)).is_none()),
+                false => drop(sender),
+            });
+            match is_sent {
+                true => assert_eq!(receiver.wait(), Ok(7)),
+                false => assert_eq!(receiver.wait(), Err(RequestError::ShutDown)),
+            }
+            sending.join().unwrap();
+        }
+    });
 }

@@ -4,11 +4,13 @@
 //! comes through a [`Ticket`] (wait for it or `.await` it) or a callback. No async runtime is
 //! needed, and any works.
 
+mod answer;
 mod calibrate;
 mod error;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod options;
+mod replies;
 mod shared;
 mod stats;
 mod stream;
@@ -18,7 +20,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub use calibrate::{Calibration, calibrate};
 pub use error::{EngineError, SubmitError};
@@ -33,7 +35,9 @@ use super::cell_graph::{
 use super::error::RequestError;
 use super::scheduler::{Counts, ModelShare, Policy, Requirements, Scheduler, Timing, WorkerId};
 use super::worker::Worker;
-use cellstream::execute::team::{Cores, SharedTeam, Team, TeamWarning};
+use answer::{AnswerSender, answer_slot};
+use cellstream::execute::team::{Cores, SharedTeam, Team, TeamWarning, without_pin};
+use replies::{Callback, Job};
 use shared::Shared;
 use stats::Recorder;
 
@@ -87,23 +91,19 @@ pub struct Response {
 
 /// The receiver of a response.
 pub(super) enum Reply {
-    Ticket(oneshot::Sender<Result<Response, RequestError>>),
-    Call(Box<dyn FnOnce(Result<Response, RequestError>) + Send>),
+    Ticket(AnswerSender<Response>),
+    Call(Callback),
     /// The stream, and the number of its segment.
     Segment(Arc<stream::Inner>, u64),
 }
 
 impl Reply {
-    fn is_call(&self) -> bool {
-        matches!(self, Reply::Call(_))
-    }
-
-    fn send(self, answer: Result<Response, RequestError>) {
+    /// Sends the response, except for calls of users' code, which are added to `jobs`.
+    fn send(self, answer: Result<Response, RequestError>, jobs: &mut Vec<Job>) {
         match self {
-            // An error means that the ticket was dropped.
-            Reply::Ticket(sender) => drop(sender.send(answer)),
-            Reply::Call(call) => call(answer),
-            Reply::Segment(stream, number) => stream.segment_ended(number, answer),
+            Reply::Ticket(sender) => jobs.extend(sender.send(answer).map(Job::Wake)),
+            Reply::Call(call) => jobs.push(Job::Call(call, answer)),
+            Reply::Segment(stream, number) => stream.segment_ended(number, answer, jobs),
         }
     }
 }
@@ -112,6 +112,8 @@ impl Reply {
 pub struct Engine {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
+    /// The reply thread.
+    replies: Option<JoinHandle<()>>,
     warnings: Vec<TeamWarning>,
 }
 
@@ -160,8 +162,12 @@ impl Engine {
         let mut engine = Engine {
             shared,
             threads: Vec::new(),
+            replies: None,
             warnings: Vec::new(),
         };
+        if options.reply_thread {
+            engine.start_replies()?;
+        }
         let (ready, readies) = mpsc::channel();
         for (index, cores) in cores.into_iter().enumerate() {
             let (shared, ready) = (Arc::clone(&engine.shared), ready.clone());
@@ -205,6 +211,16 @@ impl Engine {
         Ok(engine)
     }
 
+    fn start_replies(&mut self) -> Result<(), EngineError> {
+        let shared = Arc::clone(&self.shared);
+        let thread = std::thread::Builder::new().name("cellstream-replies".into());
+        // The caller may be pinned by a team.
+        let thread = without_pin(|| thread.spawn(move || shared.deliver()));
+        self.replies = Some(thread.map_err(|why| EngineError::SpawnReplies { why })?);
+        self.shared.begin_replies();
+        Ok(())
+    }
+
     /// Conditions found at the start that slow workers down.
     pub fn warnings(&self) -> &[TeamWarning] {
         &self.warnings
@@ -215,20 +231,20 @@ impl Engine {
     /// # Errors
     /// [`SubmitError`]; the engine keeps nothing of the request.
     pub fn submit(&self, request: Request) -> Result<Ticket, SubmitError> {
-        let (sender, receiver) = oneshot::channel();
+        let (sender, receiver) = answer_slot();
         let key = self.shared.accept(request, Reply::Ticket(sender))?;
         let id = RequestId::new(&self.shared, key);
         Ok(Ticket::new(receiver, id, Arc::downgrade(&self.shared)))
     }
 
-    /// As [`Engine::submit`], but calls `done` exactly once, with the response or the error. It
-    /// runs on the thread that detects the end: usually a thread of the engine, which is blocked
-    /// meanwhile, or a thread that cancels a request or drops a ticket or the engine. It should be
-    /// short, hold no lock that is held around such calls, and not wait for the engine. Threads
-    /// that it starts do not inherit the pinning of the worker.
+    /// As [`Engine::submit`], but calls `done` exactly once, with the response or the error, on the
+    /// engine's reply thread. It delays the callbacks and wakers of other requests while it runs,
+    /// but no batch and no thread that waits for a ticket. It may wait for tickets; in it,
+    /// [`Engine::drain`] does not wait. See [`EngineOptions::reply_thread`].
     ///
     /// # Errors
-    /// As [`Engine::submit`]; `done` is not called then.
+    /// As [`Engine::submit`], and [`Refused::Overloaded`](crate::scheduler::Refused::Overloaded) if
+    /// the reply thread is far behind; `done` is not called then.
     pub fn submit_with(
         &self,
         request: Request,
@@ -279,15 +295,34 @@ impl Engine {
     }
 
     /// Rejects new requests, streams and steps, and waits until all accepted requests and steps
-    /// have ended and their replies are delivered. It does not wait for open streams without
-    /// unanswered steps. Must not be called from `done`: it would wait for itself. Returns at once
-    /// in a child of the process that started the engine.
-    pub fn drain(&self) {
+    /// have ended and their replies are delivered, callbacks included. It does not wait for open
+    /// streams without unanswered steps. Returns the number of requests and calls of users' code
+    /// that remain: 0, except in such a call, where it does not wait, because it would wait for
+    /// itself. Returns at once in a child of the process that started the engine.
+    pub fn drain(&self) -> usize {
+        self.drain_until(None)
+    }
+
+    /// As [`Engine::drain`], but waits for at most `timeout`. The requests that remain go on.
+    pub fn drain_for(&self, timeout: Duration) -> usize {
+        // A time that cannot be represented does not come.
+        self.drain_until(Instant::now().checked_add(timeout))
+    }
+
+    fn drain_until(&self, deadline: Option<Instant>) -> usize {
         if self.shared.made_in.is_forked() {
-            return;
+            return 0;
         }
         self.shared.with(|state, _| state.scheduler.handle_drain());
-        self.shared.wait_until_idle();
+        match self.shared.is_replying() {
+            true => self.shared.lock().remaining(),
+            false => self.shared.wait_until_idle(deadline),
+        }
+    }
+
+    /// Whether [`Engine::drain`] or [`Engine::drain_for`] was called.
+    pub fn is_draining(&self) -> bool {
+        !self.shared.made_in.is_forked() && self.shared.check_draining().is_err()
     }
 
     /// Statistics since the start; empty in a child of the process that started the engine.
@@ -309,18 +344,21 @@ impl Drop for Engine {
     fn drop(&mut self) {
         if self.shared.made_in.is_forked() {
             // The threads belong to the parent; even detaching one would be undefined here.
-            self.threads.drain(..).for_each(std::mem::forget);
+            let threads = self.threads.drain(..).chain(self.replies.take());
+            threads.for_each(std::mem::forget);
             return;
         }
         self.shared.stop();
+        // A request's callback or `DynamicGraph` may have owned the engine: then this thread is one
+        // of its own, which stops by itself.
         let own = std::thread::current().id();
-        for thread in self.threads.drain(..) {
-            // A request's `done` or `DynamicGraph` may have owned the engine: then this thread is
-            // a worker, which stops by itself.
-            if thread.thread().id() != own {
-                let _ = thread.join();
-            }
-        }
+        let join = |thread: JoinHandle<()>| match thread.thread().id() == own {
+            true => {}
+            false => drop(thread.join()),
+        };
+        self.threads.drain(..).for_each(join);
+        self.shared.end_replies();
+        self.replies.take().into_iter().for_each(join);
     }
 }
 

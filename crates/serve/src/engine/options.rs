@@ -32,6 +32,10 @@ pub struct EngineOptions {
     pub steps_at_once: usize,
     /// Limits of the accepted requests.
     pub limits: Limits,
+    /// Runs callbacks and wakers, and drops users' objects, on a thread of its own, which is not
+    /// pinned. Otherwise the workers do so between two batches: this saves the change of threads,
+    /// but a callback delays all requests while it runs, and must not wait for one.
+    pub reply_thread: bool,
 }
 
 impl EngineOptions {
@@ -42,7 +46,7 @@ impl EngineOptions {
 impl Default for EngineOptions {
     /// Cellular batching, one worker over all cores, one task at once, because a decision takes
     /// much less time than a cell and a new request joins sooner. Up to four steps of small batches
-    /// at once, because they read the weights less often.
+    /// at once, because they read the weights less often. A reply thread.
     fn default() -> EngineOptions {
         EngineOptions {
             policy: PolicyKind::Cellular,
@@ -52,6 +56,7 @@ impl Default for EngineOptions {
             tasks_at_once: 1,
             steps_at_once: 4,
             limits: Limits::default(),
+            reply_thread: true,
         }
     }
 }

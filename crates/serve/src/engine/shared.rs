@@ -4,6 +4,7 @@
 //! one mutex    the scheduler, and the values of each request; held for bookkeeping only
 //! work         a worker without a task waits here
 //! idle         `Engine::drain` waits here until no request is left
+//! reply_work   the reply thread waits here (`replies.rs`)
 //! ```
 //!
 //! The loop of a worker, with the lock held where marked:
@@ -26,8 +27,9 @@
 //! for the next deadline wakes one, which then sleeps until that deadline.
 //!
 //! **Two replies to a request, or none**: the scheduler reports each end once, under the lock; the
-//! thread that polls it replies after it has released the lock. A thread that may have ended
-//! requests polls all ends before it releases the lock ([`State::take_finished`]).
+//! thread that polls it replies after it has released the lock, or hands over to the reply thread.
+//! A thread that may have ended requests polls all ends before it releases the lock
+//! ([`State::take_finished`]).
 //!
 //! **A ticket is dropped while its reply is on its way**: cancelling an ended request does nothing.
 
@@ -37,15 +39,17 @@ use std::time::Instant;
 
 use slotmap::SecondaryMap;
 
+use super::replies::{Job, Queue};
 use super::stats::Recorder;
 use super::{Reply, Request, RequestError, Response, SubmitError};
-use crate::cell_graph::{Cells, DynamicGraph};
+use crate::cell_graph::Cells;
 use crate::scheduler::{
-    End, Ended, ModelKey, Prepared, RequestKey, Scheduler, StreamRoom, SubgraphKey, Task, WorkerId,
+    End, Ended, LimitOf, ModelKey, Prepared, Refused, RequestKey, Requirements, Scheduler,
+    StreamRoom, SubgraphKey, Task, WorkerId,
 };
 use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use crate::worker::{Outcome, RequestValues, TaskRow, Values, Worker, WorkerTask};
-use cellstream::execute::team::{ProcessMark, catch_panic, without_pin};
+use cellstream::execute::team::ProcessMark;
 
 /// See the [module](self).
 pub(super) struct Shared {
@@ -57,6 +61,9 @@ pub(super) struct Shared {
     state: Mutex<State>,
     work: Condvar,
     idle: Condvar,
+    pub(super) reply_work: Condvar,
+    /// Maximum number of jobs of the reply thread, beyond which requests are refused.
+    max_replies: usize,
 }
 
 pub(super) struct State {
@@ -68,8 +75,9 @@ pub(super) struct State {
     sleeping: usize,
     /// The timeout of one of them; `None` if none is known.
     awaited: Option<Instant>,
-    /// Requests that have ended and are being replied to.
-    replying: usize,
+    /// Requests that have ended and are being replied to, and jobs of the reply thread.
+    pub(super) replying: usize,
+    pub(super) replies: Queue,
     stopping: bool,
 }
 
@@ -103,13 +111,10 @@ pub(super) struct Finished {
     error: Option<RequestError>,
 }
 
-/// The rest of a request after its reply. It is dropped with nothing locked, as it may own
-/// anything, and after the other replies, as that may take long.
-type Left = (Option<Box<dyn DynamicGraph>>, Arc<RequestValues<Reply>>);
-
 impl Finished {
-    /// Sends the reply.
-    fn reply(self) -> Left {
+    /// Sends the reply. Returns the rest of the request, without users' objects; it is dropped
+    /// after the other replies, as that may take long.
+    fn reply(self, jobs: &mut Vec<Job>) -> Arc<RequestValues<Reply>> {
         let Finished {
             ended,
             values,
@@ -126,13 +131,12 @@ impl Finished {
                 timing: ended.timing,
             }),
         };
-        // A panic of a user's callback or waker must not reach other requests.
-        let _ = catch_panic(|| {
-            if let Some(reply) = reply {
-                reply.send(answer);
-            }
-        });
-        (grow, values)
+        // Jobs are collected in reverse order.
+        jobs.extend(grow.map(Job::Drop));
+        if let Some(reply) = reply {
+            reply.send(answer, jobs);
+        }
+        values
     }
 }
 
@@ -140,6 +144,8 @@ impl Shared {
     pub fn new(cells: Cells, scheduler: Scheduler, recorder: Recorder) -> Shared {
         // Not of the model checker: nothing depends on the order of engines.
         static ENGINES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+        // A callback and a `DynamicGraph` to drop of each request that may be accepted.
+        let max_replies = scheduler.limits().requests.saturating_mul(2);
         Shared {
             engine: ENGINES.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
             cells,
@@ -152,10 +158,13 @@ impl Shared {
                 sleeping: 0,
                 awaited: None,
                 replying: 0,
+                replies: Queue::default(),
                 stopping: false,
             }),
             work: Condvar::new(),
             idle: Condvar::new(),
+            reply_work: Condvar::new(),
+            max_replies,
         }
     }
 
@@ -191,11 +200,7 @@ impl Shared {
             mut requirements,
         } = request;
         // Rejecting a request should cost less than accepting it.
-        let offered = self
-            .lock()
-            .scheduler
-            .handle_offer(graph.len(), &requirements);
-        offered?;
+        self.offer(graph.len(), &requirements)?;
         let unfolded = graph.unfold(&self.cells)?;
         graph.check_watched(grow.is_some())?;
         let values = Values::new(graph, &unfolded, grow, &self.cells, reply);
@@ -212,6 +217,23 @@ impl Shared {
         });
         drop(kept);
         accepted
+    }
+
+    /// An error if a request would be refused now.
+    fn offer(&self, nodes: usize, requirements: &Requirements) -> Result<(), Refused> {
+        let mut state = self.lock();
+        state.scheduler.handle_offer(nodes, requirements)?;
+        let have = state.replies.len();
+        if have >= self.max_replies && requirements.stream.is_none() {
+            return Err(Refused::Overloaded {
+                of: LimitOf::Engine,
+                what: "undelivered replies",
+                have,
+                needs: 1,
+                most: self.max_replies,
+            });
+        }
+        Ok(())
     }
 
     /// Reserves the room of a stream.
@@ -262,35 +284,32 @@ impl Shared {
         // In reverse order: a user who waits for several requests in turn is woken once and finds
         // the other responses. A wake-up for each costs the workers' cores about as much time as
         // choosing a batch. No reply waits for memory to be freed.
-        let is_call = |one: &Finished| one.values.lock().reply.as_ref().is_some_and(Reply::is_call);
-        let calls = finished.iter().any(is_call);
-        let reply = || finished.into_iter().rev().map(Finished::reply).collect();
-        let left: Vec<_> = if calls {
-            // Threads that a callback starts must not run on this worker's core alone. Lifting the
-            // pin takes system calls: once for all.
-            without_pin(reply)
-        } else {
-            reply()
-        };
-        for left in left {
-            let _ = catch_panic(|| drop(left));
-        }
-        let mut state = self.lock();
-        state.replying -= replied;
-        if state.is_idle() {
-            self.idle.notify_all();
-        }
+        let mut jobs = Vec::new();
+        let reply = |one: Finished| one.reply(&mut jobs);
+        let left: Vec<_> = finished.into_iter().rev().map(reply).collect();
+        jobs.reverse();
+        self.hand_over(replied, jobs);
+        drop(left);
     }
 
-    /// Waits until every request has been replied to.
-    pub fn wait_until_idle(&self) {
+    /// Waits until every request has been replied to, or until `deadline`. Returns the number of
+    /// requests that are not.
+    pub fn wait_until_idle(&self, deadline: Option<Instant>) -> usize {
         let mut state = self.lock();
-        while !state.is_idle() {
-            state = self
-                .idle
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+        while state.remaining() > 0 {
+            state = match deadline {
+                None => (self.idle.wait(state)).unwrap_or_else(PoisonError::into_inner),
+                Some(at) => {
+                    let left = at.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        break;
+                    }
+                    let woken = self.idle.wait_timeout(state, left);
+                    woken.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
         }
+        state.remaining()
     }
 
     /// The loop of one worker, until [`Shared::stop`].
@@ -357,10 +376,14 @@ impl Shared {
             let together = worker.together(&tasks);
             ran.extend(tasks.drain(..together));
             // A batch of padding alone is computed, too: it is part of the cost of padding.
-            let outcome = match ran.first().is_some_and(|todo| todo.batch() > 0) {
+            let mut outcome = match ran.first().is_some_and(|todo| todo.batch() > 0) {
                 true => worker.run(&mut ran),
                 false => Outcome::default(),
             };
+            if !outcome.deferred.is_empty() {
+                let deferred = std::mem::take(&mut outcome.deferred);
+                self.hand_over(0, deferred.into_iter().map(Job::Deferred).collect());
+            }
             state = self.lock();
             begin = Instant::now();
             for subgraph in evict.drain(..) {
@@ -393,8 +416,17 @@ impl Shared {
 }
 
 impl State {
-    fn is_idle(&self) -> bool {
-        self.replying == 0 && self.scheduler.counts().live() == 0
+    /// Number of requests that have not ended or are not replied to.
+    pub fn remaining(&self) -> usize {
+        self.replying + self.scheduler.counts().live() as usize
+    }
+
+    /// So many requests have been replied to.
+    pub fn replied(&mut self, shared: &Shared, count: usize) {
+        self.replying -= count;
+        if self.remaining() == 0 {
+            shared.idle.notify_all();
+        }
     }
 
     /// Whether the next deadline may pass before a sleeping worker times out.

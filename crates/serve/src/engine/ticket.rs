@@ -6,6 +6,7 @@ use std::sync::Weak;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use super::answer::AnswerReceiver;
 use super::shared::Shared;
 use super::{RequestError, Response};
 use crate::scheduler::RequestKey;
@@ -31,8 +32,7 @@ impl RequestId {
 /// request; its rows are freed before the next batch.
 #[must_use = "dropping a ticket cancels its request"]
 pub struct Ticket {
-    /// `None` once the response has been returned.
-    answer: Option<oneshot::Receiver<Result<Response, RequestError>>>,
+    answer: AnswerReceiver<Response>,
     cancel: Cancel,
 }
 
@@ -54,28 +54,14 @@ impl Drop for Cancel {
     }
 }
 
-/// A dropped engine has ended its requests, so a missing reply is a shutdown.
-fn or_shut_down<E>(
-    received: Result<Result<Response, RequestError>, E>,
-) -> Result<Response, RequestError> {
-    received.unwrap_or(Err(RequestError::ShutDown))
-}
-
-/// The reply that arrived before the fork, in a child of the process that submitted the request.
-pub(super) fn in_child<T>(
-    receiver: &oneshot::Receiver<Result<T, RequestError>>,
-) -> Result<T, RequestError> {
-    receiver.try_recv().unwrap_or(Err(RequestError::Forked))
-}
-
 impl Ticket {
     pub(super) fn new(
-        answer: oneshot::Receiver<Result<Response, RequestError>>,
+        answer: AnswerReceiver<Response>,
         request: RequestId,
         shared: Weak<Shared>,
     ) -> Ticket {
         Ticket {
-            answer: Some(answer),
+            answer,
             cancel: Cancel {
                 request,
                 shared,
@@ -91,10 +77,9 @@ impl Ticket {
     /// [`RequestError`] if the request ended without a response, or [`Ticket::wait_timeout`] has
     /// returned it ([`RequestError::Returned`]).
     pub fn wait(mut self) -> Result<Response, RequestError> {
-        let receiver = self.answer.take().ok_or(RequestError::Returned)?;
         let answer = match self.cancel.made_in.is_forked() {
-            true => in_child(&receiver),
-            false => or_shut_down(receiver.recv()),
+            true => self.answer.in_child(),
+            false => self.answer.wait(),
         };
         self.cancel.armed = false;
         answer
@@ -103,19 +88,11 @@ impl Ticket {
     /// Waits for at most `timeout`. `None`: the request has not ended by then, and continues. The
     /// response is returned once; later calls return [`RequestError::Returned`] at once.
     pub fn wait_timeout(&mut self, timeout: Duration) -> Option<Result<Response, RequestError>> {
-        let Some(receiver) = self.answer.as_ref() else {
-            return Some(Err(RequestError::Returned));
-        };
-        let answer = if self.cancel.made_in.is_forked() {
-            in_child(receiver)
-        } else {
-            match receiver.recv_timeout(timeout) {
-                Err(oneshot::RecvTimeoutError::Timeout) => return None,
-                received => or_shut_down(received),
-            }
+        let answer = match self.cancel.made_in.is_forked() {
+            true => self.answer.in_child(),
+            false => self.answer.wait_for(timeout)?,
         };
         self.cancel.armed = false;
-        self.answer = None;
         Some(answer)
     }
 
@@ -136,35 +113,25 @@ impl IntoFuture for Ticket {
     type Output = Result<Response, RequestError>;
     type IntoFuture = ResponseFuture;
 
-    fn into_future(mut self) -> ResponseFuture {
-        ResponseFuture {
-            answer: self.answer.take().map(IntoFuture::into_future),
-            cancel: self.cancel,
-        }
+    fn into_future(self) -> ResponseFuture {
+        ResponseFuture(self)
     }
 }
 
 /// The future of a [`Ticket`]; dropping it cancels the request. Polled again after the response, it
 /// returns [`RequestError::Returned`].
-pub struct ResponseFuture {
-    /// `None` once the response has been returned.
-    answer: Option<oneshot::AsyncReceiver<Result<Response, RequestError>>>,
-    cancel: Cancel,
-}
+pub struct ResponseFuture(Ticket);
 
 impl Future for ResponseFuture {
     type Output = Result<Response, RequestError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(answer) = self.answer.as_mut() else {
-            return Poll::Ready(Err(RequestError::Returned));
+        let ticket = &mut self.0;
+        let answer = match ticket.cancel.made_in.is_forked() {
+            true => ticket.answer.in_child(),
+            false => std::task::ready!(ticket.answer.poll(context)),
         };
-        let received = match Pin::new(answer).poll(context) {
-            Poll::Pending if self.cancel.made_in.is_forked() => Ok(Err(RequestError::Forked)),
-            polled => std::task::ready!(polled),
-        };
-        self.cancel.armed = false;
-        self.answer = None;
-        Poll::Ready(or_shut_down(received))
+        ticket.cancel.armed = false;
+        Poll::Ready(answer)
     }
 }

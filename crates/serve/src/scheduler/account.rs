@@ -81,7 +81,7 @@ pub(super) enum Admission {
 /// See the [module](self).
 pub(super) struct Account {
     of: LimitOf,
-    limits: Limits,
+    pub limits: Limits,
     pub usage: Usage,
     /// The part of the used bytes that streams have reserved.
     stream_bytes: usize,

@@ -452,6 +452,11 @@ impl Scheduler {
         std::mem::take(&mut self.table.spent)
     }
 
+    /// The limits of all models together.
+    pub fn limits(&self) -> Limits {
+        self.account.limits
+    }
+
     /// Number of requests so far, by how they ended.
     pub fn counts(&self) -> Counts {
         self.account.counts

@@ -77,6 +77,8 @@ pub(super) struct Outcome {
     pub grown: Vec<(RequestKey, RequestGraph)>,
     /// Requests that failed.
     pub failed: Vec<(RequestKey, RequestError)>,
+    /// Calls of users' code by growing graphs, to be run with nothing locked.
+    pub deferred: Vec<Deferred>,
     /// The batch was too large and was not run.
     pub is_refused: bool,
     pub spent: Spent,
@@ -261,12 +263,7 @@ fn grow_all<R: Send>(
             if values.is_watched(work.row.node) && !work.values.has_ended() {
                 debug_assert!(rows.is_last(row, step), "nothing joins a watched node");
                 let outputs = rows.outputs(row, step);
-                let later = grow(cells, &outputs, work, &mut values, outcome);
-                drop(values);
-                for job in later {
-                    // A panic of a user's waker must not reach other requests.
-                    let _ = catch_panic(job);
-                }
+                grow(cells, &outputs, work, &mut values, outcome);
             }
         }
     }
@@ -307,26 +304,25 @@ fn scatter<R: Send>(
     }
 }
 
-/// Calls the `DynamicGraph` of a request for a watched node. Returns the jobs to run when its
-/// values are unlocked.
+/// Calls the `DynamicGraph` of a request for a watched node.
 fn grow<R>(
     cells: &Cells,
     outputs: &[&[f32]],
     work: &TaskRow<R>,
     values: &mut Values<R>,
     outcome: &mut Outcome,
-) -> Vec<Deferred> {
+) {
     let (request, node) = (work.row.request, work.row.node);
     let Some(mut function) = values.take_grow() else {
-        return Vec::new();
+        return;
     };
-    let mut later = Vec::new();
+    let deferred = &mut outcome.deferred;
     // A panic leaves only this request incomplete, and it ends.
     let grown = catch_panic(|| {
         values.grow_by(cells, (Some(node), work.values.given()), |graph| {
             let mut more = Growth::new(graph);
             function.grow(node, NodeOutputs::new(outputs), &mut more);
-            later = more.take_deferred();
+            deferred.append(&mut more.take_deferred());
             more.failure().cloned()
         })
     });
@@ -345,9 +341,8 @@ fn grow<R>(
                 .failed
                 .push((request, RequestError::GrowPanicked { message }));
             // Its drop may end the request, which locks the values.
-            later.push(Box::new(move || drop(panicked)));
+            outcome.deferred.push(Box::new(move || drop(panicked)));
         }
     }
     values.put_grow(function, continues);
-    later
 }

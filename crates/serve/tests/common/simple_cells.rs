@@ -366,6 +366,7 @@ pub fn random_options(rng: &mut fastrand::Rng) -> EngineOptions {
         sizes,
         tasks_at_once: rng.usize(1..=5),
         steps_at_once: rng.usize(1..=5),
+        reply_thread: rng.bool(),
         limits: Limits::default(),
     }
 }

@@ -5,8 +5,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use super::super::answer::{AnswerReceiver, answer_slot};
+use super::super::replies::Job;
 use super::super::shared::Shared;
-use super::super::ticket::in_child;
 use super::super::{RequestError, SubmitError};
 use super::segments::{Inner, Now, WaitingStep};
 use super::{AHEAD, STEP_BYTES, StepOptions, StreamError};
@@ -21,10 +22,9 @@ pub struct Stream {
 }
 
 /// The outputs of one step, to wait for or to `.await`. Dropping it changes nothing for the stream.
-/// Who awaits it is woken by one of the engine's threads, between two batches and with nothing
-/// locked: a waker should be quick, and not wait for the engine.
+/// A task that awaits it is woken by the engine's reply thread.
 pub struct Step {
-    receiver: oneshot::Receiver<Result<Vec<f32>, RequestError>>,
+    answer: AnswerReceiver<Vec<f32>>,
     made_in: ProcessMark,
 }
 
@@ -95,7 +95,7 @@ impl Stream {
         }
         inner.expect("inputs", inner.inputs.iter().sum(), inputs.len())?;
         let shared = inner.shared.upgrade();
-        let (reply, receiver) = oneshot::channel();
+        let (reply, answer) = answer_slot();
         let mut now = inner.lock();
         if let Some(error) = &now.ended {
             return Err(error.clone().into());
@@ -129,7 +129,7 @@ impl Stream {
             return Err(refused);
         }
         Ok(Step {
-            receiver,
+            answer,
             made_in: inner.made_in,
         })
     }
@@ -152,9 +152,9 @@ impl Stream {
     /// changes nothing.
     pub fn close(self) -> Step {
         let inner = &self.inner;
-        let (reply, receiver) = oneshot::channel();
+        let (reply, answer) = answer_slot();
         let closed = Step {
-            receiver,
+            answer,
             made_in: inner.made_in,
         };
         if inner.made_in.is_forked() {
@@ -162,15 +162,15 @@ impl Stream {
         }
         let mut now = inner.lock();
         if let Some(error) = now.ended.clone() {
-            drop(now);
             let _ = reply.send(Err(error));
             return closed;
         }
         now.closing = Some(reply);
         let ends = inner.closed(&mut now);
         drop(now);
+        // The receiver is here, so that no task waits.
         if let Some(ends) = ends {
-            ends.tell();
+            let _ = ends.tell();
         }
         closed
     }
@@ -192,7 +192,10 @@ impl Drop for Stream {
         if let (Some(segment), Some(shared)) = (running, self.inner.shared.upgrade()) {
             shared.cancel(segment.key);
         }
-        unanswered.tell();
+        let mut jobs = Vec::new();
+        unanswered.tell(&mut jobs);
+        // A thread of the user.
+        jobs.into_iter().rev().for_each(Job::run_alone);
     }
 }
 
@@ -203,9 +206,9 @@ impl Step {
     /// Why there are none.
     pub fn wait(self) -> Result<Vec<f32>, RequestError> {
         if self.made_in.is_forked() {
-            return in_child(&self.receiver);
+            return self.answer.in_child();
         }
-        self.receiver.recv().unwrap_or(Err(RequestError::ShutDown))
+        self.answer.wait()
     }
 }
 
@@ -214,27 +217,21 @@ impl IntoFuture for Step {
     type IntoFuture = Stepping;
 
     fn into_future(self) -> Stepping {
-        Stepping {
-            receiver: self.receiver.into_future(),
-            made_in: self.made_in,
-        }
+        Stepping(self)
     }
 }
 
-/// The future of a [`Step`].
-pub struct Stepping {
-    receiver: oneshot::AsyncReceiver<Result<Vec<f32>, RequestError>>,
-    made_in: ProcessMark,
-}
+/// The future of a [`Step`]. Polled again after the outputs, it returns
+/// [`RequestError::Returned`].
+pub struct Stepping(Step);
 
 impl Future for Stepping {
     type Output = Result<Vec<f32>, RequestError>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let received = match Pin::new(&mut self.receiver).poll(context) {
-            Poll::Pending if self.made_in.is_forked() => Ok(Err(RequestError::Forked)),
-            polled => std::task::ready!(polled),
-        };
-        Poll::Ready(received.unwrap_or(Err(RequestError::ShutDown)))
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.0.made_in.is_forked() {
+            true => Poll::Ready(self.0.answer.in_child()),
+            false => self.0.answer.poll(context),
+        }
     }
 }

@@ -2,16 +2,19 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
+use std::task::Waker;
 
+use super::super::answer::AnswerSender;
+use super::super::replies::Job;
 use super::super::shared::{Room, Shared};
 use super::super::{Reply, Request, RequestError, Response, SubmitError};
 use super::{StepOptions, StreamError};
 use crate::cell_graph::{CellId, DynamicGraph, Graph, Growth, NodeId, NodeOutputs, Source};
 use crate::scheduler::RequestKey;
 use crate::sync::{Mutex, MutexGuard, PoisonError};
-use cellstream::execute::team::{ProcessMark, catch_panic};
+use cellstream::execute::team::ProcessMark;
 
-pub(super) type StepReply = oneshot::Sender<Result<Vec<f32>, RequestError>>;
+pub(super) type StepReply = AnswerSender<Vec<f32>>;
 
 pub(crate) struct Inner {
     pub(super) shared: Weak<Shared>,
@@ -136,11 +139,12 @@ impl Inner {
         Ok(())
     }
 
-    /// The request of a segment has ended.
+    /// The request of a segment has ended. Adds the tasks to wake to `jobs`.
     pub(in crate::engine) fn segment_ended(
         self: &Arc<Self>,
         number: u64,
         answer: Result<Response, RequestError>,
+        jobs: &mut Vec<Job>,
     ) {
         let mut now = self.lock();
         now.running = now.running.filter(|segment| segment.number != number);
@@ -166,10 +170,9 @@ impl Inner {
         };
         let closed = self.closed(&mut now);
         drop(now);
-        unanswered.tell();
-        if let Some(closed) = closed {
-            closed.tell();
-        }
+        // Jobs are collected in reverse order.
+        jobs.extend(closed.and_then(Closed::tell).map(Job::Wake));
+        unanswered.tell(jobs);
     }
 
     /// Ends a stream that was closed and has no steps left.
@@ -246,8 +249,7 @@ impl Now {
     }
 }
 
-/// Replies of steps that will not be computed, and the room of the stream if it has ended. Not to
-/// be dropped with the stream locked.
+/// Replies of steps that will not be computed, and the room of the stream if it has ended.
 pub(super) struct Unanswered {
     replies: Vec<StepReply>,
     error: RequestError,
@@ -263,13 +265,18 @@ impl Unanswered {
         }
     }
 
-    /// Sends the replies, with the stream unlocked: a waker may drop it, and finds the room free.
-    pub(super) fn tell(self) {
+    /// Sends the replies; a user who receives one finds the room free. Adds the tasks to wake to
+    /// `jobs`, the last one first.
+    pub(super) fn tell(self, jobs: &mut Vec<Job>) {
         drop(self.room);
-        for reply in self.replies {
-            // A panic of a user's waker must not reach other steps.
-            let _ = catch_panic(|| reply.send(Err(self.error.clone())));
-        }
+        let send = |reply: StepReply| reply.send(Err(self.error.clone()));
+        jobs.extend(
+            self.replies
+                .into_iter()
+                .rev()
+                .filter_map(send)
+                .map(Job::Wake),
+        );
     }
 }
 
@@ -281,10 +288,11 @@ pub(super) struct Closed {
 }
 
 impl Closed {
-    /// As [`Unanswered::tell`].
-    pub(super) fn tell(self) {
+    /// Sends the reply, after the room is free. Returns the waker of a waiting task.
+    #[must_use]
+    pub(super) fn tell(self) -> Option<Waker> {
         drop(self.room);
-        let _ = catch_panic(|| self.reply.send(Ok(self.states)));
+        self.reply.send(Ok(self.states))
     }
 }
 
@@ -312,7 +320,10 @@ impl DynamicGraph for Told {
         if let Some(reply) = now.replies.pop_front() {
             let outputs = (states..outputs.ports()).flat_map(|port| outputs.port(port));
             let outputs = outputs.copied().collect();
-            more.defer(move || drop(reply.send(Ok(outputs))));
+            drop(now);
+            if let Some(waker) = reply.send(Ok(outputs)) {
+                more.defer(move || waker.wake());
+            }
         }
     }
 }

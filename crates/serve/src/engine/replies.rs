@@ -1,0 +1,151 @@
+//! The reply thread: runs users' code that replies call or drop, so that workers do not.
+//!
+//! ```text
+//! worker         puts answers into tickets and steps: wakes threads, runs no user code
+//!                callbacks, wakers and users' objects to drop: to the queue, in one lock;
+//!                wakes the reply thread if it sleeps
+//! reply thread   takes the whole queue; runs each job with nothing locked
+//! ```
+//!
+//! The queue is protected by the engine's lock. Jobs run in the order in which their requests
+//! ended. A job that takes long delays later jobs by that time, and neither workers nor threads
+//! that wait for tickets. The reply thread is not pinned.
+//!
+//! **A job is lost at the end**: the reply thread returns when it is told that the workers have
+//! ended and the queue is empty, both under the lock. A thread that has jobs after that (a worker
+//! whose cell owned the engine) finds that under the same lock and runs them itself. So it does
+//! in an engine without a reply thread ([`EngineOptions::reply_thread`]).
+//!
+//! [`EngineOptions::reply_thread`]: super::EngineOptions::reply_thread
+
+use std::cell::Cell;
+use std::task::Waker;
+
+use super::shared::Shared;
+use super::{RequestError, Response};
+use crate::cell_graph::{Deferred, DynamicGraph};
+use crate::sync::PoisonError;
+use cellstream::execute::team::{catch_panic, without_pin};
+
+/// A callback of a request.
+pub(super) type Callback = Box<dyn FnOnce(Result<Response, RequestError>) + Send>;
+
+/// A call of users' code.
+pub(super) enum Job {
+    Call(Callback, Result<Response, RequestError>),
+    Wake(Waker),
+    Deferred(Deferred),
+    Drop(Box<dyn DynamicGraph>),
+}
+
+impl Job {
+    fn run(self) {
+        match self {
+            Job::Call(call, answer) => call(answer),
+            Job::Wake(waker) => waker.wake(),
+            Job::Deferred(job) => job(),
+            Job::Drop(grow) => drop(grow),
+        }
+    }
+
+    /// Runs it; a panic does not reach other jobs.
+    pub fn run_alone(self) {
+        let _ = catch_panic(|| self.run());
+    }
+}
+
+/// The queue, a part of the engine's state.
+#[derive(Default)]
+pub(super) struct Queue {
+    jobs: Vec<Job>,
+    /// A reply thread takes the jobs.
+    served: bool,
+    sleeping: bool,
+    ending: bool,
+}
+
+impl Queue {
+    pub fn len(&self) -> usize {
+        self.jobs.len()
+    }
+}
+
+thread_local! {
+    /// The engine whose jobs this thread runs.
+    static ENGINE: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+fn run(engine: u64, jobs: impl Iterator<Item = Job>) {
+    let before = ENGINE.replace(Some(engine));
+    jobs.for_each(Job::run_alone);
+    ENGINE.set(before);
+}
+
+impl Shared {
+    /// Whether this thread runs a job of this engine, which must not wait for itself.
+    pub fn is_replying(&self) -> bool {
+        ENGINE.get() == Some(self.engine)
+    }
+
+    /// `replied` requests are replied to, except for these jobs.
+    pub fn hand_over(&self, replied: usize, mut jobs: Vec<Job>) {
+        let mut state = self.lock();
+        let queue = &mut state.replies;
+        if queue.served && !jobs.is_empty() {
+            let wake = std::mem::take(&mut queue.sleeping);
+            let count = jobs.len();
+            queue.jobs.append(&mut jobs);
+            state.replying = state.replying + count - replied;
+            drop(state);
+            if wake {
+                self.reply_work.notify_one();
+            }
+            return;
+        }
+        if !jobs.is_empty() {
+            drop(state);
+            // Threads that a job starts must not run on this worker's core alone.
+            without_pin(|| run(self.engine, jobs.drain(..)));
+            state = self.lock();
+        }
+        state.replied(self, replied);
+    }
+
+    /// From now on the queue is served: to be called before the thread that
+    /// [delivers](Shared::deliver) starts.
+    pub fn begin_replies(&self) {
+        self.lock().replies.served = true;
+    }
+
+    /// Ends the reply thread after the last job, or records that there is none.
+    pub fn end_replies(&self) {
+        self.lock().replies.ending = true;
+        self.reply_work.notify_one();
+    }
+
+    /// The loop of the reply thread, until [`Shared::end_replies`].
+    pub fn deliver(&self) {
+        let mut jobs = Vec::new();
+        let mut state = self.lock();
+        loop {
+            let queue = &mut state.replies;
+            if queue.jobs.is_empty() {
+                if queue.ending {
+                    queue.served = false;
+                    return;
+                }
+                queue.sleeping = true;
+                let woken = self.reply_work.wait(state);
+                state = woken.unwrap_or_else(PoisonError::into_inner);
+                state.replies.sleeping = false;
+                continue;
+            }
+            std::mem::swap(&mut queue.jobs, &mut jobs);
+            drop(state);
+            let count = jobs.len();
+            run(self.engine, jobs.drain(..));
+            state = self.lock();
+            state.replied(self, count);
+        }
+    }
+}
