@@ -67,6 +67,10 @@ pub enum RequestError {
     /// The engine was shut down.
     #[error("the engine was shut down before the request was done")]
     ShutDown,
+    /// A stream was idle for longer than
+    /// [`EngineOptions::idle_streams`](crate::engine::EngineOptions::idle_streams).
+    #[error("the stream was idle for too long; open another one from its states")]
+    Idle,
     /// The response was returned by an earlier call.
     #[error("the response was returned before; a ticket returns it once")]
     Returned,

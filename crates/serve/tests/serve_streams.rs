@@ -9,7 +9,7 @@ mod gated;
 mod simple_cells;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cellstream::model::{Lstm, Precision};
 use cellstream_serve::cell_graph::{Batch, BatchSizes, CellError, CellId, Cells, Graph, Ports};
@@ -204,6 +204,10 @@ struct Held {
 
 impl Held {
     fn new() -> Held {
+        Held::with(EngineOptions::default())
+    }
+
+    fn with(options: EngineOptions) -> Held {
         let gate: Arc<Gate> = Arc::default();
         let mut cells = Cells::new();
         let cell = cells.add(Gated {
@@ -216,7 +220,7 @@ impl Held {
         let options = EngineOptions {
             workers: Workers::Cores(vec![vec![0]]),
             sizes: vec![BatchSizes { min: 1, max: 2 }],
-            ..EngineOptions::default()
+            ..options
         };
         let engine = Engine::start(cells, &options).unwrap();
         Held { engine, cell, gate }
@@ -407,4 +411,93 @@ fn steps_that_were_accepted_are_computed_while_the_engine_drains() {
     for (step, expected) in steps.into_iter().zip(expected) {
         assert_eq!(step.wait(), Ok(vec![expected]));
     }
+}
+
+/// Waits until the engine has ended the stream.
+fn expired(stream: &mut Stream, answered: &mut usize) {
+    let begin = Instant::now();
+    loop {
+        match stream.push(&[1.0]) {
+            Ok(step) => assert_eq!(step.wait().map(|y| y.len()), Ok(1)),
+            Err(error) => {
+                assert_eq!(error, StreamError::Ended(RequestError::Idle));
+                return;
+            }
+        }
+        *answered += 1;
+        assert!(begin.elapsed() < PATIENCE, "it does not end");
+        // Longer than it may be idle.
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Silent streams take all of the limit.
+#[test]
+fn a_newcomer_gets_the_room_of_streams_that_are_idle_for_too_long() {
+    for reply_thread in [true, false] {
+        let (cells, ids) = cells();
+        let limits = Limits {
+            streams: 3,
+            ..Limits::default()
+        };
+        let options = EngineOptions {
+            limits,
+            reply_thread,
+            idle_streams: Some(Duration::from_millis(20)),
+            ..EngineOptions::default()
+        };
+        let engine = Engine::start(cells, &options).unwrap();
+        let open = |states: Option<&[f32]>| engine.stream(ids.chain, states);
+        let mut silent = [(); 3].map(|()| open(None).unwrap());
+        let mut answered = 0;
+        expired(&mut silent[0], &mut answered);
+        let begin = Instant::now();
+        let newcomers = [(); 3].map(|()| {
+            loop {
+                assert!(begin.elapsed() < PATIENCE, "the room is not returned");
+                if let Ok(stream) = open(None) {
+                    break stream;
+                }
+                std::thread::yield_now();
+            }
+        });
+        for silent in &mut silent[1..] {
+            let ended = silent.push(&[1.0]).err();
+            assert_eq!(ended, Some(StreamError::Ended(RequestError::Idle)));
+        }
+        drop(newcomers);
+        // From its states the first goes on as if it had not ended.
+        let states = silent[0].state();
+        drop(silent);
+        let mut again = open(Some(&states)).unwrap();
+        let expected = outputs(&vec![1.0; answered + 1]);
+        let found = again.push(&[1.0]).unwrap().wait();
+        assert_eq!(found, Ok(vec![expected[answered]]));
+    }
+}
+
+#[test]
+fn a_stream_with_an_unanswered_step_is_not_idle() {
+    let limits = Limits {
+        streams: 2,
+        ..Limits::default()
+    };
+    let held = Held::with(EngineOptions {
+        limits,
+        idle_streams: Some(Duration::from_millis(5)),
+        ..EngineOptions::default()
+    });
+    let mut stream = held.stream();
+    let step = stream.push(&[1.0]).unwrap();
+    held.gate.wait_for(1);
+    // Each silent one that is opened later has ended when another is opened.
+    for _ in 0..3 {
+        let begin = Instant::now();
+        while let Err(refused) = held.engine.stream(held.cell, None).map(std::mem::forget) {
+            assert!(begin.elapsed() < PATIENCE, "{refused}");
+            std::thread::yield_now();
+        }
+    }
+    held.gate.let_all_go();
+    assert_eq!(step.wait(), Ok(vec![1.0]));
 }

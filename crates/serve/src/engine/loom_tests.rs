@@ -497,3 +497,29 @@ fn a_thread_waits_for_an_answer_that_is_sent_or_lost() {
         }
     });
 }
+
+/// A stream is found idle beside a step: the step is answered, or refused because the stream has
+/// ended.
+#[test]
+fn a_stream_is_pushed_while_it_is_found_idle() {
+    let ends = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
+    let seen = Arc::clone(&ends);
+    beside_workers(1, Some(3), move |shared, _| {
+        let mut stream = Stream::open(shared, CellId(0), None).unwrap();
+        let inner = stream.inner();
+        let ending = thread::spawn(move || {
+            let now = Instant::now() + Duration::from_secs(2);
+            inner.end_if_idle(now, Duration::from_secs(1));
+        });
+        let pushed = stream.push(&[]);
+        ending.join().unwrap();
+        shared.wait_until_idle(None);
+        seen[usize::from(pushed.is_ok())].fetch_add(1, Ordering::Relaxed);
+        match pushed {
+            Ok(step) => assert_eq!(told(step), Ok(vec![1.0])),
+            Err(error) => assert_eq!(error, StreamError::Ended(RequestError::Idle)),
+        }
+    });
+    let ends = [&ends[0], &ends[1]].map(|count| count.load(Ordering::Relaxed));
+    assert!(ends.iter().all(|&count| count > 0), "{ends:?}");
+}

@@ -158,15 +158,19 @@ impl Engine {
         let steps: Vec<usize> = max_batches.iter().map(|batch| batch.steps).collect();
         scheduler.set_steps_at_once(model, &steps);
         let recorder = Recorder::new(cells.len());
-        let shared = Arc::new(Shared::new(cells, scheduler, recorder));
+        let mut shared = Shared::new(cells, scheduler, recorder);
+        // A time of 0 would keep the reply thread busy beside a step.
+        let at_least = |idle: Duration| idle.max(Duration::from_millis(1));
+        shared.idle_streams = options.idle_streams.map(at_least);
+        let shared = Arc::new(shared);
         let mut engine = Engine {
             shared,
             threads: Vec::new(),
             replies: None,
             warnings: Vec::new(),
         };
-        if options.reply_thread {
-            engine.start_replies()?;
+        if options.reply_thread || options.idle_streams.is_some() {
+            engine.start_replies(options.reply_thread)?;
         }
         let (ready, readies) = mpsc::channel();
         for (index, cores) in cores.into_iter().enumerate() {
@@ -211,13 +215,15 @@ impl Engine {
         Ok(engine)
     }
 
-    fn start_replies(&mut self) -> Result<(), EngineError> {
+    fn start_replies(&mut self, runs_jobs: bool) -> Result<(), EngineError> {
         let shared = Arc::clone(&self.shared);
         let thread = std::thread::Builder::new().name("cellstream-replies".into());
         // The caller may be pinned by a team.
         let thread = without_pin(|| thread.spawn(move || shared.deliver()));
         self.replies = Some(thread.map_err(|why| EngineError::SpawnReplies { why })?);
-        self.shared.begin_replies();
+        if runs_jobs {
+            self.shared.begin_replies();
+        }
         Ok(())
     }
 

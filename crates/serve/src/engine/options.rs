@@ -1,5 +1,7 @@
 //! Options of an engine.
 
+use std::time::Duration;
+
 use crate::cell_graph::BatchSizes;
 use crate::policy::{Groups, PolicyKind};
 use crate::scheduler::Limits;
@@ -36,6 +38,11 @@ pub struct EngineOptions {
     /// pinned. Otherwise the workers do so between two batches: this saves the change of threads,
     /// but a callback delays all requests while it runs, and must not wait for one.
     pub reply_thread: bool,
+    /// Ends a stream without unanswered steps after this time since its last answer (at least 1 ms),
+    /// and returns its room. Its next step is refused with
+    /// [`RequestError::Idle`](crate::RequestError::Idle); [`Stream::state`](super::Stream::state)
+    /// still returns its states, for another stream.
+    pub idle_streams: Option<Duration>,
 }
 
 impl EngineOptions {
@@ -46,7 +53,8 @@ impl EngineOptions {
 impl Default for EngineOptions {
     /// Cellular batching, one worker over all cores, one task at once, because a decision takes
     /// much less time than a cell and a new request joins sooner. Up to four steps of small batches
-    /// at once, because they read the weights less often. A reply thread.
+    /// at once, because they read the weights less often. A reply
+    /// thread. Idle streams stay open.
     fn default() -> EngineOptions {
         EngineOptions {
             policy: PolicyKind::Cellular,
@@ -57,6 +65,7 @@ impl Default for EngineOptions {
             steps_at_once: 4,
             limits: Limits::default(),
             reply_thread: true,
+            idle_streams: None,
         }
     }
 }

@@ -4,7 +4,7 @@
 //! worker         puts answers into tickets and steps: wakes threads, runs no user code
 //!                callbacks, wakers and users' objects to drop: to the queue, in one lock;
 //!                wakes the reply thread if it sleeps
-//! reply thread   takes the whole queue; runs each job with nothing locked
+//! reply thread   takes the whole queue; runs each job with nothing locked; ends idle streams
 //! ```
 //!
 //! The queue is protected by the engine's lock. Jobs run in the order in which their requests
@@ -20,6 +20,7 @@
 
 use std::cell::Cell;
 use std::task::Waker;
+use std::time::{Duration, Instant};
 
 use super::shared::Shared;
 use super::{RequestError, Response};
@@ -128,20 +129,34 @@ impl Shared {
         let mut jobs = Vec::new();
         let mut state = self.lock();
         loop {
+            let next = state.idle_streams.next();
+            let left = next.map(|at| at.saturating_duration_since(Instant::now()));
             let queue = &mut state.replies;
             if queue.jobs.is_empty() {
                 if queue.ending {
                     queue.served = false;
                     return;
                 }
-                queue.sleeping = true;
-                let woken = self.reply_work.wait(state);
-                state = woken.unwrap_or_else(PoisonError::into_inner);
-                state.replies.sleeping = false;
-                continue;
+                if left != Some(Duration::ZERO) {
+                    queue.sleeping = true;
+                    state = match left {
+                        None => {
+                            (self.reply_work.wait(state)).unwrap_or_else(PoisonError::into_inner)
+                        }
+                        Some(left) => {
+                            let woken = self.reply_work.wait_timeout(state, left);
+                            woken.unwrap_or_else(PoisonError::into_inner).0
+                        }
+                    };
+                    state.replies.sleeping = false;
+                    continue;
+                }
             }
             std::mem::swap(&mut queue.jobs, &mut jobs);
             drop(state);
+            if left == Some(Duration::ZERO) {
+                self.end_idle_streams();
+            }
             let count = jobs.len();
             run(self.engine, jobs.drain(..));
             state = self.lock();

@@ -35,12 +35,13 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use slotmap::SecondaryMap;
 
 use super::replies::{Job, Queue};
 use super::stats::Recorder;
+use super::stream::IdleStreams;
 use super::{Reply, Request, RequestError, Response, SubmitError};
 use crate::cell_graph::Cells;
 use crate::scheduler::{
@@ -64,6 +65,8 @@ pub(super) struct Shared {
     pub(super) reply_work: Condvar,
     /// Maximum number of jobs of the reply thread, beyond which requests are refused.
     max_replies: usize,
+    /// [`EngineOptions::idle_streams`](super::EngineOptions::idle_streams).
+    pub idle_streams: Option<Duration>,
 }
 
 pub(super) struct State {
@@ -78,6 +81,7 @@ pub(super) struct State {
     /// Requests that have ended and are being replied to, and jobs of the reply thread.
     pub(super) replying: usize,
     pub(super) replies: Queue,
+    pub(super) idle_streams: IdleStreams,
     stopping: bool,
 }
 
@@ -99,7 +103,9 @@ impl Drop for Room {
         if let Some(shared) = self.shared.upgrade()
             && !self.made_in.is_forked()
         {
-            shared.lock().scheduler.handle_close_stream(self.reserved);
+            let mut state = shared.lock();
+            state.scheduler.handle_close_stream(self.reserved);
+            state.idle_streams.forget(self.reserved.position);
         }
     }
 }
@@ -159,12 +165,14 @@ impl Shared {
                 awaited: None,
                 replying: 0,
                 replies: Queue::default(),
+                idle_streams: IdleStreams::default(),
                 stopping: false,
             }),
             work: Condvar::new(),
             idle: Condvar::new(),
             reply_work: Condvar::new(),
             max_replies,
+            idle_streams: None,
         }
     }
 

@@ -367,6 +367,7 @@ pub fn random_options(rng: &mut fastrand::Rng) -> EngineOptions {
         tasks_at_once: rng.usize(1..=5),
         steps_at_once: rng.usize(1..=5),
         reply_thread: rng.bool(),
+        idle_streams: rng.bool().then_some(Duration::from_secs(600)),
         limits: Limits::default(),
     }
 }

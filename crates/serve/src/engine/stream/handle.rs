@@ -54,13 +54,15 @@ impl Stream {
         let [input, state] = [&inputs, &widths].map(|widths| widths.iter().sum::<usize>());
         // The states are kept by the stream, and by its running segment.
         let bytes = AHEAD * (input * size_of::<f32>() + STEP_BYTES) + 2 * state * size_of::<f32>();
+        let room = Shared::open_stream(shared, bytes)?;
+        let position = room.position();
         let inner = Inner {
             shared: Arc::downgrade(shared),
             made_in: shared.made_in,
             cell,
             inputs,
             states: widths,
-            now: Mutex::new(Now::new(Shared::open_stream(shared, bytes)?)),
+            now: Mutex::new(Now::new(room)),
             name,
         };
         let states = states.unwrap_or_default();
@@ -68,9 +70,14 @@ impl Stream {
             inner.expect("states", state, states.len())?;
             inner.lock().states = states.to_vec();
         }
-        Ok(Stream {
-            inner: Arc::new(inner),
-        })
+        let inner = Arc::new(inner);
+        shared.watch_stream(position, &inner);
+        Ok(Stream { inner })
+    }
+
+    #[cfg(all(test, loom))]
+    pub(in crate::engine) fn inner(&self) -> Arc<Inner> {
+        Arc::clone(&self.inner)
     }
 
     /// As [`Stream::push_with`], with priority 0 and no deadline.
@@ -139,7 +146,7 @@ impl Stream {
 
     /// The states after the last answered step, one after the other, for
     /// [`Engine::stream`](crate::Engine::stream): a stream that starts from them continues this one.
-    /// Steps that are not answered are not part of them.
+    /// Steps that are not answered are not part of them. Also after the stream has ended.
     pub fn state(&self) -> Vec<f32> {
         if self.inner.made_in.is_forked() {
             return Vec::new();

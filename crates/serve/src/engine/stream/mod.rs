@@ -13,6 +13,7 @@
 //! all its segments have its position in the order of arrivals.
 
 mod handle;
+mod idle;
 mod segments;
 
 use std::time::Instant;
@@ -20,6 +21,7 @@ use std::time::Instant;
 use super::{RequestError, SubmitError};
 
 pub use handle::{Step, Stream};
+pub(super) use idle::IdleStreams;
 pub(super) use segments::Inner;
 
 /// Maximum number of unanswered steps of a stream. Few for the model checker.

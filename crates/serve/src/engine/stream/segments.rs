@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::task::Waker;
+use std::time::Instant;
 
 use super::super::answer::AnswerSender;
 use super::super::replies::Job;
@@ -43,6 +44,8 @@ pub(super) struct Now {
     /// Set once no more steps will come: receives the states after the last one.
     pub(super) closing: Option<StepReply>,
     pub(super) ended: Option<RequestError>,
+    /// The end of the last segment, or the opening.
+    pub(super) idle_since: Instant,
     /// `None` once the stream has ended.
     room: Option<Room>,
 }
@@ -148,6 +151,7 @@ impl Inner {
     ) {
         let mut now = self.lock();
         now.running = now.running.filter(|segment| segment.number != number);
+        now.idle_since = Instant::now();
         if now.ended.is_some() {
             return;
         }
@@ -212,6 +216,7 @@ impl Now {
             states: Vec::new(),
             closing: None,
             ended: None,
+            idle_since: Instant::now(),
             room: Some(room),
         }
     }
