@@ -57,7 +57,7 @@ struct Group {
 }
 
 enum TeamHandle {
-    Own(Team),
+    Own(Box<Team>),
     Shared(SharedTeam),
 }
 
@@ -155,7 +155,7 @@ impl Session {
         plan.check(model).map_err(PackError::from)?;
         let mut team = Team::with_threads(plan.threads())?;
         let packed = PackedModel::new(model, plan, &mut team)?;
-        Session::with_handle(packed, TeamHandle::Own(team))
+        Session::with_handle(packed, TeamHandle::Own(team.into()))
     }
 
     /// A session on weights that are packed already, with a team of its own.
@@ -164,7 +164,7 @@ impl Session {
     /// What [`Team::with_threads`] refuses; [`SessionError::TooLarge`].
     pub fn from_packed(packed: Arc<PackedModel>) -> Result<Session, SessionError> {
         let team = Team::with_threads(packed.plan().threads())?;
-        Session::with_handle(packed, TeamHandle::Own(team))
+        Session::with_handle(packed, TeamHandle::Own(team.into()))
     }
 
     /// A session on weights that are packed already, with this team, on the cores that it is on.
@@ -175,7 +175,7 @@ impl Session {
     /// [`PackError::Threads`] when the team has fewer threads than the plan asks for;
     /// [`SessionError::TooLarge`].
     pub fn with_team(packed: Arc<PackedModel>, team: Team) -> Result<Session, SessionError> {
-        Session::with_handle(packed, TeamHandle::Own(team))
+        Session::with_handle(packed, TeamHandle::Own(team.into()))
     }
 
     /// A session on weights that are packed already, on a team that others use too.
@@ -197,7 +197,7 @@ impl Session {
         let plan = Plan::of_candidates(candidates, batch, steps);
         let mut team = Team::with_threads(plan.threads())?;
         let packed = PackedModel::for_candidates(model, &plan, &mut team)?;
-        Session::with_handle(packed, TeamHandle::Own(team))
+        Session::with_handle(packed, TeamHandle::Own(team.into()))
     }
 
     /// Runs every request by this entry of the plan from now on.
@@ -244,8 +244,8 @@ impl Session {
     /// on any of them. `false` where the system refuses, or the team is shared.
     ///
     /// A session never pins its caller by itself: threads that the caller starts would inherit it.
-    /// Where the system puts the caller on a worker's core, the team leaves that worker's thread
-    /// out ([`Team::run_shares`]).
+    /// Where a run finds the caller on a worker's core, it moves the caller to the core of worker
+    /// 0, which the caller may leave again.
     pub fn pin_caller(&self) -> bool {
         match &self.team {
             TeamHandle::Own(team) => team.pin_caller(),

@@ -1,7 +1,7 @@
 //! The CPUs that threads may run on: those of the calling thread, and those of the process, which
 //! are its main thread's.
 
-pub(crate) use system::Mask;
+pub(crate) use system::{Mask, current_cpu};
 pub(super) use system::{is_main_thread, main_thread_cpus};
 
 #[cfg(target_os = "linux")]
@@ -55,6 +55,13 @@ mod system {
         }
     }
 
+    /// The CPU that this thread is on at this moment.
+    #[inline]
+    pub(crate) fn current_cpu() -> Option<usize> {
+        // SAFETY: it has no arguments.
+        usize::try_from(unsafe { libc::sched_getcpu() }).ok()
+    }
+
     pub(crate) fn is_main_thread() -> bool {
         // SAFETY: neither has arguments, nor can fail.
         unsafe { libc::gettid() == libc::getpid() }
@@ -97,6 +104,10 @@ mod system {
         pub(crate) fn cpus(&self) -> impl Iterator<Item = usize> + '_ {
             std::iter::empty()
         }
+    }
+
+    pub(crate) fn current_cpu() -> Option<usize> {
+        None
     }
 
     pub(crate) fn is_main_thread() -> bool {

@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::OnceLock;
 
-pub(crate) use affinity::Mask;
+pub(crate) use affinity::{Mask, current_cpu};
 pub use caches::{CacheModel, L3Latency};
 pub use ceilings::{
     Bound, BoundBy, Ceilings, CeilingsError, Operations, Rate, ReadRates, TeamCeilings,

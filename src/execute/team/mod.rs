@@ -23,6 +23,9 @@
 //! ```
 
 mod barrier;
+mod caller;
+#[cfg(all(test, not(loom)))]
+mod core_tests;
 mod cores;
 mod crowd;
 mod fork;
@@ -31,7 +34,6 @@ mod lateness;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod panic;
-
 mod pin;
 mod progress;
 mod region;
@@ -54,6 +56,8 @@ pub use share::{Share, Worker};
 pub use shared::SharedTeam;
 pub use spin::SpinBudget;
 
+use crate::machine::current_cpu;
+use caller::CallerPlace;
 use crowd::{Crowd, Next};
 use region::{Mode, Region};
 use spin::SpinPolicy;
@@ -154,7 +158,8 @@ pub struct Team {
     cores: Option<Cores>,
     made_in: ProcessMark,
     crowd: Crowd,
-    /// The crowd's times count from here.
+    caller: CallerPlace,
+    /// Times of the crowd and the caller count from here.
     origin: Instant,
 }
 
@@ -162,10 +167,10 @@ impl Team {
     /// A team of `cores.len()` threads, worker w on core `cores[w]` (the operating system's
     /// number).
     ///
-    /// Worker 0 runs on the caller's thread, which is not touched: see
-    /// [`pin_caller`](Self::pin_caller). A core may be named more than once. A core that cannot be
-    /// had is no error: its worker then runs where the system likes, and [`pinned`](Self::pinned)
-    /// says so.
+    /// Worker 0 runs on the caller's thread. It is not pinned ([`pin_caller`](Self::pin_caller)),
+    /// but moved to `cores[0]` when a region finds it on another worker's core. A core may be named
+    /// more than once. A core that cannot be had is no error: its worker then runs where the system
+    /// likes, and [`pinned`](Self::pinned) says so.
     ///
     /// # Errors
     /// No core, too many, or a thread that the system refuses to start.
@@ -228,6 +233,7 @@ impl Team {
             cores: None,
             made_in: ProcessMark::new(),
             crowd: Crowd::new(threads),
+            caller: CallerPlace::default(),
             origin: Instant::now(),
         };
         for index in 1..threads {
@@ -299,8 +305,8 @@ impl Team {
         self.run_on(self.threads(), job)
     }
 
-    /// [`run`](Self::run) on workers 0 to `workers` − 1 only; the other threads are left as they are,
-    /// asleep if they sleep. On one worker it is a call of the job on the calling thread.
+    /// [`run`](Self::run) on workers 0 to `workers` − 1 only; the other threads are left as they
+    /// are, asleep if they sleep. On one worker it is a call of the job on the calling thread.
     ///
     /// # Errors
     /// As [`run`](Self::run); or `workers` is 0, or more than [`threads`](Self::threads); or this
@@ -377,7 +383,10 @@ impl Team {
         let begun = self.origin.elapsed();
         let next = self.crowd.begin(begun);
         let mode = match next {
-            Next::Apart => Mode::APART,
+            Next::Apart => {
+                self.move_caller(begun);
+                Mode::APART
+            }
             Next::Trial => {
                 if let Some(&core) = self.core_list().first() {
                     pin::settle(core);
@@ -401,6 +410,18 @@ impl Team {
     #[cfg(test)]
     pub(crate) fn leave_out(&mut self, threads: impl IntoIterator<Item = usize>) {
         self.crowd.leave_out(threads);
+    }
+
+    /// Moves the calling thread off the cores of the workers.
+    #[inline]
+    fn move_caller(&mut self, now: Duration) {
+        let cores = self.cores.as_ref().map_or(&[][..], Cores::list);
+        if cores.len() > 1
+            && let Some(core) = current_cpu()
+            && self.caller.must_move(core, cores, now)
+        {
+            pin::move_to(cores[0]);
+        }
     }
 
     #[cold]

@@ -48,14 +48,19 @@ fn kept() -> Option<Pin> {
 /// started meanwhile may run wherever this one could before. On other systems than Linux it stays
 /// pinned.
 pub fn without_pin<T>(job: impl FnOnce() -> T) -> T {
-    struct Again(usize);
+    struct Again(Pin);
     impl Drop for Again {
         fn drop(&mut self) {
-            set_core(self.0);
+            set_core(self.0.core);
+            PIN.set(Some(self.0));
         }
     }
     let lifted = kept().filter(|pin| pin.before.is_some_and(|before| before.apply()));
-    let _again = lifted.map(|pin| Again(pin.core));
+    let _again = lifted.map(Again);
+    if lifted.is_some() {
+        // A team that runs meanwhile must not pin the thread again.
+        PIN.set(None);
+    }
     job()
 }
 
@@ -68,22 +73,28 @@ pub(super) fn roam(cores: &[usize]) {
     }
 }
 
-/// Pins this thread again after [`roam`]. One that no team has pinned is moved to `core` and may
-/// leave it again: else it might be where a worker is about to wake, and the system would be slow
-/// to part them.
+/// Pins this thread again after [`roam`]. One that no team has pinned is moved to `core`: else it
+/// might be where a worker is about to wake, and the system would be slow to part them.
 #[cold]
 pub(super) fn settle(core: usize) {
-    let Some(mask) = Mask::of_this_thread() else {
-        return;
-    };
     match PIN.get() {
-        Some(pin) if mask.has(pin.core) => {
+        Some(pin) if Mask::of_this_thread().is_some_and(|mask| mask.has(pin.core)) => {
             set_core(pin.core);
         }
-        None if mask.has(core) && !mask.is_only(core) && set_core(core) => {
-            mask.apply();
-        }
-        _ => {}
+        Some(_) => {}
+        None => move_to(core),
+    }
+}
+
+/// Moves this thread to `core`, if it may run there. It may leave it again.
+#[cold]
+pub(super) fn move_to(core: usize) {
+    if let Some(mask) = Mask::of_this_thread()
+        && mask.has(core)
+        && !mask.is_only(core)
+        && set_core(core)
+    {
+        mask.apply();
     }
 }
 

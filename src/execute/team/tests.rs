@@ -26,15 +26,15 @@ fn teams(threads: usize) -> [Team; 2] {
 }
 
 /// Fewer rounds where an emulator or checker makes each a thousand times slower.
-const PHASES: u64 = if cfg!(miri) { 20 } else { 10_000 };
+pub(super) const PHASES: u64 = if cfg!(miri) { 20 } else { 10_000 };
 
 /// Ends a panic without the hook's message.
-fn fall() -> ! {
+pub(super) fn fall() -> ! {
     std::panic::resume_unwind(Box::new("on purpose"))
 }
 
 /// At every phase each worker adds a number of its own, and all must see the whole sum.
-fn phases(team: &mut Team, phases: u64) {
+pub(super) fn phases(team: &mut Team, phases: u64) {
     let threads = team.threads() as u64;
     let slots: Vec<AtomicU64> = (0..threads).map(|_| AtomicU64::new(0)).collect();
     let checked = AtomicU64::new(0);
@@ -107,37 +107,6 @@ fn worker_zero_is_the_caller_and_the_others_are_not() {
     for _ in 0..10 {
         team.run(|worker| assert_eq!(std::thread::current().id() == caller, worker.index == 0))
             .unwrap();
-    }
-}
-
-#[test]
-fn workers_are_where_they_were_pinned() {
-    let cores = allowed_cpus();
-    let mut team = Team::new(&cores).unwrap();
-    assert!(team.pinned());
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            assert!(team.pin_caller());
-            team.run(|worker| {
-                let mine: Vec<usize> = core_affinity::get_core_ids()
-                    .unwrap()
-                    .iter()
-                    .map(|core| core.id)
-                    .collect();
-                assert_eq!(mine, [cores[worker.index]]);
-            })
-            .unwrap();
-        });
-    });
-}
-
-#[test]
-fn a_core_that_does_not_exist_is_reported_and_the_team_works() {
-    for core in [777, 1023, 1024, usize::MAX] {
-        let mut team = Team::new(&[core, core]).unwrap();
-        assert!(!team.pinned());
-        assert!(!team.pin_caller());
-        phases(&mut team, PHASES / 100);
     }
 }
 
@@ -603,7 +572,7 @@ fn who_does_not_take_part_is_not_woken() {
 }
 
 /// Each worker advances, then all wait for all; the smallest number of threads in these regions.
-fn meet_in_shares(team: &mut Team, regions: usize) -> usize {
+pub(super) fn meet_in_shares(team: &mut Team, regions: usize) -> usize {
     let workers = team.threads();
     let fewest = AtomicUsize::new(workers);
     for _ in 0..regions {
@@ -670,98 +639,4 @@ fn waiting_in_vain_for_a_worker_of_the_same_thread_ends_in_an_error() {
     }
     team.leave_out([]);
     phases(&mut team, 10);
-}
-
-/// As after a set of CPUs has shrunk, and grown again.
-#[cfg(all(target_os = "linux", not(miri)))]
-#[test]
-fn a_team_on_one_core_runs_on_one_thread_and_comes_back() {
-    use crate::machine::Mask;
-
-    let cores = allowed_cpus();
-    if cores.len() < 2 {
-        return;
-    }
-    // A thread of its own, as its CPUs change.
-    let on_one_core = move |left: usize| {
-        let mut team = Team::new(&cores[..2]).unwrap();
-        let allow = |team: &mut Team, cpus: &[usize]| {
-            team.run(|_| assert!(Mask::of(cpus.iter().copied()).apply()))
-                .unwrap();
-        };
-        allow(&mut team, &cores[left..=left]);
-        let narrows = (0..100).any(|_| meet_in_shares(&mut team, 20) == 1);
-        assert!(narrows, "two threads meet on one core");
-        // Once it has looked, it knows.
-        let knows = |team: &Team| team.region.home(1).is_lost() == (left == 0);
-        for _ in 0..1000 {
-            meet_in_shares(&mut team, 20);
-            if knows(&team) {
-                break;
-            }
-        }
-        assert!(knows(&team));
-        allow(&mut team, &cores);
-        let is_home = || {
-            let mask = Mask::of_this_thread().unwrap();
-            mask.is_only(cores[1])
-        };
-        let pinned_again = (0..1000).any(|_| {
-            meet_in_shares(&mut team, 20);
-            let found = AtomicUsize::new(0);
-            team.run(|w| {
-                found.fetch_add(usize::from(w.index == 1 && is_home()), Relaxed);
-            })
-            .unwrap();
-            found.into_inner() == 1
-        });
-        assert!(pinned_again);
-        assert!(!team.region.home(1).is_lost());
-    };
-    for left in [0, 1] {
-        let on_one_core = on_one_core.clone();
-        std::thread::spawn(move || on_one_core(left))
-            .join()
-            .unwrap();
-    }
-}
-
-/// What is started without the pin runs anywhere; the pin is there again afterwards, also of a
-/// panic.
-#[cfg(all(target_os = "linux", not(miri)))]
-#[test]
-fn threads_started_without_the_pin_do_not_inherit_it() {
-    use crate::machine::Mask;
-
-    let cores = allowed_cpus();
-    let cpus = || -> Vec<usize> { Mask::of_this_thread().unwrap().cpus().collect() };
-    let started = move || std::thread::spawn(cpus).join().unwrap();
-    std::thread::spawn(move || {
-        assert_eq!(without_pin(started), cores);
-        let team = Team::new(&cores[..1]).unwrap();
-        assert!(team.pin_caller());
-        assert_eq!(started(), cores[..1]);
-        assert_eq!(without_pin(started), cores);
-        assert!(catch_panic(|| without_pin(|| fall())).is_err());
-        assert_eq!(cpus(), cores[..1]);
-    })
-    .join()
-    .unwrap();
-}
-
-#[test]
-fn teams_that_meet_on_a_core_are_told() {
-    // Cores that no machine of this kind has, so that no other test takes them.
-    let first = Team::new(&[1000, 1001]).unwrap();
-    let unpinned = |core| TeamWarning::NotPinned { worker: 1, core };
-    assert_eq!(first.warnings(), [unpinned(1001)]);
-    let second = Team::new(&[1001, 1002]).unwrap();
-    let shared = TeamWarning::SharedCore { core: 1001 };
-    assert_eq!(first.warnings(), [shared, unpinned(1001)]);
-    assert_eq!(second.warnings(), [shared, unpinned(1002)]);
-    drop(second);
-    assert_eq!(first.warnings(), [unpinned(1001)]);
-    let twice = Team::new(&[1003, 1003]).unwrap();
-    assert_eq!(twice.warnings(), [unpinned(1003)]);
-    assert!(Team::with_threads(1).unwrap().pinned());
 }
