@@ -6,16 +6,13 @@ use crate::cell_graph::{CellError, GraphError};
 use crate::scheduler::{ModelError, Refused};
 use cellstream::execute::team::TeamError;
 
-/// Why an engine did not start.
+/// Why an engine did not start, or a model was not added.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
     /// There is no cell.
     #[error("the engine has no cells; add at least one")]
     NoCell,
-    /// The scheduler has no room for the cells.
-    #[error(transparent)]
-    Model(#[from] ModelError),
     /// There is no worker.
     #[error("the engine has no workers; configure at least one")]
     NoWorker,
@@ -90,6 +87,12 @@ pub enum EngineError {
         /// The error of the operating system.
         why: io::Error,
     },
+    /// All models together would have too many cells.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The engine has stopped, or was started in the process that this one was forked from.
+    #[error("the engine has stopped, or belongs to the parent process; start a new one")]
+    Stopped,
     /// A worker panicked before it was ready.
     #[error("worker {worker} panicked while it prepared its cells")]
     Panicked {

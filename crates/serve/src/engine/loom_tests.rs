@@ -5,6 +5,7 @@
 //! A lost wake-up shows as a deadlock, a reply that is sent twice or never in the counts.
 
 use std::future::{Future, IntoFuture};
+use std::ops::Deref;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,13 +13,16 @@ use std::task::{Context, Poll, Waker};
 
 use loom::thread;
 
+use super::answer::answer_slot;
+use super::prepare::ModelSetup;
 use super::shared::Shared;
-use super::stats::Recorder;
 use super::*;
-use crate::cell_graph::{Batch, Cell, CellError, Growth, NodeId, NodeOutputs, Ports, PreparedCell};
+use crate::cell_graph::{Batch, BatchSizes, Cell, CellError, Growth, NodeId, NodeOutputs, Ports};
+use crate::cell_graph::{PreparedCell, WorkerEnv};
 use crate::policy::{Cellular, Order};
-use crate::scheduler::{End, Limits, ModelShare, Refused, RequestKey};
+use crate::scheduler::{End, Limits, Refused, RequestKey};
 use crate::sync::Mutex;
+use crate::worker::ModelCells;
 use cellstream::execute::team::{SharedTeam, Team};
 
 /// Adds one to its state, and gives it; fails where that makes 100.
@@ -82,7 +86,43 @@ fn chain(start: f32, steps: usize) -> Request {
     Request::new(graph)
 }
 
-fn submit(shared: &Shared, start: f32, steps: usize, replies: &Replies) -> RequestKey {
+/// The engine of a model.
+#[derive(Clone)]
+struct Scene {
+    shared: Arc<Shared>,
+    model: Arc<ModelCells>,
+}
+
+impl Deref for Scene {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.shared
+    }
+}
+
+impl Scene {
+    fn accept(&self, request: Request, reply: Reply) -> Result<RequestKey, SubmitError> {
+        self.shared.accept(&self.model, request, reply)
+    }
+
+    fn stream(&self) -> Stream {
+        Stream::open(&self.shared, &self.model, CellId(0), None).unwrap()
+    }
+}
+
+/// A model that counts, with batches of so many rows and steps.
+fn counting(rows: usize, steps: usize) -> ModelSetup {
+    let mut cells = Cells::new();
+    cells.add(Count(Ports::new().state("state", 1).output("count", 1)));
+    ModelSetup {
+        cells,
+        costs: vec![BatchSizes { min: 1, max: rows }.into()],
+        steps: vec![steps],
+    }
+}
+
+fn submit(shared: &Scene, start: f32, steps: usize, replies: &Replies) -> RequestKey {
     shared.accept(chain(start, steps), to(replies)).unwrap()
 }
 
@@ -133,7 +173,7 @@ fn told(step: Step) -> Result<Vec<f32>, RequestError> {
 fn beside_workers(
     workers: usize,
     preemptions: Option<usize>,
-    model: impl Fn(&Arc<Shared>, &Replies) + Sync + Send + 'static,
+    model: impl Fn(&Scene, &Replies) + Sync + Send + 'static,
 ) {
     beside_workers_of(2, workers, preemptions, model);
 }
@@ -143,7 +183,7 @@ fn beside_workers_of(
     rows: usize,
     workers: usize,
     preemptions: Option<usize>,
-    model: impl Fn(&Arc<Shared>, &Replies) + Sync + Send + 'static,
+    model: impl Fn(&Scene, &Replies) + Sync + Send + 'static,
 ) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = preemptions;
@@ -151,32 +191,33 @@ fn beside_workers_of(
     let count = Arc::clone(&explored);
     builder.check(move || {
         count.fetch_add(1, Ordering::Relaxed);
-        let mut cells = Cells::new();
-        cells.add(Count(Ports::new().state("state", 1).output("count", 1)));
-        let costs = [BatchSizes { min: 1, max: rows }.into()];
         let policy = Box::new(Cellular::new(workers, Order::Arrival));
-        let mut scheduler = Scheduler::new(policy, workers, rows, Limits::default());
-        scheduler.add_model(&costs, ModelShare::default()).unwrap();
-        let shared = Arc::new(Shared::new(cells, scheduler, Recorder::new(1)));
+        let scheduler = Scheduler::new(policy, workers, rows, Limits::default());
+        let shared = Arc::new(Shared::new(scheduler, workers));
+        let added = (shared.lock()).add_model(&counting(rows, 1), ModelShare::default());
+        let scene = Scene {
+            model: added.unwrap(),
+            shared,
+        };
         let replies: Replies = Arc::new(Mutex::new(Vec::new()));
         let threads: Vec<_> = (0..workers)
             .map(|index| {
-                let shared = Arc::clone(&shared);
+                let scene = scene.clone();
                 thread::spawn(move || {
                     let team = SharedTeam::new(Team::new(&[0]).unwrap());
-                    let steps = rows;
-                    let env = WorkerEnv { team, rows, steps };
-                    let worker = Worker::new(&shared.cells, vec![env]);
-                    shared.serve(WorkerId(index), worker.map_err(|(_, why)| why).unwrap());
+                    let mut worker = Worker::new(1);
+                    let runners = counting(rows, rows).on(index, &team).unwrap();
+                    worker.insert(scene.model.first, runners);
+                    scene.serve(WorkerId(index), worker);
                 })
             })
             .collect();
-        model(&shared, &replies);
-        shared.stop();
+        model(&scene, &replies);
+        scene.stop();
         for thread in threads {
             thread.join().unwrap();
         }
-        let state = shared.lock();
+        let state = scene.lock();
         state.scheduler.audit().unwrap();
         assert_eq!(state.scheduler.counts().live(), 0);
     });
@@ -283,7 +324,7 @@ fn two_nodes_of_a_request_grow_on_two_workers() {
 #[test]
 fn a_stream_is_pushed_beside_its_worker_and_closed() {
     beside_workers(1, Some(4), |shared, _| {
-        let mut stream = Stream::open(shared, CellId(0), None).unwrap();
+        let mut stream = shared.stream();
         let steps = [(); 3].map(|()| stream.push(&[]).unwrap());
         stream.close();
         shared.wait_until_idle(None);
@@ -297,7 +338,7 @@ fn a_stream_is_pushed_beside_its_worker_and_closed() {
 #[test]
 fn steps_of_a_stream_are_computed_by_either_of_two_workers() {
     beside_workers_of(1, 2, Some(2), |shared, _| {
-        let mut stream = Stream::open(shared, CellId(0), None).unwrap();
+        let mut stream = shared.stream();
         let steps = [(); 2].map(|()| stream.push(&[]).unwrap());
         stream.close();
         shared.wait_until_idle(None);
@@ -309,7 +350,7 @@ fn steps_of_a_stream_are_computed_by_either_of_two_workers() {
 #[test]
 fn a_stream_is_dropped_in_mid_air() {
     beside_workers(1, Some(4), |shared, _| {
-        let mut stream = Stream::open(shared, CellId(0), None).unwrap();
+        let mut stream = shared.stream();
         let steps = [(); 3].map(|()| stream.push(&[]).unwrap());
         drop(stream);
         shared.wait_until_idle(None);
@@ -327,9 +368,9 @@ fn a_stream_is_dropped_in_mid_air() {
 #[test]
 fn a_stream_is_pushed_while_all_ends() {
     beside_workers(1, Some(3), |shared, _| {
-        let mut stream = Stream::open(shared, CellId(0), None).unwrap();
+        let mut stream = shared.stream();
         let stopping = {
-            let shared = Arc::clone(shared);
+            let shared = shared.clone();
             thread::spawn(move || shared.stop())
         };
         let pushed = [(); 2].map(|()| stream.push(&[]));
@@ -354,7 +395,7 @@ fn a_stream_is_pushed_while_all_ends() {
 #[test]
 fn one_that_is_told_submits_another() {
     beside_workers(1, None, |shared, replies| {
-        let (again, second) = (Arc::clone(shared), to(replies));
+        let (again, second) = (shared.clone(), to(replies));
         let first = callback(replies);
         let done = move |answer| {
             first(answer);
@@ -396,7 +437,7 @@ fn a_ticket_is_dropped_while_its_answer_is_on_its_way() {
         let key = shared.accept(chain(1.0, 2), Reply::Ticket(sender)).unwrap();
         submit(shared, 10.0, 1, replies);
         let id = RequestId::new(shared, key);
-        drop(Ticket::new(receiver, id, Arc::downgrade(shared)));
+        drop(Ticket::new(receiver, id, Arc::downgrade(&shared.shared)));
         shared.wait_until_idle(None);
         assert_eq!(sorted(replies), ["Ok([11.0])"]);
         let counts = shared.lock().scheduler.counts();
@@ -416,7 +457,7 @@ fn a_request_comes_while_the_engine_drains() {
     beside_workers(1, Some(3), move |shared, replies| {
         submit(shared, 1.0, 1, replies);
         let draining = {
-            let (shared, replies) = (Arc::clone(shared), Arc::clone(replies));
+            let (shared, replies) = (shared.clone(), Arc::clone(replies));
             thread::spawn(move || {
                 shared.with(|state, _| state.scheduler.handle_drain());
                 shared.wait_until_idle(None);
@@ -439,11 +480,11 @@ fn a_request_comes_while_the_engine_drains() {
 /// As [`beside_workers`] with one worker, and a reply thread.
 fn beside_replies(
     preemptions: Option<usize>,
-    model: impl Fn(&Arc<Shared>, &Replies) + Sync + Send + 'static,
+    model: impl Fn(&Scene, &Replies) + Sync + Send + 'static,
 ) {
     beside_workers(1, preemptions, move |shared, replies| {
         shared.begin_replies();
-        let own = Arc::clone(shared);
+        let own = shared.clone();
         let thread = thread::spawn(move || own.deliver());
         model(shared, replies);
         shared.end_replies();
@@ -470,7 +511,7 @@ fn the_reply_thread_ends_beside_a_callback() {
     beside_replies(Some(3), |shared, replies| {
         submit(shared, 1.0, 1, replies);
         let ending = {
-            let shared = Arc::clone(shared);
+            let shared = shared.clone();
             thread::spawn(move || shared.end_replies())
         };
         shared.wait_until_idle(None);
@@ -498,6 +539,77 @@ fn a_thread_waits_for_an_answer_that_is_sent_or_lost() {
     });
 }
 
+/// A model is removed beside a submission: the request is answered, or refused and not kept. The
+/// second model goes on.
+#[test]
+fn a_request_comes_while_its_model_is_removed() {
+    let ends = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
+    let seen = Arc::clone(&ends);
+    beside_workers(1, Some(3), move |shared, replies| {
+        let removing = {
+            let scene = shared.clone();
+            thread::spawn(move || scene.remove_model(scene.model.key))
+        };
+        let accepted = shared.accept(chain(1.0, 1), to(replies));
+        removing.join().unwrap();
+        // Its requests have been answered, and its cells are gone.
+        match accepted.is_ok() {
+            true => assert_eq!(sorted(replies), ["Ok([2.0])"]),
+            false => assert!(sorted(replies).is_empty()),
+        }
+        seen[usize::from(accepted.is_ok())].fetch_add(1, Ordering::Relaxed);
+        let again = shared.accept(chain(1.0, 1), to(replies));
+        assert_eq!(again, Err(SubmitError::Refused(Refused::NoModel)));
+        assert!(shared.lock().models.is_empty());
+    });
+    let ends = [&ends[0], &ends[1]].map(|count| count.load(Ordering::Relaxed));
+    assert!(ends.iter().all(|&count| count > 0), "{ends:?}");
+}
+
+/// A worker takes the cells before the first task of their model.
+#[test]
+fn a_model_is_added_beside_a_request_of_another() {
+    beside_workers(1, Some(3), |shared, replies| {
+        submit(shared, 1.0, 2, replies);
+        let team = SharedTeam::new(Team::new(&[0]).unwrap());
+        let new = counting(1, 1);
+        let runners = vec![new.on(0, &team).unwrap()];
+        let model = shared.add_model(&new, ModelShare::default(), runners);
+        let added = Scene {
+            model: model.unwrap(),
+            shared: Arc::clone(&shared.shared),
+        };
+        submit(&added, 10.0, 1, replies);
+        shared.wait_until_idle(None);
+        assert_eq!(sorted(replies), ["Ok([11.0])", "Ok([3.0])"]);
+    });
+}
+
+/// Whoever adds or removes a model does not wait for workers that have stopped.
+#[test]
+fn models_are_added_and_removed_while_all_ends() {
+    beside_workers(1, Some(3), |shared, replies| {
+        submit(shared, 1.0, 1, replies);
+        let stopping = {
+            let scene = shared.clone();
+            thread::spawn(move || scene.stop())
+        };
+        let team = SharedTeam::new(Team::new(&[0]).unwrap());
+        let new = counting(1, 1);
+        let runners = vec![new.on(0, &team).unwrap()];
+        let added = shared.add_model(&new, ModelShare::default(), runners);
+        match added {
+            Ok(model) => shared.remove_model(model.key),
+            Err(error) => assert!(matches!(error, EngineError::Stopped)),
+        }
+        shared.remove_model(shared.model.key);
+        stopping.join().unwrap();
+        shared.wait_until_idle(None);
+        let all = sorted(replies);
+        assert!(all == ["Err(ShutDown)"] || all == ["Ok([2.0])"], "{all:?}");
+    });
+}
+
 /// A stream is found idle beside a step: the step is answered, or refused because the stream has
 /// ended.
 #[test]
@@ -505,7 +617,7 @@ fn a_stream_is_pushed_while_it_is_found_idle() {
     let ends = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
     let seen = Arc::clone(&ends);
     beside_workers(1, Some(3), move |shared, _| {
-        let mut stream = Stream::open(shared, CellId(0), None).unwrap();
+        let mut stream = shared.stream();
         let inner = stream.inner();
         let ending = thread::spawn(move || {
             let now = Instant::now() + Duration::from_secs(2);

@@ -9,7 +9,10 @@ mod calibrate;
 mod error;
 #[cfg(all(test, loom))]
 mod loom_tests;
+mod model;
+mod models;
 mod options;
+mod prepare;
 mod replies;
 mod shared;
 mod stats;
@@ -24,19 +27,19 @@ use std::time::{Duration, Instant};
 
 pub use calibrate::{Calibration, calibrate};
 pub use error::{EngineError, SubmitError};
+pub use model::{Model, ModelOptions};
 pub use options::{EngineOptions, Workers};
 pub use stats::{CellStats, Stats};
 pub use stream::{Step, StepOptions, Stream, StreamError};
 pub use ticket::{RequestId, ResponseFuture, Ticket};
 
-use super::cell_graph::{
-    BatchSizes, Cell, CellCost, CellId, Cells, DynamicGraph, Graph, WorkerEnv,
-};
+use super::cell_graph::{CellId, Cells, DynamicGraph, Graph};
 use super::error::RequestError;
 use super::scheduler::{Counts, ModelShare, Policy, Requirements, Scheduler, Timing, WorkerId};
 use super::worker::Worker;
-use answer::{AnswerSender, answer_slot};
+use answer::AnswerSender;
 use cellstream::execute::team::{Cores, SharedTeam, Team, TeamWarning, without_pin};
+use prepare::{ModelSetup, prepare_all};
 use replies::{Callback, Job};
 use shared::Shared;
 use stats::Recorder;
@@ -111,6 +114,11 @@ impl Reply {
 /// See the [module](self). Dropping it ends all requests with [`RequestError::ShutDown`].
 pub struct Engine {
     shared: Arc<Shared>,
+    /// The first model.
+    model: Model,
+    steps_at_once: usize,
+    /// By worker.
+    teams: Vec<SharedTeam>,
     threads: Vec<JoinHandle<()>>,
     /// The reply thread.
     replies: Option<JoinHandle<()>>,
@@ -118,7 +126,8 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Starts the workers. Each packs the weights of all cells on its cores.
+    /// Starts the workers, and adds a model of these cells, of weight 1. Each worker packs the
+    /// weights of all cells on its cores.
     ///
     /// # Errors
     /// [`EngineError`]; all threads that were started have ended.
@@ -130,7 +139,8 @@ impl Engine {
 
     /// As [`Engine::start`], with a policy of the user instead of [`EngineOptions::policy`].
     /// `policy` builds it for the number of workers. It gets the costs of the cells by
-    /// [`Policy::add_model`]; [`CellCost::rows`] are [`EngineOptions::sizes`] if these are set.
+    /// [`Policy::add_model`]; [`CellCost::rows`](crate::cell_graph::CellCost::rows) are
+    /// [`EngineOptions::sizes`] if these are set.
     ///
     /// # Errors
     /// As [`Engine::start`].
@@ -139,7 +149,8 @@ impl Engine {
         options: &EngineOptions,
         policy: impl FnOnce(usize) -> Box<dyn Policy>,
     ) -> Result<Engine, EngineError> {
-        let costs = check(&cells, options)?;
+        options.check()?;
+        let prepared = ModelSetup::new(cells, &options.sizes, options.steps_at_once)?;
         let cores = options.workers.take();
         let cores = cores.map_err(|why| EngineError::Team { worker: 0, why })?;
         let workers = cores.len();
@@ -147,24 +158,19 @@ impl Engine {
             return Err(EngineError::NoWorker);
         }
         let (policy, tasks) = (policy(workers), options.tasks_at_once);
-        let mut scheduler = Scheduler::new(policy, workers, tasks, options.limits);
-        let model = scheduler.add_model(&costs, ModelShare::default())?;
-        let max_batches: Vec<MaxBatch> = { cells.iter().zip(&costs) }
-            .map(|((_, cell), cost)| MaxBatch {
-                rows: cost.rows.max,
-                steps: max_steps(&**cell, options),
-            })
-            .collect();
-        let steps: Vec<usize> = max_batches.iter().map(|batch| batch.steps).collect();
-        scheduler.set_steps_at_once(model, &steps);
-        let recorder = Recorder::new(cells.len());
-        let mut shared = Shared::new(cells, scheduler, recorder);
+        let scheduler = Scheduler::new(policy, workers, tasks, options.limits);
+        let mut shared = Shared::new(scheduler, workers);
         // A time of 0 would keep the reply thread busy beside a step.
         let at_least = |idle: Duration| idle.max(Duration::from_millis(1));
         shared.idle_streams = options.idle_streams.map(at_least);
         let shared = Arc::new(shared);
+        let share = ModelShare::default();
+        let first = shared.lock().add_model(&prepared, share)?;
         let mut engine = Engine {
+            model: Model::new(&shared, Arc::clone(&first), &ModelOptions::default().name),
             shared,
+            steps_at_once: options.steps_at_once,
+            teams: Vec::new(),
             threads: Vec::new(),
             replies: None,
             warnings: Vec::new(),
@@ -173,45 +179,51 @@ impl Engine {
             engine.start_replies(options.reply_thread)?;
         }
         let (ready, readies) = mpsc::channel();
+        let prepared = Arc::new(prepared);
         for (index, cores) in cores.into_iter().enumerate() {
             let (shared, ready) = (Arc::clone(&engine.shared), ready.clone());
-            let max_batches = max_batches.clone();
+            let (prepared, first) = (Arc::clone(&prepared), first.first);
             let thread = std::thread::Builder::new()
                 .name(format!("cellstream-worker-{index}"))
-                .spawn(
-                    move || match prepare(index, &shared.cells, cores, &max_batches) {
-                        Ok((worker, warnings)) => {
-                            let _ = ready.send((index, Ok(warnings)));
-                            drop(ready);
-                            let serve = || shared.serve(WorkerId(index), worker);
-                            // Panics of cells and of users' functions are caught at the call: this
-                            // one is a bug of this crate. Requests must not wait for ever.
-                            if catch_unwind(AssertUnwindSafe(serve)).is_err() {
-                                shared.stop();
-                            }
+                .spawn(move || match team(index, cores) {
+                    Ok((team, warnings)) => {
+                        let mut worker = Worker::new(team.threads());
+                        match prepared.on(index, &team) {
+                            Ok(runners) => worker.insert(first, runners),
+                            Err(why) => return drop(ready.send((index, Err(why)))),
                         }
-                        Err(why) => drop(ready.send((index, Err(why)))),
-                    },
-                )
+                        let _ = ready.send((index, Ok((team, warnings))));
+                        drop((ready, prepared));
+                        let serve = || shared.serve(WorkerId(index), worker);
+                        // Panics of cells and of users' functions are caught at the call: this
+                        // one is a bug of this crate. Requests must not wait for ever.
+                        if catch_unwind(AssertUnwindSafe(serve)).is_err() {
+                            shared.stop();
+                        }
+                    }
+                    Err(why) => drop(ready.send((index, Err(why)))),
+                })
                 // Dropping the engine stops the workers that have started.
                 .map_err(|why| EngineError::Spawn { worker: index, why })?;
             engine.threads.push(thread);
         }
         drop(ready);
-        let mut started = vec![false; workers];
+        let mut teams: Vec<Option<SharedTeam>> = vec![None; workers];
         for _ in 0..workers {
             match readies.recv() {
                 Ok((index, ready)) => {
-                    engine.warnings.extend(ready?);
-                    started[index] = true;
+                    let (team, warnings) = ready?;
+                    engine.warnings.extend(warnings);
+                    teams[index] = Some(team);
                 }
                 // All senders are gone: a worker panicked.
                 Err(_) => {
-                    let worker = started.iter().position(|&one| !one).unwrap_or(0);
+                    let worker = teams.iter().position(Option::is_none).unwrap_or(0);
                     return Err(EngineError::Panicked { worker });
                 }
             }
         }
+        engine.teams = teams.into_iter().flatten().collect();
         Ok(engine)
     }
 
@@ -227,37 +239,82 @@ impl Engine {
         Ok(())
     }
 
+    /// Adds a model while the engine runs. Its weights are packed on a thread for each worker;
+    /// requests of other models go on meanwhile, except that a batch waits while a cell is packed on
+    /// the team of its worker. The model is there for all workers when this returns.
+    ///
+    /// A model is replaced without a lost request: add the new one, submit to it, and remove the old
+    /// one, which answers all that it has accepted.
+    ///
+    /// ```
+    /// # use cellstream::model::Lstm;
+    /// # use cellstream_serve::Engine;
+    /// # use cellstream_serve::cell_graph::Cells;
+    /// # use cellstream_serve::engine::{EngineOptions, ModelOptions, Request};
+    /// # use cellstream_serve::networks::{Chain, ChainCell, Outputs};
+    /// let chain = |seed| {
+    ///     let mut cells = Cells::new();
+    ///     let chain = Chain::add(&mut cells, ChainCell::new(Lstm::new(2, 8).random(seed)?)?);
+    ///     Ok::<_, Box<dyn std::error::Error>>((cells, chain))
+    /// };
+    /// let (cells, first) = chain(1)?;
+    /// let engine = Engine::start(cells, &EngineOptions::default())?;
+    /// let request = |chain: &Chain| {
+    ///     let graph = chain.unfold(&[0.1, 0.2, 0.3, 0.4], None, Outputs::Last)?;
+    ///     Ok::<_, Box<dyn std::error::Error>>(Request::new(graph))
+    /// };
+    /// let old = engine.model();
+    /// let accepted = old.submit(request(&first)?)?;
+    ///
+    /// let (cells, second) = chain(2)?;
+    /// let new = engine.add_model(cells, &ModelOptions::default())?;
+    /// old.remove();
+    /// assert_ne!(accepted.wait()?.values, new.submit(request(&second)?)?.wait()?.values);
+    /// assert!(old.submit(request(&first)?).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`EngineError`]; the engine is as it was before.
+    pub fn add_model(&self, cells: Cells, options: &ModelOptions) -> Result<Model, EngineError> {
+        if self.shared.made_in.is_forked() {
+            return Err(EngineError::Stopped);
+        }
+        let prepared = ModelSetup::new(cells, &options.sizes, self.steps_at_once)?;
+        let runners = prepare_all(&prepared, &self.teams)?;
+        let added = self.shared.add_model(&prepared, options.share(), runners)?;
+        Ok(Model::new(&self.shared, added, &options.name))
+    }
+
+    /// The first model, that of [`Engine::start`]; [`Engine::submit`], [`Engine::stream`] and
+    /// [`Engine::cells`] use it.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
     /// Conditions found at the start that slow workers down.
     pub fn warnings(&self) -> &[TeamWarning] {
         &self.warnings
     }
 
-    /// Accepts a request, or rejects it at once.
+    /// [`Model::submit`] of the first model.
     ///
     /// # Errors
-    /// [`SubmitError`]; the engine keeps nothing of the request.
+    /// As [`Model::submit`].
     pub fn submit(&self, request: Request) -> Result<Ticket, SubmitError> {
-        let (sender, receiver) = answer_slot();
-        let key = self.shared.accept(request, Reply::Ticket(sender))?;
-        let id = RequestId::new(&self.shared, key);
-        Ok(Ticket::new(receiver, id, Arc::downgrade(&self.shared)))
+        self.model.submit(request)
     }
 
-    /// As [`Engine::submit`], but calls `done` exactly once, with the response or the error, on the
-    /// engine's reply thread. It delays the callbacks and wakers of other requests while it runs,
-    /// but no batch and no thread that waits for a ticket. It may wait for tickets; in it,
-    /// [`Engine::drain`] does not wait. See [`EngineOptions::reply_thread`].
+    /// [`Model::submit_with`] of the first model.
     ///
     /// # Errors
-    /// As [`Engine::submit`], and [`Refused::Overloaded`](crate::scheduler::Refused::Overloaded) if
-    /// the reply thread is far behind; `done` is not called then.
+    /// As [`Model::submit_with`].
     pub fn submit_with(
         &self,
         request: Request,
         done: impl FnOnce(Result<Response, RequestError>) + Send + 'static,
     ) -> Result<RequestId, SubmitError> {
-        let key = self.shared.accept(request, Reply::Call(Box::new(done)))?;
-        Ok(RequestId::new(&self.shared, key))
+        self.model.submit_with(request, done)
     }
 
     /// Opens a stream: a chain of calls of `cell` whose inputs arrive one after the other. It
@@ -290,7 +347,7 @@ impl Engine {
     /// [`StreamError`] if the cell does not exist or has no state, if `states` has another size, or
     /// if there is no room ([`Limits`](crate::scheduler::Limits)).
     pub fn stream(&self, cell: CellId, states: Option<&[f32]>) -> Result<Stream, StreamError> {
-        Stream::open(&self.shared, cell, states)
+        self.model.stream(cell, states)
     }
 
     /// Ends a request with [`RequestError::Cancelled`]. Does nothing and returns `false` if the
@@ -328,21 +385,21 @@ impl Engine {
 
     /// Whether [`Engine::drain`] or [`Engine::drain_for`] was called.
     pub fn is_draining(&self) -> bool {
-        !self.shared.made_in.is_forked() && self.shared.check_draining().is_err()
+        !self.shared.made_in.is_forked() && self.shared.lock().scheduler.is_draining()
     }
 
     /// Statistics since the start; empty in a child of the process that started the engine.
     pub fn stats(&self) -> Stats {
         if self.shared.made_in.is_forked() {
-            return Recorder::new(self.shared.cells.len()).stats(Counts::default());
+            return Recorder::new().stats(Counts::default());
         }
         let state = self.shared.lock();
         state.recorder.stats(state.scheduler.counts())
     }
 
-    /// The cells of the engine.
+    /// The cells of the first model.
     pub fn cells(&self) -> &Cells {
-        &self.shared.cells
+        self.model.cells()
     }
 }
 
@@ -368,88 +425,10 @@ impl Drop for Engine {
     }
 }
 
-/// The largest batch of a cell, for which buffers are allocated.
-#[derive(Clone, Copy)]
-struct MaxBatch {
-    rows: usize,
-    steps: usize,
-}
-
-/// Maximum number of steps of a cell's batches.
-fn max_steps(cell: &dyn Cell, options: &EngineOptions) -> usize {
-    match cell.supports_multiple_steps() && !cell.ports().states().is_empty() {
-        true => options.steps_at_once.min(Scheduler::STEP_ROWS),
-        false => 1,
-    }
-}
-
-/// The costs of all cells, with the batch sizes of the options.
-fn check(cells: &Cells, options: &EngineOptions) -> Result<Vec<CellCost>, EngineError> {
-    if cells.is_empty() {
-        return Err(EngineError::NoCell);
-    }
-    if options.tasks_at_once == 0 {
-        return Err(EngineError::NoTasks);
-    }
-    if options.steps_at_once == 0 {
-        return Err(EngineError::NoSteps);
-    }
-    if options.groups.requests == 0 {
-        return Err(EngineError::NoGroup);
-    }
-    let mut costs: Vec<CellCost> = cells.iter().map(|(_, cell)| cell.cost()).collect();
-    if !options.sizes.is_empty() {
-        if options.sizes.len() != cells.len() {
-            return Err(EngineError::SizesCount {
-                expected: cells.len(),
-                found: options.sizes.len(),
-            });
-        }
-        for (cost, &sizes) in costs.iter_mut().zip(&options.sizes) {
-            cost.rows = sizes;
-        }
-    }
-    for (cost, (_, cell)) in costs.iter().zip(cells.iter()) {
-        let BatchSizes { min, max } = cost.rows;
-        if min == 0 || min > max {
-            return Err(EngineError::Sizes {
-                cell: cell.name().into(),
-                min,
-                max,
-            });
-        }
-        if max > EngineOptions::MAX_ROWS {
-            return Err(EngineError::TooManyRows {
-                cell: cell.name().into(),
-                rows: max,
-                max: EngineOptions::MAX_ROWS,
-            });
-        }
-    }
-    Ok(costs)
-}
-
-/// A worker on the calling thread, which is pinned.
-fn prepare(
-    index: usize,
-    cells: &Cells,
-    cores: Cores,
-    max_batches: &[MaxBatch],
-) -> Result<(Worker<Reply>, Vec<TeamWarning>), EngineError> {
+/// The team of a worker on the calling thread, which is pinned.
+fn team(index: usize, cores: Cores) -> Result<(SharedTeam, Vec<TeamWarning>), EngineError> {
     let team = Team::on(cores).map_err(|why| EngineError::Team { worker: index, why })?;
     team.pin_caller();
     let warnings = team.warnings();
-    let team = SharedTeam::new(team);
-    let env = |batch: &MaxBatch| WorkerEnv {
-        team: team.clone(),
-        rows: batch.rows,
-        steps: batch.steps,
-    };
-    let envs = max_batches.iter().map(env);
-    let worker = Worker::new(cells, envs.collect()).map_err(|(cell, why)| EngineError::Cell {
-        worker: index,
-        cell: cells.get(cell).map_or("", |c| c.name()).to_owned(),
-        why,
-    })?;
-    Ok((worker, warnings))
+    Ok((SharedTeam::new(team), warnings))
 }

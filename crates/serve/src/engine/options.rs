@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::EngineError;
 use crate::cell_graph::BatchSizes;
 use crate::policy::{Groups, PolicyKind};
 use crate::scheduler::Limits;
@@ -48,6 +49,20 @@ pub struct EngineOptions {
 impl EngineOptions {
     /// Maximum number of rows of a batch that is supported: buffers are allocated for all of them.
     pub const MAX_ROWS: usize = 1 << 16;
+
+    /// Checks the numbers.
+    pub(super) fn check(&self) -> Result<(), EngineError> {
+        if self.tasks_at_once == 0 {
+            return Err(EngineError::NoTasks);
+        }
+        if self.steps_at_once == 0 {
+            return Err(EngineError::NoSteps);
+        }
+        if self.groups.requests == 0 {
+            return Err(EngineError::NoGroup);
+        }
+        Ok(())
+    }
 }
 
 impl Default for EngineOptions {

@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 use super::shared::Shared;
 use super::{RequestError, Response};
 use crate::cell_graph::{Deferred, DynamicGraph};
+use crate::scheduler::ModelKey;
 use crate::sync::PoisonError;
 use cellstream::execute::team::{catch_panic, without_pin};
 
@@ -55,10 +56,14 @@ impl Job {
     }
 }
 
+/// A job, and the model of the request that is not replied to before it has run.
+pub(super) type ModelJob = (Option<ModelKey>, Job);
+
 /// The queue, a part of the engine's state.
 #[derive(Default)]
 pub(super) struct Queue {
-    jobs: Vec<Job>,
+    /// Each with the model of its request, if it is part of the reply.
+    jobs: Vec<ModelJob>,
     /// A reply thread takes the jobs.
     served: bool,
     sleeping: bool,
@@ -88,15 +93,17 @@ impl Shared {
         ENGINE.get() == Some(self.engine)
     }
 
-    /// `replied` requests are replied to, except for these jobs.
-    pub fn hand_over(&self, replied: usize, mut jobs: Vec<Job>) {
+    /// Requests of these models are replied to, except for these jobs.
+    pub fn hand_over(&self, replied: &[ModelKey], mut jobs: Vec<ModelJob>) {
+        let of_requests: Vec<_> = replied.iter().copied().map(Some).collect();
         let mut state = self.lock();
         let queue = &mut state.replies;
         if queue.served && !jobs.is_empty() {
             let wake = std::mem::take(&mut queue.sleeping);
-            let count = jobs.len();
+            let models: Vec<_> = jobs.iter().map(|(model, _)| *model).collect();
             queue.jobs.append(&mut jobs);
-            state.replying = state.replying + count - replied;
+            state.handed_over(&models);
+            state.replied(self, &of_requests);
             drop(state);
             if wake {
                 self.reply_work.notify_one();
@@ -106,10 +113,10 @@ impl Shared {
         if !jobs.is_empty() {
             drop(state);
             // Threads that a job starts must not run on this worker's core alone.
-            without_pin(|| run(self.engine, jobs.drain(..)));
+            without_pin(|| run(self.engine, jobs.drain(..).map(|(_, job)| job)));
             state = self.lock();
         }
-        state.replied(self, replied);
+        state.replied(self, &of_requests);
     }
 
     /// From now on the queue is served: to be called before the thread that
@@ -157,10 +164,10 @@ impl Shared {
             if left == Some(Duration::ZERO) {
                 self.end_idle_streams();
             }
-            let count = jobs.len();
-            run(self.engine, jobs.drain(..));
+            let models: Vec<_> = jobs.iter().map(|(model, _)| *model).collect();
+            run(self.engine, jobs.drain(..).map(|(_, job)| job));
             state = self.lock();
-            state.replied(self, count);
+            state.replied(self, &models);
         }
     }
 }

@@ -3,7 +3,8 @@
 //! ```text
 //! one mutex    the scheduler, and the values of each request; held for bookkeeping only
 //! work         a worker without a task waits here
-//! idle         `Engine::drain` waits here until no request is left
+//! idle         `Engine::drain` waits here until no request is left, and changes of models
+//!              (`models.rs` has their protocol) until a model is idle or removed
 //! reply_work   the reply thread waits here (`replies.rs`)
 //! ```
 //!
@@ -12,6 +13,7 @@
 //! ```text
 //! loop
 //!   │ report the last task; poll tasks if none is left; take the ended requests
+//!   │ no task, and changes of its cells: make these without the lock, and begin again
 //!   │ nothing to do: wait at `work` until the next deadline (first, once, release memory
 //!   │     without the lock)
 //!   reply to the ended requests; evict the states that the scheduler names
@@ -37,31 +39,31 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use rustc_hash::FxHashMap;
 use slotmap::SecondaryMap;
 
+use super::models::{Change, ModelState};
 use super::replies::{Job, Queue};
 use super::stats::Recorder;
 use super::stream::IdleStreams;
 use super::{Reply, Request, RequestError, Response, SubmitError};
-use crate::cell_graph::Cells;
 use crate::scheduler::{
     End, Ended, LimitOf, ModelKey, Prepared, Refused, RequestKey, Requirements, Scheduler,
     StreamRoom, SubgraphKey, Task, WorkerId,
 };
 use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use crate::worker::{Outcome, RequestValues, TaskRow, Values, Worker, WorkerTask};
+use crate::worker::{ModelCells, Outcome, RequestValues, TaskRow, Values, Worker, WorkerTask};
 use cellstream::execute::team::ProcessMark;
 
 /// See the [module](self).
 pub(super) struct Shared {
     /// The number of the engine in the process.
     pub engine: u64,
-    pub cells: Cells,
     /// A child has a copy of the state, which may be locked for ever, and no worker.
     pub made_in: ProcessMark,
     state: Mutex<State>,
-    work: Condvar,
-    idle: Condvar,
+    pub work: Condvar,
+    pub idle: Condvar,
     pub(super) reply_work: Condvar,
     /// Maximum number of jobs of the reply thread, beyond which requests are refused.
     max_replies: usize,
@@ -71,7 +73,10 @@ pub(super) struct Shared {
 
 pub(super) struct State {
     pub scheduler: Scheduler,
-    requests: SecondaryMap<RequestKey, Arc<RequestValues<Reply>>>,
+    pub models: FxHashMap<ModelKey, ModelState>,
+    /// By worker: changes of its cells.
+    pub changes: Vec<Vec<Change>>,
+    pub requests: SecondaryMap<RequestKey, Arc<RequestValues<Reply>>>,
     failures: SecondaryMap<RequestKey, RequestError>,
     pub recorder: Recorder,
     /// Workers that wait at `work`.
@@ -82,7 +87,7 @@ pub(super) struct State {
     pub(super) replying: usize,
     pub(super) replies: Queue,
     pub(super) idle_streams: IdleStreams,
-    stopping: bool,
+    pub stopping: bool,
 }
 
 /// The reserved room of an open stream; dropping it returns the room.
@@ -106,6 +111,7 @@ impl Drop for Room {
             let mut state = shared.lock();
             state.scheduler.handle_close_stream(self.reserved);
             state.idle_streams.forget(self.reserved.position);
+            state.forget_model(self.reserved.model);
         }
     }
 }
@@ -118,6 +124,10 @@ pub(super) struct Finished {
 }
 
 impl Finished {
+    fn model(&self) -> ModelKey {
+        self.values.model().key
+    }
+
     /// Sends the reply. Returns the rest of the request, without users' objects; it is dropped
     /// after the other replies, as that may take long.
     fn reply(self, jobs: &mut Vec<Job>) -> Arc<RequestValues<Reply>> {
@@ -147,20 +157,21 @@ impl Finished {
 }
 
 impl Shared {
-    pub fn new(cells: Cells, scheduler: Scheduler, recorder: Recorder) -> Shared {
+    pub fn new(scheduler: Scheduler, workers: usize) -> Shared {
         // Not of the model checker: nothing depends on the order of engines.
         static ENGINES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         // A callback and a `DynamicGraph` to drop of each request that may be accepted.
         let max_replies = scheduler.limits().requests.saturating_mul(2);
         Shared {
             engine: ENGINES.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
-            cells,
             made_in: ProcessMark::new(),
             state: Mutex::new(State {
                 scheduler,
+                models: FxHashMap::default(),
+                changes: (0..workers).map(|_| Vec::new()).collect(),
                 requests: SecondaryMap::new(),
                 failures: SecondaryMap::new(),
-                recorder,
+                recorder: Recorder::new(),
                 sleeping: 0,
                 awaited: None,
                 replying: 0,
@@ -197,8 +208,13 @@ impl Shared {
         out
     }
 
-    /// Accepts a request, or rejects it at once.
-    pub fn accept(&self, request: Request, reply: Reply) -> Result<RequestKey, SubmitError> {
+    /// Accepts a request of a model, or rejects it at once.
+    pub fn accept(
+        &self,
+        model: &Arc<ModelCells>,
+        request: Request,
+        reply: Reply,
+    ) -> Result<RequestKey, SubmitError> {
         if self.made_in.is_forked() {
             return Err(SubmitError::Forked);
         }
@@ -207,19 +223,27 @@ impl Shared {
             grow,
             mut requirements,
         } = request;
+        requirements.model = model.key;
         // Rejecting a request should cost less than accepting it.
         self.offer(graph.len(), &requirements)?;
-        let unfolded = graph.unfold(&self.cells)?;
+        let unfolded = graph.unfold(&model.cells)?;
         graph.check_watched(grow.is_some())?;
-        let values = Values::new(graph, &unfolded, grow, &self.cells, reply);
-        requirements.bytes = requirements.bytes.max(values.bytes(&self.cells));
-        let values = Arc::new(RequestValues::new(values));
+        let values = Values::new(graph, &unfolded, grow, &model.cells, reply);
+        requirements.bytes = requirements.bytes.max(values.bytes(&model.cells));
+        let values = Arc::new(RequestValues::new(model, values));
+        let continues = requirements.continues;
         let prepared = Prepared::new(&unfolded, requirements);
         // The values of a rejected request are dropped without the lock: they may own a ticket or
         // the engine, whose drop takes the lock.
         let kept = Arc::clone(&values);
         let accepted = self.with(|state, now| {
-            let key = state.scheduler.handle_prepared(now, prepared)?;
+            let key = match state.scheduler.handle_prepared(now, prepared) {
+                // It may have been removed meanwhile.
+                Err(_) if !continues && state.check_removed(model.key).is_err() => {
+                    return Err(Refused::NoModel.into());
+                }
+                accepted => accepted?,
+            };
             state.requests.insert(key, values);
             Ok(key)
         });
@@ -230,6 +254,10 @@ impl Shared {
     /// An error if a request would be refused now.
     fn offer(&self, nodes: usize, requirements: &Requirements) -> Result<(), Refused> {
         let mut state = self.lock();
+        // Segments that continue a stream are accepted until the model is idle.
+        if !requirements.continues {
+            state.check_removed(requirements.model)?;
+        }
         state.scheduler.handle_offer(nodes, requirements)?;
         let have = state.replies.len();
         if have >= self.max_replies && requirements.stream.is_none() {
@@ -244,12 +272,16 @@ impl Shared {
         Ok(())
     }
 
-    /// Reserves the room of a stream.
-    pub fn open_stream(shared: &Arc<Shared>, bytes: usize) -> Result<Room, SubmitError> {
-        let reserved = shared
-            .lock()
-            .scheduler
-            .handle_open_stream(ModelKey::default(), bytes)?;
+    /// Reserves the room of a stream of a model.
+    pub fn open_stream(
+        shared: &Arc<Shared>,
+        model: ModelKey,
+        bytes: usize,
+    ) -> Result<Room, SubmitError> {
+        let mut state = shared.lock();
+        state.check_removed(model)?;
+        let reserved = state.scheduler.handle_open_stream(model, bytes)?;
+        drop(state);
         Ok(Room {
             shared: Arc::downgrade(shared),
             made_in: shared.made_in,
@@ -257,9 +289,11 @@ impl Shared {
         })
     }
 
-    /// An error if steps of streams are refused.
-    pub fn check_draining(&self) -> Result<(), SubmitError> {
-        Ok(self.lock().scheduler.check_draining(ModelKey::default())?)
+    /// An error if steps of streams of a model are refused.
+    pub fn check_draining(&self, model: ModelKey) -> Result<(), SubmitError> {
+        let state = self.lock();
+        state.check_removed(model)?;
+        Ok(state.scheduler.check_draining(model)?)
     }
 
     /// Returns whether the request had not ended.
@@ -281,30 +315,45 @@ impl Shared {
             state.stopping = true;
         });
         self.work.notify_all();
+        self.idle.notify_all();
     }
 
     /// Replies to ended requests, and notifies `idle` after the last one.
-    fn reply(&self, finished: Vec<Finished>) {
-        let replied = finished.len();
-        if replied == 0 {
+    pub fn reply(&self, finished: Vec<Finished>) {
+        if finished.is_empty() {
             return;
         }
         // In reverse order: a user who waits for several requests in turn is woken once and finds
         // the other responses. A wake-up for each costs the workers' cores about as much time as
         // choosing a batch. No reply waits for memory to be freed.
+        let models: Vec<ModelKey> = finished.iter().map(Finished::model).collect();
         let mut jobs = Vec::new();
-        let reply = |one: Finished| one.reply(&mut jobs);
-        let left: Vec<_> = finished.into_iter().rev().map(reply).collect();
+        let mut left = Vec::with_capacity(models.len());
+        for one in finished.into_iter().rev() {
+            let model = one.model();
+            let mut own = Vec::new();
+            left.push(one.reply(&mut own));
+            jobs.extend(own.into_iter().map(|job| (Some(model), job)));
+        }
         jobs.reverse();
-        self.hand_over(replied, jobs);
+        self.hand_over(&models, jobs);
         drop(left);
     }
 
     /// Waits until every request has been replied to, or until `deadline`. Returns the number of
     /// requests that are not.
     pub fn wait_until_idle(&self, deadline: Option<Instant>) -> usize {
+        self.wait_while(deadline, State::remaining)
+    }
+
+    /// Waits at `idle` until none are `remaining`, or until `deadline`. Returns the number.
+    pub fn wait_while(
+        &self,
+        deadline: Option<Instant>,
+        remaining: impl Fn(&State) -> usize,
+    ) -> usize {
         let mut state = self.lock();
-        while state.remaining() > 0 {
+        while remaining(&state) > 0 {
             state = match deadline {
                 None => (self.idle.wait(state)).unwrap_or_else(PoisonError::into_inner),
                 Some(at) => {
@@ -317,7 +366,7 @@ impl Shared {
                 }
             };
         }
-        state.remaining()
+        remaining(&state)
     }
 
     /// The loop of one worker, until [`Shared::stop`].
@@ -333,6 +382,11 @@ impl Shared {
         let mut begin = Instant::now();
         loop {
             if tasks.is_empty() {
+                if !state.changes[id.0].is_empty() {
+                    state = self.change(state, id, &mut worker);
+                    begin = Instant::now();
+                    continue;
+                }
                 state.scheduler.poll_tasks(begin, id, &mut fresh);
                 for task in fresh.drain(..) {
                     let mut work = emptied.pop().unwrap_or_default();
@@ -390,7 +444,8 @@ impl Shared {
             };
             if !outcome.deferred.is_empty() {
                 let deferred = std::mem::take(&mut outcome.deferred);
-                self.hand_over(0, deferred.into_iter().map(Job::Deferred).collect());
+                let jobs = deferred.into_iter().map(|job| (None, Job::Deferred(job)));
+                self.hand_over(&[], jobs.collect());
             }
             state = self.lock();
             begin = Instant::now();
@@ -429,10 +484,26 @@ impl State {
         self.replying + self.scheduler.counts().live() as usize
     }
 
-    /// So many requests have been replied to.
-    pub fn replied(&mut self, shared: &Shared, count: usize) {
-        self.replying -= count;
-        if self.remaining() == 0 {
+    /// The reply thread has got jobs of requests of these models.
+    pub fn handed_over(&mut self, models: &[Option<ModelKey>]) {
+        self.replying += models.len();
+        for model in models.iter().flatten() {
+            if let Some(model) = self.models.get_mut(model) {
+                model.replying += 1;
+            }
+        }
+    }
+
+    /// Requests of these models, or jobs of requests, have been replied to.
+    pub fn replied(&mut self, shared: &Shared, models: &[Option<ModelKey>]) {
+        self.replying -= models.len();
+        for model in models.iter().flatten() {
+            if let Some(model) = self.models.get_mut(model) {
+                model.replying -= 1;
+            }
+        }
+        let mut of = models.iter().flatten();
+        if self.remaining() == 0 || of.any(|&model| self.is_model_idle(model)) {
             shared.idle.notify_all();
         }
     }
@@ -490,7 +561,7 @@ impl State {
     }
 
     /// The ended requests that were not taken before.
-    fn take_finished(&mut self) -> Vec<Finished> {
+    pub fn take_finished(&mut self) -> Vec<Finished> {
         let mut finished = Vec::new();
         while let Some(ended) = self.scheduler.poll_ended() {
             let key = ended.request;
@@ -513,6 +584,11 @@ impl State {
             });
         }
         self.replying += finished.len();
+        for one in &finished {
+            if let Some(model) = self.models.get_mut(&one.model()) {
+                model.replying += 1;
+            }
+        }
         finished
     }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
+use crate::cell_graph::CellId;
 use crate::scheduler::{Counts, End, Ended, Task};
 use crate::worker::Spent;
 
@@ -12,7 +13,8 @@ use crate::worker::Spent;
 pub struct Stats {
     /// Numbers of requests.
     pub counts: Counts,
-    /// Statistics of each cell, in the order of [`crate::cell_graph::Cells`].
+    /// Statistics of each cell, in the order of [`crate::cell_graph::Cells`]: those of the first
+    /// model, then of the models that were added.
     pub cells: Vec<CellStats>,
     /// Queueing times of the completed requests, in microseconds.
     pub queueing: Histogram<u64>,
@@ -79,13 +81,21 @@ fn histogram(max: u64, digits: u8) -> Histogram<u64> {
 }
 
 impl Recorder {
-    pub fn new(cells: usize) -> Recorder {
+    pub fn new() -> Recorder {
         Recorder {
-            cells: vec![CellStats::new(); cells],
+            cells: Vec::new(),
             queueing: micros(),
             computing: micros(),
             scheduling: Duration::ZERO,
         }
+    }
+
+    /// Begins to record the `count` cells from `first` on.
+    pub fn add(&mut self, first: CellId, count: usize) {
+        let cells = first.index()..first.index() + count;
+        let all = self.cells.len().max(cells.end);
+        self.cells.resize_with(all, CellStats::new);
+        self.cells[cells].fill_with(CellStats::new);
     }
 
     pub fn scheduled(&mut self, time: Duration) {

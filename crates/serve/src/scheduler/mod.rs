@@ -328,6 +328,11 @@ impl Scheduler {
         *admission = Admission::Continuing.min(*admission);
     }
 
+    /// Whether [`Scheduler::handle_drain`] or [`Scheduler::handle_shutdown`] was called.
+    pub fn is_draining(&self) -> bool {
+        self.account.admission < Admission::All
+    }
+
     /// Accepts no more requests, and ends all requests.
     pub fn handle_shutdown(&mut self, now: Instant) {
         self.account.admission = Admission::Nothing;

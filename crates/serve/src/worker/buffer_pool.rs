@@ -20,6 +20,11 @@ impl BufferPool {
         }
     }
 
+    /// Keeps the rows of batches of up to `rows` rows, too.
+    pub fn expect_rows(&mut self, rows: usize) {
+        self.max = self.max.max(4 * rows);
+    }
+
     /// A copy of `values`.
     pub fn copy(&mut self, values: &[f32]) -> Box<[f32]> {
         match self.used(values.len()) {

@@ -10,6 +10,7 @@ use super::*;
 use crate::cell_graph::{
     Batch, Cell, DynamicGraph, Graph, NodeId, Port, Ports, PreparedCell, RowLayout, Source,
 };
+use crate::cell_graph::{CellError, Cells, WorkerEnv};
 use crate::scheduler::{Row, WorkerId};
 use cellstream::execute::team::{SharedTeam, Team};
 
@@ -188,31 +189,33 @@ struct Run {
 
 impl Run {
     fn new(graphs: &[Graph], (members, gathers): (usize, bool)) -> Run {
-        let cells = cells(gathers);
+        let model = ModelCells::alone(cells(gathers));
         let team = SharedTeam::new(Team::with_threads(members).unwrap());
         let env = WorkerEnv {
             team,
             rows: MOST_ROWS,
             steps: 1,
         };
-        let worker = Worker::new(&cells, vec![env]).map_err(|(_, why)| why);
         let mut keys = SlotMap::with_key();
         let requests = graphs.iter().map(|graph| {
-            let unfolded = graph.unfold(&cells).unwrap();
+            let unfolded = graph.unfold(&model.cells).unwrap();
             let values = Values::new(
                 graph.clone(),
                 &unfolded,
                 // Of those that do not grow only states are copied by all, where inputs are
                 // gathered.
                 (!graph.watched().is_empty()).then(|| Box::new(Answering) as Box<dyn DynamicGraph>),
-                &cells,
+                &model.cells,
                 (),
             );
-            (keys.insert(()), Arc::new(RequestValues::new(values)))
+            (
+                keys.insert(()),
+                Arc::new(RequestValues::new(&model, values)),
+            )
         });
         Run {
             requests: requests.collect(),
-            worker: worker.unwrap(),
+            worker: Worker::of(&model, [env]),
             handed_on_by_all: false,
         }
     }
@@ -237,7 +240,7 @@ impl Run {
             padding,
         };
         let outcome = self.worker.run(&mut [WorkerTask::new(task, work)]);
-        let rows = &self.worker.runners[0].rows;
+        let rows = &self.worker.runner(CELL).unwrap().rows;
         self.handed_on_by_all |= rows.scattered(0).is_some();
         assert!(rows.holds_no_inputs());
         outcome

@@ -6,6 +6,7 @@ use slotmap::SlotMap;
 
 use super::*;
 use crate::cell_graph::{Batch, Cell, Graph, NodeId, Ports, PreparedCell, RowLayout, Source};
+use crate::cell_graph::{CellError, Cells, WorkerEnv};
 use crate::scheduler::{Row, WorkerId};
 use cellstream::execute::team::{SharedTeam, Team};
 
@@ -72,16 +73,16 @@ impl One {
         });
         let unfolded = graph.unfold(&cells).unwrap();
         let values = Values::new(graph, &unfolded, None, &cells, ());
+        let model = ModelCells::alone(cells);
         let env = WorkerEnv {
             team: SharedTeam::new(Team::new(&[0]).unwrap()),
             rows: 4,
             steps: 1,
         };
-        let worker = Worker::new(&cells, vec![env]).map_err(|(_, why)| why);
         One {
-            worker: worker.unwrap(),
+            worker: Worker::of(&model, [env]),
             key: SlotMap::with_key().insert(()),
-            values: Arc::new(RequestValues::new(values)),
+            values: Arc::new(RequestValues::new(&model, values)),
             seen,
         }
     }
@@ -185,11 +186,11 @@ fn what_came_later_is_copied_even_where_it_begins_with_what_came_first() {
     let node = graph.node(CELL, &[x]);
     graph.answer(node.output(0));
     let mut one = One::new(graph);
-    let cells = one.worker.cells.clone();
+    let model = Arc::clone(one.values.model());
     let across = Source::Given { first: 1, width: 2 };
     let values = Arc::clone(&one.values);
     let mut values = values.lock();
-    let grown = values.grow_by(&cells, (None, one.values.given()), |graph| {
+    let grown = values.grow_by(&model.cells, (None, one.values.given()), |graph| {
         let later = graph.give(&[3.0, 4.0]);
         for source in [later, across] {
             let node = graph.node(CELL, &[source]);

@@ -1,6 +1,6 @@
 //! Runs the tasks of one worker on its team, and moves values from node to node.
 //!
-//! A worker has a [`CellRunner`] for each cell. It uses the clock only for the times that it
+//! A worker has a [`CellRunner`] for each cell of all models. It uses the clock only for the times that it
 //! reports, no threads but those of its team, and no shared locks but those of the requests'
 //! values. [`super::engine`] calls it.
 
@@ -10,6 +10,7 @@ mod copies;
 mod copies_tests;
 #[cfg(all(test, not(loom)))]
 mod gathered_tests;
+mod model_cells;
 #[cfg(all(test, not(loom)))]
 mod passed_tests;
 mod rows;
@@ -22,26 +23,23 @@ mod values;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+pub(super) use model_cells::ModelCells;
+pub(super) use runner::{CellRunner, prepare};
 pub(super) use task_row::TaskRow;
 pub(super) use values::{RequestValues, Values};
 
-use super::cell_graph::{
-    CellError, CellId, Cells, Deferred, Growth, NodeOutputs, RequestGraph, WorkerEnv,
-};
+use super::cell_graph::{CellId, Deferred, Growth, NodeOutputs, RequestGraph};
 use super::error::RequestError;
 use super::scheduler::{RequestKey, Scheduler, Task};
 use buffer_pool::BufferPool;
 use cellstream::execute::team::catch_panic;
 use copies::ParallelCopy;
 use rows::BatchRows;
-use runner::CellRunner;
-pub(super) use runner::prepare;
 
 /// One worker; `R` is the receiver of responses.
 pub(super) struct Worker<R> {
-    cells: Cells,
-    runners: Vec<CellRunner<R>>,
-    envs: Vec<WorkerEnv>,
+    /// By cell of the engine; `None` where no model has one.
+    runners: Vec<Option<CellRunner<R>>>,
     /// One for each member of the team.
     pools: Vec<BufferPool>,
 }
@@ -113,24 +111,58 @@ impl Spent {
 }
 
 impl<R: Send> Worker<R> {
-    /// Prepares all cells, each for its own number of rows.
-    pub fn new(cells: &Cells, envs: Vec<WorkerEnv>) -> Result<Worker<R>, (CellId, CellError)> {
-        let runner = |((id, cell), env): ((CellId, &std::sync::Arc<_>), &WorkerEnv)| {
-            CellRunner::new(std::sync::Arc::clone(cell), env).map_err(|why| (id, why))
-        };
-        let runners = cells.iter().zip(&envs).map(runner);
-        let rows = envs.iter().map(|env| env.rows).max().unwrap_or(0);
-        let members = envs.iter().map(|env| env.team.threads()).max();
-        let members = members.unwrap_or(1);
-        // The first member copies small batches alone.
-        let others = (1..members).map(|_| rows.div_ceil(members));
-        let shares = std::iter::once(rows).chain(others);
-        Ok(Worker {
-            pools: shares.map(BufferPool::new).collect(),
-            runners: runners.collect::<Result<_, _>>()?,
-            cells: cells.clone(),
-            envs,
-        })
+    /// A worker without cells, with a team of this number of threads.
+    pub fn new(threads: usize) -> Worker<R> {
+        Worker {
+            runners: Vec::new(),
+            pools: (0..threads.max(1)).map(|_| BufferPool::new(0)).collect(),
+        }
+    }
+
+    /// A worker with the cells of a model, each with its environment.
+    #[cfg(all(test, not(loom)))]
+    pub fn of(
+        model: &ModelCells,
+        envs: impl IntoIterator<Item = crate::cell_graph::WorkerEnv>,
+    ) -> Worker<R> {
+        let cells = model.cells.iter().zip(envs);
+        let runners = cells.map(|((_, cell), env)| CellRunner::new(cell.clone(), env).unwrap());
+        let runners: Vec<_> = runners.collect();
+        let mut worker = Worker::new(runners[0].team().threads());
+        worker.insert(model.first, runners);
+        worker
+    }
+
+    /// Adds the cells of a model, of which the first has the id `first`.
+    pub fn insert(&mut self, first: CellId, runners: Vec<CellRunner<R>>) {
+        let rows = runners.iter().map(|runner| runner.rows.max_rows()).max();
+        let (rows, members) = (rows.unwrap_or(0), self.pools.len());
+        for (member, pool) in self.pools.iter_mut().enumerate() {
+            // The first member copies small batches alone.
+            let is_first = member == 0;
+            pool.expect_rows(if is_first {
+                rows
+            } else {
+                rows.div_ceil(members)
+            });
+        }
+        let end = first.index() + runners.len();
+        if self.runners.len() < end {
+            self.runners.resize_with(end, || None);
+        }
+        for (place, runner) in self.runners[first.index()..].iter_mut().zip(runners) {
+            *place = Some(runner);
+        }
+    }
+
+    /// Removes the `count` cells from `first` on, to be dropped without a lock.
+    pub fn remove(&mut self, first: CellId, count: usize) -> Vec<CellRunner<R>> {
+        let removed = self.runners.iter_mut().skip(first.index()).take(count);
+        removed.filter_map(Option::take).collect()
+    }
+
+    pub fn runner(&self, cell: CellId) -> Option<&CellRunner<R>> {
+        self.runners.get(cell.index())?.as_ref()
     }
 
     /// Number of tasks, from the first on, that run as one batch: further steps of the rows of the
@@ -139,7 +171,9 @@ impl<R: Send> Worker<R> {
         let Some(first) = tasks.front() else {
             return 0;
         };
-        let rows = &self.runners[first.task.cell.index()].rows;
+        let Some(CellRunner { rows, .. }) = self.runner(first.task.cell) else {
+            return 1;
+        };
         let mut computed = first.batch();
         let mut count = 1;
         for (before, next) in tasks.iter().zip(tasks.iter().skip(1)) {
@@ -163,7 +197,11 @@ impl<R: Send> Worker<R> {
         };
         let (cell, padding) = (task.cell, task.padding);
         let begin = Instant::now();
-        let (runner, env) = (&mut self.runners[cell.index()], &self.envs[cell.index()]);
+        let Some(Some(runner)) = self.runners.get_mut(cell.index()) else {
+            debug_assert!(work.is_empty(), "a removed model has no requests");
+            return outcome;
+        };
+        let team = runner.team();
         let (rows, batch) = (&mut runner.rows, tasks[0].batch());
         if batch > rows.max_rows() {
             let error = runner.too_many(batch);
@@ -172,7 +210,7 @@ impl<R: Send> Worker<R> {
             return outcome;
         }
         // Steps that run together have few rows.
-        let team = (tasks.len() == 1).then_some(&env.team);
+        let team = (tasks.len() == 1).then_some(&team);
         let scatter_copy = team.and_then(|team| rows.scatter_copy(work.len(), team));
         let pools = &mut self.pools;
         let mut missing = rows.place(work, padding, team, pools);
@@ -185,7 +223,7 @@ impl<R: Send> Worker<R> {
             outcome.failed.push((row.request, lost));
         }
         let placed = Instant::now();
-        let ran = runner.run(env, tasks);
+        let ran = runner.run(tasks);
         let rows = &mut runner.rows;
         let done = Instant::now();
         for todo in &mut *tasks {
@@ -195,7 +233,7 @@ impl<R: Send> Worker<R> {
             Ok(()) => {
                 // Before the scatter: added nodes may read the results of their node, which are
                 // then retained for them.
-                grow_all(&self.cells, rows, tasks, &mut outcome);
+                grow_all(rows, tasks, &mut outcome);
                 scatter(rows, tasks, scatter_copy, pools);
             }
             Err(error) => {
@@ -213,7 +251,7 @@ impl<R: Send> Worker<R> {
 
     /// Stores the states of a request with it, for other workers.
     pub fn evict(&mut self, request: RequestKey) {
-        for runner in &mut self.runners {
+        for runner in self.runners.iter_mut().flatten() {
             runner.rows.evict_request(request, &mut self.pools[0]);
         }
     }
@@ -221,13 +259,14 @@ impl<R: Send> Worker<R> {
     /// Whether there is memory to [release](Worker::release_memory).
     pub fn holds_memory(&self) -> bool {
         let holds_ended = |runner: &CellRunner<R>| runner.rows.holds_ended();
-        !self.pools.iter().all(BufferPool::is_empty) || self.runners.iter().any(holds_ended)
+        let mut runners = self.runners.iter().flatten();
+        !self.pools.iter().all(BufferPool::is_empty) || runners.any(holds_ended)
     }
 
     /// Releases free buffers, and slots with states of ended requests.
     pub fn release_memory(&mut self) {
         self.pools.iter_mut().for_each(BufferPool::clear);
-        for runner in &mut self.runners {
+        for runner in self.runners.iter_mut().flatten() {
             runner.rows.forget_ended();
         }
     }
@@ -235,7 +274,7 @@ impl<R: Send> Worker<R> {
     /// Rows of states of a cell that were moved, loaded or stored.
     #[cfg(all(test, not(loom)))]
     pub fn moved(&self, cell: CellId) -> u64 {
-        self.runners[cell.index()].rows.moved
+        self.runner(cell).map_or(0, |runner| runner.rows.moved)
     }
 }
 
@@ -249,12 +288,7 @@ fn fail_all<R>(tasks: &mut [WorkerTask<R>], error: &RequestError, outcome: &mut 
 }
 
 /// Calls the `DynamicGraph`s of the watched nodes of a batch.
-fn grow_all<R: Send>(
-    cells: &Cells,
-    rows: &BatchRows<R>,
-    tasks: &[WorkerTask<R>],
-    outcome: &mut Outcome,
-) {
+fn grow_all<R: Send>(rows: &BatchRows<R>, tasks: &[WorkerTask<R>], outcome: &mut Outcome) {
     for (step, todo) in tasks.iter().enumerate() {
         let growing = todo.work.iter().enumerate();
         for (index, work) in growing.filter(|(_, work)| work.values.grows()) {
@@ -263,7 +297,7 @@ fn grow_all<R: Send>(
             if values.is_watched(work.row.node) && !work.values.has_ended() {
                 debug_assert!(rows.is_last(row, step), "nothing joins a watched node");
                 let outputs = rows.outputs(row, step);
-                grow(cells, &outputs, work, &mut values, outcome);
+                grow(&outputs, work, &mut values, outcome);
             }
         }
     }
@@ -305,13 +339,7 @@ fn scatter<R: Send>(
 }
 
 /// Calls the `DynamicGraph` of a request for a watched node.
-fn grow<R>(
-    cells: &Cells,
-    outputs: &[&[f32]],
-    work: &TaskRow<R>,
-    values: &mut Values<R>,
-    outcome: &mut Outcome,
-) {
+fn grow<R>(outputs: &[&[f32]], work: &TaskRow<R>, values: &mut Values<R>, outcome: &mut Outcome) {
     let (request, node) = (work.row.request, work.row.node);
     let Some(mut function) = values.take_grow() else {
         return;
@@ -319,7 +347,8 @@ fn grow<R>(
     let deferred = &mut outcome.deferred;
     // A panic leaves only this request incomplete, and it ends.
     let grown = catch_panic(|| {
-        values.grow_by(cells, (Some(node), work.values.given()), |graph| {
+        let watched = (Some(node), work.values.given());
+        values.grow_by(&work.values.model().cells, watched, |graph| {
             let mut more = Growth::new(graph);
             function.grow(node, NodeOutputs::new(outputs), &mut more);
             deferred.append(&mut more.take_deferred());

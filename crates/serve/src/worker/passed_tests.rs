@@ -6,6 +6,7 @@ use slotmap::SlotMap;
 
 use super::*;
 use crate::cell_graph::NodeId;
+use crate::cell_graph::{Cells, WorkerEnv};
 use crate::networks::{BinaryTree, BinaryTreeLstm, BinaryTreeWeights, Outputs, run_unbatched};
 use crate::scheduler::{Row, WorkerId};
 use cellstream::execute::team::{SharedTeam, Team};
@@ -40,16 +41,16 @@ impl One {
         let alone = run_unbatched(&cells, graph.clone(), None).unwrap();
         let unfolded = graph.unfold(&cells).unwrap();
         let values = Values::new(graph, &unfolded, None, &cells, ());
+        let model = ModelCells::alone(cells);
         let env = WorkerEnv {
             team: SharedTeam::new(Team::with_threads(threads).unwrap()),
             rows,
             steps: 1,
         };
-        let worker = Worker::new(&cells, vec![env.clone(), env]).map_err(|(_, why)| why);
         One {
-            worker: worker.unwrap(),
+            worker: Worker::of(&model, [env.clone(), env]),
             key: SlotMap::with_key().insert(()),
-            values: Arc::new(RequestValues::new(values)),
+            values: Arc::new(RequestValues::new(&model, values)),
             alone,
         }
     }
@@ -78,7 +79,7 @@ impl One {
 
     /// Where a row of a cell's state or output is.
     fn address(&self, cell: CellId, port: usize, row: usize) -> usize {
-        let rows = &self.worker.runners[cell.index()].rows;
+        let rows = &self.worker.runner(cell).unwrap().rows;
         rows.written(port, row).as_ptr().addr()
     }
 

@@ -6,31 +6,38 @@ use super::WorkerTask;
 use super::rows::BatchRows;
 use crate::RequestError;
 use crate::cell_graph::{Cell, CellError, PreparedCell, WorkerEnv};
-use cellstream::execute::team::{catch_panic, without_pin};
+use cellstream::execute::team::{SharedTeam, catch_panic, without_pin};
 
 /// See the [module](self).
-pub(super) struct CellRunner<R> {
+pub(crate) struct CellRunner<R> {
     cell: Arc<dyn Cell>,
+    env: WorkerEnv,
     /// `None` after a panic, until the cell is prepared again.
     prepared: Option<Box<dyn PreparedCell>>,
-    pub rows: BatchRows<R>,
+    pub(super) rows: BatchRows<R>,
 }
 
 impl<R: Send> CellRunner<R> {
     /// Capacity for `env.rows` rows.
-    pub fn new(cell: Arc<dyn Cell>, env: &WorkerEnv) -> Result<CellRunner<R>, CellError> {
+    pub fn new(cell: Arc<dyn Cell>, env: WorkerEnv) -> Result<CellRunner<R>, CellError> {
         Ok(CellRunner {
-            prepared: Some(prepare(&*cell, env)?),
-            rows: BatchRows::new(&*cell, env),
+            prepared: Some(prepare(&*cell, &env)?),
+            rows: BatchRows::new(&*cell, &env),
             cell,
+            env,
         })
     }
 
+    /// The team of the worker.
+    pub(super) fn team(&self) -> SharedTeam {
+        self.env.team.clone()
+    }
+
     /// Runs the cell on the placed batch of `tasks`; an error ends all requests in it.
-    pub fn run(&mut self, env: &WorkerEnv, tasks: &[WorkerTask<R>]) -> Result<(), RequestError> {
+    pub(super) fn run(&mut self, tasks: &[WorkerTask<R>]) -> Result<(), RequestError> {
         let mut prepared = match self.prepared.take() {
             Some(prepared) => prepared,
-            None => attempt(&*self.cell, || prepare(&*self.cell, env))?,
+            None => attempt(&*self.cell, || prepare(&*self.cell, &self.env))?,
         };
         let cell = &*self.cell;
         let ran = (self.rows).with_batch(tasks, |batch| attempt(cell, || prepared.run(batch)));
@@ -46,7 +53,7 @@ impl<R: Send> CellRunner<R> {
     }
 
     /// The error of a batch with too many rows, which no policy of this crate forms.
-    pub fn too_many(&self, rows: usize) -> RequestError {
+    pub(super) fn too_many(&self, rows: usize) -> RequestError {
         RequestError::TooManyRows {
             cell: self.cell.name().to_owned(),
             rows,

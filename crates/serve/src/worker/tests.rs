@@ -6,11 +6,13 @@ use slotmap::SlotMap;
 
 use super::*;
 use crate::cell_graph::test_graphs::Sum;
+use crate::cell_graph::{Cells, WorkerEnv};
 use crate::cell_graph::{Graph, NodeId, Ports, Source};
 use crate::scheduler::{Row, WorkerId};
 use cellstream::execute::team::{SharedTeam, Team};
 
 struct Chains {
+    model: Arc<ModelCells>,
     worker: Worker<()>,
     keys: SlotMap<RequestKey, ()>,
     chains: Vec<(RequestKey, Arc<RequestValues<()>>)>,
@@ -31,16 +33,15 @@ fn chains_of(ports: Ports, count: usize) -> Chains {
     let mut cells = Cells::new();
     cells.add(Sum(ports));
     let team = SharedTeam::new(Team::new(&[0]).unwrap());
-    let worker = Worker::new(
-        &cells,
-        vec![WorkerEnv {
-            team,
-            rows: 4,
-            steps: 3,
-        }],
-    );
+    let model = ModelCells::alone(cells);
+    let env = WorkerEnv {
+        team,
+        rows: 4,
+        steps: 3,
+    };
     let mut chains = Chains {
-        worker: worker.map_err(|(_, why)| why).unwrap(),
+        worker: Worker::of(&model, [env]),
+        model,
         keys: SlotMap::with_key(),
         chains: Vec::new(),
     };
@@ -60,10 +61,9 @@ fn chains_of(ports: Ports, count: usize) -> Chains {
 impl Chains {
     /// Adds a request with a graph of its own.
     fn add(&mut self, graph: Graph) {
-        let cells = &self.worker.cells;
-        let unfolded = graph.unfold(cells).unwrap();
-        let values = Values::new(graph, &unfolded, None, cells, ());
-        let values = Arc::new(RequestValues::new(values));
+        let unfolded = graph.unfold(&self.model.cells).unwrap();
+        let values = Values::new(graph, &unfolded, None, &self.model.cells, ());
+        let values = Arc::new(RequestValues::new(&self.model, values));
         self.chains.push((self.keys.insert(()), values));
     }
 
@@ -179,13 +179,12 @@ fn a_copy_that_was_kept_for_another_goes_when_the_state_is_taken_over_in_place()
 fn no_more_is_kept_than_was_counted_when_the_request_came() {
     // Of a chain, one state at a time.
     let chain = chains(1);
-    let counted = (chain.chains[0].1.lock()).max_retained(&chain.worker.cells);
+    let counted = (chain.chains[0].1.lock()).max_retained(&chain.model.cells);
     assert_eq!(counted, 1);
     let mut most = 0;
     for seed in 0..300 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut chains = chains(1);
-        let cells = chains.worker.cells.clone();
         let mut graph = Graph::new();
         let one = graph.give(&[1.0]);
         let nodes = rng.usize(1..12);
@@ -201,7 +200,7 @@ fn no_more_is_kept_than_was_counted_when_the_request_came() {
         }
         chains.add(graph.clone());
         let values = Arc::clone(&chains.chains[1].1);
-        let counted = values.lock().max_retained(&cells);
+        let counted = values.lock().max_retained(&chains.model.cells);
         let mut left: Vec<usize> = (0..nodes).collect();
         let mut others = 0;
         while !left.is_empty() {
@@ -245,7 +244,7 @@ fn a_row_that_is_another_s_by_now_is_not_gone_on_from() {
 #[test]
 fn the_state_of_a_watched_node_is_there_for_what_is_added_when_its_row_is_another_s() {
     let mut chains = chains(1);
-    let cells = chains.worker.cells.clone();
+    let model = Arc::clone(&chains.model);
     // Node 1 takes the state of node 0 as its input; what goes on from node 0 is added later.
     let mut graph = Graph::new();
     let one = graph.give(&[1.0]);
@@ -259,7 +258,7 @@ fn the_state_of_a_watched_node_is_there_for_what_is_added_when_its_row_is_anothe
     // In its row; then its input is taken, for the last time that is known of.
     chains.run(&[(0, 0)]);
     chains.run(&[(1, 1)]);
-    let added = (values.lock()).grow_by(&cells, (None, values.given()), |graph| {
+    let added = (values.lock()).grow_by(&model.cells, (None, values.given()), |graph| {
         let on = graph.node(CELL, &[one, first.output(0)]);
         graph.answer(on.output(0));
     });
@@ -365,7 +364,7 @@ fn padding_is_computed_at_every_step() {
     ]);
     assert_eq!(chains.worker.together(&tasks), 3);
     chains.worker.run(&mut Vec::from(tasks));
-    assert_eq!(chains.worker.runners[CELL.index()].rows.lengths, [3; 4]);
+    assert_eq!(chains.worker.runner(CELL).unwrap().rows.lengths, [3; 4]);
 }
 
 #[test]

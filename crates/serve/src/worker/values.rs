@@ -17,7 +17,9 @@
 //! copies. Each holds one such lock, for one row, and does not wait meanwhile.
 
 use super::buffer_pool::BufferPool;
+use super::model_cells::ModelCells;
 use crate::sync::{AtomicBool, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::cell_graph::{
@@ -26,6 +28,7 @@ use crate::cell_graph::{
 
 /// The values of a request, shared by engine and workers.
 pub(crate) struct RequestValues<R> {
+    model: Arc<ModelCells>,
     /// Values that came with it, which cells read in place without the lock. Values added by a
     /// growing graph are in the graph.
     given: Box<[f32]>,
@@ -37,8 +40,10 @@ pub(crate) struct RequestValues<R> {
 }
 
 impl<R> RequestValues<R> {
-    pub fn new(mut values: Values<R>) -> RequestValues<R> {
+    /// Of a request of `model`.
+    pub fn new(model: &Arc<ModelCells>, mut values: Values<R>) -> RequestValues<R> {
         RequestValues {
+            model: Arc::clone(model),
             given: values.graph.take_given(),
             grows: values.grow.is_some(),
             values: Mutex::new(values),
@@ -49,6 +54,10 @@ impl<R> RequestValues<R> {
     /// Only a `DynamicGraph` panics under the lock; its request ends then.
     pub fn lock(&self) -> MutexGuard<'_, Values<R>> {
         self.values.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn model(&self) -> &Arc<ModelCells> {
+        &self.model
     }
 
     pub fn given(&self) -> &[f32] {

@@ -125,22 +125,34 @@ pub struct Ids {
 }
 
 pub fn cells() -> (Cells, Ids) {
+    cells_in([0, 1, 2])
+}
+
+/// The cells in this order: those of several models of an engine differ.
+pub fn cells_in(order: [usize; 3]) -> (Cells, Ids) {
+    let simple = |which| match which {
+        0 => Simple {
+            name: "chain",
+            ports: Ports::new().input("x", 1).state("state", 2).output("y", 1),
+            row: chain_row,
+        },
+        1 => Simple {
+            name: "pair",
+            ports: Ports::new().input("a", 1).input("b", 1).output("y", 1),
+            row: pair_row,
+        },
+        _ => Simple {
+            name: "count",
+            ports: Ports::new().state("left", 1),
+            row: count_row,
+        },
+    };
     let mut cells = Cells::new();
-    let chain = cells.add(Simple {
-        name: "chain",
-        ports: Ports::new().input("x", 1).state("state", 2).output("y", 1),
-        row: chain_row,
-    });
-    let pair = cells.add(Simple {
-        name: "pair",
-        ports: Ports::new().input("a", 1).input("b", 1).output("y", 1),
-        row: pair_row,
-    });
-    let count = cells.add(Simple {
-        name: "count",
-        ports: Ports::new().state("left", 1),
-        row: count_row,
-    });
+    let mut ids = [None; 3];
+    for which in order {
+        ids[which] = Some(cells.add(simple(which)));
+    }
+    let [chain, pair, count] = ids.map(Option::unwrap);
     (cells, Ids { chain, pair, count })
 }
 

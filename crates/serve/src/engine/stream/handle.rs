@@ -14,6 +14,7 @@ use super::{AHEAD, STEP_BYTES, StepOptions, StreamError};
 use crate::cell_graph::CellId;
 use crate::scheduler::{LimitOf, Refused};
 use crate::sync::Mutex;
+use crate::worker::ModelCells;
 use cellstream::execute::team::ProcessMark;
 
 /// An open-ended chain. Dropping it cancels what has not been computed.
@@ -31,16 +32,17 @@ pub struct Step {
 impl Stream {
     pub(in crate::engine) fn open(
         shared: &Arc<Shared>,
+        model: &Arc<ModelCells>,
         cell: CellId,
         states: Option<&[f32]>,
     ) -> Result<Stream, StreamError> {
         if shared.made_in.is_forked() {
             return Err(SubmitError::Forked.into());
         }
-        let Some(found) = shared.cells.get(cell) else {
+        let Some(found) = model.cells.get(cell) else {
             return Err(StreamError::UnknownCell {
                 cell: cell.index(),
-                cells: shared.cells.len(),
+                cells: model.cells.len(),
             });
         };
         let (name, ports) = (found.name().to_owned(), found.ports());
@@ -54,11 +56,12 @@ impl Stream {
         let [input, state] = [&inputs, &widths].map(|widths| widths.iter().sum::<usize>());
         // The states are kept by the stream, and by its running segment.
         let bytes = AHEAD * (input * size_of::<f32>() + STEP_BYTES) + 2 * state * size_of::<f32>();
-        let room = Shared::open_stream(shared, bytes)?;
+        let room = Shared::open_stream(shared, model.key, bytes)?;
         let position = room.position();
         let inner = Inner {
             shared: Arc::downgrade(shared),
             made_in: shared.made_in,
+            model: Arc::clone(model),
             cell,
             inputs,
             states: widths,
@@ -122,7 +125,7 @@ impl Stream {
             .into());
         }
         if now.running.is_some() {
-            shared.check_draining()?;
+            shared.check_draining(inner.model.key)?;
         }
         now.add(WaitingStep {
             inputs: inputs.to_vec(),

@@ -13,6 +13,7 @@ use super::{StepOptions, StreamError};
 use crate::cell_graph::{CellId, DynamicGraph, Graph, Growth, NodeId, NodeOutputs, Source};
 use crate::scheduler::RequestKey;
 use crate::sync::{Mutex, MutexGuard, PoisonError};
+use crate::worker::ModelCells;
 use cellstream::execute::team::ProcessMark;
 
 pub(super) type StepReply = AnswerSender<Vec<f32>>;
@@ -20,6 +21,7 @@ pub(super) type StepReply = AnswerSender<Vec<f32>>;
 pub(crate) struct Inner {
     pub(super) shared: Weak<Shared>,
     pub(super) made_in: ProcessMark,
+    pub(super) model: Arc<ModelCells>,
     pub(super) cell: CellId,
     pub(super) name: String,
     /// Widths of the cell's inputs, and of its states.
@@ -134,7 +136,11 @@ impl Inner {
         request.requirements.stream = Some(room.position());
         request.requirements.continues = continues;
         // With the stream locked: accepting a request ends none, so no reply is sent here.
-        let key = shared.accept(request, Reply::Segment(Arc::clone(self), number))?;
+        let key = shared.accept(
+            &self.model,
+            request,
+            Reply::Segment(Arc::clone(self), number),
+        )?;
         now.segments = number;
         now.running = Some(Segment { number, key });
         let begun = now.waiting.drain(..steps);

@@ -1,0 +1,124 @@
+//! Cells prepared for the workers of an engine.
+
+use std::sync::Arc;
+
+use super::{EngineError, EngineOptions, Reply};
+use crate::cell_graph::{BatchSizes, Cell, CellCost, Cells, WorkerEnv};
+use crate::scheduler::Scheduler;
+use crate::worker::CellRunner;
+use cellstream::execute::team::{SharedTeam, catch_panic};
+
+/// The cells of a model with their costs and largest batches, for which buffers are allocated.
+pub(super) struct ModelSetup {
+    pub cells: Cells,
+    pub costs: Vec<CellCost>,
+    /// Maximum number of steps of the batches of each cell.
+    pub steps: Vec<usize>,
+}
+
+impl ModelSetup {
+    /// With batches of these sizes, or of those of the cells if there are none.
+    pub fn new(
+        cells: Cells,
+        sizes: &[BatchSizes],
+        steps_at_once: usize,
+    ) -> Result<ModelSetup, EngineError> {
+        let costs = costs(&cells, sizes)?;
+        let steps = |(_, cell): (_, &Arc<dyn Cell>)| match cell.supports_multiple_steps()
+            && !cell.ports().states().is_empty()
+        {
+            true => steps_at_once.min(Scheduler::STEP_ROWS),
+            false => 1,
+        };
+        Ok(ModelSetup {
+            steps: cells.iter().map(steps).collect(),
+            costs,
+            cells,
+        })
+    }
+
+    /// Prepares the cells for a worker with this team.
+    pub fn on(
+        &self,
+        worker: usize,
+        team: &SharedTeam,
+    ) -> Result<Vec<CellRunner<Reply>>, EngineError> {
+        let cells = self.cells.iter().zip(self.costs.iter().zip(&self.steps));
+        let runners = cells.map(|((_, cell), (cost, &steps))| {
+            let env = WorkerEnv {
+                team: team.clone(),
+                rows: cost.rows.max,
+                steps,
+            };
+            CellRunner::new(Arc::clone(cell), env).map_err(|why| EngineError::Cell {
+                worker,
+                cell: cell.name().into(),
+                why,
+            })
+        });
+        runners.collect()
+    }
+}
+
+/// Prepares cells for each worker, on a thread for each: they are packed where the team of a worker
+/// runs, and a batch of the worker waits for its team at most while one cell is packed.
+pub(super) fn prepare_all(
+    prepared: &ModelSetup,
+    teams: &[SharedTeam],
+) -> Result<Vec<Vec<CellRunner<Reply>>>, EngineError> {
+    std::thread::scope(|scope| {
+        let threads = teams.iter().enumerate().map(|(worker, team)| {
+            let prepare = move || {
+                let caught = catch_panic(|| prepared.on(worker, team));
+                caught.unwrap_or(Err(EngineError::Panicked { worker }))
+            };
+            let thread = std::thread::Builder::new().name(format!("cellstream-prepare-{worker}"));
+            let started = thread.spawn_scoped(scope, prepare);
+            started.map_err(|why| EngineError::Spawn { worker, why })
+        });
+        // All start before one is waited for.
+        let threads: Vec<_> = threads.collect();
+        let prepared = threads.into_iter().enumerate().map(|(worker, thread)| {
+            let joined = thread?.join();
+            joined.unwrap_or(Err(EngineError::Panicked { worker }))
+        });
+        prepared.collect()
+    })
+}
+
+/// The costs of all cells, with these batch sizes if there are any.
+fn costs(cells: &Cells, sizes: &[BatchSizes]) -> Result<Vec<CellCost>, EngineError> {
+    if cells.is_empty() {
+        return Err(EngineError::NoCell);
+    }
+    let mut costs: Vec<CellCost> = cells.iter().map(|(_, cell)| cell.cost()).collect();
+    if !sizes.is_empty() {
+        if sizes.len() != cells.len() {
+            return Err(EngineError::SizesCount {
+                expected: cells.len(),
+                found: sizes.len(),
+            });
+        }
+        for (cost, &sizes) in costs.iter_mut().zip(sizes) {
+            cost.rows = sizes;
+        }
+    }
+    for (cost, (_, cell)) in costs.iter().zip(cells.iter()) {
+        let BatchSizes { min, max } = cost.rows;
+        if min == 0 || min > max {
+            return Err(EngineError::Sizes {
+                cell: cell.name().into(),
+                min,
+                max,
+            });
+        }
+        if max > EngineOptions::MAX_ROWS {
+            return Err(EngineError::TooManyRows {
+                cell: cell.name().into(),
+                rows: max,
+                max: EngineOptions::MAX_ROWS,
+            });
+        }
+    }
+    Ok(costs)
+}
