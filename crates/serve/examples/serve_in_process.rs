@@ -138,7 +138,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "{} requests answered, each compared: the same bits as alone",
         users * 100
     );
-    for ((_, cell), stats) in engine.cells().iter().zip(&stats.cells) {
+    for ((_, cell), stats) in engine.cells().iter().zip(&stats.models[0].cells) {
         let batches: u64 = stats.batches.iter().sum();
         let mean = stats.rows as f64 / batches as f64;
         println!(
@@ -149,8 +149,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     println!(
         "waited before the first cell: {:.1} ms (median; each user asks 100 things at once); computed for {:.1} ms",
-        stats.queueing.value_at_quantile(0.5) as f64 / 1e3,
-        stats.computing.value_at_quantile(0.5) as f64 / 1e3
+        stats.times.queueing.value_at_quantile(0.5) as f64 / 1e3,
+        stats.times.computing.value_at_quantile(0.5) as f64 / 1e3
     );
     Ok(())
 }

@@ -197,7 +197,7 @@ fn a_light_gru_is_served_with_the_bits_of_a_session_and_of_plain_loops() {
         assert_eq!(bits(&whole), bits(&loops));
         assert_eq!(bits(&ticket.wait().unwrap().values), bits(&loops));
     }
-    let batches = &engine.stats().cells[0].batches;
+    let batches = &engine.stats().models[0].cells[0].batches;
     let several = batches.iter().skip(2).sum::<u64>();
     assert!(several > 0, "no batch had several rows: {batches:?}");
 }

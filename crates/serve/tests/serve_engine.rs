@@ -16,7 +16,7 @@ use cellstream_serve::cell_graph::{
 };
 use cellstream_serve::engine::{Engine, EngineError, EngineOptions, Request, SubmitError, Workers};
 use cellstream_serve::policy::{Groups, PolicyKind};
-use cellstream_serve::scheduler::{End, LimitOf, Limits, Refused};
+use cellstream_serve::scheduler::{End, LimitOf, Limits, Reason, Refused};
 use simple_cells::{
     POISON, REFUSED, SLOW, bits, cells, chain, count_down, random_options, random_request,
 };
@@ -185,9 +185,9 @@ fn a_late_request_ends_with_an_error_and_a_waiting_one_without_a_batch() {
         (2, 1)
     );
     assert!(
-        stats.cells[ids.chain.index()].rows < 500,
+        stats.models[0].cells[ids.chain.index()].rows < 500,
         "{:?}",
-        stats.cells
+        stats.models[0].cells
     );
 }
 
@@ -209,7 +209,10 @@ fn more_than_the_limits_is_refused_at_once_and_leaves_nothing() {
     assert!(
         matches!(
             too_long,
-            SubmitError::Refused(Refused::Overloaded { what: "nodes", .. })
+            SubmitError::Refused(Refused::Overloaded {
+                what: Reason::Nodes,
+                ..
+            })
         ),
         "{too_long}"
     );
@@ -228,7 +231,10 @@ fn more_than_the_limits_is_refused_at_once_and_leaves_nothing() {
     let closed = submit(&[1.0]).err().unwrap();
     assert_eq!(closed, SubmitError::Refused(Refused::ShuttingDown));
     let counts = engine.stats().counts;
-    assert_eq!((counts.submitted, counts.refused, counts.live()), (3, 3, 0));
+    assert_eq!(
+        (counts.submitted, counts.refused(), counts.live()),
+        (3, 3, 0)
+    );
 }
 
 #[test]
@@ -391,14 +397,14 @@ fn who_is_overloaded_turns_away_before_looking_at_what_was_asked() {
     assert!(matches!(wrong(3), SubmitError::Graph(_)));
     let overloaded = Refused::Overloaded {
         of: LimitOf::Engine,
-        what: "nodes",
+        what: Reason::Nodes,
         have: 0,
         needs: 4,
         most: 3,
     };
     assert_eq!(wrong(4), SubmitError::Refused(overloaded));
     let counts = engine.stats().counts;
-    assert_eq!((counts.submitted, counts.refused), (0, 1));
+    assert_eq!((counts.submitted, counts.refused()), (0, 1));
 }
 
 #[test]
@@ -591,8 +597,8 @@ fn steps_of_few_rows_are_one_call_of_cells_that_take_several() {
             assert_eq!(answer.values, [14.0]);
             let stats = engine.stats();
             // One step a task, however many ran together.
-            assert_eq!(stats.cells[0].batches[1..], [9]);
-            assert_eq!(stats.cells[0].steps.len(), 9);
+            assert_eq!(stats.models[0].cells[0].batches[1..], [9]);
+            assert_eq!(stats.models[0].cells[0].steps.len(), 9);
             let case = format!("{policy}, {supports_multiple_steps}, {steps_at_once}");
             assert_eq!(calls.load(Ordering::Relaxed), expected, "{case}");
         }

@@ -23,7 +23,7 @@ use cellstream_serve::cell_graph::{
     Batch, Cell, CellError, Cells, Graph, Ports, PreparedCell, WorkerEnv,
 };
 use cellstream_serve::engine::{EngineOptions, Request, StreamError, SubmitError, Workers};
-use cellstream_serve::scheduler::{End, LimitOf, Limits, Refused};
+use cellstream_serve::scheduler::{End, LimitOf, Limits, Reason, Refused};
 use gate::PATIENCE;
 use gated::{Scene, ended, scene};
 use simple_cells::{POISON, bits, chain, outputs, random_request};
@@ -94,7 +94,7 @@ fn what_is_late_after_a_slow_cell_ends_and_its_mates_are_answered() {
     }
     // Nothing was computed of what was late before its first cell.
     let stats = scene.engine.stats();
-    assert_eq!(stats.cells[scene.ids.chain.index()].rows, 8 * 5);
+    assert_eq!(stats.models[0].cells[scene.ids.chain.index()].rows, 8 * 5);
     scene.drained(&[(End::Completed, 10), (End::Late, 9)]);
 }
 
@@ -173,7 +173,7 @@ fn bytes_of(request: impl Fn(&Scene) -> Request) -> usize {
     let refused = scene.engine.submit(request(&scene)).err().unwrap();
     let SubmitError::Refused(Refused::Overloaded {
         of: LimitOf::Engine,
-        what: "bytes",
+        what: Reason::Bytes,
         have: 0,
         needs,
         most: 0,
@@ -201,7 +201,7 @@ fn more_bytes_than_the_limit_are_refused_until_others_end() {
     let overloaded = |have, needs| {
         SubmitError::Refused(Refused::Overloaded {
             of: LimitOf::Engine,
-            what: "bytes",
+            what: Reason::Bytes,
             have,
             needs,
             most: limits.bytes,
@@ -216,7 +216,7 @@ fn more_bytes_than_the_limit_are_refused_until_others_end() {
         assert_eq!(refused(gated(&scene)), overloaded(have, gated_bytes));
         assert_eq!(refused(long(&scene)), overloaded(have, long_bytes));
         let counts = scene.engine.stats().counts;
-        assert_eq!((counts.live(), counts.refused), (2, 2 * (round + 1)));
+        assert_eq!((counts.live(), counts.refused()), (2, 2 * (round + 1)));
         // Cancelled, it gives its room back at once.
         drop(waiting);
     }
@@ -240,7 +240,7 @@ fn a_stream_reserves_its_bytes_when_it_is_opened_and_returns_them() {
     let none = scene(1, 4, 1, limits);
     let refused = none.engine.stream(none.ids.chain, None).err().unwrap();
     let StreamError::Submit(SubmitError::Refused(Refused::Overloaded {
-        what: "bytes",
+        what: Reason::Bytes,
         needs: reserved,
         ..
     })) = refused
@@ -264,7 +264,7 @@ fn a_stream_reserves_its_bytes_when_it_is_opened_and_returns_them() {
         else {
             panic!("{other}")
         };
-        assert_eq!((what, needs), ("bytes", reserved));
+        assert_eq!((what, needs), (Reason::Bytes, reserved));
         match round {
             0 => drop(stream),
             _ => assert_eq!(stream.close().wait(), Ok(vec![2.0, 1.0])),
@@ -272,7 +272,7 @@ fn a_stream_reserves_its_bytes_when_it_is_opened_and_returns_them() {
     }
     scene.engine.drain();
     let counts = scene.engine.stats().counts;
-    assert_eq!(counts.refused, 3);
+    assert_eq!(counts.refused(), 3);
     assert_eq!(counts.live(), 0);
 }
 

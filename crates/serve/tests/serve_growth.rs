@@ -19,7 +19,7 @@ use cellstream_serve::cell_graph::{
 };
 use cellstream_serve::engine::{Request, SubmitError};
 use cellstream_serve::networks::{UnbatchedError, run_unbatched};
-use cellstream_serve::scheduler::{End, Limits, Refused};
+use cellstream_serve::scheduler::{End, Limits, Reason, Refused};
 use gate::Gate;
 use gated::{ended, scene};
 use simple_cells::{Ids, bits, chain};
@@ -202,7 +202,7 @@ fn growth_that_finds_no_room_ends_its_request_and_no_other() {
         Err(RequestError::Refused(Refused::Overloaded {
             what, needs, most, ..
         })) => {
-            assert_eq!(("nodes", 20, 20), (what, needs, most));
+            assert_eq!((Reason::Nodes, 20, 20), (what, needs, most));
         }
         other => panic!("{other:?}"),
     }

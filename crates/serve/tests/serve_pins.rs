@@ -149,9 +149,17 @@ fn engines_of_one_process_take_different_cores() {
     let _alone = one_test();
     let one = || engine(Workers::OneOver(1));
     let engines: Vec<Engine> = allowed_cpus().iter().map(|_| one()).collect();
+    let mut cores = Vec::new();
     for engine in &engines {
         assert_eq!(engine.warnings(), []);
+        let [worker] = &engine.stats().workers[..] else {
+            panic!("one worker")
+        };
+        assert!(worker.pinned);
+        cores.extend_from_slice(&worker.cores);
     }
+    cores.sort();
+    assert_eq!(cores, allowed_cpus());
     let is_shared = |w: &TeamWarning| matches!(w, TeamWarning::SharedCore { .. });
     let more = one();
     assert!(more.warnings().iter().any(is_shared));
@@ -164,8 +172,11 @@ fn engines_of_one_process_take_different_cores() {
 fn an_engine_tells_that_it_could_not_be_pinned() {
     let workers = Workers::Cores(vec![vec![1000, 1001]]);
     let (worker, core) = (1, 1001);
+    let engine = engine(workers);
+    assert_eq!(engine.warnings(), [TeamWarning::NotPinned { worker, core }]);
+    let worker = &engine.stats().workers[0];
     assert_eq!(
-        engine(workers).warnings(),
-        [TeamWarning::NotPinned { worker, core }]
+        (worker.pinned, &worker.cores[..]),
+        (false, &[1000, 1001][..])
     );
 }

@@ -197,7 +197,7 @@ fn a_policy_that_forms_too_large_a_batch_ends_its_requests_and_no_others() {
         Err(too_many)
     );
     let stats = engine.stats();
-    assert_eq!(stats.cells[1].batches, [0; 0], "it was not run");
+    assert_eq!(stats.models[0].cells[1].batches, [0; 0], "it was not run");
     assert_eq!(
         ended(engine.submit(pairs(ids.pair, 1)).unwrap()),
         Ok(vec![3.0])

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use cellstream_serve::RequestError;
 use cellstream_serve::cell_graph::{DynamicGraph, Graph, Growth, NodeId, NodeOutputs};
 use cellstream_serve::engine::{Request, Response, SubmitError};
-use cellstream_serve::scheduler::{LimitOf, Limits, Refused};
+use cellstream_serve::scheduler::{LimitOf, Limits, Reason, Refused};
 use gate::PATIENCE;
 use gated::{Scene, ended, scene};
 use simple_cells::{POISON, bits, count_down, outputs, random_request};
@@ -197,7 +197,7 @@ fn requests_are_refused_while_the_reply_thread_is_far_behind() {
     };
     let expected = Refused::Overloaded {
         of: LimitOf::Engine,
-        what: "undelivered replies",
+        what: Reason::Replies,
         have: 4,
         needs: 1,
         most: 4,

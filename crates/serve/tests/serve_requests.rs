@@ -215,7 +215,7 @@ fn others_were_computed(scene: &Scene, tickets: Vec<(usize, Ticket)>, end: End) 
     }
     let batches: [&[f32]; 5] = [&[1.0], &[2.0, 3.0], &[4.0], &[6.0], &[9.0]];
     scene.drained(&[(End::Completed, 5), (end, 4)], &batches);
-    let cell = &scene.engine.stats().cells[0];
+    let cell = &scene.engine.stats().models[0].cells[0];
     // Six tasks with their rows, as they were formed; one of them had nobody left and was not run.
     assert_eq!(cell.batches, [0, 2, 4]);
     assert_eq!((cell.rows, cell.padding, cell.steps.len()), (6, 4, 5));
@@ -307,9 +307,13 @@ fn times_are_at_least_those_that_a_request_was_held_for() {
     scene.drained(&ends, &[&[1.0], &[2.0], &[2.0]]);
     let stats = scene.engine.stats();
     let kinds = [
-        (&stats.queueing, [first.queueing, waiting.queueing], queued),
         (
-            &stats.computing,
+            &stats.times.queueing,
+            [first.queueing, waiting.queueing],
+            queued,
+        ),
+        (
+            &stats.times.computing,
             [first.computing, waiting.computing],
             queued.max(computed + handed_on),
         ),
@@ -322,7 +326,7 @@ fn times_are_at_least_those_that_a_request_was_held_for() {
             assert!(histogram.count_at(micros) > 0, "{time:?}");
         }
     }
-    let cell = &stats.cells[0];
+    let cell = &stats.models[0].cells[0];
     assert!(cell.run >= queued + computed, "{cell:?}");
     assert!(cell.scatter >= handed_on, "{cell:?}");
     assert!(cell.gather > Duration::ZERO);

@@ -385,7 +385,7 @@ fn soak(options: EngineOptions, cells: &Cells, network: &Network, asked: &[Asked
     );
     assert_eq!(counts.live(), 0);
     assert!(counts.submitted >= of(&seen.submitted));
-    assert!(counts.refused >= of(&seen.refused));
+    assert!(counts.refused() >= of(&seen.refused));
     assert_eq!(of(&seen.called), of(&seen.by_call));
     assert_eq!(
         End::ALL.iter().map(|end| counts.of(*end)).sum::<u64>(),

@@ -17,7 +17,7 @@ use cellstream_serve::engine::{
     EngineOptions, Request, StepOptions, Stream, StreamError, SubmitError, Workers,
 };
 use cellstream_serve::networks::{Chain, ChainCell};
-use cellstream_serve::scheduler::{LimitOf, Limits, Refused};
+use cellstream_serve::scheduler::{LimitOf, Limits, Reason, Refused};
 use cellstream_serve::{Engine, RequestError};
 use gate::{Gate, Gated, PATIENCE};
 use gated::scene;
@@ -168,7 +168,7 @@ fn streams_beyond_the_limit_are_refused_when_they_are_opened() {
     let refused = open().err().unwrap();
     let overloaded = Refused::Overloaded {
         of: LimitOf::Engine,
-        what: "streams",
+        what: Reason::Streams,
         have: 2,
         needs: 1,
         most: 2,

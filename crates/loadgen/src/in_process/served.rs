@@ -79,7 +79,8 @@ impl<U: Fn(&RequestSpec) -> Request> Target for Served<U> {
 
     fn cells(&self) -> CellRuns {
         let cells = self.engine.cells().iter().map(|(_, cell)| cell.name());
-        let stats = self.engine.stats().cells.into_iter();
+        let stats = self.engine.model().stats();
+        let stats = stats.into_iter().flat_map(|model| model.cells);
         let runs = stats.map(|cell| {
             let batches = cell.batches.into_iter().enumerate();
             CellRun {

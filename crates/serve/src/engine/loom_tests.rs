@@ -194,7 +194,8 @@ fn beside_workers_of(
         let policy = Box::new(Cellular::new(workers, Order::Arrival));
         let scheduler = Scheduler::new(policy, workers, rows, Limits::default());
         let shared = Arc::new(Shared::new(scheduler, workers));
-        let added = (shared.lock()).add_model(&counting(rows, 1), ModelShare::default());
+        let added =
+            (shared.lock()).add_model(&"count".into(), &counting(rows, 1), ModelShare::default());
         let scene = Scene {
             model: added.unwrap(),
             shared,
@@ -574,7 +575,7 @@ fn a_model_is_added_beside_a_request_of_another() {
         let team = SharedTeam::new(Team::new(&[0]).unwrap());
         let new = counting(1, 1);
         let runners = vec![new.on(0, &team).unwrap()];
-        let model = shared.add_model(&new, ModelShare::default(), runners);
+        let model = shared.add_model(&"new".into(), &new, ModelShare::default(), runners);
         let added = Scene {
             model: model.unwrap(),
             shared: Arc::clone(&shared.shared),
@@ -597,7 +598,7 @@ fn models_are_added_and_removed_while_all_ends() {
         let team = SharedTeam::new(Team::new(&[0]).unwrap());
         let new = counting(1, 1);
         let runners = vec![new.on(0, &team).unwrap()];
-        let added = shared.add_model(&new, ModelShare::default(), runners);
+        let added = shared.add_model(&"new".into(), &new, ModelShare::default(), runners);
         match added {
             Ok(model) => shared.remove_model(model.key),
             Err(error) => assert!(matches!(error, EngineError::Stopped)),

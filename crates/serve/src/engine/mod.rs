@@ -7,6 +7,7 @@
 mod answer;
 mod calibrate;
 mod error;
+mod health;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod model;
@@ -27,22 +28,22 @@ use std::time::{Duration, Instant};
 
 pub use calibrate::{Calibration, calibrate};
 pub use error::{EngineError, SubmitError};
+pub use health::{Activity, Health, WorkerHealth};
 pub use model::{Model, ModelOptions};
 pub use options::{EngineOptions, Workers};
-pub use stats::{CellStats, Stats};
+pub use stats::{CellStats, ModelStats, Stats, Times, WorkerStats};
 pub use stream::{Step, StepOptions, Stream, StreamError};
 pub use ticket::{RequestId, ResponseFuture, Ticket};
 
 use super::cell_graph::{CellId, Cells, DynamicGraph, Graph};
 use super::error::RequestError;
-use super::scheduler::{Counts, ModelShare, Policy, Requirements, Scheduler, Timing, WorkerId};
+use super::scheduler::{ModelShare, Policy, Requirements, Scheduler, Timing, WorkerId};
 use super::worker::Worker;
 use answer::AnswerSender;
 use cellstream::execute::team::{Cores, SharedTeam, Team, TeamWarning, without_pin};
 use prepare::{ModelSetup, prepare_all};
 use replies::{Callback, Job};
 use shared::Shared;
-use stats::Recorder;
 
 /// A graph to compute, with its priority and its deadline.
 pub struct Request {
@@ -165,9 +166,10 @@ impl Engine {
         shared.idle_streams = options.idle_streams.map(at_least);
         let shared = Arc::new(shared);
         let share = ModelShare::default();
-        let first = shared.lock().add_model(&prepared, share)?;
+        let name: Arc<str> = ModelOptions::default().name.into();
+        let first = shared.lock().add_model(&name, &prepared, share)?;
         let mut engine = Engine {
-            model: Model::new(&shared, Arc::clone(&first), &ModelOptions::default().name),
+            model: Model::new(&shared, Arc::clone(&first), &name),
             shared,
             steps_at_once: options.steps_at_once,
             teams: Vec::new(),
@@ -186,7 +188,8 @@ impl Engine {
             let thread = std::thread::Builder::new()
                 .name(format!("cellstream-worker-{index}"))
                 .spawn(move || match team(index, cores) {
-                    Ok((team, warnings)) => {
+                    Ok((team, stats, warnings)) => {
+                        shared.lock().workers[index].stats = stats;
                         let mut worker = Worker::new(team.threads());
                         match prepared.on(index, &team) {
                             Ok(runners) => worker.insert(first, runners),
@@ -200,6 +203,7 @@ impl Engine {
                         if catch_unwind(AssertUnwindSafe(serve)).is_err() {
                             shared.stop();
                         }
+                        shared.lock().workers[index].is_alive = false;
                     }
                     Err(why) => drop(ready.send((index, Err(why)))),
                 })
@@ -282,8 +286,9 @@ impl Engine {
         }
         let prepared = ModelSetup::new(cells, &options.sizes, self.steps_at_once)?;
         let runners = prepare_all(&prepared, &self.teams)?;
-        let added = self.shared.add_model(&prepared, options.share(), runners)?;
-        Ok(Model::new(&self.shared, added, &options.name))
+        let name: Arc<str> = options.name.as_str().into();
+        let added = (self.shared).add_model(&name, &prepared, options.share(), runners)?;
+        Ok(Model::new(&self.shared, added, &name))
     }
 
     /// The first model, that of [`Engine::start`]; [`Engine::submit`], [`Engine::stream`] and
@@ -388,13 +393,35 @@ impl Engine {
         !self.shared.made_in.is_forked() && self.shared.lock().scheduler.is_draining()
     }
 
-    /// Statistics since the start; empty in a child of the process that started the engine.
+    /// Statistics since the start; empty in a child of the process that started the engine. The
+    /// engine's lock is held for one model at a time.
     pub fn stats(&self) -> Stats {
-        if self.shared.made_in.is_forked() {
-            return Recorder::new().stats(Counts::default());
+        match self.shared.made_in.is_forked() {
+            true => Stats::of_none(),
+            false => self.shared.stats(),
         }
-        let state = self.shared.lock();
-        state.recorder.stats(state.scheduler.counts())
+    }
+
+    /// The present activity of each worker, to find one that is stuck in a cell or in users' code;
+    /// no worker in a child of the process that started the engine.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # fn watch(engine: &cellstream_serve::Engine) {
+    /// let health = engine.health();
+    /// for worker in health.stuck(Duration::from_secs(10)) {
+    ///     println!("worker {worker}: {:?}", health.workers[worker].activity);
+    /// }
+    /// # }
+    /// ```
+    pub fn health(&self) -> Health {
+        match self.shared.made_in.is_forked() {
+            true => Health {
+                draining: true,
+                workers: Vec::new(),
+            },
+            false => self.shared.lock().health(Instant::now()),
+        }
     }
 
     /// The cells of the first model.
@@ -426,9 +453,16 @@ impl Drop for Engine {
 }
 
 /// The team of a worker on the calling thread, which is pinned.
-fn team(index: usize, cores: Cores) -> Result<(SharedTeam, Vec<TeamWarning>), EngineError> {
+fn team(
+    index: usize,
+    cores: Cores,
+) -> Result<(SharedTeam, WorkerStats, Vec<TeamWarning>), EngineError> {
+    let mut stats = WorkerStats {
+        cores: cores.list().to_vec(),
+        ..WorkerStats::default()
+    };
     let team = Team::on(cores).map_err(|why| EngineError::Team { worker: index, why })?;
-    team.pin_caller();
+    stats.pinned = team.pin_caller() && team.pinned();
     let warnings = team.warnings();
-    Ok((SharedTeam::new(team), warnings))
+    Ok((SharedTeam::new(team), stats, warnings))
 }

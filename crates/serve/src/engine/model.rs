@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::answer::answer_slot;
 use super::shared::Shared;
+use super::stats::ModelStats;
 use super::ticket::Ticket;
 use super::{Reply, Request, RequestError, RequestId, Response, Stream, StreamError, SubmitError};
 use crate::cell_graph::{BatchSizes, CellId, Cells};
@@ -59,11 +60,11 @@ pub struct Model {
 }
 
 impl Model {
-    pub(super) fn new(shared: &Arc<Shared>, cells: Arc<ModelCells>, name: &str) -> Model {
+    pub(super) fn new(shared: &Arc<Shared>, cells: Arc<ModelCells>, name: &Arc<str>) -> Model {
         Model {
             shared: Arc::downgrade(shared),
             cells,
-            name: name.into(),
+            name: Arc::clone(name),
         }
     }
 
@@ -145,6 +146,16 @@ impl Model {
         }
         shared.drain_model(self.cells.key);
         shared.wait_for_model(self.cells.key, deadline)
+    }
+
+    /// Statistics since it was added; `None` if it was removed or the engine has stopped, or in a
+    /// child of the process that started the engine.
+    pub fn stats(&self) -> Option<ModelStats> {
+        let shared = self.shared.upgrade()?;
+        match shared.made_in.is_forked() {
+            true => None,
+            false => shared.lock().model_stats(self.cells.key),
+        }
     }
 
     /// Ends all accepted requests and streams with unanswered steps of this model, with

@@ -31,18 +31,21 @@ use std::time::Instant;
 
 use super::prepare::ModelSetup;
 use super::shared::{Shared, State};
+use super::stats::{ModelStats, Recorder};
 use super::{EngineError, Reply};
 use crate::cell_graph::CellId;
-use crate::scheduler::{ModelKey, ModelShare, Refused, RequestKey, WorkerId};
+use crate::scheduler::{ModelKey, ModelShare, Refused, RequestKey, Task, WorkerId};
 use crate::sync::{MutexGuard, PoisonError};
-use crate::worker::{CellRunner, ModelCells, Worker};
+use crate::worker::{CellRunner, ModelCells, Spent, Worker};
 use cellstream::execute::team::catch_panic;
 
 /// What the engine knows of a model beside the scheduler.
 pub(super) struct ModelState {
+    name: Arc<str>,
     cells: Arc<ModelCells>,
     /// Its requests that have ended and are being replied to.
     pub replying: usize,
+    pub recorder: Recorder,
     stage: Stage,
 }
 
@@ -87,6 +90,7 @@ impl Shared {
     /// Adds a model whose cells are prepared for each worker.
     pub fn add_model(
         &self,
+        name: &Arc<str>,
         prepared: &ModelSetup,
         share: ModelShare,
         runners: Vec<Vec<CellRunner<Reply>>>,
@@ -95,7 +99,7 @@ impl Shared {
         if state.stopping {
             return Err(EngineError::Stopped);
         }
-        let model = state.add_model(prepared, share)?;
+        let model = state.add_model(name, prepared, share)?;
         for (changes, runners) in state.changes.iter_mut().zip(runners) {
             changes.push(Change::Insert(Arc::clone(&model), runners));
         }
@@ -170,6 +174,7 @@ impl Shared {
         worker: &mut Worker<Reply>,
     ) -> MutexGuard<'a, State> {
         let changes = std::mem::take(&mut state.changes[id.0]);
+        state.workers[id.0].begins(None, Instant::now());
         // The worker may have reported their last tasks.
         let finished = state.take_finished();
         let spent = state.scheduler.take_spent();
@@ -179,6 +184,7 @@ impl Shared {
         let changes = changes.into_iter();
         let removed: Vec<ModelKey> = changes.filter_map(|one| one.apply(worker)).collect();
         let mut state = self.lock();
+        state.workers[id.0].looks();
         let mut notify = false;
         for key in removed {
             notify |= state.worker_removed(key);
@@ -194,6 +200,7 @@ impl State {
     /// Adds a model to the scheduler.
     pub fn add_model(
         &mut self,
+        name: &Arc<str>,
         prepared: &ModelSetup,
         share: ModelShare,
     ) -> Result<Arc<ModelCells>, EngineError> {
@@ -204,14 +211,55 @@ impl State {
             first: self.scheduler.first_cell(key).unwrap_or(CellId(0)),
             cells: prepared.cells.clone(),
         });
-        self.recorder.add(cells.first, cells.cells.len());
         let model = ModelState {
+            name: Arc::clone(name),
+            recorder: Recorder::new(cells.cells.len()),
             cells: Arc::clone(&cells),
             replying: 0,
             stage: Stage::Serving,
         };
         self.models.insert(key, model);
         Ok(cells)
+    }
+
+    /// The names of a cell of the engine and of its model.
+    pub fn cell_names(&self, cell: CellId) -> Option<(String, String)> {
+        let model = self.models.get(&self.scheduler.model_of(cell)?)?;
+        let local = cell.index() - model.cells.first.index();
+        let (_, cell) = model.cells.cells.iter().nth(local)?;
+        Some((model.name.to_string(), cell.name().to_owned()))
+    }
+
+    /// A task was run for `rows` of its rows.
+    pub fn ran(&mut self, task: &Task, rows: usize, spent: Spent) {
+        let model = self.scheduler.model_of(task.cell);
+        if let Some(model) = model.and_then(|key| self.models.get_mut(&key)) {
+            let cell = task.cell.index() - model.cells.first.index();
+            model.recorder.ran(cell, task, rows, spent);
+        }
+    }
+
+    /// The models, in the order of their cells.
+    pub fn model_keys(&self) -> Vec<ModelKey> {
+        let mut keys: Vec<ModelKey> = self.models.keys().copied().collect();
+        keys.sort_by_key(|key| self.models[key].cells.first);
+        keys
+    }
+
+    /// Statistics of a model; `None` if it was removed.
+    pub fn model_stats(&self, key: ModelKey) -> Option<ModelStats> {
+        let model = self.models.get(&key)?;
+        let Recorder { cells, times, .. } = model.recorder.clone();
+        Some(ModelStats {
+            name: model.name.to_string(),
+            counts: self.scheduler.model_counts(key)?,
+            usage: self.scheduler.model_usage(key)?,
+            ready: self.scheduler.model_ready(key)?,
+            unanswered: self.model_remaining(key),
+            draining: self.scheduler.is_model_draining(key),
+            times,
+            cells,
+        })
     }
 
     /// An error if a model is being removed or was removed.

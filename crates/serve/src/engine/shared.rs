@@ -42,17 +42,20 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashMap;
 use slotmap::SecondaryMap;
 
+use super::health::WorkerState;
 use super::models::{Change, ModelState};
 use super::replies::{Job, Queue};
 use super::stats::Recorder;
 use super::stream::IdleStreams;
 use super::{Reply, Request, RequestError, Response, SubmitError};
 use crate::scheduler::{
-    End, Ended, LimitOf, ModelKey, Prepared, Refused, RequestKey, Requirements, Scheduler,
+    End, Ended, LimitOf, ModelKey, Prepared, Reason, Refused, RequestKey, Requirements, Scheduler,
     StreamRoom, SubgraphKey, Task, WorkerId,
 };
 use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use crate::worker::{ModelCells, Outcome, RequestValues, TaskRow, Values, Worker, WorkerTask};
+use crate::worker::{
+    ModelCells, Outcome, Phase, RequestValues, TaskRow, Values, Worker, WorkerTask,
+};
 use cellstream::execute::team::ProcessMark;
 
 /// See the [module](self).
@@ -74,10 +77,12 @@ pub(super) struct Shared {
 pub(super) struct State {
     pub scheduler: Scheduler,
     pub models: FxHashMap<ModelKey, ModelState>,
+    pub workers: Vec<WorkerState>,
     /// By worker: changes of its cells.
     pub changes: Vec<Vec<Change>>,
     pub requests: SecondaryMap<RequestKey, Arc<RequestValues<Reply>>>,
     failures: SecondaryMap<RequestKey, RequestError>,
+    /// Of all models together.
     pub recorder: Recorder,
     /// Workers that wait at `work`.
     sleeping: usize,
@@ -168,10 +173,11 @@ impl Shared {
             state: Mutex::new(State {
                 scheduler,
                 models: FxHashMap::default(),
+                workers: (0..workers).map(|_| WorkerState::new()).collect(),
                 changes: (0..workers).map(|_| Vec::new()).collect(),
                 requests: SecondaryMap::new(),
                 failures: SecondaryMap::new(),
-                recorder: Recorder::new(),
+                recorder: Recorder::new(0),
                 sleeping: 0,
                 awaited: None,
                 replying: 0,
@@ -261,9 +267,10 @@ impl Shared {
         state.scheduler.handle_offer(nodes, requirements)?;
         let have = state.replies.len();
         if have >= self.max_replies && requirements.stream.is_none() {
+            (state.scheduler).handle_refused(requirements.model, Reason::Replies);
             return Err(Refused::Overloaded {
                 of: LimitOf::Engine,
-                what: "undelivered replies",
+                what: Reason::Replies,
                 have,
                 needs: 1,
                 most: self.max_replies,
@@ -378,6 +385,7 @@ impl Shared {
         let mut fresh: Vec<Task> = Vec::new();
         let mut evict: Vec<SubgraphKey> = Vec::new();
         let mut state = self.lock();
+        state.workers[id.0].phase = worker.phase.clone();
         // The time at which the lock was taken.
         let mut begin = Instant::now();
         loop {
@@ -423,6 +431,7 @@ impl Shared {
             let for_another = state.scheduler.queued() > 0 || state.deadline_is_unwatched();
             let wake_another = state.sleeping > 0 && for_another;
             state.recorder.scheduled(begin.elapsed());
+            state.workers[id.0].begins(tasks.front().map(|first| first.task.cell), begin);
             drop(state);
             if wake_another {
                 self.work.notify_one();
@@ -443,16 +452,18 @@ impl Shared {
                 false => Outcome::default(),
             };
             if !outcome.deferred.is_empty() {
+                worker.phase.set(Phase::Replies);
                 let deferred = std::mem::take(&mut outcome.deferred);
                 let jobs = deferred.into_iter().map(|job| (None, Job::Deferred(job)));
                 self.hand_over(&[], jobs.collect());
             }
             state = self.lock();
             begin = Instant::now();
+            state.workers[id.0].looks();
             for subgraph in evict.drain(..) {
                 state.scheduler.handle_evicted(subgraph);
             }
-            state.report(begin, &mut ran, &mut emptied, outcome);
+            state.report(begin, id, &mut ran, &mut emptied, outcome);
         }
     }
 
@@ -528,6 +539,7 @@ impl State {
     fn report(
         &mut self,
         now: Instant,
+        id: WorkerId,
         ran: &mut Vec<WorkerTask<Reply>>,
         emptied: &mut Vec<Vec<TaskRow<Reply>>>,
         outcome: Outcome,
@@ -541,11 +553,14 @@ impl State {
             }
         }
         let each = outcome.spent.divided(ran.len());
+        let worker = &mut self.workers[id.0].stats;
+        worker.batches += u64::from(!ran.is_empty());
+        worker.busy += outcome.spent.total();
         for todo in ran.drain(..) {
             debug_assert!(todo.work.is_empty(), "no row gets into another task");
             let mut took = None;
             if !outcome.is_refused {
-                self.recorder.ran(&todo.task, todo.rows_run, each);
+                self.ran(&todo.task, todo.rows_run, each);
                 took = (todo.rows_run + todo.task.padding > 0).then(|| each.total());
             }
             self.scheduler.handle_done(now, todo.task, took);
@@ -570,6 +585,9 @@ impl State {
             };
             values.set_ended();
             self.recorder.ended(&ended);
+            if let Some(model) = self.models.get_mut(&ended.model) {
+                model.recorder.ended(&ended);
+            }
             let error = match ended.end {
                 End::Completed => None,
                 End::Cancelled => Some(RequestError::Cancelled),

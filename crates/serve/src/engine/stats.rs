@@ -4,24 +4,100 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-use crate::cell_graph::CellId;
-use crate::scheduler::{Counts, End, Ended, Task};
+use super::shared::Shared;
+use crate::scheduler::{Counts, End, Ended, Task, Timing, Usage};
 use crate::worker::Spent;
 
 /// Statistics of an engine since its start.
 #[derive(Clone, Debug)]
 pub struct Stats {
-    /// Numbers of requests.
+    /// Numbers of requests, those of removed models included.
     pub counts: Counts,
-    /// Statistics of each cell, in the order of [`crate::cell_graph::Cells`]: those of the first
-    /// model, then of the models that were added.
-    pub cells: Vec<CellStats>,
-    /// Queueing times of the completed requests, in microseconds.
-    pub queueing: Histogram<u64>,
-    /// Computing times of the completed requests, in microseconds.
-    pub computing: Histogram<u64>,
+    /// The part of the engine's limits that is used.
+    pub usage: Usage,
+    /// The models, in the order of the ids of their cells: the first model, then those that were
+    /// added. A model may have the place of one that was removed.
+    pub models: Vec<ModelStats>,
+    /// The workers.
+    pub workers: Vec<WorkerStats>,
+    /// Times of the completed requests, those of removed models included.
+    pub times: Times,
     /// Time of scheduling and recording, under the engine's lock.
     pub scheduling: Duration,
+}
+
+impl Stats {
+    /// Those of an engine of another process.
+    pub(super) fn of_none() -> Stats {
+        Stats {
+            counts: Counts::default(),
+            usage: Usage::default(),
+            models: Vec::new(),
+            workers: Vec::new(),
+            times: Times::new(),
+            scheduling: Duration::ZERO,
+        }
+    }
+}
+
+/// Statistics of a model since it was added.
+#[derive(Clone, Debug)]
+pub struct ModelStats {
+    /// [`ModelOptions::name`](super::ModelOptions::name).
+    pub name: String,
+    /// Numbers of requests; each segment of a stream counts as one.
+    pub counts: Counts,
+    /// The part of the limits that is used: by requests that have not ended, and by open streams.
+    pub usage: Usage,
+    /// Rows that wait for a worker.
+    pub ready: usize,
+    /// Requests that have not ended, and replies that are not delivered: the wait of
+    /// [`Model::drain`](super::Model::drain).
+    pub unanswered: usize,
+    /// Whether it refuses new requests, because it or the engine drains, or it is being removed.
+    pub draining: bool,
+    /// Times of the completed requests.
+    pub times: Times,
+    /// Its cells, in the order of [`Cells`](crate::cell_graph::Cells).
+    pub cells: Vec<CellStats>,
+}
+
+/// Times of completed requests, in microseconds, to two digits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Times {
+    /// From the submission until the first cell went to a worker.
+    pub queueing: Histogram<u64>,
+    /// From then until the end.
+    pub computing: Histogram<u64>,
+}
+
+impl Times {
+    pub(super) fn new() -> Times {
+        // Up to an hour.
+        Times {
+            queueing: histogram(3_600_000_000),
+            computing: histogram(3_600_000_000),
+        }
+    }
+
+    fn record(&mut self, timing: Timing) {
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        self.queueing.saturating_record(micros(timing.queueing));
+        self.computing.saturating_record(micros(timing.computing));
+    }
+}
+
+/// Statistics of a worker.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WorkerStats {
+    /// The operating system's numbers of its cores.
+    pub cores: Vec<usize>,
+    /// Whether each of its threads is pinned to its core.
+    pub pinned: bool,
+    /// Batches, further steps of their rows included.
+    pub batches: u64,
+    /// Time of its batches: copies and cells.
+    pub busy: Duration,
 }
 
 /// Statistics of one cell.
@@ -52,93 +128,98 @@ impl CellStats {
             padding: 0,
             gather: Duration::ZERO,
             run: Duration::ZERO,
-            // Up to an hour. Two digits, because `stats` copies the histogram under the lock.
-            steps: histogram(3_600_000_000_000, 2),
+            // Up to an hour.
+            steps: histogram(3_600_000_000_000),
             scatter: Duration::ZERO,
+        }
+    }
+
+    /// A task was run for `rows` of its rows.
+    fn ran(&mut self, task: &Task, rows: usize, spent: Spent) {
+        let batch = task.rows.len() + task.padding;
+        if self.batches.len() <= batch {
+            self.batches.resize(batch + 1, 0);
+        }
+        self.batches[batch] += 1;
+        self.rows += rows as u64;
+        self.padding += (batch - rows) as u64;
+        self.gather += spent.gather;
+        self.run += spent.run;
+        self.scatter += spent.scatter;
+        // A task without live rows and padding is not run.
+        if rows + task.padding > 0 {
+            let nanoseconds = u64::try_from(spent.run.as_nanos()).unwrap_or(u64::MAX);
+            self.steps.saturating_record(nanoseconds);
         }
     }
 }
 
-/// Collects [`Stats`].
-pub(super) struct Recorder {
-    cells: Vec<CellStats>,
-    queueing: Histogram<u64>,
-    computing: Histogram<u64>,
-    scheduling: Duration,
+impl Shared {
+    /// Takes the lock once for each model, so that no batch waits for copies of all.
+    pub fn stats(&self) -> Stats {
+        let state = self.lock();
+        let keys = state.model_keys();
+        let Recorder {
+            times, scheduling, ..
+        } = state.recorder.clone();
+        let (counts, usage) = (state.scheduler.counts(), state.scheduler.usage());
+        let workers = state.workers.iter().map(|worker| worker.stats.clone());
+        let workers = workers.collect();
+        drop(state);
+        let models = keys.into_iter();
+        let models = models.filter_map(|key| self.lock().model_stats(key));
+        Stats {
+            models: models.collect(),
+            counts,
+            usage,
+            workers,
+            times,
+            scheduling,
+        }
+    }
 }
 
-/// Up to an hour, to three digits.
-fn micros() -> Histogram<u64> {
-    histogram(3_600_000_000, 3)
-}
-
-/// From 1 to `max`, to `digits` digits.
-fn histogram(max: u64, digits: u8) -> Histogram<u64> {
-    match Histogram::new_with_bounds(1, max, digits) {
+/// From 1 to `max`, to two digits, because it is copied under the engine's lock.
+fn histogram(max: u64) -> Histogram<u64> {
+    match Histogram::new_with_bounds(1, max, 2) {
         Ok(histogram) => histogram,
         Err(_) => unreachable!("valid bounds"),
     }
 }
 
+/// The recorded part of [`Stats`] or of [`ModelStats`].
+#[derive(Clone)]
+pub(super) struct Recorder {
+    /// Empty in that of the engine.
+    pub cells: Vec<CellStats>,
+    pub times: Times,
+    pub scheduling: Duration,
+}
+
 impl Recorder {
-    pub fn new() -> Recorder {
+    /// For this number of cells.
+    pub fn new(cells: usize) -> Recorder {
         Recorder {
-            cells: Vec::new(),
-            queueing: micros(),
-            computing: micros(),
+            cells: (0..cells).map(|_| CellStats::new()).collect(),
+            times: Times::new(),
             scheduling: Duration::ZERO,
         }
-    }
-
-    /// Begins to record the `count` cells from `first` on.
-    pub fn add(&mut self, first: CellId, count: usize) {
-        let cells = first.index()..first.index() + count;
-        let all = self.cells.len().max(cells.end);
-        self.cells.resize_with(all, CellStats::new);
-        self.cells[cells].fill_with(CellStats::new);
     }
 
     pub fn scheduled(&mut self, time: Duration) {
         self.scheduling += time;
     }
 
-    /// A task was run for `rows` of its rows.
-    pub fn ran(&mut self, task: &Task, rows: usize, spent: Spent) {
-        let cell = &mut self.cells[task.cell.index()];
-        let batch = task.rows.len() + task.padding;
-        if cell.batches.len() <= batch {
-            cell.batches.resize(batch + 1, 0);
-        }
-        cell.batches[batch] += 1;
-        cell.rows += rows as u64;
-        cell.padding += (batch - rows) as u64;
-        cell.gather += spent.gather;
-        cell.run += spent.run;
-        cell.scatter += spent.scatter;
-        // A task without live rows and padding is not run.
-        if rows + task.padding > 0 {
-            let nanoseconds = u64::try_from(spent.run.as_nanos()).unwrap_or(u64::MAX);
-            cell.steps.saturating_record(nanoseconds);
+    /// A task of a cell was run for `rows` of its rows.
+    pub fn ran(&mut self, cell: usize, task: &Task, rows: usize, spent: Spent) {
+        if let Some(cell) = self.cells.get_mut(cell) {
+            cell.ran(task, rows, spent);
         }
     }
 
     pub fn ended(&mut self, ended: &Ended) {
         if ended.end == End::Completed {
-            let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-            self.queueing
-                .saturating_record(micros(ended.timing.queueing));
-            self.computing
-                .saturating_record(micros(ended.timing.computing));
-        }
-    }
-
-    pub fn stats(&self, counts: Counts) -> Stats {
-        Stats {
-            counts,
-            cells: self.cells.clone(),
-            queueing: self.queueing.clone(),
-            computing: self.computing.clone(),
-            scheduling: self.scheduling,
+            self.times.record(ended.timing);
         }
     }
 }

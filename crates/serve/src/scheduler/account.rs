@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::admission::{LimitOf, Limits, Refused};
+use super::admission::{LimitOf, Limits, Reason, Refused};
 use super::keys::ClientId;
 use super::{Counts, End};
 
@@ -88,6 +88,8 @@ pub(super) struct Account {
     /// Requests of each client that have not ended; none is 0.
     clients: FxHashMap<ClientId, usize>,
     pub counts: Counts,
+    /// Ready rows.
+    pub ready: usize,
     pub admission: Admission,
 }
 
@@ -100,6 +102,7 @@ impl Account {
             stream_bytes: 0,
             clients: FxHashMap::default(),
             counts: Counts::default(),
+            ready: 0,
             admission: Admission::All,
         }
     }
@@ -133,23 +136,35 @@ impl Account {
         let all = [
             (
                 self.of,
-                "requests",
+                Reason::Requests,
                 taken.requests,
                 needs.requests,
                 limits.requests,
             ),
-            (self.of, "nodes", taken.nodes, needs.nodes, limits.nodes),
-            (self.of, "bytes", taken.bytes, needs.bytes, limits.bytes),
             (
                 self.of,
-                "streams",
+                Reason::Nodes,
+                taken.nodes,
+                needs.nodes,
+                limits.nodes,
+            ),
+            (
+                self.of,
+                Reason::Bytes,
+                taken.bytes,
+                needs.bytes,
+                limits.bytes,
+            ),
+            (
+                self.of,
+                Reason::Streams,
                 taken.streams,
                 needs.streams,
                 limits.streams,
             ),
             (
                 LimitOf::Client,
-                "requests",
+                Reason::Requests,
                 client_requests,
                 of_client,
                 limits.client_requests,
@@ -185,7 +200,7 @@ impl Account {
         match needs > most.saturating_sub(have) {
             true => Err(Refused::Overloaded {
                 of: self.of,
-                what: "nodes",
+                what: Reason::Nodes,
                 have,
                 needs,
                 most,

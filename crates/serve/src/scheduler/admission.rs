@@ -98,8 +98,8 @@ pub enum Refused {
     Overloaded {
         /// Whose limit it is.
         of: LimitOf,
-        /// Requests, nodes, bytes or streams.
-        what: &'static str,
+        /// Requests, nodes, bytes, streams, steps or replies.
+        what: Reason,
         /// How many are taken.
         have: usize,
         /// How many more are needed.
@@ -127,6 +127,81 @@ pub enum Refused {
     /// The model was removed, or belongs to another engine.
     #[error("the engine does not have the model; it was removed, or belongs to another engine")]
     NoModel,
+}
+
+impl Refused {
+    /// The reason without its numbers.
+    pub fn reason(&self) -> Reason {
+        match *self {
+            Refused::Overloaded {
+                of: LimitOf::Client,
+                ..
+            } => Reason::ClientRequests,
+            Refused::Overloaded { what, .. } => what,
+            Refused::RequestNodes { .. } => Reason::RequestNodes,
+            Refused::ShuttingDown | Refused::ModelDrains => Reason::Draining,
+            Refused::NoModel => Reason::NoModel,
+        }
+    }
+}
+
+/// Why requests, streams and steps are refused: the first limit that would be exceeded, or the
+/// state of the engine or model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// [`Limits::requests`].
+    Requests,
+    /// [`Limits::client_requests`].
+    ClientRequests,
+    /// [`Limits::nodes`].
+    Nodes,
+    /// [`Limits::request_nodes`].
+    RequestNodes,
+    /// [`Limits::bytes`].
+    Bytes,
+    /// [`Limits::streams`].
+    Streams,
+    /// Too many steps of a stream are unanswered.
+    Steps,
+    /// Too many replies wait for the reply thread.
+    Replies,
+    /// The engine or the model drains, or the engine stops.
+    Draining,
+    /// The model was removed.
+    NoModel,
+}
+
+impl Reason {
+    /// All reasons.
+    pub const ALL: [Reason; 10] = [
+        Reason::Requests,
+        Reason::ClientRequests,
+        Reason::Nodes,
+        Reason::RequestNodes,
+        Reason::Bytes,
+        Reason::Streams,
+        Reason::Steps,
+        Reason::Replies,
+        Reason::Draining,
+        Reason::NoModel,
+    ];
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Reason::Requests => "requests",
+            Reason::ClientRequests => "requests of a client",
+            Reason::Nodes => "nodes",
+            Reason::RequestNodes => "nodes of a request",
+            Reason::Bytes => "bytes",
+            Reason::Streams => "streams",
+            Reason::Steps => "steps of a stream",
+            Reason::Replies => "undelivered replies",
+            Reason::Draining => "draining",
+            Reason::NoModel => "no model",
+        })
+    }
 }
 
 /// Whose limit would be exceeded.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{ModelKey, RequestKey};
+use super::{ModelKey, Reason, RequestKey};
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -57,8 +57,8 @@ pub struct Ended {
 pub struct Counts {
     /// Accepted.
     pub submitted: u64,
-    /// Not accepted.
-    pub refused: u64,
+    /// Not accepted, in the order of [`Reason::ALL`]; steps of streams included.
+    pub refused: [u64; 10],
     /// Ended, in the order of [`End::ALL`].
     pub ended: [u64; 5],
 }
@@ -67,6 +67,16 @@ impl Counts {
     /// Those that ended so.
     pub fn of(&self, end: End) -> u64 {
         self.ended[end as usize]
+    }
+
+    /// Those that were refused.
+    pub fn refused(&self) -> u64 {
+        self.refused.iter().sum()
+    }
+
+    /// Those that were refused for this reason.
+    pub fn refused_for(&self, reason: Reason) -> u64 {
+        self.refused[reason as usize]
     }
 
     /// Those that have not ended.

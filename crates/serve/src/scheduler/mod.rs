@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use slotmap::SecondaryMap;
 
 pub use account::Usage;
-pub use admission::{LimitOf, Limits, Refused, Requirements, StreamRoom};
+pub use admission::{LimitOf, Limits, Reason, Refused, Requirements, StreamRoom};
 pub use ends::{Counts, End, Ended, Timing};
 pub use keys::{ClientId, ModelKey, RequestKey, Row, SubgraphKey, WorkerId};
 pub use models::{ModelError, ModelShare};
@@ -404,6 +404,7 @@ impl Scheduler {
         self.announce();
         if let Some(model) = self.models.of_cell(cell) {
             model.tasks += 1;
+            model.account.ready -= rows.len();
         }
         Some(Task {
             worker,
@@ -506,8 +507,19 @@ impl Scheduler {
             here.map(|&(_, usage, client)| (usage, client))
         };
         self.account.audit(of(None))?;
-        let mut models = self.models.iter();
-        models.try_for_each(|model| model.account.audit(of(Some(model.key))))
+        self.models.iter().try_for_each(|model| {
+            model.account.audit(of(Some(model.key)))?;
+            let live = self.table.keys().filter(|&key| self.table.is_live(key));
+            let of_model = live.filter(|&key| self.table.model(key) == model.key);
+            let ready: usize = of_model.map(|key| self.table.ready_rows(key)).sum();
+            match model.account.ready == ready {
+                true => Ok(()),
+                false => Err(format!(
+                    "{ready} rows are ready, {} counted",
+                    model.account.ready
+                )),
+            }
+        })
     }
 
     /// The usage of a request.
@@ -535,13 +547,15 @@ impl Scheduler {
     }
 
     fn count_refusal(&mut self, model: ModelKey, room: Result<(), Refused>) -> Result<(), Refused> {
-        if room.is_err() {
-            self.account.counts.refused += 1;
-            if let Some(model) = self.models.get_mut(model) {
-                model.account.counts.refused += 1;
-            }
+        room.inspect_err(|refused| self.handle_refused(model, refused.reason()))
+    }
+
+    /// A request, stream or step of a model was refused outside of the scheduler: counts it.
+    pub fn handle_refused(&mut self, model: ModelKey, reason: Reason) {
+        self.account.counts.refused[reason as usize] += 1;
+        if let Some(model) = self.models.get_mut(model) {
+            model.account.counts.refused[reason as usize] += 1;
         }
-        room
     }
 
     fn room_for(
@@ -577,6 +591,9 @@ impl Scheduler {
         let live = self.table.is_live(key);
         if live {
             self.policy.ended(&self.table, key);
+            if let Some(model) = self.models.get_mut(self.table.model(key)) {
+                model.account.ready -= self.table.ready_rows(key);
+            }
         }
         let Some(timing) = self.table.end(key, now) else {
             return;
@@ -605,6 +622,9 @@ impl Scheduler {
         let mut announced = std::mem::take(&mut self.table.announced);
         for &(subgraph, ready) in &announced {
             if self.table.is_live(subgraph.request) {
+                if let Some(model) = self.models.get_mut(self.table.model(subgraph.request)) {
+                    model.account.ready += ready;
+                }
                 self.policy.ready(&self.table, subgraph, ready);
             }
         }

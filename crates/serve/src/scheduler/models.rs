@@ -184,6 +184,11 @@ impl Models {
         self.models[model].as_mut()
     }
 
+    pub fn key_of_cell(&self, cell: CellId) -> Option<ModelKey> {
+        let model = self.cells.get(cell.index()).copied().flatten()?.model;
+        self.models[model].as_ref().map(|model| model.key)
+    }
+
     pub fn set_steps_at_once(&mut self, key: ModelKey, steps: &[usize]) {
         let Some(model) = self.get(key) else {
             return;
@@ -263,6 +268,21 @@ impl Scheduler {
     /// The part of the limits that the model uses.
     pub fn model_usage(&self, model: ModelKey) -> Option<Usage> {
         self.models.get(model).map(|model| model.account.usage)
+    }
+
+    /// Number of the model's ready rows, which wait for a worker.
+    pub fn model_ready(&self, model: ModelKey) -> Option<usize> {
+        self.models.get(model).map(|model| model.account.ready)
+    }
+
+    /// Whether the model accepts no new requests, because it or the engine drains.
+    pub fn is_model_draining(&self, model: ModelKey) -> bool {
+        self.check_draining(model).is_err()
+    }
+
+    /// The model of the cell of a task.
+    pub fn model_of(&self, cell: CellId) -> Option<ModelKey> {
+        self.models.key_of_cell(cell)
     }
 
     /// Number of the model's tasks at workers; it is removed only without any.

@@ -402,6 +402,12 @@ impl Table {
         lists.flat_map(move |list| self.linked(request, list.first))
     }
 
+    /// Number of a request's ready nodes in released subgraphs.
+    pub(super) fn ready_rows(&self, request: RequestKey) -> usize {
+        let subgraphs = self.ready_subgraphs(request);
+        subgraphs.map(|subgraph| self.ready(subgraph)).sum()
+    }
+
     /// Those of one cell.
     pub fn ready_subgraphs_of(
         &self,

@@ -13,6 +13,7 @@ mod gathered_tests;
 mod model_cells;
 #[cfg(all(test, not(loom)))]
 mod passed_tests;
+mod phase;
 mod rows;
 mod runner;
 mod task_row;
@@ -24,6 +25,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 pub(super) use model_cells::ModelCells;
+pub(super) use phase::{Phase, PhaseCell};
 pub(super) use runner::{CellRunner, prepare};
 pub(super) use task_row::TaskRow;
 pub(super) use values::{RequestValues, Values};
@@ -42,6 +44,7 @@ pub(super) struct Worker<R> {
     runners: Vec<Option<CellRunner<R>>>,
     /// One for each member of the team.
     pools: Vec<BufferPool>,
+    pub phase: PhaseCell,
 }
 
 /// A task with the values of the requests of its rows.
@@ -116,6 +119,7 @@ impl<R: Send> Worker<R> {
         Worker {
             runners: Vec::new(),
             pools: (0..threads.max(1)).map(|_| BufferPool::new(0)).collect(),
+            phase: PhaseCell::default(),
         }
     }
 
@@ -197,6 +201,7 @@ impl<R: Send> Worker<R> {
         };
         let (cell, padding) = (task.cell, task.padding);
         let begin = Instant::now();
+        self.phase.set(Phase::Cell);
         let Some(Some(runner)) = self.runners.get_mut(cell.index()) else {
             debug_assert!(work.is_empty(), "a removed model has no requests");
             return outcome;
@@ -233,7 +238,7 @@ impl<R: Send> Worker<R> {
             Ok(()) => {
                 // Before the scatter: added nodes may read the results of their node, which are
                 // then retained for them.
-                grow_all(rows, tasks, &mut outcome);
+                grow_all(rows, tasks, &self.phase, &mut outcome);
                 scatter(rows, tasks, scatter_copy, pools);
             }
             Err(error) => {
@@ -288,7 +293,12 @@ fn fail_all<R>(tasks: &mut [WorkerTask<R>], error: &RequestError, outcome: &mut 
 }
 
 /// Calls the `DynamicGraph`s of the watched nodes of a batch.
-fn grow_all<R: Send>(rows: &BatchRows<R>, tasks: &[WorkerTask<R>], outcome: &mut Outcome) {
+fn grow_all<R: Send>(
+    rows: &BatchRows<R>,
+    tasks: &[WorkerTask<R>],
+    phase: &PhaseCell,
+    outcome: &mut Outcome,
+) {
     for (step, todo) in tasks.iter().enumerate() {
         let growing = todo.work.iter().enumerate();
         for (index, work) in growing.filter(|(_, work)| work.values.grows()) {
@@ -297,7 +307,9 @@ fn grow_all<R: Send>(rows: &BatchRows<R>, tasks: &[WorkerTask<R>], outcome: &mut
             if values.is_watched(work.row.node) && !work.values.has_ended() {
                 debug_assert!(rows.is_last(row, step), "nothing joins a watched node");
                 let outputs = rows.outputs(row, step);
+                phase.set(Phase::Growth);
                 grow(&outputs, work, &mut values, outcome);
+                phase.set(Phase::Cell);
             }
         }
     }

@@ -12,7 +12,7 @@ use super::super::{RequestError, SubmitError};
 use super::segments::{Inner, Now, WaitingStep};
 use super::{AHEAD, STEP_BYTES, StepOptions, StreamError};
 use crate::cell_graph::CellId;
-use crate::scheduler::{LimitOf, Refused};
+use crate::scheduler::{LimitOf, Reason, Refused};
 use crate::sync::Mutex;
 use crate::worker::ModelCells;
 use cellstream::execute::team::ProcessMark;
@@ -115,9 +115,11 @@ impl Stream {
         };
         let have = now.unanswered();
         if have >= AHEAD {
+            let mut state = shared.lock();
+            (state.scheduler).handle_refused(inner.model.key, Reason::Steps);
             return Err(SubmitError::from(Refused::Overloaded {
                 of: LimitOf::Engine,
-                what: "steps of a stream",
+                what: Reason::Steps,
                 have,
                 needs: 1,
                 most: AHEAD,

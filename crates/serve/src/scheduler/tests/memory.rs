@@ -162,7 +162,7 @@ fn what_is_refused_leaves_nothing() {
             .expect_err("nodes"),
         Refused::Overloaded {
             of: LimitOf::Engine,
-            what: "nodes",
+            what: Reason::Nodes,
             have: 4,
             needs: 2,
             most: 5
@@ -178,7 +178,7 @@ fn what_is_refused_leaves_nothing() {
         scheduler.handle_grow(first, growth.clone()),
         Err(Refused::Overloaded {
             of: LimitOf::Engine,
-            what: "nodes",
+            what: Reason::Nodes,
             have: 4,
             needs: 2,
             most: 5
@@ -199,7 +199,7 @@ fn what_is_refused_leaves_nothing() {
         scheduler.handle_submit(now, &unfolded, requirements),
         Err(Refused::ShuttingDown)
     );
-    assert_eq!(scheduler.counts().refused, 4);
+    assert_eq!(scheduler.counts().refused(), 4);
     scheduler.handle_shutdown(now);
     assert_eq!(scheduler.counts().of(End::ShutDown), 2);
     scheduler.audit().expect("nothing left");

@@ -163,9 +163,12 @@ fn a_drained_model_refuses_and_ends_what_it_has() {
     submit(&mut scheduler, 1, of_model(kept)).unwrap();
     run(&mut scheduler);
     let counts = scheduler.model_counts(drained).unwrap();
-    assert_eq!((counts.submitted, counts.refused, counts.live()), (2, 2, 0));
+    assert_eq!(
+        (counts.submitted, counts.refused(), counts.live()),
+        (2, 2, 0)
+    );
     let counts = scheduler.model_counts(kept).unwrap();
-    assert_eq!((counts.submitted, counts.refused), (1, 0));
+    assert_eq!((counts.submitted, counts.refused()), (1, 0));
     scheduler.remove_model(drained).unwrap();
     scheduler.handle_drain();
     let refused = submit(&mut scheduler, 1, of_model(kept));
@@ -204,20 +207,20 @@ fn a_model_has_limits_of_its_own() {
     assert_eq!(nodes, Err(Refused::RequestNodes { nodes: 6, most: 5 }));
     let first = submit(&mut scheduler, 5, large).unwrap();
     let bytes = submit(&mut scheduler, 1, large).unwrap_err();
-    assert_eq!(bytes, over("bytes", 60, 60, 100));
+    assert_eq!(bytes, over(Reason::Bytes, 60, 60, 100));
     assert_eq!(
         bytes.to_string(),
         "overloaded: 60 bytes of 100 are taken by the model and the request needs 60; \
          try again later, or raise the limit"
     );
     let nodes = submit(&mut scheduler, 3, of_model(model));
-    assert_eq!(nodes, Err(over("nodes", 5, 3, 7)));
+    assert_eq!(nodes, Err(over(Reason::Nodes, 5, 3, 7)));
     submit(&mut scheduler, 1, of_model(model)).unwrap();
     let requests = submit(&mut scheduler, 1, of_model(model));
-    assert_eq!(requests, Err(over("requests", 2, 1, 2)));
+    assert_eq!(requests, Err(over(Reason::Requests, 2, 1, 2)));
     scheduler.handle_open_stream(model, 40).unwrap();
     let streams = scheduler.handle_open_stream(model, 0);
-    assert_eq!(streams, Err(over("streams", 1, 1, 1)));
+    assert_eq!(streams, Err(over(Reason::Streams, 1, 1, 1)));
     let usage = Usage {
         requests: 2,
         nodes: 6,
@@ -231,8 +234,20 @@ fn a_model_has_limits_of_its_own() {
     submit(&mut scheduler, 20, of_model(free)).unwrap();
     scheduler.handle_cancel(Instant::now(), first);
     submit(&mut scheduler, 1, large).unwrap();
-    assert_eq!(scheduler.model_counts(model).unwrap().refused, 5);
-    assert_eq!(scheduler.counts().refused, 5);
+    for counts in [scheduler.counts(), scheduler.model_counts(model).unwrap()] {
+        assert_eq!(counts.refused(), 5);
+        for reason in Reason::ALL {
+            let once = [
+                Reason::RequestNodes,
+                Reason::Bytes,
+                Reason::Nodes,
+                Reason::Requests,
+                Reason::Streams,
+            ];
+            let expected = u64::from(once.contains(&reason));
+            assert_eq!(counts.refused_for(reason), expected, "{reason}");
+        }
+    }
     scheduler.audit().unwrap();
 }
 
@@ -261,7 +276,7 @@ fn a_client_has_a_limit_in_the_engine_and_in_each_model() {
     };
     let over = |most| Refused::Overloaded {
         of: LimitOf::Client,
-        what: "requests",
+        what: Reason::Requests,
         have: most,
         needs: 1,
         most,
