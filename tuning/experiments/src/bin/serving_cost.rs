@@ -126,7 +126,7 @@ fn sample(hidden: usize, batch: usize, cores: usize) -> Result<Sample, Box<dyn s
         ticket.wait()?;
     }
     let (wall, after) = (begin.elapsed(), engine.stats());
-    let (a, b) = (&after.cells[0], &before.cells[0]);
+    let (a, b) = (&after.models[0].cells[0], &before.models[0].cells[0]);
     let tasks = (a.batches.iter().sum::<u64>() - b.batches.iter().sum::<u64>()) as f64;
     let micros = |time: Duration| time.as_secs_f64() * 1e6 / tasks;
     Ok(Sample {

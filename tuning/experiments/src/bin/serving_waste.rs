@@ -170,7 +170,7 @@ fn sample(
         rows: 0.0,
         filled: f64::INFINITY,
     };
-    for (after, before) in after.cells.iter().zip(&before.cells) {
+    for (after, before) in after.models[0].cells.iter().zip(&before.models[0].cells) {
         sample.cells += part(after.run - before.run);
         sample.gather += part(after.gather - before.gather);
         sample.scatter += part(after.scatter - before.scatter);
@@ -187,7 +187,7 @@ fn sample(
 /// # Errors
 /// None ends any more.
 fn when_a_batch_ends(engine: &Engine) -> Result<(Instant, Stats), Box<dyn std::error::Error>> {
-    let ended = |stats: &Stats| stats.cells.iter().map(batches).sum::<u64>();
+    let ended = |stats: &Stats| stats.models[0].cells.iter().map(batches).sum::<u64>();
     let ended_before = ended(&engine.stats());
     loop {
         thread::sleep(Duration::from_micros(20));
