@@ -56,6 +56,8 @@ impl<'a> NodeOutputs<'a> {
 pub struct Growth<'a> {
     graph: &'a mut Graph,
     failure: Option<CellError>,
+    /// `None` if nobody receives parts.
+    parts: Option<Vec<Vec<f32>>>,
     deferred: Vec<Deferred>,
 }
 
@@ -68,6 +70,7 @@ impl<'a> Growth<'a> {
         Growth {
             graph,
             failure: None,
+            parts: None,
             deferred: Vec::new(),
         }
     }
@@ -80,6 +83,25 @@ impl<'a> Growth<'a> {
     /// The deferred jobs.
     pub(crate) fn take_deferred(&mut self) -> Vec<Deferred> {
         std::mem::take(&mut self.deferred)
+    }
+
+    /// Sends values to the user before the response is complete, such as the symbol of a decoder.
+    /// The receiver is that of `Request::on_part`; without one, this does nothing. The values are
+    /// not part of the response, unless [`Growth::answer`] adds them, too.
+    pub fn part(&mut self, values: &[f32]) {
+        if let Some(parts) = &mut self.parts {
+            parts.push(values.to_vec());
+        }
+    }
+
+    /// From now on collects parts.
+    pub(crate) fn collect_parts(&mut self) {
+        self.parts = Some(Vec::new());
+    }
+
+    /// The collected parts.
+    pub(crate) fn take_parts(&mut self) -> Vec<Vec<f32>> {
+        self.parts.take().unwrap_or_default()
     }
 
     /// Ends the request, and no other, with an error with the message `why`. The first of several

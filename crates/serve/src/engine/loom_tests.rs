@@ -136,6 +136,7 @@ fn growing(starts: &[f32]) -> Request {
     impl DynamicGraph for CountOn {
         fn grow(&mut self, node: NodeId, outputs: NodeOutputs<'_>, more: &mut Growth<'_>) {
             let count = outputs.port(0)[0];
+            more.part(&[count]);
             if !self.ends.contains(&count) {
                 let next = more.node(CellId(0), &[node.output(0)]);
                 return more.watch(next);
@@ -297,6 +298,42 @@ fn a_request_grows_beside_its_cancellation_and_ends_once() {
         let all = sorted(replies);
         assert!(all == ["Err(Cancelled)"] || all == ["Ok([3.0])"], "{all:?}");
     });
+}
+
+/// The worker delivers parts while the end is added, which either of both threads delivers.
+#[test]
+fn parts_come_in_order_and_before_the_end() {
+    let ends = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
+    let seen = Arc::clone(&ends);
+    beside_workers(1, Some(3), move |shared, replies| {
+        let told = Arc::clone(replies);
+        let part = move |part: &[f32]| told.lock().unwrap().push(Ok(part.to_vec()));
+        let done = Arc::new(Mutex::new(None));
+        let end = Arc::clone(&done);
+        let end = move |answer: Result<Response, RequestError>| {
+            *end.lock().unwrap() = Some(answer.map(|answer| answer.values));
+        };
+        let request = growing(&[1.0]).on_part(part);
+        let key = shared.accept(request, Reply::Call(Box::new(end))).unwrap();
+        shared.cancel(key);
+        let (end, before) = loop {
+            if let Some(end) = done.lock().unwrap().take() {
+                break (end, replies.lock().unwrap().clone());
+            }
+            thread::yield_now();
+        };
+        shared.wait_until_idle(None);
+        assert_eq!(*replies.lock().unwrap(), before, "no part after the end");
+        let parts = [Ok(vec![2.0]), Ok(vec![3.0])];
+        assert_eq!(before, parts[..before.len()]);
+        match &end {
+            Ok(answer) => assert_eq!((&answer[..], before.len()), (&[3.0][..], 2)),
+            Err(error) => assert_eq!(*error, RequestError::Cancelled),
+        }
+        seen[usize::from(end.is_ok())].fetch_add(1, Ordering::Relaxed);
+    });
+    let ends = [&ends[0], &ends[1]].map(|count| count.load(Ordering::Relaxed));
+    assert!(ends.iter().all(|&count| count > 0), "{ends:?}");
 }
 
 #[test]

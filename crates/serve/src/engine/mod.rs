@@ -13,6 +13,7 @@ mod loom_tests;
 mod model;
 mod models;
 mod options;
+mod parts;
 mod prepare;
 mod replies;
 mod shared;
@@ -41,6 +42,7 @@ use super::scheduler::{ModelShare, Policy, Requirements, Scheduler, Timing, Work
 use super::worker::Worker;
 use answer::AnswerSender;
 use cellstream::execute::team::{Cores, SharedTeam, Team, TeamWarning, without_pin};
+use parts::{PartCallback, Parts};
 use prepare::{ModelSetup, prepare_all};
 use replies::{Callback, Job};
 use shared::Shared;
@@ -49,6 +51,7 @@ use shared::Shared;
 pub struct Request {
     graph: Graph,
     grow: Option<Box<dyn DynamicGraph>>,
+    on_part: Option<PartCallback>,
     requirements: Requirements,
 }
 
@@ -58,6 +61,7 @@ impl Request {
         Request {
             graph,
             grow: None,
+            on_part: None,
             requirements: Requirements::default(),
         }
     }
@@ -65,6 +69,28 @@ impl Request {
     /// Sets the [`DynamicGraph`], called when a watched node of the graph has been computed.
     pub fn grow(mut self, grow: impl DynamicGraph + 'static) -> Request {
         self.grow = Some(Box::new(grow));
+        self
+    }
+
+    /// Calls `part` with each of the parts that the request's [`DynamicGraph`] sends
+    /// ([`Growth::part`](crate::cell_graph::Growth::part)), in order, as soon as they are computed:
+    /// the symbols of a decoder one by one. The calls run where callbacks do
+    /// ([`Model::submit_with`]). The answer or the error comes after the last one has returned,
+    /// also that of a ticket. After a panic it is not called again; the answer is not lost.
+    ///
+    /// Parts that are not delivered are kept, and count for no limit.
+    ///
+    /// ```
+    /// # use cellstream_serve::cell_graph::{DynamicGraph, Graph};
+    /// # use cellstream_serve::engine::Request;
+    /// # fn request(graph: Graph, decoding: impl DynamicGraph + 'static) -> Request {
+    /// // `Seq2Seq::unfold` returns both.
+    /// let request = Request::new(graph).grow(decoding);
+    /// request.on_part(|symbol| print!("{} ", symbol[0]))
+    /// # }
+    /// ```
+    pub fn on_part(mut self, part: impl FnMut(&[f32]) + Send + 'static) -> Request {
+        self.on_part = Some(Box::new(part));
         self
     }
 
@@ -99,6 +125,8 @@ pub(super) enum Reply {
     Call(Callback),
     /// The stream, and the number of its segment.
     Segment(Arc<stream::Inner>, u64),
+    /// After the parts.
+    AfterParts(Arc<Parts>, Box<Reply>),
 }
 
 impl Reply {
@@ -108,6 +136,7 @@ impl Reply {
             Reply::Ticket(sender) => jobs.extend(sender.send(answer).map(Job::Wake)),
             Reply::Call(call) => jobs.push(Job::Call(call, answer)),
             Reply::Segment(stream, number) => stream.segment_ended(number, answer, jobs),
+            Reply::AfterParts(parts, reply) => jobs.push(parts.end(*reply, answer)),
         }
     }
 }

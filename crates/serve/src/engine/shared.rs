@@ -224,10 +224,12 @@ impl Shared {
         if self.made_in.is_forked() {
             return Err(SubmitError::Forked);
         }
+        let (request, reply) = request.with_parts(reply);
         let Request {
             graph,
             grow,
             mut requirements,
+            ..
         } = request;
         requirements.model = model.key;
         // Rejecting a request should cost less than accepting it.

@@ -406,7 +406,8 @@ impl Seq2Seq {
     }
 
     /// The graph of a source, with a node for each symbol and the first of the decoder, and the
-    /// function that adds the others. The response is the symbols of the decoder.
+    /// function that adds the others. The response is the symbols of the decoder; each is also a
+    /// part ([`Request::on_part`](crate::engine::Request::on_part)).
     ///
     /// # Errors
     /// [`NetworkError::Empty`] for a source without symbols, [`NetworkError::Layer`] for a symbol
@@ -479,6 +480,7 @@ impl DynamicGraph for FeedPrevious {
         if Some(symbol) == self.eos {
             return;
         }
+        more.part(&[symbol]);
         more.answer(node.output(0));
         self.left -= 1;
         if self.left > 0 {
