@@ -4,6 +4,7 @@
 //! comes through a [`Ticket`] (wait for it or `.await` it) or a callback. No async runtime is
 //! needed, and any works.
 
+mod admission;
 mod answer;
 mod calibrate;
 mod error;

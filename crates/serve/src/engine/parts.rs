@@ -1,8 +1,8 @@
 //! Parts of a response, sent while the request is computed.
 //!
 //! ```text
-//! grow         its parts: to the queue of the request, with the values of the request locked, so in
-//!              the order of the calls
+//! grow         its parts: to the queue of the request, with the values of the request locked, so
+//!              in the order of the calls
 //! end          the answer: to the same queue, as the last item
 //! job          takes the items one after the other and calls the user, with nothing locked
 //! ```

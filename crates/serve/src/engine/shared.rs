@@ -36,7 +36,7 @@
 //! **A ticket is dropped while its reply is on its way**: cancelling an ended request does nothing.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
@@ -47,15 +47,10 @@ use super::models::{Change, ModelState};
 use super::replies::{Job, Queue};
 use super::stats::Recorder;
 use super::stream::IdleStreams;
-use super::{Reply, Request, RequestError, Response, SubmitError};
-use crate::scheduler::{
-    End, Ended, LimitOf, ModelKey, Prepared, Reason, Refused, RequestKey, Requirements, Scheduler,
-    StreamRoom, SubgraphKey, Task, WorkerId,
-};
+use super::{Reply, RequestError, Response};
+use crate::scheduler::{End, Ended, ModelKey, RequestKey, Scheduler, SubgraphKey, Task, WorkerId};
 use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use crate::worker::{
-    ModelCells, Outcome, Phase, RequestValues, TaskRow, Values, Worker, WorkerTask,
-};
+use crate::worker::{Outcome, Phase, RequestValues, TaskRow, Worker, WorkerTask};
 use cellstream::execute::team::ProcessMark;
 
 /// See the [module](self).
@@ -69,7 +64,7 @@ pub(super) struct Shared {
     pub idle: Condvar,
     pub(super) reply_work: Condvar,
     /// Maximum number of jobs of the reply thread, beyond which requests are refused.
-    max_replies: usize,
+    pub(super) max_replies: usize,
     /// [`EngineOptions::idle_streams`](super::EngineOptions::idle_streams).
     pub idle_streams: Option<Duration>,
 }
@@ -93,32 +88,6 @@ pub(super) struct State {
     pub(super) replies: Queue,
     pub(super) idle_streams: IdleStreams,
     pub stopping: bool,
-}
-
-/// The reserved room of an open stream; dropping it returns the room.
-pub(super) struct Room {
-    shared: Weak<Shared>,
-    made_in: ProcessMark,
-    reserved: StreamRoom,
-}
-
-impl Room {
-    pub fn position(&self) -> u64 {
-        self.reserved.position
-    }
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        if let Some(shared) = self.shared.upgrade()
-            && !self.made_in.is_forked()
-        {
-            let mut state = shared.lock();
-            state.scheduler.handle_close_stream(self.reserved);
-            state.idle_streams.forget(self.reserved.position);
-            state.forget_model(self.reserved.model);
-        }
-    }
 }
 
 /// An ended request, whose reply is sent without the lock.
@@ -212,97 +181,6 @@ impl Shared {
         }
         self.reply(finished);
         out
-    }
-
-    /// Accepts a request of a model, or rejects it at once.
-    pub fn accept(
-        &self,
-        model: &Arc<ModelCells>,
-        request: Request,
-        reply: Reply,
-    ) -> Result<RequestKey, SubmitError> {
-        if self.made_in.is_forked() {
-            return Err(SubmitError::Forked);
-        }
-        let (request, reply) = request.with_parts(reply);
-        let Request {
-            graph,
-            grow,
-            mut requirements,
-            ..
-        } = request;
-        requirements.model = model.key;
-        // Rejecting a request should cost less than accepting it.
-        self.offer(graph.len(), &requirements)?;
-        let unfolded = graph.unfold(&model.cells)?;
-        graph.check_watched(grow.is_some())?;
-        let values = Values::new(graph, &unfolded, grow, &model.cells, reply);
-        requirements.bytes = requirements.bytes.max(values.bytes(&model.cells));
-        let values = Arc::new(RequestValues::new(model, values));
-        let continues = requirements.continues;
-        let prepared = Prepared::new(&unfolded, requirements);
-        // The values of a rejected request are dropped without the lock: they may own a ticket or
-        // the engine, whose drop takes the lock.
-        let kept = Arc::clone(&values);
-        let accepted = self.with(|state, now| {
-            let key = match state.scheduler.handle_prepared(now, prepared) {
-                // It may have been removed meanwhile.
-                Err(_) if !continues && state.check_removed(model.key).is_err() => {
-                    return Err(Refused::NoModel.into());
-                }
-                accepted => accepted?,
-            };
-            state.requests.insert(key, values);
-            Ok(key)
-        });
-        drop(kept);
-        accepted
-    }
-
-    /// An error if a request would be refused now.
-    fn offer(&self, nodes: usize, requirements: &Requirements) -> Result<(), Refused> {
-        let mut state = self.lock();
-        // Segments that continue a stream are accepted until the model is idle.
-        if !requirements.continues {
-            state.check_removed(requirements.model)?;
-        }
-        state.scheduler.handle_offer(nodes, requirements)?;
-        let have = state.replies.len();
-        if have >= self.max_replies && requirements.stream.is_none() {
-            (state.scheduler).handle_refused(requirements.model, Reason::Replies);
-            return Err(Refused::Overloaded {
-                of: LimitOf::Engine,
-                what: Reason::Replies,
-                have,
-                needs: 1,
-                most: self.max_replies,
-            });
-        }
-        Ok(())
-    }
-
-    /// Reserves the room of a stream of a model.
-    pub fn open_stream(
-        shared: &Arc<Shared>,
-        model: ModelKey,
-        bytes: usize,
-    ) -> Result<Room, SubmitError> {
-        let mut state = shared.lock();
-        state.check_removed(model)?;
-        let reserved = state.scheduler.handle_open_stream(model, bytes)?;
-        drop(state);
-        Ok(Room {
-            shared: Arc::downgrade(shared),
-            made_in: shared.made_in,
-            reserved,
-        })
-    }
-
-    /// An error if steps of streams of a model are refused.
-    pub fn check_draining(&self, model: ModelKey) -> Result<(), SubmitError> {
-        let state = self.lock();
-        state.check_removed(model)?;
-        Ok(state.scheduler.check_draining(model)?)
     }
 
     /// Returns whether the request had not ended.

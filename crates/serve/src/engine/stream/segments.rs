@@ -5,9 +5,10 @@ use std::sync::{Arc, Weak};
 use std::task::Waker;
 use std::time::Instant;
 
+use super::super::admission::Room;
 use super::super::answer::AnswerSender;
 use super::super::replies::Job;
-use super::super::shared::{Room, Shared};
+use super::super::shared::Shared;
 use super::super::{Reply, Request, RequestError, Response, SubmitError};
 use super::{StepOptions, StreamError};
 use crate::cell_graph::{CellId, DynamicGraph, Graph, Growth, NodeId, NodeOutputs, Source};
