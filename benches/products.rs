@@ -17,7 +17,7 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 
 /// Rows, depth, units, gates. One row is a step of one sequence; 10 and 20 a step of as many; 100
 /// and more are taken ahead. Sizes beside each other show whether an odd one falls off a cliff.
-const SHAPES: [(usize, usize, usize, usize); 22] = [
+const SHAPES: [(usize, usize, usize, usize); 24] = [
     (1, 64, 64, 4),
     (1, 256, 128, 4),
     (1, 256, 120, 4),
@@ -33,12 +33,14 @@ const SHAPES: [(usize, usize, usize, usize); 22] = [
     (10, 256, 128, 4),
     (10, 256, 128, 3),
     (10, 256, 128, 1),
+    (10, 1024, 512, 3),
     (10, 1024, 512, 4),
     (20, 64, 32, 4),
     (20, 256, 128, 4),
     (20, 1024, 512, 4),
     (100, 64, 64, 4),
     (100, 1024, 64, 4),
+    (100, 1024, 512, 3),
     (100, 1024, 512, 4),
 ];
 

@@ -208,11 +208,15 @@ impl Grain {
     }
 
     /// The number of tiles of `rows` rows of a product of this shape, of which one core has
-    /// `weights` bytes. A tile has up to 6 rows, 8 with three gates, and all are as even as
-    /// possible. Above [`Grain::one_stripe_bytes`], with two or four gates and except in int8,
+    /// `weights` bytes. A tile has up to 6 rows, or 8 with three gates (3 with fewer than
+    /// 16 accumulators), and all are as even as possible. Above [`Grain::one_stripe_bytes`], with two or four gates and except in int8,
     /// there is one tile of up to [`Grain::rows`] rows by one stripe, or two of up to 8 rows.
     pub fn row_tiles(&self, rows: usize, shape: &Shape, weights: u64) -> usize {
-        let most = if shape.gates == 3 { 8 } else { 6 };
+        let most = match (shape.gates, self.accumulators) {
+            (3, ..16) => 3,
+            (3, _) => 8,
+            _ => 6,
+        };
         let many = (self.accumulators / shape.gates.max(1))
             .min(self.rows)
             .clamp(1, most);

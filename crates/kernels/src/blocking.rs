@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 /// Rows (MR) of a tall register tile, which spans one stripe of two gates. Other tiles are *short*:
-/// at most 6 rows, or 8 with three gates.
+/// at most 6 rows, or 8 with three gates (3 with 16 registers).
 pub const TALL_TILE_ROWS: RangeInclusive<usize> = 7..=14;
 
 /// The way from memory to registers. No choice changes a bit of a result.

@@ -2,7 +2,7 @@
 //! stripe and gate.
 //!
 //! ```text
-//! short tiles  at most 6 rows (8 with three gates), by as many stripes as the registers hold
+//! short tiles  at most 6 rows (3 or 8 with three gates), by as many stripes as the registers hold
 //! tall tiles   7 to 14 rows (12 in bf16), by one stripe of two gates
 //! ```
 //!
@@ -94,9 +94,14 @@ const fn accumulators(registers: usize, parts: usize) -> usize {
 }
 
 /// Rows of a short tile of panels of `gates` gates, with `room` accumulators. Loads per
-/// multiply-add are fewest with about as many rows as vectors of weights.
+/// multiply-add are fewest with about as many rows as vectors of weights. Four rows of three gates
+/// would use all of 16 registers; compilers then spill a sum in every step, so there are three.
 const fn short_tile_rows(room: usize, gates: usize) -> usize {
-    let max = if gates == 3 { 8 } else { SHORT_TILE_ROWS };
+    let max = match (gates, room) {
+        (3, ..16) => 3,
+        (3, _) => 8,
+        _ => SHORT_TILE_ROWS,
+    };
     let rows = room / gates;
     match rows {
         0 => 1,
@@ -128,8 +133,9 @@ pub(super) struct Tiles;
 impl Tiles {
     /// Whether tiles of these rows, stripes and gates exist.
     pub const fn has<S: Simd, E: Element<S>>(rows: usize, stripes: usize, gates: usize) -> bool {
-        let is_short = (rows <= SHORT_TILE_ROWS || gates == 3 && rows <= 8)
-            && rows * stripes * gates <= accumulators(S::REGISTERS, E::PARTS)
+        let room = accumulators(S::REGISTERS, E::PARTS);
+        let is_short = rows <= short_tile_rows(room, gates)
+            && rows * stripes * gates <= room
             && (stripes <= 4 || gates == 2);
         is_short || stripes == 1 && is_tall::<S, E>(rows, gates)
     }
