@@ -1,6 +1,6 @@
-//! Random joins, cancels, deadlines, failures, growth and streams for as long as one likes, on one
-//! worker and then on two, with flat memory, nobody lost, and every answer that of the request
-//! alone.
+//! Random joins, cancels, deadlines, failures, growth, streams, parts and reloads of a second model
+//! for as long as one likes, on one worker and then on two, with flat memory, nobody lost, and every
+//! answer that of the request alone.
 //!
 //!     CELLSTREAM_SOAK_SECONDS=600 cargo test --release --test serve_soak
 
@@ -8,8 +8,8 @@
 mod resident;
 
 use std::panic::resume_unwind;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use cellstream::layers::Embedding;
@@ -20,7 +20,9 @@ use cellstream_serve::cell_graph::{
     Batch, Cell, CellError, CellId, Cells, DynamicGraph, Graph, Growth, NodeId, NodeOutputs, Ports,
     PreparedCell, WorkerEnv,
 };
-use cellstream_serve::engine::{EngineOptions, Request, StreamError, SubmitError, Workers};
+use cellstream_serve::engine::{
+    EngineOptions, ModelOptions, Request, StreamError, SubmitError, Workers,
+};
 use cellstream_serve::networks::{
     BinaryTree, BinaryTreeLstm, BinaryTreeWeights, Chain, ChainCell, DecoderCell, EncoderCell,
     FeedPrevious, Outputs, Seq2Seq, UnbatchedRunner, Until,
@@ -354,12 +356,62 @@ fn soak(options: EngineOptions, cells: &Cells, network: &Network, asked: &[Asked
             }
         }
     };
+    // A second model comes and goes; the symbols of its decoders come as parts.
+    let reload = || {
+        let mut random = fastrand::Rng::with_seed(9);
+        let mut reloads = 0;
+        while !stop.load(Ordering::Relaxed) {
+            let options = ModelOptions::default();
+            let model = engine.add_model(cells.clone(), &options).unwrap();
+            let mut stream = model.stream(network.lstm.cell(), None).unwrap();
+            let mut accepted = Vec::new();
+            for _ in 0..50 {
+                let asked = &asked[random.usize(..asked.len())];
+                let parts: Arc<Mutex<Vec<f32>>> = Arc::default();
+                let told = Arc::clone(&parts);
+                let part = move |part: &[f32]| told.lock().unwrap().extend_from_slice(part);
+                match model.submit(asked.request().on_part(part)) {
+                    Ok(ticket) => {
+                        add(&seen.submitted);
+                        accepted.push((ticket, asked, parts));
+                    }
+                    Err(SubmitError::Refused(Refused::Overloaded { .. })) => add(&seen.refused),
+                    Err(other) => panic!("{other}"),
+                }
+            }
+            let step = stream.push(&[0.25; E]).unwrap();
+            let cancels = random.usize(0..4) == 0;
+            if cancels {
+                model.cancel_all();
+            }
+            model.remove();
+            assert!(step.wait().is_ok() || cancels);
+            for (ticket, asked, parts) in accepted {
+                let ended = ticket.wait();
+                if let (Ok(answer), Some(Growing::Decodes(_))) = (&ended, &asked.growing) {
+                    assert_eq!(*parts.lock().unwrap(), answer.values);
+                }
+                let failed = asked.check(&ended);
+                assert!(ended != Err(RequestError::Cancelled) || cancels);
+                if let Some(failed) = failed {
+                    add(&seen.failed[failed as usize]);
+                }
+            }
+            let gone = model.submit(asked[0].request()).err();
+            assert_eq!(gone, Some(SubmitError::Refused(Refused::NoModel)));
+            drop(stream);
+            assert!(model.stats().is_none());
+            reloads += 1;
+        }
+        reloads
+    };
     let resident = || cfg!(target_os = "linux").then(resident::resident);
     let begin = Instant::now();
     let (mut early, mut late) = (None, None);
     std::thread::scope(|scope| {
         let user = &user;
         let users: Vec<_> = (0..2).map(|seed| scope.spawn(move || user(seed))).collect();
+        let reloader = scope.spawn(reload);
         while begin.elapsed().as_secs_f64() < seconds {
             std::thread::sleep(Duration::from_millis(50));
             let done = begin.elapsed().as_secs_f64() / seconds;
@@ -367,11 +419,14 @@ fn soak(options: EngineOptions, cells: &Cells, network: &Network, asked: &[Asked
                 early = resident();
             }
             late = resident();
+            assert!(engine.health().workers.iter().all(|worker| worker.is_alive));
+            assert!(engine.stats().models.len() <= 2);
         }
         stop.store(true, Ordering::Relaxed);
         for user in users {
             user.join().unwrap();
         }
+        assert!(reloader.join().unwrap() > 0);
     });
     engine.drain();
     let counts = engine.stats().counts;
