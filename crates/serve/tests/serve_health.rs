@@ -163,6 +163,9 @@ fn models_have_limits_and_statistics_of_their_own() {
     );
     assert_eq!(second.drain_for(Duration::ZERO), 3);
     assert!(second.stats().unwrap().draining);
+    assert!(stream.push(&[2.0]).is_err());
+    let draining = second.stats().unwrap().counts.refused_for(Reason::Draining);
+    assert_eq!(draining, 1);
     assert!(!scene.engine.model().stats().unwrap().draining);
     scene.gate.let_all_go();
     assert_eq!(ended(first), Ok(vec![2.0]));
@@ -182,7 +185,9 @@ fn models_have_limits_and_statistics_of_their_own() {
     second.remove();
     drop(stream);
     assert!(second.stats().is_none());
+    assert!(second.submit(chain(&ids, &[0.5]).0).is_err());
     let stats = scene.engine.stats();
+    assert_eq!(stats.counts.refused_for(Reason::NoModel), 1);
     assert_eq!(stats.models.len(), 1);
     assert_eq!(stats.times.queueing.len(), 4, "removed models included");
 }

@@ -242,4 +242,11 @@ fn a_policy_that_panics_ends_all_and_nobody_waits_for_ever() {
     let refused = engine.submit(pairs(ids.pair, 1)).err();
     assert_eq!(refused, Some(SubmitError::Refused(Refused::ShuttingDown)));
     gate::drained(&engine, &[(End::ShutDown, 1)]);
+    // The worker ends its requests first.
+    while engine.health().workers[0].is_alive {
+        std::thread::yield_now();
+    }
+    let health = engine.health();
+    assert!(health.draining);
+    assert!(health.stuck(std::time::Duration::MAX).eq([0]));
 }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use super::shared::Shared;
+use super::shared::{Shared, State};
 use super::{Reply, Request, SubmitError};
 use crate::scheduler::{
     LimitOf, ModelKey, Prepared, Reason, Refused, RequestKey, Requirements, StreamRoom,
@@ -70,7 +70,7 @@ impl Shared {
         let accepted = self.with(|state, now| {
             let key = match state.scheduler.handle_prepared(now, prepared) {
                 // It may have been removed meanwhile.
-                Err(_) if !continues && state.check_removed(model.key).is_err() => {
+                Err(_) if !continues && !state.is_serving(model.key) => {
                     return Err(Refused::NoModel.into());
                 }
                 accepted => accepted?,
@@ -87,7 +87,7 @@ impl Shared {
         let mut state = self.lock();
         // Segments that continue a stream are accepted until the model is idle.
         if !requirements.continues {
-            state.check_removed(requirements.model)?;
+            state.refuse_removed(requirements.model)?;
         }
         state.scheduler.handle_offer(nodes, requirements)?;
         let have = state.replies.len();
@@ -111,7 +111,7 @@ impl Shared {
         bytes: usize,
     ) -> Result<Room, SubmitError> {
         let mut state = shared.lock();
-        state.check_removed(model)?;
+        state.refuse_removed(model)?;
         let reserved = state.scheduler.handle_open_stream(model, bytes)?;
         drop(state);
         Ok(Room {
@@ -123,8 +123,23 @@ impl Shared {
 
     /// An error if steps of streams of a model are refused.
     pub fn check_draining(&self, model: ModelKey) -> Result<(), SubmitError> {
-        let state = self.lock();
-        state.check_removed(model)?;
-        Ok(state.scheduler.check_draining(model)?)
+        let mut state = self.lock();
+        state.refuse_removed(model)?;
+        let checked = state.scheduler.check_draining(model);
+        if let Err(refused) = checked {
+            state.scheduler.handle_refused(model, refused.reason());
+        }
+        Ok(checked?)
+    }
+}
+
+impl State {
+    /// An error if a model is being removed or was removed.
+    fn refuse_removed(&mut self, model: ModelKey) -> Result<(), Refused> {
+        if self.is_serving(model) {
+            return Ok(());
+        }
+        self.scheduler.handle_refused(model, Reason::NoModel);
+        Err(Refused::NoModel)
     }
 }

@@ -34,7 +34,7 @@ use super::shared::{Shared, State};
 use super::stats::{ModelStats, Recorder};
 use super::{EngineError, Reply};
 use crate::cell_graph::CellId;
-use crate::scheduler::{ModelKey, ModelShare, Refused, RequestKey, Task, WorkerId};
+use crate::scheduler::{ModelKey, ModelShare, RequestKey, Task, WorkerId};
 use crate::sync::{MutexGuard, PoisonError};
 use crate::worker::{CellRunner, ModelCells, Spent, Worker};
 use cellstream::execute::team::catch_panic;
@@ -262,13 +262,10 @@ impl State {
         })
     }
 
-    /// An error if a model is being removed or was removed.
-    pub fn check_removed(&self, key: ModelKey) -> Result<(), Refused> {
+    /// Whether a model is not being removed, and was not.
+    pub fn is_serving(&self, key: ModelKey) -> bool {
         let model = self.models.get(&key);
-        match model.is_some_and(|model| model.stage == Stage::Serving) {
-            true => Ok(()),
-            false => Err(Refused::NoModel),
-        }
+        model.is_some_and(|model| model.stage == Stage::Serving)
     }
 
     /// Whether no request of a model is left and all have been replied to.
