@@ -1,5 +1,5 @@
 //! Random joins, cancels, deadlines, failures, growth, streams, parts and reloads of a second model
-//! for as long as one likes, on one worker and then on two, with flat memory, nobody lost, and every
+//! for as long as one likes, on one worker and then on two, with flat memory, nobody lost, and each
 //! answer that of the request alone.
 //!
 //!     CELLSTREAM_SOAK_SECONDS=600 cargo test --release --test serve_soak
