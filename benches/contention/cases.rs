@@ -87,7 +87,7 @@ fn two_models(report: Report<'_>) {
         std::thread::sleep(Duration::from_millis(500));
         let beside = format!("{users} users");
         let batches = || {
-            engine.stats().cells[b.cell().index()]
+            engine.stats().models[0].cells[b.cell().index()]
                 .batches
                 .iter()
                 .sum::<u64>()
@@ -230,10 +230,17 @@ fn streams_beside_backlog(report: Report<'_>) {
         .filter_map(|_| engine.submit(request(&chain, 1000)).ok())
         .collect();
     let beside = format!("{} x 1000 steps", backlog.len());
-    let before = engine.stats().cells[0].batches.iter().sum::<u64>();
+    let before = engine.stats().models[0].cells[0]
+        .batches
+        .iter()
+        .sum::<u64>();
     let begin = Instant::now();
     let mut times = paced(streams, &words(1), Duration::from_millis(20), 400);
-    let batches = engine.stats().cells[0].batches.iter().sum::<u64>() - before;
+    let batches = engine.stats().models[0].cells[0]
+        .batches
+        .iter()
+        .sum::<u64>()
+        - before;
     report(
         &beside,
         "requests not ended at the end",
