@@ -610,8 +610,12 @@ fn shares_cover_each_worker_once_whoever_is_left_out() {
             })
             .unwrap();
             let left = (0..workers).filter(|t| !out.contains(t)).count();
-            team.run_shares(workers, |share| assert_eq!(share.threads(), left))
-                .unwrap();
+            // With nobody left out, the team may leave out a thread that is late.
+            let fewest = if out.is_empty() { 1 } else { left };
+            team.run_shares(workers, |share| {
+                assert!((fewest..=left).contains(&share.threads()));
+            })
+            .unwrap();
             // Jobs of workers get a thread each.
             phases(&mut team, 3);
         }
