@@ -6,126 +6,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::CellCost;
+use super::{CellCost, Ports};
 use cellstream::execute::Steps;
 use cellstream::execute::team::SharedTeam;
 use cellstream::kernels::{RowsMut, RowsRef};
-
-/// An input, state or output of a cell: `width` values per row.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Port {
-    name: String,
-    width: usize,
-}
-
-impl Port {
-    /// A port of `width` values per row. Symbols are ports of width 1: whole numbers below 2²⁴,
-    /// which `f32` represents exactly.
-    pub fn new(name: impl Into<String>, width: usize) -> Port {
-        let name = name.into();
-        Port { name, width }
-    }
-
-    /// The name in errors.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Values per row.
-    pub fn width(&self) -> usize {
-        self.width
-    }
-
-    /// The first `rows` rows of a buffer.
-    pub(crate) fn rows<'a>(&self, buffer: &'a [f32], rows: usize) -> RowsRef<'a> {
-        RowsRef::contiguous(&buffer[..rows * self.width], self.width)
-    }
-
-    /// As [`Port::rows`], to be written.
-    pub(crate) fn rows_mut<'a>(&self, buffer: &'a mut [f32], rows: usize) -> RowsMut<'a> {
-        RowsMut::contiguous(&mut buffer[..rows * self.width], self.width)
-    }
-}
-
-/// The inputs, states and outputs of a cell.
-///
-/// A node *reads* the inputs and then the states; it *writes* the states and then the outputs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ports {
-    inputs: Vec<Port>,
-    states: Vec<Port>,
-    outputs: Vec<Port>,
-}
-
-impl Ports {
-    /// No ports yet.
-    pub fn new() -> Ports {
-        Ports::default()
-    }
-
-    /// Adds a port that is read.
-    pub fn input(mut self, name: impl Into<String>, width: usize) -> Ports {
-        self.inputs.push(Port::new(name, width));
-        self
-    }
-
-    /// Adds a port that is read and then overwritten in place. If the next node of the same cell
-    /// reads all states of this one, the values are not moved between the two.
-    pub fn state(mut self, name: impl Into<String>, width: usize) -> Ports {
-        self.states.push(Port::new(name, width));
-        self
-    }
-
-    /// Adds a port that is written.
-    pub fn output(mut self, name: impl Into<String>, width: usize) -> Ports {
-        self.outputs.push(Port::new(name, width));
-        self
-    }
-
-    /// The ports that are only read.
-    pub fn inputs(&self) -> &[Port] {
-        &self.inputs
-    }
-
-    /// The ports that are read and overwritten.
-    pub fn states(&self) -> &[Port] {
-        &self.states
-    }
-
-    /// The ports that are only written.
-    pub fn outputs(&self) -> &[Port] {
-        &self.outputs
-    }
-
-    /// The ports that a node reads, in order: inputs, states.
-    pub fn reads(&self) -> impl ExactSizeIterator<Item = &Port> + Clone {
-        Chained(self.inputs.iter(), self.states.iter())
-    }
-
-    /// The ports that a node writes, in order: states, outputs.
-    pub fn writes(&self) -> impl ExactSizeIterator<Item = &Port> + Clone {
-        Chained(self.states.iter(), self.outputs.iter())
-    }
-}
-
-/// One iterator after another, with an exact length.
-#[derive(Clone)]
-struct Chained<'a>(std::slice::Iter<'a, Port>, std::slice::Iter<'a, Port>);
-
-impl<'a> Iterator for Chained<'a> {
-    type Item = &'a Port;
-
-    fn next(&mut self) -> Option<&'a Port> {
-        self.0.next().or_else(|| self.1.next())
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        let left = self.0.len() + self.1.len();
-        (left, Some(left))
-    }
-}
-
-impl ExactSizeIterator for Chained<'_> {}
 
 /// Why a cell could not be prepared, or did not compute.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -276,13 +160,17 @@ impl<'a> Batch<'a> {
     ) -> Batch<'a> {
         assert!(
             (inputs.len(), states.len(), outputs.len())
-                == (ports.inputs.len(), ports.states.len(), ports.outputs.len()),
+                == (
+                    ports.inputs().len(),
+                    ports.states().len(),
+                    ports.outputs().len()
+                ),
             "a buffer per port"
         );
         let all = rows * steps_of(lengths);
-        let inputs = inputs.iter().zip(&ports.inputs);
-        let states = states.iter_mut().zip(&ports.states);
-        let outputs = outputs.iter_mut().zip(&ports.outputs);
+        let inputs = inputs.iter().zip(ports.inputs());
+        let states = states.iter_mut().zip(ports.states());
+        let outputs = outputs.iter_mut().zip(ports.outputs());
         let mut written: Vec<_> = states.map(|(of, port)| port.rows_mut(of, rows)).collect();
         written.extend(outputs.map(|(of, port)| port.rows_mut(of, all)));
         let inputs = inputs.map(|(of, port)| port.rows(of, all)).collect();
@@ -305,18 +193,18 @@ impl<'a> Batch<'a> {
         written: Vec<RowsMut<'a>>,
     ) -> Batch<'a> {
         let steps = steps_of(lengths);
-        let states = ports.states.len();
+        let states = ports.states().len();
         assert!(
-            (inputs.len(), written.len()) == (ports.inputs.len(), ports.writes().len())
+            (inputs.len(), written.len()) == (ports.inputs().len(), ports.writes().len())
                 && lengths.is_none_or(|lengths| lengths.len() == rows),
             "rows per port, and lengths of {rows} rows"
         );
         let inputs_fit =
-            || (inputs.iter().zip(&ports.inputs)).all(|(of, p)| of.fits(steps * rows, p.width));
+            || (inputs.iter().zip(ports.inputs())).all(|(of, p)| of.fits(steps * rows, p.width()));
         let written_fit = || {
             (written.iter().zip(ports.writes()).enumerate()).all(|(index, (of, port))| {
                 let steps = if index < states { 1 } else { steps };
-                of.fits(steps * rows, port.width)
+                of.fits(steps * rows, port.width())
             })
         };
         debug_assert!(
@@ -352,7 +240,7 @@ impl<'a> Batch<'a> {
         impl ExactSizeIterator<Item = RowsMut<'_>>,
         impl ExactSizeIterator<Item = RowsMut<'_>>,
     ) {
-        let (states, outputs) = self.written.split_at_mut(self.ports.states.len());
+        let (states, outputs) = self.written.split_at_mut(self.ports.states().len());
         (
             states.iter_mut().map(RowsMut::reborrow),
             outputs.iter_mut().map(RowsMut::reborrow),
@@ -425,9 +313,9 @@ impl<'a> Batch<'a> {
         assert_eq!(
             (I, S, O),
             (
-                self.ports.inputs.len(),
-                self.ports.states.len(),
-                self.ports.outputs.len()
+                self.ports.inputs().len(),
+                self.ports.states().len(),
+                self.ports.outputs().len()
             ),
             "inputs, states and outputs of the cell"
         );

@@ -71,15 +71,14 @@ mod dynamic;
 mod error;
 mod graph;
 mod incremental;
+mod ports;
 mod request_graph;
 #[cfg(test)]
 pub(crate) mod test_graphs;
 #[cfg(test)]
 mod tests;
 
-pub use cell::{
-    Batch, Cell, CellError, CellId, Cells, Port, Ports, PreparedCell, RowLayout, WorkerEnv,
-};
+pub use cell::{Batch, Cell, CellError, CellId, Cells, PreparedCell, RowLayout, WorkerEnv};
 #[cfg(test)]
 pub(crate) use cost::tests as cost_tests;
 pub use cost::{BatchSizes, BatchTime, CellCost};
@@ -88,4 +87,5 @@ pub use dynamic::{DynamicGraph, Growth, NodeOutputs};
 pub use error::{GraphError, Reader};
 pub use graph::{Graph, NodeId, Source};
 pub(crate) use incremental::Resident;
+pub use ports::{Port, Ports};
 pub use request_graph::{MAX_NODES, RequestGraph};
