@@ -17,6 +17,7 @@ use super::shared::Shared;
 /// let rows = [&values[2..], &values[..2]];
 /// let gathered = RowsRef::gathered(&rows);
 /// assert_eq!(contiguous.row(1, 2), gathered.row(0, 2));
+/// assert_eq!((contiguous.row_len(1), gathered.row_len(1)), (2, 2));
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct RowsRef<'a, T = f32>(Storage<'a, T>);
@@ -74,6 +75,17 @@ impl<'a, T> RowsRef<'a, T> {
         }
     }
 
+    /// Values of a row; of contiguous rows, those up to the next.
+    ///
+    /// # Panics
+    /// If the rows are gathered, and there is no such row.
+    pub fn row_len(&self, row: usize) -> usize {
+        match self.0 {
+            Storage::Contiguous { stride, .. } => stride,
+            Storage::Gathered(rows) => rows[row].len(),
+        }
+    }
+
     /// The first `len` values of a row.
     ///
     /// # Panics
@@ -123,6 +135,17 @@ impl<'a> RowsMut<'a> {
         // for `'a`, so that its references are not used otherwise.
         let rows = unsafe { std::slice::from_raw_parts(rows.as_ptr().cast(), rows.len()) };
         RowsMut(SharedRows(SharedStorage::Gathered { rows, step: 1 }))
+    }
+
+    /// As [`RowsRef::row_len`].
+    ///
+    /// # Panics
+    /// As [`RowsRef::row_len`].
+    pub fn row_len(&self, row: usize) -> usize {
+        match self.0.0 {
+            SharedStorage::Contiguous { stride, .. } => stride,
+            SharedStorage::Gathered { rows, step } => rows[row * step].0.len(),
+        }
     }
 
     /// The first `len` values of a row.

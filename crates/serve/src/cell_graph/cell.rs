@@ -83,9 +83,22 @@ pub trait Cell: Send + Sync {
     }
 
     /// The layout of its batches. Each batch has this layout or is contiguous, as in
-    /// [`run_unbatched`](crate::networks::run_unbatched).
+    /// [`run_unbatched`](crate::networks::run_unbatched). Ignored if it has sequences, whose rows
+    /// are gathered.
     fn layout(&self) -> RowLayout {
         RowLayout::Contiguous
+    }
+
+    /// Checks a node, if the cell has sequences: the numbers of elements of its input sequences and
+    /// of its output sequences, in the order of the ports. A request with a node that it refuses is
+    /// refused when it is submitted; an error of [`PreparedCell::run`] would end all requests of
+    /// the batch.
+    ///
+    /// # Errors
+    /// [`CellError`] with the cause.
+    fn check_lengths(&self, inputs: &[usize], outputs: &[usize]) -> Result<(), CellError> {
+        let _ = (inputs, outputs);
+        Ok(())
     }
 
     /// Packs the weights for a worker, and allocates the buffers.
@@ -199,12 +212,14 @@ impl<'a> Batch<'a> {
                 && lengths.is_none_or(|lengths| lengths.len() == rows),
             "rows per port, and lengths of {rows} rows"
         );
-        let inputs_fit =
-            || (inputs.iter().zip(ports.inputs())).all(|(of, p)| of.fits(steps * rows, p.width()));
+        let inputs_fit = || {
+            (inputs.iter().zip(ports.inputs()))
+                .all(|(of, p)| of.fits(steps * rows, p.fixed_width()))
+        };
         let written_fit = || {
             (written.iter().zip(ports.writes()).enumerate()).all(|(index, (of, port))| {
                 let steps = if index < states { 1 } else { steps };
-                of.fits(steps * rows, port.width())
+                of.fits(steps * rows, port.fixed_width())
             })
         };
         debug_assert!(

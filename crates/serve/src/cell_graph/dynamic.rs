@@ -125,6 +125,16 @@ impl<'a> Growth<'a> {
         self.graph.node(cell, sources)
     }
 
+    /// As [`Graph::node_of_lengths`].
+    pub fn node_of_lengths(
+        &mut self,
+        cell: CellId,
+        sources: &[Source],
+        lengths: &[usize],
+    ) -> NodeId {
+        self.graph.node_of_lengths(cell, sources, lengths)
+    }
+
     /// As [`Graph::answer`].
     pub fn answer(&mut self, source: Source) {
         self.graph.answer(source);

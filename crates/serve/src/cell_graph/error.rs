@@ -1,6 +1,6 @@
 //! Errors of graphs.
 
-use super::NodeId;
+use super::{CellError, NodeId};
 
 /// Why a graph, or an addition to it, was refused. Nothing of it has been computed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -54,6 +54,48 @@ pub enum GraphError {
         expected: usize,
         /// Width of the source.
         found: usize,
+    },
+    /// A source is no sequence of the port.
+    #[error(
+        "node {node} has {found} values for the sequence `{port}` of cell `{cell}`, which reads one \
+         or more elements of {width}"
+    )]
+    Sequence {
+        /// The node.
+        node: usize,
+        /// Its cell.
+        cell: String,
+        /// The port.
+        port: String,
+        /// Values of an element.
+        width: usize,
+        /// Number of values of the source.
+        found: usize,
+    },
+    /// A node has too few or too many lengths of output sequences.
+    #[error(
+        "node {node} has {found} lengths; its cell `{cell}` has {expected} output sequences \
+         (`Graph::node_of_lengths`)"
+    )]
+    Lengths {
+        /// The node.
+        node: usize,
+        /// Its cell.
+        cell: String,
+        /// Number of output sequences.
+        expected: usize,
+        /// Number of lengths.
+        found: usize,
+    },
+    /// A cell refuses the lengths of sequences.
+    #[error("cell `{cell}` refuses node {node}: {why}")]
+    Refused {
+        /// The node.
+        node: usize,
+        /// Its cell.
+        cell: String,
+        /// The cause.
+        why: CellError,
     },
     /// A source is a node that does not exist.
     #[error("{reader} reads node {node}; the graph has nodes 0 to {nodes} (exclusive)")]

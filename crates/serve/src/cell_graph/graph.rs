@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use super::Ports;
 use super::cell::{CellId, Cells};
 
 /// A node of a request's graph: nodes are numbered from 0 in the order in which they were added.
@@ -53,6 +54,8 @@ pub enum Source {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Node {
     pub cell: CellId,
+    /// Index of its first length; there is one for each output sequence.
+    first_length: u32,
     /// Index of its first source; there is one for each input and then each state.
     first_source: usize,
     end_source: usize,
@@ -88,6 +91,8 @@ pub struct Graph {
     given: Vec<f32>,
     nodes: Vec<Node>,
     sources: Vec<Source>,
+    /// Elements of output sequences.
+    lengths: Vec<usize>,
     answers: Vec<Source>,
     watched: Vec<NodeId>,
 }
@@ -111,11 +116,25 @@ impl Graph {
     /// Adds a call of `cell`, which reads `sources`: one for each of its inputs, then one for each
     /// of its states. They are checked when the graph is submitted.
     pub fn node(&mut self, cell: CellId, sources: &[Source]) -> NodeId {
+        self.node_of_lengths(cell, sources, &[])
+    }
+
+    /// As [`Graph::node`], of a cell with [output sequences](super::Ports::output_sequence).
+    /// `lengths` are their numbers of elements.
+    pub fn node_of_lengths(
+        &mut self,
+        cell: CellId,
+        sources: &[Source],
+        lengths: &[usize],
+    ) -> NodeId {
         let id = NodeId::new(self.nodes.len());
         let first_source = self.sources.len();
         self.sources.extend_from_slice(sources);
+        let first_length = u32::try_from(self.lengths.len()).unwrap_or(u32::MAX);
+        self.lengths.extend_from_slice(lengths);
         self.nodes.push(Node {
             cell,
+            first_length,
             first_source,
             end_source: self.sources.len(),
         });
@@ -158,6 +177,29 @@ impl Graph {
     pub fn sources(&self, node: NodeId) -> &[Source] {
         let node = &self.nodes[node.index()];
         &self.sources[node.first_source..node.end_source]
+    }
+
+    /// Elements of the output sequences of a node.
+    pub(crate) fn lengths(&self, node: NodeId) -> &[usize] {
+        let first_length = |node: &Node| node.first_length as usize;
+        let end = self.nodes.get(node.index() + 1).map(first_length);
+        let all = first_length(&self.nodes[node.index()])..end.unwrap_or(self.lengths.len());
+        self.lengths.get(all).unwrap_or_default()
+    }
+
+    /// Number of values of each state and output of a node, whose cell has these ports.
+    pub(crate) fn written_widths<'a>(
+        &'a self,
+        node: NodeId,
+        ports: &'a Ports,
+    ) -> impl Iterator<Item = usize> + 'a {
+        let mut lengths = self.lengths(node).iter();
+        ports.writes().map(move |port| match port.is_sequence() {
+            false => port.width(),
+            true => lengths
+                .next()
+                .map_or(0, |length| length.saturating_mul(port.width())),
+        })
     }
 
     /// Number of sources of a node that are inputs; the others are states.
@@ -224,6 +266,7 @@ impl Graph {
         of(&self.given)
             + of(&self.nodes)
             + of(&self.sources)
+            + of(&self.lengths)
             + of(&self.answers)
             + of(&self.watched)
     }
@@ -234,6 +277,7 @@ impl Graph {
             given: self.given.len(),
             nodes: self.nodes.len(),
             sources: self.sources.len(),
+            lengths: self.lengths.len(),
             answers: self.answers.len(),
             watched: self.watched.len(),
         }
@@ -244,6 +288,7 @@ impl Graph {
         self.given.truncate(mark.given);
         self.nodes.truncate(mark.nodes);
         self.sources.truncate(mark.sources);
+        self.lengths.truncate(mark.lengths);
         self.answers.truncate(mark.answers);
         self.watched.truncate(mark.watched);
     }
@@ -255,6 +300,7 @@ pub(crate) struct Mark {
     given: usize,
     pub nodes: usize,
     sources: usize,
+    lengths: usize,
     pub answers: usize,
     pub watched: usize,
 }

@@ -2,19 +2,31 @@
 
 use cellstream::kernels::{RowsMut, RowsRef};
 
-/// An input, state or output of a cell: `width` values per row.
+/// An input, state or output of a cell: `width` values per row, or a sequence of any number of
+/// elements of `width` values.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Port {
     name: String,
     width: usize,
+    is_sequence: bool,
 }
 
 impl Port {
     /// A port of `width` values per row. Symbols are ports of width 1: whole numbers below 2²⁴,
     /// which `f32` represents exactly.
     pub fn new(name: impl Into<String>, width: usize) -> Port {
-        let name = name.into();
-        Port { name, width }
+        Port {
+            name: name.into(),
+            width,
+            is_sequence: false,
+        }
+    }
+
+    fn sequence(name: impl Into<String>, width: usize) -> Port {
+        Port {
+            is_sequence: true,
+            ..Port::new(name, width)
+        }
     }
 
     /// The name in errors.
@@ -22,9 +34,19 @@ impl Port {
         &self.name
     }
 
-    /// Values per row.
+    /// Values per row, or per element of a sequence.
     pub fn width(&self) -> usize {
         self.width
+    }
+
+    /// Whether each row is a sequence, whose length its node says.
+    pub fn is_sequence(&self) -> bool {
+        self.is_sequence
+    }
+
+    /// Values that every row has: none of a sequence.
+    pub(crate) fn fixed_width(&self) -> usize {
+        if self.is_sequence { 0 } else { self.width }
     }
 
     /// The first `rows` rows of a buffer.
@@ -71,6 +93,31 @@ impl Ports {
     pub fn output(mut self, name: impl Into<String>, width: usize) -> Ports {
         self.outputs.push(Port::new(name, width));
         self
+    }
+
+    /// Adds a port that is read: sequences of any number of elements of `width` values. Each node
+    /// reads one, which has at least one element.
+    ///
+    /// A cell with a sequence computes a whole request, or a large part of one, in one node. Rows
+    /// of a batch may have sequences of different lengths; the [layout](super::RowLayout) is
+    /// [`Gathered`](super::RowLayout::Gathered). In a batch of contiguous rows, as
+    /// [`calibrate`](crate::engine::calibrate) makes them, each sequence has one element.
+    pub fn input_sequence(mut self, name: impl Into<String>, width: usize) -> Ports {
+        self.inputs.push(Port::sequence(name, width));
+        self
+    }
+
+    /// Adds a port that is written: sequences of elements of `width` values. The node says how many
+    /// ([`Graph::node_of_lengths`](super::Graph::node_of_lengths)).
+    pub fn output_sequence(mut self, name: impl Into<String>, width: usize) -> Ports {
+        self.outputs.push(Port::sequence(name, width));
+        self
+    }
+
+    /// Whether a port is a sequence.
+    pub fn has_sequences(&self) -> bool {
+        let mut ports = self.inputs.iter().chain(&self.outputs);
+        ports.any(Port::is_sequence)
     }
 
     /// The ports that are only read.

@@ -11,7 +11,7 @@
 
 use super::error::{GraphError, Reader};
 use super::graph::Mark;
-use super::{CellId, Cells, Graph, NodeId, Source};
+use super::{CellError, CellId, Cells, Graph, NodeId, Source};
 
 /// Maximum number of nodes of a graph.
 pub const MAX_NODES: usize = 1 << 24;
@@ -101,12 +101,23 @@ impl Graph {
         let new = before.nodes..self.len();
         // First all cells: sources may be later nodes.
         for node in new.clone() {
-            let cell = self.cell(NodeId::new(node));
-            if cells.get(cell).is_none() {
+            let id = self.cell(NodeId::new(node));
+            let Some(cell) = cells.get(id) else {
                 return Err(GraphError::UnknownCell {
                     node,
-                    cell: cell.index(),
+                    cell: id.index(),
                     cells: cells.len(),
+                });
+            };
+            let sequences = cell.ports().outputs().iter();
+            let expected = sequences.filter(|port| port.is_sequence()).count();
+            let found = self.lengths(NodeId::new(node)).len();
+            if found != expected {
+                return Err(GraphError::Lengths {
+                    node,
+                    cell: cell.name().into(),
+                    expected,
+                    found,
                 });
             }
         }
@@ -213,7 +224,19 @@ impl Graph {
         }
         for (port, source) in takes.zip(sources) {
             let width = self.width(cells, source, Reader::Node(node))?;
-            if let Some(found) = width
+            if port.is_sequence() {
+                // Zeros have no length.
+                let found = width.unwrap_or(0);
+                if found == 0 || !found.is_multiple_of(port.width()) {
+                    return Err(GraphError::Sequence {
+                        node: node.index(),
+                        cell: cell.name().into(),
+                        port: port.name().into(),
+                        width: port.width(),
+                        found,
+                    });
+                }
+            } else if let Some(found) = width
                 && found != port.width()
             {
                 return Err(GraphError::Width {
@@ -225,7 +248,36 @@ impl Graph {
                 });
             }
         }
-        Ok(())
+        match cell.ports().has_sequences() {
+            true => self.check_lengths(cells, node),
+            false => Ok(()),
+        }
+    }
+
+    /// Asks the cell of a node for its opinion on the lengths of its sequences.
+    fn check_lengths(&self, cells: &Cells, node: NodeId) -> Result<(), GraphError> {
+        let Some(cell) = cells.get(self.cell(node)) else {
+            unreachable!("checked before");
+        };
+        let ports = cell.ports();
+        let mut inputs = Vec::new();
+        for (port, source) in ports.inputs().iter().zip(self.sources(node)) {
+            if port.is_sequence() {
+                let values = self.width(cells, source, Reader::Node(node))?;
+                inputs.push(values.unwrap_or(0) / port.width());
+            }
+        }
+        let checked = match self.written_widths(node, ports).max() > Some(u32::MAX as usize) {
+            true => Err(CellError::new(
+                "an output sequence has more than 2^32 values",
+            )),
+            false => cell.check_lengths(&inputs, self.lengths(node)),
+        };
+        checked.map_err(|why| GraphError::Refused {
+            node: node.index(),
+            cell: cell.name().into(),
+            why,
+        })
     }
 
     /// How many values a source has; `None` for zeros, which are as many as needed.
@@ -260,10 +312,9 @@ impl Graph {
                 let Some(cell) = cells.get(self.cell(node)) else {
                     unreachable!("checked before");
                 };
-                let mut gives = cell.ports().writes();
-                let count = gives.len();
-                match gives.nth(port) {
-                    Some(port) => Ok(Some(port.width())),
+                let count = cell.ports().writes().len();
+                match self.written_widths(node, cell.ports()).nth(port) {
+                    Some(width) => Ok(Some(width)),
                     None => Err(GraphError::UnknownPort {
                         reader,
                         node: node.index(),

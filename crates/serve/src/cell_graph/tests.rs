@@ -487,3 +487,25 @@ fn gathered_rows_are_not_taken_as_slices() {
         let [_] = batch.written_rows();
     }));
 }
+
+#[test]
+fn lengths_of_sequences_are_taken_back_and_count_as_bytes() {
+    let mut graph = Graph::new();
+    let x = graph.give(&[1.0]);
+    let node = graph.node_of_lengths(CellId(0), &[x], &[3, 4]);
+    let (before, mark) = (graph.clone(), graph.mark());
+    graph.node(CellId(0), &[x]);
+    let last = graph.node_of_lengths(CellId(0), &[x], &[5]);
+    assert_eq!(
+        [node, last].map(|node| graph.lengths(node)),
+        [&[3, 4][..], &[5]]
+    );
+    graph.back_to(mark);
+    assert_eq!(graph, before);
+    let bytes = |lengths: &[usize]| {
+        let mut graph = Graph::new();
+        graph.node_of_lengths(CellId(0), &[], lengths);
+        graph.bytes()
+    };
+    assert!(bytes(&[1; 100]) >= bytes(&[]) + 100 * size_of::<usize>());
+}

@@ -27,8 +27,8 @@ const ROUND: Duration = Duration::from_millis(20);
 const MIN_BATCHES: usize = 3;
 
 /// Measures batches of each of `rows` rows, for every cell, on these cores and with inputs of
-/// zeros, about 60 ms each. The machine should be idle. The calling thread takes part, on the first
-/// core, and stays pinned to it.
+/// zeros, about 60 ms each; sequences have one element. The machine should be idle. The calling
+/// thread takes part, on the first core, and stays pinned to it.
 ///
 /// # Errors
 /// [`EngineError::Team`], [`EngineError::Cell`].

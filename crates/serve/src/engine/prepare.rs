@@ -26,6 +26,7 @@ impl ModelSetup {
         let costs = costs(&cells, sizes)?;
         let steps = |(_, cell): (_, &Arc<dyn Cell>)| match cell.supports_multiple_steps()
             && !cell.ports().states().is_empty()
+            && !cell.ports().has_sequences()
         {
             true => steps_at_once.min(Scheduler::STEP_ROWS),
             false => 1,

@@ -3,9 +3,10 @@
 
 use crate::cell_graph::{
     Batch, CellError, CellId, Cells, DynamicGraph, Graph, GraphError, Growth, NodeId, NodeOutputs,
-    PreparedCell, Resident, Source, WorkerEnv,
+    Ports, PreparedCell, Resident, Source, WorkerEnv,
 };
 use cellstream::execute::team::{SharedTeam, Team};
+use cellstream::kernels::{RowsMut, RowsRef};
 
 /// Why a request has no response.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -73,13 +74,19 @@ impl UnbatchedRunner {
                 return Ok(walk.answer());
             };
             let cell = walk.graph.cell(node);
-            let outputs = run_rows(
-                &self.cells,
-                &mut *self.prepared[cell.index()],
-                cell,
-                &[walk.reads(node)],
-            )?;
-            walk.give(node, outputs.into_iter().next().unwrap_or_default())?;
+            let prepared = &mut *self.prepared[cell.index()];
+            let reads = walk.reads(node);
+            let outputs = match self.cells.get(cell) {
+                Some(cell) if cell.ports().has_sequences() => {
+                    let widths = walk.graph.written_widths(node, cell.ports());
+                    run_sequences(cell.ports(), prepared, reads, widths)?
+                }
+                _ => {
+                    let outputs = run_rows(&self.cells, prepared, cell, &[reads])?;
+                    outputs.into_iter().next().unwrap_or_default()
+                }
+            };
+            walk.give(node, outputs)?;
         }
     }
 }
@@ -113,6 +120,24 @@ pub(super) fn run_rows(
             .collect()
     };
     Ok((0..rows.len()).map(row).collect())
+}
+
+/// Runs a cell with sequences on one row of values of all read ports, for results of these widths.
+fn run_sequences(
+    ports: &Ports,
+    prepared: &mut dyn PreparedCell,
+    mut reads: Vec<Vec<f32>>,
+    widths: impl Iterator<Item = usize>,
+) -> Result<Vec<Vec<f32>>, CellError> {
+    let mut written = reads.split_off(ports.inputs().len());
+    written.extend(widths.skip(written.len()).map(|width| vec![0.0; width]));
+    let inputs: Vec<[&[f32]; 1]> = reads.iter().map(|values| [&values[..]]).collect();
+    let inputs = inputs.iter().map(|row| RowsRef::gathered(row)).collect();
+    let mut rows: Vec<[&mut [f32]; 1]> =
+        written.iter_mut().map(|values| [&mut values[..]]).collect();
+    let rows = rows.iter_mut().map(|row| RowsMut::gathered(row)).collect();
+    prepared.run(&mut Batch::of_rows(ports, 1, None, inputs, rows))?;
+    Ok(written)
 }
 
 /// A request in execution.

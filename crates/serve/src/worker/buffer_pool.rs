@@ -11,18 +11,21 @@ pub(super) struct BufferPool {
 }
 
 impl BufferPool {
-    /// For a worker with batches of up to `rows` rows. The pool keeps the rows of two ports of two
-    /// batches for each width, and frees others.
-    pub fn new(rows: usize) -> BufferPool {
+    /// A pool that frees all buffers.
+    pub fn new() -> BufferPool {
         BufferPool {
             by_width: FxHashMap::default(),
-            max: 4 * rows,
+            max: 0,
         }
     }
 
-    /// Keeps the rows of batches of up to `rows` rows, too.
-    pub fn expect_rows(&mut self, rows: usize) {
+    /// Keeps buffers of batches of up to `rows` rows, too: the rows of two ports of two batches for
+    /// each of these widths. Sequences have any number of values, and are freed.
+    pub fn expect_rows(&mut self, rows: usize, widths: impl IntoIterator<Item = usize>) {
         self.max = self.max.max(4 * rows);
+        for width in widths {
+            self.by_width.entry(width).or_default();
+        }
     }
 
     /// A copy of `values`.
@@ -47,8 +50,9 @@ impl BufferPool {
 
     /// Returns a buffer to the pool.
     pub fn put(&mut self, values: Box<[f32]>) {
-        let buffers = self.by_width.entry(values.len()).or_default();
-        if buffers.len() < self.max {
+        if let Some(buffers) = self.by_width.get_mut(&values.len())
+            && buffers.len() < self.max
+        {
             buffers.push(values);
         }
     }
@@ -60,7 +64,7 @@ impl BufferPool {
 
     /// Frees all buffers.
     pub fn clear(&mut self) {
-        self.by_width.clear();
+        self.by_width.values_mut().for_each(|of| *of = Vec::new());
     }
 }
 
@@ -70,7 +74,8 @@ mod tests {
 
     #[test]
     fn a_returned_buffer_is_used_again_for_values_of_its_width() {
-        let mut pool = BufferPool::new(1);
+        let mut pool = BufferPool::new();
+        pool.expect_rows(1, [1, 2]);
         let first = pool.copy(&[1.0, 2.0]);
         let address = first.as_ptr();
         pool.put(first);
@@ -82,11 +87,13 @@ mod tests {
     }
 
     #[test]
-    fn buffers_beyond_the_maximum_are_freed() {
-        let mut pool = BufferPool::new(2);
-        for _ in 0..100 {
+    fn buffers_of_other_widths_and_beyond_the_maximum_are_freed() {
+        let mut pool = BufferPool::new();
+        pool.expect_rows(2, [3, 5]);
+        for width in 0..100 {
             pool.put(vec![0.0; 3].into());
             pool.put(vec![0.0; 5].into());
+            pool.put(vec![0.0; 6 + width].into());
         }
         let kept = |pool: &BufferPool| pool.by_width.values().map(Vec::len).sum::<usize>();
         assert_eq!(kept(&pool), 2 * 8);

@@ -99,15 +99,21 @@ where
     ) -> bool {
         let (node, given) = (of.row.node, of.values.given());
         let mut all_here = true;
-        let inputs = rows_mut(self.inputs, self.ports.inputs(), row);
-        for (port, to) in inputs.enumerate() {
+        for (port, declared) in self.ports.inputs().iter().enumerate() {
             let source = values.graph().sources(node)[port];
             if let Some(input_rows) = self.input_rows.get_mut(port) {
                 input_rows[row] = values.input_row(source, given);
                 if input_rows[row].is_some() {
                     continue;
                 }
+                if declared.is_sequence() {
+                    let mut copy: Box<[f32]> = vec![0.0; values.width(source)].into();
+                    all_here &= values.take((source, given), &mut copy, false, pool);
+                    input_rows[row] = Some(InputRow::Retained(copy));
+                    continue;
+                }
             }
+            let to = row_of(&mut self.inputs[port], declared.width(), row);
             all_here &= values.take((source, given), to, false, pool);
         }
         if come {
@@ -115,7 +121,7 @@ where
             for (port, declared) in self.ports.states().iter().enumerate() {
                 let source = values.graph().sources(node)[self.ports.inputs().len() + port];
                 let to = match self.written.get_mut(port) {
-                    None => &mut self.states[port][row * declared.width()..][..declared.width()],
+                    None => row_of(&mut self.states[port], declared.width(), row),
                     Some(rows) => match values.take_retained(source, as_successor) {
                         Some(kept) => {
                             pool.put(std::mem::replace(&mut rows[row], kept));
@@ -131,14 +137,8 @@ where
     }
 }
 
-/// One row of each buffer.
-fn rows_mut<'a, B: DerefMut<Target = [f32]>>(
-    buffers: &'a mut [B],
-    ports: &'a [Port],
-    row: usize,
-) -> impl Iterator<Item = &'a mut [f32]> {
-    let both = buffers.iter_mut().zip(ports);
-    both.map(move |(buffer, port)| &mut buffer[row * port.width()..][..port.width()])
+fn row_of(buffer: &mut [f32], width: usize, row: usize) -> &mut [f32] {
+    &mut buffer[row * width..][..width]
 }
 
 /// Divides buffers into shares of `rows` rows; [`Shares::cut`] returns the next.
@@ -152,7 +152,7 @@ impl<'a, T> Shares<'a, T> {
         (rows, width): (usize, fn(&Port) -> usize),
     ) -> Shares<'a, T> {
         let both = buffers.iter_mut().zip(ports);
-        // With a port of width 0 all shares are empty.
+        // Of a port of width 0, or of sequences, all shares are empty.
         let chunks = both.map(|(buffer, port)| buffer.chunks_mut((rows * width(port)).max(1)));
         Shares(chunks.collect())
     }

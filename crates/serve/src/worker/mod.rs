@@ -16,6 +16,8 @@ mod passed_tests;
 mod phase;
 mod rows;
 mod runner;
+#[cfg(all(test, not(loom)))]
+mod sequence_tests;
 mod task_row;
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -118,7 +120,7 @@ impl<R: Send> Worker<R> {
     pub fn new(threads: usize) -> Worker<R> {
         Worker {
             runners: Vec::new(),
-            pools: (0..threads.max(1)).map(|_| BufferPool::new(0)).collect(),
+            pools: (0..threads.max(1)).map(|_| BufferPool::new()).collect(),
             phase: PhaseCell::default(),
         }
     }
@@ -143,12 +145,11 @@ impl<R: Send> Worker<R> {
         let (rows, members) = (rows.unwrap_or(0), self.pools.len());
         for (member, pool) in self.pools.iter_mut().enumerate() {
             // The first member copies small batches alone.
-            let is_first = member == 0;
-            pool.expect_rows(if is_first {
-                rows
-            } else {
-                rows.div_ceil(members)
-            });
+            let rows = match member {
+                0 => rows,
+                _ => rows.div_ceil(members),
+            };
+            pool.expect_rows(rows, runners.iter().flat_map(|runner| runner.rows.widths()));
         }
         let end = first.index() + runners.len();
         if self.runners.len() < end {
@@ -227,6 +228,7 @@ impl<R: Send> Worker<R> {
             let lost = RequestError::Lost { node };
             outcome.failed.push((row.request, lost));
         }
+        rows.make_sequences(&tasks[0].work);
         let placed = Instant::now();
         let ran = runner.run(tasks);
         let rows = &mut runner.rows;
@@ -246,6 +248,7 @@ impl<R: Send> Worker<R> {
                 fail_all(tasks, &error, &mut outcome);
             }
         }
+        rows.free_sequences();
         outcome.spent = Spent {
             gather: placed - begin,
             run: done - placed,

@@ -18,6 +18,7 @@
 //! If the whole team [copies](super::copies), all rows are placed first and copied after that.
 
 mod scatter;
+mod sequences;
 
 use super::WorkerTask;
 use super::buffer_pool::BufferPool;
@@ -91,11 +92,14 @@ impl<R: Send> BatchRows<R> {
     pub fn new(cell: &dyn Cell, env: &WorkerEnv) -> BatchRows<R> {
         let ports = cell.ports();
         let buffers = |ports: &[Port], rows: usize| {
-            let buffer = |p: &Port| vec![0.0; rows * p.width()];
+            let buffer = |p: &Port| vec![0.0; rows * p.fixed_width()];
             ports.iter().map(buffer).collect()
         };
         let max_steps = env.steps;
-        let layout = cell.layout();
+        let layout = match ports.has_sequences() {
+            true => RowLayout::Gathered,
+            false => cell.layout(),
+        };
         let all = max_steps * env.rows;
         let gathers_all = layout == RowLayout::Gathered && max_steps == 1;
         // Rows of states, of outputs, and of both if they are gathered.
@@ -104,7 +108,7 @@ impl<R: Send> BatchRows<R> {
             false => (env.rows, all, 0),
         };
         let boxes = |port: &Port| -> Vec<Box<[f32]>> {
-            let row = || vec![0.0; port.width()].into();
+            let row = || vec![0.0; port.fixed_width()].into();
             (0..of_written).map(|_| row()).collect()
         };
         let written: Vec<_> = match gathers_all {
@@ -165,6 +169,12 @@ impl<R: Send> BatchRows<R> {
     /// of the whole batch, so some may have few of these rows.
     fn state_copy<'a>(&self, rows: usize, team: &'a SharedTeam) -> Option<ParallelCopy<'a>> {
         ParallelCopy::of(team, self.ports.states(), rows)
+    }
+
+    /// Widths of all rows but sequences.
+    pub fn widths(&self) -> impl Iterator<Item = usize> {
+        let ports = self.ports.inputs().iter().chain(self.ports.writes());
+        ports.filter(|port| !port.is_sequence()).map(Port::width)
     }
 
     /// Maximum rows of a batch.
@@ -451,10 +461,10 @@ impl<R: Send> BatchRows<R> {
         let lists = &mut self.lists;
         let mut read: Vec<&[f32]> = std::mem::take(&mut lists.read);
         for (port, input_rows) in self.input_rows.iter().enumerate() {
-            let (buffer, width) = (&buffers[port], ports.inputs()[port].width());
+            let (buffer, width) = (&buffers[port], ports.inputs()[port].fixed_width());
             let first = read.len();
             read.extend((0..all).map(|at| row_of(buffer, width, at)));
-            list_input_rows(tasks, at, (input_rows, width), &mut read[first..]);
+            list_input_rows(tasks, at, input_rows, &mut read[first..]);
         }
         let mut inputs: Vec<RowsRef<'_>> = std::mem::take(&mut lists.inputs);
         if self.input_rows.is_empty() {
@@ -510,15 +520,15 @@ impl<R: Send> BatchRows<R> {
 fn list_input_rows<'a, R>(
     tasks: &'a [WorkerTask<R>],
     at: impl Fn(usize, usize) -> usize,
-    (input_rows, width): (&'a [Option<InputRow>], usize),
+    input_rows: &'a [Option<InputRow>],
     rows: &mut [&'a [f32]],
 ) {
     for (step, todo) in tasks.iter().enumerate() {
         for (index, work) in todo.work.iter().enumerate() {
             let at = at(step, index);
             match &input_rows[at] {
-                Some(InputRow::Given { first }) => {
-                    rows[at] = &work.values.given()[*first..][..width];
+                &Some(InputRow::Given { first, width }) => {
+                    rows[at] = &work.values.given()[first..][..width];
                 }
                 Some(InputRow::Retained(kept)) => rows[at] = kept,
                 None => {}

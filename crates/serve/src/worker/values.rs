@@ -125,7 +125,7 @@ impl NodeFacts {
 /// An input row that is read in place.
 pub(super) enum InputRow {
     /// Values that came with the request, from this index.
-    Given { first: usize },
+    Given { first: usize, width: usize },
     /// A retained result whose only reader is this row.
     Retained(Box<[f32]>),
 }
@@ -282,12 +282,12 @@ impl<R> Values<R> {
                 successor_done: false,
             });
             if let Some(cell) = cells.get(graph.cell(node)) {
-                self.outputs
-                    .extend(cell.ports().writes().map(|port| Output {
-                        width: port.width() as u32,
-                        uses: 0,
-                        first_answer: NONE,
-                    }));
+                let widths = graph.written_widths(node, cell.ports());
+                self.outputs.extend(widths.map(|width| Output {
+                    width: width as u32,
+                    uses: 0,
+                    first_answer: NONE,
+                }));
             }
         }
         for node in (nodes..graph.len()).map(NodeId::new) {
@@ -422,10 +422,25 @@ impl<R> Values<R> {
         match source {
             Source::Zeros => None,
             Source::Given { first, width } => {
-                (first + width <= given.len()).then_some(InputRow::Given { first })
+                (first + width <= given.len()).then_some(InputRow::Given { first, width })
             }
             Source::Node { .. } => self.take_retained(source, false).map(InputRow::Retained),
         }
+    }
+
+    /// Number of values of `source`; none of zeros.
+    pub(super) fn width(&self, source: Source) -> usize {
+        match source {
+            Source::Zeros => 0,
+            Source::Given { width, .. } => width,
+            Source::Node { node, port } => self.written_width(node, port),
+        }
+    }
+
+    /// Number of values of the result of `node` at `port`.
+    pub(super) fn written_width(&self, node: NodeId, port: usize) -> usize {
+        let first = self.nodes[node.index()].first_output as usize;
+        self.outputs[first + port].width as usize
     }
 
     /// The retained result `source`, if it has no other reader. `None`, without a change, if it

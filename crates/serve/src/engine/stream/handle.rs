@@ -49,6 +49,9 @@ impl Stream {
         if ports.states().is_empty() {
             return Err(StreamError::NoState { cell: name });
         }
+        if ports.has_sequences() {
+            return Err(StreamError::Sequences { cell: name });
+        }
         let widths = |ports: &[crate::cell_graph::Port]| -> Vec<usize> {
             ports.iter().map(|port| port.width()).collect()
         };

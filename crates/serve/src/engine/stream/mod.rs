@@ -59,6 +59,12 @@ pub enum StreamError {
         /// Which.
         cell: String,
     },
+    /// A cell with sequences.
+    #[error("cell `{cell}` takes whole sequences; submit its calls as requests")]
+    Sequences {
+        /// Which.
+        cell: String,
+    },
     /// Values of another size.
     #[error("{what} of cell `{cell}` are {expected} values, not {found}")]
     Values {
