@@ -7,8 +7,10 @@ use crate::cell_graph::test_graphs::{plain_cells, plain_chain};
 #[derive(Clone, Copy, Debug)]
 struct Load {
     weight: u32,
-    /// Units of time that a batch takes.
+    /// Units of time that a batch takes, at most.
     took: u64,
+    /// Batches take between 1 and that, as those of whole sequences do.
+    is_uneven: bool,
     /// Users who submit a step when they have their answer.
     users: usize,
     /// Submits a step each so many units, too.
@@ -20,8 +22,17 @@ impl Load {
         Load {
             weight,
             took,
+            is_uneven: false,
             users: 160,
             every: None,
+        }
+    }
+
+    /// The time of a batch.
+    fn time(&self, rng: &mut fastrand::Rng) -> u64 {
+        match self.is_uneven {
+            true => rng.u64(1..=self.took),
+            false => self.took,
         }
     }
 }
@@ -34,8 +45,9 @@ struct Served {
     step: RequestGraph,
     start: Instant,
     now: u64,
-    /// By worker: its tasks, and when the first is done.
-    workers: Vec<(VecDeque<Task>, u64)>,
+    /// By worker: its tasks with their times, and when the first is done.
+    workers: Vec<(VecDeque<(Task, u64)>, u64)>,
+    rng: fastrand::Rng,
     /// Time that each model was given, of tasks that are done.
     time: Vec<u64>,
     /// The model of each batch that a worker got.
@@ -75,6 +87,7 @@ impl Served {
             start: Instant::now(),
             now: 0,
             workers: vec![(VecDeque::new(), 0); workers],
+            rng: fastrand::Rng::with_seed(1),
             time: vec![0; loads.len()],
             given: Vec::new(),
             waiting: BTreeMap::new(),
@@ -121,16 +134,14 @@ impl Served {
         for worker in 0..self.workers.len() {
             let (tasks, until) = &mut self.workers[worker];
             if *until == self.now
-                && let Some(task) = tasks.pop_front()
+                && let Some((task, took)) = tasks.pop_front()
             {
                 // A model has one cell.
-                let model = task.cell.index();
-                let took = self.loads[model].took;
-                self.time[model] += took;
+                self.time[task.cell.index()] += took;
                 let took = Some(Duration::from_millis(took));
                 self.scheduler.handle_done(now, task, took);
-                if let Some(next) = tasks.front() {
-                    *until += self.loads[next.cell.index()].took;
+                if let Some((_, took)) = tasks.front() {
+                    *until += took;
                 }
             }
         }
@@ -156,10 +167,16 @@ impl Served {
                 self.scheduler.poll_tasks(now, WorkerId(worker), &mut tasks);
                 self.given
                     .extend(tasks.iter().map(|task| task.cell.index()));
-                if let Some(first) = tasks.first() {
-                    self.workers[worker].1 = self.now + self.loads[first.cell.index()].took;
+                let (loads, rng) = (&self.loads, &mut self.rng);
+                let time = |task: Task| {
+                    let time = loads[task.cell.index()].time(rng);
+                    (task, time)
+                };
+                let (queue, until) = &mut self.workers[worker];
+                queue.extend(tasks.into_iter().map(time));
+                if let Some((_, took)) = queue.front() {
+                    *until = self.now + took;
                 }
-                self.workers[worker].0.extend(tasks);
             }
         }
         self.now += 1;
@@ -183,7 +200,10 @@ fn saturated_models_get_time_by_weight_within_a_batch_of_each() {
             let mut rng = fastrand::Rng::with_seed(seed);
             let models = rng.usize(2..=3);
             let loads: Vec<Load> = (0..models)
-                .map(|_| Load::saturated(rng.u32(1..=5), rng.u64(1..=16)))
+                .map(|_| Load {
+                    is_uneven: rng.bool(),
+                    ..Load::saturated(rng.u32(1..=5), rng.u64(1..=16))
+                })
                 .collect();
             let workers = rng.usize(1..=4);
             let mut served = Served::new(kind, &loads, workers, rng.usize(1..=2));
