@@ -12,7 +12,7 @@ use cellstream::model::{Lstm, Matrix, Precision};
 use cellstream_serve::cell_graph::{Batch, Cells, WorkerEnv};
 use cellstream_serve::networks::{
     BinaryTreeLstm, BinaryTreeWeights, Chain, ChainCell, ChildSumTreeLstm, ChildSumWeights,
-    DecoderCell, EncoderCell, Seq2Seq,
+    DecoderCell, EncoderCell, Seq2Seq, Whole, WholeCell,
 };
 use counting::calls;
 
@@ -38,6 +38,7 @@ fn cells(precision: Precision, symbols: usize) -> Cells {
     Seq2Seq::add(&mut cells, encoder, decoder, 0).unwrap();
     let weights = BinaryTreeWeights::random(features, hidden, 1).unwrap();
     BinaryTreeLstm::add(&mut cells, weights).unwrap();
+    Whole::add(&mut cells, WholeCell::new(model(), STEPS));
     let weights = ChildSumWeights::random(features, hidden, 1).unwrap();
     ChildSumTreeLstm::add(&mut cells, weights).unwrap();
     cells

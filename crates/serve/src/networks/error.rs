@@ -11,7 +11,7 @@ pub enum NetworkError {
     /// A layer has a reverse direction.
     #[error(
         "layer {layer} has a reverse direction, which needs the whole sequence first; a chain has \
-         forward directions only"
+         forward directions only, a `WholeCell` has any"
     )]
     Reverse {
         /// Index of the layer.

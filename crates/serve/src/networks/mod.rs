@@ -3,6 +3,7 @@
 //! Each network adds its cells to [`Cells`](crate::cell_graph::Cells), and then unfolds requests:
 //!
 //! - [`Chain`]: any forward model of this crate, over sequences that are known or still arriving;
+//! - [`Whole`]: any model, bidirectional ones too, over sequences that are known;
 //! - [`Seq2Seq`]: an encoder, and a decoder that reads its previous symbol;
 //! - [`BinaryTreeLstm`] and [`ChildSumTreeLstm`]: TreeLSTMs over [`BinaryTree`]s and
 //!   [`Dependencies`].
@@ -19,6 +20,7 @@ mod tree;
 mod tree_shapes;
 mod tree_weights;
 mod unbatched;
+mod whole;
 
 pub use chain::{Chain, ChainCell};
 pub use error::NetworkError;
@@ -27,6 +29,7 @@ pub use tree::{BinaryTreeLstm, ChildSumTreeLstm};
 pub use tree_shapes::{BinaryTree, Dependencies, TreeChild};
 pub use tree_weights::{BinaryTreeWeights, ChildSumWeights};
 pub use unbatched::{UnbatchedError, UnbatchedRunner, run_unbatched};
+pub use whole::{Whole, WholeCell};
 
 /// The outputs that are the response of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -11,7 +11,7 @@ use cellstream::machine::{Level, Topology};
 use cellstream::model::{Direction, Model};
 use cellstream::plan::Plan;
 
-/// A forward model that runs one or a few steps at a time.
+/// A model: a forward one that runs one or a few steps at a time, or any that runs whole sequences.
 pub(super) struct Recurrent {
     model: Arc<Model>,
     /// Estimated for each worker if there is none.
@@ -27,11 +27,16 @@ impl Recurrent {
         };
         match model.layers().iter().position(is_reverse) {
             Some(layer) => Err(NetworkError::Reverse { layer }),
-            None => Ok(Recurrent {
-                model,
-                plan: None,
-                backend: None,
-            }),
+            None => Ok(Recurrent::whole(model)),
+        }
+    }
+
+    /// Any model, for whole sequences.
+    pub fn whole(model: Arc<Model>) -> Recurrent {
+        Recurrent {
+            model,
+            plan: None,
+            backend: None,
         }
     }
 
@@ -87,13 +92,36 @@ impl Recurrent {
 
     /// Prepares the model for a worker, for all its batch sizes.
     pub fn prepare(&self, env: &WorkerEnv) -> Result<Box<dyn PreparedModel>, CellError> {
-        let plan = self.plan_at(env);
+        self.prepare_with(&self.plan_at(env), env, env.steps)
+    }
+
+    /// Prepares the model for batches of up to `steps` steps with the user's plan, or with
+    /// estimates for that many steps.
+    pub fn prepare_whole(
+        &self,
+        env: &WorkerEnv,
+        steps: usize,
+    ) -> Result<Box<dyn PreparedModel>, CellError> {
+        let threads = env.team.threads();
+        let estimate = |rows| Plan::estimate(&self.model, rows, steps, threads).entries;
+        let plan = self.plan.clone().unwrap_or_else(|| Plan {
+            entries: powers_up_to(env.rows.max(1)).flat_map(estimate).collect(),
+        });
+        self.prepare_with(&plan, env, steps)
+    }
+
+    fn prepare_with(
+        &self,
+        plan: &Plan,
+        env: &WorkerEnv,
+        steps: usize,
+    ) -> Result<Box<dyn PreparedModel>, CellError> {
         let prepared = match &self.backend {
-            Some(backend) => backend.prepare(&self.model, &plan),
-            None => Cpu::on_team(env.team.clone()).prepare(&self.model, &plan),
+            Some(backend) => backend.prepare(&self.model, plan),
+            None => Cpu::on_team(env.team.clone()).prepare(&self.model, plan),
         };
         let mut prepared = prepared.map_err(CellError::new)?;
-        let reserved = prepared.reserve(env.rows, env.steps);
+        let reserved = prepared.reserve(env.rows, steps);
         reserved.map_err(CellError::new)?;
         Ok(prepared)
     }
