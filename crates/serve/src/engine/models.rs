@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::prepare::ModelSetup;
-use super::shared::{Shared, State};
+use super::shared::{Shared, State, release_records};
 use super::stats::{ModelStats, Recorder};
 use super::{EngineError, Reply};
 use crate::cell_graph::CellId;
@@ -180,7 +180,7 @@ impl Shared {
         let spent = state.scheduler.take_spent();
         drop(state);
         self.reply(finished);
-        drop(spent);
+        release_records(spent);
         let changes = changes.into_iter();
         let removed: Vec<ModelKey> = changes.filter_map(|one| one.apply(worker)).collect();
         let mut state = self.lock();

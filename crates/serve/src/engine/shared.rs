@@ -48,9 +48,11 @@ use super::replies::{Job, Queue};
 use super::stats::Recorder;
 use super::stream::IdleStreams;
 use super::{Reply, RequestError, Response};
-use crate::scheduler::{End, Ended, ModelKey, RequestKey, Scheduler, SubgraphKey, Task, WorkerId};
+use crate::scheduler::{
+    End, Ended, ModelKey, RequestKey, Scheduler, Spent, SubgraphKey, Task, WorkerId,
+};
 use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use crate::worker::{Outcome, Phase, RequestValues, TaskRow, Worker, WorkerTask};
+use crate::worker::{Outcome, Phase, RequestValues, TaskRow, Worker, WorkerTask, release};
 use cellstream::execute::team::ProcessMark;
 
 /// See the [module](self).
@@ -130,6 +132,12 @@ impl Finished {
     }
 }
 
+/// Releases the records of ended requests; without the lock.
+pub(super) fn release_records(records: Vec<Spent>) {
+    let bytes = records.iter().map(Spent::bytes).sum();
+    release(records, bytes);
+}
+
 impl Shared {
     pub fn new(scheduler: Scheduler, workers: usize) -> Shared {
         // Not of the model checker: nothing depends on the order of engines.
@@ -172,14 +180,15 @@ impl Shared {
         let mut state = self.lock();
         let out = change(&mut state, Instant::now());
         let finished = state.take_finished();
-        // Dropped last, without the lock.
-        let _spent = state.scheduler.take_spent();
+        // Released last, without the lock.
+        let spent = state.scheduler.take_spent();
         let wake = state.sleeping > 0;
         drop(state);
         if wake {
             self.work.notify_one();
         }
         self.reply(finished);
+        release_records(spent);
         out
     }
 
@@ -317,7 +326,7 @@ impl Shared {
                 self.work.notify_one();
             }
             self.reply(finished);
-            drop(spent);
+            release_records(spent);
             for subgraph in &evict {
                 worker.evict(subgraph.request);
             }

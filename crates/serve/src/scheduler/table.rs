@@ -45,7 +45,20 @@ pub struct Table {
 
 /// The record of a request that is forgotten. Dropping it takes time in proportion to the request,
 /// so it is to be dropped without a lock.
-pub struct Spent(#[expect(dead_code, reason = "kept to be dropped")] Request);
+pub struct Spent(Request);
+
+impl Spent {
+    /// Bytes of the record, by the length of its longest lists.
+    pub fn bytes(&self) -> usize {
+        let Request {
+            nodes,
+            edges,
+            subgraphs,
+            ..
+        } = &self.0;
+        size_of_val(&nodes[..]) + size_of_val(&edges[..]) + size_of_val(&subgraphs[..])
+    }
+}
 
 /// Freeing the record of a request with fewer nodes takes less than a microsecond.
 const LARGE: usize = 256;

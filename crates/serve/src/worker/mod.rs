@@ -14,6 +14,7 @@ mod model_cells;
 #[cfg(all(test, not(loom)))]
 mod passed_tests;
 mod phase;
+mod release;
 mod rows;
 mod runner;
 #[cfg(all(test, not(loom)))]
@@ -28,6 +29,7 @@ use std::time::{Duration, Instant};
 
 pub(super) use model_cells::ModelCells;
 pub(super) use phase::{Phase, PhaseCell};
+pub(super) use release::release;
 pub(super) use runner::{CellRunner, prepare};
 pub(super) use task_row::TaskRow;
 pub(super) use values::{RequestValues, Values};

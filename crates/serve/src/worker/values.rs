@@ -18,6 +18,7 @@
 
 use super::buffer_pool::BufferPool;
 use super::model_cells::ModelCells;
+use super::release::release;
 use crate::sync::{AtomicBool, Mutex, MutexGuard, PoisonError};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -74,6 +75,25 @@ impl<R> RequestValues<R> {
 
     pub fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Relaxed)
+    }
+}
+
+impl<R> Drop for RequestValues<R> {
+    fn drop(&mut self) {
+        let values = (self.values.get_mut()).unwrap_or_else(PoisonError::into_inner);
+        let (given, graph) = (
+            std::mem::take(&mut self.given),
+            std::mem::take(&mut values.graph),
+        );
+        let facts = (
+            std::mem::take(&mut values.nodes),
+            std::mem::take(&mut values.outputs),
+        );
+        let bytes = size_of_val(&given[..])
+            + graph.bytes()
+            + size_of_val(&facts.0[..])
+            + size_of_val(&facts.1[..]);
+        release((given, graph, facts), bytes);
     }
 }
 
@@ -139,6 +159,11 @@ struct RetainedOutputs {
 }
 
 impl RetainedOutputs {
+    fn bytes(&self) -> usize {
+        let values = self.by_output.iter().flatten();
+        size_of_val(&self.by_output[..]) + values.map(|kept| size_of_val(&kept[..])).sum::<usize>()
+    }
+
     fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -599,7 +624,9 @@ impl<R> Values<R> {
     /// Frees the retained results and returns the `DynamicGraph`, which the caller drops when
     /// nothing is locked. The graph stays: rows of a running task may refer to it.
     pub fn clear(&mut self) -> Option<Box<dyn DynamicGraph>> {
-        self.retained = RetainedOutputs::default();
+        let retained = std::mem::take(&mut self.retained);
+        let bytes = retained.bytes();
+        release(retained, bytes);
         self.grow.take()
     }
 }

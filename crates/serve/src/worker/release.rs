@@ -1,0 +1,50 @@
+//! Frees the memory of large requests on a thread of its own: freeing some hundred megabytes takes
+//! tens of milliseconds, in which a worker would run no batch.
+//!
+//! The thread that uses a request last frees it, which may be a client's, a worker's or the reply
+//! thread. None of them may stand still.
+
+use cellstream::execute::team::without_pin;
+
+/// Freeing less takes less time than starting a thread and a batch.
+const LARGE: usize = 4 << 20;
+
+/// Drops `memory` of `bytes` bytes: here if it is small, else on a new thread. It owns no objects
+/// of users.
+pub(crate) fn release<T: Send + 'static>(memory: T, bytes: usize) {
+    if bytes < LARGE {
+        return;
+    }
+    // The closure of a thread that cannot start is dropped, and the memory with it.
+    let _ = without_pin(|| {
+        std::thread::Builder::new()
+            .name("cellstream-release".into())
+            .spawn(move || drop(memory))
+    });
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+    use std::thread::{ThreadId, current};
+
+    use super::*;
+
+    /// Tells the thread that drops it.
+    struct Told(Sender<ThreadId>);
+
+    impl Drop for Told {
+        fn drop(&mut self) {
+            let _ = self.0.send(current().id());
+        }
+    }
+
+    #[test]
+    fn large_memory_is_dropped_by_another_thread() {
+        let (dropped, threads) = channel();
+        for (bytes, is_here) in [(0, true), (LARGE - 1, true), (LARGE, false)] {
+            release(Told(dropped.clone()), bytes);
+            assert_eq!(threads.recv().unwrap() == current().id(), is_here);
+        }
+    }
+}
