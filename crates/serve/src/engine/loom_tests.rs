@@ -270,7 +270,7 @@ fn one_of_two_is_late_and_both_end_once() {
 
 #[test]
 fn a_failure_and_a_stop_reach_everybody_once() {
-    beside_workers(1, None, |shared, replies| {
+    beside_workers(1, Some(4), |shared, replies| {
         submit(shared, 99.0, 1, replies);
         submit(shared, 1.0, 1, replies);
         shared.stop();
@@ -432,7 +432,7 @@ fn a_stream_is_pushed_while_all_ends() {
 /// returns.
 #[test]
 fn one_that_is_told_submits_another() {
-    beside_workers(1, None, |shared, replies| {
+    beside_workers(1, Some(4), |shared, replies| {
         let (again, second) = (shared.clone(), to(replies));
         let first = callback(replies);
         let done = move |answer| {
