@@ -2,7 +2,9 @@
 //! tens of milliseconds, in which a worker would run no batch.
 //!
 //! The thread that uses a request last frees it, which may be a client's, a worker's or the reply
-//! thread. None of them may stand still.
+//! thread. None of them may stand still. Allocators return a large buffer to the system under a
+//! lock of the whole process, for which other threads wait when they start a thread or allocate
+//! much. So the largest buffer is returned [in pieces](InPieces).
 
 use cellstream::execute::team::without_pin;
 
@@ -21,6 +23,19 @@ pub(crate) fn release<T: Send + 'static>(memory: T, bytes: usize) {
             .name("cellstream-release".into())
             .spawn(move || drop(memory))
     });
+}
+
+/// A buffer whose memory is returned in pieces of [`LARGE`] bytes.
+pub(super) struct InPieces(pub Vec<f32>);
+
+impl Drop for InPieces {
+    fn drop(&mut self) {
+        const PIECE: usize = LARGE / size_of::<f32>();
+        while self.0.len() > PIECE {
+            self.0.truncate(self.0.len() - PIECE);
+            self.0.shrink_to_fit();
+        }
+    }
 }
 
 #[cfg(all(test, not(loom)))]

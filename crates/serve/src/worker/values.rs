@@ -18,7 +18,7 @@
 
 use super::buffer_pool::BufferPool;
 use super::model_cells::ModelCells;
-use super::release::release;
+use super::release::{InPieces, release};
 use crate::sync::{AtomicBool, Mutex, MutexGuard, PoisonError};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -93,7 +93,7 @@ impl<R> Drop for RequestValues<R> {
             + graph.bytes()
             + size_of_val(&facts.0[..])
             + size_of_val(&facts.1[..]);
-        release((given, graph, facts), bytes);
+        release((InPieces(given.into_vec()), graph, facts), bytes);
     }
 }
 
