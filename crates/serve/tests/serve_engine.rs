@@ -14,9 +14,11 @@ use cellstream_serve::cell_graph::{
     Batch, Cell, CellCost, CellError, CellId, Cells, DynamicGraph, Graph, GraphError, Growth,
     NodeId, NodeOutputs, Ports, PreparedCell, WorkerEnv,
 };
-use cellstream_serve::engine::{Engine, EngineError, EngineOptions, Request, SubmitError, Workers};
+use cellstream_serve::engine::{
+    Engine, EngineError, EngineOptions, ModelOptions, Request, SubmitError, Workers,
+};
 use cellstream_serve::policy::{Groups, PolicyKind};
-use cellstream_serve::scheduler::{End, LimitOf, Limits, Reason, Refused};
+use cellstream_serve::scheduler::{End, LimitOf, Limits, ModelError, Reason, Refused};
 use simple_cells::{
     POISON, REFUSED, SLOW, bits, cells, chain, count_down, random_options, random_request,
 };
@@ -110,6 +112,14 @@ fn a_cell_that_panics_or_fails_ends_its_batch_and_nothing_else() {
     }
 }
 
+/// Whose batches hold all requests.
+fn one_worker() -> EngineOptions {
+    EngineOptions {
+        workers: Workers::OneOverAll,
+        ..EngineOptions::default()
+    }
+}
+
 #[test]
 fn a_growing_function_that_panics_or_adds_nonsense_ends_its_request_alone() {
     struct Nonsense(CellId);
@@ -119,7 +129,7 @@ fn a_growing_function_that_panics_or_adds_nonsense_ends_its_request_alone() {
         }
     }
     let (cells, ids) = cells();
-    let engine = Engine::start(cells, &EngineOptions::default()).unwrap();
+    let engine = Engine::start(cells, &one_worker()).unwrap();
     let (good, expected) = count_down(&ids, 9, -1.0);
     let (panics, _) = count_down(&ids, 9, 4.0);
     let mut graph = Graph::new();
@@ -149,7 +159,7 @@ fn a_growing_function_may_end_its_request_and_no_other() {
         }
     }
     let (cells, ids) = cells();
-    let engine = Engine::start(cells, &EngineOptions::default()).unwrap();
+    let engine = Engine::start(cells, &one_worker()).unwrap();
     let mut graph = Graph::new();
     let first = graph.give(&[3.0]);
     let first = graph.node(ids.count, &[first]);
@@ -312,6 +322,14 @@ fn options_that_make_no_sense_are_refused() {
         ..EngineOptions::default()
     };
     assert!(matches!(start(&no_group), EngineError::NoGroup));
+    let no_width = EngineOptions {
+        groups: Groups {
+            width: 0,
+            ..Groups::default()
+        },
+        ..EngineOptions::default()
+    };
+    assert!(matches!(start(&no_width), EngineError::NoWidth));
     let sizes = EngineOptions {
         sizes: vec![BatchSizes { min: 2, max: 1 }; 3],
         ..EngineOptions::default()
@@ -360,6 +378,39 @@ fn options_that_make_no_sense_are_refused() {
         measured.err(),
         Some(EngineError::TooManyRows { .. })
     ));
+    // Refused before a cell is prepared, at the start and while the engine runs.
+    let prepared_for = Arc::new(AtomicU64::new(0));
+    let many = || {
+        let mut cells = Cells::new();
+        for _ in 0..65_537 {
+            cells.add(Measured {
+                ports: Ports::new().state("s", 1),
+                rows: None,
+                prepared_for: Arc::clone(&prepared_for),
+            });
+        }
+        cells
+    };
+    let is_refused = |why: EngineError| {
+        let cells = 65_537;
+        let max = 65_536;
+        assert!(
+            matches!(why, EngineError::Model(why) if why == ModelError::TooManyCells { cells, max })
+        );
+        assert_eq!(prepared_for.load(Ordering::Relaxed), 0);
+    };
+    is_refused(
+        Engine::start(many(), &EngineOptions::default())
+            .err()
+            .unwrap(),
+    );
+    let engine = Engine::start(self::cells().0, &EngineOptions::default()).unwrap();
+    is_refused(
+        engine
+            .add_model(many(), &ModelOptions::default())
+            .err()
+            .unwrap(),
+    );
     let nobody = EngineOptions {
         workers: Workers::OneOver(0),
         ..EngineOptions::default()

@@ -360,12 +360,12 @@ fn steps_of(lengths: Option<&[usize]>) -> usize {
 
 /// The index of a cell in [`Cells`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CellId(pub(crate) u16);
+pub struct CellId(pub(crate) u32);
 
 impl CellId {
     /// The index, from 0.
     pub fn index(self) -> usize {
-        usize::from(self.0)
+        self.0 as usize
     }
 }
 
@@ -386,12 +386,12 @@ impl Cells {
 
     /// Adds a cell type. It comes later in graphs than those added before.
     ///
-    /// # Panics
-    /// With more than 65,536 cell types.
+    /// An engine refuses more than 65,536 cell types, of all its models together, with
+    /// [`ModelError::TooManyCells`](crate::scheduler::ModelError::TooManyCells).
     pub fn add(&mut self, cell: impl Cell + 'static) -> CellId {
-        let id = u16::try_from(self.0.len()).expect("at most 65,536 cell types");
+        let id = CellId(self.0.len() as u32);
         self.0.push(Arc::new(cell));
-        CellId(id)
+        id
     }
 
     /// The cell with this id, if it exists.
@@ -401,7 +401,7 @@ impl Cells {
 
     /// All cells with their ids.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (CellId, &Arc<dyn Cell>)> {
-        let ids = (0..self.0.len()).map(|index| CellId(index as u16));
+        let ids = (0..self.0.len()).map(|index| CellId(index as u32));
         ids.zip(&self.0)
     }
 

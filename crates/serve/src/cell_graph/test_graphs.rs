@@ -46,7 +46,7 @@ pub(crate) fn plain_node(graph: &mut Graph, cell: usize, from: &[usize]) -> Node
     for (source, &from) in sources.iter_mut().zip(from) {
         *source = NodeId::new(from).output(0);
     }
-    graph.node(CellId(cell as u16), &sources)
+    graph.node(CellId(cell as u32), &sources)
 }
 
 /// A chain of so many nodes of cell 0 of [`plain_cells`], then of cell 1, and so on.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{EngineError, EngineOptions, Reply};
 use crate::cell_graph::{BatchSizes, Cell, CellCost, Cells, WorkerEnv};
-use crate::scheduler::Scheduler;
+use crate::scheduler::{ModelError, Scheduler};
 use crate::worker::CellRunner;
 use cellstream::execute::team::{SharedTeam, catch_panic};
 
@@ -92,6 +92,8 @@ fn costs(cells: &Cells, sizes: &[BatchSizes]) -> Result<Vec<CellCost>, EngineErr
     if cells.is_empty() {
         return Err(EngineError::NoCell);
     }
+    // Before anything is packed; the scheduler counts the cells of the other models.
+    ModelError::check_cells(cells.len())?;
     let mut costs: Vec<CellCost> = cells.iter().map(|(_, cell)| cell.cost()).collect();
     if !sizes.is_empty() {
         if sizes.len() != cells.len() {

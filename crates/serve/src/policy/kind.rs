@@ -44,7 +44,7 @@ pub enum PolicyKind {
 pub struct Groups {
     /// Maximum number of requests of a group.
     pub requests: usize,
-    /// Width of a bucket in cells, for [`PolicyKind::Bucketing`].
+    /// Width of a bucket in cells, for [`PolicyKind::Bucketing`]; at least 1.
     pub width: usize,
 }
 

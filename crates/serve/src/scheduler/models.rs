@@ -66,6 +66,19 @@ pub enum ModelError {
     },
 }
 
+impl ModelError {
+    /// Refuses more cells than the ids of a scheduler without models.
+    pub(crate) fn check_cells(cells: usize) -> Result<(), ModelError> {
+        match cells > MAX_CELLS {
+            true => Err(ModelError::TooManyCells {
+                cells,
+                max: MAX_CELLS,
+            }),
+            false => Ok(()),
+        }
+    }
+}
+
 /// Maximum number of cells of all models.
 const MAX_CELLS: usize = 1 << 16;
 
@@ -79,7 +92,7 @@ pub(super) struct Model {
 
 impl Model {
     pub fn first_cell(&self) -> CellId {
-        CellId(self.cells.start as u16)
+        CellId(self.cells.start as u32)
     }
 }
 

@@ -23,7 +23,7 @@ impl ModelCells {
         let first = first.index();
         let cells = costs.iter().enumerate();
         let queue = |(at, cost): (usize, &CellCost)| {
-            Queue::new(CellId((first + at) as u16), cost.rows, workers)
+            Queue::new(CellId((first + at) as u32), cost.rows, workers)
         };
         ModelCells {
             first,
@@ -56,7 +56,7 @@ impl ModelCells {
         let cell = self.overdue(worker);
         let cell = cell.or_else(|| (0..cells.len()).rev().find(is_full));
         let cell = cell.or_else(|| self.selector.next(rows, is_idle))?;
-        Some(CellId((self.first + cell) as u16))
+        Some(CellId((self.first + cell) as u32))
     }
 
     /// The cell that the worker has skipped too often.
