@@ -15,7 +15,7 @@
 //! # let words = vec![0.25; 3 * 8];
 //! let mut cells = Cells::new();
 //! let chain = Chain::add(&mut cells, ChainCell::new(model)?); // any forward model, stacks included
-//! let engine = Engine::start(cells, &EngineOptions::default())?; // a pinned worker over all cores
+//! let engine = Engine::start(cells, &EngineOptions::default())?; // a pinned worker on each core
 //! // `words`: [steps, features], one after the other; the response: the last output.
 //! let ticket = engine.submit(Request::new(chain.unfold(&words, None, Outputs::Last)?))?;
 //! let answer = ticket.wait()?.values; // or ticket.await

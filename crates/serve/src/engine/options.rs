@@ -61,12 +61,15 @@ impl EngineOptions {
         if self.groups.requests == 0 {
             return Err(EngineError::NoGroup);
         }
+        if self.groups.width == 0 {
+            return Err(EngineError::NoWidth);
+        }
         Ok(())
     }
 }
 
 impl Default for EngineOptions {
-    /// Cellular batching, one worker over all cores, one task at once, because a decision takes
+    /// Cellular batching, one worker a core, one task at once, because a decision takes
     /// much less time than a cell and a new request joins sooner. Up to four steps of small batches
     /// at once, because they read the weights less often. A reply
     /// thread. Idle streams stay open.
@@ -88,18 +91,23 @@ impl Default for EngineOptions {
 /// Division of the cores among workers. Each worker has one thread on each of its cores, and its
 /// own packed weights of all cells.
 ///
+/// A worker over several cores is as fast as the slowest of them, so another busy program on one
+/// core delays all its batches. With one worker a core, the other workers go on. Their weights need
+/// more memory, one copy for each worker, and one request alone uses one core. Choose one worker
+/// over all cores for large models with few requests at once, on a machine without other load.
+///
 /// Cores that no other team of the process uses are assigned first: two engines over half of the
 /// cores each share none. This does not work across processes: give each process its own CPU set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Workers {
-    /// One worker over all cores: the default.
-    #[default]
+    /// One worker over all cores.
     OneOverAll,
     /// One worker over this number of cores, or over all if there are fewer (a plan for more is
     /// refused then).
     OneOver(usize),
-    /// One worker for each core.
+    /// One worker for each core: the default.
+    #[default]
     OnePerCore,
     /// The CPU numbers of each worker, as the operating system counts them. Workers that share a
     /// CPU slow each other down. A thread whose CPU does not exist is not pinned.
