@@ -9,7 +9,7 @@ use super::super::answer::{AnswerReceiver, answer_slot};
 use super::super::replies::Job;
 use super::super::shared::Shared;
 use super::super::{RequestError, SubmitError};
-use super::segments::{Inner, Now, WaitingStep};
+use super::segments::{Inner, Now, WaitingStep, width};
 use super::{AHEAD, STEP_BYTES, StepOptions, StreamError};
 use crate::cell_graph::CellId;
 use crate::scheduler::{LimitOf, Reason, Refused};
@@ -45,18 +45,14 @@ impl Stream {
                 cells: model.cells.len(),
             });
         };
-        let (name, ports) = (found.name().to_owned(), found.ports());
+        let (name, ports) = (|| found.name().to_owned(), found.ports());
         if ports.states().is_empty() {
-            return Err(StreamError::NoState { cell: name });
+            return Err(StreamError::NoState { cell: name() });
         }
         if ports.has_sequences() {
-            return Err(StreamError::Sequences { cell: name });
+            return Err(StreamError::Sequences { cell: name() });
         }
-        let widths = |ports: &[crate::cell_graph::Port]| -> Vec<usize> {
-            ports.iter().map(|port| port.width()).collect()
-        };
-        let (inputs, widths) = (widths(ports.inputs()), widths(ports.states()));
-        let [input, state] = [&inputs, &widths].map(|widths| widths.iter().sum::<usize>());
+        let (input, state) = (width(ports.inputs()), width(ports.states()));
         // The states are kept by the stream, and by its running segment.
         let bytes = AHEAD * (input * size_of::<f32>() + STEP_BYTES) + 2 * state * size_of::<f32>();
         let room = Shared::open_stream(shared, model.key, bytes)?;
@@ -66,10 +62,7 @@ impl Stream {
             made_in: shared.made_in,
             model: Arc::clone(model),
             cell,
-            inputs,
-            states: widths,
             now: Mutex::new(Now::new(room)),
-            name,
         };
         let states = states.unwrap_or_default();
         if !states.is_empty() {
@@ -106,12 +99,12 @@ impl Stream {
         if inner.made_in.is_forked() {
             return Err(SubmitError::Forked.into());
         }
-        inner.expect("inputs", inner.inputs.iter().sum(), inputs.len())?;
+        inner.expect("inputs", width(inner.ports().inputs()), inputs.len())?;
         let shared = inner.shared.upgrade();
         let (reply, answer) = answer_slot();
         let mut now = inner.lock();
         if let Some(error) = &now.ended {
-            return Err(error.clone().into());
+            return Err(RequestError::clone(error).into());
         }
         let Some(shared) = shared else {
             return Err(RequestError::ShutDown.into());
@@ -177,7 +170,7 @@ impl Stream {
         }
         let mut now = inner.lock();
         if let Some(error) = now.ended.clone() {
-            let _ = reply.send(Err(error));
+            let _ = reply.send(Err(*error));
             return closed;
         }
         now.closing = Some(reply);

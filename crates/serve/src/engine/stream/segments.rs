@@ -1,6 +1,7 @@
 //! The state of a stream: one segment after the other, each a request.
 
 use std::collections::VecDeque;
+use std::mem::take;
 use std::sync::{Arc, Weak};
 use std::task::Waker;
 use std::time::Instant;
@@ -11,7 +12,9 @@ use super::super::replies::Job;
 use super::super::shared::Shared;
 use super::super::{Reply, Request, RequestError, Response, SubmitError};
 use super::{StepOptions, StreamError};
-use crate::cell_graph::{CellId, DynamicGraph, Graph, Growth, NodeId, NodeOutputs, Source};
+use crate::cell_graph::{
+    Cell, CellId, DynamicGraph, Graph, Growth, NodeId, NodeOutputs, Port, Ports, Source,
+};
 use crate::scheduler::RequestKey;
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 use crate::worker::ModelCells;
@@ -24,10 +27,6 @@ pub(crate) struct Inner {
     pub(super) made_in: ProcessMark,
     pub(super) model: Arc<ModelCells>,
     pub(super) cell: CellId,
-    pub(super) name: String,
-    /// Widths of the cell's inputs, and of its states.
-    pub(super) inputs: Vec<usize>,
-    pub(super) states: Vec<usize>,
     pub(super) now: Mutex<Now>,
 }
 
@@ -46,7 +45,8 @@ pub(super) struct Now {
     pub(super) states: Vec<f32>,
     /// Set once no more steps will come: receives the states after the last one.
     pub(super) closing: Option<StepReply>,
-    pub(super) ended: Option<RequestError>,
+    /// Boxed because it is larger than the rest.
+    pub(super) ended: Option<Box<RequestError>>,
     /// The end of the last segment, or the opening.
     pub(super) idle_since: Instant,
     /// `None` once the stream has ended.
@@ -70,6 +70,15 @@ impl Inner {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn cell(&self) -> &dyn Cell {
+        let cell = self.model.cells.get(self.cell);
+        &**cell.expect("checked when the stream was opened")
+    }
+
+    pub(super) fn ports(&self) -> &Ports {
+        self.cell().ports()
+    }
+
     pub(super) fn expect(
         &self,
         what: &'static str,
@@ -80,7 +89,7 @@ impl Inner {
             true => Ok(()),
             false => Err(StreamError::Values {
                 what,
-                cell: self.name.clone(),
+                cell: self.cell().name().to_owned(),
                 expected,
                 found,
             }),
@@ -90,7 +99,7 @@ impl Inner {
     /// The states after the last computed step, one after the other.
     pub(super) fn states(&self, now: &Now) -> Vec<f32> {
         match now.states.is_empty() {
-            true => vec![0.0; self.states.iter().sum()],
+            true => vec![0.0; width(self.ports().states())],
             false => now.states.clone(),
         }
     }
@@ -102,17 +111,18 @@ impl Inner {
         let steps = now.waiting.iter();
         let steps = steps.take_while(|step| step.options.deadline == deadline);
         let mut graph = Graph::new();
+        let (inputs, states) = (self.ports().inputs(), self.ports().states());
         let mut before = match now.states.is_empty() {
-            true => vec![Source::Zeros; self.states.len()],
-            false => give(&mut graph, &self.states, &now.states),
+            true => vec![Source::Zeros; states.len()],
+            false => give(&mut graph, states, &now.states),
         };
         let mut count = 0;
         for step in steps {
-            let mut sources = give(&mut graph, &self.inputs, &step.inputs);
+            let mut sources = give(&mut graph, inputs, &step.inputs);
             sources.append(&mut before);
             let node = graph.node(self.cell, &sources);
             graph.watch(node);
-            before.extend((0..self.states.len()).map(|port| node.output(port)));
+            before.extend((0..states.len()).map(|port| node.output(port)));
             count += 1;
         }
         let priorities = now.waiting.iter().map(|step| step.options.priority);
@@ -159,6 +169,7 @@ impl Inner {
         let mut now = self.lock();
         now.running = now.running.filter(|segment| segment.number != number);
         now.idle_since = Instant::now();
+        now.free_queues();
         if now.ended.is_some() {
             return;
         }
@@ -202,15 +213,20 @@ impl Inner {
     }
 }
 
-/// Adds values of these widths to a graph.
-fn give(graph: &mut Graph, widths: &[usize], values: &[f32]) -> Vec<Source> {
+/// Number of values of these ports together.
+pub(super) fn width(ports: &[Port]) -> usize {
+    ports.iter().map(Port::width).sum()
+}
+
+/// Adds the values of these ports to a graph.
+fn give(graph: &mut Graph, ports: &[Port], values: &[f32]) -> Vec<Source> {
     let mut rest = values;
-    let widths = widths.iter().map(|&width| {
-        let (one, after) = rest.split_at(width);
+    let sources = ports.iter().map(|port| {
+        let (one, after) = rest.split_at(port.width());
         rest = after;
         graph.give(one)
     });
-    widths.collect()
+    sources.collect()
 }
 
 impl Now {
@@ -242,15 +258,24 @@ impl Now {
         self.waiting.pop_back();
     }
 
+    /// Frees the memory of the queues if they are empty: most streams are idle most of the time.
+    fn free_queues(&mut self) {
+        if self.unanswered() == 0 {
+            self.replies = VecDeque::new();
+            self.waiting = VecDeque::new();
+        }
+    }
+
     fn take_replies(&mut self) -> Vec<StepReply> {
-        let waiting = self.waiting.drain(..).map(|step| step.reply);
-        self.replies.drain(..).chain(waiting).collect()
+        let (replies, waiting) = (take(&mut self.replies), take(&mut self.waiting));
+        let waiting = waiting.into_iter().map(|step| step.reply);
+        replies.into_iter().chain(waiting).collect()
     }
 
     /// Ends the stream.
     #[must_use]
     pub(super) fn end(&mut self, error: RequestError) -> Unanswered {
-        self.ended = Some(error.clone());
+        self.ended = Some(Box::new(error.clone()));
         let mut replies = self.take_replies();
         replies.extend(self.closing.take());
         Unanswered {
@@ -316,7 +341,7 @@ struct Told {
 
 impl DynamicGraph for Told {
     fn grow(&mut self, _: NodeId, outputs: NodeOutputs<'_>, more: &mut Growth<'_>) {
-        let states = self.stream.states.len();
+        let states = self.stream.ports().states().len();
         let mut now = self.stream.lock();
         // A segment may end while one of its steps is computed.
         if now
