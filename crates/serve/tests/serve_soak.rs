@@ -1,274 +1,37 @@
-//! Random joins, cancels, deadlines, failures, growth, streams, parts and reloads of a second model
-//! for as long as one likes, on one worker and then on two, with flat memory, nobody lost, and each
-//! answer that of the request alone.
+//! Random joins, cancels, deadlines, failures, growth, streams, parts, reloads of a second model,
+//! exports of the states of streams, forks and changes of the process's CPU set, for as long as one
+//! likes, on one worker and then on two: with flat memory, every request ends once, and each answer is
+//! that of the request alone.
 //!
 //!     CELLSTREAM_SOAK_SECONDS=600 cargo test --release --test serve_soak
 
+#[cfg(target_os = "linux")]
+#[path = "../../../tests/common/cpusets.rs"]
+mod cpusets;
+#[cfg(unix)]
+#[path = "../../../tests/common/fork.rs"]
+mod fork;
 #[path = "../../../tests/common/resident.rs"]
 mod resident;
+#[path = "common/workload.rs"]
+mod workload;
 
-use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use cellstream::layers::Embedding;
-use cellstream::model::{Gru, Lstm, Matrix};
 use cellstream_serve::Engine;
 use cellstream_serve::RequestError;
-use cellstream_serve::cell_graph::{
-    Batch, Cell, CellError, CellId, Cells, DynamicGraph, Graph, Growth, NodeId, NodeOutputs, Ports,
-    PreparedCell, WorkerEnv,
-};
-use cellstream_serve::engine::{
-    EngineOptions, ModelOptions, Request, StreamError, SubmitError, Workers,
-};
-use cellstream_serve::networks::{
-    BinaryTree, BinaryTreeLstm, BinaryTreeWeights, Chain, ChainCell, DecoderCell, EncoderCell,
-    FeedPrevious, Outputs, Seq2Seq, UnbatchedRunner, Until,
-};
+use cellstream_serve::engine::{EngineOptions, ModelOptions, StreamError, SubmitError, Workers};
 use cellstream_serve::policy::PolicyKind;
 use cellstream_serve::scheduler::{End, Limits, Refused};
-
-/// Fails at 1, panics at 2, takes its time at 3; else gives its input.
-struct Fragile(Ports);
-
-impl Cell for Fragile {
-    fn name(&self) -> &str {
-        "fragile"
-    }
-
-    fn ports(&self) -> &Ports {
-        &self.0
-    }
-
-    fn prepare(&self, _: &WorkerEnv) -> Result<Box<dyn PreparedCell>, CellError> {
-        struct Ready;
-        impl PreparedCell for Ready {
-            fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
-                let ([x], [], [y]) = batch.split();
-                if x.contains(&3.0) {
-                    std::thread::sleep(Duration::from_millis(5));
-                }
-                if x.contains(&2.0) {
-                    // As a panic, without a line on standard error for each.
-                    resume_unwind(Box::new("two"));
-                }
-                y.copy_from_slice(x);
-                match x.contains(&1.0) {
-                    true => Err(CellError::new("one")),
-                    false => Ok(()),
-                }
-            }
-        }
-        Ok(Box::new(Ready))
-    }
-}
-
-/// What goes on at a watched node.
-#[derive(Clone)]
-enum Growing {
-    Decodes(FeedPrevious),
-    Panics,
-    Fails,
-    /// Adds a node that takes nothing.
-    Malformed(CellId),
-}
-
-impl DynamicGraph for Growing {
-    fn grow(&mut self, node: NodeId, outputs: NodeOutputs<'_>, more: &mut Growth<'_>) {
-        match self {
-            Growing::Decodes(decoding) => decoding.grow(node, outputs, more),
-            Growing::Panics => resume_unwind(Box::new("told to")),
-            Growing::Fails => more.fail("told to"),
-            Growing::Malformed(cell) => {
-                more.node(*cell, &[]);
-            }
-        }
-    }
-}
-
-struct Network {
-    lstm: Chain,
-    gru: Chain,
-    tree: BinaryTreeLstm,
-    translation: Seq2Seq,
-    fragile: CellId,
-}
-
-const E: usize = 8;
-const SYMBOLS: usize = 40;
-const EOS: usize = 1;
-
-fn values(random: &mut fastrand::Rng, count: usize) -> Vec<f32> {
-    (0..count).map(|_| random.f32() - 0.5).collect()
-}
-
-fn network() -> (Cells, Network) {
-    let mut cells = Cells::new();
-    let chain = |cells: &mut Cells, model| Chain::add(cells, ChainCell::new(model).unwrap());
-    let lstm = chain(&mut cells, Lstm::new(E, 16).layers(2).random(1).unwrap());
-    let gru = chain(&mut cells, Gru::new(E, 24).random(2).unwrap());
-    let weights = BinaryTreeWeights::random(E, 16, 3).unwrap();
-    let tree = BinaryTreeLstm::add(&mut cells, weights).unwrap();
-    let mut random = fastrand::Rng::with_seed(4);
-    let mut matrix = |rows, cols| Matrix::new(rows, cols, values(&mut random, rows * cols));
-    let table = Arc::new(Embedding::new(matrix(SYMBOLS, E).unwrap()));
-    let model = Arc::new(Lstm::new(E, 16).random(5).unwrap());
-    let encoder = EncoderCell::new(table.clone(), model.clone()).unwrap();
-    let mut bias = vec![0.0; SYMBOLS];
-    bias[EOS] = 0.3; // ends some answers
-    let decoder = DecoderCell::new(table, model, matrix(SYMBOLS, 16).unwrap(), bias).unwrap();
-    let translation = Seq2Seq::add(&mut cells, encoder, decoder, 0).unwrap();
-    let fragile = cells.add(Fragile(Ports::new().input("x", 1).output("y", 1)));
-    let network = Network {
-        lstm,
-        gru,
-        tree,
-        translation,
-        fragile,
-    };
-    (cells, network)
-}
-
-/// What users ask for, and how that may end beside being cancelled or late.
-struct Asked {
-    graph: Graph,
-    growing: Option<Growing>,
-    answer: Option<Vec<f32>>,
-    fails: Fails,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fails {
-    Never,
-    /// By its cell, or a mate's.
-    Cell,
-    GrowPanicked,
-    GrowFailed,
-    Malformed,
-}
-
-fn random_asked(
-    network: &Network,
-    alone: &mut UnbatchedRunner,
-    random: &mut fastrand::Rng,
-) -> Asked {
-    let mut fails = Fails::Never;
-    let mut growing = None;
-    let graph = match random.usize(0..24) {
-        0 => {
-            fails = Fails::Cell;
-            let mut graph = Graph::new();
-            let x = graph.give(&[random.usize(0..4) as f32]);
-            let node = graph.node(network.fragile, &[x]);
-            graph.answer(node.output(0));
-            graph
-        }
-        1..=2 => {
-            let (kind, grow) = match random.usize(..3) {
-                0 => (Fails::GrowPanicked, Growing::Panics),
-                1 => (Fails::GrowFailed, Growing::Fails),
-                _ => (Fails::Malformed, Growing::Malformed(network.gru.cell())),
-            };
-            (fails, growing) = (kind, Some(grow));
-            let words = values(random, E * 3);
-            let mut graph = network.gru.unfold(&words, None, Outputs::Each).unwrap();
-            graph.watch(NodeId::new(random.usize(..3)));
-            graph
-        }
-        3..=6 => {
-            let length = random.usize(1..12);
-            let source: Vec<usize> = (0..length).map(|_| random.usize(..SYMBOLS)).collect();
-            let limit = random.usize(1..20);
-            let until = Until::Eos { eos: EOS, limit };
-            let (graph, decoding) = network.translation.unfold(&source, until).unwrap();
-            growing = Some(Growing::Decodes(decoding));
-            graph
-        }
-        7..=13 => {
-            let steps = random.usize(1..40);
-            let words = values(random, E * steps);
-            network.lstm.unfold(&words, None, Outputs::Last).unwrap()
-        }
-        14..=18 => {
-            let steps = random.usize(1..20);
-            let words = values(random, E * steps);
-            network.gru.unfold(&words, None, Outputs::Each).unwrap()
-        }
-        _ => {
-            let leaves = 1 << random.usize(0..5);
-            let words = values(random, E * leaves);
-            let tree = BinaryTree::complete(leaves).unwrap();
-            network.tree.unfold(&tree, &words, Outputs::Last).unwrap()
-        }
-    };
-    let answer = match fails {
-        Fails::GrowPanicked | Fails::GrowFailed | Fails::Malformed => None,
-        Fails::Never | Fails::Cell => {
-            let grow = growing
-                .clone()
-                .map(|grow| Box::new(grow) as Box<dyn DynamicGraph>);
-            // What its own cell fails at has none.
-            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                alone.run(graph.clone(), grow).ok()
-            }))
-            .unwrap_or(None)
-        }
-    };
-    assert!(fails != Fails::Never || answer.is_some());
-    Asked {
-        graph,
-        growing,
-        answer,
-        fails,
-    }
-}
-
-impl Asked {
-    fn request(&self) -> Request {
-        let request = Request::new(self.graph.clone());
-        match &self.growing {
-            Some(grow) => request.grow(grow.clone()),
-            None => request,
-        }
-    }
-
-    /// Checks how it ended. How it failed, if so.
-    fn check(
-        &self,
-        ended: &Result<cellstream_serve::engine::Response, RequestError>,
-    ) -> Option<Fails> {
-        let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
-        let failed = match ended {
-            Ok(answer) => {
-                let alone = self.answer.as_ref().expect("what fails alone fails");
-                assert_eq!(bits(&answer.values), bits(alone));
-                return None;
-            }
-            Err(RequestError::Late | RequestError::Cancelled) => return None,
-            Err(RequestError::Cell { .. } | RequestError::CellPanicked { .. }) => Fails::Cell,
-            Err(RequestError::GrowPanicked { .. }) => Fails::GrowPanicked,
-            Err(RequestError::GrowFailed { .. }) => Fails::GrowFailed,
-            Err(RequestError::Graph(_)) => Fails::Malformed,
-            Err(other) => panic!("{other}"),
-        };
-        assert_eq!(failed, self.fails);
-        Some(failed)
-    }
-}
+use workload::{E, Growing, LongStream, Workload, bits};
 
 #[test]
 fn memory_stays_flat_and_every_request_ends_once() {
     let seconds = std::env::var("CELLSTREAM_SOAK_SECONDS").ok();
     let seconds: f64 = seconds.map_or(3.0, |s| s.parse().expect("seconds"));
-    let (cells, network) = network();
-    let mut random = fastrand::Rng::with_seed(6);
-    let mut alone = UnbatchedRunner::new(&cells).unwrap();
-    // Enough that each kind is among them.
-    let asked: Vec<_> = (0..400)
-        .map(|_| random_asked(&network, &mut alone, &mut random))
-        .collect();
+    let workload = Workload::new();
     for (workers, policy) in [
         (Workers::OneOverAll, PolicyKind::Cellular),
         (Workers::Cores(vec![vec![0], vec![1]]), PolicyKind::Shortest),
@@ -282,7 +45,7 @@ fn memory_stays_flat_and_every_request_ends_once() {
             policy,
             ..EngineOptions::default()
         };
-        soak(options, &cells, &network, &asked, seconds / 2.0);
+        soak(options, &workload, seconds / 2.0);
     }
 }
 
@@ -297,7 +60,13 @@ struct Seen {
     failed: [AtomicU64; 5],
 }
 
-fn soak(options: EngineOptions, cells: &Cells, network: &Network, asked: &[Asked], seconds: f64) {
+fn soak(options: EngineOptions, asked: &Workload, seconds: f64) {
+    let Workload {
+        cells,
+        network,
+        asked,
+        long,
+    } = asked;
     let engine = Engine::start(cells.clone(), &options).unwrap();
     let (stop, seen) = (AtomicBool::new(false), Arc::new(Seen::default()));
     let add = |count: &AtomicU64| {
@@ -405,6 +174,60 @@ fn soak(options: EngineOptions, cells: &Cells, network: &Network, asked: &[Asked
         }
         reloads
     };
+    // A stream goes on from the states of the one before.
+    let export = || {
+        let mut random = fastrand::Rng::with_seed(10);
+        let mut exports = 0;
+        let mut steps = long.expected.iter().cycle().enumerate();
+        let mut stream = engine.stream(network.lstm.cell(), None).unwrap();
+        while !stop.load(Ordering::Relaxed) {
+            let (at, expected) = steps.next().unwrap();
+            if at % LongStream::STEPS == 0 {
+                stream = engine.stream(network.lstm.cell(), None).unwrap();
+            }
+            let step = stream.push(long.input(at)).unwrap();
+            if random.usize(0..20) == 0 {
+                let states = match random.bool() {
+                    true => stream.close().wait().unwrap(),
+                    false => {
+                        assert!(step.wait().is_ok());
+                        let states = stream.state();
+                        stream = engine.stream(network.lstm.cell(), Some(&states)).unwrap();
+                        exports += 1;
+                        continue;
+                    }
+                };
+                stream = engine.stream(network.lstm.cell(), Some(&states)).unwrap();
+                exports += 1;
+            }
+            assert_eq!(bits(&step.wait().unwrap()), bits(expected));
+        }
+        exports
+    };
+    // The process is forked, and its CPU set shrinks and grows.
+    let disturb = || {
+        let mut disturbances = 0;
+        while !stop.load(Ordering::Relaxed) {
+            #[cfg(unix)]
+            assert!(fork::returns_in_child(|| {
+                let refused = engine.submit(asked[0].request()).err();
+                assert_eq!(refused, Some(SubmitError::Forked));
+                let refused = engine.stream(network.lstm.cell(), None).err();
+                assert_eq!(refused, Some(SubmitError::Forked.into()));
+                let refused = engine.add_model(cells.clone(), &ModelOptions::default());
+                assert!(refused.is_err());
+            }));
+            #[cfg(target_os = "linux")]
+            {
+                let confined = cpusets::confine(disturbances % 2);
+                std::thread::sleep(Duration::from_millis(20));
+                drop(confined);
+            }
+            std::thread::sleep(Duration::from_millis(100));
+            disturbances += 1;
+        }
+        disturbances
+    };
     let resident = || cfg!(target_os = "linux").then(resident::resident);
     let begin = Instant::now();
     let (mut early, mut late) = (None, None);
@@ -412,6 +235,8 @@ fn soak(options: EngineOptions, cells: &Cells, network: &Network, asked: &[Asked
         let user = &user;
         let users: Vec<_> = (0..2).map(|seed| scope.spawn(move || user(seed))).collect();
         let reloader = scope.spawn(reload);
+        let exporter = scope.spawn(export);
+        let disturber = scope.spawn(disturb);
         while begin.elapsed().as_secs_f64() < seconds {
             std::thread::sleep(Duration::from_millis(50));
             let done = begin.elapsed().as_secs_f64() / seconds;
@@ -427,6 +252,8 @@ fn soak(options: EngineOptions, cells: &Cells, network: &Network, asked: &[Asked
             user.join().unwrap();
         }
         assert!(reloader.join().unwrap() > 0);
+        assert!(exporter.join().unwrap() > 0);
+        assert!(disturber.join().unwrap() > 0);
     });
     engine.drain();
     let counts = engine.stats().counts;
