@@ -8,6 +8,8 @@
 //! Prints CSV: the case, the load beside it, the measured value, its unit. Times are in
 //! milliseconds. The cases pass or fail nothing: records of them are in `benches/record`.
 
+#[path = "contention/bounds.rs"]
+mod bounds;
 #[path = "contention/cases.rs"]
 mod cases;
 #[path = "contention/load.rs"]

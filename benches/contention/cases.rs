@@ -13,6 +13,7 @@ use cellstream_serve::networks::{
 };
 use cellstream_serve::scheduler::Limits;
 
+use super::bounds::{Quota, confine};
 use super::load::{BusyCores, Times, Users, call_time};
 
 /// Reports a value: the load beside the case, the measure, the value.
@@ -22,13 +23,15 @@ pub type Report<'a> = &'a mut dyn FnMut(&str, &str, f64);
 pub type Case = (&'static str, fn(Report<'_>));
 
 /// All cases.
-pub const ALL: [Case; 7] = [
+pub const ALL: [Case; 9] = [
     ("two_models", two_models),
     ("tree_beside_tree", tree_beside_tree),
     ("streams_at_limit", streams_at_limit),
     ("streams_beside_backlog", streams_beside_backlog),
     ("large_request", large_request),
     ("session_beside_busy_core", session_beside_busy_core),
+    ("session_in_cpu_set", session_in_cpu_set),
+    ("session_in_quota", session_in_quota),
     ("streams_of_20_ms", streams_of_20_ms),
 ];
 
@@ -257,8 +260,8 @@ fn streams_beside_backlog(report: Report<'_>) {
     drop(backlog);
 }
 
-/// Times of the steps of streams, each `steps` steps of `inputs` at a constant interval. The streams begin at
-/// different moments of the interval; one thread waits for each.
+/// Times of the steps of streams, each `steps` steps of `inputs` at a constant interval. The streams
+/// begin at different moments of the interval; one thread waits for each.
 fn paced(streams: Vec<Stream>, inputs: &[f32], interval: Duration, steps: u32) -> Times {
     let (count, begin) = (streams.len() as u32, Instant::now() + interval);
     let users = streams.into_iter().zip(0..).map(|(mut stream, index)| {
@@ -331,10 +334,42 @@ fn large_request(report: Report<'_>) {
     );
 }
 
+/// A session and what it runs.
+struct SessionRuns {
+    session: Session,
+    x: Vec<f32>,
+    y: Vec<f32>,
+}
+
+impl SessionRuns {
+    const STEPS: usize = 24;
+
+    fn new(threads: usize) -> SessionRuns {
+        let model = Lstm::new(INPUT, HIDDEN).random(1).expect("valid sizes");
+        let plan = Plan::with_threads(&model, 1, SessionRuns::STEPS, threads);
+        SessionRuns {
+            session: Session::new(&model, &plan).expect("a session"),
+            x: words(SessionRuns::STEPS),
+            y: vec![0.0; SessionRuns::STEPS * HIDDEN],
+        }
+    }
+
+    /// Measures and reports the times of runs.
+    fn report(&mut self, report: Report<'_>, beside: &str, name: &str) {
+        let SessionRuns { session, x, y } = self;
+        let mut times = Times::of(MEASURED, Duration::ZERO, || {
+            let (input, output) = (Input::new(x, SessionRuns::STEPS, 1), &mut Output::new(y));
+            session.run(&input, output).expect("an output");
+        });
+        for (quantile, share) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99)] {
+            let measure = format!("{name} {quantile}");
+            report(beside, &measure, times.quantile(share));
+        }
+    }
+}
+
 /// A session of one thread and of two, beside a busy process on each core in turn.
 fn session_beside_busy_core(report: Report<'_>) {
-    let model = Lstm::new(INPUT, HIDDEN).random(1).expect("valid sizes");
-    let x = words(24);
     for busy in [vec![], vec![0], vec![1]] {
         let beside = match busy.first() {
             Some(core) => format!("a busy core {core}"),
@@ -342,24 +377,41 @@ fn session_beside_busy_core(report: Report<'_>) {
         };
         let _busy = BusyCores::new(&busy);
         for threads in [1, 2] {
-            let plan = Plan::with_threads(&model, 1, 24, threads);
-            let mut session = Session::new(&model, &plan).expect("a session");
-            let mut y = vec![0.0; 24 * HIDDEN];
-            let mut times = Times::of(MEASURED, Duration::ZERO, || {
-                let output = &mut Output::new(&mut y);
-                session
-                    .run(&Input::new(&x, 24, 1), output)
-                    .expect("an output");
-            });
-            for (name, share) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99)] {
-                report(
-                    &beside,
-                    &format!("{threads} threads {name}"),
-                    times.quantile(share),
-                );
-            }
+            let mut runs = SessionRuns::new(threads);
+            runs.report(report, &beside, &format!("{threads} threads"));
         }
     }
+}
+
+/// A session of two threads whose CPU set shrinks to either core and grows again, beside one that
+/// was made for the one core.
+fn session_in_cpu_set(report: Report<'_>) {
+    let mut two = SessionRuns::new(2);
+    two.report(report, "CPUs 0-1", "2 threads");
+    for cpu in ["0", "1"] {
+        confine(cpu);
+        let beside = format!("CPU {cpu}");
+        two.report(report, &beside, "2 threads");
+        SessionRuns::new(1).report(report, &beside, "1 thread");
+        confine("0-1");
+        two.report(report, &format!("CPUs 0-1 after {cpu}"), "2 threads");
+    }
+}
+
+/// A session of two threads that was made without a quota, beside one that was made for the quota.
+fn session_in_quota(report: Report<'_>) {
+    let mut two = SessionRuns::new(2);
+    two.report(report, "no quota", "2 threads");
+    for cpus in [1.5, 1.0, 0.5] {
+        let Some(_quota) = Quota::new(cpus) else {
+            eprintln!("no control group could be made: `session_in_quota` is left out");
+            return;
+        };
+        let beside = format!("{cpus} CPUs");
+        two.report(report, &beside, "2 threads");
+        SessionRuns::new(1).report(report, &beside, "1 thread");
+    }
+    two.report(report, "no quota again", "2 threads");
 }
 
 /// 200 streams of a step each 20 ms: alone, beside one busy core, beside both.
