@@ -37,6 +37,7 @@ mod panic;
 mod pin;
 mod progress;
 mod region;
+mod run;
 #[cfg(all(test, not(loom)))]
 mod schedule_tests;
 mod share;

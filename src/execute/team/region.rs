@@ -1,40 +1,34 @@
-//! The state that the threads of a team share, and one parallel region on them.
+//! The state that the threads of a team share.
 
-use std::marker::PhantomData;
 use std::ptr;
 
 use super::TeamPanicked;
 use super::barrier::Barrier;
 use super::gate::{Epoch, Gate};
 use super::lateness::{Lateness, Watch};
-use super::panic::catch_panic;
 use super::pin::Home;
 use super::progress::{Counter, Progress, Track};
-use super::share::{Abandoned, Share};
 use super::spin::SpinPolicy;
 use super::sync::{AtomicPtr, AtomicU32, Ordering};
 
-/// The job of a region.
-type Job<'a> = &'a (dyn for<'s> Fn(&'s Share<'s>) + Sync + 'a);
-
 /// `Region::failed` is the index of the thread that panicked first, or one of these.
-const NONE: u32 = u32::MAX;
+pub(super) const NONE: u32 = u32::MAX;
 pub(super) const UNEQUAL: u32 = u32::MAX - 1;
 
 /// The part of one thread, and of the worker of that index.
-struct Slot {
+pub(super) struct Slot {
     /// Opened by the caller when there is a job for this thread, which waits here between regions.
     /// One gate each, so that a region on part of the team does not wake the others.
-    start: Gate,
-    progress: Progress,
+    pub(super) start: Gate,
+    pub(super) progress: Progress,
     /// The thread that stands for the worker, in a narrow region.
-    stands_in: AtomicU32,
-    home: Home,
+    pub(super) stands_in: AtomicU32,
+    pub(super) home: Home,
 }
 
 /// How a region is run; a set of these.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Mode(u32);
+pub(super) struct Mode(pub(super) u32);
 
 impl Mode {
     /// Each thread for itself.
@@ -46,29 +40,29 @@ impl Mode {
     /// Threads look first whether they are still where they were pinned.
     pub(super) const TRIAL: Mode = Mode(4);
 
-    fn is(self, other: Mode) -> bool {
+    pub(super) fn is(self, other: Mode) -> bool {
         self.0 & other.0 != 0
     }
 }
 
 pub(super) struct Region {
     /// One per worker; worker 0's `start` is not used.
-    slots: Box<[Slot]>,
-    spin: SpinPolicy<'static>,
+    pub(super) slots: Box<[Slot]>,
+    pub(super) spin: SpinPolicy<'static>,
     pub(super) lateness: Lateness,
     /// The number of workers of the present region.
-    workers: AtomicU32,
+    pub(super) workers: AtomicU32,
     /// The number of threads that run it.
-    threads: AtomicU32,
+    pub(super) threads: AtomicU32,
     /// Its [`Mode`].
-    mode: AtomicU32,
-    /// Points to the [`Job`] on the caller's stack; null ends the threads.
-    job: AtomicPtr<()>,
+    pub(super) mode: AtomicU32,
+    /// Points to the job on the caller's stack; null ends the threads.
+    pub(super) job: AtomicPtr<()>,
     /// The first failure in this region.
-    failed: AtomicU32,
+    pub(super) failed: AtomicU32,
     pub(super) barrier: Barrier,
     /// Opened by the last worker to leave, unless that is the caller, which waits here.
-    done: Gate,
+    pub(super) done: Gate,
 }
 
 impl Region {
@@ -118,73 +112,7 @@ impl Region {
         &self.slots[thread].home
     }
 
-    /// One region: `job` for workers 0 to `workers` − 1; at least 1, at most the team's. It runs on
-    /// the thread of each, index 0 here; or, if it is narrow, on those that are not `out`, which
-    /// the caller's never is.
-    /// Only one caller at a time, which the exclusive borrow of the team ensures.
-    pub(super) fn run(
-        &self,
-        workers: u32,
-        mode: Mode,
-        out: impl Fn(usize) -> bool,
-        job: Job<'_>,
-    ) -> Result<(), TeamPanicked> {
-        // All workers wait at their `start`, or have left a region and use nothing but `start`: the
-        // caller has exclusive access to the rest.
-        self.failed.store(NONE, Ordering::Relaxed);
-        let slots = &self.slots[..workers as usize];
-        for slot in slots {
-            slot.progress.reset();
-        }
-        let out = |thread| mode.is(Mode::NARROW) && out(thread);
-        let threads = match mode.is(Mode::NARROW) {
-            false => workers,
-            true => self.share_out(slots, &out),
-        };
-        if threads == 1 {
-            self.take_part(0, (workers, threads, mode), || job);
-            return self.outcome();
-        }
-        self.lateness.enter(0);
-        self.barrier.reset();
-        self.workers.store(workers, Ordering::Relaxed);
-        self.threads.store(threads, Ordering::Relaxed);
-        self.mode.store(mode.0, Ordering::Relaxed);
-        self.job
-            .store((&raw const job).cast_mut().cast(), Ordering::Relaxed);
-        let done = self.done.epoch().expect("this gate is never broken");
-        for (index, slot) in slots.iter().enumerate().skip(1) {
-            if !out(index) {
-                // Publishes the stores above.
-                slot.start.open(self.first(index));
-            }
-        }
-        let last = self.take_part(0, (workers, threads, mode), || job);
-        if !last {
-            let all = self.watch(0, workers);
-            let _open = self.done.wait(done, self.spin_in(mode).watching(all));
-        }
-        self.outcome()
-    }
-
-    /// Deals the workers of the threads that are out to those that are not; returns the number of
-    /// the latter.
-    #[cold]
-    fn share_out(&self, slots: &[Slot], out: &impl Fn(usize) -> bool) -> u32 {
-        let count = (0..slots.len()).filter(|&thread| !out(thread)).count();
-        let mut next = (0..slots.len()).filter(|&thread| !out(thread)).cycle();
-        for (index, slot) in slots.iter().enumerate() {
-            let thread = match out(index) {
-                true => next.next().unwrap_or(0),
-                false => index,
-            };
-            // Relaxed: published with the region.
-            slot.stands_in.store(thread as u32, Ordering::Relaxed);
-        }
-        count as u32
-    }
-
-    fn watch(&self, me: usize, workers: u32) -> Watch<'_> {
+    pub(super) fn watch(&self, me: usize, workers: u32) -> Watch<'_> {
         Watch {
             lateness: &self.lateness,
             me: me as u32,
@@ -194,7 +122,7 @@ impl Region {
     }
 
     #[inline]
-    fn spin_in(&self, mode: Mode) -> SpinPolicy<'_> {
+    pub(super) fn spin_in(&self, mode: Mode) -> SpinPolicy<'_> {
         match mode.is(Mode::CROWDED) {
             true => SpinPolicy::NONE,
             false => self.spin,
@@ -202,7 +130,7 @@ impl Region {
     }
 
     /// The result of the region, after all workers have left it.
-    fn outcome(&self) -> Result<(), TeamPanicked> {
+    pub(super) fn outcome(&self) -> Result<(), TeamPanicked> {
         match self.failed.load(Ordering::Relaxed) {
             NONE => Ok(()),
             UNEQUAL => Err(TeamPanicked::Barrier),
@@ -212,77 +140,6 @@ impl Region {
         }
     }
 
-    /// The loop of a spawned worker.
-    pub(super) fn work(&self, index: usize, mut seen: Epoch) {
-        self.lateness.enter(index);
-        loop {
-            let _open = self.slots[index].start.wait(seen, self.spin);
-            // Only the caller opens `start`, and not again before this worker has left the region.
-            seen = self.first(index);
-            let job: *mut () = self.job.load(Ordering::Relaxed);
-            if job.is_null() {
-                return;
-            }
-            let workers = self.workers.load(Ordering::Relaxed);
-            let threads = self.threads.load(Ordering::Relaxed);
-            let mode = Mode(self.mode.load(Ordering::Relaxed));
-            if mode.is(Mode::TRIAL) {
-                self.slots[index].home.look();
-            }
-            // SAFETY: `run` has stored a pointer to its own `job` of this type, published it by
-            // opening `start`, and does not return before this worker has left the region; the
-            // reference is not used after that (`take_part` drops it before).
-            let fetch = || unsafe { *job.cast::<Job<'_>>().cast_const() };
-            if self.take_part(index, (workers, threads, mode), fetch) {
-                self.done
-                    .open(self.done.epoch().expect("this gate is never broken"));
-            }
-        }
-    }
-
-    /// Runs one thread's part of a region and leaves it. Returns whether all others had left.
-    ///
-    /// Takes the job as a closure's result, because a reference passed as an argument would have to
-    /// stay valid until the return, and the job is gone once the last worker has left.
-    #[inline]
-    fn take_part<'a>(
-        &self,
-        thread: usize,
-        (workers, threads, mode): (u32, u32, Mode),
-        job: impl FnOnce() -> Job<'a>,
-    ) -> bool {
-        let share = Share {
-            thread,
-            threads,
-            workers,
-            alone: !mode.is(Mode::NARROW),
-            region: self,
-            spin: self.spin_in(mode),
-            stays_here: PhantomData,
-        };
-        // The caller gets an error, and owns what the job may have left incomplete.
-        if let Err(panicked) = catch_panic(|| job()(&share))
-            && !panicked.is::<Abandoned>()
-        {
-            self.fail(thread as u32);
-        }
-        if threads == 1 {
-            return true;
-        }
-        // After `fail`, so that a waiter finds the failure recorded; before leaving, because the
-        // counters may be those of the next region afterwards.
-        for worker in share.iter() {
-            self.slots[worker].progress.close();
-        }
-        self.barrier
-            .leave(threads)
-            .or_else(|_awaited| {
-                self.fail(UNEQUAL);
-                self.barrier.leave(threads)
-            })
-            .unwrap_or_else(|_| unreachable!("a worker can always leave a broken barrier"))
-    }
-
     #[cold]
     pub(super) fn fail(&self, failure: u32) {
         // Relaxed: the caller reads it after all have left. The first failure is reported.
@@ -290,13 +147,5 @@ impl Region {
             .failed
             .compare_exchange(NONE, failure, Ordering::Relaxed, Ordering::Relaxed);
         self.barrier.break_down();
-    }
-
-    /// Ends the spawned workers. Not during a region.
-    pub(super) fn dismiss(&self) {
-        self.job.store(ptr::null_mut(), Ordering::Relaxed);
-        for (index, slot) in self.slots.iter().enumerate().skip(1) {
-            slot.start.open(self.first(index));
-        }
     }
 }
