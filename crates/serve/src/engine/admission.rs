@@ -1,14 +1,27 @@
 //! Admission: requests, streams and steps are accepted, or refused at once.
 
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 use super::shared::{Shared, State};
-use super::{Reply, Request, SubmitError};
+use super::{Reply, Request, SubmitAllError, SubmitError};
 use crate::scheduler::{
-    LimitOf, ModelKey, Prepared, Reason, Refused, RequestKey, Requirements, StreamRoom,
+    LimitOf, ModelKey, Prepared, Reason, Refused, RefusedAt, RequestKey, Requirements, StreamRoom,
 };
 use crate::worker::{ModelCells, RequestValues, Values};
 use cellstream::execute::team::ProcessMark;
+
+/// A request that was checked and is not accepted yet.
+pub(super) struct Candidate {
+    prepared: Prepared,
+    values: Arc<RequestValues<Reply>>,
+}
+
+impl Candidate {
+    pub fn requirements(&self) -> &Requirements {
+        self.prepared.requirements()
+    }
+}
 
 /// The reserved room of an open stream; dropping it returns the room.
 pub(super) struct Room {
@@ -32,6 +45,8 @@ impl Drop for Room {
             state.scheduler.handle_close_stream(self.reserved);
             state.idle_streams.forget(self.reserved.position);
             state.forget_model(self.reserved.model);
+            drop(state);
+            shared.wake_waiting();
         }
     }
 }
@@ -44,6 +59,55 @@ impl Shared {
         request: Request,
         reply: Reply,
     ) -> Result<RequestKey, SubmitError> {
+        let candidate = self.prepare(model, request, reply, false)?;
+        // The values of a rejected request are dropped without the lock: they may own a ticket or
+        // the engine, whose drop takes the lock.
+        let kept = Arc::clone(&candidate.values);
+        let accepted = self.with(|state, now| state.accept(now, candidate));
+        drop(kept);
+        Ok(accepted?)
+    }
+
+    /// Accepts all requests of a model, or none. No row of them is computed before all are
+    /// accepted.
+    pub fn accept_all(
+        &self,
+        model: &Arc<ModelCells>,
+        requests: impl IntoIterator<Item = (Request, Reply)>,
+    ) -> Result<Vec<RequestKey>, SubmitAllError> {
+        let mut candidates = Vec::new();
+        for (index, (request, reply)) in requests.into_iter().enumerate() {
+            let candidate = self.prepare(model, request, reply, false);
+            candidates.push(candidate.map_err(|why| SubmitAllError { index, why })?);
+        }
+        self.with(|state, now| {
+            if let Err(RefusedAt { index, refused }) = state.check_room(None, &candidates) {
+                state.scheduler.handle_refused(model.key, refused.reason());
+                let why = refused.into();
+                return Err(SubmitAllError { index, why });
+            }
+            let candidates = std::mem::take(&mut candidates).into_iter().enumerate();
+            let accepted = candidates.map(|(index, candidate)| {
+                let accepted = state.accept(now, candidate);
+                // There is room for all.
+                accepted.map_err(|refused| SubmitAllError {
+                    index,
+                    why: refused.into(),
+                })
+            });
+            accepted.collect()
+        })
+    }
+
+    /// Checks a request, and makes its records. If it does not `wait` for room, it is refused before
+    /// that where there is none.
+    pub fn prepare(
+        &self,
+        model: &Arc<ModelCells>,
+        request: Request,
+        reply: Reply,
+        waits: bool,
+    ) -> Result<Candidate, SubmitError> {
         if self.made_in.is_forked() {
             return Err(SubmitError::Forked);
         }
@@ -56,30 +120,18 @@ impl Shared {
         } = request;
         requirements.model = model.key;
         // Rejecting a request should cost less than accepting it.
-        self.offer(graph.len(), &requirements)?;
+        if !waits {
+            self.offer(graph.len(), &requirements)?;
+        }
         let unfolded = graph.unfold(&model.cells)?;
         graph.check_watched(grow.is_some())?;
         let values = Values::new(graph, &unfolded, grow, &model.cells, reply);
         requirements.bytes = requirements.bytes.max(values.bytes(&model.cells));
         let values = Arc::new(RequestValues::new(model, values));
-        let continues = requirements.continues;
-        let prepared = Prepared::new(&unfolded, requirements);
-        // The values of a rejected request are dropped without the lock: they may own a ticket or
-        // the engine, whose drop takes the lock.
-        let kept = Arc::clone(&values);
-        let accepted = self.with(|state, now| {
-            let key = match state.scheduler.handle_prepared(now, prepared) {
-                // It may have been removed meanwhile.
-                Err(_) if !continues && !state.is_serving(model.key) => {
-                    return Err(Refused::NoModel.into());
-                }
-                accepted => accepted?,
-            };
-            state.requests.insert(key, values);
-            Ok(key)
-        });
-        drop(kept);
-        accepted
+        Ok(Candidate {
+            prepared: Prepared::new(&unfolded, requirements),
+            values,
+        })
     }
 
     /// An error if a request would be refused now.
@@ -90,18 +142,14 @@ impl Shared {
             state.refuse_removed(requirements.model)?;
         }
         state.scheduler.handle_offer(nodes, requirements)?;
-        let have = state.replies.len();
-        if have >= self.max_replies && requirements.stream.is_none() {
-            (state.scheduler).handle_refused(requirements.model, Reason::Replies);
-            return Err(Refused::Overloaded {
-                of: LimitOf::Engine,
-                what: Reason::Replies,
-                have,
-                needs: 1,
-                most: self.max_replies,
-            });
-        }
-        Ok(())
+        let refused = match state.behind(None, requirements) {
+            Some(queued) => Err(queued),
+            None => state.check_replies(requirements),
+        };
+        refused.inspect_err(|refused| {
+            let reason = refused.reason();
+            state.scheduler.handle_refused(requirements.model, reason);
+        })
     }
 
     /// Reserves the room of a stream of a model.
@@ -134,6 +182,71 @@ impl Shared {
 }
 
 impl State {
+    /// Accepts a request.
+    pub fn accept(&mut self, now: Instant, candidate: Candidate) -> Result<RequestKey, Refused> {
+        let Candidate { prepared, values } = candidate;
+        let Requirements {
+            model, continues, ..
+        } = *prepared.requirements();
+        let key = match self.scheduler.handle_prepared(now, prepared) {
+            // It may have been removed meanwhile.
+            Err(_) if !continues && !self.is_serving(model) => return Err(Refused::NoModel),
+            accepted => accepted?,
+        };
+        self.requests.insert(key, values);
+        Ok(key)
+    }
+
+    /// Checks whether all of these would be accepted together now. A submission that waits has a
+    /// number. A refusal is not counted.
+    pub fn check_room(
+        &self,
+        number: Option<u64>,
+        candidates: &[Candidate],
+    ) -> Result<(), RefusedAt> {
+        let requests = || candidates.iter().map(|one| one.prepared.requirements());
+        for (index, requirements) in requests().enumerate() {
+            let checked = match self.is_serving(requirements.model) {
+                false => Err(Refused::NoModel),
+                // Before it waits behind others.
+                true => match self.scheduler.check_draining(requirements.model) {
+                    Ok(()) => match self.behind(number, requirements) {
+                        Some(queued) => Err(queued),
+                        None => self.check_replies(requirements),
+                    },
+                    refused => refused,
+                },
+            };
+            checked.map_err(|refused| RefusedAt { index, refused })?;
+        }
+        let nodes = candidates.iter().map(|one| one.prepared.nodes());
+        self.scheduler.check_room(requests().zip(nodes))
+    }
+
+    /// The refusal of a request because others that wait for the same limit are accepted before.
+    fn behind(&self, number: Option<u64>, requirements: &Requirements) -> Option<Refused> {
+        if requirements.stream.is_some() {
+            return None;
+        }
+        let waiting = self.waiting.before(number, requirements);
+        (waiting > 0).then_some(Refused::Queued { waiting })
+    }
+
+    /// An error if too many replies are not delivered.
+    fn check_replies(&self, requirements: &Requirements) -> Result<(), Refused> {
+        let (have, most) = (self.replies.len(), self.max_replies);
+        match have >= most && requirements.stream.is_none() {
+            true => Err(Refused::Overloaded {
+                of: LimitOf::Engine,
+                what: Reason::Replies,
+                have,
+                needs: 1,
+                most,
+            }),
+            false => Ok(()),
+        }
+    }
+
     /// An error if a model is being removed or was removed.
     fn refuse_removed(&mut self, model: ModelKey) -> Result<(), Refused> {
         if self.is_serving(model) {

@@ -119,7 +119,7 @@ impl<T> Drop for AnswerSender<T> {
 
 impl<T> AnswerReceiver<T> {
     /// Waits, until `deadline` if there is one; `None`: there is no answer by then.
-    fn wait_until(&self, deadline: Option<Instant>) -> Option<Answer<T>> {
+    pub fn wait_until(&self, deadline: Option<Instant>) -> Option<Answer<T>> {
         let mut state = self.0.lock();
         loop {
             if let Some(answer) = state.take() {

@@ -104,6 +104,17 @@ pub enum EngineError {
     },
 }
 
+/// Why none of several requests was accepted. The engine keeps nothing of them.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("request {index}: {why}; none of the requests was accepted")]
+pub struct SubmitAllError {
+    /// The first request that was refused.
+    pub index: usize,
+    /// Why.
+    #[source]
+    pub why: SubmitError,
+}
+
 /// Why a request was not accepted. The engine keeps nothing of it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -114,6 +125,9 @@ pub enum SubmitError {
     /// It exceeds a limit, or the engine is shutting down.
     #[error(transparent)]
     Refused(#[from] Refused),
+    /// A [`Submitting`](super::Submitting) future was polled again after its end.
+    #[error("the future has returned the ticket or the error of this submission before")]
+    Returned,
     /// The process is a child of the one that started the engine.
     #[error(
         "the engine was started before this process was forked, and its workers are in the parent; \

@@ -16,6 +16,7 @@ use loom::thread;
 use super::answer::answer_slot;
 use super::prepare::ModelSetup;
 use super::shared::Shared;
+use super::waiting::Submission;
 use super::*;
 use crate::cell_graph::{Batch, BatchSizes, Cell, CellError, Growth, NodeId, NodeOutputs, Ports};
 use crate::cell_graph::{PreparedCell, WorkerEnv};
@@ -186,6 +187,17 @@ fn beside_workers_of(
     preemptions: Option<usize>,
     model: impl Fn(&Scene, &Replies) + Sync + Send + 'static,
 ) {
+    beside_workers_within(Limits::default(), rows, workers, preemptions, model);
+}
+
+/// As [`beside_workers_of`], with these limits.
+fn beside_workers_within(
+    limits: Limits,
+    rows: usize,
+    workers: usize,
+    preemptions: Option<usize>,
+    model: impl Fn(&Scene, &Replies) + Sync + Send + 'static,
+) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = preemptions;
     let explored = Arc::new(AtomicUsize::new(0));
@@ -193,7 +205,7 @@ fn beside_workers_of(
     builder.check(move || {
         count.fetch_add(1, Ordering::Relaxed);
         let policy = Box::new(Cellular::new(workers, Order::Arrival));
-        let scheduler = Scheduler::new(policy, workers, rows, Limits::default());
+        let scheduler = Scheduler::new(policy, workers, rows, limits);
         let shared = Arc::new(Shared::new(scheduler, workers));
         let added =
             (shared.lock()).add_model(&"count".into(), &counting(rows, 1), ModelShare::default());
@@ -672,4 +684,54 @@ fn a_stream_is_pushed_while_it_is_found_idle() {
     });
     let ends = [&ends[0], &ends[1]].map(|count| count.load(Ordering::Relaxed));
     assert!(ends.iter().all(|&count| count > 0), "{ends:?}");
+}
+
+/// There is room for one request, and the worker makes it: each of the submissions that wait gets
+/// it, also if another one is withdrawn.
+#[test]
+fn submissions_wait_for_room_beside_the_worker_that_makes_it() {
+    let limits = Limits {
+        requests: 1,
+        ..Limits::default()
+    };
+    beside_workers_within(limits, 1, 1, Some(3), |shared, replies| {
+        submit(shared, 1.0, 1, replies);
+        let other = {
+            let scene = shared.clone();
+            thread::spawn(move || {
+                let waits = Submission::new(Arc::clone(&scene.shared), &scene.model, chain(2.0, 1));
+                waits.unwrap().wait(None).unwrap().wait().unwrap().values
+            })
+        };
+        let waits = Submission::new(Arc::clone(&shared.shared), &shared.model, chain(3.0, 1));
+        let mut withdrawn = Submitting(waits);
+        let polled = pin!(&mut withdrawn).poll(&mut Context::from_waker(Waker::noop()));
+        drop(polled);
+        drop(withdrawn);
+        assert_eq!(other.join().unwrap(), [3.0]);
+        shared.wait_until_idle(None);
+        assert_eq!(sorted(replies), ["Ok([2.0])"]);
+    });
+}
+
+#[test]
+fn a_submission_that_waits_ends_with_the_engine() {
+    let limits = Limits {
+        requests: 1,
+        ..Limits::default()
+    };
+    beside_workers_within(limits, 1, 1, Some(3), |shared, replies| {
+        submit(shared, 1.0, 1, replies);
+        let stopping = {
+            let shared = shared.clone();
+            thread::spawn(move || shared.stop())
+        };
+        let waits = Submission::new(Arc::clone(&shared.shared), &shared.model, chain(2.0, 1));
+        match waits.unwrap().wait(None) {
+            Ok(ticket) => assert!(matches!(ticket.wait(), Ok(_) | Err(RequestError::ShutDown))),
+            Err(error) => assert_eq!(error, Refused::ShuttingDown.into()),
+        }
+        stopping.join().unwrap();
+        shared.wait_until_idle(None);
+    });
 }

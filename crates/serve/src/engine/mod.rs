@@ -21,6 +21,7 @@ mod shared;
 mod stats;
 mod stream;
 mod ticket;
+mod waiting;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -29,17 +30,18 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 pub use calibrate::{Calibration, calibrate};
-pub use error::{EngineError, SubmitError};
+pub use error::{EngineError, SubmitAllError, SubmitError};
 pub use health::{Activity, Health, WorkerHealth};
 pub use model::{Model, ModelOptions};
 pub use options::{EngineOptions, Workers};
 pub use stats::{CellStats, ModelStats, Stats, Times, WorkerStats};
 pub use stream::{Step, StepOptions, Stream, StreamError};
 pub use ticket::{RequestId, ResponseFuture, Ticket};
+pub use waiting::Submitting;
 
 use super::cell_graph::{CellId, Cells, DynamicGraph, Graph};
 use super::error::RequestError;
-use super::scheduler::{ModelShare, Policy, Requirements, Scheduler, Timing, WorkerId};
+use super::scheduler::{ClientId, ModelShare, Policy, Requirements, Scheduler, Timing, WorkerId};
 use super::worker::Worker;
 use answer::AnswerSender;
 use cellstream::execute::team::{Cores, SharedTeam, Team, TeamWarning, without_pin};
@@ -107,6 +109,14 @@ impl Request {
     /// [`RequestError::Late`]; if its last batch is running, it may still complete.
     pub fn deadline(mut self, deadline: Instant) -> Request {
         self.requirements.deadline = Some(deadline);
+        self
+    }
+
+    /// Sets the client that the request counts for, a number of the user's choice:
+    /// [`Limits::client_requests`](crate::scheduler::Limits::client_requests) bounds the requests of
+    /// each.
+    pub fn client(mut self, client: ClientId) -> Request {
+        self.requirements.client = Some(client);
         self
     }
 }
@@ -340,6 +350,30 @@ impl Engine {
         self.model.submit(request)
     }
 
+    /// [`Model::submit_wait`] of the first model.
+    ///
+    /// # Errors
+    /// As [`Model::submit_wait`].
+    pub fn submit_wait(&self, request: Request, timeout: Duration) -> Result<Ticket, SubmitError> {
+        self.model.submit_wait(request, timeout)
+    }
+
+    /// [`Model::submit_async`] of the first model.
+    pub fn submit_async(&self, request: Request) -> Submitting {
+        self.model.submit_async(request)
+    }
+
+    /// [`Model::submit_all`] of the first model.
+    ///
+    /// # Errors
+    /// As [`Model::submit_all`].
+    pub fn submit_all(
+        &self,
+        requests: impl IntoIterator<Item = Request>,
+    ) -> Result<Vec<Ticket>, SubmitAllError> {
+        self.model.submit_all(requests)
+    }
+
     /// [`Model::submit_with`] of the first model.
     ///
     /// # Errors
@@ -411,7 +445,11 @@ impl Engine {
         if self.shared.made_in.is_forked() {
             return 0;
         }
-        self.shared.with(|state, _| state.scheduler.handle_drain());
+        self.shared.with(|state, _| {
+            state.scheduler.handle_drain();
+            state.waiting.retry_all();
+        });
+        self.shared.wake_waiting();
         match self.shared.is_replying() {
             true => self.shared.lock().remaining(),
             false => self.shared.wait_until_idle(deadline),

@@ -8,7 +8,11 @@ use super::answer::answer_slot;
 use super::shared::Shared;
 use super::stats::ModelStats;
 use super::ticket::Ticket;
-use super::{Reply, Request, RequestError, RequestId, Response, Stream, StreamError, SubmitError};
+use super::waiting::Submission;
+use super::{
+    Reply, Request, RequestError, RequestId, Response, Stream, StreamError, SubmitAllError,
+    SubmitError, Submitting,
+};
 use crate::cell_graph::{BatchSizes, CellId, Cells};
 use crate::scheduler::{Limits, ModelShare, Refused};
 use crate::worker::ModelCells;
@@ -112,6 +116,67 @@ impl Model {
         let shared = self.shared()?;
         let key = shared.accept(&self.cells, request, Reply::Call(Box::new(done)))?;
         Ok(RequestId::new(&shared, key))
+    }
+
+    /// As [`Model::submit`], but waits for room, at most for `timeout`. Submissions that wait for the
+    /// same limit are accepted in the order of their arrival. Meanwhile [`Model::submit`] is refused
+    /// ([`Refused::Queued`]). The deadline of the request also bounds the wait.
+    ///
+    /// In a callback or waker of the engine this may delay the reply that makes room: choose a short
+    /// timeout there.
+    ///
+    /// # Errors
+    /// As [`Model::submit`]: at once if the request can never be accepted, and after `timeout` if
+    /// there is still no room.
+    pub fn submit_wait(&self, request: Request, timeout: Duration) -> Result<Ticket, SubmitError> {
+        // A time that cannot be represented does not come.
+        let until = Instant::now().checked_add(timeout);
+        let deadline = request.requirements.deadline;
+        let until = until.into_iter().chain(deadline).min();
+        Submission::new(self.shared()?, &self.cells, request)?.wait(until)
+    }
+
+    /// As [`Model::submit_wait`], for tasks: waits for room without a limit of time. Dropping the
+    /// future withdraws the request. A waiting task is woken by the engine's reply thread.
+    ///
+    /// ```
+    /// # use cellstream_serve::RequestError;
+    /// # use cellstream_serve::engine::{Model, Request, Response};
+    /// async fn answer(model: Model, request: Request) -> Result<Response, Box<dyn std::error::Error>> {
+    ///     let ticket = model.submit_async(request).await?; // waits for room
+    ///     Ok(ticket.await?) // waits for the response
+    /// }
+    /// ```
+    pub fn submit_async(&self, request: Request) -> Submitting {
+        let shared = self.shared();
+        Submitting(shared.and_then(|shared| Submission::new(shared, &self.cells, request)))
+    }
+
+    /// Accepts all of these requests, or none. No row of them is computed before all are accepted.
+    /// The tickets are in the order of the requests.
+    ///
+    /// # Errors
+    /// [`SubmitAllError`]: the first request that is refused, alone or because of the room that
+    /// those before it take.
+    pub fn submit_all(
+        &self,
+        requests: impl IntoIterator<Item = Request>,
+    ) -> Result<Vec<Ticket>, SubmitAllError> {
+        let shared = self
+            .shared()
+            .map_err(|why| SubmitAllError { index: 0, why })?;
+        let mut receivers = Vec::new();
+        let requests = requests.into_iter().map(|request| {
+            let (sender, receiver) = answer_slot();
+            receivers.push(receiver);
+            (request, Reply::Ticket(sender))
+        });
+        let keys = shared.accept_all(&self.cells, requests)?;
+        let tickets = keys.into_iter().zip(receivers).map(|(key, receiver)| {
+            let id = RequestId::new(&shared, key);
+            Ticket::new(receiver, id, Weak::clone(&self.shared))
+        });
+        Ok(tickets.collect())
     }
 
     /// As [`Engine::stream`](super::Engine::stream), of a cell of this model.

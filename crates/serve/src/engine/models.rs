@@ -108,7 +108,11 @@ impl Shared {
 
     /// Refuses new requests of a model and steps of its streams.
     pub fn drain_model(&self, key: ModelKey) {
-        self.lock().scheduler.handle_drain_model(key);
+        let mut state = self.lock();
+        state.scheduler.handle_drain_model(key);
+        state.waiting.retry_all();
+        drop(state);
+        self.wake_waiting();
     }
 
     /// Waits until all requests of a model have been replied to, or until `deadline`. Returns the
@@ -139,6 +143,10 @@ impl Shared {
         if model.stage == Stage::Serving {
             model.stage = Stage::Refusing;
             state.scheduler.handle_drain_model(key);
+            state.waiting.retry_all();
+            drop(state);
+            self.wake_waiting();
+            state = self.lock();
         }
         loop {
             let is_idle = state.is_model_idle(key);
@@ -255,6 +263,7 @@ impl State {
             counts: self.scheduler.model_counts(key)?,
             usage: self.scheduler.model_usage(key)?,
             ready: self.scheduler.model_ready(key)?,
+            waiting: self.waiting.of_model(key),
             unanswered: self.model_remaining(key),
             draining: self.scheduler.is_model_draining(key),
             times,

@@ -97,6 +97,9 @@ impl Shared {
     pub fn hand_over(&self, replied: &[ModelKey], mut jobs: Vec<ModelJob>) {
         let of_requests: Vec<_> = replied.iter().copied().map(Some).collect();
         let mut state = self.lock();
+        // Requests have ended, so that there may be room.
+        let woken = state.waiting.wake();
+        jobs.extend(woken.into_iter().map(|waker| (None, Job::Wake(waker))));
         let queue = &mut state.replies;
         if queue.served && !jobs.is_empty() {
             let wake = std::mem::take(&mut queue.sleeping);
@@ -168,6 +171,13 @@ impl Shared {
             run(self.engine, jobs.drain(..).map(|(_, job)| job));
             state = self.lock();
             state.replied(self, &models);
+            // There is room for replies.
+            let woken = state.waiting.wake();
+            let woken = woken.into_iter().map(|waker| (None, Job::Wake(waker)));
+            let before = state.replies.jobs.len();
+            state.replies.jobs.extend(woken);
+            let added = state.replies.jobs.len() - before;
+            state.handed_over(&vec![None; added]);
         }
     }
 }

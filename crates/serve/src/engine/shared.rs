@@ -47,6 +47,7 @@ use super::models::{Change, ModelState};
 use super::replies::{Job, Queue};
 use super::stats::Recorder;
 use super::stream::IdleStreams;
+use super::waiting::WaitingLine;
 use super::{Reply, RequestError, Response};
 use crate::scheduler::{
     End, Ended, ModelKey, RequestKey, Scheduler, Spent, SubgraphKey, Task, WorkerId,
@@ -65,8 +66,6 @@ pub(super) struct Shared {
     pub work: Condvar,
     pub idle: Condvar,
     pub(super) reply_work: Condvar,
-    /// Maximum number of jobs of the reply thread, beyond which requests are refused.
-    pub(super) max_replies: usize,
     /// [`EngineOptions::idle_streams`](super::EngineOptions::idle_streams).
     pub idle_streams: Option<Duration>,
 }
@@ -88,6 +87,10 @@ pub(super) struct State {
     /// Requests that have ended and are being replied to, and jobs of the reply thread.
     pub(super) replying: usize,
     pub(super) replies: Queue,
+    /// Maximum number of jobs of the reply thread, beyond which requests are refused.
+    pub(super) max_replies: usize,
+    /// Submissions that wait for room.
+    pub(super) waiting: WaitingLine,
     pub(super) idle_streams: IdleStreams,
     pub stopping: bool,
 }
@@ -159,13 +162,14 @@ impl Shared {
                 awaited: None,
                 replying: 0,
                 replies: Queue::default(),
+                max_replies,
+                waiting: WaitingLine::default(),
                 idle_streams: IdleStreams::default(),
                 stopping: false,
             }),
             work: Condvar::new(),
             idle: Condvar::new(),
             reply_work: Condvar::new(),
-            max_replies,
             idle_streams: None,
         }
     }
@@ -208,10 +212,12 @@ impl Shared {
     pub fn stop(&self) {
         self.with(|state, now| {
             state.scheduler.handle_shutdown(now);
+            state.waiting.retry_all();
             state.stopping = true;
         });
         self.work.notify_all();
         self.idle.notify_all();
+        self.wake_waiting();
     }
 
     /// Replies to ended requests, and notifies `idle` after the last one.

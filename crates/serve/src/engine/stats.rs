@@ -51,6 +51,8 @@ pub struct ModelStats {
     pub usage: Usage,
     /// Rows that wait for a worker.
     pub ready: usize,
+    /// Submissions that wait for room.
+    pub waiting: usize,
     /// Requests that have not ended, and replies that are not delivered: the wait of
     /// [`Model::drain`](super::Model::drain).
     pub unanswered: usize,

@@ -69,6 +69,22 @@ impl Usage {
     }
 }
 
+/// The requests that are accepted together with another one, before it.
+#[derive(Default)]
+pub(super) struct Before {
+    usage: Usage,
+    clients: FxHashMap<ClientId, usize>,
+}
+
+impl Before {
+    pub fn add(&mut self, usage: Usage, client: Option<ClientId>) {
+        self.usage.add(usage);
+        if let Some(client) = client {
+            *self.clients.entry(client).or_default() += 1;
+        }
+    }
+}
+
 /// Which requests are accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Admission {
@@ -107,9 +123,10 @@ impl Account {
         }
     }
 
-    /// Checks whether a request or a stream may be accepted.
+    /// Checks whether a request or a stream may be accepted after those of `before`.
     pub fn room_for(
         &self,
+        before: &Before,
         needs: Usage,
         client: Option<ClientId>,
         continues: bool,
@@ -125,10 +142,13 @@ impl Account {
             });
         }
         self.room_in_request(needs.nodes)?;
-        let (limits, taken) = (self.limits, self.usage);
+        let (limits, mut taken) = (self.limits, self.usage);
+        taken.add(before.usage);
         let of_client = client.filter(|_| needs.requests > 0);
-        let of_client = of_client.and_then(|client| self.clients.get(&client));
-        let client_requests = of_client.copied().unwrap_or(0);
+        let client_requests = of_client.map_or(0, |client| {
+            let of = |clients: &FxHashMap<ClientId, usize>| clients.get(&client).copied();
+            of(&self.clients).unwrap_or(0) + of(&before.clients).unwrap_or(0)
+        });
         let of_client = match client {
             Some(_) => needs.requests,
             None => 0,

@@ -107,6 +107,15 @@ pub enum Refused {
         /// The limit.
         most: usize,
     },
+    /// Requests that wait for room are accepted before.
+    #[error(
+        "overloaded: requests that wait for room are accepted before ({waiting} wait); try again \
+         later, or wait for room, too"
+    )]
+    Queued {
+        /// Number of requests that wait before this one.
+        waiting: usize,
+    },
     /// One request would have more nodes than [`Limits::request_nodes`]. One that grows ends.
     #[error(
         "the request would have {nodes} nodes; the limit of one request is {most}; divide the \
@@ -129,7 +138,25 @@ pub enum Refused {
     NoModel,
 }
 
+/// The first of several requests that was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RefusedAt {
+    /// Its index.
+    pub index: usize,
+    /// Why.
+    pub refused: Refused,
+}
+
 impl Refused {
+    /// Whether the same request may be accepted later.
+    pub fn may_pass(&self) -> bool {
+        match *self {
+            Refused::Overloaded { needs, most, .. } => needs <= most,
+            Refused::Queued { .. } => true,
+            _ => false,
+        }
+    }
+
     /// The reason without its numbers.
     pub fn reason(&self) -> Reason {
         match *self {
@@ -138,6 +165,7 @@ impl Refused {
                 ..
             } => Reason::ClientRequests,
             Refused::Overloaded { what, .. } => what,
+            Refused::Queued { .. } => Reason::Queued,
             Refused::RequestNodes { .. } => Reason::RequestNodes,
             Refused::ShuttingDown | Refused::ModelDrains => Reason::Draining,
             Refused::NoModel => Reason::NoModel,
@@ -153,6 +181,8 @@ pub enum Reason {
     Requests,
     /// [`Limits::client_requests`].
     ClientRequests,
+    /// Requests that wait for room are accepted before.
+    Queued,
     /// [`Limits::nodes`].
     Nodes,
     /// [`Limits::request_nodes`].
@@ -173,9 +203,10 @@ pub enum Reason {
 
 impl Reason {
     /// All reasons.
-    pub const ALL: [Reason; 10] = [
+    pub const ALL: [Reason; 11] = [
         Reason::Requests,
         Reason::ClientRequests,
+        Reason::Queued,
         Reason::Nodes,
         Reason::RequestNodes,
         Reason::Bytes,
@@ -192,6 +223,7 @@ impl fmt::Display for Reason {
         f.write_str(match self {
             Reason::Requests => "requests",
             Reason::ClientRequests => "requests of a client",
+            Reason::Queued => "waiting requests",
             Reason::Nodes => "nodes",
             Reason::RequestNodes => "nodes of a request",
             Reason::Bytes => "bytes",

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use slotmap::SecondaryMap;
 
 pub use account::Usage;
-pub use admission::{LimitOf, Limits, Reason, Refused, Requirements, StreamRoom};
+pub use admission::{LimitOf, Limits, Reason, Refused, RefusedAt, Requirements, StreamRoom};
 pub use ends::{Counts, End, Ended, Timing};
 pub use keys::{ClientId, ModelKey, RequestKey, Row, SubgraphKey, WorkerId};
 pub use models::{ModelError, ModelShare};
@@ -39,7 +39,7 @@ pub use record::Prepared;
 pub use table::{Spent, SubgraphView, Table};
 
 use super::cell_graph::{CellId, RequestGraph};
-use account::{Account, Admission};
+use account::{Account, Admission, Before};
 use models::Models;
 
 /// A batch for a worker: one step of each row, which it may compute together with further steps of
@@ -183,7 +183,7 @@ impl Scheduler {
         bytes: usize,
     ) -> Result<StreamRoom, Refused> {
         let needs = Usage::of_stream(bytes);
-        let room = self.room_for(model, needs, None, false);
+        let room = self.room_for(model, &Before::default(), needs, None, false);
         self.count_refusal(model, room)?;
         let of_model = self.models.get_mut(model).ok_or(Refused::NoModel)?;
         of_model.account.opened_stream(bytes);
@@ -210,7 +210,7 @@ impl Scheduler {
     /// [`Refused::ShuttingDown`] after [`Scheduler::handle_drain`], [`Refused::ModelDrains`] after
     /// [`Scheduler::handle_drain_model`].
     pub fn check_draining(&self, model: ModelKey) -> Result<(), Refused> {
-        self.room_for(model, Usage::default(), None, false)
+        self.room_for(model, &Before::default(), Usage::default(), None, false)
     }
 
     /// A request's graph has grown by `unfolded`; ignored if the request has ended. If two workers
@@ -542,8 +542,33 @@ impl Scheduler {
             ..
         } = *requirements;
         let needs = Usage::of(requirements.stream.is_some(), nodes, requirements.bytes);
-        let room = self.room_for(model, needs, client, continues);
+        let room = self.room_for(model, &Before::default(), needs, client, continues);
         self.count_refusal(model, room).map(|()| needs)
+    }
+
+    /// Checks whether all of these requests would be accepted together now, each given by its
+    /// requirements and its number of nodes. A refusal is not counted.
+    ///
+    /// # Errors
+    /// The first that would be refused.
+    pub fn check_room<'a>(
+        &self,
+        requests: impl IntoIterator<Item = (&'a Requirements, usize)>,
+    ) -> Result<(), RefusedAt> {
+        let mut before = Before::default();
+        for (index, (requirements, nodes)) in requests.into_iter().enumerate() {
+            let Requirements {
+                model,
+                client,
+                continues,
+                ..
+            } = *requirements;
+            let needs = Usage::of(requirements.stream.is_some(), nodes, requirements.bytes);
+            let room = self.room_for(model, &before, needs, client, continues);
+            room.map_err(|refused| RefusedAt { index, refused })?;
+            before.add(needs, client);
+        }
+        Ok(())
     }
 
     fn count_refusal(&mut self, model: ModelKey, room: Result<(), Refused>) -> Result<(), Refused> {
@@ -561,13 +586,14 @@ impl Scheduler {
     fn room_for(
         &self,
         model: ModelKey,
+        before: &Before,
         needs: Usage,
         client: Option<ClientId>,
         continues: bool,
     ) -> Result<(), Refused> {
         let model = self.models.get(model).ok_or(Refused::NoModel)?;
-        self.account.room_for(needs, client, continues)?;
-        model.account.room_for(needs, client, continues)
+        self.account.room_for(before, needs, client, continues)?;
+        model.account.room_for(before, needs, client, continues)
     }
 
     /// All nodes of a live request are done.

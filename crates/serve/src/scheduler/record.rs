@@ -61,11 +61,11 @@ impl Prepared {
     }
 
     /// Number of its nodes.
-    pub(super) fn nodes(&self) -> usize {
+    pub(crate) fn nodes(&self) -> usize {
         self.0.nodes.len()
     }
 
-    pub(super) fn requirements(&self) -> &Requirements {
+    pub(crate) fn requirements(&self) -> &Requirements {
         &self.0.requirements
     }
 }
