@@ -58,7 +58,7 @@ pub struct Counts {
     /// Accepted.
     pub submitted: u64,
     /// Not accepted, in the order of [`Reason::ALL`]; steps of streams included.
-    pub refused: [u64; 10],
+    pub refused: [u64; Reason::ALL.len()],
     /// Ended, in the order of [`End::ALL`].
     pub ended: [u64; 5],
 }
