@@ -168,6 +168,47 @@ fn answered_as_each_alone(precision: Precision) {
     assert!(cancelled > 0);
 }
 
+/// Requests of some steps each, from the states of the one before, have the bits of one request of
+/// all steps; the states are those of a stream.
+#[test]
+fn a_chain_goes_on_from_the_states_of_a_response() {
+    for precision in Precision::ALL {
+        let mut rng = fastrand::Rng::with_seed(5);
+        let mut cells = Cells::new();
+        let model = Lstm::new(FEATURES, 20).layers(2).random(4).unwrap();
+        let model = model.into_precision(precision).unwrap();
+        let chain = Chain::add(&mut cells, ChainCell::new(model).unwrap());
+        let engine = Engine::start(cells, &EngineOptions::default()).unwrap();
+        let run = |graph| {
+            let ticket = engine.submit(Request::new(graph)).unwrap();
+            ticket.wait().unwrap().values
+        };
+        let xs = random(&mut rng, 30 * FEATURES);
+        let expected = run(chain.unfold(&xs, None, Outputs::Each).unwrap());
+        let mut stream = engine.stream(chain.cell(), None).unwrap();
+        let (mut outputs, mut states) = (Vec::new(), Vec::new());
+        let mut rest = &xs[..];
+        while !rest.is_empty() {
+            let steps = rng.usize(1..=4).min(rest.len() / FEATURES);
+            let (now, after) = rest.split_at(steps * FEATURES);
+            rest = after;
+            let initial: Vec<&[f32]> = states.iter().map(Vec::as_slice).collect();
+            let initial = (!initial.is_empty()).then_some(&initial[..]);
+            let which = Outputs::Each;
+            let response = run(chain.unfold_with_states(now, initial, which).unwrap());
+            let response = chain.split(&response).unwrap();
+            outputs.extend_from_slice(response.outputs);
+            states = response.states.iter().map(|state| state.to_vec()).collect();
+            for x in now.chunks(FEATURES) {
+                stream.push(x).unwrap().wait().unwrap();
+            }
+            assert_eq!(bits(&states.concat()), bits(&stream.state()));
+        }
+        assert_eq!(bits(&outputs), bits(&expected));
+        assert!(chain.split(&[0.0; 79]).is_err());
+    }
+}
+
 #[test]
 fn a_light_gru_is_served_with_the_bits_of_a_session_and_of_plain_loops() {
     const STEPS: usize = 12;

@@ -142,6 +142,15 @@ pub struct Chain {
     states: Vec<usize>,
 }
 
+/// The outputs and states of a response.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChainResponse<'a> {
+    /// Of the last step, or of all: `[T, output]`.
+    pub outputs: &'a [f32],
+    /// The states after the last step, in the order of the ports of [`ChainCell`].
+    pub states: Vec<&'a [f32]>,
+}
+
 impl Chain {
     /// Adds the cell.
     pub fn add(cells: &mut Cells, cell: ChainCell) -> Chain {
@@ -187,6 +196,67 @@ impl Chain {
             graph.answer(NodeId::new(node).output(self.y()));
         }
         Ok(graph)
+    }
+
+    /// As [`Chain::unfold`]; after the outputs, the response has the states after the last step
+    /// ([`Chain::split`]). A later request that starts from them continues this one, with the same
+    /// bits as one request of all steps.
+    ///
+    /// ```
+    /// use cellstream::model::Lstm;
+    /// use cellstream_serve::Engine;
+    /// use cellstream_serve::cell_graph::Cells;
+    /// use cellstream_serve::engine::{EngineOptions, Request};
+    /// use cellstream_serve::networks::{Chain, ChainCell, Outputs};
+    ///
+    /// let mut cells = Cells::new();
+    /// let chain = Chain::add(&mut cells, ChainCell::new(Lstm::new(1, 8).random(1)?)?);
+    /// let engine = Engine::start(cells, &EngineOptions::default())?;
+    /// let run = |xs: &[f32], initial: Option<&[&[f32]]>| {
+    ///     let graph = chain.unfold_with_states(xs, initial, Outputs::Last)?;
+    ///     Ok::<_, Box<dyn std::error::Error>>(engine.submit(Request::new(graph))?.wait()?.values)
+    /// };
+    /// let first = run(&[0.1, 0.2], None)?;
+    /// let second = run(&[0.3], Some(&chain.split(&first)?.states))?;
+    /// assert_eq!(second, run(&[0.1, 0.2, 0.3], None)?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Chain::unfold`].
+    pub fn unfold_with_states(
+        &self,
+        xs: &[f32],
+        initial: Option<&[&[f32]]>,
+        outputs: Outputs,
+    ) -> Result<Graph, NetworkError> {
+        let mut graph = self.unfold(xs, initial, outputs)?;
+        let last = NodeId::new(graph.len() - 1);
+        for state in 0..self.states.len() {
+            graph.answer(last.output(state));
+        }
+        Ok(graph)
+    }
+
+    /// The parts of a response to [`Chain::unfold_with_states`].
+    ///
+    /// # Errors
+    /// [`NetworkError::Values`] if the response has fewer values than the states.
+    pub fn split<'a>(&self, response: &'a [f32]) -> Result<ChainResponse<'a>, NetworkError> {
+        let width: usize = self.states.iter().sum();
+        // All of a shorter one, so that it is refused.
+        let outputs = response.len().saturating_sub(width);
+        expect("response", response.len(), outputs + width)?;
+        let (outputs, mut rest) = response.split_at(outputs);
+        let states = self.states.iter().map(|&size| {
+            let (state, after) = rest.split_at(size);
+            rest = after;
+            state
+        });
+        Ok(ChainResponse {
+            states: states.collect(),
+            outputs,
+        })
     }
 
     /// The first steps of a stream: as [`Chain::unfold`], without a response and with the last node

@@ -22,7 +22,7 @@ mod tree_weights;
 mod unbatched;
 mod whole;
 
-pub use chain::{Chain, ChainCell};
+pub use chain::{Chain, ChainCell, ChainResponse};
 pub use error::NetworkError;
 pub use seq2seq::{DecoderCell, EncoderCell, FeedPrevious, Seq2Seq, Until};
 pub use tree::{BinaryTreeLstm, ChildSumTreeLstm};
