@@ -310,6 +310,20 @@ fn large_request(report: Report<'_>) {
     let second = Duration::from_secs(1);
     report("nothing", "request p50", small(second).quantile(0.5));
     report("nothing", "request max", small(second).quantile(1.0));
+    // As long as a request is built, but without the engine.
+    let computes = Users::start(1, |_| {
+        || {
+            std::hint::black_box(words(100));
+            1
+        }
+    });
+    let mut computing = small(second);
+    drop(computes);
+    report(
+        "a thread of the user that computes",
+        "request max",
+        computing.quantile(1.0),
+    );
     let large = request(&chain, 990_000);
     let (during, ticket) = std::thread::scope(|scope| {
         let submitting = scope.spawn(|| engine.submit(large).expect("room"));
@@ -365,6 +379,7 @@ impl SessionRuns {
             let measure = format!("{name} {quantile}");
             report(beside, &measure, times.quantile(share));
         }
+        report(beside, &format!("{name} mean"), times.mean());
     }
 }
 

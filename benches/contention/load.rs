@@ -109,6 +109,11 @@ impl Times {
         self.0.extend(others.0);
     }
 
+    /// The mean.
+    pub fn mean(&self) -> f64 {
+        self.0.iter().sum::<f64>() / self.0.len().max(1) as f64
+    }
+
     /// The value below which `share` of all times are.
     pub fn quantile(&mut self, share: f64) -> f64 {
         self.0.sort_by(f64::total_cmp);
