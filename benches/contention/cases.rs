@@ -108,8 +108,8 @@ fn two_models(report: Report<'_>) {
         report(&beside, "step p50", times.quantile(0.5));
         report(&beside, "step p99", times.quantile(0.99));
         report(&beside, "step max", times.quantile(1.0));
-        report(&beside, "requests/s of the flood, alone", alone);
-        report(&beside, "requests/s of the flood, beside the steps", with);
+        report(&beside, "requests/s of the flood alone", alone);
+        report(&beside, "requests/s of the flood beside the steps", with);
     }
 }
 
@@ -260,8 +260,8 @@ fn streams_beside_backlog(report: Report<'_>) {
     drop(backlog);
 }
 
-/// Times of the steps of streams, each `steps` steps of `inputs` at a constant interval. The streams
-/// begin at different moments of the interval; one thread waits for each.
+/// Times of the steps of streams, each `steps` steps of `inputs` at a constant interval. The
+/// streams begin at different moments of the interval; one thread waits for each.
 fn paced(streams: Vec<Stream>, inputs: &[f32], interval: Duration, steps: u32) -> Times {
     let (count, begin) = (streams.len() as u32, Instant::now() + interval);
     let users = streams.into_iter().zip(0..).map(|(mut stream, index)| {
