@@ -42,6 +42,8 @@ mod run;
 mod schedule_tests;
 mod share;
 mod shared;
+#[cfg(all(test, not(loom)))]
+mod shared_tests;
 mod spin;
 mod sync;
 #[cfg(all(test, not(loom)))]

@@ -14,10 +14,10 @@ use super::sync::Ordering;
 type Job<'a> = &'a (dyn for<'s> Fn(&'s Share<'s>) + Sync + 'a);
 
 impl Region {
-    /// One region: `job` for workers 0 to `workers` − 1; at least 1, at most the team's. It runs on
-    /// the thread of each, index 0 here; or, if it is narrow, on those that are not `out`, which
-    /// the caller's never is.
-    /// Only one caller at a time, which the exclusive borrow of the team ensures.
+    /// One region: `job` for workers 0 to `workers` − 1; at least 1, at most the team's. Each runs
+    /// on its thread, index 0 here; in a narrow region, the threads that are not `out` run all
+    /// workers. The caller's thread is never out. The exclusive borrow of the team ensures that
+    /// there is one caller at a time.
     pub(super) fn run(
         &self,
         workers: u32,
