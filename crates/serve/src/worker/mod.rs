@@ -15,6 +15,7 @@ mod model_cells;
 mod passed_tests;
 mod phase;
 mod release;
+mod retained_outputs;
 mod rows;
 mod runner;
 #[cfg(all(test, not(loom)))]

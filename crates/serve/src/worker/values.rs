@@ -19,6 +19,7 @@
 use super::buffer_pool::BufferPool;
 use super::model_cells::ModelCells;
 use super::release::{InPieces, release};
+use super::retained_outputs::RetainedOutputs;
 use crate::sync::{AtomicBool, Mutex, MutexGuard, PoisonError};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -148,48 +149,6 @@ pub(super) enum InputRow {
     Given { first: usize, width: usize },
     /// A retained result whose only reader is this row.
     Retained(Box<[f32]>),
-}
-
-/// Results that are retained for their readers, by the number of the output. Chains retain none,
-/// and the list is empty.
-#[derive(Default)]
-struct RetainedOutputs {
-    by_output: Vec<Option<Box<[f32]>>>,
-    count: usize,
-}
-
-impl RetainedOutputs {
-    fn bytes(&self) -> usize {
-        let values = self.by_output.iter().flatten();
-        size_of_val(&self.by_output[..]) + values.map(|kept| size_of_val(&kept[..])).sum::<usize>()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.count == 0
-    }
-
-    fn get(&self, number: u32) -> Option<&[f32]> {
-        self.by_output.get(number as usize)?.as_deref()
-    }
-
-    fn has(&self, number: u32) -> bool {
-        self.get(number).is_some()
-    }
-
-    fn take(&mut self, number: u32) -> Option<Box<[f32]>> {
-        let retained = self.by_output.get_mut(number as usize)?.take()?;
-        self.count -= 1;
-        Some(retained)
-    }
-
-    /// Retains output `number` of `outputs`.
-    fn put(&mut self, (number, outputs): (u32, usize), values: Box<[f32]>) {
-        if self.by_output.len() < outputs {
-            self.by_output.resize_with(outputs, || None);
-        }
-        let before = self.by_output[number as usize].replace(values);
-        self.count += usize::from(before.is_none());
-    }
 }
 
 /// A state or output of a node.
@@ -613,8 +572,7 @@ impl<R> Values<R> {
     /// Number of retained values.
     #[cfg(all(test, not(loom)))]
     pub fn retained(&self) -> usize {
-        let retained = self.retained.by_output.iter().flatten();
-        retained.map(|kept| kept.len()).sum()
+        self.retained.values()
     }
 
     pub fn take_answer(&mut self) -> Vec<f32> {
