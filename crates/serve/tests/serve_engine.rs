@@ -1,5 +1,5 @@
-//! The engine, on cells so simple that what each request must answer can be said in a line:
-//! whatever its batch-mates, workers, batch sizes, cancellations and failures around it.
+//! The engine, on cells so simple that the answer of each request is known in advance, with any
+//! batches, workers, batch sizes, cancellations and failures around it.
 
 #[path = "common/simple_cells.rs"]
 mod simple_cells;
@@ -11,14 +11,12 @@ use std::time::{Duration, Instant};
 use cellstream_serve::RequestError;
 use cellstream_serve::cell_graph::BatchSizes;
 use cellstream_serve::cell_graph::{
-    Batch, Cell, CellCost, CellError, CellId, Cells, DynamicGraph, Graph, GraphError, Growth,
-    NodeId, NodeOutputs, Ports, PreparedCell, WorkerEnv,
+    Batch, Cell, CellError, CellId, Cells, DynamicGraph, Graph, GraphError, Growth, NodeId,
+    NodeOutputs, Ports, PreparedCell, WorkerEnv,
 };
-use cellstream_serve::engine::{
-    Engine, EngineError, EngineOptions, ModelOptions, Request, SubmitError, Workers,
-};
-use cellstream_serve::policy::{Groups, PolicyKind};
-use cellstream_serve::scheduler::{End, LimitOf, Limits, ModelError, Reason, Refused};
+use cellstream_serve::engine::{Engine, EngineOptions, Request, SubmitError, Workers};
+use cellstream_serve::policy::PolicyKind;
+use cellstream_serve::scheduler::{End, LimitOf, Limits, Reason, Refused};
 use simple_cells::{
     POISON, REFUSED, SLOW, bits, cells, chain, count_down, random_options, random_request,
 };
@@ -293,139 +291,7 @@ fn a_ticket_is_a_future() {
 }
 
 #[test]
-fn options_that_make_no_sense_are_refused() {
-    let start = |options: &EngineOptions| Engine::start(cells().0, options).err().unwrap();
-    assert!(matches!(
-        Engine::start(Cells::new(), &EngineOptions::default()),
-        Err(EngineError::NoCell)
-    ));
-    let none = EngineOptions {
-        workers: Workers::Cores(vec![]),
-        ..EngineOptions::default()
-    };
-    assert!(matches!(start(&none), EngineError::NoWorker));
-    let no_tasks = EngineOptions {
-        tasks_at_once: 0,
-        ..EngineOptions::default()
-    };
-    assert!(matches!(start(&no_tasks), EngineError::NoTasks));
-    let no_steps = EngineOptions {
-        steps_at_once: 0,
-        ..EngineOptions::default()
-    };
-    assert!(matches!(start(&no_steps), EngineError::NoSteps));
-    let no_group = EngineOptions {
-        groups: Groups {
-            requests: 0,
-            ..Groups::default()
-        },
-        ..EngineOptions::default()
-    };
-    assert!(matches!(start(&no_group), EngineError::NoGroup));
-    let no_width = EngineOptions {
-        groups: Groups {
-            width: 0,
-            ..Groups::default()
-        },
-        ..EngineOptions::default()
-    };
-    assert!(matches!(start(&no_width), EngineError::NoWidth));
-    let sizes = EngineOptions {
-        sizes: vec![BatchSizes { min: 2, max: 1 }; 3],
-        ..EngineOptions::default()
-    };
-    assert!(matches!(
-        start(&sizes),
-        EngineError::Sizes { min: 2, max: 1, .. }
-    ));
-    let count = EngineOptions {
-        sizes: vec![BatchSizes { min: 1, max: 1 }],
-        ..EngineOptions::default()
-    };
-    assert!(matches!(
-        start(&count),
-        EngineError::SizesCount {
-            expected: 3,
-            found: 1
-        }
-    ));
-    // Before anything is as large as they say.
-    let rows = EngineOptions {
-        sizes: vec![
-            BatchSizes {
-                min: 1,
-                max: usize::MAX
-            };
-            3
-        ],
-        ..EngineOptions::default()
-    };
-    assert!(matches!(
-        start(&rows),
-        EngineError::TooManyRows {
-            rows: usize::MAX,
-            ..
-        }
-    ));
-    let mut cells = Cells::new();
-    cells.add(Measured {
-        ports: Ports::new().state("s", 1),
-        rows: Some(usize::MAX),
-        prepared_for: Arc::default(),
-    });
-    let measured = Engine::start(cells, &EngineOptions::default());
-    assert!(matches!(
-        measured.err(),
-        Some(EngineError::TooManyRows { .. })
-    ));
-    // Refused before a cell is prepared, at the start and while the engine runs.
-    let prepared_for = Arc::new(AtomicU64::new(0));
-    let many = || {
-        let mut cells = Cells::new();
-        for _ in 0..65_537 {
-            cells.add(Measured {
-                ports: Ports::new().state("s", 1),
-                rows: None,
-                prepared_for: Arc::clone(&prepared_for),
-            });
-        }
-        cells
-    };
-    let is_refused = |why: EngineError| {
-        let cells = 65_537;
-        let max = 65_536;
-        assert!(
-            matches!(why, EngineError::Model(why) if why == ModelError::TooManyCells { cells, max })
-        );
-        assert_eq!(prepared_for.load(Ordering::Relaxed), 0);
-    };
-    is_refused(
-        Engine::start(many(), &EngineOptions::default())
-            .err()
-            .unwrap(),
-    );
-    let engine = Engine::start(self::cells().0, &EngineOptions::default()).unwrap();
-    is_refused(
-        engine
-            .add_model(many(), &ModelOptions::default())
-            .err()
-            .unwrap(),
-    );
-    let nobody = EngineOptions {
-        workers: Workers::OneOver(0),
-        ..EngineOptions::default()
-    };
-    assert!(matches!(
-        start(&nobody),
-        EngineError::Team { worker: 0, .. }
-    ));
-    // Of more cores than there are, all.
-    let all = Workers::OneOverAll.cores().unwrap();
-    assert_eq!(Workers::OneOver(usize::MAX).cores().unwrap(), all);
-}
-
-#[test]
-fn who_is_overloaded_turns_away_before_looking_at_what_was_asked() {
+fn an_overloaded_engine_refuses_before_it_checks_the_graph() {
     let (cells, ids) = cells();
     let limits = Limits {
         nodes: 3,
@@ -481,64 +347,6 @@ fn the_last_owner_of_an_engine_may_be_one_of_its_own_threads() {
     begin.send(()).unwrap();
     let answer = answers.recv_timeout(Duration::from_secs(60));
     assert_eq!(answer, Ok(Ok(expected)), "it waited for itself");
-}
-
-/// A cell that counts nothing, and says how many rows serve it best.
-struct Measured {
-    ports: Ports,
-    rows: Option<usize>,
-    prepared_for: Arc<AtomicU64>,
-}
-
-struct Idle;
-
-impl PreparedCell for Idle {
-    fn run(&mut self, _: &mut Batch<'_>) -> Result<(), CellError> {
-        Ok(())
-    }
-}
-
-impl Cell for Measured {
-    fn name(&self) -> &str {
-        "measured"
-    }
-
-    fn ports(&self) -> &Ports {
-        &self.ports
-    }
-
-    fn cost(&self) -> CellCost {
-        let mut cost = CellCost::default();
-        cost.rows.max = self.rows.unwrap_or(cost.rows.max);
-        cost
-    }
-
-    fn prepare(&self, env: &WorkerEnv) -> Result<Box<dyn PreparedCell>, CellError> {
-        self.prepared_for.store(env.rows as u64, Ordering::Relaxed);
-        Ok(Box::new(Idle))
-    }
-}
-
-#[test]
-fn batches_have_the_rows_of_the_options_else_of_the_cell() {
-    let prepared = |rows, sizes: Vec<BatchSizes>| {
-        let prepared_for = Arc::new(AtomicU64::new(0));
-        let mut cells = Cells::new();
-        cells.add(Measured {
-            ports: Ports::new().state("s", 1),
-            rows,
-            prepared_for: Arc::clone(&prepared_for),
-        });
-        let options = EngineOptions {
-            sizes,
-            ..EngineOptions::default()
-        };
-        drop(Engine::start(cells, &options).unwrap());
-        prepared_for.load(Ordering::Relaxed) as usize
-    };
-    assert_eq!(prepared(None, vec![]), BatchSizes::default().max);
-    assert_eq!(prepared(Some(5), vec![]), 5);
-    assert_eq!(prepared(Some(5), vec![BatchSizes { min: 1, max: 7 }]), 7);
 }
 
 /// A refused request's callback may own what takes the engine's lock when it is dropped.

@@ -1,7 +1,7 @@
 //! Random joins, cancels, deadlines, failures, growth, streams, parts, reloads of a second model,
-//! exports of the states of streams, forks and changes of the process's CPU set, for as long as one
-//! likes, on one worker and then on two: with flat memory, every request ends once, and each answer is
-//! that of the request alone.
+//! exports of the states of streams, forks and changes of the process's CPU set, on one worker and
+//! then on two. Memory stays flat, every request ends once, and each answer is that of the request
+//! alone.
 //!
 //!     CELLSTREAM_SOAK_SECONDS=600 cargo test --release --test serve_soak
 
