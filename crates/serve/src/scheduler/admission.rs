@@ -113,7 +113,7 @@ pub enum Refused {
          later, or wait for room, too"
     )]
     Queued {
-        /// Number of requests that wait before this one.
+        /// Number of requests that wait for a limit of this one.
         waiting: usize,
     },
     /// One request would have more nodes than [`Limits::request_nodes`]. One that grows ends.

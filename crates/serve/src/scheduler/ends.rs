@@ -9,7 +9,7 @@ use super::{ModelKey, Reason, RequestKey};
 pub enum End {
     /// All of its nodes are done.
     Completed,
-    /// Whoever submitted it did not want it any more.
+    /// The user cancelled it.
     Cancelled,
     /// Its deadline passed.
     Late,

@@ -10,8 +10,8 @@
 //!                    └───────── handle_grow, handle_done ◄───────────┘
 //! ```
 //!
-//! A request ends exactly once: [`Scheduler::poll_ended`] returns it once, whatever else happens to
-//! it at the same time. [`Scheduler::audit`] checks that none is lost.
+//! A request ends exactly once: [`Scheduler::poll_ended`] returns it once, also if other events
+//! would end it at the same time. [`Scheduler::audit`] checks that none is lost.
 
 mod account;
 mod admission;
@@ -20,6 +20,7 @@ mod keys;
 mod models;
 mod policy;
 mod record;
+mod room;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -39,7 +40,7 @@ pub use record::Prepared;
 pub use table::{Spent, SubgraphView, Table};
 
 use super::cell_graph::{CellId, RequestGraph};
-use account::{Account, Admission, Before};
+use account::{Account, Admission};
 use models::Models;
 
 /// A batch for a worker: one step of each row, which it may compute together with further steps of
@@ -116,19 +117,6 @@ impl Scheduler {
     /// time, of 16 rows 0.93.)
     pub const STEP_ROWS: usize = 16;
 
-    /// Checks whether a request of this number of nodes would be refused now, before it is
-    /// unfolded. [`Scheduler::handle_submit`] also checks its bytes.
-    ///
-    /// # Errors
-    /// As of [`Scheduler::handle_submit`].
-    pub fn handle_offer(
-        &mut self,
-        nodes: usize,
-        requirements: &Requirements,
-    ) -> Result<(), Refused> {
-        self.room_or_refused(requirements, nodes).map(drop)
-    }
-
     /// A request arrives: [`Scheduler::handle_prepared`] of a record that is made now, in a time in
     /// proportion to the request.
     ///
@@ -173,46 +161,6 @@ impl Scheduler {
         Ok(key)
     }
 
-    /// A stream of a model is opened: reserves its room, and its position in the order of arrivals.
-    ///
-    /// # Errors
-    /// [`Refused`]; nothing is reserved.
-    pub fn handle_open_stream(
-        &mut self,
-        model: ModelKey,
-        bytes: usize,
-    ) -> Result<StreamRoom, Refused> {
-        let needs = Usage::of_stream(bytes);
-        let room = self.room_for(model, &Before::default(), needs, None, false);
-        self.count_refusal(model, room)?;
-        let of_model = self.models.get_mut(model).ok_or(Refused::NoModel)?;
-        of_model.account.opened_stream(bytes);
-        self.account.opened_stream(bytes);
-        let position = self.table.reserve_position();
-        Ok(StreamRoom {
-            model,
-            position,
-            bytes,
-        })
-    }
-
-    /// A stream has ended; its last segment may still run.
-    pub fn handle_close_stream(&mut self, room: StreamRoom) {
-        self.account.closed_stream(room.bytes);
-        if let Some(model) = self.models.get_mut(room.model) {
-            model.account.closed_stream(room.bytes);
-        }
-    }
-
-    /// Whether steps of streams of a model are accepted.
-    ///
-    /// # Errors
-    /// [`Refused::ShuttingDown`] after [`Scheduler::handle_drain`], [`Refused::ModelDrains`] after
-    /// [`Scheduler::handle_drain_model`].
-    pub fn check_draining(&self, model: ModelKey) -> Result<(), Refused> {
-        self.room_for(model, &Before::default(), Usage::default(), None, false)
-    }
-
     /// A request's graph has grown by `unfolded`; ignored if the request has ended. If two workers
     /// report at the same time, the later growth may arrive first; it waits for the earlier one.
     ///
@@ -252,17 +200,6 @@ impl Scheduler {
                 Some(early.swap_remove(at))
             });
         }
-    }
-
-    /// Checks whether a live request may grow by so many nodes.
-    fn room_for_nodes(&self, key: RequestKey, nodes: usize) -> Result<(), Refused> {
-        let early = self.early.get(key).into_iter().flatten();
-        let early: usize = early.map(RequestGraph::nodes).sum();
-        let all = self.table.nodes(key) + early + nodes;
-        if let Some(model) = self.models.get(self.table.model(key)) {
-            model.account.room_for_nodes(all, nodes)?;
-        }
-        self.account.room_for_nodes(all, nodes)
     }
 
     /// No more nodes will come for a request that was submitted as open.
@@ -527,73 +464,6 @@ impl Scheduler {
         let early = self.early.get(key).into_iter().flatten();
         let nodes = self.table.nodes(key) + early.map(RequestGraph::nodes).sum::<usize>();
         Usage::of(self.table.is_segment(key), nodes, self.table.bytes(key))
-    }
-
-    /// The usage of a request with so many nodes, if there is room for it.
-    fn room_or_refused(
-        &mut self,
-        requirements: &Requirements,
-        nodes: usize,
-    ) -> Result<Usage, Refused> {
-        let Requirements {
-            model,
-            client,
-            continues,
-            ..
-        } = *requirements;
-        let needs = Usage::of(requirements.stream.is_some(), nodes, requirements.bytes);
-        let room = self.room_for(model, &Before::default(), needs, client, continues);
-        self.count_refusal(model, room).map(|()| needs)
-    }
-
-    /// Checks whether all of these requests would be accepted together now, each given by its
-    /// requirements and its number of nodes. A refusal is not counted.
-    ///
-    /// # Errors
-    /// The first that would be refused.
-    pub fn check_room<'a>(
-        &self,
-        requests: impl IntoIterator<Item = (&'a Requirements, usize)>,
-    ) -> Result<(), RefusedAt> {
-        let mut before = Before::default();
-        for (index, (requirements, nodes)) in requests.into_iter().enumerate() {
-            let Requirements {
-                model,
-                client,
-                continues,
-                ..
-            } = *requirements;
-            let needs = Usage::of(requirements.stream.is_some(), nodes, requirements.bytes);
-            let room = self.room_for(model, &before, needs, client, continues);
-            room.map_err(|refused| RefusedAt { index, refused })?;
-            before.add(needs, client);
-        }
-        Ok(())
-    }
-
-    fn count_refusal(&mut self, model: ModelKey, room: Result<(), Refused>) -> Result<(), Refused> {
-        room.inspect_err(|refused| self.handle_refused(model, refused.reason()))
-    }
-
-    /// A request, stream or step of a model was refused outside of the scheduler: counts it.
-    pub fn handle_refused(&mut self, model: ModelKey, reason: Reason) {
-        self.account.counts.refused[reason as usize] += 1;
-        if let Some(model) = self.models.get_mut(model) {
-            model.account.counts.refused[reason as usize] += 1;
-        }
-    }
-
-    fn room_for(
-        &self,
-        model: ModelKey,
-        before: &Before,
-        needs: Usage,
-        client: Option<ClientId>,
-        continues: bool,
-    ) -> Result<(), Refused> {
-        let model = self.models.get(model).ok_or(Refused::NoModel)?;
-        self.account.room_for(before, needs, client, continues)?;
-        model.account.room_for(before, needs, client, continues)
     }
 
     /// All nodes of a live request are done.
