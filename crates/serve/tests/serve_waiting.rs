@@ -1,5 +1,5 @@
-//! Submissions that wait for room, and those of several requests at once. Batches are held by a gate
-//! until the test lets them go.
+//! Submissions that wait for room, and those of several requests at once. A gate holds the batches
+//! until the test opens it.
 
 #[path = "common/gate.rs"]
 mod gate;
@@ -240,6 +240,36 @@ fn a_task_waits_for_room() {
     let again = poll(&mut second).map(|again| again.err());
     assert_eq!(again, Poll::Ready(Some(SubmitError::Returned)));
     scene.drained(&[(End::Completed, 2)]);
+}
+
+/// A future that returned an error has left the line before it is dropped.
+#[test]
+fn a_refused_submission_holds_nobody_up() {
+    let scene = limited(of_nodes(1));
+    let second = scene
+        .engine
+        .add_model(scene.cells.clone(), &ModelOptions::default())
+        .unwrap();
+    let held = scene.submit(scene.gated(1.0));
+    let context = &mut Context::from_waker(Waker::noop());
+    let mut refused = scene.engine.submit_async(scene.gated(2.0));
+    assert!(pin!(&mut refused).poll(context).is_pending());
+    let mut behind = second.submit_async(scene.gated(3.0));
+    assert!(pin!(&mut behind).poll(context).is_pending());
+    scene.engine.model().drain_for(Duration::ZERO);
+    scene.gate.let_all_go();
+    assert!(ended(held).is_ok());
+    let error = SubmitError::Refused(Refused::ModelDrains);
+    let polled = pin!(&mut refused).poll(context);
+    assert_eq!(
+        polled.map(|submitted| submitted.err()),
+        Poll::Ready(Some(error))
+    );
+    let Poll::Ready(ticket) = pin!(&mut behind).poll(context) else {
+        panic!("it waits");
+    };
+    assert_eq!(ended(ticket.unwrap()), Ok(vec![4.0]));
+    drop(refused);
 }
 
 #[test]

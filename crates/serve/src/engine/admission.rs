@@ -45,8 +45,11 @@ impl Drop for Room {
             state.scheduler.handle_close_stream(self.reserved);
             state.idle_streams.forget(self.reserved.position);
             state.forget_model(self.reserved.model);
+            let must_wake = !state.waiting.is_empty();
             drop(state);
-            shared.wake_waiting();
+            if must_wake {
+                shared.wake_waiting();
+            }
         }
     }
 }
@@ -59,7 +62,7 @@ impl Shared {
         request: Request,
         reply: Reply,
     ) -> Result<RequestKey, SubmitError> {
-        let candidate = self.prepare(model, request, reply, false)?;
+        let candidate = self.offer(model, request, reply)?;
         // The values of a rejected request are dropped without the lock: they may own a ticket or
         // the engine, whose drop takes the lock.
         let kept = Arc::clone(&candidate.values);
@@ -77,7 +80,7 @@ impl Shared {
     ) -> Result<Vec<RequestKey>, SubmitAllError> {
         let mut candidates = Vec::new();
         for (index, (request, reply)) in requests.into_iter().enumerate() {
-            let candidate = self.prepare(model, request, reply, false);
+            let candidate = self.offer(model, request, reply);
             candidates.push(candidate.map_err(|why| SubmitAllError { index, why })?);
         }
         self.with(|state, now| {
@@ -99,14 +102,29 @@ impl Shared {
         })
     }
 
-    /// Checks a request, and makes its records. If it does not `wait` for room, it is refused before
-    /// that where there is none.
+    /// [Prepares](Shared::prepare) a request if it would be accepted now: refusing a request should
+    /// cost less than accepting it.
+    fn offer(
+        &self,
+        model: &Arc<ModelCells>,
+        request: Request,
+        reply: Reply,
+    ) -> Result<Candidate, SubmitError> {
+        if self.made_in.is_forked() {
+            return Err(SubmitError::Forked);
+        }
+        let mut requirements = request.requirements;
+        requirements.model = model.key;
+        self.check_offer(request.graph.len(), &requirements)?;
+        self.prepare(model, request, reply)
+    }
+
+    /// Checks a request, and makes its records.
     pub fn prepare(
         &self,
         model: &Arc<ModelCells>,
         request: Request,
         reply: Reply,
-        waits: bool,
     ) -> Result<Candidate, SubmitError> {
         if self.made_in.is_forked() {
             return Err(SubmitError::Forked);
@@ -119,10 +137,6 @@ impl Shared {
             ..
         } = request;
         requirements.model = model.key;
-        // Rejecting a request should cost less than accepting it.
-        if !waits {
-            self.offer(graph.len(), &requirements)?;
-        }
         let unfolded = graph.unfold(&model.cells)?;
         graph.check_watched(grow.is_some())?;
         let values = Values::new(graph, &unfolded, grow, &model.cells, reply);
@@ -135,7 +149,7 @@ impl Shared {
     }
 
     /// An error if a request would be refused now.
-    fn offer(&self, nodes: usize, requirements: &Requirements) -> Result<(), Refused> {
+    fn check_offer(&self, nodes: usize, requirements: &Requirements) -> Result<(), Refused> {
         let mut state = self.lock();
         // Segments that continue a stream are accepted until the model is idle.
         if !requirements.continues {
@@ -228,8 +242,8 @@ impl State {
         if requirements.stream.is_some() {
             return None;
         }
-        let waiting = self.waiting.before(number, requirements);
-        (waiting > 0).then_some(Refused::Queued { waiting })
+        let waiting = self.waiting.before(number, requirements)?;
+        Some(Refused::Queued { waiting })
     }
 
     /// An error if too many replies are not delivered.

@@ -22,6 +22,7 @@ mod stats;
 mod stream;
 mod ticket;
 mod waiting;
+mod waiting_line;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -112,9 +113,9 @@ impl Request {
         self
     }
 
-    /// Sets the client that the request counts for, a number of the user's choice:
-    /// [`Limits::client_requests`](crate::scheduler::Limits::client_requests) bounds the requests of
-    /// each.
+    /// Sets the client that the request counts for, a number of the user's choice. The requests of
+    /// each are bounded by
+    /// [`Limits::client_requests`](crate::scheduler::Limits::client_requests).
     pub fn client(mut self, client: ClientId) -> Request {
         self.requirements.client = Some(client);
         self

@@ -118,12 +118,12 @@ impl Model {
         Ok(RequestId::new(&shared, key))
     }
 
-    /// As [`Model::submit`], but waits for room, at most for `timeout`. Submissions that wait for the
-    /// same limit are accepted in the order of their arrival. Meanwhile [`Model::submit`] is refused
-    /// ([`Refused::Queued`]). The deadline of the request also bounds the wait.
+    /// As [`Model::submit`], but waits for room, at most for `timeout`. Submissions that wait for
+    /// the same limit are accepted in the order of their arrival. Meanwhile [`Model::submit`] is
+    /// refused ([`Refused::Queued`]). The deadline of the request also bounds the wait.
     ///
-    /// In a callback or waker of the engine this may delay the reply that makes room: choose a short
-    /// timeout there.
+    /// In a callback or waker of the engine this may delay the reply that makes room: choose a
+    /// short timeout there.
     ///
     /// # Errors
     /// As [`Model::submit`]: at once if the request can never be accepted, and after `timeout` if
@@ -140,9 +140,9 @@ impl Model {
     /// future withdraws the request. A waiting task is woken by the engine's reply thread.
     ///
     /// ```
-    /// # use cellstream_serve::RequestError;
+    /// # use std::error::Error;
     /// # use cellstream_serve::engine::{Model, Request, Response};
-    /// async fn answer(model: Model, request: Request) -> Result<Response, Box<dyn std::error::Error>> {
+    /// async fn answer(model: Model, request: Request) -> Result<Response, Box<dyn Error>> {
     ///     let ticket = model.submit_async(request).await?; // waits for room
     ///     Ok(ticket.await?) // waits for the response
     /// }

@@ -47,7 +47,7 @@ use super::models::{Change, ModelState};
 use super::replies::{Job, Queue};
 use super::stats::Recorder;
 use super::stream::IdleStreams;
-use super::waiting::WaitingLine;
+use super::waiting_line::WaitingLine;
 use super::{Reply, RequestError, Response};
 use crate::scheduler::{
     End, Ended, ModelKey, RequestKey, Scheduler, Spent, SubgraphKey, Task, WorkerId,
