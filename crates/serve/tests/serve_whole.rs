@@ -1,5 +1,8 @@
 //! Cells with sequences: whole requests in one node, of a model or of a user's own code.
 
+#[path = "common/gate.rs"]
+mod gate;
+
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -11,13 +14,16 @@ use cellstream_serve::cell_graph::{
     Batch, BatchSizes, Cell, CellError, CellId, Cells, DynamicGraph, Graph, GraphError, Growth,
     NodeId, NodeOutputs, Ports, PreparedCell, Source, WorkerEnv,
 };
-use cellstream_serve::engine::{EngineOptions, ModelOptions, Request, StreamError, SubmitError};
+use cellstream_serve::engine::{
+    EngineOptions, ModelOptions, Request, StreamError, SubmitError, Workers,
+};
 use cellstream_serve::networks::{
     Chain, ChainCell, NetworkError, Outputs, UnbatchedRunner, Whole, WholeCell, run_unbatched,
 };
 use cellstream_serve::policy::PolicyKind;
 use cellstream_serve::scheduler::{End, Limits, Reason, Refused};
 use cellstream_serve::{Engine, RequestError};
+use gate::{Gate, Gated, drained, ended};
 
 const FEATURES: usize = 3;
 const MAX_STEPS: usize = 20;
@@ -442,6 +448,58 @@ fn whole_requests_have_deadlines_limits_and_errors_of_their_own() {
     let counts = model.stats().unwrap().counts;
     let ends = [End::Late, End::Failed, End::Completed].map(|end| counts.of(end));
     assert_eq!(ends, [1, 1, 1]);
+}
+
+/// The sum of each row's sequence; each batch passes the gate with its sums.
+fn gated_sums(gate: &Gate, batch: &mut Batch<'_>) -> Result<(), CellError> {
+    let (rows, xs) = (batch.rows(), batch.input(0));
+    let sum = |row| xs.row(row, xs.row_len(row)).iter().sum();
+    let sums: Vec<f32> = (0..rows).map(sum).collect();
+    gate.pass(&sums)?;
+    let [mut y] = batch.written_rows();
+    for (row, sum) in sums.into_iter().enumerate() {
+        y.row(row, 1)[0] = sum;
+    }
+    Ok(())
+}
+
+#[test]
+fn whole_requests_are_cancelled_and_ordered_by_priority() {
+    let gate = Arc::new(Gate::default());
+    let mut cells = Cells::new();
+    let sums = cells.add(Gated {
+        ports: Ports::new().input_sequence("x", 1).output("sum", 1),
+        gate: Arc::clone(&gate),
+        supports_multiple_steps: false,
+        run: gated_sums,
+        prepared: Arc::default(),
+    });
+    let options = EngineOptions {
+        workers: Workers::OneOver(1),
+        sizes: vec![BatchSizes { min: 1, max: 1 }],
+        ..EngineOptions::default()
+    };
+    let engine = Engine::start(cells, &options).unwrap();
+    let submit = |x: &[f32], priority| {
+        let mut graph = Graph::new();
+        let x = graph.give(x);
+        let node = graph.node(sums, &[x]);
+        graph.answer(node.output(0));
+        let request = Request::new(graph).priority(priority);
+        engine.submit(request).unwrap()
+    };
+    let running = submit(&[1.0, 2.0], 0);
+    gate.wait_for(1);
+    let low = submit(&[3.0; 5], 0);
+    let cancelled = submit(&[100.0], 9);
+    let high = submit(&[4.0; 3], 5);
+    drop(cancelled);
+    gate.let_all_go();
+    for (ticket, sum) in [(running, 3.0), (low, 15.0), (high, 12.0)] {
+        assert_eq!(ended(ticket).unwrap().values, [sum]);
+    }
+    assert_eq!(gate.came(), [[3.0], [12.0], [15.0]]);
+    drained(&engine, &[(End::Completed, 3), (End::Cancelled, 1)]);
 }
 
 /// A state that grows by the sum of a sequence.
