@@ -5,8 +5,8 @@
 //! cargo bench --bench contention -- streams   the cases whose names begin so
 //! ```
 //!
-//! Prints CSV: the case, the load beside it, the measured value, its unit. Times are in
-//! milliseconds. The cases pass or fail nothing: records of them are in `benches/record`.
+//! Prints CSV: the case, the load beside it, the measure and its value. Times are in milliseconds.
+//! The cases pass or fail nothing: records of them are in `benches/record`.
 
 #[path = "contention/bounds.rs"]
 mod bounds;
