@@ -1,0 +1,87 @@
+//! Why a network was not loaded or not run.
+
+use std::path::PathBuf;
+
+/// Why a network was not loaded or not run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NetworkError {
+    /// A file could not be read.
+    #[error("{}: {why}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        why: std::io::Error,
+    },
+    /// The bytes are not an ONNX model, or contradict themselves.
+    #[error("not a readable ONNX file: {0}")]
+    Malformed(String),
+    /// The model needs a newer or older set of operators than is supported.
+    #[error(
+        "the model imports opset {found}; supported are {oldest} to {newest}; convert it with \
+         `onnx.version_converter`"
+    )]
+    Opset {
+        /// The version that the model imports.
+        found: i64,
+        /// The oldest version.
+        oldest: i64,
+        /// The newest version.
+        newest: i64,
+    },
+    /// Values that the model keeps in another file cannot be had.
+    #[error("external data of tensor {tensor:?}: {why}")]
+    ExternalData {
+        /// The tensor.
+        tensor: String,
+        /// The cause.
+        why: String,
+    },
+    /// An operator that neither cellstream nor tract computes.
+    #[error(
+        "node {node:?} ({operator}): {why}; cut the part that you need out of the model \
+         (`onnx.utils.extract_model`)"
+    )]
+    Unsupported {
+        /// The node.
+        node: String,
+        /// Its operator.
+        operator: String,
+        /// The cause.
+        why: String,
+    },
+    /// A recurrent node that cellstream does not compute.
+    #[error("recurrent node {node:?} ({operator}): {why}")]
+    Recurrent {
+        /// The node.
+        node: String,
+        /// Its operator.
+        operator: String,
+        /// The cause.
+        why: String,
+    },
+    /// An input that does not fit the model.
+    #[error("input {name:?}: {why}")]
+    Input {
+        /// The input.
+        name: String,
+        /// The cause.
+        why: String,
+    },
+    /// The graph could not be prepared for inputs of these shapes.
+    #[error("the graph does not accept these inputs: {why}")]
+    Plan {
+        /// The cause.
+        why: String,
+    },
+    /// A run failed.
+    #[error("the run failed: {why}")]
+    Run {
+        /// The cause.
+        why: String,
+    },
+    /// The threads could not be started.
+    #[error(transparent)]
+    Team(#[from] cellstream::execute::team::TeamError),
+}

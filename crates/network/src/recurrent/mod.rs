@@ -1,0 +1,21 @@
+//! Recurrent nodes as operators of tract, each computed by a session.
+//!
+//! ```text
+//! parse       a node of the file: which inputs and outputs it has
+//! rules       the shapes and types of its outputs
+//! wire        weights that are known by then become a region, kept for all plans of the network;
+//!             others are inputs of the operator, which makes a region at run time
+//! evaluate    the session of the region runs
+//! ```
+//!
+//! The model of a region is read by the library's own loader of ONNX files, from a graph of this
+//! node alone, so that no rule of the operators is written twice.
+
+mod expansion;
+mod node;
+mod operator;
+mod region;
+
+pub(crate) use expansion::register;
+pub(crate) use node::while_parsing;
+pub(crate) use region::Regions;

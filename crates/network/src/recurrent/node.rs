@@ -1,0 +1,116 @@
+//! A recurrent node of a file: its attributes, inputs and outputs.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use tract_onnx::pb::NodeProto;
+use tract_onnx::tract_hir::internal::{TractResult, bail};
+
+use super::region::Regions;
+
+/// The inputs of the operators, in the order of the file; `None` where an operator has none.
+const STANDARD: [&str; 8] = [
+    "X",
+    "W",
+    "R",
+    "B",
+    "sequence_lens",
+    "initial_h",
+    "initial_c",
+    "P",
+];
+const QUANTISED: [&str; 12] = [
+    "X",
+    "W",
+    "R",
+    "B",
+    "sequence_lens",
+    "initial_h",
+    "initial_c",
+    "P",
+    "W_scale",
+    "W_zero_point",
+    "R_scale",
+    "R_zero_point",
+];
+pub(super) const OUTPUTS: [&str; 3] = ["Y", "Y_h", "Y_c"];
+
+/// See the [module](self).
+#[derive(Clone, Debug)]
+pub(super) struct RecurrentNode {
+    pub name: String,
+    /// With its attributes, without inputs and outputs.
+    pub proto: NodeProto,
+    pub opset: i64,
+    /// The names of the inputs that are present, in the order of the operator's inputs in tract.
+    pub inputs: Vec<&'static str>,
+    pub outputs: Vec<&'static str>,
+    /// ONNX `layout` 1: the batch is the first axis.
+    pub is_batch_major: bool,
+    pub regions: Arc<Regions>,
+}
+
+thread_local!(static REGIONS: RefCell<Option<Arc<Regions>>> = const { RefCell::new(None) });
+
+/// Parses a graph whose recurrent nodes belong to these regions. The functions that tract calls
+/// for a node have no other way to know them.
+pub(crate) fn while_parsing<T>(regions: &Arc<Regions>, parse: impl FnOnce() -> T) -> T {
+    struct Reset(Option<Arc<Regions>>);
+    impl Drop for Reset {
+        fn drop(&mut self) {
+            REGIONS.set(self.0.take());
+        }
+    }
+    let _reset = Reset(REGIONS.replace(Some(Arc::clone(regions))));
+    parse()
+}
+
+impl RecurrentNode {
+    pub fn parse(proto: &NodeProto, opset: i64) -> TractResult<RecurrentNode> {
+        let Some(regions) = REGIONS.with_borrow(Clone::clone) else {
+            bail!("a recurrent node outside of a network");
+        };
+        let is_quantised = proto.op_type == "DynamicQuantizeLSTM";
+        let names: &[&'static str] = match is_quantised {
+            true => &QUANTISED,
+            false => &STANDARD,
+        };
+        let present = |names: &[&'static str], found: &[String]| {
+            let pairs = names.iter().zip(found);
+            let present = pairs.filter(|(_, found)| !found.is_empty());
+            present.map(|(name, _)| *name).collect::<Vec<_>>()
+        };
+        let layout = proto.attribute.iter().find(|a| a.name == "layout");
+        Ok(RecurrentNode {
+            name: proto.name.clone(),
+            opset,
+            inputs: present(names, &proto.input),
+            outputs: present(&OUTPUTS, &proto.output),
+            is_batch_major: layout.is_some_and(|layout| layout.i == 1),
+            regions,
+            proto: NodeProto {
+                input: Vec::new(),
+                output: Vec::new(),
+                ..proto.clone()
+            },
+        })
+    }
+
+    /// The index of an input, if it is present.
+    pub fn input(&self, name: &str) -> Option<usize> {
+        self.inputs.iter().position(|input| *input == name)
+    }
+
+    pub fn output(&self, name: &str) -> Option<usize> {
+        self.outputs.iter().position(|output| *output == name)
+    }
+
+    pub fn is_quantised(&self) -> bool {
+        self.proto.op_type == "DynamicQuantizeLSTM"
+    }
+
+    /// Whether an input is part of the weights.
+    pub fn is_weight(name: &str) -> bool {
+        !matches!(name, "X" | "sequence_lens" | "initial_h" | "initial_c")
+    }
+}

@@ -1,0 +1,247 @@
+//! Regions: the models of recurrent nodes with their sessions, which share one team.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use cellstream::execute::team::{SharedTeam, Team, TeamError};
+use cellstream::execute::{PackedModel, Session};
+use cellstream::model::{Input, Model, Output, Signature};
+use cellstream::plan::Plan;
+use prost::Message;
+use tract_onnx::pb::tensor_shape_proto::{Dimension, dimension};
+use tract_onnx::pb::{
+    GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TensorShapeProto,
+    TypeProto, ValueInfoProto, type_proto,
+};
+use tract_onnx::prelude::{DatumType, Tensor};
+
+use super::node::{OUTPUTS, RecurrentNode};
+
+/// The regions of a network, and their team.
+pub(crate) struct Regions {
+    threads: usize,
+    team: OnceLock<SharedTeam>,
+    /// By the name of the node; several where a node has had several weights.
+    regions: Mutex<HashMap<String, Vec<Arc<Region>>>>,
+}
+
+impl fmt::Debug for Regions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Regions").finish_non_exhaustive()
+    }
+}
+
+/// Most weights of one node that are kept: those that a run gives may change with each.
+const KEPT: usize = 4;
+
+impl Regions {
+    pub fn new(threads: usize) -> Arc<Regions> {
+        Arc::new(Regions {
+            threads,
+            team: OnceLock::new(),
+            regions: Mutex::default(),
+        })
+    }
+
+    /// The team, started at the first use.
+    fn team(&self) -> Result<&SharedTeam, TeamError> {
+        if let Some(team) = self.team.get() {
+            return Ok(team);
+        }
+        let team = SharedTeam::new(Team::with_threads(self.threads)?);
+        Ok(self.team.get_or_init(|| team))
+    }
+
+    /// The region of a node with these weights, one for each of [`RecurrentNode::inputs`] that is
+    /// part of the weights.
+    pub fn region(
+        &self,
+        node: &RecurrentNode,
+        weights: Vec<Arc<Tensor>>,
+    ) -> Result<Arc<Region>, String> {
+        let mut regions = lock(&self.regions);
+        let of_node = regions.entry(node.name.clone()).or_default();
+        if let Some(found) = of_node.iter().find(|region| region.weights == weights) {
+            return Ok(Arc::clone(found));
+        }
+        let region = Arc::new(Region::new(node, weights)?);
+        if of_node.len() >= KEPT {
+            of_node.remove(0);
+        }
+        of_node.push(Arc::clone(&region));
+        Ok(region)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A recurrent node with its weights.
+pub(super) struct Region {
+    model: Model,
+    weights: Vec<Arc<Tensor>>,
+    /// Made at the first run, and kept for later ones.
+    session: Mutex<Option<Session>>,
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Region").finish_non_exhaustive()
+    }
+}
+
+impl Region {
+    fn new(node: &RecurrentNode, weights: Vec<Arc<Tensor>>) -> Result<Region, String> {
+        let file = file_of(node, &weights)?;
+        let model = Model::from_onnx(&file).map_err(|why| why.to_string())?;
+        Ok(Region {
+            model,
+            weights,
+            session: Mutex::new(None),
+        })
+    }
+
+    pub fn signature(&self) -> Signature {
+        self.model.signature()
+    }
+
+    /// Runs the session, which is made or enlarged for this input.
+    pub fn run(
+        &self,
+        regions: &Regions,
+        input: &Input<'_>,
+        output: &mut Output<'_>,
+    ) -> Result<(), String> {
+        let mut kept = lock(&self.session);
+        let (batch, steps) = (input.batch, input.steps);
+        let session = match &mut *kept {
+            Some(session) => session,
+            None => kept.insert(self.session(regions, batch, steps)?),
+        };
+        session
+            .reserve(batch, steps)
+            .map_err(|why| why.to_string())?;
+        session.run(input, output).map_err(|why| why.to_string())
+    }
+
+    fn session(&self, regions: &Regions, batch: usize, steps: usize) -> Result<Session, String> {
+        let team = regions.team().map_err(|why| why.to_string())?;
+        // On as many threads as pay: few for small cells.
+        let plan = Plan::estimate(&self.model, batch, steps, team.threads());
+        let packed = team.turn(|team| PackedModel::new(&self.model, &plan, team));
+        let packed = packed.map_err(|why| why.to_string())?;
+        let packed = packed.map_err(|why| why.to_string())?;
+        Session::on_team(packed, team.clone()).map_err(|why| why.to_string())
+    }
+}
+
+/// The bytes of an ONNX file of this node alone.
+fn file_of(node: &RecurrentNode, weights: &[Arc<Tensor>]) -> Result<Vec<u8>, String> {
+    let names = node
+        .inputs
+        .iter()
+        .filter(|name| RecurrentNode::is_weight(name));
+    let initializers = names
+        .zip(weights)
+        .map(|(name, value)| initializer(name, value));
+    let all_inputs = [
+        "X",
+        "W",
+        "R",
+        "B",
+        "sequence_lens",
+        "initial_h",
+        "initial_c",
+        "P",
+    ];
+    let quantised = ["W_scale", "W_zero_point", "R_scale", "R_zero_point"];
+    let listed = all_inputs
+        .iter()
+        .chain(quantised.iter().filter(|_| node.is_quantised()));
+    let slots = listed.map(|name| match node.input(name) {
+        Some(_) => (*name).to_owned(),
+        None => String::new(),
+    });
+    let mut slots: Vec<String> = slots.collect();
+    while slots.last().is_some_and(String::is_empty) {
+        slots.pop();
+    }
+    let outputs: Vec<&str> = match node.proto.op_type.as_str() {
+        "LSTM" | "DynamicQuantizeLSTM" => OUTPUTS.to_vec(),
+        _ => OUTPUTS[..2].to_vec(),
+    };
+    let inputs = node
+        .inputs
+        .iter()
+        .filter(|name| !RecurrentNode::is_weight(name));
+    let inputs = inputs.map(|name| match *name {
+        "sequence_lens" => info(name, 6, 1),
+        _ => info(name, 1, 3),
+    });
+    let graph = GraphProto {
+        name: node.name.clone(),
+        node: vec![NodeProto {
+            name: node.name.clone(),
+            input: slots,
+            output: outputs.iter().map(|&name| name.to_owned()).collect(),
+            ..node.proto.clone()
+        }],
+        initializer: initializers.collect::<Result<_, _>>()?,
+        input: inputs.collect(),
+        output: outputs
+            .iter()
+            .map(|name| info(name, 1, if *name == "Y" { 4 } else { 3 }))
+            .collect(),
+        ..GraphProto::default()
+    };
+    let set = |domain: &str, version| OperatorSetIdProto {
+        domain: domain.into(),
+        version,
+    };
+    let model = ModelProto {
+        ir_version: 8,
+        // The operators have not changed since.
+        opset_import: vec![set("", node.opset.clamp(7, 22)), set("com.microsoft", 1)],
+        graph: Some(graph),
+        ..ModelProto::default()
+    };
+    Ok(model.encode_to_vec())
+}
+
+/// A value of so many axes of any size.
+fn info(name: &str, elem_type: i32, axes: usize) -> ValueInfoProto {
+    let dim = (0..axes).map(|axis| Dimension {
+        value: Some(dimension::Value::DimParam(format!("{name}_{axis}"))),
+        ..Dimension::default()
+    });
+    let shape = TensorShapeProto { dim: dim.collect() };
+    ValueInfoProto {
+        name: name.into(),
+        r#type: Some(TypeProto {
+            value: Some(type_proto::Value::TensorType(type_proto::Tensor {
+                elem_type,
+                shape: Some(shape),
+            })),
+            ..TypeProto::default()
+        }),
+        ..ValueInfoProto::default()
+    }
+}
+
+fn initializer(name: &str, value: &Tensor) -> Result<TensorProto, String> {
+    let (data_type, value) = match value.datum_type().unquantized() {
+        DatumType::I8 => (3, value.cast_to::<i8>()),
+        DatumType::U8 => (2, value.cast_to::<u8>()),
+        _ => (1, value.cast_to::<f32>()),
+    };
+    let value = value.map_err(|why| format!("{name}: {why:#}"))?;
+    Ok(TensorProto {
+        name: name.into(),
+        dims: value.shape().iter().map(|&size| size as i64).collect(),
+        data_type,
+        raw_data: value.as_bytes().to_vec(),
+        ..TensorProto::default()
+    })
+}
