@@ -4,6 +4,7 @@
 //! ```text
 //! source/      reads a file: external data, functions, branches that are decided before a run
 //! recurrent/   LSTM, GRU, RNN and DynamicQuantizeLSTM as operators of tract, each on a session
+//! operators/   operators that tract does not have
 //! plan.rs      the graph for inputs of certain shapes, ready to run
 //! network.rs   the interface: named inputs and outputs, plans by the shapes of inputs
 //! tensor.rs    values of inputs and outputs
@@ -14,6 +15,7 @@
 
 mod error;
 mod network;
+mod operators;
 mod plan;
 mod recurrent;
 mod source;

@@ -9,6 +9,7 @@ use tract_onnx::prelude::{
 };
 use tract_onnx::tract_hir::internal::*;
 
+use crate::operators;
 use crate::recurrent::{self, Regions, while_parsing};
 use crate::source::{decide_branches, graph};
 use crate::tensor::Tensor as Value;
@@ -98,6 +99,7 @@ fn typed(model: &ModelProto, regions: &Arc<Regions>) -> Result<TypedModel, Netwo
         .with_ignore_value_info(true)
         .with_ignore_output_shapes(true)
         .with_ignore_output_types(true);
+    operators::register(&mut onnx);
     recurrent::register(&mut onnx);
     let parsed: TractResult<InferenceModel> =
         while_parsing(regions, || onnx.model_for_proto_model(model));

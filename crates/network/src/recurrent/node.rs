@@ -101,10 +101,6 @@ impl RecurrentNode {
         self.inputs.iter().position(|input| *input == name)
     }
 
-    pub fn output(&self, name: &str) -> Option<usize> {
-        self.outputs.iter().position(|output| *output == name)
-    }
-
     pub fn is_quantised(&self) -> bool {
         self.proto.op_type == "DynamicQuantizeLSTM"
     }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use cellstream::model::{Input, Layout, Output};
 use tract_onnx::tract_hir::internal::*;
-use tract_onnx::tract_hir::tract_core;
 
 use super::node::RecurrentNode;
 use super::region::Region;

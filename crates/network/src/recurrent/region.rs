@@ -55,7 +55,7 @@ impl Regions {
 
     /// The region of a node with these weights, one for each of [`RecurrentNode::inputs`] that is
     /// part of the weights.
-    pub fn region(
+    pub(super) fn region(
         &self,
         node: &RecurrentNode,
         weights: Vec<Arc<Tensor>>,

@@ -4,6 +4,7 @@ mod branches;
 mod external;
 mod functions;
 mod names;
+mod rewrites;
 
 use std::path::Path;
 
@@ -12,7 +13,6 @@ use tract_onnx::pb::{GraphProto, ModelProto};
 
 use crate::NetworkError;
 pub(crate) use branches::decide_branches;
-pub(crate) use names::subgraphs;
 
 /// The supported opsets.
 const OPSETS: std::ops::RangeInclusive<i64> = 7..=26;
@@ -50,6 +50,7 @@ pub(crate) fn prepare(bytes: &[u8], folder: Option<&Path>) -> Result<ModelProto,
     external::load(&mut graph, folder)?;
     functions::inline(&mut graph, &std::mem::take(&mut model.functions))?;
     names::complete(&mut graph);
+    rewrites::rewrite(&mut graph);
     if graph.output.is_empty() {
         return Err(malformed("the graph has no outputs"));
     }

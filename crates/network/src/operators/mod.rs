@@ -1,0 +1,53 @@
+//! Operators that tract does not have, or has with fewer forms than exporters write.
+
+mod reverse_sequence;
+mod top_k;
+
+use std::sync::OnceLock;
+
+use tract_onnx::model::{OnnxOpRegister, ParsingContext};
+use tract_onnx::pb::NodeProto;
+use tract_onnx::tract_hir::internal::*;
+use tract_onnx::tract_hir::ops::array::Squeeze;
+use tract_onnx::{Onnx, onnx};
+
+type Parsed = (Box<dyn InferenceOp>, Vec<String>);
+
+/// Adds the operators.
+pub(crate) fn register(onnx: &mut Onnx) {
+    onnx.op_register
+        .insert("ReverseSequence", reverse_sequence::parse);
+    onnx.op_register.insert("Squeeze", squeeze);
+    onnx.op_register.insert("TopK", top_k::parse);
+}
+
+/// Without axes, before opset 13, too.
+fn squeeze(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Parsed> {
+    let has_axes = node
+        .attribute
+        .iter()
+        .any(|attribute| attribute.name == "axes");
+    if context.onnx_operator_set_version < 13 && !has_axes {
+        return Ok((expand(Squeeze::new(None)), Vec::new()));
+    }
+    own("Squeeze")?(context, node)
+}
+
+type Parse = fn(&ParsingContext<'_>, &NodeProto) -> TractResult<Parsed>;
+
+/// The operator of tract with this name.
+fn own(name: &str) -> TractResult<Parse> {
+    static OWN: OnceLock<OnnxOpRegister> = OnceLock::new();
+    let register = OWN.get_or_init(|| onnx().op_register);
+    let parse = register.0.get(name).copied();
+    parse.with_context(|| format!("tract has no operator {name}"))
+}
+
+/// An integer attribute.
+fn integer(node: &NodeProto, name: &str, default: i64) -> i64 {
+    let mut of_name = node
+        .attribute
+        .iter()
+        .filter(|attribute| attribute.name == name);
+    of_name.next().map_or(default, |attribute| attribute.i)
+}
