@@ -11,6 +11,8 @@ mod explain;
 mod machine;
 mod memory;
 mod model;
+#[cfg(feature = "network")]
+mod network;
 mod npy;
 mod plan;
 mod precision;

@@ -9,6 +9,8 @@ use npyz::{NpyFile, Order, TypeChar, WriterBuilder};
 use cellstream::atomic_file::PendingFile;
 use cellstream::model::{Array, Elements};
 use cellstream_command::Failure;
+#[cfg(feature = "network")]
+use cellstream_network::{Data, Tensor};
 
 /// Maximum product of the axes of an array without elements, except those of length 0.
 const MAX_EMPTY: usize = 1 << 20;
@@ -60,15 +62,26 @@ fn header(file: &mut impl Read, bytes: u64) -> Result<Vec<u8>, String> {
     Ok(start)
 }
 
-/// Reads an array of float32, or of 32- or 64-bit integers.
-pub fn read(path: &Path) -> Result<Array, Failure> {
-    let refused =
-        |what: &dyn std::fmt::Display| Failure::new(format!("{}: {what}", path.display()));
+fn refusal(path: &Path, what: &dyn std::fmt::Display) -> Failure {
+    Failure::new(format!("{}: {what}", path.display()))
+}
+
+/// An array whose header was checked.
+struct Opened {
+    npy: NpyFile<Box<dyn Read>>,
+    shape: Vec<usize>,
+    kind: npyz::TypeStr,
+}
+
+/// Reads the header, and checks that the file holds what it says.
+fn open(path: &Path) -> Result<Opened, Failure> {
+    let refused = |what: &dyn std::fmt::Display| refusal(path, what);
     let mut file = File::open(path).map_err(|e| refused(&e))?;
     let bytes = file.metadata().map_err(|e| refused(&e))?.len();
     let header = header(&mut file, bytes).map_err(|e| refused(&e))?;
-    let npy = NpyFile::new(BufReader::new(Cursor::new(header).chain(file)))
-        .map_err(|e| refused(&format_args!("not a readable .npy file ({e})")))?;
+    let npy =
+        NpyFile::new(Box::new(BufReader::new(Cursor::new(header).chain(file))) as Box<dyn Read>)
+            .map_err(|e| refused(&format_args!("not a readable .npy file ({e})")))?;
     let shape: Vec<usize> = (npy.shape().iter())
         .map(|&length| usize::try_from(length))
         .collect::<Result<_, _>>()
@@ -92,6 +105,13 @@ pub fn read(path: &Path) -> Result<Array, Failure> {
             "is empty, yet has the shape {shape:?}; its other axes may multiply to {MAX_EMPTY} at most"
         )));
     }
+    Ok(Opened { npy, shape, kind })
+}
+
+/// Reads an array of float32, or of 32- or 64-bit integers.
+pub fn read(path: &Path) -> Result<Array, Failure> {
+    let refused = |what: &dyn std::fmt::Display| refusal(path, what);
+    let Opened { npy, shape, kind } = open(path)?;
     let fortran = npy.order() == Order::Fortran;
     let broken = |e: std::io::Error| refused(&e);
     let elements = match (kind.type_char(), kind.size_field()) {
@@ -116,6 +136,56 @@ pub fn read(path: &Path) -> Result<Array, Failure> {
         }
     };
     Ok(Array { shape, elements })
+}
+
+/// Reads an array of any numbers.
+#[cfg(feature = "network")]
+pub fn read_tensor(path: &Path) -> Result<Tensor, Failure> {
+    let refused = |what: &dyn std::fmt::Display| refusal(path, what);
+    let Opened { npy, shape, kind } = open(path)?;
+    let fortran = npy.order() == Order::Fortran;
+    macro_rules! values {
+        ($($type_char:ident, $size:literal, $type:ty;)*) => {
+            match (kind.type_char(), kind.size_field()) {
+                $((TypeChar::$type_char, $size) => {
+                    let values: Vec<$type> = npy.into_vec().map_err(|error| refused(&error))?;
+                    Data::from(turn(values, &shape, fortran))
+                })*
+                _ => return Err(refused(&format_args!(
+                    "holds {kind}; supported: floats, integers and bool"
+                ))),
+            }
+        };
+    }
+    let data = values! {
+        Float, 4, f32;
+        Float, 8, f64;
+        Float, 2, half::f16;
+        Int, 8, i64;
+        Int, 4, i32;
+        Int, 2, i16;
+        Int, 1, i8;
+        Uint, 8, u64;
+        Uint, 4, u32;
+        Uint, 2, u16;
+        Uint, 1, u8;
+        Bool, 1, bool;
+    };
+    Tensor::new(&shape, data).map_err(|why| refused(&why))
+}
+
+/// Writes an array beside `path`; the file is put there when it is committed.
+#[cfg(feature = "network")]
+pub fn write_tensor(path: &Path, tensor: &Tensor) -> Result<PendingFile, Failure> {
+    macro_rules! write_as {
+        ($($variant:ident),*) => {
+            match tensor.data() {
+                $(Data::$variant(values) => write_values(path, tensor.shape(), values),)*
+                _ => Err(refusal(path, &"its type cannot be written")),
+            }
+        };
+    }
+    write_as!(F32, F64, F16, I64, I32, I16, I8, U64, U32, U16, U8, Bool)
 }
 
 /// Elements in row-major order, from column-major where `fortran`.
@@ -146,18 +216,23 @@ fn turn<T: Copy>(values: Vec<T>, shape: &[usize], fortran: bool) -> Vec<T> {
 
 /// Writes a float array beside `path`; the file is put there when it is committed.
 pub fn write(path: &Path, array: &Array) -> Result<PendingFile, Failure> {
-    let refused = |e: std::io::Error| Failure::new(format!("{}: {e}", path.display()));
-    let Elements::Floats(values) = &array.elements else {
-        return Err(Failure::new(format!(
-            "{}: outputs are floats",
-            path.display()
-        )));
-    };
+    match &array.elements {
+        Elements::Floats(values) => write_values(path, &array.shape, values),
+        Elements::Integers(_) => Err(refusal(path, &"outputs are floats")),
+    }
+}
+
+fn write_values<T: npyz::AutoSerialize + Copy>(
+    path: &Path,
+    shape: &[usize],
+    values: &[T],
+) -> Result<PendingFile, Failure> {
+    let refused = |e: std::io::Error| refusal(path, &e);
     // The rename would refuse it too, but after others are in place.
     if path.is_dir() {
         return Err(refused(std::io::ErrorKind::IsADirectory.into()));
     }
-    let shape: Vec<u64> = array.shape.iter().map(|&length| length as u64).collect();
+    let shape: Vec<u64> = shape.iter().map(|&length| length as u64).collect();
     let fill = |to: &mut dyn Write| -> std::io::Result<()> {
         let options = npyz::WriteOptions::new().default_dtype().shape(&shape);
         let mut writer = options.writer(&mut *to).begin_nd()?;

@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use super::memory::afford_run;
 use super::model::{CellName, FileOptions, open};
+#[cfg(feature = "network")]
+use super::network::{self, NamedFile};
 use super::npy;
 use super::plan::{PlanOption, plan_for};
 use super::precision::{Precisions, in_precisions};
@@ -15,7 +17,8 @@ use cellstream_command::{Failure, in_existing_directory, keep_originals};
 
 /// Runs a model on .npy arrays, and writes .npy arrays.
 ///
-/// For ONNX models the names are the graph's own. For safetensors the inputs are input [steps,
+/// An ONNX file may be any graph: its recurrent layers run here, everything else on tract. The names
+/// are the graph's own, and arrays have the types that it declares. For safetensors the inputs are input [steps,
 /// batch, features], lengths [batch], h0 and c0 [layers*directions, batch, size]; only input is
 /// required. The outputs are output, hn and cn (shapes and meanings as in PyTorch). Omitted states
 /// are zero, also if only one of h0 and c0 is omitted. If one output cannot be written, none is.
@@ -71,31 +74,19 @@ impl FromStr for Named {
 /// Loads, runs, writes.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let is_traced = profile::is_asked()?;
-    let model = open(&arguments.model, &arguments.file, arguments.cell)?;
+    check_outputs(arguments)?;
+    let opened = open(&arguments.model, &arguments.file, arguments.cell);
+    #[cfg(feature = "network")]
+    if opened.is_err() && is_network(arguments) {
+        let (inputs, outputs) = (files(&arguments.input), files(&arguments.output));
+        return network::run(&arguments.model, &inputs, &outputs, arguments.threads);
+    }
+    let model = opened?;
     let model = in_precisions(model, arguments.precision.as_ref());
     let model = model.map_err(|f| f.of(&arguments.model))?;
     let map = ArrayMap::new(&model);
-    for (index, output) in arguments.output.iter().enumerate() {
+    for output in &arguments.output {
         map.check_output(&output.name)?;
-        in_existing_directory(&output.path, "--output")?;
-        let originals = [
-            (Some(arguments.model.as_path()), "the model"),
-            (arguments.plan.path(), "the plan"),
-        ];
-        keep_originals(&output.path, &originals)?;
-        let before = &arguments.output[..index];
-        // Without a look at the disk: y.npy and ./y.npy are one.
-        let place = |named: &Named| std::path::absolute(&named.path);
-        let same =
-            |other: &&Named| matches!((place(other), place(output)), (Ok(a), Ok(b)) if a == b);
-        if let Some(other) = before.iter().find(same) {
-            return Err(Failure::new(format!(
-                "{}: {:?} and {:?} would be written to the same file; give each its own",
-                output.path.display(),
-                other.name,
-                output.name
-            )));
-        }
     }
     let arrays: Vec<(String, Array)> = (arguments.input.iter())
         .map(|input| Ok((input.name.clone(), npy::read(&input.path)?)))
@@ -128,4 +119,48 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         let committed = file.commit();
         committed.map_err(|error| Failure::new(format!("{}: {error}", path.display())))
     })
+}
+
+/// Checks where the outputs are to be written.
+fn check_outputs(arguments: &Arguments) -> Result<(), Failure> {
+    for (index, output) in arguments.output.iter().enumerate() {
+        in_existing_directory(&output.path, "--output")?;
+        let originals = [
+            (Some(arguments.model.as_path()), "the model"),
+            (arguments.plan.path(), "the plan"),
+        ];
+        keep_originals(&output.path, &originals)?;
+        let before = &arguments.output[..index];
+        // Without a look at the disk: y.npy and ./y.npy are one.
+        let place = |named: &Named| std::path::absolute(&named.path);
+        let same =
+            |other: &&Named| matches!((place(other), place(output)), (Ok(a), Ok(b)) if a == b);
+        if let Some(other) = before.iter().find(same) {
+            return Err(Failure::new(format!(
+                "{}: {:?} and {:?} would be written to the same file; give each its own",
+                output.path.display(),
+                other.name,
+                output.name
+            )));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(feature = "network")]
+fn files(list: &[Named]) -> Vec<NamedFile<'_>> {
+    let files = list.iter().map(|named| NamedFile {
+        name: &named.name,
+        path: &named.path,
+    });
+    files.collect()
+}
+
+/// Whether the file may be a graph, and no option is of a stack of layers alone.
+#[cfg(feature = "network")]
+fn is_network(arguments: &Arguments) -> bool {
+    let is_plain = arguments.cell.is_none()
+        && arguments.precision.is_none()
+        && arguments.plan.path().is_none();
+    is_plain && network::is_candidate(&arguments.model)
 }

@@ -54,7 +54,7 @@ impl Plan {
             graph: Some(graph),
             ..ModelProto::default()
         };
-        decide_branches(&mut graph, &|cone, _| condition(&of(cone.clone()), regions))?;
+        decide_branches(&mut graph, &|cone| condition(&of(cone.clone()), regions))?;
         let typed = typed(&of(graph), regions)?;
         let optimized = typed.into_optimized().map_err(planning)?;
         let model = optimized.into_runnable().map_err(planning)?;

@@ -85,8 +85,7 @@ impl EvalOp for ReverseSequence {
         );
         let mut y = x.clone().into_tensor();
         let rows = steps * batch;
-        if rows > 0 {
-            let size = x.as_bytes().len() / rows;
+        if let Some(size) = x.as_bytes().len().checked_div(rows) {
             let row = |step: usize, sequence: usize| match self.time_axis {
                 0 => step * batch + sequence,
                 _ => sequence * steps + step,

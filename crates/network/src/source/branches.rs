@@ -10,11 +10,13 @@ use tract_onnx::pb::{GraphProto, NodeProto};
 use super::names::{prefix, subgraphs};
 use crate::NetworkError;
 
+/// Computes the only output of a graph, from constants and shapes; `None` if it is not known.
+pub(crate) type Decide<'a> = dyn Fn(&GraphProto) -> Result<Option<bool>, NetworkError> + 'a;
+
 /// Replaces all `If` nodes of a graph with known conditions, also those that appear by that.
-/// `value` computes a scalar of the graph, from constants and shapes.
 pub(crate) fn decide_branches(
     graph: &mut GraphProto,
-    value: &dyn Fn(&GraphProto, &str) -> Result<Option<bool>, NetworkError>,
+    decide: &Decide<'_>,
 ) -> Result<(), NetworkError> {
     let mut undecided: HashSet<String> = HashSet::new();
     loop {
@@ -25,7 +27,7 @@ pub(crate) fn decide_branches(
         let node = &graph.node[at];
         let chosen = match node.input.first() {
             Some(condition) if !depends_on_values(graph, condition) => {
-                value(&cone(graph, condition), condition)?
+                decide(&cone(graph, condition))?
             }
             _ => None,
         };

@@ -2,11 +2,12 @@
 
 #![allow(dead_code)] // Each program needs some of it.
 
+use std::fs::File;
 use std::path::Path;
 
 use cellstream_network::{Data, NamedTensor, Tensor};
-use npyz::npz::NpzArchive;
 use npyz::{DType, Deserialize, NpyFile, TypeChar};
+use zip::ZipArchive;
 
 /// The inputs of a case and the expected outputs: the arrays `in:NAME` and `out:NAME`.
 pub struct Case {
@@ -16,11 +17,14 @@ pub struct Case {
 
 impl Case {
     pub fn open(path: &Path) -> Case {
-        let mut archive = NpzArchive::open(path).unwrap();
-        let names: Vec<String> = archive.array_names().map(str::to_owned).collect();
+        let mut archive = ZipArchive::new(File::open(path).unwrap()).unwrap();
+        let names = archive.file_names().map(|name| name.unwrap().into_owned());
+        let names: Vec<String> = names.collect();
         let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
         for name in names {
-            let tensor = tensor(archive.by_name(&name).unwrap().unwrap());
+            let file = archive.by_name(&name).unwrap();
+            let tensor = tensor(NpyFile::new(file).unwrap());
+            let name = name.strip_suffix(".npy").unwrap();
             let (list, name) = match (name.strip_prefix("in:"), name.strip_prefix("out:")) {
                 (Some(name), _) => (&mut inputs, name),
                 (_, Some(name)) => (&mut outputs, name),

@@ -1,0 +1,230 @@
+//! Files that contradict themselves, or want more than a model should get: typed errors.
+
+use std::path::Path;
+
+use cellstream_network::{Network, NetworkError, NetworkOptions, Tensor};
+use prost::Message;
+use tract_onnx::pb::{
+    AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto,
+    TensorProto, TypeProto, ValueInfoProto, type_proto,
+};
+
+fn value(name: &str) -> ValueInfoProto {
+    ValueInfoProto {
+        name: name.into(),
+        r#type: Some(TypeProto {
+            value: Some(type_proto::Value::TensorType(type_proto::Tensor {
+                elem_type: 1,
+                shape: None,
+            })),
+            ..TypeProto::default()
+        }),
+        ..ValueInfoProto::default()
+    }
+}
+
+/// `y = x + w`, with these opsets.
+fn sum(w: TensorProto, opsets: &[i64]) -> ModelProto {
+    let graph = GraphProto {
+        node: vec![NodeProto {
+            op_type: "Add".into(),
+            input: vec!["x".into(), "w".into()],
+            output: vec!["y".into()],
+            ..NodeProto::default()
+        }],
+        initializer: vec![w],
+        input: vec![value("x")],
+        output: vec![value("y")],
+        ..GraphProto::default()
+    };
+    let opset_import = opsets.iter().map(|&version| OperatorSetIdProto {
+        version,
+        ..OperatorSetIdProto::default()
+    });
+    ModelProto {
+        ir_version: 8,
+        opset_import: opset_import.collect(),
+        graph: Some(graph),
+        ..ModelProto::default()
+    }
+}
+
+fn weights() -> TensorProto {
+    TensorProto {
+        name: "w".into(),
+        dims: vec![2],
+        data_type: 1,
+        float_data: vec![1.0, 2.0],
+        ..TensorProto::default()
+    }
+}
+
+fn open(model: &ModelProto) -> Result<Network, NetworkError> {
+    Network::from_bytes(&model.encode_to_vec(), NetworkOptions::default())
+}
+
+fn run(network: &Network) -> Result<Vec<f32>, NetworkError> {
+    let x = Tensor::new(&[2], vec![10.0f32, 20.0])?;
+    let outputs = network.run(&[("x", &x)])?;
+    Ok(outputs[0].tensor.floats().unwrap().to_vec())
+}
+
+#[test]
+fn two_equal_opsets_are_one() {
+    for opsets in [&[17][..], &[17, 17], &[7], &[26]] {
+        let network = open(&sum(weights(), opsets)).unwrap();
+        assert_eq!(run(&network).unwrap(), [11.0, 22.0]);
+    }
+    for opsets in [&[][..], &[17, 18]] {
+        let refused = open(&sum(weights(), opsets)).err().unwrap();
+        assert!(matches!(refused, NetworkError::Malformed(_)), "{refused}");
+    }
+    for opset in [6, 27] {
+        let refused = open(&sum(weights(), &[opset])).err().unwrap();
+        assert!(matches!(refused, NetworkError::Opset { found, .. } if found == opset));
+    }
+}
+
+/// Weights of 8 bytes in a file of this name, from this byte.
+fn external(location: &str, offset: &str, length: &str) -> TensorProto {
+    let entry = |key: &str, value: &str| StringStringEntryProto {
+        key: key.into(),
+        value: value.into(),
+    };
+    TensorProto {
+        float_data: Vec::new(),
+        data_location: Some(1),
+        external_data: vec![
+            entry("location", location),
+            entry("offset", offset),
+            entry("length", length),
+        ],
+        ..weights()
+    }
+}
+
+fn refused(folder: &Path, location: &str, offset: &str, length: &str) -> String {
+    let path = folder.join("model.onnx");
+    let model = sum(external(location, offset, length), &[17]);
+    std::fs::write(&path, model.encode_to_vec()).unwrap();
+    match Network::open(&path) {
+        Err(NetworkError::ExternalData { tensor, why }) => {
+            assert_eq!(tensor, "w");
+            why
+        }
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("{location} is accepted"),
+    }
+}
+
+#[test]
+fn external_data_stays_in_the_folder_of_the_model() {
+    let outside = tempfile::tempdir().unwrap();
+    let folder = outside.path().join("model");
+    std::fs::create_dir(&folder).unwrap();
+    let bytes: Vec<u8> = [1.0f32, 2.0]
+        .iter()
+        .flat_map(|value| value.to_le_bytes())
+        .collect();
+    std::fs::write(folder.join("w"), &bytes).unwrap();
+    std::fs::write(outside.path().join("secret"), &bytes).unwrap();
+    let secret = outside.path().join("secret");
+    for location in ["../secret", "a/../../secret", secret.to_str().unwrap()] {
+        assert!(
+            refused(&folder, location, "0", "8").contains("outside"),
+            "{location}"
+        );
+    }
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink(&secret, folder.join("link")).unwrap();
+        assert!(refused(&folder, "link", "0", "8").contains("links to a file outside"));
+    }
+    for (offset, length) in [
+        ("1", "8"),
+        ("0", "9"),
+        ("18446744073709551615", "8"),
+        ("9", "0"),
+    ] {
+        assert!(refused(&folder, "w", offset, length).contains("which has 8 bytes"));
+    }
+    assert!(refused(&folder, "w", "-1", "8").contains("no number"));
+    assert!(refused(&folder, "none", "0", "8").contains("none"));
+
+    let path = folder.join("model.onnx");
+    std::fs::write(&path, sum(external("./w", "0", "8"), &[17]).encode_to_vec()).unwrap();
+    assert_eq!(run(&Network::open(&path).unwrap()).unwrap(), [11.0, 22.0]);
+    let bytes = std::fs::read(&path).unwrap();
+    let refused = Network::from_bytes(&bytes, NetworkOptions::default())
+        .err()
+        .unwrap();
+    assert!(matches!(refused, NetworkError::ExternalData { .. }));
+}
+
+#[test]
+fn the_beginning_of_a_file_is_refused() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases");
+    let bytes = std::fs::read(folder.join("45_control_flow_If.onnx")).unwrap();
+    for end in (0..bytes.len()).step_by(7) {
+        // Fields that are left out may leave a model that can be read.
+        if let Ok(network) = Network::from_bytes(&bytes[..end], NetworkOptions::default()) {
+            let _ = run(&network);
+        }
+    }
+    assert!(Network::from_bytes(&[], NetworkOptions::default()).is_err());
+    assert!(Network::from_bytes(b"PK\x03\x04", NetworkOptions::default()).is_err());
+}
+
+#[test]
+fn deep_graphs_are_refused() {
+    let mut graph = sum(weights(), &[17]).graph.unwrap();
+    for _ in 0..200 {
+        let attribute = AttributeProto {
+            name: "then_branch".into(),
+            r#type: 5,
+            g: Some(graph),
+            ..AttributeProto::default()
+        };
+        graph = GraphProto {
+            node: vec![NodeProto {
+                op_type: "If".into(),
+                input: vec!["x".into()],
+                output: vec!["y".into()],
+                attribute: vec![attribute],
+                ..NodeProto::default()
+            }],
+            input: vec![value("x")],
+            output: vec![value("y")],
+            ..GraphProto::default()
+        };
+    }
+    let model = ModelProto {
+        graph: Some(graph),
+        ..sum(weights(), &[17])
+    };
+    assert!(matches!(
+        open(&model).err(),
+        Some(NetworkError::Malformed(_))
+    ));
+}
+
+#[test]
+fn inputs_that_do_not_fit_are_named() {
+    let network = open(&sum(weights(), &[17])).unwrap();
+    let x = Tensor::new(&[2], vec![1.0f32; 2]).unwrap();
+    let integers = Tensor::new(&[2], vec![1i64; 2]).unwrap();
+    let name = |inputs: &[(&str, &Tensor)]| match network.run(inputs) {
+        Err(NetworkError::Input { name, .. }) => name,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(name(&[]), "x");
+    assert_eq!(name(&[("x", &integers)]), "x");
+    assert_eq!(name(&[("z", &x)]), "z");
+    assert_eq!(name(&[("x", &x), ("x", &x)]), "x");
+    let long = Tensor::new(&[3], vec![1.0f32; 3]).unwrap();
+    assert!(matches!(
+        network.run(&[("x", &long)]),
+        Err(NetworkError::Plan { .. })
+    ));
+    assert!(Tensor::new(&[3], vec![1.0f32; 2]).is_err());
+}
