@@ -40,24 +40,18 @@ pub enum NetworkError {
     },
     /// An operator that neither cellstream nor tract computes.
     #[error(
-        "node {node:?} ({operator}): {why}; cut the part that you need out of the model \
-         (`onnx.utils.extract_model`)"
+        "node {node:?}: operator {operator} is not supported; `cellstream cut` writes the recurrent \
+         part of the model as a file of its own"
     )]
     Unsupported {
         /// The node.
         node: String,
         /// Its operator.
         operator: String,
-        /// The cause.
-        why: String,
     },
-    /// A recurrent node that cellstream does not compute.
-    #[error("recurrent node {node:?} ({operator}): {why}")]
-    Recurrent {
-        /// The node.
-        node: String,
-        /// Its operator.
-        operator: String,
+    /// The recurrent core cannot be cut out.
+    #[error("the recurrent core cannot be cut out: {why}")]
+    Cut {
         /// The cause.
         why: String,
     },

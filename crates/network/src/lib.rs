@@ -2,18 +2,26 @@
 //! [tract](https://docs.rs/tract-onnx).
 //!
 //! ```text
-//! source/      reads a file: external data, functions, branches that are decided before a run
-//! recurrent/   LSTM, GRU, RNN and DynamicQuantizeLSTM as operators of tract, each on a session
-//! operators/   operators that tract does not have
-//! plan.rs      the graph for inputs of certain shapes, ready to run
-//! network.rs   the interface: named inputs and outputs, plans by the shapes of inputs
-//! tensor.rs    values of inputs and outputs
+//! source/         reads a file: external data, functions
+//! recurrent/      LSTM, GRU, RNN and DynamicQuantizeLSTM as operators of tract, each on a session
+//! operators/      operators that tract does not have
+//! evaluation.rs   values that are known before a run
+//! control_flow/   branches and loops that are decided before a run
+//! plan.rs         the graph for inputs of certain shapes, ready to run
+//! network.rs      the interface: named inputs and outputs, plans by the shapes of inputs
+//! inspect.rs      the contents of a file
+//! cut.rs          the recurrent core of a file as a file of its own
+//! tensor.rs       values of inputs and outputs
 //! ```
 //!
 //! All recurrent nodes of a network share one team of threads. A node gives the bits of
 //! [`Session::run`](cellstream::Session::run) on its weights.
 
+mod control_flow;
+mod cut;
 mod error;
+mod evaluation;
+mod inspect;
 mod network;
 mod operators;
 mod plan;
@@ -21,6 +29,8 @@ mod recurrent;
 mod source;
 mod tensor;
 
+pub use cut::Core;
 pub use error::NetworkError;
+pub use inspect::{InspectedNode, Inspection, NodeName, Origin};
 pub use network::{NamedTensor, Network, NetworkOptions, NetworkPort};
 pub use tensor::{Data, ElementType, Tensor};

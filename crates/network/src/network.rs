@@ -1,6 +1,5 @@
 //! Named inputs and outputs, and plans by the shapes of inputs.
 
-use std::collections::HashSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -98,14 +97,7 @@ impl Network {
 
     fn new(model: ModelProto, options: NetworkOptions) -> Result<Network, NetworkError> {
         let graph = graph(&model);
-        let constants = graph.initializer.iter().map(|tensor| tensor.name.as_str());
-        let constants: HashSet<&str> = constants.collect();
-        // Before IR version 4 every initializer is also an input.
-        let inputs = graph
-            .input
-            .iter()
-            .filter(|input| !constants.contains(input.name.as_str()));
-        let inputs: Vec<NetworkPort> = inputs.map(port).collect();
+        let inputs: Vec<NetworkPort> = source::inputs_of(graph).map(port).collect();
         let outputs = graph.output.iter().map(port).collect();
         if inputs.iter().any(|input| input.name.is_empty()) {
             return Err(malformed("an input of the graph has no name"));
@@ -234,7 +226,7 @@ impl Network {
     }
 }
 
-fn port(info: &ValueInfoProto) -> NetworkPort {
+pub(crate) fn port(info: &ValueInfoProto) -> NetworkPort {
     let kind = info.r#type.as_ref().and_then(|of| of.value.as_ref());
     let tensor = kind.map(|type_proto::Value::TensorType(tensor)| tensor);
     let shape = tensor.and_then(|tensor| tensor.shape.as_ref());

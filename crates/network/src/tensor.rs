@@ -1,7 +1,10 @@
 //! Values of inputs and outputs.
 
+use std::borrow::Cow;
+
 use half::f16;
-use tract_onnx::prelude::{DatumType, Tensor as TractTensor};
+use tract_onnx::pb::TensorProto;
+use tract_onnx::prelude::{Datum, DatumType, TDim, Tensor as TractTensor};
 
 use crate::NetworkError;
 
@@ -76,6 +79,12 @@ macro_rules! elements {
             }
 
             pub(crate) fn from_tract(tensor: &TractTensor) -> Result<Tensor, String> {
+                // A size that tract has kept symbolic until now.
+                let is_size = tensor.datum_type() == TDim::datum_type();
+                let tensor = match is_size {
+                    true => tensor.cast_to::<i64>().map_err(|why| format!("{why:#}"))?,
+                    false => Cow::Borrowed(tensor),
+                };
                 let shape = tensor.shape().to_vec();
                 let plain = tensor.try_as_plain_ram().map_err(|why| format!("{why:#}"))?;
                 let kind = ElementType::of(tensor.datum_type());
@@ -139,6 +148,12 @@ impl ElementType {
         })
     }
 
+    /// The number of ONNX's `TensorProto.DataType`.
+    pub(crate) fn to_onnx(self) -> i32 {
+        let mut of_type = (1..=13).filter(|&number| ElementType::of_onnx(number) == Some(self));
+        of_type.next().expect("every type has a number")
+    }
+
     /// Of a number of ONNX's `TensorProto.DataType`.
     pub(crate) fn of_onnx(number: i32) -> Option<ElementType> {
         Some(match number {
@@ -191,10 +206,24 @@ impl Tensor {
         &self.data
     }
 
-    /// The elements as ONNX stores them: little-endian, one after the other.
-    pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        let tensor = self.to_tract();
-        tensor.map_or_else(|_| Vec::new(), |tensor| tensor.as_bytes().to_vec())
+    /// The first element as an integer; `None` if there is none or it is no integer.
+    pub(crate) fn first_integer(&self) -> Option<i64> {
+        let tensor = self.to_tract().ok()?;
+        let tensor = tensor.cast_to::<i64>().ok()?;
+        let plain = tensor.try_as_plain_ram().ok()?;
+        plain.as_slice::<i64>().ok()?.first().copied()
+    }
+
+    /// A constant of a graph.
+    pub(crate) fn to_proto(&self, name: &str) -> TensorProto {
+        let bytes = self.to_tract().map(|tensor| tensor.as_bytes().to_vec());
+        TensorProto {
+            name: name.to_owned(),
+            dims: self.shape.iter().map(|&size| size as i64).collect(),
+            data_type: self.data.element_type().to_onnx(),
+            raw_data: bytes.unwrap_or_default(),
+            ..TensorProto::default()
+        }
     }
 
     /// The elements, if they are `f32`.

@@ -6,10 +6,13 @@ mod top_k;
 use std::sync::OnceLock;
 
 use tract_onnx::model::{OnnxOpRegister, ParsingContext};
-use tract_onnx::pb::NodeProto;
+use tract_onnx::pb::{GraphProto, NodeProto};
 use tract_onnx::tract_hir::internal::*;
 use tract_onnx::tract_hir::ops::array::Squeeze;
 use tract_onnx::{Onnx, onnx};
+
+use crate::NetworkError;
+use crate::source::names::subgraphs;
 
 type Parsed = (Box<dyn InferenceOp>, Vec<String>);
 
@@ -19,6 +22,28 @@ pub(crate) fn register(onnx: &mut Onnx) {
         .insert("ReverseSequence", reverse_sequence::parse);
     onnx.op_register.insert("Squeeze", squeeze);
     onnx.op_register.insert("TopK", top_k::parse);
+}
+
+/// Whether an operator of ONNX is computed.
+pub(crate) fn is_supported(operator: &str) -> bool {
+    const OWN: [&str; 2] = ["ReverseSequence", "DynamicQuantizeLSTM"];
+    OWN.contains(&operator) || tract().0.contains_key(operator)
+}
+
+/// Checks the operators of a graph and of those within.
+///
+/// # Errors
+/// [`NetworkError::Unsupported`]: the first one that is not supported.
+pub(crate) fn check(graph: &GraphProto) -> Result<(), NetworkError> {
+    graph.node.iter().try_for_each(|node| {
+        if !is_supported(&node.op_type) {
+            return Err(NetworkError::Unsupported {
+                node: node.name.clone(),
+                operator: node.op_type.clone(),
+            });
+        }
+        subgraphs(node).try_for_each(check)
+    })
 }
 
 /// Without axes, before opset 13, too.
@@ -37,10 +62,14 @@ type Parse = fn(&ParsingContext<'_>, &NodeProto) -> TractResult<Parsed>;
 
 /// The operator of tract with this name.
 fn own(name: &str) -> TractResult<Parse> {
-    static OWN: OnceLock<OnnxOpRegister> = OnceLock::new();
-    let register = OWN.get_or_init(|| onnx().op_register);
-    let parse = register.0.get(name).copied();
+    let parse = tract().0.get(name).copied();
     parse.with_context(|| format!("tract has no operator {name}"))
+}
+
+/// The operators of tract.
+fn tract() -> &'static OnnxOpRegister {
+    static REGISTER: OnceLock<OnnxOpRegister> = OnceLock::new();
+    REGISTER.get_or_init(|| onnx().op_register)
 }
 
 /// An integer attribute.

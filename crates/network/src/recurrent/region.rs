@@ -9,14 +9,12 @@ use cellstream::execute::{PackedModel, Session};
 use cellstream::model::{Input, Model, Output, Signature};
 use cellstream::plan::Plan;
 use prost::Message;
-use tract_onnx::pb::tensor_shape_proto::{Dimension, dimension};
-use tract_onnx::pb::{
-    GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TensorShapeProto,
-    TypeProto, ValueInfoProto, type_proto,
-};
+use tract_onnx::pb::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto};
 use tract_onnx::prelude::{DatumType, Tensor};
 
 use super::node::{OUTPUTS, RecurrentNode};
+use crate::ElementType;
+use crate::source::of_any_size;
 
 /// The regions of a network, and their team.
 pub(crate) struct Regions {
@@ -177,8 +175,8 @@ fn file_of(node: &RecurrentNode, weights: &[Arc<Tensor>]) -> Result<Vec<u8>, Str
         .iter()
         .filter(|name| !RecurrentNode::is_weight(name));
     let inputs = inputs.map(|name| match *name {
-        "sequence_lens" => info(name, 6, 1),
-        _ => info(name, 1, 3),
+        "sequence_lens" => of_any_size(name, ElementType::I32, 1),
+        _ => of_any_size(name, ElementType::F32, 3),
     });
     let graph = GraphProto {
         name: node.name.clone(),
@@ -192,7 +190,7 @@ fn file_of(node: &RecurrentNode, weights: &[Arc<Tensor>]) -> Result<Vec<u8>, Str
         input: inputs.collect(),
         output: outputs
             .iter()
-            .map(|name| info(name, 1, if *name == "Y" { 4 } else { 3 }))
+            .map(|name| of_any_size(name, ElementType::F32, if *name == "Y" { 4 } else { 3 }))
             .collect(),
         ..GraphProto::default()
     };
@@ -208,26 +206,6 @@ fn file_of(node: &RecurrentNode, weights: &[Arc<Tensor>]) -> Result<Vec<u8>, Str
         ..ModelProto::default()
     };
     Ok(model.encode_to_vec())
-}
-
-/// A value of so many axes of any size.
-fn info(name: &str, elem_type: i32, axes: usize) -> ValueInfoProto {
-    let dim = (0..axes).map(|axis| Dimension {
-        value: Some(dimension::Value::DimParam(format!("{name}_{axis}"))),
-        ..Dimension::default()
-    });
-    let shape = TensorShapeProto { dim: dim.collect() };
-    ValueInfoProto {
-        name: name.into(),
-        r#type: Some(TypeProto {
-            value: Some(type_proto::Value::TensorType(type_proto::Tensor {
-                elem_type,
-                shape: Some(shape),
-            })),
-            ..TypeProto::default()
-        }),
-        ..ValueInfoProto::default()
-    }
 }
 
 fn initializer(name: &str, value: &Tensor) -> Result<TensorProto, String> {

@@ -1,18 +1,20 @@
 //! Reads ONNX files and prepares their graphs.
 
-mod branches;
 mod external;
+pub(crate) mod flat;
 mod functions;
-mod names;
+mod inputs;
+pub(crate) mod names;
 mod rewrites;
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use prost::Message;
-use tract_onnx::pb::{GraphProto, ModelProto};
+use tract_onnx::pb::{GraphProto, ModelProto, ValueInfoProto};
 
 use crate::NetworkError;
-pub(crate) use branches::decide_branches;
+pub(crate) use inputs::{fix_shape, fix_value, input, input_of, of_any_size};
 
 /// The supported opsets.
 const OPSETS: std::ops::RangeInclusive<i64> = 7..=26;
@@ -22,29 +24,55 @@ const MAX_BYTES: u64 = 8 << 30;
 
 /// Reads a file, with the data that it keeps in others.
 pub(crate) fn open(path: &Path) -> Result<ModelProto, NetworkError> {
-    let read = |why| NetworkError::Read {
-        path: path.to_owned(),
-        why,
-    };
-    let length = std::fs::metadata(path).map_err(read)?.len();
-    if length > MAX_BYTES {
-        return Err(malformed(format!(
-            "the file has {length} bytes; the maximum is {MAX_BYTES}"
-        )));
-    }
-    let bytes = std::fs::read(path).map_err(read)?;
+    let bytes = read(path)?;
     let folder = path
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty());
     prepare(&bytes, Some(folder.unwrap_or(Path::new("."))))
 }
 
-/// Reads the bytes of a file. `folder`: where it may keep other data.
-pub(crate) fn prepare(bytes: &[u8], folder: Option<&Path>) -> Result<ModelProto, NetworkError> {
+/// Reads a file of any opset for questions about it, without its external data.
+pub(crate) fn describe(path: &Path) -> Result<ModelProto, NetworkError> {
+    let mut model = decode(&read(path)?)?;
+    let mut graph = (model.graph.take()).ok_or_else(|| malformed("it has no graph"))?;
+    functions::inline(&mut graph, &std::mem::take(&mut model.functions))?;
+    names::complete(&mut graph);
+    model.graph = Some(graph);
+    Ok(model)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, NetworkError> {
+    let failed = |why| NetworkError::Read {
+        path: path.to_owned(),
+        why,
+    };
+    let length = std::fs::metadata(path).map_err(failed)?.len();
+    if length > MAX_BYTES {
+        return Err(malformed(format!(
+            "the file has {length} bytes; the maximum is {MAX_BYTES}"
+        )));
+    }
+    std::fs::read(path).map_err(failed)
+}
+
+fn decode(bytes: &[u8]) -> Result<ModelProto, NetworkError> {
     if bytes.is_empty() {
         return Err(malformed("the file is empty"));
     }
-    let mut model = ModelProto::decode(bytes).map_err(|why| malformed(why.to_string()))?;
+    ModelProto::decode(bytes).map_err(|why| malformed(why.to_string()))
+}
+
+/// The inputs of a graph that a run needs: before IR version 4 every constant is also an input.
+pub(crate) fn inputs_of(graph: &GraphProto) -> impl Iterator<Item = &ValueInfoProto> {
+    let constants = graph.initializer.iter().map(|tensor| tensor.name.as_str());
+    let constants: HashSet<&str> = constants.collect();
+    let inputs = graph.input.iter();
+    inputs.filter(move |input| !constants.contains(input.name.as_str()))
+}
+
+/// Reads the bytes of a file. `folder`: where it may keep other data.
+pub(crate) fn prepare(bytes: &[u8], folder: Option<&Path>) -> Result<ModelProto, NetworkError> {
+    let mut model = decode(bytes)?;
     check_opset(&model)?;
     let mut graph = (model.graph.take()).ok_or_else(|| malformed("it has no graph"))?;
     external::load(&mut graph, folder)?;

@@ -44,7 +44,7 @@ fn complete_in(graph: &mut GraphProto, taken: &mut HashSet<String>) {
 
 /// Prefixes all values that a graph defines, and the names of its nodes; values of outer graphs
 /// keep their names.
-pub(super) fn prefix(graph: &mut GraphProto, prefix: &str) {
+pub(crate) fn prefix(graph: &mut GraphProto, prefix: &str) {
     let mut own: HashSet<String> = HashSet::new();
     own.extend(graph.initializer.iter().map(|tensor| tensor.name.clone()));
     own.extend(graph.input.iter().map(|input| input.name.clone()));
@@ -59,7 +59,7 @@ pub(super) fn prefix(graph: &mut GraphProto, prefix: &str) {
 }
 
 /// Renames values in a graph and the graphs within.
-pub(super) fn rename(graph: &mut GraphProto, new: &dyn Fn(&str) -> Option<String>) {
+pub(crate) fn rename(graph: &mut GraphProto, new: &dyn Fn(&str) -> Option<String>) {
     let rename_one = |name: &mut String| {
         if let Some(new) = new(name) {
             *name = new;
