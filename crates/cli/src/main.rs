@@ -7,7 +7,11 @@
 //! check).
 
 mod bench;
+#[cfg(feature = "network")]
+mod cut;
 mod explain;
+#[cfg(feature = "network")]
+mod inspect;
 mod machine;
 mod memory;
 mod model;
@@ -45,6 +49,10 @@ enum Command {
     Load(Box<load::Arguments>),
     Tune(tune::Arguments),
     Quantize(quantize::Arguments),
+    #[cfg(feature = "network")]
+    Inspect(inspect::Arguments),
+    #[cfg(feature = "network")]
+    Cut(cut::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -56,6 +64,10 @@ fn main() -> ExitCode {
         Command::Load(arguments) => load::run(&arguments),
         Command::Tune(arguments) => tune::run(&arguments),
         Command::Quantize(arguments) => quantize::run(&arguments),
+        #[cfg(feature = "network")]
+        Command::Inspect(arguments) => inspect::run(&arguments),
+        #[cfg(feature = "network")]
+        Command::Cut(arguments) => cut::run(&arguments),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
