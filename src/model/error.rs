@@ -125,12 +125,17 @@ pub enum LoadError {
     },
     /// The file holds several recurrent stacks and no prefix was given.
     #[error(
-        "the file holds several recurrent stacks, with the prefixes {}; select one by its prefix",
-        listed(prefixes)
+        "the file holds several recurrent stacks, with the prefixes {}; select one by its prefix{}",
+        listed(prefixes),
+        list.as_ref().map_or(String::new(), |list| {
+            format!(", or {list:?} for the modules of the list, one after the other")
+        })
     )]
     SeveralStacks {
         /// The prefixes of the tensor names.
         prefixes: Vec<String>,
+        /// The prefix of a list of modules of one layer each.
+        list: Option<String>,
     },
     /// No recurrent stack has the selected prefix, or the file holds none.
     #[error(

@@ -70,10 +70,10 @@ impl PartialEq for Model {
 
 impl Model {
     /// Reads the model in the file at `path`. The file extension selects the format: `.onnx`
-    /// (`Model::from_onnx`) or `.safetensors` (`Model::from_safetensors` with default options), in
-    /// upper or lower case. Use `Model::from_safetensors` and its options for what a state dict
-    /// does not state: a prefix, relu, batch first. Each format needs the crate feature of the same
-    /// name.
+    /// (`Model::from_onnx`), `.safetensors` (`Model::from_safetensors` with default options), or
+    /// `.pt` and `.pth` (`Model::from_pytorch`), in upper or lower case. Use the loaders themselves
+    /// and their options for what a state dict does not state: a prefix, relu, batch first. Each
+    /// format needs the crate feature of the same name, `.pt` the feature `pytorch`.
     ///
     /// # Errors
     /// [`LoadError::UnknownFormat`] for another extension, [`LoadError::Io`] if the file cannot be
@@ -88,6 +88,10 @@ impl Model {
         #[cfg(feature = "safetensors")]
         if extension.eq_ignore_ascii_case("safetensors") {
             return Model::from_safetensors(&read(path)?, &SafetensorsOptions::default());
+        }
+        #[cfg(feature = "pytorch")]
+        if extension.eq_ignore_ascii_case("pt") || extension.eq_ignore_ascii_case("pth") {
+            return Model::from_pytorch(path, &SafetensorsOptions::default());
         }
         let _ = extension;
         Err(LoadError::UnknownFormat {
@@ -165,6 +169,8 @@ fn supported() -> String {
         ".onnx",
         #[cfg(feature = "safetensors")]
         ".safetensors",
+        #[cfg(feature = "pytorch")]
+        ".pt",
     ];
     match extensions {
         [] => "a build with the feature safetensors or onnx (this one reads no files)".into(),

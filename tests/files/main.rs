@@ -14,6 +14,8 @@ mod onnx_loader;
 mod onnx_quantised;
 mod plan_file;
 mod plan_file_hostile;
+#[cfg(feature = "pytorch")]
+mod pytorch;
 #[cfg(feature = "safetensors")]
 mod safetensors;
 #[cfg(feature = "safetensors")]

@@ -539,14 +539,14 @@ fn refusals() {
         ),
         // Types.
         (
-            lstm().dtype(Dtype::F64),
+            lstm().dtype(Dtype::I32),
             plain(),
-            &["\"weight_ih_l0\"", "F64", "F32, F16, BF16 and I8"],
+            &["\"weight_ih_l0\"", "I32", "F32, F16, BF16, F64 and I8"],
         ),
         (
             lstm().dtype(Dtype::I8),
             plain(),
-            &["\"weight_ih_l0\"", "I8", "F32, F16 and BF16"],
+            &["\"weight_ih_l0\"", "I8", "F32, F16, BF16 and F64"],
         ),
     ];
     for (number, (file, options, expected)) in cases.into_iter().enumerate() {
@@ -582,7 +582,7 @@ fn open_goes_by_the_ending() {
             lstm().load().expect("loads")
         );
     }
-    for name in ["model.pt", "safetensors", "model.safetensors.bak"] {
+    for name in ["model.bin", "safetensors", "model.safetensors.bak"] {
         let error = Model::open(folder.join(name)).expect_err("unknown");
         assert!(matches!(error, LoadError::UnknownFormat { .. }), "{error}");
         let error = error.to_string();

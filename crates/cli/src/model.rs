@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use clap::builder::PossibleValue;
 
 use super::memory::afford_weights;
-use cellstream::model::{Builder, Cell, Merge, Model, NamedCell, SafetensorsOptions};
+use cellstream::model::{Builder, Cell, Merge, Model, NamedCell, SafetensorsOptions, Tensors};
 use cellstream_command::Failure;
 
 /// A cell that a shape can name.
@@ -41,7 +41,7 @@ impl ValueEnum for CellName {
 /// A model file, or a shape with random weights.
 #[derive(Debug, clap::Args)]
 pub struct ModelOrShape {
-    /// Model file: .safetensors or .onnx
+    /// Model file: .safetensors, .onnx or .pt
     pub model: Option<PathBuf>,
     #[command(flatten)]
     pub shape: Shape,
@@ -92,10 +92,10 @@ impl ModelOrShape {
     }
 }
 
-/// How a file of tensors is read.
+/// How a file of tensors (.safetensors, .pt) is read.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct FileOptions {
-    /// Recurrent stack of a safetensors file: the prefix of weight_ih_l0
+    /// Recurrent stack of a file of tensors: the prefix of weight_ih_l0, or of a list of modules
     #[arg(long, value_name = "PREFIX")]
     pub prefix: Option<String>,
     /// The model's sequences are [batch, steps, features], as with PyTorch's batch_first
@@ -114,7 +114,7 @@ pub fn open(
         && (options.prefix.is_some() || options.batch_first || cell.is_some())
     {
         return Err(Failure::usage(
-            "--prefix, --batch-first and --cell are for safetensors files; an ONNX file contains \
+            "--prefix, --batch-first and --cell are for files of tensors; an ONNX file contains \
              this information",
         ));
     }
@@ -127,10 +127,11 @@ fn open_with(
     cell: Option<CellName>,
 ) -> Result<Model, Failure> {
     let ending = path.extension().unwrap_or_default();
-    if !ending.eq_ignore_ascii_case("safetensors") {
+    let is = |name: &str| ending.eq_ignore_ascii_case(name);
+    let is_checkpoint = is("pt") || is("pth");
+    if !is("safetensors") && !is_checkpoint {
         return Ok(Model::open(path)?);
     }
-    let bytes = std::fs::read(path)?;
     let mut chosen = SafetensorsOptions::new();
     if let Some(prefix) = &options.prefix {
         chosen = chosen.prefix(prefix);
@@ -142,7 +143,18 @@ fn open_with(
     if options.batch_first {
         chosen = chosen.batch_first(true);
     }
-    Ok(Model::from_safetensors(&bytes, &chosen)?)
+    if is_checkpoint {
+        return Ok(Model::from_pytorch(path, &chosen)?);
+    }
+    let bytes = std::fs::read(path)?;
+    let tensors = Tensors::from_bytes(&bytes)?;
+    if let Some(name) = tensors.rounded().next() {
+        eprintln!(
+            "cellstream: {}: float64 is rounded to float32 ({name:?})",
+            path.display()
+        );
+    }
+    Ok(Model::from_tensors(&tensors, &chosen)?)
 }
 
 /// A model without a file: its shape, with random weights.

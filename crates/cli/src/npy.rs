@@ -108,7 +108,8 @@ fn open(path: &Path) -> Result<Opened, Failure> {
     Ok(Opened { npy, shape, kind })
 }
 
-/// Reads an array of float32, or of 32- or 64-bit integers.
+/// Reads an array of float32, or of 32- or 64-bit integers. Values of float64 are rounded, which
+/// standard error tells.
 pub fn read(path: &Path) -> Result<Array, Failure> {
     let refused = |what: &dyn std::fmt::Display| refusal(path, what);
     let Opened { npy, shape, kind } = open(path)?;
@@ -117,6 +118,22 @@ pub fn read(path: &Path) -> Result<Array, Failure> {
     let elements = match (kind.type_char(), kind.size_field()) {
         (TypeChar::Float, 4) => {
             Elements::Floats(turn(npy.into_vec().map_err(broken)?, &shape, fortran))
+        }
+        (TypeChar::Float, 8) => {
+            let exact: Vec<f64> = npy.into_vec().map_err(broken)?;
+            let values = exact.iter().map(|&exact| {
+                let rounded = exact as f32;
+                match rounded.is_infinite() && exact.is_finite() {
+                    true => Err(refused(&format_args!("holds {exact}, which is no float32"))),
+                    false => Ok(rounded),
+                }
+            });
+            let values = values.collect::<Result<Vec<f32>, Failure>>()?;
+            eprintln!(
+                "cellstream: {}: float64 is rounded to float32",
+                path.display()
+            );
+            Elements::Floats(turn(values, &shape, fortran))
         }
         (TypeChar::Int, 8) => {
             Elements::Integers(turn(npy.into_vec().map_err(broken)?, &shape, fortran))

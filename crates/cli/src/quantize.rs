@@ -30,7 +30,7 @@ use cellstream_command::{Failure, keep_originals, threads};
 /// read.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// Model file: .safetensors or .onnx
+    /// Model file: .safetensors, .onnx or .pt
     model: PathBuf,
     /// Precision of weights and products: bf16, int8, f32; one for each layer, as in int8,bf16; or
     /// auto:ERR, the fastest mix, at the sample's size, whose output over the sample differs by at

@@ -18,16 +18,17 @@ use cellstream_command::{Failure, in_existing_directory, keep_originals};
 /// Runs a model on .npy arrays, and writes .npy arrays.
 ///
 /// An ONNX file may be any graph: its recurrent layers run here, everything else on tract. The names
-/// are the graph's own, and arrays have the types that it declares. For safetensors the inputs are input [steps,
-/// batch, features], lengths [batch], h0 and c0 [layers*directions, batch, size]; only input is
-/// required. The outputs are output, hn and cn (shapes and meanings as in PyTorch). Omitted states
-/// are zero, also if only one of h0 and c0 is omitted. If one output cannot be written, none is.
+/// are the graph's own, and arrays have the types that it declares. For files of tensors
+/// (.safetensors, .pt) the inputs are input [steps, batch, features], lengths [batch], h0 and c0
+/// [layers*directions, batch, size]; only input is required. The outputs are output, hn and cn
+/// (shapes and meanings as in PyTorch). Omitted states are zero, also if only one of h0 and c0 is
+/// omitted. If one output cannot be written, none is.
 ///
 /// With CELLSTREAM_TRACE=1 in the environment, the times of the run's activities are printed to
 /// standard error.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// Model file: .safetensors or .onnx
+    /// Model file: .safetensors, .onnx or .pt
     model: PathBuf,
     /// An input array; may be repeated
     #[arg(long, value_name = "NAME=X.npy", required = true)]

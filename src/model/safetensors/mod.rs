@@ -8,6 +8,9 @@
 //! ```
 
 mod metadata;
+mod names;
+#[cfg(feature = "pytorch")]
+mod pytorch;
 mod save;
 mod stack;
 mod stored_as;
@@ -81,7 +84,14 @@ impl Model {
     /// prefix. Layer 0 has `weight_ih_l0` `[G·H, E]`, `weight_hh_l0` `[G·H, R]`, `bias_ih_l0` and
     /// `bias_hh_l0` `[G·H]` (all biases or none; none means zero), and for an LSTM with projection
     /// `weight_hr_l0` `[R, H]`. Other layers have their own number; a reverse direction has the
-    /// suffix `_reverse`. Layers may differ in size. `F32`, `F16` and `BF16` are read as `f32`.
+    /// suffix `_reverse`. Layers may differ in size. `F32`, `F16`, `BF16` and `F64` are read as
+    /// `f32`; values of `F64` are rounded ([`Tensors::rounded`]).
+    ///
+    /// Tensors of a cell (`torch.nn.LSTMCell`: `weight_ih` without `_l0`) are those of layer 0.
+    /// Parametrisations are computed: weight normalisation in both forms (`_g` and `_v`, or
+    /// `parametrizations`), pruning (`_orig` and `_mask`), weight drop (`_raw`, without dropout).
+    /// Others are refused. A prefix that names a list of modules (`rnns.`, for `rnns.0.` and
+    /// `rnns.1.`, of one layer each) selects the stack of all of them, one after the other.
     ///
     /// The kind of cell follows from `G`, the rows of `weight_ih` per hidden unit: 4 for an LSTM,
     /// 3 for a GRU, 1 for an RNN.
@@ -119,6 +129,7 @@ impl Model {
         tensors: &Tensors<'_>,
         options: &SafetensorsOptions,
     ) -> Result<Model, LoadError> {
+        let tensors = &tensors.canonical()?;
         let metadata = Metadata::read(tensors)?;
         let stack = Stack::find(tensors, &metadata, options.prefix.as_deref())?;
         let cell = check_shapes(&stack, expected_cell(&metadata, options)?)?;

@@ -72,6 +72,11 @@ impl fmt::Display for TensorKind {
     }
 }
 
+/// Whether a tensor with this name belongs to a layer.
+pub(super) fn is_recurrent_weight(name: &str) -> bool {
+    TensorName::parse(name).is_some()
+}
+
 /// One direction of one layer, in the order of PyTorch's state arrays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct DirectionId {
@@ -120,11 +125,49 @@ impl<'n> TensorName<'n> {
     }
 }
 
+type Members = BTreeSet<(DirectionId, TensorKind)>;
+
+/// The layers of a list of modules with one layer each, which has this prefix: `rnns.` for `rnns.0.`
+/// and `rnns.1.`, or for `rnns.0.module.` and `rnns.1.module.`; and the prefix of each.
+fn list<'n>(
+    stacks: &BTreeMap<&'n str, Members>,
+    wanted: &str,
+) -> Option<(&'n str, Members, Option<Vec<String>>)> {
+    let dot = if wanted.is_empty() || wanted.ends_with('.') {
+        ""
+    } else {
+        "."
+    };
+    let of_list = |prefix: &&&str| prefix.starts_with(&format!("{wanted}{dot}0."));
+    let first = *stacks.keys().find(of_list)?;
+    let rest = &first[wanted.len() + dot.len() + "0".len()..];
+    let names = (0..).map(|index| format!("{wanted}{dot}{index}{rest}"));
+    let names: Vec<String> = names
+        .take_while(|name| stacks.contains_key(name.as_str()))
+        .collect();
+    let mut all = Members::new();
+    for (layer, name) in names.iter().enumerate() {
+        for &(direction, kind) in &stacks[name.as_str()] {
+            if direction.layer != 0 {
+                return None;
+            }
+            all.insert((DirectionId { layer, ..direction }, kind));
+        }
+    }
+    // Each module of the list is one of its layers.
+    let is_of_list = |prefix: &str| prefix.starts_with(&format!("{wanted}{dot}"));
+    let others = stacks.keys().filter(|prefix| is_of_list(prefix)).count();
+    let prefix = &first[..wanted.len() + dot.len()];
+    (others == names.len()).then_some((prefix, all, Some(names)))
+}
+
 /// The tensors with one prefix.
 pub(super) struct Stack<'t> {
     tensors: &'t Tensors<'t>,
     metadata: &'t Metadata,
     prefix: &'t str,
+    /// Of a list of modules: the prefix of each layer.
+    list: Option<Vec<String>>,
     /// Sorted: layers from 0, each with forward, reverse, or both.
     directions: Vec<DirectionId>,
     has_biases: bool,
@@ -162,27 +205,40 @@ impl<'t> Stack<'t> {
         let selected = match wanted {
             Some(wanted) => [wanted, &format!("{wanted}.")]
                 .into_iter()
-                .find_map(|prefix| stacks.get_key_value(prefix)),
+                .find_map(|prefix| stacks.get_key_value(prefix))
+                .map(|(&prefix, members)| (prefix, members.clone(), None))
+                .or_else(|| list(&stacks, wanted)),
             None if stacks.len() > 1 => {
+                let first = stacks.keys().next().copied().unwrap_or_default();
+                let before = first.split_once("0.").map(|(before, _)| before);
+                let of_list = before.filter(|before| list(&stacks, before).is_some());
                 return Err(LoadError::SeveralStacks {
                     prefixes: prefixes(),
+                    list: of_list.map(str::to_owned),
                 });
             }
-            None => stacks.first_key_value(),
+            None => {
+                (stacks.first_key_value()).map(|(&prefix, members)| (prefix, members.clone(), None))
+            }
         };
-        let Some((&prefix, members)) = selected else {
+        let Some((prefix, members, list)) = selected else {
             return Err(LoadError::NoStack {
                 wanted: wanted.map(Into::into),
                 found: prefixes(),
             });
         };
-        let foreign = others.into_iter().find(|name| {
-            let same_module = |name: &str| !name.contains('.');
-            wanted.is_none() || name.strip_prefix(prefix).is_some_and(same_module)
-        });
+        let is_of_module = |name: &str, prefix: &str| {
+            let rest = name.strip_prefix(prefix);
+            rest.is_some_and(|rest| !rest.contains('.'))
+        };
+        let is_own = |name: &str| match &list {
+            None => is_of_module(name, prefix),
+            Some(modules) => modules.iter().any(|module| is_of_module(name, module)),
+        };
+        let foreign = (others.iter()).find(|name| wanted.is_none() || is_own(name));
         if let Some(name) = foreign {
             let mut reason = format!("is not part of a recurrent layer; {SUPPORTED}");
-            if wanted.is_none() {
+            if !others.iter().any(|name| is_own(name)) {
                 reason += &format!("; select the prefix {prefix:?} to load only its layers");
             }
             return Err(tensor_error(name, reason));
@@ -194,6 +250,7 @@ impl<'t> Stack<'t> {
             tensors,
             metadata,
             prefix,
+            list,
             directions,
             has_biases: members.iter().any(|&(_, kind)| is_bias(kind)),
         };
@@ -271,7 +328,11 @@ impl<'t> Stack<'t> {
 
     fn name(&self, kind: TensorKind, id: DirectionId) -> String {
         let reverse = if id.reverse { "_reverse" } else { "" };
-        format!("{}{kind}_l{}{reverse}", self.prefix, id.layer)
+        let module = self.list.as_ref().and_then(|list| list.get(id.layer));
+        match module {
+            Some(module) => format!("{module}{kind}_l0{reverse}"),
+            None => format!("{}{kind}_l{}{reverse}", self.prefix, id.layer),
+        }
     }
 
     /// The directions of each layer, forward first.

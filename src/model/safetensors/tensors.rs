@@ -17,6 +17,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -24,6 +25,7 @@ use rayon::prelude::*;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 
+use super::names::{self, Source};
 use super::stored_as::{PRECISION, StoredAs};
 use crate::model::precision::{check_depth, from_bf16, to_bf16};
 use crate::model::{LoadError, Matrix, ModelError, Precision};
@@ -56,9 +58,35 @@ const VALUES_PER_TASK: usize = 1 << 16;
 pub struct Tensors<'a> {
     /// Sorted.
     names: Vec<String>,
-    header: Metadata,
+    header: Arc<Metadata>,
     metadata: BTreeMap<String, String>,
     data: &'a [u8],
+    /// Names in the file of tensors that have another name here.
+    aliases: BTreeMap<String, String>,
+    computed: BTreeMap<String, Computed>,
+}
+
+/// A tensor that was computed from others.
+#[derive(Debug)]
+pub(super) struct Computed {
+    info: TensorInfo,
+    bytes: Vec<u8>,
+}
+
+impl Computed {
+    /// A tensor of `F32`.
+    pub fn new(shape: Vec<usize>, values: Vec<f32>) -> Computed {
+        let bytes: Vec<u8> = values
+            .iter()
+            .flat_map(|value| value.to_le_bytes())
+            .collect();
+        let info = TensorInfo {
+            dtype: Dtype::F32,
+            shape,
+            data_offsets: (0, bytes.len()),
+        };
+        Computed { info, bytes }
+    }
 }
 
 impl<'a> Tensors<'a> {
@@ -110,10 +138,68 @@ impl<'a> Tensors<'a> {
         }
         Ok(Tensors {
             names,
-            header,
+            header: Arc::new(header),
             metadata,
             data,
+            aliases: BTreeMap::new(),
+            computed: BTreeMap::new(),
         })
+    }
+
+    /// Tensors that follow each other in `data`, each name once.
+    #[cfg(feature = "pytorch")]
+    pub(super) fn from_parts(
+        tensors: Vec<(String, TensorInfo)>,
+        data: &'a [u8],
+    ) -> Result<Tensors<'a>, LoadError> {
+        let mut names: Vec<String> = tensors.iter().map(|(name, _)| name.clone()).collect();
+        names.sort_unstable();
+        let header = Metadata::new(None, tensors).map_err(|e| malformed(format!("header: {e}")))?;
+        Ok(Tensors {
+            names,
+            header: Arc::new(header),
+            metadata: BTreeMap::new(),
+            data,
+            aliases: BTreeMap::new(),
+            computed: BTreeMap::new(),
+        })
+    }
+
+    /// The same tensors under the names of PyTorch's recurrent modules, without parametrisations
+    /// ([`names`]).
+    ///
+    /// # Errors
+    /// [`LoadError::Tensor`] for a parametrisation that is not supported.
+    pub(super) fn canonical(&self) -> Result<Tensors<'a>, LoadError> {
+        let renamed = names::rename(self)?;
+        let kept = self
+            .names
+            .iter()
+            .filter(|name| !renamed.replaced.contains(*name));
+        let mut names: Vec<String> = kept.cloned().collect();
+        names.extend(renamed.sources.keys().cloned());
+        names.sort_unstable();
+        let (mut aliases, mut computed) = (BTreeMap::new(), BTreeMap::new());
+        for (name, source) in renamed.sources {
+            match source {
+                Source::Stored(stored) => drop(aliases.insert(name, stored)),
+                Source::Computed(tensor) => drop(computed.insert(name, tensor)),
+            }
+        }
+        Ok(Tensors {
+            names,
+            header: Arc::clone(&self.header),
+            metadata: self.metadata.clone(),
+            data: self.data,
+            aliases,
+            computed,
+        })
+    }
+
+    /// The names of tensors of `F64`, whose values are rounded to `f32` when they are read.
+    pub fn rounded(&self) -> impl Iterator<Item = &str> {
+        let is_f64 = |name: &&str| self.find(name).is_some_and(|info| info.dtype == Dtype::F64);
+        self.names().filter(is_f64)
     }
 
     /// The names of all tensors, sorted.
@@ -128,14 +214,14 @@ impl<'a> Tensors<'a> {
 
     /// The shape of the tensor `name`, outermost axis first; `None` if it does not exist.
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
-        Some(&self.header.info(name)?.shape)
+        Some(&self.find(name)?.shape)
     }
 
     /// Reads the tensor `name` as a row-major matrix `[rows, cols]`.
     ///
     /// # Errors
     /// [`LoadError::Tensor`] unless it exists, has two axes of length 1 or more, and has the dtype
-    /// `F32`, `F16` or `BF16`.
+    /// `F32`, `F16`, `BF16` or `F64`; for a finite value of `F64` beyond the range of `f32`.
     pub fn matrix(&self, name: &str) -> Result<Matrix, LoadError> {
         let [rows, cols] = self.matrix_shape(name)?;
         // At most twice the tensor's bytes in the file, because `from_bytes` checked the shape.
@@ -148,10 +234,26 @@ impl<'a> Tensors<'a> {
     ///
     /// # Errors
     /// [`LoadError::Tensor`] unless it exists, has one axis of length 1 or more, and has the dtype
-    /// `F32`, `F16` or `BF16`.
+    /// `F32`, `F16`, `BF16` or `F64`; for a finite value of `F64` beyond the range of `f32`.
     pub fn vector(&self, name: &str) -> Result<Vec<f32>, LoadError> {
         let [length] = self.vector_shape(name)?;
         let mut values = vec![0.0; length];
+        self.read(name, &mut values)?;
+        Ok(values)
+    }
+
+    /// All values of the tensor `name`, of any shape.
+    pub(super) fn floats(&self, name: &str) -> Result<Vec<f32>, LoadError> {
+        let info = self.info(name)?;
+        if !FLOATS.contains(&info.dtype) {
+            let reason = format!(
+                "has dtype {}; supported are {}",
+                info.dtype,
+                listed(&FLOATS)
+            );
+            return Err(tensor_error(name, reason));
+        }
+        let mut values = vec![0.0; info.shape.iter().product()];
         self.read(name, &mut values)?;
         Ok(values)
     }
@@ -175,20 +277,23 @@ impl<'a> Tensors<'a> {
     ) -> Result<[usize; 2], LoadError> {
         let scale = scale_name(name);
         let has_scale = self.shape(&scale).is_some();
-        let is_int8 = (self.header.info(name)).is_some_and(|info| info.dtype == Dtype::I8);
+        let is_int8 = (self.find(name)).is_some_and(|info| info.dtype == Dtype::I8);
         if has_scale && !is_int8 {
             let reason = format!("is the scale of {name}, which is not a tensor of I8");
             return Err(tensor_error(&scale, reason));
         }
         if is_int8 && !has_scale {
             let reason = format!(
-                "has dtype I8 but no scales; supported are F32, F16 and BF16, and I8 with a tensor \
-                 {scale} of one value for each row"
+                "has dtype I8 but no scales; supported are {}, and I8 with a tensor {scale} of one \
+                 value for each row",
+                listed(&FLOATS)
             );
             return Err(tensor_error(name, reason));
         }
         let dtypes: &[Dtype] = match stored_as {
-            None | Some(StoredAs::Mixed) => &[Dtype::F32, Dtype::F16, Dtype::BF16, Dtype::I8],
+            None | Some(StoredAs::Mixed) => {
+                &[Dtype::F32, Dtype::F16, Dtype::BF16, Dtype::F64, Dtype::I8]
+            }
             Some(StoredAs::Uniform(Precision::F32)) => &FLOATS,
             Some(StoredAs::Uniform(Precision::Bf16)) => &[Dtype::BF16],
             Some(StoredAs::Uniform(Precision::Int8)) => &[Dtype::I8],
@@ -230,7 +335,7 @@ impl<'a> Tensors<'a> {
         match (info.dtype, stored_as) {
             (Dtype::I8, _) => {
                 let mut integers = Values::<i8>::zeroed(rows * cols);
-                for (q, &byte) in integers.iter_mut().zip(self.bytes(info)) {
+                for (q, &byte) in integers.iter_mut().zip(self.bytes(name, info)) {
                     *q = byte as i8;
                 }
                 let scales = self.vector(&scale_name(name))?;
@@ -238,7 +343,8 @@ impl<'a> Tensors<'a> {
             }
             (Dtype::BF16, Some(StoredAs::Mixed | StoredAs::Uniform(Precision::Bf16))) => {
                 let mut halves = Values::<u16>::zeroed(rows * cols);
-                for (half, &bytes) in halves.iter_mut().zip(self.bytes(info).as_chunks().0) {
+                let bytes = self.bytes(name, info);
+                for (half, &bytes) in halves.iter_mut().zip(bytes.as_chunks().0) {
                     // The conversion to f32 and back makes signalling NaNs quiet, as rounding does.
                     *half = to_bf16(from_bf16(u16::from_le_bytes(bytes)));
                 }
@@ -273,20 +379,37 @@ impl<'a> Tensors<'a> {
         }
     }
 
+    fn find(&self, name: &str) -> Option<&TensorInfo> {
+        if let Some(computed) = self.computed.get(name) {
+            return Some(&computed.info);
+        }
+        let stored = self.aliases.get(name).map_or(name, String::as_str);
+        self.header.info(stored)
+    }
+
     fn info(&self, name: &str) -> Result<&TensorInfo, LoadError> {
-        let info = self.header.info(name);
+        let info = self.find(name);
         info.ok_or_else(|| tensor_error(name, "is not in the file".into()))
     }
 
-    fn bytes(&self, info: &TensorInfo) -> &'a [u8] {
+    fn bytes(&self, name: &str, info: &TensorInfo) -> &[u8] {
         let (from, to) = info.data_offsets;
-        &self.data[from..to]
+        let data = self
+            .computed
+            .get(name)
+            .map_or(self.data, |computed| &computed.bytes);
+        &data[from..to]
     }
 
     /// Reads all values of a tensor as `f32`.
     fn read(&self, name: &str, values: &mut [f32]) -> Result<(), LoadError> {
         let info = self.info(name)?;
-        let bytes = self.bytes(info);
+        let bytes = self.bytes(name, info);
+        if info.dtype == Dtype::F64 {
+            return round_f64(bytes, values).map_err(|value| {
+                tensor_error(name, format!("has the value {value}, which is no f32"))
+            });
+        }
         let (width, widen): (usize, Widen) = match info.dtype {
             Dtype::F16 => (2, widen_f16),
             Dtype::BF16 => (2, widen_bf16),
@@ -314,8 +437,8 @@ fn listed(dtypes: &[Dtype]) -> String {
     }
 }
 
-/// The dtypes that are widened to `f32` without a scale.
-const FLOATS: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::BF16];
+/// The dtypes that are read as `f32` without a scale.
+const FLOATS: [Dtype; 4] = [Dtype::F32, Dtype::F16, Dtype::BF16, Dtype::F64];
 
 /// The name of the tensor that holds the scales of a matrix, one for each row.
 pub(super) fn scale_name(name: &str) -> String {
@@ -328,6 +451,18 @@ fn read_f32(bytes: &[u8], values: &mut [f32]) {
     for (value, &bytes) in values.iter_mut().zip(bytes.as_chunks().0) {
         *value = f32::from_le_bytes(bytes);
     }
+}
+
+/// Rounds to the nearest f32. Returns a value beyond its range.
+fn round_f64(bytes: &[u8], values: &mut [f32]) -> Result<(), f64> {
+    for (value, &bytes) in values.iter_mut().zip(bytes.as_chunks().0) {
+        let exact = f64::from_le_bytes(bytes);
+        *value = exact as f32;
+        if value.is_infinite() && exact.is_finite() {
+            return Err(exact);
+        }
+    }
+    Ok(())
 }
 
 fn widen_bf16(bytes: &[u8], values: &mut [f32]) {
