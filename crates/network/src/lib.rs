@@ -11,6 +11,7 @@
 //! network.rs      the interface: named inputs and outputs, plans by the shapes of inputs
 //! inspect.rs      the contents of a file
 //! cut.rs          the recurrent core of a file as a file of its own
+//! threads.rs      one team for all recurrent nodes, and a pool for tract
 //! tensor.rs       values of inputs and outputs
 //! ```
 //!
@@ -28,6 +29,7 @@ mod plan;
 mod recurrent;
 mod source;
 mod tensor;
+mod threads;
 
 pub use cut::Core;
 pub use error::NetworkError;

@@ -17,6 +17,7 @@ use crate::tensor::Tensor as Value;
 /// See the [module](self).
 pub(crate) struct Plan {
     model: Arc<TypedRunnableModel>,
+    regions: Arc<Regions>,
     /// The inputs of the network that it reads, in the order of its own.
     reads: Vec<usize>,
 }
@@ -57,7 +58,11 @@ impl Plan {
         let typed = evaluation.typed(graph)?;
         let optimized = typed.into_optimized().map_err(planning)?;
         let model = optimized.into_runnable().map_err(planning)?;
-        Ok(Plan { model, reads })
+        Ok(Plan {
+            model,
+            regions: Arc::clone(regions),
+            reads,
+        })
     }
 
     /// Runs it on the inputs of the network.
@@ -68,10 +73,8 @@ impl Plan {
             Ok(value.into_tvalue())
         });
         let read: TVec<TValue> = read.collect::<Result<_, NetworkError>>()?;
-        let outputs = self
-            .model
-            .run(read)
-            .map_err(|why| failed(format!("{why:#}")))?;
+        let ran = self.regions.threads.run(|| self.model.run(read));
+        let outputs = ran.map_err(|why| failed(format!("{why:#}")))?;
         let outputs = outputs
             .iter()
             .map(|output| Value::from_tract(output).map_err(failed));

@@ -2,9 +2,8 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cellstream::execute::team::{SharedTeam, Team, TeamError};
 use cellstream::execute::{PackedModel, Session};
 use cellstream::model::{Input, Model, Output, Signature};
 use cellstream::plan::Plan;
@@ -15,11 +14,11 @@ use tract_onnx::prelude::{DatumType, Tensor};
 use super::node::{OUTPUTS, RecurrentNode};
 use crate::ElementType;
 use crate::source::of_any_size;
+use crate::threads::Threads;
 
-/// The regions of a network, and their team.
+/// The regions of a network, and its threads.
 pub(crate) struct Regions {
-    threads: usize,
-    team: OnceLock<SharedTeam>,
+    pub threads: Threads,
     /// By the name of the node; several where a node has had several weights.
     regions: Mutex<HashMap<String, Vec<Arc<Region>>>>,
 }
@@ -36,19 +35,9 @@ const KEPT: usize = 4;
 impl Regions {
     pub fn new(threads: usize) -> Arc<Regions> {
         Arc::new(Regions {
-            threads,
-            team: OnceLock::new(),
+            threads: Threads::new(threads),
             regions: Mutex::default(),
         })
-    }
-
-    /// The team, started at the first use.
-    fn team(&self) -> Result<&SharedTeam, TeamError> {
-        if let Some(team) = self.team.get() {
-            return Ok(team);
-        }
-        let team = SharedTeam::new(Team::with_threads(self.threads)?);
-        Ok(self.team.get_or_init(|| team))
     }
 
     /// The region of a node with these weights, one for each of [`RecurrentNode::inputs`] that is
@@ -125,7 +114,7 @@ impl Region {
     }
 
     fn session(&self, regions: &Regions, batch: usize, steps: usize) -> Result<Session, String> {
-        let team = regions.team().map_err(|why| why.to_string())?;
+        let team = regions.threads.team().map_err(|why| why.to_string())?;
         // On as many threads as pay: few for small cells.
         let plan = Plan::estimate(&self.model, batch, steps, team.threads());
         let packed = team.turn(|team| PackedModel::new(&self.model, &plan, team));

@@ -1,0 +1,48 @@
+//! The threads of a network.
+//!
+//! ```text
+//! team   of all recurrent nodes; its threads spin for a moment after a node, then they sleep
+//! pool   of tract, for large products and elementwise operators; its threads do not spin
+//! ```
+//!
+//! Both have the same number of threads on the same cores. Nodes run one after the other, so one of
+//! them works at a time.
+
+use std::sync::OnceLock;
+
+use cellstream::execute::team::{SharedTeam, Team, TeamError};
+use tract_linalg::multithread::{Executor, multithread_tract_scope};
+
+/// See the [module](self). Both are started at their first use.
+pub(crate) struct Threads {
+    count: usize,
+    team: OnceLock<SharedTeam>,
+    pool: OnceLock<Executor>,
+}
+
+impl Threads {
+    pub fn new(count: usize) -> Threads {
+        Threads {
+            count,
+            team: OnceLock::new(),
+            pool: OnceLock::new(),
+        }
+    }
+
+    pub fn team(&self) -> Result<&SharedTeam, TeamError> {
+        if let Some(team) = self.team.get() {
+            return Ok(team);
+        }
+        let team = SharedTeam::new(Team::with_threads(self.count)?);
+        Ok(self.team.get_or_init(|| team))
+    }
+
+    /// Runs a graph, whose operators may use the pool.
+    pub fn run<T>(&self, graph: impl FnOnce() -> T) -> T {
+        if self.count < 2 {
+            return graph();
+        }
+        let make = || Executor::multithread_with_name(self.count, "cellstream-tract");
+        multithread_tract_scope(self.pool.get_or_init(make).clone(), graph)
+    }
+}
