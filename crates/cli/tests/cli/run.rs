@@ -296,6 +296,32 @@ fn same_bytes_on_every_isa_and_thread_count() {
     }
 }
 
+/// NumPy's default type, and a checkpoint.
+#[test]
+fn float64_is_rounded_and_said_so() {
+    let case = Case::pytorch_lstm();
+    let (shape, values) = npy::read_floats(&case.path("input.npy"));
+    let doubles: Vec<u8> = values
+        .iter()
+        .flat_map(|&v| f64::from(v).to_le_bytes())
+        .collect();
+    std::fs::write(case.path("double.npy"), npy::bytes("<f8", &shape, &doubles)).unwrap();
+    let run = |input: &str, output: &str| {
+        case.run(&[
+            case.model.as_str(),
+            &format!("--input=input={input}"),
+            &format!("--output=output={output}"),
+        ])
+    };
+    let out = run("double.npy", "rounded.npy");
+    assert_eq!(out.status.code(), Some(0), "{out:?}");
+    let told = "cellstream: double.npy: float64 is rounded to float32\n";
+    assert_eq!(text(&out.stderr), told);
+    assert!(run("input.npy", "exact.npy").stderr.is_empty());
+    let bytes = |name: &str| std::fs::read(case.path(name)).unwrap();
+    assert!(bytes("rounded.npy") == bytes("exact.npy"));
+}
+
 #[test]
 fn unreadable_models() {
     let case = Case::pytorch_lstm();
@@ -306,11 +332,16 @@ fn unreadable_models() {
         &run("absent.safetensors", &[]),
         &["absent.safetensors: No such file"],
     );
-    let endings = ["lstm.pt: ", "use .onnx or .safetensors"];
+    let endings = ["lstm.bin: ", "use .onnx or .safetensors or .pt"];
+    std::fs::copy(case.path(&case.model), case.path("lstm.bin")).unwrap();
+    refused(&run("lstm.bin", &[]), &endings);
+    // An option for files of tensors is no reason to take any file for one.
+    refused(&run("lstm.bin", &["--cell", "lstm"]), &endings);
     std::fs::copy(case.path(&case.model), case.path("lstm.pt")).unwrap();
-    refused(&run("lstm.pt", &[]), &endings);
-    // An option for safetensors is no reason to take any file for one.
-    refused(&run("lstm.pt", &["--cell", "lstm"]), &endings);
+    refused(
+        &run("lstm.pt", &[]),
+        &["lstm.pt: not a readable PyTorch file"],
+    );
     refused(
         &run("absent.safetensors", &["--cell", "lstm"]),
         &["absent.safetensors: No such file"],
@@ -334,7 +365,7 @@ fn unreadable_models() {
     refused_with(
         2,
         &run("WHOLE.ONNX", &["--cell", "lstm"]),
-        &["--cell", "for safetensors files"],
+        &["--cell", "for files of tensors"],
     );
 
     let shapes = ["weight_ih_l0", "4 (lstm), 3 (gru), 2 (light_gru)"];
@@ -405,12 +436,19 @@ fn mismatched_arrays() {
     );
 
     write(
-        "double.npy",
-        &npy::bytes("<f8", &[1, 1, features], &vec![0; 8 * features]),
+        "half.npy",
+        &npy::bytes("<f2", &[1, 1, features], &vec![0; 2 * features]),
     );
     case.refuses(
-        &["--input=input=double.npy", to],
-        &["double.npy: holds", "must be float32 (.astype('float32'))"],
+        &["--input=input=half.npy", to],
+        &["half.npy: holds", "must be float32 (.astype('float32'))"],
+    );
+    // A value that float32 has not.
+    let large = [1e300f64.to_le_bytes(), 0f64.to_le_bytes()].concat();
+    write("large.npy", &npy::bytes("<f8", &[1, 1, 2], &large));
+    case.refuses(
+        &["--input=input=large.npy", to],
+        &["large.npy: holds 1", "no float32"],
     );
     write(
         "whole.npy",
