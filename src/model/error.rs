@@ -115,6 +115,19 @@ pub enum LoadError {
         /// What is wrong with it.
         reason: String,
     },
+    /// The model needs a newer or older set of ONNX operators than is supported.
+    #[error(
+        "the model imports opset {found}; supported are {oldest} to {newest}; convert it with \
+         `onnx.version_converter`"
+    )]
+    Opset {
+        /// The version that the model imports.
+        found: i64,
+        /// The oldest version.
+        oldest: i64,
+        /// The newest version.
+        newest: i64,
+    },
     /// A tensor is missing, has the wrong shape or type, or does not belong to a layer.
     #[error("tensor {name:?}: {reason}")]
     Tensor {

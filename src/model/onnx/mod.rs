@@ -38,11 +38,11 @@ use self::budget::{Budget, malformed};
 use super::{LoadError, Model};
 
 /// The supported opsets: those whose operator definitions were checked.
-const OPSETS: std::ops::RangeInclusive<i64> = 7..=22;
+const OPSETS: std::ops::RangeInclusive<i64> = 7..=26;
 
 impl Model {
     /// Reads the model in the bytes of an ONNX file: a chain of LSTM, GRU and RNN nodes (opset 7 to
-    /// 22) and the nodes that exporters put around them. The graph's inputs and outputs become the
+    /// 26) and the nodes that exporters put around them. The graph's inputs and outputs become the
     /// model's ports, with their names and axes. A run may use any number of steps and sequences,
     /// even if the file declares fixed sizes. Weights may be float, float16 or bfloat16 and are
     /// read as `f32`.
@@ -75,7 +75,13 @@ impl Model {
                 )));
             }
             Some(opset) if OPSETS.contains(&opset) => {}
-            Some(opset) => return Err(malformed(format!("opset {opset}; {supported}"))),
+            Some(found) => {
+                return Err(LoadError::Opset {
+                    found,
+                    oldest: *OPSETS.start(),
+                    newest: *OPSETS.end(),
+                });
+            }
         }
         let microsoft = version(&file, "the operator set com.microsoft", &[graph::MICROSOFT])?;
         if let Some(function) = file.functions.first() {
@@ -100,8 +106,15 @@ fn version(
 ) -> Result<Option<i64>, LoadError> {
     let imports = file.opset_import.iter();
     let mut versions = imports.filter(|o| domains.contains(&o.domain.as_str()));
-    match (versions.next(), versions.next()) {
-        (Some(_), Some(_)) => Err(malformed(format!("it imports two versions of {set}"))),
-        (found, _) => Ok(found.map(|o| o.version)),
+    let Some(first) = versions.next() else {
+        return Ok(None);
+    };
+    // Some tools write one version twice.
+    match versions.find(|other| other.version != first.version) {
+        Some(other) => Err(malformed(format!(
+            "it imports the versions {} and {} of {set}; keep one",
+            first.version, other.version
+        ))),
+        None => Ok(Some(first.version)),
     }
 }

@@ -42,7 +42,10 @@ pub(super) fn evaluate(
         "Mul" => one(op.mul()?),
         "Add" => one(op.add()?),
         "ReduceSum" => one(op.reduce_sum()?),
-        _ => Err(node.error(format!("operator not supported; supported: {SUPPORTED}"))),
+        _ => Err(node.error(format!(
+            "operator not supported; supported: {SUPPORTED}; `cellstream run` takes whole graphs, \
+             and `cellstream cut` writes the recurrent layers to a file of their own"
+        ))),
     }
 }
 

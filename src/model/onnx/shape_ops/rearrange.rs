@@ -292,6 +292,12 @@ impl ShapeOp<'_> {
             let place = place.and_then(|p| usize::try_from(p).ok());
             match place.filter(|p| length.is_none_or(|n| *p < n)) {
                 Some(place) => places.push(place),
+                None if index < 0 && length.is_none() => {
+                    return Err(self.error(format!(
+                        "index {index} counts from the end of axis {axis}, whose length is not \
+                         known; `cellstream cut` writes the layers before this node"
+                    )));
+                }
                 None => {
                     return Err(
                         self.error(format!("index {index} is out of range for axis {axis}"))
@@ -350,7 +356,8 @@ impl ShapeOp<'_> {
             return Err(self.error("starts, ends, axes and steps differ in length"));
         }
         if steps.iter().flatten().any(|step| *step != 1) {
-            return Err(self.error(format!("steps {:?}; supported: 1", steps.as_deref())));
+            let steps = steps.unwrap_or_default();
+            return Err(self.error(format!("has the steps {steps:?}; supported: 1")));
         }
         // Checks that no axis is named twice.
         self.axes(&axes, rank)?;

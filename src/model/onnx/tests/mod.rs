@@ -444,16 +444,23 @@ fn refuses_whole_files() {
         file
     };
     let opset = |version| with(&|m| m.opset_import[0].version = version);
-    refused_model(opset(6), &["opset 6", "supported: 7 to 22"]);
-    refused_model(opset(23), &["opset 23", "supported: 7 to 22"]);
+    refused_model(opset(6), &["imports opset 6", "supported are 7 to 26"]);
+    refused_model(opset(27), &["imports opset 27", "supported are 7 to 26"]);
     refused_model(
         with(&|m| m.opset_import.clear()),
-        &["operator set", "supported: 7 to 22"],
+        &["operator set", "supported: 7 to 26"],
     );
     refused_model(
-        with(&|m| m.opset_import.push(m.opset_import[0].clone())),
-        &["two versions"],
+        with(&|m| {
+            let mut other = m.opset_import[0].clone();
+            other.version += 1;
+            m.opset_import.push(other);
+        }),
+        &["the versions", "keep one"],
     );
+    // One version twice, as `onnx.compose` writes it.
+    let twice = with(&|m| m.opset_import.push(m.opset_import[0].clone()));
+    assert!(Model::from_onnx(&twice.encode_to_vec()).is_ok());
     refused_model(with(&|m| m.graph = None), &["no graph"]);
     let function = FunctionProto {
         name: "Mine".into(),

@@ -282,8 +282,8 @@ fn refuses_other_operators_and_versions() {
     newer.opset_import.push(import(2));
     refused_model(newer, &["version 2", "supported: version 1"]);
     let mut twice = file(quantised(INT8, 0));
-    twice.opset_import.push(import(1));
-    refused_model(twice, &["two versions", "com.microsoft"]);
+    twice.opset_import.push(import(2));
+    refused_model(twice, &["the versions 1 and 2", "com.microsoft"]);
     refused_node(
         |n| n.op_type = "QAttention".into(),
         &["QAttention", "\"com.microsoft\"", "DynamicQuantizeLSTM"],
