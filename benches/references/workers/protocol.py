@@ -6,6 +6,10 @@
     {"do": "bare", "runs": N, "seconds": s}                    -> {"times": [seconds, …]}, asked of ours alone
     {"do": "output", "path": P}                                -> {"ok": {}}, f32 values in P
 
+A worker of whole files is asked to load one, `{"do": "load", "model": M, "inputs": [tensor, …], "threads": N}`; its
+facts hold `outputs`, a list of tensors whose values P has one after the other. A tensor is `{"name", "type", "shape"}`,
+of an input also `file`, where its values lie.
+
 Times are taken here, around the call alone: no pipe, no JSON is in them.
 """
 
@@ -32,8 +36,20 @@ class Loaded(Protocol):
 
     call: Callable[[], object]  # what is timed
 
-    def output(self) -> np.ndarray:
-        """The results of the last call, [T, B, directions x H]."""
+    def output(self) -> np.ndarray | list[np.ndarray]:
+        """The results of the last call, [T, B, directions x H]; a list of all outputs of a whole file."""
+
+
+class File:
+    """A whole ONNX file and its inputs."""
+
+    def __init__(self, message: dict) -> None:
+        self.model: str = message["model"]
+        self.threads: int = message["threads"]
+        self.inputs: dict[str, np.ndarray] = {
+            tensor["name"]: np.fromfile(tensor["file"], tensor["type"]).reshape(tensor["shape"])
+            for tensor in message["inputs"]
+        }
 
 
 class Request:
@@ -53,8 +69,8 @@ class Request:
         return str(self.folder / FILES[kind])
 
 
-def serve(version: str, load: Callable[[Request], Loaded]) -> None:
-    """Answers requests until stdin ends."""
+def serve(version: str, load: Callable, read: Callable[[dict], object] = Request) -> None:
+    """Answers requests until stdin ends. `load` makes a `Loaded` of the message that `read` has read."""
     # Libraries print where they like; our answers get a descriptor of their own.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
@@ -70,7 +86,7 @@ def serve(version: str, load: Callable[[Request], Loaded]) -> None:
             if request["do"] == "load":
                 loaded = None  # frees the last one first: two need not fit into memory
                 gc.collect()
-                loaded = load(Request(request))
+                loaded = load(read(request))
                 loaded.call()
                 answer({"ok": getattr(loaded, "facts", {})})
             elif request["do"] == "run":
@@ -78,7 +94,9 @@ def serve(version: str, load: Callable[[Request], Loaded]) -> None:
                 answer({"times": run(loaded.call, request)})
             elif request["do"] == "output":
                 assert loaded is not None
-                np.ascontiguousarray(loaded.output(), np.float32).tofile(request["path"])
+                results = loaded.output()
+                arrays = results if isinstance(results, list) else [np.asarray(results, np.float32)]
+                Path(request["path"]).write_bytes(b"".join(array.tobytes() for array in arrays))
                 answer({"ok": {}})
         except Exception as error:  # noqa: BLE001  whatever a library throws is its answer to this row
             answer({"error": f"{type(error).__name__}: {error}".splitlines()[0][:200]})

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use bare::Companions;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 /// Equal layers on top of each other.
@@ -70,10 +71,35 @@ impl Load {
     }
 }
 
+/// A whole ONNX file and its inputs.
+#[derive(Clone, Debug, Deserialize)]
+pub struct LoadFile {
+    /// The ONNX file.
+    pub model: PathBuf,
+    /// Its inputs.
+    pub inputs: Vec<InputFile>,
+    /// Threads to use.
+    pub threads: usize,
+}
+
+/// An input of a whole file.
+#[derive(Clone, Debug, Deserialize)]
+pub struct InputFile {
+    /// The input's name in the graph.
+    pub name: String,
+    /// The type of its values, as NumPy names it.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// Where its values lie, in C order.
+    pub file: PathBuf,
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(tag = "do", rename_all = "lowercase")]
-enum Request {
-    Load(Load),
+enum Request<L> {
+    Load(L),
     Run {
         runs: usize,
         warm_runs: usize,
@@ -92,8 +118,12 @@ enum Request {
 pub trait Network {
     /// What is timed.
     fn call(&mut self) -> Result<()>;
-    /// The results of the last call, `[steps, batch, values]`.
+    /// The results of the last call, `[steps, batch, values]`; of a whole file see `output_bytes`.
     fn output(&mut self) -> Result<Vec<f32>>;
+    /// The bytes of the results; of a whole file those of all outputs, one after the other.
+    fn output_bytes(&mut self) -> Result<Vec<u8>> {
+        Ok((self.output()?.iter()).flat_map(|v| v.to_le_bytes()).collect())
+    }
     /// Further facts for the report.
     fn facts(&mut self) -> Result<Value> {
         Ok(json!({}))
@@ -108,8 +138,12 @@ fn version_of(package: &str) -> &'static str {
     version.map_or("unknown", |(version, _)| version)
 }
 
-/// Answers requests until stdin ends. `package` is the library's name in the lock file.
-pub fn serve(package: &str, mut load: impl FnMut(&Load) -> Result<Box<dyn Network>>) -> Result<()> {
+/// Answers requests until stdin ends. `package` is the library's name in the lock file, `L` is
+/// [`Load`] or [`LoadFile`].
+pub fn serve<L: DeserializeOwned>(
+    package: &str,
+    mut load: impl FnMut(&L) -> Result<Box<dyn Network>>,
+) -> Result<()> {
     let mut answers = std::io::stdout();
     let mut answer = |message: Value| -> Result<()> {
         writeln!(answers, "{message}")?;
@@ -140,10 +174,10 @@ pub fn serve(package: &str, mut load: impl FnMut(&Load) -> Result<Box<dyn Networ
     Ok(())
 }
 
-fn handle(
-    request: Request,
+fn handle<L>(
+    request: Request<L>,
     loaded: &mut Option<Box<dyn Network>>,
-    load: &mut impl FnMut(&Load) -> Result<Box<dyn Network>>,
+    load: &mut impl FnMut(&L) -> Result<Box<dyn Network>>,
     companions: &Companions,
 ) -> Result<Value> {
     if let Request::Load(request) = &request {
@@ -176,10 +210,7 @@ fn handle(
             Ok(json!({ "times": times }))
         }
         Request::Output { path } => {
-            let bytes: Vec<u8> = (network.output()?.iter())
-                .flat_map(|v| v.to_le_bytes())
-                .collect();
-            std::fs::write(path, bytes)?;
+            std::fs::write(path, network.output_bytes()?)?;
             Ok(json!({ "ok": {} }))
         }
         Request::Bare { runs, seconds } => Ok(json!({ "times": companions.times(runs, seconds) })),
