@@ -117,6 +117,25 @@ def behind() -> str:
     return table(("row", "suite", "machine", "fastest", "fastest / ours"), lines)
 
 
+def published() -> str:
+    """Whole published models on the machine with the newest record: both at their best number of threads."""
+    record = newest("published")
+    lines = []
+    for row in record.rows:
+        share = f"{100 * median(row['recurrent_share']):.0f} %"
+        if not row["difference"]:
+            lines.append([row["file"], share, "does not run", "–", "–", "–"])
+            continue
+        of = {name: [median(value) for key, value in row.items() if key.startswith(name) and "median" in key and value]
+              for name in ("onnxruntime", OURS)}  # fmt: skip
+        best = [number(min(of[name])) if of[name] else "–" for name in ("onnxruntime", OURS)]
+        judged = "right" if row["right"] == "yes" else "differs"
+        ratio = f"**{number(median(row['ratio']))}**" if row["ratio"] else "–"
+        lines.append([row["file"], share, f"{judged} ({row['difference']})", *best, ratio])
+    head = ("file", "recurrent nodes, of ONNX Runtime's time", "answer", "ONNX Runtime, ms", "cellstream, ms", "ratio")
+    return f"{where(record)}, the faster of one and two threads of each.\n\n{table(head, lines)}"
+
+
 def relative(machine: str = "zen-5") -> str:
     """The bar chart of the README."""
     record = newest("table1-2-threads", machine)
@@ -127,5 +146,6 @@ def relative(machine: str = "zen-5") -> str:
     )
 
 
-TABLES = {"machines": machine_table, "speed": speed, "libraries": summary, "rows": rows_of, "behind": behind}
+TABLES = {"machines": machine_table, "speed": speed, "libraries": summary, "rows": rows_of, "behind": behind,
+          "published": published}  # fmt: skip
 CHARTS = {"table1": relative}
