@@ -122,7 +122,9 @@ pub trait Network {
     fn output(&mut self) -> Result<Vec<f32>>;
     /// The bytes of the results; of a whole file those of all outputs, one after the other.
     fn output_bytes(&mut self) -> Result<Vec<u8>> {
-        Ok((self.output()?.iter()).flat_map(|v| v.to_le_bytes()).collect())
+        Ok((self.output()?.iter())
+            .flat_map(|v| v.to_le_bytes())
+            .collect())
     }
     /// Further facts for the report.
     fn facts(&mut self) -> Result<Value> {

@@ -100,7 +100,11 @@ fn main() -> Result<()> {
             threads: Some(request.threads),
         };
         let network = cellstream_network::Network::open_with(&request.model, options)?;
-        let inputs = request.inputs.iter().map(read).collect::<Result<Vec<_>>>()?;
+        let inputs = request
+            .inputs
+            .iter()
+            .map(read)
+            .collect::<Result<Vec<_>>>()?;
         let mut ours = Ours {
             network,
             inputs,
