@@ -139,3 +139,24 @@ fn files_cut_short_are_refused() {
         }
     }
 }
+
+#[test]
+fn changed_bytes_are_models_or_errors() {
+    let mut random = fastrand::Rng::with_seed(29);
+    let mut read = 0;
+    for name in ["module.pt", "legacy.pt", "training.pt", "weight_norm.pt"] {
+        let bytes = std::fs::read(file(name)).unwrap();
+        for _ in 0..300 {
+            let mut changed = bytes.clone();
+            for _ in 0..random.usize(1..4) {
+                let at = random.usize(..changed.len());
+                changed[at] = random.u8(..);
+            }
+            let mut broken = tempfile::Builder::new().suffix(".pt").tempfile().unwrap();
+            broken.write_all(&changed).unwrap();
+            let options = SafetensorsOptions::new();
+            read += usize::from(Model::from_pytorch(broken.path(), &options).is_ok());
+        }
+    }
+    assert!(read > 0);
+}
