@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::Path;
 
+use cellstream::execute::team::catch_panic;
 use cellstream::model::Model;
 use prost::Message;
 use tract_onnx::pb::{
@@ -60,6 +61,9 @@ const BETWEEN: [&str; 14] = [
     "Transpose",
     "Unsqueeze",
 ];
+
+/// Longest chain of operators between two layers.
+const MAX_BETWEEN: usize = 1000;
 
 impl Core {
     /// Cuts the core out of a file: the stack with the most weights, or the node with this name
@@ -282,7 +286,7 @@ impl<'a> Cutting<'a> {
             };
             collected.add_input(source::input_of(x, ElementType::F32, &sizes));
         } else {
-            self.add_between(collected, x)?;
+            self.add_between(collected, x, 0)?;
         }
         let mut node = node.clone();
         for (slot, name) in node.input.iter_mut().enumerate().skip(1) {
@@ -318,7 +322,17 @@ impl<'a> Cutting<'a> {
     }
 
     /// Adds the nodes that compute a value from the layers before.
-    fn add_between(&self, collected: &mut Collected, name: &str) -> Result<(), NetworkError> {
+    fn add_between(
+        &self,
+        collected: &mut Collected,
+        name: &str,
+        depth: usize,
+    ) -> Result<(), NetworkError> {
+        if depth > MAX_BETWEEN {
+            return Err(refused(format!(
+                "more than {MAX_BETWEEN} operators in a row are between two layers"
+            )));
+        }
         if name.is_empty() || collected.known.contains(name) {
             return Ok(());
         }
@@ -333,7 +347,7 @@ impl<'a> Cutting<'a> {
             )));
         };
         for input in &node.input {
-            self.add_between(collected, input)?;
+            self.add_between(collected, input, depth + 1)?;
         }
         collected.add_node(node.clone());
         Ok(())
@@ -344,7 +358,8 @@ impl<'a> Cutting<'a> {
         if !collected.known.insert(name.to_owned()) {
             return Ok(());
         }
-        let value = self.evaluation.value(cone(self.graph, &[name]))?;
+        let value = catch_panic(|| self.evaluation.value(cone(self.graph, &[name])));
+        let value = value.unwrap_or_else(|panic| Err(refused(panic.message())))?;
         let value = value.ok_or_else(|| refused(format!("the constant {name:?} has no value")))?;
         let value = match value.data() {
             Data::F64(all) => {

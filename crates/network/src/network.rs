@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use cellstream::execute::team::catch_panic;
 use cellstream::machine::Topology;
 use tract_onnx::pb::tensor_shape_proto::dimension;
 use tract_onnx::pb::{ModelProto, ValueInfoProto, type_proto};
@@ -133,7 +134,13 @@ impl Network {
     pub fn run(&self, inputs: &[(&str, &Tensor)]) -> Result<Vec<NamedTensor>, NetworkError> {
         let values = self.ordered(inputs)?;
         let plan = self.plan(&values)?;
-        let outputs = self.outputs.iter().zip(plan.run(&values)?);
+        // tract panics at some graphs that contradict themselves.
+        let ran = catch_panic(|| plan.run(&values));
+        let ran = ran.unwrap_or_else(|panic| {
+            let why = format!("tract panicked: {}", panic.message());
+            Err(NetworkError::Run { why })
+        });
+        let outputs = self.outputs.iter().zip(ran?);
         let named = outputs.map(|(port, tensor)| NamedTensor {
             name: port.name.clone(),
             tensor,
@@ -222,7 +229,11 @@ impl Network {
         let inputs: Vec<_> = inputs
             .map(|(input, known)| (input.name.as_str(), known.clone()))
             .collect();
-        Plan::new(&self.model, &self.regions, &inputs)
+        let plan = catch_panic(|| Plan::new(&self.model, &self.regions, &inputs));
+        plan.unwrap_or_else(|panic| {
+            let why = format!("tract panicked: {}", panic.message());
+            Err(NetworkError::Plan { why })
+        })
     }
 }
 

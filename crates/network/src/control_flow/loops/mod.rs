@@ -16,7 +16,7 @@ use crate::evaluation::Evaluation;
 use crate::source::names::prefix;
 
 /// Largest number of iterations that are computed ahead.
-const MAX_ITERATIONS: i64 = 1_000_000;
+const MAX_ITERATIONS: i64 = 100_000;
 
 /// Writes the loops of a graph, not those within others.
 pub(super) fn count_loops(
@@ -71,14 +71,21 @@ impl Loop {
 
     /// The value of the body that `Identity` nodes give this name.
     fn origin<'a>(&'a self, mut name: &'a str) -> &'a str {
-        let copies = |name: &str| {
-            let mut nodes = self.body.node.iter();
-            nodes.find(|node| {
-                node.op_type == "Identity" && node.output.first().is_some_and(|o| o == name)
-            })
+        let copied = |name: &str| {
+            let mut nodes = self
+                .body
+                .node
+                .iter()
+                .filter(|node| node.op_type == "Identity");
+            let node = nodes.find(|node| node.output.first().is_some_and(|o| o == name))?;
+            node.input.first()
         };
-        while let Some(node) = copies(name) {
-            name = &node.input[0];
+        // A file may have nodes that read each other.
+        for _ in 0..self.body.node.len() {
+            match copied(name) {
+                Some(from) => name = from,
+                None => break,
+            }
         }
         name
     }

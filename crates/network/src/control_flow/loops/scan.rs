@@ -76,10 +76,11 @@ impl Loop {
                 .iter()
                 .map(|tensor| tensor.name.clone()),
         );
-        let mut sequences = Vec::new();
+        let (mut sequences, mut given) = (Vec::new(), HashSet::new());
+        let loop_name = self.node.name.clone();
         self.body.node.retain(|node| {
             let axis = node.attribute.iter().find(|one| one.name == "axis");
-            let [from, at] = node.input.as_slice() else {
+            let ([from, at], [step]) = (node.input.as_slice(), node.output.as_slice()) else {
                 return true;
             };
             let Some(first) = counters.get(at) else {
@@ -94,13 +95,15 @@ impl Loop {
             let Some(kind) = evaluation.element_type(cone(graph, &[from])) else {
                 return true;
             };
-            let name = format!("{}/steps", node.output[0]);
-            let places = format!("{}/places", node.output[0]);
-            let all: Vec<i64> = (*first..first + iterations).collect();
-            let all = Value::new(&[all.len()], all).expect("as many elements");
-            graph.initializer.push(all.to_proto(&places));
+            let name = format!("{step}/steps");
+            let places = format!("{loop_name}/places/{first}");
+            if given.insert(*first) {
+                let all: Vec<i64> = (0..iterations).map(|at| first.saturating_add(at)).collect();
+                let all = Value::new(&[all.len()], all).expect("as many elements");
+                graph.initializer.push(all.to_proto(&places));
+            }
             sequences.push(Sequence {
-                within: input(&node.output[0], kind, None),
+                within: input(step, kind, None),
                 node: NodeProto {
                     name: name.clone(),
                     input: vec![from.clone(), places],
