@@ -9,6 +9,7 @@ mod npy;
 
 mod auto_precision;
 mod explain;
+mod inspect;
 mod load;
 mod machine;
 mod plan_file;
