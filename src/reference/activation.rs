@@ -165,10 +165,7 @@ fn exp_less_one(x: f32) -> f32 {
 /// `ln(1 + e^x)` as `max(0, x) + ln(1 + u)` with `u = e^-|x|`, which cannot overflow, and
 /// `ln(1 + u) = 2 artanh(t / 2)` with `t = u / (1 + u / 2)`.
 fn softplus(x: f32) -> f32 {
-    let ReducedExp { n, g, tail } = exp_of_minus(at_most(104.0, x.abs())); // 0 beyond
-    let p = 1.0 + (g * g).mul_add(tail, -g);
-    let half = n.div_euclid(2);
-    let u = p * power_of_two(n - half) * power_of_two(half);
+    let u = exp_of_nonpositive(-x.abs());
     let t = u / u.mul_add(0.5, 1.0);
     let w = t * t;
     let coefficients = [
@@ -179,4 +176,12 @@ fn softplus(x: f32) -> f32 {
     ];
     let logarithm = (t * w).mul_add(horner(&coefficients, w), t);
     at_least(0.0, x) + logarithm
+}
+
+/// `e^x` for `x <= 0`. Where `2^n` is out of the range of `f32`, its two halves are not.
+pub(super) fn exp_of_nonpositive(x: f32) -> f32 {
+    let ReducedExp { n, g, tail } = exp_of_minus(at_most(104.0, 0.0 - x)); // 0 beyond
+    let p = 1.0 + (g * g).mul_add(tail, -g);
+    let half = n.div_euclid(2);
+    p * power_of_two(n - half) * power_of_two(half)
 }

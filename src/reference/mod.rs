@@ -26,9 +26,13 @@
 //! are not used because they differ.
 
 mod activation;
+mod layers;
 mod tree;
 
 pub use activation::activate;
+pub use layers::{
+    cosine_similarity, dense_activated, dot, exp_sum, greater, highway, softmax, weighted_sum,
+};
 pub use tree::tree_step;
 
 use crate::model::{

@@ -6,3 +6,4 @@ mod common;
 mod activations;
 mod light_gru;
 mod product_against_gemm;
+mod rows;

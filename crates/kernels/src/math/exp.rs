@@ -1,4 +1,4 @@
-//! The exponential that sigmoid, ELU and softplus share, in pieces: e^-x = 2^n e^-g.
+//! The exponential that softmax, sigmoid, ELU and softplus share, in pieces: e^-x = 2^n e^-g.
 
 use super::super::simd::Simd;
 
@@ -59,4 +59,22 @@ pub(super) fn halves<S: Simd>(s: S, n: S::I32) -> (S::F32, S::F32) {
     let first = s.sub_i32(s.splat_i32(1.0f32.to_bits().cast_signed()), half);
     let second = s.add_i32(first, s.shl_i32::<23>(n));
     (s.from_bits(first), s.from_bits(second))
+}
+
+/// `2^n p`, also where 2^n lies outside of `f32`.
+#[inline(always)]
+pub(super) fn scaled<S: Simd>(s: S, p: S::F32, n: S::I32) -> S::F32 {
+    let (inverse, second) = halves(s, n);
+    let two_exponents = s.splat_i32(2 * 1.0f32.to_bits().cast_signed());
+    let first = s.from_bits(s.sub_i32(two_exponents, s.to_bits(inverse)));
+    s.mul(s.mul(p, second), first)
+}
+
+/// `e^x` for `x <= 0`, within 2 units in the last place; exactly 1 for 0, and 0 below -104.
+#[inline(always)]
+pub(crate) fn exp_of_nonpositive<S: Simd>(s: S, x: S::F32) -> S::F32 {
+    let minus_x = s.sub(s.splat(0.0), x);
+    let exp = exp_of_minus(s, s.min(s.splat(104.0), minus_x));
+    let p = fraction(s, &exp);
+    scaled(s, p, exp.n)
 }

@@ -5,7 +5,7 @@
 //! NaN in gives NaN out, everywhere. The polynomials come from `tuning/activations/fit.py`.
 
 mod elu;
-mod exp;
+pub(crate) mod exp;
 mod piecewise;
 mod sigmoid;
 mod softplus;
@@ -63,37 +63,48 @@ struct Elementwise<'a> {
 impl Visitor for Elementwise<'_> {
     type Out = ();
     fn visit<S: Simd>(self, s: S) {
-        let Self { activation, values } = self;
-        // Without the attribute on the closures they, and all they call, would be compiled for the
-        // baseline instruction set. The match stands outside the loop for the two that matter.
-        s.vectorize(
-            #[inline(always)]
-            || match activation {
-                Activation::Sigmoid => map(
-                    s,
-                    values,
-                    #[inline(always)]
-                    |x| sigmoid(s, x),
-                ),
-                Activation::Tanh => map(
-                    s,
-                    values,
-                    #[inline(always)]
-                    |x| tanh(s, x),
-                ),
-                other => map(
-                    s,
-                    values,
-                    #[inline(always)]
-                    |x| activate(s, other, x),
-                ),
-            },
-        );
+        activate_values(s, self.activation, self.values);
     }
 }
 
+/// Replaces each of `values` by its `activation`.
+pub(crate) fn activate_values<S: Simd>(s: S, activation: Activation, values: &mut [f32]) {
+    // Without the attribute on the closures they, and all they call, would be compiled for the
+    // baseline instruction set. The match stands outside the loop for the three that matter.
+    s.vectorize(
+        #[inline(always)]
+        || match activation {
+            Activation::Sigmoid => map(
+                s,
+                values,
+                #[inline(always)]
+                |x| sigmoid(s, x),
+            ),
+            Activation::Tanh => map(
+                s,
+                values,
+                #[inline(always)]
+                |x| tanh(s, x),
+            ),
+            Activation::Relu => map(
+                s,
+                values,
+                #[inline(always)]
+                |x| piecewise::relu(s, x),
+            ),
+            other => map(
+                s,
+                values,
+                #[inline(always)]
+                |x| activate(s, other, x),
+            ),
+        },
+    );
+}
+
+/// Replaces each of `values` by a function of it.
 #[inline(always)]
-fn map<S: Simd>(s: S, values: &mut [f32], f: impl Fn(S::F32) -> S::F32) {
+pub(crate) fn map<S: Simd>(s: S, values: &mut [f32], f: impl Fn(S::F32) -> S::F32) {
     let mut whole = values.chunks_exact_mut(S::LANES);
     for lanes in &mut whole {
         s.store(f(s.load(lanes)), lanes);

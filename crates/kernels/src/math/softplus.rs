@@ -9,7 +9,7 @@
 
 use super::super::simd::Simd;
 use super::abs;
-use super::exp::{exp_of_minus, fraction, halves};
+use super::exp::{exp_of_minus, fraction, scaled};
 
 /// e^-104 rounds to zero.
 const SATURATED: f32 = 104.0;
@@ -18,11 +18,7 @@ const SATURATED: f32 = 104.0;
 #[inline(always)]
 pub(super) fn softplus<S: Simd>(s: S, x: S::F32) -> S::F32 {
     let exp = exp_of_minus(s, s.min(s.splat(SATURATED), abs(s, x)));
-    let p = fraction(s, &exp);
-    let (inverse, second) = halves(s, exp.n);
-    let two_exponents = s.splat_i32(2 * 1.0f32.to_bits().cast_signed());
-    let first = s.from_bits(s.sub_i32(two_exponents, s.to_bits(inverse)));
-    let u = s.mul(s.mul(p, second), first);
+    let u = scaled(s, fraction(s, &exp), exp.n);
     let t = s.div(u, s.fma(u, s.splat(0.5), s.splat(1.0)));
     let w = s.mul(t, t);
     let r = s.splat(0.000_547_197_53);
