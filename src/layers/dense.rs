@@ -15,6 +15,7 @@ use std::ops::Range;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::LayerError;
+use super::deal::Work;
 use super::error::expect;
 use crate::execute::team::SharedTeam;
 use crate::machine::CacheModel;
@@ -64,8 +65,8 @@ pub struct Dense {
     outputs: usize,
     /// Decides the blocking of each run.
     caches: &'static CacheModel,
-    /// Where [`Dense::run`] quantises: nothing but for int8.
-    room: Mutex<Vec<u32>>,
+    /// Where workers quantise, a room for each: nothing but for int8.
+    rooms: Vec<Mutex<Vec<u32>>>,
 }
 
 /// Some outputs that follow each other.
@@ -89,14 +90,14 @@ impl Dense {
     /// # Errors
     /// As [`Dense::new`].
     pub fn for_isa(weights: &Matrix, bias: &[f32], isa: Isa) -> Result<Dense, LayerError> {
-        Dense::packed(weights, bias, kernels(isa)?, |blocks, pack| {
+        Dense::packed(weights, bias, kernels(isa)?, 1, |blocks, pack| {
             (0..blocks).for_each(pack);
             Ok(())
         })
     }
 
     /// As [`Dense::for_isa`], each block packed by the worker of `team` that [`Dense::argmax_on`]
-    /// has compute it.
+    /// has compute it. With weights of int8, only a layer made here runs on several workers.
     ///
     /// # Errors
     /// As [`Dense::new`]; [`LayerError::Team`].
@@ -106,18 +107,20 @@ impl Dense {
         isa: Isa,
         team: &SharedTeam,
     ) -> Result<Dense, LayerError> {
-        Dense::packed(weights, bias, kernels(isa)?, |blocks, pack| {
-            let workers = team.threads();
+        let workers = team.threads();
+        Dense::packed(weights, bias, kernels(isa)?, workers, |blocks, pack| {
             team.run(|worker| share(blocks, worker.index, workers).for_each(pack))?;
             Ok(())
         })
     }
 
-    /// `each` calls its second argument with every number below the first, once.
+    /// Runs on up to `workers` workers. `each` calls its second argument with every number below
+    /// the first, once.
     fn packed(
         weights: &Matrix,
         bias: &[f32],
         kernels: Box<dyn Kernels>,
+        workers: usize,
         each: impl FnOnce(usize, &(dyn Fn(usize) + Sync)) -> Result<(), LayerError>,
     ) -> Result<Dense, LayerError> {
         expect("bias", bias.len(), weights.rows())?;
@@ -148,9 +151,10 @@ impl Dense {
             inputs: weights.cols(),
             outputs: weights.rows(),
             caches: CacheModel::here(),
-            room: Mutex::default(),
+            rooms: Vec::new(),
         };
-        dense.room = Mutex::new(vec![0; dense.room()]);
+        let room = || Mutex::new(vec![0; dense.room()]);
+        dense.rooms = (0..workers).map(|_| room()).collect();
         // Large weights need the measured latency of the third level. Runs must not measure it.
         dense.caches.blocking(dense.weight_bytes());
         Ok(dense)
@@ -183,23 +187,93 @@ impl Dense {
     /// [`LayerError::Values`] unless both hold the same number of whole rows; nothing has been
     /// written then.
     pub fn run(&self, x: &[f32], y: &mut [f32]) -> Result<(), LayerError> {
-        let (inputs, outputs) = (self.inputs, self.outputs);
+        self.rows_of(x, y)?;
+        self.run_blocks(0, 0..self.blocks.len(), x, y);
+        Ok(())
+    }
+
+    /// As [`Dense::run`], to the same bits, on the workers of `team`: several rows at a time each,
+    /// or of one row several outputs. Little work is done by the caller alone.
+    ///
+    /// ```
+    /// use cellstream::execute::team::{SharedTeam, Team};
+    /// use cellstream::layers::Dense;
+    /// use cellstream::model::Matrix;
+    ///
+    /// let team = SharedTeam::new(Team::with_threads(2)?);
+    /// let dense = Dense::new(&Matrix::new(1, 2, vec![1.0, 2.0])?, &[0.5])?;
+    /// let mut y = [0.0; 2];
+    /// dense.run_on(&team, &[1.0, 1.0, 0.0, 3.0], &mut y)?;
+    /// assert_eq!(y, [3.5, 6.5]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Dense::run`]; [`LayerError::Team`].
+    pub fn run_on(&self, team: &SharedTeam, x: &[f32], y: &mut [f32]) -> Result<(), LayerError> {
+        self.run_then(team, x, y, |_| ())
+    }
+
+    /// As [`Dense::run_on`]; calls `finish` with each part of `y` as soon as it is computed.
+    pub(super) fn run_then(
+        &self,
+        team: &SharedTeam,
+        x: &[f32],
+        y: &mut [f32],
+        finish: impl Fn(&mut [f32]) + Sync,
+    ) -> Result<(), LayerError> {
+        let rows = self.rows_of(x, y)?;
+        let mut work = Work::new(team, rows * self.inputs * self.outputs);
+        if self.words() > 0 {
+            work.workers = work.workers.min(self.rooms.len());
+        }
+        if rows == 1 {
+            let blocks = self.blocks.len().div_ceil(work.workers);
+            let parts = y.chunks_mut(blocks * self.block).enumerate();
+            work.deal(parts, |worker, (index, y)| {
+                let first = index * blocks;
+                let blocks = first..(first + blocks).min(self.blocks.len());
+                self.run_blocks(worker, blocks, x, y);
+                finish(y);
+            })
+        } else {
+            let part = work.part_rows(rows);
+            let parts = y.chunks_mut((part * self.outputs).max(1)).enumerate();
+            work.deal(parts, |worker, (index, y)| {
+                let rows = y.len() / self.outputs;
+                let x = &x[index * part * self.inputs..][..rows * self.inputs];
+                self.run_blocks(worker, 0..self.blocks.len(), x, y);
+                finish(y);
+            })
+        }
+    }
+
+    /// The number of whole rows that both hold.
+    fn rows_of(&self, x: &[f32], y: &[f32]) -> Result<usize, LayerError> {
+        let rows = y.len() / self.outputs.max(1);
+        expect("y", y.len(), rows * self.outputs)?;
+        expect("x", x.len(), rows * self.inputs)?;
+        Ok(rows)
+    }
+
+    /// Writes the outputs of some blocks to `y` `[rows, outputs of the blocks]`. With weights of
+    /// int8, calls for the same worker at the same time take turns.
+    fn run_blocks(&self, worker: usize, blocks: Range<usize>, x: &[f32], y: &mut [f32]) {
+        let before = blocks.start * self.block;
+        let outputs = (blocks.end * self.block).min(self.outputs) - before;
         let rows = y.len() / outputs.max(1);
-        expect("y", y.len(), rows * outputs)?;
-        expect("x", x.len(), rows * inputs)?;
         let take = |row: usize, first: usize, logits: &[f32]| {
-            let to = row * outputs + first;
+            let to = row * outputs + first - before;
             y[to..to + logits.len()].copy_from_slice(logits);
         };
-        let all = 0..self.blocks.len();
-        match self.room() {
-            0 => self.blocks(all, x, rows, &mut [], take),
+        match self.words() {
+            0 => self.blocks(blocks, x, rows, &mut [], take),
             _ => {
-                let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
-                self.blocks(all, x, rows, &mut room, take);
+                let room = &self.rooms[worker];
+                let mut room = room.lock().unwrap_or_else(PoisonError::into_inner);
+                self.blocks(blocks, x, rows, &mut room, take);
             }
         }
-        Ok(())
     }
 
     /// Words that [`Dense::blocks`] quantises in.
@@ -375,7 +449,7 @@ mod tests {
                             (0..blocks).for_each(pack);
                             Ok(())
                         };
-                        let dense = Dense::packed(&weights, &bias, kernels, all).unwrap();
+                        let dense = Dense::packed(&weights, &bias, kernels, 1, all).unwrap();
                         for rows in [0, 1, 2, 5, 6, 7, 13] {
                             let mut y = vec![f32::NAN; rows * outputs];
                             dense.run(&x[..rows * inputs], &mut y).unwrap();

@@ -37,6 +37,16 @@ pub enum LayerError {
         /// Features that gives.
         gives: usize,
     },
+    /// A sequence that has no steps, or more than the batch.
+    #[error("sequence {sequence} has {length} steps; 1 to {steps} are supported")]
+    Length {
+        /// Which sequence of the batch.
+        sequence: usize,
+        /// Steps of it.
+        length: usize,
+        /// Steps of the batch.
+        steps: usize,
+    },
     /// More symbols than memory has room for.
     #[error(
         "an answer of up to {limit} symbols is more than memory can hold; choose a lower limit"
@@ -71,5 +81,23 @@ pub(super) fn expect(name: &'static str, found: usize, expected: usize) -> Resul
         name,
         expected,
         found,
+    })
+}
+
+/// Refuses a part that takes other features than the part before gives.
+pub(super) fn fits(
+    upper: &'static str,
+    takes: usize,
+    lower: &'static str,
+    gives: usize,
+) -> Result<(), LayerError> {
+    if takes == gives {
+        return Ok(());
+    }
+    Err(LayerError::DoesNotFit {
+        upper,
+        takes,
+        lower,
+        gives,
     })
 }

@@ -9,6 +9,7 @@
 //!   answer previous
 //! ```
 
+use super::error::fits;
 use super::{Dense, Embedding, LayerError};
 use crate::execute::{RunError, Session, State};
 use crate::model::InputError;
@@ -108,37 +109,25 @@ impl Greedy {
         options: GreedyOptions,
     ) -> Result<Greedy, LayerError> {
         let signature = session.signature();
-        let fits = [
-            (
-                "the recurrent model",
-                signature.input,
-                "the embedding",
-                embedding.features(),
-            ),
-            (
-                "the dense layer",
-                dense.inputs(),
-                "the recurrent model",
-                signature.output,
-            ),
-            // Answers are fed back, so each needs a row in the table.
-            (
-                "the embedding",
-                embedding.symbols(),
-                "the dense layer",
-                dense.outputs(),
-            ),
-        ];
-        for (upper, takes, lower, gives) in fits {
-            if takes != gives {
-                return Err(LayerError::DoesNotFit {
-                    upper,
-                    takes,
-                    lower,
-                    gives,
-                });
-            }
-        }
+        fits(
+            "the recurrent model",
+            signature.input,
+            "the embedding",
+            embedding.features(),
+        )?;
+        fits(
+            "the dense layer",
+            dense.inputs(),
+            "the recurrent model",
+            signature.output,
+        )?;
+        // Answers are fed back, so each needs a row in the table.
+        fits(
+            "the embedding",
+            embedding.symbols(),
+            "the dense layer",
+            dense.outputs(),
+        )?;
         embedding.row(options.bos)?;
         embedding.row(options.eos)?;
         let GreedyOptions { limit, .. } = options;

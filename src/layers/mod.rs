@@ -1,20 +1,40 @@
-//! What surrounds the recurrent core in a model: symbols in ([`Embedding`]), logits out
-//! ([`Dense`]), or only the symbol of the greatest ([`Argmax`]), and answers fed back ([`Greedy`]).
+//! What surrounds the recurrent core in a model.
 //!
-//! Their arithmetic keeps the promise of the core: the same bits whatever the batch and the
-//! instruction set.
+//! - Symbols in: [`Embedding`].
+//! - Features: [`Dense`], [`Mlp`], [`Highway`], [`MaxOverTime`].
+//! - Attention: [`Attention`] with a dot, bilinear or additive score, [`AttentionSum`],
+//!   [`AttentionFlow`].
+//! - Answers: [`Softmax`], [`CosineSimilarity`], [`Argmax`], and symbols fed back by [`Greedy`].
+//!
+//! Their arithmetic keeps the promise of the core: the same bits whatever the batch, the number of
+//! threads and the instruction set.
 
 mod argmax;
+mod attention;
+mod deal;
 mod dense;
 mod dense_argmax;
 mod embedding;
 mod error;
 mod greedy;
+mod highway;
+mod mlp;
+mod pooling;
 mod screened;
+mod sequences;
+mod similarity;
+mod softmax;
 
 pub use argmax::Argmax;
+pub use attention::{Attention, AttentionFlow, AttentionSum, Score};
 pub use dense::Dense;
 pub use dense_argmax::{ArgmaxScratch, MAX_SYMBOLS};
 pub use embedding::Embedding;
 pub use error::LayerError;
 pub use greedy::{DecodeError, Decoded, Greedy, GreedyOptions, argmax};
+pub use highway::{Highway, HighwayWeights};
+pub use mlp::Mlp;
+pub use pooling::MaxOverTime;
+pub use sequences::Sequences;
+pub use similarity::CosineSimilarity;
+pub use softmax::Softmax;

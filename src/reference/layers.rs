@@ -66,6 +66,13 @@ pub fn softmax(values: &[f32]) -> Vec<f32> {
     exponentials.iter().map(|e| e / sum).collect()
 }
 
+/// `Σ_k weights[k] · tanh(x[k] + row[k])`: the additive score of attention.
+pub fn additive_score(x: &[f32], row: &[f32], weights: &[f32]) -> f32 {
+    let sums = x.iter().zip(row).map(|(x, row)| x + row);
+    let tanh: Vec<f32> = sums.map(|sum| activate(Activation::Tanh, sum)).collect();
+    dot(weights, &tanh)
+}
+
 /// `Σ_i weights[i] · rows[i]`, with as many rows, all of the same width.
 pub fn weighted_sum(weights: &[f32], rows: &[f32]) -> Vec<f32> {
     let width = rows.len() / weights.len().max(1);

@@ -31,7 +31,8 @@ mod tree;
 
 pub use activation::activate;
 pub use layers::{
-    cosine_similarity, dense_activated, dot, exp_sum, greater, highway, softmax, weighted_sum,
+    additive_score, cosine_similarity, dense_activated, dot, exp_sum, greater, highway, softmax,
+    weighted_sum,
 };
 pub use tree::tree_step;
 

@@ -43,6 +43,8 @@ pub struct ExpSum {
 pub trait RowKernels: Send + Sync {
     /// Which instruction set.
     fn isa(&self) -> Isa;
+    /// The greatest of `values`; NaN where one of them is NaN, minus infinity where there is none.
+    fn max(&self, values: &[f32]) -> f32;
     /// Replaces each value by its `activation`.
     fn activate(&self, activation: Activation, values: &mut [f32]);
     /// The sum of the exponentials of `values`.
@@ -55,6 +57,11 @@ pub trait RowKernels: Send + Sync {
     /// # Panics
     /// If `rows` is shorter.
     fn dots(&self, x: &[f32], rows: &[f32], y: &mut [f32]);
+    /// `Σ_k weights[k] · tanh(x[k] + row[k])` of each row of `rows` `[y.len(), x.len()]`.
+    ///
+    /// # Panics
+    /// If `rows` or `weights` is shorter.
+    fn additive_scores(&self, x: &[f32], rows: &[f32], weights: &[f32], y: &mut [f32]);
     /// `y[j] = Σ_i weights[i] · rows[i][j]`, with `rows` `[weights.len(), y.len()]`.
     ///
     /// # Panics
@@ -98,6 +105,15 @@ impl<S: Simd> RowKernels for Set<S> {
         S::ISA
     }
 
+    fn max(&self, values: &[f32]) -> f32 {
+        let s = self.s;
+        s.vectorize(
+            #[inline(always)]
+            // Of two zeros, the positive one: which the maximum is depends on the lanes.
+            || max(s, values) + 0.0,
+        )
+    }
+
     fn activate(&self, activation: Activation, values: &mut [f32]) {
         math::activate_values(self.s, activation, values);
     }
@@ -107,7 +123,7 @@ impl<S: Simd> RowKernels for Set<S> {
         s.vectorize(
             #[inline(always)]
             || {
-                let greatest = max(s, values);
+                let greatest = max(s, values) + 0.0;
                 let mut sums = [0.0; PARTIAL_SUMS];
                 for values in values.chunks(PARTIAL_SUMS) {
                     let mut lanes = padded(values);
@@ -115,8 +131,6 @@ impl<S: Simd> RowKernels for Set<S> {
                     lanes[values.len()..].fill(0.0);
                     add(s, &mut sums, &lanes);
                 }
-                // Of two zeros, the positive one: which the maximum is depends on the lanes.
-                let greatest = greatest + 0.0;
                 let sum = total(sums);
                 ExpSum { greatest, sum }
             },
@@ -156,6 +170,18 @@ impl<S: Simd> RowKernels for Set<S> {
                 16 => dots::<S, 8, 1>(s, x, rows, y),
                 8 => dots::<S, 4, 2>(s, x, rows, y),
                 _ => dots::<S, 4, 4>(s, x, rows, y),
+            },
+        );
+    }
+
+    fn additive_scores(&self, x: &[f32], rows: &[f32], weights: &[f32], y: &mut [f32]) {
+        let s = self.s;
+        s.vectorize(
+            #[inline(always)]
+            || {
+                for (i, y) in y.iter_mut().enumerate() {
+                    *y = additive_score(s, x, &rows[i * x.len()..][..x.len()], weights);
+                }
             },
         );
     }
@@ -293,24 +319,16 @@ fn dots_of<S: Simd, const ROWS: usize, const VECTORS: usize>(
     let mut sums = [[s.splat(0.0); VECTORS]; ROWS];
     let whole = depth - depth % PARTIAL_SUMS;
     for at in (0..whole).step_by(PARTIAL_SUMS) {
-        for v in 0..VECTORS {
-            let from = at + v * S::LANES;
-            let x = s.load(&x[from..]);
-            for r in 0..ROWS {
-                sums[r][v] = s.fma(x, s.load(&row[r][from..]), sums[r][v]);
-            }
+        let x = vectors::<S, VECTORS>(s, &x[at..]);
+        for (sums, row) in sums.iter_mut().zip(row) {
+            add_products(s, sums, x, &row[at..]);
         }
     }
-    let rest = depth - whole;
-    if rest > 0 {
+    if whole < depth {
         // Zeros add nothing: a partial sum starts from +0, so it is never -0.
-        let x = padded(&x[whole..]);
-        for r in 0..ROWS {
-            let row = padded(&row[r][whole..]);
-            for v in 0..VECTORS {
-                let from = v * S::LANES;
-                sums[r][v] = s.fma(s.load(&x[from..]), s.load(&row[from..]), sums[r][v]);
-            }
+        let x = vectors::<S, VECTORS>(s, &padded(&x[whole..]));
+        for (sums, row) in sums.iter_mut().zip(row) {
+            add_products(s, sums, x, &padded(&row[whole..]));
         }
     }
     for (y, sums) in y.iter_mut().zip(sums) {
@@ -320,6 +338,47 @@ fn dots_of<S: Simd, const ROWS: usize, const VECTORS: usize>(
         }
         *y = total(lanes);
     }
+}
+
+/// The vectors of [`PARTIAL_SUMS`] values.
+#[inline(always)]
+fn vectors<S: Simd, const VECTORS: usize>(s: S, values: &[f32]) -> [S::F32; VECTORS] {
+    let values = &values[..PARTIAL_SUMS];
+    std::array::from_fn(
+        #[inline(always)]
+        |v| s.load(&values[v * S::LANES..]),
+    )
+}
+
+/// `sums += x ∘ row`.
+#[inline(always)]
+fn add_products<S: Simd, const VECTORS: usize>(
+    s: S,
+    sums: &mut [S::F32; VECTORS],
+    x: [S::F32; VECTORS],
+    row: &[f32],
+) {
+    let row = vectors::<S, VECTORS>(s, row);
+    for (sum, (x, row)) in sums.iter_mut().zip(x.into_iter().zip(row)) {
+        *sum = s.fma(x, row, *sum);
+    }
+}
+
+/// `Σ_k weights[k] · tanh(x[k] + row[k])`.
+#[inline(always)]
+fn additive_score<S: Simd>(s: S, x: &[f32], row: &[f32], weights: &[f32]) -> f32 {
+    let mut sums = [0.0; PARTIAL_SUMS];
+    let weights = weights[..x.len()].chunks(PARTIAL_SUMS);
+    let parts = (x.chunks(PARTIAL_SUMS).zip(row.chunks(PARTIAL_SUMS))).zip(weights);
+    for ((x, row), weights) in parts {
+        let (x, row, weights) = (padded(x), padded(row), padded(weights));
+        for (at, sum) in sums.chunks_exact_mut(S::LANES).enumerate() {
+            let from = at * S::LANES;
+            let t = math::tanh(s, s.add(s.load(&x[from..]), s.load(&row[from..])));
+            s.store(s.fma(s.load(&weights[from..]), t, s.load(sum)), sum);
+        }
+    }
+    total(sums)
 }
 
 /// Vectors of the sum that are kept in registers while all rows pass.
