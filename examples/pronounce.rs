@@ -1,6 +1,11 @@
 //! Pronounces English words with a trained model, and times it beside textbook loops.
 //!
 //!     cargo run --release --example pronounce -- hippopotamus streamlining
+//!
+//! With `--beam N` it prints the N best pronunciations that a beam search finds, and times it
+//! beside greedy decoding:
+//!
+//!     cargo run --release --example pronounce -- --beam 5 hippopotamus
 
 mod g2p;
 
@@ -9,8 +14,8 @@ use std::hint::black_box;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use g2p::G2p;
 use g2p::textbook::Textbook;
+use g2p::{BeamSize, G2p};
 
 /// Runs that are timed, of this library and of the textbook loops, and runs before them.
 const RUNS: usize = 51;
@@ -18,15 +23,26 @@ const TEXTBOOK_RUNS: usize = 15;
 const WARM: usize = 3;
 
 fn main() -> ExitCode {
-    let words: Vec<String> = (std::env::args_os().skip(1))
+    let mut words: Vec<String> = (std::env::args_os().skip(1))
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
-    // A word may begin with anything but a hyphen: that is an option, and there are none.
-    if words.is_empty() || words.iter().any(|word| word.starts_with('-')) {
-        eprintln!("usage: cargo run --release --example pronounce -- WORD...");
+    let mut beam = None;
+    if words.first().is_some_and(|word| word == "--beam") {
+        beam = words.get(1).and_then(|width| width.parse().ok());
+        // Without a width the option stays, and is refused.
+        words.drain(..if beam.is_some() { 2 } else { 0 });
+    }
+    // A word may begin with anything but a hyphen: that is an option.
+    let is_usage = words.iter().any(|word| word.starts_with('-')) || beam == Some(0);
+    if words.is_empty() || is_usage {
+        eprintln!("usage: cargo run --release --example pronounce -- [--beam WIDTH] WORD...");
         return ExitCode::from(2);
     }
-    match pronounce(&words) {
+    let pronounced = match beam {
+        None => pronounce(&words),
+        Some(width) => pronounce_with_beam(&words, width),
+    };
+    match pronounced {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -94,6 +110,46 @@ fn pronounce(words: &[String]) -> Result<bool, Box<dyn Error>> {
     match &differing[..] {
         [] => println!("Both gave the same phonemes for every word."),
         differing => println!("The textbook loops differ in: {}", differing.join("; ")),
+    }
+    Ok(all_read)
+}
+
+/// Whether all words could be read.
+fn pronounce_with_beam(words: &[String], width: usize) -> Result<bool, Box<dyn Error>> {
+    let bytes = std::fs::read(g2p::PATH).map_err(|e| format!("{}: {e}", g2p::PATH))?;
+    let mut greedy = G2p::load(&bytes)?;
+    let beam = BeamSize {
+        width,
+        length_penalty: 0.0,
+    };
+    let mut model = G2p::load_with_beam(beam, &bytes)?;
+    let mut all_read = true;
+    for word in words {
+        let letters = match model.vocabulary().letters(word) {
+            Ok(letters) => letters,
+            Err(error) => {
+                eprintln!("error: {error}");
+                all_read = false;
+                continue;
+            }
+        };
+        println!("{word}");
+        for found in model.all(&letters)? {
+            let (probability, phonemes) = (f64::from(found.score).exp(), &found.phonemes);
+            let spelled = model.vocabulary().spell(phonemes);
+            println!("  {:5.1} %  {spelled}", 100.0 * probability);
+        }
+        let mut failed = None;
+        let [one, several] = [&mut greedy, &mut model].map(|model| {
+            median_ms(RUNS, || match model.phonemes(&letters) {
+                Ok(phonemes) => drop(black_box(phonemes.len())),
+                Err(error) => failed = Some(error),
+            })
+        });
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        println!("  {several:.3} ms with {width} hypotheses, {one:.3} ms greedy");
     }
     Ok(all_read)
 }

@@ -6,7 +6,7 @@ mod g2p;
 
 use cellstream::model::Precision;
 use g2p::textbook::Textbook;
-use g2p::{G2p, WordError};
+use g2p::{BeamSize, G2p, WordError};
 
 /// Words with PyTorch's predictions. Chosen so that no near tie decides any of them.
 const SAMPLE: &str = include_str!("../examples/models/held_out_sample.tsv");
@@ -73,6 +73,34 @@ fn words_changed_by_precision() {
         assert_eq!(pronounce(&mut model, word), expected, "{precision} {word}");
         assert_ne!(pronounce(&mut exact, word), expected, "f32 {word}");
     }
+}
+
+/// A beam of one gives what greedy decoding gives, and a wider one nothing less probable.
+#[test]
+fn pronunciations_of_a_beam_search() {
+    let load = |width| {
+        let length_penalty = 0.0;
+        let size = BeamSize {
+            width,
+            length_penalty,
+        };
+        G2p::load_with_beam(size, &bytes()).unwrap()
+    };
+    let (mut one, mut five) = (load(1), load(5));
+    let mut better = 0;
+    for (word, prediction) in sample() {
+        assert_eq!(pronounce(&mut one, word), prediction);
+        let letters = one.vocabulary().letters(word).unwrap();
+        let greedy = &one.all(&letters).unwrap()[0];
+        let found = five.all(&letters).unwrap();
+        assert_eq!(found.len(), 5);
+        assert!(found.windows(2).all(|pair| pair[0].score >= pair[1].score));
+        better += usize::from(found[0].score > greedy.score);
+    }
+    assert!(
+        better > 0,
+        "no word whose best pronunciation greedy decoding misses"
+    );
 }
 
 #[test]

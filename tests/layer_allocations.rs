@@ -7,8 +7,8 @@ use cellstream::execute::team::{SharedTeam, Team};
 use cellstream::execute::{Session, State};
 use cellstream::kernels::{Activation, Isa};
 use cellstream::layers::{
-    Attention, AttentionFlow, AttentionSum, Dense, Embedding, Greedy, GreedyOptions, Highway,
-    HighwayWeights, MaxOverTime, Mlp, Score, Sequences, Softmax,
+    Attention, AttentionFlow, AttentionSum, Beam, BeamOptions, Dense, Embedding, Greedy,
+    GreedyOptions, Highway, HighwayWeights, MaxOverTime, Mlp, Score, Sequences, Softmax,
 };
 use cellstream::model::{Gru, Lstm, Matrix, Model, Precision};
 use cellstream::plan::Plan;
@@ -92,17 +92,26 @@ fn decoding() {
     };
     for model in models {
         for (precision, threads) in [(Precision::F32, 1), (Precision::Int8, 2)] {
-            let session = Session::new(&model, &Plan::with_threads(&model, 1, 1, threads)).unwrap();
-            let embedding = Embedding::new(matrix(symbols, features));
-            let weights = matrix(symbols, hidden).in_precision(precision).unwrap();
-            let dense = Dense::new(&weights, &[0.0; 41]).unwrap();
+            let parts = || {
+                let plan = Plan::with_threads(&model, 1, 1, threads);
+                let embedding = Embedding::new(matrix(symbols, features));
+                let weights = matrix(symbols, hidden).in_precision(precision).unwrap();
+                let dense = Dense::new(&weights, &[0.0; 41]).unwrap();
+                (Session::new(&model, &plan).unwrap(), embedding, dense)
+            };
+            let (session, embedding, dense) = parts();
             let options = GreedyOptions::new(0, 1, 40);
             let mut decoder = Greedy::new(session, embedding, dense, options).unwrap();
+            let (session, embedding, dense) = parts();
+            let options = BeamOptions::new(0, 1, 40, 4).length_penalty(0.6);
+            let mut beam = Beam::new(session, embedding, dense, options).unwrap();
             let mut initial = State::zero(model.signature(), 1);
             for run in 0..5 {
                 initial.h.fill(0.1 * run as f32);
                 let before = calls();
                 let decoded = decoder.decode(&initial).unwrap().symbols.len();
+                let found = beam.decode(&initial).unwrap().map(|a| a.symbols.len());
+                let decoded = decoded.min(found.sum());
                 let made = calls() - before;
                 assert!(decoded > 0, "a decoder that does nothing allocates nothing");
                 assert_eq!(made, 0, "{precision}, {threads} threads, run {run}");

@@ -1,5 +1,5 @@
-//! The word-to-phonemes model of `examples/models`: an encoder, whose final states start a greedy
-//! decoder. `examples/models/README.md` says what it computes.
+//! The word-to-phonemes model of `examples/models`: an encoder, whose final states start a decoder,
+//! which is greedy or keeps several hypotheses. `examples/models/README.md` says what it computes.
 
 pub mod textbook;
 
@@ -8,7 +8,7 @@ use std::error::Error;
 use cellstream::execute::team::{SharedTeam, Team};
 use cellstream::execute::{PackedModel, State};
 use cellstream::kernels::Isa;
-use cellstream::layers::{Dense, Embedding, Greedy, GreedyOptions};
+use cellstream::layers::{Beam, BeamOptions, Dense, Embedding, Greedy, GreedyOptions};
 use cellstream::machine::Topology;
 use cellstream::model::{Precision, SafetensorsOptions, Tensors};
 use cellstream::{Input, Model, Output, Plan, Session};
@@ -27,7 +27,7 @@ pub struct G2p {
     vocabulary: Vocabulary,
     letters: Embedding,
     encoder: Session,
-    decoder: Greedy,
+    decoder: Decoder,
     /// Features of the word's letters.
     features: Vec<f32>,
     /// What the encoder hands to the decoder.
@@ -36,15 +36,47 @@ pub struct G2p {
     isa: Isa,
 }
 
+enum Decoder {
+    Greedy(Box<Greedy>),
+    Beam(Box<Beam>),
+}
+
+/// How many hypotheses a beam search keeps, and the exponent of its length penalty.
+#[derive(Clone, Copy, Debug)]
+pub struct BeamSize {
+    pub width: usize,
+    pub length_penalty: f32,
+}
+
+/// A pronunciation, as indices into the vocabulary, with the logarithm of its probability, divided
+/// by the length penalty.
+pub struct Pronunciation {
+    pub phonemes: Vec<usize>,
+    pub score: f32,
+}
+
 impl G2p {
     /// Loads the model from the bytes of its file.
     pub fn load(bytes: &[u8]) -> Result<G2p, Box<dyn Error>> {
         G2p::load_in(Precision::F32, bytes)
     }
 
+    /// The same, with beam search.
+    pub fn load_with_beam(beam: BeamSize, bytes: &[u8]) -> Result<G2p, Box<dyn Error>> {
+        G2p::load_with(Precision::F32, Some(beam), bytes)
+    }
+
     /// The same with both recurrent stacks in `precision`. Embeddings and the dense layer stay f32:
     /// they are looked up, and a fiftieth of the arithmetic.
     pub fn load_in(precision: Precision, bytes: &[u8]) -> Result<G2p, Box<dyn Error>> {
+        G2p::load_with(precision, None, bytes)
+    }
+
+    fn load_with(
+        precision: Precision,
+        beam: Option<BeamSize>,
+        bytes: &[u8],
+    ) -> Result<G2p, Box<dyn Error>> {
         let tensors = Tensors::from_bytes(bytes)?;
         let recurrent = |prefix: &str| {
             let options = SafetensorsOptions::new().prefix(prefix);
@@ -56,7 +88,8 @@ impl G2p {
 
         // The two never run at once, so they share one team. The decoder has most of the work.
         let topology = Topology::detect();
-        let decoder_plan = Plan::estimate(&decoder, 1, 1, topology.team_size());
+        let rows = beam.map_or(1, |beam| beam.width);
+        let decoder_plan = Plan::estimate(&decoder, rows, 1, topology.team_size());
         let threads = decoder_plan.threads();
         let encoder_plan = Plan::with_threads(&encoder, 1, USUAL_LETTERS, threads);
         let mut team = Team::new(&topology.cpus_for_team(threads))?;
@@ -65,20 +98,31 @@ impl G2p {
         let decoder = PackedModel::new(&decoder, &decoder_plan, &mut team)?;
         let team = SharedTeam::new(team);
         let (isa, signature) = (decoder.isa(), decoder.signature());
+        let session = Session::on_team(decoder, team.clone())?;
+        let table = Embedding::new(tensors.matrix("decoder.embedding.weight")?);
+        let (weights, bias) = (
+            tensors.matrix("output.weight")?,
+            tensors.vector("output.bias")?,
+        );
+        let dense = Dense::new(&weights, &bias)?;
+        let greedy = greedy_options(&tensors)?;
+        let decoder = match beam {
+            None => Decoder::Greedy(Greedy::new(session, table, dense, greedy)?.into()),
+            Some(beam) => {
+                let GreedyOptions {
+                    bos, eos, limit, ..
+                } = greedy;
+                let options = BeamOptions::new(bos, eos, limit, beam.width)
+                    .length_penalty(beam.length_penalty);
+                Decoder::Beam(Beam::new(session, table, dense, options)?.into())
+            }
+        };
 
         Ok(G2p {
             vocabulary: Vocabulary::load(&tensors)?,
             letters: Embedding::new(tensors.matrix("encoder.embedding.weight")?),
-            encoder: Session::on_team(encoder, team.clone())?,
-            decoder: Greedy::new(
-                Session::on_team(decoder, team)?,
-                Embedding::new(tensors.matrix("decoder.embedding.weight")?),
-                Dense::new(
-                    &tensors.matrix("output.weight")?,
-                    &tensors.vector("output.bias")?,
-                )?,
-                greedy_options(&tensors)?,
-            )?,
+            encoder: Session::on_team(encoder, team)?,
+            decoder,
             features: Vec::new(),
             state: State::zero(signature, 1),
             threads,
@@ -98,6 +142,33 @@ impl G2p {
 
     /// The phonemes of a word, as indices into the vocabulary, as its letters are.
     pub fn phonemes(&mut self, letters: &[usize]) -> Result<&[usize], Box<dyn Error>> {
+        self.encode(letters)?;
+        match &mut self.decoder {
+            Decoder::Greedy(greedy) => Ok(greedy.decode(&self.state)?.symbols),
+            Decoder::Beam(beam) => {
+                let best = beam.decode(&self.state)?.next();
+                Ok(best.map_or(&[], |best| best.symbols))
+            }
+        }
+    }
+
+    /// All that the beam search found, the best first; without one nothing.
+    pub fn all(&mut self, letters: &[usize]) -> Result<Vec<Pronunciation>, Box<dyn Error>> {
+        self.encode(letters)?;
+        let Decoder::Beam(beam) = &mut self.decoder else {
+            return Ok(Vec::new());
+        };
+        let found = beam.decode(&self.state)?;
+        Ok(found
+            .map(|found| Pronunciation {
+                phonemes: found.symbols.to_vec(),
+                score: found.score,
+            })
+            .collect())
+    }
+
+    /// Leaves the encoder's final states for the decoder.
+    fn encode(&mut self, letters: &[usize]) -> Result<(), Box<dyn Error>> {
         self.encoder.reserve(1, letters.len())?;
         self.features
             .resize(letters.len() * self.letters.features(), 0.0);
@@ -106,7 +177,7 @@ impl G2p {
         let input = Input::new(&self.features, letters.len(), 1);
         let mut output = Output::default().hn(&mut self.state.h);
         self.encoder.run(&input, &mut output)?;
-        Ok(self.decoder.decode(&self.state)?.symbols)
+        Ok(())
     }
 }
 

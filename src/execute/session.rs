@@ -373,12 +373,9 @@ impl Session {
         input.check(&signature, &output)?;
         let model = Arc::clone(&self.model);
         let (mut h, mut c) = (&mut state.h[..], &mut state.c[..]);
-        let directions = model.configurations[0].directions();
-        let states = directions.flat_map(|direction| {
-            let hidden = take_block(&mut h, batch, direction.state);
-            let is_lstm = direction.step.has_cell_state;
-            let cell = is_lstm.then(|| take_block(&mut c, batch, direction.hidden));
-            [Some(hidden), cell].into_iter().flatten()
+        let states = state_blocks(&model).map(|block| {
+            let of = if block.is_cell_state { &mut c } else { &mut h };
+            take_block(of, batch, block.size)
         });
         let steps = Steps::one(batch, RowsRef::contiguous(x, signature.input));
         self.step_rows(
@@ -386,6 +383,11 @@ impl Session {
             states,
             Some(RowsMut::contiguous(y, signature.output)),
         )
+    }
+
+    /// The states of a stream, in the order of [`Session::step_rows`].
+    pub(crate) fn state_blocks(&self) -> impl Iterator<Item = StateBlock> {
+        state_blocks(&self.model)
     }
 
     /// Values per stream of each state, in the order of [`Session::step_rows`].
@@ -552,6 +554,41 @@ impl Session {
         }
         Ok(threads)
     }
+}
+
+/// One state of a stream: a part of [`State::h`] or of [`State::c`].
+pub(crate) struct StateBlock {
+    /// Whether it is a part of [`State::c`].
+    pub is_cell_state: bool,
+    /// Values of a stream before it.
+    pub before: usize,
+    /// Values of a stream.
+    pub size: usize,
+}
+
+fn state_blocks(model: &PackedModel) -> impl Iterator<Item = StateBlock> {
+    let (mut before_h, mut before_c) = (0, 0);
+    let directions = model.configurations[0].directions();
+    directions.flat_map(move |direction| {
+        let mut block = |is_cell_state: bool, size: usize| {
+            let before = if is_cell_state {
+                &mut before_c
+            } else {
+                &mut before_h
+            };
+            let block = StateBlock {
+                is_cell_state,
+                before: *before,
+                size,
+            };
+            *before += size;
+            block
+        };
+        let hidden = block(false, direction.state);
+        let is_lstm = direction.step.has_cell_state;
+        let cell = is_lstm.then(|| block(true, direction.hidden));
+        [Some(hidden), cell].into_iter().flatten()
+    })
 }
 
 /// Takes the first block of `[batch, size]`.

@@ -55,6 +55,9 @@ pub enum LayerError {
         /// The limit given.
         limit: usize,
     },
+    /// A beam search that keeps no hypothesis.
+    #[error("a beam of width 0 keeps no hypothesis; choose 1 or more")]
+    BeamWidth,
     /// None to choose among, or more than `f32` counts.
     #[error(
         "a choice among {symbols} symbols; 1 to {} are supported",

@@ -108,28 +108,8 @@ impl Greedy {
         dense: Dense,
         options: GreedyOptions,
     ) -> Result<Greedy, LayerError> {
+        check_parts(&session, &embedding, &dense, [options.bos, options.eos])?;
         let signature = session.signature();
-        fits(
-            "the recurrent model",
-            signature.input,
-            "the embedding",
-            embedding.features(),
-        )?;
-        fits(
-            "the dense layer",
-            dense.inputs(),
-            "the recurrent model",
-            signature.output,
-        )?;
-        // Answers are fed back, so each needs a row in the table.
-        fits(
-            "the embedding",
-            embedding.symbols(),
-            "the dense layer",
-            dense.outputs(),
-        )?;
-        embedding.row(options.bos)?;
-        embedding.row(options.eos)?;
         let GreedyOptions { limit, .. } = options;
         let no_memory = |_| LayerError::Limit { limit };
         session.reserve(1, 1).map_err(no_memory)?;
@@ -189,6 +169,23 @@ impl Greedy {
             ended,
         })
     }
+}
+
+/// Refuses parts of a decoder that do not fit each other, or symbols that do not exist.
+pub(super) fn check_parts(
+    session: &Session,
+    embedding: &Embedding,
+    dense: &Dense,
+    ends: [usize; 2],
+) -> Result<(), LayerError> {
+    let signature = session.signature();
+    let (model, table, projection) = ("the recurrent model", "the embedding", "the dense layer");
+    fits(model, signature.input, table, embedding.features())?;
+    fits(projection, dense.inputs(), model, signature.output)?;
+    // Answers are fed back, so each needs a row in the table.
+    fits(table, embedding.symbols(), projection, dense.outputs())?;
+    ends.iter()
+        .try_for_each(|end| embedding.row(*end).map(drop))
 }
 
 /// Index of the greatest value, the lowest of equal ones; `None` for no values, or where one is

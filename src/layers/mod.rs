@@ -4,13 +4,15 @@
 //! - Features: [`Dense`], [`Mlp`], [`Highway`], [`MaxOverTime`].
 //! - Attention: [`Attention`] with a dot, bilinear or additive score, [`AttentionSum`],
 //!   [`AttentionFlow`].
-//! - Answers: [`Softmax`], [`CosineSimilarity`], [`Argmax`], and symbols fed back by [`Greedy`].
+//! - Answers: [`Softmax`], [`CosineSimilarity`], [`Argmax`], and symbols fed back by
+//!   [`Greedy`] or [`Beam`].
 //!
 //! Their arithmetic keeps the promise of the core: the same bits whatever the batch, the number of
 //! threads and the instruction set.
 
 mod argmax;
 mod attention;
+mod beam;
 mod deal;
 mod dense;
 mod dense_argmax;
@@ -27,6 +29,7 @@ mod softmax;
 
 pub use argmax::Argmax;
 pub use attention::{Attention, AttentionFlow, AttentionSum, Score};
+pub use beam::{Beam, BeamOptions, BeamRow, BeamSearch, Candidate, Hypothesis, best_continuations};
 pub use dense::Dense;
 pub use dense_argmax::{ArgmaxScratch, MAX_SYMBOLS};
 pub use embedding::Embedding;

@@ -1,5 +1,5 @@
-//! The phoneme error rate of the example's model in each precision, as a CSV table on standard
-//! output.
+//! The phoneme error rate of the example's model in each precision, and with beam search, as a CSV
+//! table on standard output.
 //!
 //!     cargo run --release --example g2p_error_rate -- HELD_OUT.tsv
 //!
@@ -16,7 +16,24 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use cellstream::model::Precision;
-use g2p::G2p;
+use g2p::{BeamSize, G2p};
+
+/// The beam searches beside greedy decoding, which is that of width 1.
+const BEAMS: [BeamSize; 5] = {
+    const fn beam(width: usize, length_penalty: f32) -> BeamSize {
+        BeamSize {
+            width,
+            length_penalty,
+        }
+    }
+    [
+        beam(1, 0.0),
+        beam(2, 0.0),
+        beam(5, 0.0),
+        beam(5, 1.0),
+        beam(10, 0.0),
+    ]
+};
 
 /// A word and its pronunciations, as names of phonemes.
 struct Word<'t> {
@@ -45,9 +62,21 @@ fn rates(path: &Path) -> Result<(), Box<dyn Error>> {
     let bytes = std::fs::read(g2p::PATH).map_err(|e| format!("{}: {e}", g2p::PATH))?;
     println!("precision,words,phonemes,edits,wrong_words,words_unlike_f32,edits_from_f32");
     let mut exact: Vec<String> = Vec::new();
-    for precision in Precision::ALL {
-        let answers = pronounce(precision, &bytes, &words)?;
-        if precision == Precision::F32 {
+    let precisions = Precision::ALL.map(|p| (p.to_string(), G2p::load_in(p, &bytes)));
+    let beams = BEAMS.map(|beam| {
+        let BeamSize {
+            width,
+            length_penalty,
+        } = beam;
+        let name = match length_penalty {
+            0.0 => format!("f32, beam {width}"),
+            alpha => format!("f32, beam {width}, length penalty {alpha}"),
+        };
+        (name, G2p::load_with_beam(beam, &bytes))
+    });
+    for (index, (name, model)) in precisions.into_iter().chain(beams).enumerate() {
+        let answers = pronounce(model?, &words)?;
+        if index == 0 {
             exact.clone_from(&answers);
         }
         let (mut edits, mut length, mut wrong) = (0, 0, 0);
@@ -70,7 +99,7 @@ fn rates(path: &Path) -> Result<(), Box<dyn Error>> {
         let unlike = apart.iter().filter(|&&d| d > 0).count();
         let words = words.len();
         let apart: usize = apart.iter().sum();
-        println!("{precision},{words},{length},{edits},{wrong},{unlike},{apart}");
+        println!("\"{name}\",{words},{length},{edits},{wrong},{unlike},{apart}");
     }
     Ok(())
 }
@@ -90,12 +119,7 @@ fn parse(table: &str) -> Result<Vec<Word<'_>>, String> {
 }
 
 /// Each word by itself. (A batch would change no answer, so none is needed.)
-fn pronounce(
-    precision: Precision,
-    bytes: &[u8],
-    words: &[Word<'_>],
-) -> Result<Vec<String>, Box<dyn Error>> {
-    let mut model = G2p::load_in(precision, bytes)?;
+fn pronounce(mut model: G2p, words: &[Word<'_>]) -> Result<Vec<String>, Box<dyn Error>> {
     let mut answers = Vec::with_capacity(words.len());
     for word in words {
         let letters = model.vocabulary().letters(word.spelling)?;
