@@ -35,13 +35,13 @@ pub mod reference;
 pub mod schedule;
 pub mod tune;
 
-/// Views of rows, instruction sets, and the types of numbers, activations and blockings, from
+/// Views of rows, operations on rows, instruction sets, and the types of numbers, activations and blockings, from
 /// `cellstream-kernels`.
 pub mod kernels {
     #[doc(inline)]
     pub use cellstream_kernels::{
-        Activation, Blocking, ISA_VARIABLE, Isa, IsaError, Numbers, Prefetch, RowsMut, RowsRef,
-        Stripes, TALL_TILE_ROWS, recycle_vec,
+        Activation, Blocking, Combine, ExpSum, ISA_VARIABLE, Isa, IsaError, Numbers, PARTIAL_SUMS,
+        Prefetch, RowKernels, RowsMut, RowsRef, Stripes, TALL_TILE_ROWS, recycle_vec, row_kernels,
     };
 }
 

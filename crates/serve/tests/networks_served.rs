@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use cellstream::execute::Session;
-use cellstream::layers::Embedding;
+use cellstream::layers::{BeamOptions, Embedding};
 use cellstream::model::{Gru, Input, LightGru, Lstm, Matrix, Output, Precision};
 use cellstream::plan::Plan;
 use cellstream::reference;
@@ -12,7 +12,7 @@ use cellstream_serve::Engine;
 use cellstream_serve::cell_graph::{Cells, Graph};
 use cellstream_serve::engine::{EngineOptions, Request, Workers};
 use cellstream_serve::networks::{
-    BinaryTree, BinaryTreeLstm, BinaryTreeWeights, Chain, ChainCell, ChildSumTreeLstm,
+    BeamSeq2Seq, BinaryTree, BinaryTreeLstm, BinaryTreeWeights, Chain, ChainCell, ChildSumTreeLstm,
     ChildSumWeights, DecoderCell, Dependencies, EncoderCell, FeedPrevious, Outputs, Seq2Seq,
     UnbatchedRunner, Until,
 };
@@ -166,6 +166,42 @@ fn answered_as_each_alone(precision: Precision) {
         cancelled += engine.stats().counts.of(End::Cancelled);
     }
     assert!(cancelled > 0);
+}
+
+/// Hypotheses are rows of batches with those of other requests.
+#[test]
+fn beam_searches_together_are_answered_as_each_alone() {
+    let mut rng = fastrand::Rng::with_seed(6);
+    let mut matrix =
+        |rows: usize, cols: usize| Matrix::new(rows, cols, random(&mut rng, rows * cols)).unwrap();
+    let table = Arc::new(Embedding::new(matrix(SYMBOLS, FEATURES)));
+    let lstm = Arc::new(Lstm::new(FEATURES, 20).layers(2).random(2).unwrap());
+    let encoder = EncoderCell::new(table.clone(), lstm.clone()).unwrap();
+    let mut bias = vec![0.0; SYMBOLS];
+    bias[1] = 5.0; // ends some answers
+    let decoder = DecoderCell::new(table, lstm, matrix(SYMBOLS, 20), bias).unwrap();
+    let mut cells = Cells::new();
+    let options = BeamOptions::new(0, 1, 9, 4);
+    let network = BeamSeq2Seq::add(&mut cells, encoder, decoder, options).unwrap();
+    let mut alone = UnbatchedRunner::new(&cells).unwrap();
+    let engine = Engine::start(cells.clone(), &EngineOptions::default()).unwrap();
+    let requests = (0..60).map(|_| {
+        let length = rng.usize(1..12);
+        let source: Vec<usize> = (0..length).map(|_| rng.usize(..SYMBOLS)).collect();
+        let (graph, search) = network.unfold(&source).unwrap();
+        let asked = Request::new(graph.clone()).grow(search.clone());
+        (engine.submit(asked).unwrap(), graph, search)
+    });
+    let requests: Vec<_> = requests.collect();
+    for (ticket, graph, search) in requests {
+        let answer = ticket.wait().unwrap().values;
+        let expected = alone.run(graph, Some(Box::new(search))).unwrap();
+        assert_eq!(bits(&answer), bits(&expected));
+    }
+    let decoder = network.decoder().index();
+    let batches = &engine.stats().models[0].cells[decoder].batches;
+    let several = batches.iter().skip(2).sum::<u64>();
+    assert!(several > 0, "no batch had several requests: {batches:?}");
 }
 
 /// Requests of some steps each, from the states of the one before, have the bits of one request of

@@ -3,7 +3,7 @@
 use cellstream_kernels::{ExpSum, RowKernels};
 
 /// A hypothesis, continued by one symbol.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Candidate {
     /// The row of the hypothesis in the batch.
     pub row: usize,

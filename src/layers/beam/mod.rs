@@ -56,14 +56,6 @@ pub struct Beam {
     candidates: Vec<Candidate>,
 }
 
-/// What has no candidate yet.
-const NONE: Candidate = Candidate {
-    row: 0,
-    symbol: 0,
-    score: 0.0,
-    logit: 0.0,
-};
-
 impl Beam {
     /// A decoder of these parts. The session's recurrent layers must all run forward.
     ///
@@ -92,7 +84,7 @@ impl Beam {
             x: vec![0.0; width * embedding.features()],
             y: vec![0.0; width * signature.output],
             logits: vec![0.0; width * dense.outputs()],
-            candidates: vec![NONE; width * search.candidates()],
+            candidates: vec![Candidate::default(); width * search.candidates()],
             kernels: row_kernels(session.packed().isa())?,
             search,
             session,

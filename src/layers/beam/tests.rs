@@ -283,7 +283,7 @@ fn best_continuations_are_those_of_a_sort() {
             for &isa in &isas {
                 let kernels = row_kernels(isa).unwrap();
                 for most in [1, 2, 10] {
-                    let mut best = vec![NONE; most];
+                    let mut best = vec![Candidate::default(); most];
                     let found = best_continuations(&*kernels, (3, -1.0), &logits, &mut best);
                     assert_eq!(found, Some(most.min(count)));
                     let found = &best[..most.min(count)];

@@ -4,7 +4,8 @@
 //!
 //! - [`Chain`]: any forward model of this crate, over sequences that are known or still arriving;
 //! - [`Whole`]: any model, bidirectional ones too, over sequences that are known;
-//! - [`Seq2Seq`]: an encoder, and a decoder that reads its previous symbol;
+//! - [`Seq2Seq`]: an encoder, and a decoder that reads its previous symbol; [`BeamSeq2Seq`] with
+//!   several hypotheses;
 //! - [`BinaryTreeLstm`] and [`ChildSumTreeLstm`]: TreeLSTMs over [`BinaryTree`]s and
 //!   [`Dependencies`].
 //!
@@ -24,7 +25,10 @@ mod whole;
 
 pub use chain::{Chain, ChainCell, ChainResponse};
 pub use error::NetworkError;
-pub use seq2seq::{DecoderCell, EncoderCell, FeedPrevious, Seq2Seq, Until};
+pub use seq2seq::{
+    BeamAnswer, BeamDecoding, BeamSeq2Seq, DecoderCell, EncoderCell, FeedPrevious, Seq2Seq, Until,
+    beam_answers,
+};
 pub use tree::{BinaryTreeLstm, ChildSumTreeLstm};
 pub use tree_shapes::{BinaryTree, Dependencies, TreeChild};
 pub use tree_weights::{BinaryTreeWeights, ChildSumWeights};

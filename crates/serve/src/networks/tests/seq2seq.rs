@@ -1,13 +1,17 @@
 use std::sync::Arc;
 
-use super::super::{DecoderCell, EncoderCell, NetworkError, Seq2Seq, Until};
+use super::super::{
+    BeamSeq2Seq, DecoderCell, EncoderCell, NetworkError, Seq2Seq, Until, beam_answers,
+};
 use super::{Request, alone, random, together};
 use crate::cell_graph::cost_tests::measured_plan;
 use crate::cell_graph::{BatchSizes, Cell, Cells};
+use cellstream::execute::Session;
 use cellstream::execute::State;
-use cellstream::layers::{Embedding, LayerError, argmax};
+use cellstream::layers::{Beam, BeamOptions, Dense, Embedding, LayerError, argmax};
 use cellstream::machine::CacheModel;
 use cellstream::model::{Gru, Input, Lstm, Matrix, Model, Output, Precision};
+use cellstream::plan::Plan;
 use cellstream::reference;
 
 const SOURCE: usize = 9;
@@ -57,6 +61,41 @@ impl Parts {
         }
     }
 
+    fn beam_network(&self, options: BeamOptions) -> Result<(Cells, BeamSeq2Seq), NetworkError> {
+        let [source, target] = self.tables.clone().map(Embedding::new);
+        let [encoder, decoder] = self.models.clone();
+        let encoder = EncoderCell::new(source, encoder)?;
+        let bias = self.bias.clone();
+        let decoder = DecoderCell::new(target, decoder, self.weights.clone(), bias)?;
+        let mut cells = Cells::new();
+        let network = BeamSeq2Seq::add(&mut cells, encoder, decoder, options)?;
+        Ok((cells, network))
+    }
+
+    /// All answers of the library's decoder, from the states that the reference's encoder leaves.
+    fn beam_answers(&self, source: &[usize], options: BeamOptions) -> Vec<BeamAnswer> {
+        let [encoder, decoder] = &self.models;
+        let mut state = State::zero(encoder.signature(), 1);
+        let features = source
+            .iter()
+            .flat_map(|&symbol| self.tables[0].row(symbol).to_vec());
+        let features: Vec<f32> = features.collect();
+        let mut output = Output::default().hn(&mut state.h).cn(&mut state.c);
+        let input = Input::new(&features, source.len(), 1);
+        reference::run(encoder, &input, &mut output).unwrap();
+        let session = Session::new(decoder, &Plan::with_threads(decoder, 1, 1, 1)).unwrap();
+        let table = Embedding::new(self.tables[1].clone());
+        let dense = Dense::new(&self.weights, &self.bias).unwrap();
+        let mut beam = Beam::new(session, table, dense, options).unwrap();
+        let answers = beam.decode(&state).unwrap();
+        answers
+            .map(|a| {
+                let symbols = a.symbols.iter().map(|&symbol| symbol as f32).collect();
+                (symbols, a.score, a.ended)
+            })
+            .collect()
+    }
+
     fn network(&self) -> (Cells, Seq2Seq) {
         let [source, target] = self.tables.clone().map(Embedding::new);
         let [encoder, decoder] = self.models.clone();
@@ -97,6 +136,9 @@ impl Parts {
         answer
     }
 }
+
+/// Symbols, score, and whether the answer ended.
+type BeamAnswer = (Vec<f32>, f32, bool);
 
 fn sources(rng: &mut fastrand::Rng) -> Vec<(Vec<usize>, usize)> {
     let mut source = || (0..rng.usize(1..8)).map(|_| rng.usize(..SOURCE)).collect();
@@ -265,4 +307,89 @@ fn parts_and_symbols_that_do_not_fit_are_refused() {
         limit: 1,
     };
     assert_eq!(refused(&[0], until), symbol(TARGET, TARGET));
+}
+
+#[test]
+fn answers_of_a_beam_are_those_of_the_library() {
+    use Precision::{F32, Int8};
+    let mut rng = fastrand::Rng::with_seed(11);
+    let (mut ended, mut cut) = (0, 0);
+    for (width, penalty) in [(1, 0.0), (2, 0.6), (5, 0.0), (4, 1.0), (3, 0.0)] {
+        // Fewer symbols than candidates, too.
+        for (symbols, precision) in [(TARGET, F32), (4, F32), (TARGET, Int8)] {
+            let parts = Parts::with_symbols(&mut rng, symbols).in_precision(precision, precision);
+            let options = BeamOptions::new(GO, EOS, 6, width).length_penalty(penalty);
+            let (cells, network) = parts.beam_network(options).unwrap();
+            let sources = sources(&mut rng);
+            let requests = || -> Vec<Request> {
+                let unfold = |(source, _): &(Vec<usize>, usize)| -> Request {
+                    let (graph, search) = network.unfold(source).unwrap();
+                    (graph, Some(Box::new(search)))
+                };
+                sources.iter().map(unfold).collect()
+            };
+            for answers in [
+                alone(&cells, requests()),
+                together(&cells, requests(), &mut rng),
+            ] {
+                for (answer, (source, _)) in answers.iter().zip(&sources) {
+                    let found: Vec<_> = beam_answers(answer.as_ref().unwrap())
+                        .map(|a| (a.symbols.to_vec(), a.score, a.ended))
+                        .collect();
+                    assert_eq!(found, parts.beam_answers(source, options), "{width}");
+                    if width == 1 {
+                        assert_eq!(found[0].0, parts.answer(source, 6));
+                    }
+                    ended += found.iter().filter(|answer| answer.2).count();
+                    cut += found.iter().filter(|answer| !answer.2).count();
+                }
+            }
+        }
+    }
+    assert!(ended > 10 && cut > 10, "both ways to end: {ended}, {cut}");
+}
+
+#[test]
+fn beams_that_cannot_be_decoded_are_refused_or_fail_alone() {
+    let mut rng = fastrand::Rng::with_seed(12);
+    let mut parts = Parts::random(&mut rng);
+    let options = BeamOptions::new(GO, EOS, 6, 3);
+    for refused in [
+        BeamOptions::new(GO, EOS, 6, 0),
+        BeamOptions::new(TARGET, EOS, 6, 3),
+        BeamOptions::new(GO, TARGET, 6, 3),
+        BeamOptions::new(GO, EOS, usize::MAX, 3),
+    ] {
+        assert!(matches!(
+            parts.beam_network(refused),
+            Err(NetworkError::Layer(_))
+        ));
+    }
+    let none = BeamOptions::new(GO, EOS, 0, 3);
+    let (cells, network) = parts.beam_network(none).unwrap();
+    let (graph, search) = network.unfold(&[1]).unwrap();
+    let answer = alone(&cells, vec![(graph, Some(Box::new(search)))]).remove(0);
+    let answers: Vec<usize> = beam_answers(&answer.unwrap())
+        .map(|a| a.symbols.len())
+        .collect();
+    assert_eq!(answers, [0]);
+    assert!(beam_answers(&[5.0, 0.0, 1.0, 2.0]).next().is_none());
+
+    let mut table = parts.tables[0].data().to_vec();
+    table[3 * FEATURES] = f32::NAN;
+    parts.tables[0] = Matrix::new(SOURCE, FEATURES, table).unwrap();
+    let (cells, network) = parts.beam_network(options).unwrap();
+    assert!(matches!(
+        network.unfold(&[]),
+        Err(NetworkError::Empty { .. })
+    ));
+    assert!(network.unfold(&[SOURCE]).is_err());
+    let request = |source: &[usize]| -> Request {
+        let (graph, search) = network.unfold(source).unwrap();
+        (graph, Some(Box::new(search)))
+    };
+    let requests = vec![request(&[1, 2]), request(&[3]), request(&[5, 4])];
+    let answers = together(&cells, requests, &mut rng);
+    let failed: Vec<bool> = answers.iter().map(Result::is_err).collect();
+    assert_eq!(failed, [false, true, false]);
 }

@@ -13,6 +13,10 @@
 //! The symbol of a decoder is a state of its cell, so a chain of decoder steps copies nothing from
 //! one node to the next.
 
+mod beam;
+
+pub use beam::{BeamAnswer, BeamDecoding, BeamSeq2Seq, beam_answers};
+
 use std::sync::Arc;
 
 use super::NetworkError;
