@@ -12,7 +12,7 @@ use std::path::Path;
 use cellstream::execute::Session;
 use cellstream::model::{Input, Model, Output};
 use cellstream::plan::Plan;
-use resident::{peak, resident};
+use resident::{allocated, peak, resident};
 
 const LAYERS: usize = 3;
 const SIZE: usize = 1024;
@@ -96,14 +96,14 @@ fn a_session_holds_its_packed_weights_and_little_else() {
     }
     let first = first.unwrap();
 
-    let before = resident();
+    let before = allocated();
     let mut second = Session::from_packed(first.packed().clone()).unwrap();
     let input = vec![0.5; STEPS * SIZE];
     let mut output = vec![0.0; STEPS * SIZE];
     second
         .run(&Input::new(&input, STEPS, 1), &mut Output::new(&mut output))
         .unwrap();
-    let added = resident() - before - (4 * 2 * STEPS * SIZE) as f64;
+    let added = allocated() - before - (4 * 2 * STEPS * SIZE) as f64;
     println!("a second session adds {:.2} MiB", added / MIB);
     assert!(added <= buffers() + MIB, "{:.2} MiB", added / MIB);
 }

@@ -12,7 +12,7 @@ use std::sync::Once;
 use cellstream::execute::Session;
 use cellstream::model::{Gru, Lstm, Model, Precision, SafetensorsOptions};
 use cellstream::plan::Plan;
-use resident::{peak, resident};
+use resident::{allocated, peak, resident};
 
 const MIB: f64 = (1 << 20) as f64;
 /// How much `VmHWM` may be off: 64 pages for each of so many CPUs.
@@ -55,14 +55,14 @@ fn reset_peak() -> bool {
     false
 }
 
-/// What `make` returns, the bytes that are resident since, and the most that were meanwhile (`None`
+/// What `make` returns, the allocated bytes that are resident since, and the most that were meanwhile (`None`
 /// where the system does not let its own count be reset).
 fn measured<T>(make: impl FnOnce() -> T) -> (T, f64, Option<f64>) {
     let is_reset = reset_peak();
-    let before = resident();
+    let (before, resident_before) = (allocated(), resident());
     let made = make();
-    let most = is_reset.then(|| peak() - before);
-    (made, resident() - before, most)
+    let most = is_reset.then(|| peak() - resident_before);
+    (made, allocated() - before, most)
 }
 
 #[test]

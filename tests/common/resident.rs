@@ -2,15 +2,25 @@
 
 #![allow(dead_code)] // each test target needs some of it
 
-/// Resident memory now, in bytes. `VmRSS` of `/proc/self/status` is a sum over CPUs that may lag by
-/// 64 pages on each; the roll-up walks the page tables.
+/// Resident memory now, in bytes, with the pages of the program itself. `VmRSS` of
+/// `/proc/self/status` is a sum over CPUs that may lag by 64 pages on each; the roll-up walks the
+/// page tables.
 pub fn resident() -> f64 {
-    let exact = std::fs::read_to_string("/proc/self/smaps_rollup");
-    match exact {
-        Ok(text) => field(&text, "Rss:"),
+    count("Rss:", "VmRSS:")
+}
+
+/// Allocated memory that is resident now, in bytes: stacks and the heap. Code that runs for the
+/// first time adds megabytes of a debug build's file to [`resident`], and nothing to this.
+pub fn allocated() -> f64 {
+    count("Anonymous:", "RssAnon:")
+}
+
+fn count(in_rollup: &str, in_status: &str) -> f64 {
+    match std::fs::read_to_string("/proc/self/smaps_rollup") {
+        Ok(text) => field(&text, in_rollup),
         Err(_) => field(
             &std::fs::read_to_string("/proc/self/status").unwrap(),
-            "VmRSS:",
+            in_status,
         ),
     }
 }
