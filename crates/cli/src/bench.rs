@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use super::memory::afford_run;
 use super::model::{CellName, ModelOrShape, Shape};
+#[cfg(feature = "network")]
+use super::network;
 use super::plan::{Origin, PlanOption, plan_for, tuned};
 use super::precision::{self, MeasuredPrecision, Purpose};
 use super::profile::Profile;
@@ -34,10 +36,17 @@ use cellstream_command::{Failure, seconds, threads};
 /// With --json, one object per line: cell, input, hidden, layers, bidirectional, batch, steps,
 /// threads, precision, plan, median_ms, p99_ms, gflops, bound_ms, bound_by, fraction_of_bound,
 /// runs; with --profile also profile.
+///
+/// With --array, the model is a whole graph (.onnx), which is timed on these arrays; there is no
+/// bound. The part of its recurrent regions is printed, with --profile that of each. The JSON object
+/// has: model, median_ms, p99_ms, recurrent_share, runs; with --profile also regions.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     #[command(flatten)]
     source: ModelOrShape,
+    #[cfg(feature = "network")]
+    #[command(flatten)]
+    arrays: network::ArrayOptions,
     /// Sequences per run
     #[arg(long, value_name = "B", default_value_t = 1,
         value_parser = clap::value_parser!(u32).range(1..=65536))]
@@ -129,6 +138,22 @@ struct Row {
 
 /// Measures and prints.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    #[cfg(feature = "network")]
+    if let (Some(arrays), Some(model)) = (arguments.arrays.given(), &arguments.source.model) {
+        if arguments.tune.is_some() {
+            return Err(Failure::usage(
+                "--tune applies to a stack of layers; of a graph, use `cellstream tune --array … -o \
+                 PLAN`, then --plan PLAN here",
+            ));
+        }
+        let timing = network::Timing {
+            threads: arguments.threads,
+            seconds: arguments.seconds,
+            profile: arguments.profile,
+            json: arguments.json,
+        };
+        return network::bench(model, arrays, arguments.plan.path(), &timing);
+    }
     let mut out = std::io::stdout().lock();
     let cases = cases(arguments)?;
     let progress = std::io::stderr().is_terminal();

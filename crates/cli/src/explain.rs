@@ -8,6 +8,8 @@ use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 
 use super::model::ModelOrShape;
+#[cfg(feature = "network")]
+use super::network;
 use super::plan::{PlanOption, entry_for};
 use super::precision::{Precisions, in_precisions};
 use cellstream::graph::Graph;
@@ -26,10 +28,16 @@ use facts::{Facts, Question};
 /// With --json, one object: model, request, graph, schedules (all, and after each rule), plan,
 /// layers (phases, and for each core its weights and traffic; equal layers are one entry), moved
 /// (bytes per step into each core's private caches), bound, measured.
+///
+/// With --array, the model is a whole graph (.onnx). It is run on these arrays, and the plan and the
+/// share of the time of each recurrent region are printed; the JSON object has: regions.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     #[command(flatten)]
     source: ModelOrShape,
+    #[cfg(feature = "network")]
+    #[command(flatten)]
+    arrays: network::ArrayOptions,
     /// Sequences per request
     #[arg(long, value_name = "B", default_value_t = 1,
         value_parser = clap::value_parser!(u32).range(1..=65536))]
@@ -73,6 +81,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         return Err(Failure::usage(
             "--dot - and --json would both print on standard output; give --dot a file",
         ));
+    }
+    #[cfg(feature = "network")]
+    if let (Some(arrays), Some(model)) = (arguments.arrays.given(), &arguments.source.model) {
+        let (plan, json) = (arguments.plan.path(), arguments.json);
+        return network::explain(model, arrays, plan, arguments.threads, json);
     }
     let (source, asked) = (&arguments.source, arguments.precision.as_ref());
     let model = in_precisions(source.sizes()?, asked).map_err(|f| source.failed(f))?;

@@ -133,7 +133,8 @@ fn text(inspection: &Inspection, stack: &Result<Model, Failure>) -> Result<Strin
                 [] => writeln!(text, "run: yes, if tract computes its other nodes")?,
                 missing => writeln!(text, "run: no: {} not supported", missing.join(", "))?,
             }
-            writeln!(text, "tune, bench, explain, quantize: no: {why}")?;
+            writeln!(text, "tune, bench, explain: as a graph, with --array")?;
+            writeln!(text, "quantize: no: {why}")?;
             if !inspection.recurrent.is_empty() {
                 writeln!(
                     text,

@@ -15,6 +15,7 @@ mod inspect;
 mod machine;
 mod memory;
 mod model;
+mod named;
 #[cfg(feature = "network")]
 mod network;
 mod npy;

@@ -1,12 +1,12 @@
 //! `cellstream run`: runs a model on arrays from files.
 
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use super::memory::afford_run;
 use super::model::{CellName, FileOptions, open};
+use super::named::Named;
 #[cfg(feature = "network")]
-use super::network::{self, NamedFile};
+use super::network;
 use super::npy;
 use super::plan::{PlanOption, plan_for};
 use super::precision::{Precisions, in_precisions};
@@ -52,26 +52,6 @@ pub struct Arguments {
     plan: PlanOption,
 }
 
-/// `NAME=FILE`.
-#[derive(Clone, Debug)]
-struct Named {
-    name: String,
-    path: PathBuf,
-}
-
-impl FromStr for Named {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Named, String> {
-        match text.split_once('=') {
-            Some((name, path)) if !name.is_empty() && !path.is_empty() => Ok(Named {
-                name: name.into(),
-                path: path.into(),
-            }),
-            _ => Err("expected NAME=FILE.npy".into()),
-        }
-    }
-}
-
 /// Loads, runs, writes.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let is_traced = profile::is_asked()?;
@@ -79,8 +59,14 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let opened = open(&arguments.model, &arguments.file, arguments.cell);
     #[cfg(feature = "network")]
     if opened.is_err() && is_network(arguments) {
-        let (inputs, outputs) = (files(&arguments.input), files(&arguments.output));
-        return network::run(&arguments.model, &inputs, &outputs, arguments.threads);
+        let Arguments {
+            model,
+            input,
+            output,
+            threads,
+            ..
+        } = arguments;
+        return network::run(model, input, output, *threads, arguments.plan.path());
     }
     let model = opened?;
     let model = in_precisions(model, arguments.precision.as_ref());
@@ -148,20 +134,9 @@ fn check_outputs(arguments: &Arguments) -> Result<(), Failure> {
     Ok(())
 }
 
-#[cfg(feature = "network")]
-fn files(list: &[Named]) -> Vec<NamedFile<'_>> {
-    let files = list.iter().map(|named| NamedFile {
-        name: &named.name,
-        path: &named.path,
-    });
-    files.collect()
-}
-
 /// Whether the file may be a graph, and no option is of a stack of layers alone.
 #[cfg(feature = "network")]
 fn is_network(arguments: &Arguments) -> bool {
-    let is_plain = arguments.cell.is_none()
-        && arguments.precision.is_none()
-        && arguments.plan.path().is_none();
+    let is_plain = arguments.cell.is_none() && arguments.precision.is_none();
     is_plain && network::is_candidate(&arguments.model)
 }

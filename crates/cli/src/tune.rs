@@ -8,6 +8,8 @@ use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 
 use super::memory::afford_run;
 use super::model::ModelOrShape;
+#[cfg(feature = "network")]
+use super::network;
 use super::precision::{self, MeasuredPrecision, Purpose};
 use cellstream::model::Model;
 use cellstream::plan::{Cost, Entry, Plan, PlanFileError};
@@ -33,10 +35,17 @@ use cellstream_serve::cell_graph::BatchSizes;
 /// complete rounds keeps the estimate.
 ///
 /// `run`, `bench` and `explain` read the file with --plan, the library with Plan::load_or_estimate.
+///
+/// With --array, the model is a whole graph (.onnx). Each of its recurrent regions is tuned for the
+/// sizes that it has in a run on these arrays, and the file has a plan for each; the library reads
+/// it with NetworkPlan::load.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     #[command(flatten)]
     source: ModelOrShape,
+    #[cfg(feature = "network")]
+    #[command(flatten)]
+    arrays: network::ArrayOptions,
     /// Sequences per request, one or several sizes
     #[arg(long, value_name = "B,…", value_delimiter = ',', default_value = "1,10",
         value_parser = clap::value_parser!(u32).range(1..=65536))]
@@ -92,9 +101,22 @@ const CHOOSING: f64 = 0.3;
 
 /// Tunes, prints the chosen configurations, writes the plan.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    #[cfg(feature = "network")]
+    if let (Some(arrays), Some(model)) = (arguments.arrays.given(), &arguments.source.model) {
+        if let Some(path) = &arguments.output {
+            writable(path, "cellstream network plan ")?;
+        }
+        let tuning = network::Tuning {
+            threads: arguments.threads,
+            seconds: arguments.seconds,
+            output: arguments.output.as_deref(),
+            bar: bar(),
+        };
+        return network::tune(model, arrays, &tuning);
+    }
     let model = arguments.source.model()?;
     if let Some(path) = &arguments.output {
-        writable(path)?;
+        writable(path, "cellstream plan ")?;
     }
     let longest = *arguments.steps.iter().max().unwrap_or(&0);
     if let Some(length) = arguments.lengths.iter().find(|&&length| length > longest) {
@@ -182,15 +204,14 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 /// Refuses, before any time is spent, a place that no plan can be written to, or an existing file
 /// that is not a plan and should not be overwritten.
-fn writable(path: &Path) -> Result<(), Failure> {
-    const FIRST: &[u8] = b"cellstream plan ";
+fn writable(path: &Path, first: &str) -> Result<(), Failure> {
     in_existing_directory(path, "-o")?;
     let mut start = Vec::new();
     match std::fs::File::open(path) {
-        Ok(file) => file.take(FIRST.len() as u64).read_to_end(&mut start)?,
+        Ok(file) => file.take(first.len() as u64).read_to_end(&mut start)?,
         Err(_) => return Ok(()),
     };
-    if start.is_empty() || start == FIRST {
+    if start.is_empty() || start == first.as_bytes() {
         return Ok(());
     }
     Err(Failure::new("exists and is not a plan file; choose another name for -o").of(path))

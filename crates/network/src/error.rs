@@ -69,6 +69,20 @@ pub enum NetworkError {
         /// The cause.
         why: String,
     },
+    /// A file that is no plan of a network, or a plan that cannot be written.
+    #[error("the plan file: {why}")]
+    PlanFile {
+        /// The cause.
+        why: String,
+    },
+    /// A region could not be tuned.
+    #[error("recurrent node {node:?} could not be tuned: {why}")]
+    Tune {
+        /// The node.
+        node: String,
+        /// The cause.
+        why: String,
+    },
     /// A run failed.
     #[error("the run failed: {why}")]
     Run {

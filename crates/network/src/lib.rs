@@ -9,6 +9,9 @@
 //! control_flow/   branches and loops that are decided before a run
 //! plan.rs         the graph for inputs of certain shapes, ready to run
 //! network.rs      the interface: named inputs and outputs, plans by the shapes of inputs
+//! profile.rs      the time of each recurrent region
+//! tuning.rs       the fastest plan of each recurrent region
+//! network_plan.rs these plans, and their file
 //! inspect.rs      the contents of a file
 //! cut.rs          the recurrent core of a file as a file of its own
 //! threads.rs      one team for all recurrent nodes, and a pool for tract
@@ -24,15 +27,21 @@ mod error;
 mod evaluation;
 mod inspect;
 mod network;
+mod network_plan;
 mod operators;
 mod plan;
+mod profile;
 mod recurrent;
 mod source;
 mod tensor;
 mod threads;
+mod tuning;
 
 pub use cut::Core;
 pub use error::NetworkError;
 pub use inspect::{InspectedNode, Inspection, NodeName, Origin};
 pub use network::{NamedTensor, Network, NetworkOptions, NetworkPort};
+pub use network_plan::NetworkPlan;
+pub use profile::{NetworkProfile, ProfiledRun, RegionRun};
 pub use tensor::{Data, ElementType, Tensor};
+pub use tuning::{NetworkTuning, TunedNetwork, TunedRegion, TuningProgress};

@@ -9,9 +9,10 @@ use tract_onnx::pb::tensor_shape_proto::dimension;
 use tract_onnx::pb::{ModelProto, ValueInfoProto, type_proto};
 
 use crate::plan::{Known, Plan};
+use crate::profile::{ProfiledRun, profiled};
 use crate::recurrent::Regions;
 use crate::source::{self, graph, malformed};
-use crate::{ElementType, NetworkError, Tensor};
+use crate::{ElementType, NetworkError, NetworkPlan, Tensor};
 
 /// Options of a network. Take those that are not set from the default: later versions may add some.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -146,6 +147,53 @@ impl Network {
             tensor,
         });
         Ok(named.collect())
+    }
+
+    /// Runs the network as [`Network::run`], and takes the time of each recurrent region.
+    ///
+    /// ```no_run
+    /// # use cellstream_network::{Network, Tensor};
+    /// # let network = Network::open("model.onnx")?;
+    /// # let x = Tensor::new(&[1, 100, 80], vec![0.0f32; 8000])?;
+    /// network.run(&[("x", &x)])?; // the first run also prepares a plan
+    /// let profile = network.profile(&[("x", &x)])?.profile;
+    /// println!("{:.0} % in recurrent layers", 100.0 * profile.recurrent_share());
+    /// # Ok::<(), cellstream_network::NetworkError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Network::run`].
+    pub fn profile(&self, inputs: &[(&str, &Tensor)]) -> Result<ProfiledRun, NetworkError> {
+        let (outputs, profile) = profiled(|| self.run(inputs));
+        let outputs = outputs?;
+        Ok(ProfiledRun { outputs, profile })
+    }
+
+    /// Takes the plans of a file for all recurrent regions that it names; those of others are
+    /// estimated. `None`: all are estimated. A plan that does not fit its region or this machine
+    /// is refused by the next run.
+    ///
+    /// # Errors
+    /// [`NetworkError::PlanFile`] for a plan with a node that this model does not have.
+    pub fn use_plan(&self, plan: Option<NetworkPlan>) -> Result<(), NetworkError> {
+        if let Some(plan) = &plan {
+            let names = source::recurrent_names(graph(&self.model));
+            // Nodes of branches and loops get a prefix when these are decided.
+            let is_here = |node: &&str| names.iter().any(|name| node.ends_with(name));
+            if let Some(node) = plan.regions().find(|node| !is_here(node)) {
+                let why = format!(
+                    "it has a plan for node {node:?}, which is not in this model; tune again"
+                );
+                return Err(NetworkError::PlanFile { why });
+            }
+        }
+        self.regions.use_plan(plan);
+        Ok(())
+    }
+
+    /// The regions, for tuning.
+    pub(crate) fn regions(&self) -> &Regions {
+        &self.regions
     }
 
     /// The values of all inputs, in order.

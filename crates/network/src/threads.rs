@@ -29,6 +29,10 @@ impl Threads {
         }
     }
 
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
     pub fn team(&self) -> Result<&SharedTeam, TeamError> {
         if let Some(team) = self.team.get() {
             return Ok(team);

@@ -28,7 +28,8 @@ fn the_contents_of_a_graph_are_printed() {
         "h0 zeros; c0 zeros",
         "within    If \"end_node\"",
         "linear_before_reset = 1",
-        "tune, bench, explain, quantize: no: ",
+        "tune, bench, explain: as a graph, with --array",
+        "quantize: no: ",
         "cut: writes",
     ] {
         assert!(text.contains(part), "{part:?} in {text}");

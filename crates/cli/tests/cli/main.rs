@@ -12,6 +12,7 @@ mod explain;
 mod inspect;
 mod load;
 mod machine;
+mod network;
 mod plan_file;
 mod quantize;
 mod run;

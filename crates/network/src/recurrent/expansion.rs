@@ -10,7 +10,7 @@ use super::operator::Recurrent;
 
 /// Puts the operators in the place of tract's own.
 pub(crate) fn register(onnx: &mut Onnx) {
-    for name in ["LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"] {
+    for name in super::OPERATORS {
         onnx.op_register.insert(name, parse);
     }
 }

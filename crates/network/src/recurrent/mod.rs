@@ -19,3 +19,6 @@ mod region;
 pub(crate) use expansion::register;
 pub(crate) use node::while_parsing;
 pub(crate) use region::Regions;
+
+/// The operators.
+pub(crate) const OPERATORS: [&str; 4] = ["LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"];

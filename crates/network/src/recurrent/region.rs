@@ -3,24 +3,28 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use cellstream::execute::{PackedModel, Session};
 use cellstream::model::{Input, Model, Output, Signature};
-use cellstream::plan::Plan;
+use cellstream::plan::{Plan, Stamp};
 use prost::Message;
 use tract_onnx::pb::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto};
 use tract_onnx::prelude::{DatumType, Tensor};
 
 use super::node::{OUTPUTS, RecurrentNode};
-use crate::ElementType;
+use crate::profile::{RegionRun, record};
 use crate::source::of_any_size;
 use crate::threads::Threads;
+use crate::{ElementType, NetworkPlan};
 
 /// The regions of a network, and its threads.
 pub(crate) struct Regions {
     pub threads: Threads,
     /// By the name of the node; several where a node has had several weights.
     regions: Mutex<HashMap<String, Vec<Arc<Region>>>>,
+    /// Of regions that it does not have, plans are estimated.
+    plan: Mutex<Option<NetworkPlan>>,
 }
 
 impl fmt::Debug for Regions {
@@ -37,7 +41,26 @@ impl Regions {
         Arc::new(Regions {
             threads: Threads::new(threads),
             regions: Mutex::default(),
+            plan: Mutex::default(),
         })
+    }
+
+    /// Has all sessions made anew, by these plans.
+    pub fn use_plan(&self, plan: Option<NetworkPlan>) {
+        *lock(&self.plan) = plan;
+        for region in lock(&self.regions).values().flatten() {
+            *lock(&region.session) = None;
+        }
+    }
+
+    /// The plans in use.
+    pub fn plan(&self) -> NetworkPlan {
+        lock(&self.plan).clone().unwrap_or_default()
+    }
+
+    /// The region of a node that was made last.
+    pub fn of_node(&self, node: &str) -> Option<Arc<Region>> {
+        lock(&self.regions).get(node)?.last().map(Arc::clone)
     }
 
     /// The region of a node with these weights, one for each of [`RecurrentNode::inputs`] that is
@@ -66,7 +89,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// A recurrent node with its weights.
-pub(super) struct Region {
+pub(crate) struct Region {
+    node: String,
+    operator: String,
     model: Model,
     weights: Vec<Arc<Tensor>>,
     /// Made at the first run, and kept for later ones.
@@ -84,10 +109,16 @@ impl Region {
         let file = file_of(node, &weights)?;
         let model = Model::from_onnx(&file).map_err(|why| why.to_string())?;
         Ok(Region {
+            node: node.name.clone(),
+            operator: node.proto.op_type.clone(),
             model,
             weights,
             session: Mutex::new(None),
         })
+    }
+
+    pub fn model(&self) -> &Model {
+        &self.model
     }
 
     pub fn signature(&self) -> Signature {
@@ -110,13 +141,40 @@ impl Region {
         session
             .reserve(batch, steps)
             .map_err(|why| why.to_string())?;
-        session.run(input, output).map_err(|why| why.to_string())
+        let start = Instant::now();
+        session.run(input, output).map_err(|why| why.to_string())?;
+        let time = start.elapsed();
+        record(|| RegionRun {
+            node: self.node.clone(),
+            operator: self.operator.clone(),
+            input: self.signature().input,
+            output: self.signature().output,
+            batch,
+            steps,
+            plan: {
+                let plan = session.packed().plan();
+                plan.entries[plan.nearest(batch, steps)]
+                    .configuration
+                    .to_string()
+            },
+            time,
+        });
+        Ok(())
     }
 
     fn session(&self, regions: &Regions, batch: usize, steps: usize) -> Result<Session, String> {
         let team = regions.threads.team().map_err(|why| why.to_string())?;
-        // On as many threads as pay: few for small cells.
-        let plan = Plan::estimate(&self.model, batch, steps, team.threads());
+        let tuned = lock(&regions.plan);
+        let tuned = tuned.as_ref().and_then(|plan| plan.region(&self.node));
+        let plan = match tuned {
+            Some(text) => {
+                let stamp = Stamp::detect().map_err(|why| why.to_string())?;
+                let plan = Plan::from_text(text.as_bytes(), &self.model, &stamp);
+                plan.map_err(|why| format!("its plan: {why}"))?
+            }
+            // On as many threads as pay: few for small cells.
+            None => Plan::estimate(&self.model, batch, steps, team.threads()),
+        };
         let packed = team.turn(|team| PackedModel::new(&self.model, &plan, team));
         let packed = packed.map_err(|why| why.to_string())?;
         let packed = packed.map_err(|why| why.to_string())?;

@@ -13,7 +13,7 @@ use std::path::Path;
 use prost::Message;
 use tract_onnx::pb::{GraphProto, ModelProto, ValueInfoProto};
 
-use crate::NetworkError;
+use crate::{NetworkError, recurrent};
 pub(crate) use inputs::{fix_shape, fix_value, input, input_of, of_any_size};
 
 /// The supported opsets.
@@ -110,6 +110,18 @@ fn check_opset(model: &ModelProto) -> Result<(), NetworkError> {
 
 pub(crate) fn malformed(why: impl Into<String>) -> NetworkError {
     NetworkError::Malformed(why.into())
+}
+
+/// The names of the recurrent nodes of a graph and of the graphs within.
+pub(crate) fn recurrent_names(graph: &GraphProto) -> Vec<&str> {
+    let mut found = Vec::new();
+    for node in &graph.node {
+        if recurrent::OPERATORS.contains(&node.op_type.as_str()) {
+            found.push(node.name.as_str());
+        }
+        names::subgraphs(node).for_each(|inner| found.extend(recurrent_names(inner)));
+    }
+    found
 }
 
 /// The graph of a prepared model.

@@ -1,0 +1,74 @@
+//! Commands on whole graphs, for ONNX files that are more than a stack of layers.
+
+mod bench;
+mod run;
+mod shares;
+mod tune;
+
+use std::path::Path;
+
+pub use bench::{Timing, bench, explain};
+pub use run::run;
+pub use tune::{Tuning, tune};
+
+use super::named::Named;
+use super::npy;
+use cellstream_command::Failure;
+use cellstream_network::{Network, NetworkOptions, NetworkPlan, Tensor};
+
+/// The arrays that a command runs a graph on.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct ArrayOptions {
+    /// An input array of a whole graph (.onnx), as `run --input`; repeat it for each input. The
+    /// sizes of requests are those of the arrays
+    #[arg(long = "array", value_name = "NAME=X.npy", requires = "model", conflicts_with_all = [
+        "cell", "input", "hidden", "layers", "bidirectional", "prefix", "batch_first", "batch",
+        "steps", "precision",
+    ])]
+    arrays: Vec<Named>,
+}
+
+impl ArrayOptions {
+    /// The arrays, if there are any.
+    pub fn given(&self) -> Option<&[Named]> {
+        (!self.arrays.is_empty()).then_some(self.arrays.as_slice())
+    }
+}
+
+/// Whether a file may be a graph that only a network runs.
+pub fn is_candidate(model: &Path) -> bool {
+    model
+        .extension()
+        .is_some_and(|extension| extension.eq_ignore_ascii_case("onnx"))
+}
+
+/// Loads a graph, with a plan if there is one.
+fn open(model: &Path, threads: Option<u32>, plan: Option<&Path>) -> Result<Network, Failure> {
+    let failed = |why: &dyn std::fmt::Display| Failure::new(why.to_string()).of(model);
+    let options = NetworkOptions {
+        threads: threads.map(|threads| threads as usize),
+    };
+    let network = Network::open_with(model, options).map_err(|why| failed(&why))?;
+    if let Some(path) = plan {
+        let plan = NetworkPlan::load(path).map_err(|why| Failure::new(why.to_string()).of(path))?;
+        let used = network.use_plan(Some(plan));
+        used.map_err(|why| Failure::new(why.to_string()).of(path))?;
+    }
+    Ok(network)
+}
+
+/// Arrays with the names of inputs.
+struct Arrays(Vec<(String, Tensor)>);
+
+impl Arrays {
+    fn read(files: &[Named]) -> Result<Arrays, Failure> {
+        let arrays = files.iter();
+        let arrays = arrays.map(|file| Ok((file.name.clone(), npy::read_tensor(&file.path)?)));
+        Ok(Arrays(arrays.collect::<Result<_, Failure>>()?))
+    }
+
+    fn borrowed(&self) -> Vec<(&str, &Tensor)> {
+        let arrays = self.0.iter();
+        arrays.map(|(name, array)| (name.as_str(), array)).collect()
+    }
+}

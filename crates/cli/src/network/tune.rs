@@ -1,0 +1,79 @@
+//! `cellstream tune` of a whole graph.
+
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use indicatif::ProgressBar;
+
+use super::super::named::Named;
+use super::shares::Shares;
+use super::{Arrays, open};
+use cellstream_command::interrupt::{self, flow};
+use cellstream_command::{Failure, Printer};
+use cellstream_network::{Network, NetworkError, NetworkPlan, NetworkTuning, Tensor};
+
+/// Options of a tuning.
+pub struct Tuning<'a> {
+    pub threads: Option<u32>,
+    pub seconds: f64,
+    pub output: Option<&'a Path>,
+    pub bar: ProgressBar,
+}
+
+/// Profiled runs before and after.
+const RUNS: usize = 11;
+
+/// Tunes each recurrent region for the sizes of the arrays, writes the plan.
+pub fn tune(model: &Path, arrays: &[Named], tuning: &Tuning<'_>) -> Result<(), Failure> {
+    let failed = |why: NetworkError| Failure::new(why.to_string()).of(model);
+    // Entries of other sizes are kept.
+    let earlier = tuning.output.filter(|path| path.exists());
+    let network = open(model, tuning.threads, earlier)?;
+    let arrays = Arrays::read(arrays)?;
+    let inputs = arrays.borrowed();
+    interrupt::catch()?;
+    network.use_plan(None).map_err(failed)?;
+    let before = shares(&network, &inputs).map_err(failed)?;
+    if let Some(path) = earlier {
+        let plan = NetworkPlan::load(path);
+        plan.and_then(|plan| network.use_plan(Some(plan)))
+            .map_err(|why| Failure::new(why.to_string()).of(path))?;
+    }
+    let options = NetworkTuning {
+        budget: Duration::from_secs_f64(tuning.seconds),
+    };
+    let tuned = network.tune(&inputs, options, |progress| {
+        tuning.bar.set_position((1000.0 * progress.fraction) as u64);
+        tuning.bar.set_message(progress.node.to_owned());
+        flow()
+    });
+    tuning.bar.finish_and_clear();
+    let tuned = tuned.map_err(failed)?;
+    let after = shares(&network, &inputs).map_err(failed)?;
+    let mut out = Printer::new(tuning.output.is_some());
+    writeln!(
+        out,
+        "with estimated plans\n{before}\nwith tuned plans\n{after}"
+    )?;
+    write!(out, "{}", after.plans())?;
+    if tuned.interrupted {
+        writeln!(out, "\ninterrupted: the other regions keep their plans")?;
+    }
+    match tuning.output {
+        Some(path) => {
+            let saved = tuned.plan.save(path);
+            saved.map_err(|why| Failure::new(why.to_string()).of(path))?;
+            writeln!(out, "\nwritten to {}", path.display())?;
+        }
+        None => writeln!(out, "\nno file was written; use -o PLAN to keep the plan")?,
+    }
+    Ok(())
+}
+
+fn shares(network: &Network, inputs: &[(&str, &Tensor)]) -> Result<Shares, NetworkError> {
+    network.run(inputs)?;
+    let profile = |_| Ok(network.profile(inputs)?.profile);
+    let profiles: Result<Vec<_>, NetworkError> = (0..RUNS).map(profile).collect();
+    Ok(Shares::new(&profiles?))
+}

@@ -1,0 +1,152 @@
+//! `tune`, `explain`, `bench` and `run` of a whole graph.
+
+use std::path::{Path, PathBuf};
+
+use super::{npy, program, run_in, stdout, text};
+use serde_json::Value;
+
+const ARRAYS: [&str; 4] = ["--array", "x=x.npy", "--array", "chosen=chosen.npy"];
+
+/// A folder with a graph of four recurrent nodes, one of them within a branch, and its inputs.
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let graph: PathBuf =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../network/tests/cores/among_others.onnx");
+    std::fs::copy(graph, folder.path().join("whole.onnx")).unwrap();
+    let values: Vec<f32> = (0..6 * 3 * 5).map(|i| (i as f32).sin()).collect();
+    std::fs::write(
+        folder.path().join("x.npy"),
+        npy::floats(&[6, 3, 5], &values),
+    )
+    .unwrap();
+    let chosen = npy::bytes("|b1", &[], &[1]);
+    std::fs::write(folder.path().join("chosen.npy"), chosen).unwrap();
+    folder
+}
+
+fn on_arrays(folder: &Path, arguments: &[&str]) -> std::process::Output {
+    run_in(folder, [arguments, &ARRAYS].concat())
+}
+
+/// The bytes of the output of a run.
+fn end(folder: &Path, more: &[&str]) -> Vec<u8> {
+    let inputs = ["run", "whole.onnx", "--input", "x=x.npy", "--input"];
+    let others = ["chosen=chosen.npy", "--output", "end=end.npy"];
+    let out = run_in(folder, [&inputs, &others, more].concat());
+    assert_eq!(out.status.code(), Some(0), "{out:?}");
+    std::fs::read(folder.join("end.npy")).unwrap()
+}
+
+#[test]
+fn a_tuned_plan_is_used_and_changes_no_bit() {
+    let folder = folder();
+    let folder = folder.path();
+    let expected = end(folder, &[]);
+    let tune = ["tune", "whole.onnx", "--seconds", "0.3", "-o", "whole.plan"];
+    let told = stdout(&on_arrays(folder, &tune));
+    for part in [
+        "with estimated plans",
+        "with tuned plans",
+        "written to whole.plan",
+    ] {
+        assert!(told.contains(part), "{part:?} in {told}");
+    }
+    assert!(end(folder, &["--plan", "whole.plan"]) == expected);
+    let plan = std::fs::read_to_string(folder.join("whole.plan")).unwrap();
+    assert!(plan.starts_with("cellstream network plan 1\n"));
+    let explain = ["explain", "whole.onnx", "--plan", "whole.plan", "--json"];
+    let json: Value = serde_json::from_str(&stdout(&on_arrays(folder, &explain))).unwrap();
+    let regions = json["regions"].as_array().unwrap();
+    assert!(regions.len() >= 3, "{json}");
+    for region in regions {
+        let node = region["node"].as_str().unwrap();
+        assert!(plan.contains(&format!("region \"{node}\"")), "{node}");
+    }
+
+    // A second tuning keeps the entries of other sizes.
+    let values: Vec<f32> = (0..4 * 3 * 5).map(|i| (i as f32).cos()).collect();
+    std::fs::write(folder.join("x.npy"), npy::floats(&[4, 3, 5], &values)).unwrap();
+    stdout(&on_arrays(folder, &tune));
+    let plan = std::fs::read_to_string(folder.join("whole.plan")).unwrap();
+    assert!(
+        plan.contains("steps 6\n") && plan.contains("steps 4\n"),
+        "{plan}"
+    );
+}
+
+#[test]
+fn shares_of_regions_are_printed() {
+    let folder = folder();
+    let folder = folder.path();
+    let told = stdout(&on_arrays(folder, &["explain", "whole.onnx"]));
+    for part in [
+        "where the time went",
+        "of time",
+        "other",
+        "plans (estimated",
+        "y1_node: ",
+    ] {
+        assert!(told.contains(part), "{part:?} in {told}");
+    }
+    let bench = ["bench", "whole.onnx", "--seconds", "0.1", "--profile"];
+    let told = stdout(&on_arrays(folder, &bench));
+    assert!(told.contains("recurrent regions take"), "{told}");
+    assert!(told.contains("y1_node"), "{told}");
+    let json = stdout(&on_arrays(folder, &[&bench[..], &["--json"]].concat()));
+    let row: Value = serde_json::from_str(&json).unwrap();
+    let share = row["recurrent_share"].as_f64().unwrap();
+    assert!(share > 0.0 && share < 1.0, "{row}");
+    let of_regions = row["regions"].as_array().unwrap().iter();
+    let sum: f64 = of_regions
+        .map(|region| region["share"].as_f64().unwrap())
+        .sum();
+    assert!((sum - share).abs() < 1e-9, "{row}");
+
+    let run = [
+        "run",
+        "whole.onnx",
+        "--input",
+        "x=x.npy",
+        "--input",
+        "chosen=chosen.npy",
+    ];
+    let mut traced = program([&run[..], &["--output", "end=end.npy"]].concat());
+    let traced = traced.env("CELLSTREAM_TRACE", "1").current_dir(folder);
+    let out = traced.output().unwrap();
+    assert!(text(&out.stderr).contains("y1_node"), "{out:?}");
+}
+
+#[test]
+fn mistakes_are_named() {
+    let folder = folder();
+    let folder = folder.path();
+    for (arguments, status, part) in [
+        (&["bench", "whole.onnx", "--batch", "2"][..], 2, "--batch"),
+        (
+            &["tune", "whole.onnx", "-o", "whole.onnx"],
+            1,
+            "not a plan file",
+        ),
+        (
+            &["bench", "whole.onnx", "--tune"],
+            2,
+            "cellstream tune --array",
+        ),
+        (&["explain", "none.onnx"], 1, "none.onnx"),
+        (
+            &["explain", "whole.onnx", "--plan", "x.npy"],
+            1,
+            "plan file",
+        ),
+        (
+            &["bench", "whole.onnx", "--array", "y=x.npy"],
+            1,
+            "no such input",
+        ),
+    ] {
+        let out = on_arrays(folder, arguments);
+        assert_eq!(out.status.code(), Some(status), "{arguments:?}: {out:?}");
+        let told = text(&out.stderr);
+        assert!(told.contains(part), "{part:?} in {told}");
+    }
+}
