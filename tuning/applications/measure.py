@@ -50,7 +50,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--record", action="store_true", help="CSV files into benches/record, by machine and day")
     parser.add_argument("--files", type=Path, required=True, metavar="FOLDER", help="what modules.py wrote")
     parser.add_argument("--worker", type=Path, required=True, metavar="FILE", help="the program applications_worker")
-    parser.add_argument("--network", type=Path, required=True, metavar="FILE", help="the program ours_file")
+    parser.add_argument("--network", type=Path, metavar="FILE", help="the program ours_file; without it no `Network`")
     return parser.parse_args()
 
 
@@ -65,8 +65,9 @@ def workers(given: argparse.Namespace) -> list[Worker]:
             Peer(f"pytorch {threads}", (python, str(HERE / "with_pytorch.py")), environment=openmp),
             Peer(f"onnxruntime {threads}", (python, onnxruntime)),
             Peer(f"openvino {threads}", (python, str(HERE / "with_openvino.py"))),
-            Peer(f"{NETWORK} {threads}", (str(given.network),)),
         ]
+        if given.network:
+            found.append(Peer(f"{NETWORK} {threads}", (str(given.network),)))
     found.append(Peer(OURS, (str(given.worker),)))
     return [Worker(peer, cores(given.threads)) for peer in found]
 
