@@ -1,7 +1,8 @@
 //! Errors of models, and of reading and writing their files.
 
+use std::ffi::OsStr;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::CellKind;
 
@@ -100,7 +101,11 @@ pub enum LoadError {
         source: io::Error,
     },
     /// No loader reads files with this extension, or the crate feature of the loader is off.
-    #[error("{}: unknown kind of model file; use {supported}", path.display())]
+    #[error(
+        "{}: unknown kind of model file; use {supported}{}",
+        path.display(),
+        how_to_export(path)
+    )]
     UnknownFormat {
         /// The file.
         path: PathBuf,
@@ -215,4 +220,35 @@ fn listed(names: &[String]) -> String {
         list.push(format!("{} more", names.len() - SHOWN));
     }
     list.join(", ")
+}
+
+/// How files of other frameworks become ONNX files, by their extension.
+fn how_to_export(path: &Path) -> &'static str {
+    let extension = path.extension().and_then(OsStr::to_str).unwrap_or("");
+    match extension.to_ascii_lowercase().as_str() {
+        "keras" | "h5" | "hdf5" => {
+            "; in Keras, `model.export(\"model.onnx\", format=\"onnx\")` writes .onnx"
+        }
+        "pb" | "tflite" => "; `python -m tf2onnx.convert` writes .onnx",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Model;
+
+    #[test]
+    fn files_of_other_frameworks_are_refused_with_the_way_to_export_them() {
+        for (path, way) in [
+            ("a/model.keras", "model.export("),
+            ("model.H5", "model.export("),
+            ("model.tflite", "tf2onnx"),
+        ] {
+            let refused = Model::open(path).unwrap_err().to_string();
+            assert!(refused.contains(way), "{refused}");
+        }
+        let refused = Model::open("model.bin").unwrap_err().to_string();
+        assert!(!refused.contains("writes .onnx"), "{refused}");
+    }
 }
