@@ -146,13 +146,17 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
                  PLAN`, then --plan PLAN here",
             ));
         }
-        let timing = network::Timing {
+        let source = network::Source {
+            model,
             threads: arguments.threads,
+            precision: arguments.precision.of_graph()?,
+        };
+        let timing = network::Timing {
             seconds: arguments.seconds,
             profile: arguments.profile,
             json: arguments.json,
         };
-        return network::bench(model, arrays, arguments.plan.path(), &timing);
+        return network::bench(source, arrays, arguments.plan.path(), &timing);
     }
     let mut out = std::io::stdout().lock();
     let cases = cases(arguments)?;

@@ -84,8 +84,12 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     #[cfg(feature = "network")]
     if let (Some(arrays), Some(model)) = (arguments.arrays.given(), &arguments.source.model) {
-        let (plan, json) = (arguments.plan.path(), arguments.json);
-        return network::explain(model, arrays, plan, arguments.threads, json);
+        let source = network::Source {
+            model,
+            threads: arguments.threads,
+            precision: super::precision::of_graph(arguments.precision.as_ref())?,
+        };
+        return network::explain(source, arrays, arguments.plan.path(), arguments.json);
     }
     let (source, asked) = (&arguments.source, arguments.precision.as_ref());
     let model = in_precisions(source.sizes()?, asked).map_err(|f| source.failed(f))?;

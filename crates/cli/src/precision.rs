@@ -119,6 +119,21 @@ pub fn in_precisions(model: Model, asked: Option<&Precisions>) -> Result<Model, 
     })
 }
 
+/// The precision of all recurrent regions of a graph.
+///
+/// # Errors
+/// One for each layer: a graph has no such order.
+#[cfg(feature = "network")]
+pub fn of_graph(asked: Option<&Precisions>) -> Result<Option<Precision>, Failure> {
+    match asked {
+        None => Ok(None),
+        Some(Precisions::Same(precision)) => Ok(Some(*precision)),
+        Some(Precisions::Each(_)) => Err(Failure::usage(
+            "a graph takes one --precision for all of its recurrent regions",
+        )),
+    }
+}
+
 /// `--precision` of commands that can choose by measurement.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct MeasuredPrecision {
@@ -134,6 +149,21 @@ pub struct MeasuredPrecision {
 }
 
 impl MeasuredPrecision {
+    /// As [`of_graph`].
+    ///
+    /// # Errors
+    /// As [`of_graph`]; `auto`.
+    #[cfg(feature = "network")]
+    pub fn of_graph(&self) -> Result<Option<Precision>, Failure> {
+        match &self.precision {
+            None => Ok(None),
+            Some(Asked::For(precisions)) => of_graph(Some(precisions)),
+            Some(Asked::Within(_)) => Err(Failure::usage(
+                "--precision auto applies to a stack of layers; name one for a graph",
+            )),
+        }
+    }
+
     /// The model of this source in these precisions, and the choice of `auto` as text, if it was
     /// asked for. `progress` may interrupt the choice.
     ///

@@ -59,14 +59,13 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let opened = open(&arguments.model, &arguments.file, arguments.cell);
     #[cfg(feature = "network")]
     if opened.is_err() && is_network(arguments) {
-        let Arguments {
-            model,
-            input,
-            output,
-            threads,
-            ..
-        } = arguments;
-        return network::run(model, input, output, *threads, arguments.plan.path());
+        let source = network::Source {
+            model: &arguments.model,
+            threads: arguments.threads,
+            precision: super::precision::of_graph(arguments.precision.as_ref())?,
+        };
+        let (input, output) = (&arguments.input, &arguments.output);
+        return network::run(source, input, output, arguments.plan.path());
     }
     let model = opened?;
     let model = in_precisions(model, arguments.precision.as_ref());
@@ -137,6 +136,5 @@ fn check_outputs(arguments: &Arguments) -> Result<(), Failure> {
 /// Whether the file may be a graph, and no option is of a stack of layers alone.
 #[cfg(feature = "network")]
 fn is_network(arguments: &Arguments) -> bool {
-    let is_plain = arguments.cell.is_none() && arguments.precision.is_none();
-    is_plain && network::is_candidate(&arguments.model)
+    arguments.cell.is_none() && network::is_candidate(&arguments.model)
 }

@@ -106,13 +106,17 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         if let Some(path) = &arguments.output {
             writable(path, "cellstream network plan ")?;
         }
-        let tuning = network::Tuning {
+        let source = network::Source {
+            model,
             threads: arguments.threads,
+            precision: arguments.precision.of_graph()?,
+        };
+        let tuning = network::Tuning {
             seconds: arguments.seconds,
             output: arguments.output.as_deref(),
             bar: bar(),
         };
-        return network::tune(model, arrays, &tuning);
+        return network::tune(source, arrays, &tuning);
     }
     let model = arguments.source.model()?;
     if let Some(path) = &arguments.output {

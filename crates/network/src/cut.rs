@@ -77,7 +77,7 @@ impl Core {
         let model = source::open(path.as_ref())?;
         let flat = flatten(graph(&model));
         let parts = Parts::new(&flat.graph);
-        let regions = Regions::new(1);
+        let regions = Regions::new(1, None);
         let cutting = Cutting {
             evaluation: Evaluation {
                 ir_version: model.ir_version,

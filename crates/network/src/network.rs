@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cellstream::execute::team::catch_panic;
 use cellstream::machine::Topology;
+use cellstream::model::Precision;
 use tract_onnx::pb::tensor_shape_proto::dimension;
 use tract_onnx::pb::{ModelProto, ValueInfoProto, type_proto};
 
@@ -19,6 +20,8 @@ use crate::{ElementType, NetworkError, NetworkPlan, Tensor};
 pub struct NetworkOptions {
     /// Threads of the team that all recurrent nodes share; `None`: one for each core.
     pub threads: Option<usize>,
+    /// The precision of weights and products of all recurrent regions; `None`: that of the file.
+    pub precision: Option<Precision>,
 }
 
 /// An input or an output of a network.
@@ -108,7 +111,7 @@ impl Network {
             .threads
             .unwrap_or_else(|| Topology::detect().team_size());
         Ok(Network {
-            regions: Regions::new(threads),
+            regions: Regions::new(threads, options.precision),
             inputs,
             outputs,
             plans: Mutex::default(),

@@ -34,7 +34,10 @@ fn changed_bytes_are_answers_or_errors() {
                     false => changed[at] ^ (1 << random.u8(0..8)),
                 };
             }
-            let options = NetworkOptions { threads: Some(1) };
+            let options = NetworkOptions {
+                threads: Some(1),
+                ..NetworkOptions::default()
+            };
             if let Ok(network) = Network::from_bytes(&changed, options) {
                 opened += 1;
                 ran += usize::from(network.run(&case.borrowed()).is_ok());

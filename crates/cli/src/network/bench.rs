@@ -6,13 +6,12 @@ use std::time::{Duration, Instant};
 
 use super::super::named::Named;
 use super::shares::Shares;
-use super::{Arrays, open};
+use super::{Arrays, Source, first_run, open};
 use cellstream_command::{Failure, Printer};
-use cellstream_network::NetworkProfile;
+use cellstream_network::{NetworkError, NetworkProfile};
 
 /// Options of a measurement.
 pub struct Timing {
-    pub threads: Option<u32>,
     pub seconds: f64,
     /// Whether to print the share of each region.
     pub profile: bool,
@@ -28,17 +27,19 @@ const EXPLAINED: usize = 11;
 
 /// Times runs on some arrays, and prints the part of recurrent regions.
 pub fn bench(
-    model: &Path,
+    source: Source<'_>,
     arrays: &[Named],
     plan: Option<&Path>,
     timing: &Timing,
 ) -> Result<(), Failure> {
-    let failed = |why: cellstream_network::NetworkError| Failure::new(why.to_string()).of(model);
-    let network = open(model, timing.threads, plan)?;
+    let model = source.model;
+    let failed = |why: NetworkError| Failure::new(why.to_string()).of(model);
+    let network = open(source, plan)?;
     let arrays = Arrays::read(arrays)?;
     let inputs = arrays.borrowed();
     let budget = Duration::from_secs_f64(timing.seconds);
-    for _ in 0..3 {
+    first_run(&network, &inputs, plan).map_err(failed)?;
+    for _ in 0..2 {
         network.run(&inputs).map_err(failed)?;
     }
     let (begin, mut times) = (Instant::now(), Vec::new());
@@ -88,17 +89,16 @@ pub fn bench(
 
 /// Prints the recurrent regions, their shares of the time, and their plans.
 pub fn explain(
-    model: &Path,
+    source: Source<'_>,
     arrays: &[Named],
     plan: Option<&Path>,
-    threads: Option<u32>,
     json: bool,
 ) -> Result<(), Failure> {
-    let failed = |why: cellstream_network::NetworkError| Failure::new(why.to_string()).of(model);
-    let network = open(model, threads, plan)?;
+    let failed = |why: NetworkError| Failure::new(why.to_string()).of(source.model);
+    let network = open(source, plan)?;
     let arrays = Arrays::read(arrays)?;
     let inputs = arrays.borrowed();
-    network.run(&inputs).map_err(failed)?;
+    first_run(&network, &inputs, plan).map_err(failed)?;
     let profiles = (0..EXPLAINED).map(|_| Ok(network.profile(&inputs).map_err(failed)?.profile));
     let shares = Shares::new(&profiles.collect::<Result<Vec<_>, Failure>>()?);
     let mut out = Printer::new(false);

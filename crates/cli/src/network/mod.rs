@@ -13,8 +13,9 @@ pub use tune::{Tuning, tune};
 
 use super::named::Named;
 use super::npy;
+use cellstream::model::Precision;
 use cellstream_command::Failure;
-use cellstream_network::{Network, NetworkOptions, NetworkPlan, Tensor};
+use cellstream_network::{NamedTensor, Network, NetworkError, NetworkOptions, NetworkPlan, Tensor};
 
 /// The arrays that a command runs a graph on.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -23,7 +24,7 @@ pub struct ArrayOptions {
     /// sizes of requests are those of the arrays
     #[arg(long = "array", value_name = "NAME=X.npy", requires = "model", conflicts_with_all = [
         "cell", "input", "hidden", "layers", "bidirectional", "prefix", "batch_first", "batch",
-        "steps", "precision",
+        "steps",
     ])]
     arrays: Vec<Named>,
 }
@@ -42,11 +43,26 @@ pub fn is_candidate(model: &Path) -> bool {
         .is_some_and(|extension| extension.eq_ignore_ascii_case("onnx"))
 }
 
+/// A graph and the options of all commands.
+#[derive(Clone, Copy)]
+pub struct Source<'a> {
+    pub model: &'a Path,
+    pub threads: Option<u32>,
+    /// Of all recurrent regions; `None`: that of the file.
+    pub precision: Option<Precision>,
+}
+
 /// Loads a graph, with a plan if there is one.
-fn open(model: &Path, threads: Option<u32>, plan: Option<&Path>) -> Result<Network, Failure> {
+fn open(source: Source<'_>, plan: Option<&Path>) -> Result<Network, Failure> {
+    let Source {
+        model,
+        threads,
+        precision,
+    } = source;
     let failed = |why: &dyn std::fmt::Display| Failure::new(why.to_string()).of(model);
     let options = NetworkOptions {
         threads: threads.map(|threads| threads as usize),
+        precision,
     };
     let network = Network::open_with(model, options).map_err(|why| failed(&why))?;
     if let Some(path) = plan {
@@ -55,6 +71,29 @@ fn open(model: &Path, threads: Option<u32>, plan: Option<&Path>) -> Result<Netwo
         used.map_err(|why| Failure::new(why.to_string()).of(path))?;
     }
     Ok(network)
+}
+
+/// The first run on some arrays. A plan that does not fit a region or this machine causes a
+/// warning, and estimates are used from then on.
+fn first_run(
+    network: &Network,
+    inputs: &[(&str, &Tensor)],
+    plan: Option<&Path>,
+) -> Result<Vec<NamedTensor>, NetworkError> {
+    match (network.run(inputs), plan) {
+        (Err(why), Some(path)) => {
+            network.use_plan(None)?;
+            // If the plan was not the reason, this fails, too.
+            let outputs = network.run(inputs)?;
+            let path = path.display();
+            eprintln!(
+                "cellstream: {path}: {why}; going on with estimates; `cellstream tune … -o {path}` \
+                 makes a plan that fits"
+            );
+            Ok(outputs)
+        }
+        (ran, _) => ran,
+    }
 }
 
 /// Arrays with the names of inputs.

@@ -5,20 +5,19 @@ use std::path::{Path, PathBuf};
 use super::super::named::Named;
 use super::super::{npy, profile};
 use super::shares::Shares;
-use super::{Arrays, open};
+use super::{Arrays, Source, first_run, open};
 use cellstream_command::Failure;
 
 /// Loads, runs, writes.
 pub fn run(
-    model: &Path,
+    source: Source<'_>,
     inputs: &[Named],
     outputs: &[Named],
-    threads: Option<u32>,
     plan: Option<&Path>,
 ) -> Result<(), Failure> {
     let is_traced = profile::is_asked()?;
-    let failed = |why: &dyn std::fmt::Display| Failure::new(why.to_string()).of(model);
-    let network = open(model, threads, plan)?;
+    let failed = |why: &dyn std::fmt::Display| Failure::new(why.to_string()).of(source.model);
+    let network = open(source, plan)?;
     let known: Vec<&str> = network
         .outputs()
         .iter()
@@ -35,17 +34,12 @@ pub fn run(
         )));
     }
     let arrays = Arrays::read(inputs)?;
-    let results = match is_traced {
-        false => network
-            .run(&arrays.borrowed())
-            .map_err(|why| failed(&why))?,
-        true => {
-            let run = network.profile(&arrays.borrowed());
-            let run = run.map_err(|why| failed(&why))?;
-            eprint!("{}", Shares::new(&[run.profile]));
-            run.outputs
-        }
-    };
+    let inputs = arrays.borrowed();
+    let results = first_run(&network, &inputs, plan).map_err(|why| failed(&why))?;
+    if is_traced {
+        let run = network.profile(&inputs).map_err(|why| failed(&why))?;
+        eprint!("{}", Shares::new(&[run.profile]));
+    }
     // All are complete before the first is in its place.
     let pending = outputs.iter().map(|output| {
         let mut of_name = results.iter().filter(|result| result.name == output.name);

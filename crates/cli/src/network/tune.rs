@@ -8,14 +8,13 @@ use indicatif::ProgressBar;
 
 use super::super::named::Named;
 use super::shares::Shares;
-use super::{Arrays, open};
+use super::{Arrays, Source, open};
 use cellstream_command::interrupt::{self, flow};
 use cellstream_command::{Failure, Printer};
 use cellstream_network::{Network, NetworkError, NetworkPlan, NetworkTuning, Tensor};
 
 /// Options of a tuning.
 pub struct Tuning<'a> {
-    pub threads: Option<u32>,
     pub seconds: f64,
     pub output: Option<&'a Path>,
     pub bar: ProgressBar,
@@ -25,20 +24,21 @@ pub struct Tuning<'a> {
 const RUNS: usize = 11;
 
 /// Tunes each recurrent region for the sizes of the arrays, writes the plan.
-pub fn tune(model: &Path, arrays: &[Named], tuning: &Tuning<'_>) -> Result<(), Failure> {
-    let failed = |why: NetworkError| Failure::new(why.to_string()).of(model);
-    // Entries of other sizes are kept.
-    let earlier = tuning.output.filter(|path| path.exists());
-    let network = open(model, tuning.threads, earlier)?;
+pub fn tune(source: Source<'_>, arrays: &[Named], tuning: &Tuning<'_>) -> Result<(), Failure> {
+    let failed = |why: NetworkError| Failure::new(why.to_string()).of(source.model);
+    let network = open(source, None)?;
     let arrays = Arrays::read(arrays)?;
     let inputs = arrays.borrowed();
     interrupt::catch()?;
-    network.use_plan(None).map_err(failed)?;
     let before = shares(&network, &inputs).map_err(failed)?;
-    if let Some(path) = earlier {
-        let plan = NetworkPlan::load(path);
-        plan.and_then(|plan| network.use_plan(Some(plan)))
-            .map_err(|why| Failure::new(why.to_string()).of(path))?;
+    // Entries of other sizes are kept.
+    if let Some(path) = tuning.output.filter(|path| path.exists()) {
+        let used = NetworkPlan::load(path).and_then(|plan| network.use_plan(Some(plan)));
+        used.map_err(|why| Failure::new(why.to_string()).of(path))?;
+        if let Err(why) = network.run(&inputs) {
+            eprintln!("cellstream: {}: {why}; it is written anew", path.display());
+            network.use_plan(None).map_err(failed)?;
+        }
     }
     let options = NetworkTuning {
         budget: Duration::from_secs_f64(tuning.seconds),

@@ -74,6 +74,35 @@ fn a_tuned_plan_is_used_and_changes_no_bit() {
     );
 }
 
+/// As of another machine: the line of the processor differs.
+fn of_another_machine(plan: &str) -> String {
+    let lines = plan.lines().map(|line| match line.split(' ').next() {
+        Some("cpu") => "cpu of another machine\n".to_owned(),
+        Some("checksum") => "checksum none\n".to_owned(),
+        _ => format!("{line}\n"),
+    });
+    lines.collect()
+}
+
+#[test]
+fn a_plan_of_another_machine_causes_a_warning() {
+    let folder = folder();
+    let folder = folder.path();
+    let expected = end(folder, &[]);
+    let tune = ["tune", "whole.onnx", "--seconds", "0.1", "-o", "whole.plan"];
+    stdout(&on_arrays(folder, &tune));
+    let plan = std::fs::read_to_string(folder.join("whole.plan")).unwrap();
+    std::fs::write(folder.join("whole.plan"), of_another_machine(&plan)).unwrap();
+    assert!(end(folder, &["--plan", "whole.plan"]) == expected);
+    let out = on_arrays(folder, &["explain", "whole.onnx", "--plan", "whole.plan"]);
+    let told = text(&out.stderr);
+    assert!(told.contains("going on with estimates"), "{told}");
+    let out = on_arrays(folder, &tune);
+    assert!(text(&out.stderr).contains("written anew"), "{out:?}");
+    let plan = std::fs::read_to_string(folder.join("whole.plan")).unwrap();
+    assert!(!plan.contains("another machine"), "{plan}");
+}
+
 #[test]
 fn shares_of_regions_are_printed() {
     let folder = folder();
@@ -116,6 +145,26 @@ fn shares_of_regions_are_printed() {
     assert!(text(&out.stderr).contains("y1_node"), "{out:?}");
 }
 
+/// In int8 the answers are others, but close; a plan holds for its precision.
+#[test]
+fn regions_have_the_precision_that_is_asked_for() {
+    let folder = folder();
+    let folder = folder.path();
+    let tune = ["tune", "whole.onnx", "--seconds", "0.1", "-o", "int8.plan"];
+    let tune = [&tune[..], &["--precision", "int8"]].concat();
+    stdout(&on_arrays(folder, &tune));
+    let plan = std::fs::read_to_string(folder.join("int8.plan")).unwrap();
+    assert!(plan.contains("precision int8"), "{plan}");
+    end(folder, &[]);
+    let (shape, wide) = npy::read_floats(&folder.join("end.npy"));
+    end(folder, &["--precision", "int8", "--plan", "int8.plan"]);
+    let (of_int8, reduced) = npy::read_floats(&folder.join("end.npy"));
+    assert_eq!(shape, of_int8);
+    assert_ne!(wide, reduced);
+    let differences = wide.iter().zip(&reduced).map(|(a, b)| (a - b).abs());
+    assert!(differences.fold(0.0, f32::max) < 0.05);
+}
+
 #[test]
 fn mistakes_are_named() {
     let folder = folder();
@@ -131,6 +180,16 @@ fn mistakes_are_named() {
             &["bench", "whole.onnx", "--tune"],
             2,
             "cellstream tune --array",
+        ),
+        (
+            &["explain", "whole.onnx", "--precision", "int8,f32"],
+            2,
+            "one --precision",
+        ),
+        (
+            &["bench", "whole.onnx", "--precision", "auto:0.1"],
+            2,
+            "auto",
         ),
         (&["explain", "none.onnx"], 1, "none.onnx"),
         (

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use cellstream::execute::{PackedModel, Session};
-use cellstream::model::{Input, Model, Output, Signature};
+use cellstream::model::{Input, Model, Output, Precision, Signature};
 use cellstream::plan::{Plan, Stamp};
 use prost::Message;
 use tract_onnx::pb::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto};
@@ -21,6 +21,7 @@ use crate::{ElementType, NetworkPlan};
 /// The regions of a network, and its threads.
 pub(crate) struct Regions {
     pub threads: Threads,
+    precision: Option<Precision>,
     /// By the name of the node; several where a node has had several weights.
     regions: Mutex<HashMap<String, Vec<Arc<Region>>>>,
     /// Of regions that it does not have, plans are estimated.
@@ -37,9 +38,10 @@ impl fmt::Debug for Regions {
 const KEPT: usize = 4;
 
 impl Regions {
-    pub fn new(threads: usize) -> Arc<Regions> {
+    pub fn new(threads: usize, precision: Option<Precision>) -> Arc<Regions> {
         Arc::new(Regions {
             threads: Threads::new(threads),
+            precision,
             regions: Mutex::default(),
             plan: Mutex::default(),
         })
@@ -75,7 +77,7 @@ impl Regions {
         if let Some(found) = of_node.iter().find(|region| region.weights == weights) {
             return Ok(Arc::clone(found));
         }
-        let region = Arc::new(Region::new(node, weights)?);
+        let region = Arc::new(Region::new(node, weights, self.precision)?);
         if of_node.len() >= KEPT {
             of_node.remove(0);
         }
@@ -105,9 +107,17 @@ impl fmt::Debug for Region {
 }
 
 impl Region {
-    fn new(node: &RecurrentNode, weights: Vec<Arc<Tensor>>) -> Result<Region, String> {
+    fn new(
+        node: &RecurrentNode,
+        weights: Vec<Arc<Tensor>>,
+        precision: Option<Precision>,
+    ) -> Result<Region, String> {
         let file = file_of(node, &weights)?;
-        let model = Model::from_onnx(&file).map_err(|why| why.to_string())?;
+        let mut model = Model::from_onnx(&file).map_err(|why| why.to_string())?;
+        if let Some(precision) = precision {
+            let converted = model.into_precision(precision);
+            model = converted.map_err(|why| why.to_string())?;
+        }
         Ok(Region {
             node: node.name.clone(),
             operator: node.proto.op_type.clone(),

@@ -98,6 +98,7 @@ fn main() -> Result<()> {
     serve("cellstream-network", |request: &LoadFile| {
         let options = NetworkOptions {
             threads: Some(request.threads),
+            ..NetworkOptions::default()
         };
         let network = cellstream_network::Network::open_with(&request.model, options)?;
         let inputs = request
