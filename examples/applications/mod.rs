@@ -23,8 +23,8 @@ pub use text_similarity::TextSimilarity;
 
 /// The applications by the names of their files.
 pub enum Application {
-    TextSimilarity(TextSimilarity),
-    AttentionSumReader(AttentionSumReader),
+    TextSimilarity(Box<TextSimilarity>),
+    AttentionSumReader(Box<AttentionSumReader>),
     Bidaf(Box<Bidaf>),
 }
 
@@ -71,7 +71,7 @@ impl Case {
             let (question, context) = (inputs[0].steps, inputs[1].steps);
             let batch = inputs[1].each().len();
             let model = AttentionSumReader::load(file, question, (batch, context), planning)?;
-            let application = Application::AttentionSumReader(model);
+            let application = Application::AttentionSumReader(model.into());
             return Ok(Case {
                 application,
                 inputs,
@@ -81,7 +81,7 @@ impl Case {
         let batch = 1 + inputs[1].each().len();
         let steps = inputs[0].steps.max(inputs[1].steps);
         let model = TextSimilarity::load(file, (batch, steps), planning)?;
-        let application = Application::TextSimilarity(model);
+        let application = Application::TextSimilarity(model.into());
         Ok(Case {
             application,
             inputs,

@@ -134,7 +134,8 @@ fn text(inspection: &Inspection, stack: &Result<Model, Failure>) -> Result<Strin
                 missing => writeln!(text, "run: no: {} not supported", missing.join(", "))?,
             }
             writeln!(text, "tune, bench, explain: as a graph, with --array")?;
-            writeln!(text, "quantize: no: {why}")?;
+            writeln!(text, "quantize: recurrent weights, to an .onnx file")?;
+            writeln!(text, "no stack of layers: {why}")?;
             if !inspection.recurrent.is_empty() {
                 writeln!(
                     text,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::model::{CellName, FileOptions, open};
 use super::plan::{PlanOption, plan_for};
-use super::precision::{self, Asked, Purpose, choose};
+use super::precision::{self, Asked, Precisions, Purpose, choose};
 use super::sample::Sample;
 use cellstream::execute::Session;
 use cellstream::machine::Machine;
@@ -28,6 +28,10 @@ use cellstream_command::{Failure, keep_originals, threads};
 /// 8-bit weights (DynamicQuantizeLSTM) it also lists which matrices kept their values and scales
 /// when the file was read, and which were quantised again; errors are then against the weights as
 /// read.
+///
+/// If OUT ends in .onnx, the model is a whole graph: the weights of its recurrent nodes are stored
+/// in int8, as inputs of DequantizeLinear, which other runtimes read, too. `run --precision int8` on
+/// that file computes with these integers.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// Model file: .safetensors, .onnx or .pt
@@ -40,7 +44,7 @@ pub struct Arguments {
     /// Input in the layout of `run`; states start from zero (default: 64 steps of random values)
     #[arg(long, value_name = "X.npy")]
     sample: Option<PathBuf>,
-    /// Write the model to this .safetensors file
+    /// Write the model to this .safetensors file, or a whole graph to this .onnx file
     #[arg(short, long, value_name = "OUT")]
     output: PathBuf,
     #[command(flatten)]
@@ -60,6 +64,17 @@ const LAP: Duration = Duration::from_millis(20);
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (path, output) = (&arguments.model, &arguments.output);
     check_output(path, output)?;
+    #[cfg(feature = "network")]
+    if super::network::is_candidate(output) {
+        let is_plain = arguments.sample.is_none() && arguments.cell.is_none();
+        let is_int8 = arguments.precision == Asked::For(Precisions::Same(Precision::Int8));
+        if !is_plain || !is_int8 {
+            return Err(Failure::usage(
+                "a whole graph is written with --precision int8, and without --sample and --cell",
+            ));
+        }
+        return super::network::quantize(path, output);
+    }
     let loaded = open(path, &arguments.file, arguments.cell)?;
     let bytes_before = loaded.weight_bytes();
     let of_original = quantised(&loaded)?;
@@ -165,7 +180,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 /// Refuses a name that `open` would not read, and that of the original.
 fn check_output(model: &Path, output: &Path) -> Result<(), Failure> {
     let ending = output.extension().unwrap_or_default();
-    if !ending.eq_ignore_ascii_case("safetensors") {
+    let is_graph = cfg!(feature = "network") && ending.eq_ignore_ascii_case("onnx");
+    if !ending.eq_ignore_ascii_case("safetensors") && !is_graph {
         let line = "a model is written as safetensors; end the name in .safetensors";
         return Err(Failure::new(line).of(output));
     }

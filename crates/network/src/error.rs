@@ -83,6 +83,12 @@ pub enum NetworkError {
         /// The cause.
         why: String,
     },
+    /// The weights of a graph cannot be stored in 8 bits.
+    #[error("the weights cannot be stored in 8 bits: {why}")]
+    Quantize {
+        /// The cause.
+        why: String,
+    },
     /// A run failed.
     #[error("the run failed: {why}")]
     Run {

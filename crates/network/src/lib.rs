@@ -14,6 +14,7 @@
 //! network_plan.rs these plans, and their file
 //! inspect.rs      the contents of a file
 //! cut.rs          the recurrent core of a file as a file of its own
+//! quantize.rs     a file with recurrent weights in 8 bits
 //! threads.rs      one team for all recurrent nodes, and a pool for tract
 //! tensor.rs       values of inputs and outputs
 //! ```
@@ -31,6 +32,7 @@ mod network_plan;
 mod operators;
 mod plan;
 mod profile;
+mod quantize;
 mod recurrent;
 mod source;
 mod tensor;
@@ -43,5 +45,6 @@ pub use inspect::{InspectedNode, Inspection, NodeName, Origin};
 pub use network::{NamedTensor, Network, NetworkOptions, NetworkPort};
 pub use network_plan::NetworkPlan;
 pub use profile::{NetworkProfile, ProfiledRun, RegionRun};
+pub use quantize::QuantizedGraph;
 pub use tensor::{Data, ElementType, Tensor};
 pub use tuning::{NetworkTuning, TunedNetwork, TunedRegion, TuningProgress};

@@ -1,6 +1,7 @@
 //! Commands on whole graphs, for ONNX files that are more than a stack of layers.
 
 mod bench;
+mod quantize;
 mod run;
 mod shares;
 mod tune;
@@ -8,6 +9,7 @@ mod tune;
 use std::path::Path;
 
 pub use bench::{Timing, bench, explain};
+pub use quantize::quantize;
 pub use run::run;
 pub use tune::{Tuning, tune};
 

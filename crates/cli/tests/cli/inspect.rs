@@ -29,7 +29,8 @@ fn the_contents_of_a_graph_are_printed() {
         "within    If \"end_node\"",
         "linear_before_reset = 1",
         "tune, bench, explain: as a graph, with --array",
-        "quantize: no: ",
+        "quantize: recurrent weights, to an .onnx file",
+        "no stack of layers: ",
         "cut: writes",
     ] {
         assert!(text.contains(part), "{part:?} in {text}");

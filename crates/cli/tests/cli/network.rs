@@ -32,7 +32,7 @@ fn on_arrays(folder: &Path, arguments: &[&str]) -> std::process::Output {
 fn end(folder: &Path, more: &[&str]) -> Vec<u8> {
     let inputs = ["run", "whole.onnx", "--input", "x=x.npy", "--input"];
     let others = ["chosen=chosen.npy", "--output", "end=end.npy"];
-    let out = run_in(folder, [&inputs, &others, more].concat());
+    let out = run_in(folder, [&inputs[..], &others, more].concat());
     assert_eq!(out.status.code(), Some(0), "{out:?}");
     std::fs::read(folder.join("end.npy")).unwrap()
 }
@@ -64,12 +64,12 @@ fn a_tuned_plan_is_used_and_changes_no_bit() {
     }
 
     // A second tuning keeps the entries of other sizes.
-    let values: Vec<f32> = (0..4 * 3 * 5).map(|i| (i as f32).cos()).collect();
-    std::fs::write(folder.join("x.npy"), npy::floats(&[4, 3, 5], &values)).unwrap();
+    let values: Vec<f32> = (0..8 * 3 * 5).map(|i| (i as f32).cos()).collect();
+    std::fs::write(folder.join("x.npy"), npy::floats(&[8, 3, 5], &values)).unwrap();
     stdout(&on_arrays(folder, &tune));
     let plan = std::fs::read_to_string(folder.join("whole.plan")).unwrap();
     assert!(
-        plan.contains("steps 6\n") && plan.contains("steps 4\n"),
+        plan.contains("steps 6\n") && plan.contains("steps 8\n"),
         "{plan}"
     );
 }
@@ -163,6 +163,42 @@ fn regions_have_the_precision_that_is_asked_for() {
     assert_ne!(wide, reduced);
     let differences = wide.iter().zip(&reduced).map(|(a, b)| (a - b).abs());
     assert!(differences.fold(0.0, f32::max) < 0.05);
+}
+
+#[test]
+fn a_quantized_graph_is_written() {
+    let folder = folder();
+    let folder = folder.path();
+    let quantize = [
+        "quantize",
+        "whole.onnx",
+        "--precision",
+        "int8",
+        "-o",
+        "small.onnx",
+    ];
+    let told = stdout(&run_in(folder, quantize));
+    assert!(told.contains("written to small.onnx"), "{told}");
+    end(folder, &["--precision", "int8"]);
+    let (_, expected) = npy::read_floats(&folder.join("end.npy"));
+    std::fs::rename(folder.join("small.onnx"), folder.join("whole.onnx")).unwrap();
+    end(folder, &["--precision", "int8"]);
+    let (_, found) = npy::read_floats(&folder.join("end.npy"));
+    for (a, b) in expected.iter().zip(&found) {
+        assert!((a - b).abs() < 1e-5, "{a} {b}");
+    }
+    let out = run_in(
+        folder,
+        [
+            "quantize",
+            "whole.onnx",
+            "--precision",
+            "bf16",
+            "-o",
+            "b.onnx",
+        ],
+    );
+    assert_eq!(out.status.code(), Some(2), "{out:?}");
 }
 
 #[test]

@@ -11,7 +11,7 @@ pub(crate) fn subgraphs(node: &NodeProto) -> impl Iterator<Item = &GraphProto> {
 }
 
 /// As [`subgraphs`].
-pub(super) fn subgraphs_mut(node: &mut NodeProto) -> impl Iterator<Item = &mut GraphProto> {
+pub(crate) fn subgraphs_mut(node: &mut NodeProto) -> impl Iterator<Item = &mut GraphProto> {
     let attributes = node.attribute.iter_mut();
     attributes.flat_map(|attribute| attribute.g.iter_mut().chain(&mut attribute.graphs))
 }
