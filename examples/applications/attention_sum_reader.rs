@@ -30,7 +30,7 @@ pub struct AttentionSumReader {
 }
 
 impl AttentionSumReader {
-    /// For a question of so many steps, and contexts of so many, of so many steps.
+    /// `contexts`: their number, and their steps. Sizes decide plans; other sizes run too.
     pub fn load(
         file: &File<'_>,
         question_steps: usize,

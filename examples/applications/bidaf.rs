@@ -81,7 +81,7 @@ impl Pointer {
 }
 
 impl Bidaf {
-    /// For a question and a context of so many steps; others run too.
+    /// The numbers of steps decide plans; texts of other lengths run too.
     pub fn load(
         file: &File<'_>,
         question_steps: usize,

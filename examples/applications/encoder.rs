@@ -45,7 +45,7 @@ pub struct Planned {
 }
 
 impl Planned {
-    /// For a batch of sequences of so many steps.
+    /// For a number of sequences, and their steps.
     pub fn new(
         model: Model,
         (batch, steps): (usize, usize),

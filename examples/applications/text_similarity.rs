@@ -25,7 +25,7 @@ pub struct TextSimilarity {
 }
 
 impl TextSimilarity {
-    /// For texts of so many, of so many steps; others run too.
+    /// `size`: the number of texts, and their steps. It decides the plan; other sizes run too.
     pub fn load(
         file: &File<'_>,
         size: (usize, usize),

@@ -16,7 +16,7 @@ const ALONE: usize = 1 << 15;
 /// workers with a slow core are taken by others.
 const PART_ROWS: usize = 24;
 
-/// Who computes, and how much there is.
+/// The workers that compute, and the size of the work.
 #[derive(Clone, Copy)]
 pub(super) struct Work<'a> {
     pub team: &'a SharedTeam,
@@ -37,7 +37,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Rows of each part of so many.
+    /// Rows of each part, if there are `rows` in all.
     pub fn part_rows(&self, rows: usize) -> usize {
         rows.div_ceil(self.workers).clamp(1, PART_ROWS)
     }

@@ -3,7 +3,7 @@
 use super::LayerError;
 use super::error::expect;
 
-/// A batch of sequences, contiguous one after the other: what a session writes with
+/// A batch of sequences, contiguous one after the other, as a session writes it with
 /// [`Layout::BatchMajor`](crate::model::Layout::BatchMajor).
 ///
 /// ```

@@ -26,7 +26,7 @@ from report import records  # noqa: E402
 from rounds import BARE, PATIENCE, Timing, Window, Worker, race  # noqa: E402
 
 NETWORK = "cellstream network"
-# What two float32 runs of the same formulas may differ by, in probabilities and similarities.
+# The difference of two float32 runs of the same formulas, in probabilities and similarities.
 TOLERANCE = 1e-4
 
 

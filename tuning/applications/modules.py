@@ -136,7 +136,7 @@ class Application:
     outputs: tuple[str, ...]
 
     def answers(self) -> dict[str, Tensor]:
-        """What PyTorch answers."""
+        """PyTorch's answers."""
         with torch.inference_mode():
             results = self.module(*self.inputs.values())
         results = results if isinstance(results, tuple) else (results,)

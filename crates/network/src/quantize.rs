@@ -83,7 +83,7 @@ impl QuantizedGraph {
     }
 }
 
-/// What has been done so far.
+/// Weights and nodes so far.
 #[derive(Default)]
 struct Found {
     reduced: Vec<String>,

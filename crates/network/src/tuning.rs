@@ -58,7 +58,7 @@ pub struct TunedRegion {
     pub plan: Plan,
 }
 
-/// What a run says of a region.
+/// The sizes and the time of a region in a run.
 #[derive(Default)]
 struct Met {
     /// Sequences and steps.
