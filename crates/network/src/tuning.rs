@@ -80,8 +80,10 @@ impl Network {
     ///
     /// let network = Network::open("model.onnx")?;
     /// let x = Tensor::new(&[1, 100, 80], vec![0.0f32; 8000])?;
-    /// let go_on = |_: &_| ControlFlow::Continue(());
-    /// let tuned = network.tune(&[("x", &x)], NetworkTuning::default(), go_on)?;
+    /// let tuned = network.tune(&[("x", &x)], NetworkTuning::default(), |progress| {
+    ///     eprintln!("{:.0} %", 100.0 * progress.fraction);
+    ///     ControlFlow::Continue(())
+    /// })?;
     /// tuned.plan.save("model.plan")?;
     /// # Ok::<(), cellstream_network::NetworkError>(())
     /// ```
