@@ -30,10 +30,10 @@ use cellstream_command::{Failure, in_existing_directory, keep_originals};
 pub struct Arguments {
     /// Model file: .safetensors, .onnx or .pt
     model: PathBuf,
-    /// An input array; may be repeated
+    /// An input array; may be repeated; a = within NAME is written \=
     #[arg(long, value_name = "NAME=X.npy", required = true)]
     input: Vec<Named>,
-    /// File for an output; may be repeated
+    /// File for an output; may be repeated; a = within NAME is written \=
     #[arg(long, value_name = "NAME=Y.npy", required = true)]
     output: Vec<Named>,
     #[command(flatten)]
