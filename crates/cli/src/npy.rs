@@ -22,6 +22,9 @@ const MAX_HEADER: u64 = u16::MAX as u64;
 /// each and parses its content twice, so a header of brackets would overflow the stack.
 const MAX_BRACKETS: usize = 8;
 
+/// Most bytes of a pipe, which are kept in memory.
+const MAX_PIPED: u64 = 1 << 30;
+
 /// The file up to the end of its header, checked against limits before it is parsed.
 fn header(file: &mut impl Read, bytes: u64) -> Result<Vec<u8>, String> {
     let refused = |e: std::io::Error| format!("not a readable .npy file ({e})");
@@ -62,6 +65,19 @@ fn header(file: &mut impl Read, bytes: u64) -> Result<Vec<u8>, String> {
     Ok(start)
 }
 
+/// The bytes of a pipe, whose size is not known.
+fn piped(pipe: File) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    let read = pipe.take(MAX_PIPED + 1).read_to_end(&mut bytes);
+    read.map_err(|error| error.to_string())?;
+    match bytes.len() as u64 > MAX_PIPED {
+        true => Err(format!(
+            "is a pipe with more than {MAX_PIPED} bytes; use a file"
+        )),
+        false => Ok(bytes),
+    }
+}
+
 fn refusal(path: &Path, what: &dyn std::fmt::Display) -> Failure {
     Failure::new(format!("{}: {what}", path.display()))
 }
@@ -76,8 +92,16 @@ struct Opened {
 /// Reads the header, and checks that the file holds what it says.
 fn open(path: &Path) -> Result<Opened, Failure> {
     let refused = |what: &dyn std::fmt::Display| refusal(path, what);
-    let mut file = File::open(path).map_err(|e| refused(&e))?;
-    let bytes = file.metadata().map_err(|e| refused(&e))?.len();
+    let file = File::open(path).map_err(|e| refused(&e))?;
+    let metadata = file.metadata().map_err(|e| refused(&e))?;
+    let (mut file, bytes): (Box<dyn Read>, u64) = match metadata.is_file() {
+        true => (Box::new(file), metadata.len()),
+        false => {
+            let all = piped(file).map_err(|e| refused(&e))?;
+            let bytes = all.len() as u64;
+            (Box::new(Cursor::new(all)), bytes)
+        }
+    };
     let header = header(&mut file, bytes).map_err(|e| refused(&e))?;
     let npy =
         NpyFile::new(Box::new(BufReader::new(Cursor::new(header).chain(file))) as Box<dyn Read>)

@@ -201,6 +201,32 @@ fn a_quantized_graph_is_written() {
     assert_eq!(out.status.code(), Some(2), "{out:?}");
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn an_input_may_be_a_pipe() {
+    use std::io::Write;
+    use std::process::Stdio;
+
+    let folder = folder();
+    let folder = folder.path();
+    let expected = end(folder, &[]);
+    let run = [
+        "run",
+        "whole.onnx",
+        "--input",
+        "x=/dev/stdin",
+        "--input",
+        "chosen=chosen.npy",
+    ];
+    let mut piped = program([&run[..], &["--output", "end=end.npy"]].concat());
+    let piped = piped.current_dir(folder).stdin(Stdio::piped());
+    let mut child = piped.spawn().unwrap();
+    let bytes = std::fs::read(folder.join("x.npy")).unwrap();
+    child.stdin.take().unwrap().write_all(&bytes).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert!(std::fs::read(folder.join("end.npy")).unwrap() == expected);
+}
+
 #[test]
 fn mistakes_are_named() {
     let folder = folder();
