@@ -8,14 +8,13 @@
 #[path = "applications/mod.rs"]
 mod applications;
 
-use std::collections::BTreeMap;
 use std::error::Error;
 use std::time::Duration;
 
 use applications::{Case, File, Planning};
 
 /// Largest difference that rounding explains, of probabilities and similarities.
-const TOLERANCE: f32 = 1e-5;
+const TOLERANCE: f32 = 1e-6;
 const RUNS: usize = 101;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -47,20 +46,12 @@ fn run(path: &str) -> Result<(), Box<dyn Error>> {
     if difference.is_nan() || difference > TOLERANCE {
         return Err(format!("more than {TOLERANCE:e}").into());
     }
-    let mut times: BTreeMap<usize, (&str, Vec<Duration>)> = BTreeMap::new();
-    for _ in 0..RUNS {
-        case.run()?;
-        for (at, &(part, time)) in case.times().parts().iter().enumerate() {
-            let entry = times.entry(at).or_insert((part, Vec::new()));
-            entry.1.push(time);
-        }
-    }
     let mut total = Duration::ZERO;
-    for (part, times) in times.values_mut() {
-        times.sort();
-        let median = times[RUNS / 2];
+    for mut layer in case.time_layers(RUNS)? {
+        layer.times.sort();
+        let median = layer.times[RUNS / 2];
         total += median;
-        println!("{:>9.3} ms  {part}", 1e3 * median.as_secs_f64());
+        println!("{:>9.3} ms  {}", 1e3 * median.as_secs_f64(), layer.name);
     }
     println!("{:>9.3} ms  all\n", 1e3 * total.as_secs_f64());
     Ok(())

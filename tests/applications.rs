@@ -8,7 +8,7 @@ mod applications;
 use applications::{AttentionSumReader, Bidaf, Case, File, Planning, TextSimilarity};
 
 /// What two float32 runs of the same formulas may differ by.
-const TOLERANCE: f32 = 1e-5;
+const TOLERANCE: f32 = 1e-6;
 
 macro_rules! fixture {
     ($name:literal) => {

@@ -13,16 +13,16 @@ mod layer_times;
 mod text_similarity;
 
 use std::error::Error;
+use std::time::Duration;
 
 pub use attention_sum_reader::AttentionSumReader;
 pub use bidaf::Bidaf;
 pub use encoder::Planning;
 pub use file::File;
-pub use layer_times::LayerTimes;
+use layer_times::LayerTimes;
 pub use text_similarity::TextSimilarity;
 
-/// The applications by the names of their files.
-pub enum Application {
+enum Application {
     TextSimilarity(Box<TextSimilarity>),
     AttentionSumReader(Box<AttentionSumReader>),
     Bidaf(Box<Bidaf>),
@@ -32,6 +32,12 @@ pub enum Application {
 pub struct Case {
     application: Application,
     inputs: Vec<Texts>,
+}
+
+/// A layer, and its time in each of some runs.
+pub struct TimedLayer {
+    pub name: &'static str,
+    pub times: Vec<Duration>,
 }
 
 /// Token sequences of one length.
@@ -117,8 +123,24 @@ impl Case {
         }
     }
 
+    /// Runs the application, and takes the times of each layer.
+    pub fn time_layers(&mut self, runs: usize) -> Result<Vec<TimedLayer>, Box<dyn Error>> {
+        let mut layers: Vec<TimedLayer> = Vec::new();
+        for _ in 0..runs {
+            self.run()?;
+            for (at, &(name, time)) in self.times().parts().iter().enumerate() {
+                if layers.len() == at {
+                    let times = Vec::new();
+                    layers.push(TimedLayer { name, times });
+                }
+                layers[at].times.push(time);
+            }
+        }
+        Ok(layers)
+    }
+
     /// The times of the last run.
-    pub fn times(&self) -> &LayerTimes {
+    fn times(&self) -> &LayerTimes {
         match &self.application {
             Application::TextSimilarity(model) => &model.times,
             Application::AttentionSumReader(model) => &model.times,

@@ -27,7 +27,7 @@ from rounds import BARE, PATIENCE, Timing, Window, Worker, race  # noqa: E402
 
 NETWORK = "cellstream network"
 # The difference of two float32 runs of the same formulas, in probabilities and similarities.
-TOLERANCE = 1e-4
+TOLERANCE = 1e-6
 
 
 @dataclass

@@ -44,7 +44,10 @@ fn handle(request: &Value, loaded: &mut Option<Case>) -> Result<Value, Box<dyn E
         };
         let mut case = Case::open(&File::read(&bytes)?, planning)?;
         case.run()?;
-        let output = |&(name, values): &(&str, &[f32])| json!({ "name": name, "type": "float32", "shape": [values.len()] });
+        let output = |(name, values): &(&str, &[f32])| {
+            let shape = [values.len()];
+            json!({ "name": name, "type": "float32", "shape": shape })
+        };
         let outputs: Vec<Value> = case.answers().iter().map(output).collect();
         *loaded = Some(case);
         return Ok(json!({ "ok": { "outputs": outputs } }));
@@ -68,17 +71,12 @@ fn handle(request: &Value, loaded: &mut Option<Case>) -> Result<Value, Box<dyn E
             Ok(json!({ "times": times }))
         }
         "layers" => {
-            let mut layers: Vec<(&str, Vec<f64>)> = Vec::new();
-            for _ in 0..number("runs")? as usize {
-                case.run()?;
-                for (at, &(name, time)) in case.times().parts().iter().enumerate() {
-                    if layers.len() == at {
-                        layers.push((name, Vec::new()));
-                    }
-                    layers[at].1.push(time.as_secs_f64());
-                }
-            }
-            Ok(json!({ "layers": layers }))
+            let layers = case.time_layers(number("runs")? as usize)?;
+            let layers = layers.iter().map(|layer| {
+                let seconds: Vec<f64> = layer.times.iter().map(Duration::as_secs_f64).collect();
+                json!([layer.name, seconds])
+            });
+            Ok(json!({ "layers": layers.collect::<Vec<_>>() }))
         }
         "output" => {
             let answers = case.answers();
