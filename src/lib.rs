@@ -35,8 +35,8 @@ pub mod reference;
 pub mod schedule;
 pub mod tune;
 
-/// Views of rows, operations on rows, instruction sets, and the types of numbers, activations and blockings, from
-/// `cellstream-kernels`.
+/// Views of rows, operations on rows, instruction sets, and the types of numbers, activations and
+/// blockings, from `cellstream-kernels`.
 pub mod kernels {
     #[doc(inline)]
     pub use cellstream_kernels::{

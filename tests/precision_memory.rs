@@ -61,8 +61,8 @@ fn reset_peak() -> bool {
     false
 }
 
-/// What `make` returns, the allocated bytes that are resident since, and the most that were meanwhile (`None`
-/// where the system does not let its own count be reset).
+/// The result of `make`, the allocated bytes that are resident since, and the most that were
+/// resident meanwhile (`None` where the system does not let its own count be reset).
 fn measured<T>(make: impl FnOnce() -> T) -> (T, f64, Option<f64>) {
     let is_reset = reset_peak();
     let (before, resident_before) = (allocated(), resident());

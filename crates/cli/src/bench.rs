@@ -38,8 +38,8 @@ use cellstream_command::{Failure, seconds, threads};
 /// runs; with --profile also profile.
 ///
 /// With --array, the model is a whole graph (.onnx), which is timed on these arrays; there is no
-/// bound. The part of its recurrent regions is printed, with --profile that of each. The JSON object
-/// has: model, median_ms, p99_ms, recurrent_share, runs; with --profile also regions.
+/// bound. The part of its recurrent regions is printed, with --profile that of each. The JSON
+/// object has: model, median_ms, p99_ms, recurrent_share, runs; with --profile also regions.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     #[command(flatten)]
@@ -142,8 +142,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let (Some(arrays), Some(model)) = (arguments.arrays.given(), &arguments.source.model) {
         if arguments.tune.is_some() {
             return Err(Failure::usage(
-                "--tune applies to a stack of layers; of a graph, use `cellstream tune --array … -o \
-                 PLAN`, then --plan PLAN here",
+                "--tune applies to a stack of layers; of a graph, use `cellstream tune --array …` \
+                 with -o PLAN, then --plan PLAN here",
             ));
         }
         let source = network::Source {

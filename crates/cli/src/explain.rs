@@ -29,8 +29,8 @@ use facts::{Facts, Question};
 /// layers (phases, and for each core its weights and traffic; equal layers are one entry), moved
 /// (bytes per step into each core's private caches), bound, measured.
 ///
-/// With --array, the model is a whole graph (.onnx). It is run on these arrays, and the plan and the
-/// share of the time of each recurrent region are printed; the JSON object has: regions.
+/// With --array, the model is a whole graph (.onnx). It is run on these arrays, and the plan and
+/// the share of the time of each recurrent region are printed; the JSON object has: regions.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     #[command(flatten)]

@@ -30,8 +30,8 @@ use cellstream_command::{Failure, keep_originals, threads};
 /// read.
 ///
 /// If OUT ends in .onnx, the model is a whole graph: the weights of its recurrent nodes are stored
-/// in int8, as inputs of DequantizeLinear, which other runtimes read, too. `run --precision int8` on
-/// that file computes with these integers.
+/// in int8, as inputs of DequantizeLinear, which other runtimes read, too. `run --precision int8`
+/// on that file computes with these integers.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// Model file: .safetensors, .onnx or .pt

@@ -89,8 +89,8 @@ fn first_run(
             let outputs = network.run(inputs)?;
             let path = path.display();
             eprintln!(
-                "cellstream: {path}: {why}; going on with estimates; `cellstream tune … -o {path}` \
-                 makes a plan that fits"
+                "cellstream: {path}: {why}; going on with estimates; `cellstream tune … -o \
+                 {path}` makes a plan that fits"
             );
             Ok(outputs)
         }

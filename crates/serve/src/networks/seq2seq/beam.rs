@@ -273,11 +273,13 @@ impl PreparedCell for PreparedBeam {
 /// };
 ///
 /// let (symbols, hidden) = (5, 8);
-/// let table = |seed| Embedding::new(Matrix::new(symbols, 3, vec![0.1 * seed as f32; symbols * 3]).unwrap());
-/// let encoder = EncoderCell::new(table(1), Lstm::new(3, hidden).random(1)?)?;
+/// let table = |value| {
+///     Embedding::new(Matrix::new(symbols, 3, vec![value; symbols * 3]).unwrap())
+/// };
+/// let encoder = EncoderCell::new(table(0.1), Lstm::new(3, hidden).random(1)?)?;
 /// let weights = Matrix::new(symbols, hidden, vec![0.1; symbols * hidden])?;
 /// let bias = vec![0.0, 2.0, 0.0, 1.0, 0.0];
-/// let decoder = DecoderCell::new(table(2), Lstm::new(3, hidden).random(2)?, weights, bias)?;
+/// let decoder = DecoderCell::new(table(0.2), Lstm::new(3, hidden).random(2)?, weights, bias)?;
 ///
 /// let mut cells = Cells::new();
 /// let options = BeamOptions::new(0, 1, 4, 3).length_penalty(0.6);
@@ -302,8 +304,8 @@ impl BeamSeq2Seq {
     /// Adds the cells, the decoder last, so that it has preference.
     ///
     /// # Errors
-    /// As [`super::Seq2Seq::add`], for the `bos` and the `eos` of `options`; [`NetworkError::Layer`]
-    /// for a width of 0, or a limit that memory has no room for.
+    /// As [`super::Seq2Seq::add`], for the `bos` and the `eos` of `options`;
+    /// [`NetworkError::Layer`] for a width of 0, or a limit that memory has no room for.
     pub fn add(
         cells: &mut Cells,
         encoder: EncoderCell,
