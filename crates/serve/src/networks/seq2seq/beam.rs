@@ -12,16 +12,14 @@
 //! One node of a request computes all its hypotheses. So their states are the states of the node's
 //! cell, which stay where they are between steps, and only a second continuation of a row copies.
 
-use super::{DecoderCell, Embedded, EncoderCell, NetworkError};
+use super::{DecoderCell, Embedded, EncoderCell, NetworkError, SourceEncoder};
 use crate::cell_graph::{
     Batch, Cell, CellCost, CellError, CellId, Cells, DynamicGraph, Graph, Growth, NodeId,
-    NodeOutputs, Ports, PreparedCell, Source, WorkerEnv,
+    NodeOutputs, Ports, PreparedCell, WorkerEnv,
 };
 use cellstream::execute::team::SharedTeam;
 use cellstream::kernels::{Isa, RowKernels, RowsMut, row_kernels};
-use cellstream::layers::{
-    BeamOptions, BeamRow, BeamSearch, Candidate, Dense, LayerError, best_continuations,
-};
+use cellstream::layers::{BeamOptions, BeamRow, BeamSearch, Candidate, Dense, best_continuations};
 
 /// Values of a row of the next step: its parent, its symbol, its score.
 const ROW: usize = 3;
@@ -292,11 +290,9 @@ impl PreparedCell for PreparedBeam {
 /// ```
 #[derive(Clone, Debug)]
 pub struct BeamSeq2Seq {
-    encoder: CellId,
+    encoder: SourceEncoder,
     start: CellId,
     decoder: CellId,
-    states: usize,
-    source_symbols: usize,
     options: BeamOptions,
 }
 
@@ -312,21 +308,13 @@ impl BeamSeq2Seq {
         decoder: DecoderCell,
         options: BeamOptions,
     ) -> Result<BeamSeq2Seq, NetworkError> {
-        let (leaves, takes) = (encoder.recurrent.states(), decoder.recurrent.states());
-        if leaves != takes {
-            return Err(NetworkError::States {
-                encoder: leaves,
-                decoder: takes,
-            });
-        }
         decoder.embedding.row(options.bos)?;
         decoder.embedding.row(options.eos)?;
         BeamSearch::new(options)?;
+        let states = decoder.recurrent.states();
         Ok(BeamSeq2Seq {
-            states: takes.len(),
-            source_symbols: encoder.embedding.symbols(),
-            encoder: cells.add(encoder),
-            start: cells.add(StartCell::new(&takes, options.width)),
+            encoder: SourceEncoder::add(cells, encoder, &decoder)?,
+            start: cells.add(StartCell::new(&states, options.width)),
             decoder: cells.add(BeamCell::new(decoder, options.width)),
             options,
         })
@@ -334,7 +322,7 @@ impl BeamSeq2Seq {
 
     /// The cell of the encoder.
     pub fn encoder(&self) -> CellId {
-        self.encoder
+        self.encoder.cell
     }
 
     /// The cell of the decoder.
@@ -349,28 +337,12 @@ impl BeamSeq2Seq {
     /// [`NetworkError::Empty`] for a source without symbols, [`NetworkError::Layer`] for a symbol
     /// without a row in its embedding.
     pub fn unfold(&self, source: &[usize]) -> Result<(Graph, BeamDecoding), NetworkError> {
-        if source.is_empty() {
-            return Err(NetworkError::Empty {
-                what: "source symbol",
-            });
-        }
         let search = BeamSearch::new(self.options)?;
         let mut graph = Graph::new();
-        let mut sources = vec![Source::Zeros; 1 + self.states];
-        for &symbol in source {
-            if symbol >= self.source_symbols {
-                let symbols = self.source_symbols;
-                return Err(LayerError::Symbol { symbol, symbols }.into());
-            }
-            sources[0] = graph.give(&[symbol as f32]);
-            let node = graph.node(self.encoder, &sources);
-            for (state, source) in sources[1..].iter_mut().enumerate() {
-                *source = node.output(state);
-            }
-        }
+        let mut sources = self.encoder.unfold(&mut graph, source)?;
         let decoding = BeamDecoding {
             decoder: self.decoder,
-            states: self.states,
+            states: self.encoder.states,
             search,
         };
         match decoding.search.is_over() {

@@ -360,12 +360,67 @@ pub enum Until {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Seq2Seq {
-    encoder: CellId,
+    encoder: SourceEncoder,
     decoder: CellId,
-    states: usize,
-    source_symbols: usize,
     target_symbols: usize,
     go: usize,
+}
+
+/// The encoder in [`Cells`], for a decoder that takes its states.
+#[derive(Clone, Debug)]
+struct SourceEncoder {
+    cell: CellId,
+    states: usize,
+    symbols: usize,
+}
+
+impl SourceEncoder {
+    /// Adds the cell.
+    fn add(
+        cells: &mut Cells,
+        encoder: EncoderCell,
+        decoder: &DecoderCell,
+    ) -> Result<SourceEncoder, NetworkError> {
+        let (leaves, takes) = (encoder.recurrent.states(), decoder.recurrent.states());
+        if leaves != takes {
+            return Err(NetworkError::States {
+                encoder: leaves,
+                decoder: takes,
+            });
+        }
+        Ok(SourceEncoder {
+            states: takes.len(),
+            symbols: encoder.embedding.symbols(),
+            cell: cells.add(encoder),
+        })
+    }
+
+    /// Adds a node for each symbol; returns room for an input, and the final states.
+    fn unfold(&self, graph: &mut Graph, source: &[usize]) -> Result<Vec<Source>, NetworkError> {
+        if source.is_empty() {
+            return Err(NetworkError::Empty {
+                what: "source symbol",
+            });
+        }
+        let mut sources = vec![Source::Zeros; 1 + self.states];
+        for &symbol in source {
+            known(symbol, self.symbols)?;
+            sources[0] = graph.give(&[symbol as f32]);
+            let node = graph.node(self.cell, &sources);
+            for (state, source) in sources[1..].iter_mut().enumerate() {
+                *source = node.output(state);
+            }
+        }
+        Ok(sources)
+    }
+}
+
+/// Refuses a symbol that is not below `symbols`.
+fn known(symbol: usize, symbols: usize) -> Result<(), LayerError> {
+    match symbol < symbols {
+        true => Ok(()),
+        false => Err(LayerError::Symbol { symbol, symbols }),
+    }
 }
 
 impl Seq2Seq {
@@ -381,19 +436,10 @@ impl Seq2Seq {
         decoder: DecoderCell,
         go: usize,
     ) -> Result<Seq2Seq, NetworkError> {
-        let (leaves, takes) = (encoder.recurrent.states(), decoder.recurrent.states());
-        if leaves != takes {
-            return Err(NetworkError::States {
-                encoder: leaves,
-                decoder: takes,
-            });
-        }
         decoder.embedding.row(go)?;
         Ok(Seq2Seq {
-            states: takes.len(),
-            source_symbols: encoder.embedding.symbols(),
             target_symbols: decoder.embedding.symbols(),
-            encoder: cells.add(encoder),
+            encoder: SourceEncoder::add(cells, encoder, &decoder)?,
             decoder: cells.add(decoder),
             go,
         })
@@ -401,7 +447,7 @@ impl Seq2Seq {
 
     /// The cell of the encoder.
     pub fn encoder(&self) -> CellId {
-        self.encoder
+        self.encoder.cell
     }
 
     /// The cell of the decoder.
@@ -421,25 +467,8 @@ impl Seq2Seq {
         source: &[usize],
         until: Until,
     ) -> Result<(Graph, FeedPrevious), NetworkError> {
-        if source.is_empty() {
-            return Err(NetworkError::Empty {
-                what: "source symbol",
-            });
-        }
-        let known = |symbol: usize, symbols: usize| match symbol < symbols {
-            true => Ok(()),
-            false => Err(LayerError::Symbol { symbol, symbols }),
-        };
         let mut graph = Graph::new();
-        let mut sources = vec![Source::Zeros; 1 + self.states];
-        for &symbol in source {
-            known(symbol, self.source_symbols)?;
-            sources[0] = graph.give(&[symbol as f32]);
-            let node = graph.node(self.encoder, &sources);
-            for (state, source) in sources[1..].iter_mut().enumerate() {
-                *source = node.output(state);
-            }
-        }
+        let mut sources = self.encoder.unfold(&mut graph, source)?;
         let (eos, left) = match until {
             Until::Eos { eos, limit } => {
                 known(eos, self.target_symbols)?;
@@ -454,7 +483,7 @@ impl Seq2Seq {
         }
         let decoding = FeedPrevious {
             decoder: self.decoder,
-            states: self.states,
+            states: self.encoder.states,
             eos: eos.map(|eos| eos as f32),
             left,
         };
