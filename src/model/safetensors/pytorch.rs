@@ -87,10 +87,11 @@ fn check_sizes(path: &Path, length: u64) -> Result<(), LoadError> {
     }
 }
 
+/// In one line: the reader's errors repeat bytes of the file.
 fn malformed(reason: impl Into<String>) -> LoadError {
     LoadError::Malformed {
         format: "PyTorch",
-        reason: reason.into(),
+        reason: reason.into().replace(char::is_control, " "),
     }
 }
 
