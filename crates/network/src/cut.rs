@@ -12,9 +12,9 @@ use tract_onnx::pb::{
 
 use crate::control_flow::cone;
 use crate::evaluation::Evaluation;
-use crate::inspect::{Origin, Parts, attribute, is_recurrent};
+use crate::inspect::{Origin, Parts, attribute};
 use crate::network::port;
-use crate::recurrent::Regions;
+use crate::recurrent::{Regions, is_recurrent};
 use crate::source::flat::flatten;
 use crate::source::{self, graph, of_any_size};
 use crate::{Data, ElementType, NetworkError, NetworkPort, Tensor};

@@ -7,6 +7,7 @@ use tract_onnx::pb::{AttributeProto, GraphProto, NodeProto, TensorProto};
 
 use crate::network::port;
 use crate::operators::is_supported;
+use crate::recurrent::is_recurrent;
 use crate::source::flat::{Holder, flatten};
 use crate::source::{self, graph};
 use crate::{NetworkError, NetworkPort};
@@ -147,11 +148,6 @@ impl Inspection {
         inspection.unsupported = names.filter(is_missing).cloned().collect();
         Ok(inspection)
     }
-}
-
-/// Whether an operator is a recurrent layer.
-pub(crate) fn is_recurrent(operator: &str) -> bool {
-    matches!(operator, "LSTM" | "GRU" | "RNN" | "DynamicQuantizeLSTM")
 }
 
 fn elements(tensor: &TensorProto) -> usize {

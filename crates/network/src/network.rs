@@ -182,7 +182,11 @@ impl Network {
         if let Some(plan) = &plan {
             let names = source::recurrent_names(graph(&self.model));
             // Nodes of branches and loops get a prefix when these are decided.
-            let is_here = |node: &&str| names.iter().any(|name| node.ends_with(name));
+            let is = |node: &str, name: &str| {
+                let prefix = node.strip_suffix(name);
+                prefix.is_some_and(|prefix| prefix.is_empty() || prefix.ends_with('/'))
+            };
+            let is_here = |node: &&str| names.iter().any(|name| is(node, name));
             if let Some(node) = plan.regions().find(|node| !is_here(node)) {
                 let why = format!(
                     "it has a plan for node {node:?}, which is not in this model; tune again"

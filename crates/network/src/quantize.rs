@@ -14,19 +14,19 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use cellstream::model::{Matrix, Precision};
+use cellstream::model::{Matrix, ModelError, Precision};
 use prost::Message;
 use tract_onnx::pb::{
     AttributeProto, GraphProto, NodeProto, TensorProto, attribute_proto::AttributeType,
 };
 
+use crate::recurrent::is_recurrent;
 use crate::source::{self, names};
-use crate::{NetworkError, recurrent};
+use crate::{NetworkError, Tensor};
 
 /// `DequantizeLinear` has scales of rows from this opset on.
 const OPSET: i64 = 13;
 const FLOAT: i32 = 1;
-const INT8: i32 = 3;
 
 /// A graph with recurrent weights in 8 bits.
 ///
@@ -59,9 +59,7 @@ impl QuantizedGraph {
     /// stored so.
     pub fn of(path: impl AsRef<Path>) -> Result<QuantizedGraph, NetworkError> {
         let mut model = source::open(path.as_ref())?;
-        let imports = model.opset_import.iter();
-        let mut versions = imports.filter(|set| matches!(set.domain.as_str(), "" | "ai.onnx"));
-        let version = versions.next().map_or(0, |set| set.version);
+        let version = source::opsets(&model).next().unwrap_or_default();
         if version < OPSET {
             return Err(refused(format!(
                 "the model imports opset {version}; 8-bit weights need {OPSET} or newer; convert \
@@ -116,7 +114,7 @@ impl Found {
         graph.node.splice(0..0, made);
         let reduced: HashSet<&str> = self.reduced.iter().map(String::as_str).collect();
         let kept = graph.node.iter().filter(|node| {
-            recurrent::OPERATORS.contains(&node.op_type.as_str())
+            is_recurrent(&node.op_type)
                 && !(weights(node).iter()).all(|name| reduced.contains(name.as_str()))
         });
         let kept: Vec<String> = kept.map(|node| node.name.clone()).collect();
@@ -173,14 +171,13 @@ fn store(
     constants: &mut Vec<TensorProto>,
 ) -> Result<Vec<NodeProto>, NetworkError> {
     let name = &tensor.name;
-    let (directions, rows, cols) = (tensor.dims[0], tensor.dims[1], tensor.dims[2]);
-    let of_direction = values.len() / directions as usize;
+    let size = |axis: usize| tensor.dims[axis] as usize;
+    let (directions, rows, cols) = (size(0), size(1), size(2));
     let mut parts = Vec::new();
     let mut nodes = Vec::new();
-    for (direction, values) in values.chunks(of_direction).enumerate() {
-        let failed =
-            |why: cellstream::model::ModelError| refused(format!("weights {name:?}: {why}"));
-        let matrix = Matrix::new(rows as usize, cols as usize, values.to_vec()).map_err(failed)?;
+    for (direction, values) in values.chunks(rows * cols).enumerate() {
+        let failed = |why: ModelError| refused(format!("weights {name:?}: {why}"));
+        let matrix = Matrix::new(rows, cols, values.to_vec()).map_err(failed)?;
         let matrix = matrix.into_precision(Precision::Int8).map_err(failed)?;
         let suffix = match directions {
             1 => String::new(),
@@ -190,22 +187,10 @@ fn store(
             format!("{name}_int8{suffix}"),
             format!("{name}_scale{suffix}"),
         );
-        let integers = (0..matrix.rows()).flat_map(|row| matrix.int8_row(row));
-        constants.push(TensorProto {
-            name: int8.clone(),
-            dims: vec![1, rows, cols],
-            data_type: INT8,
-            raw_data: integers.map(|&value| value as u8).collect(),
-            ..TensorProto::default()
-        });
-        let scales = matrix.scales().iter();
-        constants.push(TensorProto {
-            name: scale.clone(),
-            dims: vec![rows],
-            data_type: FLOAT,
-            raw_data: scales.flat_map(|scale| scale.to_le_bytes()).collect(),
-            ..TensorProto::default()
-        });
+        let integers = (0..rows).flat_map(|row| matrix.int8_row(row));
+        let integers: Vec<i8> = integers.copied().collect();
+        constants.push(Tensor::new(&[1, rows, cols], integers)?.to_proto(&int8));
+        constants.push(Tensor::new(&[rows], matrix.scales().to_vec())?.to_proto(&scale));
         let part = match directions {
             1 => name.clone(),
             _ => format!("{name}_widened{suffix}"),

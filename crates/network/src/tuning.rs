@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cellstream::Plan;
 use cellstream::plan::Stamp;
-use cellstream::tune::{Options, tune};
+use cellstream::tune::{Effort, Options, tune};
 
 use crate::{Network, NetworkError, NetworkPlan, Tensor};
 
@@ -15,13 +15,16 @@ use crate::{Network, NetworkError, NetworkPlan, Tensor};
 pub struct NetworkTuning {
     /// The time for all regions together. Those that take longer in a run get more of it.
     pub budget: Duration,
+    /// The effort of the search.
+    pub effort: Effort,
 }
 
 impl Default for NetworkTuning {
-    /// 20 seconds.
+    /// 20 seconds, [`Effort::Measure`].
     fn default() -> NetworkTuning {
         NetworkTuning {
             budget: Duration::from_secs(20),
+            effort: Effort::default(),
         }
     }
 }
@@ -44,7 +47,7 @@ pub struct TunedNetwork {
     pub plan: NetworkPlan,
     /// The regions, in the order of their names.
     pub regions: Vec<TunedRegion>,
-    /// The caller has ended the tuning. Regions that it had not reached have no plan.
+    /// The caller has ended the tuning. Regions that it had not reached keep their plan.
     pub interrupted: bool,
 }
 
@@ -131,14 +134,12 @@ impl Network {
             let stamp = Stamp::detect().map_err(|why| refused(&why))?;
             let budget = options.budget.mul_f64(share);
             let cores = self.regions().threads.count();
-            let found = tune(
-                model,
-                &Options::new(met.sizes, cores, budget),
-                |of_region| {
-                    let fraction = (done + share * of_region.fraction).min(1.0);
-                    progress(&TuningProgress { node, fraction })
-                },
-            );
+            let mut of_region = Options::new(met.sizes, cores, budget);
+            of_region.effort = options.effort;
+            let found = tune(model, &of_region, |of_region| {
+                let fraction = (done + share * of_region.fraction).min(1.0);
+                progress(&TuningProgress { node, fraction })
+            });
             let mut found = found.map_err(|why| refused(&why))?;
             let earlier = tuned.plan.region(node);
             let earlier = earlier.map(|text| Plan::from_text(text.as_bytes(), model, &stamp));

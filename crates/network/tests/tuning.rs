@@ -32,6 +32,7 @@ fn outputs(network: &Network, case: &Case) -> Vec<Tensor> {
 fn brief() -> NetworkTuning {
     NetworkTuning {
         budget: Duration::from_millis(200),
+        ..NetworkTuning::default()
     }
 }
 

@@ -20,5 +20,9 @@ pub(crate) use expansion::register;
 pub(crate) use node::while_parsing;
 pub(crate) use region::Regions;
 
-/// The operators.
-pub(crate) const OPERATORS: [&str; 4] = ["LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"];
+const OPERATORS: [&str; 4] = ["LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"];
+
+/// Whether an operator is a recurrent layer.
+pub(crate) fn is_recurrent(operator: &str) -> bool {
+    OPERATORS.contains(&operator)
+}

@@ -48,6 +48,10 @@ impl Regions {
     }
 
     /// Has all sessions made anew, by these plans.
+    ///
+    /// A run takes the lock of its session first, then that of the plans. Here the lock of the plans
+    /// is released before those of the sessions are taken, so neither waits for the other. A session
+    /// that a run makes in between has the new plans already, and is made once more.
     pub fn use_plan(&self, plan: Option<NetworkPlan>) {
         *lock(&self.plan) = plan;
         for region in lock(&self.regions).values().flatten() {
@@ -172,16 +176,21 @@ impl Region {
         Ok(())
     }
 
+    /// The plan of the file, if it has one for this node.
+    fn tuned(&self, regions: &Regions) -> Result<Option<Plan>, String> {
+        let plan = lock(&regions.plan);
+        let Some(text) = plan.as_ref().and_then(|plan| plan.region(&self.node)) else {
+            return Ok(None);
+        };
+        let stamp = Stamp::detect().map_err(|why| why.to_string())?;
+        let plan = Plan::from_text(text.as_bytes(), &self.model, &stamp);
+        plan.map(Some).map_err(|why| format!("its plan: {why}"))
+    }
+
     fn session(&self, regions: &Regions, batch: usize, steps: usize) -> Result<Session, String> {
         let team = regions.threads.team().map_err(|why| why.to_string())?;
-        let tuned = lock(&regions.plan);
-        let tuned = tuned.as_ref().and_then(|plan| plan.region(&self.node));
-        let plan = match tuned {
-            Some(text) => {
-                let stamp = Stamp::detect().map_err(|why| why.to_string())?;
-                let plan = Plan::from_text(text.as_bytes(), &self.model, &stamp);
-                plan.map_err(|why| format!("its plan: {why}"))?
-            }
+        let plan = match self.tuned(regions)? {
+            Some(plan) => plan,
             // On as many threads as pay: few for small cells.
             None => Plan::estimate(&self.model, batch, steps, team.threads()),
         };

@@ -13,7 +13,8 @@ use std::path::Path;
 use prost::Message;
 use tract_onnx::pb::{GraphProto, ModelProto, ValueInfoProto};
 
-use crate::{NetworkError, recurrent};
+use crate::NetworkError;
+use crate::recurrent::is_recurrent;
 pub(crate) use inputs::{fix_shape, fix_value, input, input_of, of_any_size};
 
 /// The supported opsets.
@@ -86,22 +87,27 @@ pub(crate) fn prepare(bytes: &[u8], folder: Option<&Path>) -> Result<ModelProto,
     Ok(model)
 }
 
-fn check_opset(model: &ModelProto) -> Result<(), NetworkError> {
+/// The versions of the ONNX operator set that a model imports: of a prepared model, one.
+pub(crate) fn opsets(model: &ModelProto) -> impl Iterator<Item = i64> {
     let imports = model.opset_import.iter();
-    let mut versions = imports.filter(|set| matches!(set.domain.as_str(), "" | "ai.onnx"));
+    let standard = imports.filter(|set| matches!(set.domain.as_str(), "" | "ai.onnx"));
+    standard.map(|set| set.version)
+}
+
+fn check_opset(model: &ModelProto) -> Result<(), NetworkError> {
+    let mut versions = opsets(model);
     let Some(first) = versions.next() else {
         return Err(malformed("it imports no version of the ONNX operator set"));
     };
-    if let Some(other) = versions.find(|other| other.version != first.version) {
+    if let Some(other) = versions.find(|other| *other != first) {
         return Err(malformed(format!(
-            "it imports the versions {} and {} of the ONNX operator set; keep one",
-            first.version, other.version
+            "it imports the versions {first} and {other} of the ONNX operator set; keep one"
         )));
     }
-    match OPSETS.contains(&first.version) {
+    match OPSETS.contains(&first) {
         true => Ok(()),
         false => Err(NetworkError::Opset {
-            found: first.version,
+            found: first,
             oldest: *OPSETS.start(),
             newest: *OPSETS.end(),
         }),
@@ -116,7 +122,7 @@ pub(crate) fn malformed(why: impl Into<String>) -> NetworkError {
 pub(crate) fn recurrent_names(graph: &GraphProto) -> Vec<&str> {
     let mut found = Vec::new();
     for node in &graph.node {
-        if recurrent::OPERATORS.contains(&node.op_type.as_str()) {
+        if is_recurrent(&node.op_type) {
             found.push(node.name.as_str());
         }
         names::subgraphs(node).for_each(|inner| found.extend(recurrent_names(inner)));
