@@ -84,6 +84,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     #[cfg(feature = "network")]
     if let (Some(arrays), Some(model)) = (arguments.arrays.given(), &arguments.source.model) {
+        if arguments.dot.is_some() {
+            return Err(Failure::usage("--dot applies to a stack of layers"));
+        }
         let source = network::Source {
             model,
             threads: arguments.threads,

@@ -93,7 +93,7 @@ impl ModelOrShape {
 }
 
 /// How a file of tensors (.safetensors, .pt) is read.
-#[derive(Clone, Debug, Default, clap::Args)]
+#[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 pub struct FileOptions {
     /// Recurrent stack of a file of tensors: the prefix of weight_ih_l0, or of a list of modules
     #[arg(long, value_name = "PREFIX")]

@@ -66,11 +66,13 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     check_output(path, output)?;
     #[cfg(feature = "network")]
     if super::network::is_candidate(output) {
-        let is_plain = arguments.sample.is_none() && arguments.cell.is_none();
         let is_int8 = arguments.precision == Asked::For(Precisions::Same(Precision::Int8));
+        let is_plain = arguments.sample.is_none()
+            && arguments.cell.is_none()
+            && arguments.file == FileOptions::default();
         if !is_plain || !is_int8 {
             return Err(Failure::usage(
-                "a whole graph is written with --precision int8, and without --sample and --cell",
+                "an .onnx file is written with --precision int8 and no option but -o",
             ));
         }
         return super::network::quantize(path, output);

@@ -58,7 +58,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     check_outputs(arguments)?;
     let opened = open(&arguments.model, &arguments.file, arguments.cell);
     #[cfg(feature = "network")]
-    if opened.is_err() && is_network(arguments) {
+    if is_network(arguments, opened.is_ok()) {
         let source = network::Source {
             model: &arguments.model,
             threads: arguments.threads,
@@ -133,8 +133,10 @@ fn check_outputs(arguments: &Arguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether the file may be a graph, and no option is of a stack of layers alone.
+/// Whether the model is run as a graph: it may be one, and it is no stack of layers, or the plan is
+/// that of a graph.
 #[cfg(feature = "network")]
-fn is_network(arguments: &Arguments) -> bool {
-    arguments.cell.is_none() && network::is_candidate(&arguments.model)
+fn is_network(arguments: &Arguments, is_stack: bool) -> bool {
+    let has_plan = || arguments.plan.path().is_some_and(network::is_plan);
+    arguments.cell.is_none() && network::is_candidate(&arguments.model) && (!is_stack || has_plan())
 }

@@ -103,8 +103,13 @@ const CHOOSING: f64 = 0.3;
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     #[cfg(feature = "network")]
     if let (Some(arrays), Some(model)) = (arguments.arrays.given(), &arguments.source.model) {
+        if !arguments.lengths.is_empty() {
+            return Err(Failure::usage(
+                "--lengths applies to a stack of layers; a graph has those of its arrays",
+            ));
+        }
         if let Some(path) = &arguments.output {
-            writable(path, "cellstream network plan ")?;
+            writable(path, network::PLAN)?;
         }
         let source = network::Source {
             model,
@@ -113,6 +118,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         };
         let tuning = network::Tuning {
             seconds: arguments.seconds,
+            effort: arguments.effort.into(),
             output: arguments.output.as_deref(),
             bar: bar(),
         };

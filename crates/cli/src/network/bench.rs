@@ -4,11 +4,11 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::super::named::Named;
 use super::shares::Shares;
-use super::{Arrays, Source, first_run, open};
+use super::{Arrays, Source, failed, first_run, open};
+use crate::named::Named;
 use cellstream_command::{Failure, Printer};
-use cellstream_network::{NetworkError, NetworkProfile};
+use cellstream_network::NetworkProfile;
 
 /// Options of a measurement.
 pub struct Timing {
@@ -33,19 +33,19 @@ pub fn bench(
     timing: &Timing,
 ) -> Result<(), Failure> {
     let model = source.model;
-    let failed = |why: NetworkError| Failure::new(why.to_string()).of(model);
+    let failed = failed(model);
     let network = open(source, plan)?;
     let arrays = Arrays::read(arrays)?;
     let inputs = arrays.borrowed();
     let budget = Duration::from_secs_f64(timing.seconds);
-    first_run(&network, &inputs, plan).map_err(failed)?;
+    first_run(&network, &inputs, plan).map_err(&failed)?;
     for _ in 0..2 {
-        network.run(&inputs).map_err(failed)?;
+        network.run(&inputs).map_err(&failed)?;
     }
     let (begin, mut times) = (Instant::now(), Vec::new());
     while times.len() < MIN_RUNS || begin.elapsed() < budget {
         let start = Instant::now();
-        network.run(&inputs).map_err(failed)?;
+        network.run(&inputs).map_err(&failed)?;
         times.push(1e3 * start.elapsed().as_secs_f64());
     }
     times.sort_by(f64::total_cmp);
@@ -54,7 +54,7 @@ pub fn bench(
     while profiles.len() < MIN_RUNS
         || (begin.elapsed() < budget / 4 && profiles.len() < MAX_PROFILED)
     {
-        profiles.push(network.profile(&inputs).map_err(failed)?.profile);
+        profiles.push(network.profile(&inputs).map_err(&failed)?.profile);
     }
     let shares = Shares::new(&profiles);
     let mut out = Printer::new(false);
@@ -94,12 +94,12 @@ pub fn explain(
     plan: Option<&Path>,
     json: bool,
 ) -> Result<(), Failure> {
-    let failed = |why: NetworkError| Failure::new(why.to_string()).of(source.model);
+    let failed = failed(source.model);
     let network = open(source, plan)?;
     let arrays = Arrays::read(arrays)?;
     let inputs = arrays.borrowed();
-    first_run(&network, &inputs, plan).map_err(failed)?;
-    let profiles = (0..EXPLAINED).map(|_| Ok(network.profile(&inputs).map_err(failed)?.profile));
+    first_run(&network, &inputs, plan).map_err(&failed)?;
+    let profiles = (0..EXPLAINED).map(|_| Ok(network.profile(&inputs).map_err(&failed)?.profile));
     let shares = Shares::new(&profiles.collect::<Result<Vec<_>, Failure>>()?);
     let mut out = Printer::new(false);
     if json {

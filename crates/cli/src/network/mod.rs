@@ -6,6 +6,7 @@ mod run;
 mod shares;
 mod tune;
 
+use std::io::Read;
 use std::path::Path;
 
 pub use bench::{Timing, bench, explain};
@@ -13,8 +14,8 @@ pub use quantize::quantize;
 pub use run::run;
 pub use tune::{Tuning, tune};
 
-use super::named::Named;
-use super::npy;
+use crate::named::Named;
+use crate::npy;
 use cellstream::model::Precision;
 use cellstream_command::Failure;
 use cellstream_network::{NamedTensor, Network, NetworkError, NetworkOptions, NetworkPlan, Tensor};
@@ -37,6 +38,9 @@ impl ArrayOptions {
         (!self.arrays.is_empty()).then_some(self.arrays.as_slice())
     }
 }
+
+/// The start of the plan of a graph.
+pub const PLAN: &str = "cellstream network plan ";
 
 /// Whether a file may be a graph that only a network runs.
 pub fn is_candidate(model: &Path) -> bool {
@@ -61,18 +65,31 @@ fn open(source: Source<'_>, plan: Option<&Path>) -> Result<Network, Failure> {
         threads,
         precision,
     } = source;
-    let failed = |why: &dyn std::fmt::Display| Failure::new(why.to_string()).of(model);
     let options = NetworkOptions {
         threads: threads.map(|threads| threads as usize),
         precision,
     };
-    let network = Network::open_with(model, options).map_err(|why| failed(&why))?;
+    let network = Network::open_with(model, options).map_err(failed(model))?;
     if let Some(path) = plan {
-        let plan = NetworkPlan::load(path).map_err(|why| Failure::new(why.to_string()).of(path))?;
-        let used = network.use_plan(Some(plan));
-        used.map_err(|why| Failure::new(why.to_string()).of(path))?;
+        let used = NetworkPlan::load(path).and_then(|plan| network.use_plan(Some(plan)));
+        used.map_err(failed(path))?;
     }
     Ok(network)
+}
+
+/// The failure for an error of a file, which it names once.
+fn failed(path: &Path) -> impl Fn(NetworkError) -> Failure {
+    move |why| match why {
+        NetworkError::Read { .. } => Failure::new(why.to_string()),
+        why => Failure::new(why.to_string()).of(path),
+    }
+}
+
+/// Whether a file holds the plan of a graph, not of a stack of layers.
+pub fn is_plan(path: &Path) -> bool {
+    let mut start = vec![0; PLAN.len()];
+    let file = std::fs::File::open(path);
+    file.is_ok_and(|mut file| file.read_exact(&mut start).is_ok() && start == PLAN.as_bytes())
 }
 
 /// The first run on some arrays. A plan that does not fit a region or this machine causes a

@@ -3,14 +3,14 @@
 use std::io::Write;
 use std::path::Path;
 
+use super::failed;
 use cellstream::atomic_file;
 use cellstream_command::{Failure, Printer};
 use cellstream_network::QuantizedGraph;
 
 /// Stores the weights of recurrent nodes in 8 bits.
 pub fn quantize(model: &Path, output: &Path) -> Result<(), Failure> {
-    let graph = QuantizedGraph::of(model);
-    let graph = graph.map_err(|why| Failure::new(why.to_string()).of(model))?;
+    let graph = QuantizedGraph::of(model).map_err(failed(model))?;
     let written = atomic_file::write(output, |file| file.write_all(&graph.bytes));
     written.map_err(|error| Failure::new(error.to_string()).of(output))?;
     let mut out = Printer::new(true);

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use super::super::named::Named;
-use super::super::{npy, profile};
 use super::shares::Shares;
-use super::{Arrays, Source, first_run, open};
+use super::{Arrays, Source, failed, first_run, open};
+use crate::named::Named;
+use crate::{npy, profile};
 use cellstream_command::Failure;
 
 /// Loads, runs, writes.
@@ -16,7 +16,7 @@ pub fn run(
     plan: Option<&Path>,
 ) -> Result<(), Failure> {
     let is_traced = profile::is_asked()?;
-    let failed = |why: &dyn std::fmt::Display| Failure::new(why.to_string()).of(source.model);
+    let model = source.model;
     let network = open(source, plan)?;
     let known: Vec<&str> = network
         .outputs()
@@ -27,25 +27,26 @@ pub fn run(
         .iter()
         .find(|output| !known.contains(&output.name.as_str()))
     {
-        return Err(failed(&format_args!(
+        let why = format!(
             "{:?} is not an output of this model; use one of {}",
             unknown.name,
             known.join(", ")
-        )));
+        );
+        return Err(Failure::new(why).of(model));
     }
     let arrays = Arrays::read(inputs)?;
     let inputs = arrays.borrowed();
-    let results = first_run(&network, &inputs, plan).map_err(|why| failed(&why))?;
+    let results = first_run(&network, &inputs, plan).map_err(failed(model))?;
     if is_traced {
-        let run = network.profile(&inputs).map_err(|why| failed(&why))?;
+        // The first run also prepares the graph for these shapes.
+        let run = network.profile(&inputs).map_err(failed(model))?;
         eprint!("{}", Shares::new(&[run.profile]));
     }
     // All are complete before the first is in its place.
     let pending = outputs.iter().map(|output| {
         let mut of_name = results.iter().filter(|result| result.name == output.name);
-        let result = of_name
-            .next()
-            .ok_or_else(|| failed(&"an output is missing"))?;
+        let missing = || Failure::new("an output is missing").of(model);
+        let result = of_name.next().ok_or_else(missing)?;
         npy::write_tensor(&output.path, &result.tensor)
     });
     let pending = pending.collect::<Result<Vec<_>, Failure>>()?;

@@ -110,7 +110,7 @@ impl fmt::Display for Shares {
             .clamp(6, 60);
         writeln!(
             f,
-            "{:<width$} {:<8} {:>6} {:>6} {:>6} {:>6} {:>6} {:>10} {:>8}",
+            "{:<width$} {:<9} {:>6} {:>6} {:>6} {:>6} {:>6} {:>10} {:>8}",
             "region", "operator", "input", "output", "batch", "steps", "calls", "ms", "of time"
         )?;
         let share = |ms: f64| format!("{:.1}%", 100.0 * ms / total.max(1e-9));
@@ -126,7 +126,7 @@ impl fmt::Display for Shares {
             };
             writeln!(
                 f,
-                "{:<width$} {operator:<8} {:>6} {:>6} {:>6} {:>6} {calls:>6} {median:>10.4} {:>8}",
+                "{:<width$} {operator:<9} {:>6} {:>6} {:>6} {:>6} {calls:>6} {median:>10.4} {:>8}",
                 first.node,
                 first.input,
                 first.output,
@@ -138,7 +138,7 @@ impl fmt::Display for Shares {
         let others = (total * (1.0 - self.recurrent())).max(0.0);
         writeln!(
             f,
-            "{:<width$} {:<43} {others:>10.4} {:>8}",
+            "{:<width$} {:<44} {others:>10.4} {:>8}",
             "other",
             "all that is not recurrent, on tract",
             share(others)

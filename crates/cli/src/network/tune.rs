@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use indicatif::ProgressBar;
 
-use super::super::named::Named;
 use super::shares::Shares;
-use super::{Arrays, Source, open};
+use super::{Arrays, Source, failed, open};
+use crate::named::Named;
+use cellstream::tune::Effort;
 use cellstream_command::interrupt::{self, flow};
 use cellstream_command::{Failure, Printer};
 use cellstream_network::{Network, NetworkError, NetworkPlan, NetworkTuning, Tensor};
@@ -16,6 +17,7 @@ use cellstream_network::{Network, NetworkError, NetworkPlan, NetworkTuning, Tens
 /// Options of a tuning.
 pub struct Tuning<'a> {
     pub seconds: f64,
+    pub effort: Effort,
     pub output: Option<&'a Path>,
     pub bar: ProgressBar,
 }
@@ -25,23 +27,24 @@ const RUNS: usize = 11;
 
 /// Tunes each recurrent region for the sizes of the arrays, writes the plan.
 pub fn tune(source: Source<'_>, arrays: &[Named], tuning: &Tuning<'_>) -> Result<(), Failure> {
-    let failed = |why: NetworkError| Failure::new(why.to_string()).of(source.model);
+    let of_model = failed(source.model);
     let network = open(source, None)?;
     let arrays = Arrays::read(arrays)?;
     let inputs = arrays.borrowed();
     interrupt::catch()?;
-    let before = shares(&network, &inputs).map_err(failed)?;
+    let before = shares(&network, &inputs).map_err(&of_model)?;
     // Entries of other sizes are kept.
     if let Some(path) = tuning.output.filter(|path| path.exists()) {
         let used = NetworkPlan::load(path).and_then(|plan| network.use_plan(Some(plan)));
-        used.map_err(|why| Failure::new(why.to_string()).of(path))?;
+        used.map_err(failed(path))?;
         if let Err(why) = network.run(&inputs) {
             eprintln!("cellstream: {}: {why}; it is written anew", path.display());
-            network.use_plan(None).map_err(failed)?;
+            network.use_plan(None).map_err(&of_model)?;
         }
     }
     let options = NetworkTuning {
         budget: Duration::from_secs_f64(tuning.seconds),
+        effort: tuning.effort,
     };
     let tuned = network.tune(&inputs, options, |progress| {
         tuning.bar.set_position((1000.0 * progress.fraction) as u64);
@@ -49,8 +52,8 @@ pub fn tune(source: Source<'_>, arrays: &[Named], tuning: &Tuning<'_>) -> Result
         flow()
     });
     tuning.bar.finish_and_clear();
-    let tuned = tuned.map_err(failed)?;
-    let after = shares(&network, &inputs).map_err(failed)?;
+    let tuned = tuned.map_err(&of_model)?;
+    let after = shares(&network, &inputs).map_err(&of_model)?;
     let mut out = Printer::new(tuning.output.is_some());
     writeln!(
         out,
@@ -63,7 +66,7 @@ pub fn tune(source: Source<'_>, arrays: &[Named], tuning: &Tuning<'_>) -> Result
     match tuning.output {
         Some(path) => {
             let saved = tuned.plan.save(path);
-            saved.map_err(|why| Failure::new(why.to_string()).of(path))?;
+            saved.map_err(failed(path))?;
             writeln!(out, "\nwritten to {}", path.display())?;
         }
         None => writeln!(out, "\nno file was written; use -o PLAN to keep the plan")?,

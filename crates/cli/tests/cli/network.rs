@@ -103,6 +103,44 @@ fn a_plan_of_another_machine_causes_a_warning() {
     assert!(!plan.contains("another machine"), "{plan}");
 }
 
+/// A graph that is also a stack of layers: `run` takes the plan for what it is.
+#[test]
+fn a_stack_runs_with_the_plan_of_a_graph() {
+    let folder = folder();
+    let folder = folder.path();
+    let cut = ["cut", "whole.onnx", "--node", "y1_node", "-o", "core.onnx"];
+    stdout(&run_in(folder, cut));
+    let lengths: Vec<u8> = [6i32, 2, 5].iter().flat_map(|l| l.to_le_bytes()).collect();
+    let lengths = npy::bytes("<i4", &[3], &lengths);
+    std::fs::write(folder.join("lengths.npy"), lengths).unwrap();
+    let inputs = ["relu=x.npy", "lengths=lengths.npy"];
+    let run = |more: &[&str]| {
+        let run = [
+            "run",
+            "core.onnx",
+            "--input",
+            inputs[0],
+            "--input",
+            inputs[1],
+        ];
+        let output = ["--output", "y1=y1.npy"];
+        stdout(&run_in(folder, [&run[..], &output, more].concat()));
+        std::fs::read(folder.join("y1.npy")).unwrap()
+    };
+    let expected = run(&[]);
+    let tune = [
+        "tune",
+        "core.onnx",
+        "--array",
+        inputs[0],
+        "--array",
+        inputs[1],
+    ];
+    let options = ["--seconds", "0.1", "-o", "core.plan"];
+    stdout(&run_in(folder, [&tune[..], &options].concat()));
+    assert!(run(&["--plan", "core.plan"]) == expected);
+}
+
 #[test]
 fn shares_of_regions_are_printed() {
     let folder = folder();
@@ -254,6 +292,9 @@ fn mistakes_are_named() {
             "auto",
         ),
         (&["explain", "none.onnx"], 1, "none.onnx"),
+        (&["explain", "whole.onnx", "--dot", "x.dot"], 2, "--dot"),
+        (&["tune", "whole.onnx", "--lengths", "3"], 2, "--lengths"),
+        (&["bench", "whole.onnx", "--plan", "no.plan"], 1, "no.plan"),
         (
             &["explain", "whole.onnx", "--plan", "x.npy"],
             1,
