@@ -8,6 +8,7 @@ use tract_onnx::tract_hir::internal::*;
 
 use crate::operators;
 use crate::recurrent::{self, Regions, while_parsing};
+use crate::source::opsets;
 use crate::tensor::Tensor as Value;
 use crate::{ElementType, NetworkError};
 
@@ -16,6 +17,13 @@ pub(crate) struct Evaluation<'a> {
     pub ir_version: i64,
     pub opset_import: &'a [OperatorSetIdProto],
     pub regions: &'a Arc<Regions>,
+}
+
+/// The type and the shape of a value.
+#[derive(Clone, Debug)]
+pub(crate) struct Fact {
+    pub element_type: ElementType,
+    pub shape: Vec<usize>,
 }
 
 pub(crate) fn planning(why: TractError) -> NetworkError {
@@ -59,6 +67,25 @@ impl Evaluation<'_> {
         };
         let value = value.map(|value| Value::from_tract(&value));
         value.transpose().map_err(|why| NetworkError::Plan { why })
+    }
+
+    /// The types and shapes of the outputs of a graph; `None` if one of them is not known.
+    pub fn facts(&self, graph: GraphProto) -> Option<Vec<Fact>> {
+        let typed = self.typed(graph).ok()?;
+        let outlets = typed.output_outlets().ok()?.iter();
+        let facts = outlets.map(|outlet| {
+            let fact = typed.outlet_fact(*outlet).ok()?;
+            Some(Fact {
+                element_type: ElementType::of(fact.datum_type)?,
+                shape: fact.shape.as_concrete()?.to_vec(),
+            })
+        });
+        facts.collect()
+    }
+
+    /// The version of the ONNX operator set.
+    pub fn opset(&self) -> i64 {
+        opsets(self.opset_import).next().unwrap_or_default()
     }
 
     /// The type of the only output of a graph, if it is known.

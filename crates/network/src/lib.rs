@@ -26,6 +26,7 @@ mod control_flow;
 mod cut;
 mod error;
 mod evaluation;
+mod fusion;
 mod inspect;
 mod network;
 mod network_plan;

@@ -9,6 +9,7 @@ use cellstream::model::Precision;
 use tract_onnx::pb::tensor_shape_proto::dimension;
 use tract_onnx::pb::{ModelProto, ValueInfoProto, type_proto};
 
+use crate::control_flow::deciding_inputs;
 use crate::plan::{Known, Plan};
 use crate::profile::{ProfiledRun, profiled};
 use crate::recurrent::Regions;
@@ -51,6 +52,10 @@ const KEPT_PLANS: usize = 8;
 /// Most elements of an input whose value a plan may depend on.
 const SMALL: usize = 64;
 
+/// Most plans that are made for values that choose branches. Values that change more often, such as
+/// a count of steps, would need a plan for each run.
+const MAX_PLANS_OF_VALUES: usize = 4;
+
 /// A whole ONNX graph, ready to run.
 ///
 /// ```no_run
@@ -68,8 +73,17 @@ pub struct Network {
     regions: Arc<Regions>,
     inputs: Vec<NetworkPort>,
     outputs: Vec<NetworkPort>,
+    /// For each input: whether the branches of the graph may depend on its value.
+    decides: Vec<bool>,
+    plans: Mutex<Plans>,
+}
+
+#[derive(Default)]
+struct Plans {
     /// The plan that was used last is the last.
-    plans: Mutex<Vec<(Vec<Known>, Arc<Plan>)>>,
+    kept: Vec<(Vec<Known>, Arc<Plan>)>,
+    /// Number of plans that were made for values of inputs that choose branches.
+    of_values: usize,
 }
 
 impl Network {
@@ -107,11 +121,15 @@ impl Network {
         if inputs.iter().any(|input| input.name.is_empty()) {
             return Err(malformed("an input of the graph has no name"));
         }
+        let deciding = deciding_inputs(graph);
         let threads = options
             .threads
             .unwrap_or_else(|| Topology::detect().team_size());
         Ok(Network {
             regions: Regions::new(threads, options.precision),
+            decides: { inputs.iter() }
+                .map(|input| deciding.contains(&input.name.as_str()))
+                .collect(),
             inputs,
             outputs,
             plans: Mutex::default(),
@@ -243,39 +261,49 @@ impl Network {
                 Known::Value(of_plan) => of_plan == *value,
             })
         };
-        if let Some(at) = plans.iter().position(fits) {
-            let found = plans.remove(at);
+        if let Some(at) = plans.kept.iter().position(fits) {
+            let found = plans.kept.remove(at);
             let plan = Arc::clone(&found.1);
-            plans.push(found);
+            plans.kept.push(found);
             return Ok(plan);
         }
-        let shapes = |value: &Tensor| Known::Shape(value.shape().to_vec());
-        let known: Vec<Known> = values.iter().map(|value| shapes(value)).collect();
-        let (known, plan) = match self.prepare(&known) {
-            Ok(plan) => (known, plan),
-            Err(first) => {
-                // The values of small integers may decide on shapes and branches.
-                let small = |value: &Tensor| match value.data().element_type() {
-                    ElementType::F32 | ElementType::F64 | ElementType::F16 => false,
-                    _ => value.data().len() <= SMALL,
-                };
-                let known = values.iter().map(|value| match small(value) {
+        let small = |value: &Tensor| match value.data().element_type() {
+            ElementType::F32 | ElementType::F64 | ElementType::F16 => false,
+            _ => value.data().len() <= SMALL,
+        };
+        let known = |by_value: &dyn Fn(usize) -> bool| -> Vec<Known> {
+            let values = values.iter().enumerate();
+            values
+                .map(|(index, value)| match small(value) && by_value(index) {
                     true => Known::Value((*value).clone()),
-                    false => shapes(value),
-                });
-                let known: Vec<Known> = known.collect();
-                if !known.iter().any(|known| matches!(known, Known::Value(_))) {
-                    return Err(first);
+                    false => Known::Shape(value.shape().to_vec()),
+                })
+                .collect()
+        };
+        let has_values =
+            |known: &[Known]| known.iter().any(|known| matches!(known, Known::Value(_)));
+        let of_values = plans.of_values < MAX_PLANS_OF_VALUES;
+        // A single number is a mode; several are data.
+        let is_mode = |index: usize| self.decides[index] && values[index].data().len() == 1;
+        let first = known(&|index| of_values && is_mode(index));
+        let (known, plan) = match self.prepare(&first) {
+            Ok(plan) => (first, plan),
+            Err(why) => {
+                // The values of all small integers may decide on shapes.
+                let all = known(&|_| true);
+                if !has_values(&all) || all == first {
+                    return Err(why);
                 }
-                let plan = self.prepare(&known)?;
-                (known, plan)
+                let plan = self.prepare(&all)?;
+                (all, plan)
             }
         };
         let plan = Arc::new(plan);
-        if plans.len() >= KEPT_PLANS {
-            plans.remove(0);
+        if plans.kept.len() >= KEPT_PLANS {
+            plans.kept.remove(0);
         }
-        plans.push((known, Arc::clone(&plan)));
+        plans.of_values += usize::from(has_values(&known));
+        plans.kept.push((known, Arc::clone(&plan)));
         Ok(plan)
     }
 

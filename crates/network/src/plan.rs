@@ -9,6 +9,7 @@ use tract_onnx::tract_hir::internal::*;
 use crate::NetworkError;
 use crate::control_flow;
 use crate::evaluation::{Evaluation, planning};
+use crate::fusion;
 use crate::operators;
 use crate::recurrent::Regions;
 use crate::source::{fix_shape, fix_value, graph};
@@ -54,6 +55,7 @@ impl Plan {
             regions,
         };
         control_flow::decide(&mut graph, &evaluation)?;
+        fusion::fuse(&mut graph, &evaluation);
         operators::check(&graph)?;
         let typed = evaluation.typed(graph)?;
         let optimized = typed.into_optimized().map_err(planning)?;

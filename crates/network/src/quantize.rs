@@ -59,7 +59,9 @@ impl QuantizedGraph {
     /// stored so.
     pub fn of(path: impl AsRef<Path>) -> Result<QuantizedGraph, NetworkError> {
         let mut model = source::open(path.as_ref())?;
-        let version = source::opsets(&model).next().unwrap_or_default();
+        let version = source::opsets(&model.opset_import)
+            .next()
+            .unwrap_or_default();
         if version < OPSET {
             return Err(refused(format!(
                 "the model imports opset {version}; 8-bit weights need {OPSET} or newer; convert \

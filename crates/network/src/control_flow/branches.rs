@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 use tract_onnx::pb::{GraphProto, NodeProto};
 
-use super::cone::{cone, depends_on_values};
+use super::cone::{cone, depends_on_values, values_read};
 use crate::NetworkError;
 use crate::evaluation::Evaluation;
 use crate::source::names::prefix;
@@ -40,6 +40,17 @@ pub(super) fn decide_branches(
             }
         }
     }
+}
+
+/// The inputs on whose values the conditions of a graph's `If` nodes depend: their values choose
+/// the branches.
+pub(crate) fn deciding_inputs(graph: &GraphProto) -> Vec<&str> {
+    let nodes = graph.node.iter().filter(|node| node.op_type == "If");
+    let conditions = nodes.filter_map(|node| node.input.first());
+    let mut read: HashSet<&str> = HashSet::new();
+    conditions.for_each(|condition| read.extend(values_read(graph, condition)));
+    let inputs = graph.input.iter().map(|input| input.name.as_str());
+    inputs.filter(|name| read.contains(name)).collect()
 }
 
 /// The nodes that replace the `If` node at this index. Adds initializers of the branch.

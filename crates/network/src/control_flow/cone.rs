@@ -6,36 +6,45 @@ use tract_onnx::pb::{GraphProto, NodeProto, ValueInfoProto};
 
 use crate::source::names::subgraphs;
 
-/// Whether a value depends on the values of inputs, and not on their shapes alone.
-pub(super) fn depends_on_values(graph: &GraphProto, name: &str) -> bool {
+/// The names that a value depends on by their values, not by their shapes alone, and that no node
+/// of the graph gives; a random value counts as one.
+pub(crate) fn values_read<'a>(graph: &'a GraphProto, name: &'a str) -> HashSet<&'a str> {
     let constants: HashSet<&str> = graph.initializer.iter().map(|t| t.name.as_str()).collect();
     let producers = producers(graph);
+    let mut read = HashSet::new();
     let mut seen: HashSet<&str> = HashSet::new();
     let mut open = vec![name];
     while let Some(name) = open.pop() {
         if name.is_empty() || constants.contains(name) || !seen.insert(name) {
             continue;
         }
-        let Some(node) = producers.get(name) else {
-            return true;
-        };
-        match node.op_type.as_str() {
-            "Shape" | "Size" => {}
-            "RandomNormal" | "RandomUniform" | "Multinomial" | "Bernoulli" => return true,
-            _ => open.extend(sources(node)),
+        let operator = producers
+            .get(name)
+            .map(|node| (node.op_type.as_str(), node));
+        match operator {
+            Some(("Shape" | "Size", _)) => {}
+            None | Some(("RandomNormal" | "RandomUniform" | "Multinomial" | "Bernoulli", _)) => {
+                read.insert(name);
+            }
+            Some((_, node)) => open.extend(sources(node)),
         }
     }
-    false
+    read
 }
 
-pub(super) fn producers(graph: &GraphProto) -> HashMap<&str, &NodeProto> {
+/// Whether a value depends on the values of inputs, and not on their shapes alone.
+pub(crate) fn depends_on_values(graph: &GraphProto, name: &str) -> bool {
+    !values_read(graph, name).is_empty()
+}
+
+pub(crate) fn producers(graph: &GraphProto) -> HashMap<&str, &NodeProto> {
     let nodes = graph.node.iter();
     let outputs = nodes.flat_map(|node| node.output.iter().map(move |name| (name.as_str(), node)));
     outputs.collect()
 }
 
 /// The values that a node reads, those that graphs within read from outside included.
-pub(super) fn sources(node: &NodeProto) -> Vec<&str> {
+pub(crate) fn sources(node: &NodeProto) -> Vec<&str> {
     let mut all: Vec<&str> = node.input.iter().map(String::as_str).collect();
     for inner in subgraphs(node) {
         let mut own: HashSet<&str> = HashSet::new();
@@ -55,7 +64,7 @@ pub(super) fn sources(node: &NodeProto) -> Vec<&str> {
 }
 
 /// The names that a value depends on and no node of the graph gives, each once.
-pub(super) fn leaves<'a>(graph: &'a GraphProto, name: &'a str) -> Vec<&'a str> {
+pub(crate) fn leaves<'a>(graph: &'a GraphProto, name: &'a str) -> Vec<&'a str> {
     let producers = producers(graph);
     let mut seen: HashSet<&str> = HashSet::new();
     let mut leaves = Vec::new();
@@ -80,8 +89,8 @@ pub(super) fn is_end(node: &NodeProto) -> bool {
     node.name.starts_with(END)
 }
 
-/// The part of a graph that computes these values, as a graph with them as its outputs.
-pub(crate) fn cone(graph: &GraphProto, names: &[&str]) -> GraphProto {
+/// The names of values and of all that they depend on.
+pub(crate) fn ancestors<'a>(graph: &'a GraphProto, names: &[&'a str]) -> HashSet<&'a str> {
     let producers = producers(graph);
     let mut needed: HashSet<&str> = HashSet::new();
     let mut open = names.to_vec();
@@ -92,6 +101,12 @@ pub(crate) fn cone(graph: &GraphProto, names: &[&str]) -> GraphProto {
             open.extend(sources(node));
         }
     }
+    needed
+}
+
+/// The part of a graph that computes these values, as a graph with them as its outputs.
+pub(crate) fn cone(graph: &GraphProto, names: &[&str]) -> GraphProto {
+    let needed = ancestors(graph, names);
     let is_needed = |node: &&NodeProto| node.output.iter().any(|o| needed.contains(o.as_str()));
     let mut part = GraphProto {
         node: graph.node.iter().filter(is_needed).cloned().collect(),

@@ -9,7 +9,8 @@ mod branches;
 mod cone;
 mod loops;
 
-pub(crate) use cone::cone;
+pub(crate) use branches::deciding_inputs;
+pub(crate) use cone::{ancestors, cone, depends_on_values, leaves, producers, sources};
 use tract_onnx::pb::GraphProto;
 
 use crate::NetworkError;

@@ -1,5 +1,6 @@
 //! Operators that tract does not have, or has with fewer forms than exporters write.
 
+mod masked_steps;
 mod reverse_sequence;
 mod top_k;
 
@@ -14,10 +15,16 @@ use tract_onnx::{Onnx, onnx};
 use crate::NetworkError;
 use crate::source::names::subgraphs;
 
+pub(crate) use masked_steps::{COMPACT_STEPS, EXPAND_STEPS};
+
 type Parsed = (Box<dyn InferenceOp>, Vec<String>);
 
 /// Adds the operators.
 pub(crate) fn register(onnx: &mut Onnx) {
+    onnx.op_register
+        .insert(COMPACT_STEPS, masked_steps::parse_compact);
+    onnx.op_register
+        .insert(EXPAND_STEPS, masked_steps::parse_expand);
     onnx.op_register
         .insert("ReverseSequence", reverse_sequence::parse);
     onnx.op_register.insert("Squeeze", squeeze);
@@ -26,7 +33,12 @@ pub(crate) fn register(onnx: &mut Onnx) {
 
 /// Whether an operator of ONNX is computed.
 pub(crate) fn is_supported(operator: &str) -> bool {
-    const OWN: [&str; 2] = ["ReverseSequence", "DynamicQuantizeLSTM"];
+    const OWN: [&str; 4] = [
+        COMPACT_STEPS,
+        EXPAND_STEPS,
+        "ReverseSequence",
+        "DynamicQuantizeLSTM",
+    ];
     OWN.contains(&operator) || tract().0.contains_key(operator)
 }
 

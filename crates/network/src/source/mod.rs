@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use prost::Message;
-use tract_onnx::pb::{GraphProto, ModelProto, ValueInfoProto};
+use tract_onnx::pb::{GraphProto, ModelProto, OperatorSetIdProto, ValueInfoProto};
 
 use crate::NetworkError;
 use crate::recurrent::is_recurrent;
@@ -87,15 +87,15 @@ pub(crate) fn prepare(bytes: &[u8], folder: Option<&Path>) -> Result<ModelProto,
     Ok(model)
 }
 
-/// The versions of the ONNX operator set that a model imports: of a prepared model, one.
-pub(crate) fn opsets(model: &ModelProto) -> impl Iterator<Item = i64> {
-    let imports = model.opset_import.iter();
+/// The versions of the ONNX operator set among these imports: of a prepared model, one.
+pub(crate) fn opsets(imports: &[OperatorSetIdProto]) -> impl Iterator<Item = i64> {
+    let imports = imports.iter();
     let standard = imports.filter(|set| matches!(set.domain.as_str(), "" | "ai.onnx"));
     standard.map(|set| set.version)
 }
 
 fn check_opset(model: &ModelProto) -> Result<(), NetworkError> {
-    let mut versions = opsets(model);
+    let mut versions = opsets(&model.opset_import);
     let Some(first) = versions.next() else {
         return Err(malformed("it imports no version of the ONNX operator set"));
     };
