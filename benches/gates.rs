@@ -125,6 +125,7 @@ impl Case {
                 output: candidate,
                 input_forget: false,
                 clip: None,
+                output_clip: None,
             }),
             Gates::GruAfter => GateKernel::Gru(gru),
             Gates::GruReset => GateKernel::GruReset(gru),

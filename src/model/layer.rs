@@ -1,5 +1,6 @@
 //! A layer: one or two directions over the same input sequence.
 
+use super::cell::Clips;
 use super::{Cell, CellKind, CellStep, ModelError, Weights};
 use cellstream_kernels::GateKernel;
 
@@ -9,6 +10,7 @@ use cellstream_kernels::GateKernel;
 pub struct Direction {
     cell: Cell,
     clip: Option<f32>,
+    clips_output: bool,
     reverse: bool,
     weights: Weights,
     hidden: usize,
@@ -25,6 +27,7 @@ impl Direction {
         Ok(Direction {
             cell,
             clip: None,
+            clips_output: false,
             reverse: false,
             weights,
             hidden,
@@ -39,7 +42,8 @@ impl Direction {
     }
 
     /// Clamps the pre-activations of gates and candidate to `[-clip, clip]` (ONNX attribute
-    /// `clip`). As in ONNX Runtime, the input of an LSTM's output activation is not clamped.
+    /// `clip`). As in ONNX Runtime, the input of an LSTM's output activation is not clamped;
+    /// [`Direction::clipping_output`] clamps it.
     ///
     /// # Errors
     /// [`ModelError::Clip`] unless `clip` is positive. Infinity is allowed and has no effect.
@@ -51,6 +55,19 @@ impl Direction {
         Ok(self)
     }
 
+    /// Clamps the input of an LSTM's output activation, the new cell state, to the same bound. So
+    /// says the text of ONNX's operator; ONNX Runtime does not do it. The cell state itself stays
+    /// as it is. Nothing changes for other cells, or if there is no bound yet.
+    #[must_use]
+    pub fn clipping_output(mut self) -> Direction {
+        self.clip_output();
+        self
+    }
+
+    pub(super) fn clip_output(&mut self) {
+        self.clips_output = self.clip.is_some() && self.cell.kind() == CellKind::Lstm;
+    }
+
     /// The recurrence.
     pub fn cell(&self) -> &Cell {
         &self.cell
@@ -59,6 +76,11 @@ impl Direction {
     /// The clipping bound, if any.
     pub fn clip(&self) -> Option<f32> {
         self.clip
+    }
+
+    /// The bound on the input of an LSTM's output activation, if any.
+    pub fn output_clip(&self) -> Option<f32> {
+        self.clip.filter(|_| self.clips_output)
     }
 
     /// Whether it runs from the end of each sequence to its start.
@@ -74,7 +96,11 @@ impl Direction {
     /// The elementwise part of each phase of a step.
     pub(crate) fn gate_kernels(&self) -> Vec<GateKernel> {
         let is_projected = self.weights.projection.is_some();
-        self.cell.gate_kernels(self.clip, is_projected)
+        let clips = Clips {
+            clip: self.clip,
+            output_clip: self.output_clip(),
+        };
+        self.cell.gate_kernels(clips, is_projected)
     }
 
     /// The weights.

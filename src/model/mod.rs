@@ -137,6 +137,19 @@ impl Model {
         })
     }
 
+    /// The same model, where each `clip` also bounds the input of an LSTM's output activation:
+    /// [`Direction::clipping_output`] for all directions.
+    #[must_use]
+    pub fn clipping_outputs(mut self) -> Model {
+        for layer in &mut self.layers {
+            layer
+                .directions_mut()
+                .iter_mut()
+                .for_each(Direction::clip_output);
+        }
+        self
+    }
+
     /// The layers, first to last.
     pub fn layers(&self) -> &[Layer] {
         &self.layers

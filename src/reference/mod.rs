@@ -173,11 +173,13 @@ fn merge(layer: &Layer, mut outputs: Vec<Vec<Vec<f32>>>) -> Vec<Vec<f32>> {
 /// If the state does not have the sizes of the direction.
 pub fn step_cell(direction: &Direction, x: &[f32], state: &mut DirectionState) {
     let weights = direction.weights();
-    let clip = |z: f32| match direction.clip() {
+    let clamp = |bound: Option<f32>, z: f32| match bound {
         Some(bound) if z > bound => bound,
         Some(bound) if z < -bound => -bound,
         _ => z,
     };
+    let clip = |z: f32| clamp(direction.clip(), z);
+    let output_clip = |c: f32| clamp(direction.output_clip(), c);
     match *direction.cell() {
         Cell::Lstm {
             gate,
@@ -195,7 +197,7 @@ pub fn step_cell(direction: &Direction, x: &[f32], state: &mut DirectionState) {
                 weights,
                 direction.hidden_size(),
                 activations,
-                clip,
+                [&clip, &output_clip],
                 x,
                 state,
             );
@@ -239,7 +241,7 @@ fn step_lstm(
     weights: &Weights,
     hidden: usize,
     activations: LstmActivations,
-    clip: impl Fn(f32) -> f32,
+    [clip, output_clip]: [&dyn Fn(f32) -> f32; 2],
     x: &[f32],
     state: &mut DirectionState,
 ) {
@@ -270,7 +272,7 @@ fn step_lstm(
             activations.gate,
             clip(peephole(o, p.map(|p| p.output[j]), c)),
         );
-        *h = flush(o * activate(activations.output, c));
+        *h = flush(o * activate(activations.output, output_clip(c)));
         state.c[j] = c;
     }
     state.h = match &weights.projection {

@@ -4,6 +4,7 @@
 mod common;
 
 mod activations;
+mod clip;
 mod light_gru;
 mod product_against_gemm;
 mod rows;

@@ -178,6 +178,8 @@ fn advance(direction: &Direction, z: &[Range], h: &mut [Range], c: &mut [Range])
     let sigmoid = |z: f64| 1.0 / (1.0 + (-z).exp());
     let bound = direction.clip().map_or(f64::INFINITY, f64::from);
     let clip = |z: Range| z.by(|z| z.clamp(-bound, bound));
+    let output_bound = direction.output_clip().map_or(f64::INFINITY, f64::from);
+    let output_clip = |c: Range| c.by(|c| c.clamp(-output_bound, output_bound));
     let peepholes = direction.weights().peepholes.as_ref();
     for j in 0..hidden {
         let seen = |p: Option<f32>, c: Range| Range::exactly(p.unwrap_or(0.0)).times(c);
@@ -191,6 +193,6 @@ fn advance(direction: &Direction, z: &[Range], h: &mut [Range], c: &mut [Range])
         let g = clip(z[2 * hidden + j]).by(f64::tanh);
         c[j] = f.times(c[j]).plus(i.times(g));
         let o = clip(z[3 * hidden + j].plus(seen(to_output, c[j]))).by(sigmoid);
-        h[j] = o.times(c[j].by(f64::tanh));
+        h[j] = o.times(output_clip(c[j]).by(f64::tanh));
     }
 }

@@ -106,6 +106,9 @@ impl Random {
                 if let Some(clip) = direction.clip() {
                     converted = converted.with_clip(clip).unwrap();
                 }
+                if direction.output_clip().is_some() {
+                    converted = converted.clipping_output();
+                }
                 if direction.is_reverse() {
                     converted = converted.reversed();
                 }
@@ -149,6 +152,7 @@ impl Random {
         };
         let direction = Direction::new(cell, weights).unwrap();
         match options.clip {
+            true if self.0.bool() => direction.with_clip(0.4).unwrap().clipping_output(),
             true => direction.with_clip(0.4).unwrap(),
             false => direction,
         }

@@ -150,6 +150,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             model,
             threads: arguments.threads,
             precision: arguments.precision.of_graph()?,
+            clip_output: arguments.source.file.clip_output,
         };
         let timing = network::Timing {
             seconds: arguments.seconds,

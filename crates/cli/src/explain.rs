@@ -91,6 +91,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             model,
             threads: arguments.threads,
             precision: super::precision::of_graph(arguments.precision.as_ref())?,
+            clip_output: arguments.source.file.clip_output,
         };
         return network::explain(source, arrays, arguments.plan.path(), arguments.json);
     }

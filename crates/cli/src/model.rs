@@ -73,9 +73,9 @@ impl ModelOrShape {
         make: impl FnOnce(&Shape) -> Result<Model, Failure>,
     ) -> Result<Model, Failure> {
         let Some(path) = &self.model else {
-            if self.file.prefix.is_some() || self.file.batch_first {
+            if self.file != FileOptions::default() {
                 return Err(Failure::usage(
-                    "--prefix and --batch-first apply to a model file; name one",
+                    "--prefix, --batch-first and --clip-output apply to a model file; name one",
                 ));
             }
             return make(&self.shape);
@@ -92,7 +92,7 @@ impl ModelOrShape {
     }
 }
 
-/// How a file of tensors (.safetensors, .pt) is read.
+/// How a file is read.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 pub struct FileOptions {
     /// Recurrent stack of a file of tensors: the prefix of weight_ih_l0, or of a list of modules
@@ -101,6 +101,10 @@ pub struct FileOptions {
     /// The model's sequences are [batch, steps, features], as with PyTorch's batch_first
     #[arg(long)]
     pub batch_first: bool,
+    /// The clip of an LSTM also bounds the input of its output activation, as in the text of ONNX
+    /// (default: as in ONNX Runtime, it does not)
+    #[arg(long)]
+    pub clip_output: bool,
 }
 
 /// Opens a model file. `cell` is the kind of cell, if the tensors do not determine it.
@@ -118,7 +122,11 @@ pub fn open(
              this information",
         ));
     }
-    open_with(path, options, cell).map_err(|failure| failure.of(path))
+    let model = open_with(path, options, cell).map_err(|failure| failure.of(path))?;
+    Ok(match options.clip_output {
+        true => model.clipping_outputs(),
+        false => model,
+    })
 }
 
 fn open_with(

@@ -63,6 +63,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             model: &arguments.model,
             threads: arguments.threads,
             precision: super::precision::of_graph(arguments.precision.as_ref())?,
+            clip_output: arguments.file.clip_output,
         };
         let (input, output) = (&arguments.input, &arguments.output);
         return network::run(source, input, output, arguments.plan.path());

@@ -14,7 +14,7 @@ use crate::control_flow::cone;
 use crate::evaluation::Evaluation;
 use crate::inspect::{Origin, Parts, attribute};
 use crate::network::port;
-use crate::recurrent::{Regions, is_recurrent};
+use crate::recurrent::{RegionOptions, Regions, is_recurrent};
 use crate::source::flat::flatten;
 use crate::source::{self, graph, of_any_size};
 use crate::{Data, ElementType, NetworkError, NetworkPort, Tensor};
@@ -67,7 +67,8 @@ const MAX_BETWEEN: usize = 1000;
 
 impl Core {
     /// Cuts the core out of a file: the stack with the most weights, or the node with this name
-    /// alone. Initial states that are zero are omitted; other states and lengths are inputs of the core. Nodes of branches and loop bodies have the names of
+    /// alone. Initial states that are zero are omitted; other states and lengths are inputs of the
+    /// core. Nodes of branches and loop bodies have the names of
     /// [`Inspection`](crate::Inspection).
     ///
     /// # Errors
@@ -77,7 +78,7 @@ impl Core {
         let model = source::open(path.as_ref())?;
         let flat = flatten(graph(&model));
         let parts = Parts::new(&flat.graph);
-        let regions = Regions::new(1, None);
+        let regions = Regions::new(1, RegionOptions::default());
         let cutting = Cutting {
             evaluation: Evaluation {
                 ir_version: model.ir_version,

@@ -12,7 +12,7 @@ use tract_onnx::pb::{ModelProto, ValueInfoProto, type_proto};
 use crate::control_flow::deciding_inputs;
 use crate::plan::{Known, Plan};
 use crate::profile::{ProfiledRun, profiled};
-use crate::recurrent::Regions;
+use crate::recurrent::{RegionOptions, Regions};
 use crate::source::{self, graph, malformed};
 use crate::{ElementType, NetworkError, NetworkPlan, Tensor};
 
@@ -23,6 +23,9 @@ pub struct NetworkOptions {
     pub threads: Option<usize>,
     /// The precision of weights and products of all recurrent regions; `None`: that of the file.
     pub precision: Option<Precision>,
+    /// Whether the `clip` of an LSTM also bounds the input of its output activation, as the text of
+    /// ONNX's operator says; ONNX Runtime does not do it.
+    pub clips_outputs: bool,
 }
 
 /// An input or an output of a network.
@@ -126,7 +129,13 @@ impl Network {
             .threads
             .unwrap_or_else(|| Topology::detect().team_size());
         Ok(Network {
-            regions: Regions::new(threads, options.precision),
+            regions: Regions::new(
+                threads,
+                RegionOptions {
+                    precision: options.precision,
+                    clips_outputs: options.clips_outputs,
+                },
+            ),
             decides: { inputs.iter() }
                 .map(|input| deciding.contains(&input.name.as_str()))
                 .collect(),
@@ -151,8 +160,8 @@ impl Network {
     /// them, which takes longer; the last eight plans are kept.
     ///
     /// # Errors
-    /// [`NetworkError::Input`] for a missing, unknown or unfitting input; other errors name the node
-    /// that cannot be computed.
+    /// [`NetworkError::Input`] for a missing, unknown or unfitting input; other errors name the
+    /// node that cannot be computed.
     pub fn run(&self, inputs: &[(&str, &Tensor)]) -> Result<Vec<NamedTensor>, NetworkError> {
         let values = self.ordered(inputs)?;
         let plan = self.plan(&values)?;

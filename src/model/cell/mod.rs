@@ -133,6 +133,15 @@ pub struct NamedCell {
     pub cell: Cell,
 }
 
+/// Bounds on the inputs of activations.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clips {
+    /// Of gates and candidates.
+    pub clip: Option<f32>,
+    /// Of an LSTM's output activation.
+    pub output_clip: Option<f32>,
+}
+
 impl Cell {
     /// The LSTM of PyTorch and of ONNX's defaults: sigmoid gates, tanh elsewhere.
     pub const LSTM: Cell = Cell::Lstm {
@@ -207,7 +216,8 @@ impl Cell {
     }
 
     /// The elementwise part of each phase of a step.
-    pub(crate) fn gate_kernels(&self, clip: Option<f32>, is_projected: bool) -> Vec<GateKernel> {
+    pub(crate) fn gate_kernels(&self, clips: Clips, is_projected: bool) -> Vec<GateKernel> {
+        let Clips { clip, output_clip } = clips;
         match *self {
             Cell::Lstm {
                 gate,
@@ -221,6 +231,7 @@ impl Cell {
                     output,
                     input_forget,
                     clip,
+                    output_clip,
                 };
                 lstm::gate_kernels(functions, is_projected)
             }

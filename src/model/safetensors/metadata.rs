@@ -74,6 +74,13 @@ pub(super) struct DirectionMetadata {
     pub cell: Cell,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     clip: Option<Number>,
+    /// Whether the bound is also that of an LSTM's output activation.
+    #[serde(default, skip_serializing_if = "is_false")]
+    clips_output: bool,
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 /// An `f32`, written as the `f64` of the same value. The JSON parser reads an `f64` to within one
@@ -152,6 +159,7 @@ impl LayerMetadata {
             Some(DirectionMetadata {
                 cell: *direction.cell(),
                 clip: direction.clip().map(Number),
+                clips_output: direction.output_clip().is_some(),
             })
         };
         LayerMetadata {
@@ -170,6 +178,10 @@ impl LayerMetadata {
 impl DirectionMetadata {
     pub fn clip(&self) -> Option<f32> {
         self.clip.map(|Number(clip)| clip)
+    }
+
+    pub fn clips_output(&self) -> bool {
+        self.clips_output
     }
 }
 

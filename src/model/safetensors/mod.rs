@@ -185,6 +185,9 @@ fn read_layer(
         if let Some(clip) = metadata.and_then(|direction| direction.clip()) {
             direction = direction.with_clip(clip)?;
         }
+        if metadata.is_some_and(|direction| direction.clips_output()) {
+            direction = direction.clipping_output();
+        }
         Ok(if id.reverse {
             direction.reversed()
         } else {

@@ -279,6 +279,7 @@ impl Walk<'_> {
                     output: Activation::Tanh,
                     input_forget: false,
                     clip: None,
+                    output_clip: None,
                 }),
                 GateJob {
                     z,

@@ -56,6 +56,8 @@ pub struct Source<'a> {
     pub threads: Option<u32>,
     /// Of all recurrent regions; `None`: that of the file.
     pub precision: Option<Precision>,
+    /// Whether the clip of LSTMs also bounds the input of their output activation.
+    pub clip_output: bool,
 }
 
 /// Loads a graph, with a plan if there is one.
@@ -64,10 +66,12 @@ fn open(source: Source<'_>, plan: Option<&Path>) -> Result<Network, Failure> {
         model,
         threads,
         precision,
+        clip_output,
     } = source;
     let options = NetworkOptions {
         threads: threads.map(|threads| threads as usize),
         precision,
+        clips_outputs: clip_output,
     };
     let network = Network::open_with(model, options).map_err(failed(model))?;
     if let Some(path) = plan {

@@ -594,6 +594,7 @@ fn usage_errors() {
         "bench",
         "bench --suite table1 --layers 2",
         "bench --cell lstm --input 4 --hidden 4 --batch-first",
+        "bench --cell lstm --input 4 --hidden 4 --clip-output",
         "bench --cell lstm --input 4",
     ] {
         let arguments: Vec<_> = line.split(' ').collect();

@@ -17,6 +17,8 @@ pub struct LstmFunctions {
     pub input_forget: bool,
     /// Bound on the input of the gates and the candidate.
     pub clip: Option<f32>,
+    /// Bound on the input of the output activation.
+    pub output_clip: Option<f32>,
 }
 
 /// A job with its functions.
@@ -34,7 +36,8 @@ struct Step<'a> {
 pub(super) unsafe fn lstm_gates<S: Simd>(s: S, f: LstmFunctions, job: GateJob<'_>) {
     let usual = (f.gate, f.candidate, f.output)
         == (Activation::Sigmoid, Activation::Tanh, Activation::Tanh);
-    let plain = f.clip.is_none() && !f.input_forget && job.peepholes.is_none();
+    let is_clipped = f.clip.is_some() || f.output_clip.is_some();
+    let plain = !is_clipped && !f.input_forget && job.peepholes.is_none();
     let of = Step { functions: f, job };
     // SAFETY: the caller's promise is passed on.
     unsafe {
@@ -160,6 +163,11 @@ unsafe fn hidden_state<S: Simd, const PLAIN: bool>(
     for (panel, ((z, c), new)) in vectors {
         let c = s.load(c);
         let o = gate_input::<S, PLAIN>(s, of, (panel, 2), s.load(&z[3 * S::LANES..]), c);
+        let c = if PLAIN {
+            c
+        } else {
+            clamp(s, of.functions.output_clip, c)
+        };
         let h = flush(s, s.mul(apply.gate(s, o), apply.output(s, c)));
         s.store(h, new);
         if let Some(y) = &mut y {

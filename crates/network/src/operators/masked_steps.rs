@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! CompactSteps  x [steps, batch, features], mask [steps, batch, 1]
-//!               -> x with the steps whose mask is true first and zeros behind them; lengths [batch]
+//!               -> x with the steps whose mask is true first, zeros behind; lengths [batch]
 //! ExpandSteps   y [steps, batch, features], mask [steps, batch, 1], first [batch, features]
 //!               -> at a step whose mask is true the next step of y; at others the output before,
 //!               at first `first`. Without `first`: zero.

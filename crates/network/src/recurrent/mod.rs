@@ -18,7 +18,7 @@ mod region;
 
 pub(crate) use expansion::register;
 pub(crate) use node::while_parsing;
-pub(crate) use region::Regions;
+pub(crate) use region::{RegionOptions, Regions};
 
 const OPERATORS: [&str; 4] = ["LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"];
 

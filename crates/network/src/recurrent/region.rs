@@ -18,10 +18,19 @@ use crate::source::of_any_size;
 use crate::threads::Threads;
 use crate::{ElementType, NetworkPlan};
 
+/// How the models of regions differ from their nodes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RegionOptions {
+    /// `None`: that of the file.
+    pub precision: Option<Precision>,
+    /// See [`Model::clipping_outputs`].
+    pub clips_outputs: bool,
+}
+
 /// The regions of a network, and its threads.
 pub(crate) struct Regions {
     pub threads: Threads,
-    precision: Option<Precision>,
+    options: RegionOptions,
     /// By the name of the node; several where a node has had several weights.
     regions: Mutex<HashMap<String, Vec<Arc<Region>>>>,
     /// Of regions that it does not have, plans are estimated.
@@ -38,10 +47,10 @@ impl fmt::Debug for Regions {
 const KEPT: usize = 4;
 
 impl Regions {
-    pub fn new(threads: usize, precision: Option<Precision>) -> Arc<Regions> {
+    pub fn new(threads: usize, options: RegionOptions) -> Arc<Regions> {
         Arc::new(Regions {
             threads: Threads::new(threads),
-            precision,
+            options,
             regions: Mutex::default(),
             plan: Mutex::default(),
         })
@@ -49,9 +58,9 @@ impl Regions {
 
     /// Has all sessions made anew, by these plans.
     ///
-    /// A run takes the lock of its session first, then that of the plans. Here the lock of the plans
-    /// is released before those of the sessions are taken, so neither waits for the other. A session
-    /// that a run makes in between has the new plans already, and is made once more.
+    /// A run takes the lock of its session first, then that of the plans. Here the lock of the
+    /// plans is released before those of the sessions are taken, so neither waits for the other. A
+    /// session that a run makes in between has the new plans already, and is made once more.
     pub fn use_plan(&self, plan: Option<NetworkPlan>) {
         *lock(&self.plan) = plan;
         for region in lock(&self.regions).values().flatten() {
@@ -81,7 +90,7 @@ impl Regions {
         if let Some(found) = of_node.iter().find(|region| region.weights == weights) {
             return Ok(Arc::clone(found));
         }
-        let region = Arc::new(Region::new(node, weights, self.precision)?);
+        let region = Arc::new(Region::new(node, weights, self.options)?);
         if of_node.len() >= KEPT {
             of_node.remove(0);
         }
@@ -114,11 +123,14 @@ impl Region {
     fn new(
         node: &RecurrentNode,
         weights: Vec<Arc<Tensor>>,
-        precision: Option<Precision>,
+        options: RegionOptions,
     ) -> Result<Region, String> {
         let file = file_of(node, &weights)?;
         let mut model = Model::from_onnx(&file).map_err(|why| why.to_string())?;
-        if let Some(precision) = precision {
+        if options.clips_outputs {
+            model = model.clipping_outputs();
+        }
+        if let Some(precision) = options.precision {
             let converted = model.into_precision(precision);
             model = converted.map_err(|why| why.to_string())?;
         }

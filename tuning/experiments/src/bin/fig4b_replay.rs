@@ -188,6 +188,7 @@ fn by_slices(arguments: &Arguments) -> Outcome {
                             output: Activation::Tanh,
                             input_forget: false,
                             clip: None,
+                            output_clip: None,
                         }),
                         GateJob {
                             z,

@@ -517,6 +517,7 @@ impl Parts {
                             output: Activation::Tanh,
                             input_forget: false,
                             clip: None,
+                            output_clip: None,
                         }),
                         GateJob {
                             z,
