@@ -263,6 +263,27 @@ fn onnx_gru_with_lengths() {
     case.answers(&["lengths", "x"], &["Y_h", "Y"]);
 }
 
+/// With a clip of 0.9 on the input of its output activation, no output of an LSTM is larger than
+/// sigmoid(0.9) tanh(0.9).
+#[test]
+fn clip_of_the_output_activation() {
+    let case = Case::onnx("lstm_peephole", &["x", "lengths"]);
+    let ones = npy::floats(&[40, 3, 5], &[20.0; 40 * 3 * 5]);
+    std::fs::write(case.path("ones.npy"), ones).unwrap();
+    let largest = |option: &[&str]| {
+        let ask = [&*case.model, "--input=x=ones.npy", "--output=Y=y.npy"];
+        let out = case.run(&[&ask[..], option].concat());
+        assert_eq!(out.status.code(), Some(0), "{out:?}");
+        let (_, values) = npy::read_floats(&case.path("y.npy"));
+        values
+            .into_iter()
+            .fold(0f32, |most, value| most.max(value.abs()))
+    };
+    let most = 0.9f32.tanh() / (1.0 + (-0.9f32).exp());
+    assert!(largest(&["--clip-output"]) <= most + 1e-6);
+    assert!(largest(&[]) > most + 1e-3);
+}
+
 #[test]
 fn onnx_states_by_name() {
     let case = Case::onnx("lstm_states.script", &["x", "h0", "c0"]);

@@ -1,5 +1,6 @@
-//! Operators that tract does not have, or has with fewer forms than exporters write.
+//! Operators that tract does not have, has with fewer forms than exporters write, or has slowly.
 
+mod dynamic_quantize_linear;
 mod masked_steps;
 mod reverse_sequence;
 mod top_k;
@@ -23,6 +24,8 @@ type Parsed = (Box<dyn InferenceOp>, Vec<String>);
 pub(crate) fn register(onnx: &mut Onnx) {
     onnx.op_register
         .insert(COMPACT_STEPS, masked_steps::parse_compact);
+    onnx.op_register
+        .insert("DynamicQuantizeLinear", dynamic_quantize_linear::parse);
     onnx.op_register
         .insert(EXPAND_STEPS, masked_steps::parse_expand);
     onnx.op_register
