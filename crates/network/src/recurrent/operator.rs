@@ -239,9 +239,11 @@ impl Recurrent {
                     return Tensor::from_shape(&shape, y);
                 }
                 let step = batch * directions * hidden;
-                let swapped = y.chunks(step.max(1));
-                let swapped = swapped.flat_map(|step| swap_axes(step, [batch, directions, hidden]));
-                Tensor::from_shape(&shape, &swapped.collect::<Vec<f32>>())
+                let mut swapped = Vec::with_capacity(y.len());
+                for step in y.chunks(step.max(1)) {
+                    add_swapped(&mut swapped, step, [batch, directions, hidden]);
+                }
+                Tensor::from_shape(&shape, &swapped)
             }
         }
     }
@@ -259,10 +261,19 @@ impl Recurrent {
 }
 
 /// `[a, b, c]` as `[b, a, c]`.
-fn swap_axes(values: &[f32], [a, b, c]: [usize; 3]) -> Vec<f32> {
-    let row = |first: usize, second: usize| &values[(first * b + second) * c..][..c];
-    let rows = (0..b).flat_map(|second| (0..a).map(move |first| row(first, second)));
-    rows.flatten().copied().collect()
+fn swap_axes(values: &[f32], sizes: [usize; 3]) -> Vec<f32> {
+    let mut swapped = Vec::with_capacity(values.len());
+    add_swapped(&mut swapped, values, sizes);
+    swapped
+}
+
+/// Adds `[a, b, c]` as `[b, a, c]`. Row by row: iterators over single elements are much slower.
+fn add_swapped(to: &mut Vec<f32>, values: &[f32], [a, b, c]: [usize; 3]) {
+    for second in 0..b {
+        for first in 0..a {
+            to.extend_from_slice(&values[(first * b + second) * c..][..c]);
+        }
+    }
 }
 
 fn floats(tensor: &Tensor) -> TractResult<Cow<'_, Tensor>> {
