@@ -63,6 +63,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2, metavar="N", help="both are timed with 1 and with N (2)")
     parser.add_argument("--rounds", type=int, default=7, metavar="R", help="turns of each library on a file (7)")
     parser.add_argument("--window", type=float, default=0.15, metavar="S", help="seconds timed per turn (0.15)")
+    parser.add_argument("--tune-seconds", type=float, default=10.0, metavar="S",
+                        help="ours: for each file; 0: plans are estimated (10)")  # fmt: skip
     parser.add_argument("--check", action="store_true", help="judge the answers, take no times")
     parser.add_argument("--list", action="store_true", help="print the files and stop")
     parser.add_argument("--record", action="store_true", help="a CSV into benches/record, by machine and day")
@@ -121,6 +123,8 @@ def compare(file: packages.File, workers: list[Worker], given: argparse.Namespac
         for worker in workers:
             threads = int(worker.peer.name.partition(" ")[2] or given.threads)
             request = {"do": "load", "model": str(model), "inputs": tensors, "threads": threads}
+            if worker.peer.name.startswith(OURS) and not given.check:
+                request["tune_seconds"] = given.tune_seconds
             try:
                 facts = worker.ask(request, PATIENCE)["ok"]
                 worker.ask({"do": "output", "path": str(folder / "output")}, PATIENCE)

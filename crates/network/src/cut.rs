@@ -12,9 +12,10 @@ use tract_onnx::pb::{
 
 use crate::control_flow::cone;
 use crate::evaluation::Evaluation;
+use crate::executors::Executors;
 use crate::inspect::{Origin, Parts, attribute};
 use crate::network::port;
-use crate::recurrent::{RegionOptions, Regions, is_recurrent};
+use crate::recurrent::{RegionOptions, is_recurrent};
 use crate::source::flat::flatten;
 use crate::source::{self, graph, of_any_size};
 use crate::{Data, ElementType, NetworkError, NetworkPort, Tensor};
@@ -78,12 +79,12 @@ impl Core {
         let model = source::open(path.as_ref())?;
         let flat = flatten(graph(&model));
         let parts = Parts::new(&flat.graph);
-        let regions = Regions::new(1, RegionOptions::default());
+        let executors = Executors::new(1, RegionOptions::default());
         let cutting = Cutting {
             evaluation: Evaluation {
                 ir_version: model.ir_version,
                 opset_import: &model.opset_import,
-                regions: &regions,
+                executors: &executors,
             },
             graph: &flat.graph,
             parts,

@@ -6,8 +6,10 @@ use tract_onnx::pb::{GraphProto, ModelProto, OperatorSetIdProto};
 use tract_onnx::prelude::{InferenceModel, InferenceModelExt, TypedModel};
 use tract_onnx::tract_hir::internal::*;
 
+use crate::dense;
+use crate::executors::Executors;
 use crate::operators;
-use crate::recurrent::{self, Regions, while_parsing};
+use crate::recurrent;
 use crate::source::opsets;
 use crate::tensor::Tensor as Value;
 use crate::{ElementType, NetworkError};
@@ -16,7 +18,7 @@ use crate::{ElementType, NetworkError};
 pub(crate) struct Evaluation<'a> {
     pub ir_version: i64,
     pub opset_import: &'a [OperatorSetIdProto],
-    pub regions: &'a Arc<Regions>,
+    pub executors: &'a Executors,
 }
 
 /// The type and the shape of a value.
@@ -46,9 +48,12 @@ impl Evaluation<'_> {
             .with_ignore_output_shapes(true)
             .with_ignore_output_types(true);
         operators::register(&mut onnx);
+        dense::register(&mut onnx);
         recurrent::register(&mut onnx);
         let parsed: TractResult<InferenceModel> =
-            while_parsing(self.regions, || onnx.model_for_proto_model(&model));
+            recurrent::while_parsing(&self.executors.regions, || {
+                dense::while_parsing(&self.executors.dense, || onnx.model_for_proto_model(&model))
+            });
         let typed = parsed.and_then(|parsed| parsed.into_typed());
         typed
             .and_then(|typed| typed.into_decluttered())

@@ -24,8 +24,10 @@
 
 mod control_flow;
 mod cut;
+mod dense;
 mod error;
 mod evaluation;
+mod executors;
 mod fusion;
 mod inspect;
 mod network;
@@ -35,6 +37,7 @@ mod plan;
 mod profile;
 mod quantize;
 mod recurrent;
+mod scoped;
 mod source;
 mod tensor;
 mod threads;

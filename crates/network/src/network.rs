@@ -10,6 +10,7 @@ use tract_onnx::pb::tensor_shape_proto::dimension;
 use tract_onnx::pb::{ModelProto, ValueInfoProto, type_proto};
 
 use crate::control_flow::deciding_inputs;
+use crate::executors::Executors;
 use crate::plan::{Known, Plan};
 use crate::profile::{ProfiledRun, profiled};
 use crate::recurrent::{RegionOptions, Regions};
@@ -73,7 +74,7 @@ const MAX_PLANS_OF_VALUES: usize = 4;
 /// ```
 pub struct Network {
     model: ModelProto,
-    regions: Arc<Regions>,
+    executors: Executors,
     inputs: Vec<NetworkPort>,
     outputs: Vec<NetworkPort>,
     /// For each input: whether the branches of the graph may depend on its value.
@@ -129,7 +130,7 @@ impl Network {
             .threads
             .unwrap_or_else(|| Topology::detect().team_size());
         Ok(Network {
-            regions: Regions::new(
+            executors: Executors::new(
                 threads,
                 RegionOptions {
                     precision: options.precision,
@@ -207,8 +208,9 @@ impl Network {
     /// [`NetworkError::PlanFile`] for a plan with a node that this model does not have.
     pub fn use_plan(&self, plan: Option<NetworkPlan>) -> Result<(), NetworkError> {
         if let Some(plan) = &plan {
-            let names = source::recurrent_names(graph(&self.model));
-            // Nodes of branches and loops get a prefix when these are decided.
+            // Any node: those of a loop or of single operators may be a layer. Nodes of branches and
+            // loops get a prefix when these are decided.
+            let names = source::node_names(graph(&self.model));
             let is = |node: &str, name: &str| {
                 let prefix = node.strip_suffix(name);
                 prefix.is_some_and(|prefix| prefix.is_empty() || prefix.ends_with('/'))
@@ -221,13 +223,13 @@ impl Network {
                 return Err(NetworkError::PlanFile { why });
             }
         }
-        self.regions.use_plan(plan);
+        self.executors.regions.use_plan(plan);
         Ok(())
     }
 
     /// The regions, for tuning.
     pub(crate) fn regions(&self) -> &Regions {
-        &self.regions
+        &self.executors.regions
     }
 
     /// The values of all inputs, in order.
@@ -321,7 +323,7 @@ impl Network {
         let inputs: Vec<_> = inputs
             .map(|(input, known)| (input.name.as_str(), known.clone()))
             .collect();
-        let plan = catch_panic(|| Plan::new(&self.model, &self.regions, &inputs));
+        let plan = catch_panic(|| Plan::new(&self.model, &self.executors, &inputs));
         plan.unwrap_or_else(|panic| {
             let why = format!("tract panicked: {}", panic.message());
             Err(NetworkError::Plan { why })

@@ -8,17 +8,19 @@ use tract_onnx::tract_hir::internal::*;
 
 use crate::NetworkError;
 use crate::control_flow;
+use crate::dense;
 use crate::evaluation::{Evaluation, planning};
+use crate::executors::Executors;
 use crate::fusion;
 use crate::operators;
-use crate::recurrent::Regions;
 use crate::source::{fix_shape, fix_value, graph};
 use crate::tensor::Tensor as Value;
+use crate::threads::Threads;
 
 /// See the [module](self).
 pub(crate) struct Plan {
     model: Arc<TypedRunnableModel>,
-    regions: Arc<Regions>,
+    threads: Arc<Threads>,
     /// The inputs of the network that it reads, in the order of its own.
     reads: Vec<usize>,
 }
@@ -35,7 +37,7 @@ impl Plan {
     /// Prepares a model whose inputs are known so far.
     pub fn new(
         model: &ModelProto,
-        regions: &Arc<Regions>,
+        executors: &Executors,
         inputs: &[(&str, Known)],
     ) -> Result<Plan, NetworkError> {
         let mut graph = graph(model).clone();
@@ -52,17 +54,18 @@ impl Plan {
         let evaluation = Evaluation {
             ir_version: model.ir_version,
             opset_import: &model.opset_import,
-            regions,
+            executors,
         };
         control_flow::decide(&mut graph, &evaluation)?;
         fusion::fuse(&mut graph, &evaluation);
+        dense::rewrite(&mut graph);
         operators::check(&graph)?;
         let typed = evaluation.typed(graph)?;
         let optimized = typed.into_optimized().map_err(planning)?;
         let model = optimized.into_runnable().map_err(planning)?;
         Ok(Plan {
             model,
-            regions: Arc::clone(regions),
+            threads: Arc::clone(&executors.threads),
             reads,
         })
     }
@@ -75,7 +78,7 @@ impl Plan {
             Ok(value.into_tvalue())
         });
         let read: TVec<TValue> = read.collect::<Result<_, NetworkError>>()?;
-        let ran = self.regions.threads.run(|| self.model.run(read));
+        let ran = self.threads.run(|| self.model.run(read));
         let outputs = ran.map_err(|why| failed(format!("{why:#}")))?;
         let outputs = outputs
             .iter()

@@ -4,9 +4,11 @@
 #[path = "common/npz.rs"]
 mod npz;
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use cellstream_network::{Network, RegionRun, Tensor};
+use cellstream_network::{Network, NetworkTuning, RegionRun, Tensor};
 use npz::{Case, difference};
 
 fn folder() -> PathBuf {
@@ -111,6 +113,25 @@ fn a_mode_chooses_a_branch_before_a_run() {
     }
     // Values 1, 2 and 3 have plans; those after the fourth value share one that has both branches.
     assert_eq!(with_regions, 4);
+}
+
+#[test]
+fn plans_of_such_layers_are_found_again() {
+    for name in ["loop_masked_held", "unrolled_lstm", "branch_by_mode"] {
+        let case = Case::open(&folder().join(format!("{name}.npz")));
+        let network = Network::open(folder().join(format!("{name}.onnx"))).unwrap();
+        let options = NetworkTuning {
+            budget: Duration::from_millis(50),
+            ..NetworkTuning::default()
+        };
+        let inputs = case.borrowed();
+        let tuned = network.tune(&inputs, options, |_| ControlFlow::Continue(()));
+        let plan = tuned.unwrap().plan;
+        assert_ne!(plan.regions().count(), 0, "{name}");
+        let expected = network.run(&inputs).unwrap();
+        network.use_plan(Some(plan)).unwrap();
+        assert_eq!(network.run(&inputs).unwrap(), expected, "{name}");
+    }
 }
 
 #[test]

@@ -80,6 +80,9 @@ pub struct LoadFile {
     pub inputs: Vec<InputFile>,
     /// Threads to use.
     pub threads: usize,
+    /// Time to tune in, in seconds; 0: plans are estimated.
+    #[serde(default)]
+    pub tune_seconds: f64,
 }
 
 /// An input of a whole file.

@@ -14,6 +14,7 @@ use tract_onnx::tract_hir::ops::array::Squeeze;
 use tract_onnx::{Onnx, onnx};
 
 use crate::NetworkError;
+use crate::dense::DENSE;
 use crate::source::names::subgraphs;
 
 pub(crate) use masked_steps::{COMPACT_STEPS, EXPAND_STEPS};
@@ -36,7 +37,8 @@ pub(crate) fn register(onnx: &mut Onnx) {
 
 /// Whether an operator of ONNX is computed.
 pub(crate) fn is_supported(operator: &str) -> bool {
-    const OWN: [&str; 4] = [
+    const OWN: [&str; 5] = [
+        DENSE,
         COMPACT_STEPS,
         EXPAND_STEPS,
         "ReverseSequence",

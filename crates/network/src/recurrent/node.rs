@@ -7,6 +7,7 @@ use tract_onnx::pb::NodeProto;
 use tract_onnx::tract_hir::internal::{TractResult, bail};
 
 use super::region::Regions;
+use crate::scoped;
 
 /// The inputs of the operators, in the order of the file; `None` where an operator has none.
 const STANDARD: [&str; 8] = [
@@ -52,22 +53,14 @@ pub(super) struct RecurrentNode {
 
 thread_local!(static REGIONS: RefCell<Option<Arc<Regions>>> = const { RefCell::new(None) });
 
-/// Parses a graph whose recurrent nodes belong to these regions. The functions that tract calls
-/// for a node have no other way to know them.
+/// Parses a graph whose recurrent nodes belong to these regions.
 pub(crate) fn while_parsing<T>(regions: &Arc<Regions>, parse: impl FnOnce() -> T) -> T {
-    struct Reset(Option<Arc<Regions>>);
-    impl Drop for Reset {
-        fn drop(&mut self) {
-            REGIONS.set(self.0.take());
-        }
-    }
-    let _reset = Reset(REGIONS.replace(Some(Arc::clone(regions))));
-    parse()
+    scoped::with(&REGIONS, regions, parse)
 }
 
 impl RecurrentNode {
     pub fn parse(proto: &NodeProto, opset: i64) -> TractResult<RecurrentNode> {
-        let Some(regions) = REGIONS.with_borrow(Clone::clone) else {
+        let Some(regions) = scoped::current(&REGIONS) else {
             bail!("a recurrent node outside of a network");
         };
         let is_quantised = proto.op_type == "DynamicQuantizeLSTM";

@@ -29,7 +29,7 @@ pub(crate) struct RegionOptions {
 
 /// The regions of a network, and its threads.
 pub(crate) struct Regions {
-    pub threads: Threads,
+    pub threads: Arc<Threads>,
     options: RegionOptions,
     /// By the name of the node; several where a node has had several weights.
     regions: Mutex<HashMap<String, Vec<Arc<Region>>>>,
@@ -47,9 +47,9 @@ impl fmt::Debug for Regions {
 const KEPT: usize = 4;
 
 impl Regions {
-    pub fn new(threads: usize, options: RegionOptions) -> Arc<Regions> {
+    pub fn new(threads: Arc<Threads>, options: RegionOptions) -> Arc<Regions> {
         Arc::new(Regions {
-            threads: Threads::new(threads),
+            threads,
             options,
             regions: Mutex::default(),
             plan: Mutex::default(),

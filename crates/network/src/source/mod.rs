@@ -14,7 +14,6 @@ use prost::Message;
 use tract_onnx::pb::{GraphProto, ModelProto, OperatorSetIdProto, ValueInfoProto};
 
 use crate::NetworkError;
-use crate::recurrent::is_recurrent;
 pub(crate) use inputs::{fix_shape, fix_value, input, input_of, of_any_size};
 
 /// The supported opsets.
@@ -118,14 +117,12 @@ pub(crate) fn malformed(why: impl Into<String>) -> NetworkError {
     NetworkError::Malformed(why.into())
 }
 
-/// The names of the recurrent nodes of a graph and of the graphs within.
-pub(crate) fn recurrent_names(graph: &GraphProto) -> Vec<&str> {
+/// The names of the nodes of a graph and of the graphs within.
+pub(crate) fn node_names(graph: &GraphProto) -> Vec<&str> {
     let mut found = Vec::new();
     for node in &graph.node {
-        if is_recurrent(&node.op_type) {
-            found.push(node.name.as_str());
-        }
-        names::subgraphs(node).for_each(|inner| found.extend(recurrent_names(inner)));
+        found.push(node.name.as_str());
+        names::subgraphs(node).for_each(|inner| found.extend(node_names(inner)));
     }
     found
 }

@@ -1,7 +1,10 @@
-//! The worker of cellstream on a whole ONNX file, through the API a user has: open, run.
+//! The worker of cellstream on a whole ONNX file, through the API a user has: open, tune, run.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use cellstream_network::{Data, NamedTensor, NetworkOptions, Tensor};
+use cellstream_network::{Data, NamedTensor, NetworkOptions, NetworkTuning, Tensor};
 use cellstream_references::{InputFile, LoadFile, Network, serve};
 use serde_json::{Value, json};
 
@@ -65,12 +68,29 @@ fn bytes(tensor: &Tensor) -> Result<Vec<u8>> {
     Ok(elements!(bytes))
 }
 
+impl Ours {
+    fn inputs(&self) -> Vec<(&str, &Tensor)> {
+        let inputs = self.inputs.iter();
+        inputs
+            .map(|input| (input.name.as_str(), &input.tensor))
+            .collect()
+    }
+
+    fn tune(&self, budget: Duration) -> Result<()> {
+        let options = NetworkTuning {
+            budget,
+            ..NetworkTuning::default()
+        };
+        let tuned = self
+            .network
+            .tune(&self.inputs(), options, |_| ControlFlow::Continue(()))?;
+        Ok(self.network.use_plan(Some(tuned.plan))?)
+    }
+}
+
 impl Network for Ours {
     fn call(&mut self) -> Result<()> {
-        let inputs: Vec<(&str, &Tensor)> = (self.inputs.iter())
-            .map(|input| (input.name.as_str(), &input.tensor))
-            .collect();
-        self.results = self.network.run(&inputs)?;
+        self.results = self.network.run(&self.inputs())?;
         Ok(())
     }
 
@@ -111,6 +131,9 @@ fn main() -> Result<()> {
             inputs,
             results: Vec::new(),
         };
+        if request.tune_seconds > 0.0 {
+            ours.tune(Duration::from_secs_f64(request.tune_seconds))?;
+        }
         // The facts are of a run.
         ours.call()?;
         Ok(Box::new(ours))

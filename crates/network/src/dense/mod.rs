@@ -1,0 +1,114 @@
+//! Products with constant matrices, on the team of the recurrent regions.
+//!
+//! ```text
+//! MatMul(x, W)                    cellstream.Dense(x, W)
+//! Add(MatMul(x, W), b)            cellstream.Dense(x, W, b)
+//! Gemm(x, W, b)                   cellstream.Dense(x, W, b)
+//! ```
+//!
+//! `W` is a constant of the graph with two axes, `b` one with one axis. The library's dense layer
+//! computes them: it uses the widest vectors of the CPU, and packs `W` once for all plans.
+
+mod operator;
+
+use std::collections::HashMap;
+
+use tract_onnx::pb::{GraphProto, NodeProto, TensorProto};
+
+use crate::control_flow::sources;
+pub(crate) use operator::{DENSE, DenseLayers, register, while_parsing};
+
+/// Fewest elements of a matrix: below, the call takes as long as the product.
+const MIN_ELEMENTS: i64 = 4096;
+
+/// Replaces such products of a graph, not those in bodies and branches.
+pub(crate) fn rewrite(graph: &mut GraphProto) {
+    let constants: HashMap<&str, &TensorProto> = (graph.initializer.iter())
+        .filter(|tensor| tensor.data_type == 1)
+        .map(|tensor| (tensor.name.as_str(), tensor))
+        .collect();
+    let mut readers: HashMap<&str, usize> = HashMap::new();
+    let read = graph.node.iter().flat_map(sources);
+    let read = read.chain(graph.output.iter().map(|output| output.name.as_str()));
+    read.for_each(|name| *readers.entry(name).or_default() += 1);
+    let nodes = graph.node.iter().enumerate();
+    let products: HashMap<&str, usize> = nodes
+        .filter(|(_, node)| is_product(node, &constants))
+        .map(|(index, node)| (node.output[0].as_str(), index))
+        .collect();
+    // The sums that a product may take in: nothing else reads the product.
+    let mut sums: HashMap<usize, (usize, String)> = HashMap::new();
+    for (index, node) in graph.node.iter().enumerate() {
+        let ("Add", [a, b], [_]) = (node.op_type.as_str(), &*node.input, &*node.output) else {
+            continue;
+        };
+        for (product, bias) in [(a, b), (b, a)] {
+            if let Some(&at) = products.get(product.as_str())
+                && readers.get(product.as_str()) == Some(&1)
+                && graph.node[at].input.len() == 2
+                && has_bias(&graph.node[at], bias, &constants)
+            {
+                sums.insert(at, (index, bias.clone()));
+                break;
+            }
+        }
+    }
+    let products: Vec<usize> = products.into_values().collect();
+    let mut removed = vec![false; graph.node.len()];
+    for at in products {
+        if let Some((sum, bias)) = sums.remove(&at) {
+            removed[sum] = true;
+            let output = graph.node[sum].output.clone();
+            graph.node[at].output = output;
+            graph.node[at].input.push(bias);
+        }
+        let node = &mut graph.node[at];
+        if node.op_type == "MatMul" {
+            node.attribute.clear();
+        }
+        node.op_type = DENSE.into();
+    }
+    let mut removed = removed.into_iter();
+    graph.node.retain(|_| !removed.next().unwrap_or(false));
+}
+
+fn attribute(node: &NodeProto, name: &str, default: f32) -> f32 {
+    let found = node.attribute.iter().find(|one| one.name == name);
+    found.map_or(
+        default,
+        |one| if one.r#type == 1 { one.f } else { one.i as f32 },
+    )
+}
+
+fn is_product(node: &NodeProto, constants: &HashMap<&str, &TensorProto>) -> bool {
+    let ([x, w, rest @ ..], [_]) = (&*node.input, &*node.output) else {
+        return false;
+    };
+    let is_matrix = constants.get(w.as_str()).is_some_and(|w| match *w.dims {
+        [inputs, outputs] => inputs.saturating_mul(outputs) >= MIN_ELEMENTS,
+        _ => false,
+    });
+    if !is_matrix || constants.contains_key(x.as_str()) || x.is_empty() {
+        return false;
+    }
+    match (node.op_type.as_str(), rest) {
+        ("MatMul", []) => true,
+        ("Gemm", [] | [_]) => {
+            let is_plain = attribute(node, "transA", 0.0) == 0.0
+                && attribute(node, "alpha", 1.0) == 1.0
+                && attribute(node, "beta", 1.0) == 1.0;
+            is_plain && rest.iter().all(|bias| has_bias(node, bias, constants))
+        }
+        _ => false,
+    }
+}
+
+/// Whether a value is a constant with one axis, for the outputs of a product.
+fn has_bias(node: &NodeProto, bias: &str, constants: &HashMap<&str, &TensorProto>) -> bool {
+    let is_transposed = attribute(node, "transB", 0.0) != 0.0;
+    let outputs = |w: &TensorProto| w.dims[usize::from(!is_transposed)];
+    let (Some(w), Some(bias)) = (constants.get(node.input[1].as_str()), constants.get(bias)) else {
+        return false;
+    };
+    bias.dims == [outputs(w)]
+}

@@ -1,0 +1,246 @@
+//! The operator of a typed graph.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cellstream::layers::Dense;
+use cellstream::model::Matrix;
+use tract_onnx::Onnx;
+use tract_onnx::model::ParsingContext;
+use tract_onnx::pb::NodeProto;
+use tract_onnx::tract_hir::internal::*;
+
+use crate::scoped;
+use crate::threads::Threads;
+
+/// `y = x W + b`: `x` `[…, inputs]`, `W` `[inputs, outputs]`, or `[outputs, inputs]` with `transB`,
+/// `b` `[outputs]`; `b` may be absent.
+pub(crate) const DENSE: &str = "cellstream.Dense";
+
+pub(crate) fn register(onnx: &mut Onnx) {
+    onnx.op_register.insert(DENSE, parse);
+}
+
+fn parse(
+    _: &ParsingContext<'_>,
+    node: &NodeProto,
+) -> TractResult<(Box<dyn InferenceOp>, Vec<String>)> {
+    let attribute = node.attribute.iter().find(|one| one.name == "transB");
+    let expansion = DenseExpansion {
+        name: node.name.clone(),
+        is_transposed: attribute.is_some_and(|one| one.i != 0),
+        layers: scoped::current(&LAYERS).context("a dense layer outside of a network")?,
+    };
+    Ok((expand(expansion), Vec::new()))
+}
+
+/// A dense layer with the constants that it was packed of.
+struct Packed {
+    constants: Vec<Arc<Tensor>>,
+    dense: Dense,
+}
+
+impl fmt::Debug for Packed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Packed").finish_non_exhaustive()
+    }
+}
+
+/// The packed layers of a network by the names of their nodes: all plans share them.
+pub(crate) struct DenseLayers {
+    threads: Arc<Threads>,
+    packed: Mutex<HashMap<String, Arc<Packed>>>,
+}
+
+impl fmt::Debug for DenseLayers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DenseLayers").finish_non_exhaustive()
+    }
+}
+
+thread_local!(static LAYERS: RefCell<Option<Arc<DenseLayers>>> = const { RefCell::new(None) });
+
+/// Parses a graph whose dense layers are among these.
+pub(crate) fn while_parsing<T>(layers: &Arc<DenseLayers>, parse: impl FnOnce() -> T) -> T {
+    scoped::with(&LAYERS, layers, parse)
+}
+
+impl DenseLayers {
+    pub fn new(threads: Arc<Threads>) -> Arc<DenseLayers> {
+        Arc::new(DenseLayers {
+            threads,
+            packed: Mutex::default(),
+        })
+    }
+
+    fn get(&self, node: &DenseExpansion, constants: Vec<Arc<Tensor>>) -> TractResult<Arc<Packed>> {
+        let mut layers = self.packed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(packed) = layers.get(&node.name)
+            && packed.constants == constants
+        {
+            return Ok(Arc::clone(packed));
+        }
+        let dense = pack(&constants, node.is_transposed)?;
+        let packed = Arc::new(Packed { constants, dense });
+        layers.insert(node.name.clone(), Arc::clone(&packed));
+        Ok(packed)
+    }
+}
+
+fn pack(constants: &[Arc<Tensor>], is_transposed: bool) -> TractResult<Dense> {
+    let w = constants[0].try_as_plain_ram()?;
+    let w = w.as_slice::<f32>()?;
+    let &[first, second] = constants[0].shape() else {
+        bail!(
+            "W has the shape {:?}; it must have two axes",
+            constants[0].shape()
+        );
+    };
+    let (outputs, inputs, values) = match is_transposed {
+        true => (first, second, w.to_vec()),
+        false => {
+            let mut values = Vec::with_capacity(w.len());
+            for output in 0..second {
+                values.extend((0..first).map(|input| w[input * second + output]));
+            }
+            (second, first, values)
+        }
+    };
+    let bias = match constants.get(1) {
+        None => vec![0.0; outputs],
+        Some(bias) => bias.try_as_plain_ram()?.as_slice::<f32>()?.to_vec(),
+    };
+    let matrix = Matrix::new(outputs, inputs, values)?;
+    Ok(Dense::new(&matrix, &bias)?)
+}
+
+#[derive(Clone, Debug)]
+struct DenseExpansion {
+    name: String,
+    is_transposed: bool,
+    layers: Arc<DenseLayers>,
+}
+
+impl Expansion for DenseExpansion {
+    fn name(&self) -> StaticName {
+        "Dense".into()
+    }
+
+    fn validation(&self) -> Validation {
+        Validation::Rounding
+    }
+
+    fn rules<'r, 'p: 'r, 's: 'r>(
+        &'s self,
+        solver: &mut Solver<'r>,
+        inputs: &'p [TensorProxy],
+        outputs: &'p [TensorProxy],
+    ) -> InferenceResult {
+        ensure!(
+            matches!(inputs.len(), 2 | 3),
+            "it has {} inputs",
+            inputs.len()
+        );
+        check_output_arity(outputs, 1)?;
+        let (of_inputs, of_outputs) = match self.is_transposed {
+            true => (1, 0),
+            false => (0, 1),
+        };
+        solver.equals(&inputs[0].datum_type, f32::datum_type())?;
+        solver.equals(&outputs[0].datum_type, f32::datum_type())?;
+        solver.equals(&inputs[1].rank, 2)?;
+        solver.equals(&inputs[0].rank, &outputs[0].rank)?;
+        solver.given(&inputs[0].rank, move |solver, rank| {
+            let last = usize::try_from(rank - 1).context("x has no axis")?;
+            for axis in 0..last {
+                solver.equals(&inputs[0].shape[axis], &outputs[0].shape[axis])?;
+            }
+            solver.equals(&inputs[0].shape[last], &inputs[1].shape[of_inputs])?;
+            solver.equals(&outputs[0].shape[last], &inputs[1].shape[of_outputs])
+        })
+    }
+
+    fn wire(
+        &self,
+        prefix: &str,
+        target: &mut TypedModel,
+        inputs: &[OutletId],
+    ) -> TractResult<TVec<OutletId>> {
+        let constants = inputs[1..].iter().map(|outlet| {
+            let constant = target.outlet_fact(*outlet)?.konst.clone();
+            constant.with_context(|| format!("a weight of {:?} is no constant", self.name))
+        });
+        let constants = constants.collect::<TractResult<Vec<_>>>()?;
+        let operator = DenseOperator {
+            packed: self.layers.get(self, constants)?,
+            layers: Arc::clone(&self.layers),
+        };
+        target.wire_node(prefix, operator, &inputs[..1])
+    }
+}
+
+/// See the [module](self).
+#[derive(Clone, Debug)]
+struct DenseOperator {
+    packed: Arc<Packed>,
+    layers: Arc<DenseLayers>,
+}
+
+impl PartialEq for DenseOperator {
+    fn eq(&self, other: &DenseOperator) -> bool {
+        Arc::ptr_eq(&self.packed, &other.packed)
+    }
+}
+
+impl Eq for DenseOperator {}
+
+impl Op for DenseOperator {
+    fn name(&self) -> StaticName {
+        "Dense".into()
+    }
+
+    op_as_typed_op!();
+}
+
+impl EvalOp for DenseOperator {
+    op_out_of_plan!();
+
+    fn eval(&self, _: &EvalContext<'_>, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
+        let x = args_1!(inputs);
+        let dense = &self.packed.dense;
+        let mut shape: TVec<usize> = x.shape().into();
+        let last = shape.last_mut().context("x has no axis")?;
+        ensure!(
+            *last == dense.inputs(),
+            "x has {last} features; W has {}",
+            dense.inputs()
+        );
+        *last = dense.outputs();
+        let mut y = Tensor::zero::<f32>(&shape)?;
+        {
+            let x = x.try_as_plain_ram()?;
+            let x = x.as_slice::<f32>()?;
+            let mut y = y.try_as_plain_ram_mut()?;
+            let y = y.as_slice_mut::<f32>()?;
+            let threads = &self.layers.threads;
+            match threads.count() {
+                1 => dense.run(x, y)?,
+                _ => dense.run_on(threads.team()?, x, y)?,
+            }
+        }
+        Ok(tvec!(y.into_tvalue()))
+    }
+}
+
+impl TypedOp for DenseOperator {
+    fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
+        let x = inputs.first().context("x is missing")?;
+        let mut shape: TVec<TDim> = x.shape.to_tvec();
+        *shape.last_mut().context("x has no axis")? = self.packed.dense.outputs().to_dim();
+        Ok(tvec!(f32::datum_type().fact(&*shape)))
+    }
+
+    as_op!();
+}
