@@ -26,6 +26,7 @@
 #![doc = include_str!("../README.md")]
 
 pub mod cell_graph;
+pub mod ebatch;
 pub mod engine;
 mod error;
 pub mod networks;
