@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from markdown import table
-from records import newest
+from records import machines, newest
 
 OURS, NETWORK = "cellstream", "cellstream network"
 PEERS = {"pytorch": "PyTorch", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
@@ -17,9 +17,10 @@ def title(application: str) -> str:
     return TITLES.get(application) or f"text similarity, {documents} document{'' if documents == '1' else 's'}"
 
 
-def times() -> str:
+def times(machine: str) -> str:
     """Figure 6: each library with its best number of threads."""
-    rows = newest("applications").rows
+    record = newest("applications", machine)
+    rows = record.rows
     # A record may be without networks.
     libraries = [OURS, *({NETWORK} & {row["library"] for row in rows}), *PEERS]
     lines = []
@@ -35,12 +36,13 @@ def times() -> str:
         cells = (f"{best[library]:.3f}" for library in libraries)
         lines.append([title(application), *cells, f"{fastest / best[OURS]:.2f}"])
     titles = (PEERS.get(library, "layers" if library == OURS else "`Network`") for library in libraries)
-    return table(("milliseconds", *titles, "fastest peer / layers"), lines)
+    head = f"{machines()[machine]['cpu']}, {record.date}.\n\n"
+    return head + table(("milliseconds", *titles, "fastest peer / layers"), lines)
 
 
-def layers(*chosen: str) -> str:
+def layers(machine: str, *chosen: str) -> str:
     """Tables 3 and 4: the time of each layer of applications that have the same layers."""
-    rows = [row for row in newest("applications-layers").rows if row["application"].startswith(chosen)]
+    rows = [row for row in newest("applications-layers", machine).rows if row["application"].startswith(chosen)]
     names = list(dict.fromkeys(row["application"] for row in rows))
     of = {(row["application"], row["layer"]): float(row["median_ms"]) for row in rows}
     parts = list(dict.fromkeys(row["layer"] for row in rows))
