@@ -4,9 +4,13 @@
 //! ```text
 //! source/         reads a file: external data, functions
 //! recurrent/      LSTM, GRU, RNN and DynamicQuantizeLSTM as operators of tract, each on a session
-//! operators/      operators that tract does not have
+//! dense/          products with constant matrices as operators of tract, on the same team
+//! operators/      operators that tract does not have, or has slowly
+//! scoped.rs       the way of a network's parts to tract's parser
+//! executors.rs    the parts that all plans of a network share
 //! evaluation.rs   values that are known before a run
 //! control_flow/   branches and loops that are decided before a run
+//! fusion/         layers that a file has as loops or single operators, as recurrent nodes
 //! plan.rs         the graph for inputs of certain shapes, ready to run
 //! network.rs      the interface: named inputs and outputs, plans by the shapes of inputs
 //! profile.rs      the time of each recurrent region

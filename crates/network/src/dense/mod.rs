@@ -91,6 +91,9 @@ fn is_product(node: &NodeProto, constants: &HashMap<&str, &TensorProto>) -> bool
     if !is_matrix || constants.contains_key(x.as_str()) || x.is_empty() {
         return false;
     }
+    if !matches!(node.domain.as_str(), "" | "ai.onnx") {
+        return false;
+    }
     match (node.op_type.as_str(), rest) {
         ("MatMul", []) => true,
         ("Gemm", [] | [_]) => {

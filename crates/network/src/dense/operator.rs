@@ -36,22 +36,11 @@ fn parse(
     Ok((expand(expansion), Vec::new()))
 }
 
-/// A dense layer with the constants that it was packed of.
-struct Packed {
-    constants: Vec<Arc<Tensor>>,
-    dense: Dense,
-}
-
-impl fmt::Debug for Packed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Packed").finish_non_exhaustive()
-    }
-}
-
-/// The packed layers of a network by the names of their nodes: all plans share them.
+/// The packed layers of a network by the names of their nodes: all plans share them. The constants
+/// of a file do not change, so they need not be kept to be compared.
 pub(crate) struct DenseLayers {
     threads: Arc<Threads>,
-    packed: Mutex<HashMap<String, Arc<Packed>>>,
+    packed: Mutex<HashMap<String, Arc<Dense>>>,
 }
 
 impl fmt::Debug for DenseLayers {
@@ -75,17 +64,14 @@ impl DenseLayers {
         })
     }
 
-    fn get(&self, node: &DenseExpansion, constants: Vec<Arc<Tensor>>) -> TractResult<Arc<Packed>> {
+    fn get(&self, node: &DenseExpansion, constants: &[Arc<Tensor>]) -> TractResult<Arc<Dense>> {
         let mut layers = self.packed.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(packed) = layers.get(&node.name)
-            && packed.constants == constants
-        {
-            return Ok(Arc::clone(packed));
+        if let Some(dense) = layers.get(&node.name) {
+            return Ok(Arc::clone(dense));
         }
-        let dense = pack(&constants, node.is_transposed)?;
-        let packed = Arc::new(Packed { constants, dense });
-        layers.insert(node.name.clone(), Arc::clone(&packed));
-        Ok(packed)
+        let dense = Arc::new(pack(constants, node.is_transposed)?);
+        layers.insert(node.name.clone(), Arc::clone(&dense));
+        Ok(dense)
     }
 }
 
@@ -174,7 +160,7 @@ impl Expansion for DenseExpansion {
         });
         let constants = constants.collect::<TractResult<Vec<_>>>()?;
         let operator = DenseOperator {
-            packed: self.layers.get(self, constants)?,
+            dense: self.layers.get(self, &constants)?,
             layers: Arc::clone(&self.layers),
         };
         target.wire_node(prefix, operator, &inputs[..1])
@@ -182,15 +168,21 @@ impl Expansion for DenseExpansion {
 }
 
 /// See the [module](self).
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct DenseOperator {
-    packed: Arc<Packed>,
+    dense: Arc<Dense>,
     layers: Arc<DenseLayers>,
+}
+
+impl fmt::Debug for DenseOperator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DenseOperator").finish_non_exhaustive()
+    }
 }
 
 impl PartialEq for DenseOperator {
     fn eq(&self, other: &DenseOperator) -> bool {
-        Arc::ptr_eq(&self.packed, &other.packed)
+        Arc::ptr_eq(&self.dense, &other.dense)
     }
 }
 
@@ -209,7 +201,7 @@ impl EvalOp for DenseOperator {
 
     fn eval(&self, _: &EvalContext<'_>, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
         let x = args_1!(inputs);
-        let dense = &self.packed.dense;
+        let dense = &self.dense;
         let mut shape: TVec<usize> = x.shape().into();
         let last = shape.last_mut().context("x has no axis")?;
         ensure!(
@@ -238,7 +230,7 @@ impl TypedOp for DenseOperator {
     fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
         let x = inputs.first().context("x is missing")?;
         let mut shape: TVec<TDim> = x.shape.to_tvec();
-        *shape.last_mut().context("x has no axis")? = self.packed.dense.outputs().to_dim();
+        *shape.last_mut().context("x has no axis")? = self.dense.outputs().to_dim();
         Ok(tvec!(f32::datum_type().fact(&*shape)))
     }
 

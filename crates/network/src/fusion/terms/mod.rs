@@ -118,6 +118,7 @@ impl<'a> Terms<'a> {
         is_bool: impl Fn(&str) -> bool + 'a,
     ) -> Terms<'a> {
         let nodes = graph.node.iter();
+        let nodes = nodes.filter(|node| matches!(node.domain.as_str(), "" | "ai.onnx"));
         let outputs = nodes.flat_map(|node| {
             let names = node.output.iter().enumerate();
             names.map(move |(index, name)| (name.as_str(), (node, index)))
