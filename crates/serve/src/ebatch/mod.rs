@@ -1,12 +1,12 @@
 //! E-BATCH: batches of lanes, layer by layer, so that the weights of a layer are read once for
 //! many steps (Silfa, Arnau and González, E-BATCH, ACM TACO 2022, section 5).
 //!
-//! A state machine without clock, threads and values: events go in, decisions come out. One
-//! implementation serves the engine and the simulators.
+//! A state machine without clock, threads and values: events go in, decisions come out. So the same
+//! code can drive an engine and a simulator.
 //!
 //! ```text
-//! queue ──start──► batch: first layer ──lock──► other layers ──finish──► completed, or back in the queue
-//!                     ▲ join an idle lane
+//! queue ──start──► first layer ──lock──► other layers ──finish──► completed, or queue again
+//!                       ▲ join an idle lane
 //! ```
 //!
 //! - **Lanes.** A batch has a number of lanes. A lane evaluates the sequences that it got one after
