@@ -1,6 +1,8 @@
-//! The sequences that wait, oldest first.
+//! The sequences that wait, by model, oldest first.
+//!
+//! The cost of each call depends on the number of models, not on that of the sequences that wait.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::{Segment, Sequence, Time};
 
@@ -43,9 +45,41 @@ impl Pending {
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(super) struct Queue {
+    models: BTreeMap<usize, OfModel>,
+    /// By id: the model and the arrival.
+    places: HashMap<u64, (usize, u64)>,
+    /// Sequences that came since the last offer, some of which may have left again.
+    new: Vec<u64>,
+    arrivals: u64,
+}
+
+/// The sequences of a model.
+#[derive(Debug, Default)]
+struct OfModel {
     /// By arrival.
     pending: BTreeMap<u64, Pending>,
-    arrivals: u64,
+    /// The times of the offers with the arrivals.
+    offers: BTreeSet<(Time, u64)>,
+}
+
+impl OfModel {
+    fn remove(&mut self, arrival: u64) -> Option<Pending> {
+        let pending = self.pending.remove(&arrival)?;
+        if let Some(offered) = pending.offered {
+            self.offers.remove(&(offered, arrival));
+        }
+        Some(pending)
+    }
+
+    fn oldest(&self) -> Option<u64> {
+        self.pending.keys().next().copied()
+    }
+
+    /// When the first of them has waited for long enough.
+    fn deadline(&self, wait: Time) -> Option<Time> {
+        let (offered, _) = self.offers.first()?;
+        Some(offered.saturating_add(wait))
+    }
 }
 
 impl Queue {
@@ -64,40 +98,57 @@ impl Queue {
 
     /// Puts a sequence to the place of its arrival.
     pub fn put_back(&mut self, pending: Pending) {
-        self.pending.insert(pending.arrival, pending);
+        let Pending {
+            id, model, arrival, ..
+        } = pending;
+        let of_model = self.models.entry(model).or_default();
+        of_model.pending.insert(arrival, pending);
+        match pending.offered {
+            Some(offered) => {
+                of_model.offers.insert((offered, arrival));
+            }
+            None => self.new.push(id),
+        }
+        self.places.insert(id, (model, arrival));
     }
 
     /// A batch could start now.
     pub fn offer(&mut self, now: Time) {
-        for pending in self.pending.values_mut() {
-            pending.offered.get_or_insert(now);
+        for id in self.new.drain(..) {
+            let place = self.places.get(&id).copied();
+            let of_model = place.and_then(|(model, arrival)| {
+                let of_model = self.models.get_mut(&model)?;
+                let pending = of_model.pending.get_mut(&arrival)?;
+                let is_new = pending.offered.is_none();
+                pending.offered.get_or_insert(now);
+                is_new.then_some((of_model, arrival))
+            });
+            if let Some((of_model, arrival)) = of_model {
+                of_model.offers.insert((now, arrival));
+            }
         }
     }
 
-    /// The model of the oldest sequence that may start: there are as many of its model as lanes,
-    /// or it has waited for long enough since it was offered.
+    /// The model that may start, of several the one with the oldest sequence: as many sequences as
+    /// lanes wait for it, or one has waited for long enough since it was offered.
     ///
-    /// The oldest of all is among them at the latest when its wait is over, so no model can keep
-    /// another waiting.
+    /// A model whose oldest sequence is the oldest of all starts at the latest when its wait is
+    /// over, so no model can keep another waiting.
     pub fn ready(&self, now: Time, lanes: usize, wait: Time) -> Option<usize> {
-        let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
-        for pending in self.pending.values() {
-            *counts.entry(pending.model).or_default() += 1;
-        }
-        let is_ready = |pending: &&Pending| {
-            let has_waited = pending
-                .offered
-                .is_some_and(|at| at.saturating_add(wait) <= now);
-            has_waited || counts[&pending.model] >= lanes
-        };
-        let oldest = self.pending.values().find(is_ready);
-        oldest.map(|pending| pending.model)
+        let ready = self.models.iter().filter(|(_, of_model)| {
+            let has_waited = of_model.deadline(wait).is_some_and(|at| at <= now);
+            has_waited || of_model.pending.len() >= lanes
+        });
+        let oldest = ready.filter_map(|(model, of_model)| Some((of_model.oldest()?, *model)));
+        oldest.min().map(|(_, model)| model)
     }
 
     /// When the first of them has waited for long enough.
     pub fn deadline(&self, wait: Time) -> Option<Time> {
-        let offered = self.pending.values().filter_map(|pending| pending.offered);
-        offered.min().map(|at| at.saturating_add(wait))
+        let deadlines = self.models.values();
+        deadlines
+            .filter_map(|of_model| of_model.deadline(wait))
+            .min()
     }
 
     /// Takes the oldest sequences of a model, until they have as many steps as the lanes may
@@ -107,43 +158,44 @@ impl Queue {
     pub fn take(&mut self, model: usize, lanes: usize, cap: Option<usize>) -> Vec<Pending> {
         let mut taken: Vec<Pending> = Vec::new();
         let (mut steps, mut longest) = (0usize, 0);
-        let of_model = self
-            .pending
-            .values()
-            .filter(|pending| pending.model == model);
-        for pending in of_model {
-            let each = pending.steps.min(cap.unwrap_or(usize::MAX));
+        while let Some(oldest) = self.oldest(model) {
+            let each = oldest.steps.min(cap.unwrap_or(usize::MAX));
             longest = longest.max(each);
             let room = cap.unwrap_or(longest).saturating_mul(lanes);
             if taken.len() >= lanes && steps.saturating_add(each) > room {
                 break;
             }
             steps = steps.saturating_add(each);
-            taken.push(*pending);
-        }
-        for pending in &taken {
-            self.pending.remove(&pending.arrival);
+            taken.extend(self.take_oldest(model));
         }
         taken
     }
 
+    fn oldest(&self, model: usize) -> Option<&Pending> {
+        self.models.get(&model)?.pending.values().next()
+    }
+
     /// Takes the oldest sequence of a model.
     pub fn take_oldest(&mut self, model: usize) -> Option<Pending> {
-        let mut of_model = self
-            .pending
-            .values()
-            .filter(|pending| pending.model == model);
-        let arrival = of_model.next()?.arrival;
-        self.pending.remove(&arrival)
+        let id = self.oldest(model)?.id;
+        self.take_one(id)
+    }
+
+    fn take_one(&mut self, id: u64) -> Option<Pending> {
+        let (model, arrival) = self.places.remove(&id)?;
+        let of_model = self.models.get_mut(&model)?;
+        let pending = of_model.remove(arrival);
+        if of_model.pending.is_empty() {
+            self.models.remove(&model);
+        }
+        pending
     }
 
     pub fn remove(&mut self, id: u64) -> bool {
-        let found = self.pending.values().find(|pending| pending.id == id);
-        let arrival = found.map(|pending| pending.arrival);
-        arrival.is_some_and(|arrival| self.pending.remove(&arrival).is_some())
+        self.take_one(id).is_some()
     }
 
     pub fn len(&self) -> usize {
-        self.pending.len()
+        self.places.len()
     }
 }
