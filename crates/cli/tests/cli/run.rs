@@ -270,8 +270,11 @@ fn clip_of_the_output_activation() {
     let case = Case::onnx("lstm_peephole", &["x", "lengths"]);
     let ones = npy::floats(&[40, 3, 5], &[20.0; 40 * 3 * 5]);
     std::fs::write(case.path("ones.npy"), ones).unwrap();
+    let lengths: Vec<u8> = [40i32; 3].iter().flat_map(|l| l.to_le_bytes()).collect();
+    std::fs::write(case.path("all.npy"), npy::bytes("<i4", &[3], &lengths)).unwrap();
     let largest = |option: &[&str]| {
-        let ask = [&*case.model, "--input=x=ones.npy", "--output=Y=y.npy"];
+        let inputs = ["--input=x=ones.npy", "--input=lengths=all.npy"];
+        let ask = [&*case.model, inputs[0], inputs[1], "--output=Y=y.npy"];
         let out = case.run(&[&ask[..], option].concat());
         assert_eq!(out.status.code(), Some(0), "{out:?}");
         let (_, values) = npy::read_floats(&case.path("y.npy"));
