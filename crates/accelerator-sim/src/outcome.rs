@@ -9,8 +9,8 @@ use crate::network::Network;
 pub struct Outcome {
     /// Seconds from arrival to completion of each request, in the order of completion.
     pub latencies: Vec<f32>,
-    /// Nanoseconds from the start to the last completion.
-    pub end: u64,
+    /// Nanoseconds from the start to the completion of each, in the same order.
+    pub completions: Vec<u64>,
     /// The work.
     pub counts: Counts,
 }
@@ -18,12 +18,23 @@ pub struct Outcome {
 impl Outcome {
     pub(crate) fn complete(&mut self, arrived: u64, now: u64) {
         self.latencies.push(((now - arrived) as f64 / 1e9) as f32);
-        self.end = self.end.max(now);
+        self.completions.push(now);
     }
 
-    /// Requests a second.
+    /// Nanoseconds from the start to the last completion.
+    pub fn end(&self) -> u64 {
+        self.completions.last().copied().unwrap_or(0)
+    }
+
+    /// Requests a second, from the start to the last completion.
     pub fn throughput(&self) -> f64 {
-        self.latencies.len() as f64 / (self.end.max(1) as f64 / 1e9)
+        self.latencies.len() as f64 / (self.end().max(1) as f64 / 1e9)
+    }
+
+    /// Requests a second that complete between two times, in nanoseconds.
+    pub fn throughput_between(&self, from: u64, to: u64) -> f64 {
+        let until = |time: u64| self.completions.partition_point(|&at| at < time);
+        (until(to) - until(from)) as f64 / ((to - from).max(1) as f64 / 1e9)
     }
 
     /// Seconds.
@@ -54,7 +65,7 @@ impl Outcome {
     /// Joules for each request, of work and of time.
     pub fn joules_per_request(&self, accelerator: &Accelerator, network: &Network) -> f64 {
         let energy = Energy::of(accelerator);
-        let seconds = self.end as f64 / 1e9;
+        let seconds = self.end() as f64 / 1e9;
         let all = self.counts.dynamic(&energy, network) + seconds * energy.static_power;
         all / self.latencies.len().max(1) as f64
     }

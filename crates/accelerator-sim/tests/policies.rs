@@ -45,6 +45,8 @@ fn padding_by_hand() {
     // Two layers of 3 steps, then two of 2: (128 + 48) · 2, and (128 + 32) · 2.
     assert_eq!(latencies(&outcome), [352, 352, 352 + 320 - 10]);
     assert_eq!(outcome.counts.weight_bytes, 4 * 512);
+    // Two requests in the first 400 ns.
+    assert_eq!(outcome.throughput_between(0, 400), 2.0 / 400e-9);
     assert_eq!(outcome.counts.steps, 10);
     assert_eq!(
         (outcome.counts.lane_steps, outcome.counts.padded_lane_steps),
