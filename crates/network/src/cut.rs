@@ -13,9 +13,10 @@ use tract_onnx::pb::{
 use crate::control_flow::cone;
 use crate::evaluation::Evaluation;
 use crate::executors::Executors;
-use crate::inspect::{Origin, Parts, attribute};
+use crate::inspect::{Origin, Parts};
 use crate::network::port;
 use crate::recurrent::{RegionOptions, is_recurrent};
+use crate::source::attributes::{integer, is_standard};
 use crate::source::flat::flatten;
 use crate::source::{self, graph, of_any_size};
 use crate::{Data, ElementType, NetworkError, NetworkPort, Tensor};
@@ -228,7 +229,7 @@ impl<'a> Cutting<'a> {
         let mut sets: Vec<OperatorSetIdProto> = Vec::new();
         for set in self.evaluation.opset_import {
             let mut set = set.clone();
-            if matches!(set.domain.as_str(), "" | "ai.onnx") {
+            if is_standard(&set.domain) {
                 set.domain.clear();
                 // The operators of a core have not changed since.
                 set.version = set.version.min(22);
@@ -279,7 +280,7 @@ impl<'a> Cutting<'a> {
         node: &NodeProto,
         is_first: bool,
     ) -> Result<(), NetworkError> {
-        let is_batch_major = attribute(node, "layout").is_some_and(|layout| layout.i == 1);
+        let is_batch_major = integer(node, "layout", 0) == 1;
         let x = node.input.first().map_or("", String::as_str);
         if is_first {
             let sizes = match is_batch_major {

@@ -8,6 +8,7 @@ use tract_onnx::pb::{AttributeProto, GraphProto, NodeProto, TensorProto};
 use crate::network::port;
 use crate::operators::is_supported;
 use crate::recurrent::is_recurrent;
+use crate::source::attributes::attribute;
 use crate::source::flat::{Holder, flatten};
 use crate::source::{self, graph};
 use crate::{NetworkError, NetworkPort};
@@ -110,16 +111,12 @@ impl Inspection {
         let model = source::describe(path.as_ref())?;
         let flat = flatten(graph(&model));
         let parts = Parts::new(&flat.graph);
-        let is_default = |domain: &str| matches!(domain, "" | "ai.onnx");
-        let opset = model
-            .opset_import
-            .iter()
-            .find(|set| is_default(&set.domain));
+        let mut opsets = source::opsets(&model.opset_import);
         let mut inspection = Inspection {
             producer: format!("{} {}", model.producer_name, model.producer_version)
                 .trim()
                 .to_owned(),
-            opset: opset.map_or(0, |set| set.version),
+            opset: opsets.next().unwrap_or_default(),
             inputs: source::inputs_of(graph(&model)).map(port).collect(),
             outputs: graph(&model).output.iter().map(port).collect(),
             nodes: flat.graph.node.len(),
@@ -325,10 +322,6 @@ fn name_of(node: &NodeProto) -> NodeName {
         name: node.name.clone(),
         operator: node.op_type.clone(),
     }
-}
-
-pub(crate) fn attribute<'n>(node: &'n NodeProto, name: &str) -> Option<&'n AttributeProto> {
-    node.attribute.iter().find(|one| one.name == name)
 }
 
 fn is_zero_tensor(tensor: &TensorProto) -> bool {

@@ -1,4 +1,4 @@
-//! Whole ONNX graphs: recurrent layers on cellstream's sessions, everything else on
+//! Whole ONNX graphs: recurrent and dense layers on cellstream, everything else on
 //! [tract](https://docs.rs/tract-onnx).
 //!
 //! ```text

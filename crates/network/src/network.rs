@@ -208,8 +208,8 @@ impl Network {
     /// [`NetworkError::PlanFile`] for a plan with a node that this model does not have.
     pub fn use_plan(&self, plan: Option<NetworkPlan>) -> Result<(), NetworkError> {
         if let Some(plan) = &plan {
-            // Any node: those of a loop or of single operators may be a layer. Nodes of branches and
-            // loops get a prefix when these are decided.
+            // Any node, as a loop or single operators may be a layer. Nodes of branches and loops
+            // get a prefix when these are decided.
             let names = source::node_names(graph(&self.model));
             let is = |node: &str, name: &str| {
                 let prefix = node.strip_suffix(name);

@@ -1,48 +1,14 @@
 //! Products with constant matrices, beside plain loops in `f64`.
 
+#[path = "common/graphs.rs"]
+mod graphs;
+
 use cellstream_network::{Network, NetworkOptions, Tensor};
-use prost::Message;
-use tract_onnx::pb::{
-    AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TypeProto,
-    ValueInfoProto, type_proto,
-};
+use graphs::{branch, constant, file, float, integer, node, value, value_of};
+use tract_onnx::pb::{GraphProto, NodeProto};
 
 const INPUTS: usize = 64;
 const OUTPUTS: usize = 70;
-
-fn value(name: &str) -> ValueInfoProto {
-    let kind = type_proto::Value::TensorType(type_proto::Tensor {
-        elem_type: 1,
-        shape: None,
-    });
-    ValueInfoProto {
-        name: name.into(),
-        r#type: Some(TypeProto {
-            value: Some(kind),
-            ..TypeProto::default()
-        }),
-        ..ValueInfoProto::default()
-    }
-}
-
-fn constant(name: &str, shape: &[usize], values: &[f32]) -> TensorProto {
-    TensorProto {
-        name: name.into(),
-        dims: shape.iter().map(|&size| size as i64).collect(),
-        data_type: 1,
-        float_data: values.to_vec(),
-        ..TensorProto::default()
-    }
-}
-
-fn node(operator: &str, inputs: &[&str], output: &str) -> NodeProto {
-    NodeProto {
-        op_type: operator.into(),
-        input: inputs.iter().map(|&name| name.into()).collect(),
-        output: vec![output.into()],
-        ..NodeProto::default()
-    }
-}
 
 /// `W` is `[INPUTS, OUTPUTS]`, `V` its transpose, `b` `[OUTPUTS]`.
 struct Weights {
@@ -65,10 +31,10 @@ fn weights() -> Weights {
     }
 }
 
-/// The outputs of a graph of these nodes for `x` with this shape.
-fn run(nodes: Vec<NodeProto>, outputs: &[&str], x: &Tensor, threads: usize) -> Vec<Tensor> {
+/// A network of these nodes, with the input `x` and an input `mode` of int64.
+fn network(nodes: Vec<NodeProto>, outputs: &[&str], threads: usize) -> Network {
     let Weights { w, v, b } = weights();
-    let graph = GraphProto {
+    let bytes = file(GraphProto {
         node: nodes,
         initializer: vec![
             constant("w", &[INPUTS, OUTPUTS], &w),
@@ -76,27 +42,25 @@ fn run(nodes: Vec<NodeProto>, outputs: &[&str], x: &Tensor, threads: usize) -> V
             constant("b", &[OUTPUTS], &b),
             constant("two", &[], &[2.0]),
         ],
-        input: vec![value("x")],
+        input: vec![value("x"), value_of("mode", 7)],
         output: outputs.iter().map(|name| value(name)).collect(),
         ..GraphProto::default()
-    };
-    let opset = OperatorSetIdProto {
-        version: 17,
-        ..OperatorSetIdProto::default()
-    };
-    let model = ModelProto {
-        ir_version: 8,
-        opset_import: vec![opset],
-        graph: Some(graph),
-        ..ModelProto::default()
-    };
+    });
     let options = NetworkOptions {
         threads: Some(threads),
         ..NetworkOptions::default()
     };
-    let network = Network::from_bytes(&model.encode_to_vec(), options).unwrap();
-    let found = network.run(&[("x", x)]).unwrap();
+    Network::from_bytes(&bytes, options).unwrap()
+}
+
+fn run_in(network: &Network, x: &Tensor, mode: i64) -> Vec<Tensor> {
+    let mode = Tensor::new(&[], vec![mode]).unwrap();
+    let found = network.run(&[("x", x), ("mode", &mode)]).unwrap();
     found.into_iter().map(|output| output.tensor).collect()
+}
+
+fn run(nodes: Vec<NodeProto>, outputs: &[&str], x: &Tensor, threads: usize) -> Vec<Tensor> {
+    run_in(&network(nodes, outputs, threads), x, 0)
 }
 
 fn input(shape: &[usize]) -> Tensor {
@@ -156,25 +120,13 @@ fn products_have_the_values_of_plain_loops() {
 #[test]
 fn gemm_has_the_values_of_plain_loops() {
     let x = input(&[5, INPUTS]);
-    let transposed = AttributeProto {
-        name: "transB".into(),
-        r#type: 2,
-        i: 1,
-        ..AttributeProto::default()
-    };
-    let half = AttributeProto {
-        name: "beta".into(),
-        r#type: 1,
-        f: 0.5,
-        ..AttributeProto::default()
-    };
     for (inputs, attributes, biases) in [
         (&["x", "w", "b"][..], vec![], 1.0),
         (&["x", "w"], vec![], 0.0),
-        (&["x", "v", "b"], vec![transposed.clone()], 1.0),
-        (&["x", "v"], vec![transposed], 0.0),
+        (&["x", "v", "b"], vec![integer("transB", 1)], 1.0),
+        (&["x", "v"], vec![integer("transB", 1)], 0.0),
         // Left to tract.
-        (&["x", "w", "b"], vec![half], 0.5),
+        (&["x", "w", "b"], vec![float("beta", 0.5)], 0.5),
     ] {
         let mut gemm = node("Gemm", inputs, "y");
         gemm.attribute = attributes;
@@ -225,5 +177,37 @@ fn a_row_has_the_same_bits_alone() {
     for (row, of_all) in rows.zip(all[0].floats().unwrap().chunks(OUTPUTS)) {
         let row = Tensor::new(&[1, INPUTS], row.to_vec()).unwrap();
         assert_eq!(run(nodes(), &["y"], &row, 1)[0].floats().unwrap(), of_all);
+    }
+}
+
+/// A branch may read a product, so that in one plan the product has no bias, and in another it has.
+#[test]
+fn plans_may_differ_in_biases() {
+    let mut choice = node("If", &["condition"], "z");
+    let of_product = vec![node("Mul", &["p", "two"], "doubled")];
+    let of_sum = vec![node("Mul", &["s", "two"], "doubled")];
+    choice.attribute = vec![
+        branch("then_branch", of_product, "doubled"),
+        branch("else_branch", of_sum, "doubled"),
+    ];
+    let mut condition = node("Cast", &["mode"], "condition");
+    condition.attribute = vec![integer("to", 9)];
+    let nodes = vec![
+        node("MatMul", &["x", "w"], "p"),
+        node("Add", &["p", "b"], "s"),
+        condition,
+        choice,
+    ];
+    let network = network(nodes, &["s", "z"], 1);
+    let x = input(&[3, INPUTS]);
+    for mode in [1, 0, 1] {
+        let found = run_in(&network, &x, mode);
+        let biases = if mode == 1 { 0.0 } else { 1.0 };
+        let doubled: Vec<f64> = expected(&x, biases)
+            .iter()
+            .map(|value| 2.0 * value)
+            .collect();
+        assert_near(&found[0], &expected(&x, 1.0), &[3, OUTPUTS]);
+        assert_near(&found[1], &doubled, &[3, OUTPUTS]);
     }
 }

@@ -1,62 +1,31 @@
 //! Files that contradict themselves, or want more than a model should get: typed errors.
 
+#[path = "common/graphs.rs"]
+mod graphs;
+
 use std::path::Path;
 
 use cellstream_network::{Network, NetworkError, NetworkOptions, Tensor};
+use graphs::{constant, model, node, value};
 use prost::Message;
 use tract_onnx::pb::{
-    AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto,
-    TensorProto, TypeProto, ValueInfoProto, type_proto,
+    AttributeProto, GraphProto, ModelProto, NodeProto, StringStringEntryProto, TensorProto,
 };
-
-fn value(name: &str) -> ValueInfoProto {
-    ValueInfoProto {
-        name: name.into(),
-        r#type: Some(TypeProto {
-            value: Some(type_proto::Value::TensorType(type_proto::Tensor {
-                elem_type: 1,
-                shape: None,
-            })),
-            ..TypeProto::default()
-        }),
-        ..ValueInfoProto::default()
-    }
-}
 
 /// `y = x + w`, with these opsets.
 fn sum(w: TensorProto, opsets: &[i64]) -> ModelProto {
     let graph = GraphProto {
-        node: vec![NodeProto {
-            op_type: "Add".into(),
-            input: vec!["x".into(), "w".into()],
-            output: vec!["y".into()],
-            ..NodeProto::default()
-        }],
+        node: vec![node("Add", &["x", "w"], "y")],
         initializer: vec![w],
         input: vec![value("x")],
         output: vec![value("y")],
         ..GraphProto::default()
     };
-    let opset_import = opsets.iter().map(|&version| OperatorSetIdProto {
-        version,
-        ..OperatorSetIdProto::default()
-    });
-    ModelProto {
-        ir_version: 8,
-        opset_import: opset_import.collect(),
-        graph: Some(graph),
-        ..ModelProto::default()
-    }
+    model(graph, opsets)
 }
 
 fn weights() -> TensorProto {
-    TensorProto {
-        name: "w".into(),
-        dims: vec![2],
-        data_type: 1,
-        float_data: vec![1.0, 2.0],
-        ..TensorProto::default()
-    }
+    constant("w", &[2], &[1.0, 2.0])
 }
 
 fn open(model: &ModelProto) -> Result<Network, NetworkError> {

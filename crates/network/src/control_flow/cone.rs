@@ -63,6 +63,15 @@ pub(crate) fn sources(node: &NodeProto) -> Vec<&str> {
     all
 }
 
+/// The number of nodes and outputs that read each value.
+pub(crate) fn readers(graph: &GraphProto) -> HashMap<&str, usize> {
+    let mut counts: HashMap<&str, usize> = HashMap::new();
+    let read = graph.node.iter().flat_map(sources);
+    let read = read.chain(graph.output.iter().map(|output| output.name.as_str()));
+    read.for_each(|name| *counts.entry(name).or_default() += 1);
+    counts
+}
+
 /// The names that a value depends on and no node of the graph gives, each once.
 pub(crate) fn leaves<'a>(graph: &'a GraphProto, name: &'a str) -> Vec<&'a str> {
     let producers = producers(graph);

@@ -10,7 +10,7 @@ mod cone;
 mod loops;
 
 pub(crate) use branches::deciding_inputs;
-pub(crate) use cone::{ancestors, cone, depends_on_values, leaves, producers, sources};
+pub(crate) use cone::{ancestors, cone, depends_on_values, leaves, producers, readers};
 use tract_onnx::pb::GraphProto;
 
 use crate::NetworkError;

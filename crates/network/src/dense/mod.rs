@@ -15,7 +15,8 @@ use std::collections::HashMap;
 
 use tract_onnx::pb::{GraphProto, NodeProto, TensorProto};
 
-use crate::control_flow::sources;
+use crate::control_flow::readers;
+use crate::source::attributes::{float, integer, is_standard};
 pub(crate) use operator::{DENSE, DenseLayers, register, while_parsing};
 
 /// Fewest elements of a matrix: below, the call takes as long as the product.
@@ -27,10 +28,7 @@ pub(crate) fn rewrite(graph: &mut GraphProto) {
         .filter(|tensor| tensor.data_type == 1)
         .map(|tensor| (tensor.name.as_str(), tensor))
         .collect();
-    let mut readers: HashMap<&str, usize> = HashMap::new();
-    let read = graph.node.iter().flat_map(sources);
-    let read = read.chain(graph.output.iter().map(|output| output.name.as_str()));
-    read.for_each(|name| *readers.entry(name).or_default() += 1);
+    let readers = readers(graph);
     let nodes = graph.node.iter().enumerate();
     let products: HashMap<&str, usize> = nodes
         .filter(|(_, node)| is_product(node, &constants))
@@ -72,14 +70,6 @@ pub(crate) fn rewrite(graph: &mut GraphProto) {
     graph.node.retain(|_| !removed.next().unwrap_or(false));
 }
 
-fn attribute(node: &NodeProto, name: &str, default: f32) -> f32 {
-    let found = node.attribute.iter().find(|one| one.name == name);
-    found.map_or(
-        default,
-        |one| if one.r#type == 1 { one.f } else { one.i as f32 },
-    )
-}
-
 fn is_product(node: &NodeProto, constants: &HashMap<&str, &TensorProto>) -> bool {
     let ([x, w, rest @ ..], [_]) = (&*node.input, &*node.output) else {
         return false;
@@ -88,18 +78,16 @@ fn is_product(node: &NodeProto, constants: &HashMap<&str, &TensorProto>) -> bool
         [inputs, outputs] => inputs.saturating_mul(outputs) >= MIN_ELEMENTS,
         _ => false,
     });
-    if !is_matrix || constants.contains_key(x.as_str()) || x.is_empty() {
-        return false;
-    }
-    if !matches!(node.domain.as_str(), "" | "ai.onnx") {
+    let is_standard = is_standard(&node.domain);
+    if !is_standard || !is_matrix || constants.contains_key(x.as_str()) || x.is_empty() {
         return false;
     }
     match (node.op_type.as_str(), rest) {
         ("MatMul", []) => true,
         ("Gemm", [] | [_]) => {
-            let is_plain = attribute(node, "transA", 0.0) == 0.0
-                && attribute(node, "alpha", 1.0) == 1.0
-                && attribute(node, "beta", 1.0) == 1.0;
+            let is_plain = integer(node, "transA", 0) == 0
+                && float(node, "alpha", 1.0) == 1.0
+                && float(node, "beta", 1.0) == 1.0;
             is_plain && rest.iter().all(|bias| has_bias(node, bias, constants))
         }
         _ => false,
@@ -108,7 +96,7 @@ fn is_product(node: &NodeProto, constants: &HashMap<&str, &TensorProto>) -> bool
 
 /// Whether a value is a constant with one axis, for the outputs of a product.
 fn has_bias(node: &NodeProto, bias: &str, constants: &HashMap<&str, &TensorProto>) -> bool {
-    let is_transposed = attribute(node, "transB", 0.0) != 0.0;
+    let is_transposed = integer(node, "transB", 0) != 0;
     let outputs = |w: &TensorProto| w.dims[usize::from(!is_transposed)];
     let (Some(w), Some(bias)) = (constants.get(node.input[1].as_str()), constants.get(bias)) else {
         return false;

@@ -13,9 +13,10 @@ use tract_onnx::pb::NodeProto;
 use tract_onnx::tract_hir::internal::*;
 
 use crate::scoped;
+use crate::source::attributes::integer;
 use crate::threads::Threads;
 
-/// `y = x W + b`: `x` `[…, inputs]`, `W` `[inputs, outputs]`, or `[outputs, inputs]` with `transB`,
+/// `y = x W + b`: `x` `[.., inputs]`, `W` `[inputs, outputs]` or with `transB` `[outputs, inputs]`,
 /// `b` `[outputs]`; `b` may be absent.
 pub(crate) const DENSE: &str = "cellstream.Dense";
 
@@ -27,20 +28,29 @@ fn parse(
     _: &ParsingContext<'_>,
     node: &NodeProto,
 ) -> TractResult<(Box<dyn InferenceOp>, Vec<String>)> {
-    let attribute = node.attribute.iter().find(|one| one.name == "transB");
+    let constants = node.input.get(1..).unwrap_or_default();
     let expansion = DenseExpansion {
-        name: node.name.clone(),
-        is_transposed: attribute.is_some_and(|one| one.i != 0),
+        key: Key {
+            constants: constants.to_vec(),
+            is_transposed: integer(node, "transB", 0) != 0,
+        },
         layers: scoped::current(&LAYERS).context("a dense layer outside of a network")?,
     };
     Ok((expand(expansion), Vec::new()))
 }
 
-/// The packed layers of a network by the names of their nodes: all plans share them. The constants
-/// of a file do not change, so they need not be kept to be compared.
+/// The parts of a dense layer: constants of the graph by their names. In each plan of a network a
+/// name has the same value, but a product may have a bias in one and none in another.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    constants: Vec<String>,
+    is_transposed: bool,
+}
+
+/// The packed layers of a network: all plans share them.
 pub(crate) struct DenseLayers {
     threads: Arc<Threads>,
-    packed: Mutex<HashMap<String, Arc<Dense>>>,
+    packed: Mutex<HashMap<Key, Arc<Dense>>>,
 }
 
 impl fmt::Debug for DenseLayers {
@@ -64,13 +74,13 @@ impl DenseLayers {
         })
     }
 
-    fn get(&self, node: &DenseExpansion, constants: &[Arc<Tensor>]) -> TractResult<Arc<Dense>> {
+    fn get(&self, key: &Key, constants: &[Arc<Tensor>]) -> TractResult<Arc<Dense>> {
         let mut layers = self.packed.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(dense) = layers.get(&node.name) {
+        if let Some(dense) = layers.get(key) {
             return Ok(Arc::clone(dense));
         }
-        let dense = Arc::new(pack(constants, node.is_transposed)?);
-        layers.insert(node.name.clone(), Arc::clone(&dense));
+        let dense = Arc::new(pack(constants, key.is_transposed)?);
+        layers.insert(key.clone(), Arc::clone(&dense));
         Ok(dense)
     }
 }
@@ -104,8 +114,7 @@ fn pack(constants: &[Arc<Tensor>], is_transposed: bool) -> TractResult<Dense> {
 
 #[derive(Clone, Debug)]
 struct DenseExpansion {
-    name: String,
-    is_transposed: bool,
+    key: Key,
     layers: Arc<DenseLayers>,
 }
 
@@ -130,7 +139,7 @@ impl Expansion for DenseExpansion {
             inputs.len()
         );
         check_output_arity(outputs, 1)?;
-        let (of_inputs, of_outputs) = match self.is_transposed {
+        let (of_inputs, of_outputs) = match self.key.is_transposed {
             true => (1, 0),
             false => (0, 1),
         };
@@ -156,11 +165,11 @@ impl Expansion for DenseExpansion {
     ) -> TractResult<TVec<OutletId>> {
         let constants = inputs[1..].iter().map(|outlet| {
             let constant = target.outlet_fact(*outlet)?.konst.clone();
-            constant.with_context(|| format!("a weight of {:?} is no constant", self.name))
+            constant.with_context(|| format!("a weight of {prefix:?} is no constant"))
         });
         let constants = constants.collect::<TractResult<Vec<_>>>()?;
         let operator = DenseOperator {
-            dense: self.layers.get(self, &constants)?,
+            dense: self.layers.get(&self.key, &constants)?,
             layers: Arc::clone(&self.layers),
         };
         target.wire_node(prefix, operator, &inputs[..1])

@@ -2,7 +2,7 @@
 
 use tract_onnx::pb::NodeProto;
 
-use super::terms::attribute;
+use crate::source::attributes::{float, is_standard};
 
 /// An activation with its parameters.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,10 +28,9 @@ impl Activation {
     /// `None` for other operators.
     pub fn of(node: &NodeProto) -> Option<Activation> {
         let known = OPERATORS.iter().find(|(name, _)| *name == node.op_type);
-        let (name, defaults) = known.filter(|_| matches!(node.domain.as_str(), "" | "ai.onnx"))?;
+        let (name, defaults) = known.filter(|_| is_standard(&node.domain))?;
         let names = ["alpha", "beta"].iter().zip(*defaults);
-        let parameters =
-            names.map(|(name, &default)| attribute(node, name).map_or(default, |of| of.f));
+        let parameters = names.map(|(name, &default)| float(node, name, default));
         Some(Activation {
             name,
             parameters: parameters.collect(),

@@ -4,7 +4,9 @@ use tract_onnx::pb::attribute_proto::AttributeType;
 use tract_onnx::pb::{AttributeProto, NodeProto, TensorProto};
 
 use super::cell::{Cell, Gate};
+use super::replacement::Replacement;
 use super::terms::{Matrix, Value};
+use crate::source::attributes::integer_attribute;
 use crate::tensor::Tensor;
 
 /// The inputs of a cell whose features are joined to those of the layer's input.
@@ -62,8 +64,59 @@ impl CellInputs {
     }
 }
 
+/// A call of a layer.
+pub(super) struct LayerCall<'a> {
+    pub cell: &'a Cell,
+    pub inputs: &'a CellInputs,
+    /// The hidden state among the terms of the cell.
+    pub h: &'a Value,
+    /// The name of the node.
+    pub name: &'a str,
+    pub is_reversed: bool,
+    /// The input `[steps, batch, features]`.
+    pub x: String,
+    /// The lengths of the sequences; empty: all steps.
+    pub lengths: String,
+    /// The initial hidden state, and of an LSTM the initial cell state, `[batch, hidden_size]`.
+    pub initial: Vec<&'a str>,
+    pub batch: usize,
+}
+
+/// The names of the outputs of a layer: all hidden states, and the last states.
+pub(super) struct LayerOutputs {
+    pub y: String,
+    /// In the order of [`LayerCall::initial`].
+    pub last: Vec<String>,
+}
+
+impl LayerCall<'_> {
+    /// Adds the node of the layer with its constants.
+    pub fn add_to(self, made: &mut Replacement) -> LayerOutputs {
+        let LayerCall { name, batch, .. } = self;
+        let weights = weights(self.cell, self.inputs, self.h, name);
+        let mut node = node(self.cell, name, self.is_reversed);
+        node.input.push(self.x);
+        node.input
+            .extend(weights.iter().map(|one| one.name.clone()));
+        node.input.push(self.lengths);
+        made.constants.extend(weights);
+        let mut last = Vec::new();
+        for (state, part) in self.initial.iter().zip(["h", "c"]) {
+            let initial = format!("{name}/initial_{part}");
+            made.reshape(state, &initial, &[1, batch, self.cell.hidden_size]);
+            node.input.push(initial);
+            last.push(format!("{name}/last_{part}"));
+        }
+        let y = format!("{name}/y");
+        node.output.push(y.clone());
+        node.output.extend(last.iter().cloned());
+        made.nodes.push(node);
+        LayerOutputs { y, last }
+    }
+}
+
 /// `W`, `R` and `B` of a layer of one direction.
-pub(super) fn weights(cell: &Cell, inputs: &CellInputs, h: &Value, name: &str) -> [TensorProto; 3] {
+fn weights(cell: &Cell, inputs: &CellInputs, h: &Value, name: &str) -> [TensorProto; 3] {
     let size = cell.hidden_size;
     let (mut w, mut r) = (Vec::new(), Vec::new());
     let (mut input_bias, mut recurrent_bias) = (Vec::new(), Vec::new());
@@ -103,15 +156,11 @@ fn add_transposed(to: &mut Vec<f32>, parts: &[(usize, Option<&Matrix>)], units: 
 }
 
 /// The recurrent node, without its inputs and outputs.
-pub(super) fn node(cell: &Cell, name: &str, is_reversed: bool) -> NodeProto {
+fn node(cell: &Cell, name: &str, is_reversed: bool) -> NodeProto {
     let attribute = |name: &str, kind: AttributeType| AttributeProto {
         name: name.into(),
         r#type: kind as i32,
         ..AttributeProto::default()
-    };
-    let integer = |name: &str, value: i64| AttributeProto {
-        i: value,
-        ..attribute(name, AttributeType::Int)
     };
     let parameters = |name: &str, index: usize| {
         let values = cell.activations.iter();
@@ -125,7 +174,7 @@ pub(super) fn node(cell: &Cell, name: &str, is_reversed: bool) -> NodeProto {
     let names = names.map(|activation| activation.name.as_bytes().to_vec());
     let direction: &[u8] = if is_reversed { b"reverse" } else { b"forward" };
     let mut attributes = vec![
-        integer("hidden_size", cell.hidden_size as i64),
+        integer_attribute("hidden_size", cell.hidden_size as i64),
         AttributeProto {
             strings: names.collect(),
             ..attribute("activations", AttributeType::Strings)
@@ -146,7 +195,7 @@ pub(super) fn node(cell: &Cell, name: &str, is_reversed: bool) -> NodeProto {
     );
     if cell.operator == "GRU" {
         let flag = i64::from(cell.is_linear_before_reset);
-        attributes.push(integer("linear_before_reset", flag));
+        attributes.push(integer_attribute("linear_before_reset", flag));
     }
     NodeProto {
         name: name.to_owned(),

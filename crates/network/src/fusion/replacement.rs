@@ -1,8 +1,8 @@
 //! The nodes that take the place of others.
 
-use tract_onnx::pb::attribute_proto::AttributeType;
-use tract_onnx::pb::{AttributeProto, NodeProto, TensorProto};
+use tract_onnx::pb::{NodeProto, TensorProto};
 
+use crate::source::attributes::integer_attribute;
 use crate::tensor::Tensor;
 
 /// Nodes with their constants.
@@ -22,6 +22,20 @@ impl Replacement {
         self.add("Reshape", &[from, &shape_name], &[to]);
     }
 
+    /// Adds a node that joins values along an axis.
+    pub fn concat(&mut self, from: &[&str], to: &str, axis: i64) {
+        let node = self.add("Concat", from, &[to]);
+        node.attribute.push(integer_attribute("axis", axis));
+    }
+
+    /// Adds a node that takes one step of a value.
+    pub fn gather(&mut self, from: &str, step: usize, to: &str) {
+        let step = Tensor::new(&[], vec![step as i64]).expect("one element");
+        let step_name = format!("{to}/step");
+        self.constants.push(step.to_proto(&step_name));
+        self.add("Gather", &[from, &step_name], &[to]);
+    }
+
     /// Adds a node without attributes. The first output has a name.
     pub fn add(&mut self, operator: &str, inputs: &[&str], outputs: &[&str]) -> &mut NodeProto {
         let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
@@ -33,14 +47,5 @@ impl Replacement {
             ..NodeProto::default()
         });
         self.nodes.last_mut().expect("a node was added")
-    }
-}
-
-pub(super) fn integer_attribute(name: &str, value: i64) -> AttributeProto {
-    AttributeProto {
-        name: name.into(),
-        r#type: AttributeType::Int as i32,
-        i: value,
-        ..AttributeProto::default()
     }
 }

@@ -9,13 +9,14 @@ use std::collections::HashMap;
 use tract_onnx::pb::{AttributeProto, GraphProto, NodeProto};
 
 use super::cell::{self, Cell};
-use super::layer::{self, CellInputs};
-use super::replacement::{Replacement, integer_attribute};
-use super::terms::{Mask, Term, Terms, Value, attribute};
+use super::layer::{CellInputs, LayerCall, LayerOutputs};
+use super::replacement::Replacement;
+use super::terms::{Mask, Term, Terms, Value};
 use crate::ElementType;
 use crate::control_flow::{cone, depends_on_values, leaves};
 use crate::evaluation::{Evaluation, Fact};
 use crate::operators::{COMPACT_STEPS, EXPAND_STEPS};
+use crate::source::attributes::{attribute, integer_attribute};
 use crate::source::names::prefix;
 use crate::tensor::Tensor;
 
@@ -302,8 +303,7 @@ impl Step {
         if sequences.len() > 1 {
             let names: Vec<&str> = sequences.iter().map(|one| one.name.as_str()).collect();
             x = format!("{name}/inputs");
-            let concat = made.add("Concat", &names, &[&x]);
-            concat.attribute.push(integer_attribute("axis", 2));
+            made.concat(&names, &x, 2);
         }
         let mut lengths = String::new();
         let mask = match &self.mask {
@@ -320,31 +320,26 @@ impl Step {
             }
         };
         let before = Value::all(&scan.states[self.h].before);
-        let weights = layer::weights(&self.cell, &self.inputs, &before, name);
-        let mut node = layer::node(&self.cell, name, scan.is_reversed);
-        node.input = [x]
-            .into_iter()
-            .chain(weights.iter().map(|one| one.name.clone()))
-            .collect();
-        made.constants.extend(weights);
-        node.input.push(lengths);
-        let states = [Some(self.h), self.c];
-        for state in states.into_iter().flatten() {
-            let initial = format!("{name}/initial/{state}");
-            made.reshape(&scan.states[state].initial, &initial, &[1, batch, size]);
-            node.input.push(initial);
-        }
-        let [y, last_h, last_c] = ["y", "last_h", "last_c"].map(|one| format!("{name}/{one}"));
-        node.output = vec![y.clone(), last_h.clone()];
-        if self.c.is_some() {
-            node.output.push(last_c.clone());
-        }
-        made.nodes.push(node);
-        for (state, last) in states.into_iter().zip([last_h, last_c]) {
-            if let Some(state) = state.map(|index| &scan.states[index])
-                && !state.last.is_empty()
-            {
-                made.reshape(&last, &state.last, &[batch, size]);
+        let states: Vec<usize> = [self.h].into_iter().chain(self.c).collect();
+        let initial = states
+            .iter()
+            .map(|&state| scan.states[state].initial.as_str());
+        let call = LayerCall {
+            cell: &self.cell,
+            inputs: &self.inputs,
+            h: &before,
+            name,
+            is_reversed: scan.is_reversed,
+            x,
+            lengths,
+            initial: initial.collect(),
+            batch,
+        };
+        let LayerOutputs { y, last } = call.add_to(&mut made);
+        for (&state, last) in states.iter().zip(&last) {
+            let to = &scan.states[state].last;
+            if !to.is_empty() {
+                made.reshape(last, to, &[batch, size]);
             }
         }
 
@@ -367,7 +362,7 @@ impl Step {
             expand(&mut made, masked, result);
         }
         for (index, state) in scan.states.iter().enumerate() {
-            if states.contains(&Some(index)) {
+            if states.contains(&index) {
                 continue;
             }
             // A state that only holds the output.
@@ -378,10 +373,7 @@ impl Step {
             if !state.last.is_empty() {
                 let all = format!("{}/all", state.last);
                 expand(&mut made, masked, &all);
-                let end = format!("{}/end", state.last);
-                let index = Tensor::new(&[], vec![steps as i64 - 1]).expect("one element");
-                made.constants.push(index.to_proto(&end));
-                made.add("Gather", &[&all, &end], &[&state.last]);
+                made.gather(&all, steps - 1, &state.last);
             }
         }
         Some(made)

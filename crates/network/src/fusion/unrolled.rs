@@ -9,27 +9,26 @@ use tract_onnx::pb::{GraphProto, NodeProto};
 
 use super::activation::Activation;
 use super::cell::{self, Cell};
-use super::layer::{self, CellInputs};
-use super::replacement::{Replacement, integer_attribute};
+use super::layer::{self, CellInputs, LayerCall};
+use super::replacement::Replacement;
 use super::terms::{Terms, Value};
 use crate::ElementType;
-use crate::control_flow::{ancestors, cone, producers, sources};
+use crate::control_flow::{ancestors, cone, producers, readers};
 use crate::evaluation::{Evaluation, Fact};
 use crate::source::names::subgraphs;
-use crate::tensor::Tensor;
 
 /// Most layers of a graph: the time to find them grows with their number times that of the nodes.
 const MAX_LAYERS: usize = 256;
 
 /// Writes the steps of a graph as layers, not those within other graphs.
 pub(super) fn fuse_steps(graph: &mut GraphProto, evaluation: &Evaluation<'_>) {
-    let made = replacements(graph, evaluation).unwrap_or_default();
-    for (replacement, replaced) in made {
-        let is_kept = |node: &NodeProto| !node.output.iter().any(|name| replaced.contains(name));
-        graph.node.retain(is_kept);
-        graph.node.extend(replacement.nodes);
-        graph.initializer.extend(replacement.constants);
-    }
+    let Some(Replaced { by, values }) = replacement(graph, evaluation) else {
+        return;
+    };
+    let is_kept = |node: &NodeProto| !node.output.iter().any(|name| values.contains(name));
+    graph.node.retain(is_kept);
+    graph.node.extend(by.nodes);
+    graph.initializer.extend(by.constants);
 }
 
 /// A step of a layer.
@@ -45,11 +44,14 @@ struct Step {
     h: Option<Value>,
 }
 
-/// Layers with the values that they compute.
-fn replacements(
-    graph: &GraphProto,
-    evaluation: &Evaluation<'_>,
-) -> Option<Vec<(Replacement, HashSet<String>)>> {
+/// Layers, and the values that they compute.
+#[derive(Default)]
+struct Replaced {
+    by: Replacement,
+    values: HashSet<String>,
+}
+
+fn replacement(graph: &GraphProto, evaluation: &Evaluation<'_>) -> Option<Replaced> {
     let constants = constants(graph);
     let constant = |name: &str| match constants.contains(name) {
         true => evaluation.value(cone(graph, &[name])).ok()?,
@@ -64,8 +66,13 @@ fn replacements(
     }
     let facts = evaluation.facts(cone(graph, &names))?;
     let facts: HashMap<&str, Fact> = names.iter().copied().zip(facts).collect();
-    let made = layers.iter().filter_map(|layer| layer.replace(&facts));
-    Some(made.collect())
+    let mut replaced = Replaced::default();
+    for layer in &layers {
+        if let Some(batch) = layer.batch(&facts) {
+            layer.replace(batch, &mut replaced);
+        }
+    }
+    Some(replaced)
 }
 
 /// The names of values that depend on constants alone.
@@ -176,6 +183,13 @@ struct Placed<'a> {
     step: &'a Step,
     h: Value,
     inputs: CellInputs,
+}
+
+impl Placed<'_> {
+    /// The states before it.
+    fn states(&self) -> impl Iterator<Item = &Value> {
+        [&self.h].into_iter().chain(&self.step.c)
+    }
 }
 
 /// Steps that follow each other.
@@ -338,15 +352,6 @@ fn first<'a>(step: &'a Step, next: Option<(&Step, &Value)>) -> Option<Placed<'a>
     placed.pop()
 }
 
-/// The number of nodes and outputs that read each value.
-fn readers(graph: &GraphProto) -> HashMap<&str, usize> {
-    let mut counts: HashMap<&str, usize> = HashMap::new();
-    let read = graph.node.iter().flat_map(sources);
-    let read = read.chain(graph.output.iter().map(|output| output.name.as_str()));
-    read.for_each(|name| *counts.entry(name).or_default() += 1);
-    counts
-}
-
 /// Whether more than its own output and the next step read the cell state.
 fn is_read(readers: &HashMap<&str, usize>, step: &Step) -> bool {
     let c = step.c_next.as_ref();
@@ -366,6 +371,7 @@ fn depends_on_itself(graph: &GraphProto, layer: &Layer<'_>) -> bool {
 }
 
 impl Step {
+    /// The states after it.
     fn outputs(&self) -> impl Iterator<Item = &Value> {
         [&self.h_next].into_iter().chain(&self.c_next)
     }
@@ -375,15 +381,12 @@ impl Layer<'_> {
     /// The values that the layer reads.
     fn values(&self) -> impl Iterator<Item = &Value> {
         let inputs = self.steps.iter().flat_map(|step| &step.inputs.values);
-        let first = self.steps.iter().take(1);
-        inputs.chain(first.flat_map(|first| [&first.h].into_iter().chain(&first.step.c)))
+        inputs.chain(self.steps.iter().take(1).flat_map(Placed::states))
     }
 
-    /// The layer, and the values that it computes. `None` if the shapes do not fit.
-    fn replace(&self, facts: &HashMap<&str, Fact>) -> Option<(Replacement, HashSet<String>)> {
+    /// The number of sequences. `None` if the shapes do not fit.
+    fn batch(&self, facts: &HashMap<&str, Fact>) -> Option<usize> {
         let first = self.steps.first()?;
-        let cell = &first.step.cell;
-        let (name, size) = (first.step.node.as_str(), cell.hidden_size);
         let batch = *facts.get(first.h.name.as_str())?.shape.first()?;
         let has_shape = |value: &Value, width: usize| {
             let fact = facts.get(value.name.as_str());
@@ -392,76 +395,71 @@ impl Layer<'_> {
                     fact.element_type == ElementType::F32 && fact.shape == [batch, width]
                 })
         };
-        let states = [Some(&first.h), first.step.c.as_ref()];
         let inputs_fit = self.steps.iter().all(|step| {
             let mut inputs = step.inputs.values.iter().zip(step.inputs.widths());
             inputs.all(|(value, width)| has_shape(value, width))
         });
-        if batch == 0 || !inputs_fit || !states.iter().flatten().all(|state| has_shape(state, size))
-        {
-            return None;
-        }
-        let mut made = Replacement::default();
+        let size = first.step.cell.hidden_size;
+        let mut states = first.states();
+        (batch > 0 && inputs_fit && states.all(|state| has_shape(state, size))).then_some(batch)
+    }
+
+    /// Adds the input `[steps, batch, features]`, and returns its name.
+    fn add_input(&self, batch: usize, made: &mut Replacement) -> String {
+        let name = &self.steps[0].step.node;
         let mut all = Vec::new();
         for (index, step) in self.steps.iter().enumerate() {
             let mut x = step.inputs.values[0].name.clone();
             if step.inputs.values.len() > 1 {
                 let names = step.inputs.values.iter().map(|value| value.name.as_str());
                 x = format!("{name}/inputs/{index}");
-                let concat = made.add("Concat", &names.collect::<Vec<_>>(), &[&x]);
-                concat.attribute.push(integer_attribute("axis", 1));
+                made.concat(&names.collect::<Vec<_>>(), &x, 1);
             }
             let shaped = format!("{name}/input/{index}");
             made.reshape(&x, &shaped, &[1, batch, step.inputs.width()]);
             all.push(shaped);
         }
-        let mut x = all[0].clone();
-        if all.len() > 1 {
-            x = format!("{name}/steps");
-            let names: Vec<&str> = all.iter().map(String::as_str).collect();
-            let concat = made.add("Concat", &names, &[&x]);
-            concat.attribute.push(integer_attribute("axis", 0));
+        if all.len() == 1 {
+            return all.remove(0);
         }
-        let weights = layer::weights(cell, &first.inputs, &first.h, name);
-        let mut node = layer::node(cell, name, false);
-        node.input = [x]
-            .into_iter()
-            .chain(weights.iter().map(|one| one.name.clone()))
-            .collect();
-        node.input.push(String::new());
-        made.constants.extend(weights);
-        for (state, part) in states.iter().zip(["initial_h", "initial_c"]) {
-            if let Some(state) = state {
-                let initial = format!("{name}/{part}");
-                made.reshape(&state.name, &initial, &[1, batch, size]);
-                node.input.push(initial);
-            }
+        let x = format!("{name}/steps");
+        let names: Vec<&str> = all.iter().map(String::as_str).collect();
+        made.concat(&names, &x, 0);
+        x
+    }
+
+    /// Adds the layer in the place of the steps.
+    fn replace(&self, batch: usize, replaced: &mut Replaced) {
+        let (first, last) = (&self.steps[0], self.steps[self.steps.len() - 1].step);
+        let (name, size) = (first.step.node.as_str(), first.step.cell.hidden_size);
+        let made = &mut replaced.by;
+        let call = LayerCall {
+            cell: &first.step.cell,
+            inputs: &first.inputs,
+            h: &first.h,
+            name,
+            is_reversed: false,
+            x: self.add_input(batch, made),
+            lengths: String::new(),
+            initial: first.states().map(|state| state.name.as_str()).collect(),
+            batch,
+        };
+        let outputs = call.add_to(made);
+        for (from, to) in outputs.last.iter().zip(last.outputs()) {
+            made.reshape(from, &to.name, &[batch, size]);
         }
-        let [y, last_h, last_c] = ["y", "last_h", "last_c"].map(|part| format!("{name}/{part}"));
-        node.output = vec![y.clone(), last_h.clone()];
-        let last = self.steps.last()?.step;
-        if last.c_next.is_some() {
-            node.output.push(last_c.clone());
-        }
-        made.nodes.push(node);
-        made.reshape(&last_h, &last.h_next.name, &[batch, size]);
-        if let Some(c) = &last.c_next {
-            made.reshape(&last_c, &c.name, &[batch, size]);
-        }
-        let (steps, before) = (self.steps.len(), &self.steps[..self.steps.len() - 1]);
+        let before = &self.steps[..self.steps.len() - 1];
         if !before.is_empty() {
             let flat = format!("{name}/outputs");
-            made.reshape(&y, &flat, &[steps, batch, size]);
+            made.reshape(&outputs.y, &flat, &[self.steps.len(), batch, size]);
             for (index, step) in before.iter().enumerate() {
-                let place = format!("{name}/place/{index}");
-                let value = Tensor::new(&[], vec![index as i64]).expect("one element");
-                made.constants.push(value.to_proto(&place));
-                made.add("Gather", &[&flat, &place], &[&step.step.h_next.name]);
+                made.gather(&flat, index, &step.step.h_next.name);
             }
         }
-        let mut replaced: HashSet<String> = HashSet::new();
-        replaced.extend(self.steps.iter().map(|step| step.step.h_next.name.clone()));
-        replaced.extend(last.c_next.iter().map(|c| c.name.clone()));
-        Some((made, replaced))
+        let hidden = self.steps.iter().map(|step| step.step.h_next.name.clone());
+        replaced.values.extend(hidden);
+        replaced
+            .values
+            .extend(last.c_next.iter().map(|c| c.name.clone()));
     }
 }

@@ -16,7 +16,8 @@ use tract_onnx::model::ParsingContext;
 use tract_onnx::pb::NodeProto;
 use tract_onnx::tract_hir::internal::*;
 
-use super::{Parsed, integer};
+use super::Parsed;
+use crate::source::attributes::integer;
 
 pub(crate) const COMPACT_STEPS: &str = "cellstream.CompactSteps";
 pub(crate) const EXPAND_STEPS: &str = "cellstream.ExpandSteps";

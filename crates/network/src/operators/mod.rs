@@ -15,6 +15,7 @@ use tract_onnx::{Onnx, onnx};
 
 use crate::NetworkError;
 use crate::dense::DENSE;
+use crate::source::attributes::attribute;
 use crate::source::names::subgraphs;
 
 pub(crate) use masked_steps::{COMPACT_STEPS, EXPAND_STEPS};
@@ -65,10 +66,7 @@ pub(crate) fn check(graph: &GraphProto) -> Result<(), NetworkError> {
 
 /// Without axes, before opset 13, too.
 fn squeeze(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Parsed> {
-    let has_axes = node
-        .attribute
-        .iter()
-        .any(|attribute| attribute.name == "axes");
+    let has_axes = attribute(node, "axes").is_some();
     if context.onnx_operator_set_version < 13 && !has_axes {
         return Ok((expand(Squeeze::new(None)), Vec::new()));
     }
@@ -87,13 +85,4 @@ fn own(name: &str) -> TractResult<Parse> {
 fn tract() -> &'static OnnxOpRegister {
     static REGISTER: OnceLock<OnnxOpRegister> = OnceLock::new();
     REGISTER.get_or_init(|| onnx().op_register)
-}
-
-/// An integer attribute.
-fn integer(node: &NodeProto, name: &str, default: i64) -> i64 {
-    let mut of_name = node
-        .attribute
-        .iter()
-        .filter(|attribute| attribute.name == name);
-    of_name.next().map_or(default, |attribute| attribute.i)
 }

@@ -6,7 +6,8 @@ use tract_onnx::tract_hir::internal::*;
 use tract_onnx::tract_hir::tract_core::ops::array::Topk;
 use tract_onnx::tract_hir::tract_core::ops::cast::cast;
 
-use super::{Parsed, integer};
+use super::Parsed;
+use crate::source::attributes::integer;
 
 pub(super) fn parse(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Parsed> {
     let top_k = TopK {

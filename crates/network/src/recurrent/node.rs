@@ -8,6 +8,7 @@ use tract_onnx::tract_hir::internal::{TractResult, bail};
 
 use super::region::Regions;
 use crate::scoped;
+use crate::source::attributes::integer;
 
 /// The inputs of the operators, in the order of the file; `None` where an operator has none.
 const STANDARD: [&str; 8] = [
@@ -73,13 +74,12 @@ impl RecurrentNode {
             let present = pairs.filter(|(_, found)| !found.is_empty());
             present.map(|(name, _)| *name).collect::<Vec<_>>()
         };
-        let layout = proto.attribute.iter().find(|a| a.name == "layout");
         Ok(RecurrentNode {
             name: proto.name.clone(),
             opset,
             inputs: present(names, &proto.input),
             outputs: present(&OUTPUTS, &proto.output),
-            is_batch_major: layout.is_some_and(|layout| layout.i == 1),
+            is_batch_major: integer(proto, "layout", 0) == 1,
             regions,
             proto: NodeProto {
                 input: Vec::new(),

@@ -1,5 +1,6 @@
 //! Reads ONNX files and prepares their graphs.
 
+pub(crate) mod attributes;
 mod external;
 pub(crate) mod flat;
 mod functions;
@@ -13,6 +14,7 @@ use std::path::Path;
 use prost::Message;
 use tract_onnx::pb::{GraphProto, ModelProto, OperatorSetIdProto, ValueInfoProto};
 
+use self::attributes::is_standard;
 use crate::NetworkError;
 pub(crate) use inputs::{fix_shape, fix_value, input, input_of, of_any_size};
 
@@ -89,7 +91,7 @@ pub(crate) fn prepare(bytes: &[u8], folder: Option<&Path>) -> Result<ModelProto,
 /// The versions of the ONNX operator set among these imports: of a prepared model, one.
 pub(crate) fn opsets(imports: &[OperatorSetIdProto]) -> impl Iterator<Item = i64> {
     let imports = imports.iter();
-    let standard = imports.filter(|set| matches!(set.domain.as_str(), "" | "ai.onnx"));
+    let standard = imports.filter(|set| is_standard(&set.domain));
     standard.map(|set| set.version)
 }
 

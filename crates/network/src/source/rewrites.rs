@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use tract_onnx::pb::attribute_proto::AttributeType;
 use tract_onnx::pb::{AttributeProto, GraphProto, NodeProto, TensorProto};
 
+use super::attributes::{float, integer};
 use super::names::subgraphs_mut;
 
 /// Rewrites the operators of a graph and those within.
@@ -17,7 +18,7 @@ pub(super) fn rewrite(graph: &mut GraphProto) {
         }
         match (node.domain.as_str(), node.op_type.as_str()) {
             ("com.microsoft", "FusedMatMul") => {
-                let scale = attribute(&node, "alpha").map_or(1.0, |alpha| alpha.f);
+                let scale = float(&node, "alpha", 1.0);
                 let scale_name = format!("cellstream/scale/{}", scale.to_bits());
                 if constants.insert(scale_name.clone()) {
                     graph.initializer.push(scalar(&scale_name, scale));
@@ -28,12 +29,6 @@ pub(super) fn rewrite(graph: &mut GraphProto) {
         }
     }
     graph.node = nodes;
-}
-
-fn attribute<'a>(node: &'a NodeProto, name: &str) -> Option<&'a AttributeProto> {
-    node.attribute
-        .iter()
-        .find(|attribute| attribute.name == name)
 }
 
 fn scalar(name: &str, value: f32) -> TensorProto {
@@ -47,7 +42,7 @@ fn scalar(name: &str, value: f32) -> TensorProto {
 
 /// `alpha · op(A) · op(B)`, where `op` may exchange the last two axes.
 fn matrix_product(node: NodeProto, scale: String) -> [NodeProto; 2] {
-    let is_set = |name: &str| attribute(&node, name).is_some_and(|attribute| attribute.i != 0);
+    let is_set = |name: &str| integer(&node, name, 0) != 0;
     let a = if is_set("transA") { "ji" } else { "ij" };
     let b = if is_set("transB") { "kj" } else { "jk" };
     let product = format!("{}/product", node.name);

@@ -85,7 +85,7 @@ def lstm_step(x="x", peephole=False, coupled=False):
     return sorted_nodes(nodes)
 
 
-def gru_step(reset_after, candidate="Tanh"):
+def gru_step(reset_after, candidate="Tanh", **parameters):
     """One step from x, h to h1: gates z, r and a candidate, as Keras has them."""
     nodes = [
         node("MatMul", "x W", "xw"),
@@ -103,7 +103,7 @@ def gru_step(reset_after, candidate="Tanh"):
         node("Mul", "z h", "zh"),
         node("Mul", "z1 n", "zn"),
         node("Add", "zh zn", "h1"),
-        node(candidate, "n0", "n"),
+        node(candidate, "n0", "n", **parameters),
         node("Add", "xn hn", "n0"),
     ]
     if reset_after:
@@ -319,7 +319,7 @@ def exports():
 if __name__ == "__main__":
     loop("loop_lstm", lstm_step(), ["h", "c"], ["h1"], LSTM)
     loop("loop_gru_reset_after", gru_step(True), ["h"], ["h1"], GRU)
-    loop("loop_gru_reset_before", gru_step(False, "LeakyRelu"), ["h"], ["h1"], GRU)
+    loop("loop_gru_reset_before", gru_step(False, "LeakyRelu", alpha=0.3), ["h"], ["h1"], GRU)
     rnn = [node("MatMul", "x W", "xw"), node("MatMul", "h R", "hr"), node("Add", "hr xw", "s"), node("Relu", "s", "h1")]
     loop("loop_rnn", rnn, ["h"], ["h1"], [constant("W", array(INPUT, HIDDEN)), constant("R", array(HIDDEN, HIDDEN))])
     loop("loop_masked_zero", lstm_step(), ["h", "c"], [], LSTM, masked="zeros")

@@ -5,7 +5,8 @@ use std::ops::Range;
 use tract_onnx::pb::NodeProto;
 
 use super::super::activation::Activation;
-use super::{Terms, Value, attribute, integer};
+use super::{Terms, Value};
+use crate::source::attributes::{attribute, integer};
 
 /// Most operators that are passed, one after the other, before a pattern gives up.
 pub(super) const MAX_DEPTH: usize = 24;
@@ -29,20 +30,13 @@ impl Terms<'_> {
         let input = node.input.first()?;
         match node.op_type.as_str() {
             "Identity" => Some(value.of(input)),
-            "Split" => {
+            "Split" | "Slice" => {
                 let whole = Value::all(input);
                 let width = self.width(&whole)?;
-                let range = self.split(node, output, width)?;
-                let part = whole.slice(range.clone(), width)?;
-                match &value.columns {
-                    None => Some(part),
-                    Some(columns) => part.slice(columns.clone(), range.len()),
-                }
-            }
-            "Slice" => {
-                let whole = Value::all(input);
-                let width = self.width(&whole)?;
-                let range = self.sliced(node, width)?;
+                let range = match node.op_type.as_str() {
+                    "Split" => self.split(node, output, width)?,
+                    _ => self.sliced(node, width)?,
+                };
                 let part = whole.slice(range.clone(), width)?;
                 match &value.columns {
                     None => Some(part),
@@ -86,7 +80,11 @@ impl Terms<'_> {
             None => self.integers(node, input),
         };
         let (starts, ends) = (of("starts", 1)?, of("ends", 2)?);
-        let axes = of("axes", 3).unwrap_or_else(|| (0..starts.len() as i64).collect());
+        let has_axes = attribute(node, "axes").is_some() || node.input.len() > 3;
+        let axes = match has_axes {
+            true => of("axes", 3)?,
+            false => (0..starts.len() as i64).collect(),
+        };
         let has_steps = node.input.get(4).is_some_and(|name| !name.is_empty());
         if has_steps && self.integers(node, 4)?.iter().any(|&step| step != 1) {
             return None;

@@ -3,7 +3,8 @@
 use tract_onnx::pb::NodeProto;
 
 use super::super::activation::Activation;
-use super::{Term, Terms, Value, attribute};
+use super::{Term, Terms, Value};
+use crate::source::attributes::attribute;
 
 /// A value and a number that it is multiplied with or added to.
 struct Scaled<'a> {

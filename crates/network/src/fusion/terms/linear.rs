@@ -1,6 +1,7 @@
 //! Sums of products with constant matrices.
 
-use super::{Matrix, Term, Terms, Value, integer};
+use super::{Matrix, Term, Terms, Value};
+use crate::source::attributes::integer;
 
 /// Most terms of a sum.
 const MAX_TERMS: usize = 64;

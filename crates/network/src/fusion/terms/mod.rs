@@ -13,13 +13,14 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use tract_onnx::pb::{AttributeProto, GraphProto, NodeProto};
+use tract_onnx::pb::{GraphProto, NodeProto};
 
 use self::constants::Constant;
 pub(super) use self::constants::Matrix;
 use self::features::MAX_DEPTH;
 pub(super) use self::linear::Linear;
 use super::activation::Activation;
+use crate::source::attributes::{float, integer, is_standard};
 use crate::tensor::Tensor;
 
 /// Features of a value of the graph.
@@ -118,7 +119,7 @@ impl<'a> Terms<'a> {
         is_bool: impl Fn(&str) -> bool + 'a,
     ) -> Terms<'a> {
         let nodes = graph.node.iter();
-        let nodes = nodes.filter(|node| matches!(node.domain.as_str(), "" | "ai.onnx"));
+        let nodes = nodes.filter(|node| is_standard(&node.domain));
         let outputs = nodes.flat_map(|node| {
             let names = node.output.iter().enumerate();
             names.map(move |(index, name)| (name.as_str(), (node, index)))
@@ -195,8 +196,8 @@ impl<'a> Terms<'a> {
     }
 
     fn gemm(&self, node: &NodeProto, value: &Value) -> Option<Term> {
-        let factor = |name: &str| attribute(node, name).map_or(1.0, |of| of.f);
-        if integer(node, "transA", 0) != 0 || factor("alpha") != 1.0 || factor("beta") != 1.0 {
+        let factors = [float(node, "alpha", 1.0), float(node, "beta", 1.0)];
+        if integer(node, "transA", 0) != 0 || factors != [1.0, 1.0] {
             return None;
         }
         let matrix = self.matrix(node.input.get(1)?, integer(node, "transB", 0) != 0)?;
@@ -248,12 +249,4 @@ impl<'a> Terms<'a> {
         }
         (self.is_bool)(&mask.name).then_some(mask)
     }
-}
-
-pub(super) fn attribute<'a>(node: &'a NodeProto, name: &str) -> Option<&'a AttributeProto> {
-    node.attribute.iter().find(|one| one.name == name)
-}
-
-pub(super) fn integer(node: &NodeProto, name: &str, default: i64) -> i64 {
-    attribute(node, name).map_or(default, |one| one.i)
 }
