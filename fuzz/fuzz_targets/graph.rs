@@ -19,9 +19,8 @@ fuzz_target!(|bytes: &[u8]| {
         threads: Some(1),
         ..NetworkOptions::default()
     };
-    let network = match Network::from_bytes(bytes, options) {
-        Ok(network) => network,
-        Err(error) => return check(&error.to_string()),
+    let Ok(network) = Network::from_bytes(bytes, options) else {
+        return;
     };
     let inputs: Option<Vec<(&str, Tensor)>> = (network.inputs().iter())
         .map(|port| Some((port.name.as_str(), value(port)?)))
@@ -30,14 +29,9 @@ fuzz_target!(|bytes: &[u8]| {
         return;
     };
     let borrowed: Vec<(&str, &Tensor)> = inputs.iter().map(|(name, of)| (*name, of)).collect();
-    if let Err(error) = network.run(&borrowed) {
-        check(&error.to_string());
-    }
+    // An error is as good as an answer.
+    let _ = network.run(&borrowed);
 });
-
-fn check(error: &str) {
-    assert!(!error.is_empty());
-}
 
 /// Zeros; axes of any size have 2.
 fn value(port: &NetworkPort) -> Option<Tensor> {
