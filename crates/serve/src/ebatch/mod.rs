@@ -5,8 +5,8 @@
 //! code can drive an engine and a simulator.
 //!
 //! ```text
-//! queue ──start──► first layer ──lock──► other layers ──finish──► completed, or queue again
-//!                       ▲ join an idle lane
+//! queue -- start --> first layer -- lock --> other layers -- finish --> completed, or queue again
+//!                        ^ join an idle lane
 //! ```
 //!
 //! - **Lanes.** A batch has a number of lanes. A lane evaluates the sequences that it got one after
@@ -203,7 +203,7 @@ impl EBatch {
         let joins = lanes.filter_map(|lane| {
             Some(Join {
                 lane,
-                segment: self.join(lane)?,
+                segment: self.lane_idle(lane)?,
             })
         });
         Ok(joins.map(Decision::Join).collect())
@@ -217,11 +217,6 @@ impl EBatch {
         let running = self.running.as_mut().filter(|running| running.is_open);
         let running = running.expect("a first layer is being evaluated");
         running.step = running.step.max(step);
-    }
-
-    /// A lane has no steps left in the first layer. The segment that it gets, if any.
-    pub fn lane_idle(&mut self, lane: usize) -> Option<Segment> {
-        self.join(lane)
     }
 
     /// The first layer is done: nothing joins the batch any more.
@@ -301,7 +296,6 @@ impl EBatch {
         self.queue.offer(now);
         let model = self.queue.ready(now, lanes, wait)?;
         let admitted = self.queue.take(model, lanes, max_steps);
-        let longest = admitted.iter().map(|pending| pending.steps).max()?;
         let cap = max_steps.unwrap_or(usize::MAX);
         let steps: Vec<usize> = admitted
             .iter()
@@ -327,10 +321,8 @@ impl EBatch {
             }
             running.lanes.push(lane);
         }
-        running.cap = max_steps.unwrap_or_else(|| {
-            let ends = running.lanes.iter().map(|lane| lane.end);
-            ends.max().unwrap_or(longest)
-        });
+        let longest = running.lanes.iter().map(|lane| lane.end).max();
+        running.cap = max_steps.or(longest).unwrap_or(0);
         let lanes = running.lanes.iter().map(|lane| {
             let segments = lane.segments.iter();
             segments
@@ -345,8 +337,9 @@ impl EBatch {
         Some(batch)
     }
 
-    /// Gives the oldest sequence of the batch's model to a lane that is idle.
-    fn join(&mut self, lane: usize) -> Option<Segment> {
+    /// A lane may have no steps left in the first layer. If so, it gets the oldest sequence of the
+    /// batch's model.
+    pub fn lane_idle(&mut self, lane: usize) -> Option<Segment> {
         let running = self.running.as_mut().filter(|running| running.is_open)?;
         let room = running.cap.saturating_sub(running.step);
         let lane = running.lanes.get_mut(lane)?;
