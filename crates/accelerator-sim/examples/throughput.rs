@@ -1,5 +1,5 @@
-//! Throughput under overload, and latency and energy at half of it, by policy, for the networks and accelerators of the
-//! paper.
+//! Throughput under overload, and latency and energy at half of it, by policy, for the networks
+//! and accelerators of the paper.
 //!
 //! ```text
 //! cargo run --release -p cellstream-accelerator-sim --example throughput [-- SECONDS]
@@ -81,11 +81,12 @@ fn main() {
                 let (from, to) = (seconds / 3.0 * 1e9, seconds * 1e9);
                 let served = run(2.0 * ideal).throughput_between(from as u64, to as u64);
                 let outcome = run(served / 2.0);
+                let joules = outcome.joules_per_request(&accelerator, &network);
                 println!(
-                    "{:<18} {served:>7.0} requests/s; at half: {:>8.1} ms, {:.3} J/request ({:.1?})",
+                    "{:<18} {served:>7.0} requests/s; at half: {:>8.1} ms, {joules:.3} J/request; \
+                     simulated in {:.1?}",
                     policy.name(),
                     1e3 * outcome.mean_latency(),
-                    outcome.joules_per_request(&accelerator, &network),
                     start.elapsed()
                 );
             }

@@ -1,5 +1,5 @@
-//! Accelerators of recurrent networks, simulated: the time, the traffic of weights and the energy of
-//! batches of sequences by policy (E-BATCH, Silfa, Arnau and González, ACM TACO 2022).
+//! Accelerators of recurrent networks, simulated: the time, the traffic of weights and the energy
+//! of batches of sequences by policy (E-BATCH, Silfa, Arnau and González, ACM TACO 2022).
 //!
 //! ```text
 //! network       the networks of Table 1

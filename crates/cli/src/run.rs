@@ -17,7 +17,7 @@ use cellstream_command::{Failure, in_existing_directory, keep_originals};
 
 /// Runs a model on .npy arrays, and writes .npy arrays.
 ///
-/// An ONNX file may be any graph: its recurrent layers run here, everything else on tract. The names
+/// An ONNX file may be any graph: its recurrent and dense layers run here, all else on tract. The names
 /// are the graph's own, and arrays have the types that it declares. For files of tensors
 /// (.safetensors, .pt) the inputs are input [steps, batch, features], lengths [batch], h0 and c0
 /// [layers*directions, batch, size]; only input is required. The outputs are output, hn and cn

@@ -140,7 +140,7 @@ impl fmt::Display for Shares {
             f,
             "{:<width$} {:<44} {others:>10.4} {:>8}",
             "other",
-            "all that is not recurrent, on tract",
+            "all that is not recurrent",
             share(others)
         )
     }
