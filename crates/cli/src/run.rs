@@ -17,8 +17,8 @@ use cellstream_command::{Failure, in_existing_directory, keep_originals};
 
 /// Runs a model on .npy arrays, and writes .npy arrays.
 ///
-/// An ONNX file may be any graph: its recurrent and dense layers run here, all else on tract. The names
-/// are the graph's own, and arrays have the types that it declares. For files of tensors
+/// An ONNX file may be any graph: its recurrent and dense layers run here, all else on tract. The
+/// names are the graph's own, and arrays have the types that it declares. For files of tensors
 /// (.safetensors, .pt) the inputs are input [steps, batch, features], lengths [batch], h0 and c0
 /// [layers*directions, batch, size]; only input is required. The outputs are output, hn and cn
 /// (shapes and meanings as in PyTorch). Omitted states are zero, also if only one of h0 and c0 is

@@ -57,9 +57,10 @@ impl Plan {
             executors,
         };
         control_flow::decide(&mut graph, &evaluation)?;
+        // Before the operators of this crate are written, which no file may have.
+        operators::check(&graph)?;
         fusion::fuse(&mut graph, &evaluation);
         dense::rewrite(&mut graph);
-        operators::check(&graph)?;
         let typed = evaluation.typed(graph)?;
         let optimized = typed.into_optimized().map_err(planning)?;
         let model = optimized.into_runnable().map_err(planning)?;

@@ -196,3 +196,16 @@ fn inputs_that_do_not_fit_are_named() {
     assert!(unfit.contains("\"y\" Add"), "{unfit}");
     assert!(Tensor::new(&[3], vec![1.0f32; 2]).is_err());
 }
+
+#[test]
+fn operators_of_this_crate_are_refused_in_files() {
+    for operator in ["cellstream.Dense", "cellstream.CompactSteps"] {
+        let mut model = sum(weights(), &[17]);
+        model.graph.as_mut().unwrap().node[0].op_type = operator.into();
+        let refused = run(&open(&model).unwrap()).unwrap_err();
+        assert!(
+            matches!(refused, NetworkError::Unsupported { .. }),
+            "{refused}"
+        );
+    }
+}

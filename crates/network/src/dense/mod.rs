@@ -17,7 +17,8 @@ use tract_onnx::pb::{GraphProto, NodeProto, TensorProto};
 
 use crate::control_flow::readers;
 use crate::source::attributes::{float, integer, is_standard};
-pub(crate) use operator::{DENSE, DenseLayers, register, while_parsing};
+use operator::DENSE;
+pub(crate) use operator::{DenseLayers, register, while_parsing};
 
 /// Fewest elements of a matrix: below, the call takes as long as the product.
 const MIN_ELEMENTS: i64 = 4096;

@@ -18,7 +18,7 @@ use crate::threads::Threads;
 
 /// `y = x W + b`: `x` `[.., inputs]`, `W` `[inputs, outputs]` or with `transB` `[outputs, inputs]`,
 /// `b` `[outputs]`; `b` may be absent.
-pub(crate) const DENSE: &str = "cellstream.Dense";
+pub(super) const DENSE: &str = "cellstream.Dense";
 
 pub(crate) fn register(onnx: &mut Onnx) {
     onnx.op_register.insert(DENSE, parse);

@@ -14,7 +14,6 @@ use tract_onnx::tract_hir::ops::array::Squeeze;
 use tract_onnx::{Onnx, onnx};
 
 use crate::NetworkError;
-use crate::dense::DENSE;
 use crate::source::attributes::attribute;
 use crate::source::names::subgraphs;
 
@@ -38,13 +37,7 @@ pub(crate) fn register(onnx: &mut Onnx) {
 
 /// Whether an operator of ONNX is computed.
 pub(crate) fn is_supported(operator: &str) -> bool {
-    const OWN: [&str; 5] = [
-        DENSE,
-        COMPACT_STEPS,
-        EXPAND_STEPS,
-        "ReverseSequence",
-        "DynamicQuantizeLSTM",
-    ];
+    const OWN: [&str; 2] = ["ReverseSequence", "DynamicQuantizeLSTM"];
     OWN.contains(&operator) || tract().0.contains_key(operator)
 }
 
