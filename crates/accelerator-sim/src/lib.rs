@@ -8,6 +8,8 @@
 //! arrivals      Poisson arrivals of sequences with random lengths
 //! policy        padding, bucketing, cellular batching and E-BATCH
 //! outcome       latencies, throughput, bytes, energy and wasted steps of a run
+//! sustained     the highest rate that a policy sustains
+//! command       the subcommand `simulate` of the program `cellstream`
 //! ```
 //!
 //! Times are nanoseconds.
@@ -26,7 +28,9 @@
 
 pub mod accelerator;
 pub mod arrivals;
+pub mod command;
 pub mod energy;
 pub mod network;
 pub mod outcome;
 pub mod policy;
+pub mod sustained;

@@ -2,11 +2,13 @@
 
 use cellstream_accelerator_sim::accelerator::{Accelerator, Units};
 use cellstream_accelerator_sim::arrivals::{Arrival, Arrivals, Lengths};
+use cellstream_accelerator_sim::energy::Energy;
 use cellstream_accelerator_sim::network::Network;
 use cellstream_accelerator_sim::outcome::Outcome;
 use cellstream_accelerator_sim::policy::{
     EBatchPolicy, Machine, bucketing, cellular, ebatch, padding,
 };
+use cellstream_serve::ebatch::Cap;
 
 /// A step of a layer takes 16 ns, reading its weights 128 ns.
 fn small(lanes: usize, layers: usize) -> Machine {
@@ -79,8 +81,9 @@ fn cellular_by_hand() {
 #[test]
 fn ebatch_by_hand() {
     let policy = EBatchPolicy {
-        max_steps: Some(3),
+        cap: Cap::Steps(3),
         wait: 0,
+        allowed: None,
     };
     // The third request arrives in the first step and takes over the lane of the first one: two of
     // its steps follow in the batch, the third in the next.
@@ -106,16 +109,17 @@ fn every_policy_evaluates_every_step_once() {
     let steps: u64 = requests(700.0, 3000)
         .map(|arrival| arrival.steps as u64)
         .sum();
-    let n = |max_steps| EBatchPolicy {
-        max_steps,
+    let n = |cap| EBatchPolicy {
+        cap,
         wait: 5_000_000,
+        allowed: None,
     };
     for outcome in [
         padding(&machine, requests(700.0, 3000)),
         bucketing(&machine, requests(700.0, 3000), 9),
         cellular(&machine, requests(700.0, 3000), 5),
-        ebatch(&machine, requests(700.0, 3000), n(Some(50))),
-        ebatch(&machine, requests(700.0, 3000), n(None)),
+        ebatch(&machine, requests(700.0, 3000), n(Cap::Steps(50))),
+        ebatch(&machine, requests(700.0, 3000), n(Cap::Longest)),
     ] {
         assert_eq!(outcome.latencies.len(), 3000);
         assert_eq!(outcome.counts.lane_steps, 8 * steps);
@@ -129,8 +133,12 @@ fn orderings_of_the_paper() {
     let saturated = || requests(1e6, 6000);
     let padded = padding(&machine, saturated());
     let sweeps = cellular(&machine, saturated(), 5);
-    let policy = |max_steps| EBatchPolicy { max_steps, wait: 0 };
-    let lanes = ebatch(&machine, saturated(), policy(None));
+    let policy = |cap| EBatchPolicy {
+        cap,
+        wait: 0,
+        allowed: None,
+    };
+    let lanes = ebatch(&machine, saturated(), policy(Cap::Longest));
     // "on average, 40 %" of the work of padding is useless; of cellular batching none.
     assert!((padded.padded() - 0.4).abs() < 0.05, "{}", padded.padded());
     assert!(sweeps.padded() == 0.0);
@@ -143,8 +151,11 @@ fn orderings_of_the_paper() {
     assert!(gain > 1.3, "{gain}");
     // A larger cap never needs more energy.
     let joules = [16, 64, 256].map(|cap| {
-        let outcome = ebatch(&machine, saturated(), policy(Some(cap)));
-        outcome.joules_per_request(&machine.accelerator, &machine.network)
+        let outcome = ebatch(&machine, saturated(), policy(Cap::Steps(cap)));
+        let energy = Energy::of(&machine.accelerator);
+        outcome
+            .joules_per_request(&energy, &machine.network)
+            .total()
     });
     assert!(joules.is_sorted_by(|a, b| a >= b), "{joules:?}");
 }

@@ -1,6 +1,6 @@
 //! The program `cellstream`. Each subcommand is one file with its arguments and a `run`; to add
-//! one, add its file, a variant of [`Command`] and an arm in [`main`]. The subcommand `load` is the
-//! crate `cellstream-loadgen`.
+//! one, add its file, a variant of [`Command`] and an arm in [`main`]. The subcommands `load`
+//! and `simulate` are in the crates `cellstream-loadgen` and `cellstream-accelerator-sim`.
 //!
 //! Exit status: 0 done; 1 the input was refused, with one line on standard error that names the
 //! correction ([`Failure`]); 2 usage (from clap, or a [`Failure`] about arguments that clap cannot
@@ -29,6 +29,7 @@ mod tune;
 
 use std::process::ExitCode;
 
+use cellstream_accelerator_sim::command as simulate;
 use cellstream_command::{Failure, FailureKind};
 use cellstream_loadgen as load;
 use clap::Parser;
@@ -48,6 +49,7 @@ enum Command {
     Bench(bench::Arguments),
     Explain(explain::Arguments),
     Load(Box<load::Arguments>),
+    Simulate(Box<simulate::Arguments>),
     Tune(tune::Arguments),
     Quantize(quantize::Arguments),
     #[cfg(feature = "network")]
@@ -63,6 +65,7 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Load(arguments) => load::run(&arguments),
+        Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Tune(arguments) => tune::run(&arguments),
         Command::Quantize(arguments) => quantize::run(&arguments),
         #[cfg(feature = "network")]

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::iter::Peekable;
 
-use cellstream_serve::ebatch::{Batch, Decision, EBatch, EBatchOptions, Segment, Sequence};
+use cellstream_serve::ebatch::{Batch, Cap, Decision, EBatch, EBatchOptions, Segment, Sequence};
 
 use super::Machine;
 use crate::arrivals::Arrival;
@@ -12,10 +12,12 @@ use crate::outcome::Outcome;
 /// The parameters of the policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EBatchPolicy {
-    /// Most steps of a lane in a batch (N); `None`: those of the longest lane.
-    pub max_steps: Option<usize>,
+    /// Most steps of a lane in a batch (N).
+    pub cap: Cap,
     /// Longest wait for a fuller batch (T), in nanoseconds.
     pub wait: u64,
+    /// Nanoseconds from the arrival of a request to its deadline, which only [`Cap::ByLoad`] heeds.
+    pub allowed: Option<u64>,
 }
 
 /// E-BATCH. Lanes without a sequence are clock gated.
@@ -26,7 +28,7 @@ pub fn ebatch(
 ) -> Outcome {
     let options = EBatchOptions {
         lanes: machine.lanes(),
-        max_steps: policy.max_steps,
+        cap: policy.cap,
         wait: policy.wait,
     };
     let mut run = Run {
@@ -35,6 +37,7 @@ pub fn ebatch(
         arrivals: arrivals.into_iter().peekable(),
         arrived: HashMap::new(),
         count: 0,
+        allowed: policy.allowed,
         outcome: Outcome::default(),
         now: 0,
     };
@@ -49,6 +52,7 @@ struct Run<'a, I: Iterator<Item = Arrival>> {
     /// The time of the arrival of each request that has not completed.
     arrived: HashMap<u64, u64>,
     count: u64,
+    allowed: Option<u64>,
     outcome: Outcome,
     now: u64,
 }
@@ -98,9 +102,8 @@ impl<I: Iterator<Item = Arrival>> Run<'_, I> {
         while let Some(arrival) = self.arrivals.next_if(|arrival| arrival.time <= self.now) {
             self.arrived.insert(self.count, arrival.time);
             new.push(Sequence {
-                id: self.count,
-                model: 0,
-                steps: arrival.steps,
+                deadline: self.allowed.map(|allowed| arrival.time + allowed),
+                ..Sequence::new(self.count, 0, arrival.steps)
             });
             self.count += 1;
         }

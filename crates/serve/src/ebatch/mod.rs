@@ -20,12 +20,12 @@
 //! - **Models.** All sequences of a batch are of one model.
 //!
 //! ```
-//! use cellstream_serve::ebatch::{Decision, EBatch, EBatchOptions, Sequence};
+//! use cellstream_serve::ebatch::{Cap, Decision, EBatch, EBatchOptions, Sequence};
 //!
-//! let mut runtime = EBatch::new(EBatchOptions { lanes: 2, max_steps: Some(3), wait: 10 });
-//! let decisions = runtime.arrive(0, &[Sequence { id: 1, model: 0, steps: 2 }])?;
+//! let mut runtime = EBatch::new(EBatchOptions { lanes: 2, cap: Cap::Steps(3), wait: 10 });
+//! let decisions = runtime.arrive(0, &[Sequence::new(1, 0, 2)])?;
 //! assert!(decisions.is_empty()); // it waits for a second one
-//! let decisions = runtime.arrive(4, &[Sequence { id: 2, model: 0, steps: 5 }])?;
+//! let decisions = runtime.arrive(4, &[Sequence::new(2, 0, 5)])?;
 //! assert!(matches!(decisions[..], [Decision::Start(_)]));
 //! // … both layers of the model are evaluated …
 //! let finished = runtime.finish(20);
@@ -33,6 +33,7 @@
 //! # Ok::<(), cellstream_serve::ebatch::EBatchError>(())
 //! ```
 
+mod cap;
 mod partition;
 mod queue;
 #[cfg(test)]
@@ -40,6 +41,7 @@ mod tests;
 
 use std::collections::HashSet;
 
+pub use cap::{Cap, LayerTimes};
 pub use partition::partition;
 use queue::{Pending, Queue};
 
@@ -51,8 +53,8 @@ pub type Time = u64;
 pub struct EBatchOptions {
     /// Lanes of a batch (B); at least 1.
     pub lanes: usize,
-    /// Most steps of a lane in a batch (N); `None`: those of the longest lane.
-    pub max_steps: Option<usize>,
+    /// Most steps of a lane in a batch (N).
+    pub cap: Cap,
     /// Longest wait for a fuller batch (T).
     pub wait: Time,
 }
@@ -66,6 +68,20 @@ pub struct Sequence {
     pub model: usize,
     /// Its steps; at least 1.
     pub steps: usize,
+    /// When it should be complete; only [`Cap::ByLoad`] heeds it.
+    pub deadline: Option<Time>,
+}
+
+impl Sequence {
+    /// A sequence without a deadline.
+    pub fn new(id: u64, model: usize, steps: usize) -> Sequence {
+        Sequence {
+            id,
+            model,
+            steps,
+            deadline: None,
+        }
+    }
 }
 
 /// Steps of a sequence that a lane evaluates in a batch.
@@ -165,7 +181,7 @@ impl EBatch {
     /// If the options have no lane, or a cap of no step.
     pub fn new(options: EBatchOptions) -> EBatch {
         assert!(options.lanes > 0, "there is no lane");
-        assert!(options.max_steps != Some(0), "the cap has no step");
+        assert!(options.cap != Cap::Steps(0), "the cap has no step");
         EBatch {
             options,
             queue: Queue::default(),
@@ -288,13 +304,11 @@ impl EBatch {
 
     /// Starts a batch if there are enough sequences, or if they have waited for long enough.
     fn start(&mut self, now: Time) -> Option<Batch> {
-        let EBatchOptions {
-            lanes,
-            max_steps,
-            wait,
-        } = self.options;
+        let EBatchOptions { lanes, cap, wait } = self.options;
         self.queue.offer(now);
         let model = self.queue.ready(now, lanes, wait)?;
+        let (waiting, oldest) = (self.queue.of(model), self.queue.candidates(model, lanes));
+        let max_steps = cap.of_batch(now, lanes, waiting, oldest);
         let admitted = self.queue.take(model, lanes, max_steps);
         let cap = max_steps.unwrap_or(usize::MAX);
         let steps: Vec<usize> = admitted

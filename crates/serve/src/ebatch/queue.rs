@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use super::cap::Candidate;
 use super::{Segment, Sequence, Time};
 
 /// A sequence whose steps are not all evaluated.
@@ -17,6 +18,7 @@ pub(super) struct Pending {
     pub steps: usize,
     /// Its place among all arrivals.
     arrival: u64,
+    deadline: Option<Time>,
     /// When it first could have been in a batch.
     offered: Option<Time>,
 }
@@ -92,6 +94,7 @@ impl Queue {
             first_step: 0,
             steps: sequence.steps,
             arrival,
+            deadline: sequence.deadline,
             offered: None,
         });
     }
@@ -193,6 +196,23 @@ impl Queue {
 
     pub fn remove(&mut self, id: u64) -> bool {
         self.take_one(id).is_some()
+    }
+
+    /// The oldest sequences of a model.
+    pub fn candidates(&self, model: usize, count: usize) -> impl Iterator<Item = Candidate> {
+        let pending = self.models.get(&model).into_iter();
+        let pending = pending.flat_map(|of_model| of_model.pending.values());
+        pending.take(count).map(|pending| Candidate {
+            steps: pending.steps,
+            deadline: pending.deadline,
+        })
+    }
+
+    /// Number of sequences of a model.
+    pub fn of(&self, model: usize) -> usize {
+        self.models
+            .get(&model)
+            .map_or(0, |of_model| of_model.pending.len())
     }
 
     pub fn len(&self) -> usize {

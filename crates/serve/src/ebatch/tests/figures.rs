@@ -8,7 +8,7 @@ use super::*;
 fn figure_12() {
     let mut runtime = EBatch::new(EBatchOptions {
         lanes: 4,
-        max_steps: Some(3),
+        cap: Cap::Steps(3),
         wait: 2,
     });
     let first: Vec<Sequence> = (1..=4).map(|id| sequence(id, id as usize)).collect();
@@ -64,7 +64,7 @@ fn figure_12() {
 fn figure_13() {
     let mut runtime = EBatch::new(EBatchOptions {
         lanes: 4,
-        max_steps: Some(3),
+        cap: Cap::Steps(3),
         wait: 2,
     });
     let first: Vec<Sequence> = (1..=4).map(|id| sequence(id, id as usize)).collect();
@@ -104,7 +104,7 @@ fn figure_13() {
 fn text_of_section_5_2() {
     let mut runtime = EBatch::new(EBatchOptions {
         lanes: 2,
-        max_steps: None,
+        cap: Cap::Longest,
         wait: 0,
     });
     let sequences = [(1, 4), (2, 5), (3, 6), (4, 8), (5, 7)];

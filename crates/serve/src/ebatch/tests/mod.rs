@@ -2,14 +2,10 @@ mod figures;
 mod partition;
 mod properties;
 
-use super::{Batch, Decision, EBatch, EBatchOptions, Join, Segment, Sequence};
+use super::{Batch, Cap, Decision, EBatch, EBatchOptions, Join, Segment, Sequence};
 
 fn sequence(id: u64, steps: usize) -> Sequence {
-    Sequence {
-        id,
-        model: 0,
-        steps,
-    }
+    Sequence::new(id, 0, steps)
 }
 
 fn segment(id: u64, first_step: usize, steps: usize) -> Segment {

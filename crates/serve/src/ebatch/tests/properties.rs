@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::ebatch::Time;
+use crate::ebatch::{LayerTimes, Time};
 
 /// A sequence as the driver knows it.
 #[derive(Debug)]
@@ -27,6 +27,13 @@ struct Driver {
 }
 
 impl Driver {
+    fn is_within_cap(&self, end: usize) -> bool {
+        match self.options.cap {
+            Cap::Steps(cap) => end <= cap,
+            Cap::Longest | Cap::ByLoad(_) => true,
+        }
+    }
+
     fn take(&mut self, model: usize, segment: Segment) {
         let known = self.known.get_mut(&segment.id).unwrap();
         assert_eq!(known.model, model);
@@ -58,7 +65,7 @@ impl Driver {
             lane.iter()
                 .for_each(|segment| self.take(batch.model, *segment));
             let end = lane.iter().map(|segment| segment.steps).sum();
-            assert!(self.options.max_steps.is_none_or(|cap| end <= cap));
+            assert!(self.is_within_cap(end));
             ends.push(end);
         }
         self.batch = Some((batch.model, ends));
@@ -77,8 +84,8 @@ impl Driver {
         let (model, ends) = self.batch.as_mut().unwrap();
         assert!(ends[lane] <= step, "the lane is idle");
         ends[lane] = step + segment.steps;
-        assert!(self.options.max_steps.is_none_or(|cap| ends[lane] <= cap));
-        let model = *model;
+        let (end, model) = (ends[lane], *model);
+        assert!(self.is_within_cap(end));
         self.take(model, segment);
     }
 
@@ -93,6 +100,7 @@ impl Driver {
                 id: (self.known.len() + index) as u64,
                 model: random.usize(..2),
                 steps: random.usize(1..9),
+                deadline: random.bool().then(|| self.now + random.u64(..60)),
             })
             .collect();
         for sequence in &new {
@@ -158,7 +166,15 @@ fn each_step_is_evaluated_once_and_nothing_starves() {
         let mut random = fastrand::Rng::with_seed(seed);
         let options = EBatchOptions {
             lanes: random.usize(1..5),
-            max_steps: random.bool().then(|| random.usize(1..6)),
+            cap: match random.u8(..3) {
+                0 => Cap::Longest,
+                1 => Cap::Steps(random.usize(1..6)),
+                _ => Cap::ByLoad(LayerTimes {
+                    layers: random.usize(1..4),
+                    fetch: random.u64(..9),
+                    step: random.u64(1..4),
+                }),
+            },
             wait: random.u64(..6),
         };
         let mut driver = Driver {
@@ -204,7 +220,7 @@ fn each_step_is_evaluated_once_and_nothing_starves() {
 fn bad_arrivals_change_nothing() {
     let mut runtime = EBatch::new(EBatchOptions {
         lanes: 2,
-        max_steps: None,
+        cap: Cap::Longest,
         wait: 5,
     });
     runtime.arrive(0, &[sequence(1, 2)]).unwrap();
