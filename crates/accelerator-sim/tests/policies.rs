@@ -79,6 +79,14 @@ fn cellular_by_hand() {
 }
 
 #[test]
+fn reads_that_overlap_cost_what_is_longer() {
+    let machine = small(2, 2).overlap_fetches();
+    // Reading takes 128 ns in each layer, 3 steps take 48, 10 take 160.
+    let outcome = padding(&machine, [at(0, 3), at(300, 10)]);
+    assert_eq!(latencies(&outcome), [2 * 128, 2 * 160]);
+}
+
+#[test]
 fn ebatch_by_hand() {
     let policy = EBatchPolicy {
         cap: Cap::Steps(3),

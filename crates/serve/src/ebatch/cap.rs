@@ -9,16 +9,15 @@ pub enum Cap {
     Longest,
     /// This number; at least 1.
     Steps(usize),
-    /// Chosen for each batch, by the number of waiting sequences and their deadlines.
+    /// Chosen for each batch, by the waiting sequences and their deadlines.
     ///
-    /// - More sequences wait than there are lanes: as [`Cap::Longest`], which reads the weights
-    ///   least often.
-    /// - Otherwise the number that makes the mean latency least. Of a sequence of `T` steps, `T/N`
-    ///   batches of `N` steps take `T fetch / N` longer than one batch, in each layer; a sequence
-    ///   that arrives meanwhile waits for half a batch, `N step / 2`. The sum is least at
-    ///   `N = sqrt(2 T fetch / step)`.
-    /// - A sequence that would end after its deadline with that, and before it in one batch, gets
-    ///   one batch.
+    /// - In general the number that makes the mean latency least. A sequence of `T` steps pays for
+    ///   `T/N` reads of the weights in each layer, `T fetch / N`; one that arrives meanwhile waits
+    ///   for half a batch, `N step / 2`. The sum is least at `N = sqrt(2 T fetch / step)`.
+    /// - While more sequences wait than two for each lane, `N` grows in proportion: the load is
+    ///   high, and a larger `N` serves more sequences in a time.
+    /// - If sequences have deadlines: of that number and the steps that are left of each, the one
+    ///   with which the most end in time, if all later batches were like this one.
     ByLoad(LayerTimes),
 }
 
@@ -48,20 +47,24 @@ impl LayerTimes {
         steps.div_ceil(cap) as Time * self.layers as Time * batch
     }
 
-    /// The cap of a batch whose sequences are fewer than the lanes.
-    fn cap(&self, now: Time, candidates: &[Candidate]) -> Option<usize> {
+    /// The cap of a batch, where this number of sequences waits for each lane.
+    fn cap(&self, now: Time, waiting_for_each: f64, candidates: &[Candidate]) -> Option<usize> {
         let steps = || candidates.iter().map(|candidate| candidate.steps);
-        let longest = steps().max()?;
-        let mean = steps().sum::<usize>() as f64 / candidates.len() as f64;
+        let mean = steps().sum::<usize>() as f64 / candidates.len().max(1) as f64;
         let balanced = (2.0 * mean * self.fetch as f64 / self.step.max(1) as f64).sqrt();
-        let cap = (balanced.ceil() as usize).clamp(1, longest);
-        let needs_one_batch = |candidate: &&Candidate| {
-            let ends = |cap| now.saturating_add(self.time(candidate.steps, cap));
-            let is_late = |cap| candidate.deadline.is_some_and(|at| ends(cap) > at);
-            is_late(cap) && !is_late(candidate.steps)
+        let by_load = balanced * (waiting_for_each / 2.0).max(1.0);
+        let by_load = (by_load.ceil() as usize).clamp(1, steps().max()?);
+        let in_time = |cap: usize| {
+            let ends = |steps| now.saturating_add(self.time(steps, cap));
+            let is_in_time = |candidate: &&Candidate| {
+                let deadline = candidate.deadline;
+                deadline.is_some_and(|at| ends(candidate.steps) <= at)
+            };
+            candidates.iter().filter(is_in_time).count()
         };
-        let urgent = candidates.iter().filter(needs_one_batch);
-        urgent.map(|candidate| candidate.steps).chain([cap]).max()
+        let caps = steps().chain([by_load]);
+        // Of equal ones the last, which is that by the load.
+        caps.max_by_key(|&cap| in_time(cap))
     }
 }
 
@@ -78,8 +81,10 @@ impl Cap {
         match self {
             Cap::Longest => None,
             Cap::Steps(steps) => Some(*steps),
-            Cap::ByLoad(_) if waiting > lanes => None,
-            Cap::ByLoad(times) => times.cap(now, &oldest.collect::<Vec<_>>()),
+            Cap::ByLoad(times) => {
+                let waiting_for_each = waiting as f64 / lanes as f64;
+                times.cap(now, waiting_for_each, &oldest.collect::<Vec<_>>())
+            }
         }
     }
 }
@@ -122,28 +127,50 @@ mod tests {
     }
 
     #[test]
-    fn many_waiting_sequences_get_the_longest_batch() {
+    fn the_cap_grows_with_the_queue() {
         let of = |waiting| Cap::ByLoad(TIMES).of_batch(0, 2, waiting, candidates(&[90, 90]));
-        assert_eq!(of(3), None);
-        assert_eq!(of(2), Some(30)); // sqrt(2 · 90 · 5)
+        let balanced = Some(30); // sqrt(2 · 90 · 5)
+        assert_eq!((of(1), of(4)), (balanced, balanced));
+        assert_eq!(of(6), Some(45));
+        assert_eq!(of(100), Some(90)); // no more than the longest has
     }
 
     #[test]
-    fn a_sequence_that_would_be_late_gets_one_batch() {
-        let of = |deadline| {
-            let urgent = Candidate {
-                steps: 60,
-                deadline: Some(deadline),
+    fn the_cap_lets_the_most_sequences_end_in_time() {
+        let mut random = fastrand::Rng::with_seed(1);
+        for _ in 0..1000 {
+            let now = random.u64(..1000);
+            let count = random.usize(1..6);
+            let all: Vec<Candidate> = std::iter::repeat_with(|| Candidate {
+                steps: random.usize(1..80),
+                deadline: random.bool().then(|| now + random.u64(..9000)),
+            })
+            .take(count)
+            .collect();
+            let in_time = |cap: usize| {
+                let ends = |steps: usize| {
+                    let batches = (steps + cap - 1) / cap;
+                    now + (batches * 3 * (50 + 10 * cap)) as u64
+                };
+                let met = all
+                    .iter()
+                    .filter_map(|one| Some(ends(one.steps) <= one.deadline?));
+                met.filter(|met| *met).count()
             };
-            let all = candidates(&[90, 90]).chain([urgent]);
-            Cap::ByLoad(TIMES).of_batch(1000, 4, 3, all)
-        };
-        let balanced = Some(29); // sqrt(2 · 80 · 5)
-        let (one_batch, three) = (3 * (50 + 600), 3 * 3 * (50 + 290));
-        assert_eq!(of(1000 + one_batch), Some(60));
-        assert_eq!(of(1000 + three - 1), Some(60));
-        // In time anyway; late anyway.
-        assert_eq!(of(1000 + three), balanced);
-        assert_eq!(of(1000 + one_batch - 1), balanced);
+            let of = |all: Vec<Candidate>| {
+                let cap = Cap::ByLoad(TIMES).of_batch(now, 6, count, all.into_iter());
+                cap.unwrap()
+            };
+            let found = of(all.clone());
+            let without = |one: &Candidate| Candidate {
+                deadline: None,
+                ..*one
+            };
+            let by_load = of(all.iter().map(without).collect());
+            let best = all.iter().map(|one| in_time(one.steps)).max().unwrap();
+            assert_eq!(in_time(found), best.max(in_time(by_load)));
+            // Without need, the load decides.
+            assert!(found == by_load || in_time(found) > in_time(by_load));
+        }
     }
 }
