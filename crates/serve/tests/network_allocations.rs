@@ -62,6 +62,7 @@ fn main() {
             team: SharedTeam::new(Team::with_threads(threads).unwrap()),
             rows: ROWS,
             steps: STEPS,
+            step_rows: ROWS * STEPS,
         };
         let mut taking_steps = 0;
         for (_, cell) in cells.iter() {

@@ -124,6 +124,8 @@ fn answered_as_each_alone(precision: Precision) {
         (Workers::OneOver(2), PolicyKind::Cellular),
         (Workers::OnePerCore, PolicyKind::Cellular),
         (Workers::OnePerCore, PolicyKind::Shortest),
+        (Workers::OneOver(2), PolicyKind::EBatch),
+        (Workers::OnePerCore, PolicyKind::EBatch),
         (Workers::OneOver(2), PolicyKind::Merge),
         (Workers::OneOver(2), PolicyKind::Padding),
         (Workers::OnePerCore, PolicyKind::Bucketing),

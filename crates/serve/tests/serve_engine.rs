@@ -15,7 +15,7 @@ use cellstream_serve::cell_graph::{
     NodeOutputs, Ports, PreparedCell, WorkerEnv,
 };
 use cellstream_serve::engine::{Engine, EngineOptions, Request, SubmitError, Workers};
-use cellstream_serve::policy::PolicyKind;
+use cellstream_serve::policy::{BatchSteps, PolicyKind};
 use cellstream_serve::scheduler::{End, LimitOf, Limits, Reason, Refused};
 use simple_cells::{
     POISON, REFUSED, SLOW, bits, cells, chain, count_down, random_options, random_request,
@@ -414,6 +414,45 @@ impl Cell for Calls {
             }
         }
         Ok(Box::new(Ready(Arc::clone(&self.calls))))
+    }
+}
+
+/// As many as the policy says, also of many rows; by load first one, to time it.
+#[test]
+fn ebatch_runs_its_steps_in_one_call() {
+    for (batch_steps, rows, expected) in [
+        (BatchSteps::Fixed(3), 1, 3),
+        (BatchSteps::Fixed(9), 40, 1),
+        (BatchSteps::Fixed(100), 40, 1),
+        (BatchSteps::ByLoad(1), 40, 9),
+    ] {
+        let calls = Arc::new(AtomicUsize::new(0));
+        let mut cells = Cells::new();
+        let cell = cells.add(Calls {
+            ports: Ports::new().state("state", 1),
+            supports_multiple_steps: true,
+            calls: Arc::clone(&calls),
+        });
+        let options = EngineOptions {
+            policy: PolicyKind::EBatch,
+            batch_steps,
+            sizes: vec![BatchSizes { min: 1, max: 64 }],
+            workers: Workers::OneOver(1),
+            ..EngineOptions::default()
+        };
+        let engine = Engine::start(cells, &options).unwrap();
+        let mut graph = Graph::new();
+        for row in 0..rows {
+            let mut state = graph.give(&[row as f32]);
+            for _ in 0..9 {
+                state = graph.node(cell, &[state]).output(0);
+            }
+            graph.answer(state);
+        }
+        let answer = engine.submit(Request::new(graph)).unwrap().wait().unwrap();
+        let values: Vec<f32> = (0..rows).map(|row| row as f32 + 9.0).collect();
+        assert_eq!(answer.values, values);
+        assert_eq!(calls.load(Ordering::Relaxed), expected, "{batch_steps:?}");
     }
 }
 

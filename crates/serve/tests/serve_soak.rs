@@ -35,6 +35,7 @@ fn memory_stays_flat_and_every_request_ends_once() {
     for (workers, policy) in [
         (Workers::OneOverAll, PolicyKind::Cellular),
         (Workers::Cores(vec![vec![0], vec![1]]), PolicyKind::Shortest),
+        (Workers::OnePerCore, PolicyKind::EBatch),
     ] {
         let options = EngineOptions {
             limits: Limits {
@@ -45,7 +46,7 @@ fn memory_stays_flat_and_every_request_ends_once() {
             policy,
             ..EngineOptions::default()
         };
-        soak(options, &workload, seconds / 2.0);
+        soak(options, &workload, seconds / 3.0);
     }
 }
 

@@ -9,7 +9,7 @@ use crate::sweep::{BatchOption, Conditions, Grid};
 use crate::workload::{Arrivals, LengthsOption, Network, TreesOption, Workload};
 use cellstream_command::{Failure, seconds, threads};
 use cellstream_serve::engine::EngineOptions;
-use cellstream_serve::policy::PolicyKind;
+use cellstream_serve::policy::{BatchSteps, PolicyKind};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 /// Measures latency and throughput under load, by batching policy.
@@ -135,6 +135,9 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = EngineOptions::default().steps_at_once as u32,
         value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub steps_at_once: u32,
+    /// Steps of a batch under the policy ebatch: by-load, by-load:MOST, or a number
+    #[arg(long, value_name = "N", default_value = "by-load", value_parser = batch_steps)]
+    pub batch_steps: BatchSteps,
     /// Measure all settings of each policy at every load, and report the best
     #[arg(long)]
     pub sweep: bool,
@@ -143,7 +146,7 @@ pub struct Arguments {
     /// rate
     #[arg(long, conflicts_with_all = ["lengths", "trees", "policies", "rates", "load", "closed",
         "trace", "seconds", "warm_up", "rounds", "requests", "deadline", "drain_timeout", "sweep",
-        "bucket_width", "tasks_at_once", "steps_at_once", "csv", "cdf", "chart", "cdf_chart"])]
+        "bucket_width", "tasks_at_once", "steps_at_once", "batch_steps", "csv", "cdf", "chart", "cdf_chart"])]
     pub calibrate: bool,
     /// Concurrent requests for measuring the peak: with --load, and with a --sweep over several
     /// --rates (default: four times the largest batch)
@@ -203,6 +206,12 @@ impl Arguments {
             )));
         }
         if self.network.is_tree() {
+            if self.shape.layers > 1 {
+                return Err(Failure::usage(format!(
+                    "--layers is for lstm, gru and seq2seq; {} has one cell",
+                    self.network.name()
+                )));
+            }
             if self.lengths.is_some() {
                 return Err(Failure::usage(format!(
                     "--lengths is for chains and pairs; {} takes --trees",
@@ -347,6 +356,7 @@ impl Arguments {
             workers: self.workers as usize,
             tasks_at_once: self.tasks_at_once as usize,
             steps_at_once: self.steps_at_once as usize,
+            batch_steps: self.batch_steps,
         }
     }
 
@@ -375,14 +385,34 @@ impl Arguments {
             network: self.network.name().into(),
             input: self.shape.input as usize,
             hidden: self.shape.hidden as usize,
+            layers: self.shape.layers as usize,
             precision: self.shape.precision.to_string(),
             requests,
             workers: self.workers as usize,
             threads: threads(self.threads),
             tasks_at_once: self.tasks_at_once as usize,
             steps_at_once: self.steps_at_once as usize,
+            batch_steps: match self.batch_steps {
+                BatchSteps::ByLoad(most) => format!("by-load:{most}"),
+                BatchSteps::Fixed(steps) => steps.to_string(),
+            },
             seed: self.seed,
         }
+    }
+}
+
+/// Reads the steps of a batch.
+fn batch_steps(text: &str) -> Result<BatchSteps, String> {
+    let most = EngineOptions::MAX_STEPS;
+    let number = |text: &str| {
+        let number = text.parse().ok();
+        let number = number.filter(|steps| (1..=most).contains(steps));
+        number.ok_or_else(|| format!("expected by-load, by-load:MOST or a number in 1..={most}"))
+    };
+    match text.strip_prefix("by-load") {
+        Some("") => Ok(BatchSteps::default()),
+        Some(rest) => Ok(BatchSteps::ByLoad(number(rest.trim_start_matches(':'))?)),
+        None => Ok(BatchSteps::Fixed(number(text)?)),
     }
 }
 
@@ -392,6 +422,7 @@ fn policy() -> impl TypedValueParser<Value = PolicyKind> {
         let help = match policy {
             PolicyKind::Cellular => "Requests join and leave at every batch of cells",
             PolicyKind::Shortest => "As cellular, those with the fewest cells left first",
+            PolicyKind::EBatch => "As cellular, with as many steps in a batch as pay",
             PolicyKind::Padding => "Whole requests, padded to the longest",
             PolicyKind::Bucketing => "Whole requests of similar length, buckets in turn",
             PolicyKind::Merge => "Whole graphs, merged level by level",

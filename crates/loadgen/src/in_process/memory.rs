@@ -28,9 +28,12 @@ impl Memory {
         let shape = &spec.shape;
         let [input, hidden, vocabulary] =
             [shape.input, shape.hidden, shape.vocabulary()].map(u64::from);
+        // Values of a gate's weights in the layers above the first, divided by the hidden size.
+        let upper = u64::from(shape.layers - 1) * 2 * hidden;
         let cells = match spec.network {
-            Network::Lstm | Network::Gru | Network::TreeChildSum => 4 * hidden * (input + hidden),
-            Network::Seq2seq => 8 * hidden * (input + hidden),
+            Network::Lstm | Network::Gru => 4 * hidden * (input + hidden + upper),
+            Network::TreeChildSum => 4 * hidden * (input + hidden),
+            Network::Seq2seq => 8 * hidden * (input + hidden + upper),
             Network::Treelstm => 3 * hidden * input + 10 * hidden * hidden,
         };
         let (projection, embedded) = match spec.network {

@@ -21,7 +21,7 @@ use cellstream_command::{Failure, afford, available_memory};
 use cellstream_serve::cell_graph::{BatchSizes, Cells};
 use cellstream_serve::engine::{Calibration, Engine, EngineOptions, Workers, calibrate};
 use cellstream_serve::networks::NetworkError;
-use cellstream_serve::policy::{Groups, PolicyKind};
+use cellstream_serve::policy::{BatchSteps, Groups, PolicyKind};
 use memory::{Memory, limits};
 use served::Served;
 use weights::{Unfold, Weights};
@@ -29,7 +29,9 @@ use weights::{Unfold, Weights};
 /// The policies that can serve requests of `network`; `identical`: whether all have one shape.
 pub fn policies_for(network: Network, identical: bool) -> Vec<PolicyKind> {
     let serves = |policy: &PolicyKind| match policy {
-        PolicyKind::Cellular | PolicyKind::Shortest | PolicyKind::Merge => true,
+        PolicyKind::Cellular | PolicyKind::Shortest | PolicyKind::EBatch | PolicyKind::Merge => {
+            true
+        }
         PolicyKind::Padding | PolicyKind::Bucketing => !network.is_tree(),
         PolicyKind::Ideal => identical,
     };
@@ -47,6 +49,10 @@ pub struct ServedShape {
     #[arg(long, value_name = "E", default_value_t = 1024,
         value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub input: u32,
+    /// Layers of lstm, gru and seq2seq
+    #[arg(long, value_name = "L", default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub layers: u32,
     /// Vocabulary of seq2seq (default: 30000)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     pub vocabulary: Option<u32>,
@@ -79,6 +85,8 @@ pub struct EngineSpec {
     pub tasks_at_once: usize,
     /// See [`EngineOptions::steps_at_once`].
     pub steps_at_once: usize,
+    /// See [`EngineOptions::batch_steps`].
+    pub batch_steps: BatchSteps,
 }
 
 /// Starts engines.
@@ -121,6 +129,7 @@ impl Engines {
             workers: Workers::Cores(workers.clone()),
             tasks_at_once: spec.tasks_at_once,
             steps_at_once: spec.steps_at_once,
+            batch_steps: spec.batch_steps,
             limits: limits(available_memory(), memory.packed),
             ..EngineOptions::default()
         };
@@ -206,6 +215,7 @@ mod tests {
             shape: ServedShape {
                 hidden,
                 input,
+                layers: 1,
                 vocabulary: Some(9),
                 precision: Precision::F32,
             },
@@ -214,6 +224,7 @@ mod tests {
             workers: 1,
             tasks_at_once: options.tasks_at_once,
             steps_at_once: options.steps_at_once,
+            batch_steps: options.batch_steps,
         }
     }
 

@@ -43,11 +43,14 @@ impl Weights {
         let (input, hidden) = (shape.input as usize, shape.hidden as usize);
         let (vocabulary, precision) = (shape.vocabulary() as usize, shape.precision);
         let mut random = fastrand::Rng::with_seed(seed);
-        let lstm = |seed| Ok::<_, Failure>(Lstm::new(input, hidden).random(seed)?);
+        let layers = shape.layers as usize;
+        let lstm = |seed| Ok::<_, Failure>(Lstm::new(input, hidden).layers(layers).random(seed)?);
         let reduced = |model: Model| Ok::<_, Failure>(Arc::new(model.into_precision(precision)?));
         Ok(match network {
             Network::Lstm => Weights::Chain(reduced(lstm(seed)?)?),
-            Network::Gru => Weights::Chain(reduced(Gru::new(input, hidden).random(seed)?)?),
+            Network::Gru => Weights::Chain(reduced(
+                Gru::new(input, hidden).layers(layers).random(seed)?,
+            )?),
             Network::Seq2seq => {
                 let mut matrix = |columns: usize| {
                     let values = (0..vocabulary * columns).map(|_| random.f32() - 0.5);

@@ -43,6 +43,7 @@ fn colour(target: &str) -> RGBColor {
     match policy {
         PolicyKind::Cellular => RGBColor(0, 114, 178),
         PolicyKind::Shortest => RGBColor(86, 180, 233),
+        PolicyKind::EBatch => RGBColor(204, 121, 167),
         PolicyKind::Padding => RGBColor(230, 159, 0),
         PolicyKind::Bucketing => RGBColor(0, 158, 115),
         PolicyKind::Merge => RGBColor(213, 94, 0),

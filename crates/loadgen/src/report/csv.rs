@@ -23,7 +23,8 @@ fn curves(to: impl Write, rows: &[&Row<'_>]) -> Result<(), Failure> {
     let mut writer = csv::Writer::from_writer(to);
     writer.write_record(
         [
-            "network,input,hidden,precision,requests,workers,threads,tasks_at_once,steps_at_once,seed,best,policy,\
+            "network,input,hidden,layers,precision,requests,workers,threads,tasks_at_once,steps_at_once,batch_steps,\
+             seed,best,policy,\
              batch,bucket_width,arrivals,rate,outstanding,rounds,window_s,due,completed,throughput,mean_ms,p50_ms,\
              p90_ms,p99_ms,p999_ms,max_ms,p90_least_ms,p90_greatest_ms,queueing_p50_ms,queueing_p90_ms,\
              queueing_p99_ms,computing_p50_ms,computing_p90_ms,computing_p99_ms,submitted_queueing_p99_ms,late_p99_ms,\
@@ -39,12 +40,14 @@ fn curves(to: impl Write, rows: &[&Row<'_>]) -> Result<(), Failure> {
             c.network.clone(),
             c.input.to_string(),
             c.hidden.to_string(),
+            c.layers.to_string(),
             c.precision.clone(),
             c.requests.clone(),
             c.workers.to_string(),
             c.threads.to_string(),
             c.tasks_at_once.to_string(),
             c.steps_at_once.to_string(),
+            c.batch_steps.clone(),
             c.seed.to_string(),
             row.best.to_string(),
             row.target.clone(),

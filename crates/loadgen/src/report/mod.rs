@@ -20,6 +20,8 @@ pub struct Context {
     pub input: usize,
     /// Hidden size.
     pub hidden: usize,
+    /// Layers.
+    pub layers: usize,
     /// Name of the precision.
     pub precision: String,
     /// Lengths or trees, as typed.
@@ -32,6 +34,8 @@ pub struct Context {
     pub tasks_at_once: usize,
     /// Maximum steps of one batch.
     pub steps_at_once: usize,
+    /// Steps of a batch under `ebatch`.
+    pub batch_steps: String,
     /// Seed of the first round.
     pub seed: u64,
 }
@@ -39,9 +43,13 @@ pub struct Context {
 impl Context {
     /// A title, short enough for a chart.
     pub fn title(&self) -> String {
+        let hidden = match self.layers {
+            1 => self.hidden.to_string(),
+            layers => format!("{layers} × {}", self.hidden),
+        };
         format!(
-            "{} {}, {}, requests: {}, {} worker(s), {} core(s)",
-            self.network, self.hidden, self.precision, self.requests, self.workers, self.threads
+            "{} {hidden}, {}, requests: {}, {} worker(s), {} core(s)",
+            self.network, self.precision, self.requests, self.workers, self.threads
         )
     }
 

@@ -184,12 +184,14 @@ pub mod tests {
             network: "lstm".into(),
             input: 3,
             hidden: 4,
+            layers: 1,
             precision: "f32".into(),
             requests: "paper, \"330\"".into(),
             workers: 1,
             threads: 2,
             tasks_at_once: 1,
             steps_at_once: 4,
+            batch_steps: "by-load:16".into(),
             seed: 9,
         }
     }

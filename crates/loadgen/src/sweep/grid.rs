@@ -148,7 +148,10 @@ impl Grid {
     fn of_policy(&self, policy: PolicyKind) -> Vec<Candidate> {
         let batches = match policy {
             // These batch cells, which may have different sizes.
-            PolicyKind::Cellular | PolicyKind::Shortest | PolicyKind::Merge => self.batches.clone(),
+            PolicyKind::Cellular
+            | PolicyKind::Shortest
+            | PolicyKind::EBatch
+            | PolicyKind::Merge => self.batches.clone(),
             // These batch whole requests, so all cells have the same size.
             _ => {
                 let uniform = |rows: &MaxRows| MaxRows::uniform(rows.largest(), self.cells);

@@ -33,6 +33,8 @@ pub struct WorkerEnv {
     /// Maximum steps of a batch, at least 1. More than 1 only if the cell [supports
     /// it](Cell::supports_multiple_steps).
     pub steps: usize,
+    /// Maximum rows of all steps of a batch together; batches of one step may have more.
+    pub step_rows: usize,
 }
 
 /// The memory layout of the rows of a batch.

@@ -1,6 +1,6 @@
 //! The most steps of a lane in a batch: N.
 
-use super::Time;
+use super::{Sequence, Time};
 
 /// The most steps of a lane in a batch (N).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +54,9 @@ impl LayerTimes {
         let balanced = (2.0 * mean * self.fetch as f64 / self.step.max(1) as f64).sqrt();
         let by_load = balanced * (waiting_for_each / 2.0).max(1.0);
         let by_load = (by_load.ceil() as usize).clamp(1, steps().max()?);
+        if candidates.iter().all(|one| one.deadline.is_none()) {
+            return Some(by_load);
+        }
         let in_time = |cap: usize| {
             let ends = |steps| now.saturating_add(self.time(steps, cap));
             let is_in_time = |candidate: &&Candidate| {
@@ -62,13 +65,39 @@ impl LayerTimes {
             };
             candidates.iter().filter(is_in_time).count()
         };
-        let caps = steps().chain([by_load]);
+        let mut caps: Vec<usize> = steps().collect();
+        caps.sort_unstable();
+        caps.dedup();
+        let caps = caps.into_iter().chain([by_load]);
         // Of equal ones the last, which is that by the load.
         caps.max_by_key(|&cap| in_time(cap))
     }
 }
 
 impl Cap {
+    /// The most steps of a batch that starts now, from the oldest of `waiting` sequences, as many as
+    /// `lanes`; their deadlines are times from now on. `None` for [`Cap::Longest`].
+    ///
+    /// ```
+    /// use cellstream_serve::ebatch::{Cap, LayerTimes, Sequence};
+    ///
+    /// let cap = Cap::ByLoad(LayerTimes { layers: 8, fetch: 50, step: 10 });
+    /// let oldest = [Sequence::new(1, 0, 90), Sequence::new(2, 0, 90)];
+    /// assert_eq!(cap.for_batch(4, 2, oldest), Some(30)); // sqrt(2 · 90 · 5)
+    /// ```
+    pub fn for_batch(
+        &self,
+        lanes: usize,
+        waiting: usize,
+        oldest: impl IntoIterator<Item = Sequence>,
+    ) -> Option<usize> {
+        let candidates = oldest.into_iter().map(|sequence| Candidate {
+            steps: sequence.steps,
+            deadline: sequence.deadline,
+        });
+        self.of_batch(0, lanes, waiting, candidates)
+    }
+
     /// The cap of a batch that starts now with the oldest of `waiting` sequences, as many as lanes;
     /// `None` for [`Cap::Longest`].
     pub(super) fn of_batch(

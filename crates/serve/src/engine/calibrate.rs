@@ -44,6 +44,7 @@ pub fn calibrate(
         team: SharedTeam::new(team),
         rows: rows.iter().copied().max().unwrap_or(1),
         steps: 1,
+        step_rows: rows.iter().copied().max().unwrap_or(1),
     };
     let calibrations = cells.iter().map(|(_, cell)| {
         let failed = |why: CellError| EngineError::Cell {

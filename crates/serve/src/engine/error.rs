@@ -52,6 +52,17 @@ pub enum EngineError {
     /// `steps_at_once` is 0.
     #[error("`steps_at_once` is 0; it must be at least 1")]
     NoSteps,
+    /// `batch_steps` is 0.
+    #[error("`batch_steps` is 0; a batch has at least 1 step")]
+    NoBatchSteps,
+    /// `batch_steps` is above [`EngineOptions::MAX_STEPS`](super::EngineOptions::MAX_STEPS).
+    #[error("`batch_steps` is {steps}; at most {max} are supported")]
+    TooManyBatchSteps {
+        /// The steps.
+        steps: usize,
+        /// The maximum.
+        max: usize,
+    },
     /// `groups.requests` is 0.
     #[error("`groups.requests` is 0; a group has at least 1 request")]
     NoGroup,

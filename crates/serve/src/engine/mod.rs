@@ -47,7 +47,7 @@ use super::worker::Worker;
 use answer::AnswerSender;
 use cellstream::execute::team::{Cores, SharedTeam, Team, TeamWarning, without_pin};
 use parts::{PartCallback, Parts};
-use prepare::{ModelSetup, prepare_all};
+use prepare::{ModelSetup, StepLimits, prepare_all};
 use replies::{Callback, Job};
 use shared::Shared;
 
@@ -158,7 +158,7 @@ pub struct Engine {
     shared: Arc<Shared>,
     /// The first model.
     model: Model,
-    steps_at_once: usize,
+    step_limits: StepLimits,
     /// By worker.
     teams: Vec<SharedTeam>,
     threads: Vec<JoinHandle<()>>,
@@ -175,7 +175,12 @@ impl Engine {
     /// [`EngineError`]; all threads that were started have ended.
     pub fn start(cells: Cells, options: &EngineOptions) -> Result<Engine, EngineError> {
         Engine::with_policy(cells, options, |workers| {
-            options.policy.build(workers, options.groups)
+            let EngineOptions {
+                groups,
+                batch_steps,
+                ..
+            } = *options;
+            options.policy.build(workers, groups, batch_steps)
         })
     }
 
@@ -192,7 +197,7 @@ impl Engine {
         policy: impl FnOnce(usize) -> Box<dyn Policy>,
     ) -> Result<Engine, EngineError> {
         options.check()?;
-        let prepared = ModelSetup::new(cells, &options.sizes, options.steps_at_once)?;
+        let prepared = ModelSetup::new(cells, &options.sizes, StepLimits::new(options))?;
         let cores = options.workers.take();
         let cores = cores.map_err(|why| EngineError::Team { worker: 0, why })?;
         let workers = cores.len();
@@ -212,7 +217,7 @@ impl Engine {
         let mut engine = Engine {
             model: Model::new(&shared, Arc::clone(&first), &name),
             shared,
-            steps_at_once: options.steps_at_once,
+            step_limits: StepLimits::new(options),
             teams: Vec::new(),
             threads: Vec::new(),
             replies: None,
@@ -325,7 +330,7 @@ impl Engine {
         if self.shared.made_in.is_forked() {
             return Err(EngineError::Stopped);
         }
-        let prepared = ModelSetup::new(cells, &options.sizes, self.steps_at_once)?;
+        let prepared = ModelSetup::new(cells, &options.sizes, self.step_limits)?;
         let runners = prepare_all(&prepared, &self.teams)?;
         let name: Arc<str> = options.name.as_str().into();
         let added = (self.shared).add_model(&name, &prepared, options.share(), runners)?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::EngineError;
 use crate::cell_graph::BatchSizes;
-use crate::policy::{Groups, PolicyKind};
+use crate::policy::{BatchSteps, Groups, PolicyKind};
 use crate::scheduler::Limits;
 use cellstream::execute::team::{Cores, TeamError, check_threads};
 use cellstream::machine::Topology;
@@ -33,6 +33,9 @@ pub struct EngineOptions {
     /// between batches, not between the steps of a batch. A cancellation is reported immediately;
     /// its rows are freed after the batch. Decoders, trees and streams run one step at a time.
     pub steps_at_once: usize,
+    /// Steps of a batch under [`PolicyKind::EBatch`], which heeds them instead of `steps_at_once`.
+    /// Buffers are allocated for the most steps of the most rows.
+    pub batch_steps: BatchSteps,
     /// Limits of the accepted requests.
     pub limits: Limits,
     /// Runs callbacks and wakers, and drops users' objects, on a thread of its own, which is not
@@ -49,6 +52,8 @@ pub struct EngineOptions {
 impl EngineOptions {
     /// Maximum number of rows of a batch that is supported: buffers are allocated for all of them.
     pub const MAX_ROWS: usize = 1 << 16;
+    /// Maximum number of steps of a batch that is supported.
+    pub const MAX_STEPS: usize = 1 << 10;
 
     /// Checks the numbers.
     pub(super) fn check(&self) -> Result<(), EngineError> {
@@ -57,6 +62,14 @@ impl EngineOptions {
         }
         if self.steps_at_once == 0 {
             return Err(EngineError::NoSteps);
+        }
+        match self.batch_steps.most() {
+            0 => return Err(EngineError::NoBatchSteps),
+            steps if steps > EngineOptions::MAX_STEPS => {
+                let max = EngineOptions::MAX_STEPS;
+                return Err(EngineError::TooManyBatchSteps { steps, max });
+            }
+            _ => {}
         }
         if self.groups.requests == 0 {
             return Err(EngineError::NoGroup);
@@ -81,6 +94,7 @@ impl Default for EngineOptions {
             sizes: Vec::new(),
             tasks_at_once: 1,
             steps_at_once: 4,
+            batch_steps: BatchSteps::default(),
             limits: Limits::default(),
             reply_thread: true,
             idle_streams: None,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{EngineError, EngineOptions, Reply};
 use crate::cell_graph::{BatchSizes, Cell, CellCost, Cells, WorkerEnv};
+use crate::policy::PolicyKind;
 use crate::scheduler::{ModelError, Scheduler};
 use crate::worker::CellRunner;
 use cellstream::execute::team::{SharedTeam, catch_panic};
@@ -14,6 +15,40 @@ pub(super) struct ModelSetup {
     pub costs: Vec<CellCost>,
     /// Maximum number of steps of the batches of each cell.
     pub steps: Vec<usize>,
+    limits: StepLimits,
+}
+
+/// Limits of the steps of a batch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StepLimits {
+    /// Maximum number of steps.
+    steps: usize,
+    /// Whether the rows of all steps together have a limit.
+    few_rows: bool,
+}
+
+impl StepLimits {
+    /// Those of the options: under [`PolicyKind::EBatch`] the policy limits the rows.
+    pub fn new(options: &EngineOptions) -> StepLimits {
+        match options.policy {
+            PolicyKind::EBatch => StepLimits {
+                steps: options.batch_steps.most(),
+                few_rows: false,
+            },
+            _ => StepLimits {
+                steps: options.steps_at_once.min(Scheduler::STEP_ROWS),
+                few_rows: true,
+            },
+        }
+    }
+
+    /// Maximum rows of all steps of a batch together.
+    fn rows(&self, rows: usize, steps: usize) -> usize {
+        match self.few_rows {
+            true => Scheduler::STEP_ROWS,
+            false => rows.saturating_mul(steps),
+        }
+    }
 }
 
 impl ModelSetup {
@@ -21,20 +56,21 @@ impl ModelSetup {
     pub fn new(
         cells: Cells,
         sizes: &[BatchSizes],
-        steps_at_once: usize,
+        limits: StepLimits,
     ) -> Result<ModelSetup, EngineError> {
         let costs = costs(&cells, sizes)?;
         let steps = |(_, cell): (_, &Arc<dyn Cell>)| match cell.supports_multiple_steps()
             && !cell.ports().states().is_empty()
             && !cell.ports().has_sequences()
         {
-            true => steps_at_once.min(Scheduler::STEP_ROWS),
+            true => limits.steps,
             false => 1,
         };
         Ok(ModelSetup {
             steps: cells.iter().map(steps).collect(),
             costs,
             cells,
+            limits,
         })
     }
 
@@ -50,6 +86,7 @@ impl ModelSetup {
                 team: team.clone(),
                 rows: cost.rows.max,
                 steps,
+                step_rows: self.limits.rows(cost.rows.max, steps),
             };
             CellRunner::new(Arc::clone(cell), env).map_err(|why| EngineError::Cell {
                 worker,

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use super::NetworkError;
 use crate::cell_graph::{CellCost, CellError, Ports, WorkerEnv};
-use crate::scheduler::Scheduler;
 use cellstream::execute::{Backend, Cpu, PreparedModel};
 use cellstream::machine::{Level, Topology};
 use cellstream::model::{Direction, Model};
@@ -135,14 +134,15 @@ impl Recurrent {
             sizes
                 .flat_map(|(rows, steps)| Plan::estimate(&self.model, rows, steps, threads).entries)
         };
+        let sizes = |singles_too| estimated_sizes(max_rows, env.steps, env.step_rows, singles_too);
         let entries = match &self.plan {
             None => {
                 let singles_too =
                     env.steps > 1 && two_copies_stay(&self.model, threads, &Topology::detect());
-                estimates(estimated_sizes(max_rows, env.steps, singles_too)).collect()
+                estimates(sizes(singles_too)).collect()
             }
             Some(plan) if plan.steps() == 1 => {
-                let mut several = estimated_sizes(max_rows, env.steps, false);
+                let mut several = sizes(false);
                 several.retain(|&(_, steps)| steps > 1);
                 let given = plan.entries.iter().cloned();
                 given.chain(estimates(several)).collect()
@@ -154,15 +154,20 @@ impl Recurrent {
 }
 
 /// Sizes `(rows, steps)` to estimate for: 1, 2, 4 … rows up to `max_rows`, each with 2, 4 … steps
-/// up to the steps that this number of rows runs at once. Entries for single steps: always for rows
+/// up to the steps that this number of rows runs at once, at most `step_rows` together. Entries for single steps: always for rows
 /// that run only single steps, for the others with `singles_too`.
 ///
 /// Several steps hoist the input projection, single steps do not. Large models are then packed
 /// twice; if the caches do not hold both copies, the entries for several steps also serve single
 /// steps.
-fn estimated_sizes(max_rows: usize, steps: usize, singles_too: bool) -> Vec<(usize, usize)> {
+fn estimated_sizes(
+    max_rows: usize,
+    steps: usize,
+    step_rows: usize,
+    singles_too: bool,
+) -> Vec<(usize, usize)> {
     let sizes = powers_up_to(max_rows).flat_map(|rows| {
-        let most_steps = (Scheduler::STEP_ROWS / rows).min(steps).max(1);
+        let most_steps = (step_rows / rows).min(steps).max(1);
         let steps = powers_up_to(most_steps);
         let steps = steps.filter(move |&steps| steps > 1 || most_steps == 1 || singles_too);
         steps.map(move |steps| (rows, steps))
@@ -186,8 +191,13 @@ fn powers_up_to(max: usize) -> impl Iterator<Item = usize> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::scheduler::Scheduler;
     use cellstream::execute::team::{SharedTeam, Team};
     use cellstream::model::Lstm;
+
+    fn few_rows(max_rows: usize, steps: usize, singles_too: bool) -> Vec<(usize, usize)> {
+        estimated_sizes(max_rows, steps, Scheduler::STEP_ROWS, singles_too)
+    }
 
     fn sizes(plan: Option<Plan>, rows: usize, steps: usize) -> Vec<(usize, usize)> {
         let mut recurrent = Recurrent::new(Arc::new(Lstm::new(2, 3).random(1).unwrap())).unwrap();
@@ -195,7 +205,12 @@ mod tests {
             recurrent.with_plan(plan).unwrap();
         }
         let team = SharedTeam::new(Team::with_threads(1).unwrap());
-        let plan = recurrent.plan_at(&WorkerEnv { team, rows, steps });
+        let plan = recurrent.plan_at(&WorkerEnv {
+            team,
+            rows,
+            steps,
+            step_rows: Scheduler::STEP_ROWS,
+        });
         plan.check(recurrent.model()).unwrap();
         let entries = plan.entries.iter();
         entries.map(|entry| (entry.batch, entry.steps)).collect()
@@ -205,11 +220,11 @@ mod tests {
     fn sizes_that_rows_run_at_once_are_estimated() {
         let several = [(1, 2), (1, 4), (2, 2), (2, 4), (4, 2), (4, 4), (8, 2)];
         let one = [(16, 1), (24, 1)];
-        assert_eq!(estimated_sizes(24, 4, false), [&several[..], &one].concat());
+        assert_eq!(few_rows(24, 4, false), [&several[..], &one].concat());
         let mut all = [(1, 1), (2, 1), (4, 1), (8, 1)].to_vec();
         all.extend(several.iter().chain(&one));
         all.sort_unstable();
-        assert_eq!(estimated_sizes(24, 4, true), all);
+        assert_eq!(few_rows(24, 4, true), all);
         let three = [
             (1, 2),
             (1, 3),
@@ -220,9 +235,21 @@ mod tests {
             (5, 2),
             (5, 3),
         ];
-        assert_eq!(estimated_sizes(5, 3, false), three);
+        assert_eq!(few_rows(5, 3, false), three);
+        // As many steps of as many rows as a batch has under `ebatch`.
+        let many = [
+            (1, 2),
+            (1, 4),
+            (2, 2),
+            (2, 4),
+            (4, 2),
+            (4, 4),
+            (5, 2),
+            (5, 4),
+        ];
+        assert_eq!(estimated_sizes(5, 4, 20, false), many);
         for singles_too in [false, true] {
-            assert_eq!(estimated_sizes(3, 1, singles_too), [(1, 1), (2, 1), (3, 1)]);
+            assert_eq!(few_rows(3, 1, singles_too), [(1, 1), (2, 1), (3, 1)]);
         }
     }
 
@@ -232,7 +259,7 @@ mod tests {
     fn batches_run_by_estimates_of_their_kind() {
         let model = Lstm::new(2, 3).random(1).unwrap();
         for (steps, singles_too) in (1..=16).flat_map(|steps| [(steps, false), (steps, true)]) {
-            let sizes = estimated_sizes(32, steps, singles_too).into_iter();
+            let sizes = few_rows(32, steps, singles_too).into_iter();
             let entries =
                 sizes.flat_map(|(rows, steps)| Plan::with_threads(&model, rows, steps, 1).entries);
             let plan = Plan {
@@ -274,7 +301,7 @@ mod tests {
     #[test]
     fn sizes_without_a_plan_are_estimated() {
         assert_eq!(sizes(None, 1, 1), [(1, 1)]);
-        let either = [false, true].map(|singles_too| estimated_sizes(5, 4, singles_too));
+        let either = [false, true].map(|singles_too| few_rows(5, 4, singles_too));
         assert!(either.contains(&sizes(None, 5, 4)), "as caches are here");
         let model = Lstm::new(2, 3).random(1).unwrap();
         let given = |steps| Some(Plan::with_threads(&model, 20, steps, 1));

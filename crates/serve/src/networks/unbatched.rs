@@ -50,6 +50,7 @@ impl UnbatchedRunner {
             team: SharedTeam::new(team),
             rows: 1,
             steps: 1,
+            step_rows: 1,
         };
         let prepared: Result<_, CellError> =
             cells.iter().map(|(_, cell)| cell.prepare(&env)).collect();

@@ -3,7 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Bucketing, Cellular, GraphBatching, Ideal, Merge, Order, Padding};
+use super::{
+    BatchSteps, Bucketing, Cellular, EBatching, GraphBatching, Ideal, Merge, Order, Padding,
+};
 use crate::scheduler::Policy;
 
 /// A policy by its name, which [`FromStr`] reads and [`Display`](fmt::Display) writes.
@@ -29,6 +31,11 @@ pub enum PolicyKind {
     /// need when the first of its ready nodes got ready: the steps of a chain or an encoder, the
     /// nodes of a tree, the inputs of a stream so far, one step of a decoder.
     Shortest,
+    /// `ebatch`: [`EBatching`], for models whose weights the caches do not hold.
+    ///
+    /// As `cellular`, but a batch has as many steps of its rows as pay, by the load and measured
+    /// times ([`EngineOptions::batch_steps`](crate::engine::EngineOptions)).
+    EBatch,
     /// `padding`: [`Padding`].
     Padding,
     /// `bucketing`: [`Bucketing`].
@@ -60,9 +67,10 @@ impl Default for Groups {
 
 impl PolicyKind {
     /// All kinds.
-    pub const ALL: [PolicyKind; 6] = [
+    pub const ALL: [PolicyKind; 7] = [
         PolicyKind::Cellular,
         PolicyKind::Shortest,
+        PolicyKind::EBatch,
         PolicyKind::Padding,
         PolicyKind::Bucketing,
         PolicyKind::Merge,
@@ -74,6 +82,7 @@ impl PolicyKind {
         match self {
             PolicyKind::Cellular => "cellular",
             PolicyKind::Shortest => "shortest",
+            PolicyKind::EBatch => "ebatch",
             PolicyKind::Padding => "padding",
             PolicyKind::Bucketing => "bucketing",
             PolicyKind::Merge => "merge",
@@ -81,12 +90,14 @@ impl PolicyKind {
         }
     }
 
-    /// Makes the policy, for this number of workers.
-    pub fn build(self, workers: usize, groups: Groups) -> Box<dyn Policy> {
+    /// Makes the policy, for this number of workers. `groups` are for policies that run whole
+    /// requests, `steps` for [`PolicyKind::EBatch`].
+    pub fn build(self, workers: usize, groups: Groups, steps: BatchSteps) -> Box<dyn Policy> {
         let Groups { requests, width } = groups;
         match self {
             PolicyKind::Cellular => Box::new(Cellular::new(workers, Order::Arrival)),
             PolicyKind::Shortest => Box::new(Cellular::new(workers, Order::FewestLeft)),
+            PolicyKind::EBatch => Box::new(EBatching::new(workers, steps)),
             PolicyKind::Padding => Box::new(GraphBatching::new(Padding, workers, requests)),
             PolicyKind::Bucketing => {
                 Box::new(GraphBatching::new(Bucketing { width }, workers, requests))

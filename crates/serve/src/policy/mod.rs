@@ -5,6 +5,7 @@
 
 pub mod bucketing;
 pub mod cellular;
+pub mod ebatch;
 pub mod graph_batch;
 pub mod ideal;
 mod kind;
@@ -17,6 +18,7 @@ mod turns;
 
 pub use bucketing::Bucketing;
 pub use cellular::{Cellular, Order};
+pub use ebatch::{BatchSteps, EBatching};
 pub use graph_batch::{GraphBatching, Rule, Step};
 pub use ideal::Ideal;
 pub use kind::{Groups, PolicyKind, PolicyKindError};

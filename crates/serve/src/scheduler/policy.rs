@@ -1,7 +1,7 @@
 //! The interface between the scheduler and a batching policy.
 
 use std::num::NonZeroU32;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{RequestKey, Row, SubgraphKey, Table, Task, WorkerId};
 use crate::cell_graph::{CellCost, CellId};
@@ -94,6 +94,14 @@ pub trait Policy: Send {
         demand: Demand<'_>,
         rows: &mut Vec<Row>,
     ) -> Option<NewTask>;
+
+    /// The largest number of steps of the rows of `first`, that task included, for one batch of the
+    /// worker. `None`: as many as have [`Scheduler::STEP_ROWS`](super::Scheduler::STEP_ROWS) rows
+    /// together. Called for tasks of [`Demand::Any`] whose cell computes several steps at once.
+    fn steps(&mut self, now: Instant, table: &Table, first: &Task) -> Option<usize> {
+        let _ = (now, table, first);
+        None
+    }
 
     /// A task has been run; its rows are not yet done in `table`. `took` is the time of the worker,
     /// `None` if nothing was computed.

@@ -195,6 +195,7 @@ impl Run {
             team,
             rows: MOST_ROWS,
             steps: 1,
+            step_rows: MOST_ROWS,
         };
         let mut keys = SlotMap::with_key();
         let requests = graphs.iter().map(|graph| {
@@ -238,6 +239,7 @@ impl Run {
             cell: CELL,
             rows: work.iter().map(|work| work.row).collect(),
             padding,
+            continues: false,
         };
         let outcome = self.worker.run(&mut [WorkerTask::new(task, work)]);
         let rows = &self.worker.runner(CELL).unwrap().rows;

@@ -78,6 +78,7 @@ impl One {
             team: SharedTeam::new(Team::new(&[0]).unwrap()),
             rows: 4,
             steps: 1,
+            step_rows: 4,
         };
         One {
             worker: Worker::of(&model, [env]),
@@ -103,6 +104,7 @@ impl One {
             cell: CELL,
             rows: rows.clone(),
             padding: 0,
+            continues: false,
         };
         let outcome = self
             .worker

@@ -174,7 +174,7 @@ impl<R: Send> Worker<R> {
     }
 
     /// Number of tasks, from the first on, that run as one batch: further steps of the rows of the
-    /// first, with at most [`Scheduler::STEP_ROWS`] rows together.
+    /// first, formed for it or with at most [`Scheduler::STEP_ROWS`] rows together.
     pub fn together(&self, tasks: &VecDeque<WorkerTask<R>>) -> usize {
         let Some(first) = tasks.front() else {
             return 0;
@@ -186,8 +186,9 @@ impl<R: Send> Worker<R> {
         let mut count = 1;
         for (before, next) in tasks.iter().zip(tasks.iter().skip(1)) {
             computed += next.batch();
+            let is_small = computed <= Scheduler::STEP_ROWS;
             let may_join = count < rows.max_steps()
-                && computed <= Scheduler::STEP_ROWS
+                && (next.task.continues || is_small)
                 && next.task.cell == first.task.cell;
             if !may_join || !rows.joins(before, next) {
                 break;
@@ -218,7 +219,7 @@ impl<R: Send> Worker<R> {
             outcome.is_refused = true;
             return outcome;
         }
-        // Steps that run together have few rows.
+        // The copies of several steps are made by one thread: mostly they have few rows.
         let team = (tasks.len() == 1).then_some(&team);
         let scatter_copy = team.and_then(|team| rows.scatter_copy(work.len(), team));
         let pools = &mut self.pools;

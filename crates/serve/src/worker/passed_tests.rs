@@ -46,6 +46,7 @@ impl One {
             team: SharedTeam::new(Team::with_threads(threads).unwrap()),
             rows,
             steps: 1,
+            step_rows: rows,
         };
         One {
             worker: Worker::of(&model, [env.clone(), env]),
@@ -70,6 +71,7 @@ impl One {
             cell,
             rows: rows.clone(),
             padding: 0,
+            continues: false,
         };
         let outcome = self
             .worker

@@ -73,6 +73,7 @@ fn run(graph: Graph, batches: &[&[usize]], padding: usize) -> (Vec<Vec<usize>>, 
         team: SharedTeam::new(Team::new(&[0]).unwrap()),
         rows: 4,
         steps: 1,
+        step_rows: 4,
     };
     let mut worker = Worker::of(&model, [env]);
     let request = SlotMap::with_key().insert(());
@@ -93,6 +94,7 @@ fn run(graph: Graph, batches: &[&[usize]], padding: usize) -> (Vec<Vec<usize>>, 
             cell: CELL,
             rows,
             padding,
+            continues: false,
         };
         failed += worker.run(&mut [WorkerTask::new(task, work)]).failed.len();
         addresses.push(seen.lock().unwrap().clone());

@@ -38,6 +38,7 @@ fn chains_of(ports: Ports, count: usize) -> Chains {
         team,
         rows: 4,
         steps: 3,
+        step_rows: 4 * 3,
     };
     let mut chains = Chains {
         worker: Worker::of(&model, [env]),
@@ -97,6 +98,7 @@ impl Chains {
             cell: CELL,
             rows: work.iter().map(|work| work.row).collect(),
             padding: 0,
+            continues: false,
         };
         WorkerTask::new(task, work)
     }

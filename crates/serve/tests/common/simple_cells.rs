@@ -10,7 +10,7 @@ use cellstream_serve::cell_graph::{
     PreparedCell, Source, WorkerEnv,
 };
 use cellstream_serve::engine::{EngineOptions, Request, Workers};
-use cellstream_serve::policy::{Groups, PolicyKind};
+use cellstream_serve::policy::{BatchSteps, Groups, PolicyKind};
 use cellstream_serve::scheduler::Limits;
 
 /// Of one row: inputs, states, outputs.
@@ -357,12 +357,13 @@ pub fn random_options(rng: &mut fastrand::Rng) -> EngineOptions {
         })
         .collect();
     EngineOptions {
-        policy: match rng.usize(0..10) {
+        policy: match rng.usize(0..12) {
             0 => PolicyKind::Padding,
             1 => PolicyKind::Bucketing,
             2 => PolicyKind::Merge,
             3 => PolicyKind::Ideal,
             4..6 => PolicyKind::Shortest,
+            6..8 => PolicyKind::EBatch,
             _ => PolicyKind::Cellular,
         },
         groups: Groups {
@@ -378,6 +379,10 @@ pub fn random_options(rng: &mut fastrand::Rng) -> EngineOptions {
         sizes,
         tasks_at_once: rng.usize(1..=5),
         steps_at_once: rng.usize(1..=5),
+        batch_steps: match rng.bool() {
+            true => BatchSteps::ByLoad(rng.usize(1..=9)),
+            false => BatchSteps::Fixed(rng.usize(1..=9)),
+        },
         reply_thread: rng.bool(),
         idle_streams: rng.bool().then_some(Duration::from_secs(600)),
         limits: Limits::default(),

@@ -141,6 +141,7 @@ impl Cell for BeamCell {
             team: env.team.clone(),
             rows,
             steps: 1,
+            step_rows: rows,
         };
         // First the part that refuses more rows than the memory holds.
         let step = Embedded::new(embedding, recurrent, &env)?;

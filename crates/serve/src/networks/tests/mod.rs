@@ -40,6 +40,7 @@ fn together(cells: &Cells, requests: Vec<Request>, rng: &mut fastrand::Rng) -> V
         team: SharedTeam::new(Team::with_threads(rng.usize(1..4)).unwrap()),
         rows: rng.usize(1..20),
         steps: 1,
+        step_rows: rng.usize(1..20),
     };
     let prepared = cells.iter().map(|(_, cell)| cell.prepare(&env).unwrap());
     let mut prepared: Vec<Box<dyn PreparedCell>> = prepared.collect();
@@ -92,7 +93,14 @@ fn places_beyond_all_memory_are_refused_by_every_cell() {
     for (_, cell) in cells.iter() {
         for (rows, steps) in [(usize::MAX / 2, 1), (usize::MAX / 8, 4)] {
             let team = SharedTeam::new(Team::with_threads(1).unwrap());
-            let error = cell.prepare(&WorkerEnv { team, rows, steps }).err();
+            let error = cell
+                .prepare(&WorkerEnv {
+                    team,
+                    rows,
+                    steps,
+                    step_rows: rows * steps,
+                })
+                .err();
             let text = error.map(|error| error.to_string()).unwrap_or_default();
             let expected = format!("no memory for {rows} sequences");
             assert!(text.starts_with(&expected), "{}: {text}", cell.name());

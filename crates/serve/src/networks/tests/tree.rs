@@ -488,6 +488,7 @@ fn tuned_plans_of_trees_keep_the_bits_and_are_used() {
         team: SharedTeam::new(Team::with_threads(threads).unwrap()),
         rows: 9,
         steps: 1,
+        step_rows: 9,
     };
     assert!(cell.prepare(&env(1)).is_err());
     assert!(cell.prepare(&env(2)).is_ok());

@@ -85,6 +85,16 @@ impl Cellular {
         model.expect("a model is removed without requests and tasks")
     }
 
+    /// Ready nodes of a cell that the worker may take.
+    pub(super) fn waiting(&mut self, cell: CellId, worker: WorkerId) -> usize {
+        self.model(cell).queue(cell).ready(worker)
+    }
+
+    /// Maximum rows of the batches of a cell.
+    pub(super) fn max_rows(&mut self, cell: CellId) -> usize {
+        self.model(cell).queue(cell).sizes().max
+    }
+
     /// The model that the worker is to work on.
     fn next_model(&self, worker: WorkerId) -> Option<usize> {
         self.shares.next(worker, has_rows(&self.models, worker))

@@ -2,6 +2,7 @@
 //! graphs from their sources alone.
 
 mod algorithm1;
+mod ebatch;
 mod figure5;
 mod groups;
 mod large;
@@ -19,8 +20,8 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::cell_graph::test_graphs::takes_of;
-use crate::cell_graph::{BatchSizes, CellCost, Cells, Graph, NodeId};
-use crate::policy::{Groups, PolicyKind};
+use crate::cell_graph::{BatchSizes, BatchTime, CellCost, Cells, Graph, NodeId};
+use crate::policy::{BatchSteps, Groups, PolicyKind};
 
 /// Costs of cells of which only the batch sizes are known.
 fn costs(sizes: &[BatchSizes]) -> Vec<CellCost> {
@@ -51,7 +52,7 @@ impl Setting {
     }
 
     fn build(&self, workers: usize) -> Box<dyn Policy> {
-        self.kind.build(workers, self.groups)
+        self.kind.build(workers, self.groups, BatchSteps::default())
     }
 }
 

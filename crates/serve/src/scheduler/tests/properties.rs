@@ -202,7 +202,7 @@ impl Scenario {
             let left = left(&self.simulated);
             let patient = patient(&self.simulated);
             let tasks = self.simulated.poll(worker);
-            if let PolicyKind::Cellular | PolicyKind::Shortest = self.kind {
+            if let PolicyKind::Cellular | PolicyKind::Shortest | PolicyKind::EBatch = self.kind {
                 // The first is of those that should be first, and as full as can be.
                 let first = tasks.first();
                 assert_eq!(
@@ -355,6 +355,11 @@ fn all_hold(setting: Setting) {
         ended.iter().all(|&count| count > 50),
         "{ended:?} are too few to say much"
     );
+}
+
+#[test]
+fn ebatch() {
+    all_hold(Setting::new(PolicyKind::EBatch, 1));
 }
 
 #[test]

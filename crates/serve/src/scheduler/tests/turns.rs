@@ -117,7 +117,7 @@ fn nodes_of_a_subgraph_go_in_the_order_in_which_they_got_ready() {
 }
 
 /// A cell with an input and a state.
-fn stateful() -> Cells {
+pub(super) fn stateful() -> Cells {
     let mut cells = Cells::new();
     let ports = Ports::new().input("x", 1).state("s", 1).output("y", 1);
     cells.add(Named::new("stateful", ports));
@@ -125,7 +125,7 @@ fn stateful() -> Cells {
 }
 
 /// A chain of that cell whose inputs are there.
-fn going_on(length: usize) -> Graph {
+pub(super) fn going_on(length: usize) -> Graph {
     let mut graph = Graph::new();
     let mut state = Source::Zeros;
     for _ in 0..length {
