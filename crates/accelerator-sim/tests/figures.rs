@@ -1,4 +1,5 @@
-//! Figures 3, 4 and 5 of the paper, step by step: four lanes, one layer whose weights are read once.
+//! Figures 3, 4 and 5 of the paper, step by step: four lanes, and one layer, whose weights are
+//! read once.
 
 use cellstream_accelerator_sim::accelerator::{Accelerator, Units};
 use cellstream_accelerator_sim::arrivals::Arrival;

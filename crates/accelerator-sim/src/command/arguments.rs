@@ -68,8 +68,8 @@ pub struct Arguments {
     /// Simulated seconds of arrivals
     #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = seconds)]
     pub seconds: f64,
-    /// Steps of the requests: uniform:LEAST..MOST, normal:MEAN,DEVIATION,LEAST..MOST, or a file with
-    /// one length per line, whose histogram is drawn from (default: uniform:20..100 for mnmt,
+    /// Steps of the requests: uniform:LEAST..MOST, normal:MEAN,DEVIATION,LEAST..MOST, or a file
+    /// with one length per line, whose histogram is drawn from (default: uniform:20..100 for mnmt,
     /// uniform:10..1800 for deep-speech-2)
     #[arg(long, value_name = "L")]
     pub lengths: Option<LengthsOption>,

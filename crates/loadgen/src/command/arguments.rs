@@ -146,7 +146,8 @@ pub struct Arguments {
     /// rate
     #[arg(long, conflicts_with_all = ["lengths", "trees", "policies", "rates", "load", "closed",
         "trace", "seconds", "warm_up", "rounds", "requests", "deadline", "drain_timeout", "sweep",
-        "bucket_width", "tasks_at_once", "steps_at_once", "batch_steps", "csv", "cdf", "chart", "cdf_chart"])]
+        "bucket_width", "tasks_at_once", "steps_at_once", "batch_steps", "csv", "cdf", "chart",
+        "cdf_chart"])]
     pub calibrate: bool,
     /// Concurrent requests for measuring the peak: with --load, and with a --sweep over several
     /// --rates (default: four times the largest batch)

@@ -363,12 +363,12 @@ mod tests {
         );
         measured(&line).unwrap();
         let read = |name: &str| std::fs::read_to_string(at(name)).unwrap();
-        // Five policies, two rates.
-        assert_eq!(read("a.csv").lines().count(), 1 + 10);
+        // Six policies, two rates.
+        assert_eq!(read("a.csv").lines().count(), 1 + 12);
         assert!(read("a.csv").contains("lengths.csv:words") && !read("a.csv").contains(&lengths));
         assert_eq!(
             read("b.csv").lines().count(),
-            1 + 10 * 3 * fractions().len()
+            1 + 12 * 3 * fractions().len()
         );
         assert!(read("c.svg").starts_with("<svg") && read("d.svg").contains("queueing"));
 
@@ -396,7 +396,7 @@ mod tests {
             ("lstm --trees complete:4", "takes --lengths"),
             (
                 "lstm --policies ideal",
-                "cellular, shortest, padding, bucketing, merge do (ideal needs identical",
+                "cellular, shortest, ebatch, padding, bucketing, merge do (ideal needs identical",
             ),
             (
                 "treelstm --policies padding",

@@ -29,10 +29,9 @@ use weights::{Unfold, Weights};
 /// The policies that can serve requests of `network`; `identical`: whether all have one shape.
 pub fn policies_for(network: Network, identical: bool) -> Vec<PolicyKind> {
     let serves = |policy: &PolicyKind| match policy {
-        PolicyKind::Cellular | PolicyKind::Shortest | PolicyKind::EBatch | PolicyKind::Merge => {
-            true
-        }
-        PolicyKind::Padding | PolicyKind::Bucketing => !network.is_tree(),
+        PolicyKind::Cellular | PolicyKind::Shortest | PolicyKind::Merge => true,
+        // Cells of trees compute one step at a time, so there ebatch is cellular.
+        PolicyKind::EBatch | PolicyKind::Padding | PolicyKind::Bucketing => !network.is_tree(),
         PolicyKind::Ideal => identical,
     };
     PolicyKind::ALL.into_iter().filter(serves).collect()
@@ -286,7 +285,10 @@ mod tests {
     fn policies_serve_what_they_can() {
         use PolicyKind::*;
         let lstm = policies_for(Network::Lstm, false);
-        assert_eq!(lstm, [Cellular, Shortest, Padding, Bucketing, Merge]);
+        assert_eq!(
+            lstm,
+            [Cellular, Shortest, EBatch, Padding, Bucketing, Merge]
+        );
         let tree = policies_for(Network::Treelstm, false);
         assert_eq!(tree, [Cellular, Shortest, Merge]);
         let identical = policies_for(Network::TreeChildSum, true);

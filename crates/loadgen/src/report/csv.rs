@@ -23,8 +23,8 @@ fn curves(to: impl Write, rows: &[&Row<'_>]) -> Result<(), Failure> {
     let mut writer = csv::Writer::from_writer(to);
     writer.write_record(
         [
-            "network,input,hidden,layers,precision,requests,workers,threads,tasks_at_once,steps_at_once,batch_steps,\
-             seed,best,policy,\
+            "network,input,hidden,layers,precision,requests,workers,threads,tasks_at_once,\
+             steps_at_once,batch_steps,seed,best,policy,\
              batch,bucket_width,arrivals,rate,outstanding,rounds,window_s,due,completed,throughput,mean_ms,p50_ms,\
              p90_ms,p99_ms,p999_ms,max_ms,p90_least_ms,p90_greatest_ms,queueing_p50_ms,queueing_p90_ms,\
              queueing_p99_ms,computing_p50_ms,computing_p90_ms,computing_p99_ms,submitted_queueing_p99_ms,late_p99_ms,\

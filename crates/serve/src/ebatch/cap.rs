@@ -75,8 +75,8 @@ impl LayerTimes {
 }
 
 impl Cap {
-    /// The most steps of a batch that starts now, from the oldest of `waiting` sequences, as many as
-    /// `lanes`; their deadlines are times from now on. `None` for [`Cap::Longest`].
+    /// The most steps of a batch that starts now, from the oldest of `waiting` sequences, as many
+    /// as `lanes`; their deadlines are times from now on. `None` for [`Cap::Longest`].
     ///
     /// ```
     /// use cellstream_serve::ebatch::{Cap, LayerTimes, Sequence};

@@ -154,8 +154,9 @@ impl Recurrent {
 }
 
 /// Sizes `(rows, steps)` to estimate for: 1, 2, 4 … rows up to `max_rows`, each with 2, 4 … steps
-/// up to the steps that this number of rows runs at once, at most `step_rows` together. Entries for single steps: always for rows
-/// that run only single steps, for the others with `singles_too`.
+/// up to the steps that this number of rows runs at once, with at most `step_rows` rows together.
+/// Entries for single steps: always for rows that run only single steps, for the others with
+/// `singles_too`.
 ///
 /// Several steps hoist the input projection, single steps do not. Large models are then packed
 /// twice; if the caches do not hold both copies, the entries for several steps also serve single
