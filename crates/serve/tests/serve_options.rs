@@ -10,7 +10,7 @@ use cellstream_serve::cell_graph::{
     Batch, BatchSizes, Cell, CellCost, CellError, Cells, Ports, PreparedCell, WorkerEnv,
 };
 use cellstream_serve::engine::{Engine, EngineError, EngineOptions, ModelOptions, Workers};
-use cellstream_serve::policy::Groups;
+use cellstream_serve::policy::{BatchSteps, Groups};
 use cellstream_serve::scheduler::ModelError;
 use simple_cells::cells;
 
@@ -72,6 +72,16 @@ fn options_out_of_range_are_refused() {
         ..EngineOptions::default()
     };
     assert!(matches!(start(&no_steps), EngineError::NoSteps));
+    for (batch_steps, line) in [
+        (BatchSteps::Fixed(0), "a batch has at least 1 step"),
+        (BatchSteps::ByLoad(1025), "is 1025; at most 1024 are"),
+    ] {
+        let refused = start(&EngineOptions {
+            batch_steps,
+            ..EngineOptions::default()
+        });
+        assert!(refused.to_string().contains(line), "{refused}");
+    }
     let no_group = EngineOptions {
         groups: Groups {
             requests: 0,

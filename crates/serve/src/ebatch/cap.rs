@@ -43,8 +43,10 @@ pub(super) struct Candidate {
 impl LayerTimes {
     /// The time of a sequence with so many steps left in batches of `cap` steps.
     fn time(&self, steps: usize, cap: usize) -> Time {
-        let batch = self.fetch + cap as Time * self.step;
-        steps.div_ceil(cap) as Time * self.layers as Time * batch
+        let steps_time = self.step.saturating_mul(cap as Time);
+        let batch = self.fetch.saturating_add(steps_time);
+        let passes = steps.div_ceil(cap).saturating_mul(self.layers);
+        batch.saturating_mul(passes as Time)
     }
 
     /// The cap of a batch, where this number of sequences waits for each lane.
@@ -178,7 +180,7 @@ mod tests {
             .collect();
             let in_time = |cap: usize| {
                 let ends = |steps: usize| {
-                    let batches = (steps + cap - 1) / cap;
+                    let batches = steps.div_ceil(cap);
                     now + (batches * 3 * (50 + 10 * cap)) as u64
                 };
                 let met = all

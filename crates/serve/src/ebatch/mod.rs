@@ -1,8 +1,9 @@
 //! E-BATCH: batches of lanes, layer by layer, so that the weights of a layer are read once for
 //! many steps (Silfa, Arnau and González, E-BATCH, ACM TACO 2022, section 5).
 //!
-//! A state machine without clock, threads and values: events go in, decisions come out. So the same
-//! code can drive an engine and a simulator.
+//! A state machine without clock, threads and values: events go in, decisions come out. Simulated
+//! accelerators are driven by it. On CPUs the policy [`EBatching`](crate::policy::EBatching) has no
+//! lanes, as a CPU computes any number of rows; it shares the rule for the steps of a batch ([`Cap`]).
 //!
 //! ```text
 //! queue -- start --> first layer -- lock --> other layers -- finish --> completed, or queue again

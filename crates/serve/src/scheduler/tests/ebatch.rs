@@ -108,8 +108,10 @@ fn a_cost_sheet_tells_the_times_before() {
         steps: steps as usize,
         time: Duration::from_nanos(FETCH + STEP * steps),
     };
-    let mut cost = CellCost::default();
-    cost.times = vec![batch(8), batch(1)];
+    let cost = CellCost {
+        times: vec![batch(8), batch(1)],
+        ..CellCost::default()
+    };
     let of = |count: usize, deadline: Option<u64>| {
         let mut served = Served::new(BatchSteps::ByLoad(MOST), 4, Some(cost.clone()));
         (0..4).for_each(|_| served.submit(30, deadline));
