@@ -1,5 +1,6 @@
 //! Requests that arrive.
 
+use std::fmt;
 use std::sync::Arc;
 
 use fastrand::Rng;
@@ -85,6 +86,22 @@ impl Histogram {
         let index = random.usize(..self.count());
         let bin = self.until.partition_point(|&until| until <= index);
         self.starts[bin] + random.usize(..self.width)
+    }
+}
+
+/// As `--lengths` of `simulate` takes it; a histogram by the number of its lengths.
+impl fmt::Display for Lengths {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Lengths::Uniform { least, most } => write!(f, "uniform:{least}..{most}"),
+            Lengths::Normal {
+                mean,
+                deviation,
+                least,
+                most,
+            } => write!(f, "normal:{mean},{deviation},{least}..{most}"),
+            Lengths::Histogram(histogram) => write!(f, "{} lengths", histogram.count()),
+        }
     }
 }
 

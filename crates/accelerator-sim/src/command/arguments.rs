@@ -7,6 +7,7 @@ use clap::ValueEnum;
 
 use super::lengths::LengthsOption;
 use crate::accelerator::Accelerator;
+use crate::arrivals::Lengths;
 use crate::energy::Energy;
 use crate::network::Network;
 use crate::policy::{Machine, Policy, Waits};
@@ -160,7 +161,7 @@ impl Arguments {
         };
         self.lengths
             .clone()
-            .unwrap_or(LengthsOption::Uniform { least, most })
+            .unwrap_or(LengthsOption::Drawn(Lengths::Uniform { least, most }))
     }
 
     fn machine(&self) -> Machine {

@@ -16,24 +16,8 @@ const LONGEST: usize = 1 << 20;
 /// A value of `--lengths`; its file is not read yet.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LengthsOption {
-    /// `uniform:LEAST..MOST`.
-    Uniform {
-        /// Fewest steps.
-        least: usize,
-        /// Most steps.
-        most: usize,
-    },
-    /// `normal:MEAN,DEVIATION,LEAST..MOST`.
-    Normal {
-        /// Mean.
-        mean: f64,
-        /// Standard deviation.
-        deviation: f64,
-        /// Fewest steps.
-        least: usize,
-        /// Most steps.
-        most: usize,
-    },
+    /// `uniform:LEAST..MOST` or `normal:MEAN,DEVIATION,LEAST..MOST`.
+    Drawn(Lengths),
     /// A file with one length per line.
     File(PathBuf),
 }
@@ -44,7 +28,7 @@ impl FromStr for LengthsOption {
     fn from_str(text: &str) -> Result<LengthsOption, String> {
         if let Some(ends) = text.strip_prefix("uniform:") {
             let (least, most) = range(ends)?;
-            return Ok(LengthsOption::Uniform { least, most });
+            return Ok(LengthsOption::Drawn(Lengths::Uniform { least, most }));
         }
         let Some(normal) = text.strip_prefix("normal:") else {
             return Ok(LengthsOption::File(text.into()));
@@ -58,12 +42,12 @@ impl FromStr for LengthsOption {
         if !(least as f64..=most as f64).contains(&mean) || !deviation.is_finite() {
             return Err(format!("the mean is outside {least}..{most}"));
         }
-        Ok(LengthsOption::Normal {
+        Ok(LengthsOption::Drawn(Lengths::Normal {
             mean,
             deviation,
             least,
             most,
-        })
+        }))
     }
 }
 
@@ -80,13 +64,7 @@ fn range(text: &str) -> Result<(usize, usize), String> {
 impl fmt::Display for LengthsOption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            LengthsOption::Uniform { least, most } => write!(f, "uniform:{least}..{most}"),
-            LengthsOption::Normal {
-                mean,
-                deviation,
-                least,
-                most,
-            } => write!(f, "normal:{mean},{deviation},{least}..{most}"),
+            LengthsOption::Drawn(lengths) => lengths.fmt(f),
             LengthsOption::File(path) => {
                 let name = path.file_name().unwrap_or_default();
                 f.write_str(&name.to_string_lossy())
@@ -101,20 +79,9 @@ impl LengthsOption {
     /// # Errors
     /// The file cannot be read, or a line is no length.
     pub fn read(&self) -> Result<Lengths, Failure> {
-        match *self {
-            LengthsOption::Uniform { least, most } => Ok(Lengths::Uniform { least, most }),
-            LengthsOption::Normal {
-                mean,
-                deviation,
-                least,
-                most,
-            } => Ok(Lengths::Normal {
-                mean,
-                deviation,
-                least,
-                most,
-            }),
-            LengthsOption::File(ref path) => {
+        match self {
+            LengthsOption::Drawn(lengths) => Ok(lengths.clone()),
+            LengthsOption::File(path) => {
                 let text = std::fs::read_to_string(path);
                 let text = text.map_err(|error| Failure::from(error).of(path))?;
                 let lengths = lines(&text).map_err(|why| Failure::new(why).of(path))?;

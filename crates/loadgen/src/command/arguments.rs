@@ -410,9 +410,9 @@ fn batch_steps(text: &str) -> Result<BatchSteps, String> {
         let number = number.filter(|steps| (1..=most).contains(steps));
         number.ok_or_else(|| format!("expected by-load, by-load:MOST or a number in 1..={most}"))
     };
-    match text.strip_prefix("by-load") {
-        Some("") => Ok(BatchSteps::default()),
-        Some(rest) => Ok(BatchSteps::ByLoad(number(rest.trim_start_matches(':'))?)),
+    match text.strip_prefix("by-load:") {
+        Some(most) => Ok(BatchSteps::ByLoad(number(most)?)),
+        None if text == "by-load" => Ok(BatchSteps::default()),
         None => Ok(BatchSteps::Fixed(number(text)?)),
     }
 }

@@ -24,7 +24,7 @@ pub(super) struct StepLimits {
     /// Maximum number of steps.
     steps: usize,
     /// Whether the rows of all steps together have a limit.
-    few_rows: bool,
+    limits_rows: bool,
 }
 
 impl StepLimits {
@@ -33,18 +33,18 @@ impl StepLimits {
         match options.policy {
             PolicyKind::EBatch => StepLimits {
                 steps: options.batch_steps.most(),
-                few_rows: false,
+                limits_rows: false,
             },
             _ => StepLimits {
                 steps: options.steps_at_once.min(Scheduler::STEP_ROWS),
-                few_rows: true,
+                limits_rows: true,
             },
         }
     }
 
     /// Maximum rows of all steps of a batch together.
     fn rows(&self, rows: usize, steps: usize) -> usize {
-        match self.few_rows {
+        match self.limits_rows {
             true => Scheduler::STEP_ROWS,
             false => rows.saturating_mul(steps),
         }

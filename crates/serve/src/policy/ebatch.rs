@@ -14,7 +14,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::{Cellular, Order};
+use super::{Cellular, Order, moving_average};
 use crate::cell_graph::CellCost;
 use crate::ebatch::{Cap, LayerTimes, Sequence};
 use crate::scheduler::{
@@ -84,11 +84,6 @@ struct Times {
     started: u64,
 }
 
-/// The weight of a new time in the moving averages.
-const WEIGHT: f64 = 0.25;
-/// A time counts at most this multiple of the average: a stall of the machine is no property of the
-/// cell.
-const STALL: f64 = 4.0;
 /// Steps of the first batch of several.
 const FIRST: usize = 4;
 /// One of so many batches has one step, so that its time is known as it is now.
@@ -131,17 +126,13 @@ impl CellTimes {
 impl Times {
     /// A batch of so many steps took this time.
     fn learn(&mut self, steps: usize, took: f64) {
-        let average = |old: Option<f64>, new: f64| match old {
-            Some(old) => old + WEIGHT * (new.min(STALL * old) - old),
-            None => new,
-        };
         if steps <= 1 {
-            self.one = Some(average(self.one, took));
+            self.one = Some(moving_average::after(self.one, took));
         } else if let Some(one) = self.one {
             let further = (took - one) / (steps - 1) as f64;
             // No step costs more than a batch of its own, nor nothing.
             let further = further.clamp(one / 100.0, one);
-            self.further = Some(average(self.further, further));
+            self.further = Some(moving_average::after(self.further, further));
         }
     }
 
@@ -289,13 +280,5 @@ mod tests {
             times.learn(5, took);
             assert_eq!(times.further, Some(further));
         }
-    }
-
-    #[test]
-    fn a_stall_moves_the_average_a_little() {
-        let mut times = Times::default();
-        times.learn(1, 100.0);
-        times.learn(1, 1e12);
-        assert_eq!(times.one, Some(175.0));
     }
 }

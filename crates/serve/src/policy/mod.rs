@@ -10,6 +10,7 @@ pub mod graph_batch;
 pub mod ideal;
 mod kind;
 pub mod merge;
+mod moving_average;
 mod ordered;
 pub mod padding;
 mod selector;

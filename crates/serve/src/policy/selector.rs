@@ -27,6 +27,7 @@
 
 use std::time::Duration;
 
+use super::moving_average;
 use crate::scheduler::WorkerId;
 
 /// See the [module](self).
@@ -49,11 +50,6 @@ struct Timed {
 /// A cell with ready rows is skipped at most this often in a row, unless other cells have been
 /// skipped more often.
 pub(super) const MAX_SKIPS: usize = 4;
-/// The weight of a new step in the moving average.
-const WEIGHT: f64 = 0.25;
-/// A step counts at most this multiple of the average: a stall of the machine is no property of the
-/// cell.
-const STALL: f64 = 4.0;
 /// When the sum of a cell's rows exceeds this, the sums of all cells are halved.
 const RECENT_ROWS: f64 = 4096.0;
 
@@ -69,10 +65,7 @@ impl CellSelector {
     pub fn measured(&mut self, cell: usize, rows: usize, took: Duration) {
         let took = took.as_secs_f64().max(1e-9);
         let timed = &mut self.cells[cell];
-        timed.step = Some(match timed.step {
-            Some(step) => step + WEIGHT * (took.min(STALL * step) - step),
-            None => took,
-        });
+        timed.step = Some(moving_average::after(timed.step, took));
         timed.rows += rows as f64;
         if timed.rows > RECENT_ROWS {
             for timed in &mut self.cells {
