@@ -295,17 +295,18 @@ def serving() -> str:
     return table(heading, lines)
 
 
-def traffic() -> str:
-    """Bytes into the private caches, by depth and steps of a batch."""
+def steps() -> str:
+    """Rates and bytes of batches of one step and of several, by depth."""
     lines = []
-    for record in each_machine("ebatch-traffic"):
-        for row in record.rows:
-            lines.append([f"{row['layers']} layers, {row['rows']} rows, {record.machine}",
-                          *(number(float(row[f"steps_{steps}_mb"])) for steps in (1, 4, 8, 16))])  # fmt: skip
-    heading = ("MNMT", "1 step", "4 steps", "8 steps", "16 steps")
-    return table(heading, lines)
+    for record in each_machine("ebatch-steps"):
+        for key in dict.fromkeys((row["layers"], row["rows"]) for row in record.rows):
+            here = [row for row in record.rows if (row["layers"], row["rows"]) == key]
+            lines.append([f"{key[0]} layers, {key[1]} rows, {record.machine}",
+                          *(f"{row['gflops']} of {row['bound_gflops']} ({row['bound_by']}); {row['mb_per_row_step']}"
+                            for row in here)])  # fmt: skip
+    return table(("MNMT", "1 step", "4 steps", "16 steps"), lines)
 
 
-TABLES = {"ebatch-serving": serving, "ebatch-traffic": traffic, "ebatch-claims": claims, "ebatch-rates": rates, "ebatch-assumptions": assumptions,
+TABLES = {"ebatch-serving": serving, "ebatch-steps": steps, "ebatch-claims": claims, "ebatch-rates": rates, "ebatch-assumptions": assumptions,
           "ebatch-lengths": lengths, "ebatch-by-load": by_load, "ebatch-waits": waits}  # fmt: skip
 CHARTS = {"ebatch-load": figures_15_to_20, "ebatch-depth": figures_8_and_9}

@@ -48,7 +48,8 @@ pub struct Arguments {
     /// Lanes (default: 64 of e-pur, 128 of systolic)
     #[arg(long, value_name = "B", value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub lanes: Option<u32>,
-    /// Policies: padding, bucketing[:WIDTH], cellular[:STEPS], ebatch[:N], ebatch:by-load
+    /// Policies: padding, bucketing or bucketing:WIDTH, cellular or cellular:STEPS, ebatch, ebatch:N,
+    /// ebatch:by-load
     #[arg(
         long,
         value_name = "POLICY,…",
