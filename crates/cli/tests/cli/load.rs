@@ -55,15 +55,15 @@ fn every_network_and_policy() {
     let networks = [
         (
             "lstm --lengths 3",
-            "cellular shortest padding bucketing merge ideal",
+            "cellular shortest ebatch padding bucketing merge ideal",
         ),
         (
             "gru --lengths paper:20 --precision int8",
-            "cellular shortest padding bucketing merge",
+            "cellular shortest ebatch padding bucketing merge",
         ),
         (
             "seq2seq --lengths paper:6 --vocabulary 50",
-            "cellular shortest padding bucketing merge",
+            "cellular shortest ebatch padding bucketing merge",
         ),
         (
             "treelstm --trees complete:4",
@@ -152,7 +152,7 @@ fn trace_replay() {
         "lstm --lengths 3 --hidden 8 --input 4 --batch 4 --warm-up 0.05 --seconds 0.2 --rounds 2 --json --trace {}",
         trace.display()
     ));
-    assert_eq!(rows.len(), 6);
+    assert_eq!(rows.len(), 7);
     for row in &rows {
         assert_eq!(
             (&row["arrivals"], row.get("rate")),
@@ -172,7 +172,7 @@ fn closed_loop() {
     let rows = rows(
         "gru --lengths 5 --hidden 8 --input 4 --batch 8 --closed 3 --requests 40 --warm-up 0 --seconds 60 --json",
     );
-    assert_eq!(rows.len(), 6);
+    assert_eq!(rows.len(), 7);
     for row in &rows {
         assert_eq!(
             (&row["arrivals"], &row["outstanding"]),
@@ -204,9 +204,9 @@ fn input_and_output_files() {
         path("cdf.csv"),
         path("chart.svg")
     );
-    assert_eq!(rows(&line).len(), 5);
+    assert_eq!(rows(&line).len(), 6);
     let read = |name: &str| std::fs::read_to_string(path(name)).unwrap();
-    assert_eq!(read("out.csv").lines().count(), 6);
+    assert_eq!(read("out.csv").lines().count(), 7);
     assert!(read("chart.svg").starts_with("<svg"));
     assert!(read("cdf.csv").lines().count() > 10);
     assert_eq!(
