@@ -15,7 +15,7 @@ pub(super) struct ModelSetup {
     pub costs: Vec<CellCost>,
     /// Maximum number of steps of the batches of each cell.
     pub steps: Vec<usize>,
-    limits: StepLimits,
+    pub limits: StepLimits,
 }
 
 /// Limits of the steps of a batch.

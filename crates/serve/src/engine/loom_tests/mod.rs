@@ -12,8 +12,9 @@ use std::task::{Context, Poll, Waker};
 
 use loom::thread;
 
+use super::EngineOptions;
 use super::answer::answer_slot;
-use super::prepare::ModelSetup;
+use super::prepare::{ModelSetup, StepLimits};
 use super::shared::Shared;
 use super::waiting::Submission;
 use super::*;
@@ -126,6 +127,7 @@ fn counting(rows: usize, steps: usize) -> ModelSetup {
         cells,
         costs: vec![BatchSizes { min: 1, max: rows }.into()],
         steps: vec![steps],
+        limits: StepLimits::new(&EngineOptions::default()),
     }
 }
 
