@@ -25,7 +25,8 @@ pub enum Lengths {
         /// Most steps.
         most: usize,
     },
-    /// A normal distribution, without the values beyond the ends.
+    /// A normal distribution, without the values beyond the ends. The mean should be between them:
+    /// values are drawn until one is.
     Normal {
         /// Mean.
         mean: f64,

@@ -32,10 +32,10 @@ impl Setting {
         self.machine.ideal_rate(self.lengths.mean())
     }
 
-    /// The highest rate at which at least 99 of 100 requests that arrive in the last two thirds of
-    /// the time are answered by others that complete in it, within one percent, by bisection.
+    /// The highest rate at which the policy answers at least 99 requests for 100 that arrive, both
+    /// counted in the last two thirds of the time. Found within one percent, by bisection.
     ///
-    /// The seconds must be many times the latency: a queue that does not grow counts as sustained.
+    /// The time should be many times the latency, as the queue may grow by one percent.
     pub fn sustained_rate(&self, policy: Policy, mut watch: impl FnMut(&Arrival)) -> f64 {
         let (from, to) = (
             (self.seconds / 3.0 * 1e9) as u64,

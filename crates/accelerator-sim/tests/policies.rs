@@ -5,9 +5,7 @@ use cellstream_accelerator_sim::arrivals::{Arrival, Arrivals, Lengths};
 use cellstream_accelerator_sim::energy::Energy;
 use cellstream_accelerator_sim::network::Network;
 use cellstream_accelerator_sim::outcome::Outcome;
-use cellstream_accelerator_sim::policy::{
-    EBatchPolicy, Machine, bucketing, cellular, ebatch, padding,
-};
+use cellstream_accelerator_sim::policy::{Machine, Waits, bucketing, cellular, ebatch, padding};
 use cellstream_serve::ebatch::Cap;
 
 /// A step of a layer takes 16 ns, reading its weights 128 ns.
@@ -88,14 +86,14 @@ fn reads_that_overlap_cost_what_is_longer() {
 
 #[test]
 fn ebatch_by_hand() {
-    let policy = EBatchPolicy {
-        cap: Cap::Steps(3),
-        wait: 0,
-        allowed: None,
-    };
     // The third request arrives in the first step and takes over the lane of the first one: two of
     // its steps follow in the batch, the third in the next.
-    let outcome = ebatch(&small(2, 2), [at(0, 1), at(0, 3), at(130, 3)], policy);
+    let outcome = ebatch(
+        &small(2, 2),
+        [at(0, 1), at(0, 3), at(130, 3)],
+        Cap::Steps(3),
+        Waits::default(),
+    );
     let first = 2 * (128 + 3 * 16);
     let second = 2 * (128 + 16);
     assert_eq!(latencies(&outcome), [first, first, first + second - 130]);
@@ -117,8 +115,7 @@ fn every_policy_evaluates_every_step_once() {
     let steps: u64 = requests(700.0, 3000)
         .map(|arrival| arrival.steps as u64)
         .sum();
-    let n = |cap| EBatchPolicy {
-        cap,
+    let waits = Waits {
         wait: 5_000_000,
         allowed: None,
     };
@@ -126,8 +123,8 @@ fn every_policy_evaluates_every_step_once() {
         padding(&machine, requests(700.0, 3000)),
         bucketing(&machine, requests(700.0, 3000), 9),
         cellular(&machine, requests(700.0, 3000), 5),
-        ebatch(&machine, requests(700.0, 3000), n(Cap::Steps(50))),
-        ebatch(&machine, requests(700.0, 3000), n(Cap::Longest)),
+        ebatch(&machine, requests(700.0, 3000), Cap::Steps(50), waits),
+        ebatch(&machine, requests(700.0, 3000), Cap::Longest, waits),
     ] {
         assert_eq!(outcome.latencies.len(), 3000);
         assert_eq!(outcome.counts.lane_steps, 8 * steps);
@@ -141,12 +138,8 @@ fn orderings_of_the_paper() {
     let saturated = || requests(1e6, 6000);
     let padded = padding(&machine, saturated());
     let sweeps = cellular(&machine, saturated(), 5);
-    let policy = |cap| EBatchPolicy {
-        cap,
-        wait: 0,
-        allowed: None,
-    };
-    let lanes = ebatch(&machine, saturated(), policy(Cap::Longest));
+    let waits = Waits::default();
+    let lanes = ebatch(&machine, saturated(), Cap::Longest, waits);
     // "on average, 40 %" of the work of padding is useless; of cellular batching none.
     assert!((padded.padded() - 0.4).abs() < 0.05, "{}", padded.padded());
     assert!(sweeps.padded() == 0.0);
@@ -159,7 +152,7 @@ fn orderings_of_the_paper() {
     assert!(gain > 1.3, "{gain}");
     // A larger cap never needs more energy.
     let joules = [16, 64, 256].map(|cap| {
-        let outcome = ebatch(&machine, saturated(), policy(Cap::Steps(cap)));
+        let outcome = ebatch(&machine, saturated(), Cap::Steps(cap), waits);
         let energy = Energy::of(&machine.accelerator);
         outcome
             .joules_per_request(&energy, &machine.network)

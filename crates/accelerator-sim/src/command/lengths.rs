@@ -38,9 +38,15 @@ impl FromStr for LengthsOption {
         let mut number = || -> Option<f64> { parts.next()?.parse().ok().filter(|n| *n >= 0.0) };
         let (mean, deviation) = (number().ok_or(refused)?, number().ok_or(refused)?);
         let (least, most) = range(parts.next().ok_or(refused)?)?;
-        // Few values inside the ends would take many draws.
-        if !(least as f64..=most as f64).contains(&mean) || !deviation.is_finite() {
+        if !(least as f64..=most as f64).contains(&mean) {
             return Err(format!("the mean is outside {least}..{most}"));
+        }
+        // With few values inside the ends, one would take many draws.
+        let widest = 10.0 * (most - least + 1) as f64;
+        if deviation > widest {
+            return Err(format!(
+                "the deviation is above {widest}, ten times {least}..{most}"
+            ));
         }
         Ok(LengthsOption::Drawn(Lengths::Normal {
             mean,
@@ -130,6 +136,8 @@ mod tests {
             "normal:60,-1,20..100",
             "normal:60,nan,20..100",
             "normal:600,1,20..100",
+            "normal:60,1e9,20..100",
+            "normal:60,inf,20..100",
         ] {
             assert!(text.parse::<LengthsOption>().is_err(), "{text}");
         }

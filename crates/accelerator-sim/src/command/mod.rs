@@ -8,6 +8,7 @@ use std::io::{IsTerminal, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use arguments::name;
 pub use arguments::{AcceleratorKind, Arguments, NetworkKind};
 use cellstream_command::{Failure, Printer, interrupt};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -38,10 +39,7 @@ fn simulate(
     out: &mut impl Write,
 ) -> Result<(), Failure> {
     let setting = arguments.setting()?;
-    let rates = match arguments.sustained {
-        true => vec![f64::NAN],
-        false => arguments.rates(&setting),
-    };
+    let rates = arguments.rates(&setting)?;
     if !arguments.json {
         writeln!(out, "{}\n", title(arguments, &setting))?;
         writeln!(out, "{}", Row::header(arguments.deadline.is_some()))?;
@@ -119,10 +117,10 @@ fn title(arguments: &Arguments, setting: &Setting) -> String {
         "{} of {} layers of {} units on {}, {} lanes; {} steps; {} s, seed {}\n\
          a step of a layer {:.1} µs, reading its weights {:.1} µs; all lanes busy: {ideal:.1} \
          requests/s",
-        arguments.network_name(),
+        name(arguments.network),
         machine.network.layers,
         machine.network.hidden_size,
-        arguments.accelerator_name(),
+        name(arguments.accelerator),
         machine.accelerator.lanes,
         arguments.lengths(),
         arguments.seconds,

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::Arguments;
+use super::arguments::name;
 use crate::outcome::Outcome;
 use crate::policy::Policy;
 use crate::sustained::Setting;
@@ -10,8 +11,8 @@ use crate::sustained::Setting;
 /// The result of a policy at a rate.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    accelerator: &'static str,
-    network: &'static str,
+    accelerator: String,
+    network: String,
     layers: usize,
     hidden: usize,
     lanes: usize,
@@ -62,8 +63,8 @@ impl Row {
             late.count() as f64 / outcome.latencies.len().max(1) as f64
         });
         Row {
-            accelerator: arguments.accelerator_name(),
-            network: arguments.network_name(),
+            accelerator: name(arguments.accelerator),
+            network: name(arguments.network),
             layers: machine.network.layers,
             hidden: machine.network.hidden_size,
             lanes: machine.accelerator.lanes,

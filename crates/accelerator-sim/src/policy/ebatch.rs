@@ -9,27 +9,27 @@ use super::Machine;
 use crate::arrivals::Arrival;
 use crate::outcome::Outcome;
 
-/// The parameters of the policy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EBatchPolicy {
-    /// Most steps of a lane in a batch (N).
-    pub cap: Cap,
-    /// Longest wait for a fuller batch (T), in nanoseconds.
+/// The times of E-BATCH, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waits {
+    /// Longest wait for a fuller batch (T).
     pub wait: u64,
-    /// Nanoseconds from the arrival of a request to its deadline, which only [`Cap::ByLoad`] heeds.
+    /// From the arrival of a request to its deadline, which only [`Cap::ByLoad`] heeds.
     pub allowed: Option<u64>,
 }
 
-/// E-BATCH. Lanes without a sequence are clock gated.
+/// E-BATCH with at most so many steps of a lane in a batch (N). Lanes without a sequence are clock
+/// gated.
 pub fn ebatch(
     machine: &Machine,
     arrivals: impl IntoIterator<Item = Arrival>,
-    policy: EBatchPolicy,
+    cap: Cap,
+    waits: Waits,
 ) -> Outcome {
     let options = EBatchOptions {
         lanes: machine.lanes(),
-        cap: policy.cap,
-        wait: policy.wait,
+        cap,
+        wait: waits.wait,
     };
     let mut run = Run {
         machine,
@@ -37,7 +37,7 @@ pub fn ebatch(
         arrivals: arrivals.into_iter().peekable(),
         arrived: HashMap::new(),
         count: 0,
-        allowed: policy.allowed,
+        allowed: waits.allowed,
         outcome: Outcome::default(),
         now: 0,
     };

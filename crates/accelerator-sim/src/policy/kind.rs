@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use cellstream_serve::ebatch::{Cap, LayerTimes};
 
-use super::{EBatchPolicy, Machine, bucketing, cellular, ebatch, padding};
+use super::{Machine, Waits, bucketing, cellular, ebatch, padding};
 use crate::arrivals::Arrival;
 use crate::outcome::Outcome;
 
@@ -44,15 +44,6 @@ pub enum Policy {
     EBatchByLoad,
 }
 
-/// The times of [`EBatchPolicy`], in nanoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Waits {
-    /// Longest wait for a fuller batch (T).
-    pub wait: u64,
-    /// From the arrival of a request to its deadline.
-    pub allowed: Option<u64>,
-}
-
 impl Policy {
     /// Runs it until all requests are complete.
     pub fn run(
@@ -61,24 +52,19 @@ impl Policy {
         arrivals: impl IntoIterator<Item = Arrival>,
         waits: Waits,
     ) -> Outcome {
-        let lanes = |cap: Cap| EBatchPolicy {
-            cap,
-            wait: waits.wait,
-            allowed: waits.allowed,
-        };
         match self {
             Policy::Padding => padding(machine, arrivals),
             Policy::Bucketing { width } => bucketing(machine, arrivals, width),
             Policy::Cellular { steps } => cellular(machine, arrivals, steps),
-            Policy::EBatchLongest => ebatch(machine, arrivals, lanes(Cap::Longest)),
-            Policy::EBatch { cap } => ebatch(machine, arrivals, lanes(Cap::Steps(cap))),
+            Policy::EBatchLongest => ebatch(machine, arrivals, Cap::Longest, waits),
+            Policy::EBatch { cap } => ebatch(machine, arrivals, Cap::Steps(cap), waits),
             Policy::EBatchByLoad => {
                 let times = LayerTimes {
                     layers: machine.network.layers,
                     fetch: machine.fetch_time(),
                     step: machine.step_time(),
                 };
-                ebatch(machine, arrivals, lanes(Cap::ByLoad(times)))
+                ebatch(machine, arrivals, Cap::ByLoad(times), waits)
             }
         }
     }

@@ -13,8 +13,8 @@ use crate::accelerator::Accelerator;
 use crate::energy::Counts;
 use crate::network::Network;
 pub use cellular::cellular;
-pub use ebatch::{EBatchPolicy, ebatch};
-pub use kind::{Policy, PolicyError, Waits};
+pub use ebatch::{Waits, ebatch};
+pub use kind::{Policy, PolicyError};
 pub use whole::{bucketing, padding};
 
 /// An accelerator with a network.

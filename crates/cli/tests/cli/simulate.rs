@@ -40,6 +40,12 @@ fn bad_arguments_are_one_line() {
         ("--policies pad", 2, "`pad` is no policy"),
         ("--sustained --rates 5", 2, "cannot be used with"),
         ("--lanes 0", 2, "0 is not in"),
+        (
+            "--rates 1e9 --seconds 60",
+            2,
+            "6.0e10 requests in 60 s are too many",
+        ),
+        ("--lengths normal:60,1e9,20..100", 2, "ten times 20..100"),
     ] {
         let out = run_in(folder.path(), words(line));
         assert_eq!(out.status.code(), Some(status), "{line}: {out:?}");

@@ -136,7 +136,7 @@ pub struct Arguments {
         value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub steps_at_once: u32,
     /// Steps of a batch under the policy ebatch: by-load, by-load:MOST, or a number
-    #[arg(long, value_name = "N", default_value = "by-load", value_parser = batch_steps)]
+    #[arg(long, value_name = "N", default_value_t)]
     pub batch_steps: BatchSteps,
     /// Measure all settings of each policy at every load, and report the best
     #[arg(long)]
@@ -393,27 +393,9 @@ impl Arguments {
             threads: threads(self.threads),
             tasks_at_once: self.tasks_at_once as usize,
             steps_at_once: self.steps_at_once as usize,
-            batch_steps: match self.batch_steps {
-                BatchSteps::ByLoad(most) => format!("by-load:{most}"),
-                BatchSteps::Fixed(steps) => steps.to_string(),
-            },
+            batch_steps: self.batch_steps.to_string(),
             seed: self.seed,
         }
-    }
-}
-
-/// Reads the steps of a batch.
-fn batch_steps(text: &str) -> Result<BatchSteps, String> {
-    let most = EngineOptions::MAX_STEPS;
-    let number = |text: &str| {
-        let number = text.parse().ok();
-        let number = number.filter(|steps| (1..=most).contains(steps));
-        number.ok_or_else(|| format!("expected by-load, by-load:MOST or a number in 1..={most}"))
-    };
-    match text.strip_prefix("by-load:") {
-        Some(most) => Ok(BatchSteps::ByLoad(number(most)?)),
-        None if text == "by-load" => Ok(BatchSteps::default()),
-        None => Ok(BatchSteps::Fixed(number(text)?)),
     }
 }
 

@@ -175,7 +175,6 @@ mod tests {
     use super::*;
     use crate::report::fractions;
     use crate::sweep::compare::tests::Fleet;
-    use cellstream_serve::policy::BatchSteps;
 
     #[derive(Debug, Parser)]
     struct Typed {
@@ -388,22 +387,6 @@ mod tests {
             "an existing directory",
         );
         assert_eq!(std::fs::read_to_string(&lengths).unwrap(), "words\n3\n5\n");
-    }
-
-    #[test]
-    fn steps_of_a_batch_are_a_number_or_by_load() {
-        for (text, expected) in [
-            ("by-load", BatchSteps::default()),
-            ("by-load:8", BatchSteps::ByLoad(8)),
-            ("5", BatchSteps::Fixed(5)),
-        ] {
-            let typed = typed(&format!("lstm --batch-steps {text}"));
-            assert_eq!(typed.batch_steps, expected);
-        }
-        for text in ["0", "by-load:0", "by-load8", "5000", "many"] {
-            let words = ["load", "lstm", "--batch-steps", text];
-            assert!(Typed::try_parse_from(words).is_err(), "{text}");
-        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The most steps of a lane in a batch: N.
 
-use super::{Sequence, Time};
+use super::Time;
 
 /// The most steps of a lane in a batch (N).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,11 +32,12 @@ pub struct LayerTimes {
     pub step: Time,
 }
 
-/// A sequence that may be in the next batch.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Candidate {
-    /// The steps that are left.
+/// The rest of a sequence that may be in the next batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rest {
+    /// The steps that are left; at least 1.
     pub steps: usize,
+    /// When it should be complete.
     pub deadline: Option<Time>,
 }
 
@@ -49,72 +50,68 @@ impl LayerTimes {
         batch.saturating_mul(passes as Time)
     }
 
-    /// The cap of a batch, where this number of sequences waits for each lane.
-    fn cap(&self, now: Time, waiting_for_each: f64, candidates: &[Candidate]) -> Option<usize> {
-        let steps = || candidates.iter().map(|candidate| candidate.steps);
-        let mean = steps().sum::<usize>() as f64 / candidates.len().max(1) as f64;
-        let balanced = (2.0 * mean * self.fetch as f64 / self.step.max(1) as f64).sqrt();
-        let by_load = balanced * (waiting_for_each / 2.0).max(1.0);
-        let by_load = (by_load.ceil() as usize).clamp(1, steps().max()?);
-        if candidates.iter().all(|one| one.deadline.is_none()) {
-            return Some(by_load);
+    /// The cap with the least mean latency, where this number of sequences waits for each lane.
+    fn by_load(&self, waiting_for_each: f64, rests: impl Iterator<Item = Rest>) -> Option<usize> {
+        let (mut count, mut sum, mut longest) = (0usize, 0, None);
+        for rest in rests {
+            count += 1;
+            sum += rest.steps;
+            longest = longest.max(Some(rest.steps));
         }
-        let in_time = |cap: usize| {
-            let ends = |steps| now.saturating_add(self.time(steps, cap));
-            let is_in_time = |candidate: &&Candidate| {
-                let deadline = candidate.deadline;
-                deadline.is_some_and(|at| ends(candidate.steps) <= at)
+        let mean = sum as f64 / count.max(1) as f64;
+        let balanced = (2.0 * mean * self.fetch as f64 / self.step.max(1) as f64).sqrt();
+        let cap = balanced * (waiting_for_each / 2.0).max(1.0);
+        Some((cap.ceil() as usize).clamp(1, longest?))
+    }
+
+    /// Of `cap` and the steps of each sequence, the cap with which the most end in time.
+    fn in_time(&self, now: Time, cap: usize, rests: &[Rest]) -> usize {
+        let count = |cap: usize| {
+            let is_in_time = |rest: &&Rest| {
+                let ends = now.saturating_add(self.time(rest.steps, cap));
+                rest.deadline.is_some_and(|at| ends <= at)
             };
-            candidates.iter().filter(is_in_time).count()
+            rests.iter().filter(is_in_time).count()
         };
-        let mut caps: Vec<usize> = steps().collect();
+        let mut caps: Vec<usize> = rests.iter().map(|rest| rest.steps).collect();
         caps.sort_unstable();
         caps.dedup();
-        let caps = caps.into_iter().chain([by_load]);
-        // Of equal ones the last, which is that by the load.
-        caps.max_by_key(|&cap| in_time(cap))
+        // Of equal ones the last.
+        caps.push(cap);
+        let best = caps.into_iter().max_by_key(|&cap| count(cap));
+        best.unwrap_or(cap)
     }
 }
 
 impl Cap {
-    /// The most steps of a batch that starts now, from the oldest of `waiting` sequences, as many
-    /// as `lanes`; their deadlines are times from now on. `None` for [`Cap::Longest`].
+    /// The most steps of a batch that starts now with the `oldest` of `waiting` sequences, as many
+    /// as `lanes`. `None` for [`Cap::Longest`], and without a sequence.
     ///
     /// ```
-    /// use cellstream_serve::ebatch::{Cap, LayerTimes, Sequence};
+    /// use cellstream_serve::ebatch::{Cap, LayerTimes, Rest};
     ///
     /// let cap = Cap::ByLoad(LayerTimes { layers: 8, fetch: 50, step: 10 });
-    /// let oldest = [Sequence::new(1, 0, 90), Sequence::new(2, 0, 90)];
-    /// assert_eq!(cap.for_batch(4, 2, oldest), Some(30)); // sqrt(2 · 90 · 5)
+    /// let oldest = [Rest { steps: 90, deadline: None }; 2];
+    /// assert_eq!(cap.of_batch(0, 4, 2, oldest.into_iter()), Some(30)); // sqrt(2 · 90 · 5)
     /// ```
-    pub fn for_batch(
-        &self,
-        lanes: usize,
-        waiting: usize,
-        oldest: impl IntoIterator<Item = Sequence>,
-    ) -> Option<usize> {
-        let candidates = oldest.into_iter().map(|sequence| Candidate {
-            steps: sequence.steps,
-            deadline: sequence.deadline,
-        });
-        self.of_batch(0, lanes, waiting, candidates)
-    }
-
-    /// The cap of a batch that starts now with the oldest of `waiting` sequences, as many as lanes;
-    /// `None` for [`Cap::Longest`].
-    pub(super) fn of_batch(
+    pub fn of_batch(
         &self,
         now: Time,
         lanes: usize,
         waiting: usize,
-        oldest: impl Iterator<Item = Candidate>,
+        oldest: impl Iterator<Item = Rest> + Clone,
     ) -> Option<usize> {
         match self {
             Cap::Longest => None,
             Cap::Steps(steps) => Some(*steps),
             Cap::ByLoad(times) => {
                 let waiting_for_each = waiting as f64 / lanes as f64;
-                times.cap(now, waiting_for_each, &oldest.collect::<Vec<_>>())
+                let cap = times.by_load(waiting_for_each, oldest.clone())?;
+                let has_deadlines = oldest.clone().any(|rest| rest.deadline.is_some());
+                Some(match has_deadlines {
+                    true => times.in_time(now, cap, &oldest.collect::<Vec<_>>()),
+                    false => cap,
+                })
             }
         }
     }
@@ -130,8 +127,8 @@ mod tests {
         step: 10,
     };
 
-    fn candidates(steps: &[usize]) -> impl Iterator<Item = Candidate> {
-        let of = |&steps: &usize| Candidate {
+    fn rests(steps: &[usize]) -> impl Iterator<Item = Rest> + Clone {
+        let of = |&steps: &usize| Rest {
             steps,
             deadline: None,
         };
@@ -149,7 +146,7 @@ mod tests {
     #[test]
     fn the_cap_by_load_has_the_least_latency_of_all() {
         for steps in [8, 20, 60, 300] {
-            let cap = Cap::ByLoad(TIMES).of_batch(0, 4, 2, candidates(&[steps, steps]));
+            let cap = Cap::ByLoad(TIMES).of_batch(0, 4, 2, rests(&[steps, steps]));
             let best = (1..=steps)
                 .min_by(|&a, &b| latency(steps, a).total_cmp(&latency(steps, b)))
                 .unwrap();
@@ -159,7 +156,7 @@ mod tests {
 
     #[test]
     fn the_cap_grows_with_the_queue() {
-        let of = |waiting| Cap::ByLoad(TIMES).of_batch(0, 2, waiting, candidates(&[90, 90]));
+        let of = |waiting| Cap::ByLoad(TIMES).of_batch(0, 2, waiting, rests(&[90, 90]));
         let balanced = Some(30); // sqrt(2 · 90 · 5)
         assert_eq!((of(1), of(4)), (balanced, balanced));
         assert_eq!(of(6), Some(45));
@@ -172,7 +169,7 @@ mod tests {
         for _ in 0..1000 {
             let now = random.u64(..1000);
             let count = random.usize(1..6);
-            let all: Vec<Candidate> = std::iter::repeat_with(|| Candidate {
+            let all: Vec<Rest> = std::iter::repeat_with(|| Rest {
                 steps: random.usize(1..80),
                 deadline: random.bool().then(|| now + random.u64(..9000)),
             })
@@ -188,12 +185,12 @@ mod tests {
                     .filter_map(|one| Some(ends(one.steps) <= one.deadline?));
                 met.filter(|met| *met).count()
             };
-            let of = |all: Vec<Candidate>| {
+            let of = |all: Vec<Rest>| {
                 let cap = Cap::ByLoad(TIMES).of_batch(now, 6, count, all.into_iter());
                 cap.unwrap()
             };
             let found = of(all.clone());
-            let without = |one: &Candidate| Candidate {
+            let without = |one: &Rest| Rest {
                 deadline: None,
                 ..*one
             };

@@ -3,7 +3,8 @@
 //!
 //! A state machine without clock, threads and values: events go in, decisions come out. Simulated
 //! accelerators are driven by it. On CPUs the policy [`EBatching`](crate::policy::EBatching) has no
-//! lanes, as a CPU computes any number of rows; it shares the rule for the steps of a batch ([`Cap`]).
+//! lanes, as a CPU computes any number of rows; it shares the rule for the steps of a batch
+//! ([`Cap`]).
 //!
 //! ```text
 //! queue -- start --> first layer -- lock --> other layers -- finish --> completed, or queue again
@@ -42,7 +43,7 @@ mod tests;
 
 use std::collections::HashSet;
 
-pub use cap::{Cap, LayerTimes};
+pub use cap::{Cap, LayerTimes, Rest};
 pub use partition::partition;
 use queue::{Pending, Queue};
 
@@ -308,7 +309,7 @@ impl EBatch {
         let EBatchOptions { lanes, cap, wait } = self.options;
         self.queue.offer(now);
         let model = self.queue.ready(now, lanes, wait)?;
-        let (waiting, oldest) = (self.queue.of(model), self.queue.candidates(model, lanes));
+        let (waiting, oldest) = (self.queue.of(model), self.queue.rests(model, lanes));
         let max_steps = cap.of_batch(now, lanes, waiting, oldest);
         let admitted = self.queue.take(model, lanes, max_steps);
         let cap = max_steps.unwrap_or(usize::MAX);

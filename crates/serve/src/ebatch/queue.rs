@@ -4,8 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::cap::Candidate;
-use super::{Segment, Sequence, Time};
+use super::{Rest, Segment, Sequence, Time};
 
 /// A sequence whose steps are not all evaluated.
 #[derive(Clone, Copy, Debug)]
@@ -157,7 +156,8 @@ impl Queue {
     /// Takes the oldest sequences of a model, until they have as many steps as the lanes may
     /// evaluate.
     ///
-    /// Dividing all that wait would let a long queue of short sequences keep a long one waiting.
+    /// The paper divides all that wait, the longest first: then long sequences that keep arriving
+    /// would keep a short one waiting.
     pub fn take(&mut self, model: usize, lanes: usize, cap: Option<usize>) -> Vec<Pending> {
         let mut taken: Vec<Pending> = Vec::new();
         let (mut steps, mut longest) = (0usize, 0);
@@ -199,10 +199,10 @@ impl Queue {
     }
 
     /// The oldest sequences of a model.
-    pub fn candidates(&self, model: usize, count: usize) -> impl Iterator<Item = Candidate> {
+    pub fn rests(&self, model: usize, count: usize) -> impl Iterator<Item = Rest> + Clone {
         let pending = self.models.get(&model).into_iter();
         let pending = pending.flat_map(|of_model| of_model.pending.values());
-        pending.take(count).map(|pending| Candidate {
+        pending.take(count).map(|pending| Rest {
             steps: pending.steps,
             deadline: pending.deadline,
         })

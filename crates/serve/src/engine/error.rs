@@ -55,7 +55,7 @@ pub enum EngineError {
     /// `batch_steps` is 0.
     #[error("`batch_steps` is 0; a batch has at least 1 step")]
     NoBatchSteps,
-    /// `batch_steps` is above [`EngineOptions::MAX_STEPS`](super::EngineOptions::MAX_STEPS).
+    /// `batch_steps` is above [`BatchSteps::MAX`](crate::policy::BatchSteps::MAX).
     #[error("`batch_steps` is {steps}; at most {max} are supported")]
     TooManyBatchSteps {
         /// The steps.

@@ -175,12 +175,8 @@ impl Engine {
     /// [`EngineError`]; all threads that were started have ended.
     pub fn start(cells: Cells, options: &EngineOptions) -> Result<Engine, EngineError> {
         Engine::with_policy(cells, options, |workers| {
-            let EngineOptions {
-                groups,
-                batch_steps,
-                ..
-            } = *options;
-            options.policy.build(workers, groups, batch_steps)
+            let (groups, steps) = (options.groups, options.batch_steps);
+            options.policy.build(workers, groups, steps)
         })
     }
 

@@ -52,8 +52,6 @@ pub struct EngineOptions {
 impl EngineOptions {
     /// Maximum number of rows of a batch that is supported: buffers are allocated for all of them.
     pub const MAX_ROWS: usize = 1 << 16;
-    /// Maximum number of steps of a batch that is supported.
-    pub const MAX_STEPS: usize = 1 << 10;
 
     /// Checks the numbers.
     pub(super) fn check(&self) -> Result<(), EngineError> {
@@ -65,8 +63,8 @@ impl EngineOptions {
         }
         match self.batch_steps.most() {
             0 => return Err(EngineError::NoBatchSteps),
-            steps if steps > EngineOptions::MAX_STEPS => {
-                let max = EngineOptions::MAX_STEPS;
+            steps if steps > BatchSteps::MAX => {
+                let max = BatchSteps::MAX;
                 return Err(EngineError::TooManyBatchSteps { steps, max });
             }
             _ => {}

@@ -23,30 +23,22 @@ pub(super) struct ModelSetup {
 pub(super) struct StepLimits {
     /// Maximum number of steps.
     steps: usize,
-    /// Whether the rows of all steps together have a limit.
-    limits_rows: bool,
+    /// Maximum rows of all steps together.
+    rows: usize,
 }
 
 impl StepLimits {
-    /// Those of the options: under [`PolicyKind::EBatch`] the policy limits the rows.
+    /// Those of the options.
     pub fn new(options: &EngineOptions) -> StepLimits {
         match options.policy {
             PolicyKind::EBatch => StepLimits {
                 steps: options.batch_steps.most(),
-                limits_rows: false,
+                rows: usize::MAX,
             },
             _ => StepLimits {
                 steps: options.steps_at_once.min(Scheduler::STEP_ROWS),
-                limits_rows: true,
+                rows: Scheduler::STEP_ROWS,
             },
-        }
-    }
-
-    /// Maximum rows of all steps of a batch together.
-    fn rows(&self, rows: usize, steps: usize) -> usize {
-        match self.limits_rows {
-            true => Scheduler::STEP_ROWS,
-            false => rows.saturating_mul(steps),
         }
     }
 }
@@ -86,7 +78,7 @@ impl ModelSetup {
                 team: team.clone(),
                 rows: cost.rows.max,
                 steps,
-                step_rows: self.limits.rows(cost.rows.max, steps),
+                step_rows: self.limits.rows,
             };
             CellRunner::new(Arc::clone(cell), env).map_err(|why| EngineError::Cell {
                 worker,

@@ -12,11 +12,13 @@
 //! for batches of about the same number of rows.
 
 use std::collections::VecDeque;
+use std::fmt;
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use super::{Cellular, Order, moving_average};
 use crate::cell_graph::CellCost;
-use crate::ebatch::{Cap, LayerTimes, Sequence};
+use crate::ebatch::{Cap, LayerTimes, Rest};
 use crate::scheduler::{
     Demand, NewModel, NewTask, Policy, RequestKey, Row, SubgraphKey, Table, Task, WorkerId,
 };
@@ -31,10 +33,49 @@ pub enum BatchSteps {
 }
 
 impl BatchSteps {
+    /// The largest number that is supported.
+    pub const MAX: usize = 1 << 10;
+
     /// The largest number, for which buffers are allocated.
     pub fn most(self) -> usize {
         match self {
             BatchSteps::ByLoad(most) | BatchSteps::Fixed(most) => most,
+        }
+    }
+}
+
+/// As [`FromStr`] reads it.
+impl fmt::Display for BatchSteps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BatchSteps::ByLoad(most) => write!(f, "by-load:{most}"),
+            BatchSteps::Fixed(steps) => steps.fmt(f),
+        }
+    }
+}
+
+/// Text that names no [`BatchSteps`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is no number of steps; expected by-load, by-load:MOST or a number, in 1..={max}",
+    max = BatchSteps::MAX
+)]
+pub struct BatchStepsError(String);
+
+impl FromStr for BatchSteps {
+    type Err = BatchStepsError;
+
+    /// `by-load`, `by-load:MOST` or a number.
+    fn from_str(text: &str) -> Result<BatchSteps, BatchStepsError> {
+        let number = |digits: &str| {
+            let steps = digits.parse().ok();
+            let steps = steps.filter(|steps| (1..=BatchSteps::MAX).contains(steps));
+            steps.ok_or_else(|| BatchStepsError(text.into()))
+        };
+        match text.strip_prefix("by-load:") {
+            Some(most) => Ok(BatchSteps::ByLoad(number(most)?)),
+            None if text == "by-load" => Ok(BatchSteps::default()),
+            None => Ok(BatchSteps::Fixed(number(text)?)),
         }
     }
 }
@@ -60,7 +101,7 @@ pub struct EBatching {
 struct Batch {
     /// Its tasks, one for each step.
     steps: usize,
-    /// Rows of all of them.
+    /// Rows of the first: those of the others may have ended.
     rows: usize,
     /// Tasks that are not done.
     left: usize,
@@ -192,7 +233,6 @@ impl Policy for EBatching {
         match batches.back_mut().filter(|_| is_further) {
             Some(batch) => {
                 batch.steps += 1;
-                batch.rows += rows.len();
                 batch.left += 1;
             }
             None => batches.push_back(Batch {
@@ -227,12 +267,13 @@ impl Policy for EBatching {
             let deadline = deadline.map(|at| at.saturating_duration_since(now).as_nanos() as u64);
             // The row's own step is taken already.
             let further = if view.ready > 0 { view.request_left } else { 0 };
-            Sequence {
+            Rest {
+                steps: 1 + further as usize,
                 deadline,
-                ..Sequence::new(0, 0, 1 + further as usize)
             }
         });
-        let steps = Cap::ByLoad(layer).for_batch(lanes, waiting, left);
+        // Deadlines are times from now on.
+        let steps = Cap::ByLoad(layer).of_batch(0, lanes, waiting, left);
         Some(steps.unwrap_or(most).min(most))
     }
 
@@ -246,8 +287,7 @@ impl Policy for EBatching {
         batch.took += took.unwrap_or_default();
         batch.is_partial |= took.is_none();
         if batch.left == 0 {
-            let rows = batch.rows.div_ceil(batch.steps);
-            let times = self.cells[task.cell.index()].of(rows);
+            let times = self.cells[task.cell.index()].of(batch.rows);
             if !batch.is_partial {
                 times.learn(batch.steps, batch.took.as_nanos() as f64);
             }
@@ -263,6 +303,25 @@ impl Policy for EBatching {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn steps_are_read_back() {
+        for steps in [
+            BatchSteps::default(),
+            BatchSteps::Fixed(5),
+            BatchSteps::ByLoad(1024),
+        ] {
+            assert_eq!(steps.to_string().parse(), Ok(steps));
+        }
+        assert_eq!("by-load".parse(), Ok(BatchSteps::default()));
+        for text in ["0", "by-load:0", "by-load8", "by-load:", "1025", "many", ""] {
+            let error = text.parse::<BatchSteps>().unwrap_err().to_string();
+            assert!(
+                error.starts_with(&format!("`{text}` is no number")),
+                "{error}"
+            );
+        }
+    }
 
     #[test]
     fn times_are_split_into_a_part_of_the_batch_and_one_of_each_step() {

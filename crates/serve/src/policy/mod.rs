@@ -19,7 +19,7 @@ mod turns;
 
 pub use bucketing::Bucketing;
 pub use cellular::{Cellular, Order};
-pub use ebatch::{BatchSteps, EBatching};
+pub use ebatch::{BatchSteps, BatchStepsError, EBatching};
 pub use graph_batch::{GraphBatching, Rule, Step};
 pub use ideal::Ideal;
 pub use kind::{Groups, PolicyKind, PolicyKindError};

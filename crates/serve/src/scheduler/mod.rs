@@ -114,10 +114,12 @@ impl Scheduler {
     }
 
     /// Most rows of a task and its further steps together, unless the policy
-    /// [decides](Policy::steps). With so many the arithmetic binds, and
-    /// reading the weights less often gains little: who comes meanwhile should not wait for more.
-    /// (LSTM 1024, 2 cores of an AMD EPYC: of 8 rows two steps at once take 0.65 of two tasks'
-    /// time, of 16 rows 0.93.)
+    /// [decides](Policy::steps).
+    ///
+    /// With so many the arithmetic binds, and reading the weights less often gains little: requests
+    /// that arrive meanwhile should not wait for more. (LSTM 1024, 2 cores of an AMD EPYC: of 8
+    /// rows two steps at once take 0.65 of two tasks' time, of 16 rows 0.93.) Deep stacks, whose
+    /// weights no cache holds, are another case: see [`EBatching`](crate::policy::EBatching).
     pub const STEP_ROWS: usize = 16;
 
     /// A request arrives: [`Scheduler::handle_prepared`] of a record that is made now, in a time in
