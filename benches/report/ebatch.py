@@ -301,10 +301,10 @@ def steps() -> str:
     for record in each_machine("ebatch-steps"):
         for key in dict.fromkeys((row["layers"], row["rows"]) for row in record.rows):
             here = [row for row in record.rows if (row["layers"], row["rows"]) == key]
-            lines.append([f"{key[0]} layers, {key[1]} rows, {record.machine}",
-                          *(f"{row['gflops']} of {row['bound_gflops']} ({row['bound_by']}); {row['mb_per_row_step']}"
-                            for row in here)])  # fmt: skip
-    return table(("MNMT", "1 step", "4 steps", "16 steps"), lines)
+            layers = "1 layer" if key[0] == "1" else f"{key[0]} layers"
+            lines.append([f"{layers}, {key[1]} rows, {record.machine}", here[0]["bound_gflops"],
+                          *(f"{row['gflops']}; {row['mb_per_row_step']}" for row in here)])  # fmt: skip
+    return table(("MNMT", "bound", "1 step", "4 steps", "16 steps"), lines)
 
 
 TABLES = {"ebatch-serving": serving, "ebatch-steps": steps, "ebatch-claims": claims, "ebatch-rates": rates, "ebatch-assumptions": assumptions,
