@@ -8,7 +8,7 @@ use crate::machine::Topology;
 use crate::model::Model;
 use cellstream_kernels::IsaError;
 
-/// Sequences and steps that [`Plan::load_or_estimate`] estimates for.
+/// Sequences and steps that [`Plan::estimate_usual`] estimates for.
 const SIZES: ([usize; 3], [usize; 3]) = ([1, 4, 16], [1, 10, 100]);
 
 /// A plan, and why it is an estimate if it is one. It can be used wherever a `&Plan` is asked for.
@@ -29,8 +29,8 @@ impl Deref for Loaded {
 
 impl Plan {
     /// The plan in the file if it was made for this machine and a model of this shape. Otherwise,
-    /// be the file absent, damaged or for something else, the estimate for all of this machine's
-    /// cores, 1, 4 and 16 sequences, and 1, 10 and 100 steps; a session makes room for more with
+    /// be the file absent, damaged or for something else, [`Plan::estimate_usual`] for all of this
+    /// machine's cores; a session makes room for more with
     /// [`Session::reserve`](crate::Session::reserve). Which it is, and why, is
     /// [`Loaded::fallback`]; nothing is printed.
     ///
@@ -62,15 +62,54 @@ impl Plan {
             Err(PlanFileError::Isa(error)) => return Err(error),
             Err(why) => why,
         };
-        let cores = Topology::detect().team_size();
+        Ok(Loaded {
+            plan: Plan::estimate_usual(model, Topology::detect().team_size()),
+            fallback: Some(why),
+        })
+    }
+
+    /// The estimate on up to `cores` cores for requests of usual sizes: 1, 4 and 16 sequences of
+    /// 1, 10 and 100 steps. For sessions whose requests are not known beforehand.
+    ///
+    /// ```
+    /// use cellstream::Plan;
+    /// use cellstream::model::Gru;
+    ///
+    /// let plan = Plan::estimate_usual(&Gru::new(8, 16).random(1)?, 2);
+    /// assert_eq!((plan.batch(), plan.steps()), (16, 100));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn estimate_usual(model: &Model, cores: usize) -> Plan {
         let (batches, steps) = SIZES;
         let sizes = batches.into_iter().flat_map(|b| steps.map(|s| (b, s)));
         let entries = sizes.flat_map(|(b, s)| Plan::estimate(model, b, s, cores).entries);
-        Ok(Loaded {
-            plan: Plan {
-                entries: entries.collect(),
-            },
-            fallback: Some(why),
-        })
+        Plan {
+            entries: entries.collect(),
+        }
+    }
+
+    /// Adds the estimate for requests of this size, unless the plan has an entry whose sequences
+    /// and steps differ from it by a factor of less than two each. Whether it has added one.
+    ///
+    /// ```
+    /// use cellstream::Plan;
+    /// use cellstream::model::Gru;
+    ///
+    /// let model = Gru::new(8, 16).random(1)?;
+    /// let mut plan = Plan::estimate(&model, 1, 100, 2);
+    /// assert!(!plan.add_estimate(&model, 1, 120, 2));
+    /// assert!(plan.add_estimate(&model, 32, 120, 2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn add_estimate(&mut self, model: &Model, batch: usize, steps: usize, cores: usize) -> bool {
+        let (batch, steps) = (batch.max(1), steps.max(1));
+        let is_near = |one: usize, other: usize| one < 2 * other && other < 2 * one;
+        let mut entries = self.entries.iter();
+        if entries.any(|entry| is_near(entry.batch, batch) && is_near(entry.steps, steps)) {
+            return false;
+        }
+        let estimate = Plan::estimate(model, batch, steps, cores);
+        self.entries.extend(estimate.entries);
+        true
     }
 }

@@ -42,17 +42,55 @@ impl Model {
     /// if the file cannot be written.
     pub fn save_safetensors(&self, path: impl AsRef<Path>) -> Result<(), SaveError> {
         let path = path.as_ref();
-        let tensors = tensors(self)?;
-        let header = header(&Metadata::of(self), &tensors)?;
-        let written = atomic_file::write(path, |file| {
-            file.write_all(&(header.len() as u64).to_le_bytes())?;
-            file.write_all(&header)?;
-            tensors.iter().try_for_each(|tensor| tensor.write(file))
-        });
-        written.map_err(|source| SaveError::Io {
+        let file = File::of(self)?;
+        atomic_file::write(path, |out| file.write(out)).map_err(|source| SaveError::Io {
             path: path.into(),
             source,
         })
+    }
+
+    /// The bytes of the file that [`Model::save_safetensors`] writes.
+    ///
+    /// ```
+    /// use cellstream::model::{Lstm, Model, SafetensorsOptions};
+    /// let model = Lstm::new(4, 8).random(1)?;
+    /// let bytes = model.to_safetensors()?;
+    /// let read = Model::from_safetensors(&bytes, &SafetensorsOptions::new())?;
+    /// assert_eq!(read, model);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`SaveError::Unsupported`], as [`Model::save_safetensors`].
+    pub fn to_safetensors(&self) -> Result<Vec<u8>, SaveError> {
+        let file = File::of(self)?;
+        let data: usize = file.tensors.iter().map(OutputTensor::bytes).sum();
+        let mut bytes = Vec::with_capacity(8 + file.header.len() + data);
+        file.write(&mut bytes).map_err(|source| SaveError::Io {
+            path: "memory".into(),
+            source,
+        })?;
+        Ok(bytes)
+    }
+}
+
+/// The contents of a file.
+struct File<'m> {
+    header: Vec<u8>,
+    tensors: Vec<OutputTensor<'m>>,
+}
+
+impl<'m> File<'m> {
+    fn of(model: &'m Model) -> Result<File<'m>, SaveError> {
+        let tensors = tensors(model)?;
+        let header = header(&Metadata::of(model), &tensors)?;
+        Ok(File { header, tensors })
+    }
+
+    fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        out.write_all(&(self.header.len() as u64).to_le_bytes())?;
+        out.write_all(&self.header)?;
+        self.tensors.iter().try_for_each(|tensor| tensor.write(out))
     }
 }
 

@@ -1,0 +1,61 @@
+"""Recurrent networks (LSTM, GRU, RNN) on CPUs at the lowest latency, exact to the last bit.
+
+>>> import numpy as np, cellstream
+>>> model = cellstream.Model.open("speech.safetensors")        # or .onnx, .pt
+>>> session = cellstream.Session(model)                        # packs the weights
+>>> y, hn, cn = session.run(np.zeros((100, 1, model.input_size), np.float32))
+
+``cellstream.torch`` replaces the recurrent layers of PyTorch modules, and
+``cellstream.onnxruntime`` those of models that ONNX Runtime runs.
+"""
+
+from ._native import (
+    Engine,
+    Model,
+    Network,
+    Plan,
+    Session,
+    Stream,
+    StreamState,
+    Ticket,
+    __version__,
+    quantize,
+    tune,
+)
+from ._types import Port, Result
+from .errors import (
+    CellstreamError,
+    DeadlineError,
+    ForkedError,
+    InputError,
+    ModelError,
+    OverloadedError,
+    PlanError,
+    RequestCancelledError,
+    RequestError,
+)
+
+__all__ = [
+    "CellstreamError",
+    "DeadlineError",
+    "Engine",
+    "ForkedError",
+    "InputError",
+    "Model",
+    "ModelError",
+    "Network",
+    "OverloadedError",
+    "Plan",
+    "PlanError",
+    "Port",
+    "RequestCancelledError",
+    "RequestError",
+    "Result",
+    "Session",
+    "Stream",
+    "StreamState",
+    "Ticket",
+    "__version__",
+    "quantize",
+    "tune",
+]

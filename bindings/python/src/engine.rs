@@ -1,0 +1,319 @@
+//! `Engine` and `Stream`: single cells of many requests, batched.
+
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Instant;
+
+use cellstream::execute::team::ProcessMark;
+use cellstream_serve as serve;
+use cellstream_serve::cell_graph::{BatchSizes, CellId, Cells, Graph};
+use cellstream_serve::engine::{EngineOptions, Request, StepOptions, Workers};
+use cellstream_serve::networks::{Chain, ChainCell, NetworkError, Outputs, Whole, WholeCell};
+use cellstream_serve::policy::PolicyKind;
+use cellstream_serve::scheduler::End;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::arrays::Floats;
+use crate::errors::{Class, Error};
+use crate::model::Model;
+use crate::plan::{Plan, seconds};
+use crate::ticket::Ticket;
+
+/// The cells of a model: one a step, or one a sequence where a direction needs the end first.
+enum Unfold {
+    Chain(Chain),
+    Whole(Whole),
+}
+
+impl Unfold {
+    fn graph(
+        &self,
+        x: &[f32],
+        initial: Option<&[&[f32]]>,
+        outputs: Outputs,
+    ) -> Result<Graph, NetworkError> {
+        match self {
+            Unfold::Chain(chain) => chain.unfold(x, initial, outputs),
+            Unfold::Whole(whole) => whole.unfold(x, initial, outputs),
+        }
+    }
+
+    fn cell(&self) -> CellId {
+        match self {
+            Unfold::Chain(chain) => chain.cell(),
+            Unfold::Whole(whole) => whole.cell(),
+        }
+    }
+}
+
+#[pyclass(frozen, module = "cellstream")]
+pub struct Engine {
+    /// `None` after `close`.
+    engine: RwLock<Option<serve::Engine>>,
+    made_in: ProcessMark,
+    unfold: Unfold,
+    input: usize,
+    output: usize,
+}
+
+impl Engine {
+    /// Calls `with` with the engine, without the interpreter.
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        with: impl FnOnce(&serve::Engine) -> Result<T, Error> + Send,
+    ) -> Result<T, Error> {
+        if self.made_in.is_forked() {
+            return Err(Error::forked("engine"));
+        }
+        py.detach(|| {
+            let engine = self.engine.read().unwrap_or_else(PoisonError::into_inner);
+            match &*engine {
+                Some(engine) => with(engine),
+                None => Err(Error::new(Class::Request, "the engine is closed")),
+            }
+        })
+    }
+}
+
+/// Drops the engine without the interpreter: its reply thread, which is joined, may wait for it.
+impl Drop for Engine {
+    fn drop(&mut self) {
+        let engine = self.engine.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let Some(engine) = engine.take() else {
+            return;
+        };
+        let mut engine = Some(engine);
+        let dropped = Python::try_attach(|py| py.detach(|| drop(engine.take())));
+        if dropped.is_none() {
+            // The interpreter is ending, and the process with it.
+            std::mem::forget(engine.take());
+        }
+    }
+}
+
+#[pymethods]
+impl Engine {
+    #[new]
+    #[pyo3(signature = (model, *, policy="cellular", max_batch=None, workers=None, plan=None,
+        max_steps=1000, max_requests=None))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+    fn new(
+        py: Python<'_>,
+        model: &Model,
+        policy: &str,
+        max_batch: Option<usize>,
+        workers: Option<&str>,
+        plan: Option<&Plan>,
+        max_steps: usize,
+        max_requests: Option<usize>,
+    ) -> PyResult<Engine> {
+        let policy: PolicyKind = policy.parse().map_err(Error::input)?;
+        let workers = match workers {
+            None | Some("one-per-core") => Workers::OnePerCore,
+            Some("one-over-all") => Workers::OneOverAll,
+            Some(other) => {
+                let why = format!("workers {other:?} is unknown; use one-per-core or one-over-all");
+                return Err(Error::input(why).into());
+            }
+        };
+        let mut options = EngineOptions {
+            policy,
+            workers,
+            ..EngineOptions::default()
+        };
+        if let Some(max) = max_batch {
+            options.sizes = vec![BatchSizes { min: 1, max }];
+        }
+        if let Some(requests) = max_requests {
+            options.limits.requests = requests;
+        }
+        let (model, plan) = (&model.0, plan.map(|plan| plan.plan.clone()));
+        let signature = model.signature();
+        let is_forward = { model.layers().iter() }
+            .all(|layer| layer.directions().len() == 1 && !layer.directions()[0].is_reverse());
+        let start = || -> Result<(serve::Engine, Unfold), Error> {
+            let mut cells = Cells::new();
+            let unfold = if is_forward {
+                let mut cell = ChainCell::new(std::sync::Arc::clone(model))?;
+                if let Some(plan) = plan {
+                    cell = cell.with_plan(plan)?;
+                }
+                Unfold::Chain(Chain::add(&mut cells, cell))
+            } else {
+                let mut cell = WholeCell::new(std::sync::Arc::clone(model), max_steps);
+                if let Some(plan) = plan {
+                    cell = cell.with_plan(plan)?;
+                }
+                Unfold::Whole(Whole::add(&mut cells, cell))
+            };
+            Ok((serve::Engine::start(cells, &options)?, unfold))
+        };
+        let (engine, unfold) = py.detach(start)?;
+        Ok(Engine {
+            engine: RwLock::new(Some(engine)),
+            made_in: ProcessMark::new(),
+            unfold,
+            input: signature.input,
+            output: signature.output,
+        })
+    }
+
+    #[pyo3(signature = (x, *, states=None, outputs="last", priority=0, timeout=None))]
+    fn submit(
+        &self,
+        py: Python<'_>,
+        x: &Bound<'_, PyAny>,
+        states: Option<Vec<Bound<'_, PyAny>>>,
+        outputs: &str,
+        priority: u8,
+        timeout: Option<f64>,
+    ) -> PyResult<Ticket> {
+        let x = Floats::of("x", x)?;
+        if x.shape().len() != 2 || x.shape()[1] != self.input {
+            let why = format!("x has the shape {:?}; it must be [steps, {}]", x.shape(), self.input);
+            return Err(Error::input(why).into());
+        }
+        let is_last = match outputs {
+            "last" => true,
+            "each" => false,
+            _ => {
+                let why = format!("outputs {outputs:?} is unknown; use last or each");
+                return Err(Error::input(why).into());
+            }
+        };
+        let kind = if is_last { Outputs::Last } else { Outputs::Each };
+        let states = states.unwrap_or_default();
+        let states = { states.iter() }.map(|state| Floats::of("states", state));
+        let states = states.collect::<PyResult<Vec<_>>>()?;
+        let states = states.iter().map(Floats::values).collect::<PyResult<Vec<_>>>()?;
+        let deadline = timeout.map(seconds).transpose()?.map(|after| Instant::now() + after);
+        let values = x.values()?;
+        let ticket = self.with(py, |engine| {
+            let initial = (!states.is_empty()).then_some(&states[..]);
+            let graph = self.unfold.graph(values, initial, kind)?;
+            let mut request = Request::new(graph).priority(priority);
+            if let Some(deadline) = deadline {
+                request = request.deadline(deadline);
+            }
+            Ok(engine.submit(request)?)
+        })?;
+        let answer = async move { ticket.await.map(|response| response.values) };
+        Ok(Ticket::new(answer, self.output, is_last))
+    }
+
+    #[pyo3(signature = (states=None))]
+    fn stream(
+        slf: Bound<'_, Engine>,
+        states: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Stream> {
+        let states = Floats::optional("states", states)?;
+        let states = states.as_ref().map(Floats::values).transpose()?;
+        let engine = slf.get();
+        let stream = engine.with(slf.py(), |started| {
+            Ok(started.stream(engine.unfold.cell(), states)?)
+        })?;
+        Ok(Stream {
+            stream: Mutex::new(Some(stream)),
+            made_in: engine.made_in,
+            output: engine.output,
+            _engine: slf.unbind(),
+        })
+    }
+
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = self.with(py, |engine| Ok(engine.model().stats()))?;
+        let entries = PyDict::new(py);
+        if let Some(stats) = stats {
+            let counts = stats.counts;
+            entries.set_item("submitted", counts.submitted)?;
+            entries.set_item("refused", counts.refused())?;
+            entries.set_item("unanswered", stats.unanswered)?;
+            entries.set_item("completed", counts.of(End::Completed))?;
+            entries.set_item("cancelled", counts.of(End::Cancelled))?;
+            entries.set_item("late", counts.of(End::Late))?;
+            entries.set_item("failed", counts.of(End::Failed))?;
+        }
+        Ok(entries)
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        if self.made_in.is_forked() {
+            return Err(Error::forked("engine").into());
+        }
+        py.detach(|| {
+            let engine = self.engine.write().unwrap_or_else(PoisonError::into_inner).take();
+            drop(engine);
+        });
+        Ok(())
+    }
+
+    fn __enter__(slf: Bound<'_, Engine>) -> Bound<'_, Engine> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.close(py)
+    }
+}
+
+#[pyclass(frozen, module = "cellstream")]
+pub struct Stream {
+    /// `None` after `close`.
+    stream: Mutex<Option<serve::engine::Stream>>,
+    made_in: ProcessMark,
+    output: usize,
+    _engine: Py<Engine>,
+}
+
+impl Stream {
+    fn lock(&self) -> Result<MutexGuard<'_, Option<serve::engine::Stream>>, Error> {
+        if self.made_in.is_forked() {
+            return Err(Error::forked("stream"));
+        }
+        Ok(self.stream.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[pymethods]
+impl Stream {
+    #[pyo3(signature = (x, *, priority=0, timeout=None))]
+    fn push(
+        &self,
+        py: Python<'_>,
+        x: &Bound<'_, PyAny>,
+        priority: u8,
+        timeout: Option<f64>,
+    ) -> PyResult<Ticket> {
+        let x = Floats::of("x", x)?;
+        let options = StepOptions {
+            priority,
+            deadline: timeout.map(seconds).transpose()?.map(|after| Instant::now() + after),
+        };
+        let values = x.values()?;
+        let step = py.detach(|| match &mut *self.lock()? {
+            Some(stream) => Ok(stream.push_with(values, options)?),
+            None => Err(Error::new(Class::Request, "the stream is closed")),
+        })?;
+        Ok(Ticket::new(step.into_future(), self.output, true))
+    }
+
+    fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let state = py.detach(|| match &*self.lock()? {
+            Some(stream) => Ok(stream.state()),
+            None => Err(Error::new(Class::Request, "the stream is closed")),
+        })?;
+        let shape = [state.len()];
+        Ok(crate::arrays::array(py, state, &shape)?.into_any())
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        Ok(py.detach(|| {
+            if let Some(stream) = self.lock()?.take() {
+                drop(stream.close());
+            }
+            Ok::<_, Error>(())
+        })?)
+    }
+}

@@ -1,0 +1,217 @@
+//! The exceptions of `cellstream/errors.py`, raised for errors of the crates.
+
+use cellstream::execute::team::TeamPanicked;
+use cellstream::execute::{PackError, RunError, SessionError};
+use cellstream::kernels::IsaError;
+use cellstream::model::{LoadError, ModelError, SaveError};
+use cellstream::plan::PlanFileError;
+use cellstream::tune::TuneError;
+use cellstream_network as network;
+use cellstream_serve as serve;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyType;
+use pyo3::call::PyCallArgs;
+
+/// A class of `cellstream/errors.py`.
+#[derive(Clone, Copy)]
+pub enum Class {
+    /// A file or weights that are no model.
+    Model,
+    /// A plan that does not fit.
+    Plan,
+    /// Arrays that do not fit.
+    Input,
+    /// An object that was made before a fork.
+    Forked,
+    /// A request that ended without an answer.
+    Request,
+    /// A request that was not accepted, because there are too many.
+    Overloaded,
+    /// A request that was cancelled.
+    Cancelled,
+    /// A request whose deadline passed.
+    Late,
+    /// All others.
+    Other,
+}
+
+impl Class {
+    fn name(self) -> &'static str {
+        match self {
+            Class::Model => "ModelError",
+            Class::Plan => "PlanError",
+            Class::Input => "InputError",
+            Class::Forked => "ForkedError",
+            Class::Request => "RequestError",
+            Class::Overloaded => "OverloadedError",
+            Class::Cancelled => "RequestCancelledError",
+            Class::Late => "DeadlineError",
+            Class::Other => "CellstreamError",
+        }
+    }
+}
+
+/// An error with its class; the interpreter is not needed to make one.
+pub struct Error {
+    class: Class,
+    message: String,
+}
+
+impl Error {
+    pub fn new(class: Class, message: impl ToString) -> Error {
+        Error {
+            class,
+            message: message.to_string(),
+        }
+    }
+
+    pub fn input(message: impl ToString) -> Error {
+        Error::new(Class::Input, message)
+    }
+
+    /// For objects that a child process has from its parent.
+    pub fn forked(what: &str) -> Error {
+        let message = format!(
+            "this {what} was made before the process was forked, and its threads are in the parent; \
+             make a new one in the child"
+        );
+        Error::new(Class::Forked, message)
+    }
+}
+
+static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+
+impl From<Error> for PyErr {
+    fn from(error: Error) -> PyErr {
+        Python::attach(|py| {
+            let module = MODULE.get_or_try_init(py, || {
+                Ok::<_, PyErr>(py.import("cellstream.errors")?.unbind())
+            });
+            let class = module.and_then(|module| {
+                let class = module.bind(py).getattr(error.class.name())?;
+                Ok(class.cast_into::<PyType>()?)
+            });
+            match class {
+                Ok(class) => PyErr::from_type(class, (error.message,)),
+                Err(failed) => failed,
+            }
+        })
+    }
+}
+
+/// A class of `cellstream/_types.py`, called with these arguments.
+pub fn made<'py>(
+    py: Python<'py>,
+    class: &'static PyOnceLock<Py<PyAny>>,
+    name: &str,
+    arguments: impl PyCallArgs<'py>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let class = class.get_or_try_init(py, || {
+        let module = py.import("cellstream._types")?;
+        Ok::<_, PyErr>(module.getattr(name)?.unbind())
+    })?;
+    class.bind(py).call1(arguments)
+}
+
+macro_rules! classes {
+    ($($error:ty => $class:ident;)*) => {
+        $(impl From<$error> for Error {
+            fn from(error: $error) -> Error {
+                Error::new(Class::$class, error)
+            }
+        })*
+    };
+}
+
+classes! {
+    LoadError => Model;
+    ModelError => Model;
+    SaveError => Model;
+    PlanFileError => Plan;
+    IsaError => Other;
+    serve::engine::EngineError => Other;
+    serve::networks::NetworkError => Input;
+}
+
+impl From<RunError> for Error {
+    fn from(error: RunError) -> Error {
+        let class = match error {
+            RunError::Team(TeamPanicked::Forked) => Class::Forked,
+            RunError::Team(_) | RunError::Backend(_) => Class::Other,
+            _ => Class::Input,
+        };
+        Error::new(class, error)
+    }
+}
+
+impl From<SessionError> for Error {
+    fn from(error: SessionError) -> Error {
+        let class = match error {
+            SessionError::Pack(PackError::Plan(_)) => Class::Plan,
+            SessionError::TooLarge { .. } => Class::Input,
+            _ => Class::Other,
+        };
+        Error::new(class, error)
+    }
+}
+
+impl From<TuneError> for Error {
+    fn from(error: TuneError) -> Error {
+        match error {
+            TuneError::Session(error) => error.into(),
+            TuneError::Model(error) => error.into(),
+            TuneError::Verify { .. } => Error::new(Class::Other, error),
+            error => Error::input(error),
+        }
+    }
+}
+
+impl From<network::NetworkError> for Error {
+    fn from(error: network::NetworkError) -> Error {
+        use network::NetworkError;
+        let class = match error {
+            NetworkError::Input { .. } => Class::Input,
+            NetworkError::PlanFile { .. } => Class::Plan,
+            _ => Class::Model,
+        };
+        Error::new(class, error)
+    }
+}
+
+impl From<serve::RequestError> for Error {
+    fn from(error: serve::RequestError) -> Error {
+        use serve::RequestError;
+        let class = match error {
+            RequestError::Cancelled => Class::Cancelled,
+            RequestError::Late => Class::Late,
+            RequestError::Forked => Class::Forked,
+            RequestError::Graph(_) => Class::Input,
+            _ => Class::Request,
+        };
+        Error::new(class, error)
+    }
+}
+
+impl From<serve::engine::SubmitError> for Error {
+    fn from(error: serve::engine::SubmitError) -> Error {
+        use serve::engine::SubmitError;
+        let class = match error {
+            SubmitError::Forked => Class::Forked,
+            SubmitError::Refused(_) => Class::Overloaded,
+            _ => Class::Request,
+        };
+        Error::new(class, error)
+    }
+}
+
+impl From<serve::engine::StreamError> for Error {
+    fn from(error: serve::engine::StreamError) -> Error {
+        use serve::engine::StreamError;
+        match error {
+            StreamError::Ended(error) => error.into(),
+            StreamError::Submit(error) => error.into(),
+            error => Error::input(error),
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! The extension module `cellstream._native`.
+//!
+//! ```text
+//! errors.rs    the exceptions of cellstream/errors.py
+//! arrays.rs    NumPy arrays to slices and back
+//! model.rs     Model
+//! plan.rs      Plan and tune
+//! session.rs   Session, StreamState
+//! raw.rs       runs on addresses, for cellstream.torch
+//! network.rs   Network
+//! engine.rs    Engine, Stream
+//! ticket.rs    the answers of an engine, awaitable
+//! interrupt.rs Ctrl-C during long calls
+//! ```
+//!
+//! Every class may be used by several threads; a session runs one call at a time. The interpreter
+//! is released while cellstream computes or waits.
+
+mod arrays;
+mod engine;
+mod errors;
+mod interrupt;
+mod model;
+mod network;
+mod plan;
+mod raw;
+mod session;
+mod ticket;
+
+use pyo3::prelude::*;
+
+#[pymodule(name = "_native")]
+mod native {
+    #[pymodule_export]
+    use super::engine::{Engine, Stream};
+    #[pymodule_export]
+    use super::model::{Model, quantize};
+    #[pymodule_export]
+    use super::network::Network;
+    #[pymodule_export]
+    use super::plan::{Plan, tune};
+    #[pymodule_export]
+    use super::raw::RawSession;
+    #[pymodule_export]
+    use super::session::{Session, StreamState};
+    #[pymodule_export]
+    use super::ticket::Ticket;
+    use super::*;
+
+    /// Runs the program `cellstream` with these arguments; the first is its name.
+    #[pyfunction]
+    fn main(py: Python<'_>, arguments: Vec<std::ffi::OsString>) -> u8 {
+        py.detach(|| cellstream_cli::run(arguments))
+    }
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

@@ -1,0 +1,206 @@
+//! `Model`: a recurrent stack with its weights.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use cellstream::model::{self as core, Cell, Layout, Precision, SafetensorsOptions};
+use cellstream_network::QuantizedGraph;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
+
+use crate::arrays::Floats;
+use crate::errors::Error;
+
+#[pyclass(frozen, module = "cellstream")]
+pub struct Model(pub Arc<core::Model>);
+
+/// The precision of this name.
+pub fn precision(name: Option<&str>) -> PyResult<Option<Precision>> {
+    let parsed = name.map(str::parse::<Precision>).transpose();
+    Ok(parsed.map_err(Error::input)?)
+}
+
+fn options(
+    prefix: Option<String>,
+    cell: Option<&str>,
+    batch_first: Option<bool>,
+) -> PyResult<SafetensorsOptions> {
+    let mut options = SafetensorsOptions::new();
+    if let Some(prefix) = prefix {
+        options = options.prefix(prefix);
+    }
+    if let Some(name) = cell {
+        let named = Cell::NAMED.iter().find(|named| named.name == name);
+        let named = named.ok_or_else(|| {
+            let names: Vec<_> = Cell::NAMED.iter().map(|named| named.name).collect();
+            Error::input(format!("cell {name:?} is unknown; use one of {}", names.join(", ")))
+        })?;
+        options = options.cell(named.cell.clone());
+    }
+    if let Some(yes) = batch_first {
+        options = options.batch_first(yes);
+    }
+    Ok(options)
+}
+
+impl Model {
+    fn made(model: core::Model, precision: Option<Precision>) -> Result<Model, Error> {
+        let model = match precision {
+            Some(precision) => model.into_precision(precision)?,
+            None => model,
+        };
+        Ok(Model(Arc::new(model)))
+    }
+}
+
+#[pymethods]
+impl Model {
+    #[staticmethod]
+    #[pyo3(signature = (path, *, prefix=None, cell=None, batch_first=None, precision=None))]
+    fn open(
+        py: Python<'_>,
+        path: PathBuf,
+        prefix: Option<String>,
+        cell: Option<&str>,
+        batch_first: Option<bool>,
+        precision: Option<&str>,
+    ) -> PyResult<Model> {
+        let has_options = prefix.is_some() || cell.is_some() || batch_first.is_some();
+        let options = options(prefix, cell, batch_first)?;
+        let precision = self::precision(precision)?;
+        let extension = path.extension().map(|e| e.to_ascii_lowercase());
+        let is = |name: &str| extension.as_ref().is_some_and(|e| e == name);
+        if has_options && is("onnx") {
+            let why = "prefix, cell and batch_first apply to state dicts; an ONNX file states them";
+            return Err(Error::input(why).into());
+        }
+        let read = || -> Result<Model, Error> {
+            let model = if is("safetensors") {
+                let bytes = std::fs::read(&path).map_err(|source| {
+                    let path = path.clone();
+                    core::LoadError::Io { path, source }
+                })?;
+                core::Model::from_safetensors(&bytes, &options)?
+            } else if is("pt") || is("pth") || is("bin") {
+                core::Model::from_pytorch(&path, &options)?
+            } else {
+                core::Model::open(&path)?
+            };
+            Model::made(model, precision)
+        };
+        Ok(py.detach(read)?)
+    }
+
+    #[staticmethod]
+    #[pyo3(signature = (tensors, *, prefix=None, cell=None, batch_first=None, precision=None))]
+    fn from_state_dict(
+        tensors: &Bound<'_, PyDict>,
+        prefix: Option<String>,
+        cell: Option<&str>,
+        batch_first: Option<bool>,
+        precision: Option<&str>,
+    ) -> PyResult<Model> {
+        let options = options(prefix, cell, batch_first)?;
+        let precision = self::precision(precision)?;
+        let mut arrays = Vec::with_capacity(tensors.len());
+        for (name, value) in tensors.iter() {
+            let name: String = name.extract()?;
+            let floats = Floats::of(&name, &value)?;
+            let bytes: Vec<u8> = floats.values()?.iter().flat_map(|v| v.to_le_bytes()).collect();
+            arrays.push((name, floats.shape().to_vec(), bytes));
+        }
+        let views = arrays.iter().map(|(name, shape, bytes)| {
+            let view = TensorView::new(Dtype::F32, shape.clone(), bytes);
+            view.map(|view| (name.as_str(), view)).map_err(Error::input)
+        });
+        let views = views.collect::<Result<Vec<_>, _>>()?;
+        let bytes = safetensors::serialize(views, None).map_err(Error::input)?;
+        let model = core::Model::from_safetensors(&bytes, &options).map_err(Error::from)?;
+        Ok(Model::made(model, precision)?)
+    }
+
+    #[staticmethod]
+    fn _from_bytes(bytes: &[u8]) -> PyResult<Model> {
+        let model = core::Model::from_safetensors(bytes, &SafetensorsOptions::new());
+        Ok(Model(Arc::new(model.map_err(Error::from)?)))
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyBytes>,))> {
+        let bytes = self.0.to_safetensors().map_err(Error::from)?;
+        let make = py.get_type::<Model>().getattr("_from_bytes")?;
+        Ok((make, (PyBytes::new(py, &bytes),)))
+    }
+
+    fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        Ok(py.detach(|| self.0.save_safetensors(path).map_err(Error::from))?)
+    }
+
+    fn in_precision(&self, py: Python<'_>, precision: &str) -> PyResult<Model> {
+        let precision: Precision = precision.parse().map_err(Error::input)?;
+        let model = py.detach(|| self.0.in_precision(precision).map_err(Error::from))?;
+        Ok(Model(Arc::new(model)))
+    }
+
+    #[getter]
+    fn input_size(&self) -> usize {
+        self.0.signature().input
+    }
+
+    #[getter]
+    fn output_size(&self) -> usize {
+        self.0.signature().output
+    }
+
+    #[getter]
+    fn hidden_sizes(&self) -> Vec<usize> {
+        self.0.layers().iter().map(|layer| layer.hidden_size()).collect()
+    }
+
+    #[getter]
+    fn bidirectional(&self) -> bool {
+        self.0.layers().iter().any(|layer| layer.directions().len() == 2)
+    }
+
+    #[getter]
+    fn batch_first(&self) -> bool {
+        self.0.layout() == Layout::BatchMajor
+    }
+
+    #[getter]
+    fn precision(&self) -> &'static str {
+        self.0.precision().map_or("mixed", Precision::name)
+    }
+
+    #[getter]
+    fn weight_bytes(&self) -> usize {
+        self.0.weight_bytes()
+    }
+
+    fn __eq__(&self, other: &Model) -> bool {
+        self.0 == other.0
+    }
+
+    fn __repr__(&self) -> String {
+        let kinds: Vec<String> = { self.0.layers().iter() }
+            .map(|layer| {
+                let directions = if layer.directions().len() == 2 { "2x" } else { "" };
+                format!("{directions}{:?} {}", layer.kind(), layer.hidden_size()).to_lowercase()
+            })
+            .collect();
+        let (input, precision) = (self.input_size(), self.precision());
+        format!("<cellstream.Model {input} -> {}, {precision}>", kinds.join(" -> "))
+    }
+}
+
+#[pyfunction]
+pub fn quantize(py: Python<'_>, source: PathBuf, target: PathBuf) -> PyResult<Vec<String>> {
+    let quantized = || -> Result<Vec<String>, Error> {
+        let graph = QuantizedGraph::of(&source)?;
+        cellstream::atomic_file::write(&target, |out| out.write_all(&graph.bytes))
+            .map_err(|why| Error::input(format!("{}: {why}", target.display())))?;
+        Ok(graph.reduced)
+    };
+    Ok(py.detach(quantized)?)
+}

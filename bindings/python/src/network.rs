@@ -1,0 +1,213 @@
+//! `Network`: a whole ONNX graph.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use cellstream::execute::team::ProcessMark;
+use cellstream_network::{self as core, Data, NetworkOptions, NetworkPlan, NetworkTuning, Tensor};
+use half::f16;
+use numpy::{
+    Element, IxDyn, PyArray, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyUntypedArray,
+    PyUntypedArrayMethods,
+};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyDict;
+
+use crate::errors::{Error, made};
+use crate::interrupt::{Progress, watched};
+use crate::model::precision;
+use crate::plan::{effort, seconds};
+
+#[pyclass(frozen, module = "cellstream")]
+pub struct Network {
+    network: Arc<core::Network>,
+    made_in: ProcessMark,
+}
+
+fn tensor_of<T>(array: &Bound<'_, PyUntypedArray>) -> PyResult<Option<Tensor>>
+where
+    T: Element + Clone,
+    Data: From<Vec<T>>,
+{
+    let Ok(array) = array.cast::<PyArrayDyn<T>>() else {
+        return Ok(None);
+    };
+    let values = array.try_readonly().map_err(Error::input)?;
+    let values: Vec<T> = values.as_array().iter().cloned().collect();
+    Ok(Some(Tensor::new(array.shape(), values).map_err(Error::from)?))
+}
+
+/// A tensor of an array, or of what NumPy makes an array of.
+fn tensor(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Tensor> {
+    let array = value.py().import("numpy")?.call_method1("asarray", (value,))?;
+    let array = array.cast_into::<PyUntypedArray>().map_err(PyErr::from)?;
+    macro_rules! first {
+        ($($type:ty),*) => {
+            $(if let Some(tensor) = tensor_of::<$type>(&array)? {
+                return Ok(tensor);
+            })*
+        };
+    }
+    first!(f32, i64, i32, bool, f64, f16, u8, i8, i16, u16, u32, u64);
+    let found = array.dtype().typeobj().name()?;
+    Err(Error::input(format!("input {name:?}: arrays of {found} are not supported")).into())
+}
+
+fn array<'py>(py: Python<'py>, tensor: Tensor) -> PyResult<Bound<'py, PyAny>> {
+    fn of<'py, T: Element>(
+        py: Python<'py>,
+        values: &[T],
+        shape: &[usize],
+    ) -> PyResult<Bound<'py, PyAny>> {
+        Ok(PyArray::from_slice(py, values).reshape(IxDyn(shape))?.into_any())
+    }
+    let shape = tensor.shape();
+    match tensor.data() {
+        Data::F32(v) => of(py, v, shape),
+        Data::F64(v) => of(py, v, shape),
+        Data::F16(v) => of(py, v, shape),
+        Data::I64(v) => of(py, v, shape),
+        Data::I32(v) => of(py, v, shape),
+        Data::I16(v) => of(py, v, shape),
+        Data::I8(v) => of(py, v, shape),
+        Data::U64(v) => of(py, v, shape),
+        Data::U32(v) => of(py, v, shape),
+        Data::U16(v) => of(py, v, shape),
+        Data::U8(v) => of(py, v, shape),
+        Data::Bool(v) => of(py, v, shape),
+        other => {
+            let found = other.element_type();
+            Err(Error::input(format!("outputs of {found} are not supported")).into())
+        }
+    }
+}
+
+fn inputs(arrays: &Bound<'_, PyDict>) -> PyResult<Vec<(String, Tensor)>> {
+    let pairs = arrays.iter().map(|(name, value)| {
+        let name: String = name.extract()?;
+        let tensor = tensor(&name, &value)?;
+        Ok((name, tensor))
+    });
+    pairs.collect()
+}
+
+fn named(inputs: &[(String, Tensor)]) -> Vec<(&str, &Tensor)> {
+    inputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect()
+}
+
+impl Network {
+    fn here(&self) -> Result<&core::Network, Error> {
+        match self.made_in.is_forked() {
+            true => Err(Error::forked("network")),
+            false => Ok(&self.network),
+        }
+    }
+}
+
+#[pymethods]
+impl Network {
+    #[staticmethod]
+    #[pyo3(signature = (path, *, threads=None, precision=None))]
+    fn open(
+        py: Python<'_>,
+        path: PathBuf,
+        threads: Option<usize>,
+        precision: Option<&str>,
+    ) -> PyResult<Network> {
+        let options = NetworkOptions {
+            threads,
+            precision: self::precision(precision)?,
+            ..NetworkOptions::default()
+        };
+        let open = || core::Network::open_with(path, options).map_err(Error::from);
+        Ok(Network {
+            network: Arc::new(py.detach(open)?),
+            made_in: ProcessMark::new(),
+        })
+    }
+
+    #[getter]
+    fn inputs<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        self.network.inputs().iter().map(|port| self::port(py, port)).collect()
+    }
+
+    #[getter]
+    fn outputs<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        self.network.outputs().iter().map(|port| self::port(py, port)).collect()
+    }
+
+    fn run<'py>(
+        &self,
+        py: Python<'py>,
+        arrays: &Bound<'py, PyDict>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let network = self.here()?;
+        let inputs = inputs(arrays)?;
+        let outputs = py.detach(|| network.run(&named(&inputs)).map_err(Error::from))?;
+        let results = PyDict::new(py);
+        for output in outputs {
+            results.set_item(output.name, array(py, output.tensor)?)?;
+        }
+        Ok(results)
+    }
+
+    #[pyo3(signature = (arrays, path=None, *, seconds=20.0, effort="measure", progress=None))]
+    fn tune(
+        &self,
+        py: Python<'_>,
+        arrays: &Bound<'_, PyDict>,
+        path: Option<PathBuf>,
+        seconds: f64,
+        effort: &str,
+        progress: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let network = self.here()?;
+        let inputs = inputs(arrays)?;
+        let options = NetworkTuning {
+            budget: self::seconds(seconds)?,
+            effort: self::effort(effort)?,
+        };
+        let tuned = watched(py, progress, |watch| {
+            network.tune(&named(&inputs), options, |now| {
+                let goes_on = watch.goes_on(Progress {
+                    fraction: now.fraction,
+                    stage: now.node.to_owned(),
+                });
+                match goes_on {
+                    true => ControlFlow::Continue(()),
+                    false => ControlFlow::Break(()),
+                }
+            })
+        })?;
+        let tuned = tuned.map_err(Error::from)?;
+        if let Some(path) = path {
+            py.detach(|| tuned.plan.save(path).map_err(Error::from))?;
+        }
+        Ok(())
+    }
+
+    fn use_plan(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        let network = self.here()?;
+        Ok(py.detach(|| {
+            let plan = NetworkPlan::load(path)?;
+            network.use_plan(Some(plan)).map_err(Error::from)
+        })?)
+    }
+
+    fn __repr__(&self) -> String {
+        let names = |ports: &[core::NetworkPort]| {
+            let names: Vec<_> = ports.iter().map(|port| port.name.as_str()).collect();
+            names.join(", ")
+        };
+        let (inputs, outputs) = (names(self.network.inputs()), names(self.network.outputs()));
+        format!("<cellstream.Network {inputs} -> {outputs}>")
+    }
+}
+
+fn port<'py>(py: Python<'py>, port: &core::NetworkPort) -> PyResult<Bound<'py, PyAny>> {
+    static PORT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let element = port.element_type.map(|kind| kind.name());
+    made(py, &PORT, "Port", (port.name.as_str(), element, port.shape.clone()))
+}

@@ -1,0 +1,174 @@
+//! `Plan` and `tune`.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cellstream::machine::Topology;
+use cellstream::model as core;
+use cellstream::plan::{self, Stamp};
+use cellstream::tune::{Effort, Options};
+use pyo3::prelude::*;
+
+use crate::errors::Error;
+use crate::interrupt::{Progress, watched};
+use crate::model::Model;
+
+#[pyclass(frozen, module = "cellstream")]
+pub struct Plan {
+    pub plan: plan::Plan,
+    /// What it is for: its text names the model.
+    model: Arc<core::Model>,
+}
+
+/// The number of threads asked for, or one for each core.
+pub fn threads(asked: Option<usize>) -> usize {
+    asked.unwrap_or_else(|| Topology::detect().team_size())
+}
+
+/// The effort of this name.
+pub fn effort(name: &str) -> Result<Effort, Error> {
+    match name {
+        "estimate" => Ok(Effort::Estimate),
+        "measure" => Ok(Effort::Measure),
+        "exhaustive" => Ok(Effort::Exhaustive),
+        _ => Err(Error::input(format!(
+            "effort {name:?} is unknown; use estimate, measure or exhaustive"
+        ))),
+    }
+}
+
+/// Seconds as a duration.
+pub fn seconds(value: f64) -> Result<Duration, Error> {
+    Duration::try_from_secs_f64(value).map_err(|why| Error::input(format!("{value} seconds: {why}")))
+}
+
+/// The model's number of sequences or steps must be at least one.
+fn sizes_of(batch: usize, steps: usize) -> Result<(), Error> {
+    match batch > 0 && steps > 0 {
+        true => Ok(()),
+        false => Err(Error::input("batch and steps must be 1 or more")),
+    }
+}
+
+#[pymethods]
+impl Plan {
+    #[staticmethod]
+    #[pyo3(signature = (model, batch=None, steps=None, *, threads=None))]
+    fn estimate(
+        model: &Model,
+        batch: Option<usize>,
+        steps: Option<usize>,
+        threads: Option<usize>,
+    ) -> PyResult<Plan> {
+        let cores = self::threads(threads);
+        let plan = match (batch, steps) {
+            (None, None) => plan::Plan::estimate_usual(&model.0, cores),
+            _ => {
+                let (batch, steps) = (batch.unwrap_or(1), steps.unwrap_or(1));
+                sizes_of(batch, steps)?;
+                plan::Plan::estimate(&model.0, batch, steps, cores)
+            }
+        };
+        Ok(Plan::of(plan, model))
+    }
+
+    #[staticmethod]
+    fn load(py: Python<'_>, path: PathBuf, model: &Model) -> PyResult<Plan> {
+        let plan = py.detach(|| plan::Plan::load(path, &model.0).map_err(Error::from))?;
+        Ok(Plan::of(plan, model))
+    }
+
+    #[staticmethod]
+    fn load_or_estimate(py: Python<'_>, path: PathBuf, model: &Model) -> PyResult<Plan> {
+        let loaded =
+            py.detach(|| plan::Plan::load_or_estimate(path, &model.0).map_err(Error::from))?;
+        Ok(Plan::of(loaded.plan, model))
+    }
+
+    fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        Ok(py.detach(|| self.plan.save(path, &self.model).map_err(Error::from))?)
+    }
+
+    #[staticmethod]
+    fn _from_text(model: &Model, text: &str) -> PyResult<Plan> {
+        let stamp = Stamp::detect().map_err(Error::from)?;
+        let plan = plan::Plan::from_text(text.as_bytes(), &model.0, &stamp);
+        Ok(Plan::of(plan.map_err(Error::from)?, model))
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (Model, String))> {
+        let stamp = Stamp::detect().map_err(Error::from)?;
+        let text = self.plan.to_text(&self.model, &stamp).map_err(Error::from)?;
+        let make = py.get_type::<Plan>().getattr("_from_text")?;
+        Ok((make, (Model(Arc::clone(&self.model)), text)))
+    }
+
+    #[getter]
+    fn threads(&self) -> usize {
+        self.plan.threads()
+    }
+
+    #[getter]
+    fn sizes(&self) -> Vec<(usize, usize)> {
+        self.plan.entries.iter().map(|e| (e.batch, e.steps)).collect()
+    }
+
+    #[getter]
+    fn is_tuned(&self) -> bool {
+        self.plan.is_tuned()
+    }
+
+    fn __eq__(&self, other: &Plan) -> bool {
+        self.plan == other.plan
+    }
+
+    fn __repr__(&self) -> String {
+        let kind = if self.is_tuned() { "tuned" } else { "estimated" };
+        format!("<cellstream.Plan {kind} for {:?}>", self.sizes())
+    }
+}
+
+impl Plan {
+    fn of(plan: plan::Plan, model: &Model) -> Plan {
+        Plan {
+            plan,
+            model: Arc::clone(&model.0),
+        }
+    }
+}
+
+#[pyfunction]
+#[pyo3(signature = (model, sizes, *, threads=None, seconds=20.0, effort="measure",
+    lengths=Vec::new(), progress=None))]
+#[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+pub fn tune(
+    py: Python<'_>,
+    model: &Model,
+    sizes: Vec<(usize, usize)>,
+    threads: Option<usize>,
+    seconds: f64,
+    effort: &str,
+    lengths: Vec<usize>,
+    progress: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Plan> {
+    let mut options = Options::new(sizes, self::threads(threads), self::seconds(seconds)?);
+    options.effort = self::effort(effort)?;
+    options.lengths = lengths;
+    let network = &model.0;
+    let tuned = watched(py, progress, |watch| {
+        cellstream::tune::tune(network, &options, |now| {
+            let (size, sizes) = now.size;
+            let goes_on = watch.goes_on(Progress {
+                fraction: now.fraction,
+                stage: format!("size {} of {sizes}, {}", size + 1, now.stage),
+            });
+            match goes_on {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            }
+        })
+    })?;
+    Ok(Plan::of(tuned.map_err(Error::from)?.plan, model))
+}

@@ -1,0 +1,156 @@
+//! The answers of an engine: waited for by a thread, or awaited.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::Instant;
+
+use cellstream::execute::team::ProcessMark;
+use cellstream_serve::RequestError;
+use pyo3::exceptions::PyTimeoutError;
+use pyo3::prelude::*;
+
+use crate::arrays::array;
+use crate::errors::Error;
+use crate::interrupt::PERIOD;
+use crate::plan::seconds;
+
+type Answer = Result<Vec<f32>, RequestError>;
+type Pending = Pin<Box<dyn Future<Output = Answer> + Send>>;
+
+enum State {
+    Pending(Pending),
+    Ended(Answer),
+}
+
+#[pyclass(frozen, module = "cellstream")]
+pub struct Ticket {
+    state: Mutex<State>,
+    made_in: ProcessMark,
+    /// Values of a step.
+    width: usize,
+    /// The answer is of one step, so it has no axis of steps.
+    is_last: bool,
+}
+
+/// Wakes a task of an event loop.
+struct Call(Py<PyAny>);
+
+impl Wake for Call {
+    fn wake(self: Arc<Self>) {
+        // `None` when the interpreter is about to end: nobody waits then.
+        Python::try_attach(|py| {
+            if let Err(why) = self.0.call0(py) {
+                why.write_unraisable(py, None);
+            }
+        });
+    }
+}
+
+/// Wakes a thread.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+impl Ticket {
+    pub fn new(
+        pending: impl Future<Output = Answer> + Send + 'static,
+        width: usize,
+        is_last: bool,
+    ) -> Ticket {
+        Ticket {
+            state: Mutex::new(State::Pending(Box::pin(pending))),
+            made_in: ProcessMark::new(),
+            width,
+            is_last,
+        }
+    }
+
+    /// The lock is held for moments, never while the interpreter is waited for.
+    fn lock(&self) -> Result<MutexGuard<'_, State>, Error> {
+        if self.made_in.is_forked() {
+            return Err(RequestError::Forked.into());
+        }
+        Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether the request has ended; if not, `waker` is woken when it does.
+    fn poll(&self, waker: &Waker) -> Result<bool, Error> {
+        let mut state = self.lock()?;
+        if let State::Pending(pending) = &mut *state {
+            match pending.as_mut().poll(&mut Context::from_waker(waker)) {
+                Poll::Pending => return Ok(false),
+                Poll::Ready(answer) => *state = State::Ended(answer),
+            }
+        }
+        Ok(true)
+    }
+}
+
+#[pymethods]
+impl Ticket {
+    #[pyo3(signature = (timeout=None))]
+    fn result<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
+        let timeout = timeout.map(seconds).transpose()?;
+        let until = timeout.map(|timeout| Instant::now() + timeout);
+        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        loop {
+            let is_done = py.detach(|| {
+                let is_done = self.poll(&waker)?;
+                if !is_done {
+                    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+                    std::thread::park_timeout(left.map_or(PERIOD, |left| left.min(PERIOD)));
+                }
+                Ok::<_, Error>(is_done)
+            })?;
+            if is_done {
+                break;
+            }
+            py.check_signals()?;
+            if until.is_some_and(|until| Instant::now() >= until) && !self.poll(&waker)? {
+                return Err(PyTimeoutError::new_err("the request has not ended yet"));
+            }
+        }
+        let values = match &*self.lock()? {
+            State::Ended(Ok(values)) => values.clone(),
+            State::Ended(Err(why)) => return Err(Error::from(why.clone()).into()),
+            State::Pending(_) => unreachable!("it has ended"),
+        };
+        let shape = match self.is_last {
+            true => vec![values.len()],
+            false => vec![values.len() / self.width.max(1), self.width],
+        };
+        Ok(array(py, values, &shape)?.into_any())
+    }
+
+    /// Whether the request has ended; if not, `wake` is called once when it does, on another
+    /// thread.
+    fn _poll(&self, wake: Py<PyAny>) -> PyResult<bool> {
+        Ok(self.poll(&Waker::from(Arc::new(Call(wake))))?)
+    }
+
+    fn done(&self) -> PyResult<bool> {
+        Ok(self.poll(Waker::noop())?)
+    }
+
+    fn cancel(&self, py: Python<'_>) -> PyResult<()> {
+        Ok(py.detach(|| {
+            let mut state = self.lock()?;
+            if let State::Pending(_) = &*state {
+                // Dropping the future of a request cancels it.
+                *state = State::Ended(Err(RequestError::Cancelled));
+            }
+            Ok::<_, Error>(())
+        })?)
+    }
+
+    fn __await__<'py>(slf: Bound<'py, Ticket>) -> PyResult<Bound<'py, PyAny>> {
+        let module = slf.py().import("cellstream._types")?;
+        module.getattr("_wait")?.call1((slf,))
+    }
+}
