@@ -88,8 +88,19 @@ impl Plan {
         }
     }
 
-    /// Adds the estimate for requests of this size, unless the plan has an entry whose sequences
-    /// and steps differ from it by a factor of less than two each. Whether it has added one.
+    /// Whether the plan has an entry whose sequences and steps differ from these by a factor of less
+    /// than two each.
+    pub fn has_near(&self, batch: usize, steps: usize) -> bool {
+        let is_near = |one: usize, other: usize| {
+            let (one, other) = (one.max(1), other.max(1));
+            one < 2 * other && other < 2 * one
+        };
+        let mut entries = self.entries.iter();
+        entries.any(|entry| is_near(entry.batch, batch) && is_near(entry.steps, steps))
+    }
+
+    /// Adds the estimate for requests of this size, unless the plan [has one
+    /// near](Plan::has_near). Whether it has added one.
     ///
     /// ```
     /// use cellstream::Plan;
@@ -102,13 +113,10 @@ impl Plan {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn add_estimate(&mut self, model: &Model, batch: usize, steps: usize, cores: usize) -> bool {
-        let (batch, steps) = (batch.max(1), steps.max(1));
-        let is_near = |one: usize, other: usize| one < 2 * other && other < 2 * one;
-        let mut entries = self.entries.iter();
-        if entries.any(|entry| is_near(entry.batch, batch) && is_near(entry.steps, steps)) {
+        if self.has_near(batch, steps) {
             return false;
         }
-        let estimate = Plan::estimate(model, batch, steps, cores);
+        let estimate = Plan::estimate(model, batch.max(1), steps.max(1), cores);
         self.entries.extend(estimate.entries);
         true
     }

@@ -41,9 +41,10 @@ impl State {
         let planned = self.session.as_ref().map(|session| session.packed().plan());
         let new = match planned {
             None => Some(Plan::estimate(&self.model, batch.max(1), steps.max(1), self.cores)),
-            Some(plan) if plan.entries.len() < SIZES => {
+            Some(plan) if plan.entries.len() < SIZES && !plan.has_near(batch, steps) => {
                 let mut plan = plan.clone();
-                plan.add_estimate(&self.model, batch, steps, self.cores).then_some(plan)
+                plan.add_estimate(&self.model, batch, steps, self.cores);
+                Some(plan)
             }
             Some(_) => None,
         };
