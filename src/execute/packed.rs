@@ -214,13 +214,17 @@ impl<'p> Parts<'p> {
         if bytes > max {
             return Err(PackError::TooLarge { bytes, max });
         }
-        team.run(|worker| {
-            for (key, order) in parts.0.iter().filter(|(_, o)| o.worker == worker.index) {
+        let pack = |worker: usize| {
+            for (key, order) in parts.0.iter().filter(|(_, o)| o.worker == worker) {
                 let weights = weights(key.layer, key.direction);
                 let pack = || Arc::new(PackedPart::pack(lanes, &weights, order.plan, order.worker));
                 order.part.get_or_init(pack);
             }
-        })?;
+        };
+        match team.is_hosted() {
+            false => team.run(|worker| pack(worker.index))?,
+            true => team.run_shares(team.threads(), |share| share.iter().for_each(pack))?,
+        }
         Ok(parts)
     }
 

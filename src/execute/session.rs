@@ -7,7 +7,7 @@ use super::buffers::Buffers;
 use super::packed::{PackError, PackedModel};
 use super::run::{CallerState, Members, Run};
 use super::steps::{State, Steps};
-use super::team::{Share, SharedTeam, Team, TeamError, TeamPanicked};
+use super::team::{HostThreads, Share, SharedTeam, Team, TeamError, TeamPanicked};
 use super::trace::{Off, Probe, Tables, Trace};
 use super::walk;
 use crate::model::{Input, InputError, Layout, Model, Output, Signature};
@@ -275,7 +275,49 @@ impl Session {
     /// Slices that do not fit, or more sequences or steps than there is room for: nothing has been
     /// written then.
     pub fn run(&mut self, input: &Input<'_>, output: &mut Output<'_>) -> Result<(), RunError> {
-        self.start_whole(input, output, |_| Off)?;
+        self.start_whole(input, output, None, |_| Off)?;
+        Ok(())
+    }
+
+    /// As [`Session::run`], to the same bits, on threads that `host` lends for this run, if the
+    /// session was made with [`Team::for_host`]; on its own threads otherwise.
+    ///
+    /// ```
+    /// use cellstream::execute::PackedModel;
+    /// use cellstream::execute::team::{HostThreads, Team};
+    /// # use cellstream::model::{Input, Lstm, Output};
+    /// # use cellstream::{Plan, Session};
+    /// # struct Scoped;
+    /// # impl HostThreads for Scoped {
+    /// #     fn call(&self, count: usize, task: &(dyn Fn() + Sync)) {
+    /// #         std::thread::scope(|scope| {
+    /// #             (1..count).for_each(|_| drop(scope.spawn(task)));
+    /// #             task();
+    /// #         });
+    /// #     }
+    /// # }
+    /// # let model = Lstm::new(8, 16).random(1)?;
+    /// # let (steps, batch) = (5, 2);
+    /// # let input = vec![0.5; steps * batch * 8];
+    /// # let mut output = vec![0.0; steps * batch * 16];
+    /// let plan = Plan::with_threads(&model, batch, steps, 2);
+    /// let mut team = Team::for_host(2)?;
+    /// let packed = PackedModel::new(&model, &plan, &mut team)?;
+    /// let mut session = Session::with_team(packed, team)?;
+    /// let (input, mut output) = (Input::new(&input, steps, batch), Output::new(&mut output));
+    /// session.run_on_host(&input, &mut output, &Scoped)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Session::run`].
+    pub fn run_on_host(
+        &mut self,
+        input: &Input<'_>,
+        output: &mut Output<'_>,
+        host: &dyn HostThreads,
+    ) -> Result<(), RunError> {
+        self.start_whole(input, output, Some(host), |_| Off)?;
         Ok(())
     }
 
@@ -307,7 +349,7 @@ impl Session {
     ) -> Result<Trace, RunError> {
         let plan = self.model.plan();
         let tables = Tables::new(plan.threads(), self.model.configurations[0].layers.len());
-        let workers = self.start_whole(input, output, |worker| tables.probe(worker))?;
+        let workers = self.start_whole(input, output, None, |worker| tables.probe(worker))?;
         Ok(tables.finish(workers))
     }
 
@@ -316,6 +358,7 @@ impl Session {
         &mut self,
         input: &Input<'_>,
         output: &mut Output<'_>,
+        host: Option<&dyn HostThreads>,
         probe: impl Fn(usize) -> P + Sync,
     ) -> Result<usize, RunError> {
         let signature = self.model.signature();
@@ -346,7 +389,7 @@ impl Session {
             output: output
                 .map(|values| SharedRows::contiguous(Shared::new(values), signature.output)),
         };
-        let ran = self.start(call, probe);
+        let ran = self.start(call, host, probe);
         self.states = recycle_vec(states);
         ran
     }
@@ -459,7 +502,7 @@ impl Session {
                 states: &list,
                 output,
             };
-            self.start(call, |_| Off)
+            self.start(call, None, |_| Off)
         });
         self.states = recycle_vec(list);
         ran.map(drop)
@@ -486,6 +529,7 @@ impl Session {
     fn start<P: Probe>(
         &mut self,
         call: Call<'_>,
+        host: Option<&dyn HostThreads>,
         probe: impl Fn(usize) -> P + Sync,
     ) -> Result<usize, RunError> {
         let Call {
@@ -546,7 +590,10 @@ impl Session {
         let work = |share: &Share<'_>| (0..row_groups).for_each(|group| work_on(share, group));
         let threads = configuration.threads;
         match (&mut self.team, P::IS_OFF) {
-            (TeamHandle::Own(team), true) => team.run_shares(threads, work)?,
+            (TeamHandle::Own(team), true) => match host {
+                Some(host) => team.run_on_host(host, threads, work)?,
+                None => team.run_shares(threads, work)?,
+            },
             (TeamHandle::Shared(team), true) => team.run_shares(threads, work)?,
             // The table of a trace is one worker's.
             (TeamHandle::Own(team), false) => team.run_on(threads, |w| work(w.share()))?,

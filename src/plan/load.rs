@@ -112,7 +112,13 @@ impl Plan {
     /// assert!(plan.add_estimate(&model, 32, 120, 2));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn add_estimate(&mut self, model: &Model, batch: usize, steps: usize, cores: usize) -> bool {
+    pub fn add_estimate(
+        &mut self,
+        model: &Model,
+        batch: usize,
+        steps: usize,
+        cores: usize,
+    ) -> bool {
         if self.has_near(batch, steps) {
             return false;
         }

@@ -45,13 +45,18 @@ impl<'py> Floats<'py> {
             Ok::<_, PyErr>(array.cast_into::<PyArrayDyn<f32>>()?)
         };
         let array = convert().map_err(|why| {
-            PyErr::from(Error::input(format!("{name} is no array of numbers: {why}")))
+            PyErr::from(Error::input(format!(
+                "{name} is no array of numbers: {why}"
+            )))
         })?;
         Ok(Floats(array.try_readonly().map_err(Error::input)?))
     }
 
     /// As [`Floats::of`], for an argument that may be left out.
-    pub fn optional(name: &str, value: Option<&Bound<'py, PyAny>>) -> PyResult<Option<Floats<'py>>> {
+    pub fn optional(
+        name: &str,
+        value: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Option<Floats<'py>>> {
         value.map(|value| Floats::of(name, value)).transpose()
     }
 
@@ -98,7 +103,9 @@ pub fn lengths(value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Vec<usize>>>
         .call_method1(intern!(py, "asarray"), (value,))?
         .call_method0(intern!(py, "tolist"))?;
     let lengths = list.extract::<Vec<usize>>().map_err(|_| {
-        PyErr::from(Error::input("lengths must be one axis of integers, 0 or more"))
+        PyErr::from(Error::input(
+            "lengths must be one axis of integers, 0 or more",
+        ))
     })?;
     Ok(Some(lengths))
 }

@@ -79,7 +79,10 @@ impl Engine {
 /// Drops the engine without the interpreter: its reply thread, which is joined, may wait for it.
 impl Drop for Engine {
     fn drop(&mut self) {
-        let engine = self.engine.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let engine = self
+            .engine
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
         let Some(engine) = engine.take() else {
             return;
         };
@@ -171,7 +174,11 @@ impl Engine {
     ) -> PyResult<Ticket> {
         let x = Floats::of("x", x)?;
         if x.shape().len() != 2 || x.shape()[1] != self.input {
-            let why = format!("x has the shape {:?}; it must be [steps, {}]", x.shape(), self.input);
+            let why = format!(
+                "x has the shape {:?}; it must be [steps, {}]",
+                x.shape(),
+                self.input
+            );
             return Err(Error::input(why).into());
         }
         let is_last = match outputs {
@@ -182,12 +189,22 @@ impl Engine {
                 return Err(Error::input(why).into());
             }
         };
-        let kind = if is_last { Outputs::Last } else { Outputs::Each };
+        let kind = if is_last {
+            Outputs::Last
+        } else {
+            Outputs::Each
+        };
         let states = states.unwrap_or_default();
         let states = { states.iter() }.map(|state| Floats::of("states", state));
         let states = states.collect::<PyResult<Vec<_>>>()?;
-        let states = states.iter().map(Floats::values).collect::<PyResult<Vec<_>>>()?;
-        let deadline = timeout.map(seconds).transpose()?.map(|after| Instant::now() + after);
+        let states = states
+            .iter()
+            .map(Floats::values)
+            .collect::<PyResult<Vec<_>>>()?;
+        let deadline = timeout
+            .map(seconds)
+            .transpose()?
+            .map(|after| Instant::now() + after);
         let values = x.values()?;
         let ticket = self.with(py, |engine| {
             let initial = (!states.is_empty()).then_some(&states[..]);
@@ -203,10 +220,7 @@ impl Engine {
     }
 
     #[pyo3(signature = (states=None))]
-    fn stream(
-        slf: Bound<'_, Engine>,
-        states: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Stream> {
+    fn stream(slf: Bound<'_, Engine>, states: Option<&Bound<'_, PyAny>>) -> PyResult<Stream> {
         let states = Floats::optional("states", states)?;
         let states = states.as_ref().map(Floats::values).transpose()?;
         let engine = slf.get();
@@ -242,7 +256,11 @@ impl Engine {
             return Err(Error::forked("engine").into());
         }
         py.detach(|| {
-            let engine = self.engine.write().unwrap_or_else(PoisonError::into_inner).take();
+            let engine = self
+                .engine
+                .write()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take();
             drop(engine);
         });
         Ok(())
@@ -289,7 +307,10 @@ impl Stream {
         let x = Floats::of("x", x)?;
         let options = StepOptions {
             priority,
-            deadline: timeout.map(seconds).transpose()?.map(|after| Instant::now() + after),
+            deadline: timeout
+                .map(seconds)
+                .transpose()?
+                .map(|after| Instant::now() + after),
         };
         let values = x.values()?;
         let step = py.detach(|| match &mut *self.lock()? {

@@ -8,10 +8,10 @@ use cellstream::plan::PlanFileError;
 use cellstream::tune::TuneError;
 use cellstream_network as network;
 use cellstream_serve as serve;
+use pyo3::call::PyCallArgs;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
-use pyo3::call::PyCallArgs;
 
 /// A class of `cellstream/errors.py`.
 #[derive(Clone, Copy)]

@@ -27,7 +27,11 @@ struct Ended<'a>(&'a Watch);
 
 impl Drop for Ended<'_> {
     fn drop(&mut self) {
-        *self.0.is_over.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *self
+            .0
+            .is_over
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = true;
         self.0.over.notify_all();
     }
 }
@@ -52,7 +56,9 @@ impl Watch {
     /// Waits for the end of the work, for at most [`PERIOD`]; whether it has come.
     fn wait(&self) -> bool {
         let is_over = self.is_over.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.over.wait_timeout_while(is_over, PERIOD, |is_over| !*is_over);
+        let waited = self
+            .over
+            .wait_timeout_while(is_over, PERIOD, |is_over| !*is_over);
         *waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
@@ -63,7 +69,9 @@ impl Watch {
             latest.take()
         };
         if let (Some(to), Some(progress)) = (to, latest)
-            && to.call1((progress.fraction, progress.stage))?.is(pyo3::types::PyBool::new(py, false))
+            && to
+                .call1((progress.fraction, progress.stage))?
+                .is(pyo3::types::PyBool::new(py, false))
         {
             self.is_stopped.store(true, Ordering::Relaxed);
         }

@@ -35,7 +35,10 @@ fn options(
         let named = Cell::NAMED.iter().find(|named| named.name == name);
         let named = named.ok_or_else(|| {
             let names: Vec<_> = Cell::NAMED.iter().map(|named| named.name).collect();
-            Error::input(format!("cell {name:?} is unknown; use one of {}", names.join(", ")))
+            Error::input(format!(
+                "cell {name:?} is unknown; use one of {}",
+                names.join(", ")
+            ))
         })?;
         options = options.cell(named.cell.clone());
     }
@@ -108,7 +111,11 @@ impl Model {
         for (name, value) in tensors.iter() {
             let name: String = name.extract()?;
             let floats = Floats::of(&name, &value)?;
-            let bytes: Vec<u8> = floats.values()?.iter().flat_map(|v| v.to_le_bytes()).collect();
+            let bytes: Vec<u8> = floats
+                .values()?
+                .iter()
+                .flat_map(|v| v.to_le_bytes())
+                .collect();
             arrays.push((name, floats.shape().to_vec(), bytes));
         }
         let views = arrays.iter().map(|(name, shape, bytes)| {
@@ -127,7 +134,10 @@ impl Model {
         Ok(Model(Arc::new(model.map_err(Error::from)?)))
     }
 
-    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyBytes>,))> {
+    fn __reduce__<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyBytes>,))> {
         let bytes = self.0.to_safetensors().map_err(Error::from)?;
         let make = py.get_type::<Model>().getattr("_from_bytes")?;
         Ok((make, (PyBytes::new(py, &bytes),)))
@@ -155,12 +165,19 @@ impl Model {
 
     #[getter]
     fn hidden_sizes(&self) -> Vec<usize> {
-        self.0.layers().iter().map(|layer| layer.hidden_size()).collect()
+        self.0
+            .layers()
+            .iter()
+            .map(|layer| layer.hidden_size())
+            .collect()
     }
 
     #[getter]
     fn bidirectional(&self) -> bool {
-        self.0.layers().iter().any(|layer| layer.directions().len() == 2)
+        self.0
+            .layers()
+            .iter()
+            .any(|layer| layer.directions().len() == 2)
     }
 
     #[getter]
@@ -185,12 +202,19 @@ impl Model {
     fn __repr__(&self) -> String {
         let kinds: Vec<String> = { self.0.layers().iter() }
             .map(|layer| {
-                let directions = if layer.directions().len() == 2 { "2x" } else { "" };
+                let directions = if layer.directions().len() == 2 {
+                    "2x"
+                } else {
+                    ""
+                };
                 format!("{directions}{:?} {}", layer.kind(), layer.hidden_size()).to_lowercase()
             })
             .collect();
         let (input, precision) = (self.input_size(), self.precision());
-        format!("<cellstream.Model {input} -> {}, {precision}>", kinds.join(" -> "))
+        format!(
+            "<cellstream.Model {input} -> {}, {precision}>",
+            kinds.join(" -> ")
+        )
     }
 }
 

@@ -36,12 +36,17 @@ where
     };
     let values = array.try_readonly().map_err(Error::input)?;
     let values: Vec<T> = values.as_array().iter().cloned().collect();
-    Ok(Some(Tensor::new(array.shape(), values).map_err(Error::from)?))
+    Ok(Some(
+        Tensor::new(array.shape(), values).map_err(Error::from)?,
+    ))
 }
 
 /// A tensor of an array, or of what NumPy makes an array of.
 fn tensor(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Tensor> {
-    let array = value.py().import("numpy")?.call_method1("asarray", (value,))?;
+    let array = value
+        .py()
+        .import("numpy")?
+        .call_method1("asarray", (value,))?;
     let array = array.cast_into::<PyUntypedArray>().map_err(PyErr::from)?;
     macro_rules! first {
         ($($type:ty),*) => {
@@ -52,7 +57,10 @@ fn tensor(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Tensor> {
     }
     first!(f32, i64, i32, bool, f64, f16, u8, i8, i16, u16, u32, u64);
     let found = array.dtype().typeobj().name()?;
-    Err(Error::input(format!("input {name:?}: arrays of {found} are not supported")).into())
+    Err(Error::input(format!(
+        "input {name:?}: arrays of {found} are not supported"
+    ))
+    .into())
 }
 
 fn array<'py>(py: Python<'py>, tensor: Tensor) -> PyResult<Bound<'py, PyAny>> {
@@ -61,7 +69,9 @@ fn array<'py>(py: Python<'py>, tensor: Tensor) -> PyResult<Bound<'py, PyAny>> {
         values: &[T],
         shape: &[usize],
     ) -> PyResult<Bound<'py, PyAny>> {
-        Ok(PyArray::from_slice(py, values).reshape(IxDyn(shape))?.into_any())
+        Ok(PyArray::from_slice(py, values)
+            .reshape(IxDyn(shape))?
+            .into_any())
     }
     let shape = tensor.shape();
     match tensor.data() {
@@ -94,7 +104,10 @@ fn inputs(arrays: &Bound<'_, PyDict>) -> PyResult<Vec<(String, Tensor)>> {
 }
 
 fn named(inputs: &[(String, Tensor)]) -> Vec<(&str, &Tensor)> {
-    inputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect()
+    inputs
+        .iter()
+        .map(|(name, tensor)| (name.as_str(), tensor))
+        .collect()
 }
 
 impl Network {
@@ -130,12 +143,20 @@ impl Network {
 
     #[getter]
     fn inputs<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
-        self.network.inputs().iter().map(|port| self::port(py, port)).collect()
+        self.network
+            .inputs()
+            .iter()
+            .map(|port| self::port(py, port))
+            .collect()
     }
 
     #[getter]
     fn outputs<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
-        self.network.outputs().iter().map(|port| self::port(py, port)).collect()
+        self.network
+            .outputs()
+            .iter()
+            .map(|port| self::port(py, port))
+            .collect()
     }
 
     fn run<'py>(
@@ -209,5 +230,10 @@ impl Network {
 fn port<'py>(py: Python<'py>, port: &core::NetworkPort) -> PyResult<Bound<'py, PyAny>> {
     static PORT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let element = port.element_type.map(|kind| kind.name());
-    made(py, &PORT, "Port", (port.name.as_str(), element, port.shape.clone()))
+    made(
+        py,
+        &PORT,
+        "Port",
+        (port.name.as_str(), element, port.shape.clone()),
+    )
 }

@@ -41,7 +41,8 @@ pub fn effort(name: &str) -> Result<Effort, Error> {
 
 /// Seconds as a duration.
 pub fn seconds(value: f64) -> Result<Duration, Error> {
-    Duration::try_from_secs_f64(value).map_err(|why| Error::input(format!("{value} seconds: {why}")))
+    Duration::try_from_secs_f64(value)
+        .map_err(|why| Error::input(format!("{value} seconds: {why}")))
 }
 
 /// The model's number of sequences or steps must be at least one.
@@ -100,7 +101,10 @@ impl Plan {
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (Model, String))> {
         let stamp = Stamp::detect().map_err(Error::from)?;
-        let text = self.plan.to_text(&self.model, &stamp).map_err(Error::from)?;
+        let text = self
+            .plan
+            .to_text(&self.model, &stamp)
+            .map_err(Error::from)?;
         let make = py.get_type::<Plan>().getattr("_from_text")?;
         Ok((make, (Model(Arc::clone(&self.model)), text)))
     }
@@ -112,7 +116,11 @@ impl Plan {
 
     #[getter]
     fn sizes(&self) -> Vec<(usize, usize)> {
-        self.plan.entries.iter().map(|e| (e.batch, e.steps)).collect()
+        self.plan
+            .entries
+            .iter()
+            .map(|e| (e.batch, e.steps))
+            .collect()
     }
 
     #[getter]
@@ -125,7 +133,11 @@ impl Plan {
     }
 
     fn __repr__(&self) -> String {
-        let kind = if self.is_tuned() { "tuned" } else { "estimated" };
+        let kind = if self.is_tuned() {
+            "tuned"
+        } else {
+            "estimated"
+        };
         format!("<cellstream.Plan {kind} for {:?}>", self.sizes())
     }
 }

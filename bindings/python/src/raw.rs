@@ -5,8 +5,8 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use cellstream::execute::team::ProcessMark;
 use cellstream::execute::Session;
+use cellstream::execute::team::ProcessMark;
 use cellstream::model::{self as core, Input, Layout, Output, Signature};
 use cellstream::plan::Plan;
 use pyo3::prelude::*;
@@ -40,7 +40,12 @@ impl State {
     fn session(&mut self, batch: usize, steps: usize) -> Result<&mut Session, Error> {
         let planned = self.session.as_ref().map(|session| session.packed().plan());
         let new = match planned {
-            None => Some(Plan::estimate(&self.model, batch.max(1), steps.max(1), self.cores)),
+            None => Some(Plan::estimate(
+                &self.model,
+                batch.max(1),
+                steps.max(1),
+                self.cores,
+            )),
             Some(plan) if plan.entries.len() < SIZES && !plan.has_near(batch, steps) => {
                 let mut plan = plan.clone();
                 plan.add_estimate(&self.model, batch, steps, self.cores);
@@ -53,7 +58,10 @@ impl State {
             self.session = None;
             self.session = Some(Session::new(&self.model, &plan)?);
         }
-        let session = self.session.as_mut().ok_or_else(|| Error::input("no session"))?;
+        let session = self
+            .session
+            .as_mut()
+            .ok_or_else(|| Error::input("no session"))?;
         session.reserve(batch, steps)?;
         Ok(session)
     }
@@ -138,7 +146,14 @@ impl RawSession {
         hn: usize,
         cn: usize,
     ) -> PyResult<()> {
-        let at = Addresses { x, h0, c0, y, hn, cn };
+        let at = Addresses {
+            x,
+            h0,
+            c0,
+            y,
+            hn,
+            cn,
+        };
         let of = self.signature;
         self.with(py, |state| {
             let session = state.session(batch, steps)?;
@@ -180,7 +195,14 @@ impl RawSession {
         hn: usize,
         cn: usize,
     ) -> PyResult<()> {
-        let at = Addresses { x, h0, c0, y, hn, cn };
+        let at = Addresses {
+            x,
+            h0,
+            c0,
+            y,
+            hn,
+            cn,
+        };
         let of = self.signature;
         let steps = batch_sizes.len();
         let batch = batch_sizes.first().copied().unwrap_or(0);
@@ -205,7 +227,10 @@ impl RawSession {
             padded.resize(steps * batch * of.input, 0.0);
             padded_output.resize(steps * batch * of.output, 0.0);
             let mut rest = x;
-            for (&size, step) in batch_sizes.iter().zip(padded.chunks_mut((batch * of.input).max(1))) {
+            for (&size, step) in batch_sizes
+                .iter()
+                .zip(padded.chunks_mut((batch * of.input).max(1)))
+            {
                 let (here, after) = rest.split_at(size * of.input);
                 step[..here.len()].copy_from_slice(here);
                 rest = after;

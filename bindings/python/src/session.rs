@@ -252,11 +252,7 @@ impl StreamState {
 
 #[pymethods]
 impl StreamState {
-    fn step<'py>(
-        &self,
-        py: Python<'py>,
-        x: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyAny>> {
+    fn step<'py>(&self, py: Python<'py>, x: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let session = self.session.get();
         let x = Floats::of("x", x)?;
         let mut y = vec![0.0; self.batch * session.signature.output];

@@ -30,6 +30,9 @@ mod cores;
 mod crowd;
 mod fork;
 mod gate;
+mod host;
+#[cfg(all(test, not(loom)))]
+mod host_tests;
 mod lateness;
 #[cfg(all(test, loom))]
 mod loom_tests;
@@ -52,6 +55,7 @@ mod wait;
 
 pub use cores::Cores;
 pub use fork::ProcessMark;
+pub use host::HostThreads;
 pub use panic::{PanicPayload, catch_panic};
 pub use pin::without_pin;
 pub use progress::Track;
@@ -62,6 +66,7 @@ pub use spin::SpinBudget;
 use crate::machine::current_cpu;
 use caller::CallerPlace;
 use crowd::{Crowd, Next};
+use host::Muster;
 use region::{Mode, Region};
 use spin::SpinPolicy;
 use std::time::{Duration, Instant};
@@ -162,6 +167,8 @@ pub struct Team {
     made_in: ProcessMark,
     crowd: Crowd,
     caller: CallerPlace,
+    /// Of a team on a host's threads.
+    muster: Option<Muster>,
     /// Times of the crowd and the caller count from here.
     origin: Instant,
 }
@@ -227,18 +234,43 @@ impl Team {
         Self::on(Cores::free(threads)?)
     }
 
+    /// A team of `threads` workers without threads of its own. Its regions run on those that a host
+    /// lends ([`run_on_host`](Self::run_on_host)), without one on the calling thread alone. It pins
+    /// nobody. Jobs for a [`Worker`] each are refused: fewer threads than workers may come.
+    ///
+    /// # Errors
+    /// No worker, or too many.
+    pub fn for_host(threads: usize) -> Result<Self, TeamError> {
+        let count = check_threads(threads)?;
+        let policy = SpinPolicy::new(SpinBudget::default(), false);
+        let mut team = Self::without_threads(Arc::new(Region::new(count, policy)));
+        team.muster = Some(Muster::new(count));
+        Ok(team)
+    }
+
+    /// Whether it was made by [`for_host`](Self::for_host).
+    #[must_use]
+    pub fn is_hosted(&self) -> bool {
+        self.muster.is_some()
+    }
+
+    fn without_threads(region: Arc<Region>) -> Self {
+        Self {
+            crowd: Crowd::new(region.slots.len()),
+            region,
+            spawned: Vec::new(),
+            cores: None,
+            made_in: ProcessMark::new(),
+            caller: CallerPlace::default(),
+            muster: None,
+            origin: Instant::now(),
+        }
+    }
+
     fn start(threads: usize, budget: SpinBudget, oversubscribed: bool) -> Result<Self, TeamError> {
         let count = check_threads(threads)?;
         let region = Arc::new(Region::new(count, SpinPolicy::new(budget, oversubscribed)));
-        let mut team = Self {
-            region,
-            spawned: Vec::with_capacity(threads - 1),
-            cores: None,
-            made_in: ProcessMark::new(),
-            crowd: Crowd::new(threads),
-            caller: CallerPlace::default(),
-            origin: Instant::now(),
-        };
+        let mut team = Self::without_threads(region);
         for index in 1..threads {
             let first = team.region.first(index);
             let region = Arc::clone(&team.region);
@@ -259,7 +291,7 @@ impl Team {
     /// How many workers a job is run on, the caller's thread included.
     #[must_use]
     pub fn threads(&self) -> usize {
-        self.spawned.len() + 1
+        self.region.slots.len()
     }
 
     /// Whether every thread of the team (the caller's, worker 0, is none of them) is pinned to its
@@ -361,27 +393,63 @@ impl Team {
         self.region(workers, true, &job)
     }
 
+    /// Runs `job` for workers 0 to `workers` − 1 on threads that `host` lends for this region, one
+    /// to each as far as they come at once; those that come do the parts of the others.
+    ///
+    /// On a team with threads of its own it is [`run_shares`](Self::run_shares).
+    ///
+    /// # Errors
+    /// As [`run_on`](Self::run_on).
+    pub fn run_on_host<F: Fn(&Share<'_>) + Sync>(
+        &mut self,
+        host: &dyn HostThreads,
+        workers: usize,
+        job: F,
+    ) -> Result<(), TeamPanicked> {
+        match &self.muster {
+            Some(muster) if workers > 1 => {
+                let count = self.count(workers)?;
+                self.region.run_hosted(host, muster, count, &job)
+            }
+            _ => self.region(workers, true, &job),
+        }
+    }
+
+    /// Checks the number of workers of a region.
+    fn count(&self, workers: usize) -> Result<u32, TeamPanicked> {
+        if self.made_in.is_forked() {
+            return Err(TeamPanicked::Forked);
+        }
+        let threads = self.threads();
+        match u32::try_from(workers) {
+            Ok(count) if (1..=threads).contains(&workers) => Ok(count),
+            _ => Err(TeamPanicked::Workers {
+                asked: workers,
+                threads,
+            }),
+        }
+    }
+
     fn region(
         &mut self,
         workers: usize,
         may_narrow: bool,
         job: &(dyn Fn(&Share<'_>) + Sync),
     ) -> Result<(), TeamPanicked> {
-        if self.made_in.is_forked() {
-            return Err(TeamPanicked::Forked);
-        }
-        let threads = self.threads();
-        let count = match u32::try_from(workers) {
-            Ok(count) if (1..=threads).contains(&workers) => count,
-            _ => {
-                return Err(TeamPanicked::Workers {
-                    asked: workers,
-                    threads,
-                });
-            }
-        };
+        let count = self.count(workers)?;
         if count == 1 {
             return self.region.run(1, Mode::APART, |_| false, job);
+        }
+        if self.is_hosted() {
+            return match may_narrow {
+                true => self
+                    .region
+                    .run(count, Mode::NARROW, |thread| thread > 0, job),
+                false => Err(TeamPanicked::Workers {
+                    asked: workers,
+                    threads: 1,
+                }),
+            };
         }
         let begun = self.origin.elapsed();
         let next = self.crowd.begin(begun);

@@ -66,7 +66,7 @@ impl Region {
     /// Deals the workers of the threads that are out to those that are not; returns the number of
     /// the latter.
     #[cold]
-    fn share_out(&self, slots: &[Slot], out: &impl Fn(usize) -> bool) -> u32 {
+    pub(super) fn share_out(&self, slots: &[Slot], out: &impl Fn(usize) -> bool) -> u32 {
         let count = (0..slots.len()).filter(|&thread| !out(thread)).count();
         let mut next = (0..slots.len()).filter(|&thread| !out(thread)).cycle();
         for (index, slot) in slots.iter().enumerate() {
@@ -113,7 +113,7 @@ impl Region {
     /// Takes the job as a closure's result, because a reference passed as an argument would have to
     /// stay valid until the return, and the job is gone once the last worker has left.
     #[inline]
-    fn take_part<'a>(
+    pub(super) fn take_part<'a>(
         &self,
         thread: usize,
         (workers, threads, mode): (u32, u32, Mode),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 if TYPE_CHECKING:
+    import asyncio
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -36,6 +37,8 @@ class Port(NamedTuple):
 
 def _wait(ticket: Ticket) -> Generator[Any, None, NDArray[np.float32]]:
     """The generator behind ``await ticket``."""
+    import asyncio  # here, because it takes longer to import than all of cellstream
+
     loop = asyncio.get_running_loop()
     while True:
         woken = loop.create_future()
