@@ -20,6 +20,7 @@
 //! one above belong to different workers, that makes them run at the same time, a chunk of steps
 //! apart.
 //!
+//! One thread alone takes all steps of the forward direction before those of the reverse one.
 //! Usually a thread stands for one worker. One that stands for several takes them through each line
 //! above together, so that it never waits for a worker of its own.
 //!
@@ -128,32 +129,14 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
             self.probe.lap(Activity::States);
             self.meet();
         }
-        let has_second = self.meetings.phases > 1;
-        for taken in 0..steps {
-            if taken.is_multiple_of(self.layer.chunk_steps) {
-                // SAFETY: waits for those who may still read what it writes.
-                unsafe { self.take_ahead(taken) };
-            }
-            if !has_owner {
-                continue;
-            }
-            for me in self.owners() {
-                for index in 0..directions.len() {
-                    // SAFETY: all have met since the last phase that wrote what this one reads.
-                    unsafe { self.first_phase(me, index, taken) };
-                }
-            }
-            self.meet();
-            if has_second {
-                for me in self.owners() {
-                    for index in 0..directions.len() {
-                        // SAFETY: all have met since the first phase.
-                        unsafe { self.second_phase(me, index, taken) };
-                    }
-                }
-                self.meet();
-            }
-            self.mark_progress(taken + 1);
+        if has_owner && self.takes_directions_in_turn() {
+            // SAFETY: as below; this thread alone reads and writes everything.
+            unsafe { self.take_steps(0..1, false) };
+            // SAFETY: as above.
+            unsafe { self.take_steps(1..2, true) };
+        } else {
+            // SAFETY: the caller's promise.
+            unsafe { self.take_steps(0..directions.len(), true) };
         }
         if !has_owner {
             return;
@@ -177,6 +160,56 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
                 unsafe { self.sum_directions(me) };
             }
             self.mark();
+        }
+    }
+
+    /// Whether all steps of one direction come before those of the other: the weights of one may
+    /// stay in a cache that is too small for both. Only where one thread does everything, so that
+    /// nobody waits for its steps.
+    fn takes_directions_in_turn(&self) -> bool {
+        self.layer.directions.len() == 2
+            && self.members.share.threads() == 1
+            && self.layer.ahead == InputProjectionBy::Owners
+    }
+
+    /// All steps of these directions. Meets the others and marks progress only if `is_counted`.
+    ///
+    /// # Safety
+    /// As [`work`]; what is not counted is not waited for.
+    unsafe fn take_steps(&self, directions: Range<usize>, is_counted: bool) {
+        let (steps, has_second) = (self.steps(), self.meetings.phases > 1);
+        let has_owner = self.owners().next().is_some();
+        for taken in 0..steps {
+            if taken.is_multiple_of(self.layer.chunk_steps) {
+                // SAFETY: waits for those who may still read what it writes.
+                unsafe { self.take_ahead(taken, directions.clone()) };
+            }
+            if !has_owner {
+                continue;
+            }
+            for me in self.owners() {
+                for index in directions.clone() {
+                    // SAFETY: all have met since the last phase that wrote what this one reads.
+                    unsafe { self.first_phase(me, index, taken) };
+                }
+            }
+            if is_counted {
+                self.meet();
+            }
+            if has_second {
+                for me in self.owners() {
+                    for index in directions.clone() {
+                        // SAFETY: all have met since the first phase.
+                        unsafe { self.second_phase(me, index, taken) };
+                    }
+                }
+                if is_counted {
+                    self.meet();
+                }
+            }
+            if is_counted {
+                self.mark_progress(taken + 1);
+            }
         }
     }
 
@@ -348,15 +381,19 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
         }
     }
 
-    /// Takes its workers' shares of what is computed ahead for the chunk that begins with `taken`.
+    /// Takes its workers' shares of what is computed ahead for the chunk that begins with `taken`,
+    /// of these directions; of all, where rows are taken for others.
     ///
     /// # Safety
     /// As [`work`].
-    unsafe fn take_ahead(&self, taken: usize) {
+    unsafe fn take_ahead(&self, taken: usize, directions: Range<usize>) {
         if self.layer.ahead == InputProjectionBy::Owners {
-            let directions = || self.layer.directions.iter().enumerate();
             for me in self.owners() {
-                for (index, direction) in directions().filter(|(_, d)| d.is_ahead) {
+                for index in directions.clone() {
+                    let direction = &self.layer.directions[index];
+                    if !direction.is_ahead {
+                        continue;
+                    }
                     let rows = self.run.active.span(self.chunk(direction, taken));
                     // SAFETY: the buffer is this worker's own.
                     unsafe { self.take_rows(me, (index, me), taken, 0..rows.len()) };

@@ -54,22 +54,31 @@ pub trait HostThreads: Sync {
 /// In [`Muster::joined`]: nobody joins any more.
 const CLOSED: u32 = 1 << 31;
 
-/// Time for which the leader waits for the first region's threads: the host may have to wake them.
-const FIRST_WAIT: Duration = Duration::from_millis(2);
-/// The same for others.
-const WAIT: Duration = Duration::from_micros(100);
-/// Regions after which the leader waits for all workers again.
-const RETRY: u32 = 64;
+/// Bounds on the time for which the leader waits for others, which the host may have to wake. In
+/// between it is the time of a region that all have joined: without them it takes longer by that
+/// much, or more.
+const WAIT: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(1));
+/// Regions in a row that fewer threads than expected joined, until fewer are expected.
+const MISSES: u32 = 4;
+/// Regions after which all workers are expected again: at first, and at most, as it doubles each
+/// time that they do not come.
+const RETRY: (u32, u32) = (32, 4096);
 
 /// The threads of a hosted region, as they come.
 pub(super) struct Muster {
     /// Those that have joined, and [`CLOSED`].
     joined: AtomicU32,
     go: Gate,
-    /// The threads of the last region, and the number of regions. Only leaders use them, one after
+    /// The threads that are expected. Only callers and leaders use this and what follows, one after
     /// the other.
-    usual: AtomicU32,
-    regions: AtomicU32,
+    expected: AtomicU32,
+    /// Regions in a row that fewer joined.
+    misses: AtomicU32,
+    /// Regions until all workers are expected again, and the number of the last time.
+    until_retry: AtomicU32,
+    retry: AtomicU32,
+    /// Nanoseconds for which the leader waits.
+    wait: AtomicU32,
 }
 
 impl Muster {
@@ -77,8 +86,11 @@ impl Muster {
         Muster {
             joined: AtomicU32::new(CLOSED),
             go: Gate::new(),
-            usual: AtomicU32::new(threads),
-            regions: AtomicU32::new(0),
+            expected: AtomicU32::new(threads),
+            misses: AtomicU32::new(0),
+            until_retry: AtomicU32::new(RETRY.0),
+            retry: AtomicU32::new(RETRY.0),
+            wait: AtomicU32::new(WAIT.1.as_nanos() as u32),
         }
     }
 
@@ -103,14 +115,28 @@ impl Muster {
         }
     }
 
+    /// A region that all have joined takes so long.
+    fn took(&self, time: Duration) {
+        let wait = time.clamp(WAIT.0, WAIT.1);
+        self.wait.store(wait.as_nanos() as u32, Ordering::Relaxed);
+    }
+
     /// Waits for others, and closes; returns how many have joined.
     fn close(&self, workers: u32) -> u32 {
-        let regions = self.regions.fetch_add(1, Ordering::Relaxed);
-        let (expected, wait) = match regions {
-            0 => (workers, FIRST_WAIT),
-            _ if regions.is_multiple_of(RETRY) => (workers, WAIT),
-            _ => (self.usual.load(Ordering::Relaxed).min(workers), WAIT),
-        };
+        let mut expected = self.expected.load(Ordering::Relaxed).min(workers);
+        if expected < workers {
+            let left = self.until_retry.load(Ordering::Relaxed) - 1;
+            if left == 0 {
+                let next = (2 * self.retry.load(Ordering::Relaxed)).min(RETRY.1);
+                self.retry.store(next, Ordering::Relaxed);
+                self.until_retry.store(next, Ordering::Relaxed);
+                self.expected.store(workers, Ordering::Relaxed);
+                expected = workers;
+            } else {
+                self.until_retry.store(left, Ordering::Relaxed);
+            }
+        }
+        let wait = Duration::from_nanos(self.wait.load(Ordering::Relaxed).into());
         let begun = Instant::now();
         while self.joined.load(Ordering::Relaxed) < expected && !cfg!(loom) {
             for _ in 0..32 {
@@ -121,7 +147,20 @@ impl Muster {
             }
         }
         let joined = self.joined.fetch_or(CLOSED, Ordering::AcqRel);
-        self.usual.store(joined, Ordering::Relaxed);
+        if joined < expected {
+            let misses = self.misses.load(Ordering::Relaxed) + 1;
+            self.misses.store(misses % MISSES, Ordering::Relaxed);
+            if misses == MISSES {
+                self.expected.store(joined, Ordering::Relaxed);
+            }
+        } else {
+            self.misses.store(0, Ordering::Relaxed);
+            self.expected.store(joined, Ordering::Relaxed);
+            if joined == workers {
+                self.until_retry.store(RETRY.0, Ordering::Relaxed);
+                self.retry.store(RETRY.0, Ordering::Relaxed);
+            }
+        }
         joined
     }
 }
@@ -161,8 +200,11 @@ impl Region {
                     self.workers.store(workers, Ordering::Relaxed);
                     self.threads.store(threads, Ordering::Relaxed);
                     self.mode.store(mode.0, Ordering::Relaxed);
+                    let begun = Instant::now();
                     muster.go.open(seen);
                     self.join_in(0, job);
+                    // Alone, all would take about twice as long as two, and so on.
+                    muster.took(begun.elapsed() * threads / workers);
                 }
                 Some(place) => {
                     let _open = muster.go.wait(seen, self.spin);

@@ -1,0 +1,371 @@
+//! The kernel of a claimed node: sessions of its model, on the threads of ONNX Runtime.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cellstream::execute::team::Team;
+use cellstream::execute::{PackedModel, Session};
+use cellstream::machine::Topology;
+use cellstream::model::{Input, Layout, Output, Signature};
+use cellstream::plan::Plan;
+
+use crate::api::{Api, Result, Tensor};
+use crate::ffi::KernelContext;
+use crate::node::{Given, RecurrentNode, lengths};
+use crate::pool::Pool;
+
+/// Most sizes that are planned for. Inputs of others run by the nearest.
+const SIZES: usize = 16;
+
+/// See the [module](self).
+pub struct Kernel {
+    api: Api,
+    node: RecurrentNode,
+    signature: Signature,
+    at: Places,
+    /// Of the packed weights that are in use; new runs take sessions of the newest.
+    packed: Mutex<Option<Packed>>,
+}
+
+/// Indices of inputs and outputs of the kernel.
+struct Places {
+    x: usize,
+    lengths: Option<usize>,
+    initial_h: Option<usize>,
+    initial_c: Option<usize>,
+    outputs: [Option<usize>; 3],
+}
+
+/// Packed weights, and sessions that no run uses now.
+struct Packed {
+    model: Arc<PackedModel>,
+    threads: usize,
+    idle: Vec<Scratch>,
+}
+
+/// What a run needs for itself.
+struct Scratch {
+    session: Session,
+    /// The output of both directions, before its axes are swapped.
+    y: Vec<f32>,
+    hn: Vec<f32>,
+    cn: Vec<f32>,
+}
+
+impl Kernel {
+    /// The kernel of a node whose fused node has these inputs and outputs.
+    ///
+    /// # Errors
+    /// A value of the node that the fused node does not have.
+    pub fn new(
+        api: Api,
+        node: RecurrentNode,
+        inputs: &[String],
+        outputs: &[String],
+    ) -> Result<Kernel> {
+        let find = |names: &[String], name: &str| {
+            let found = names.iter().position(|found| found == name);
+            found.ok_or_else(|| format!("the fused node has no value {name:?}"))
+        };
+        let input = |given: &Option<Given>| match given {
+            Some(Given::Value(name)) => find(inputs, name).map(Some),
+            _ => Ok(None),
+        };
+        // Outputs that nobody reads are no outputs of the fused node.
+        let output = |name: &Option<String>| {
+            name.as_ref()
+                .and_then(|name| outputs.iter().position(|found| found == name))
+        };
+        Ok(Kernel {
+            api,
+            at: Places {
+                x: find(inputs, &node.x)?,
+                lengths: input(&node.lengths)?,
+                initial_h: input(&node.initial_h)?,
+                initial_c: input(&node.initial_c)?,
+                outputs: std::array::from_fn(|at| output(&node.outputs[at])),
+            },
+            signature: node.model.signature(),
+            node,
+            packed: Mutex::new(None),
+        })
+    }
+
+    /// Computes the node.
+    ///
+    /// # Errors
+    /// Inputs that do not fit.
+    pub fn run(&self, context: &KernelContext) -> Result<()> {
+        self.compute(context).map_err(|why| {
+            format!(
+                "recurrent node {:?} ({}): {why}",
+                self.node.name, self.node.operator
+            )
+        })
+    }
+
+    fn compute(&self, context: &KernelContext) -> Result<()> {
+        let (api, node) = (&self.api, &self.node);
+        let x = api.input(context, self.at.x)?.ok_or("X is missing")?;
+        let &[first, second, features] = &x.shape[..] else {
+            return Err(format!(
+                "X has the shape {:?}; it must have three axes",
+                x.shape
+            ));
+        };
+        if features != self.signature.input {
+            let of = self.signature.input;
+            return Err(format!("X has {features} features; W has {of}"));
+        }
+        let (steps, batch) = match node.is_batch_major {
+            true => (second, first),
+            false => (first, second),
+        };
+        let directions = node.directions;
+        let hidden = self.signature.output / directions;
+        let lengths = self.lengths(context, steps, batch)?;
+        let h0 = self.initial(context, &node.initial_h, self.at.initial_h, batch)?;
+        let c0 = self.initial(context, &node.initial_c, self.at.initial_c, batch)?;
+        let y_shape = match node.is_batch_major {
+            true => [batch, steps, directions, hidden],
+            false => [steps, directions, batch, hidden],
+        };
+        let state_shape = match node.is_batch_major {
+            true => [batch, directions, hidden],
+            false => [directions, batch, hidden],
+        };
+        let output = |at: usize, shape: &[usize]| {
+            self.at.outputs[at]
+                .map(|at| api.output(context, at, shape))
+                .transpose()
+        };
+        let y = output(0, &y_shape)?;
+        let hn = output(1, &state_shape)?;
+        let cn = output(2, &state_shape)?;
+
+        let pool = Pool { api: *api, context };
+        let mut scratch = self.scratch(batch, steps)?;
+        let Scratch {
+            session,
+            y: swapped_y,
+            hn: swapped_h,
+            cn: swapped_c,
+        } = &mut scratch;
+        let mut input = Input::new(x.floats()?, steps, batch).layout(match node.is_batch_major {
+            true => Layout::BatchMajor,
+            false => Layout::TimeMajor,
+        });
+        input.lengths = lengths.as_deref();
+        (input.h0, input.c0) = (h0.as_deref(), c0.as_deref());
+        // Where an axis of length 1 is between them, two orders of axes are the same.
+        let swaps_y = !node.is_batch_major && directions == 2 && batch > 1;
+        let swaps_state = node.is_batch_major && directions == 2 && batch > 1;
+        let mut results = Output::default();
+        results.values = match &y {
+            Some(y) if swaps_y => Some(sized(swapped_y, y.len())),
+            _ => None,
+        };
+        results.hn = match &hn {
+            Some(hn) if swaps_state => Some(sized(swapped_h, hn.len())),
+            _ => None,
+        };
+        results.cn = match &cn {
+            Some(cn) if swaps_state => Some(sized(swapped_c, cn.len())),
+            _ => None,
+        };
+        let (mut y, mut hn, mut cn) = (y, hn, cn);
+        if !swaps_y {
+            results.values = y.as_deref_mut();
+        }
+        if !swaps_state {
+            results.hn = hn.as_deref_mut();
+            results.cn = cn.as_deref_mut();
+        }
+        session
+            .run_on_host(&input, &mut results, &pool)
+            .map_err(|why| why.to_string())?;
+        if swaps_y && let Some(y) = y {
+            let step = (batch * directions * hidden).max(1);
+            for (to, from) in y.chunks_mut(step).zip(swapped_y.chunks(step)) {
+                swap_axes(to, from, [batch, directions, hidden]);
+            }
+        }
+        if swaps_state {
+            for (to, from) in [(hn, &*swapped_h), (cn, &*swapped_c)] {
+                if let Some(to) = to {
+                    swap_axes(to, from, [directions, batch, hidden]);
+                }
+            }
+        }
+        self.give_back(scratch);
+        Ok(())
+    }
+
+    fn lengths(
+        &self,
+        context: &KernelContext,
+        steps: usize,
+        batch: usize,
+    ) -> Result<Option<Vec<usize>>> {
+        let found = match (&self.node.lengths, self.at.lengths) {
+            (Some(Given::Lengths(constant)), _) => constant.clone(),
+            (_, Some(at)) => match self.api.input(context, at)? {
+                Some(tensor) => lengths(tensor.ints()?)?,
+                None => return Ok(None),
+            },
+            _ => return Ok(None),
+        };
+        if found.len() != batch {
+            return Err(format!(
+                "there are {} lengths for {batch} sequences",
+                found.len()
+            ));
+        }
+        match found.iter().find(|&&length| length > steps) {
+            Some(length) => Err(format!("a length is {length}; X has {steps} steps")),
+            None => Ok(Some(found)),
+        }
+    }
+
+    /// An initial state in the order of [`Input::h0`].
+    fn initial<'a>(
+        &'a self,
+        context: &'a KernelContext,
+        given: &'a Option<Given>,
+        at: Option<usize>,
+        batch: usize,
+    ) -> Result<Option<std::borrow::Cow<'a, [f32]>>> {
+        let found: Option<Tensor<'a>>;
+        let values = match (given, at) {
+            (Some(Given::Floats(constant)), _) => &constant[..],
+            (_, Some(at)) => {
+                found = self.api.input(context, at)?;
+                match &found {
+                    Some(tensor) => tensor.floats()?,
+                    None => return Ok(None),
+                }
+            }
+            _ => return Ok(None),
+        };
+        let directions = self.node.directions;
+        let size = self.signature.output / directions;
+        if values.len() != batch * directions * size {
+            return Err(format!(
+                "an initial state has {} values for {batch} sequences of {directions} × {size}",
+                values.len()
+            ));
+        }
+        Ok(Some(
+            match self.node.is_batch_major && directions == 2 && batch > 1 {
+                false => values.into(),
+                true => {
+                    let mut swapped = vec![0.0; values.len()];
+                    swap_axes(&mut swapped, values, [batch, directions, size]);
+                    swapped.into()
+                }
+            },
+        ))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Packed>> {
+        self.packed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A session for this run, with room for it.
+    fn scratch(&self, batch: usize, steps: usize) -> Result<Scratch> {
+        let idle = {
+            let mut packed = self.lock();
+            if !packed
+                .as_ref()
+                .is_some_and(|packed| packed.is_planned(batch, steps))
+            {
+                *packed = Some(self.pack(packed.take(), batch, steps)?);
+            }
+            match &mut *packed {
+                Some(packed) => match packed.idle.pop() {
+                    Some(scratch) => Ok(scratch),
+                    None => Err(Arc::clone(&packed.model)),
+                },
+                None => return Err("no session".into()),
+            }
+        };
+        let mut scratch = match idle {
+            Ok(scratch) => scratch,
+            Err(model) => {
+                let team = Team::for_host(model.plan().threads()).map_err(|why| why.to_string())?;
+                let session = Session::with_team(model, team).map_err(|why| why.to_string())?;
+                Scratch {
+                    session,
+                    y: Vec::new(),
+                    hn: Vec::new(),
+                    cn: Vec::new(),
+                }
+            }
+        };
+        scratch
+            .session
+            .reserve(batch, steps)
+            .map_err(|why| why.to_string())?;
+        Ok(scratch)
+    }
+
+    /// Packs the weights for inputs of this size, beside those of `earlier`.
+    fn pack(&self, earlier: Option<Packed>, batch: usize, steps: usize) -> Result<Packed> {
+        let model = &self.node.model;
+        let (threads, plan) = match earlier {
+            Some(earlier) => {
+                let mut plan = earlier.model.plan().clone();
+                plan.add_estimate(model, batch, steps, earlier.threads);
+                (earlier.threads, plan)
+            }
+            None => {
+                // Those of them that the pool has do the parts of the others.
+                let threads = Topology::detect().team_size();
+                (
+                    threads,
+                    Plan::estimate(model, batch.max(1), steps.max(1), threads),
+                )
+            }
+        };
+        let mut team = Team::for_host(plan.threads()).map_err(|why| why.to_string())?;
+        let packed = PackedModel::new(model, &plan, &mut team).map_err(|why| why.to_string())?;
+        Ok(Packed {
+            model: packed,
+            threads,
+            idle: Vec::new(),
+        })
+    }
+
+    /// Keeps the session for other runs, unless the weights have been packed anew.
+    fn give_back(&self, scratch: Scratch) {
+        if let Some(packed) = &mut *self.lock()
+            && Arc::ptr_eq(&packed.model, scratch.session.packed())
+        {
+            packed.idle.push(scratch);
+        }
+    }
+}
+
+impl Packed {
+    fn is_planned(&self, batch: usize, steps: usize) -> bool {
+        let plan = self.model.plan();
+        plan.has_near(batch, steps) || plan.entries.len() >= SIZES
+    }
+}
+
+/// The first `len` values of a buffer, which is made larger if need be.
+fn sized(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
+    if buffer.len() < len {
+        buffer.resize(len, 0.0);
+    }
+    &mut buffer[..len]
+}
+
+/// `[a, b, c]` as `[b, a, c]`.
+fn swap_axes(to: &mut [f32], from: &[f32], [a, b, c]: [usize; 3]) {
+    for first in 0..a {
+        for second in 0..b {
+            let row = &from[(first * b + second) * c..][..c];
+            to[(second * a + first) * c..][..c].copy_from_slice(row);
+        }
+    }
+}
