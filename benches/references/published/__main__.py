@@ -17,14 +17,11 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent)]
 
-import dequantized  # noqa: E402
-import exports  # noqa: E402
 import judge  # noqa: E402
-import numpy as np  # noqa: E402
 import onnxruntime  # noqa: E402
 import packages  # noqa: E402
 import shares  # noqa: E402
-from inputs import Arrays  # noqa: E402
+from answers import in_order, read_outputs, reference_of, write_input  # noqa: E402
 from peers import OURS, Peer, cores  # noqa: E402
 from report import records  # noqa: E402
 from rounds import BARE, PATIENCE, Ended, Refused, Timing, Window, Worker, race  # noqa: E402
@@ -148,42 +145,6 @@ def compare(file: packages.File, workers: list[Worker], given: argparse.Namespac
             result.times.pop(BARE, None)
             result.refused = "; ".join(failed.values())
     return result
-
-
-def reference_of(
-    file: packages.File, model: Path, arrays: Arrays, theirs: Arrays, cache: Path, folder: Path
-) -> list[np.ndarray] | None:
-    """What both are compared with where they differ by more than rounding."""
-    if file.int8:
-        twin = folder / "twin.onnx"
-        dequantized.write(model, twin)
-        session = onnxruntime.InferenceSession(str(twin), providers=["CPUExecutionProvider"])
-        return session.run(list(theirs), arrays)
-    if file.export is not None:
-        return exports.exactly(file.export, packages.member(file.package, file.member, cache), arrays)
-    return None
-
-
-def in_order(ours: Arrays, theirs: Arrays) -> list[np.ndarray]:
-    """Our outputs in the order of theirs."""
-    return [ours[name] for name in theirs]
-
-
-def write_input(path: Path, name: str, array: np.ndarray) -> dict:
-    """Where a worker finds an input."""
-    path.write_bytes(np.ascontiguousarray(array).tobytes())
-    return {"name": name, "type": str(array.dtype), "shape": list(array.shape), "file": str(path)}
-
-
-def read_outputs(path: Path, tensors: list[dict]) -> Arrays:
-    """The outputs that a worker wrote one after the other."""
-    values, at, found = path.read_bytes(), 0, {}
-    for tensor in tensors:
-        kind = np.dtype(tensor["type"])
-        count = int(np.prod(tensor["shape"], dtype=np.int64))
-        found[tensor["name"]] = np.frombuffer(values, kind, count, at).reshape(tensor["shape"])
-        at += count * kind.itemsize
-    return found
 
 
 def line(result: Result) -> str:

@@ -29,6 +29,9 @@ mod ticket;
 
 use pyo3::prelude::*;
 
+// ONNX Runtime finds these two in the same shared library.
+pub use cellstream_onnxruntime::{CreateEpFactories, ReleaseEpFactory};
+
 #[pymodule(name = "_native")]
 mod native {
     #[pymodule_export]

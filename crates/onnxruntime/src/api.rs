@@ -5,8 +5,8 @@
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr;
 
-use crate::ffi::{self, Attribute, Device, Graph, KernelContext, Logger, Node, Severity, Status};
-use crate::ffi::{SessionOptions, SupportInfo, Table, TensorInfo, Value, ValueInfo, api, ep_api};
+use crate::ffi::{self, Attribute, Device, Graph, KernelContext, Logger, Node, Status};
+use crate::ffi::{SupportInfo, Table, TensorInfo, Value, ValueInfo, api, ep_api};
 
 /// An error of ONNX Runtime or of this crate, in words.
 pub type Result<T> = std::result::Result<T, String>;
@@ -145,7 +145,8 @@ impl Api {
         Err(text)
     }
 
-    pub fn log(&self, logger: *const Logger, severity: Severity, message: &str) {
+    /// Logs a message of the level `INFO`.
+    pub fn log(&self, logger: *const Logger, message: &str) {
         let message = CString::new(message.replace('\0', " ")).unwrap_or_default();
         let (file, function) = (c"cellstream", c"cellstream");
         let status = call!(
@@ -153,7 +154,7 @@ impl Api {
             api::LOGGER_LOG_MESSAGE,
             fn(*const Logger, i32, *const c_char, *const c_char, i32, *const c_char) -> Status,
             logger,
-            severity as i32,
+            ffi::INFO,
             message.as_ptr(),
             file.as_ptr(),
             0,
@@ -503,24 +504,6 @@ impl Api {
         }
         bytes.truncate(size);
         Ok(bytes)
-    }
-
-    /// An entry of the session's configuration.
-    pub fn session_entry(&self, options: *const SessionOptions, key: &CStr) -> Option<String> {
-        let mut text = [0u8; 256];
-        let mut size = text.len();
-        let status = call!(
-            self.api,
-            api::GET_SESSION_CONFIG_ENTRY,
-            fn(*const SessionOptions, *const c_char, *mut u8, *mut usize) -> Status,
-            options,
-            key.as_ptr(),
-            text.as_mut_ptr(),
-            &raw mut size
-        );
-        self.check(status).ok()?;
-        let text = CStr::from_bytes_until_nul(&text).ok()?;
-        Some(text.to_string_lossy().into_owned())
     }
 
     pub fn is_cpu(&self, device: *const Device) -> bool {

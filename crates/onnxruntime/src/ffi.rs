@@ -49,7 +49,6 @@ pub mod api {
     pub const KERNEL_CONTEXT_GET_OUTPUT: usize = 91;
     pub const RELEASE_STATUS: usize = 93;
     pub const RELEASE_TENSOR_TYPE_AND_SHAPE_INFO: usize = 99;
-    pub const GET_SESSION_CONFIG_ENTRY: usize = 238;
     pub const LOGGER_LOG_MESSAGE: usize = 247;
     pub const READ_OP_ATTR: usize = 272;
     pub const KERNEL_CONTEXT_PARALLEL_FOR: usize = 274;
@@ -85,14 +84,8 @@ pub const CPU: i32 = 0;
 /// `OrtErrorCode`.
 pub const FAIL: i32 = 1;
 
-/// `OrtLoggingLevel`.
-#[derive(Clone, Copy)]
-#[repr(i32)]
-pub enum Severity {
-    Verbose = 0,
-    Info = 1,
-    Warning = 2,
-}
+/// `ORT_LOGGING_LEVEL_INFO`.
+pub const INFO: i32 = 1;
 
 /// `ONNXTensorElementDataType`: the same numbers as in files.
 pub const FLOAT: i32 = 1;

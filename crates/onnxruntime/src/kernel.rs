@@ -190,9 +190,22 @@ impl Kernel {
             }
         }
         if swaps_state {
-            for (to, from) in [(hn, &*swapped_h), (cn, &*swapped_c)] {
+            for (to, from) in [(&mut hn, &*swapped_h), (&mut cn, &*swapped_c)] {
                 if let Some(to) = to {
                     swap_axes(to, from, [directions, batch, hidden]);
+                }
+            }
+        }
+        // ONNX Runtime gives zeros after no steps, where the library gives the initial states.
+        let ended = lengths.iter().flatten().enumerate();
+        for (sequence, _) in ended.filter(|&(_, &length)| length == 0) {
+            for state in [&mut hn, &mut cn].into_iter().flatten() {
+                for direction in 0..directions {
+                    let row = match node.is_batch_major {
+                        true => sequence * directions + direction,
+                        false => direction * batch + sequence,
+                    };
+                    state[row * hidden..][..hidden].fill(0.0);
                 }
             }
         }

@@ -73,7 +73,7 @@ impl RecurrentNode {
     /// Why it is left to ONNX Runtime.
     pub fn read(api: &Api, node: *const Node) -> Result<RecurrentNode> {
         let (name, operator) = (api.node_name(node)?, api.operator(node)?);
-        let attributes = api.attributes(node)?;
+        let mut attributes = api.attributes(node)?;
         let inputs = api.inputs(node)?;
         let mut slots: Vec<String> = Vec::new();
         let mut initializers = Vec::new();
@@ -127,15 +127,26 @@ impl RecurrentNode {
                 .find(|(found, _)| found == name)
                 .map(|(_, v)| v)
         };
-        let file = file(&operator, &attributes, slots, initializers);
-        let model = Model::from_onnx(&file).map_err(|why| why.to_string())?;
         let is_bidirectional =
             matches!(of("direction"), Some(AttributeValue::String(d)) if d == b"bidirectional");
+        let is_batch_major = of("layout") == Some(&AttributeValue::Int(1));
+        let directions = if is_bidirectional { 2 } else { 1 };
+        if operator == "RNN" {
+            // The default of its schema, which ONNX Runtime fills in, is for two directions.
+            let activations = attributes
+                .iter_mut()
+                .find(|(name, _)| name == "activations");
+            if let Some((_, AttributeValue::Strings(names))) = activations {
+                names.truncate(directions);
+            }
+        }
+        let file = file(&operator, &attributes, slots, initializers);
+        let model = Model::from_onnx(&file).map_err(|why| why.to_string())?;
         Ok(RecurrentNode {
             name,
             model,
-            directions: if is_bidirectional { 2 } else { 1 },
-            is_batch_major: of("layout") == Some(&AttributeValue::Int(1)),
+            directions,
+            is_batch_major,
             operator,
             x,
             lengths,

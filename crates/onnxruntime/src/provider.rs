@@ -5,7 +5,7 @@ use std::ptr;
 
 use crate::api::{Api, Result};
 use crate::ffi::{self, ComputeContext, ComputeInfo, Ep, Graph, KernelContext, Logger, Node};
-use crate::ffi::{Severity, Status, SupportInfo};
+use crate::ffi::{Status, SupportInfo};
 use crate::guard::guarded;
 use crate::kernel::Kernel;
 use crate::node::{RecurrentNode, is_recurrent, places};
@@ -67,12 +67,12 @@ impl Provider {
                 Ok(_) => {
                     api.claim(info, node)?;
                     let message = format!("cellstream computes node {name:?} ({operator})");
-                    api.log(self.logger, Severity::Info, &message);
+                    api.log(self.logger, &message);
                 }
                 Err(why) => {
                     let message =
                         format!("node {name:?} ({operator}) is left to ONNX Runtime: {why}");
-                    api.log(self.logger, Severity::Info, &message);
+                    api.log(self.logger, &message);
                 }
             }
         }

@@ -285,6 +285,10 @@ class _Replacement(nn.Module):
             original.train(self.training)
         return original
 
+    def __getstate__(self) -> dict[str, Any]:
+        # What is packed belongs to this process and these parameters.
+        return {name: value for name, value in self.__dict__.items() if name != "_shortcut"}
+
     def extra_repr(self) -> str:
         return f"{self.__dict__['_original'].extra_repr()}, on cellstream"
 

@@ -1,0 +1,88 @@
+"""Recurrent layers of models that ONNX Runtime runs, on cellstream.
+
+>>> import onnxruntime, cellstream.onnxruntime
+>>> session = onnxruntime.InferenceSession("model.onnx", cellstream.onnxruntime.session_options())
+
+The execution provider claims the nodes LSTM, GRU, RNN and DynamicQuantizeLSTM of any model, also
+inside the branches of an ``If`` or the body of a ``Loop``, and leaves all others to ONNX Runtime.
+It computes on the threads of ONNX Runtime's session, so no option of the session has to change.
+ONNX Runtime 1.24 or newer is needed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Optional
+
+import onnxruntime
+
+from . import _native
+from .errors import CellstreamError
+
+__all__ = [
+    "PROVIDER",
+    "claimed_nodes",
+    "library_path",
+    "register",
+    "session_options",
+    "unregister",
+]
+
+PROVIDER = "CellstreamExecutionProvider"
+"""The name of the execution provider."""
+
+_REGISTRATION = "cellstream"
+
+
+def library_path() -> str:
+    """The path of the shared library, for ``RegisterExecutionProviderLibrary`` of a Python process.
+
+    Programs without Python load ``libcellstream_onnxruntime.so`` instead, which
+    ``cargo build --release -p cellstream-onnxruntime`` makes.
+    """
+    return str(Path(_native.__file__).resolve())
+
+
+def _devices() -> list[onnxruntime.OrtEpDevice]:
+    return [device for device in onnxruntime.get_ep_devices() if device.ep_name == PROVIDER]
+
+
+def register() -> None:
+    """Registers the execution provider with ONNX Runtime, if that has not been done yet.
+
+    :raises CellstreamError: if ONNX Runtime is older than 1.24.
+    """
+    version = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
+    if version < (1, 24):
+        raise CellstreamError(
+            f"ONNX Runtime {onnxruntime.__version__} is too old for the execution provider; "
+            "install onnxruntime 1.24 or newer"
+        )
+    if not _devices():
+        onnxruntime.register_execution_provider_library(_REGISTRATION, library_path())
+
+
+def unregister() -> None:
+    """Takes the execution provider back. End all sessions that use it before."""
+    if _devices():
+        onnxruntime.unregister_execution_provider_library(_REGISTRATION)
+
+
+def session_options(
+    options: Optional[onnxruntime.SessionOptions] = None,
+) -> onnxruntime.SessionOptions:
+    """Options of a session whose recurrent nodes run on cellstream.
+
+    :param options: options to which the provider is added; new ones by default.
+    """
+    register()
+    options = onnxruntime.SessionOptions() if options is None else options
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    options.add_provider_for_devices(_devices(), {})
+    return options
+
+
+def claimed_nodes(session: onnxruntime.InferenceSession) -> list[str]:
+    """The names of the nodes that a session of :func:`session_options` computes on cellstream."""
+    parts = session.get_provider_graph_assignment_info()
+    return [node.name for part in parts if part.ep_name == PROVIDER for node in part.get_nodes()]

@@ -1,0 +1,115 @@
+"""The engine: the bits of a session, whoever else is served."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import numpy as np
+import pytest
+from conftest import weights
+
+import cellstream
+
+
+def test_requests_get_the_bits_of_a_session(model: cellstream.Model, x: np.ndarray) -> None:
+    y = cellstream.Session(model).run(x).output
+
+    async def main() -> None:
+        with cellstream.Engine(model) as engine:
+            each = [engine.submit(x[:, at], outputs="each") for at in range(3)]
+            last = [engine.submit(x[:5, at]) for at in range(3)]
+            for at, answer in enumerate(await asyncio.gather(*each)):
+                np.testing.assert_array_equal(answer, y[:, at])
+            for at, answer in enumerate(await asyncio.gather(*last)):
+                np.testing.assert_array_equal(answer, y[4, at])
+            assert engine.stats()["completed"] == 6
+
+    asyncio.run(main())
+
+
+def test_both_directions_are_served(x: np.ndarray) -> None:
+    tensors = weights("gru", 12, 8)
+    tensors |= {f"{name}_reverse": value[::-1].copy() for name, value in tensors.items()}
+    model = cellstream.Model.from_state_dict(tensors)
+    y = cellstream.Session(model).run(x).output
+    with cellstream.Engine(model, max_steps=50) as engine:
+        np.testing.assert_array_equal(engine.submit(x[:, 2], outputs="each").result(), y[:, 2])
+
+
+def test_streams_go_on_where_they_stopped(model: cellstream.Model, x: np.ndarray) -> None:
+    y = cellstream.Session(model).run(x).output
+    with cellstream.Engine(model) as engine:
+        stream = engine.stream()
+        steps = [stream.push(row) for row in x[:10, 0]]
+        np.testing.assert_array_equal(np.stack([step.result() for step in steps]), y[:10, 0])
+        other = engine.stream(stream.state())
+        stream.close()
+        np.testing.assert_array_equal(other.push(x[10, 0]).result(), y[10, 0])
+        with pytest.raises(cellstream.RequestError):
+            stream.push(x[0, 0])
+
+
+def test_ends_without_an_answer(model: cellstream.Model) -> None:
+    long = np.zeros((200_000, 12), np.float32)
+
+    async def cancelled(engine: cellstream.Engine) -> None:
+        task = asyncio.ensure_future(awaited(engine.submit(long)))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    async def awaited(ticket: cellstream.Ticket) -> np.ndarray:
+        return await ticket
+
+    with cellstream.Engine(model) as engine:
+        with pytest.raises(cellstream.DeadlineError):
+            engine.submit(long, timeout=0.01).result()
+        ticket = engine.submit(long)
+        with pytest.raises(TimeoutError):
+            ticket.result(timeout=0.01)
+        ticket.cancel()
+        with pytest.raises(cellstream.RequestCancelledError):
+            ticket.result()
+        asyncio.run(cancelled(engine))
+        with pytest.raises(cellstream.InputError):
+            engine.submit(long[:, :3])
+        begun = time.monotonic()
+        engine.submit(long[:5]).result()
+        assert time.monotonic() - begun < 5, "a cancelled request holds up others"
+        last = engine.submit(long)
+    with pytest.raises(cellstream.RequestError):
+        last.result()
+    with pytest.raises(cellstream.RequestError):
+        engine.submit(long)
+
+
+def test_a_full_engine_refuses(model: cellstream.Model) -> None:
+    long = np.zeros((100_000, 12), np.float32)
+    with cellstream.Engine(model, max_requests=2) as engine:
+        tickets = [engine.submit(long) for _ in range(2)]
+        with pytest.raises(cellstream.OverloadedError):
+            engine.submit(long)
+        for ticket in tickets:
+            ticket.cancel()
+
+
+def test_many_threads_submit(model: cellstream.Model, x: np.ndarray) -> None:
+    y = cellstream.Session(model).run(x).output
+    failures = []
+    with cellstream.Engine(model) as engine:
+
+        def user(at: int) -> None:
+            for _ in range(50):
+                answer = engine.submit(x[:, at % 3]).result()
+                if (answer != y[-1, at % 3]).any():
+                    failures.append(at)
+
+        users = [threading.Thread(target=user, args=(at,)) for at in range(8)]
+        for one in users:
+            one.start()
+        for one in users:
+            one.join()
+    assert not failures

@@ -1,0 +1,157 @@
+"""Sessions against the formula in NumPy; threads, forks, memory."""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from conftest import lstm, weights
+
+import cellstream
+
+
+def test_a_session_computes_the_formula(tensors: dict, model: cellstream.Model, x: np.ndarray) -> None:
+    session = cellstream.Session(model)
+    y, hn, cn = session.run(x)
+    expected = lstm(tensors, x)
+    np.testing.assert_allclose(y, expected, atol=1e-5)
+    np.testing.assert_array_equal(hn[0], y[-1])
+    assert y.dtype == np.float32 and cn.shape == (1, 3, 24)
+
+
+def test_layers_follow_each_other(x: np.ndarray) -> None:
+    tensors = weights("lstm", 12, 24, layers=2)
+    y = cellstream.Session(cellstream.Model.from_state_dict(tensors)).run(x).output
+    np.testing.assert_allclose(y, lstm(tensors, lstm(tensors, x), 1), atol=1e-5)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_plans_and_layouts_change_no_bit(model: cellstream.Model, x: np.ndarray, threads: int) -> None:
+    y = cellstream.Session(model).run(x).output
+    np.testing.assert_array_equal(cellstream.Session(model, threads=threads).run(x).output, y)
+    session = cellstream.Session(model, cellstream.Plan.estimate(model, 3, 30, threads=threads))
+    np.testing.assert_array_equal(session.run(x).output, y)
+    # One sequence, columns of another array, Fortran order, double precision, a list.
+    one = session.run(x[:, 1]).output
+    np.testing.assert_array_equal(one, y[:, 1])
+    for same in (np.asfortranarray(x), x.astype(np.float64), np.repeat(x, 2, axis=0)[::2], x.tolist()):
+        np.testing.assert_array_equal(session.run(same).output, y)
+
+
+def test_batch_first(tensors: dict, model: cellstream.Model, x: np.ndarray) -> None:
+    first = cellstream.Session(cellstream.Model.from_state_dict(tensors, batch_first=True))
+    y = cellstream.Session(model).run(x).output
+    np.testing.assert_array_equal(first.run(x.transpose(1, 0, 2)).output, y.transpose(1, 0, 2))
+
+
+def test_lengths_states_and_outputs_given(model: cellstream.Model, x: np.ndarray) -> None:
+    session = cellstream.Session(model)
+    y = session.run(x).output
+    cut = session.run(x, lengths=[30, 10, 0])
+    np.testing.assert_array_equal(cut.output[:10, 1], y[:10, 1])
+    assert not cut.output[10:, 1].any() and not cut.output[:, 2].any()
+    np.testing.assert_array_equal(cut.hn[0, 1], y[9, 1])
+    half = session.run(x[:15])
+    rest = session.run(x[15:], h0=half.hn, c0=half.cn)
+    np.testing.assert_array_equal(rest.output, y[15:])
+    out = np.full((30, 3, 24), np.nan, np.float32)
+    assert session.run(x, out=out).output is out
+    np.testing.assert_array_equal(out, y)
+
+
+def test_streams(model: cellstream.Model, x: np.ndarray) -> None:
+    session = cellstream.Session(model)
+    y, hn, _ = session.run(x)
+    stream = session.stream(batch=3)
+    np.testing.assert_array_equal(np.stack([stream.step(step) for step in x]), y)
+    np.testing.assert_array_equal(stream.h, hn.reshape(-1))
+    stream.reset()
+    np.testing.assert_array_equal(stream.step(x[0]), y[0])
+
+
+def test_dlpack(model: cellstream.Model, x: np.ndarray) -> None:
+    class Tensor:
+        """An array of another library."""
+
+        def __dlpack__(self, **options: object) -> object:
+            return x.__dlpack__(**options)
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return x.__dlpack_device__()
+
+    session = cellstream.Session(model)
+    np.testing.assert_array_equal(session.run(Tensor()).output, session.run(x).output)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"x": np.zeros((5, 1, 11))}, "11 features"),
+        ({"x": np.zeros(12)}, "shape"),
+        ({"x": "text"}, "no array"),
+        ({"x": np.zeros((5, 1, 12)), "lengths": [6]}, "6"),
+        ({"x": np.zeros((5, 1, 12)), "lengths": [-1]}, "lengths"),
+        ({"x": np.zeros((5, 2, 12)), "h0": np.zeros((1, 1, 24))}, "h0"),
+        ({"x": np.zeros((5, 1, 12)), "out": np.zeros((5, 1, 24))}, "float32"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(model: cellstream.Model, arguments: dict, message: str) -> None:
+    with pytest.raises(cellstream.InputError, match=message):
+        cellstream.Session(model).run(**arguments)
+
+
+def test_eight_threads_share_sessions(model: cellstream.Model, x: np.ndarray) -> None:
+    sessions = [cellstream.Session(model), cellstream.Session(model, threads=1)]
+    inputs = [x * factor for factor in np.linspace(-1, 1, 8, dtype=np.float32)]
+    expected = [sessions[0].run(one).output for one in inputs]
+    start = threading.Barrier(8)
+
+    def work(at: int) -> None:
+        start.wait()
+        for turn in range(60):
+            one = (at + turn) % 8
+            np.testing.assert_array_equal(sessions[turn % 2].run(inputs[one]).output, expected[one])
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+
+
+def test_a_child_gets_an_error_and_may_make_its_own(model: cellstream.Model, x: np.ndarray) -> None:
+    session = cellstream.Session(model)
+    stream = session.stream(batch=3)
+    engine = cellstream.Engine(model)
+    ticket = engine.submit(x[:, 0])
+    y = session.run(x).output
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            for use in (lambda: session.run(x), lambda: stream.step(x[0]), lambda: engine.submit(x[:, 0]), ticket.result):
+                try:
+                    use()
+                    os._exit(2)
+                except cellstream.ForkedError:
+                    pass
+            if (cellstream.Session(model).run(x).output == y).all():
+                status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    ticket.result()
+    engine.close()
+
+
+def test_sessions_leave_no_memory_behind(model: cellstream.Model, x: np.ndarray) -> None:
+    def use(count: int) -> int:
+        for _ in range(count):
+            cellstream.Session(model, threads=2).run(x)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    before = use(1000)
+    grown = use(9000) - before
+    assert grown < 4096, f"{grown} KiB more after 9,000 sessions"
+    assert threading.active_count() < 20

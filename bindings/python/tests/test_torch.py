@@ -1,0 +1,199 @@
+"""cellstream.torch against PyTorch's own layers."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence  # noqa: E402
+
+import cellstream.torch as ct  # noqa: E402
+
+LAYERS = [
+    (nn.LSTM, {}),
+    (nn.LSTM, {"num_layers": 3, "bidirectional": True, "batch_first": True, "dropout": 0.5}),
+    (nn.LSTM, {"proj_size": 5, "num_layers": 2, "bidirectional": True}),
+    (nn.LSTM, {"bias": False}),
+    (nn.GRU, {"num_layers": 2}),
+    (nn.GRU, {"bidirectional": True, "bias": False, "batch_first": True}),
+    (nn.RNN, {}),
+    (nn.RNN, {"nonlinearity": "relu", "bidirectional": True, "num_layers": 2}),
+]
+each_layer = pytest.mark.parametrize(("kind", "options"), LAYERS)
+
+
+def pair(kind: type, options: dict, seed: int = 0) -> tuple[nn.Module, nn.Module]:
+    torch.manual_seed(seed)
+    layer = kind(8, 16, **options).eval()
+    replaced = ct.optimize(copy.deepcopy(layer))
+    assert isinstance(replaced, ct.Recurrent)
+    return layer, replaced
+
+
+def same(ours: Any, theirs: Any) -> None:
+    """Equal structure and values within rounding."""
+    if isinstance(theirs, PackedSequence):
+        assert isinstance(ours, PackedSequence)
+    if isinstance(theirs, torch.Tensor):
+        torch.testing.assert_close(ours, theirs, atol=2e-6, rtol=1e-5)
+    elif theirs is None:
+        assert ours is None
+    else:
+        assert type(ours) is type(theirs) and len(ours) == len(theirs)
+        for a, b in zip(ours, theirs):
+            same(a, b)
+
+
+@each_layer
+def test_sequences_and_states(kind: type, options: dict) -> None:
+    layer, ours = pair(kind, options)
+    with torch.no_grad():
+        for shape in ((7, 3, 8), (1, 1, 8), (4, 8), (5, 3, 8)):
+            x = torch.randn(shape)
+            y, states = layer(x)
+            same(ours(x), (y, states))
+            same(ours(x, states), layer(x, states))
+        # Not contiguous.
+        x = torch.randn(8, 5, 3).permute(1, 2, 0)
+        same(ours(x), layer(x))
+
+
+@each_layer
+def test_packed_sequences(kind: type, options: dict) -> None:
+    layer, ours = pair(kind, options)
+    with torch.no_grad():
+        ordered = pack_sequence([torch.randn(n, 8) for n in (6, 4, 4, 1)])
+        mixed = pack_padded_sequence(torch.randn(7, 4, 8), torch.tensor([2, 7, 1, 5]), enforce_sorted=False)
+        for packed in (ordered, mixed):
+            y, states = layer(packed)
+            same(ours(packed), (y, states))
+            same(ours(packed, states), layer(packed, states))
+
+
+@pytest.mark.parametrize("kind", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])
+@pytest.mark.parametrize("bias", [True, False])
+def test_cells_in_a_loop(kind: type, bias: bool) -> None:
+    layer = kind(8, 16, bias=bias)
+    ours = ct.optimize(copy.deepcopy(layer))
+    assert isinstance(ours, ct.Cell)
+    with torch.no_grad():
+        for shape in ((3, 8), (8,)):
+            mine = theirs = None
+            for x in torch.randn(6, *shape):
+                mine, theirs = ours(x, mine), layer(x, theirs)
+                same(mine, theirs)
+
+
+class Tagger(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(8, 8, 3, padding=1)
+        self.body = nn.ModuleDict({"lstm": nn.LSTM(8, 16, 2, bidirectional=True, batch_first=True)})
+        self.cell = nn.GRUCell(32, 12)
+        self.out = nn.Linear(12, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y, _ = self.body["lstm"](self.conv(x.transpose(1, 2)).transpose(1, 2))
+        h = torch.zeros(x.shape[0], 12)
+        for step in range(3):
+            h = self.cell(y[:, step], h)
+        return self.out(h)
+
+
+def test_models_compile_and_export_whole() -> None:
+    torch.manual_seed(0)
+    model = Tagger().eval()
+    ours = ct.optimize(copy.deepcopy(model))
+    assert list(ours.state_dict()) == list(model.state_dict())
+    with torch.no_grad():
+        compiled = torch.compile(ours, fullgraph=True)
+        for shape in ((2, 10, 8), (1, 7, 8), (2, 10, 8)):
+            x = torch.randn(shape)
+            same(compiled(x), model(x))
+        steps = torch.export.Dim("steps", min=3, max=500)
+        exported = torch.export.export(ours, (torch.randn(2, 10, 8),), dynamic_shapes={"x": {1: steps}})
+        x = torch.randn(2, 21, 8)
+        same(exported.module()(x), model(x))
+
+
+def test_the_operators_are_well_formed() -> None:
+    layer, ours = pair(nn.LSTM, {})
+    weights = [weight.detach() for weight in ours._weights()]
+    x, h, c = torch.randn(5, 2, 8), torch.randn(1, 2, 16), torch.randn(1, 2, 16)
+    for states in ((None, None), (h, c)):
+        torch.library.opcheck(ct._recurrent, (x, *states, weights, "LSTM", 1, False, False))
+    packed = pack_sequence([torch.randn(n, 8) for n in (4, 2)])
+    torch.library.opcheck(ct._recurrent_packed, (packed.data, packed.batch_sizes, h, c, weights, "LSTM", 1, False))
+
+
+def test_gradients_come_from_the_original() -> None:
+    layer, ours = pair(nn.LSTM, {"num_layers": 2, "dropout": 0.0})
+    for module in (layer.train(), ours.train()):
+        module(torch.ones(5, 2, 8))[0].sum().backward()
+    for name, parameter in layer.named_parameters():
+        same(dict(ours.named_parameters())[name].grad, parameter.grad)
+    # The input's gradient, with frozen weights.
+    frozen = ct.optimize(copy.deepcopy(layer), freeze=True)
+    x = torch.randn(5, 2, 8, requires_grad=True)
+    frozen(x)[0].sum().backward()
+    assert x.grad is not None
+    assert frozen(x.detach())[0].grad_fn is None
+
+
+def test_other_types_run_the_original() -> None:
+    layer, ours = pair(nn.GRU, {})
+    x = torch.randn(4, 2, 8)
+    with torch.no_grad():
+        same(ours.double()(x.double()), layer.double()(x.double()))
+        layer.float(), ours.float()
+        same(ours(x), layer(x))
+        with torch.autocast("cpu", torch.bfloat16):
+            assert ours(x)[0].dtype is layer(x)[0].dtype
+        with pytest.raises(RuntimeError):
+            ours(torch.randn(4, 2, 9))
+        with pytest.raises(RuntimeError):
+            ours(x, torch.zeros(1, 3, 16))
+
+
+def test_changed_weights_are_packed_again() -> None:
+    layer, ours = pair(nn.LSTM, {})
+    x = torch.randn(4, 2, 8)
+    with torch.inference_mode():
+        same(ours(x), layer(x))
+    with torch.no_grad():
+        layer.weight_hh_l0.mul_(0.5)
+        ours.weight_hh_l0.mul_(0.5)
+        same(ours(x), layer(x))
+        layer.weight_ih_l0 = nn.Parameter(torch.randn(64, 8))
+        ours.weight_ih_l0 = nn.Parameter(layer.weight_ih_l0.clone())
+        same(ours(x), layer(x))
+        other = nn.LSTM(8, 16)
+        ours.load_state_dict(other.state_dict())
+        same(ours(x), other(x))
+        ours.weight_hh_l0.data = ours.weight_hh_l0.data * 2
+        other.weight_hh_l0.mul_(2)
+        same(ours(x), other(x))
+        # Not seen by PyTorch.
+        ours.bias_ih_l0.data.numpy()[:] = 0
+        other.bias_ih_l0.zero_()
+        ct.repack()
+        same(ours(x), other(x))
+        same(copy.deepcopy(ours)(x), other(x))
+
+
+def test_what_is_no_plain_layer_is_left_alone() -> None:
+    class Own(nn.LSTM):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x
+
+    shared = nn.GRU(4, 4)
+    module = nn.ModuleList([Own(4, 4), shared, shared, nn.utils.parametrizations.weight_norm(nn.LSTM(4, 4), "weight_hh_l0")])
+    ct.optimize(module)
+    assert type(module[0]) is Own
+    assert isinstance(module[1], ct.Recurrent) and module[1] is module[2]
+    assert not isinstance(module[3], ct.Recurrent)
