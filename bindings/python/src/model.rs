@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cellstream::model::{self as core, Cell, Layout, Precision, SafetensorsOptions};
 use cellstream_network::QuantizedGraph;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::{PyBytes, PyMapping};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
@@ -40,7 +40,7 @@ fn options(
                 names.join(", ")
             ))
         })?;
-        options = options.cell(named.cell.clone());
+        options = options.cell(named.cell);
     }
     if let Some(yes) = batch_first {
         options = options.batch_first(yes);
@@ -99,7 +99,7 @@ impl Model {
     #[staticmethod]
     #[pyo3(signature = (tensors, *, prefix=None, cell=None, batch_first=None, precision=None))]
     fn from_state_dict(
-        tensors: &Bound<'_, PyDict>,
+        tensors: &Bound<'_, PyMapping>,
         prefix: Option<String>,
         cell: Option<&str>,
         batch_first: Option<bool>,
@@ -107,9 +107,9 @@ impl Model {
     ) -> PyResult<Model> {
         let options = options(prefix, cell, batch_first)?;
         let precision = self::precision(precision)?;
-        let mut arrays = Vec::with_capacity(tensors.len());
-        for (name, value) in tensors.iter() {
-            let name: String = name.extract()?;
+        let mut arrays = Vec::new();
+        for item in tensors.items()?.iter() {
+            let (name, value): (String, Bound<'_, PyAny>) = item.extract()?;
             let floats = Floats::of(&name, &value)?;
             let bytes: Vec<u8> = floats
                 .values()?

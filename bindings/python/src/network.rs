@@ -13,7 +13,7 @@ use numpy::{
 };
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyMapping};
 
 use crate::errors::{Error, made};
 use crate::interrupt::{Progress, watched};
@@ -94,9 +94,9 @@ fn array<'py>(py: Python<'py>, tensor: Tensor) -> PyResult<Bound<'py, PyAny>> {
     }
 }
 
-fn inputs(arrays: &Bound<'_, PyDict>) -> PyResult<Vec<(String, Tensor)>> {
-    let pairs = arrays.iter().map(|(name, value)| {
-        let name: String = name.extract()?;
+fn inputs(arrays: &Bound<'_, PyMapping>) -> PyResult<Vec<(String, Tensor)>> {
+    let pairs = arrays.items()?.iter().map(|item| {
+        let (name, value): (String, Bound<'_, PyAny>) = item.extract()?;
         let tensor = tensor(&name, &value)?;
         Ok((name, tensor))
     });
@@ -162,7 +162,7 @@ impl Network {
     fn run<'py>(
         &self,
         py: Python<'py>,
-        arrays: &Bound<'py, PyDict>,
+        arrays: &Bound<'py, PyMapping>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let network = self.here()?;
         let inputs = inputs(arrays)?;
@@ -178,7 +178,7 @@ impl Network {
     fn tune(
         &self,
         py: Python<'_>,
-        arrays: &Bound<'_, PyDict>,
+        arrays: &Bound<'_, PyMapping>,
         path: Option<PathBuf>,
         seconds: f64,
         effort: &str,

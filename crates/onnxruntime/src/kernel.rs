@@ -159,27 +159,12 @@ impl Kernel {
         // Where an axis of length 1 is between them, two orders of axes are the same.
         let swaps_y = !node.is_batch_major && directions == 2 && batch > 1;
         let swaps_state = node.is_batch_major && directions == 2 && batch > 1;
-        let mut results = Output::default();
-        results.values = match &y {
-            Some(y) if swaps_y => Some(sized(swapped_y, y.len())),
-            _ => None,
-        };
-        results.hn = match &hn {
-            Some(hn) if swaps_state => Some(sized(swapped_h, hn.len())),
-            _ => None,
-        };
-        results.cn = match &cn {
-            Some(cn) if swaps_state => Some(sized(swapped_c, cn.len())),
-            _ => None,
-        };
         let (mut y, mut hn, mut cn) = (y, hn, cn);
-        if !swaps_y {
-            results.values = y.as_deref_mut();
-        }
-        if !swaps_state {
-            results.hn = hn.as_deref_mut();
-            results.cn = cn.as_deref_mut();
-        }
+        let mut results = Output {
+            values: target(&mut y, swaps_y.then_some(&mut *swapped_y)),
+            hn: target(&mut hn, swaps_state.then_some(&mut *swapped_h)),
+            cn: target(&mut cn, swaps_state.then_some(&mut *swapped_c)),
+        };
         session
             .run_on_host(&input, &mut results, &pool)
             .map_err(|why| why.to_string())?;
@@ -196,21 +181,26 @@ impl Kernel {
                 }
             }
         }
-        // ONNX Runtime gives zeros after no steps, where the library gives the initial states.
-        let ended = lengths.iter().flatten().enumerate();
-        for (sequence, _) in ended.filter(|&(_, &length)| length == 0) {
-            for state in [&mut hn, &mut cn].into_iter().flatten() {
-                for direction in 0..directions {
-                    let row = match node.is_batch_major {
-                        true => sequence * directions + direction,
-                        false => direction * batch + sequence,
-                    };
-                    state[row * hidden..][..hidden].fill(0.0);
-                }
-            }
+        for (sequence, _) in { lengths.iter().flatten().enumerate() }.filter(|(_, l)| **l == 0) {
+            [&mut hn, &mut cn].into_iter().flatten().for_each(|state| {
+                self.clear(state, sequence, batch);
+            });
         }
         self.give_back(scratch);
         Ok(())
+    }
+
+    /// Sets the final states of a sequence without steps to zero, as ONNX Runtime does. In the library
+    /// they are the initial ones.
+    fn clear(&self, state: &mut [f32], sequence: usize, batch: usize) {
+        let size = self.signature.output / self.node.directions;
+        for direction in 0..self.node.directions {
+            let row = match self.node.is_batch_major {
+                true => sequence * self.node.directions + direction,
+                false => direction * batch + sequence,
+            };
+            state[row * size..][..size].fill(0.0);
+        }
     }
 
     fn lengths(
@@ -365,12 +355,19 @@ impl Packed {
     }
 }
 
-/// The first `len` values of a buffer, which is made larger if need be.
-fn sized(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
-    if buffer.len() < len {
-        buffer.resize(len, 0.0);
+/// Where a run writes an output: to a buffer, if its axes are to be swapped.
+fn target<'a>(
+    output: &'a mut Option<&mut [f32]>,
+    buffer: Option<&'a mut Vec<f32>>,
+) -> Option<&'a mut [f32]> {
+    let output = output.as_deref_mut()?;
+    let Some(buffer) = buffer else {
+        return Some(output);
+    };
+    if buffer.len() < output.len() {
+        buffer.resize(output.len(), 0.0);
     }
-    &mut buffer[..len]
+    Some(&mut buffer[..output.len()])
 }
 
 /// `[a, b, c]` as `[b, a, c]`.

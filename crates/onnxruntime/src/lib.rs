@@ -7,6 +7,7 @@
 //! factory.rs   what the library exports: the factory of providers
 //! provider.rs  claims nodes, makes kernels
 //! node.rs      reads a node: its model, by the library's own loader
+//! claim.rs     leaves nodes that would run slower
 //! kernel.rs    the sessions of a node
 //! pool.rs      the threads of ONNX Runtime's session, on which they run
 //! guard.rs     errors and panics as ONNX Runtime's
@@ -17,6 +18,7 @@
 //! provider's device to the options of a session; the README says how. No function is for Rust.
 
 mod api;
+mod claim;
 mod factory;
 mod ffi;
 mod guard;

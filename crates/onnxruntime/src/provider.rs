@@ -4,6 +4,7 @@ use std::ffi::{c_char, c_void};
 use std::ptr;
 
 use crate::api::{Api, Result};
+use crate::claim::slower;
 use crate::ffi::{self, ComputeContext, ComputeInfo, Ep, Graph, KernelContext, Logger, Node};
 use crate::ffi::{Status, SupportInfo};
 use crate::guard::guarded;
@@ -63,8 +64,10 @@ impl Provider {
                 continue;
             }
             let name = api.node_name(node)?;
-            match RecurrentNode::read(api, node) {
-                Ok(_) => {
+            let claimed = RecurrentNode::read(api, node)
+                .and_then(|node| slower(&node.model).map_or(Ok(()), Err));
+            match claimed {
+                Ok(()) => {
                     api.claim(info, node)?;
                     let message = format!("cellstream computes node {name:?} ({operator})");
                     api.log(self.logger, &message);

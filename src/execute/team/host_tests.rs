@@ -76,9 +76,9 @@ fn relay(share: &Share<'_>, values: &[AtomicUsize], steps: u32) {
             values[worker].fetch_add(1, Ordering::Relaxed);
             share.advance(worker, Track::Steps);
         }
-        for other in 0..workers {
+        for (other, value) in values.iter().enumerate().take(workers) {
             share.wait_for(other, Track::Steps, step + 1);
-            assert!(values[other].load(Ordering::Relaxed) > step as usize);
+            assert!(value.load(Ordering::Relaxed) > step as usize);
         }
         share.barrier();
     }

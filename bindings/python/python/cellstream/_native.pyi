@@ -1,7 +1,7 @@
 """The extension module."""
 
 import os
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Optional, Union, final
 
@@ -17,7 +17,6 @@ _Effort = Literal["estimate", "measure", "exhaustive"]
 _Progress = Callable[[float, str], Optional[bool]]
 
 __version__: str
-__file__: str
 
 def main(arguments: Sequence[str]) -> int: ...
 
@@ -47,7 +46,7 @@ class Model:
 
     @staticmethod
     def from_state_dict(
-        tensors: dict[str, ArrayLike],
+        tensors: Mapping[str, ArrayLike],
         *,
         prefix: Optional[str] = None,
         cell: Optional[str] = None,
@@ -259,13 +258,13 @@ class Network:
     def outputs(self) -> list[Port]:
         """The outputs."""
 
-    def run(self, arrays: dict[str, ArrayLike]) -> dict[str, NDArray[Any]]:
+    def run(self, arrays: Mapping[str, ArrayLike]) -> dict[str, NDArray[Any]]:
         """Runs the graph on named arrays; returns all outputs by name. The first run with inputs of
         other shapes takes longer."""
 
     def tune(
         self,
-        arrays: dict[str, ArrayLike],
+        arrays: Mapping[str, ArrayLike],
         path: Optional[_Path] = None,
         *,
         seconds: float = 20.0,

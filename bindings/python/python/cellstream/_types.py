@@ -44,8 +44,12 @@ def _wait(ticket: Ticket) -> Generator[Any, None, NDArray[np.float32]]:
         woken = loop.create_future()
 
         def wake(woken: asyncio.Future[None] = woken) -> None:
+            def end() -> None:
+                if not woken.done():
+                    woken.set_result(None)
+
             try:
-                loop.call_soon_threadsafe(lambda: woken.done() or woken.set_result(None))
+                loop.call_soon_threadsafe(end)
             except RuntimeError:
                 pass  # the loop is closed, so nobody waits
 
