@@ -136,6 +136,20 @@ def published() -> str:
     return f"{where(record)}, the faster of one and two threads of each.\n\n{table(head, lines)}"
 
 
+def provider() -> str:
+    """Published models in ONNX Runtime, without and with the execution provider."""
+    record = newest("provider")
+    lines = []
+    for row in record.rows:
+        share = f"{100 * median(row['recurrent_share']):.0f} %"
+        judged = "right" if row["right"] == "yes" else "differs"
+        times = [number(median(row[f"{name}_median_ms"])) for name in ("onnxruntime", "provider")]
+        answer = f"{judged} ({row['difference']})" if row["difference"] != "inf" else "of another length"
+        lines.append([row["file"], share, row["claimed"], answer, *times, f"**{number(median(row['ratio']))}**"])
+    head = ("file", "recurrent nodes, of the time", "nodes", "answer", "ONNX Runtime, ms", "with cellstream, ms", "ratio")
+    return f"{where(record)}, ONNX Runtime's defaults.\n\n{table(head, lines)}"
+
+
 def relative(machine: str = "zen-5") -> str:
     """The bar chart of the README."""
     record = newest("table1-2-threads", machine)
@@ -147,5 +161,5 @@ def relative(machine: str = "zen-5") -> str:
 
 
 TABLES = {"machines": machine_table, "speed": speed, "libraries": summary, "rows": rows_of, "behind": behind,
-          "published": published}  # fmt: skip
+          "published": published, "provider": provider}  # fmt: skip
 CHARTS = {"table1": relative}

@@ -1,0 +1,114 @@
+"""PyTorch modules without and with cellstream.torch: Table 1's rows, packed sentences, a compiled model.
+
+    python bindings/python/benches/torch_layers.py [--record]
+
+Both run in one process, in turns, with PyTorch's default number of threads. Its pool sleeps between calls.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_sequence
+
+import cellstream.torch
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path[:0] = [str(ROOT / "benches" / "references"), str(ROOT / "benches")]
+
+from report import records  # noqa: E402
+from suites import table1  # noqa: E402
+
+# Words of consecutive sentences of WMT's newstest2015, English: their lengths decide how much padding costs.
+SENTENCES = (19, 27, 8, 33, 14, 22, 41, 11, 25, 17, 6, 30, 21, 13, 37, 24, 9, 18, 28, 15, 47, 12, 20, 26, 10, 35, 16, 23, 5, 31, 19, 14)
+
+
+def median(call: Callable[[], object], seconds: float) -> float:
+    """Of one call, in milliseconds."""
+    times, end = [], time.perf_counter() + seconds
+    while len(times) < 5 or time.perf_counter() < end:
+        begun = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - begun)
+    return 1e3 * statistics.median(times)
+
+
+def compare(name: str, theirs: Callable[[], object], ours: Callable[[], object], rounds: int) -> dict[str, str]:
+    """A row of the record."""
+    for call in (theirs, ours):
+        for _ in range(3):
+            call()
+    turns = [(median(theirs, 0.1), median(ours, 0.1)) for _ in range(rounds)]
+    plain, mine = (statistics.median(column) for column in zip(*turns))
+    print(f"{name:<28} {plain:>9.4f} {mine:>9.4f} {plain / mine:>6.2f}", flush=True)
+    return {"row": name, "pytorch_median_ms": f"{plain:.4f}", "cellstream_median_ms": f"{mine:.4f}", "ratio": f"{plain / mine:.3f}"}
+
+
+class Tagger(nn.Module):
+    """Convolution, LSTM, output layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(80, 128, 3, padding=1)
+        self.lstm = nn.LSTM(128, 256, batch_first=True)
+        self.out = nn.Linear(256, 40)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, _ = self.lstm(self.conv(x.transpose(1, 2)).transpose(1, 2))
+        return self.out(y)
+
+
+def overhead() -> dict[str, str]:
+    """The call of a module over that of the session, for the smallest layer."""
+    layer = cellstream.torch.optimize(nn.LSTM(64, 64).eval())
+    x = torch.randn(1, 1, 64)
+    layer(x)
+    session = layer.__dict__["_shortcut"].session
+    y, (h, c) = layer(x)
+    addresses = (x.data_ptr(), 0, 0, y.data_ptr(), h.data_ptr(), c.data_ptr())
+    module, raw = 1e3 * median(lambda: layer(x), 1.0), 1e3 * median(lambda: session.run(1, 1, False, *addresses), 1.0)
+    print(f"a module's call {module:.2f} µs, of that the session {raw:.2f} µs", flush=True)
+    return {"row": "lstm-64-64-b1-t1 in µs: module, session", "pytorch_median_ms": "", "cellstream_median_ms": f"{module:.2f}",
+            "ratio": f"{raw:.2f}"}  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5, metavar="R")
+    parser.add_argument("--record", action="store_true")
+    given = parser.parse_args()
+    rows = []
+    print(f"{'row':<28} {'PyTorch':>9} {'ours':>9} {'ratio':>6}")
+    with torch.inference_mode():
+        for row in table1():
+            kind = nn.LSTM if row.cell == "lstm" else nn.GRU
+            stack = row.stacks[0]
+            layer = kind(stack.input, stack.hidden, stack.layers, bidirectional=stack.bidirectional).eval()
+            mine = cellstream.torch.optimize(copy.deepcopy(layer))
+            x = torch.randn(row.steps, row.batch, row.input)
+            rows.append(compare(row.name, lambda: layer(x), lambda: mine(x), given.rounds))
+        for kind, hidden in ((nn.LSTM, 256), (nn.GRU, 256), (nn.LSTM, 512)):
+            layer = kind(256, hidden, bidirectional=True).eval()
+            mine = cellstream.torch.optimize(copy.deepcopy(layer))
+            packed = pack_sequence([torch.randn(length, 256) for length in SENTENCES], enforce_sorted=False)
+            name = f"packed-{kind.__name__.lower()}-{hidden}-bi"
+            rows.append(compare(name, lambda: layer(packed), lambda: mine(packed), given.rounds))
+        rows.append(overhead())
+    model, x = Tagger().eval(), torch.randn(1, 100, 80)
+    with torch.no_grad():
+        compiled = torch.compile(cellstream.torch.optimize(copy.deepcopy(model)), fullgraph=True)
+        rows.append(compare("compiled-conv-lstm-linear", lambda: model(x), lambda: compiled(x), given.rounds))
+    if given.record:
+        records.write(records.folder() / "python.csv", records.stamp("bindings/python/benches/torch_layers.py"), rows)
+
+
+if __name__ == "__main__":
+    main()
