@@ -1,6 +1,6 @@
 """PyTorch modules without and with cellstream.torch: Table 1's rows, packed sentences, a compiled model.
 
-    python bindings/python/benches/torch_layers.py [--record]
+    python bindings/python/benches/torch_layers.py --lengths FILE [--record]
 
 Both run in one process, in turns, with PyTorch's default number of threads. Its pool sleeps between calls.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 import cellstream.torch
 
@@ -25,10 +25,7 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT / "benches" / "references"), str(ROOT / "benches")]
 
 from report import records  # noqa: E402
-from suites import table1  # noqa: E402
-
-# Words of consecutive sentences of WMT's newstest2015, English: their lengths decide how much padding costs.
-SENTENCES = (19, 27, 8, 33, 14, 22, 41, 11, 25, 17, 6, 30, 21, 13, 37, 24, 9, 18, 28, 15, 47, 12, 20, 26, 10, 35, 16, 23, 5, 31, 19, 14)
+from suites import default_lengths, lengths_from, table1  # noqa: E402
 
 
 def median(call: Callable[[], object], seconds: float) -> float:
@@ -52,6 +49,13 @@ def compare(name: str, theirs: Callable[[], object], ours: Callable[[], object],
     return {"row": name, "pytorch_median_ms": f"{plain:.4f}", "cellstream_median_ms": f"{mine:.4f}", "ratio": f"{plain / mine:.3f}"}
 
 
+def both(name: str, layer: nn.Module, x: Tensor | PackedSequence, rounds: int) -> dict[str, str]:
+    """A layer and its replacement."""
+    mine = cellstream.torch.optimize(copy.deepcopy(layer))
+    with torch.inference_mode():
+        return compare(name, lambda: layer(x), lambda: mine(x), rounds)
+
+
 class Tagger(nn.Module):
     """Convolution, LSTM, output layer."""
 
@@ -70,11 +74,12 @@ def overhead() -> dict[str, str]:
     """The call of a module over that of the session, for the smallest layer."""
     layer = cellstream.torch.optimize(nn.LSTM(64, 64).eval())
     x = torch.randn(1, 1, 64)
-    layer(x)
-    session = layer.__dict__["_shortcut"].session
-    y, (h, c) = layer(x)
-    addresses = (x.data_ptr(), 0, 0, y.data_ptr(), h.data_ptr(), c.data_ptr())
-    module, raw = 1e3 * median(lambda: layer(x), 1.0), 1e3 * median(lambda: session.run(1, 1, False, *addresses), 1.0)
+    with torch.inference_mode():
+        y, (h, c) = layer(x)
+        session = layer.__dict__["_shortcut"].session
+        addresses = (x.data_ptr(), 0, 0, y.data_ptr(), h.data_ptr(), c.data_ptr())
+        module = 1e3 * median(lambda: layer(x), 1.0)
+        raw = 1e3 * median(lambda: session.run(1, 1, False, *addresses), 1.0)
     print(f"a module's call {module:.2f} µs, of that the session {raw:.2f} µs", flush=True)
     return {"row": "lstm-64-64-b1-t1 in µs: module, session", "pytorch_median_ms": "", "cellstream_median_ms": f"{module:.2f}",
             "ratio": f"{raw:.2f}"}  # fmt: skip
@@ -82,26 +87,24 @@ def overhead() -> dict[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lengths", type=Path, metavar="FILE", help="a CSV of lengths of sentences for packed sequences")
     parser.add_argument("--rounds", type=int, default=5, metavar="R")
     parser.add_argument("--record", action="store_true")
     given = parser.parse_args()
+    lengths = lengths_from(given.lengths) if given.lengths else default_lengths()
     rows = []
     print(f"{'row':<28} {'PyTorch':>9} {'ours':>9} {'ratio':>6}")
-    with torch.inference_mode():
-        for row in table1():
-            kind = nn.LSTM if row.cell == "lstm" else nn.GRU
-            stack = row.stacks[0]
-            layer = kind(stack.input, stack.hidden, stack.layers, bidirectional=stack.bidirectional).eval()
-            mine = cellstream.torch.optimize(copy.deepcopy(layer))
-            x = torch.randn(row.steps, row.batch, row.input)
-            rows.append(compare(row.name, lambda: layer(x), lambda: mine(x), given.rounds))
-        for kind, hidden in ((nn.LSTM, 256), (nn.GRU, 256), (nn.LSTM, 512)):
-            layer = kind(256, hidden, bidirectional=True).eval()
-            mine = cellstream.torch.optimize(copy.deepcopy(layer))
-            packed = pack_sequence([torch.randn(length, 256) for length in SENTENCES], enforce_sorted=False)
-            name = f"packed-{kind.__name__.lower()}-{hidden}-bi"
-            rows.append(compare(name, lambda: layer(packed), lambda: mine(packed), given.rounds))
-        rows.append(overhead())
+    for row in table1():
+        kind = nn.LSTM if row.cell == "lstm" else nn.GRU
+        stack = row.stacks[0]
+        layer = kind(stack.input, stack.hidden, stack.layers, bidirectional=stack.bidirectional).eval()
+        x = torch.randn(row.steps, row.batch, row.input)
+        rows.append(both(row.name, layer, x, given.rounds))
+    for kind, hidden in ((nn.LSTM, 256), (nn.GRU, 256), (nn.LSTM, 512)):
+        layer = kind(256, hidden, bidirectional=True).eval()
+        packed = pack_sequence([torch.randn(length, 256) for length in lengths], enforce_sorted=False)
+        rows.append(both(f"packed-{kind.__name__.lower()}-{hidden}-bi", layer, packed, given.rounds))
+    rows.append(overhead())
     model, x = Tagger().eval(), torch.randn(1, 100, 80)
     with torch.no_grad():
         compiled = torch.compile(cellstream.torch.optimize(copy.deepcopy(model)), fullgraph=True)
