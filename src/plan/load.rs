@@ -88,8 +88,8 @@ impl Plan {
         }
     }
 
-    /// Whether the plan has an entry whose sequences and steps differ from these by a factor of less
-    /// than two each.
+    /// Whether the plan has an entry whose sequences and steps differ from these by a factor of
+    /// less than two each.
     pub fn has_near(&self, batch: usize, steps: usize) -> bool {
         let is_near = |one: usize, other: usize| {
             let (one, other) = (one.max(1), other.max(1));

@@ -73,8 +73,8 @@ impl Error {
     /// For objects that a child process has from its parent.
     pub fn forked(what: &str) -> Error {
         let message = format!(
-            "this {what} was made before the process was forked, and its threads are in the parent; \
-             make a new one in the child"
+            "this {what} was made before the process was forked, and its threads are in the \
+             parent; make a new one in the child"
         );
         Error::new(Class::Forked, message)
     }

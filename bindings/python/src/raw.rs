@@ -157,7 +157,8 @@ impl RawSession {
         let of = self.signature;
         self.with(py, |state| {
             let session = state.session(batch, steps)?;
-            // SAFETY: `cellstream.torch` allocates tensors of these sizes, and holds them meanwhile.
+            // SAFETY: `cellstream.torch` allocates tensors of these sizes, and holds them until
+            // this returns.
             let (x, h0, c0, y, hn, cn) = unsafe {
                 (
                     Addresses::read(at.x, steps * batch * of.input),

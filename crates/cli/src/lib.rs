@@ -1,6 +1,7 @@
-//! The program `cellstream`, as a function for those who bring it along ([`run`]). Each subcommand is one file with its arguments and a `run`; to add
-//! one, add its file, a variant of `Command` and an arm in [`run`]. The subcommands `load`
-//! and `simulate` are in the crates `cellstream-loadgen` and `cellstream-accelerator-sim`.
+//! The program `cellstream`, as a function for packages that have it ([`run`]). Each subcommand is
+//! one file with its arguments and a `run`; to add one, add its file, a variant of `Command` and
+//! an arm in [`run`]. The subcommands `load` and `simulate` are in the crates `cellstream-loadgen`
+//! and `cellstream-accelerator-sim`.
 //!
 //! Exit status: 0 done; 1 the input was refused, with one line on standard error that names the
 //! correction (`Failure`); 2 usage (from clap, or a `Failure` about arguments that clap cannot

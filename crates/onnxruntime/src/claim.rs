@@ -20,7 +20,8 @@ pub fn slower(model: &Model) -> Option<String> {
     let bytes = |direction: &Direction| direction.weights().recurrent.bytes();
     let why = |bytes: usize, of: &str| {
         format!(
-            "it would be slower: the {} KiB of recurrent weights {of} exceed a core's cache of {} KiB",
+            "it would be slower: the {} KiB of recurrent weights {of} exceed a core's cache of {} \
+             KiB",
             bytes >> 10,
             private >> 10
         )

@@ -1,8 +1,8 @@
 //! The structures of ONNX Runtime's interface for execution providers, and its functions.
 //!
-//! Written after the headers `onnxruntime_c_api.h` and `onnxruntime_ep_c_api.h` of ONNX Runtime 1.24
-//! (licence MIT). Its tables of functions only grow at the end, so a function is the number of its
-//! place in the table.
+//! Written after the headers `onnxruntime_c_api.h` and `onnxruntime_ep_c_api.h` of ONNX Runtime
+//! 1.24 (licence MIT). Its tables of functions only grow at the end, so a function is the number of
+//! its place in the table.
 
 use std::ffi::{c_char, c_void};
 

@@ -190,8 +190,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// Sets the final states of a sequence without steps to zero, as ONNX Runtime does. In the library
-    /// they are the initial ones.
+    /// Sets the final states of a sequence without steps to zero, as ONNX Runtime does. In the
+    /// library they are the initial ones.
     fn clear(&self, state: &mut [f32], sequence: usize, batch: usize) {
         let size = self.signature.output / self.node.directions;
         for direction in 0..self.node.directions {

@@ -1,0 +1,236 @@
+//! The serving engine.
+
+use std::ffi::{CString, c_char, c_void};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cellstream_serve as serve;
+use cellstream_serve::RequestError;
+use cellstream_serve::cell_graph::{BatchSizes, Cells};
+use cellstream_serve::engine::{Request, Response};
+use cellstream_serve::networks::{Chain, ChainCell, Outputs, Whole, WholeCell};
+
+use crate::model::Model;
+use crate::plan::Plan;
+use crate::status::{Error, Status, free, guarded, object, put, read};
+
+/// Serves one model: batches single steps of all requests that are under way.
+pub struct Engine {
+    engine: serve::Engine,
+    unfold: Unfold,
+    input: usize,
+}
+
+enum Unfold {
+    Chain(Chain),
+    Whole(Whole),
+}
+
+/// Options of an engine; 0 and null are the defaults.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct EngineOptions {
+    /// The largest number of rows of a batch.
+    pub max_batch: usize,
+    /// Requests beyond it are refused.
+    pub max_requests: usize,
+    /// The longest sequence of a model with a reverse direction, which runs whole; default 1000.
+    pub max_steps: usize,
+    /// A plan of the model.
+    pub plan: *const Plan,
+}
+
+/// The end of a request: its `count` values, or a status with a message. Both live during the call.
+pub type OnEnd = Option<
+    unsafe extern "C" fn(
+        user: *mut c_void,
+        status: Status,
+        values: *const f32,
+        count: usize,
+        message: *const c_char,
+    ),
+>;
+
+/// An accepted request.
+pub struct RequestId(serve::engine::RequestId);
+
+/// The function that gets the answer, and what it is called with.
+struct Receiver {
+    on_end: OnEnd,
+    user: *mut c_void,
+}
+
+// SAFETY: the caller of `cs_engine_submit` says that any thread may call it.
+unsafe impl Send for Receiver {}
+
+impl Receiver {
+    fn end(&self, answer: Result<Response, RequestError>) {
+        let (status, values, message) = match answer {
+            Ok(response) => (Status::Ok, response.values, String::new()),
+            Err(why) => {
+                let Error { status, message } = why.into();
+                (status, Vec::new(), message)
+            }
+        };
+        let message = CString::new(message).unwrap_or_default();
+        if let Some(on_end) = self.on_end {
+            let (user, count) = (self.user, values.len());
+            // SAFETY: the caller's promise; values and message live during the call.
+            unsafe { on_end(user, status, values.as_ptr(), count, message.as_ptr()) };
+        }
+    }
+}
+
+/// Starts the workers: one for each core. `options` null: the defaults.
+///
+/// # Safety
+/// `model` is a model, `options` null or options; `engine` is a place for the pointer, to be freed
+/// by `cs_engine_free`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cs_engine_start(
+    model: *const Model,
+    options: *const EngineOptions,
+    engine: *mut *mut Engine,
+) -> Status {
+    guarded(|| {
+        // SAFETY: the caller's promises.
+        unsafe {
+            let model = &object("model", model)?.0;
+            let given = options.as_ref();
+            let mut options = serve::engine::EngineOptions::default();
+            let mut max_steps = 1000;
+            let mut plan = None;
+            if let Some(given) = given {
+                if given.max_batch > 0 {
+                    let max = given.max_batch;
+                    options.sizes = vec![BatchSizes { min: 1, max }];
+                }
+                if given.max_requests > 0 {
+                    options.limits.requests = given.max_requests;
+                }
+                if given.max_steps > 0 {
+                    max_steps = given.max_steps;
+                }
+                plan = given.plan.as_ref().map(|plan| plan.0.clone());
+            }
+            put("engine", engine, || {
+                let mut cells = Cells::new();
+                let directions = || model.layers().iter().flat_map(|layer| layer.directions());
+                let is_forward = directions().count() == model.layers().len()
+                    && directions().all(|direction| !direction.is_reverse());
+                let unfold = if is_forward {
+                    let mut cell = ChainCell::new(Arc::clone(model))?;
+                    if let Some(plan) = plan {
+                        cell = cell.with_plan(plan)?;
+                    }
+                    Unfold::Chain(Chain::add(&mut cells, cell))
+                } else {
+                    let mut cell = WholeCell::new(Arc::clone(model), max_steps);
+                    if let Some(plan) = plan {
+                        cell = cell.with_plan(plan)?;
+                    }
+                    Unfold::Whole(Whole::add(&mut cells, cell))
+                };
+                Ok(Box::into_raw(Box::new(Engine {
+                    engine: serve::Engine::start(cells, &options)?,
+                    unfold,
+                    input: model.signature().input,
+                })))
+            })
+        }
+    })
+}
+
+/// Submits a sequence `x`, `[steps][input]`, which is copied. `each` 0: the answer is the output of
+/// the last step; otherwise that of each step, `[steps][output]`. `timeout` 0: none; otherwise
+/// seconds. `on_end` is called once, on a thread of the engine; after an error of this function it
+/// is not called. `request` (null is allowed) gets a pointer for `cs_engine_cancel`, to be freed by
+/// `cs_request_free` before or after the end of the request.
+///
+/// # Safety
+/// `engine` is an engine, `x` has that size; `on_end` may be called with `user` by any thread until
+/// the request has ended.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cs_engine_submit(
+    engine: *const Engine,
+    x: *const f32,
+    steps: usize,
+    each: u8,
+    timeout: f64,
+    on_end: OnEnd,
+    user: *mut c_void,
+    request: *mut *mut RequestId,
+) -> Status {
+    guarded(|| {
+        if on_end.is_none() {
+            return Err(Error::new(Status::Argument, "on_end is null"));
+        }
+        // SAFETY: the caller's promises.
+        let (engine, x) = unsafe {
+            let engine = object("engine", engine)?;
+            let size = steps.checked_mul(engine.input);
+            let size = size.ok_or_else(|| Error::new(Status::Input, "steps exceed the memory"))?;
+            let x = read(x, size).ok_or_else(|| Error::new(Status::Argument, "x is null"))?;
+            (engine, x)
+        };
+        let outputs = match each {
+            0 => Outputs::Last,
+            _ => Outputs::Each,
+        };
+        let graph = match &engine.unfold {
+            Unfold::Chain(chain) => chain.unfold(x, None, outputs)?,
+            Unfold::Whole(whole) => whole.unfold(x, None, outputs)?,
+        };
+        let mut asked = Request::new(graph);
+        if timeout != 0.0 {
+            let timeout = Duration::try_from_secs_f64(timeout)
+                .map_err(|why| Error::new(Status::Input, format!("timeout: {why}")))?;
+            asked = asked.deadline(Instant::now() + timeout);
+        }
+        let receiver = Receiver { on_end, user };
+        let done = move |answer: Result<Response, RequestError>| receiver.end(answer);
+        let id = engine.engine.submit_with(asked, done)?;
+        // SAFETY: the caller's promise.
+        if let Some(place) = unsafe { request.as_mut() } {
+            *place = Box::into_raw(Box::new(RequestId(id)));
+        }
+        Ok(())
+    })
+}
+
+/// Ends a request with `CS_STATUS_CANCELLED`, unless it has ended.
+///
+/// # Safety
+/// `engine` is an engine, `request` a request.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cs_engine_cancel(
+    engine: *const Engine,
+    request: *const RequestId,
+) -> Status {
+    guarded(|| {
+        // SAFETY: the caller's promises.
+        let (engine, request) = unsafe { (object("engine", engine)?, object("request", request)?) };
+        engine.engine.cancel(request.0);
+        Ok(())
+    })
+}
+
+/// Frees the pointer to a request, which goes on. Null is allowed.
+///
+/// # Safety
+/// `request` is a request whose pointer is not used any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cs_request_free(request: *mut RequestId) {
+    // SAFETY: the caller's promise.
+    unsafe { free(request) };
+}
+
+/// Frees an engine: ends its requests and workers. Null is allowed.
+///
+/// # Safety
+/// `engine` is an engine that is not used any more. Not from `on_end`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cs_engine_free(engine: *mut Engine) {
+    // SAFETY: the caller's promise.
+    unsafe { free(engine) };
+}

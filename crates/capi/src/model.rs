@@ -1,0 +1,93 @@
+//! Models.
+
+use std::ffi::c_char;
+use std::sync::Arc;
+
+use crate::status::{Status, free, guarded, object, path, put};
+
+/// A stack of recurrent layers with its weights.
+pub struct Model(pub(crate) Arc<cellstream::Model>);
+
+/// The sizes of a model's arrays.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Signature {
+    /// Features of an input step.
+    pub input: usize,
+    /// Features of an output step.
+    pub output: usize,
+    /// Hidden state values of a sequence, over all layers and directions.
+    pub hidden_state: usize,
+    /// Cell state values of a sequence, over all LSTM layers and directions.
+    pub cell_state: usize,
+    /// 1: the batch is the first axis of inputs and outputs; 0: time is.
+    pub batch_first: u8,
+}
+
+/// Reads a file: `.onnx`, `.safetensors`, or a checkpoint of PyTorch (`.pt`, `.pth`).
+///
+/// # Safety
+/// `path` is a text; `model` is a place for the pointer, to be freed by `cs_model_free`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cs_model_open(path: *const c_char, model: *mut *mut Model) -> Status {
+    guarded(|| {
+        // SAFETY: the caller's promises.
+        unsafe {
+            let file = self::path(path)?;
+            put("model", model, || {
+                let opened = cellstream::Model::open(file)?;
+                Ok(Box::into_raw(Box::new(Model(Arc::new(opened)))))
+            })
+        }
+    })
+}
+
+/// Writes a safetensors file, whole or not at all.
+///
+/// # Safety
+/// `model` is a model, `path` a text.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cs_model_save(model: *const Model, path: *const c_char) -> Status {
+    guarded(|| {
+        // SAFETY: the caller's promises.
+        let (model, path) = unsafe { (object("model", model)?, self::path(path)?) };
+        Ok(model.0.save_safetensors(path)?)
+    })
+}
+
+/// The sizes of the model's arrays.
+///
+/// # Safety
+/// `model` is a model, `signature` a place for the result.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cs_model_signature(
+    model: *const Model,
+    signature: *mut Signature,
+) -> Status {
+    guarded(|| {
+        // SAFETY: the caller's promises.
+        unsafe {
+            let model = object("model", model)?;
+            put("signature", signature, || {
+                let of = model.0.signature();
+                Ok(Signature {
+                    input: of.input,
+                    output: of.output,
+                    hidden_state: of.hidden_state,
+                    cell_state: of.cell_state,
+                    batch_first: (of.layout == cellstream::model::Layout::BatchMajor).into(),
+                })
+            })
+        }
+    })
+}
+
+/// Frees a model; sessions, plans and engines that were made of it go on. Null is allowed.
+///
+/// # Safety
+/// `model` is a model that is not used any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cs_model_free(model: *mut Model) {
+    // SAFETY: the caller's promise.
+    unsafe { free(model) };
+}
