@@ -471,3 +471,40 @@ fn a_failure_ends_the_waits_for_all_workers_of_its_thread() {
         assert_eq!(outcome, Err(TeamPanicked::Job { worker: 0 }));
     });
 }
+
+/// A host that starts a thread for each further task.
+struct Threads;
+
+impl HostThreads for Threads {
+    fn call(&self, count: usize, task: &(dyn Fn() + Sync)) {
+        // SAFETY: all threads are joined before this returns.
+        let task: &'static (dyn Fn() + Sync) = unsafe { std::mem::transmute(task) };
+        let others: Vec<_> = (1..count).map(|_| thread::spawn(task)).collect();
+        task();
+        for other in others {
+            other.join().unwrap();
+        }
+    }
+}
+
+/// In the model a leader waits for nobody, so the second thread comes in time, or too late, or
+/// first.
+#[test]
+fn hosted_regions_run_each_worker_once_whoever_comes() {
+    explore(Some(3), || {
+        let mut team = Team::for_host(2).unwrap();
+        let slots = Slots::new(2);
+        for region in 1..3 {
+            let job = |share: &Share<'_>| {
+                for worker in share.iter() {
+                    slots.set(worker, slots.get(worker) + region);
+                }
+                share.barrier();
+                assert_eq!(slots.sum(), if region == 1 { 2 } else { 6 });
+                share.barrier();
+            };
+            team.run_on_host(&Threads, 2, job).unwrap();
+        }
+        assert_eq!(slots.sum(), 6);
+    });
+}

@@ -393,8 +393,8 @@ impl Team {
         self.region(workers, true, &job)
     }
 
-    /// Runs `job` for workers 0 to `workers` − 1 on threads that `host` lends for this region: one
-    /// for each, as far as they come at once. Those that come do the parts of the others.
+    /// Runs `job` for workers 0 to `workers` − 1 on threads that `host` lends for this region:
+    /// one for each, as far as they come at once. Those that come do the parts of the others.
     ///
     /// On a team with threads of its own it is [`run_shares`](Self::run_shares).
     ///
