@@ -141,6 +141,42 @@ def test_attributes() -> None:
         same(mine.run(None, given), plain(model).run(None, given), 1e-5)
 
 
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_batch_first_layout(direction: str) -> None:
+    """ONNX Runtime has no kernel for layout 1: compared with layout 0 and other axes."""
+    settings = {"direction": direction, "lengths": True, "states": True}
+    first, second = ours(node("LSTM", layout=1, **settings)), plain(node("LSTM", **settings))
+    assert ep.claimed_nodes(first)
+    for steps, batch in ((6, 3), (4, 1)):
+        given = arrays(second, steps, batch)
+        swapped = {name: value if name == "lengths" else value.swapaxes(0, 1) for name, value in given.items()}
+        swapped = {name: np.ascontiguousarray(value) for name, value in swapped.items()}
+        y, hn, cn = first.run(None, swapped)
+        expected = second.run(None, given)
+        same([y.transpose(1, 2, 0, 3), hn.swapaxes(0, 1), cn.swapaxes(0, 1)], expected, 1e-5)
+
+
+def test_lengths_and_states_that_are_constants() -> None:
+    model = onnx.load_from_string(node("LSTM", lengths=True, states=True))
+    rng = np.random.default_rng(3)
+    held = {"lengths": np.array([4, 0, 2], np.int32), "h": rng.normal(size=(1, 3, 9)), "c": rng.normal(size=(1, 3, 9))}
+    for name, value in held.items():
+        value = value if name == "lengths" else value.astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(value, name))
+    del model.graph.input[1:]
+    data = model.SerializeToString()
+    given = {"X": rng.normal(size=(4, 3, 6)).astype(np.float32)}
+    mine = ours(data)
+    assert ep.claimed_nodes(mine)
+    same(mine.run(None, given), plain(data).run(None, given), 1e-5)
+
+
+def test_nodes_that_would_be_slower_are_left() -> None:
+    sizes = {"features": 8, "hidden": 1100}
+    assert not ep.claimed_nodes(ours(node("GRU", **sizes)))
+    assert ep.claimed_nodes(ours(node("GRU", linear_before_reset=1, **sizes)))
+
+
 def test_what_is_not_supported_is_left_to_onnxruntime() -> None:
     model = node("LSTM", constant=False)
     session = ours(model)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import resource
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -143,6 +144,22 @@ def test_a_child_gets_an_error_and_may_make_its_own(model: cellstream.Model, x: 
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     ticket.result()
     engine.close()
+
+
+def last_output(model: cellstream.Model, x: np.ndarray) -> np.ndarray:
+    """What a process of a pool does."""
+    return cellstream.Session(model, threads=1).run(x).output[-1]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_pools_of_processes(model: cellstream.Model, x: np.ndarray, method: str) -> None:
+    session = cellstream.Session(model)
+    expected = session.run(x).output[-1]
+    context = multiprocessing.get_context(method)
+    with ProcessPoolExecutor(2, mp_context=context) as pool:
+        for answer in pool.map(last_output, [model] * 4, [x] * 4):
+            np.testing.assert_array_equal(answer, expected)
+    np.testing.assert_array_equal(session.run(x).output[-1], expected)
 
 
 def test_sessions_leave_no_memory_behind(model: cellstream.Model, x: np.ndarray) -> None:

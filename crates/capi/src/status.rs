@@ -1,8 +1,7 @@
 //! Error codes, and the message of a thread's last error.
 
 use std::cell::RefCell;
-use std::ffi::{CStr, CString, OsStr, c_char};
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
@@ -199,8 +198,17 @@ pub(crate) unsafe fn path(text: *const c_char) -> Result<PathBuf> {
         return Err(Error::new(Status::Argument, "the path is null"));
     }
     // SAFETY: the caller's promise.
-    let bytes = unsafe { CStr::from_ptr(text) }.to_bytes();
-    Ok(PathBuf::from(OsStr::from_bytes(bytes)))
+    let text = unsafe { CStr::from_ptr(text) };
+    #[cfg(unix)]
+    {
+        use std::os::unix::ffi::OsStrExt;
+        Ok(std::ffi::OsStr::from_bytes(text.to_bytes()).into())
+    }
+    #[cfg(not(unix))]
+    {
+        let text = text.to_str().map_err(|why| Error::new(Status::Argument, why))?;
+        Ok(PathBuf::from(text))
+    }
 }
 
 /// An array that is read; null is `None`.
