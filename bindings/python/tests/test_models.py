@@ -80,6 +80,7 @@ def test_tuning_reports_progress_and_stops_when_told(model: cellstream.Model) ->
 def test_ctrl_c_ends_a_tuning() -> None:
     program = """
 import os, signal, threading, cellstream, numpy as np
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 model = cellstream.Model.from_state_dict({"weight_ih_l0": np.zeros((256, 8)), "weight_hh_l0": np.zeros((256, 64))})
 threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
 try:
