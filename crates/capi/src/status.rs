@@ -206,7 +206,9 @@ pub(crate) unsafe fn path(text: *const c_char) -> Result<PathBuf> {
     }
     #[cfg(not(unix))]
     {
-        let text = text.to_str().map_err(|why| Error::new(Status::Argument, why))?;
+        let text = text
+            .to_str()
+            .map_err(|why| Error::new(Status::Argument, why))?;
         Ok(PathBuf::from(text))
     }
 }
