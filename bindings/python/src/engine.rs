@@ -46,6 +46,14 @@ impl Unfold {
     }
 }
 
+/// Serves one model to many users: batches single steps of all requests that are under way.
+///
+/// Starts the workers.
+///
+/// :param policy: ``cellular``, or another name of ``cellstream load --help``.
+/// :param max_batch: the largest number of rows of a batch.
+/// :param max_steps: the longest sequence of a model with a reverse direction, which runs whole.
+/// :param max_requests: requests beyond it are refused with :class:`OverloadedError`.
 #[pyclass(frozen, module = "cellstream")]
 pub struct Engine {
     /// `None` after `close`.
@@ -162,6 +170,15 @@ impl Engine {
         })
     }
 
+    /// Submits a sequence ``[steps, input_size]``.
+    ///
+    /// :param states: initial states, ``[size]`` each: of each layer the hidden state and, of an
+    ///     LSTM, the cell state. A model with a reverse direction has two: all hidden states, and
+    ///     all cell states.
+    /// :param outputs: the output of the last step, ``[output_size]``, or of each,
+    ///     ``[steps, output_size]``.
+    /// :param priority: higher ones come first.
+    /// :param timeout: seconds after which the request ends with :class:`DeadlineError`.
     #[pyo3(signature = (x, *, states=None, outputs="last", priority=0, timeout=None))]
     fn submit(
         &self,
@@ -219,6 +236,9 @@ impl Engine {
         Ok(Ticket::new(answer, self.output, is_last))
     }
 
+    /// Opens a stream, whose steps come one by one.
+    ///
+    /// :param states: those of :meth:`Stream.state` of another; zero by default.
     #[pyo3(signature = (states=None))]
     fn stream(slf: Bound<'_, Engine>, states: Option<&Bound<'_, PyAny>>) -> PyResult<Stream> {
         let states = Floats::optional("states", states)?;
@@ -235,6 +255,8 @@ impl Engine {
         })
     }
 
+    /// Numbers of requests: ``submitted``, ``completed``, ``cancelled``, ``late``, ``failed``,
+    /// ``refused``, ``unanswered``.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = self.with(py, |engine| Ok(engine.model().stats()))?;
         let entries = PyDict::new(py);
@@ -251,6 +273,7 @@ impl Engine {
         Ok(entries)
     }
 
+    /// Ends all requests and the workers.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         if self.made_in.is_forked() {
             return Err(Error::forked("engine").into());
@@ -276,6 +299,7 @@ impl Engine {
     }
 }
 
+/// An open stream of an engine.
 #[pyclass(frozen, module = "cellstream")]
 pub struct Stream {
     /// `None` after `close`.
@@ -296,6 +320,7 @@ impl Stream {
 
 #[pymethods]
 impl Stream {
+    /// Adds a step, ``[input_size]``; its answer is ``[output_size]``.
     #[pyo3(signature = (x, *, priority=0, timeout=None))]
     fn push(
         &self,
@@ -320,6 +345,7 @@ impl Stream {
         Ok(Ticket::new(step.into_future(), self.output, true))
     }
 
+    /// The states after the last answered step.
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let state = py.detach(|| match &*self.lock()? {
             Some(stream) => Ok(stream.state()),
@@ -329,6 +355,7 @@ impl Stream {
         Ok(crate::arrays::array(py, state, &shape)?.into_any())
     }
 
+    /// Ends the stream after the steps that were added.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         Ok(py.detach(|| {
             if let Some(stream) = self.lock()?.take() {

@@ -13,6 +13,7 @@ use safetensors::tensor::TensorView;
 use crate::arrays::Floats;
 use crate::errors::Error;
 
+/// A stack of recurrent layers with its weights.
 #[pyclass(frozen, module = "cellstream")]
 pub struct Model(pub Arc<core::Model>);
 
@@ -60,6 +61,15 @@ impl Model {
 
 #[pymethods]
 impl Model {
+    /// Reads a file: ``.onnx``, ``.safetensors``, or a checkpoint of PyTorch (``.pt``, ``.pth``,
+    /// ``.bin``, of which no code is executed).
+    ///
+    /// :param prefix: selects the stack in a state dict whose tensor names start with it.
+    /// :param cell: ``lstm``, ``gru``, ``light_gru``, ``rnn_tanh`` or ``rnn_relu``, where a state
+    ///     dict does not say it.
+    /// :param batch_first: whether the batch is the first axis, where a state dict does not say it.
+    /// :param precision: rounds the weights to it.
+    /// :raises ModelError: for a file that is not a supported model.
     #[staticmethod]
     #[pyo3(signature = (path, *, prefix=None, cell=None, batch_first=None, precision=None))]
     fn open(
@@ -96,6 +106,8 @@ impl Model {
         Ok(py.detach(read)?)
     }
 
+    /// A model of arrays with the names of PyTorch's modules: ``weight_ih_l0``
+    /// ``[gates * hidden, input]``, ``weight_hh_l0``, ``bias_ih_l0``, ``bias_hh_l0``, and so on.
     #[staticmethod]
     #[pyo3(signature = (tensors, *, prefix=None, cell=None, batch_first=None, precision=None))]
     fn from_state_dict(
@@ -143,26 +155,31 @@ impl Model {
         Ok((make, (PyBytes::new(py, &bytes),)))
     }
 
+    /// Writes a safetensors file that :meth:`open` reads back, whole or not at all.
     fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         Ok(py.detach(|| self.0.save_safetensors(path).map_err(Error::from))?)
     }
 
+    /// The same model with its weights rounded.
     fn in_precision(&self, py: Python<'_>, precision: &str) -> PyResult<Model> {
         let precision: Precision = precision.parse().map_err(Error::input)?;
         let model = py.detach(|| self.0.in_precision(precision).map_err(Error::from))?;
         Ok(Model(Arc::new(model)))
     }
 
+    /// Features of an input step.
     #[getter]
     fn input_size(&self) -> usize {
         self.0.signature().input
     }
 
+    /// Features of an output step.
     #[getter]
     fn output_size(&self) -> usize {
         self.0.signature().output
     }
 
+    /// The hidden size of each layer.
     #[getter]
     fn hidden_sizes(&self) -> Vec<usize> {
         self.0
@@ -172,6 +189,7 @@ impl Model {
             .collect()
     }
 
+    /// Whether a layer has two directions.
     #[getter]
     fn bidirectional(&self) -> bool {
         self.0
@@ -180,16 +198,19 @@ impl Model {
             .any(|layer| layer.directions().len() == 2)
     }
 
+    /// Whether the batch is the first axis of inputs and outputs.
     #[getter]
     fn batch_first(&self) -> bool {
         self.0.layout() == Layout::BatchMajor
     }
 
+    /// ``f32``, ``bf16``, ``int8`` or ``mixed``.
     #[getter]
     fn precision(&self) -> &'static str {
         self.0.precision().map_or("mixed", Precision::name)
     }
 
+    /// Bytes of all weights.
     #[getter]
     fn weight_bytes(&self) -> usize {
         self.0.weight_bytes()
@@ -218,6 +239,7 @@ impl Model {
     }
 }
 
+/// Writes an ONNX file with the recurrent weights of another in 8 bits; returns their names.
 #[pyfunction]
 pub fn quantize(py: Python<'_>, source: PathBuf, target: PathBuf) -> PyResult<Vec<String>> {
     let quantized = || -> Result<Vec<String>, Error> {

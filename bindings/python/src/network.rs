@@ -20,6 +20,7 @@ use crate::interrupt::{Progress, watched};
 use crate::model::precision;
 use crate::plan::{effort, seconds};
 
+/// A whole ONNX graph: its recurrent and dense layers on cellstream, the others on tract.
 #[pyclass(frozen, module = "cellstream")]
 pub struct Network {
     network: Arc<core::Network>,
@@ -121,6 +122,9 @@ impl Network {
 
 #[pymethods]
 impl Network {
+    /// Reads an ONNX file.
+    ///
+    /// :raises ModelError: for a file that is not a supported model.
     #[staticmethod]
     #[pyo3(signature = (path, *, threads=None, precision=None))]
     fn open(
@@ -141,6 +145,7 @@ impl Network {
         })
     }
 
+    /// The inputs that a run needs.
     #[getter]
     fn inputs<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         self.network
@@ -150,6 +155,7 @@ impl Network {
             .collect()
     }
 
+    /// The outputs.
     #[getter]
     fn outputs<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         self.network
@@ -159,6 +165,8 @@ impl Network {
             .collect()
     }
 
+    /// Runs the graph on named arrays; returns all outputs by name. The first run with inputs of
+    /// other shapes takes longer.
     fn run<'py>(
         &self,
         py: Python<'py>,
@@ -174,6 +182,8 @@ impl Network {
         Ok(results)
     }
 
+    /// Finds the fastest plan of each recurrent layer for these inputs and uses it from now on;
+    /// writes the plans to ``path``.
     #[pyo3(signature = (arrays, path=None, *, seconds=20.0, effort="measure", progress=None))]
     fn tune(
         &self,
@@ -209,6 +219,7 @@ impl Network {
         Ok(())
     }
 
+    /// Uses the plans of a file.
     fn use_plan(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         let network = self.here()?;
         Ok(py.detach(|| {

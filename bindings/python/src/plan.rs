@@ -15,6 +15,7 @@ use crate::errors::Error;
 use crate::interrupt::{Progress, watched};
 use crate::model::Model;
 
+/// How a session runs a model on this machine, for requests of certain sizes.
 #[pyclass(frozen, module = "cellstream")]
 pub struct Plan {
     pub plan: plan::Plan,
@@ -55,6 +56,8 @@ fn sizes_of(batch: usize, steps: usize) -> Result<(), Error> {
 
 #[pymethods]
 impl Plan {
+    /// A plan without measuring. Without ``batch`` and ``steps`` it has the usual sizes: 1, 4 and
+    /// 16 sequences of 1, 10 and 100 steps.
     #[staticmethod]
     #[pyo3(signature = (model, batch=None, steps=None, *, threads=None))]
     fn estimate(
@@ -75,12 +78,16 @@ impl Plan {
         Ok(Plan::of(plan, model))
     }
 
+    /// Reads a plan that was made for this model on this machine.
+    ///
+    /// :raises PlanError: for any other.
     #[staticmethod]
     fn load(py: Python<'_>, path: PathBuf, model: &Model) -> PyResult<Plan> {
         let plan = py.detach(|| plan::Plan::load(path, &model.0).map_err(Error::from))?;
         Ok(Plan::of(plan, model))
     }
 
+    /// As :meth:`load`; where that raises an error, as :meth:`estimate`.
     #[staticmethod]
     fn load_or_estimate(py: Python<'_>, path: PathBuf, model: &Model) -> PyResult<Plan> {
         let loaded =
@@ -88,6 +95,7 @@ impl Plan {
         Ok(Plan::of(loaded.plan, model))
     }
 
+    /// Writes the plan, whole or not at all.
     fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         Ok(py.detach(|| self.plan.save(path, &self.model).map_err(Error::from))?)
     }
@@ -109,11 +117,13 @@ impl Plan {
         Ok((make, (Model(Arc::clone(&self.model)), text)))
     }
 
+    /// The most threads that a run uses.
     #[getter]
     fn threads(&self) -> usize {
         self.plan.threads()
     }
 
+    /// Sequences and steps of each entry.
     #[getter]
     fn sizes(&self) -> Vec<(usize, usize)> {
         self.plan
@@ -123,6 +133,7 @@ impl Plan {
             .collect()
     }
 
+    /// Whether all entries were measured.
     #[getter]
     fn is_tuned(&self) -> bool {
         self.plan.is_tuned()
@@ -151,6 +162,13 @@ impl Plan {
     }
 }
 
+/// Finds the fastest plan by measuring. Ctrl-C ends it.
+///
+/// :param sizes: sequences and steps of the requests to tune for.
+/// :param seconds: time for all sizes together.
+/// :param lengths: lengths of sequences, assigned in turn; all have the size's steps by default.
+/// :param progress: called with the fraction of the time, from 0 to 1, and a text. Where it returns
+///     ``False``, the tuning ends with its result so far.
 #[pyfunction]
 #[pyo3(signature = (model, sizes, *, threads=None, seconds=20.0, effort="measure",
     lengths=Vec::new(), progress=None))]

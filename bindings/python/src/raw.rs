@@ -18,6 +18,7 @@ use crate::plan::threads;
 /// Most sizes that are planned for. Requests of others run by the nearest.
 const SIZES: usize = 16;
 
+/// Runs on addresses; for :mod:`cellstream.torch`.
 #[pyclass(frozen, module = "cellstream")]
 pub struct RawSession {
     state: Mutex<State>,

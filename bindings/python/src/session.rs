@@ -14,6 +14,11 @@ use crate::errors::{Error, made};
 use crate::model::Model;
 use crate::plan::{Plan, threads};
 
+/// Runs a model. Threads may share a session; its runs come one after the other.
+///
+/// Packs the weights and starts the threads.
+///
+/// :param plan: by default an estimate for the usual sizes, on ``threads`` cores or all.
 #[pyclass(frozen, module = "cellstream")]
 pub struct Session {
     session: Mutex<execute::Session>,
@@ -21,7 +26,13 @@ pub struct Session {
     made_in: ProcessMark,
     signature: Signature,
     states: StateShape,
+    /// Operations of a step of a sequence, if steps may be run in several parts: each direction is
+    /// forward.
+    step_operations: Option<f64>,
 }
+
+/// Operations of a part of a long run, after which Ctrl-C is heeded: about a tenth of a second.
+const PART_OPERATIONS: f64 = 2e10;
 
 /// The shape of final states.
 #[derive(Clone, Copy)]
@@ -47,6 +58,17 @@ impl StateShape {
             cell: same(directions().map(|d| d.cell_state_size()).collect()),
         }
     }
+}
+
+/// See [`Session::step_operations`].
+fn step_operations(model: &cellstream::Model) -> Option<f64> {
+    let directions = || model.layers().iter().flat_map(|layer| layer.directions());
+    let is_forward = directions().count() == model.layers().len()
+        && directions().all(|direction| !direction.is_reverse());
+    let values: usize = directions()
+        .map(|direction| direction.weights().values())
+        .sum();
+    is_forward.then_some(2.0 * values as f64)
 }
 
 /// The sizes of an input, as its array has them.
@@ -101,6 +123,67 @@ impl Session {
         Ok(self.session.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Steps of a part of a run that is long and can be interrupted.
+    fn part(&self, input: &Input<'_>) -> Option<usize> {
+        let is_time_major = self.signature.layout == Layout::TimeMajor || input.batch == 1;
+        let steps = PART_OPERATIONS / (self.step_operations? * input.batch.max(1) as f64);
+        let steps = (steps as usize).max(1);
+        (is_time_major && steps < input.steps).then_some(steps)
+    }
+
+    fn run_whole(
+        &self,
+        input: &Input<'_>,
+        y: &mut [f32],
+        (hn, cn): (&mut [f32], &mut [f32]),
+    ) -> Result<(), Error> {
+        let mut output = Output::new(y).hn(hn);
+        if !cn.is_empty() {
+            output = output.cn(cn);
+        }
+        let mut session = self.lock()?;
+        session.reserve(input.batch, input.steps)?;
+        Ok(session.run(input, &mut output)?)
+    }
+
+    /// As [`run_whole`](Self::run_whole), to the same bits, in parts of so many steps. In between
+    /// the interpreter handles signals.
+    fn run_parts(
+        &self,
+        py: Python<'_>,
+        input: &Input<'_>,
+        part: usize,
+        y: &mut [f32],
+        (hn, cn): (&mut [f32], &mut [f32]),
+    ) -> PyResult<()> {
+        let wide = Output::new(y).hn(hn);
+        let wide = if cn.is_empty() { wide } else { wide.cn(cn) };
+        // All of it, before anything is computed.
+        input.check(&self.signature, &wide).map_err(Error::input)?;
+        let (mut h, mut c) = (input.h0.map(<[f32]>::to_vec), input.c0.map(<[f32]>::to_vec));
+        let width = |features: usize| (part * input.batch * features).max(1);
+        let rows = { input.values.chunks(width(self.signature.input)) }
+            .zip(y.chunks_mut(width(self.signature.output)));
+        for (index, (x, y)) in rows.enumerate() {
+            let begin = index * part;
+            let steps = part.min(input.steps - begin);
+            let lengths = input.lengths.map(|lengths| {
+                let left = lengths
+                    .iter()
+                    .map(|length| length.saturating_sub(begin).min(steps));
+                left.collect::<Vec<_>>()
+            });
+            let mut now = Input::new(x, steps, input.batch).layout(Layout::TimeMajor);
+            now.lengths = lengths.as_deref();
+            (now.h0, now.c0) = (h.as_deref(), c.as_deref());
+            py.detach(|| self.run_whole(&now, y, (&mut *hn, &mut *cn)))?;
+            h = Some(hn.to_vec());
+            c = (!cn.is_empty()).then(|| cn.to_vec());
+            py.check_signals()?;
+        }
+        Ok(())
+    }
+
     fn state_array<'py>(
         &self,
         py: Python<'py>,
@@ -150,11 +233,22 @@ impl Session {
                 made_in: ProcessMark::new(),
                 signature: model.signature(),
                 states: StateShape::of(model),
+                step_operations: step_operations(model),
             })
         };
         Ok(py.detach(make)?)
     }
 
+    /// Runs whole sequences. float32 arrays in row-major order are not copied. Ctrl-C ends a long
+    /// run, unless a layer is bidirectional or the batch comes first.
+    ///
+    /// :param x: ``[steps, batch, input_size]``, of a batch-first model
+    ///     ``[batch, steps, input_size]``; or one sequence ``[steps, input_size]``.
+    /// :param lengths: steps of each sequence, ``[batch]``. Outputs past the end are zero.
+    /// :param h0: initial hidden states, ``[layers * directions, batch, size]``; zero by default.
+    /// :param c0: initial cell states, likewise.
+    /// :param out: an array to write the output to.
+    /// :raises InputError: for arrays that do not fit; nothing has been computed then.
     #[pyo3(signature = (x, *, lengths=None, h0=None, c0=None, out=None))]
     fn run<'py>(
         &self,
@@ -197,15 +291,10 @@ impl Session {
             input.h0 = h0.as_ref().map(Floats::values).transpose()?;
             input.c0 = c0.as_ref().map(Floats::values).transpose()?;
             let (hn, cn) = (&mut hn, &mut cn);
-            py.detach(|| -> Result<(), Error> {
-                let mut output = Output::new(values).hn(hn);
-                if !cn.is_empty() {
-                    output = output.cn(cn);
-                }
-                let mut session = self.lock()?;
-                session.reserve(batch, steps)?;
-                Ok(session.run(&input, &mut output)?)
-            })?;
+            match self.part(&input) {
+                Some(part) => self.run_parts(py, &input, part, values, (hn, cn))?,
+                None => py.detach(|| self.run_whole(&input, values, (hn, cn)))?,
+            }
         }
         let y = match out {
             Some((_, array)) => array,
@@ -217,6 +306,7 @@ impl Session {
         made(py, &RESULT, "Result", (y, hn, cn))
     }
 
+    /// The states of ``batch`` streams that run step by step, at first zero.
     #[pyo3(signature = (batch=1))]
     fn stream(slf: Bound<'_, Session>, batch: usize) -> PyResult<StreamState> {
         let signature = slf.get().signature;
@@ -228,11 +318,13 @@ impl Session {
         })
     }
 
+    /// Makes room for inputs of this size, which a run otherwise does when it needs it.
     fn reserve(&self, py: Python<'_>, batch: usize, steps: usize) -> PyResult<()> {
         Ok(py.detach(|| self.lock()?.reserve(batch, steps).map_err(Error::from))?)
     }
 }
 
+/// The states of streams between steps.
 #[pyclass(frozen, module = "cellstream")]
 pub struct StreamState {
     session: Py<Session>,
@@ -252,6 +344,8 @@ impl StreamState {
 
 #[pymethods]
 impl StreamState {
+    /// Runs a step: ``x`` ``[batch, input_size]``, or ``[input_size]`` of one stream. Returns the
+    /// output, ``[batch, output_size]`` or ``[output_size]``.
     fn step<'py>(&self, py: Python<'py>, x: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let session = self.session.get();
         let x = Floats::of("x", x)?;
@@ -270,6 +364,7 @@ impl StreamState {
         Ok(array(py, y, &shape)?.into_any())
     }
 
+    /// The hidden states: blocks ``[batch, size]`` of all layers, one after the other.
     #[getter]
     fn h<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let h = py.detach(|| Ok::<_, Error>(self.lock()?.h.clone()))?;
@@ -277,6 +372,7 @@ impl StreamState {
         Ok(array(py, h, &shape)?.into_any())
     }
 
+    /// The cell states, likewise.
     #[getter]
     fn c<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let c = py.detach(|| Ok::<_, Error>(self.lock()?.c.clone()))?;
@@ -284,6 +380,7 @@ impl StreamState {
         Ok(array(py, c, &shape)?.into_any())
     }
 
+    /// Sets all states to zero.
     fn reset(&self, py: Python<'_>) -> PyResult<()> {
         let zero = State::zero(self.session.get().signature, self.batch);
         Ok(py.detach(|| {

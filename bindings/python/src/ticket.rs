@@ -24,6 +24,7 @@ enum State {
     Ended(Answer),
 }
 
+/// The answer of an engine, to be awaited or waited for.
 #[pyclass(frozen, module = "cellstream")]
 pub struct Ticket {
     state: Mutex<State>,
@@ -94,6 +95,10 @@ impl Ticket {
 
 #[pymethods]
 impl Ticket {
+    /// Waits for the answer.
+    ///
+    /// :raises TimeoutError: after ``timeout`` seconds; the request goes on.
+    /// :raises RequestError: if the request ended without an answer.
     #[pyo3(signature = (timeout=None))]
     fn result<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
         let timeout = timeout.map(seconds).transpose()?;
@@ -134,10 +139,12 @@ impl Ticket {
         Ok(self.poll(&Waker::from(Arc::new(Call(wake))))?)
     }
 
+    /// Whether the request has ended.
     fn done(&self) -> PyResult<bool> {
         Ok(self.poll(Waker::noop())?)
     }
 
+    /// Ends the request, unless it has ended.
     fn cancel(&self, py: Python<'_>) -> PyResult<()> {
         Ok(py.detach(|| {
             let mut state = self.lock()?;

@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import resource
+import subprocess
+import sys
 import threading
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
@@ -72,6 +74,38 @@ def test_streams(model: cellstream.Model, x: np.ndarray) -> None:
     np.testing.assert_array_equal(stream.h, hn.reshape(-1))
     stream.reset()
     np.testing.assert_array_equal(stream.step(x[0]), y[0])
+
+
+def test_long_runs_in_parts_have_the_same_bits() -> None:
+    tensors = weights("lstm", 16, 512)
+    session = cellstream.Session(cellstream.Model.from_state_dict(tensors))
+    x = np.random.default_rng(5).normal(size=(5000, 2, 16)).astype(np.float32)  # four parts
+    whole = session.run(x)
+    part = session.run(x[:1000])
+    rest = session.run(x[1000:], h0=part.hn, c0=part.cn)
+    np.testing.assert_array_equal(whole.output[:1000], part.output)
+    np.testing.assert_array_equal(whole.output[1000:], rest.output)
+    np.testing.assert_array_equal(whole.cn, rest.cn)
+    cut = session.run(x, lengths=[5000, 700])
+    np.testing.assert_array_equal(cut.hn[0, 0], whole.hn[0, 0])
+    np.testing.assert_array_equal(cut.hn[0, 1], whole.output[699, 1])
+    assert not cut.output[700:, 1].any()
+
+
+def test_ctrl_c_ends_a_long_run() -> None:
+    program = """
+import os, signal, threading, time, cellstream, numpy as np
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+weights = {"weight_ih_l0": np.zeros((4096, 8)), "weight_hh_l0": np.zeros((4096, 1024))}
+session = cellstream.Session(cellstream.Model.from_state_dict(weights))
+threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+try:
+    session.run(np.zeros((200_000, 1, 8), np.float32))
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert ended.stdout == "interrupted\n", ended.stderr
 
 
 def test_dlpack(model: cellstream.Model, x: np.ndarray) -> None:

@@ -180,7 +180,8 @@ class Session:
         c0: Optional[ArrayLike] = None,
         out: Optional[NDArray[np.float32]] = None,
     ) -> Result:
-        """Runs whole sequences. float32 arrays in row-major order are not copied.
+        """Runs whole sequences. float32 arrays in row-major order are not copied. Ctrl-C ends a long
+        run, unless a layer is bidirectional or the batch comes first.
 
         :param x: ``[steps, batch, input_size]``, of a batch-first model
             ``[batch, steps, input_size]``; or one sequence ``[steps, input_size]``.
