@@ -16,6 +16,22 @@ _Precision = Literal["f32", "bf16", "int8"]
 _Effort = Literal["estimate", "measure", "exhaustive"]
 _Progress = Callable[[float, str], Optional[bool]]
 
+__all__ = [
+    "Engine",
+    "Model",
+    "Network",
+    "Plan",
+    "RawSession",
+    "Session",
+    "Stream",
+    "StreamState",
+    "Ticket",
+    "__version__",
+    "main",
+    "quantize",
+    "tune",
+]
+
 __version__: str
 
 def main(arguments: Sequence[str]) -> int: ...
@@ -90,7 +106,7 @@ class Model:
     def weight_bytes(self) -> int:
         """Bytes of all weights."""
 
-    def __eq__(self, other: object) -> bool: ...
+    def __eq__(self, value: object, /) -> bool: ...
     def __reduce__(self) -> tuple[Any, ...]: ...
 
 @final
@@ -134,7 +150,7 @@ class Plan:
     def is_tuned(self) -> bool:
         """Whether all entries were measured."""
 
-    def __eq__(self, other: object) -> bool: ...
+    def __eq__(self, value: object, /) -> bool: ...
     def __reduce__(self) -> tuple[Any, ...]: ...
 
 def tune(
