@@ -1,13 +1,13 @@
 //! `Engine` and `Stream`: single cells of many requests, batched.
 
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 
 use cellstream::execute::team::ProcessMark;
 use cellstream_serve as serve;
-use cellstream_serve::cell_graph::{BatchSizes, CellId, Cells, Graph};
+use cellstream_serve::cell_graph::{BatchSizes, Cells};
 use cellstream_serve::engine::{EngineOptions, Request, StepOptions, Workers};
-use cellstream_serve::networks::{Chain, ChainCell, NetworkError, Outputs, Whole, WholeCell};
+use cellstream_serve::networks::{Outputs, Stack};
 use cellstream_serve::policy::PolicyKind;
 use cellstream_serve::scheduler::End;
 use pyo3::prelude::*;
@@ -18,33 +18,6 @@ use crate::errors::{Class, Error};
 use crate::model::Model;
 use crate::plan::{Plan, seconds};
 use crate::ticket::Ticket;
-
-/// The cells of a model: one a step, or one a sequence where a direction needs the end first.
-enum Unfold {
-    Chain(Chain),
-    Whole(Whole),
-}
-
-impl Unfold {
-    fn graph(
-        &self,
-        x: &[f32],
-        initial: Option<&[&[f32]]>,
-        outputs: Outputs,
-    ) -> Result<Graph, NetworkError> {
-        match self {
-            Unfold::Chain(chain) => chain.unfold(x, initial, outputs),
-            Unfold::Whole(whole) => whole.unfold(x, initial, outputs),
-        }
-    }
-
-    fn cell(&self) -> CellId {
-        match self {
-            Unfold::Chain(chain) => chain.cell(),
-            Unfold::Whole(whole) => whole.cell(),
-        }
-    }
-}
 
 /// Serves one model to many users: batches single steps of all requests that are under way.
 ///
@@ -59,7 +32,7 @@ pub struct Engine {
     /// `None` after `close`.
     engine: RwLock<Option<serve::Engine>>,
     made_in: ProcessMark,
-    unfold: Unfold,
+    stack: Stack,
     input: usize,
     output: usize,
 }
@@ -141,30 +114,16 @@ impl Engine {
         }
         let (model, plan) = (&model.0, plan.map(|plan| plan.plan.clone()));
         let signature = model.signature();
-        let is_forward = { model.layers().iter() }
-            .all(|layer| layer.directions().len() == 1 && !layer.directions()[0].is_reverse());
-        let start = || -> Result<(serve::Engine, Unfold), Error> {
+        let start = || -> Result<(serve::Engine, Stack), Error> {
             let mut cells = Cells::new();
-            let unfold = if is_forward {
-                let mut cell = ChainCell::new(std::sync::Arc::clone(model))?;
-                if let Some(plan) = plan {
-                    cell = cell.with_plan(plan)?;
-                }
-                Unfold::Chain(Chain::add(&mut cells, cell))
-            } else {
-                let mut cell = WholeCell::new(std::sync::Arc::clone(model), max_steps);
-                if let Some(plan) = plan {
-                    cell = cell.with_plan(plan)?;
-                }
-                Unfold::Whole(Whole::add(&mut cells, cell))
-            };
-            Ok((serve::Engine::start(cells, &options)?, unfold))
+            let stack = Stack::add(&mut cells, Arc::clone(model), plan, max_steps)?;
+            Ok((serve::Engine::start(cells, &options)?, stack))
         };
-        let (engine, unfold) = py.detach(start)?;
+        let (engine, stack) = py.detach(start)?;
         Ok(Engine {
             engine: RwLock::new(Some(engine)),
             made_in: ProcessMark::new(),
-            unfold,
+            stack,
             input: signature.input,
             output: signature.output,
         })
@@ -225,7 +184,7 @@ impl Engine {
         let values = x.values()?;
         let ticket = self.with(py, |engine| {
             let initial = (!states.is_empty()).then_some(&states[..]);
-            let graph = self.unfold.graph(values, initial, kind)?;
+            let graph = self.stack.unfold(values, initial, kind)?;
             let mut request = Request::new(graph).priority(priority);
             if let Some(deadline) = deadline {
                 request = request.deadline(deadline);
@@ -245,7 +204,7 @@ impl Engine {
         let states = states.as_ref().map(Floats::values).transpose()?;
         let engine = slf.get();
         let stream = engine.with(slf.py(), |started| {
-            Ok(started.stream(engine.unfold.cell(), states)?)
+            Ok(started.stream(engine.stack.cell(), states)?)
         })?;
         Ok(Stream {
             stream: Mutex::new(Some(stream)),

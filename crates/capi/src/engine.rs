@@ -8,7 +8,7 @@ use cellstream_serve as serve;
 use cellstream_serve::RequestError;
 use cellstream_serve::cell_graph::{BatchSizes, Cells};
 use cellstream_serve::engine::{Request, Response};
-use cellstream_serve::networks::{Chain, ChainCell, Outputs, Whole, WholeCell};
+use cellstream_serve::networks::{Outputs, Stack};
 
 use crate::model::Model;
 use crate::plan::Plan;
@@ -17,13 +17,8 @@ use crate::status::{Error, Status, free, guarded, object, put, read};
 /// Serves one model: batches single steps of all requests that are under way.
 pub struct Engine {
     engine: serve::Engine,
-    unfold: Unfold,
+    stack: Stack,
     input: usize,
-}
-
-enum Unfold {
-    Chain(Chain),
-    Whole(Whole),
 }
 
 /// Options of an engine; 0 and null are the defaults.
@@ -115,25 +110,10 @@ pub unsafe extern "C" fn cs_engine_start(
             }
             put("engine", engine, || {
                 let mut cells = Cells::new();
-                let directions = || model.layers().iter().flat_map(|layer| layer.directions());
-                let is_forward = directions().count() == model.layers().len()
-                    && directions().all(|direction| !direction.is_reverse());
-                let unfold = if is_forward {
-                    let mut cell = ChainCell::new(Arc::clone(model))?;
-                    if let Some(plan) = plan {
-                        cell = cell.with_plan(plan)?;
-                    }
-                    Unfold::Chain(Chain::add(&mut cells, cell))
-                } else {
-                    let mut cell = WholeCell::new(Arc::clone(model), max_steps);
-                    if let Some(plan) = plan {
-                        cell = cell.with_plan(plan)?;
-                    }
-                    Unfold::Whole(Whole::add(&mut cells, cell))
-                };
+                let stack = Stack::add(&mut cells, Arc::clone(model), plan, max_steps)?;
                 Ok(Box::into_raw(Box::new(Engine {
                     engine: serve::Engine::start(cells, &options)?,
-                    unfold,
+                    stack,
                     input: model.signature().input,
                 })))
             })
@@ -177,10 +157,7 @@ pub unsafe extern "C" fn cs_engine_submit(
             0 => Outputs::Last,
             _ => Outputs::Each,
         };
-        let graph = match &engine.unfold {
-            Unfold::Chain(chain) => chain.unfold(x, None, outputs)?,
-            Unfold::Whole(whole) => whole.unfold(x, None, outputs)?,
-        };
+        let graph = engine.stack.unfold(x, None, outputs)?;
         let mut asked = Request::new(graph);
         if timeout != 0.0 {
             let timeout = Duration::try_from_secs_f64(timeout)

@@ -15,6 +15,7 @@ mod chain;
 mod error;
 mod recurrent;
 mod seq2seq;
+mod stack;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -29,6 +30,7 @@ pub use seq2seq::{
     BeamAnswer, BeamDecoding, BeamSeq2Seq, DecoderCell, EncoderCell, FeedPrevious, Seq2Seq, Until,
     beam_answers,
 };
+pub use stack::Stack;
 pub use tree::{BinaryTreeLstm, ChildSumTreeLstm};
 pub use tree_shapes::{BinaryTree, Dependencies, TreeChild};
 pub use tree_weights::{BinaryTreeWeights, ChildSumWeights};
