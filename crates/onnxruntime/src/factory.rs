@@ -68,17 +68,14 @@ pub unsafe extern "C" fn CreateEpFactories(
     })
 }
 
-/// Releases a factory.
+/// Ends the use of a factory. It stays in memory, with the library: a session that outlives the
+/// registration still releases its provider by it.
 ///
 /// # Safety
 /// For ONNX Runtime only.
 #[unsafe(no_mangle)]
 #[allow(non_snake_case, reason = "the name is ONNX Runtime's")]
-pub unsafe extern "C" fn ReleaseEpFactory(factory: *mut Factory) -> Status {
-    if !factory.is_null() {
-        // SAFETY: made by `CreateEpFactories`, and not used any more.
-        drop(unsafe { Box::from_raw(factory.cast::<ProviderFactory>()) });
-    }
+pub unsafe extern "C" fn ReleaseEpFactory(_factory: *mut Factory) -> Status {
     ptr::null_mut()
 }
 
