@@ -20,7 +20,8 @@
 //! one above belong to different workers, that makes them run at the same time, a chunk of steps
 //! apart.
 //!
-//! One thread alone takes all steps of the forward direction before those of the reverse one.
+//! A thread that does everything of its group takes all steps of one direction before those of the
+//! other.
 //! Usually a thread stands for one worker. One that stands for several takes them through each line
 //! above together, so that it never waits for a worker of its own.
 //!
@@ -164,12 +165,13 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
     }
 
     /// Whether all steps of one direction come before those of the other: the weights of one may
-    /// stay in a cache that is too small for both. Only where one thread does everything, so that
-    /// nobody waits for its steps.
+    /// stay in a cache that is too small for both. Only where this thread does everything of the
+    /// group, so that nobody waits for its steps. A plan says it of groups of one worker
+    /// (`LayerPlan::takes_directions_in_turn`); here a thread may also stand for several.
     fn takes_directions_in_turn(&self) -> bool {
         self.layer.directions.len() == 2
-            && self.members.share.threads() == 1
             && self.layer.ahead == InputProjectionBy::Owners
+            && self.members.own().count() == self.members.size
     }
 
     /// All steps of these directions. Meets the others and marks progress only if `is_counted`.

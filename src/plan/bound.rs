@@ -33,6 +33,7 @@ impl Entry {
             topology,
             ceilings,
             threads: configuration.threads,
+            group_size: configuration.group_size(),
         };
         let rows = self.batch.div_ceil(configuration.row_groups);
         let workers = configuration.group_size();
@@ -186,6 +187,7 @@ struct Reader<'m> {
     topology: &'m Topology,
     ceilings: &'m Ceilings,
     threads: usize,
+    group_size: usize,
 }
 
 impl Reader<'_> {
@@ -211,10 +213,19 @@ impl Reader<'_> {
         (rows, steps): (usize, usize),
     ) {
         let directions = layer.directions().iter().zip(&plan.directions);
-        let weights = directions
-            .map(|(d, plan)| step_weights(d, plan, worker))
-            .sum();
-        time.add(self.phase(weights, rows as f64), steps as f64);
+        let weights = directions.map(|(d, plan)| step_weights(d, plan, worker));
+        for weights in self.phases(plan, weights) {
+            time.add(self.phase(weights, rows as f64), steps as f64);
+        }
+    }
+
+    /// The weights that are read between two readings of any of them: those of all directions, or of
+    /// each where they come in turn.
+    fn phases(&self, plan: &LayerPlan, directions: impl Iterator<Item = Slice>) -> Vec<Slice> {
+        match plan.takes_directions_in_turn(self.group_size) {
+            true => directions.collect(),
+            false => vec![directions.sum()],
+        }
     }
 
     /// What is taken ahead, chunk by chunk.
@@ -226,16 +237,15 @@ impl Reader<'_> {
         worker: usize,
         (rows, steps): (usize, usize),
     ) {
-        let of = |worker: usize| -> Slice {
+        let of = |worker: usize| {
             let directions = layer.directions().iter().zip(&plan.directions);
-            directions
-                .map(|(d, plan)| ahead_weights(d, plan, worker))
-                .sum()
+            directions.map(move |(d, plan)| ahead_weights(d, plan, worker))
         };
-        let weights = match plan.ahead {
-            InputProjectionBy::Owners => of(worker),
+        let phases = match plan.ahead {
+            InputProjectionBy::Owners => self.phases(plan, of(worker)),
             InputProjectionBy::Rows { .. } => {
-                (0..plan.directions[0].partition.units.len()).map(of).sum()
+                let workers = 0..plan.directions[0].partition.units.len();
+                vec![workers.flat_map(of).sum()]
             }
         };
         let mut add = |steps: usize, is_first: bool, times: usize| {
@@ -244,7 +254,7 @@ impl Reader<'_> {
                 InputProjectionBy::Owners => 0..all,
                 ahead => ahead.share(all, worker, is_first, |w| plan.is_owner(w)),
             };
-            if times > 0 && !share.is_empty() {
+            for &weights in phases.iter().filter(|_| times > 0 && !share.is_empty()) {
                 time.add(self.phase(weights, share.len() as f64), times as f64);
             }
         };
@@ -343,6 +353,22 @@ mod tests {
 
     fn close(found: f64, expected: f64) {
         approx::assert_relative_eq!(found, expected, max_relative = 1e-9);
+    }
+
+    /// 96 units: each U has 144 KiB, which fit the 256 KiB of L2, as both together do not.
+    #[test]
+    fn one_core_reads_the_directions_in_turn() {
+        use crate::model::Merge;
+        let model = Lstm::new(8, 96).bidirectional(Merge::Concat);
+        let model = model.random(1).unwrap();
+        let mut plan = Plan::with_threads(&model, 1, 100, 1);
+        plan.entries[0].configuration.layers[0].chunk_steps = 100;
+        let step = 147_456.0 / 100e9;
+        let ahead = 2.0 * 3072.0 * 100.0 / 100e9;
+        close(
+            seconds(&model, &plan.entries[0]),
+            2.0 * (100.0 * step + ahead),
+        );
     }
 
     /// 64 units with 64 inputs: W and U have 64 KiB each; 4096 values of each per 16 units.

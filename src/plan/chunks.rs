@@ -1,8 +1,8 @@
 //! Steps that are taken together, and the bytes that they and the weights take in caches.
 
-use crate::model::{Layer, Matrix, Weights};
+use crate::model::{Direction, Layer, Matrix, Weights};
 
-use super::LayerPlan;
+use super::{DirectionPlan, LayerPlan};
 
 /// Bytes of hoisted pre-activations per worker: a part of the second-level cache.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -37,16 +37,20 @@ pub(super) fn chunk_steps(layer: &Layer, plan: &LayerPlan, batch: usize, steps: 
 /// Bytes of the weights that a worker reads at each step of the layer.
 pub(super) fn step_bytes(layer: &Layer, plan: &LayerPlan, worker: usize) -> usize {
     let parts = layer.directions().iter().zip(&plan.directions);
-    let bytes = parts.map(|(direction, plan)| {
-        let units = plan.partition.units[worker].len();
-        let projected = plan.partition.projected[worker].len();
-        let gates = direction.cell().kind().gates();
-        let weights = direction.weights();
-        let projection = weights.projection.as_ref();
-        units * gates * weights.recurrent.row_bytes()
-            + projection.map_or(0, |matrix| projected * matrix.row_bytes())
-    });
-    bytes.sum()
+    parts
+        .map(|(direction, plan)| direction_bytes(direction, plan, worker))
+        .sum()
+}
+
+/// The part of one direction in [`step_bytes`].
+pub(super) fn direction_bytes(direction: &Direction, plan: &DirectionPlan, worker: usize) -> usize {
+    let units = plan.partition.units[worker].len();
+    let projected = plan.partition.projected[worker].len();
+    let gates = direction.cell().kind().gates();
+    let weights = direction.weights();
+    let projection = weights.projection.as_ref();
+    units * gates * weights.recurrent.row_bytes()
+        + projection.map_or(0, |matrix| projected * matrix.row_bytes())
 }
 
 /// Bytes of the recurrent weights of the largest slice.

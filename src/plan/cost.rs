@@ -15,7 +15,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::chunks::{chunk_steps, slice_bytes, slice_bytes_of, step_bytes};
+use super::chunks::{chunk_steps, direction_bytes, slice_bytes, slice_bytes_of, step_bytes};
 use super::rates::Rates;
 use super::{Configuration, InputProjectionBy, LayerPlan, OwnersShare};
 use crate::model::{Direction, Layer, Matrix, Model, Precision, StepWeights, TreeWeights, Weights};
@@ -177,8 +177,12 @@ impl Costs<'_> {
         let (mut step, mut ahead, mut all_ahead) = (0f64, 0f64, Ahead::default());
         for worker in 0..workers {
             let (mut own_step, mut own_ahead) = (0.0, Ahead::default());
-            let all = step_bytes(layer, plan, worker);
+            let of_layer = step_bytes(layer, plan, worker);
             for (direction, plan_of) in layer.directions().iter().zip(&plan.directions) {
+                let all = match plan.takes_directions_in_turn(workers) {
+                    true => direction_bytes(direction, plan_of, worker),
+                    false => of_layer,
+                };
                 let units = plan_of.partition.units[worker].len();
                 let projected = plan_of.partition.projected[worker].len();
                 if units + projected > 0 {

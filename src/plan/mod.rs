@@ -253,6 +253,12 @@ impl Partition {
 }
 
 impl LayerPlan {
+    /// Whether a group of this size takes all steps of one direction before those of the other: a
+    /// worker alone does, so that the weights of one of them may stay in its caches.
+    pub(crate) fn takes_directions_in_turn(&self, group_size: usize) -> bool {
+        group_size == 1 && self.directions.len() == 2 && self.ahead == InputProjectionBy::Owners
+    }
+
     /// Whether the worker owns a part of the layer.
     pub fn is_owner(&self, worker: usize) -> bool {
         let mut partitions = self.directions.iter().map(|d| &d.partition);

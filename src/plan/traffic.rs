@@ -176,6 +176,8 @@ impl Sizes {
 /// A product of every step, as one core has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct StepProduct {
+    /// The index of its direction.
+    direction: usize,
     depth: usize,
     units: usize,
     gates: usize,
@@ -282,7 +284,17 @@ impl Run<'_> {
         let ahead = self.ahead_parts(plan, layer, worker);
         let step_weights = products.iter().map(|p| weight_bytes(p.shape(1))).sum();
         let core = self.cores.get(worker).copied().flatten();
-        let bytes = usize::try_from(step_weights).unwrap_or(usize::MAX);
+        let together = match plan.takes_directions_in_turn(self.configuration.group_size()) {
+            true => (0..plan.directions.len())
+                .map(|of| {
+                    let own = products.iter().filter(|p| p.direction == of);
+                    own.map(|p| weight_bytes(p.shape(1))).sum()
+                })
+                .max()
+                .unwrap_or(0),
+            false => step_weights,
+        };
+        let bytes = usize::try_from(together).unwrap_or(usize::MAX);
         CoreTraffic {
             sequences: rows,
             units: partitions().map(|p| p.units[member].clone()).collect(),
@@ -348,9 +360,12 @@ impl Run<'_> {
         let cache = Cache::new(bytes, ways, PAGE);
         let own = |p: &StepProduct| weight_bytes(p.shape(1));
         let all: u64 = products.iter().map(own).sum();
+        let in_turn = plan.takes_directions_in_turn(self.configuration.group_size());
         let (mut steps, mut kept) = (Movement::default(), 0.0);
         for product in products {
-            let problem = self.problem(plan, cache, rows, product, all - own(product));
+            let beside = |p: &&StepProduct| !in_turn || p.direction == product.direction;
+            let beside: u64 = products.iter().filter(beside).map(own).sum();
+            let problem = self.problem(plan, cache, rows, product, beside - own(product));
             let part = Part {
                 rows,
                 units: product.units,
@@ -425,7 +440,15 @@ impl Run<'_> {
 /// The products of every step of a layer that a member of a group has a part in.
 fn step_products(plan: &LayerPlan, layer: &Layer, member: usize) -> Vec<StepProduct> {
     let directions = layer.directions().iter().zip(&plan.directions);
-    let products = directions.flat_map(|(direction, plan)| of_direction(direction, plan, member));
+    let products = directions
+        .enumerate()
+        .flat_map(|(index, (direction, plan))| {
+            let products = of_direction(direction, plan, member);
+            products.into_iter().map(move |product| StepProduct {
+                direction: index,
+                ..product
+            })
+        });
     products
         .filter(|p| ![p.depth, p.units, p.gates].contains(&0))
         .collect()
@@ -435,6 +458,7 @@ fn of_direction(direction: &Direction, plan: &DirectionPlan, member: usize) -> V
     let schedule = &plan.schedule;
     let weights = direction.weights();
     let of_units = |matrix: &Matrix, gates, continues| StepProduct {
+        direction: 0,
         depth: matrix.cols(),
         units: plan.partition.units[member].len(),
         gates,
@@ -455,6 +479,7 @@ fn of_direction(direction: &Direction, plan: &DirectionPlan, member: usize) -> V
         }
     }
     products.extend(weights.projection.as_ref().map(|projection| StepProduct {
+        direction: 0,
         depth: projection.cols(),
         units: plan.partition.projected[member].len(),
         gates: 1,
