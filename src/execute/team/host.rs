@@ -18,6 +18,7 @@
 //! before. Nor can the epoch be an older one: the gate was opened last in the region before, whose
 //! end happened before the call of this one.
 
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use super::TeamPanicked;
@@ -51,54 +52,39 @@ pub trait HostThreads: Sync {
     fn call(&self, count: usize, task: &(dyn Fn() + Sync));
 }
 
-/// In [`Muster::joined`]: nobody joins any more.
+/// In [`Rendezvous::joined`]: nobody joins any more.
 const CLOSED: u32 = 1 << 31;
 
-/// Bounds on the time for which the leader waits for others, which the host may have to wake. In
-/// between it is the time of a region that all have joined: without them it takes longer by that
-/// much, or more.
-const WAIT: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(1));
-/// Regions in a row that fewer threads than expected joined, until fewer are expected.
-const MISSES: u32 = 4;
-/// Regions after which all workers are expected again: at first, and at most, as it doubles each
-/// time that they do not come.
-const RETRY: (u32, u32) = (32, 4096);
-
 /// The threads of a hosted region, as they come.
-pub(super) struct Muster {
+pub(super) struct Rendezvous {
     /// Those that have joined, and [`CLOSED`].
     joined: AtomicU32,
     go: Gate,
-    /// The threads that are expected. Only callers and leaders use this and what follows, one after
-    /// the other.
-    expected: AtomicU32,
-    /// Regions in a row that fewer joined.
-    misses: AtomicU32,
-    /// Regions until all workers are expected again, and the number of the last time.
-    until_retry: AtomicU32,
-    retry: AtomicU32,
-    /// Nanoseconds for which the leader waits.
-    wait: AtomicU32,
+    /// Locked by the leader only.
+    expectation: std::sync::Mutex<Expectation>,
 }
 
-impl Muster {
-    pub(super) fn new(threads: u32) -> Muster {
-        Muster {
+impl Rendezvous {
+    pub(super) fn new() -> Rendezvous {
+        Rendezvous {
             joined: AtomicU32::new(CLOSED),
             go: Gate::new(),
-            expected: AtomicU32::new(threads),
-            misses: AtomicU32::new(0),
-            until_retry: AtomicU32::new(RETRY.0),
-            retry: AtomicU32::new(RETRY.0),
-            wait: AtomicU32::new(WAIT.1.as_nanos() as u32),
+            expectation: std::sync::Mutex::default(),
         }
     }
 
-    /// The place of the calling thread, 0 for the leader; `None`: too late.
-    fn join(&self) -> Option<u32> {
+    fn expectation(&self) -> std::sync::MutexGuard<'_, Expectation> {
+        self.expectation
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The place of the calling thread, 0 for the leader; `None`: too late, or there are as many as
+    /// workers.
+    fn join(&self, workers: u32) -> Option<u32> {
         let mut joined = self.joined.load(Ordering::Relaxed);
         loop {
-            if joined & CLOSED != 0 {
+            if joined >= workers {
                 return None;
             }
             // AcqRel: Release keeps the reading of the epoch before it; Acquire is for the leader,
@@ -115,30 +101,14 @@ impl Muster {
         }
     }
 
-    /// A region that all have joined takes so long.
-    fn took(&self, time: Duration) {
-        let wait = time.clamp(WAIT.0, WAIT.1);
-        self.wait.store(wait.as_nanos() as u32, Ordering::Relaxed);
-    }
-
     /// Waits for others, and closes; returns how many have joined.
     fn close(&self, workers: u32) -> u32 {
-        let mut expected = self.expected.load(Ordering::Relaxed).min(workers);
-        if expected < workers {
-            let left = self.until_retry.load(Ordering::Relaxed) - 1;
-            if left == 0 {
-                let next = (2 * self.retry.load(Ordering::Relaxed)).min(RETRY.1);
-                self.retry.store(next, Ordering::Relaxed);
-                self.until_retry.store(next, Ordering::Relaxed);
-                self.expected.store(workers, Ordering::Relaxed);
-                expected = workers;
-            } else {
-                self.until_retry.store(left, Ordering::Relaxed);
-            }
-        }
-        let wait = Duration::from_nanos(self.wait.load(Ordering::Relaxed).into());
+        let (threads, wait) = {
+            let mut expectation = self.expectation();
+            (expectation.threads(workers), expectation.wait)
+        };
         let begun = Instant::now();
-        while self.joined.load(Ordering::Relaxed) < expected && !cfg!(loom) {
+        while self.joined.load(Ordering::Relaxed) < threads && !cfg!(loom) {
             for _ in 0..32 {
                 std::hint::spin_loop();
             }
@@ -147,21 +117,89 @@ impl Muster {
             }
         }
         let joined = self.joined.fetch_or(CLOSED, Ordering::AcqRel);
-        if joined < expected {
-            let misses = self.misses.load(Ordering::Relaxed) + 1;
-            self.misses.store(misses % MISSES, Ordering::Relaxed);
-            if misses == MISSES {
-                self.expected.store(joined, Ordering::Relaxed);
-            }
-        } else {
-            self.misses.store(0, Ordering::Relaxed);
-            self.expected.store(joined, Ordering::Relaxed);
-            if joined == workers {
-                self.until_retry.store(RETRY.0, Ordering::Relaxed);
-                self.retry.store(RETRY.0, Ordering::Relaxed);
-            }
-        }
+        self.expectation().joined(joined, workers);
         joined
+    }
+}
+
+/// How many threads a leader waits for, and for how long. It learns from the regions before: a host
+/// may have fewer threads than the team has workers, or use them otherwise.
+#[derive(Debug)]
+struct Expectation {
+    /// The threads that joined the last region; 0: none has run.
+    usual: u32,
+    /// Regions in a row that fewer joined than expected.
+    misses: u32,
+    /// Regions until all workers are expected again.
+    until_retry: u32,
+    /// The number of these regions at the last time.
+    retry: u32,
+    /// Time for which the leader waits.
+    wait: Duration,
+}
+
+impl Expectation {
+    /// Bounds on the time for which the leader waits: the host may have to wake its threads. In
+    /// between it is the time of a region that all have joined: without them it takes longer by
+    /// that much, or more.
+    const MIN_WAIT: Duration = Duration::from_micros(50);
+    const MAX_WAIT: Duration = Duration::from_millis(1);
+    /// Regions in a row that fewer threads than expected joined, until fewer are expected.
+    const MISSES: u32 = 4;
+    /// Regions after which all workers are expected again. Doubles each time that they do not come.
+    const MIN_RETRY: u32 = 32;
+    const MAX_RETRY: u32 = 4096;
+
+    /// The threads that a leader waits for.
+    fn threads(&mut self, workers: u32) -> u32 {
+        if self.usual == 0 || self.usual >= workers {
+            return workers;
+        }
+        self.until_retry = self.until_retry.saturating_sub(1);
+        if self.until_retry > 0 {
+            return self.usual;
+        }
+        self.retry = (2 * self.retry).min(Self::MAX_RETRY);
+        self.until_retry = self.retry;
+        self.usual = workers;
+        workers
+    }
+
+    /// So many threads have joined a region of these workers.
+    fn joined(&mut self, joined: u32, workers: u32) {
+        let expected = if self.usual == 0 {
+            workers
+        } else {
+            self.usual.min(workers)
+        };
+        if joined >= workers {
+            (self.until_retry, self.retry) = (Self::MIN_RETRY, Self::MIN_RETRY);
+        }
+        self.misses = if joined < expected {
+            self.misses + 1
+        } else {
+            0
+        };
+        if joined >= expected || self.misses >= Self::MISSES {
+            (self.usual, self.misses) = (joined, 0);
+        }
+    }
+
+    /// So long a region takes that all have joined.
+    fn took(&mut self, time: Duration) {
+        self.wait = time.clamp(Self::MIN_WAIT, Self::MAX_WAIT);
+    }
+}
+
+impl Default for Expectation {
+    fn default() -> Expectation {
+        Expectation {
+            usual: 0,
+            misses: 0,
+            until_retry: Self::MIN_RETRY,
+            retry: Self::MIN_RETRY,
+            wait: Self::MAX_WAIT,
+        }
     }
 }
 
@@ -170,7 +208,7 @@ impl Region {
     pub(super) fn run_hosted(
         &self,
         host: &dyn HostThreads,
-        muster: &Muster,
+        rendezvous: &Rendezvous,
         workers: u32,
         job: &(dyn Fn(&Share<'_>) + Sync),
     ) -> Result<(), TeamPanicked> {
@@ -180,15 +218,15 @@ impl Region {
         }
         self.barrier.reset();
         // Release: the first one to join reads what is written here.
-        muster.joined.store(0, Ordering::Release);
+        rendezvous.joined.store(0, Ordering::Release);
         let task = || {
-            let Some(seen) = muster.go.epoch() else {
+            let Some(seen) = rendezvous.go.epoch() else {
                 return;
             };
-            match muster.join() {
+            match rendezvous.join(workers) {
                 None => {}
                 Some(0) => {
-                    let threads = muster.close(workers);
+                    let threads = rendezvous.close(workers);
                     let mode = match threads < workers {
                         true => Mode::NARROW,
                         false => Mode::APART,
@@ -201,20 +239,21 @@ impl Region {
                     self.threads.store(threads, Ordering::Relaxed);
                     self.mode.store(mode.0, Ordering::Relaxed);
                     let begun = Instant::now();
-                    muster.go.open(seen);
+                    rendezvous.go.open(seen);
                     self.join_in(0, job);
                     // Alone, all would take about twice as long as two, and so on.
-                    muster.took(begun.elapsed() * threads / workers);
+                    let time = begun.elapsed() * threads / workers;
+                    rendezvous.expectation().took(time);
                 }
                 Some(place) => {
-                    let _open = muster.go.wait(seen, self.spin);
+                    let _open = rendezvous.go.wait(seen, self.spin);
                     self.join_in(place as usize, job);
                 }
             }
         };
         host.call(workers as usize, &task);
-        if muster.joined.load(Ordering::Acquire) & CLOSED == 0 {
-            // The host has called nothing, or on threads that do not count.
+        if rendezvous.joined.load(Ordering::Acquire) & CLOSED == 0 {
+            // The host has called nothing.
             task();
         }
         self.outcome()
@@ -227,5 +266,56 @@ impl Region {
         let threads = self.threads.load(Ordering::Relaxed);
         let mode = Mode(self.mode.load(Ordering::Relaxed));
         self.take_part(thread, (workers, threads, mode), || job);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Regions of four workers, on as many threads as the host lends at each; the threads that were
+    /// expected.
+    fn expected(lent: impl IntoIterator<Item = u32>) -> Vec<u32> {
+        let mut expectation = Expectation::default();
+        let regions = lent.into_iter().map(|joined| {
+            let threads = expectation.threads(4);
+            expectation.joined(joined, 4);
+            threads
+        });
+        regions.collect()
+    }
+
+    #[test]
+    fn all_are_expected_while_they_come_and_after_single_misses() {
+        let lent = (0..1000).map(|region| if region % 10 == 7 { 1 } else { 4 });
+        assert!(expected(lent).iter().all(|&threads| threads == 4));
+    }
+
+    #[test]
+    fn a_host_with_fewer_threads_is_seldom_waited_for() {
+        let found = expected(std::iter::repeat_n(2, 10_000));
+        let waits = found.iter().filter(|&&threads| threads > 2).count();
+        // The first regions, and less and less often after.
+        assert!((4..80).contains(&waits), "{waits}");
+        assert_eq!(found[9_000..9_100], [2; 100]);
+    }
+
+    #[test]
+    fn a_host_that_has_its_threads_again_gets_all_of_them() {
+        let busy = std::iter::repeat_n(1, 200);
+        let found = expected(busy.chain(std::iter::repeat_n(4, 500)));
+        assert_eq!(found[699], 4);
+        // A thread that comes without being expected is expected from then on.
+        let found = expected([1, 1, 1, 1, 3, 3]);
+        assert_eq!(found, [4, 4, 4, 4, 1, 3]);
+    }
+
+    #[test]
+    fn the_wait_follows_the_time_of_a_region_within_bounds() {
+        let mut expectation = Expectation::default();
+        for (time, wait) in [(1, 50), (200, 200), (9_000, 1_000)] {
+            expectation.took(Duration::from_micros(time));
+            assert_eq!(expectation.wait, Duration::from_micros(wait));
+        }
     }
 }

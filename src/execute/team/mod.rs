@@ -66,7 +66,7 @@ pub use spin::SpinBudget;
 use crate::machine::current_cpu;
 use caller::CallerPlace;
 use crowd::{Crowd, Next};
-use host::Muster;
+use host::Rendezvous;
 use region::{Mode, Region};
 use spin::SpinPolicy;
 use std::time::{Duration, Instant};
@@ -168,7 +168,7 @@ pub struct Team {
     crowd: Crowd,
     caller: CallerPlace,
     /// Of a team on a host's threads.
-    muster: Option<Muster>,
+    rendezvous: Option<Rendezvous>,
     /// Times of the crowd and the caller count from here.
     origin: Instant,
 }
@@ -244,14 +244,14 @@ impl Team {
         let count = check_threads(threads)?;
         let policy = SpinPolicy::new(SpinBudget::default(), false);
         let mut team = Self::without_threads(Arc::new(Region::new(count, policy)));
-        team.muster = Some(Muster::new(count));
+        team.rendezvous = Some(Rendezvous::new());
         Ok(team)
     }
 
     /// Whether it was made by [`for_host`](Self::for_host).
     #[must_use]
     pub fn is_hosted(&self) -> bool {
-        self.muster.is_some()
+        self.rendezvous.is_some()
     }
 
     fn without_threads(region: Arc<Region>) -> Self {
@@ -262,7 +262,7 @@ impl Team {
             cores: None,
             made_in: ProcessMark::new(),
             caller: CallerPlace::default(),
-            muster: None,
+            rendezvous: None,
             origin: Instant::now(),
         }
     }
@@ -406,10 +406,10 @@ impl Team {
         workers: usize,
         job: F,
     ) -> Result<(), TeamPanicked> {
-        match &self.muster {
-            Some(muster) if workers > 1 => {
+        match &self.rendezvous {
+            Some(rendezvous) if workers > 1 => {
                 let count = self.count(workers)?;
-                self.region.run_hosted(host, muster, count, &job)
+                self.region.run_hosted(host, rendezvous, count, &job)
             }
             _ => self.region(workers, true, &job),
         }
