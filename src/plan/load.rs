@@ -11,6 +11,9 @@ use cellstream_kernels::IsaError;
 /// Sequences and steps that [`Plan::estimate_usual`] estimates for.
 const SIZES: ([usize; 3], [usize; 3]) = ([1, 4, 16], [1, 10, 100]);
 
+/// Most entries of [`Plan::grown`]: each may cut the weights in its own way.
+const MAX_ENTRIES: usize = 16;
+
 /// A plan, and why it is an estimate if it is one. It can be used wherever a `&Plan` is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loaded {
@@ -88,42 +91,40 @@ impl Plan {
         }
     }
 
-    /// Whether the plan has an entry whose sequences and steps differ from these by a factor of
-    /// less than two each.
-    pub fn has_near(&self, batch: usize, steps: usize) -> bool {
-        let is_near = |one: usize, other: usize| {
-            let (one, other) = (one.max(1), other.max(1));
-            one < 2 * other && other < 2 * one
-        };
-        let mut entries = self.entries.iter();
-        entries.any(|entry| is_near(entry.batch, batch) && is_near(entry.steps, steps))
-    }
-
-    /// Adds the estimate for requests of this size, unless the plan [has one
-    /// near](Plan::has_near). Whether it has added one.
+    /// The plan to go on with for requests of this size, where `earlier` plans for others: `earlier`
+    /// with the estimate for this size added. `None`: `earlier` will do. It has an entry whose
+    /// sequences and steps differ by a factor of less than two each, or 16 entries, of which the
+    /// nearest is used.
     ///
     /// ```
     /// use cellstream::Plan;
     /// use cellstream::model::Gru;
     ///
     /// let model = Gru::new(8, 16).random(1)?;
-    /// let mut plan = Plan::estimate(&model, 1, 100, 2);
-    /// assert!(!plan.add_estimate(&model, 1, 120, 2));
-    /// assert!(plan.add_estimate(&model, 32, 120, 2));
+    /// let plan = Plan::grown(None, &model, 1, 100, 2).expect("the first");
+    /// assert!(Plan::grown(Some(&plan), &model, 1, 120, 2).is_none());
+    /// let plan = Plan::grown(Some(&plan), &model, 32, 120, 2).expect("another size");
+    /// assert_eq!(plan.entries.len(), 2);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn add_estimate(
-        &mut self,
+    pub fn grown(
+        earlier: Option<&Plan>,
         model: &Model,
         batch: usize,
         steps: usize,
         cores: usize,
-    ) -> bool {
-        if self.has_near(batch, steps) {
-            return false;
+    ) -> Option<Plan> {
+        let (batch, steps) = (batch.max(1), steps.max(1));
+        let is_near = |one: usize, other: usize| one < 2 * other && other < 2 * one;
+        let entries = earlier.map_or(&[][..], |plan| &plan.entries);
+        let mut near = entries
+            .iter()
+            .filter(|entry| is_near(entry.batch, batch) && is_near(entry.steps, steps));
+        if near.next().is_some() || entries.len() >= MAX_ENTRIES {
+            return None;
         }
-        let estimate = Plan::estimate(model, batch.max(1), steps.max(1), cores);
-        self.entries.extend(estimate.entries);
-        true
+        let mut plan = Plan::estimate(model, batch, steps, cores);
+        plan.entries.splice(0..0, entries.iter().cloned());
+        Some(plan)
     }
 }

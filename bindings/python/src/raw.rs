@@ -3,7 +3,7 @@
 //! A tensor's address costs a sixth of a microsecond, its NumPy array one. So the Python side
 //! allocates and checks all tensors, and hands over addresses.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cellstream::execute::Session;
 use cellstream::execute::team::ProcessMark;
@@ -15,9 +15,6 @@ use crate::errors::Error;
 use crate::model::Model;
 use crate::plan::threads;
 
-/// Most sizes that are planned for. Requests of others run by the nearest.
-const SIZES: usize = 16;
-
 /// Runs on addresses; for :mod:`cellstream.torch`.
 #[pyclass(frozen, module = "cellstream")]
 pub struct RawSession {
@@ -27,9 +24,9 @@ pub struct RawSession {
 }
 
 struct State {
-    model: std::sync::Arc<core::Model>,
+    model: Arc<core::Model>,
     cores: usize,
-    /// Made by the first run, and anew for a size that no entry of its plan is near to.
+    /// Made by the first run, and anew where its plan [grows](Plan::grown).
     session: Option<Session>,
     /// Padded sequences.
     padded: Vec<f32>,
@@ -39,21 +36,8 @@ struct State {
 impl State {
     /// A session with room for these sizes.
     fn session(&mut self, batch: usize, steps: usize) -> Result<&mut Session, Error> {
-        let planned = self.session.as_ref().map(|session| session.packed().plan());
-        let new = match planned {
-            None => Some(Plan::estimate(
-                &self.model,
-                batch.max(1),
-                steps.max(1),
-                self.cores,
-            )),
-            Some(plan) if plan.entries.len() < SIZES && !plan.has_near(batch, steps) => {
-                let mut plan = plan.clone();
-                plan.add_estimate(&self.model, batch, steps, self.cores);
-                Some(plan)
-            }
-            Some(_) => None,
-        };
+        let earlier = self.session.as_ref().map(|session| session.packed().plan());
+        let new = Plan::grown(earlier, &self.model, batch, steps, self.cores);
         if let Some(plan) = new {
             // The threads of the old one end before those of the new one start.
             self.session = None;
@@ -121,7 +105,7 @@ impl RawSession {
             signature: model.0.signature(),
             made_in: ProcessMark::new(),
             state: Mutex::new(State {
-                model: std::sync::Arc::clone(&model.0),
+                model: Arc::clone(&model.0),
                 cores: self::threads(threads),
                 session: None,
                 padded: Vec::new(),

@@ -13,14 +13,13 @@ use crate::ffi::KernelContext;
 use crate::node::{Given, RecurrentNode, lengths};
 use crate::pool::Pool;
 
-/// Most sizes that are planned for. Inputs of others run by the nearest.
-const SIZES: usize = 16;
-
 /// See the [module](self).
 pub struct Kernel {
     api: Api,
     node: RecurrentNode,
     signature: Signature,
+    /// The most threads of a plan. Those of them that the pool has do the parts of the others.
+    cores: usize,
     at: Places,
     /// Of the packed weights that are in use; new runs take sessions of the newest.
     packed: Mutex<Option<Packed>>,
@@ -38,7 +37,6 @@ struct Places {
 /// Packed weights, and sessions that no run uses now.
 struct Packed {
     model: Arc<PackedModel>,
-    threads: usize,
     idle: Vec<Scratch>,
 }
 
@@ -85,6 +83,7 @@ impl Kernel {
                 outputs: std::array::from_fn(|at| output(&node.outputs[at])),
             },
             signature: node.model.signature(),
+            cores: Topology::detect().team_size(),
             node,
             packed: Mutex::new(None),
         })
@@ -275,65 +274,29 @@ impl Kernel {
 
     /// A session for this run, with room for it.
     fn scratch(&self, batch: usize, steps: usize) -> Result<Scratch> {
-        let idle = {
-            let mut packed = self.lock();
-            if !packed
-                .as_ref()
-                .is_some_and(|packed| packed.is_planned(batch, steps))
-            {
-                *packed = Some(self.pack(packed.take(), batch, steps)?);
+        let (idle, model) = {
+            let mut kept = self.lock();
+            let earlier = kept.as_ref().map(|packed| packed.model.plan());
+            if let Some(plan) = Plan::grown(earlier, &self.node.model, batch, steps, self.cores) {
+                *kept = Some(self.pack(&plan)?);
             }
-            match &mut *packed {
-                Some(packed) => match packed.idle.pop() {
-                    Some(scratch) => Ok(scratch),
-                    None => Err(Arc::clone(&packed.model)),
-                },
-                None => return Err("no session".into()),
-            }
+            let packed = kept.as_mut().ok_or("no weights are packed")?;
+            (packed.idle.pop(), Arc::clone(&packed.model))
         };
         let mut scratch = match idle {
-            Ok(scratch) => scratch,
-            Err(model) => {
-                let team = Team::for_host(model.plan().threads()).map_err(|why| why.to_string())?;
-                let session = Session::with_team(model, team).map_err(|why| why.to_string())?;
-                Scratch {
-                    session,
-                    y: Vec::new(),
-                    hn: Vec::new(),
-                    cn: Vec::new(),
-                }
-            }
+            Some(scratch) => scratch,
+            None => Scratch::new(model)?,
         };
-        scratch
-            .session
-            .reserve(batch, steps)
-            .map_err(|why| why.to_string())?;
+        let room = scratch.session.reserve(batch, steps);
+        room.map_err(|why| why.to_string())?;
         Ok(scratch)
     }
 
-    /// Packs the weights for inputs of this size, beside those of `earlier`.
-    fn pack(&self, earlier: Option<Packed>, batch: usize, steps: usize) -> Result<Packed> {
-        let model = &self.node.model;
-        let (threads, plan) = match earlier {
-            Some(earlier) => {
-                let mut plan = earlier.model.plan().clone();
-                plan.add_estimate(model, batch, steps, earlier.threads);
-                (earlier.threads, plan)
-            }
-            None => {
-                // Those of them that the pool has do the parts of the others.
-                let threads = Topology::detect().team_size();
-                (
-                    threads,
-                    Plan::estimate(model, batch.max(1), steps.max(1), threads),
-                )
-            }
-        };
+    fn pack(&self, plan: &Plan) -> Result<Packed> {
         let mut team = Team::for_host(plan.threads()).map_err(|why| why.to_string())?;
-        let packed = PackedModel::new(model, &plan, &mut team).map_err(|why| why.to_string())?;
+        let model = PackedModel::new(&self.node.model, plan, &mut team);
         Ok(Packed {
-            model: packed,
-            threads,
+            model: model.map_err(|why| why.to_string())?,
             idle: Vec::new(),
         })
     }
@@ -348,10 +311,15 @@ impl Kernel {
     }
 }
 
-impl Packed {
-    fn is_planned(&self, batch: usize, steps: usize) -> bool {
-        let plan = self.model.plan();
-        plan.has_near(batch, steps) || plan.entries.len() >= SIZES
+impl Scratch {
+    fn new(model: Arc<PackedModel>) -> Result<Scratch> {
+        let team = Team::for_host(model.plan().threads()).map_err(|why| why.to_string())?;
+        Ok(Scratch {
+            session: Session::with_team(model, team).map_err(|why| why.to_string())?,
+            y: Vec::new(),
+            hn: Vec::new(),
+            cn: Vec::new(),
+        })
     }
 }
 
