@@ -117,9 +117,31 @@ impl Api {
 
     /// An error for ONNX Runtime.
     pub fn status(&self, message: &str) -> Status {
+        Api::status_of(self.api, message)
+    }
+
+    /// The error that ONNX Runtime is older than [`ffi::VERSION`].
+    ///
+    /// # Safety
+    /// `base` is ONNX Runtime's.
+    pub unsafe fn too_old(base: *const ffi::ApiBase) -> Status {
+        // SAFETY: the caller's promise; each version has the first table.
+        let (first, version) = unsafe { (((*base).get_api)(1), ((*base).get_version)()) };
+        if first.is_null() {
+            return ptr::null_mut();
+        }
+        // SAFETY: ONNX Runtime's texts end with a zero byte.
+        let version = unsafe { Api::text(version) };
+        let needed = ffi::VERSION;
+        let why =
+            format!("ONNX Runtime {version} is too old; cellstream needs 1.{needed} or newer");
+        Api::status_of(first, &why)
+    }
+
+    fn status_of(table: Table, message: &str) -> Status {
         let message = CString::new(message.replace('\0', " ")).unwrap_or_default();
         call!(
-            self.api,
+            table,
             api::CREATE_STATUS,
             fn(i32, *const c_char) -> Status,
             ffi::FAIL,

@@ -31,10 +31,11 @@ pub unsafe extern "C" fn CreateEpFactories(
 ) -> Status {
     // SAFETY: ONNX Runtime passes its table.
     let Some(api) = (unsafe { Api::new(base) }) else {
-        // No error can be made without the table: no factory is one.
-        // SAFETY: ONNX Runtime passes a place for the number.
-        unsafe { *count = 0 };
-        return ptr::null_mut();
+        // SAFETY: ONNX Runtime passes its table, and a place for the number.
+        return unsafe {
+            *count = 0;
+            Api::too_old(base)
+        };
     };
     guarded(&api, || {
         if max == 0 {
