@@ -10,7 +10,7 @@
 typedef enum {
   // Done.
   CS_STATUS_OK = 0,
-  // A null pointer, or a text that is not UTF-8.
+  // A null pointer.
   CS_STATUS_ARGUMENT = 1,
   // A file or weights that are no supported model.
   CS_STATUS_MODEL = 2,
@@ -131,7 +131,8 @@ CsStatus cs_engine_start(const CsModel *model, const CsEngineOptions *options, C
 // the last step; otherwise that of each step, `[steps][output]`. `timeout` 0: none; otherwise
 // seconds. `on_end` is called once, on a thread of the engine; after an error of this function it
 // is not called. `request` (null is allowed) gets a pointer for `cs_engine_cancel`, to be freed by
-// `cs_request_free` before or after the end of the request.
+// `cs_request_free` before or after the end of the request; `on_end` may be called before it is
+// written.
 //
 // # Safety
 // `engine` is an engine, `x` has that size; `on_end` may be called with `user` by any thread until

@@ -125,7 +125,8 @@ pub unsafe extern "C" fn cs_engine_start(
 /// the last step; otherwise that of each step, `[steps][output]`. `timeout` 0: none; otherwise
 /// seconds. `on_end` is called once, on a thread of the engine; after an error of this function it
 /// is not called. `request` (null is allowed) gets a pointer for `cs_engine_cancel`, to be freed by
-/// `cs_request_free` before or after the end of the request.
+/// `cs_request_free` before or after the end of the request; `on_end` may be called before it is
+/// written.
 ///
 /// # Safety
 /// `engine` is an engine, `x` has that size; `on_end` may be called with `user` by any thread until

@@ -8,9 +8,9 @@
 //! engine.rs    the serving engine
 //! ```
 //!
-//! Rules of all functions: objects are pointers that the library makes and frees. A function returns
-//! a [`Status`]; after an error nothing has been written, and `cs_last_error` has the message. Texts
-//! are UTF-8 and end with a zero byte. Null pointers are errors, except where a function says that
+//! Rules of all functions: objects are pointers that the library makes and frees. A function
+//! returns a [`Status`]; after an error nothing has been written, and `cs_last_error` has the
+//! message. Texts end with a zero byte. Null pointers are errors, except where a function says that
 //! they are allowed. A panic is an error, too, and does not leave the library.
 
 mod engine;

@@ -13,10 +13,17 @@ use crate::status::{Error, Result, Status, free, guarded, object, put, read, wri
 
 /// Runs one model. Threads may share it; its runs come one after the other.
 pub struct Session {
-    session: Mutex<execute::Session>,
+    session: Mutex<Running>,
     signature: model::Signature,
     /// A child has a copy of the lock, which may stay locked.
     made_in: ProcessMark,
+}
+
+/// What one call at a time uses.
+struct Running {
+    session: execute::Session,
+    /// The states of the streams of a step, kept for the next.
+    state: State,
 }
 
 /// The arrays of a run, in row-major order. Null is allowed for all but `x`.
@@ -44,7 +51,7 @@ pub struct Run {
 }
 
 impl Session {
-    fn lock(&self) -> Result<MutexGuard<'_, execute::Session>> {
+    fn lock(&self) -> Result<MutexGuard<'_, Running>> {
         if self.made_in.is_forked() {
             let why = "the session was made before this process was forked; make a new one";
             return Err(Error::new(Status::Forked, why));
@@ -79,7 +86,10 @@ pub unsafe extern "C" fn cs_session_new(
                     }
                 };
                 Ok(Box::into_raw(Box::new(Session {
-                    session: Mutex::new(execute::Session::new(model, plan)?),
+                    session: Mutex::new(Running {
+                        session: execute::Session::new(model, plan)?,
+                        state: State::zero(model.signature(), 0),
+                    }),
                     signature: model.signature(),
                     made_in: ProcessMark::new(),
                 })))
@@ -108,7 +118,7 @@ pub unsafe extern "C" fn cs_session_run(session: *const Session, run: *const Run
         let (inputs, outputs) = (size(steps, of.input)?, size(steps, of.output)?);
         let (hidden, cell) = (size(1, of.hidden_state)?, size(1, of.cell_state)?);
         // SAFETY: the caller's promises.
-        let (x, input, output) = unsafe {
+        let (input, mut output) = unsafe {
             let x = read(run.x, inputs).ok_or_else(|| Error::new(Status::Argument, "x is null"))?;
             let mut input = Input::new(x, steps, batch);
             input.lengths = read(run.lengths, batch);
@@ -118,11 +128,9 @@ pub unsafe extern "C" fn cs_session_run(session: *const Session, run: *const Run
                 hn: write(run.hn, hidden),
                 cn: write(run.cn, cell),
             };
-            (x, input, output)
+            (input, output)
         };
-        debug_assert_eq!(x.len(), inputs);
-        let mut output = output;
-        let mut session = session.lock()?;
+        let session = &mut session.lock()?.session;
         session.reserve(batch, steps)?;
         Ok(session.run(&input, &mut output)?)
     })
@@ -157,20 +165,21 @@ pub unsafe extern "C" fn cs_session_step(
                 write(y, batch * of.output).ok_or_else(|| null("y"))?,
             )
         };
-        let mut state = State::zero(*of, batch);
+        if c.is_none() && of.cell_state > 0 {
+            return Err(null("c"));
+        }
+        let mut running = session.lock()?;
+        let Running { session, state } = &mut *running;
+        if state.batch() != batch {
+            *state = State::zero(*of, batch);
+        }
+        let c = c.unwrap_or_default();
         state.h.copy_from_slice(h);
-        match &c {
-            Some(c) => state.c.copy_from_slice(c),
-            None if of.cell_state > 0 => return Err(null("c")),
-            None => {}
-        }
-        let mut session = session.lock()?;
+        state.c.copy_from_slice(c);
         session.reserve(batch, 1)?;
-        session.step(x, &mut state, y)?;
+        session.step(x, state, y)?;
         h.copy_from_slice(&state.h);
-        if let Some(c) = c {
-            c.copy_from_slice(&state.c);
-        }
+        c.copy_from_slice(&state.c);
         Ok(())
     })
 }

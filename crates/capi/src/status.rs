@@ -20,7 +20,7 @@ use cellstream_serve::networks::NetworkError;
 pub enum Status {
     /// Done.
     Ok = 0,
-    /// A null pointer, or a text that is not UTF-8.
+    /// A null pointer.
     Argument = 1,
     /// A file or weights that are no supported model.
     Model = 2,
