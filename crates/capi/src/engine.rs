@@ -163,7 +163,9 @@ pub unsafe extern "C" fn cs_engine_submit(
         if timeout != 0.0 {
             let timeout = Duration::try_from_secs_f64(timeout)
                 .map_err(|why| Error::new(Status::Input, format!("timeout: {why}")))?;
-            asked = asked.deadline(Instant::now() + timeout);
+            let deadline = Instant::now().checked_add(timeout);
+            let too_long = || Error::new(Status::Input, "timeout: too long");
+            asked = asked.deadline(deadline.ok_or_else(too_long)?);
         }
         let receiver = Receiver { on_end, user };
         let done = move |answer: Result<Response, RequestError>| receiver.end(answer);
