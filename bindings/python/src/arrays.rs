@@ -10,8 +10,8 @@ use pyo3::sync::PyOnceLock;
 
 use crate::errors::Error;
 
-/// A module function that is looked up once.
-fn numpy<'py>(py: Python<'py>) -> PyResult<&'py Bound<'py, PyModule>> {
+/// The module `numpy`, imported once.
+pub fn numpy<'py>(py: Python<'py>) -> PyResult<&'py Bound<'py, PyModule>> {
     static NUMPY: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     let module = NUMPY.get_or_try_init(py, || Ok::<_, PyErr>(py.import("numpy")?.unbind()))?;
     Ok(module.bind(py))

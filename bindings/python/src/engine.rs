@@ -1,7 +1,6 @@
 //! `Engine` and `Stream`: single cells of many requests, batched.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Instant;
 
 use cellstream::execute::team::ProcessMark;
 use cellstream_serve as serve;
@@ -16,8 +15,9 @@ use pyo3::types::PyDict;
 use crate::arrays::Floats;
 use crate::errors::{Class, Error};
 use crate::model::Model;
-use crate::plan::{Plan, seconds};
+use crate::plan::Plan;
 use crate::ticket::Ticket;
+use crate::time::deadline;
 
 /// Serves one model to many users: batches single steps of all requests that are under way.
 ///
@@ -177,10 +177,7 @@ impl Engine {
             .iter()
             .map(Floats::values)
             .collect::<PyResult<Vec<_>>>()?;
-        let deadline = timeout
-            .map(seconds)
-            .transpose()?
-            .map(|after| Instant::now() + after);
+        let deadline = deadline(timeout)?;
         let values = x.values()?;
         let ticket = self.with(py, |engine| {
             let initial = (!states.is_empty()).then_some(&states[..]);
@@ -291,10 +288,7 @@ impl Stream {
         let x = Floats::of("x", x)?;
         let options = StepOptions {
             priority,
-            deadline: timeout
-                .map(seconds)
-                .transpose()?
-                .map(|after| Instant::now() + after),
+            deadline: deadline(timeout)?,
         };
         let values = x.values()?;
         let step = py.detach(|| match &mut *self.lock()? {

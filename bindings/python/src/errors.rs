@@ -8,7 +8,6 @@ use cellstream::plan::PlanFileError;
 use cellstream::tune::TuneError;
 use cellstream_network as network;
 use cellstream_serve as serve;
-use pyo3::call::PyCallArgs;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
@@ -98,20 +97,6 @@ impl From<Error> for PyErr {
             }
         })
     }
-}
-
-/// A class of `cellstream/_types.py`, called with these arguments.
-pub fn made<'py>(
-    py: Python<'py>,
-    class: &'static PyOnceLock<Py<PyAny>>,
-    name: &str,
-    arguments: impl PyCallArgs<'py>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let class = class.get_or_try_init(py, || {
-        let module = py.import("cellstream._types")?;
-        Ok::<_, PyErr>(module.getattr(name)?.unbind())
-    })?;
-    class.bind(py).call1(arguments)
 }
 
 macro_rules! classes {

@@ -11,6 +11,8 @@
 //! engine.rs    Engine, Stream
 //! ticket.rs    the answers of an engine, awaitable
 //! interrupt.rs Ctrl-C during long calls
+//! time.rs      seconds as durations and deadlines
+//! types.rs     values of the classes of cellstream/_types.py
 //! ```
 //!
 //! Every class may be used by several threads; a session runs one call at a time. The interpreter
@@ -26,6 +28,8 @@ mod plan;
 mod raw;
 mod session;
 mod ticket;
+mod time;
+mod types;
 
 use pyo3::prelude::*;
 

@@ -123,11 +123,11 @@ impl Model {
         for item in tensors.items()?.iter() {
             let (name, value): (String, Bound<'_, PyAny>) = item.extract()?;
             let floats = Floats::of(&name, &value)?;
-            let bytes: Vec<u8> = floats
-                .values()?
-                .iter()
-                .flat_map(|v| v.to_le_bytes())
-                .collect();
+            let values = floats.values()?;
+            let mut bytes = vec![0; size_of_val(values)];
+            for (bytes, value) in bytes.chunks_exact_mut(size_of::<f32>()).zip(values) {
+                bytes.copy_from_slice(&value.to_le_bytes());
+            }
             arrays.push((name, floats.shape().to_vec(), bytes));
         }
         let views = arrays.iter().map(|(name, shape, bytes)| {

@@ -15,10 +15,13 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyMapping};
 
-use crate::errors::{Error, made};
+use crate::arrays::numpy;
+use crate::errors::Error;
 use crate::interrupt::{Progress, watched};
 use crate::model::precision;
-use crate::plan::{effort, seconds};
+use crate::plan::effort;
+use crate::time::duration;
+use crate::types::made;
 
 /// A whole ONNX graph: its recurrent and dense layers on cellstream, the others on tract.
 #[pyclass(frozen, module = "cellstream")]
@@ -36,7 +39,11 @@ where
         return Ok(None);
     };
     let values = array.try_readonly().map_err(Error::input)?;
-    let values: Vec<T> = values.as_array().iter().cloned().collect();
+    let values = match values.as_slice() {
+        // In row-major order, which `as_slice` alone does not promise.
+        Ok(values) if array.is_c_contiguous() => values.to_vec(),
+        _ => values.as_array().iter().cloned().collect(),
+    };
     Ok(Some(
         Tensor::new(array.shape(), values).map_err(Error::from)?,
     ))
@@ -44,10 +51,7 @@ where
 
 /// A tensor of an array, or of what NumPy makes an array of.
 fn tensor(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Tensor> {
-    let array = value
-        .py()
-        .import("numpy")?
-        .call_method1("asarray", (value,))?;
+    let array = numpy(value.py())?.call_method1("asarray", (value,))?;
     let array = array.cast_into::<PyUntypedArray>().map_err(PyErr::from)?;
     macro_rules! first {
         ($($type:ty),*) => {
@@ -67,15 +71,15 @@ fn tensor(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Tensor> {
 fn array<'py>(py: Python<'py>, tensor: Tensor) -> PyResult<Bound<'py, PyAny>> {
     fn of<'py, T: Element>(
         py: Python<'py>,
-        values: &[T],
+        values: Vec<T>,
         shape: &[usize],
     ) -> PyResult<Bound<'py, PyAny>> {
-        Ok(PyArray::from_slice(py, values)
+        Ok(PyArray::from_vec(py, values)
             .reshape(IxDyn(shape))?
             .into_any())
     }
-    let shape = tensor.shape();
-    match tensor.data() {
+    let shape = &tensor.shape().to_vec()[..];
+    match tensor.into_data() {
         Data::F32(v) => of(py, v, shape),
         Data::F64(v) => of(py, v, shape),
         Data::F16(v) => of(py, v, shape),
@@ -197,7 +201,7 @@ impl Network {
         let network = self.here()?;
         let inputs = inputs(arrays)?;
         let options = NetworkTuning {
-            budget: self::seconds(seconds)?,
+            budget: duration(seconds)?,
             effort: self::effort(effort)?,
         };
         let tuned = watched(py, progress, |watch| {

@@ -3,7 +3,6 @@
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use cellstream::machine::Topology;
 use cellstream::model as core;
@@ -14,6 +13,7 @@ use pyo3::prelude::*;
 use crate::errors::Error;
 use crate::interrupt::{Progress, watched};
 use crate::model::Model;
+use crate::time::duration;
 
 /// How a session runs a model on this machine, for requests of certain sizes.
 #[pyclass(frozen, module = "cellstream")]
@@ -40,14 +40,9 @@ pub fn effort(name: &str) -> Result<Effort, Error> {
     }
 }
 
-/// Seconds as a duration.
-pub fn seconds(value: f64) -> Result<Duration, Error> {
-    Duration::try_from_secs_f64(value)
-        .map_err(|why| Error::input(format!("{value} seconds: {why}")))
-}
-
-/// The model's number of sequences or steps must be at least one.
-fn sizes_of(batch: usize, steps: usize) -> Result<(), Error> {
+/// # Errors
+/// `InputError` for no sequences or no steps.
+fn check_sizes(batch: usize, steps: usize) -> Result<(), Error> {
     match batch > 0 && steps > 0 {
         true => Ok(()),
         false => Err(Error::input("batch and steps must be 1 or more")),
@@ -71,7 +66,7 @@ impl Plan {
             (None, None) => plan::Plan::estimate_usual(&model.0, cores),
             _ => {
                 let (batch, steps) = (batch.unwrap_or(1), steps.unwrap_or(1));
-                sizes_of(batch, steps)?;
+                check_sizes(batch, steps)?;
                 plan::Plan::estimate(&model.0, batch, steps, cores)
             }
         };
@@ -183,7 +178,7 @@ pub fn tune(
     lengths: Vec<usize>,
     progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Plan> {
-    let mut options = Options::new(sizes, self::threads(threads), self::seconds(seconds)?);
+    let mut options = Options::new(sizes, self::threads(threads), duration(seconds)?);
     options.effort = self::effort(effort)?;
     options.lengths = lengths;
     let network = &model.0;

@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cellstream::execute::Session;
 use cellstream::execute::team::ProcessMark;
+use cellstream::machine::Topology;
 use cellstream::model::{self as core, Input, Layout, Output, Signature};
 use cellstream::plan::Plan;
 use pyo3::prelude::*;
 
 use crate::errors::Error;
 use crate::model::Model;
-use crate::plan::threads;
 
 /// Runs on addresses; for :mod:`cellstream.torch`.
 #[pyclass(frozen, module = "cellstream")]
@@ -50,6 +50,60 @@ impl State {
         session.reserve(batch, steps)?;
         Ok(session)
     }
+    /// Runs padded sequences.
+    fn run(
+        &mut self,
+        arrays: Arrays<'_>,
+        steps: usize,
+        batch: usize,
+        layout: Layout,
+    ) -> Result<(), Error> {
+        let session = self.session(batch, steps)?;
+        let mut input = Input::new(arrays.x, steps, batch).layout(layout);
+        (input.h0, input.c0) = (arrays.h0, arrays.c0);
+        let mut output = Output::new(arrays.y);
+        (output.hn, output.cn) = (arrays.hn, arrays.cn);
+        Ok(session.run(&input, &mut output)?)
+    }
+
+    /// Runs packed sequences: pads them, runs them, and packs the outputs.
+    fn run_packed(
+        &mut self,
+        arrays: Arrays<'_>,
+        batch_sizes: &[usize],
+        of: &Signature,
+    ) -> Result<(), Error> {
+        let (steps, batch) = (batch_sizes.len(), batch_sizes.first().copied().unwrap_or(0));
+        let mut padded = std::mem::take(&mut self.padded);
+        let mut padded_output = std::mem::take(&mut self.padded_output);
+        padded.resize(steps * batch * of.input, 0.0);
+        padded_output.resize(steps * batch * of.output, 0.0);
+        let mut rest = arrays.x;
+        let padded_steps = padded.chunks_mut((batch * of.input).max(1));
+        for (&size, step) in batch_sizes.iter().zip(padded_steps) {
+            let (here, after) = rest.split_at(size * of.input);
+            step[..here.len()].copy_from_slice(here);
+            rest = after;
+        }
+        let length = |sequence| batch_sizes.partition_point(|&size| size > sequence);
+        let lengths: Vec<usize> = (0..batch).map(length).collect();
+        let session = self.session(batch, steps)?;
+        let mut input = Input::new(&padded, steps, batch).layout(Layout::TimeMajor);
+        (input.h0, input.c0) = (arrays.h0, arrays.c0);
+        input.lengths = Some(&lengths);
+        let mut output = Output::new(&mut padded_output);
+        (output.hn, output.cn) = (arrays.hn, arrays.cn);
+        session.run(&input, &mut output)?;
+        let mut rest = arrays.y;
+        let padded_steps = padded_output.chunks((batch * of.output).max(1));
+        for (&size, step) in batch_sizes.iter().zip(padded_steps) {
+            let (here, after) = rest.split_at_mut(size * of.output);
+            here.copy_from_slice(&step[..here.len()]);
+            rest = after;
+        }
+        (self.padded, self.padded_output) = (padded, padded_output);
+        Ok(())
+    }
 }
 
 /// Addresses of the arrays of a run; 0: there is none.
@@ -63,20 +117,49 @@ struct Addresses {
     cn: usize,
 }
 
-impl Addresses {
-    /// # Safety
-    /// `address` is 0, or that of `len` values that nobody writes during `'a`.
-    unsafe fn read<'a>(address: usize, len: usize) -> Option<&'a [f32]> {
-        // SAFETY: the caller's promise.
-        (address != 0).then(|| unsafe { std::slice::from_raw_parts(address as *const f32, len) })
-    }
+/// The arrays of a run. `x` and `y` have rows of features; a state has rows of sequences.
+struct Arrays<'a> {
+    x: &'a [f32],
+    h0: Option<&'a [f32]>,
+    c0: Option<&'a [f32]>,
+    y: &'a mut [f32],
+    hn: Option<&'a mut [f32]>,
+    cn: Option<&'a mut [f32]>,
+}
 
+impl Addresses {
+    /// The arrays at these addresses: `rows` rows of input and output, states of `batch` sequences.
+    ///
     /// # Safety
-    /// `address` is 0, or that of `len` values that nobody else uses during `'a`.
-    unsafe fn write<'a>(address: usize, len: usize) -> Option<&'a mut [f32]> {
+    /// Arrays of these sizes are at the addresses; during `'a` nobody else writes those to be read,
+    /// or uses those to be written.
+    unsafe fn arrays<'a>(self, of: &Signature, rows: usize, batch: usize) -> Arrays<'a> {
         // SAFETY: the caller's promise.
-        (address != 0).then(|| unsafe { std::slice::from_raw_parts_mut(address as *mut f32, len) })
+        unsafe {
+            Arrays {
+                x: read(self.x, rows * of.input).unwrap_or_default(),
+                h0: read(self.h0, batch * of.hidden_state),
+                c0: read(self.c0, batch * of.cell_state),
+                y: write(self.y, rows * of.output).unwrap_or_default(),
+                hn: write(self.hn, batch * of.hidden_state),
+                cn: write(self.cn, batch * of.cell_state),
+            }
+        }
     }
+}
+
+/// # Safety
+/// `address` is 0, or that of `len` values that nobody writes during `'a`.
+unsafe fn read<'a>(address: usize, len: usize) -> Option<&'a [f32]> {
+    // SAFETY: the caller's promise.
+    (address != 0).then(|| unsafe { std::slice::from_raw_parts(address as *const f32, len) })
+}
+
+/// # Safety
+/// `address` is 0, or that of `len` values that nobody else uses during `'a`.
+unsafe fn write<'a>(address: usize, len: usize) -> Option<&'a mut [f32]> {
+    // SAFETY: the caller's promise.
+    (address != 0).then(|| unsafe { std::slice::from_raw_parts_mut(address as *mut f32, len) })
 }
 
 impl RawSession {
@@ -98,15 +181,15 @@ impl RawSession {
 
 #[pymethods]
 impl RawSession {
+    /// A session on that many threads of PyTorch, or one for each core if that is less.
     #[new]
-    #[pyo3(signature = (model, threads=None))]
-    fn new(model: &Model, threads: Option<usize>) -> RawSession {
+    fn new(model: &Model, threads: usize) -> RawSession {
         RawSession {
             signature: model.0.signature(),
             made_in: ProcessMark::new(),
             state: Mutex::new(State {
                 model: Arc::clone(&model.0),
-                cores: self::threads(threads),
+                cores: threads.min(Topology::detect().team_size()),
                 session: None,
                 padded: Vec::new(),
                 padded_output: Vec::new(),
@@ -139,30 +222,15 @@ impl RawSession {
             hn,
             cn,
         };
-        let of = self.signature;
+        let layout = match is_batch_first {
+            true => Layout::BatchMajor,
+            false => Layout::TimeMajor,
+        };
         self.with(py, |state| {
-            let session = state.session(batch, steps)?;
             // SAFETY: `cellstream.torch` allocates tensors of these sizes, and holds them until
             // this returns.
-            let (x, h0, c0, y, hn, cn) = unsafe {
-                (
-                    Addresses::read(at.x, steps * batch * of.input),
-                    Addresses::read(at.h0, batch * of.hidden_state),
-                    Addresses::read(at.c0, batch * of.cell_state),
-                    Addresses::write(at.y, steps * batch * of.output),
-                    Addresses::write(at.hn, batch * of.hidden_state),
-                    Addresses::write(at.cn, batch * of.cell_state),
-                )
-            };
-            let layout = match is_batch_first {
-                true => Layout::BatchMajor,
-                false => Layout::TimeMajor,
-            };
-            let mut input = Input::new(x.unwrap_or_default(), steps, batch).layout(layout);
-            (input.h0, input.c0) = (h0, c0);
-            let mut output = Output::default();
-            (output.values, output.hn, output.cn) = (y, hn, cn);
-            Ok(session.run(&input, &mut output)?)
+            let arrays = unsafe { at.arrays(&self.signature, steps * batch, batch) };
+            state.run(arrays, steps, batch, layout)
         })
     }
 
@@ -189,57 +257,15 @@ impl RawSession {
             hn,
             cn,
         };
-        let of = self.signature;
-        let steps = batch_sizes.len();
-        let batch = batch_sizes.first().copied().unwrap_or(0);
         if batch_sizes.windows(2).any(|pair| pair[0] < pair[1]) {
             return Err(Error::input("batch_sizes must not increase").into());
         }
+        let rows = batch_sizes.iter().sum();
+        let batch = batch_sizes.first().copied().unwrap_or(0);
         self.with(py, |state| {
-            let rows: usize = batch_sizes.iter().sum();
             // SAFETY: as in `run`.
-            let (x, h0, c0, y, hn, cn) = unsafe {
-                (
-                    Addresses::read(at.x, rows * of.input).unwrap_or_default(),
-                    Addresses::read(at.h0, batch * of.hidden_state),
-                    Addresses::read(at.c0, batch * of.cell_state),
-                    Addresses::write(at.y, rows * of.output),
-                    Addresses::write(at.hn, batch * of.hidden_state),
-                    Addresses::write(at.cn, batch * of.cell_state),
-                )
-            };
-            let mut padded = std::mem::take(&mut state.padded);
-            let mut padded_output = std::mem::take(&mut state.padded_output);
-            padded.resize(steps * batch * of.input, 0.0);
-            padded_output.resize(steps * batch * of.output, 0.0);
-            let mut rest = x;
-            for (&size, step) in batch_sizes
-                .iter()
-                .zip(padded.chunks_mut((batch * of.input).max(1)))
-            {
-                let (here, after) = rest.split_at(size * of.input);
-                step[..here.len()].copy_from_slice(here);
-                rest = after;
-            }
-            let length = |sequence| batch_sizes.partition_point(|&size| size > sequence);
-            let lengths: Vec<usize> = (0..batch).map(length).collect();
-            let session = state.session(batch, steps)?;
-            let mut input = Input::new(&padded, steps, batch).layout(Layout::TimeMajor);
-            (input.h0, input.c0) = (h0, c0);
-            input.lengths = Some(&lengths);
-            let mut output = Output::new(&mut padded_output);
-            (output.hn, output.cn) = (hn, cn);
-            session.run(&input, &mut output)?;
-            if let Some(mut rest) = y {
-                let steps = padded_output.chunks((batch * of.output).max(1));
-                for (&size, step) in batch_sizes.iter().zip(steps) {
-                    let (here, after) = rest.split_at_mut(size * of.output);
-                    here.copy_from_slice(&step[..here.len()]);
-                    rest = after;
-                }
-            }
-            (state.padded, state.padded_output) = (padded, padded_output);
-            Ok(())
+            let arrays = unsafe { at.arrays(&self.signature, rows, batch) };
+            state.run_packed(arrays, &batch_sizes, &self.signature)
         })
     }
 }

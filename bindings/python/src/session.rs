@@ -10,9 +10,10 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
 use crate::arrays::{Floats, FloatsOut, array, lengths};
-use crate::errors::{Error, made};
+use crate::errors::Error;
 use crate::model::Model;
 use crate::plan::{Plan, threads};
+use crate::types::made;
 
 /// Runs a model. Threads may share a session; its runs come one after the other.
 ///
@@ -108,6 +109,23 @@ fn sizes(shape: &[usize], signature: &Signature) -> Result<Sizes, Error> {
     })
 }
 
+/// The arrays that a run writes; `cn` is empty without LSTM layers.
+struct Results<'a> {
+    y: &'a mut [f32],
+    hn: &'a mut [f32],
+    cn: &'a mut [f32],
+}
+
+impl Results<'_> {
+    fn output(&mut self) -> Output<'_> {
+        let output = Output::new(self.y).hn(self.hn);
+        match self.cn.is_empty() {
+            true => output,
+            false => output.cn(self.cn),
+        }
+    }
+}
+
 fn axes(signature: &Signature) -> String {
     match signature.layout {
         Layout::BatchMajor => format!("[batch, steps, {}]", signature.input),
@@ -131,16 +149,8 @@ impl Session {
         (is_time_major && steps < input.steps).then_some(steps)
     }
 
-    fn run_whole(
-        &self,
-        input: &Input<'_>,
-        y: &mut [f32],
-        (hn, cn): (&mut [f32], &mut [f32]),
-    ) -> Result<(), Error> {
-        let mut output = Output::new(y).hn(hn);
-        if !cn.is_empty() {
-            output = output.cn(cn);
-        }
+    fn run_whole(&self, input: &Input<'_>, results: &mut Results<'_>) -> Result<(), Error> {
+        let mut output = results.output();
         let mut session = self.lock()?;
         session.reserve(input.batch, input.steps)?;
         Ok(session.run(input, &mut output)?)
@@ -153,13 +163,12 @@ impl Session {
         py: Python<'_>,
         input: &Input<'_>,
         part: usize,
-        y: &mut [f32],
-        (hn, cn): (&mut [f32], &mut [f32]),
+        results: &mut Results<'_>,
     ) -> PyResult<()> {
-        let wide = Output::new(y).hn(hn);
-        let wide = if cn.is_empty() { wide } else { wide.cn(cn) };
         // All of it, before anything is computed.
-        input.check(&self.signature, &wide).map_err(Error::input)?;
+        let all = input.check(&self.signature, &results.output());
+        all.map_err(Error::input)?;
+        let Results { y, hn, cn } = results;
         let (mut h, mut c) = (input.h0.map(<[f32]>::to_vec), input.c0.map(<[f32]>::to_vec));
         let width = |features: usize| (part * input.batch * features).max(1);
         let rows = { input.values.chunks(width(self.signature.input)) }
@@ -176,7 +185,8 @@ impl Session {
             let mut now = Input::new(x, steps, input.batch).layout(Layout::TimeMajor);
             now.lengths = lengths.as_deref();
             (now.h0, now.c0) = (h.as_deref(), c.as_deref());
-            py.detach(|| self.run_whole(&now, y, (&mut *hn, &mut *cn)))?;
+            let mut results = Results { y, hn, cn };
+            py.detach(|| self.run_whole(&now, &mut results))?;
             h = Some(hn.to_vec());
             c = (!cn.is_empty()).then(|| cn.to_vec());
             py.check_signals()?;
@@ -290,10 +300,14 @@ impl Session {
             input.lengths = lengths.as_deref();
             input.h0 = h0.as_ref().map(Floats::values).transpose()?;
             input.c0 = c0.as_ref().map(Floats::values).transpose()?;
-            let (hn, cn) = (&mut hn, &mut cn);
+            let mut results = Results {
+                y: values,
+                hn: &mut hn,
+                cn: &mut cn,
+            };
             match self.part(&input) {
-                Some(part) => self.run_parts(py, &input, part, values, (hn, cn))?,
-                None => py.detach(|| self.run_whole(&input, values, (hn, cn)))?,
+                Some(part) => self.run_parts(py, &input, part, &mut results)?,
+                None => py.detach(|| self.run_whole(&input, &mut results))?,
             }
         }
         let y = match out {

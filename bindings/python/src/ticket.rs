@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use crate::arrays::array;
 use crate::errors::Error;
 use crate::interrupt::PERIOD;
-use crate::plan::seconds;
+use crate::time::deadline;
 
 type Answer = Result<Vec<f32>, RequestError>;
 type Pending = Pin<Box<dyn Future<Output = Answer> + Send>>;
@@ -101,8 +101,7 @@ impl Ticket {
     /// :raises RequestError: if the request ended without an answer.
     #[pyo3(signature = (timeout=None))]
     fn result<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
-        let timeout = timeout.map(seconds).transpose()?;
-        let until = timeout.map(|timeout| Instant::now() + timeout);
+        let until = deadline(timeout)?;
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
         loop {
             let is_done = py.detach(|| {

@@ -75,6 +75,8 @@ def test_ends_without_an_answer(model: cellstream.Model) -> None:
         asyncio.run(cancelled(engine))
         with pytest.raises(cellstream.InputError):
             engine.submit(long[:, :3])
+        with pytest.raises(cellstream.InputError):
+            engine.submit(long, timeout=1e19)
         engine.submit(long[:5]).result()
         last = engine.submit(long)
     with pytest.raises(cellstream.RequestError):

@@ -206,6 +206,11 @@ impl Tensor {
         &self.data
     }
 
+    /// The elements, without a copy.
+    pub fn into_data(self) -> Data {
+        self.data
+    }
+
     /// The first element as an integer; `None` if there is none or it is no integer.
     pub(crate) fn first_integer(&self) -> Option<i64> {
         let tensor = self.to_tract().ok()?;

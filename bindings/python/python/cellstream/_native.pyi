@@ -237,7 +237,7 @@ class StreamState:
 class RawSession:
     """Runs on addresses; for :mod:`cellstream.torch`."""
 
-    def __new__(cls, model: Model, threads: Optional[int] = None) -> Self: ...
+    def __new__(cls, model: Model, threads: int) -> Self: ...
     def run(
         self,
         steps: int,
