@@ -81,10 +81,10 @@ def test_ctrl_c_ends_a_tuning() -> None:
     program = """
 import os, signal, threading, cellstream, numpy as np
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
-model = cellstream.Model.from_state_dict({"weight_ih_l0": np.zeros((256, 8)), "weight_hh_l0": np.zeros((256, 64))})
+model = cellstream.Model.from_state_dict({"weight_ih_l0": np.zeros((1024, 8)), "weight_hh_l0": np.zeros((1024, 256))})
 threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
 try:
-    cellstream.tune(model, [(1, 50)], seconds=60)
+    cellstream.tune(model, [(1, 50), (1, 60), (1, 70)], seconds=600, effort="exhaustive")
 except KeyboardInterrupt:
     print("interrupted")
 """

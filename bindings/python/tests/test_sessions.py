@@ -8,6 +8,7 @@ import resource
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import numpy as np
@@ -96,16 +97,40 @@ def test_ctrl_c_ends_a_long_run() -> None:
     program = """
 import os, signal, threading, time, cellstream, numpy as np
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
-weights = {"weight_ih_l0": np.zeros((4096, 8)), "weight_hh_l0": np.zeros((4096, 1024))}
+shapes = {"weight_ih_l0": (16384, 8), "weight_hh_l0": (16384, 256), "weight_hr_l0": (256, 4096)}
+weights = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
 session = cellstream.Session(cellstream.Model.from_state_dict(weights))
 threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
 try:
-    session.run(np.zeros((200_000, 1, 8), np.float32))
+    session.run(np.zeros((800_000, 1, 8), np.float32))  # minutes: 8e12 operations
 except KeyboardInterrupt:
     print("interrupted")
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert ended.stdout == "interrupted\n", ended.stderr
+
+
+def test_other_threads_run_meanwhile() -> None:
+    session = cellstream.Session(cellstream.Model.from_state_dict(weights("gru", 16, 512)))
+    x = np.zeros((10_000, 1, 16), np.float32)
+    turns = 0
+    is_over = False
+
+    def count() -> None:
+        nonlocal turns
+        while not is_over:
+            time.sleep(0.001)
+            turns += 1
+
+    counter = threading.Thread(target=count)
+    counter.start()
+    before = turns
+    session.run(x)
+    during = turns - before
+    is_over = True
+    counter.join()
+    # With the interpreter held there is at most the turn that the thread's start allows.
+    assert during > 3
 
 
 def test_dlpack(model: cellstream.Model, x: np.ndarray) -> None:
