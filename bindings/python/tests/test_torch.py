@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -10,9 +13,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
+from torch.nn.utils import prune  # noqa: E402
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence  # noqa: E402
 
 import cellstream.torch as ct  # noqa: E402
+from cellstream.torch import _operators  # noqa: E402
 
 LAYERS = [
     (nn.LSTM, {}),
@@ -98,6 +103,7 @@ class Tagger(nn.Module):
         self.out = nn.Linear(12, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.body["lstm"].flatten_parameters()
         y, _ = self.body["lstm"](self.conv(x.transpose(1, 2)).transpose(1, 2))
         h = torch.zeros(x.shape[0], 12)
         for step in range(3):
@@ -126,9 +132,9 @@ def test_the_operators_are_well_formed() -> None:
     weights = [weight.detach() for weight in ours._weights()]
     x, h, c = torch.randn(5, 2, 8), torch.randn(1, 2, 16), torch.randn(1, 2, 16)
     for states in ((None, None), (h, c)):
-        torch.library.opcheck(ct._recurrent, (x, *states, weights, "LSTM", 1, False, False))
+        torch.library.opcheck(_operators.recurrent, (x, *states, weights, "LSTM", 1, False, False))
     packed = pack_sequence([torch.randn(n, 8) for n in (4, 2)])
-    torch.library.opcheck(ct._recurrent_packed, (packed.data, packed.batch_sizes, h, c, weights, "LSTM", 1, False))
+    torch.library.opcheck(_operators.recurrent_packed, (packed.data, packed.batch_sizes, h, c, weights, "LSTM", 1, False))
 
 
 def test_gradients_come_from_the_original() -> None:
@@ -186,14 +192,103 @@ def test_changed_weights_are_packed_again() -> None:
         same(copy.deepcopy(ours)(x), other(x))
 
 
-def test_what_is_no_plain_layer_is_left_alone() -> None:
+def doubled(module: nn.Module, inputs: tuple, output: Any) -> Any:
+    """A forward hook."""
+    return output[0] * 2, output[1]
+
+
+def hooked(layer: nn.Module) -> nn.Module:
+    layer.register_forward_hook(doubled)
+    return layer
+
+
+def overridden(layer: nn.Module) -> nn.Module:
+    layer.forward = lambda x: (x, None)
+    return layer
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize(
+    "changed",
+    [
+        hooked,
+        overridden,
+        lambda layer: nn.utils.weight_norm(layer, "weight_hh_l0"),
+        lambda layer: nn.utils.parametrizations.weight_norm(layer, "weight_hh_l0"),
+        lambda layer: prune.l1_unstructured(layer, "weight_ih_l0", 0.5),
+    ],
+)
+def test_layers_that_compute_something_else_are_left_alone(changed: Any) -> None:
+    layer = changed(nn.LSTM(4, 4))
+    x = torch.randn(3, 2, 4)
+    with torch.no_grad():
+        expected = layer(x)[0]
+        module = ct.optimize(nn.ModuleList([layer]))
+        assert module[0] is layer
+        assert torch.equal(module[0](x)[0], expected)
+
+
+def test_subclasses_are_left_alone_and_shared_layers_stay_shared() -> None:
     class Own(nn.LSTM):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x
 
     shared = nn.GRU(4, 4)
-    module = nn.ModuleList([Own(4, 4), shared, shared, nn.utils.parametrizations.weight_norm(nn.LSTM(4, 4), "weight_hh_l0")])
-    ct.optimize(module)
+    module = ct.optimize(nn.ModuleList([Own(4, 4), shared, shared]))
     assert type(module[0]) is Own
     assert isinstance(module[1], ct.Recurrent) and module[1] is module[2]
-    assert not isinstance(module[3], ct.Recurrent)
+
+
+def test_methods_of_the_original_layer() -> None:
+    layer, ours = pair(nn.LSTM, {"num_layers": 2})
+    ours.flatten_parameters()
+    x = torch.randn(4, 2, 8)
+    with torch.no_grad():
+        same(ours(x), layer(x))
+        for made in (layer, ours):
+            torch.manual_seed(7)
+            made.reset_parameters()
+        same(ours(x), layer(x))
+    for mine, theirs in zip(ours.all_weights, layer.all_weights):
+        same(mine, theirs)
+
+
+def program(text: str) -> str:
+    """The output of a Python program."""
+    ended = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=100)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_no_more_threads_than_those_of_pytorch() -> None:
+    text = """
+import os, torch, cellstream.torch
+layer = cellstream.torch.optimize(torch.nn.LSTM(512, 512))
+x = torch.zeros(20, 8, 512)
+with torch.no_grad():
+    for threads in (1, 1000):
+        torch.set_num_threads(threads)
+        for _ in range(3):
+            layer(x)
+        names = [open(f"/proc/self/task/{task}/comm").read() for task in os.listdir("/proc/self/task")]
+        print(sum("cellstream" in name for name in names))
+"""
+    one, many = map(int, program(text).split())
+    assert one == 0 and 0 < many < (os.cpu_count() or 1)
+
+
+def test_a_forked_process_packs_anew() -> None:
+    text = """
+import os, torch, cellstream.torch
+layer = cellstream.torch.optimize(torch.nn.LSTM(64, 64))
+x = torch.randn(20, 2, 64)
+with torch.no_grad():
+    expected = layer(x)[0]
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if all(torch.equal(layer(x)[0], expected) for _ in range(3)) else 1)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    print(torch.equal(layer(x)[0], expected))
+"""
+    assert program(text).split() == ["0", "True"]

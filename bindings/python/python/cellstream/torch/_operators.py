@@ -1,0 +1,130 @@
+"""The operators ``cellstream::recurrent`` and ``cellstream::recurrent_packed``.
+
+``weights`` are those of ``nn.LSTM.all_weights``, one after the other. The results are the output
+and the final states; the last is empty for a cell without a cell state.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Optional
+
+import torch
+from torch import Tensor
+
+from ._sessions import sessions
+
+
+class Sizes(NamedTuple):
+    """Sizes of outputs and states of a stack."""
+
+    output: int
+    """Features of an output step."""
+    blocks: int
+    """Blocks of a state: layers times directions."""
+    hidden: int
+    """Values of a block of the hidden state."""
+    cell: int
+    """Values of a block of the cell state; 0: there is none."""
+
+
+def sizes_of(weights: list[Tensor], mode: str, layers: int, bidirectional: bool) -> Sizes:
+    """The sizes of a stack with these weights."""
+    directions = 2 if bidirectional else 1
+    rows, hidden = weights[1].shape  # weight_hh
+    return Sizes(
+        output=hidden * directions,
+        blocks=layers * directions,
+        hidden=hidden,
+        cell=rows // 4 if mode == "LSTM" else 0,
+    )
+
+
+def _results(
+    x: Tensor, axes: tuple[int, ...], batch: int, sizes: Sizes
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Uninitialised results: an output with these axes before its features, and the states."""
+    return (
+        x.new_empty((*axes, sizes.output)),
+        x.new_empty((sizes.blocks, batch, sizes.hidden)),
+        x.new_empty((sizes.blocks, batch, sizes.cell) if sizes.cell else (0,)),
+    )
+
+
+def _contiguous(state: Optional[Tensor]) -> Optional[Tensor]:
+    return None if state is None else state.contiguous()
+
+
+def _address(state: Optional[Tensor]) -> int:
+    return 0 if state is None else state.data_ptr()
+
+
+def run(
+    x: Tensor,
+    h0: Optional[Tensor],
+    c0: Optional[Tensor],
+    weights: list[Tensor],
+    mode: str,
+    layers: int,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Runs sequences ``[steps, batch, features]``, or ``[batch, steps, features]``."""
+    session = sessions.get(weights, mode, layers, bidirectional)
+    first, second, _ = x.shape
+    steps, batch = (second, first) if batch_first else (first, second)
+    x, h0, c0 = x.contiguous(), _contiguous(h0), _contiguous(c0)
+    sizes = sizes_of(weights, mode, layers, bidirectional)
+    results = _results(x, (first, second), batch, sizes)
+    addresses = [result.data_ptr() for result in results]
+    session.run(steps, batch, batch_first, x.data_ptr(), _address(h0), _address(c0), *addresses)
+    return results
+
+
+def run_packed(
+    data: Tensor,
+    batch_sizes: Tensor,
+    h0: Optional[Tensor],
+    c0: Optional[Tensor],
+    weights: list[Tensor],
+    mode: str,
+    layers: int,
+    bidirectional: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Runs the sequences of a ``PackedSequence``."""
+    session = sessions.get(weights, mode, layers, bidirectional)
+    counts = batch_sizes.tolist()
+    data, h0, c0 = data.contiguous(), _contiguous(h0), _contiguous(c0)
+    sizes = sizes_of(weights, mode, layers, bidirectional)
+    results = _results(data, (data.shape[0],), counts[0], sizes)
+    addresses = [result.data_ptr() for result in results]
+    session.run_packed(counts, data.data_ptr(), _address(h0), _address(c0), *addresses)
+    return results
+
+
+def _fake(x, h0, c0, weights, mode, layers, bidirectional, batch_first):  # type: ignore[no-untyped-def]
+    batch = x.shape[0] if batch_first else x.shape[1]
+    return _results(x, x.shape[:2], batch, sizes_of(weights, mode, layers, bidirectional))
+
+
+def _fake_packed(data, batch_sizes, h0, c0, weights, mode, layers, bidirectional):  # type: ignore[no-untyped-def]
+    # The number of sequences is a value, unless a state has it.
+    batch: Any = torch.library.get_ctx().new_dynamic_size() if h0 is None else h0.shape[1]
+    return _results(data, data.shape[:1], batch, sizes_of(weights, mode, layers, bidirectional))
+
+
+# `Library` instead of `custom_op`: a call is faster by a microsecond.
+_library = torch.library.Library("cellstream", "DEF")
+_library.define(
+    "recurrent(Tensor x, Tensor? h0, Tensor? c0, Tensor[] weights, str mode, int layers, "
+    "bool bidirectional, bool batch_first) -> (Tensor, Tensor, Tensor)"
+)
+_library.define(
+    "recurrent_packed(Tensor data, Tensor batch_sizes, Tensor? h0, Tensor? c0, Tensor[] weights, "
+    "str mode, int layers, bool bidirectional) -> (Tensor, Tensor, Tensor)"
+)
+_library.impl("recurrent", run, "CPU")
+_library.impl("recurrent_packed", run_packed, "CPU")
+torch.library.register_fake("cellstream::recurrent", _fake, lib=_library)
+torch.library.register_fake("cellstream::recurrent_packed", _fake_packed, lib=_library)
+recurrent = torch.ops.cellstream.recurrent.default
+recurrent_packed = torch.ops.cellstream.recurrent_packed.default

@@ -1,0 +1,114 @@
+"""Sessions of layers, found by their weights."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._native import Model, RawSession
+
+_CELLS = {"LSTM": "lstm", "GRU": "gru", "RNN_TANH": "rnn_tanh", "RNN_RELU": "rnn_relu"}
+
+_LARGEST_NUMBER = 256
+"""Most sessions that are kept; the oldest goes first."""
+
+
+class _Key(NamedTuple):
+    addresses: tuple[int, ...]
+    versions: tuple[int, ...]
+    threads: int
+    mode: str
+    layers: int
+    bidirectional: bool
+
+
+class _Entry(NamedTuple):
+    session: RawSession
+    weights: list[Tensor]
+    """Held, so that no other tensor gets the address of one of them."""
+
+
+def version(weight: Tensor) -> int:
+    """The number of changes of a weight that PyTorch has counted."""
+    return 0 if weight.is_inference() else weight._version
+
+
+class Sessions:
+    """The sessions of this process."""
+
+    def __init__(self) -> None:
+        self.clears = 0
+        self._renew()
+        # A child has none of the threads of its parent's sessions, and its lock may be taken.
+        os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self.clears += 1
+        self._lock = threading.Lock()
+        self._entries: dict[_Key, _Entry] = {}
+
+    def get(
+        self, weights: list[Tensor], mode: str, layers: int, bidirectional: bool
+    ) -> RawSession:
+        """The session of these weights in their present versions, on PyTorch's threads."""
+        key = _Key(
+            tuple([weight.data_ptr() for weight in weights]),
+            tuple([version(weight) for weight in weights]),
+            torch.get_num_threads(),
+            mode,
+            layers,
+            bidirectional,
+        )
+        found = self._entries.get(key)
+        if found is not None:
+            return found.session
+        clears = self.clears
+        session = RawSession(_model(weights, mode, layers, bidirectional), key.threads)
+        with self._lock:
+            if clears == self.clears:
+                self._add(key, _Entry(session, [weight.detach() for weight in weights]))
+        return session
+
+    def _add(self, key: _Key, entry: _Entry) -> None:
+        for other in list(self._entries):
+            if other.addresses == key.addresses and other.versions != key.versions:
+                del self._entries[other]
+        self._entries[key] = entry
+        if len(self._entries) > _LARGEST_NUMBER:
+            del self._entries[next(iter(self._entries))]
+
+    def clear(self) -> None:
+        """Forgets all sessions."""
+        with self._lock:
+            self.clears += 1
+            self._entries.clear()
+
+
+sessions = Sessions()
+
+
+def _model(weights: list[Tensor], mode: str, layers: int, bidirectional: bool) -> Model:
+    names = _weight_names(layers, bidirectional, len(weights))
+    tensors = {name: w.detach().contiguous().numpy() for name, w in zip(names, weights)}
+    return Model.from_state_dict(tensors, cell=_CELLS[mode])
+
+
+def _weight_names(layers: int, bidirectional: bool, count: int) -> list[str]:
+    """The names of ``count`` weights, in the order of ``nn.LSTM.all_weights``."""
+    directions = ("", "_reverse") if bidirectional else ("",)
+    parts = {
+        2: ("weight_ih", "weight_hh"),
+        3: ("weight_ih", "weight_hh", "weight_hr"),
+        4: ("weight_ih", "weight_hh", "bias_ih", "bias_hh"),
+        5: ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr"),
+    }[count // (layers * len(directions))]
+    return [
+        f"{part}_l{layer}{direction}"
+        for layer in range(layers)
+        for direction in directions
+        for part in parts
+    ]
