@@ -230,6 +230,17 @@ fn half_precision_is_widened() {
 }
 
 /// Values that other widening gets wrong: subnormals, infinities, the sign of zero.
+/// Those are read in parts, of which the last is smaller.
+#[test]
+fn tensors_of_a_megabyte_and_more() -> Result<(), LoadError> {
+    let stack = File::default().place("", "l0", 4, 1100, 123);
+    for dtype in [Dtype::F32, Dtype::BF16] {
+        let model = stack.clone().dtype(dtype).load()?;
+        assert_weights(model.layers()[0].directions()[0].weights(), "", "l0");
+    }
+    Ok(())
+}
+
 #[test]
 fn half_precision_is_widened_exactly_at_the_edges() {
     // 100 003 values: more than one parallel block, and no multiple of any lane count.

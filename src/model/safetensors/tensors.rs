@@ -17,11 +17,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
-use rayon::prelude::*;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 
@@ -35,8 +34,8 @@ use cellstream_kernels::Values;
 /// recurrent model has, and parsing it takes no more memory than a small model.
 pub(super) const MAX_HEADER: usize = 4 << 20;
 
-/// Values that one parallel task widens. Smaller tensors are widened on the calling thread.
-const VALUES_PER_TASK: usize = 1 << 16;
+/// Values that a thread reads at a time. Smaller tensors are read on the calling thread alone.
+const VALUES_PER_PART: usize = 1 << 18;
 
 /// The tensors of a safetensors file (<https://huggingface.co/docs/safetensors>), by name.
 ///
@@ -415,14 +414,7 @@ impl<'a> Tensors<'a> {
             Dtype::BF16 => (2, widen_bf16),
             _ => (4, read_f32),
         };
-        if values.len() <= VALUES_PER_TASK {
-            widen(bytes, values);
-        } else {
-            values
-                .par_chunks_mut(VALUES_PER_TASK)
-                .zip(bytes.par_chunks(VALUES_PER_TASK * width))
-                .for_each(|(values, bytes)| widen(bytes, values));
-        }
+        widen_on_threads(widen, bytes, width, values);
         Ok(())
     }
 }
@@ -446,6 +438,30 @@ pub(super) fn scale_name(name: &str) -> String {
 }
 
 type Widen = fn(&[u8], &mut [f32]);
+
+/// Reads values of `width` bytes each; those of a large tensor on several threads. They are started
+/// for it: a forked process has none of the threads of a pool.
+fn widen_on_threads(widen: Widen, bytes: &[u8], width: usize, values: &mut [f32]) {
+    let threads = match values.len().div_ceil(VALUES_PER_PART) {
+        0 | 1 => 1,
+        parts => std::thread::available_parallelism().map_or(1, |cores| parts.min(cores.get())),
+    };
+    let bytes = bytes.chunks(VALUES_PER_PART * width);
+    let parts = Mutex::new(values.chunks_mut(VALUES_PER_PART).zip(bytes));
+    let next = || parts.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let read = || {
+        while let Some((values, bytes)) = next() {
+            widen(bytes, values);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            // Those that cannot be started leave their parts to the others.
+            let _ = std::thread::Builder::new().spawn_scoped(scope, read);
+        }
+        read();
+    });
+}
 
 fn read_f32(bytes: &[u8], values: &mut [f32]) {
     for (value, &bytes) in values.iter_mut().zip(bytes.as_chunks().0) {
