@@ -76,7 +76,7 @@ def overhead() -> list[dict[str, str]]:
     x = torch.randn(1, 1, 64)
     with torch.inference_mode():
         y, (h, c) = layer(x)
-        session = layer.__dict__["_shortcut"].session
+        session = layer.__dict__["_fast_path"].session
         addresses = (x.data_ptr(), 0, 0, y.data_ptr(), h.data_ptr(), c.data_ptr())
         calls = {"module": lambda: layer(x), "session": lambda: session.run(1, 1, False, *addresses)}
         times = {f"lstm-64-64-b1-t1-{name}": median(call, 1.0) for name, call in calls.items()}

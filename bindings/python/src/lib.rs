@@ -24,6 +24,7 @@ mod errors;
 mod interrupt;
 mod model;
 mod network;
+mod openmp;
 mod plan;
 mod raw;
 mod session;

@@ -5,8 +5,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cellstream::execute::Session;
-use cellstream::execute::team::ProcessMark;
+use cellstream::execute::team::{ProcessMark, Team};
+use cellstream::execute::{PackedModel, Session, SessionError};
 use cellstream::machine::Topology;
 use cellstream::model::{self as core, Input, Layout, Output, Signature};
 use cellstream::plan::Plan;
@@ -14,6 +14,7 @@ use pyo3::prelude::*;
 
 use crate::errors::Error;
 use crate::model::Model;
+use crate::openmp::OpenMp;
 
 /// Runs on addresses; for :mod:`cellstream.torch`.
 #[pyclass(frozen, module = "cellstream")]
@@ -26,6 +27,8 @@ pub struct RawSession {
 struct State {
     model: Arc<core::Model>,
     cores: usize,
+    /// The threads of runs; `None`: those of the session.
+    host: Option<OpenMp>,
     /// Made by the first run, and anew where its plan [grows](Plan::grown).
     session: Option<Session>,
     /// Padded sequences.
@@ -41,7 +44,7 @@ impl State {
         if let Some(plan) = new {
             // The threads of the old one end before those of the new one start.
             self.session = None;
-            self.session = Some(Session::new(&self.model, &plan)?);
+            self.session = Some(self.packed(&plan)?);
         }
         let session = self
             .session
@@ -50,6 +53,15 @@ impl State {
         session.reserve(batch, steps)?;
         Ok(session)
     }
+    fn packed(&self, plan: &Plan) -> Result<Session, SessionError> {
+        if self.host.is_none() {
+            return Session::new(&self.model, plan);
+        }
+        let mut team = Team::for_host(plan.threads())?;
+        let packed = PackedModel::new(&self.model, plan, &mut team)?;
+        Session::with_team(packed, team)
+    }
+
     /// Runs padded sequences.
     fn run(
         &mut self,
@@ -58,12 +70,13 @@ impl State {
         batch: usize,
         layout: Layout,
     ) -> Result<(), Error> {
+        let host = self.host;
         let session = self.session(batch, steps)?;
         let mut input = Input::new(arrays.x, steps, batch).layout(layout);
         (input.h0, input.c0) = (arrays.h0, arrays.c0);
         let mut output = Output::new(arrays.y);
         (output.hn, output.cn) = (arrays.hn, arrays.cn);
-        Ok(session.run(&input, &mut output)?)
+        run_on(host, session, &input, &mut output)
     }
 
     /// Runs packed sequences: pads them, runs them, and packs the outputs.
@@ -87,13 +100,14 @@ impl State {
         }
         let length = |sequence| batch_sizes.partition_point(|&size| size > sequence);
         let lengths: Vec<usize> = (0..batch).map(length).collect();
+        let host = self.host;
         let session = self.session(batch, steps)?;
         let mut input = Input::new(&padded, steps, batch).layout(Layout::TimeMajor);
         (input.h0, input.c0) = (arrays.h0, arrays.c0);
         input.lengths = Some(&lengths);
         let mut output = Output::new(&mut padded_output);
         (output.hn, output.cn) = (arrays.hn, arrays.cn);
-        session.run(&input, &mut output)?;
+        run_on(host, session, &input, &mut output)?;
         let mut rest = arrays.y;
         let padded_steps = padded_output.chunks((batch * of.output).max(1));
         for (&size, step) in batch_sizes.iter().zip(padded_steps) {
@@ -104,6 +118,20 @@ impl State {
         (self.padded, self.padded_output) = (padded, padded_output);
         Ok(())
     }
+}
+
+/// Runs a session on these threads; `None`: on its own.
+fn run_on(
+    host: Option<OpenMp>,
+    session: &mut Session,
+    input: &Input<'_>,
+    output: &mut Output<'_>,
+) -> Result<(), Error> {
+    match host {
+        Some(host) => session.run_on_host(input, output, &host)?,
+        None => session.run(input, output)?,
+    }
+    Ok(())
 }
 
 /// Addresses of the arrays of a run; 0: there is none.
@@ -181,15 +209,19 @@ impl RawSession {
 
 #[pymethods]
 impl RawSession {
-    /// A session on that many threads of PyTorch, or one for each core if that is less.
+    /// A session on as many threads as PyTorch, or one for each core if that is less: those of
+    /// PyTorch's OpenMP library, whose `GOMP_parallel` is at this address; 0: threads of its own.
     #[new]
-    fn new(model: &Model, threads: usize) -> RawSession {
+    fn new(model: &Model, threads: usize, gomp_parallel: usize) -> RawSession {
+        // SAFETY: `cellstream.torch` has the address from a library that it keeps loaded.
+        let host = unsafe { OpenMp::new(gomp_parallel, threads) };
         RawSession {
             signature: model.0.signature(),
             made_in: ProcessMark::new(),
             state: Mutex::new(State {
                 model: Arc::clone(&model.0),
                 cores: threads.min(Topology::detect().team_size()),
+                host,
                 session: None,
                 padded: Vec::new(),
                 padded_output: Vec::new(),

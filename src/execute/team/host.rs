@@ -48,7 +48,8 @@ use super::sync::{AtomicU32, Ordering};
 /// ```
 pub trait HostThreads: Sync {
     /// Calls `task` `count` times and returns when all calls have ended. They should be on
-    /// different threads, the calling one among them, but may be on one, one after the other.
+    /// different threads, the calling one among them, but may be on one, one after the other. More
+    /// calls do nothing; fewer of them take longer.
     fn call(&self, count: usize, task: &(dyn Fn() + Sync));
 }
 

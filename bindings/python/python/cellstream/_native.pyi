@@ -237,7 +237,7 @@ class StreamState:
 class RawSession:
     """Runs on addresses; for :mod:`cellstream.torch`."""
 
-    def __new__(cls, model: Model, threads: int) -> Self: ...
+    def __new__(cls, model: Model, threads: int, gomp_parallel: int) -> Self: ...
     def run(
         self,
         steps: int,

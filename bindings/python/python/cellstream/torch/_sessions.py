@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 from typing import NamedTuple
@@ -37,14 +38,31 @@ def version(weight: Tensor) -> int:
     return 0 if weight.is_inference() else weight._version
 
 
+def _gomp_parallel() -> int:
+    """The address of ``GOMP_parallel`` in PyTorch's OpenMP library; 0: it has none."""
+    library = os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so")
+    try:
+        # Finds the function in the libraries that PyTorch's is linked with.
+        function = ctypes.CDLL(library).GOMP_parallel
+    except (OSError, AttributeError):
+        return 0
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
 class Sessions:
     """The sessions of this process."""
 
     def __init__(self) -> None:
         self.clears = 0
+        self._gomp_parallel = _gomp_parallel()
         self._renew()
         # A child has none of the threads of its parent's sessions, and its lock may be taken.
-        os.register_at_fork(after_in_child=self._renew)
+        os.register_at_fork(after_in_child=self._renew_in_child)
+
+    def _renew_in_child(self) -> None:
+        # The GNU library waits for its parent's threads.
+        self._gomp_parallel = 0
+        self._renew()
 
     def _renew(self) -> None:
         self.clears += 1
@@ -67,7 +85,8 @@ class Sessions:
         if found is not None:
             return found.session
         clears = self.clears
-        session = RawSession(_model(weights, mode, layers, bidirectional), key.threads)
+        model = _model(weights, mode, layers, bidirectional)
+        session = RawSession(model, key.threads, self._gomp_parallel)
         with self._lock:
             if clears == self.clears:
                 self._add(key, _Entry(session, [weight.detach() for weight in weights]))
