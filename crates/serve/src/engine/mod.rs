@@ -42,7 +42,7 @@ pub use waiting::Submitting;
 
 use super::cell_graph::{CellId, Cells, DynamicGraph, Graph};
 use super::error::RequestError;
-use super::scheduler::{ClientId, ModelShare, Policy, Requirements, Scheduler, Timing, WorkerId};
+use super::scheduler::{ClientId, Policy, Requirements, Scheduler, Timing, WorkerId};
 use super::worker::Worker;
 use answer::AnswerSender;
 use cellstream::execute::team::{Cores, SharedTeam, Team, TeamWarning, without_pin};
@@ -167,6 +167,14 @@ pub struct Engine {
     warnings: Vec<TeamWarning>,
 }
 
+/// The model of [`Engine::start`].
+fn first_model(options: &EngineOptions) -> ModelOptions {
+    ModelOptions {
+        sizes: options.sizes.clone(),
+        ..ModelOptions::default()
+    }
+}
+
 impl Engine {
     /// Starts the workers, and adds a model of these cells, of weight 1. Each worker packs the
     /// weights of all cells on its cores.
@@ -174,7 +182,19 @@ impl Engine {
     /// # Errors
     /// [`EngineError`]; all threads that were started have ended.
     pub fn start(cells: Cells, options: &EngineOptions) -> Result<Engine, EngineError> {
-        Engine::with_policy(cells, options, |workers| {
+        Engine::start_with(cells, options, &first_model(options))
+    }
+
+    /// As [`Engine::start`], with these options of the first model, its batch sizes included.
+    ///
+    /// # Errors
+    /// As [`Engine::start`].
+    pub fn start_with(
+        cells: Cells,
+        options: &EngineOptions,
+        model: &ModelOptions,
+    ) -> Result<Engine, EngineError> {
+        Engine::new(cells, options, model, |workers| {
             let (groups, steps) = (options.groups, options.batch_steps);
             options.policy.build(workers, groups, steps)
         })
@@ -192,8 +212,17 @@ impl Engine {
         options: &EngineOptions,
         policy: impl FnOnce(usize) -> Box<dyn Policy>,
     ) -> Result<Engine, EngineError> {
+        Engine::new(cells, options, &first_model(options), policy)
+    }
+
+    fn new(
+        cells: Cells,
+        options: &EngineOptions,
+        model: &ModelOptions,
+        policy: impl FnOnce(usize) -> Box<dyn Policy>,
+    ) -> Result<Engine, EngineError> {
         options.check()?;
-        let prepared = ModelSetup::new(cells, &options.sizes, StepLimits::new(options))?;
+        let prepared = ModelSetup::new(cells, &model.sizes, StepLimits::new(options))?;
         let cores = options.workers.take();
         let cores = cores.map_err(|why| EngineError::Team { worker: 0, why })?;
         let workers = cores.len();
@@ -207,9 +236,8 @@ impl Engine {
         let at_least = |idle: Duration| idle.max(Duration::from_millis(1));
         shared.idle_streams = options.idle_streams.map(at_least);
         let shared = Arc::new(shared);
-        let share = ModelShare::default();
-        let name: Arc<str> = ModelOptions::default().name.into();
-        let first = shared.lock().add_model(&name, &prepared, share)?;
+        let name: Arc<str> = model.name.as_str().into();
+        let first = (shared.lock()).add_model(&name, &prepared, model.share())?;
         let mut engine = Engine {
             model: Model::new(&shared, Arc::clone(&first), &name),
             shared,

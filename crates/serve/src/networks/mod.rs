@@ -27,8 +27,8 @@ mod whole;
 pub use chain::{Chain, ChainCell, ChainResponse};
 pub use error::NetworkError;
 pub use seq2seq::{
-    BeamAnswer, BeamDecoding, BeamSeq2Seq, DecoderCell, EncoderCell, FeedPrevious, Seq2Seq, Until,
-    beam_answers,
+    BeamAnswer, BeamDecoding, BeamSeq2Seq, DecoderCell, Encoder, EncoderCell, FeedPrevious,
+    Seq2Seq, Until, beam_answers,
 };
 pub use stack::Stack;
 pub use tree::{BinaryTreeLstm, ChildSumTreeLstm};

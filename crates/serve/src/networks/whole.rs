@@ -60,6 +60,16 @@ impl WholeCell {
         }
     }
 
+    pub(super) fn recurrent(&self) -> &Recurrent {
+        &self.recurrent
+    }
+
+    /// Sizes of the final hidden states and, with LSTM layers, of the final cell states.
+    pub(super) fn states(&self) -> Vec<usize> {
+        let inputs = &self.ports.inputs()[1..];
+        inputs.iter().map(|port| port.width()).collect()
+    }
+
     /// Sets the name in errors and reports; `whole` by default.
     #[must_use]
     pub fn named(mut self, name: impl Into<String>) -> WholeCell {
@@ -283,10 +293,9 @@ pub struct Whole {
 impl Whole {
     /// Adds the cell.
     pub fn add(cells: &mut Cells, cell: WholeCell) -> Whole {
-        let states = cell.ports.inputs()[1..].iter().map(|port| port.width());
         Whole {
             input: cell.ports.inputs()[0].width(),
-            states: states.collect(),
+            states: cell.states(),
             cell: cells.add(cell),
         }
     }

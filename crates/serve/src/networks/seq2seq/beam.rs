@@ -12,7 +12,7 @@
 //! One node of a request computes all its hypotheses. So their states are the states of the node's
 //! cell, which stay where they are between steps, and only a second continuation of a row copies.
 
-use super::{DecoderCell, Embedded, EncoderCell, NetworkError, SourceEncoder};
+use super::{DecoderCell, Embedded, Encoder, NetworkError, SourceEncoder};
 use crate::cell_graph::{
     Batch, Cell, CellCost, CellError, CellId, Cells, DynamicGraph, Graph, Growth, NodeId,
     NodeOutputs, Ports, PreparedCell, WorkerEnv,
@@ -305,7 +305,7 @@ impl BeamSeq2Seq {
     /// [`NetworkError::Layer`] for a width of 0, or a limit that memory has no room for.
     pub fn add(
         cells: &mut Cells,
-        encoder: EncoderCell,
+        encoder: impl Into<Encoder>,
         decoder: DecoderCell,
         options: BeamOptions,
     ) -> Result<BeamSeq2Seq, NetworkError> {
@@ -314,7 +314,7 @@ impl BeamSeq2Seq {
         BeamSearch::new(options)?;
         let states = decoder.recurrent.states();
         Ok(BeamSeq2Seq {
-            encoder: SourceEncoder::add(cells, encoder, &decoder)?,
+            encoder: SourceEncoder::add(cells, encoder.into(), &decoder)?,
             start: cells.add(StartCell::new(&states, options.width)),
             decoder: cells.add(BeamCell::new(decoder, options.width)),
             options,
@@ -323,7 +323,7 @@ impl BeamSeq2Seq {
 
     /// The cell of the encoder.
     pub fn encoder(&self) -> CellId {
-        self.encoder.cell
+        self.encoder.cell()
     }
 
     /// The cell of the decoder.

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use super::NetworkError;
 use super::error::expect;
 use super::recurrent::Recurrent;
+use super::{Whole, WholeCell};
 use crate::cell_graph::{
     Batch, Cell, CellCost, CellError, CellId, Cells, DynamicGraph, Graph, Growth, NodeId,
     NodeOutputs, Ports, PreparedCell, Source, WorkerEnv,
@@ -366,22 +367,58 @@ pub struct Seq2Seq {
     go: usize,
 }
 
+/// The encoder of a [`Seq2Seq`] or [`BeamSeq2Seq`].
+pub enum Encoder {
+    /// One symbol at a time; the decoder has as many layers.
+    Steps(EncoderCell),
+    /// Whole sequences: the encoder may be bidirectional. The decoder has one layer, which begins
+    /// with the final states of all layers and directions of the encoder, one after the other.
+    Whole {
+        /// The features of the symbols.
+        embedding: Arc<Embedding>,
+        /// The recurrent model.
+        cell: WholeCell,
+    },
+}
+
+impl From<EncoderCell> for Encoder {
+    fn from(cell: EncoderCell) -> Encoder {
+        Encoder::Steps(cell)
+    }
+}
+
 /// The encoder in [`Cells`], for a decoder that takes its states.
 #[derive(Clone, Debug)]
 struct SourceEncoder {
-    cell: CellId,
+    kind: SourceKind,
     states: usize,
     symbols: usize,
+}
+
+#[derive(Clone, Debug)]
+enum SourceKind {
+    Steps(CellId),
+    Whole {
+        embedding: Arc<Embedding>,
+        whole: Whole,
+    },
 }
 
 impl SourceEncoder {
     /// Adds the cell.
     fn add(
         cells: &mut Cells,
-        encoder: EncoderCell,
+        encoder: Encoder,
         decoder: &DecoderCell,
     ) -> Result<SourceEncoder, NetworkError> {
-        let (leaves, takes) = (encoder.recurrent.states(), decoder.recurrent.states());
+        let (leaves, symbols) = match &encoder {
+            Encoder::Steps(cell) => (cell.recurrent.states(), cell.embedding.symbols()),
+            Encoder::Whole { embedding, cell } => {
+                check_embedding(embedding, cell.recurrent())?;
+                (cell.states(), embedding.symbols())
+            }
+        };
+        let takes = decoder.recurrent.states();
         if leaves != takes {
             return Err(NetworkError::States {
                 encoder: leaves,
@@ -389,13 +426,26 @@ impl SourceEncoder {
             });
         }
         Ok(SourceEncoder {
+            kind: match encoder {
+                Encoder::Steps(cell) => SourceKind::Steps(cells.add(cell)),
+                Encoder::Whole { embedding, cell } => SourceKind::Whole {
+                    embedding,
+                    whole: Whole::add(cells, cell),
+                },
+            },
             states: takes.len(),
-            symbols: encoder.embedding.symbols(),
-            cell: cells.add(encoder),
+            symbols,
         })
     }
 
-    /// Adds a node for each symbol; returns room for an input, and the final states.
+    fn cell(&self) -> CellId {
+        match &self.kind {
+            SourceKind::Steps(cell) => *cell,
+            SourceKind::Whole { whole, .. } => whole.cell(),
+        }
+    }
+
+    /// Adds the nodes of a source; returns room for an input, and the final states.
     fn unfold(&self, graph: &mut Graph, source: &[usize]) -> Result<Vec<Source>, NetworkError> {
         if source.is_empty() {
             return Err(NetworkError::Empty {
@@ -403,12 +453,26 @@ impl SourceEncoder {
             });
         }
         let mut sources = vec![Source::Zeros; 1 + self.states];
-        for &symbol in source {
-            known(symbol, self.symbols)?;
-            sources[0] = graph.give(&[symbol as f32]);
-            let node = graph.node(self.cell, &sources);
-            for (state, source) in sources[1..].iter_mut().enumerate() {
-                *source = node.output(state);
+        match &self.kind {
+            SourceKind::Steps(cell) => {
+                for &symbol in source {
+                    known(symbol, self.symbols)?;
+                    sources[0] = graph.give(&[symbol as f32]);
+                    let node = graph.node(*cell, &sources);
+                    for (state, source) in sources[1..].iter_mut().enumerate() {
+                        *source = node.output(state);
+                    }
+                }
+            }
+            SourceKind::Whole { embedding, whole } => {
+                let mut features = vec![0.0; source.len() * embedding.features()];
+                embedding.run(source, &mut features)?;
+                sources[0] = graph.give(&features);
+                let node = graph.node_of_lengths(whole.cell(), &sources, &[source.len()]);
+                sources[1] = node.output(whole.hn());
+                if let Some(cn) = whole.cn() {
+                    sources[2] = node.output(cn);
+                }
             }
         }
         Ok(sources)
@@ -432,14 +496,14 @@ impl Seq2Seq {
     /// if `go` has no row in the decoder's embedding.
     pub fn add(
         cells: &mut Cells,
-        encoder: EncoderCell,
+        encoder: impl Into<Encoder>,
         decoder: DecoderCell,
         go: usize,
     ) -> Result<Seq2Seq, NetworkError> {
         decoder.embedding.row(go)?;
         Ok(Seq2Seq {
             target_symbols: decoder.embedding.symbols(),
-            encoder: SourceEncoder::add(cells, encoder, &decoder)?,
+            encoder: SourceEncoder::add(cells, encoder.into(), &decoder)?,
             decoder: cells.add(decoder),
             go,
         })
@@ -447,7 +511,7 @@ impl Seq2Seq {
 
     /// The cell of the encoder.
     pub fn encoder(&self) -> CellId {
-        self.encoder.cell
+        self.encoder.cell()
     }
 
     /// The cell of the decoder.

@@ -1,7 +1,8 @@
 use std::sync::Arc;
 
 use super::super::{
-    BeamSeq2Seq, DecoderCell, EncoderCell, NetworkError, Seq2Seq, Until, beam_answers,
+    BeamSeq2Seq, DecoderCell, Encoder, EncoderCell, NetworkError, Seq2Seq, Until, WholeCell,
+    beam_answers,
 };
 use super::{Request, alone, random, together};
 use crate::cell_graph::cost_tests::measured_plan;
@@ -10,7 +11,7 @@ use cellstream::execute::Session;
 use cellstream::execute::State;
 use cellstream::layers::{Beam, BeamOptions, Dense, Embedding, LayerError, argmax};
 use cellstream::machine::CacheModel;
-use cellstream::model::{Gru, Input, Lstm, Matrix, Model, Output, Precision};
+use cellstream::model::{Gru, Input, Lstm, Matrix, Merge, Model, Output, Precision};
 use cellstream::plan::Plan;
 use cellstream::reference;
 
@@ -64,7 +65,7 @@ impl Parts {
     fn beam_network(&self, options: BeamOptions) -> Result<(Cells, BeamSeq2Seq), NetworkError> {
         let [source, target] = self.tables.clone().map(Embedding::new);
         let [encoder, decoder] = self.models.clone();
-        let encoder = EncoderCell::new(source, encoder)?;
+        let encoder = encoder_of(source, encoder)?;
         let bias = self.bias.clone();
         let decoder = DecoderCell::new(target, decoder, self.weights.clone(), bias)?;
         let mut cells = Cells::new();
@@ -72,9 +73,9 @@ impl Parts {
         Ok((cells, network))
     }
 
-    /// All answers of the library's decoder, from the states that the reference's encoder leaves.
-    fn beam_answers(&self, source: &[usize], options: BeamOptions) -> Vec<BeamAnswer> {
-        let [encoder, decoder] = &self.models;
+    /// The states that the reference's encoder leaves.
+    fn encoded(&self, source: &[usize]) -> State {
+        let encoder = &self.models[0];
         let mut state = State::zero(encoder.signature(), 1);
         let features = source
             .iter()
@@ -83,6 +84,13 @@ impl Parts {
         let mut output = Output::default().hn(&mut state.h).cn(&mut state.c);
         let input = Input::new(&features, source.len(), 1);
         reference::run(encoder, &input, &mut output).unwrap();
+        state
+    }
+
+    /// All answers of the library's decoder, from the states that the reference's encoder leaves.
+    fn beam_answers(&self, source: &[usize], options: BeamOptions) -> Vec<BeamAnswer> {
+        let decoder = &self.models[1];
+        let state = self.encoded(source);
         let session = Session::new(decoder, &Plan::with_threads(decoder, 1, 1, 1)).unwrap();
         let table = Embedding::new(self.tables[1].clone());
         let dense = Dense::new(&self.weights, &self.bias).unwrap();
@@ -99,7 +107,7 @@ impl Parts {
     fn network(&self) -> (Cells, Seq2Seq) {
         let [source, target] = self.tables.clone().map(Embedding::new);
         let [encoder, decoder] = self.models.clone();
-        let encoder = EncoderCell::new(source, encoder).unwrap();
+        let encoder = encoder_of(source, encoder).unwrap();
         let bias = self.bias.clone();
         let decoder = DecoderCell::new(target, decoder, self.weights.clone(), bias).unwrap();
         let mut cells = Cells::new();
@@ -109,23 +117,19 @@ impl Parts {
 
     /// By the reference alone, the projection too.
     fn answer(&self, source: &[usize], limit: usize) -> Vec<f32> {
-        let [encoder, decoder] = &self.models;
-        let mut state = State::zero(encoder.signature(), 1);
-        let mut step = |model: &Model, table: &Matrix, symbol: usize| {
+        let mut state = self.encoded(source);
+        let mut step = |symbol: usize| {
             let before = state.clone();
-            let x = table.row(symbol);
+            let x = self.tables[1].row(symbol);
             let input = Input::new(&x, 1, 1).h0(&before.h).c0(&before.c);
             let mut y = vec![0.0; HIDDEN];
             let mut output = Output::new(&mut y).hn(&mut state.h).cn(&mut state.c);
-            reference::run(model, &input, &mut output).unwrap();
+            reference::run(&self.models[1], &input, &mut output).unwrap();
             y
         };
-        for &symbol in source {
-            step(encoder, &self.tables[0], symbol);
-        }
         let (mut previous, mut answer) = (GO, Vec::new());
         while answer.len() < limit {
-            let y = step(decoder, &self.tables[1], previous);
+            let y = step(previous);
             let outputs = reference::dense(&self.weights, &self.bias, &y);
             previous = argmax(&outputs).unwrap();
             if previous == EOS {
@@ -134,6 +138,17 @@ impl Parts {
             answer.push(previous as f32);
         }
         answer
+    }
+}
+
+/// Of whole sequences, if a direction is reverse.
+fn encoder_of(embedding: Embedding, model: Arc<Model>) -> Result<Encoder, NetworkError> {
+    match model.layers()[0].directions().len() {
+        1 => Ok(EncoderCell::new(embedding, model)?.into()),
+        _ => Ok(Encoder::Whole {
+            embedding: Arc::new(embedding),
+            cell: WholeCell::new(model, 10),
+        }),
     }
 }
 
@@ -193,6 +208,46 @@ fn answers_are_those_of_the_reference_in_every_precision() {
         }
     }
     assert!(ended > 10 && cut > 10, "both ways to end: {ended}, {cut}");
+}
+
+#[test]
+fn an_encoder_may_read_in_both_directions() {
+    let mut rng = fastrand::Rng::with_seed(4);
+    for gru in [true, false] {
+        let mut parts = Parts::random(&mut rng);
+        let half = HIDDEN / 2;
+        parts.models = match gru {
+            true => [
+                Gru::new(FEATURES, half)
+                    .bidirectional(Merge::Concat)
+                    .random(5),
+                Gru::new(FEATURES, HIDDEN).random(6),
+            ],
+            false => [
+                Lstm::new(FEATURES, half)
+                    .bidirectional(Merge::Concat)
+                    .random(5),
+                Lstm::new(FEATURES, HIDDEN).random(6),
+            ],
+        }
+        .map(|model| Arc::new(model.unwrap()));
+        let (cells, network) = parts.network();
+        let options = BeamOptions::new(GO, EOS, 6, 3);
+        let (beam_cells, beam) = parts.beam_network(options).unwrap();
+        for (source, limit) in sources(&mut rng) {
+            let until = Until::Eos { eos: EOS, limit };
+            let (graph, grow) = network.unfold(&source, until).unwrap();
+            let answers = alone(&cells, vec![(graph, Some(Box::new(grow) as _))]);
+            assert_eq!(answers[0].as_ref().unwrap(), &parts.answer(&source, limit));
+            let (graph, grow) = beam.unfold(&source).unwrap();
+            let answers = alone(&beam_cells, vec![(graph, Some(Box::new(grow) as _))]);
+            let found = super::super::beam_answers(answers[0].as_ref().unwrap());
+            let found: Vec<BeamAnswer> = found
+                .map(|a| (a.symbols.to_vec(), a.score, a.ended))
+                .collect();
+            assert_eq!(found, parts.beam_answers(&source, options));
+        }
+    }
 }
 
 #[test]
