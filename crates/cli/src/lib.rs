@@ -1,7 +1,7 @@
 //! The program `cellstream`, as a function for packages that have it ([`run`]). Each subcommand is
 //! one file with its arguments and a `run`; to add one, add its file, a variant of `Command` and
-//! an arm in [`run`]. The subcommands `load` and `simulate` are in the crates `cellstream-loadgen`
-//! and `cellstream-accelerator-sim`.
+//! an arm in [`run`]. The subcommands `load`, `simulate` and `serve` are in the crates
+//! `cellstream-loadgen`, `cellstream-accelerator-sim` and `cellstream-server`.
 //!
 //! Exit status: 0 done; 1 the input was refused, with one line on standard error that names the
 //! correction (`Failure`); 2 usage (from clap, or a `Failure` about arguments that clap cannot
@@ -33,6 +33,8 @@ use std::ffi::OsString;
 use cellstream_accelerator_sim::command as simulate;
 use cellstream_command::{Failure, FailureKind};
 use cellstream_loadgen as load;
+#[cfg(feature = "server")]
+use cellstream_server::command as serve;
 use clap::Parser;
 
 /// Runs recurrent networks (LSTM, GRU, RNN) on CPUs at the lowest latency, exact to the last bit.
@@ -50,6 +52,8 @@ enum Command {
     Bench(bench::Arguments),
     Explain(explain::Arguments),
     Load(Box<load::Arguments>),
+    #[cfg(feature = "server")]
+    Serve(Box<serve::Arguments>),
     Simulate(Box<simulate::Arguments>),
     Tune(tune::Arguments),
     Quantize(quantize::Arguments),
@@ -68,6 +72,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Load(arguments) => load::run(&arguments),
+        #[cfg(feature = "server")]
+        Command::Serve(arguments) => serve::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Tune(arguments) => tune::run(&arguments),
         Command::Quantize(arguments) => quantize::run(&arguments),

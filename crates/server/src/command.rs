@@ -1,0 +1,181 @@
+//! The subcommand `serve`.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use cellstream_command::{Failure, seconds};
+use cellstream_serve::engine::{EngineOptions, Workers};
+use cellstream_serve::policy::PolicyKind;
+use cellstream_serve::scheduler::Limits;
+use tracing_subscriber::EnvFilter;
+
+use crate::{Server, ServerOptions, TlsFiles};
+
+/// Serve models to other programs: Open Inference Protocol v2 over HTTP and gRPC
+///
+/// A repository is a folder with a folder for each model: NAME/VERSION/model.onnx or
+/// model.safetensors, and optionally NAME/config.toml.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// The folder of models, or the file of one model
+    #[arg(value_name = "REPOSITORY|MODEL")]
+    pub repository: PathBuf,
+    /// Address of HTTP
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8000")]
+    pub http: SocketAddr,
+    /// Address of gRPC
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8001")]
+    pub grpc: SocketAddr,
+    /// TLS certificate, and those that it depends on, in PEM
+    #[arg(long, value_name = "FILE", requires = "key")]
+    pub certificate: Option<PathBuf>,
+    /// Key of the certificate, in PEM
+    #[arg(long, value_name = "FILE", requires = "certificate")]
+    pub key: Option<PathBuf>,
+    /// File of bearer tokens: one in a line, and after a space the models it is for (default: all)
+    #[arg(long, value_name = "FILE")]
+    pub tokens: Option<PathBuf>,
+    /// Allow addresses that other machines reach without TLS or without tokens
+    #[arg(long)]
+    pub trust_network: bool,
+    /// Allow clients to load and unload models of the repository
+    #[arg(long)]
+    pub model_control: bool,
+    /// Batching policy of models whose config.toml names none
+    #[arg(long, value_name = "POLICY", default_value_t = PolicyKind::Cellular)]
+    pub policy: PolicyKind,
+    /// Cores of a worker: 1 for many small requests, more for few requests of large models
+    #[arg(long, value_name = "N", default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub worker_cores: u32,
+    /// Most accepted requests
+    #[arg(long, value_name = "N", default_value_t = 10_000,
+        value_parser = clap::value_parser!(u32).range(1..))]
+    pub requests: u32,
+    /// Most open sequences
+    #[arg(long, value_name = "N", default_value_t = 4096,
+        value_parser = clap::value_parser!(u32).range(1..))]
+    pub sequences: u32,
+    /// Most accepted requests of a client: of a token, or of an address without tokens
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub client_requests: Option<u32>,
+    /// Most connections of each port
+    #[arg(long, value_name = "N", default_value_t = 4096,
+        value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub connections: u32,
+    /// Largest body of a request, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 64,
+        value_parser = clap::value_parser!(u32).range(1..=2048))]
+    pub body: u32,
+    /// Seconds to wait after SIGTERM for accepted requests and open sequences
+    #[arg(long, value_name = "S", default_value_t = 30.0, value_parser = seconds)]
+    pub grace: f64,
+    /// Format of the log on standard error; RUST_LOG chooses its parts (cellstream::access=info has
+    /// a line for each request)
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    pub log: LogFormat,
+}
+
+/// Formats of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// Lines for people
+    Text,
+    /// An object in a line
+    Json,
+}
+
+impl Arguments {
+    fn options(&self) -> ServerOptions {
+        let tls = self.certificate.clone().zip(self.key.clone());
+        ServerOptions {
+            http: self.http,
+            grpc: self.grpc,
+            tls: tls.map(|(certificate, key)| TlsFiles { certificate, key }),
+            tokens: self.tokens.clone(),
+            trusts_network: self.trust_network,
+            model_control: self.model_control,
+            engine: EngineOptions {
+                policy: self.policy,
+                workers: match self.worker_cores {
+                    1 => Workers::OnePerCore,
+                    cores => Workers::OneOver(cores as usize),
+                },
+                limits: Limits {
+                    requests: self.requests as usize,
+                    streams: self.sequences as usize,
+                    client_requests: self
+                        .client_requests
+                        .map_or(usize::MAX, |most| most as usize),
+                    ..Limits::default()
+                },
+                ..EngineOptions::default()
+            },
+            body_bytes: (self.body as usize) << 20,
+            connections: self.connections as usize,
+            ..ServerOptions::default()
+        }
+    }
+}
+
+/// Serves until SIGTERM or Ctrl-C, then lets accepted requests end.
+///
+/// # Errors
+/// No model can be served; an address or a file cannot be used.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    start_log(arguments.log);
+    let server = Server::start(&arguments.repository, &arguments.options())?;
+    let failures = server.failures();
+    if server.models().is_empty() && !arguments.model_control {
+        let why: Vec<String> = { failures.iter() }
+            .map(|failure| format!("{}: {}", failure.name, failure.why))
+            .collect();
+        let path = arguments.repository.display();
+        return Err(Failure::new(match why.is_empty() {
+            true => format!("{path}: there is no model; a repository has folders NAME/VERSION"),
+            false => why.join("; "),
+        }));
+    }
+    let out = &mut std::io::stdout();
+    for model in server.models() {
+        writeln!(out, "model {} version {}", model.name, model.version)?;
+    }
+    for failure in failures {
+        writeln!(out, "not served: {}: {}", failure.name, failure.why)?;
+    }
+    let scheme = if arguments.certificate.is_some() {
+        "https"
+    } else {
+        "http"
+    };
+    writeln!(
+        out,
+        "{scheme}://{} (gRPC {})",
+        server.http_address(),
+        server.grpc_address()
+    )?;
+    out.flush()?;
+    server.wait_for_signal();
+    match server.stop(Duration::from_secs_f64(arguments.grace)) {
+        0 => Ok(()),
+        left => Err(Failure::new(format!(
+            "{left} requests and sequences had not ended after {} s; give more with --grace",
+            arguments.grace
+        ))),
+    }
+}
+
+fn start_log(format: LogFormat) {
+    let filter = EnvFilter::try_from_default_env();
+    let filter = filter.unwrap_or_else(|_| EnvFilter::new("warn,cellstream_server=info"));
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    // A program that has a log of its own keeps it.
+    let _ = match format {
+        LogFormat::Text => log.try_init().map_err(drop),
+        LogFormat::Json => log.json().try_init().map_err(drop),
+    };
+}

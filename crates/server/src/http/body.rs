@@ -1,0 +1,316 @@
+//! The body of a request: JSON, then the bytes of tensors.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::error::InferError;
+use crate::networks::{Interface, Port};
+use crate::wire::{
+    Data, Datatype, InferRequest, InferResponse, Parameter, RequestOptions, Tensor, widen_bf16,
+};
+
+/// The header with the length of the JSON; the bytes of tensors follow it.
+pub const JSON_LENGTH: &str = "inference-header-content-length";
+
+#[derive(Deserialize)]
+struct RequestJson<'a> {
+    id: Option<String>,
+    #[serde(default)]
+    parameters: BTreeMap<String, Value>,
+    #[serde(borrow)]
+    inputs: Vec<InputJson<'a>>,
+    outputs: Option<Vec<OutputJson>>,
+}
+
+#[derive(Deserialize)]
+struct InputJson<'a> {
+    name: String,
+    shape: Vec<i64>,
+    #[serde(borrow)]
+    datatype: Cow<'a, str>,
+    #[serde(default)]
+    parameters: BTreeMap<String, Value>,
+    #[serde(borrow)]
+    data: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct OutputJson {
+    name: String,
+    #[serde(default)]
+    parameters: BTreeMap<String, Value>,
+}
+
+/// A request, and its outputs that are wanted as bytes.
+pub struct Read {
+    pub request: InferRequest,
+    /// `None`: as [`RequestOptions::binary_outputs`].
+    binary: BTreeMap<String, bool>,
+}
+
+/// Reads a body whose JSON has this length; `None`: all of it is JSON.
+///
+/// # Errors
+/// The place of what is wrong.
+pub fn read(body: &Bytes, json_length: Option<usize>) -> Result<Read, InferError> {
+    let (json, mut raw) = match json_length {
+        None => (&body[..], &[][..]),
+        Some(length) => body.split_at_checked(length).ok_or_else(|| {
+            InferError::invalid(format!(
+                "{JSON_LENGTH} is {length}, but the body has {} bytes",
+                body.len()
+            ))
+        })?,
+    };
+    let json: RequestJson<'_> = serde_json::from_slice(json).map_err(|why| {
+        InferError::invalid(format!("the request is no JSON of the protocol: {why}"))
+    })?;
+    let mut inputs = Vec::with_capacity(json.inputs.len());
+    for input in json.inputs {
+        inputs.push(read_input(input, &mut raw)?);
+    }
+    if !raw.is_empty() {
+        return Err(InferError::invalid(format!(
+            "{} bytes follow those of all inputs",
+            raw.len()
+        )));
+    }
+    let mut outputs = Vec::new();
+    let mut binary = BTreeMap::new();
+    for output in json.outputs.into_iter().flatten() {
+        if let Some(Value::Bool(is_binary)) = output.parameters.get("binary_data") {
+            binary.insert(output.name.clone(), *is_binary);
+        }
+        if output
+            .parameters
+            .get("classification")
+            .is_some_and(|value| value != 0)
+        {
+            return Err(InferError::invalid(
+                "outputs have no parameter \"classification\" here",
+            ));
+        }
+        refuse_shared_memory(&output.parameters)?;
+        outputs.push(output.name);
+    }
+    Ok(Read {
+        request: InferRequest {
+            id: json.id.unwrap_or_default(),
+            inputs,
+            outputs,
+            options: RequestOptions::read(parameters(json.parameters))?,
+        },
+        binary,
+    })
+}
+
+/// Those with values that a parameter can have.
+fn parameters(all: BTreeMap<String, Value>) -> impl Iterator<Item = (String, Parameter)> {
+    let read = |(name, value)| Some((name, serde_json::from_value(value).ok()?));
+    all.into_iter().filter_map(read)
+}
+
+fn refuse_shared_memory(parameters: &BTreeMap<String, Value>) -> Result<(), InferError> {
+    match parameters.contains_key("shared_memory_region") {
+        true => Err(InferError::invalid(
+            "the server has no shared memory; send the tensor's bytes",
+        )),
+        false => Ok(()),
+    }
+}
+
+fn read_input(input: InputJson<'_>, raw: &mut &[u8]) -> Result<Tensor, InferError> {
+    let InputJson {
+        name,
+        shape,
+        datatype,
+        parameters,
+        data,
+    } = input;
+    refuse_shared_memory(&parameters)?;
+    let data = match (parameters.get("binary_data_size"), data) {
+        (Some(_), Some(_)) => {
+            return Err(InferError::invalid(format!(
+                "input {name:?} has data and binary_data_size"
+            )));
+        }
+        (None, None) => {
+            return Err(InferError::invalid(format!("input {name:?} has no data")));
+        }
+        (Some(size), None) => {
+            let size = size.as_u64().and_then(|size| usize::try_from(size).ok());
+            let taken = size.and_then(|size| raw.split_at_checked(size));
+            let (taken, rest) = taken.ok_or_else(|| {
+                InferError::invalid(format!(
+                    "input {name:?} has fewer bytes than binary_data_size"
+                ))
+            })?;
+            *raw = rest;
+            from_raw(&name, &datatype, taken)?
+        }
+        (None, Some(json)) => {
+            let known = known(&name, &datatype)?;
+            let read = Data::from_json(known, json.get());
+            read.map_err(|why| InferError::invalid(format!("data of input {name:?}: {why}")))?
+        }
+    };
+    Tensor::input(&name, &shape, data)
+}
+
+fn known(name: &str, datatype: &str) -> Result<Datatype, InferError> {
+    Datatype::named(datatype).ok_or_else(|| {
+        InferError::invalid(format!(
+            "input {name:?} has the unknown datatype {datatype:?}"
+        ))
+    })
+}
+
+/// The elements of an input; `BF16` is widened.
+///
+/// # Errors
+/// An unknown type; a length that is not one of whole elements.
+pub fn from_raw(name: &str, datatype: &str, raw: &[u8]) -> Result<Data, InferError> {
+    let data = match datatype {
+        "BF16" => widen_bf16(raw),
+        datatype => Data::from_raw(known(name, datatype)?, raw),
+    };
+    data.ok_or_else(|| {
+        InferError::invalid(format!(
+            "input {name:?} has {} bytes, which are no whole elements of {datatype}",
+            raw.len()
+        ))
+    })
+}
+
+/// A body that is the only input of a model: one sequence, or one tensor with at most one axis of
+/// any size.
+///
+/// # Errors
+/// The model has other inputs, or the bytes do not fill the shape.
+pub fn read_single(body: &Bytes, of: &Interface) -> Result<Read, InferError> {
+    let mut needed = of.inputs.iter().filter(|port| !port.is_optional);
+    let (Some(port), None) = (needed.next(), needed.next()) else {
+        return Err(InferError::invalid(
+            "the model has several inputs; name them in JSON",
+        ));
+    };
+    let data = from_raw(&port.name, port.datatype.name(), body)?;
+    let shape = filled(port, of.max_batch > 0, data.len())?;
+    Ok(Read {
+        request: InferRequest {
+            inputs: vec![Tensor::input(&port.name, &shape, data)?],
+            options: RequestOptions {
+                binary_outputs: true,
+                ..RequestOptions::default()
+            },
+            ..InferRequest::default()
+        },
+        binary: BTreeMap::new(),
+    })
+}
+
+/// The shape of a port with so many elements.
+fn filled(port: &Port, has_batch: bool, elements: usize) -> Result<Vec<i64>, InferError> {
+    let mut shape = port.shape.clone();
+    if has_batch && let Some(first) = shape.first_mut() {
+        *first = 1;
+    }
+    let known: i64 = shape.iter().filter(|&&axis| axis > 0).product();
+    let open = shape.iter().filter(|&&axis| axis < 0).count();
+    let elements = i64::try_from(elements).unwrap_or(i64::MAX);
+    if open > 1 || known == 0 || elements % known != 0 {
+        return Err(InferError::invalid(format!(
+            "{elements} elements are no tensor of the shape {:?}",
+            port.shape
+        )));
+    }
+    for axis in shape.iter_mut().filter(|axis| **axis < 0) {
+        *axis = elements / known;
+    }
+    Ok(shape)
+}
+
+#[derive(Serialize)]
+struct ResponseJson<'a> {
+    model_name: &'a str,
+    model_version: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    id: &'a str,
+    outputs: Vec<ResponseOutputJson<'a>>,
+}
+
+#[derive(Serialize)]
+struct ResponseOutputJson<'a> {
+    name: &'a str,
+    datatype: &'static str,
+    shape: &'a [usize],
+    /// With bytes only: some clients refuse data beside parameters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parameters: Option<BinarySize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<&'a Data>,
+}
+
+#[derive(Serialize)]
+struct BinarySize {
+    binary_data_size: usize,
+}
+
+/// The body of a response, and the length of its JSON if bytes follow.
+pub struct Written {
+    pub body: Bytes,
+    pub json_length: Option<usize>,
+}
+
+impl Read {
+    /// Writes a response.
+    ///
+    /// # Errors
+    /// None is known.
+    pub fn write(&self, response: &InferResponse) -> Result<Written, serde_json::Error> {
+        let is_binary = |name: &String| {
+            let usual = self.request.options.binary_outputs;
+            self.binary.get(name).copied().unwrap_or(usual)
+        };
+        let mut raw: Vec<Bytes> = Vec::new();
+        let mut outputs = Vec::with_capacity(response.outputs.len());
+        for output in &response.outputs {
+            let binary = is_binary(&output.name).then(|| output.data.to_raw());
+            outputs.push(ResponseOutputJson {
+                name: &output.name,
+                datatype: output.data.datatype().name(),
+                shape: &output.shape,
+                parameters: binary.as_ref().map(|raw| BinarySize {
+                    binary_data_size: raw.len(),
+                }),
+                data: binary.is_none().then_some(&output.data),
+            });
+            raw.extend(binary);
+        }
+        let json = serde_json::to_vec(&ResponseJson {
+            model_name: &response.model,
+            model_version: &response.version,
+            id: &response.id,
+            outputs,
+        })?;
+        if raw.is_empty() {
+            return Ok(Written {
+                body: json.into(),
+                json_length: None,
+            });
+        }
+        let length = json.len();
+        let mut body = BytesMut::from(Bytes::from(json));
+        body.reserve(raw.iter().map(Bytes::len).sum());
+        raw.iter().for_each(|raw| body.put_slice(raw));
+        Ok(Written {
+            body: body.freeze(),
+            json_length: Some(length),
+        })
+    }
+}

@@ -1,0 +1,141 @@
+//! The JSON of metadata, configuration, statistics and the repository.
+
+use serde_json::{Value, json};
+
+use crate::models::{IndexEntry, LoadedModel};
+use crate::networks::{Interface, Port};
+use crate::service::{EXTENSIONS, NAME};
+use crate::statistics::{Statistics, Total};
+use crate::wire::Datatype;
+
+pub fn server() -> Value {
+    json!({ "name": NAME, "version": env!("CARGO_PKG_VERSION"), "extensions": EXTENSIONS })
+}
+
+pub fn model(of: &LoadedModel, versions: &[u64]) -> Value {
+    let interface = of.network.interface();
+    let ports = |ports: &[Port]| -> Vec<Value> {
+        let port = |port: &Port| json!({ "name": port.name, "datatype": port.datatype.name(), "shape": port.shape });
+        ports.iter().map(port).collect()
+    };
+    let versions: Vec<String> = versions.iter().map(u64::to_string).collect();
+    json!({
+        "name": of.name,
+        "versions": versions,
+        "platform": NAME,
+        "inputs": ports(&interface.inputs),
+        "outputs": ports(&interface.outputs),
+    })
+}
+
+/// The name of a type in Triton's model configuration.
+pub fn config_type(datatype: Datatype) -> &'static str {
+    match datatype {
+        Datatype::F32 => "TYPE_FP32",
+        Datatype::F64 => "TYPE_FP64",
+        Datatype::F16 => "TYPE_FP16",
+        Datatype::I64 => "TYPE_INT64",
+        Datatype::I32 => "TYPE_INT32",
+        Datatype::I16 => "TYPE_INT16",
+        Datatype::I8 => "TYPE_INT8",
+        Datatype::U64 => "TYPE_UINT64",
+        Datatype::U32 => "TYPE_UINT32",
+        Datatype::U16 => "TYPE_UINT16",
+        Datatype::U8 => "TYPE_UINT8",
+        Datatype::Bool => "TYPE_BOOL",
+        Datatype::Bytes => "TYPE_STRING",
+    }
+}
+
+/// The axes of a tensor in Triton's model configuration: without that of the batch.
+pub fn dims<'a>(interface: &Interface, port: &'a Port) -> &'a [i64] {
+    match interface.max_batch {
+        0 => &port.shape,
+        _ => port.shape.get(1..).unwrap_or_default(),
+    }
+}
+
+pub fn config(of: &LoadedModel) -> Value {
+    let interface = of.network.interface();
+    let inputs = interface.inputs.iter().map(|port| {
+        json!({
+            "name": port.name,
+            "data_type": config_type(port.datatype),
+            "dims": dims(interface, port),
+            "optional": port.is_optional,
+        })
+    });
+    let outputs = interface.outputs.iter().map(|port| {
+        json!({
+            "name": port.name,
+            "data_type": config_type(port.datatype),
+            "dims": dims(interface, port),
+        })
+    });
+    let mut config = json!({
+        "name": of.name,
+        "platform": NAME,
+        "backend": NAME,
+        "max_batch_size": interface.max_batch,
+        "input": inputs.collect::<Vec<_>>(),
+        "output": outputs.collect::<Vec<_>>(),
+        "model_transaction_policy": { "decoupled": interface.is_streaming },
+    });
+    match of.takes_only_sequences {
+        true => {
+            let idle = u64::try_from(of.sequence_idle.as_micros()).unwrap_or(u64::MAX);
+            config["sequence_batching"] = json!({ "max_sequence_idle_microseconds": idle });
+        }
+        false => config["dynamic_batching"] = json!({}),
+    }
+    config
+}
+
+pub fn statistics(models: &[std::sync::Arc<LoadedModel>]) -> Value {
+    let total = |total: &Total| json!({ "count": total.count(), "ns": total.nanoseconds() });
+    let of = |of: &Statistics| {
+        json!({
+            "success": total(&of.success),
+            "fail": total(&of.fail),
+            "queue": total(&of.queue),
+            "compute_input": total(&of.compute_input),
+            "compute_infer": total(&of.compute_infer),
+            "compute_output": total(&of.compute_output),
+            "cache_hit": { "count": 0, "ns": 0 },
+            "cache_miss": { "count": 0, "ns": 0 },
+        })
+    };
+    let model = |model: &std::sync::Arc<LoadedModel>| {
+        json!({
+            "name": model.name,
+            "version": model.version.to_string(),
+            "last_inference": model.statistics.last_milliseconds(),
+            "inference_count": model.statistics.rows(),
+            "execution_count": model.batches(),
+            "inference_stats": of(&model.statistics),
+            "batch_stats": [],
+        })
+    };
+    json!({ "model_stats": models.iter().map(model).collect::<Vec<_>>() })
+}
+
+pub fn index(entries: &[IndexEntry]) -> Value {
+    let entry = |entry: &IndexEntry| {
+        json!({
+            "name": entry.name,
+            "version": entry.version,
+            "state": state(entry),
+            "reason": entry.reason,
+        })
+    };
+    entries.iter().map(entry).collect()
+}
+
+/// The name of the state of a model.
+pub fn state(entry: &IndexEntry) -> &'static str {
+    if entry.is_ready {
+        "READY"
+    } else {
+        "UNAVAILABLE"
+    }
+}

@@ -1,0 +1,139 @@
+//! `POST …/infer`.
+
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::extract::{Extension, Path, State};
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::{HeaderMap, HeaderValue};
+use axum::response::Response;
+use bytes::Bytes;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::Deserialize;
+
+use super::body::{self, JSON_LENGTH};
+use super::routes::{App, refusal};
+use crate::doors::Client;
+use crate::error::{ErrorKind, InferError};
+use crate::service::Target;
+
+/// The model and the version in a path.
+#[derive(Debug, Deserialize)]
+pub struct ModelPath {
+    pub model: String,
+    #[serde(default)]
+    pub version: String,
+}
+
+/// Answers a request for inference.
+pub async fn infer(
+    State(app): State<App>,
+    Path(path): Path<ModelPath>,
+    Extension(client): Extension<Client>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    match answer(&app, &path, &client, &headers, body).await {
+        Ok(response) => response,
+        Err(error) => refusal(&headers, &error),
+    }
+}
+
+async fn answer(
+    app: &App,
+    path: &ModelPath,
+    client: &Client,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<Response, InferError> {
+    client.check(&path.model)?;
+    let json_length = json_length(headers)?;
+    let bytes = bytes(body, app.options.body_bytes, app.options.body_time).await?;
+    let received = Instant::now();
+    let read = match json_length {
+        Some(0) => {
+            let model = app.service.model(&path.model, &path.version)?;
+            body::read_single(&bytes, model.network.interface())?
+        }
+        length => body::read(&bytes, length)?,
+    };
+    drop(bytes);
+    let target = Target {
+        model: &path.model,
+        version: &path.version,
+        client: client.clone(),
+        received,
+        reading: received.elapsed(),
+        deadline: None,
+    };
+    let response = app.service.infer(&target, &read.request, None).await?;
+    let written = read.write(&response);
+    let written = written.map_err(|why| InferError::new(ErrorKind::Internal, why))?;
+    let mut answer = Response::new(Body::from(written.body));
+    let headers = answer.headers_mut();
+    match written.json_length {
+        None => {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
+        Some(length) => {
+            headers.insert(
+                CONTENT_TYPE,
+                HeaderValue::from_static("application/octet-stream"),
+            );
+            headers.insert(JSON_LENGTH, length.into());
+        }
+    }
+    Ok(answer)
+}
+
+fn json_length(headers: &HeaderMap) -> Result<Option<usize>, InferError> {
+    let Some(value) = headers.get(JSON_LENGTH) else {
+        return Ok(None);
+    };
+    let length = value.to_str().ok().and_then(|text| text.parse().ok());
+    let wrong = || InferError::invalid(format!("{JSON_LENGTH} must be a number of bytes"));
+    length.map(Some).ok_or_else(wrong)
+}
+
+/// The whole body, decompressed.
+///
+/// # Errors
+/// It is larger than `most` bytes, takes longer than `time`, or is not what its encoding says.
+pub async fn bytes(body: Body, most: usize, time: Duration) -> Result<Bytes, InferError> {
+    let read = tokio::time::timeout(time, Limited::new(body, most).collect()).await;
+    let read = read.map_err(|_| {
+        InferError::new(
+            ErrorKind::Late,
+            format!("the body took longer than {} s", time.as_secs()),
+        )
+    })?;
+    match read {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(why) if why.is::<LengthLimitError>() => Err(too_large(most)),
+        Err(why) => Err(InferError::invalid(format!(
+            "the body cannot be read: {why}"
+        ))),
+    }
+}
+
+fn too_large(most: usize) -> InferError {
+    InferError::new(
+        ErrorKind::TooLarge,
+        format!("the body is larger than {most} bytes"),
+    )
+}
+
+/// Refuses a body by its length alone.
+///
+/// # Errors
+/// [`ErrorKind::TooLarge`].
+pub fn check_length(headers: &HeaderMap, most: usize) -> Result<(), InferError> {
+    let length = headers
+        .get(CONTENT_LENGTH)
+        .and_then(|value| value.to_str().ok());
+    let length = length.and_then(|text| text.parse::<u64>().ok());
+    match length {
+        Some(length) if length > most as u64 => Err(too_large(most)),
+        _ => Ok(()),
+    }
+}

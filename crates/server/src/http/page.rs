@@ -1,0 +1,73 @@
+//! The status page.
+
+use axum::extract::{Extension, State};
+use axum::response::{Html, IntoResponse, Response};
+use serde_json::{Value, json};
+
+use super::routes::App;
+use crate::doors::Client;
+
+pub async fn page() -> Html<&'static str> {
+    Html(include_str!("page.html"))
+}
+
+/// The numbers that the page shows.
+pub async fn status(State(app): State<App>, Extension(client): Extension<Client>) -> Response {
+    let service = &app.service;
+    let models = service.models.all();
+    let models = models
+        .iter()
+        .filter(|model| client.may_use(&model.name))
+        .map(|model| {
+            let stats = model.model.as_ref().and_then(|model| model.stats());
+            let of = |value: &dyn Fn(&cellstream_serve::engine::ModelStats) -> Value| {
+                stats.as_ref().map_or(Value::Null, value)
+            };
+            let quantiles = |histogram: fn(&cellstream_serve::engine::Times) -> [u64; 3]| {
+                of(&|stats| json!(histogram(&stats.times)))
+            };
+            json!({
+                "name": model.name,
+                "version": model.version.to_string(),
+                "answered": model.statistics.success.count(),
+                "failed": model.statistics.fail.count(),
+                "nanoseconds": model.statistics.success.nanoseconds(),
+                "sequences": model.sequences.len(),
+                "unanswered": of(&|stats| json!(stats.unanswered)),
+                "ready_rows": of(&|stats| json!(stats.ready)),
+                "rows": of(&|stats| json!(stats.cells.iter().map(|cell| cell.rows).sum::<u64>())),
+                "batches": model.batches(),
+                "queueing": quantiles(|times| {
+                    [0.5, 0.9, 0.99].map(|q| times.queueing.value_at_quantile(q))
+                }),
+                "computing": quantiles(|times| {
+                    [0.5, 0.9, 0.99].map(|q| times.computing.value_at_quantile(q))
+                }),
+            })
+        });
+    let models: Vec<Value> = models.collect();
+    let workers = service
+        .models
+        .running_engines()
+        .into_iter()
+        .flat_map(|(policy, engine)| {
+            let workers = engine.stats().workers.into_iter().enumerate();
+            workers.map(move |(index, worker)| {
+                json!({
+                    "policy": policy.to_string(),
+                    "worker": index,
+                    "cores": worker.cores,
+                    "busy_seconds": worker.busy.as_secs_f64(),
+                })
+            })
+        });
+    let workers: Vec<Value> = workers.collect();
+    axum::Json(json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "ready": service.is_ready(),
+        "draining": service.is_draining(),
+        "models": models,
+        "workers": workers,
+    }))
+    .into_response()
+}

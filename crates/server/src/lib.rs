@@ -1,0 +1,35 @@
+//! A server of recurrent networks: [Open Inference
+//! Protocol](https://github.com/kserve/open-inference-protocol) v2 over HTTP and gRPC, with
+//! sequences whose states the server holds.
+//!
+//! ```text
+//! doors/         addresses, TLS, tokens, connections
+//! http/, grpc/   the protocol; each reads a request and writes its response
+//! wire/          tensors and requests, independent of both
+//! service.rs     the operations of the protocol
+//! sequences.rs   open sequences by their ids
+//! models.rs      loaded models by name and version; an engine for each policy
+//! networks/      kinds of networks: tensors as requests of the engine
+//! repository/    the folder of models and their configurations
+//! statistics.rs, metrics.rs
+//! server.rs      starts and stops all of it
+//! command.rs     the subcommand `serve`
+//! ```
+#![doc = include_str!("../README.md")]
+
+pub mod command;
+mod doors;
+mod error;
+mod grpc;
+mod http;
+mod metrics;
+mod models;
+mod networks;
+mod repository;
+mod sequences;
+mod server;
+mod service;
+mod statistics;
+mod wire;
+
+pub use server::{ModelFailure, ServedModel, Server, ServerError, ServerOptions, TlsFiles};

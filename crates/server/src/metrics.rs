@@ -1,0 +1,257 @@
+//! Metrics for Prometheus.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text};
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use crate::error::InferError;
+use crate::models::{LoadedModel, Models};
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ModelLabels {
+    model: String,
+    version: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct FailureLabels {
+    model: String,
+    version: String,
+    reason: &'static str,
+}
+
+type Histograms = Family<ModelLabels, Histogram, fn() -> Histogram>;
+
+/// Counts of requests.
+pub struct Metrics {
+    latency: Histograms,
+    failures: Family<FailureLabels, Counter>,
+}
+
+/// Upper bounds in seconds.
+fn histogram() -> Histogram {
+    Histogram::new([
+        0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0,
+    ])
+}
+
+impl Default for Metrics {
+    fn default() -> Metrics {
+        Metrics {
+            latency: Family::new_with_constructor(histogram),
+            failures: Family::default(),
+        }
+    }
+}
+
+impl Metrics {
+    /// A request was answered.
+    pub fn answered(&self, model: &LoadedModel, time: Duration) {
+        let labels = labels(model);
+        self.latency
+            .get_or_create(&labels)
+            .observe(time.as_secs_f64());
+    }
+
+    /// A request of a loaded model ended with an error.
+    pub fn failed(&self, model: &LoadedModel, error: &InferError) {
+        let ModelLabels { model, version } = labels(model);
+        self.count(model, version, error);
+    }
+
+    /// A request had an error before its model was found. Names that clients invent are no labels.
+    pub fn refused(&self, error: &InferError) {
+        self.count(String::new(), String::new(), error);
+    }
+
+    fn count(&self, model: String, version: String, error: &InferError) {
+        let labels = FailureLabels {
+            model,
+            version,
+            reason: error.kind.name(),
+        };
+        self.failures.get_or_create(&labels).inc();
+    }
+
+    /// The text of all metrics.
+    ///
+    /// # Errors
+    /// None is known.
+    pub fn text(&self, models: &Arc<Models>) -> Result<String, std::fmt::Error> {
+        let mut registry = Registry::with_prefix("cellstream");
+        registry.register(
+            "request_seconds",
+            "Time from the receipt of a request to its answer",
+            self.latency.clone(),
+        );
+        registry.register(
+            "failed_requests",
+            "Requests that ended with an error",
+            self.failures.clone(),
+        );
+        registry.register_collector(Box::new(Engines(Arc::clone(models))));
+        let mut text = String::new();
+        text::encode(&mut text, &registry)?;
+        Ok(text)
+    }
+}
+
+fn labels(model: &LoadedModel) -> ModelLabels {
+    ModelLabels {
+        model: model.name.clone(),
+        version: model.version.to_string(),
+    }
+}
+
+/// The state of the engines at the time of the call.
+#[derive(Debug)]
+struct Engines(Arc<Models>);
+
+impl std::fmt::Debug for Models {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Models")
+    }
+}
+
+/// A number of a model or a worker.
+struct Value {
+    labels: Vec<(&'static str, String)>,
+    value: f64,
+}
+
+impl Collector for Engines {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let models = self.0.all();
+        let of_models = |value: &dyn Fn(&LoadedModel) -> Option<f64>| -> Vec<Value> {
+            let values = models.iter().filter_map(|model| {
+                let labels = vec![
+                    ("model", model.name.clone()),
+                    ("version", model.version.to_string()),
+                ];
+                value(model).map(|value| Value { labels, value })
+            });
+            values.collect()
+        };
+        let stats: Vec<_> = models
+            .iter()
+            .map(|m| m.model.as_ref().and_then(|m| m.stats()))
+            .collect();
+        let of_stats = |value: &dyn Fn(&cellstream_serve::engine::ModelStats) -> f64| {
+            let values = models.iter().zip(&stats).filter_map(|(model, stats)| {
+                let labels = vec![
+                    ("model", model.name.clone()),
+                    ("version", model.version.to_string()),
+                ];
+                stats.as_ref().map(|stats| Value {
+                    labels,
+                    value: value(stats),
+                })
+            });
+            values.collect::<Vec<_>>()
+        };
+        gauges(
+            &mut encoder,
+            "open_sequences",
+            "Open sequences",
+            of_models(&|m| Some(m.sequences.len() as f64)),
+        )?;
+        counters(
+            &mut encoder,
+            "expired_sequences",
+            "Sequences that ended because no request came",
+            of_models(&|m| Some(m.sequences.expired() as f64)),
+        )?;
+        gauges(
+            &mut encoder,
+            "unanswered_requests",
+            "Accepted requests without an answer",
+            of_stats(&|s| s.unanswered as f64),
+        )?;
+        gauges(
+            &mut encoder,
+            "ready_rows",
+            "Rows that wait for a worker",
+            of_stats(&|s| s.ready as f64),
+        )?;
+        counters(
+            &mut encoder,
+            "computed_rows",
+            "Rows of batches",
+            of_stats(&|s| s.cells.iter().map(|c| c.rows as f64).sum()),
+        )?;
+        counters(
+            &mut encoder,
+            "batches",
+            "Batches of cells",
+            of_stats(&|s| {
+                s.cells
+                    .iter()
+                    .map(|c| c.batches.iter().sum::<u64>() as f64)
+                    .sum()
+            }),
+        )?;
+        let mut busy = Vec::new();
+        let mut alive = Vec::new();
+        for (policy, engine) in self.0.running_engines() {
+            let (stats, health) = (engine.stats(), engine.health());
+            for (index, (worker, health)) in stats.workers.iter().zip(&health.workers).enumerate() {
+                let labels = || {
+                    vec![
+                        ("policy", policy.to_string()),
+                        ("worker", index.to_string()),
+                    ]
+                };
+                busy.push(Value {
+                    labels: labels(),
+                    value: worker.busy.as_secs_f64(),
+                });
+                alive.push(Value {
+                    labels: labels(),
+                    value: f64::from(u8::from(health.is_alive)),
+                });
+            }
+        }
+        counters(&mut encoder, "worker_busy_seconds", "Time of batches", busy)?;
+        gauges(
+            &mut encoder,
+            "worker_alive",
+            "Whether the worker runs",
+            alive,
+        )
+    }
+}
+
+fn gauges(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    values: Vec<Value>,
+) -> Result<(), std::fmt::Error> {
+    let first = ConstGauge::new(0.0);
+    let mut family = encoder.encode_descriptor(name, help, None, first.metric_type())?;
+    for Value { labels, value } in values {
+        ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
+    }
+    Ok(())
+}
+
+fn counters(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    values: Vec<Value>,
+) -> Result<(), std::fmt::Error> {
+    let first = ConstCounter::new(0.0);
+    let mut family = encoder.encode_descriptor(name, help, None, first.metric_type())?;
+    for Value { labels, value } in values {
+        ConstCounter::new(value).encode(family.encode_family(&labels)?)?;
+    }
+    Ok(())
+}

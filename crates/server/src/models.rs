@@ -1,0 +1,389 @@
+//! The models that are loaded: names, versions, engines.
+//!
+//! One engine serves all models of a policy. A model is replaced by a new load: requests go to the
+//! new one at once, the old one answers what it has accepted and keeps its open sequences until
+//! they end.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use cellstream_serve::Engine;
+use cellstream_serve::engine::{self, EngineOptions, ModelOptions};
+use cellstream_serve::policy::PolicyKind;
+
+use crate::error::{ErrorKind, InferError};
+use crate::networks::Network;
+use crate::repository::{ModelConfig, Repository};
+use crate::sequences::{SequenceLimits, Sequences};
+use crate::statistics::Statistics;
+use crate::wire::SequenceId;
+
+/// A version of a model that is loaded.
+pub struct LoadedModel {
+    pub name: String,
+    pub version: u64,
+    pub network: Network,
+    /// `None`: the network runs on threads of its own.
+    pub model: Option<engine::Model>,
+    pub sequences: Sequences,
+    pub statistics: Statistics,
+    pub takes_only_sequences: bool,
+    pub sequence_idle: Duration,
+}
+
+impl LoadedModel {
+    /// Number of batches of cells; of a network on threads of its own, that of its requests.
+    pub fn batches(&self) -> u64 {
+        let stats = self.model.as_ref().and_then(|model| model.stats());
+        stats.map_or(self.statistics.success.count(), |stats| {
+            stats.cells.iter().flat_map(|cell| &cell.batches).sum()
+        })
+    }
+}
+
+/// A model of the repository, loaded or not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IndexEntry {
+    pub name: String,
+    /// Empty: none is loaded.
+    pub version: String,
+    pub is_ready: bool,
+    /// Why it is not ready.
+    pub reason: String,
+}
+
+/// See the [module](self).
+pub struct Models {
+    repository: Repository,
+    options: EngineOptions,
+    engines: Mutex<HashMap<PolicyKind, Arc<Engine>>>,
+    loaded: RwLock<HashMap<String, Named>>,
+    /// Held during a load or an unload.
+    changing: Mutex<()>,
+}
+
+#[derive(Default)]
+struct Named {
+    versions: BTreeMap<u64, Arc<LoadedModel>>,
+    /// Replaced, but with open sequences.
+    old: Vec<Arc<LoadedModel>>,
+    /// Why the last load has failed.
+    failure: String,
+}
+
+impl Models {
+    pub fn new(repository: Repository, options: EngineOptions) -> Models {
+        Models {
+            repository,
+            options,
+            engines: Mutex::default(),
+            loaded: RwLock::default(),
+            changing: Mutex::default(),
+        }
+    }
+
+    /// Loads all models of the repository. Those that cannot be loaded are in the index, with the
+    /// reason.
+    ///
+    /// # Errors
+    /// The repository cannot be read.
+    pub fn load_all(&self) -> Result<(), InferError> {
+        for name in self.names()? {
+            if let Err(why) = self.load(&name) {
+                tracing::error!(model = name, "the model cannot be loaded: {why}");
+            }
+        }
+        Ok(())
+    }
+
+    fn names(&self) -> Result<Vec<String>, InferError> {
+        let names = self.repository.names();
+        names.map_err(|why| InferError::new(ErrorKind::Internal, why))
+    }
+
+    /// Loads a model, or loads it again.
+    ///
+    /// # Errors
+    /// There is no such model in the repository, or it cannot be loaded; what was loaded stays.
+    pub fn load(&self, name: &str) -> Result<(), InferError> {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let loaded = self.load_versions(name);
+        let mut all = self.write();
+        match loaded {
+            Ok(versions) => {
+                let named = all.entry(name.to_owned()).or_default();
+                named.failure.clear();
+                let old = std::mem::replace(&mut named.versions, versions);
+                named.old.extend(old.into_values());
+                drop(all);
+                self.retire();
+                Ok(())
+            }
+            Err(error) => {
+                if error.kind != ErrorKind::NotFound {
+                    all.entry(name.to_owned()).or_default().failure = error.message.clone();
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn load_versions(&self, name: &str) -> Result<BTreeMap<u64, Arc<LoadedModel>>, InferError> {
+        let entry = self.repository.entry(name).map_err(InferError::invalid)?;
+        let entry = entry.ok_or_else(|| {
+            InferError::not_found(format!("the repository has no model {name:?}"))
+        })?;
+        let mut versions = BTreeMap::new();
+        for (version, path) in entry.versions {
+            let loaded = self.load_version(name, version, &path, &entry.config);
+            let loaded = loaded.map_err(|why| {
+                InferError::invalid(format!("version {version} of model {name:?}: {why}"))
+            })?;
+            versions.insert(version, Arc::new(loaded));
+        }
+        Ok(versions)
+    }
+
+    fn load_version(
+        &self,
+        name: &str,
+        version: u64,
+        path: &Path,
+        config: &ModelConfig,
+    ) -> Result<LoadedModel, String> {
+        let prepared = Network::load(path, config, name)?;
+        let options = ModelOptions {
+            name: format!("{name}/{version}"),
+            weight: config.weight,
+            limits: config.limits.limits(),
+            ..ModelOptions::default()
+        };
+        let model = match prepared.cells {
+            None => None,
+            Some(cells) => Some(self.add(cells, config, &options)?),
+        };
+        tracing::info!(model = name, version, "loaded");
+        Ok(LoadedModel {
+            name: name.to_owned(),
+            version,
+            network: prepared.network,
+            model,
+            sequences: Sequences::new(SequenceLimits {
+                idle: config.sequences.idle,
+                per_client: config.sequences.per_client,
+            }),
+            statistics: Statistics::default(),
+            takes_only_sequences: config.sequences.only,
+            sequence_idle: config.sequences.idle,
+        })
+    }
+
+    /// Adds a model to the engine of its policy, which is started for the first one.
+    fn add(
+        &self,
+        cells: cellstream_serve::cell_graph::Cells,
+        config: &ModelConfig,
+        options: &ModelOptions,
+    ) -> Result<engine::Model, String> {
+        let policy = config.policy.unwrap_or(self.options.policy);
+        let mut engines = self.engines();
+        if let Some(engine) = engines.get(&policy) {
+            return engine
+                .add_model(cells, options)
+                .map_err(|why| why.to_string());
+        }
+        let engine_options = EngineOptions {
+            policy,
+            ..self.options.clone()
+        };
+        let engine = Engine::start_with(cells, &engine_options, options);
+        let engine = engine.map_err(|why| why.to_string())?;
+        for warning in engine.warnings() {
+            tracing::warn!("{warning}");
+        }
+        let model = engine.model().clone();
+        engines.insert(policy, Arc::new(engine));
+        Ok(model)
+    }
+
+    /// Unloads a model: it answers what it has accepted, and its sequences end.
+    ///
+    /// # Errors
+    /// It is not loaded.
+    pub fn unload(&self, name: &str) -> Result<(), InferError> {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let removed = self.write().remove(name);
+        let is_loaded = |named: &Named| !named.versions.is_empty();
+        let named = removed
+            .filter(is_loaded)
+            .ok_or_else(|| InferError::not_found(format!("model {name:?} is not loaded")))?;
+        for model in named.versions.into_values().chain(named.old) {
+            model.sequences.end_all("the model was unloaded");
+            remove(&model);
+        }
+        tracing::info!(model = name, "unloaded");
+        Ok(())
+    }
+
+    /// Removes replaced models without open sequences.
+    fn retire(&self) {
+        let mut ended = Vec::new();
+        for named in self.write().values_mut() {
+            let (open, none): (Vec<_>, Vec<_>) = named
+                .old
+                .drain(..)
+                .partition(|model| model.sequences.len() > 0);
+            named.old = open;
+            ended.extend(none);
+        }
+        for model in ended {
+            remove(&model);
+        }
+    }
+
+    /// Ends idle sequences. Called now and then.
+    pub fn tidy(&self, now: Instant) {
+        let all: Vec<Arc<LoadedModel>> = {
+            let loaded = self.read();
+            let models = loaded
+                .values()
+                .flat_map(|n| n.versions.values().chain(&n.old));
+            models.cloned().collect()
+        };
+        for model in all {
+            model.sequences.expire(now);
+        }
+        self.retire();
+    }
+
+    /// The version of this number, or the latest one for an empty text. A sequence that is open at a
+    /// replaced version goes on there.
+    ///
+    /// # Errors
+    /// It is not loaded.
+    pub fn find(
+        &self,
+        name: &str,
+        version: &str,
+        sequence: Option<&SequenceId>,
+    ) -> Result<Arc<LoadedModel>, InferError> {
+        let loaded = self.read();
+        let named = loaded
+            .get(name)
+            .ok_or_else(|| InferError::not_found(format!("model {name:?} is not loaded")))?;
+        if let Some(id) = sequence
+            && let Some(old) = named.old.iter().find(|model| model.sequences.has(id))
+        {
+            return Ok(Arc::clone(old));
+        }
+        let found = match version {
+            "" => named.versions.values().next_back(),
+            version => version
+                .parse()
+                .ok()
+                .and_then(|v: u64| named.versions.get(&v)),
+        };
+        found
+            .cloned()
+            .ok_or_else(|| match named.versions.is_empty() {
+                true => InferError::not_found(format!(
+                    "model {name:?} is not loaded: {}",
+                    named.failure
+                )),
+                false => {
+                    InferError::not_found(format!("model {name:?} has no version {version:?}"))
+                }
+            })
+    }
+
+    /// All loaded versions, by name and version.
+    pub fn all(&self) -> Vec<Arc<LoadedModel>> {
+        let loaded = self.read();
+        let models = loaded.values().flat_map(|named| named.versions.values());
+        let mut models: Vec<_> = models.cloned().collect();
+        models.sort_by(|a, b| (&a.name, a.version).cmp(&(&b.name, b.version)));
+        models
+    }
+
+    /// The loaded versions of a model.
+    pub fn versions(&self, name: &str) -> Vec<u64> {
+        let loaded = self.read();
+        let versions = loaded.get(name).map(|named| named.versions.keys().copied());
+        versions.into_iter().flatten().collect()
+    }
+
+    /// All models of the repository, and those that are loaded.
+    ///
+    /// # Errors
+    /// The repository cannot be read.
+    pub fn index(&self) -> Result<Vec<IndexEntry>, InferError> {
+        let mut names = self.names()?;
+        let loaded = self.read();
+        names.extend(loaded.keys().cloned());
+        names.sort();
+        names.dedup();
+        let mut entries = Vec::new();
+        for name in names {
+            let none = Named::default();
+            let named = loaded.get(&name).unwrap_or(&none);
+            entries.extend(named.versions.keys().map(|version| IndexEntry {
+                name: name.clone(),
+                version: version.to_string(),
+                is_ready: true,
+                reason: String::new(),
+            }));
+            if named.versions.is_empty() {
+                let reason = match named.failure.is_empty() {
+                    true => "unloaded".to_owned(),
+                    false => named.failure.clone(),
+                };
+                entries.push(IndexEntry {
+                    name,
+                    version: String::new(),
+                    is_ready: false,
+                    reason,
+                });
+            }
+        }
+        Ok(entries)
+    }
+
+    /// Number of open sequences, those of replaced models included.
+    pub fn open_sequences(&self) -> usize {
+        let loaded = self.read();
+        let models = loaded
+            .values()
+            .flat_map(|n| n.versions.values().chain(&n.old));
+        models.map(|model| model.sequences.len()).sum()
+    }
+
+    /// The engines, by policy.
+    pub fn running_engines(&self) -> Vec<(PolicyKind, Arc<Engine>)> {
+        let engines = self.engines();
+        engines
+            .iter()
+            .map(|(policy, engine)| (*policy, Arc::clone(engine)))
+            .collect()
+    }
+
+    fn engines(&self) -> MutexGuard<'_, HashMap<PolicyKind, Arc<Engine>>> {
+        self.engines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, HashMap<String, Named>> {
+        self.loaded.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, HashMap<String, Named>> {
+        self.loaded.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Waits until a model has answered what it has accepted, and frees its weights.
+fn remove(model: &LoadedModel) {
+    if let Some(model) = &model.model {
+        model.remove();
+    }
+}

@@ -1,0 +1,288 @@
+//! The networks that the server runs: tensors in, requests of the engine, tensors out.
+
+mod graph;
+mod seq2seq;
+mod stack;
+mod symbols;
+mod tree;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cellstream::Plan;
+use cellstream::model::{Matrix, Model, Precision, SafetensorsOptions, Tensors};
+use cellstream_serve::cell_graph::Cells;
+use cellstream_serve::engine::{self, Request, Response};
+use cellstream_serve::scheduler::{ClientId, Timing};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::error::InferError;
+use crate::repository::{Kind, ModelConfig};
+use crate::wire::{Datatype, InferRequest, Tensor};
+pub use graph::GraphNetwork;
+pub use seq2seq::Seq2SeqNetwork;
+pub use stack::{StackNetwork, States, Wanted};
+pub use tree::TreeNetwork;
+
+/// An input or an output of a network. Axes of any size are -1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    pub name: String,
+    pub datatype: Datatype,
+    pub shape: Vec<i64>,
+    pub is_optional: bool,
+}
+
+impl Port {
+    fn new(name: &str, datatype: Datatype, shape: &[i64]) -> Port {
+        Port {
+            name: name.to_owned(),
+            datatype,
+            shape: shape.to_vec(),
+            is_optional: false,
+        }
+    }
+
+    fn optional(self) -> Port {
+        Port {
+            is_optional: true,
+            ..self
+        }
+    }
+}
+
+/// The inputs and outputs of a network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    pub inputs: Vec<Port>,
+    pub outputs: Vec<Port>,
+    /// Most sequences of a request, if the first axis of each tensor is that of sequences; else 0.
+    pub max_batch: usize,
+    /// Whether a request may have several responses.
+    pub is_streaming: bool,
+    /// Whether the server can hold the states of its sequences.
+    pub has_states: bool,
+}
+
+/// A network, ready to be added to an engine.
+pub struct Prepared {
+    pub network: Network,
+    /// The cells of the network; `None`: it runs on threads of its own.
+    pub cells: Option<Cells>,
+}
+
+/// A network.
+pub enum Network {
+    Stack(StackNetwork),
+    Seq2Seq(Box<Seq2SeqNetwork>),
+    Tree(TreeNetwork),
+    Graph(GraphNetwork),
+}
+
+/// A request beside its tensors.
+#[derive(Clone)]
+pub struct Call {
+    pub priority: u8,
+    pub deadline: Option<Instant>,
+    pub client: ClientId,
+    /// Gets the parts of an answer as they are computed.
+    pub parts: Option<UnboundedSender<Tensor>>,
+}
+
+/// The outputs of a request and its times.
+#[derive(Debug)]
+pub struct Answer {
+    pub outputs: Vec<Tensor>,
+    /// Sequences.
+    pub rows: usize,
+    pub queueing: Duration,
+    pub computing: Duration,
+}
+
+impl Call {
+    fn request(&self, graph: cellstream_serve::cell_graph::Graph) -> Request {
+        let request = Request::new(graph)
+            .priority(self.priority)
+            .client(self.client);
+        match self.deadline {
+            Some(deadline) => request.deadline(deadline),
+            None => request,
+        }
+    }
+}
+
+impl Network {
+    /// Loads the network of a file.
+    ///
+    /// # Errors
+    /// Why it cannot be loaded, with the name of the tensor, node or entry.
+    pub fn load(path: &Path, config: &ModelConfig, name: &str) -> Result<Prepared, String> {
+        let is_onnx = path.extension().is_some_and(|ending| ending == "onnx");
+        let kind = match (config.kind, config.seq2seq.is_some(), config.tree.is_some()) {
+            (Some(kind), ..) => kind,
+            (None, true, _) => Kind::Seq2seq,
+            (None, false, true) => Kind::Tree,
+            // A file without other operators is a stack of layers.
+            (None, false, false) if is_onnx && Model::open(path).is_err() => Kind::Graph,
+            (None, false, false) => Kind::Stack,
+        };
+        match kind {
+            Kind::Stack => stack::load(path, config, name),
+            Kind::Seq2seq => seq2seq::load(path, config),
+            Kind::Tree => tree::load(path, config),
+            Kind::Graph => graph::load(path, config),
+        }
+    }
+
+    pub fn interface(&self) -> &Interface {
+        match self {
+            Network::Stack(network) => &network.interface,
+            Network::Seq2Seq(network) => &network.interface,
+            Network::Tree(network) => &network.interface,
+            Network::Graph(network) => &network.interface,
+        }
+    }
+
+    /// Refuses inputs and outputs that the network does not have, and inputs that are missing or
+    /// given twice.
+    ///
+    /// # Errors
+    /// The name of the first.
+    pub fn check(&self, request: &InferRequest) -> Result<(), InferError> {
+        check_names(self.interface(), request)
+    }
+
+    /// Computes a request. Dropping the future cancels it.
+    ///
+    /// # Errors
+    /// Inputs that do not fit; the request was refused, or ended without an answer.
+    pub async fn run(
+        &self,
+        model: Option<&engine::Model>,
+        request: &InferRequest,
+        call: &Call,
+    ) -> Result<Answer, InferError> {
+        self.check(request)?;
+        let on_engine =
+            || model.ok_or_else(|| InferError::not_found("the model was unloaded; load it again"));
+        match self {
+            Network::Stack(network) => network.run(on_engine()?, request, call).await,
+            Network::Seq2Seq(network) => network.run(on_engine()?, request, call).await,
+            Network::Tree(network) => network.run(on_engine()?, request, call).await,
+            Network::Graph(network) => network.run(request, call).await,
+        }
+    }
+}
+
+fn check_names(interface: &Interface, request: &InferRequest) -> Result<(), InferError> {
+    let names = |ports: &[Port]| {
+        let names: Vec<&str> = ports.iter().map(|port| port.name.as_str()).collect();
+        names.join(", ")
+    };
+    for (index, input) in request.inputs.iter().enumerate() {
+        if !interface.inputs.iter().any(|port| port.name == input.name) {
+            return Err(InferError::invalid(format!(
+                "the model has no input {:?}; it has {}",
+                input.name,
+                names(&interface.inputs)
+            )));
+        }
+        if request.inputs[..index]
+            .iter()
+            .any(|other| other.name == input.name)
+        {
+            return Err(InferError::invalid(format!(
+                "input {:?} is given twice",
+                input.name
+            )));
+        }
+    }
+    for port in interface.inputs.iter().filter(|port| !port.is_optional) {
+        if !request.inputs.iter().any(|input| input.name == port.name) {
+            return Err(InferError::invalid(format!(
+                "input {:?} is missing",
+                port.name
+            )));
+        }
+    }
+    for output in &request.outputs {
+        if !interface.outputs.iter().any(|port| port.name == *output) {
+            return Err(InferError::invalid(format!(
+                "the model has no output {output:?}; it has {}",
+                names(&interface.outputs)
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The input of this name.
+fn input<'a>(request: &'a InferRequest, name: &str) -> Option<&'a Tensor> {
+    request.inputs.iter().find(|input| input.name == name)
+}
+
+/// Submits requests together and waits for all responses.
+async fn submitted(
+    model: &engine::Model,
+    mut requests: Vec<Request>,
+) -> Result<Vec<Response>, InferError> {
+    if requests.len() == 1
+        && let Some(request) = requests.pop()
+    {
+        return Ok(vec![model.submit(request)?.await?]);
+    }
+    let tickets = model.submit_all(requests)?;
+    let mut responses = Vec::with_capacity(tickets.len());
+    for ticket in tickets {
+        responses.push(ticket.await?);
+    }
+    Ok(responses)
+}
+
+/// The longest times of requests that were submitted together.
+fn longest(responses: &[Response]) -> Timing {
+    let timings = responses.iter().map(|response| response.timing);
+    timings.fold(Timing::default(), |longest, timing| Timing {
+        queueing: longest.queueing.max(timing.queueing),
+        computing: longest.computing.max(timing.computing),
+    })
+}
+
+/// The plan beside the model's file.
+fn plan_of(path: &Path, config: &ModelConfig, model: &Model) -> Result<Option<Plan>, String> {
+    let Some(name) = &config.plan else {
+        return Ok(None);
+    };
+    if name.contains(['/', '\\']) {
+        return Err(format!(
+            "plan {name:?} must be the name of a file beside the model's"
+        ));
+    }
+    let plan = Plan::load(path.with_file_name(name), model).map_err(|why| why.to_string())?;
+    Ok(Some(plan))
+}
+
+fn in_precision(model: Model, precision: Option<Precision>) -> Result<Model, String> {
+    match precision {
+        Some(precision) => model
+            .into_precision(precision)
+            .map_err(|why| why.to_string()),
+        None => Ok(model),
+    }
+}
+
+/// The recurrent layers whose tensors have names of this beginning.
+fn layers(
+    tensors: &Tensors<'_>,
+    prefix: &str,
+    precision: Option<Precision>,
+) -> Result<Arc<Model>, String> {
+    let options = SafetensorsOptions::new().prefix(prefix);
+    let model = Model::from_tensors(tensors, &options).map_err(|why| why.to_string())?;
+    Ok(Arc::new(in_precision(model, precision)?))
+}
+
+fn matrix(tensors: &Tensors<'_>, name: &str) -> Result<Matrix, String> {
+    tensors.matrix(name).map_err(|why| why.to_string())
+}

@@ -1,0 +1,177 @@
+//! A child-sum TreeLSTM over dependency trees.
+//!
+//! | tensor | shape | |
+//! |---|---|---|
+//! | `tokens` | `[words]` | INT64: rows of the embedding; without one `input` `[words, features]` FP32 |
+//! | `heads` | `[words]` | INT64: the number of each word's head, from 1; 0: the root |
+//! | `root` | `[hidden]` | the hidden state of the root |
+//! | `output` | `[words, hidden]` | those of all words |
+
+use std::path::Path;
+
+use cellstream::layers::Embedding;
+use cellstream::model::Tensors;
+use cellstream_serve::cell_graph::Cells;
+use cellstream_serve::engine;
+use cellstream_serve::networks::{ChildSumTreeLstm, ChildSumWeights, Dependencies, Outputs};
+
+use super::{Answer, Call, Interface, Network, Port, Prepared, input, matrix, submitted, symbols};
+use crate::error::InferError;
+use crate::repository::ModelConfig;
+use crate::wire::{Data, Datatype, InferRequest, Tensor};
+
+const TOKENS: &str = "tokens";
+const INPUT: &str = "input";
+const HEADS: &str = "heads";
+const ROOT: &str = "root";
+const OUTPUT: &str = "output";
+
+/// See the [module](self).
+pub struct TreeNetwork {
+    pub interface: Interface,
+    network: ChildSumTreeLstm,
+    embedding: Option<Embedding>,
+    features: usize,
+    hidden: usize,
+    /// Most words of a request.
+    max_steps: usize,
+}
+
+/// Loads the cell of a safetensors file.
+///
+/// # Errors
+/// Why it cannot be loaded.
+pub fn load(path: &Path, config: &ModelConfig) -> Result<Prepared, String> {
+    let of = config.tree.as_ref();
+    let of = of.ok_or("a model of the kind tree needs the table [tree] in config.toml")?;
+    let bytes = std::fs::read(path).map_err(|why| why.to_string())?;
+    let tensors = Tensors::from_bytes(&bytes).map_err(|why| why.to_string())?;
+    let named = |name: &str| format!("{}{name}", of.prefix);
+    // The two biases of a gate are added once, as those of layers are.
+    let bias = |first: &str, second: &str| {
+        let read = |name: &str| tensors.vector(&named(name)).map_err(|why| why.to_string());
+        let (first, second) = (read(first)?, read(second)?);
+        match first.len() == second.len() {
+            true => Ok(first.iter().zip(second).map(|(a, b)| a + b).collect()),
+            false => Err("biases of one gate have different lengths".to_owned()),
+        }
+    };
+    let weights = ChildSumWeights {
+        input: matrix(&tensors, &named("ioux.weight"))?,
+        sum: matrix(&tensors, &named("iouh.weight"))?,
+        bias: bias("ioux.bias", "iouh.bias")?,
+        forget_input: matrix(&tensors, &named("fx.weight"))?,
+        forget_state: matrix(&tensors, &named("fh.weight"))?,
+        forget_bias: bias("fx.bias", "fh.bias")?,
+    };
+    let (features, hidden) = (weights.input(), weights.hidden());
+    let embedding = match &of.embedding {
+        Some(name) => Some(Embedding::new(matrix(&tensors, name)?)),
+        None => None,
+    };
+    if let Some(embedding) = &embedding
+        && embedding.features() != features
+    {
+        let found = embedding.features();
+        return Err(format!(
+            "the embedding has {found} features, the cell takes {features}"
+        ));
+    }
+    let mut cells = Cells::new();
+    let network = ChildSumTreeLstm::add(&mut cells, weights).map_err(|why| why.to_string())?;
+    let size = |size: usize| i64::try_from(size).unwrap_or(i64::MAX);
+    let words = match &embedding {
+        Some(_) => Port::new(TOKENS, Datatype::I64, &[-1]),
+        None => Port::new(INPUT, Datatype::F32, &[-1, size(features)]),
+    };
+    Ok(Prepared {
+        network: Network::Tree(TreeNetwork {
+            interface: Interface {
+                inputs: vec![words, Port::new(HEADS, Datatype::I64, &[-1])],
+                outputs: vec![
+                    Port::new(ROOT, Datatype::F32, &[size(hidden)]),
+                    Port::new(OUTPUT, Datatype::F32, &[-1, size(hidden)]),
+                ],
+                max_batch: 0,
+                is_streaming: false,
+                has_states: false,
+            },
+            network,
+            embedding,
+            features,
+            hidden,
+            max_steps: config.max_steps.unwrap_or(10_000),
+        }),
+        cells: Some(cells),
+    })
+}
+
+impl TreeNetwork {
+    /// Computes a request.
+    ///
+    /// # Errors
+    /// Heads that are no tree; the request was refused, or ended without an answer.
+    pub async fn run(
+        &self,
+        model: &engine::Model,
+        request: &InferRequest,
+        call: &Call,
+    ) -> Result<Answer, InferError> {
+        let heads = symbols::numbers(request, HEADS, None)?;
+        if heads.len() > self.max_steps {
+            return Err(InferError::invalid(format!(
+                "the tree has {} words; the maximum is {}",
+                heads.len(),
+                self.max_steps
+            )));
+        }
+        let tree = Dependencies::new(&heads)?;
+        let features = match &self.embedding {
+            Some(embedding) => {
+                let tokens = symbols::numbers(request, TOKENS, None)?;
+                let mut features = vec![0.0; tokens.len() * self.features];
+                let found = embedding.run(&tokens, &mut features);
+                found.map_err(InferError::invalid)?;
+                features
+            }
+            None => {
+                let given = input(request, INPUT);
+                let given =
+                    given.ok_or_else(|| InferError::invalid("input \"input\" is missing"))?;
+                given.floats()?.into_owned()
+            }
+        };
+        // The root's state is among those of all words.
+        let each = request.wants(OUTPUT);
+        let outputs = if each { Outputs::Each } else { Outputs::Last };
+        let graph = self.network.unfold(&tree, &features, outputs)?;
+        let mut responses = submitted(model, vec![call.request(graph)]).await?;
+        let response = responses.pop();
+        let response = response.ok_or_else(|| InferError::not_found("no response"))?;
+        let values = response.values;
+        let root = match each {
+            true => {
+                let root = heads.iter().position(|&head| head == 0).unwrap_or(0);
+                values[root * self.hidden..][..self.hidden].to_vec()
+            }
+            false => values.clone(),
+        };
+        let all = [
+            (ROOT, vec![self.hidden], root),
+            (OUTPUT, vec![heads.len(), self.hidden], values),
+        ];
+        let outputs = { all.into_iter() }
+            .filter(|(name, ..)| request.wants(name))
+            .map(|(name, shape, values)| Tensor {
+                name: name.to_owned(),
+                shape,
+                data: Data::F32(values),
+            });
+        Ok(Answer {
+            outputs: outputs.collect(),
+            rows: 1,
+            queueing: response.timing.queueing,
+            computing: response.timing.computing,
+        })
+    }
+}

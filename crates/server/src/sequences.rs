@@ -1,0 +1,356 @@
+//! Sequences whose states the server holds, by their ids.
+//!
+//! ```text
+//! sequence_start       opens a stream of the engine, from `h0` and `c0` if they are given
+//! further requests     add their steps to it
+//! sequence_end         closes it after the request's steps
+//! ```
+//!
+//! A request holds its sequence's lock until its steps are answered; so requests of one sequence
+//! keep their order, and those of others do not wait. The states change by all steps of a request
+//! or by none: otherwise (its deadline passes between two of its steps, or the server stops) the
+//! sequence ends.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use cellstream_serve::engine::{self, Step, StepOptions, Stream};
+use cellstream_serve::scheduler::ClientId;
+
+use crate::error::{ErrorKind, InferError};
+use crate::networks::{Answer, Call, StackNetwork, States, Wanted};
+use crate::wire::{InferRequest, SequenceId, SequenceStep};
+
+/// Limits of the sequences of a model.
+#[derive(Clone, Copy, Debug)]
+pub struct SequenceLimits {
+    pub idle: Duration,
+    pub per_client: usize,
+}
+
+/// The open sequences of a version of a model.
+pub struct Sequences {
+    limits: SequenceLimits,
+    all: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    open: HashMap<SequenceId, Arc<Sequence>>,
+    by_client: HashMap<ClientId, usize>,
+    /// Those that ended otherwise than by their last request, the oldest first.
+    ended: VecDeque<SequenceId>,
+    ends: HashMap<SequenceId, String>,
+    expired: u64,
+}
+
+/// Ends that are remembered.
+const REMEMBERED: usize = 4096;
+
+struct Sequence {
+    client: ClientId,
+    last_used: Mutex<Instant>,
+    stream: Arc<tokio::sync::Mutex<Open>>,
+}
+
+/// The stream of a sequence, held by one request at a time.
+struct Open {
+    /// `None`: the sequence has ended.
+    stream: Option<Stream>,
+    /// Whether a request has added a part of its steps; true for ever if it was dropped then.
+    is_partial: bool,
+}
+
+type Held = tokio::sync::OwnedMutexGuard<Open>;
+
+impl Table {
+    fn remove(&mut self, id: &SequenceId) -> Option<Arc<Sequence>> {
+        let removed = self.open.remove(id)?;
+        if let Some(count) = self.by_client.get_mut(&removed.client) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_client.remove(&removed.client);
+            }
+        }
+        Some(removed)
+    }
+
+    /// Remembers why a sequence has ended.
+    fn ended(&mut self, id: SequenceId, why: String) {
+        if self.ended.len() >= REMEMBERED
+            && let Some(oldest) = self.ended.pop_front()
+        {
+            self.ends.remove(&oldest);
+        }
+        self.ended.push_back(id.clone());
+        self.ends.insert(id, why);
+    }
+}
+
+impl Sequences {
+    pub fn new(limits: SequenceLimits) -> Sequences {
+        Sequences {
+            limits,
+            all: Mutex::default(),
+        }
+    }
+
+    /// Number of open sequences.
+    pub fn len(&self) -> usize {
+        self.lock().open.len()
+    }
+
+    /// Number of sequences that ended because no request came.
+    pub fn expired(&self) -> u64 {
+        self.lock().expired
+    }
+
+    /// Whether a sequence is open.
+    pub fn has(&self, id: &SequenceId) -> bool {
+        self.lock().open.contains_key(id)
+    }
+
+    /// Ends all sequences.
+    pub fn end_all(&self, why: &str) {
+        let mut table = self.lock();
+        let ids: Vec<SequenceId> = table.open.keys().cloned().collect();
+        for id in ids {
+            table.remove(&id);
+            table.ended(id, why.to_owned());
+        }
+    }
+
+    /// Ends the sequences that have had no request for too long.
+    pub fn expire(&self, now: Instant) {
+        let idle = self.limits.idle;
+        let mut table = self.lock();
+        let is_idle = |sequence: &Sequence| {
+            // A request that holds the lock is using it.
+            let used = *sequence
+                .last_used
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            now.saturating_duration_since(used) > idle && sequence.stream.try_lock().is_ok()
+        };
+        let ids: Vec<SequenceId> = { table.open.iter() }
+            .filter(|(_, sequence)| is_idle(sequence))
+            .map(|(id, _)| id.clone())
+            .collect();
+        for id in ids {
+            table.remove(&id);
+            let seconds = idle.as_secs_f64();
+            table.ended(id, format!("no request came for {seconds} s"));
+            table.expired += 1;
+        }
+    }
+
+    /// Runs the steps of a request.
+    ///
+    /// # Errors
+    /// The sequence is not open, or is open already at its start; the steps do not fit, were
+    /// refused, or ended without an answer.
+    pub async fn run(
+        &self,
+        network: &StackNetwork,
+        model: &engine::Model,
+        request: &InferRequest,
+        step: &SequenceStep,
+        call: &Call,
+    ) -> Result<Answer, InferError> {
+        let (xs, count, initial) = network.sequence(request)?;
+        if initial.is_some() && !step.start {
+            return Err(InferError::invalid(
+                "initial states are given with sequence_start; later steps go on from the server's",
+            ));
+        }
+        let (sequence, mut held) = match step.start {
+            true => {
+                let states = initial.as_deref();
+                self.open(&step.id, call, || Ok(model.stream(network.cell(), states)?))?
+            }
+            false => {
+                let sequence = self.find(&step.id)?;
+                let held = Arc::clone(&sequence.stream).lock_owned().await;
+                (sequence, held)
+            }
+        };
+        if held.is_partial {
+            self.end(
+                &step.id,
+                &mut held,
+                "a client has gone amid the steps of a request",
+            );
+        }
+        let begun = Instant::now();
+        let wants = Wanted::of(request);
+        let mut answers = Answers::new(wants.output);
+        let steps = xs.chunks_exact(network.features().max(1)).take(count);
+        if let Err(error) = self
+            .steps(&step.id, &mut held, steps, call, &mut answers)
+            .await
+        {
+            if answers.taken > 0 {
+                self.end(
+                    &step.id,
+                    &mut held,
+                    &format!("amid the steps of a request: {error}"),
+                );
+            }
+            return Err(error);
+        }
+        let mut states = States::default();
+        if let Some(stream) = &held.stream
+            && wants.states
+        {
+            states = network.split(&stream.state());
+        }
+        if step.end
+            && let Some(stream) = held.stream.take()
+        {
+            self.lock().remove(&step.id);
+            stream.close().await?;
+        }
+        *sequence
+            .last_used
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        Ok(Answer {
+            outputs: network.outputs(request, 1, count, answers.y, states),
+            rows: 1,
+            queueing: Duration::ZERO,
+            computing: begun.elapsed(),
+        })
+    }
+
+    /// Adds the steps of a request and takes all their answers.
+    async fn steps(
+        &self,
+        id: &SequenceId,
+        held: &mut Held,
+        steps: impl Iterator<Item = &[f32]>,
+        call: &Call,
+        answers: &mut Answers,
+    ) -> Result<(), InferError> {
+        let options = StepOptions {
+            priority: call.priority,
+            deadline: call.deadline,
+        };
+        for x in steps {
+            if answers.waiting.len() == Stream::AHEAD {
+                held.is_partial = true;
+                answers.take_one().await?;
+            }
+            let ended = || self.end_error(id);
+            let stream = held.stream.as_mut().ok_or_else(ended)?;
+            answers.waiting.push_back(stream.push_with(x, options)?);
+        }
+        held.is_partial = false;
+        while !answers.waiting.is_empty() {
+            answers.take_one().await?;
+        }
+        Ok(())
+    }
+
+    /// Ends a sequence that cannot go on.
+    fn end(&self, id: &SequenceId, held: &mut Held, why: &str) {
+        held.stream = None;
+        held.is_partial = false;
+        let mut table = self.lock();
+        if table.remove(id).is_some() {
+            table.ended(id.clone(), why.to_owned());
+        }
+    }
+
+    /// Opens a sequence.
+    fn open(
+        &self,
+        id: &SequenceId,
+        call: &Call,
+        stream: impl FnOnce() -> Result<Stream, InferError>,
+    ) -> Result<(Arc<Sequence>, Held), InferError> {
+        let mut table = self.lock();
+        if table.open.contains_key(id) {
+            return Err(InferError::new(
+                ErrorKind::Exists,
+                format!("sequence {id} is open; end it with sequence_end, or take another id"),
+            ));
+        }
+        let most = self.limits.per_client;
+        let count = table.by_client.get(&call.client).copied().unwrap_or(0);
+        if count >= most {
+            return Err(InferError::new(
+                ErrorKind::Overloaded,
+                format!("overloaded: {count} sequences of {most} of this client are open"),
+            ));
+        }
+        let open = Open {
+            stream: Some(stream()?),
+            is_partial: false,
+        };
+        let sequence = Arc::new(Sequence {
+            client: call.client,
+            last_used: Mutex::new(Instant::now()),
+            stream: Arc::new(tokio::sync::Mutex::new(open)),
+        });
+        // Nobody else has it yet.
+        let held = Arc::clone(&sequence.stream).try_lock_owned();
+        let held = held.map_err(|why| InferError::new(ErrorKind::Internal, why))?;
+        *table.by_client.entry(call.client).or_default() += 1;
+        table.ends.remove(id);
+        table.open.insert(id.clone(), Arc::clone(&sequence));
+        Ok((sequence, held))
+    }
+
+    fn find(&self, id: &SequenceId) -> Result<Arc<Sequence>, InferError> {
+        let found = self.lock().open.get(id).cloned();
+        found.ok_or_else(|| self.end_error(id))
+    }
+
+    /// Why a sequence is not open.
+    fn end_error(&self, id: &SequenceId) -> InferError {
+        match self.lock().ends.get(id) {
+            Some(why) => InferError::not_found(format!(
+                "sequence {id} has ended: {why}; begin again with sequence_start"
+            )),
+            None => InferError::invalid(format!(
+                "sequence {id} is not open: its first request must specify the START flag \
+                 (sequence_start)"
+            )),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The answers of a request's steps, in order.
+struct Answers {
+    waiting: VecDeque<Step>,
+    taken: usize,
+    keeps: bool,
+    y: Vec<f32>,
+}
+
+impl Answers {
+    fn new(keeps: bool) -> Answers {
+        Answers {
+            waiting: VecDeque::new(),
+            taken: 0,
+            keeps,
+            y: Vec::new(),
+        }
+    }
+
+    async fn take_one(&mut self) -> Result<(), InferError> {
+        if let Some(step) = self.waiting.pop_front() {
+            let y = step.await?;
+            self.taken += 1;
+            if self.keeps {
+                self.y.extend_from_slice(&y);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,353 @@
+//! Starts the server and stops it.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cellstream_serve::engine::EngineOptions;
+use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::doors::{ConnectionLimits, Tokens, acceptor, serve};
+use crate::http::HttpOptions;
+use crate::models::{LoadedModel, Models};
+use crate::repository::Repository;
+use crate::service::Service;
+use crate::{grpc, http};
+
+pub use crate::doors::TlsFiles;
+
+/// Options of a server. Take those that are not set from the default: later versions may add some.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// The address of HTTP.
+    pub http: SocketAddr,
+    /// The address of gRPC.
+    pub grpc: SocketAddr,
+    /// Certificate and key of both ports.
+    pub tls: Option<TlsFiles>,
+    /// A file of bearer tokens, one in a line, each for all models or, after a space, for those of
+    /// a list with commas.
+    pub tokens: Option<PathBuf>,
+    /// Allows addresses other than loopback without TLS or without tokens: behind a proxy that has
+    /// both, or in a network of friends.
+    pub trusts_network: bool,
+    /// Allows clients to load and unload models of the repository.
+    pub model_control: bool,
+    /// The engine of each policy, its limits included.
+    pub engine: EngineOptions,
+    /// Largest body of a request, decompressed, in bytes.
+    pub body_bytes: usize,
+    /// Longest time until a body has come.
+    pub body_time: Duration,
+    /// Longest time for a handshake and for the headers of a request.
+    pub header_time: Duration,
+    /// Open connections of each port.
+    pub connections: usize,
+    /// Requests of one HTTP/2 connection at a time.
+    pub streams: u32,
+    /// Threads that read and write; the workers of the engine have others.
+    pub io_threads: usize,
+}
+
+impl Default for ServerOptions {
+    /// Loopback, ports 8000 and 8001, no TLS and no tokens, bodies of 64 MiB.
+    fn default() -> ServerOptions {
+        let loopback = IpAddr::from([127, 0, 0, 1]);
+        ServerOptions {
+            http: SocketAddr::new(loopback, 8000),
+            grpc: SocketAddr::new(loopback, 8001),
+            tls: None,
+            tokens: None,
+            trusts_network: false,
+            model_control: false,
+            engine: EngineOptions::default(),
+            body_bytes: 64 << 20,
+            body_time: Duration::from_secs(60),
+            header_time: Duration::from_secs(10),
+            connections: 4096,
+            streams: 1024,
+            io_threads: 2,
+        }
+    }
+}
+
+/// Why a server was not started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// The repository cannot be read.
+    #[error("{0}")]
+    Repository(String),
+    /// The address can be reached from other machines.
+    #[error(
+        "{address} can be reached from other machines; give a certificate and tokens, or say that \
+         the network is trusted"
+    )]
+    Open {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// A file of TLS or tokens cannot be used.
+    #[error("{0}")]
+    File(String),
+    /// A port cannot be used.
+    #[error("{address}: {why}")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// The error of the operating system.
+        why: std::io::Error,
+    },
+    /// The threads cannot be started.
+    #[error("the threads of the server cannot be started: {0}")]
+    Threads(std::io::Error),
+}
+
+/// A model or a version of it that is served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServedModel {
+    /// The name.
+    pub name: String,
+    /// The version.
+    pub version: u64,
+}
+
+/// A model of the repository that cannot be served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelFailure {
+    /// The name.
+    pub name: String,
+    /// Why it was not loaded.
+    pub why: String,
+}
+
+/// A server that runs. Dropping it breaks its connections off; [`Server::stop`] lets requests end.
+pub struct Server {
+    /// Taken by the drop.
+    runtime: Option<Runtime>,
+    service: Arc<Service>,
+    stopping: watch::Sender<bool>,
+    ports: Vec<JoinHandle<()>>,
+    http: SocketAddr,
+    grpc: SocketAddr,
+}
+
+/// Between two looks at idle sequences.
+const TIDY: Duration = Duration::from_millis(500);
+
+impl Server {
+    /// Opens the ports, loads all models of the repository (a folder, or the file of one model), and
+    /// serves them. A model that cannot be loaded is in the index with the reason.
+    ///
+    /// ```no_run
+    /// use cellstream_server::{Server, ServerOptions};
+    ///
+    /// let server = Server::start("models", &ServerOptions::default())?;
+    /// println!("http://{}", server.http_address());
+    /// server.wait_for_signal();
+    /// server.stop(std::time::Duration::from_secs(30));
+    /// # Ok::<(), cellstream_server::ServerError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ServerError`]; nothing runs then.
+    pub fn start(
+        repository: impl AsRef<Path>,
+        options: &ServerOptions,
+    ) -> Result<Server, ServerError> {
+        let repository = Repository::open(repository.as_ref());
+        let repository = repository.map_err(|why| ServerError::Repository(why.to_string()))?;
+        for address in [options.http, options.grpc] {
+            let is_closed = options.tls.is_some() && options.tokens.is_some();
+            if !address.ip().is_loopback() && !is_closed && !options.trusts_network {
+                return Err(ServerError::Open { address });
+            }
+        }
+        let tokens = match &options.tokens {
+            Some(path) => Tokens::read(path).map_err(ServerError::File)?,
+            None => Tokens::none(),
+        };
+        let tls = |protocols: &[&str]| match &options.tls {
+            Some(files) => acceptor(files, protocols)
+                .map(Some)
+                .map_err(ServerError::File),
+            None => Ok(None),
+        };
+        let (http_tls, grpc_tls) = (tls(&["h2", "http/1.1"])?, tls(&["h2"])?);
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(options.io_threads.max(1))
+            .thread_name("cellstream-io")
+            .enable_all()
+            .build()
+            .map_err(ServerError::Threads)?;
+        let bind = |address: SocketAddr| {
+            let bound = runtime.block_on(async {
+                let listener = TcpListener::bind(address).await?;
+                let address = listener.local_addr()?;
+                Ok((listener, address))
+            });
+            bound.map_err(|why| ServerError::Bind { address, why })
+        };
+        let (http_listener, http) = bind(options.http)?;
+        let (grpc_listener, grpc) = bind(options.grpc)?;
+        let models = Arc::new(Models::new(repository, options.engine.clone()));
+        let service = Arc::new(Service::new(Arc::clone(&models)));
+        let tokens = Arc::new(tokens);
+        let http_router = http::router(
+            Arc::clone(&service),
+            Arc::clone(&tokens),
+            HttpOptions {
+                body_bytes: options.body_bytes,
+                body_time: options.body_time,
+                may_load: options.model_control,
+            },
+        );
+        let grpc_router = grpc::router(
+            Arc::clone(&service),
+            tokens,
+            options.body_bytes,
+            options.model_control,
+        );
+        let limits = ConnectionLimits {
+            connections: options.connections,
+            streams: options.streams,
+            header_time: options.header_time,
+        };
+        let (stopping, stops) = watch::channel(false);
+        // Probes are answered while models are loaded.
+        let ports = vec![
+            runtime.spawn(serve(
+                http_listener,
+                http_tls,
+                http_router,
+                limits,
+                stops.clone(),
+            )),
+            runtime.spawn(serve(grpc_listener, grpc_tls, grpc_router, limits, stops)),
+        ];
+        let server = Server {
+            runtime: Some(runtime),
+            service,
+            stopping,
+            ports,
+            http,
+            grpc,
+        };
+        models
+            .load_all()
+            .map_err(|why| ServerError::Repository(why.to_string()))?;
+        server.service.loaded();
+        if let Some(runtime) = &server.runtime {
+            runtime.spawn(tidy(models));
+        }
+        Ok(server)
+    }
+
+    /// The address of HTTP; its port was chosen by the system if the option's is 0.
+    pub fn http_address(&self) -> SocketAddr {
+        self.http
+    }
+
+    /// The address of gRPC.
+    pub fn grpc_address(&self) -> SocketAddr {
+        self.grpc
+    }
+
+    /// The models that are served.
+    pub fn models(&self) -> Vec<ServedModel> {
+        let models = self.service.models.all();
+        let served = |model: &Arc<LoadedModel>| ServedModel {
+            name: model.name.clone(),
+            version: model.version,
+        };
+        models.iter().map(served).collect()
+    }
+
+    /// The models of the repository that are not served.
+    pub fn failures(&self) -> Vec<ModelFailure> {
+        let entries = self.service.models.index().unwrap_or_default();
+        let failed = entries.into_iter().filter(|entry| !entry.is_ready);
+        failed
+            .map(|entry| ModelFailure {
+                name: entry.name,
+                why: entry.reason,
+            })
+            .collect()
+    }
+
+    /// Waits for SIGTERM or Ctrl-C.
+    pub fn wait_for_signal(&self) {
+        if let Some(runtime) = &self.runtime {
+            runtime.block_on(signal());
+        }
+    }
+
+    /// Refuses new requests and sequences, waits until those that were accepted have ended, at most
+    /// `grace`, and stops. A second signal ends the wait. Returns the number of requests and open
+    /// sequences that were broken off.
+    pub fn stop(mut self, grace: Duration) -> u64 {
+        let service = Arc::clone(&self.service);
+        let Some(runtime) = self.runtime.take() else {
+            return 0;
+        };
+        service.drain();
+        let end = Instant::now() + grace;
+        let left = runtime.block_on(async {
+            tokio::select! {
+                () = service.idle(end) => {}
+                () = signal() => {}
+            }
+            let left = service.unanswered() + service.models.open_sequences() as u64;
+            self.stopping.send_replace(true);
+            // Idle connections end at once, others with their last answer.
+            let ended = async {
+                for port in self.ports.drain(..) {
+                    let _ = port.await;
+                }
+            };
+            let rest = end.saturating_duration_since(Instant::now());
+            let _ = tokio::time::timeout(rest.max(Duration::from_millis(200)), ended).await;
+            left
+        });
+        runtime.shutdown_timeout(Duration::from_millis(200));
+        left
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+async fn tidy(models: Arc<Models>) {
+    let mut ticks = tokio::time::interval(TIDY);
+    loop {
+        ticks.tick().await;
+        let models = Arc::clone(&models);
+        // Removing a model waits for its requests.
+        let _ = tokio::task::spawn_blocking(move || models.tidy(Instant::now())).await;
+    }
+}
+
+/// SIGTERM or Ctrl-C.
+async fn signal() {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        if let Ok(mut terminate) = signal(SignalKind::terminate()) {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = tokio::signal::ctrl_c() => {}
+            }
+            return;
+        }
+    }
+    let _ = tokio::signal::ctrl_c().await;
+}

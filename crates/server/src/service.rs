@@ -1,0 +1,280 @@
+//! The operations of the protocol, independent of its transport.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::doors::Client;
+use crate::error::{ErrorKind, InferError};
+use crate::metrics::Metrics;
+use crate::models::{LoadedModel, Models};
+use crate::networks::{Answer, Call, Network};
+use crate::statistics::RequestTimes;
+use crate::wire::{InferRequest, InferResponse, Tensor};
+
+/// The name and the extensions of the protocol that the server has.
+pub const NAME: &str = "cellstream";
+pub const EXTENSIONS: [&str; 6] = [
+    "model_configuration",
+    "model_repository",
+    "binary_tensor_data",
+    "parameters",
+    "sequence",
+    "statistics",
+];
+
+/// See the [module](self).
+pub struct Service {
+    pub models: Arc<Models>,
+    pub metrics: Metrics,
+    loaded: AtomicBool,
+    draining: AtomicBool,
+    unanswered: AtomicU64,
+}
+
+/// The model and the times of a request beside its tensors.
+pub struct Target<'a> {
+    pub model: &'a str,
+    /// Empty: the latest.
+    pub version: &'a str,
+    pub client: Client,
+    /// When the request had been received, and was begun to be read.
+    pub received: Instant,
+    /// Time of reading its tensors.
+    pub reading: Duration,
+    /// The deadline of the transport.
+    pub deadline: Option<Instant>,
+}
+
+/// Counts a request as unanswered.
+struct Unanswered<'a>(&'a AtomicU64);
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Release);
+    }
+}
+
+impl Service {
+    pub fn new(models: Arc<Models>) -> Service {
+        Service {
+            models,
+            metrics: Metrics::default(),
+            loaded: AtomicBool::new(false),
+            draining: AtomicBool::new(false),
+            unanswered: AtomicU64::new(0),
+        }
+    }
+
+    /// All models of the repository have been loaded, or cannot be.
+    pub fn loaded(&self) {
+        self.loaded.store(true, Ordering::Release);
+    }
+
+    /// Refuses new requests and sequences from now on. Open sequences go on.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Release);
+    }
+
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    /// Number of requests that have no answer yet.
+    pub fn unanswered(&self) -> u64 {
+        self.unanswered.load(Ordering::Acquire)
+    }
+
+    /// Whether the server takes requests.
+    pub fn is_ready(&self) -> bool {
+        self.loaded.load(Ordering::Acquire) && !self.is_draining() && self.has_live_workers()
+    }
+
+    /// Whether all workers live.
+    pub fn has_live_workers(&self) -> bool {
+        let engines = self.models.running_engines();
+        engines
+            .iter()
+            .all(|(_, engine)| engine.health().workers.iter().all(|w| w.is_alive))
+    }
+
+    /// The version of a model.
+    ///
+    /// # Errors
+    /// It is not loaded.
+    pub fn model(&self, name: &str, version: &str) -> Result<Arc<LoadedModel>, InferError> {
+        self.models.find(name, version, None)
+    }
+
+    /// Computes a request. Dropping the future cancels it. The steps of a sequence are in the order
+    /// in which their futures are first polled.
+    ///
+    /// # Errors
+    /// See [`ErrorKind`].
+    pub async fn infer(
+        &self,
+        target: &Target<'_>,
+        request: &InferRequest,
+        parts: Option<UnboundedSender<Tensor>>,
+    ) -> Result<InferResponse, InferError> {
+        self.unanswered.fetch_add(1, Ordering::AcqRel);
+        let _unanswered = Unanswered(&self.unanswered);
+        let sequence = request.options.sequence.as_ref();
+        let model = self
+            .models
+            .find(target.model, target.version, sequence.map(|step| &step.id));
+        let model = match model {
+            Ok(model) => model,
+            Err(error) => {
+                self.metrics.refused(&error);
+                return Err(error);
+            }
+        };
+        let ran = self.run(target, &model, request, parts).await;
+        let whole = target.received.elapsed();
+        match ran {
+            Ok(answer) => {
+                let times = RequestTimes {
+                    queue: answer.queueing,
+                    input: target.reading,
+                    infer: answer.computing,
+                    output: Duration::ZERO,
+                };
+                model.statistics.answered(answer.rows, whole, times);
+                self.metrics.answered(&model, whole);
+                Ok(InferResponse {
+                    id: request.id.clone(),
+                    model: model.name.clone(),
+                    version: model.version.to_string(),
+                    outputs: answer.outputs,
+                    is_final: true,
+                })
+            }
+            Err(mut error) => {
+                if error.kind == ErrorKind::Overloaded {
+                    error.retry_after = Some(model.statistics.retry_after());
+                }
+                model.statistics.fail.add(whole);
+                self.metrics.failed(&model, &error);
+                Err(error)
+            }
+        }
+    }
+
+    async fn run(
+        &self,
+        target: &Target<'_>,
+        model: &LoadedModel,
+        request: &InferRequest,
+        parts: Option<UnboundedSender<Tensor>>,
+    ) -> Result<Answer, InferError> {
+        let step = request.options.sequence.as_ref();
+        if self.is_draining() && step.is_none_or(|step| step.start) {
+            let mut error = InferError::new(
+                ErrorKind::Unavailable,
+                "the server is being stopped; send the request to another one",
+            );
+            error.retry_after = Some(Duration::from_secs(1));
+            return Err(error);
+        }
+        let timeout = request
+            .options
+            .timeout
+            .map(|timeout| target.received.checked_add(timeout));
+        let call = Call {
+            priority: request.options.engine_priority(),
+            // A timeout that the clock cannot express is none.
+            deadline: [timeout.flatten(), target.deadline]
+                .into_iter()
+                .flatten()
+                .min(),
+            client: target.client.id,
+            parts,
+        };
+        // Before any work on it.
+        if call
+            .deadline
+            .is_some_and(|deadline| deadline <= Instant::now())
+        {
+            return Err(InferError::new(
+                ErrorKind::Late,
+                "the request's deadline has passed",
+            ));
+        }
+        let Some(step) = step else {
+            if model.takes_only_sequences {
+                return Err(InferError::invalid(format!(
+                    "model {:?} takes only requests of sequences: give sequence_id and, at the \
+                     first one, sequence_start",
+                    model.name
+                )));
+            }
+            return model
+                .network
+                .run(model.model.as_ref(), request, &call)
+                .await;
+        };
+        let (Network::Stack(network), Some(engine)) = (&model.network, &model.model) else {
+            return Err(no_sequences(model));
+        };
+        match network.interface.has_states {
+            true => {
+                model.network.check(request)?;
+                model
+                    .sequences
+                    .run(network, engine, request, step, &call)
+                    .await
+            }
+            false => Err(no_sequences(model)),
+        }
+    }
+
+    /// Loads or unloads a model for a client.
+    ///
+    /// # Errors
+    /// The client may not; there is no such model, or it cannot be loaded.
+    pub async fn change_models(
+        &self,
+        may_load: bool,
+        client: &Client,
+        model: String,
+        loads: bool,
+    ) -> Result<(), InferError> {
+        if !may_load {
+            return Err(InferError::new(
+                ErrorKind::Forbidden,
+                "models are not loaded by requests; start the server with --model-control",
+            ));
+        }
+        client.check_all_models()?;
+        let models = Arc::clone(&self.models);
+        let change = move || match loads {
+            true => models.load(&model),
+            false => models.unload(&model),
+        };
+        let changed = tokio::task::spawn_blocking(change).await;
+        changed.map_err(|why| InferError::new(ErrorKind::Internal, why))?
+    }
+
+    /// Waits until all requests are answered and no sequence is open, at most until `end`.
+    pub fn idle(&self, end: Instant) -> impl Future<Output = ()> + '_ {
+        async move {
+            while (self.unanswered() > 0 || self.models.open_sequences() > 0)
+                && Instant::now() < end
+            {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+    }
+}
+
+fn no_sequences(model: &LoadedModel) -> InferError {
+    InferError::invalid(format!(
+        "model {:?} has no states that could be held from one request to the next; send its \
+         requests without sequence_id",
+        model.name
+    ))
+}

@@ -1,0 +1,94 @@
+//! Counts and times of a version of a model, as the protocol's statistics have them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Requests and their times.
+#[derive(Debug, Default)]
+pub struct Statistics {
+    pub success: Total,
+    pub fail: Total,
+    pub queue: Total,
+    pub compute_input: Total,
+    pub compute_infer: Total,
+    pub compute_output: Total,
+    /// Sequences that were computed.
+    rows: AtomicU64,
+    /// Milliseconds since 1970.
+    last: AtomicU64,
+    /// Nanoseconds of a usual request, moving.
+    usual: AtomicU64,
+}
+
+/// A number of events and their time together.
+#[derive(Debug, Default)]
+pub struct Total {
+    count: AtomicU64,
+    nanoseconds: AtomicU64,
+}
+
+impl Total {
+    pub fn add(&self, time: Duration) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
+    }
+
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    pub fn nanoseconds(&self) -> u64 {
+        self.nanoseconds.load(Ordering::Relaxed)
+    }
+}
+
+/// The times of a request.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RequestTimes {
+    pub queue: Duration,
+    pub input: Duration,
+    pub infer: Duration,
+    pub output: Duration,
+}
+
+impl Statistics {
+    /// Counts a request that was answered.
+    pub fn answered(&self, rows: usize, whole: Duration, times: RequestTimes) {
+        self.success.add(whole);
+        self.queue.add(times.queue);
+        self.compute_input.add(times.input);
+        self.compute_infer.add(times.infer);
+        self.compute_output.add(times.output);
+        self.rows.fetch_add(rows as u64, Ordering::Relaxed);
+        let since = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        let milliseconds = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+        self.last.store(milliseconds, Ordering::Relaxed);
+        // An eighth of the new one. A lost update changes nothing that matters.
+        let before = self.usual.load(Ordering::Relaxed);
+        let now = u64::try_from(whole.as_nanos()).unwrap_or(u64::MAX);
+        let usual = if before == 0 {
+            now
+        } else {
+            before - before / 8 + now / 8
+        };
+        self.usual.store(usual, Ordering::Relaxed);
+    }
+
+    pub fn rows(&self) -> u64 {
+        self.rows.load(Ordering::Relaxed)
+    }
+
+    pub fn last_milliseconds(&self) -> u64 {
+        self.last.load(Ordering::Relaxed)
+    }
+
+    /// When an overloaded client should try again: after the time of a usual request, in which as
+    /// many requests end as are accepted.
+    pub fn retry_after(&self) -> Duration {
+        let usual = Duration::from_nanos(self.usual.load(Ordering::Relaxed));
+        usual.clamp(Duration::from_millis(10), Duration::from_secs(30))
+    }
+}

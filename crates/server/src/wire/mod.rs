@@ -1,0 +1,52 @@
+//! Tensors and requests, independent of the protocol that carries them.
+
+mod flat;
+mod parameters;
+mod tensor;
+
+pub use flat::flat;
+pub use parameters::{Parameter, RequestOptions, SequenceId, SequenceStep};
+pub use tensor::{Data, Datatype, Tensor, widen_bf16};
+
+use bytes::Bytes;
+
+/// A request for inference.
+#[derive(Debug, Default)]
+pub struct InferRequest {
+    /// Given by the client, and returned with the answer.
+    pub id: String,
+    pub inputs: Vec<Tensor>,
+    /// The names of the outputs that the client asks for; empty: all.
+    pub outputs: Vec<String>,
+    pub options: RequestOptions,
+}
+
+/// The answer to a request.
+#[derive(Debug)]
+pub struct InferResponse {
+    pub id: String,
+    pub model: String,
+    pub version: String,
+    pub outputs: Vec<Tensor>,
+    /// Whether no other response of the same request follows.
+    pub is_final: bool,
+}
+
+impl InferRequest {
+    /// Whether the client asks for this output.
+    pub fn wants(&self, output: &str) -> bool {
+        self.outputs.is_empty() || self.outputs.iter().any(|wanted| wanted == output)
+    }
+}
+
+/// The strings of a tensor of the type `BYTES`: each has its length before it, four bytes.
+pub fn strings(mut raw: &[u8]) -> Option<Vec<Bytes>> {
+    let mut strings = Vec::new();
+    while !raw.is_empty() {
+        let (&length, rest) = raw.split_first_chunk::<4>()?;
+        let (string, rest) = rest.split_at_checked(u32::from_le_bytes(length) as usize)?;
+        strings.push(Bytes::copy_from_slice(string));
+        raw = rest;
+    }
+    Some(strings)
+}
