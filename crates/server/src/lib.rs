@@ -32,4 +32,5 @@ mod service;
 mod statistics;
 mod wire;
 
+pub use grpc::protocol;
 pub use server::{ModelFailure, ServedModel, Server, ServerError, ServerOptions, TlsFiles};

@@ -18,7 +18,7 @@ use crate::doors::{Tokens, authenticate};
 use crate::error::{ErrorKind, InferError};
 use crate::service::Service;
 
-/// The messages and the service of the protocol.
+/// The messages, the client and the service of gRPC, generated from `proto/open_inference.proto`.
 #[allow(missing_docs, clippy::all, clippy::pedantic)]
 pub mod protocol {
     tonic::include_proto!("inference");

@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 
 use cellstream::Plan;
 use cellstream::model::{Matrix, Model, Precision, SafetensorsOptions, Tensors};
-use cellstream_serve::cell_graph::Cells;
-use cellstream_serve::engine::{self, Request, Response};
-use cellstream_serve::scheduler::{ClientId, Timing};
+use cellstream_serve::cell_graph::{Cells, Graph};
+use cellstream_serve::engine::{self, Request, Response, SubmitError};
+use cellstream_serve::scheduler::{ClientId, Reason, Refused, Timing};
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::error::InferError;
+use crate::error::{ErrorKind, InferError};
 use crate::repository::{Kind, ModelConfig};
 use crate::wire::{Datatype, InferRequest, Tensor};
 pub use graph::GraphNetwork;
@@ -101,7 +101,7 @@ pub struct Answer {
 }
 
 impl Call {
-    fn request(&self, graph: cellstream_serve::cell_graph::Graph) -> Request {
+    fn request(&self, graph: Graph) -> Request {
         let request = Request::new(graph)
             .priority(self.priority)
             .client(self.client);
@@ -222,17 +222,38 @@ fn input<'a>(request: &'a InferRequest, name: &str) -> Option<&'a Tensor> {
     request.inputs.iter().find(|input| input.name == name)
 }
 
-/// Submits requests together and waits for all responses.
+/// Submits the graphs of a request together and waits for all responses.
 async fn submitted(
     model: &engine::Model,
-    mut requests: Vec<Request>,
+    graphs: Vec<Graph>,
+    call: &Call,
 ) -> Result<Vec<Response>, InferError> {
-    if requests.len() == 1
+    let (count, nodes) = (graphs.len(), graphs.iter().map(Graph::len).sum::<usize>());
+    let mut requests: Vec<Request> = graphs
+        .into_iter()
+        .map(|graph| call.request(graph))
+        .collect();
+    if count == 1
         && let Some(request) = requests.pop()
     {
         return Ok(vec![model.submit(request)?.await?]);
     }
-    let tickets = model.submit_all(requests)?;
+    let tickets = model.submit_all(requests).map_err(|error| {
+        // Together they may exceed what is never free.
+        let too_large = match &error.why {
+            SubmitError::Refused(Refused::Overloaded { what, most, .. }) => match what {
+                Reason::Requests | Reason::ClientRequests => count > *most,
+                Reason::Nodes => nodes > *most,
+                _ => false,
+            },
+            _ => false,
+        };
+        let error = InferError::from(error);
+        match too_large {
+            true => InferError::new(ErrorKind::TooLarge, error),
+            false => error,
+        }
+    })?;
     let mut responses = Vec::with_capacity(tickets.len());
     for ticket in tickets {
         responses.push(ticket.await?);

@@ -20,7 +20,7 @@ use cellstream_serve::networks::{
 };
 
 use super::symbols::{self, Symbols};
-use super::{Answer, Call, Interface, Network, Port, Prepared, layers, matrix, submitted};
+use super::{Answer, Call, Interface, Network, Port, Prepared, layers, matrix};
 use crate::error::InferError;
 use crate::repository::{ModelConfig, Seq2SeqConfig};
 use crate::wire::{Data, Datatype, InferRequest, Tensor};
@@ -196,9 +196,7 @@ impl Seq2SeqNetwork {
                 call.request(graph).grow(decoding)
             }
         };
-        let mut responses = submitted(model, vec![asked]).await?;
-        let response = responses.pop();
-        let response = response.ok_or_else(|| InferError::not_found("no response"))?;
+        let response = model.submit(asked)?.await?;
         Ok(Answer {
             outputs: self.outputs(request, &response.values),
             rows: 1,

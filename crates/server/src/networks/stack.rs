@@ -168,11 +168,9 @@ impl StackNetwork {
     ) -> Result<Answer, InferError> {
         let given = self.batch(request)?;
         let wants = Wanted::of(request);
-        let mut requests = Vec::with_capacity(given.batch);
-        for row in 0..given.batch {
-            requests.push(call.request(self.graph(&given, row, wants)?));
-        }
-        let responses = submitted(model, requests).await?;
+        let graphs = (0..given.batch).map(|row| self.graph(&given, row, wants));
+        let graphs = graphs.collect::<Result<Vec<_>, _>>()?;
+        let responses = submitted(model, graphs, call).await?;
         let timing = longest(&responses);
         let (steps, output) = (given.steps, self.signature.output);
         let mut y = Vec::with_capacity(if wants.output {

@@ -15,7 +15,7 @@ use cellstream_serve::cell_graph::Cells;
 use cellstream_serve::engine;
 use cellstream_serve::networks::{ChildSumTreeLstm, ChildSumWeights, Dependencies, Outputs};
 
-use super::{Answer, Call, Interface, Network, Port, Prepared, input, matrix, submitted, symbols};
+use super::{Answer, Call, Interface, Network, Port, Prepared, input, matrix, symbols};
 use crate::error::InferError;
 use crate::repository::ModelConfig;
 use crate::wire::{Data, Datatype, InferRequest, Tensor};
@@ -145,9 +145,7 @@ impl TreeNetwork {
         let each = request.wants(OUTPUT);
         let outputs = if each { Outputs::Each } else { Outputs::Last };
         let graph = self.network.unfold(&tree, &features, outputs)?;
-        let mut responses = submitted(model, vec![call.request(graph)]).await?;
-        let response = responses.pop();
-        let response = response.ok_or_else(|| InferError::not_found("no response"))?;
+        let response = model.submit(call.request(graph))?.await?;
         let values = response.values;
         let root = match each {
             true => {

@@ -1,0 +1,177 @@
+//! Addresses, TLS, tokens, and the reach of requests.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use cellstream_server::{Server, ServerError, ServerOptions, TlsFiles};
+use common::{FEATURES, Running, request};
+use serde_json::json;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+#[test]
+fn other_machines_need_tls_and_tokens() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let open = ServerOptions {
+        http: "0.0.0.0:0".parse().expect("an address"),
+        ..common::options()
+    };
+    let refused = Server::start(folder.path(), &open).err().expect("refused");
+    assert!(matches!(refused, ServerError::Open { .. }), "{refused}");
+    let trusting = ServerOptions {
+        trusts_network: true,
+        ..open
+    };
+    assert!(Server::start(folder.path(), &trusting).is_ok());
+}
+
+#[test]
+fn a_token_is_for_its_models() {
+    let files = tempfile::tempdir().expect("a folder");
+    let tokens = files.path().join("tokens");
+    std::fs::write(&tokens, "all\nsome lstm\n").expect("written");
+    let options = ServerOptions {
+        tokens: Some(tokens),
+        ..common::options()
+    };
+    let running = Running::with(&options, |_| {});
+    let body = request(&[0.5; FEATURES]).to_string();
+    let infer = |model: &str, token: &str| {
+        let value = format!("Bearer {token}");
+        let headers = [("authorization", value.as_str())];
+        let headers = if token.is_empty() {
+            &[][..]
+        } else {
+            &headers[..]
+        };
+        running
+            .post_bytes(
+                &format!("/v2/models/{model}/infer"),
+                headers,
+                body.as_bytes(),
+            )
+            .status
+    };
+    assert_eq!((infer("lstm", "all"), infer("both", "all")), (200, 200));
+    assert_eq!((infer("lstm", "some"), infer("both", "some")), (200, 403));
+    assert_eq!((infer("lstm", ""), infer("lstm", "other")), (401, 401));
+    for (path, status) in [
+        ("/v2/health/live", 200),
+        ("/v2/health/ready", 200),
+        ("/", 200),
+        ("/v2", 401),
+        ("/v2/models/lstm", 401),
+        ("/metrics", 401),
+        ("/status", 401),
+        ("/v2/models/stats", 401),
+    ] {
+        assert_eq!(running.get(path).status, status, "{path}");
+    }
+    let load = |token: &str| {
+        let value = format!("Bearer {token}");
+        let path = "/v2/repository/models/lstm/load";
+        running
+            .post_bytes(path, &[("authorization", &value)], b"")
+            .status
+    };
+    assert_eq!((load("some"), load("all")), (403, 200));
+    let index = running.post_bytes(
+        "/v2/repository/index",
+        &[("authorization", "Bearer some")],
+        b"",
+    );
+    assert_eq!(index.json.as_array().map(Vec::len), Some(1), "{index:?}");
+}
+
+#[test]
+fn models_are_loaded_only_if_the_server_allows_it_and_from_the_repository() {
+    let closed = ServerOptions {
+        model_control: false,
+        ..common::options()
+    };
+    let running = Running::with(&closed, |_| {});
+    let answer = running.post("/v2/repository/models/lstm/unload", &json!({}));
+    assert_eq!(answer.status, 403, "{answer:?}");
+    let running = Running::new();
+    let outside = tempfile::tempdir().expect("a folder");
+    common::save(outside.path(), "secret", 1, &common::lstm(1));
+    for name in [
+        "..",
+        ".",
+        "%2e%2e",
+        "..%2fsecret",
+        "%2fetc",
+        "lstm%2f1",
+        "lstm%00",
+    ] {
+        let answer = running.post(&format!("/v2/repository/models/{name}/load"), &json!({}));
+        assert_ne!(answer.status, 200, "{name}");
+    }
+    let file = json!({ "parameters": { "file:1/model.onnx": "AAAA" } });
+    let answer = running.post("/v2/repository/models/lstm/load", &file);
+    assert_eq!(answer.status, 501, "{answer:?}");
+    assert_eq!(
+        running.infer("lstm", &request(&[0.5; FEATURES])).status,
+        200
+    );
+}
+
+#[test]
+fn both_ports_speak_tls() {
+    let files = tempfile::tempdir().expect("a folder");
+    let made = rcgen::generate_simple_self_signed(vec!["localhost".into()]).expect("a certificate");
+    let path = |name: &str| files.path().join(name);
+    std::fs::write(path("certificate"), made.cert.pem()).expect("written");
+    std::fs::write(path("key"), made.signing_key.serialize_pem()).expect("written");
+    let tls = TlsFiles {
+        certificate: path("certificate"),
+        key: path("key"),
+    };
+    let running = Running::with(
+        &ServerOptions {
+            tls: Some(tls),
+            ..common::options()
+        },
+        |_| {},
+    );
+    let mut roots = RootCertStore::empty();
+    roots.add(made.cert.der().clone()).expect("a root");
+    let config = ClientConfig::builder()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let config = Arc::new(config);
+    let name = ServerName::try_from("localhost").expect("a name");
+    let client = ClientConnection::new(config, name).expect("a client");
+    let stream = TcpStream::connect(running.server.http_address()).expect("connects");
+    let mut stream = StreamOwned::new(client, stream);
+    let head = b"GET /v2/health/ready HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    stream.write_all(head).expect("written");
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    assert!(
+        answer.starts_with(b"HTTP/1.1 200"),
+        "{}",
+        String::from_utf8_lossy(&answer)
+    );
+    // Without TLS nothing is answered.
+    let mut plain = TcpStream::connect(running.server.grpc_address()).expect("connects");
+    plain.write_all(head).expect("written");
+    let mut answer = Vec::new();
+    let _ = plain.read_to_end(&mut answer);
+    assert!(!answer.starts_with(b"HTTP/"));
+    let missing = TlsFiles {
+        certificate: path("none"),
+        key: path("key"),
+    };
+    let options = ServerOptions {
+        tls: Some(missing),
+        ..common::options()
+    };
+    let refused = Server::start(running.folder.path(), &options)
+        .err()
+        .expect("refused");
+    assert!(refused.to_string().contains("none"), "{refused}");
+}

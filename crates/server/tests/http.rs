@@ -1,0 +1,430 @@
+//! The protocol over HTTP: answers are those of the reference, errors name the correction.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use common::{FEATURES, HIDDEN, Running, expected, output, request, steps};
+use serde_json::{Value, json};
+
+#[test]
+fn answers_are_those_of_the_reference() {
+    let running = Running::new();
+    let mut rng = fastrand::Rng::with_seed(1);
+    for (name, model) in [("lstm", common::lstm(1)), ("both", common::bidirectional())] {
+        for count in [1, 2, 9] {
+            let xs = steps(&mut rng, count);
+            let answer = running.infer(name, &request(&xs));
+            let expected = expected(&model, &xs);
+            assert_eq!(output(&answer, "output"), expected.y, "{name}");
+            assert_eq!(output(&answer, "hn"), expected.hn, "{name}");
+            if !expected.cn.is_empty() {
+                assert_eq!(output(&answer, "cn"), expected.cn, "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn sequences_of_a_batch_have_lengths_and_initial_states() {
+    let running = Running::new();
+    let mut rng = fastrand::Rng::with_seed(2);
+    for (name, model) in [("lstm", common::lstm(1)), ("both", common::bidirectional())] {
+        let xs = steps(&mut rng, 3 * 6);
+        let lengths = [6, 1, 4];
+        let asked = json!({
+            "id": "a",
+            "inputs": [
+                { "name": "input", "shape": [3, 6, FEATURES], "datatype": "FP32", "data": xs },
+                { "name": "lengths", "shape": [3, 1], "datatype": "INT64", "data": lengths },
+            ],
+            "outputs": [{ "name": "output" }, { "name": "hn" }],
+        });
+        let answer = running.infer(name, &asked);
+        assert_eq!(answer.json["id"], "a");
+        let (y, hn) = (output(&answer, "output"), output(&answer, "hn"));
+        let of = model.signature();
+        for (row, len) in lengths.into_iter().enumerate() {
+            let alone = expected(&model, &xs[row * 6 * FEATURES..][..len * FEATURES]);
+            let mut padded = alone.y;
+            padded.resize(6 * of.output, 0.0);
+            assert_eq!(y[row * 6 * of.output..][..6 * of.output], padded);
+            assert_eq!(hn[row * of.hidden_state..][..of.hidden_state], alone.hn);
+        }
+    }
+    // A sequence in two requests, the second from the states of the first.
+    let xs = steps(&mut rng, 5);
+    let whole = expected(&common::lstm(1), &xs);
+    let first = running.infer("lstm", &request(&xs[..2 * FEATURES]));
+    let mut second = request(&xs[2 * FEATURES..]);
+    for (given, found) in [("h0", "hn"), ("c0", "cn")] {
+        let states = output(&first, found);
+        let input = json!({
+            "name": given, "shape": [1, states.len()], "datatype": "FP32", "data": states,
+        });
+        second["inputs"].as_array_mut().expect("a list").push(input);
+    }
+    let second = running.infer("lstm", &second);
+    assert_eq!(output(&second, "output"), whole.y[2 * HIDDEN..]);
+    assert_eq!(output(&second, "cn"), whole.cn);
+}
+
+/// JSON, then the bytes of the inputs.
+fn binary(json: &Value, raw: &[u8]) -> (Vec<u8>, String) {
+    let mut body = json.to_string().into_bytes();
+    let length = body.len().to_string();
+    body.extend_from_slice(raw);
+    (body, length)
+}
+
+#[test]
+fn tensors_are_sent_as_bytes_too() {
+    let running = Running::new();
+    let xs = steps(&mut fastrand::Rng::with_seed(3), 4);
+    let raw: Vec<u8> = xs.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let y: Vec<u8> = expected(&common::lstm(1), &xs)
+        .y
+        .iter()
+        .flat_map(|y| y.to_le_bytes())
+        .collect();
+    let asked = json!({
+        "inputs": [{
+            "name": "input", "shape": [1, 4, FEATURES], "datatype": "FP32",
+            "parameters": { "binary_data_size": raw.len() },
+        }],
+        "outputs": [{ "name": "output", "parameters": { "binary_data": true } }],
+    });
+    let (body, length) = binary(&asked, &raw);
+    let headers = [("inference-header-content-length", length.as_str())];
+    let read = |response: ureq::http::Response<ureq::Body>| {
+        let length = &response.headers()["inference-header-content-length"];
+        let length: usize = length.to_str().expect("text").parse().expect("a number");
+        let body = response.into_body().read_to_vec().expect("a body");
+        let json: Value = serde_json::from_slice(&body[..length]).expect("JSON");
+        (json, body[length..].to_vec())
+    };
+    let response = running
+        .post_raw("/v2/models/lstm/infer", &headers, &body)
+        .expect("an answer");
+    let (json, found) = read(response);
+    assert_eq!(found, y);
+    assert_eq!(
+        json["outputs"][0]["parameters"]["binary_data_size"],
+        y.len()
+    );
+    assert!(json["outputs"][0]["data"].is_null());
+
+    // The same compressed.
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(&body).expect("written");
+    let headers = [headers[0], ("content-encoding", "gzip")];
+    let compressed = gzip.finish().expect("ended");
+    let response = running.post_raw("/v2/models/lstm/infer", &headers, &compressed);
+    assert_eq!(read(response.expect("an answer")).1, y);
+
+    // Raw: the body is the only input. Two of its axes are of any size, the batch is 1.
+    let headers = [("inference-header-content-length", "0")];
+    let response = running
+        .post_raw("/v2/models/lstm/infer", &headers, &raw)
+        .expect("an answer");
+    assert_eq!(read(response).1[..y.len()], y);
+}
+
+#[test]
+fn each_wrong_request_has_a_status_and_a_sentence() {
+    let running = Running::new();
+    let good = request(&steps(&mut fastrand::Rng::with_seed(4), 2));
+    let changed = |change: &dyn Fn(&mut Value)| {
+        let mut request = good.clone();
+        change(&mut request);
+        request.to_string()
+    };
+    let input = |name: &'static str, value: Value| {
+        changed(&|request| request["inputs"][0][name] = value.clone())
+    };
+    for (body, says) in [
+        ("".to_owned(), "no JSON"),
+        ("{".to_owned(), "no JSON"),
+        ("[]".to_owned(), "no JSON"),
+        ("{}".to_owned(), "inputs"),
+        ("\u{0}".to_owned(), "no JSON"),
+        (json!({ "inputs": [] }).to_string(), "\"input\" is missing"),
+        (input("name", json!("x")), "no input \"x\""),
+        (input("datatype", json!("FP31")), "unknown datatype"),
+        (input("datatype", json!("INT64")), "integers"),
+        (input("data", json!(["1"])), "numbers"),
+        (input("data", json!([1.0])), "1 elements"),
+        (input("shape", json!([1, 2])), "shape"),
+        (input("shape", json!([-1, 2, 3])), "axes are 0 or more"),
+        (input("shape", json!([1, 3, 2])), "[batch, steps, 3]"),
+        (input("shape", json!([2, 1, 3])), ""),
+        (
+            input("parameters", json!({ "binary_data_size": 4 })),
+            "binary_data_size",
+        ),
+        (
+            input("parameters", json!({ "shared_memory_region": "r" })),
+            "shared memory",
+        ),
+        (
+            changed(&|r| r["outputs"] = json!([{ "name": "z" }])),
+            "no output \"z\"",
+        ),
+        (
+            changed(&|r| r["parameters"] = json!({ "timeout": "soon" })),
+            "timeout",
+        ),
+        (
+            changed(&|r| r["parameters"] = json!({ "sequence_id": -1 })),
+            "sequence_id",
+        ),
+        (
+            changed(&|r| {
+                let copy = r["inputs"][0].clone();
+                r["inputs"].as_array_mut().expect("a list").push(copy);
+            }),
+            "twice",
+        ),
+    ] {
+        let answer = running.post_bytes("/v2/models/lstm/infer", &[], body.as_bytes());
+        if says.is_empty() {
+            assert_eq!(answer.status, 200, "{body}: {answer:?}");
+            continue;
+        }
+        assert_eq!(answer.status, 400, "{body}: {answer:?}");
+        assert!(answer.error().contains(says), "{body}: {answer:?}");
+    }
+    for (path, status) in [
+        ("/v2/models/none/infer", 404),
+        ("/v2/models/lstm/versions/2/infer", 404),
+        ("/v2/models/..%2f..%2fetc%2fpasswd/infer", 404),
+        ("/v2/nothing", 404),
+        ("/v2/systemsharedmemory/status", 501),
+    ] {
+        let answer = running.post(path, &good);
+        assert_eq!(answer.status, status, "{path}: {answer:?}");
+        assert!(!answer.error().is_empty(), "{path}");
+    }
+    for length in ["x", "-1", "999999"] {
+        let headers = [("inference-header-content-length", length)];
+        let body = good.to_string();
+        let answer = running.post_bytes("/v2/models/lstm/infer", &headers, body.as_bytes());
+        assert_eq!(answer.status, 400, "{length}");
+    }
+    assert_eq!(
+        running.infer("lstm", &good).status,
+        200,
+        "and the server goes on"
+    );
+}
+
+#[test]
+fn bodies_are_bounded_also_after_decompression() {
+    let options = cellstream_server::ServerOptions {
+        body_bytes: 10_000,
+        ..common::options()
+    };
+    let running = Running::with(&options, |_| {});
+    let large = vec![b' '; 20_000];
+    let answer = running.post_bytes("/v2/models/lstm/infer", &[], &large);
+    assert_eq!(answer.status, 413, "{answer:?}");
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    gzip.write_all(&vec![b' '; 50_000_000]).expect("written");
+    let bomb = gzip.finish().expect("ended");
+    // Small enough as it comes.
+    let headers = [("content-encoding", "gzip")];
+    let most = cellstream_server::ServerOptions {
+        body_bytes: 200_000,
+        ..common::options()
+    };
+    let running = Running::with(&most, |_| {});
+    assert!(bomb.len() < 100_000);
+    let answer = running.post_bytes("/v2/models/lstm/infer", &headers, &bomb);
+    assert_eq!(answer.status, 413, "{answer:?}");
+}
+
+#[test]
+fn metadata_configuration_statistics_and_health_are_told() {
+    let running = Running::new();
+    for path in [
+        "/v2/health/live",
+        "/v2/health/ready",
+        "/v2/models/lstm/ready",
+    ] {
+        assert_eq!(running.get(path).status, 200, "{path}");
+    }
+    assert_ne!(running.get("/v2/models/none/ready").status, 200);
+    let server = running.get("/v2").json;
+    assert!(
+        server["extensions"]
+            .as_array()
+            .expect("a list")
+            .contains(&json!("statistics"))
+    );
+    let metadata = running.get("/v2/models/lstm").json;
+    let inputs = &metadata["inputs"];
+    assert_eq!(
+        inputs[0],
+        json!({ "name": "input", "datatype": "FP32", "shape": [-1, -1, 3] })
+    );
+    assert_eq!(metadata["versions"], json!(["1"]));
+    assert_eq!(running.get("/v2/models/lstm/versions/1").json, metadata);
+    let config = running.get("/v2/models/lstm/config").json;
+    assert_eq!(
+        config["input"][0]["dims"],
+        json!([-1, 3]),
+        "without the axis of the batch"
+    );
+    assert_eq!(config["max_batch_size"], 64);
+    let before = running.get("/v2/models/lstm/stats").json;
+    running.infer("lstm", &request(&[0.0; FEATURES]));
+    running.infer("lstm", &request(&[0.0; 2]));
+    let after = running.get("/v2/models/lstm/stats").json;
+    let count = |stats: &Value, kind: &str| {
+        let stats = &stats["model_stats"][0]["inference_stats"];
+        stats[kind]["count"].as_u64().expect("a number")
+    };
+    assert_eq!(count(&after, "success"), count(&before, "success") + 1);
+    assert_eq!(
+        running.get("/v2/models/stats").json["model_stats"]
+            .as_array()
+            .map(Vec::len),
+        Some(2)
+    );
+    let metrics = running
+        .post_raw("/metrics", &[], &[])
+        .expect("an answer")
+        .status();
+    assert_eq!(metrics.as_u16(), 404, "only GET");
+    let text = ureq::get(running.url("/metrics"))
+        .call()
+        .expect("an answer");
+    let text = text.into_body().read_to_string().expect("text");
+    assert!(
+        text.contains("cellstream_request_seconds_count{model=\"lstm\",version=\"1\"} 1"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_deadline_is_heeded_before_and_during_work() {
+    let running = Running::new();
+    for timeout in [1, 3_000] {
+        let mut asked = request(&vec![0.1; 9_000 * FEATURES]);
+        asked["parameters"] = json!({ "timeout": timeout });
+        let answer = running.infer("lstm", &asked);
+        assert_eq!(answer.status, 504, "{answer:?}");
+    }
+    let mut asked = request(&[0.1; FEATURES]);
+    asked["parameters"] = json!({ "timeout": 60_000_000, "priority": 1 });
+    assert_eq!(running.infer("lstm", &asked).status, 200);
+}
+
+#[test]
+fn an_overloaded_model_says_when_to_try_again() {
+    let running = Running::with(&common::options(), |folder| {
+        common::configure(folder, "lstm", "[limits]\nnodes = 12000\n");
+    });
+    let path = running.url("/v2/models/lstm/infer");
+    let long = request(&vec![0.1; 9_000 * FEATURES]).to_string();
+    std::thread::scope(|scope| {
+        let first: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(|| {
+                    let config = ureq::Agent::config_builder()
+                        .http_status_as_error(false)
+                        .build();
+                    let agent: ureq::Agent = config.into();
+                    agent.post(&path).send(&long).expect("an answer")
+                })
+            })
+            .collect();
+        let answers = first
+            .into_iter()
+            .map(|thread| thread.join().expect("no panic"));
+        let refused: Vec<_> = answers
+            .filter(|answer| answer.status().as_u16() == 429)
+            .collect();
+        assert!(!refused.is_empty(), "a request has 9,000 nodes of 12,000");
+        for answer in refused {
+            let after = answer.headers()["retry-after"]
+                .to_str()
+                .expect("text")
+                .parse::<u64>();
+            assert!(after.expect("seconds") >= 1);
+        }
+    });
+    // Too large for the limit is no matter of time.
+    let answer = running.infer(
+        "lstm",
+        &json!({ "inputs": [{
+            "name": "input", "shape": [2, 9000, FEATURES], "datatype": "FP32",
+            "data": vec![0.1; 2 * 9_000 * FEATURES],
+        }]}),
+    );
+    assert_eq!(answer.status, 413, "{answer:?}");
+}
+
+#[test]
+fn a_client_that_goes_away_frees_its_request() {
+    let running = Running::with(&common::options(), |folder| {
+        common::configure(folder, "lstm", "max_steps = 200000\n");
+    });
+    let body = request(&vec![0.1; 100_000 * FEATURES]).to_string();
+    let mut stream = TcpStream::connect(running.server.http_address()).expect("connects");
+    let head = format!(
+        "POST /v2/models/lstm/infer HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).expect("written");
+    stream.write_all(body.as_bytes()).expect("written");
+    let unanswered = || {
+        let status = running.get("/status").json;
+        let models = status["models"].as_array().expect("a list");
+        let model = models.iter().find(|model| model["name"] == "lstm");
+        model.expect("served")["unanswered"]
+            .as_u64()
+            .expect("a number")
+    };
+    let wait_for = |expected: u64| {
+        let end = Instant::now() + Duration::from_secs(20);
+        while unanswered() != expected {
+            assert!(Instant::now() < end, "{expected} unanswered requests");
+            std::thread::yield_now();
+        }
+    };
+    wait_for(1);
+    drop(stream);
+    wait_for(0);
+    let stats = running.get("/v2/models/lstm/stats").json;
+    let success = &stats["model_stats"][0]["inference_stats"]["success"]["count"];
+    assert_eq!(success, 0, "it was cancelled, not computed");
+}
+
+#[test]
+fn a_connection_without_a_request_is_closed() {
+    let options = cellstream_server::ServerOptions {
+        header_time: Duration::from_millis(100),
+        ..common::options()
+    };
+    let running = Running::with(&options, |_| {});
+    for (address, bytes) in [
+        (running.server.http_address(), &b""[..]),
+        (running.server.http_address(), b"POST / HT"),
+        (running.server.http_address(), b"GET /v2 HTTP/1.1\r\nhost: "),
+        (running.server.grpc_address(), b"PRI * HTTP/2.0\r\n"),
+    ] {
+        let mut stream = TcpStream::connect(address).expect("connects");
+        stream.write_all(bytes).expect("written");
+        stream
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .expect("set");
+        let mut answer = Vec::new();
+        // Closed: the read ends.
+        let _ = stream.read_to_end(&mut answer);
+        let text = String::from_utf8_lossy(&answer);
+        assert!(!text.contains("200 OK"), "{text}");
+    }
+}
