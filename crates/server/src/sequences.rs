@@ -19,7 +19,7 @@ use cellstream_serve::engine::{self, Step, StepOptions, Stream};
 use cellstream_serve::scheduler::ClientId;
 
 use crate::error::{ErrorKind, InferError};
-use crate::networks::{Answer, Call, StackNetwork, States, Wanted};
+use crate::networks::{Answer, Call, Part, StackNetwork, States, Wanted};
 use crate::wire::{InferRequest, SequenceId, SequenceStep};
 
 /// Limits of the sequences of a model.
@@ -158,7 +158,7 @@ impl Sequences {
         step: &SequenceStep,
         call: &Call,
     ) -> Result<Answer, InferError> {
-        let (xs, count, initial) = network.sequence(request)?;
+        let Part { xs, count, initial } = network.sequence(request)?;
         if initial.is_some() && !step.start {
             return Err(InferError::invalid(
                 "initial states are given with sequence_start; later steps go on from the server's",

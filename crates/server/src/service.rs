@@ -1,6 +1,5 @@
 //! The operations of the protocol, independent of its transport.
 
-use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -260,13 +259,9 @@ impl Service {
     }
 
     /// Waits until all requests are answered and no sequence is open, at most until `end`.
-    pub fn idle(&self, end: Instant) -> impl Future<Output = ()> + '_ {
-        async move {
-            while (self.unanswered() > 0 || self.models.open_sequences() > 0)
-                && Instant::now() < end
-            {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
+    pub async fn idle(&self, end: Instant) {
+        while (self.unanswered() > 0 || self.models.open_sequences() > 0) && Instant::now() < end {
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 }

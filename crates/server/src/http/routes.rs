@@ -12,6 +12,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde_json::{Value, json};
+use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::compression::CompressionLayer;
 use tower_http::decompression::RequestDecompressionLayer;
 
@@ -67,6 +68,7 @@ pub fn router(service: Arc<Service>, tokens: Arc<Tokens>, options: HttpOptions) 
         .method_not_allowed_fallback(unknown)
         .with_state(app)
         .layer(DefaultBodyLimit::disable())
+        .layer(CatchPanicLayer::custom(panicked))
         .layer(RequestDecompressionLayer::new().pass_through_unaccepted(true))
         .layer(CompressionLayer::new())
         .layer(middleware::from_fn_with_state(
@@ -75,6 +77,12 @@ pub fn router(service: Arc<Service>, tokens: Arc<Tokens>, options: HttpOptions) 
         ))
         .layer(middleware::from_fn_with_state(tokens, authenticate))
         .layer(middleware::from_fn(log_access))
+}
+
+/// A defect of a handler ends its request, and no other.
+fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
+    let error = InferError::new(ErrorKind::Internal, "the server has a defect; see its log");
+    refusal(&HeaderMap::new(), &error)
 }
 
 /// The answer to a request that is refused, in the protocol that its headers tell.

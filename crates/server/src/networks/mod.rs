@@ -22,7 +22,7 @@ use crate::repository::{Kind, ModelConfig};
 use crate::wire::{Datatype, InferRequest, Tensor};
 pub use graph::GraphNetwork;
 pub use seq2seq::Seq2SeqNetwork;
-pub use stack::{StackNetwork, States, Wanted};
+pub use stack::{Part, StackNetwork, States, Wanted};
 pub use tree::TreeNetwork;
 
 /// An input or an output of a network. Axes of any size are -1.

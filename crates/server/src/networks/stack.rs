@@ -55,6 +55,15 @@ pub struct States {
     pub c: Vec<f32>,
 }
 
+/// Steps of a sequence whose states the server holds.
+pub struct Part<'a> {
+    /// `[steps, features]`; steps after `count` are padding.
+    pub xs: Cow<'a, [f32]>,
+    pub count: usize,
+    /// Initial states, in the order of the chain's; `None`: none are given.
+    pub initial: Option<Vec<f32>>,
+}
+
 /// The tensors of a request.
 struct Batch<'a> {
     x: Cow<'a, [f32]>,
@@ -322,24 +331,22 @@ impl StackNetwork {
         })
     }
 
-    /// The steps of one sequence `[1, steps, features]`, and its initial states, in the order of
-    /// the cell.
+    /// The steps of one sequence `[1, steps, features]`.
     ///
     /// # Errors
     /// Tensors of other shapes or types.
-    pub fn sequence<'a>(
-        &self,
-        request: &'a InferRequest,
-    ) -> Result<(Cow<'a, [f32]>, usize, Option<Vec<f32>>), InferError> {
+    pub fn sequence<'a>(&self, request: &'a InferRequest) -> Result<Part<'a>, InferError> {
         let given = self.batch(request)?;
         if given.batch != 1 {
             return Err(InferError::invalid(
                 "a request of a sequence has one sequence: batch 1",
             ));
         }
-        let steps = given.lengths[0];
-        let initial = self.joined(given.h0.as_deref(), given.c0.as_deref());
-        Ok((given.x, steps, initial))
+        Ok(Part {
+            count: given.lengths[0],
+            initial: self.joined(given.h0.as_deref(), given.c0.as_deref()),
+            xs: given.x,
+        })
     }
 
     /// Features of an input step.
