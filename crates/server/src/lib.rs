@@ -32,5 +32,4 @@ mod service;
 mod statistics;
 mod wire;
 
-pub use grpc::protocol;
 pub use server::{ModelFailure, ServedModel, Server, ServerError, ServerOptions, TlsFiles};

@@ -6,10 +6,10 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
-use cellstream_server::protocol::grpc_inference_service_client::GrpcInferenceServiceClient;
-use cellstream_server::protocol::infer_parameter::ParameterChoice;
-use cellstream_server::protocol::model_infer_request::InferInputTensor;
-use cellstream_server::protocol::*;
+use cellstream_protocol::grpc_inference_service_client::GrpcInferenceServiceClient;
+use cellstream_protocol::infer_parameter::ParameterChoice;
+use cellstream_protocol::model_infer_request::InferInputTensor;
+use cellstream_protocol::*;
 use common::{FEATURES, HIDDEN, Running, expected, steps};
 use tonic::Code;
 use tonic::transport::Channel;

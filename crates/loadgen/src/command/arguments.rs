@@ -6,6 +6,8 @@ use std::time::Duration;
 use crate::in_process::{EngineSpec, ServedShape, policies_for};
 use crate::report::Context;
 use crate::sweep::{BatchOption, Conditions, Grid};
+#[cfg(feature = "wire")]
+use crate::wire::{ServerAddress, WireModel};
 use crate::workload::{Arrivals, LengthsOption, Network, TreesOption, Workload};
 use cellstream_command::{Failure, seconds, threads};
 use cellstream_serve::engine::EngineOptions;
@@ -56,6 +58,25 @@ pub struct Arguments {
     #[allow(missing_docs)]
     #[command(flatten)]
     pub shape: ServedShape,
+    /// Send the requests to a server of the Open Inference Protocol v2, over HTTP or gRPC
+    #[cfg(feature = "wire")]
+    #[arg(long, value_name = "http|grpc://HOST:PORT", requires = "model", conflicts_with_all = [
+        "policies", "workers", "batch", "bucket_width", "tasks_at_once", "steps_at_once",
+        "batch_steps", "sweep", "calibrate"])]
+    pub server: Option<ServerAddress>,
+    /// The server's model
+    #[cfg(feature = "wire")]
+    #[arg(long, value_name = "NAME", requires = "server")]
+    pub model: Option<String>,
+    /// Requests are steps of this number of sequences in turn, whose states the server holds
+    #[cfg(feature = "wire")]
+    #[arg(long, value_name = "N", requires = "server",
+        value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    pub sequences: Option<u64>,
+    /// File with the token for the server
+    #[cfg(feature = "wire")]
+    #[arg(long, value_name = "FILE", requires = "server")]
+    pub token: Option<PathBuf>,
     /// Sequence lengths: paper (mean 24, 99 % below 100, none above 330), paper:MAX, a number, or a
     /// CSV file with a header; for seq2seq two columns, as in FILE:source,target (default: paper)
     #[arg(long, value_name = "L|FILE[:COLUMN]")]
@@ -359,6 +380,34 @@ impl Arguments {
             steps_at_once: self.steps_at_once as usize,
             batch_steps: self.batch_steps,
         }
+    }
+
+    /// The server that gets the requests, instead of engines in this process.
+    ///
+    /// # Errors
+    /// The file of the token cannot be read.
+    #[cfg(feature = "wire")]
+    pub fn wire_model(&self) -> Result<Option<WireModel>, Failure> {
+        let (Some(server), Some(name)) = (&self.server, &self.model) else {
+            return Ok(None);
+        };
+        if self.network == Network::Treelstm {
+            return Err(Failure::usage(
+                "a server takes trees of words: choose tree-child-sum instead of treelstm",
+            ));
+        }
+        let read = |path: &PathBuf| {
+            let text = std::fs::read_to_string(path);
+            text.map_err(|why| Failure::from(why).of(path))
+        };
+        let token = self.token.as_ref().map(read).transpose()?;
+        Ok(Some(WireModel {
+            server: server.clone(),
+            name: name.clone(),
+            token: token.map(|token| token.trim().to_owned()),
+            symbols: self.shape.vocabulary() as usize,
+            sequences: self.sequences,
+        }))
     }
 
     /// The conditions of all runs.

@@ -26,6 +26,13 @@ use progress::{bar, show};
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     // All checks come before weights are made.
     arguments.check_outputs()?;
+    #[cfg(feature = "wire")]
+    if let Some(model) = arguments.wire_model()? {
+        arguments.measures_peaks()?;
+        interrupt::catch()?;
+        let out = &mut Output::new(arguments.writes_files());
+        return measure(arguments, &model, interrupt::flow, out);
+    }
     let workload = arguments.workload()?;
     arguments.policies(&workload)?;
     let grid = arguments.grid()?;
@@ -56,7 +63,12 @@ fn measure<L: Launch>(
     let trace = arguments.trace.as_deref();
     let trace = trace.map(Arrivals::read_trace).transpose()?;
     let workload = arguments.workload()?;
-    let policies = arguments.policies(&workload)?;
+    let policies: Vec<Option<PolicyKind>> = match launch.has_policies() {
+        true => (arguments.policies(&workload)?.into_iter())
+            .map(Some)
+            .collect(),
+        false => vec![None],
+    };
     let (conditions, context) = (arguments.conditions(workload), arguments.context());
     let printer = Printer {
         json: arguments.json,
@@ -71,7 +83,10 @@ fn measure<L: Launch>(
             writeln!(out, "calibrated: batch {rows}\n")?;
         }
     }
-    let candidates = grid.candidates(&policies);
+    let candidates = match launch.has_policies() {
+        true => grid.candidates(&policies.iter().copied().flatten().collect::<Vec<_>>()),
+        false => vec![Candidate::default()],
+    };
     let measures_peaks = arguments.measures_peaks()?;
     let point_count = arguments.point_count();
     // The best of each policy is measured again after a sweep; skipped runs are unknown yet.
@@ -150,7 +165,7 @@ fn measure<L: Launch>(
 /// The peaks by policy; the highest of each policy is marked.
 fn peak_rows<'a>(
     context: &'a Context,
-    policies: &[PolicyKind],
+    policies: &[Option<PolicyKind>],
     candidates: &[Candidate],
     peaks: &[Measurement],
 ) -> Vec<Row<'a>> {
@@ -160,9 +175,9 @@ fn peak_rows<'a>(
         best: highest.contains(&measured.candidate),
         ..Row::new(context, measured)
     };
-    let of_policy = |&policy: &PolicyKind| {
+    let of_policy = |&policy: &Option<PolicyKind>| {
         let peaks = peaks.iter();
-        peaks.filter(move |measured| measured.candidate.policy == Some(policy))
+        peaks.filter(move |measured| measured.candidate.policy == policy)
     };
     policies.iter().flat_map(of_policy).map(row).collect()
 }

@@ -6,12 +6,14 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tonic::metadata::MetadataMap;
 
-use super::protocol::infer_parameter::ParameterChoice;
-use super::protocol::model_infer_response::InferOutputTensor;
-use super::protocol::{InferParameter, InferTensorContents, ModelInferRequest, ModelInferResponse};
 use crate::error::InferError;
 use crate::http::from_raw;
 use crate::wire::{Data, Datatype, InferRequest, InferResponse, Parameter, RequestOptions, Tensor};
+use cellstream_protocol::infer_parameter::ParameterChoice;
+use cellstream_protocol::model_infer_response::InferOutputTensor;
+use cellstream_protocol::{
+    InferParameter, InferTensorContents, ModelInferRequest, ModelInferResponse,
+};
 
 /// Reads a request.
 ///

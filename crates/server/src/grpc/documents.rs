@@ -1,17 +1,17 @@
 //! Metadata, configuration and statistics as messages.
 
-use super::protocol::model_config::SchedulingChoice;
-use super::protocol::model_metadata_response::TensorMetadata;
-use super::protocol::{
-    DataType, InferStatistics, ModelConfig, ModelDynamicBatching, ModelInput,
-    ModelMetadataResponse, ModelOutput, ModelSequenceBatching, ModelStatistics,
-    ModelTransactionPolicy, StatisticDuration,
-};
 use crate::http::{config_type, dims};
 use crate::models::LoadedModel;
 use crate::networks::Port;
 use crate::service::NAME;
 use crate::statistics::Total;
+use cellstream_protocol::model_config::SchedulingChoice;
+use cellstream_protocol::model_metadata_response::TensorMetadata;
+use cellstream_protocol::{
+    DataType, InferStatistics, ModelConfig, ModelDynamicBatching, ModelInput,
+    ModelMetadataResponse, ModelOutput, ModelSequenceBatching, ModelStatistics,
+    ModelTransactionPolicy, StatisticDuration,
+};
 
 pub fn metadata(of: &LoadedModel, versions: &[u64]) -> ModelMetadataResponse {
     let port = |port: &Port| TensorMetadata {

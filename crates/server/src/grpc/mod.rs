@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::middleware;
+use cellstream_protocol::grpc_inference_service_server::GrpcInferenceServiceServer;
 use tonic::codec::CompressionEncoding;
 use tonic::metadata::MetadataValue;
 use tonic::service::Routes;
@@ -18,12 +19,6 @@ use crate::doors::{Tokens, authenticate};
 use crate::error::{ErrorKind, InferError};
 use crate::service::Service;
 
-/// The messages, the client and the service of gRPC, generated from `proto/open_inference.proto`.
-#[allow(missing_docs, clippy::all, clippy::pedantic)]
-pub mod protocol {
-    tonic::include_proto!("inference");
-}
-
 /// All methods.
 pub fn router(
     service: Arc<Service>,
@@ -32,7 +27,7 @@ pub fn router(
     may_load: bool,
 ) -> Router {
     let methods = service::Methods { service, may_load };
-    let server = protocol::grpc_inference_service_server::GrpcInferenceServiceServer::new(methods)
+    let server = GrpcInferenceServiceServer::new(methods)
         .max_decoding_message_size(most_bytes)
         .max_encoding_message_size(usize::MAX)
         .accept_compressed(CompressionEncoding::Gzip)

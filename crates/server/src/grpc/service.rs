@@ -5,15 +5,15 @@ use std::time::Instant;
 
 use tonic::{Request, Response, Status, Streaming};
 
-use super::protocol::grpc_inference_service_server::GrpcInferenceService;
-use super::protocol::repository_index_response::ModelIndex;
-use super::protocol::*;
 use super::stream::{Responses, answers};
 use super::{convert, documents, status};
 use crate::doors::Client;
 use crate::error::{ErrorKind, InferError};
 use crate::http::index_state;
 use crate::service::{EXTENSIONS, NAME, Service, Target};
+use cellstream_protocol::grpc_inference_service_server::GrpcInferenceService;
+use cellstream_protocol::repository_index_response::ModelIndex;
+use cellstream_protocol::*;
 
 /// See the [module](self).
 pub struct Methods {

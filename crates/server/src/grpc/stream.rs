@@ -14,11 +14,11 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
 use super::convert;
-use super::protocol::{ModelInferRequest, ModelInferResponse, ModelStreamInferResponse};
 use crate::doors::Client;
 use crate::error::InferError;
 use crate::service::{Service, Target};
 use crate::wire::{InferRequest, InferResponse};
+use cellstream_protocol::{ModelInferRequest, ModelInferResponse, ModelStreamInferResponse};
 
 /// The responses of a stream. Dropping it cancels the requests without an answer.
 pub type Responses = ReceiverStream<Result<ModelStreamInferResponse, Status>>;

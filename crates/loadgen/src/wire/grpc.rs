@@ -1,0 +1,118 @@
+//! The protocol over gRPC.
+
+use std::time::Duration;
+
+use cellstream_protocol::grpc_inference_service_client::GrpcInferenceServiceClient;
+use cellstream_protocol::infer_parameter::ParameterChoice;
+use cellstream_protocol::model_infer_request::InferInputTensor;
+use cellstream_protocol::{InferParameter, ModelInferRequest, ModelMetadataRequest};
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::Channel;
+use tonic::{Code, Request};
+
+use super::request::{Tensor, TensorPort};
+use super::{Part, WireModel};
+use crate::record::{ErrorKind, Outcome};
+
+/// A client on one connection.
+#[derive(Clone)]
+pub struct Client {
+    client: GrpcInferenceServiceClient<Channel>,
+    model: String,
+    authorization: Option<MetadataValue<Ascii>>,
+}
+
+impl Client {
+    /// Connects.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub async fn connect(of: &WireModel) -> Result<Client, String> {
+        let address = format!("http://{}", of.server.authority);
+        let channel = Channel::from_shared(address).map_err(|why| why.to_string())?;
+        let channel = channel.connect().await.map_err(|why| why.to_string())?;
+        let client = GrpcInferenceServiceClient::new(channel);
+        let bearer = |token: &String| format!("Bearer {token}").parse().ok();
+        Ok(Client {
+            client: client.max_decoding_message_size(usize::MAX),
+            model: of.name.clone(),
+            authorization: of.token.as_ref().and_then(bearer),
+        })
+    }
+
+    /// The inputs of the model.
+    ///
+    /// # Errors
+    /// The server does not have the model.
+    pub async fn inputs(&self) -> Result<Vec<TensorPort>, String> {
+        let asked = self.request(ModelMetadataRequest {
+            name: self.model.clone(),
+            version: String::new(),
+        });
+        let metadata = self.client.clone().model_metadata(asked).await;
+        let metadata = metadata.map_err(|status| status.message().to_owned())?;
+        let inputs = metadata.into_inner().inputs.into_iter();
+        Ok(inputs
+            .map(|input| TensorPort {
+                name: input.name,
+                datatype: input.datatype,
+                shape: input.shape,
+            })
+            .collect())
+    }
+
+    /// The message with these inputs.
+    pub fn message(&self, tensors: Vec<Tensor>, part: Option<Part>) -> ModelInferRequest {
+        let mut message = ModelInferRequest {
+            model_name: self.model.clone(),
+            ..ModelInferRequest::default()
+        };
+        if let Some(Part { id, start }) = part {
+            let mut add = |name: &str, choice| {
+                let parameter_choice = Some(choice);
+                message
+                    .parameters
+                    .insert(name.into(), InferParameter { parameter_choice });
+            };
+            add("sequence_id", ParameterChoice::Uint64Param(id));
+            add("sequence_start", ParameterChoice::BoolParam(start));
+        }
+        for tensor in tensors {
+            message.inputs.push(InferInputTensor {
+                name: tensor.name,
+                datatype: tensor.datatype.to_owned(),
+                shape: tensor.shape,
+                ..InferInputTensor::default()
+            });
+            message.raw_input_contents.push(tensor.raw);
+        }
+        message
+    }
+
+    /// Sends a request and waits for its response.
+    pub async fn infer(&self, message: ModelInferRequest, time_left: Option<Duration>) -> Outcome {
+        let mut request = self.request(message);
+        if let Some(left) = time_left {
+            request.set_timeout(left);
+        }
+        match self.client.clone().model_infer(request).await {
+            Ok(_) => Outcome::Answered(None),
+            Err(status) => Outcome::Failed(match status.code() {
+                Code::ResourceExhausted => ErrorKind::Overloaded,
+                // The own clock of the client is told as a cancellation.
+                Code::DeadlineExceeded | Code::Cancelled => ErrorKind::Deadline,
+                _ => ErrorKind::Failed,
+            }),
+        }
+    }
+
+    fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        if let Some(value) = &self.authorization {
+            request
+                .metadata_mut()
+                .insert("authorization", value.clone());
+        }
+        request
+    }
+}

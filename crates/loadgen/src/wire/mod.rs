@@ -1,0 +1,230 @@
+//! Servers of the Open Inference Protocol v2 as targets, over HTTP or gRPC.
+//!
+//! One thread sends and receives, so that the generator leaves the cores to a server beside it.
+
+mod grpc;
+mod http;
+mod request;
+
+use std::fmt;
+use std::future::Future;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Runtime};
+
+use crate::candidate::{Candidate, Launch};
+use crate::drive::WallClock;
+use crate::record::{ErrorKind, Outcome};
+use crate::target::{About, Completion, Target};
+use crate::workload::RequestSpec;
+use cellstream_command::Failure;
+use request::{Encoder, TensorPort};
+
+/// The address of a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerAddress {
+    transport: Transport,
+    /// Host and port.
+    authority: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Transport {
+    Http,
+    Grpc,
+}
+
+impl FromStr for ServerAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<ServerAddress, String> {
+        let (scheme, authority) = text.split_once("://").unwrap_or(("", ""));
+        let transport = match scheme {
+            "http" => Transport::Http,
+            "grpc" => Transport::Grpc,
+            _ => return Err("expected http://HOST:PORT or grpc://HOST:PORT".into()),
+        };
+        let authority = authority.trim_end_matches('/');
+        match authority.is_empty() || authority.contains('/') {
+            true => Err("expected http://HOST:PORT or grpc://HOST:PORT".into()),
+            false => Ok(ServerAddress {
+                transport,
+                authority: authority.to_owned(),
+            }),
+        }
+    }
+}
+
+impl fmt::Display for ServerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = match self.transport {
+            Transport::Http => "http",
+            Transport::Grpc => "grpc",
+        };
+        write!(f, "{scheme}://{}", self.authority)
+    }
+}
+
+/// A model of a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WireModel {
+    /// The server.
+    pub server: ServerAddress,
+    /// The model.
+    pub name: String,
+    /// The token of the header `Authorization`, if the server needs one.
+    pub token: Option<String>,
+    /// Symbols of random sources of an encoder.
+    pub symbols: usize,
+    /// Requests take turns of so many sequences whose states the server holds; `None`: each request
+    /// is whole.
+    pub sequences: Option<u64>,
+}
+
+impl Launch for WireModel {
+    type Target = WireTarget;
+    type Clock = WallClock;
+
+    fn has_policies(&self) -> bool {
+        false
+    }
+
+    fn launch(&self, _: &Candidate) -> Result<(WireTarget, WallClock), Failure> {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("load-wire")
+            .enable_all()
+            .build()?;
+        let failed = |why: String| Failure::new(format!("{}: {why}", self.server));
+        let (client, inputs) = runtime.block_on(self.connect()).map_err(failed)?;
+        Ok((
+            WireTarget {
+                runtime,
+                client,
+                encoder: Encoder::new(inputs, self.symbols).map_err(failed)?,
+                turns: self.sequences.map(Turns::new),
+                about: About::new(self.server.to_string()),
+            },
+            WallClock::new(),
+        ))
+    }
+}
+
+impl WireModel {
+    async fn connect(&self) -> Result<(Client, Vec<TensorPort>), String> {
+        match self.server.transport {
+            Transport::Http => {
+                let client = http::Client::new(self);
+                let inputs = client.inputs().await?;
+                Ok((Client::Http(client), inputs))
+            }
+            Transport::Grpc => {
+                let client = grpc::Client::connect(self).await?;
+                let inputs = client.inputs().await?;
+                Ok((Client::Grpc(client), inputs))
+            }
+        }
+    }
+}
+
+enum Client {
+    Http(http::Client),
+    Grpc(grpc::Client),
+}
+
+/// A connection to a server under load.
+pub struct WireTarget {
+    runtime: Runtime,
+    client: Client,
+    encoder: Encoder,
+    turns: Option<Turns>,
+    about: About,
+}
+
+/// Sequences that take turns.
+struct Turns {
+    count: u64,
+    /// Of the first one: other runs have other ids.
+    first: u64,
+    next: AtomicU64,
+}
+
+/// The part of a sequence that a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    id: u64,
+    start: bool,
+}
+
+impl Turns {
+    fn new(count: u64) -> Turns {
+        Turns {
+            count: count.max(1),
+            first: fastrand::u64(1..1 << 40),
+            next: AtomicU64::new(0),
+        }
+    }
+
+    fn next(&self) -> Part {
+        let turn = self.next.fetch_add(1, Ordering::Relaxed);
+        Part {
+            id: self.first + turn % self.count,
+            start: turn < self.count,
+        }
+    }
+}
+
+/// A request, as it is sent.
+pub enum Sent {
+    /// The body.
+    Http(http::Body),
+    /// The message.
+    Grpc(Box<cellstream_protocol::ModelInferRequest>),
+}
+
+impl Target for WireTarget {
+    type Prepared = Sent;
+
+    fn about(&self) -> About {
+        self.about.clone()
+    }
+
+    fn prepare(&self, request: &RequestSpec) -> Sent {
+        let tensors = self.encoder.tensors(request);
+        let part = self.turns.as_ref().map(Turns::next);
+        match &self.client {
+            Client::Http(_) => Sent::Http(http::body(&tensors, part)),
+            Client::Grpc(client) => Sent::Grpc(Box::new(client.message(tensors, part))),
+        }
+    }
+
+    fn submit(&self, request: Sent, time_left: Option<Duration>, completion: Completion) {
+        match (&self.client, request) {
+            (Client::Http(client), Sent::Http(body)) => {
+                let client = client.clone();
+                self.spawn(
+                    async move { client.infer(body, time_left).await },
+                    completion,
+                );
+            }
+            (Client::Grpc(client), Sent::Grpc(message)) => {
+                let client = client.clone();
+                self.spawn(
+                    async move { client.infer(*message, time_left).await },
+                    completion,
+                );
+            }
+            // `prepare` makes those of the client.
+            _ => completion.report(Outcome::Failed(ErrorKind::Failed)),
+        }
+    }
+}
+
+impl WireTarget {
+    fn spawn(&self, infer: impl Future<Output = Outcome> + Send + 'static, completion: Completion) {
+        self.runtime
+            .spawn(async move { completion.report(infer.await) });
+    }
+}
