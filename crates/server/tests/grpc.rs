@@ -209,20 +209,8 @@ fn g2p(folder: &Path) {
     std::fs::copy(model, folder.join("model.safetensors")).expect("copied");
 }
 
-const G2P: &str = r#"
-[seq2seq]
-encoder = "encoder.rnn."
-encoder_embedding = "encoder.embedding.weight"
-decoder = "decoder.rnn."
-decoder_embedding = "decoder.embedding.weight"
-projection = "output.weight"
-projection_bias = "output.bias"
-bos = 0
-eos = 1
-limit = 40
-source_symbols = "metadata:letters"
-target_symbols = "metadata:phonemes"
-"#;
+/// The configuration of the repository's README.
+const G2P: &str = include_str!("../../../examples/models/config.toml");
 
 fn word(letters: &str, model: &str) -> ModelInferRequest {
     let length = letters.len() as i64;
