@@ -264,10 +264,11 @@ fn metadata_configuration_statistics_and_health_are_told() {
             .contains(&json!("statistics"))
     );
     let metadata = running.get("/v2/models/lstm").json;
-    let inputs = &metadata["inputs"];
+    let input = json!({ "name": "input", "datatype": "FP32", "shape": [-1, -1, 3] });
     assert_eq!(
-        inputs[0],
-        json!({ "name": "input", "datatype": "FP32", "shape": [-1, -1, 3] })
+        metadata["inputs"],
+        json!([input]),
+        "those that a request needs"
     );
     assert_eq!(metadata["versions"], json!(["1"]));
     assert_eq!(running.get("/v2/models/lstm/versions/1").json, metadata);

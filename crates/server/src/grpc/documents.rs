@@ -24,7 +24,7 @@ pub fn metadata(of: &LoadedModel, versions: &[u64]) -> ModelMetadataResponse {
         name: of.name.clone(),
         versions: versions.iter().map(u64::to_string).collect(),
         platform: NAME.to_owned(),
-        inputs: interface.inputs.iter().map(port).collect(),
+        inputs: interface.needed().map(port).collect(),
         outputs: interface.outputs.iter().map(port).collect(),
     }
 }
@@ -51,7 +51,7 @@ pub fn config(of: &LoadedModel) -> ModelConfig {
         platform: NAME.to_owned(),
         backend: NAME.to_owned(),
         max_batch_size: interface.max_batch.try_into().unwrap_or(i32::MAX),
-        input: interface.inputs.iter().map(input).collect(),
+        input: interface.needed().map(input).collect(),
         output: interface.outputs.iter().map(output).collect(),
         scheduling_choice: Some(match of.takes_only_sequences {
             true => SchedulingChoice::SequenceBatching(ModelSequenceBatching {

@@ -193,7 +193,7 @@ pub fn from_raw(name: &str, datatype: &str, raw: &[u8]) -> Result<Data, InferErr
 /// # Errors
 /// The model has other inputs, or the bytes do not fill the shape.
 pub fn read_single(body: &Bytes, of: &Interface) -> Result<Read, InferError> {
-    let mut needed = of.inputs.iter().filter(|port| !port.is_optional);
+    let mut needed = of.needed();
     let (Some(port), None) = (needed.next(), needed.next()) else {
         return Err(InferError::invalid(
             "the model has several inputs; name them in JSON",

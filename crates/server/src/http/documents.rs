@@ -14,17 +14,14 @@ pub fn server() -> Value {
 
 pub fn model(of: &LoadedModel, versions: &[u64]) -> Value {
     let interface = of.network.interface();
-    let ports = |ports: &[Port]| -> Vec<Value> {
-        let port = |port: &Port| json!({ "name": port.name, "datatype": port.datatype.name(), "shape": port.shape });
-        ports.iter().map(port).collect()
-    };
+    let port = |port: &Port| json!({ "name": port.name, "datatype": port.datatype.name(), "shape": port.shape });
     let versions: Vec<String> = versions.iter().map(u64::to_string).collect();
     json!({
         "name": of.name,
         "versions": versions,
         "platform": NAME,
-        "inputs": ports(&interface.inputs),
-        "outputs": ports(&interface.outputs),
+        "inputs": interface.needed().map(port).collect::<Vec<_>>(),
+        "outputs": interface.outputs.iter().map(port).collect::<Vec<_>>(),
     })
 }
 
@@ -57,28 +54,20 @@ pub fn dims<'a>(interface: &Interface, port: &'a Port) -> &'a [i64] {
 
 pub fn config(of: &LoadedModel) -> Value {
     let interface = of.network.interface();
-    let inputs = interface.inputs.iter().map(|port| {
-        json!({
-            "name": port.name,
-            "data_type": config_type(port.datatype),
-            "dims": dims(interface, port),
-            "optional": port.is_optional,
-        })
-    });
-    let outputs = interface.outputs.iter().map(|port| {
+    let port = |port: &Port| {
         json!({
             "name": port.name,
             "data_type": config_type(port.datatype),
             "dims": dims(interface, port),
         })
-    });
+    };
     let mut config = json!({
         "name": of.name,
         "platform": NAME,
         "backend": NAME,
         "max_batch_size": interface.max_batch,
-        "input": inputs.collect::<Vec<_>>(),
-        "output": outputs.collect::<Vec<_>>(),
+        "input": interface.needed().map(port).collect::<Vec<_>>(),
+        "output": interface.outputs.iter().map(port).collect::<Vec<_>>(),
         "model_transaction_policy": { "decoupled": interface.is_streaming },
     });
     match of.takes_only_sequences {

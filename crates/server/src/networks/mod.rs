@@ -55,6 +55,7 @@ impl Port {
 /// The inputs and outputs of a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
+    /// Optional ones are not told to clients: tools fill all inputs of a model with random values.
     pub inputs: Vec<Port>,
     pub outputs: Vec<Port>,
     /// Most sequences of a request, if the first axis of each tensor is that of sequences; else 0.
@@ -63,6 +64,13 @@ pub struct Interface {
     pub is_streaming: bool,
     /// Whether the server can hold the states of its sequences.
     pub has_states: bool,
+}
+
+impl Interface {
+    /// The inputs that a request needs.
+    pub fn needed(&self) -> impl Iterator<Item = &Port> {
+        self.inputs.iter().filter(|port| !port.is_optional)
+    }
 }
 
 /// A network, ready to be added to an engine.
@@ -198,7 +206,7 @@ fn check_names(interface: &Interface, request: &InferRequest) -> Result<(), Infe
             )));
         }
     }
-    for port in interface.inputs.iter().filter(|port| !port.is_optional) {
+    for port in interface.needed() {
         if !request.inputs.iter().any(|input| input.name == port.name) {
             return Err(InferError::invalid(format!(
                 "input {:?} is missing",
