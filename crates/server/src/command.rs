@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use cellstream::machine::Topology;
 use cellstream_command::{Failure, seconds};
 use cellstream_serve::engine::{EngineOptions, Workers};
 use cellstream_serve::policy::PolicyKind;
@@ -99,10 +100,7 @@ impl Arguments {
             model_control: self.model_control,
             engine: EngineOptions {
                 policy: self.policy,
-                workers: match self.worker_cores {
-                    1 => Workers::OnePerCore,
-                    cores => Workers::OneOver(cores as usize),
-                },
+                workers: workers(self.worker_cores as usize),
                 limits: Limits {
                     requests: self.requests as usize,
                     streams: self.sequences as usize,
@@ -118,6 +116,17 @@ impl Arguments {
             ..ServerOptions::default()
         }
     }
+}
+
+/// All cores, divided among workers of this number of cores.
+fn workers(cores: usize) -> Workers {
+    if cores == 1 {
+        return Workers::OnePerCore;
+    }
+    let topology = Topology::detect();
+    let all = topology.cpus_for_team(topology.team_size());
+    // The last worker has the rest.
+    Workers::Cores(all.chunks(cores).map(<[usize]>::to_vec).collect())
 }
 
 /// Serves until SIGTERM or Ctrl-C, then lets accepted requests end.

@@ -33,7 +33,7 @@ pub struct ServerOptions {
     /// a list with commas.
     pub tokens: Option<PathBuf>,
     /// Allows addresses other than loopback without TLS or without tokens: behind a proxy that has
-    /// both, or in a network of friends.
+    /// both, or in a closed network.
     pub trusts_network: bool,
     /// Allows clients to load and unload models of the repository.
     pub model_control: bool,

@@ -135,6 +135,7 @@ impl Network {
             (None, false, false) if is_onnx && Model::open(path).is_err() => Kind::Graph,
             (None, false, false) => Kind::Stack,
         };
+        check_entries(kind, config)?;
         match kind {
             Kind::Stack => stack::load(path, config, name),
             Kind::Seq2seq => seq2seq::load(path, config),
@@ -223,6 +224,46 @@ fn check_names(interface: &Interface, request: &InferRequest) -> Result<(), Infe
         }
     }
     Ok(())
+}
+
+/// Refuses entries of a configuration that a kind does not have.
+fn check_entries(kind: Kind, config: &ModelConfig) -> Result<(), String> {
+    let usual = ModelConfig::default();
+    let entries = [
+        (
+            "plan",
+            config.plan.is_some(),
+            [Kind::Stack, Kind::Graph].contains(&kind),
+        ),
+        ("precision", config.precision.is_some(), kind != Kind::Tree),
+        ("policy", config.policy.is_some(), kind != Kind::Graph),
+        ("weight", config.weight != usual.weight, kind != Kind::Graph),
+        (
+            "max_batch",
+            config.max_batch != usual.max_batch,
+            kind == Kind::Stack,
+        ),
+        ("max_steps", config.max_steps.is_some(), kind != Kind::Graph),
+        (
+            "sequences",
+            config.sequences != usual.sequences,
+            kind == Kind::Stack,
+        ),
+        (
+            "safetensors",
+            config.safetensors != usual.safetensors,
+            kind == Kind::Stack,
+        ),
+        ("seq2seq", config.seq2seq.is_some(), kind == Kind::Seq2seq),
+        ("tree", config.tree.is_some(), kind == Kind::Tree),
+    ];
+    match entries.iter().find(|(_, is_set, has)| *is_set && !has) {
+        Some((entry, ..)) => Err(format!(
+            "config.toml: a model of the kind {} has no {entry:?}",
+            kind.name()
+        )),
+        None => Ok(()),
+    }
 }
 
 /// The input of this name.

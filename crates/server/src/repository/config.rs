@@ -70,6 +70,18 @@ pub enum Kind {
     Graph,
 }
 
+impl Kind {
+    /// The name in a `config.toml`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Stack => "stack",
+            Kind::Seq2seq => "seq2seq",
+            Kind::Tree => "tree",
+            Kind::Graph => "graph",
+        }
+    }
+}
+
 /// The versions that are loaded.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(untagged)]

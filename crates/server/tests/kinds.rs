@@ -1,0 +1,148 @@
+//! Trees and whole graphs over the wire, and configurations that do not fit.
+
+mod common;
+
+use std::path::Path;
+
+use cellstream::layers::Embedding;
+use cellstream::model::Matrix;
+use cellstream_serve::cell_graph::Cells;
+use cellstream_serve::networks::{
+    ChildSumTreeLstm, ChildSumWeights, Dependencies, Outputs, run_unbatched,
+};
+use common::{Running, output};
+use serde_json::json;
+
+const WORDS: usize = 6;
+const FEATURES: usize = 3;
+const HIDDEN: usize = 4;
+
+/// A safetensors file of these matrices; a bias has one row.
+fn write(path: &Path, tensors: &[(&str, &Matrix)]) {
+    let mut data = Vec::new();
+    let mut header = serde_json::Map::new();
+    for (name, matrix) in tensors {
+        let from = data.len();
+        data.extend(matrix.data().iter().flat_map(|value| value.to_le_bytes()));
+        let shape = match name.ends_with("bias") {
+            true => vec![matrix.cols()],
+            false => vec![matrix.rows(), matrix.cols()],
+        };
+        let entry = json!({ "dtype": "F32", "shape": shape, "data_offsets": [from, data.len()] });
+        header.insert((*name).to_owned(), entry);
+    }
+    let header = serde_json::Value::Object(header).to_string();
+    let length = (header.len() as u64).to_le_bytes();
+    std::fs::write(path, [&length[..], header.as_bytes(), &data].concat()).expect("written");
+}
+
+#[test]
+fn a_tree_has_the_states_of_the_plain_loops() {
+    let mut rng = fastrand::Rng::with_seed(1);
+    let mut random = |rows: usize, cols: usize| {
+        let values = (0..rows * cols).map(|_| rng.f32() - 0.5).collect();
+        Matrix::new(rows, cols, values).expect("a matrix")
+    };
+    let words = random(WORDS, FEATURES);
+    let [ioux, iouh] = [FEATURES, HIDDEN].map(|cols| random(3 * HIDDEN, cols));
+    let [fx, fh] = [FEATURES, HIDDEN].map(|cols| random(HIDDEN, cols));
+    let [ioux_bias, iouh_bias] = [(); 2].map(|()| random(1, 3 * HIDDEN));
+    let [fx_bias, fh_bias] = [(); 2].map(|()| random(1, HIDDEN));
+    let running = Running::with(&common::options(), |folder| {
+        let folder = folder.join("tree");
+        std::fs::create_dir_all(folder.join("1")).expect("a folder");
+        let config = "[tree]\nprefix = \"cell.\"\nembedding = \"words.weight\"\n";
+        std::fs::write(folder.join("config.toml"), config).expect("written");
+        let tensors = [
+            ("words.weight", &words),
+            ("cell.ioux.weight", &ioux),
+            ("cell.ioux.bias", &ioux_bias),
+            ("cell.iouh.weight", &iouh),
+            ("cell.iouh.bias", &iouh_bias),
+            ("cell.fx.weight", &fx),
+            ("cell.fx.bias", &fx_bias),
+            ("cell.fh.weight", &fh),
+            ("cell.fh.bias", &fh_bias),
+        ];
+        write(&folder.join("1").join("model.safetensors"), &tensors);
+    });
+    let sum = |a: &Matrix, b: &Matrix| {
+        let (a, b) = (a.data(), b.data());
+        a.iter().zip(b.iter()).map(|(a, b)| a + b).collect()
+    };
+    let weights = ChildSumWeights {
+        input: ioux.clone(),
+        sum: iouh.clone(),
+        bias: sum(&ioux_bias, &iouh_bias),
+        forget_input: fx.clone(),
+        forget_state: fh.clone(),
+        forget_bias: sum(&fx_bias, &fh_bias),
+    };
+    let mut cells = Cells::new();
+    let network = ChildSumTreeLstm::add(&mut cells, weights).expect("a network");
+    let (heads, tokens) = ([2usize, 5, 2, 5, 0], [0usize, 5, 3, 3, 1]);
+    let mut features = vec![0.0; tokens.len() * FEATURES];
+    Embedding::new(words.clone())
+        .run(&tokens, &mut features)
+        .expect("known words");
+    let tree = Dependencies::new(&heads).expect("a tree");
+    let graph = network
+        .unfold(&tree, &features, Outputs::Each)
+        .expect("a graph");
+    let expected = run_unbatched(&cells, graph, None).expect("an answer");
+    let ask = |heads: &[usize], tokens: &[usize], outputs: &[&str]| {
+        let input = |name: &str, values: &[usize]| json!({ "name": name, "datatype": "INT64", "shape": [values.len()], "data": values });
+        let outputs: Vec<_> = outputs.iter().map(|name| json!({ "name": name })).collect();
+        let inputs = [input("tokens", tokens), input("heads", heads)];
+        running.infer("tree", &json!({ "inputs": inputs, "outputs": outputs }))
+    };
+    let both = ask(&heads, &tokens, &["root", "output"]);
+    assert_eq!(output(&both, "output"), expected);
+    assert_eq!(output(&both, "root"), expected[4 * HIDDEN..]);
+    assert_eq!(
+        output(&ask(&heads, &tokens, &["root"]), "root"),
+        expected[4 * HIDDEN..]
+    );
+    for (heads, tokens) in [
+        (&[1usize][..], &[0usize][..]),
+        (&[2, 1], &[0, 0]),
+        (&[0, 0], &[0, 0]),
+        (&[0], &[WORDS]),
+        (&[0], &[0, 0]),
+        (&[], &[]),
+    ] {
+        let answer = ask(heads, tokens, &[]);
+        assert_eq!(answer.status, 400, "{heads:?} {tokens:?}: {answer:?}");
+    }
+}
+
+#[test]
+fn a_configuration_of_another_kind_is_refused_by_name() {
+    let cases = [
+        ("plan", "kind = \"tree\"\nplan = \"p\"\n[tree]\n"),
+        (
+            "precision",
+            "kind = \"tree\"\nprecision = \"bf16\"\n[tree]\n",
+        ),
+        ("tree", "kind = \"stack\"\n[tree]\n"),
+        (
+            "sequences",
+            "kind = \"tree\"\n[tree]\n[sequences]\nonly = true\n",
+        ),
+        ("beside", "plan = \"../other.plan\"\n"),
+        ("[seq2seq]", "kind = \"seq2seq\"\n"),
+        ("in reverse", "[sequences]\nonly = true\n"),
+    ];
+    let running = Running::with(&common::options(), |folder| {
+        for (index, (_, config)) in cases.iter().enumerate() {
+            let name = format!("case{index}");
+            common::save(folder, &name, 1, &common::bidirectional());
+            common::configure(folder, &name, config);
+        }
+    });
+    let failures = running.server.failures();
+    assert_eq!(failures.len(), cases.len(), "{failures:?}");
+    for ((named, _), failure) in cases.iter().zip(failures) {
+        assert!(failure.why.contains(named), "{named}: {failure:?}");
+    }
+}
