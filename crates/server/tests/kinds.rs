@@ -6,6 +6,7 @@ use std::path::Path;
 
 use cellstream::layers::Embedding;
 use cellstream::model::Matrix;
+use cellstream_network::{Network, Tensor};
 use cellstream_serve::cell_graph::Cells;
 use cellstream_serve::networks::{
     ChildSumTreeLstm, ChildSumWeights, Dependencies, Outputs, run_unbatched,
@@ -113,6 +114,54 @@ fn a_tree_has_the_states_of_the_plain_loops() {
     ] {
         let answer = ask(heads, tokens, &[]);
         assert_eq!(answer.status, 400, "{heads:?} {tokens:?}: {answer:?}");
+    }
+}
+
+#[test]
+fn a_whole_graph_has_the_outputs_of_the_library() {
+    let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("../network/tests/cases");
+    let names = [
+        "05_manual_bidirectional_t_dense_behind_dynamo",
+        "02_keras_exports_LSTM_last",
+    ];
+    let running = Running::with(&common::options(), |folder| {
+        for name in names {
+            let folder = folder.join(name).join("1");
+            std::fs::create_dir_all(&folder).expect("a folder");
+            let file = cases.join(format!("{name}.onnx"));
+            std::fs::copy(file, folder.join("model.onnx")).expect("copied");
+        }
+    });
+    for name in names {
+        let network = Network::open(cases.join(format!("{name}.onnx"))).expect("a network");
+        let [port] = network.inputs() else {
+            panic!("{name} has one input");
+        };
+        let axes = port.shape.as_ref().expect("axes").iter();
+        let shape: Vec<usize> = axes.map(|axis| axis.unwrap_or(2)).collect();
+        let mut rng = fastrand::Rng::with_seed(2);
+        let values = |_| rng.f32() - 0.5;
+        let values: Vec<f32> = (0..shape.iter().product()).map(values).collect();
+        let tensor = Tensor::new(&shape, values.clone()).expect("fits");
+        let expected = network.run(&[(&port.name, &tensor)]).expect("an answer");
+        let metadata = running.get(&format!("/v2/models/{name}")).json;
+        assert_eq!(metadata["inputs"][0]["name"], port.name.as_str());
+        let input = |shape: &[usize]| {
+            json!({ "inputs": [{
+                "name": port.name, "datatype": "FP32", "shape": shape, "data": values,
+            }]})
+        };
+        let answer = running.infer(name, &input(&shape));
+        for output in expected {
+            let found = common::output(&answer, &output.name);
+            assert_eq!(Some(&found[..]), output.tensor.floats(), "{name}");
+        }
+        let wrong = running.infer(name, &input(&[values.len()]));
+        assert_eq!(wrong.status, 400, "{wrong:?}");
+        let sequence = json!({ "sequence_id": 1, "sequence_start": true });
+        let mut part = input(&shape);
+        part["parameters"] = sequence;
+        assert_eq!(running.infer(name, &part).status, 400);
     }
 }
 

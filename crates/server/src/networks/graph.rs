@@ -136,6 +136,9 @@ impl GraphNetwork {
     /// # Errors
     /// Too many requests wait; tensors that do not fit.
     pub async fn run(&self, request: &InferRequest, call: &Call) -> Result<Answer, InferError> {
+        for given in &request.inputs {
+            self.check_shape(given)?;
+        }
         let (reply, answer) = oneshot::channel();
         let job = Job {
             inputs: request.inputs.clone(),
@@ -160,6 +163,28 @@ impl GraphNetwork {
         let mut answer = answer.await.map_err(|_| ended())??;
         answer.outputs.retain(|output| request.wants(&output.name));
         Ok(answer)
+    }
+
+    /// Refuses a tensor of another shape than the file says, if it says one.
+    fn check_shape(&self, given: &Tensor) -> Result<(), InferError> {
+        let port = self
+            .interface
+            .inputs
+            .iter()
+            .find(|port| port.name == given.name);
+        let Some(port) = port.filter(|port| !port.shape.is_empty()) else {
+            return Ok(());
+        };
+        let fits = |(axis, size): (&i64, &usize)| *axis < 0 || usize::try_from(*axis) == Ok(*size);
+        let is_same =
+            port.shape.len() == given.shape.len() && port.shape.iter().zip(&given.shape).all(fits);
+        match is_same {
+            true => Ok(()),
+            false => Err(InferError::invalid(format!(
+                "input {:?} has the shape {:?}; expected: {:?}",
+                given.name, given.shape, port.shape
+            ))),
+        }
     }
 }
 
