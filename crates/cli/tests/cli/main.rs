@@ -16,6 +16,7 @@ mod network;
 mod plan_file;
 mod quantize;
 mod run;
+mod serve;
 mod simulate;
 mod tune;
 

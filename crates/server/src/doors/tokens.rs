@@ -176,7 +176,7 @@ pub async fn authenticate(
             request.extensions_mut().insert(client);
         }
         Err(error) if !OPEN.contains(&request.uri().path()) => {
-            return http::refusal(request.headers(), &error);
+            return http::last_refusal(request.headers(), &error);
         }
         Err(_) => {}
     }

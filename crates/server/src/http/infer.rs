@@ -12,7 +12,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::Deserialize;
 
 use super::body::{self, JSON_LENGTH};
-use super::routes::{App, refusal};
+use super::routes::{App, last_refusal, refusal};
 use crate::doors::Client;
 use crate::error::{ErrorKind, InferError};
 use crate::service::Target;
@@ -33,7 +33,12 @@ pub async fn infer(
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    match answer(&app, &path, &client, &headers, body).await {
+    // Before anything is refused: a connection with an unread body cannot be used again.
+    let bytes = match bytes(body, app.options.body_bytes, app.options.body_time).await {
+        Ok(bytes) => bytes,
+        Err(error) => return last_refusal(&headers, &error),
+    };
+    match answer(&app, &path, &client, &headers, bytes).await {
         Ok(response) => response,
         Err(error) => refusal(&headers, &error),
     }
@@ -44,11 +49,10 @@ async fn answer(
     path: &ModelPath,
     client: &Client,
     headers: &HeaderMap,
-    body: Body,
+    bytes: Bytes,
 ) -> Result<Response, InferError> {
     client.check(&path.model)?;
     let json_length = json_length(headers)?;
-    let bytes = bytes(body, app.options.body_bytes, app.options.body_time).await?;
     let received = Instant::now();
     let read = match json_length {
         Some(0) => {

@@ -8,4 +8,4 @@ mod routes;
 
 pub use body::from_raw;
 pub use documents::{config_type, dims, state as index_state};
-pub use routes::{HttpOptions, log_access, refusal, router};
+pub use routes::{HttpOptions, last_refusal, log_access, router};

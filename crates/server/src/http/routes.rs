@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, Extension, Path, Request, State};
-use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use axum::http::header::{CONNECTION, CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -87,8 +87,7 @@ fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
 
 /// The answer to a request that is refused, in the protocol that its headers tell.
 pub fn refusal(headers: &HeaderMap, error: &InferError) -> Response {
-    let is_grpc = |value: &HeaderValue| value.as_bytes().starts_with(b"application/grpc");
-    if headers.get(CONTENT_TYPE).is_some_and(is_grpc) {
+    if is_grpc(headers) {
         return grpc::status(error).into_http::<Body>();
     }
     let status = StatusCode::from_u16(match error.kind {
@@ -114,6 +113,21 @@ pub fn refusal(headers: &HeaderMap, error: &InferError) -> Response {
         response
             .headers_mut()
             .insert("retry-after-ms", milliseconds.into());
+    }
+    response
+}
+
+fn is_grpc(headers: &HeaderMap) -> bool {
+    let is_grpc = |value: &HeaderValue| value.as_bytes().starts_with(b"application/grpc");
+    headers.get(CONTENT_TYPE).is_some_and(is_grpc)
+}
+
+/// A [`refusal`] before the body was read: a connection of HTTP/1 ends with it.
+pub fn last_refusal(headers: &HeaderMap, error: &InferError) -> Response {
+    let mut response = refusal(headers, error);
+    if !is_grpc(headers) {
+        let close = HeaderValue::from_static("close");
+        response.headers_mut().insert(CONNECTION, close);
     }
     response
 }
@@ -300,13 +314,13 @@ async fn unknown(request: Request) -> Response {
         ),
         false => InferError::not_found(format!("there is no {} {path:?}", request.method())),
     };
-    refusal(request.headers(), &error)
+    last_refusal(request.headers(), &error)
 }
 
 async fn limit_length(State(most): State<usize>, request: Request, next: Next) -> Response {
     match check_length(request.headers(), most) {
         Ok(()) => next.run(request).await,
-        Err(error) => refusal(request.headers(), &error),
+        Err(error) => last_refusal(request.headers(), &error),
     }
 }
 
