@@ -219,8 +219,8 @@ impl Reader<'_> {
         }
     }
 
-    /// The weights that are read between two readings of any of them: those of all directions, or of
-    /// each where they come in turn.
+    /// The weights that are read between two readings of any of them: those of all directions, or
+    /// of each where they come in turn.
     fn phases(&self, plan: &LayerPlan, directions: impl Iterator<Item = Slice>) -> Vec<Slice> {
         match plan.takes_directions_in_turn(self.group_size) {
             true => directions.collect(),

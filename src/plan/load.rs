@@ -91,10 +91,10 @@ impl Plan {
         }
     }
 
-    /// The plan to go on with for requests of this size, where `earlier` plans for others: `earlier`
-    /// with the estimate for this size added. `None`: `earlier` will do. It has an entry whose
-    /// sequences and steps differ by a factor of less than two each, or 16 entries, of which the
-    /// nearest is used.
+    /// The plan to go on with for requests of this size, where `earlier` plans for others:
+    /// `earlier` with the estimate for this size added. `None`: `earlier` will do. It has an entry
+    /// whose sequences and steps differ by a factor of less than two each, or 16 entries, of which
+    /// the nearest is used.
     ///
     /// ```
     /// use cellstream::Plan;

@@ -21,8 +21,8 @@ pub trait Launch {
     /// The target refuses the settings or cannot be reached.
     fn launch(&self, candidate: &Candidate) -> Result<(Self::Target, Self::Clock), Failure>;
 
-    /// Whether the target has the policies and batch sizes of candidates. A server that is configured
-    /// elsewhere is measured once.
+    /// Whether the target has the policies and batch sizes of candidates. A server that is
+    /// configured elsewhere is measured once.
     fn has_policies(&self) -> bool {
         true
     }

@@ -4,8 +4,8 @@
 //! The modules are in the order of a request's path: `workload` draws it, a [`target`] serves
 //! it, `drive` submits it when it is due, [`record`] counts it. `sweep` compares targets and
 //! settings, `report` writes tables, CSV files and charts, `command` is the command line.
-//! `in_process` is the target that runs the engine of `cellstream-serve` in this process, `wire` one
-//! that is a server of another.
+//! `in_process` is the target that runs the engine of `cellstream-serve` in this process, `wire`
+//! one that is a server of another.
 
 mod candidate;
 mod command;

@@ -258,8 +258,8 @@ impl Models {
         self.retire();
     }
 
-    /// The version of this number, or the latest one for an empty text. A sequence that is open at a
-    /// replaced version goes on there.
+    /// The version of this number, or the latest one for an empty text. A sequence that is open at
+    /// a replaced version goes on there.
     ///
     /// # Errors
     /// It is not loaded.

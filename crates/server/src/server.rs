@@ -140,8 +140,8 @@ pub struct Server {
 const TIDY: Duration = Duration::from_millis(500);
 
 impl Server {
-    /// Opens the ports, loads all models of the repository (a folder, or the file of one model), and
-    /// serves them. A model that cannot be loaded is in the index with the reason.
+    /// Opens the ports, loads all models of the repository (a folder, or the file of one model),
+    /// and serves them. A model that cannot be loaded is in the index with the reason.
     ///
     /// ```no_run
     /// use cellstream_server::{Server, ServerOptions};

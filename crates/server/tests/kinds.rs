@@ -92,7 +92,10 @@ fn a_tree_has_the_states_of_the_plain_loops() {
         .expect("a graph");
     let expected = run_unbatched(&cells, graph, None).expect("an answer");
     let ask = |heads: &[usize], tokens: &[usize], outputs: &[&str]| {
-        let input = |name: &str, values: &[usize]| json!({ "name": name, "datatype": "INT64", "shape": [values.len()], "data": values });
+        let input = |name: &str, values: &[usize]| {
+            let shape = [values.len()];
+            json!({ "name": name, "datatype": "INT64", "shape": shape, "data": values })
+        };
         let outputs: Vec<_> = outputs.iter().map(|name| json!({ "name": name })).collect();
         let inputs = [input("tokens", tokens), input("heads", heads)];
         running.infer("tree", &json!({ "inputs": inputs, "outputs": outputs }))

@@ -14,7 +14,13 @@ pub fn server() -> Value {
 
 pub fn model(of: &LoadedModel, versions: &[u64]) -> Value {
     let interface = of.network.interface();
-    let port = |port: &Port| json!({ "name": port.name, "datatype": port.datatype.name(), "shape": port.shape });
+    let port = |port: &Port| {
+        json!({
+            "name": port.name,
+            "datatype": port.datatype.name(),
+            "shape": port.shape,
+        })
+    };
     let versions: Vec<String> = versions.iter().map(u64::to_string).collect();
     json!({
         "name": of.name,

@@ -2,7 +2,8 @@
 //!
 //! | tensor | shape | |
 //! |---|---|---|
-//! | `tokens` | `[words]` | INT64: rows of the embedding; without one `input` `[words, features]` FP32 |
+//! | `tokens` | `[words]` | INT64: rows of the embedding |
+//! | `input` | `[words, features]` | FP32, if there is no embedding |
 //! | `heads` | `[words]` | INT64: the number of each word's head, from 1; 0: the root |
 //! | `root` | `[hidden]` | the hidden state of the root |
 //! | `output` | `[words, hidden]` | those of all words |
