@@ -21,7 +21,7 @@ use super::*;
 use crate::cell_graph::{Batch, BatchSizes, Cell, CellError, Growth, NodeId, NodeOutputs, Ports};
 use crate::cell_graph::{PreparedCell, WorkerEnv};
 use crate::policy::{Cellular, Order};
-use crate::scheduler::{End, Limits, Refused, RequestKey};
+use crate::scheduler::{End, Limits, ModelShare, Refused, RequestKey};
 use crate::sync::Mutex;
 use crate::worker::ModelCells;
 use cellstream::execute::team::{SharedTeam, Team};
