@@ -38,7 +38,7 @@ pub struct Arguments {
     /// File of bearer tokens: one in a line, and after a space the models it is for (default: all)
     #[arg(long, value_name = "FILE")]
     pub tokens: Option<PathBuf>,
-    /// Allow addresses that other machines reach without TLS or without tokens
+    /// Listen on addresses other than loopback without TLS or without tokens
     #[arg(long)]
     pub trust_network: bool,
     /// Allow clients to load and unload models of the repository

@@ -5,6 +5,7 @@
 //! ```text
 //! doors/         addresses, TLS, tokens, connections
 //! http/, grpc/   the protocol; each reads a request and writes its response
+//! refusal.rs     errors as answers of both
 //! wire/          tensors and requests, independent of both
 //! service.rs     the operations of the protocol
 //! sequences.rs   open sequences by their ids
@@ -25,6 +26,7 @@ mod http;
 mod metrics;
 mod models;
 mod networks;
+mod refusal;
 mod repository;
 mod sequences;
 mod server;

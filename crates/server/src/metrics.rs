@@ -111,12 +111,11 @@ fn labels(model: &LoadedModel) -> ModelLabels {
 }
 
 /// The state of the engines at the time of the call.
-#[derive(Debug)]
 struct Engines(Arc<Models>);
 
-impl std::fmt::Debug for Models {
+impl std::fmt::Debug for Engines {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Models")
+        f.write_str("Engines")
     }
 }
 

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use cellstream_serve::Engine;
 use cellstream_serve::engine::{self, EngineOptions, ModelOptions};
@@ -30,7 +30,6 @@ pub struct LoadedModel {
     pub sequences: Sequences,
     pub statistics: Statistics,
     pub takes_only_sequences: bool,
-    pub sequence_idle: Duration,
 }
 
 impl LoadedModel {
@@ -54,19 +53,31 @@ pub struct IndexEntry {
     pub reason: String,
 }
 
+impl IndexEntry {
+    /// The name of the state in the protocol.
+    pub fn state(&self) -> &'static str {
+        if self.is_ready {
+            "READY"
+        } else {
+            "UNAVAILABLE"
+        }
+    }
+}
+
 /// See the [module](self).
 pub struct Models {
     repository: Repository,
     options: EngineOptions,
     engines: Mutex<HashMap<PolicyKind, Arc<Engine>>>,
-    loaded: RwLock<HashMap<String, Named>>,
-    /// Held during a load or an unload.
+    loaded: RwLock<HashMap<String, Versions>>,
+    /// Held during a load or an unload, so that no two of them start an engine of one policy.
     changing: Mutex<()>,
 }
 
+/// The loaded versions of a model.
 #[derive(Default)]
-struct Named {
-    versions: BTreeMap<u64, Arc<LoadedModel>>,
+struct Versions {
+    current: BTreeMap<u64, Arc<LoadedModel>>,
     /// Replaced, but with open sequences.
     old: Vec<Arc<LoadedModel>>,
     /// Why the last load has failed.
@@ -112,11 +123,11 @@ impl Models {
         let loaded = self.load_versions(name);
         let mut all = self.write();
         match loaded {
-            Ok(versions) => {
-                let named = all.entry(name.to_owned()).or_default();
-                named.failure.clear();
-                let old = std::mem::replace(&mut named.versions, versions);
-                named.old.extend(old.into_values());
+            Ok(current) => {
+                let versions = all.entry(name.to_owned()).or_default();
+                versions.failure.clear();
+                let old = std::mem::replace(&mut versions.current, current);
+                versions.old.extend(old.into_values());
                 drop(all);
                 self.retire();
                 Ok(())
@@ -135,13 +146,16 @@ impl Models {
         let entry = entry.ok_or_else(|| {
             InferError::not_found(format!("the repository has no model {name:?}"))
         })?;
-        let mut versions = BTreeMap::new();
+        let mut versions: BTreeMap<u64, Arc<LoadedModel>> = BTreeMap::new();
         for (version, path) in entry.versions {
-            let loaded = self.load_version(name, version, &path, &entry.config);
-            let loaded = loaded.map_err(|why| {
-                InferError::invalid(format!("version {version} of model {name:?}: {why}"))
-            })?;
-            versions.insert(version, Arc::new(loaded));
+            match self.load_version(name, version, &path, &entry.config) {
+                Ok(loaded) => drop(versions.insert(version, Arc::new(loaded))),
+                Err(why) => {
+                    versions.values().for_each(|loaded| remove(loaded));
+                    let why = format!("version {version} of model {name:?}: {why}");
+                    return Err(InferError::invalid(why));
+                }
+            }
         }
         Ok(versions)
     }
@@ -176,7 +190,6 @@ impl Models {
             }),
             statistics: Statistics::default(),
             takes_only_sequences: config.sequences.only,
-            sequence_idle: config.sequences.idle,
         })
     }
 
@@ -188,11 +201,11 @@ impl Models {
         options: &ModelOptions,
     ) -> Result<engine::Model, String> {
         let policy = config.policy.unwrap_or(self.options.policy);
-        let mut engines = self.engines();
-        if let Some(engine) = engines.get(&policy) {
-            return engine
-                .add_model(cells, options)
-                .map_err(|why| why.to_string());
+        // Not locked while weights are packed, which takes long: probes look at the engines, too.
+        let engine = self.engines().get(&policy).cloned();
+        if let Some(engine) = engine {
+            let added = engine.add_model(cells, options);
+            return added.map_err(|why| why.to_string());
         }
         let engine_options = EngineOptions {
             policy,
@@ -204,7 +217,7 @@ impl Models {
             tracing::warn!("{warning}");
         }
         let model = engine.model().clone();
-        engines.insert(policy, Arc::new(engine));
+        self.engines().insert(policy, Arc::new(engine));
         Ok(model)
     }
 
@@ -215,11 +228,11 @@ impl Models {
     pub fn unload(&self, name: &str) -> Result<(), InferError> {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let removed = self.write().remove(name);
-        let is_loaded = |named: &Named| !named.versions.is_empty();
-        let named = removed
+        let is_loaded = |versions: &Versions| !versions.current.is_empty();
+        let versions = removed
             .filter(is_loaded)
             .ok_or_else(|| InferError::not_found(format!("model {name:?} is not loaded")))?;
-        for model in named.versions.into_values().chain(named.old) {
+        for model in versions.current.into_values().chain(versions.old) {
             model.sequences.end_all("the model was unloaded");
             remove(&model);
         }
@@ -230,12 +243,12 @@ impl Models {
     /// Removes replaced models without open sequences.
     fn retire(&self) {
         let mut ended = Vec::new();
-        for named in self.write().values_mut() {
-            let (open, none): (Vec<_>, Vec<_>) = named
+        for versions in self.write().values_mut() {
+            let (open, none): (Vec<_>, Vec<_>) = versions
                 .old
                 .drain(..)
                 .partition(|model| model.sequences.len() > 0);
-            named.old = open;
+            versions.old = open;
             ended.extend(none);
         }
         for model in ended {
@@ -249,7 +262,7 @@ impl Models {
             let loaded = self.read();
             let models = loaded
                 .values()
-                .flat_map(|n| n.versions.values().chain(&n.old));
+                .flat_map(|n| n.current.values().chain(&n.old));
             models.cloned().collect()
         };
         for model in all {
@@ -270,27 +283,27 @@ impl Models {
         sequence: Option<&SequenceId>,
     ) -> Result<Arc<LoadedModel>, InferError> {
         let loaded = self.read();
-        let named = loaded
+        let versions = loaded
             .get(name)
             .ok_or_else(|| InferError::not_found(format!("model {name:?} is not loaded")))?;
         if let Some(id) = sequence
-            && let Some(old) = named.old.iter().find(|model| model.sequences.has(id))
+            && let Some(old) = versions.old.iter().find(|model| model.sequences.has(id))
         {
             return Ok(Arc::clone(old));
         }
         let found = match version {
-            "" => named.versions.values().next_back(),
+            "" => versions.current.values().next_back(),
             version => version
                 .parse()
                 .ok()
-                .and_then(|v: u64| named.versions.get(&v)),
+                .and_then(|v: u64| versions.current.get(&v)),
         };
         found
             .cloned()
-            .ok_or_else(|| match named.versions.is_empty() {
+            .ok_or_else(|| match versions.current.is_empty() {
                 true => InferError::not_found(format!(
                     "model {name:?} is not loaded: {}",
-                    named.failure
+                    versions.failure
                 )),
                 false => {
                     InferError::not_found(format!("model {name:?} has no version {version:?}"))
@@ -301,7 +314,9 @@ impl Models {
     /// All loaded versions, by name and version.
     pub fn all(&self) -> Vec<Arc<LoadedModel>> {
         let loaded = self.read();
-        let models = loaded.values().flat_map(|named| named.versions.values());
+        let models = loaded
+            .values()
+            .flat_map(|versions| versions.current.values());
         let mut models: Vec<_> = models.cloned().collect();
         models.sort_by(|a, b| (&a.name, a.version).cmp(&(&b.name, b.version)));
         models
@@ -310,7 +325,9 @@ impl Models {
     /// The loaded versions of a model.
     pub fn versions(&self, name: &str) -> Vec<u64> {
         let loaded = self.read();
-        let versions = loaded.get(name).map(|named| named.versions.keys().copied());
+        let versions = loaded
+            .get(name)
+            .map(|versions| versions.current.keys().copied());
         versions.into_iter().flatten().collect()
     }
 
@@ -326,18 +343,18 @@ impl Models {
         names.dedup();
         let mut entries = Vec::new();
         for name in names {
-            let none = Named::default();
-            let named = loaded.get(&name).unwrap_or(&none);
-            entries.extend(named.versions.keys().map(|version| IndexEntry {
+            let none = Versions::default();
+            let versions = loaded.get(&name).unwrap_or(&none);
+            entries.extend(versions.current.keys().map(|version| IndexEntry {
                 name: name.clone(),
                 version: version.to_string(),
                 is_ready: true,
                 reason: String::new(),
             }));
-            if named.versions.is_empty() {
-                let reason = match named.failure.is_empty() {
+            if versions.current.is_empty() {
+                let reason = match versions.failure.is_empty() {
                     true => "unloaded".to_owned(),
-                    false => named.failure.clone(),
+                    false => versions.failure.clone(),
                 };
                 entries.push(IndexEntry {
                     name,
@@ -355,7 +372,7 @@ impl Models {
         let loaded = self.read();
         let models = loaded
             .values()
-            .flat_map(|n| n.versions.values().chain(&n.old));
+            .flat_map(|n| n.current.values().chain(&n.old));
         models.map(|model| model.sequences.len()).sum()
     }
 
@@ -372,11 +389,11 @@ impl Models {
         self.engines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, HashMap<String, Named>> {
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, HashMap<String, Versions>> {
         self.loaded.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> std::sync::RwLockWriteGuard<'_, HashMap<String, Named>> {
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, HashMap<String, Versions>> {
         self.loaded.write().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -96,6 +96,11 @@ impl Sequences {
         }
     }
 
+    /// A sequence ends so long after its last request.
+    pub fn idle(&self) -> Duration {
+        self.limits.idle
+    }
+
     /// Number of open sequences.
     pub fn len(&self) -> usize {
         self.lock().open.len()
@@ -125,16 +130,16 @@ impl Sequences {
     pub fn expire(&self, now: Instant) {
         let idle = self.limits.idle;
         let mut table = self.lock();
-        let is_idle = |sequence: &Sequence| {
-            // A request that holds the lock is using it.
-            let used = *sequence
-                .last_used
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            now.saturating_duration_since(used) > idle && sequence.stream.try_lock().is_ok()
+        let ends = |sequence: &Sequence| {
+            let is_idle = now.saturating_duration_since(*lock(&sequence.last_used)) > idle;
+            // A request that holds the lock is using it; one that waits for it finds no stream.
+            match sequence.stream.try_lock() {
+                Ok(mut open) if is_idle => open.stream.take().is_some(),
+                _ => false,
+            }
         };
         let ids: Vec<SequenceId> = { table.open.iter() }
-            .filter(|(_, sequence)| is_idle(sequence))
+            .filter(|(_, sequence)| ends(sequence))
             .map(|(id, _)| id.clone())
             .collect();
         for id in ids {
@@ -176,26 +181,23 @@ impl Sequences {
             }
         };
         if held.is_partial {
-            self.end(
-                &step.id,
-                &mut held,
-                "a client has gone amid the steps of a request",
-            );
+            let why = "a client has gone amid the steps of a request";
+            self.end(&step.id, &mut held, why);
         }
         let begun = Instant::now();
         let wants = Wanted::of(request);
         let mut answers = Answers::new(wants.output);
         let steps = xs.chunks_exact(network.features().max(1)).take(count);
-        if let Err(error) = self
-            .steps(&step.id, &mut held, steps, call, &mut answers)
-            .await
-        {
-            if answers.taken > 0 {
-                self.end(
-                    &step.id,
-                    &mut held,
-                    &format!("amid the steps of a request: {error}"),
-                );
+        let ran = self.steps(&step.id, &mut held, steps, call, &mut answers);
+        if let Err(error) = ran.await {
+            let is_partial = answers.taken > 0 || (1..count).contains(&answers.added);
+            if is_partial {
+                let why = format!("amid the steps of a request: {error}");
+                self.end(&step.id, &mut held, &why);
+            } else if step.start {
+                // As if it had not begun.
+                held.stream = None;
+                self.lock().remove(&step.id);
             }
             return Err(error);
         }
@@ -211,10 +213,7 @@ impl Sequences {
             self.lock().remove(&step.id);
             stream.close().await?;
         }
-        *sequence
-            .last_used
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        *lock(&sequence.last_used) = Instant::now();
         Ok(Answer {
             outputs: network.outputs(request, 1, count, answers.y, states),
             rows: 1,
@@ -244,6 +243,7 @@ impl Sequences {
             let ended = || self.end_error(id);
             let stream = held.stream.as_mut().ok_or_else(ended)?;
             answers.waiting.push_back(stream.push_with(x, options)?);
+            answers.added += 1;
         }
         held.is_partial = false;
         while !answers.waiting.is_empty() {
@@ -321,13 +321,20 @@ impl Sequences {
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.all)
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The answers of a request's steps, in order.
 struct Answers {
     waiting: VecDeque<Step>,
+    /// Steps that the stream has.
+    added: usize,
+    /// Those of them whose answers have come.
     taken: usize,
     keeps: bool,
     y: Vec<f32>,
@@ -337,6 +344,7 @@ impl Answers {
     fn new(keeps: bool) -> Answers {
         Answers {
             waiting: VecDeque::new(),
+            added: 0,
             taken: 0,
             keeps,
             y: Vec::new(),

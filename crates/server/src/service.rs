@@ -140,7 +140,6 @@ impl Service {
                     queue: answer.queueing,
                     input: target.reading,
                     infer: answer.computing,
-                    output: Duration::ZERO,
                 };
                 model.statistics.answered(answer.rows, whole, times);
                 self.metrics.answered(&model, whole);

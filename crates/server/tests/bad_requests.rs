@@ -5,15 +5,13 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use cellstream_protocol::grpc_inference_service_client::GrpcInferenceServiceClient;
 use cellstream_protocol::infer_parameter::ParameterChoice;
 use cellstream_protocol::model_infer_request::{InferInputTensor, InferRequestedOutputTensor};
 use cellstream_protocol::*;
-use common::{FEATURES, Running, expected, output, part, request, steps};
+use common::{FEATURES, Running, expected, output, part, request, steps, with_grpc};
 use fastrand::Rng;
 use serde_json::json;
 use tonic::Code;
-use tonic::transport::Channel;
 
 /// Changes some bytes, or a piece, of a request.
 fn spoiled(rng: &mut Rng, good: &[u8]) -> Vec<u8> {
@@ -193,16 +191,7 @@ fn message(rng: &mut Rng) -> ModelInferRequest {
 #[test]
 fn over_grpc() {
     let running = Running::new();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    runtime.expect("a runtime").block_on(async {
-        let address = format!("http://{}", running.server.grpc_address());
-        let channel = Channel::from_shared(address)
-            .expect("an address")
-            .connect()
-            .await;
-        let mut client = GrpcInferenceServiceClient::new(channel.expect("connects"));
+    with_grpc(&running, async |mut client| {
         let mut rng = Rng::with_seed(2);
         let mut codes = BTreeMap::new();
         for _ in 0..3_000 {

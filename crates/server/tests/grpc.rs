@@ -6,30 +6,11 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
-use cellstream_protocol::grpc_inference_service_client::GrpcInferenceServiceClient;
 use cellstream_protocol::infer_parameter::ParameterChoice;
 use cellstream_protocol::model_infer_request::InferInputTensor;
 use cellstream_protocol::*;
-use common::{FEATURES, HIDDEN, Running, expected, steps};
+use common::{FEATURES, HIDDEN, Running, expected, steps, with_grpc};
 use tonic::Code;
-use tonic::transport::Channel;
-
-type Client = GrpcInferenceServiceClient<Channel>;
-
-/// Runs a test with a client.
-fn with_client<F: Future<Output = ()>>(running: &Running, test: impl FnOnce(Client) -> F) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    runtime.expect("a runtime").block_on(async {
-        let address = format!("http://{}", running.server.grpc_address());
-        let channel = Channel::from_shared(address)
-            .expect("an address")
-            .connect()
-            .await;
-        test(Client::new(channel.expect("connects"))).await;
-    });
-}
 
 fn parameter(choice: ParameterChoice) -> InferParameter {
     InferParameter {
@@ -90,7 +71,7 @@ fn answers_are_those_of_the_reference() {
     let running = Running::new();
     let xs = steps(&mut fastrand::Rng::with_seed(1), 6);
     let whole = expected(&common::lstm(1), &xs);
-    with_client(&running, async |mut client| {
+    with_grpc(&running, async |mut client| {
         let response = client
             .model_infer(request(&xs))
             .await
@@ -122,7 +103,7 @@ fn answers_are_those_of_the_reference() {
 fn errors_have_codes() {
     let running = Running::new();
     let xs = steps(&mut fastrand::Rng::with_seed(2), 2);
-    with_client(&running, async |mut client| {
+    with_grpc(&running, async |mut client| {
         let mut unknown = request(&xs);
         unknown.model_name = "none".into();
         let mut short = request(&xs);
@@ -161,7 +142,7 @@ fn a_stream_keeps_the_order_of_a_sequence_and_outlives_errors() {
     let running = Running::new();
     let mut rng = fastrand::Rng::with_seed(3);
     let sequences: Vec<Vec<f32>> = (0..5).map(|_| steps(&mut rng, 20)).collect();
-    with_client(&running, async |mut client| {
+    with_grpc(&running, async |mut client| {
         // All at once, without waiting for an answer.
         let mut asked = Vec::new();
         for step in 0..20 {
@@ -260,7 +241,7 @@ fn symbols_come_one_by_one_and_words_have_names() {
     });
     // As `cargo run --example pronounce` says.
     let hippopotamus = ["HH", "IH", "P", "AH", "P", "AA", "T", "AH", "M", "AH", "S"];
-    with_client(&running, async |mut client| {
+    with_grpc(&running, async |mut client| {
         let whole = client
             .model_infer(word("hippopotamus", "g2p"))
             .await
@@ -314,7 +295,7 @@ fn the_repository_and_the_models_are_told() {
         common::save(folder, "lstm", 2, &common::lstm(2));
         common::configure(folder, "lstm", "versions = \"all\"\n");
     });
-    with_client(&running, async |mut client| {
+    with_grpc(&running, async |mut client| {
         let index = client
             .repository_index(RepositoryIndexRequest::default())
             .await;

@@ -89,6 +89,63 @@ fn requests_that_do_not_fit_leave_the_states_as_they_are() {
     );
 }
 
+/// A request that is late amid its steps has changed the states by a part of them.
+#[test]
+fn a_sequence_ends_with_a_request_that_ends_amid_its_steps() {
+    let running = Running::new();
+    let xs = vec![0.1; 9_000 * FEATURES];
+    let (mut amid, mut before) = (0, 0);
+    for milliseconds in 1..200 {
+        let id = json!(milliseconds);
+        let send = |xs: &[f32], start: bool, timeout: u64| {
+            let mut part = part(xs, &id, start, false);
+            part["parameters"]["timeout"] = json!(timeout);
+            running.infer("lstm", &part)
+        };
+        assert_eq!(send(&xs[..FEATURES], true, 0).status, 200);
+        let late = send(&xs, false, 1_000 * milliseconds);
+        if late.status == 200 {
+            break;
+        }
+        assert_eq!(late.status, 504, "{late:?}");
+        let next = send(&xs[..FEATURES], false, 0);
+        match next.status {
+            // None of its steps was computed: the states are those of the first request.
+            200 => {
+                let two = expected(&common::lstm(1), &xs[..2 * FEATURES]).y;
+                assert_eq!(output(&next, "output"), two[HIDDEN..]);
+                before += 1;
+            }
+            _ => {
+                assert_eq!(next.status, 404, "{next:?}");
+                assert!(next.error().contains("amid the steps"), "{next:?}");
+                amid += 1;
+            }
+        }
+    }
+    assert!(
+        amid > 0 && before > 0,
+        "{amid} ended amid their steps, {before} before"
+    );
+}
+
+/// As if it had not begun: a client may send it again.
+#[test]
+fn a_first_request_that_fails_opens_nothing() {
+    let running = Running::new();
+    let mut failed = 0;
+    for id in 1..100u64 {
+        let mut first = part(&[0.5; FEATURES], &json!(id), true, false);
+        first["parameters"]["timeout"] = json!(10 * id);
+        if running.infer("lstm", &first).status == 504 {
+            failed += 1;
+            first["parameters"]["timeout"] = json!(0);
+            assert_eq!(running.infer("lstm", &first).status, 200);
+        }
+    }
+    assert!(failed > 0);
+}
+
 #[test]
 fn a_model_that_reads_in_reverse_has_no_sequences() {
     let running = Running::new();

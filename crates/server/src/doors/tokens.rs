@@ -21,7 +21,7 @@ use sha2::{Digest, Sha256};
 
 use super::Peer;
 use crate::error::{ErrorKind, InferError};
-use crate::http;
+use crate::refusal::last_refusal;
 
 /// The one who sends a request.
 #[derive(Clone, Debug)]
@@ -176,7 +176,7 @@ pub async fn authenticate(
             request.extensions_mut().insert(client);
         }
         Err(error) if !OPEN.contains(&request.uri().path()) => {
-            return http::last_refusal(request.headers(), &error);
+            return last_refusal(request.headers(), &error);
         }
         Err(_) => {}
     }

@@ -7,7 +7,6 @@ use bytes::Bytes;
 use tonic::metadata::MetadataMap;
 
 use crate::error::InferError;
-use crate::http::from_raw;
 use crate::wire::{Data, Datatype, InferRequest, InferResponse, Parameter, RequestOptions, Tensor};
 use cellstream_protocol::infer_parameter::ParameterChoice;
 use cellstream_protocol::model_infer_response::InferOutputTensor;
@@ -39,7 +38,7 @@ pub fn request(message: ModelInferRequest) -> Result<InferRequest, InferError> {
                     input.name
                 )));
             }
-            (Some(raw), None) => from_raw(&input.name, &input.datatype, &raw)?,
+            (Some(raw), None) => Data::of_input(&input.name, &input.datatype, &raw)?,
             (None, contents) => {
                 from_contents(&input.name, &input.datatype, contents.unwrap_or_default())?
             }
@@ -97,12 +96,7 @@ fn from_contents(
         };
         values.into_iter().map(narrow).collect()
     }
-    let known = Datatype::named(datatype).ok_or_else(|| {
-        InferError::invalid(format!(
-            "input {name:?} has the unknown datatype {datatype:?}"
-        ))
-    })?;
-    Ok(match known {
+    Ok(match Datatype::of_input(name, datatype)? {
         Datatype::F32 => Data::F32(contents.fp32_contents),
         Datatype::F64 => Data::F64(contents.fp64_contents),
         Datatype::I64 => Data::I64(contents.int64_contents),

@@ -1,6 +1,5 @@
 //! Metadata, configuration and statistics as messages.
 
-use crate::http::{config_type, dims};
 use crate::models::LoadedModel;
 use crate::networks::Port;
 use crate::service::NAME;
@@ -32,19 +31,19 @@ pub fn metadata(of: &LoadedModel, versions: &[u64]) -> ModelMetadataResponse {
 pub fn config(of: &LoadedModel) -> ModelConfig {
     let interface = of.network.interface();
     let datatype = |port: &Port| {
-        let named = DataType::from_str_name(config_type(port.datatype));
+        let named = DataType::from_str_name(port.datatype.config_name());
         named.unwrap_or(DataType::TypeInvalid).into()
     };
     let input = |port: &Port| ModelInput {
         name: port.name.clone(),
         data_type: datatype(port),
-        dims: dims(interface, port).to_vec(),
+        dims: interface.dims(port).to_vec(),
         optional: port.is_optional,
     };
     let output = |port: &Port| ModelOutput {
         name: port.name.clone(),
         data_type: datatype(port),
-        dims: dims(interface, port).to_vec(),
+        dims: interface.dims(port).to_vec(),
     };
     ModelConfig {
         name: of.name.clone(),
@@ -56,7 +55,8 @@ pub fn config(of: &LoadedModel) -> ModelConfig {
         scheduling_choice: Some(match of.takes_only_sequences {
             true => SchedulingChoice::SequenceBatching(ModelSequenceBatching {
                 max_sequence_idle_microseconds: of
-                    .sequence_idle
+                    .sequences
+                    .idle()
                     .as_micros()
                     .try_into()
                     .unwrap_or(u64::MAX),

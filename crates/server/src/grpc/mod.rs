@@ -1,5 +1,6 @@
 //! The protocol over gRPC.
 
+mod asked;
 mod convert;
 mod documents;
 mod service;
@@ -11,12 +12,9 @@ use axum::Router;
 use axum::middleware;
 use cellstream_protocol::grpc_inference_service_server::GrpcInferenceServiceServer;
 use tonic::codec::CompressionEncoding;
-use tonic::metadata::MetadataValue;
 use tonic::service::Routes;
-use tonic::{Code, Status};
 
-use crate::doors::{Tokens, authenticate};
-use crate::error::{ErrorKind, InferError};
+use crate::doors::{Tokens, authenticate, log_access};
 use crate::service::Service;
 
 /// All methods.
@@ -35,32 +33,5 @@ pub fn router(
     Routes::new(server)
         .into_axum_router()
         .layer(middleware::from_fn_with_state(tokens, authenticate))
-        .layer(middleware::from_fn(crate::http::log_access))
-}
-
-/// The status of an error.
-pub fn status(error: &InferError) -> Status {
-    let code = match error.kind {
-        ErrorKind::Invalid => Code::InvalidArgument,
-        ErrorKind::Unauthenticated => Code::Unauthenticated,
-        ErrorKind::Forbidden => Code::PermissionDenied,
-        ErrorKind::NotFound => Code::NotFound,
-        ErrorKind::Exists => Code::AlreadyExists,
-        ErrorKind::TooLarge | ErrorKind::Overloaded => Code::ResourceExhausted,
-        ErrorKind::Cancelled => Code::Cancelled,
-        ErrorKind::Internal => Code::Internal,
-        ErrorKind::Unsupported => Code::Unimplemented,
-        ErrorKind::Unavailable => Code::Unavailable,
-        ErrorKind::Late => Code::DeadlineExceeded,
-    };
-    let mut status = Status::new(code, &error.message);
-    if let Some(after) = error.retry_after {
-        let milliseconds = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
-        let value = MetadataValue::from(milliseconds);
-        // The name that libraries of gRPC heed when they retry.
-        status
-            .metadata_mut()
-            .insert("grpc-retry-pushback-ms", value);
-    }
-    status
+        .layer(middleware::from_fn(log_access))
 }

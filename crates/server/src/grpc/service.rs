@@ -5,12 +5,13 @@ use std::time::Instant;
 
 use tonic::{Request, Response, Status, Streaming};
 
+use super::asked::Asked;
 use super::stream::{Responses, answers};
-use super::{convert, documents, status};
+use super::{convert, documents};
 use crate::doors::Client;
 use crate::error::{ErrorKind, InferError};
-use crate::http::index_state;
-use crate::service::{EXTENSIONS, NAME, Service, Target};
+use crate::refusal::status;
+use crate::service::{EXTENSIONS, NAME, Service};
 use cellstream_protocol::grpc_inference_service_server::GrpcInferenceService;
 use cellstream_protocol::repository_index_response::ModelIndex;
 use cellstream_protocol::*;
@@ -82,24 +83,12 @@ impl GrpcInferenceService for Methods {
     }
 
     async fn model_infer(&self, asked: Request<ModelInferRequest>) -> Answer<ModelInferResponse> {
-        let received = Instant::now();
         let client = client(&asked)?;
-        let deadline = convert::deadline(asked.metadata(), received);
-        let mut message = asked.into_inner();
+        let deadline = convert::deadline(asked.metadata(), Instant::now());
         let infer = async {
-            client.check(&message.model_name)?;
-            let model = std::mem::take(&mut message.model_name);
-            let version = std::mem::take(&mut message.model_version);
-            let request = convert::request(message)?;
-            let target = Target {
-                model: &model,
-                version: &version,
-                client,
-                received,
-                reading: received.elapsed(),
-                deadline,
-            };
-            let response = self.service.infer(&target, &request, None).await?;
+            let asked = Asked::read(asked.into_inner(), client, deadline)?;
+            let target = asked.target();
+            let response = self.service.infer(&target, &asked.request, None).await?;
             Ok(convert::response(response, false))
         };
         answered(infer.await)
@@ -170,7 +159,7 @@ impl GrpcInferenceService for Methods {
         answered(self.service.models.index().map(|mut entries| {
             entries.retain(|entry| client.may_use(&entry.name) && (entry.is_ready || !only_ready));
             let models = entries.into_iter().map(|entry| ModelIndex {
-                state: index_state(&entry).to_owned(),
+                state: entry.state().to_owned(),
                 name: entry.name,
                 version: entry.version,
                 reason: entry.reason,

@@ -13,11 +13,12 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
+use super::asked::Asked;
 use super::convert;
 use crate::doors::Client;
 use crate::error::InferError;
 use crate::service::{Service, Target};
-use crate::wire::{InferRequest, InferResponse};
+use crate::wire::{InferRequest, InferResponse, Tensor};
 use cellstream_protocol::{ModelInferRequest, ModelInferResponse, ModelStreamInferResponse};
 
 /// The responses of a stream. Dropping it cancels the requests without an answer.
@@ -75,47 +76,47 @@ async fn answer(
     service: &Service,
     client: Client,
     deadline: Option<Instant>,
-    mut message: ModelInferRequest,
+    message: ModelInferRequest,
     sender: &Sender,
 ) {
-    let received = Instant::now();
     let id = message.id.clone();
-    let model = std::mem::take(&mut message.model_name);
-    let version = std::mem::take(&mut message.model_version);
-    let request = client
-        .check(&model)
-        .and_then(|()| convert::request(message));
-    let request = match request {
-        Ok(request) => request,
+    let asked = match Asked::read(message, client, deadline) {
+        Ok(asked) => asked,
         Err(error) => return send_error(sender, &id, &error).await,
     };
-    let target = Target {
-        model: &model,
-        version: &version,
-        client,
-        received,
-        reading: received.elapsed(),
-        deadline,
+    let (target, request) = (asked.target(), &asked.request);
+    let model = service.model(&asked.model, &asked.version);
+    let answered = match model {
+        Ok(model) if model.network.interface().is_streaming => {
+            let version = model.version.to_string();
+            let part = |part: Tensor| InferResponse {
+                id: id.clone(),
+                model: model.name.clone(),
+                version: version.clone(),
+                outputs: Vec::from_iter(request.wants(&part.name).then_some(part)),
+                is_final: false,
+            };
+            in_parts(service, &target, request, sender, part).await
+        }
+        // Also for a sequence of a replaced model, and for the error of an unknown one.
+        _ => service.infer(&target, request, None).await.map(Some),
     };
-    let is_streaming = service
-        .model(&model, &version)
-        .is_ok_and(|model| model.network.interface().is_streaming);
-    match is_streaming {
-        false => match service.infer(&target, &request, None).await {
-            Ok(response) => send(sender, response).await,
-            Err(error) => send_error(sender, &id, &error).await,
-        },
-        true => answer_in_parts(service, &target, &request, sender).await,
+    match answered {
+        Ok(Some(response)) => send(sender, response).await,
+        Ok(None) => {}
+        Err(error) => send_error(sender, &id, &error).await,
     }
 }
 
-/// Sends each part of an answer as it is computed, and the end after them.
-async fn answer_in_parts(
+/// Sends each part of an answer as it is computed. Returns the message that tells the end, if the
+/// client asks for one.
+async fn in_parts(
     service: &Service,
     target: &Target<'_>,
     request: &InferRequest,
     sender: &Sender,
-) {
+    response: impl Fn(Tensor) -> InferResponse,
+) -> Result<Option<InferResponse>, InferError> {
     let (part, mut parts) = mpsc::unbounded_channel();
     let infer = service.infer(target, request, Some(part));
     let mut infer = std::pin::pin!(infer);
@@ -123,41 +124,17 @@ async fn answer_in_parts(
         tokio::select! {
             // Parts come before the end.
             biased;
-            Some(part) = parts.recv() => {
-                let outputs = if request.wants(&part.name) { vec![part] } else { Vec::new() };
-                let response = InferResponse {
-                    id: request.id.clone(),
-                    model: target.model.to_owned(),
-                    version: target.version.to_owned(),
-                    outputs,
-                    is_final: false,
-                };
-                send(sender, response).await;
-            }
+            Some(part) = parts.recv() => send(sender, response(part)).await,
             ended = infer.as_mut() => break ended,
         }
     };
     // The last ones, if they came together with the end.
     while let Ok(part) = parts.try_recv() {
-        let response = InferResponse {
-            id: request.id.clone(),
-            model: target.model.to_owned(),
-            version: target.version.to_owned(),
-            outputs: vec![part],
-            is_final: false,
-        };
-        send(sender, response).await;
+        send(sender, response(part)).await;
     }
-    match ended {
-        Ok(mut response) => {
-            // All of it has been sent. The last message tells the end only.
-            response.outputs.clear();
-            if request.options.wants_final {
-                send(sender, response).await;
-            }
-        }
-        Err(error) => send_error(sender, &request.id, &error).await,
-    }
+    let mut last = ended?;
+    last.outputs.clear();
+    Ok(request.options.wants_final.then_some(last))
 }
 
 async fn send(sender: &Sender, response: InferResponse) {

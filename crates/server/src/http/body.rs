@@ -10,9 +10,7 @@ use serde_json::value::RawValue;
 
 use crate::error::InferError;
 use crate::networks::{Interface, Port};
-use crate::wire::{
-    Data, Datatype, InferRequest, InferResponse, Parameter, RequestOptions, Tensor, widen_bf16,
-};
+use crate::wire::{Data, Datatype, InferRequest, InferResponse, Parameter, RequestOptions, Tensor};
 
 /// The header with the length of the JSON; the bytes of tensors follow it.
 pub const JSON_LENGTH: &str = "inference-header-content-length";
@@ -151,40 +149,15 @@ fn read_input(input: InputJson<'_>, raw: &mut &[u8]) -> Result<Tensor, InferErro
                 ))
             })?;
             *raw = rest;
-            from_raw(&name, &datatype, taken)?
+            Data::of_input(&name, &datatype, taken)?
         }
         (None, Some(json)) => {
-            let known = known(&name, &datatype)?;
+            let known = Datatype::of_input(&name, &datatype)?;
             let read = Data::from_json(known, json.get());
             read.map_err(|why| InferError::invalid(format!("data of input {name:?}: {why}")))?
         }
     };
     Tensor::input(&name, &shape, data)
-}
-
-fn known(name: &str, datatype: &str) -> Result<Datatype, InferError> {
-    Datatype::named(datatype).ok_or_else(|| {
-        InferError::invalid(format!(
-            "input {name:?} has the unknown datatype {datatype:?}"
-        ))
-    })
-}
-
-/// The elements of an input; `BF16` is widened.
-///
-/// # Errors
-/// An unknown type; a length that is not one of whole elements.
-pub fn from_raw(name: &str, datatype: &str, raw: &[u8]) -> Result<Data, InferError> {
-    let data = match datatype {
-        "BF16" => widen_bf16(raw),
-        datatype => Data::from_raw(known(name, datatype)?, raw),
-    };
-    data.ok_or_else(|| {
-        InferError::invalid(format!(
-            "input {name:?} has {} bytes, which are no whole elements of {datatype}",
-            raw.len()
-        ))
-    })
 }
 
 /// A body that is the only input of a model: one sequence, or one tensor with at most one axis of
@@ -199,7 +172,7 @@ pub fn read_single(body: &Bytes, of: &Interface) -> Result<Read, InferError> {
             "the model has several inputs; name them in JSON",
         ));
     };
-    let data = from_raw(&port.name, port.datatype.name(), body)?;
+    let data = Data::of_input(&port.name, port.datatype.name(), body)?;
     let shape = filled(port, of.max_batch > 0, data.len())?;
     Ok(Read {
         request: InferRequest {

@@ -3,10 +3,9 @@
 use serde_json::{Value, json};
 
 use crate::models::{IndexEntry, LoadedModel};
-use crate::networks::{Interface, Port};
+use crate::networks::Port;
 use crate::service::{EXTENSIONS, NAME};
 use crate::statistics::{Statistics, Total};
-use crate::wire::Datatype;
 
 pub fn server() -> Value {
     json!({ "name": NAME, "version": env!("CARGO_PKG_VERSION"), "extensions": EXTENSIONS })
@@ -31,40 +30,13 @@ pub fn model(of: &LoadedModel, versions: &[u64]) -> Value {
     })
 }
 
-/// The name of a type in Triton's model configuration.
-pub fn config_type(datatype: Datatype) -> &'static str {
-    match datatype {
-        Datatype::F32 => "TYPE_FP32",
-        Datatype::F64 => "TYPE_FP64",
-        Datatype::F16 => "TYPE_FP16",
-        Datatype::I64 => "TYPE_INT64",
-        Datatype::I32 => "TYPE_INT32",
-        Datatype::I16 => "TYPE_INT16",
-        Datatype::I8 => "TYPE_INT8",
-        Datatype::U64 => "TYPE_UINT64",
-        Datatype::U32 => "TYPE_UINT32",
-        Datatype::U16 => "TYPE_UINT16",
-        Datatype::U8 => "TYPE_UINT8",
-        Datatype::Bool => "TYPE_BOOL",
-        Datatype::Bytes => "TYPE_STRING",
-    }
-}
-
-/// The axes of a tensor in Triton's model configuration: without that of the batch.
-pub fn dims<'a>(interface: &Interface, port: &'a Port) -> &'a [i64] {
-    match interface.max_batch {
-        0 => &port.shape,
-        _ => port.shape.get(1..).unwrap_or_default(),
-    }
-}
-
 pub fn config(of: &LoadedModel) -> Value {
     let interface = of.network.interface();
     let port = |port: &Port| {
         json!({
             "name": port.name,
-            "data_type": config_type(port.datatype),
-            "dims": dims(interface, port),
+            "data_type": port.datatype.config_name(),
+            "dims": interface.dims(port),
         })
     };
     let mut config = json!({
@@ -78,7 +50,7 @@ pub fn config(of: &LoadedModel) -> Value {
     });
     match of.takes_only_sequences {
         true => {
-            let idle = u64::try_from(of.sequence_idle.as_micros()).unwrap_or(u64::MAX);
+            let idle = u64::try_from(of.sequences.idle().as_micros()).unwrap_or(u64::MAX);
             config["sequence_batching"] = json!({ "max_sequence_idle_microseconds": idle });
         }
         false => config["dynamic_batching"] = json!({}),
@@ -119,18 +91,9 @@ pub fn index(entries: &[IndexEntry]) -> Value {
         json!({
             "name": entry.name,
             "version": entry.version,
-            "state": state(entry),
+            "state": entry.state(),
             "reason": entry.reason,
         })
     };
     entries.iter().map(entry).collect()
-}
-
-/// The name of the state of a model.
-pub fn state(entry: &IndexEntry) -> &'static str {
-    if entry.is_ready {
-        "READY"
-    } else {
-        "UNAVAILABLE"
-    }
 }

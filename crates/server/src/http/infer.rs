@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::{Extension, Path, State};
-use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::Response;
 use bytes::Bytes;
@@ -12,9 +12,10 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::Deserialize;
 
 use super::body::{self, JSON_LENGTH};
-use super::routes::{App, last_refusal, refusal};
+use super::routes::App;
 use crate::doors::Client;
 use crate::error::{ErrorKind, InferError};
+use crate::refusal::{last_refusal, refusal};
 use crate::service::Target;
 
 /// The model and the version in a path.
@@ -52,6 +53,15 @@ async fn answer(
     bytes: Bytes,
 ) -> Result<Response, InferError> {
     client.check(&path.model)?;
+    // Known ones have been taken off by now.
+    if let Some(encoding) = headers
+        .get(CONTENT_ENCODING)
+        .filter(|name| *name != "identity")
+    {
+        return Err(InferError::invalid(format!(
+            "the body has the encoding {encoding:?}; gzip and deflate are known"
+        )));
+    }
     let json_length = json_length(headers)?;
     let received = Instant::now();
     let read = match json_length {

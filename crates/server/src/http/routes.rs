@@ -6,21 +6,21 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, Extension, Path, Request, State};
-use axum::http::header::{CONNECTION, CONTENT_TYPE, RETRY_AFTER};
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::compression::CompressionLayer;
 use tower_http::decompression::RequestDecompressionLayer;
 
 use super::infer::{ModelPath, bytes, check_length, infer};
 use super::{documents, page};
-use crate::doors::{Client, Peer, Tokens, authenticate};
+use crate::doors::{Client, Tokens, authenticate, log_access};
 use crate::error::{ErrorKind, InferError};
-use crate::grpc;
+use crate::refusal::{last_refusal, refusal};
 use crate::service::Service;
 
 /// Limits of HTTP requests.
@@ -83,53 +83,6 @@ pub fn router(service: Arc<Service>, tokens: Arc<Tokens>, options: HttpOptions) 
 fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
     let error = InferError::new(ErrorKind::Internal, "the server has a defect; see its log");
     refusal(&HeaderMap::new(), &error)
-}
-
-/// The answer to a request that is refused, in the protocol that its headers tell.
-pub fn refusal(headers: &HeaderMap, error: &InferError) -> Response {
-    if is_grpc(headers) {
-        return grpc::status(error).into_http::<Body>();
-    }
-    let status = StatusCode::from_u16(match error.kind {
-        ErrorKind::Invalid => 400,
-        ErrorKind::Unauthenticated => 401,
-        ErrorKind::Forbidden => 403,
-        ErrorKind::NotFound => 404,
-        ErrorKind::Exists => 409,
-        ErrorKind::TooLarge => 413,
-        ErrorKind::Overloaded => 429,
-        ErrorKind::Cancelled => 499,
-        ErrorKind::Internal => 500,
-        ErrorKind::Unsupported => 501,
-        ErrorKind::Unavailable => 503,
-        ErrorKind::Late => 504,
-    });
-    let status = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut response = (status, axum::Json(json!({ "error": error.message }))).into_response();
-    if let Some(after) = error.retry_after {
-        let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
-        response.headers_mut().insert(RETRY_AFTER, seconds.into());
-        let milliseconds = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
-        response
-            .headers_mut()
-            .insert("retry-after-ms", milliseconds.into());
-    }
-    response
-}
-
-fn is_grpc(headers: &HeaderMap) -> bool {
-    let is_grpc = |value: &HeaderValue| value.as_bytes().starts_with(b"application/grpc");
-    headers.get(CONTENT_TYPE).is_some_and(is_grpc)
-}
-
-/// A [`refusal`] before the body was read: a connection of HTTP/1 ends with it.
-pub fn last_refusal(headers: &HeaderMap, error: &InferError) -> Response {
-    let mut response = refusal(headers, error);
-    if !is_grpc(headers) {
-        let close = HeaderValue::from_static("close");
-        response.headers_mut().insert(CONNECTION, close);
-    }
-    response
 }
 
 fn json_of(value: &Value) -> Response {
@@ -221,6 +174,15 @@ async fn all_statistics(State(app): State<App>, Extension(client): Extension<Cli
     json_of(&documents::statistics(&models))
 }
 
+/// The JSON of a small body; null if there is none.
+async fn json_body(body: Body, time: Duration) -> Result<Value, InferError> {
+    let body = bytes(body, 1 << 16, time).await?;
+    match body.is_empty() {
+        true => Ok(Value::Null),
+        false => serde_json::from_slice(&body).map_err(InferError::invalid),
+    }
+}
+
 async fn index(
     State(app): State<App>,
     Extension(client): Extension<Client>,
@@ -228,11 +190,7 @@ async fn index(
     body: Body,
 ) -> Response {
     let index = async {
-        let body = bytes(body, 1 << 16, app.options.body_time).await?;
-        let asked: Value = match body.is_empty() {
-            true => Value::Null,
-            false => serde_json::from_slice(&body).map_err(InferError::invalid)?,
-        };
+        let asked = json_body(body, app.options.body_time).await?;
         let only_ready = asked["ready"] == Value::Bool(true);
         let mut entries = app.service.models.index()?;
         entries.retain(|entry| client.may_use(&entry.name) && (entry.is_ready || !only_ready));
@@ -249,11 +207,7 @@ async fn load(
     body: Body,
 ) -> Response {
     let loaded = async {
-        let body = bytes(body, 1 << 16, app.options.body_time).await?;
-        let asked: Value = match body.is_empty() {
-            true => Value::Null,
-            false => serde_json::from_slice(&body).map_err(InferError::invalid)?,
-        };
+        let asked = json_body(body, app.options.body_time).await?;
         let parameters = asked["parameters"].as_object();
         if parameters.is_some_and(|parameters| !parameters.is_empty()) {
             return Err(InferError::new(
@@ -322,27 +276,4 @@ async fn limit_length(State(most): State<usize>, request: Request, next: Next) -
         Ok(()) => next.run(request).await,
         Err(error) => last_refusal(request.headers(), &error),
     }
-}
-
-/// One line for each request, at the level `info` of the target `cellstream::access`.
-pub async fn log_access(request: Request, next: Next) -> Response {
-    if !tracing::enabled!(target: "cellstream::access", tracing::Level::INFO) {
-        return next.run(request).await;
-    }
-    let begun = std::time::Instant::now();
-    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let peer = request
-        .extensions()
-        .get::<Peer>()
-        .map(|peer| peer.0.to_string());
-    let response = next.run(request).await;
-    tracing::info!(
-        target: "cellstream::access",
-        peer = peer.unwrap_or_default(),
-        %method,
-        path,
-        status = response.status().as_u16(),
-        microseconds = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX),
-    );
-    response
 }

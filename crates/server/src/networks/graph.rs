@@ -11,7 +11,7 @@ use cellstream_network as network;
 use cellstream_network::{ElementType, NetworkOptions, NetworkPlan, NetworkPort};
 use tokio::sync::oneshot;
 
-use super::{Answer, Call, Interface, Network, Port, Prepared};
+use super::{Answer, Call, Interface, Network, Port, Prepared, plan_file};
 use crate::error::{ErrorKind, InferError};
 use crate::repository::ModelConfig;
 use crate::wire::{Data, Datatype, InferRequest, Tensor};
@@ -44,13 +44,8 @@ pub fn load(path: &Path, config: &ModelConfig) -> Result<Prepared, String> {
         ..NetworkOptions::default()
     };
     let graph = network::Network::open_with(path, options).map_err(|why| why.to_string())?;
-    if let Some(name) = &config.plan {
-        if name.contains(['/', '\\']) {
-            return Err(format!(
-                "plan {name:?} must be the name of a file beside the model's"
-            ));
-        }
-        let plan = NetworkPlan::load(path.with_file_name(name)).map_err(|why| why.to_string())?;
+    if let Some(file) = plan_file(path, config)? {
+        let plan = NetworkPlan::load(file).map_err(|why| why.to_string())?;
         graph.use_plan(Some(plan)).map_err(|why| why.to_string())?;
     }
     let interface = Interface {

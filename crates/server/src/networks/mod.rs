@@ -6,11 +6,10 @@ mod stack;
 mod symbols;
 mod tree;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cellstream::Plan;
 use cellstream::model::{Matrix, Model, Precision, SafetensorsOptions, Tensors};
 use cellstream_serve::cell_graph::{Cells, Graph};
 use cellstream_serve::engine::{self, Request, Response, SubmitError};
@@ -70,6 +69,14 @@ impl Interface {
     /// The inputs that a request needs.
     pub fn needed(&self) -> impl Iterator<Item = &Port> {
         self.inputs.iter().filter(|port| !port.is_optional)
+    }
+
+    /// The axes of a tensor in a model configuration of Triton: without that of the batch.
+    pub fn dims<'a>(&self, port: &'a Port) -> &'a [i64] {
+        match self.max_batch {
+            0 => &port.shape,
+            _ => port.shape.get(1..).unwrap_or_default(),
+        }
     }
 }
 
@@ -319,18 +326,17 @@ fn longest(responses: &[Response]) -> Timing {
     })
 }
 
-/// The plan beside the model's file.
-fn plan_of(path: &Path, config: &ModelConfig, model: &Model) -> Result<Option<Plan>, String> {
-    let Some(name) = &config.plan else {
-        return Ok(None);
-    };
-    if name.contains(['/', '\\']) {
-        return Err(format!(
+/// The file of the plan, beside the model's.
+///
+/// # Errors
+/// The name is a path.
+fn plan_file(path: &Path, config: &ModelConfig) -> Result<Option<PathBuf>, String> {
+    match &config.plan {
+        Some(name) if name.contains(['/', '\\']) => Err(format!(
             "plan {name:?} must be the name of a file beside the model's"
-        ));
+        )),
+        name => Ok(name.as_ref().map(|name| path.with_file_name(name))),
     }
-    let plan = Plan::load(path.with_file_name(name), model).map_err(|why| why.to_string())?;
-    Ok(Some(plan))
 }
 
 fn in_precision(model: Model, precision: Option<Precision>) -> Result<Model, String> {

@@ -37,7 +37,8 @@ pub struct Seq2SeqNetwork {
     /// Most symbols of a source.
     max_steps: usize,
     source_symbols: Option<Symbols>,
-    target_symbols: Option<Symbols>,
+    /// Shared with the callbacks of requests.
+    target_symbols: Option<Arc<Symbols>>,
 }
 
 enum Decoding {
@@ -73,6 +74,7 @@ pub fn load(path: &Path, config: &ModelConfig) -> Result<Prepared, String> {
         .map_or(0, |shape| shape[0]);
     let source_symbols = symbols(&of.source_symbols, source_size, "source_symbols")?;
     let target_symbols = symbols(&of.target_symbols, target.symbols(), "target_symbols")?;
+    let target_symbols = target_symbols.map(Arc::new);
     let projection = matrix(&tensors, &of.projection)?;
     let bias = match &of.projection_bias {
         Some(name) => tensors.vector(name).map_err(|why| why.to_string())?,
@@ -105,7 +107,7 @@ pub fn load(path: &Path, config: &ModelConfig) -> Result<Prepared, String> {
             .map_err(|why| why.to_string())?;
     }
     let is_beam = matches!(decoding, Decoding::Beam(_));
-    let target = Port::new(TARGET, symbols::datatype(target_symbols.as_ref()), &[-1]);
+    let target = Port::new(TARGET, symbols::datatype(target_symbols.as_deref()), &[-1]);
     let of_beam = [
         Port::new(SCORES, Datatype::F32, &[-1]),
         Port::new(LENGTHS, Datatype::I64, &[-1]),
@@ -183,7 +185,7 @@ impl Seq2SeqNetwork {
                     Some(parts) => {
                         let names = self.target_symbols.clone();
                         asked.on_part(move |symbols| {
-                            let part = symbols::tensor(TARGET, symbols, names.as_ref());
+                            let part = symbols::tensor(TARGET, symbols, names.as_deref());
                             // The client may have gone.
                             let _ = parts.send(part);
                         })
@@ -206,7 +208,7 @@ impl Seq2SeqNetwork {
     }
 
     fn outputs(&self, request: &InferRequest, response: &[f32]) -> Vec<Tensor> {
-        let names = self.target_symbols.as_ref();
+        let names = self.target_symbols.as_deref();
         let Decoding::Beam(_) = self.decoding else {
             let target = symbols::tensor(TARGET, response, names);
             return Vec::from_iter(request.wants(TARGET).then_some(target));

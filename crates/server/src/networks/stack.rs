@@ -12,13 +12,14 @@ use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
 
+use cellstream::Plan;
 use cellstream::model::{Layer, Model, SafetensorsOptions, Signature};
 use cellstream_serve::cell_graph::{CellId, Cells, Graph, NodeId};
 use cellstream_serve::engine;
 use cellstream_serve::networks::{Outputs, Stack};
 
 use super::{Answer, Call, Interface, Network, Port, Prepared};
-use super::{in_precision, input, longest, plan_of, submitted};
+use super::{in_precision, input, longest, plan_file, submitted};
 use crate::error::InferError;
 use crate::repository::ModelConfig;
 use crate::wire::{Data, Datatype, InferRequest, Tensor};
@@ -87,7 +88,10 @@ pub fn load(path: &Path, config: &ModelConfig, name: &str) -> Result<Prepared, S
         None => Model::open(path),
     };
     let model = in_precision(model.map_err(|why| why.to_string())?, config.precision)?;
-    let plan = plan_of(path, config, &model)?;
+    let plan = match plan_file(path, config)? {
+        Some(file) => Some(Plan::load(file, &model).map_err(|why| why.to_string())?),
+        None => None,
+    };
     let signature = model.signature();
     let states = model.layers().iter().flat_map(layer_states).collect();
     let is_forward = model.layers().iter().all(|layer| {

@@ -83,12 +83,9 @@ impl Kind {
 }
 
 /// The versions that are loaded.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(untagged)]
 pub enum Versions {
-    #[default]
-    #[serde(skip)]
-    Latest,
     Named(VersionsName),
     Listed(Vec<u64>),
 }
@@ -100,13 +97,17 @@ pub enum VersionsName {
     All,
 }
 
+impl Default for Versions {
+    fn default() -> Versions {
+        Versions::Named(VersionsName::Latest)
+    }
+}
+
 impl Versions {
     /// Those of the existing versions, in ascending order, that are loaded.
     pub fn of(&self, existing: &[u64]) -> Vec<u64> {
         match self {
-            Versions::Latest | Versions::Named(VersionsName::Latest) => {
-                existing.last().copied().into_iter().collect()
-            }
+            Versions::Named(VersionsName::Latest) => existing.last().copied().into_iter().collect(),
             Versions::Named(VersionsName::All) => existing.to_vec(),
             Versions::Listed(listed) => {
                 let listed = |version: &&u64| listed.contains(version);

@@ -6,9 +6,7 @@ mod tensor;
 
 pub use flat::flat;
 pub use parameters::{Parameter, RequestOptions, SequenceId, SequenceStep};
-pub use tensor::{Data, Datatype, Tensor, widen_bf16};
-
-use bytes::Bytes;
+pub use tensor::{Data, Datatype, Tensor};
 
 /// A request for inference.
 #[derive(Debug, Default)]
@@ -37,16 +35,4 @@ impl InferRequest {
     pub fn wants(&self, output: &str) -> bool {
         self.outputs.is_empty() || self.outputs.iter().any(|wanted| wanted == output)
     }
-}
-
-/// The strings of a tensor of the type `BYTES`: each has its length before it, four bytes.
-pub fn strings(mut raw: &[u8]) -> Option<Vec<Bytes>> {
-    let mut strings = Vec::new();
-    while !raw.is_empty() {
-        let (&length, rest) = raw.split_first_chunk::<4>()?;
-        let (string, rest) = rest.split_at_checked(u32::from_le_bytes(length) as usize)?;
-        strings.push(Bytes::copy_from_slice(string));
-        raw = rest;
-    }
-    Some(strings)
 }

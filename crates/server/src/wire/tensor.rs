@@ -6,7 +6,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use half::{bf16, f16};
 use serde::{Serialize, Serializer};
 
-use super::{flat, strings};
+use super::flat;
 use crate::error::InferError;
 
 /// An array with a name, in row-major order.
@@ -40,6 +40,14 @@ macro_rules! datatypes {
                 match self {
                     $(Datatype::$variant => $name,)*
                     Datatype::Bytes => "BYTES",
+                }
+            }
+
+            /// The name in a model configuration of Triton.
+            pub fn config_name(self) -> &'static str {
+                match self {
+                    $(Datatype::$variant => concat!("TYPE_", $name),)*
+                    Datatype::Bytes => "TYPE_STRING",
                 }
             }
 
@@ -256,12 +264,57 @@ impl Tensor {
     }
 }
 
-/// Little-endian elements of the type `BF16`, which have no variant of their own, widened.
-pub fn widen_bf16(raw: &[u8]) -> Option<Data> {
+impl Datatype {
+    /// The type of an input.
+    ///
+    /// # Errors
+    /// An unknown name.
+    pub fn of_input(name: &str, datatype: &str) -> Result<Datatype, InferError> {
+        Datatype::named(datatype).ok_or_else(|| {
+            InferError::invalid(format!(
+                "input {name:?} has the unknown datatype {datatype:?}"
+            ))
+        })
+    }
+}
+
+impl Data {
+    /// The elements of an input from their little-endian bytes. Those of the type `BF16`, which has
+    /// no variant, are widened.
+    ///
+    /// # Errors
+    /// An unknown type; a length that is not one of whole elements.
+    pub fn of_input(name: &str, datatype: &str, raw: &[u8]) -> Result<Data, InferError> {
+        let data = match datatype {
+            "BF16" => widen_bf16(raw),
+            datatype => Data::from_raw(Datatype::of_input(name, datatype)?, raw),
+        };
+        data.ok_or_else(|| {
+            InferError::invalid(format!(
+                "input {name:?} has {} bytes, which are no whole elements of {datatype}",
+                raw.len()
+            ))
+        })
+    }
+}
+
+fn widen_bf16(raw: &[u8]) -> Option<Data> {
     let (elements, rest) = raw.as_chunks::<2>();
     let widen = |element: &[u8; 2]| bf16::from_le_bytes(*element).to_f32();
     rest.is_empty()
         .then(|| Data::F32(elements.iter().map(widen).collect()))
+}
+
+/// The strings of the type `BYTES`: each has its length before it, four bytes.
+fn strings(mut raw: &[u8]) -> Option<Vec<Bytes>> {
+    let mut strings = Vec::new();
+    while !raw.is_empty() {
+        let (&length, rest) = raw.split_first_chunk::<4>()?;
+        let (string, rest) = rest.split_at_checked(u32::from_le_bytes(length) as usize)?;
+        strings.push(Bytes::copy_from_slice(string));
+        raw = rest;
+    }
+    Some(strings)
 }
 
 #[cfg(test)]

@@ -5,9 +5,11 @@ use std::path::Path;
 
 use cellstream::model::{Gru, Input, Lstm, Merge, Model, Output};
 use cellstream::reference;
+use cellstream_protocol::grpc_inference_service_client::GrpcInferenceServiceClient;
 use cellstream_server::{Server, ServerOptions};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tonic::transport::Channel;
 
 pub const FEATURES: usize = 3;
 pub const HIDDEN: usize = 5;
@@ -17,6 +19,22 @@ pub struct Running {
     pub server: Server,
     pub folder: TempDir,
     http: ureq::Agent,
+}
+
+/// A client of gRPC.
+pub type GrpcClient = GrpcInferenceServiceClient<Channel>;
+
+/// Runs a test with a client of gRPC.
+pub fn with_grpc<F: Future<Output = ()>>(running: &Running, test: impl FnOnce(GrpcClient) -> F) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.expect("a runtime").block_on(async {
+        let address = format!("http://{}", running.server.grpc_address());
+        let channel = Channel::from_shared(address).expect("an address");
+        let channel = channel.connect().await.expect("connects");
+        test(GrpcClient::new(channel)).await;
+    });
 }
 
 /// A status and the JSON of a body.

@@ -1,0 +1,59 @@
+//! A message of a request, read.
+
+use std::time::{Duration, Instant};
+
+use cellstream_protocol::ModelInferRequest;
+
+use super::convert;
+use crate::doors::Client;
+use crate::error::InferError;
+use crate::service::Target;
+use crate::wire::InferRequest;
+
+/// A request, and the model that it is for.
+pub struct Asked {
+    pub model: String,
+    pub version: String,
+    pub request: InferRequest,
+    client: Client,
+    received: Instant,
+    reading: Duration,
+    deadline: Option<Instant>,
+}
+
+impl Asked {
+    /// Reads a message.
+    ///
+    /// # Errors
+    /// The client may not use the model; what is wrong with the message.
+    pub fn read(
+        mut message: ModelInferRequest,
+        client: Client,
+        deadline: Option<Instant>,
+    ) -> Result<Asked, InferError> {
+        let received = Instant::now();
+        let model = std::mem::take(&mut message.model_name);
+        let version = std::mem::take(&mut message.model_version);
+        client.check(&model)?;
+        Ok(Asked {
+            request: convert::request(message)?,
+            model,
+            version,
+            client,
+            received,
+            reading: received.elapsed(),
+            deadline,
+        })
+    }
+
+    pub fn target(&self) -> Target<'_> {
+        Target {
+            model: &self.model,
+            version: &self.version,
+            client: self.client.clone(),
+            received: self.received,
+            reading: self.reading,
+            deadline: self.deadline,
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Errors as answers of HTTP and of gRPC.
+
+use axum::body::Body;
+use axum::http::header::{CONNECTION, CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+use tonic::metadata::MetadataValue;
+use tonic::{Code, Status};
+
+use crate::error::{ErrorKind, InferError};
+
+/// The answer to a request that is refused, in the protocol that its headers tell.
+pub fn refusal(headers: &HeaderMap, error: &InferError) -> Response {
+    if is_grpc(headers) {
+        return status(error).into_http::<Body>();
+    }
+    let status = StatusCode::from_u16(match error.kind {
+        ErrorKind::Invalid => 400,
+        ErrorKind::Unauthenticated => 401,
+        ErrorKind::Forbidden => 403,
+        ErrorKind::NotFound => 404,
+        ErrorKind::Exists => 409,
+        ErrorKind::TooLarge => 413,
+        ErrorKind::Overloaded => 429,
+        ErrorKind::Cancelled => 499,
+        ErrorKind::Internal => 500,
+        ErrorKind::Unsupported => 501,
+        ErrorKind::Unavailable => 503,
+        ErrorKind::Late => 504,
+    });
+    let status = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = (status, axum::Json(json!({ "error": error.message }))).into_response();
+    if let Some(milliseconds) = retry_milliseconds(error) {
+        let headers = response.headers_mut();
+        headers.insert(RETRY_AFTER, milliseconds.div_ceil(1000).into());
+        headers.insert("retry-after-ms", milliseconds.into());
+    }
+    response
+}
+
+/// A [`refusal`] before the body was read: a connection of HTTP/1 ends with it.
+pub fn last_refusal(headers: &HeaderMap, error: &InferError) -> Response {
+    let mut response = refusal(headers, error);
+    if !is_grpc(headers) {
+        let close = HeaderValue::from_static("close");
+        response.headers_mut().insert(CONNECTION, close);
+    }
+    response
+}
+
+/// The status of gRPC.
+pub fn status(error: &InferError) -> Status {
+    let code = match error.kind {
+        ErrorKind::Invalid => Code::InvalidArgument,
+        ErrorKind::Unauthenticated => Code::Unauthenticated,
+        ErrorKind::Forbidden => Code::PermissionDenied,
+        ErrorKind::NotFound => Code::NotFound,
+        ErrorKind::Exists => Code::AlreadyExists,
+        ErrorKind::TooLarge | ErrorKind::Overloaded => Code::ResourceExhausted,
+        ErrorKind::Cancelled => Code::Cancelled,
+        ErrorKind::Internal => Code::Internal,
+        ErrorKind::Unsupported => Code::Unimplemented,
+        ErrorKind::Unavailable => Code::Unavailable,
+        ErrorKind::Late => Code::DeadlineExceeded,
+    };
+    let mut status = Status::new(code, &error.message);
+    if let Some(milliseconds) = retry_milliseconds(error) {
+        // The name that libraries of gRPC heed when they retry.
+        let value = MetadataValue::from(milliseconds);
+        status
+            .metadata_mut()
+            .insert("grpc-retry-pushback-ms", value);
+    }
+    status
+}
+
+fn retry_milliseconds(error: &InferError) -> Option<u64> {
+    let after = error.retry_after?;
+    Some(u64::try_from(after.as_millis()).unwrap_or(u64::MAX))
+}
+
+fn is_grpc(headers: &HeaderMap) -> bool {
+    let is_grpc = |value: &HeaderValue| value.as_bytes().starts_with(b"application/grpc");
+    headers.get(CONTENT_TYPE).is_some_and(is_grpc)
+}
