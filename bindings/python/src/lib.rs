@@ -11,6 +11,7 @@
 //! engine.rs    Engine, Stream
 //! ticket.rs    the answers of an engine, awaitable
 //! interrupt.rs Ctrl-C during long calls
+//! openmp.rs    the threads of PyTorch, for RawSession
 //! time.rs      seconds as durations and deadlines
 //! types.rs     values of the classes of cellstream/_types.py
 //! ```

@@ -44,7 +44,7 @@ impl State {
         if let Some(plan) = new {
             // The threads of the old one end before those of the new one start.
             self.session = None;
-            self.session = Some(self.packed(&plan)?);
+            self.session = Some(self.new_session(&plan)?);
         }
         let session = self
             .session
@@ -53,7 +53,9 @@ impl State {
         session.reserve(batch, steps)?;
         Ok(session)
     }
-    fn packed(&self, plan: &Plan) -> Result<Session, SessionError> {
+
+    /// A session on the threads of runs.
+    fn new_session(&self, plan: &Plan) -> Result<Session, SessionError> {
         if self.host.is_none() {
             return Session::new(&self.model, plan);
         }

@@ -60,7 +60,7 @@ class Sessions:
         os.register_at_fork(after_in_child=self._renew_in_child)
 
     def _renew_in_child(self) -> None:
-        # The GNU library waits for its parent's threads.
+        # The GNU library would wait for threads that only the parent has.
         self._gomp_parallel = 0
         self._renew()
 
