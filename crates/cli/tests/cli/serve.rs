@@ -70,6 +70,7 @@ fn load_on_a_server() {
                 assert!(output.status.success(), "{output:?}");
                 let row: Value = serde_json::from_str(text(&output.stdout).trim()).unwrap();
                 assert!(row["completed"].as_u64() > Some(0), "{row}");
+                assert!(row["hidden"].is_null(), "the server knows it: {row}");
                 let errors = row["errors"].as_object().unwrap();
                 assert!(errors.values().all(|count| count == 0), "{row}");
             }
@@ -105,6 +106,16 @@ fn load_names_the_server_that_does_not_answer() {
             "words",
         ][..],
         &["load", "lstm", "--server", &served.http],
+        &[
+            "load",
+            "lstm",
+            "--server",
+            &served.http,
+            "--model",
+            "words",
+            "--hidden",
+            "8",
+        ],
         &[
             "load",
             "treelstm",

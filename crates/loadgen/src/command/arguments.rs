@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::in_process::{EngineSpec, ServedShape, policies_for};
-use crate::report::Context;
+use crate::report::{Context, EngineContext};
 use crate::sweep::{BatchOption, Conditions, Grid};
 #[cfg(feature = "wire")]
 use crate::wire::{ServerAddress, WireModel};
@@ -61,8 +61,8 @@ pub struct Arguments {
     /// Send the requests to a server of the Open Inference Protocol v2, over HTTP or gRPC
     #[cfg(feature = "wire")]
     #[arg(long, value_name = "http|grpc://HOST:PORT", requires = "model", conflicts_with_all = [
-        "policies", "workers", "batch", "bucket_width", "tasks_at_once", "steps_at_once",
-        "batch_steps", "sweep", "calibrate"])]
+        "hidden", "input", "layers", "precision", "threads", "policies", "workers", "batch",
+        "bucket_width", "tasks_at_once", "steps_at_once", "batch_steps", "sweep", "calibrate"])]
     pub server: Option<ServerAddress>,
     /// The server's model
     #[cfg(feature = "wire")]
@@ -433,18 +433,27 @@ impl Arguments {
         };
         Context {
             network: self.network.name().into(),
-            input: self.shape.input as usize,
-            hidden: self.shape.hidden as usize,
-            layers: self.shape.layers as usize,
-            precision: self.shape.precision.to_string(),
+            engines: (!self.is_on_server()).then(|| EngineContext {
+                input: self.shape.input as usize,
+                hidden: self.shape.hidden as usize,
+                layers: self.shape.layers as usize,
+                precision: self.shape.precision.to_string(),
+                workers: self.workers as usize,
+                threads: threads(self.threads),
+                tasks_at_once: self.tasks_at_once as usize,
+                steps_at_once: self.steps_at_once as usize,
+                batch_steps: self.batch_steps.to_string(),
+            }),
             requests,
-            workers: self.workers as usize,
-            threads: threads(self.threads),
-            tasks_at_once: self.tasks_at_once as usize,
-            steps_at_once: self.steps_at_once as usize,
-            batch_steps: self.batch_steps.to_string(),
             seed: self.seed,
         }
+    }
+
+    fn is_on_server(&self) -> bool {
+        #[cfg(feature = "wire")]
+        return self.server.is_some();
+        #[cfg(not(feature = "wire"))]
+        false
     }
 }
 

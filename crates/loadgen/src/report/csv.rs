@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::Path;
 
 use super::row::{Percentiles, Row, ServerPercentiles};
-use super::{distributions, fractions};
+use super::{EngineContext, distributions, fractions};
 use crate::record::ErrorKind;
 use crate::sweep::Measurement;
 use crate::workload::Arrivals;
@@ -36,18 +36,19 @@ fn curves(to: impl Write, rows: &[&Row<'_>]) -> Result<(), Failure> {
     for row in rows {
         let c = row.context;
         let or_empty = |value: Option<String>| value.unwrap_or_default();
+        let engine = |of: fn(&EngineContext) -> String| or_empty(c.engines.as_ref().map(of));
         let mut fields = vec![
             c.network.clone(),
-            c.input.to_string(),
-            c.hidden.to_string(),
-            c.layers.to_string(),
-            c.precision.clone(),
+            engine(|of| of.input.to_string()),
+            engine(|of| of.hidden.to_string()),
+            engine(|of| of.layers.to_string()),
+            engine(|of| of.precision.clone()),
             c.requests.clone(),
-            c.workers.to_string(),
-            c.threads.to_string(),
-            c.tasks_at_once.to_string(),
-            c.steps_at_once.to_string(),
-            c.batch_steps.clone(),
+            engine(|of| of.workers.to_string()),
+            engine(|of| of.threads.to_string()),
+            engine(|of| of.tasks_at_once.to_string()),
+            engine(|of| of.steps_at_once.to_string()),
+            engine(|of| of.batch_steps.clone()),
             c.seed.to_string(),
             row.best.to_string(),
             row.target.clone(),

@@ -16,6 +16,18 @@ pub use row::Row;
 pub struct Context {
     /// Name of the network.
     pub network: String,
+    /// The engines of this process; `None`: a server of another, which has its own settings.
+    #[serde(flatten)]
+    pub engines: Option<EngineContext>,
+    /// Lengths or trees, as typed.
+    pub requests: String,
+    /// Seed of the first round.
+    pub seed: u64,
+}
+
+/// The columns of the engines.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct EngineContext {
     /// Input size.
     pub input: usize,
     /// Hidden size.
@@ -24,8 +36,6 @@ pub struct Context {
     pub layers: usize,
     /// Name of the precision.
     pub precision: String,
-    /// Lengths or trees, as typed.
-    pub requests: String,
     /// Number of workers.
     pub workers: usize,
     /// Cores of all workers.
@@ -36,27 +46,35 @@ pub struct Context {
     pub steps_at_once: usize,
     /// Steps of a batch under `ebatch`.
     pub batch_steps: String,
-    /// Seed of the first round.
-    pub seed: u64,
 }
 
 impl Context {
     /// A title, short enough for a chart.
     pub fn title(&self) -> String {
-        let hidden = match self.layers {
-            1 => self.hidden.to_string(),
-            layers => format!("{layers} × {}", self.hidden),
+        let (network, requests) = (&self.network, &self.requests);
+        let Some(engines) = &self.engines else {
+            return format!("{network} on a server, requests: {requests}");
+        };
+        let hidden = match engines.layers {
+            1 => engines.hidden.to_string(),
+            layers => format!("{layers} × {}", engines.hidden),
         };
         format!(
-            "{} {hidden}, {}, requests: {}, {} worker(s), {} core(s)",
-            self.network, self.precision, self.requests, self.workers, self.threads
+            "{network} {hidden}, {}, requests: {requests}, {} worker(s), {} core(s)",
+            engines.precision, engines.workers, engines.threads
         )
     }
 
-    /// The limits of a worker.
-    pub fn at_once(&self) -> String {
-        let (tasks, steps) = (self.tasks_at_once, self.steps_at_once);
-        format!("{tasks} task(s) and {steps} step(s) at once")
+    /// The title, and the limits of a worker.
+    pub fn long_title(&self) -> String {
+        let title = self.title();
+        match &self.engines {
+            Some(engines) => format!(
+                "{title}, {} task(s) and {} step(s) at once",
+                engines.tasks_at_once, engines.steps_at_once
+            ),
+            None => title,
+        }
     }
 }
 

@@ -19,10 +19,10 @@ impl Printer<'_> {
     /// Prints the conditions of the measurement and the definition of latency.
     pub fn title(&self, out: &mut impl Write) -> Result<(), Failure> {
         if !self.json {
-            let (title, at_once) = (self.context.title(), self.context.at_once());
+            let title = self.context.long_title();
             writeln!(
                 out,
-                "{title}, {at_once}\n({}; --help says what the columns are)\n",
+                "{title}\n({}; --help says what the columns are)\n",
                 COUNTED
             )?;
         }

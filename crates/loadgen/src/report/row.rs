@@ -175,6 +175,7 @@ pub mod tests {
 
     use super::*;
     use crate::record::{Outcome, Recording, RequestRecord, ServerTimes};
+    use crate::report::EngineContext;
     use crate::sweep::compare::tests::candidate;
     use crate::target::About;
     use cellstream_serve::policy::PolicyKind;
@@ -182,16 +183,18 @@ pub mod tests {
     pub fn context() -> Context {
         Context {
             network: "lstm".into(),
-            input: 3,
-            hidden: 4,
-            layers: 1,
-            precision: "f32".into(),
+            engines: Some(EngineContext {
+                input: 3,
+                hidden: 4,
+                layers: 1,
+                precision: "f32".into(),
+                workers: 1,
+                threads: 2,
+                tasks_at_once: 1,
+                steps_at_once: 4,
+                batch_steps: "by-load:16".into(),
+            }),
             requests: "paper, \"330\"".into(),
-            workers: 1,
-            threads: 2,
-            tasks_at_once: 1,
-            steps_at_once: 4,
-            batch_steps: "by-load:16".into(),
             seed: 9,
         }
     }
