@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cellstream_serve::engine::ModelStats;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
@@ -127,130 +128,93 @@ struct Value {
 
 impl Collector for Engines {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let models = self.0.all();
-        let of_models = |value: &dyn Fn(&LoadedModel) -> Option<f64>| -> Vec<Value> {
-            let values = models.iter().filter_map(|model| {
-                let labels = vec![
-                    ("model", model.name.clone()),
-                    ("version", model.version.to_string()),
-                ];
-                value(model).map(|value| Value { labels, value })
-            });
-            values.collect()
-        };
-        let stats: Vec<_> = models
-            .iter()
-            .map(|m| m.model.as_ref().and_then(|m| m.stats()))
+        let models: Vec<(Arc<LoadedModel>, Option<ModelStats>)> = { self.0.all().into_iter() }
+            .map(|model| {
+                let stats = model.model.as_ref().and_then(|model| model.stats());
+                (model, stats)
+            })
             .collect();
-        let of_stats = |value: &dyn Fn(&cellstream_serve::engine::ModelStats) -> f64| {
-            let values = models.iter().zip(&stats).filter_map(|(model, stats)| {
-                let labels = vec![
-                    ("model", model.name.clone()),
-                    ("version", model.version.to_string()),
-                ];
-                stats.as_ref().map(|stats| Value {
-                    labels,
-                    value: value(stats),
+        let of_models = |value: &dyn Fn(&LoadedModel, Option<&ModelStats>) -> Option<f64>| {
+            let values = models.iter().filter_map(|(model, stats)| {
+                Some(Value {
+                    value: value(model, stats.as_ref())?,
+                    labels: vec![
+                        ("model", model.name.clone()),
+                        ("version", model.version.to_string()),
+                    ],
                 })
             });
-            values.collect::<Vec<_>>()
+            values.collect::<Vec<Value>>()
         };
-        gauges(
-            &mut encoder,
-            "open_sequences",
-            "Open sequences",
-            of_models(&|m| Some(m.sequences.len() as f64)),
-        )?;
-        counters(
-            &mut encoder,
-            "expired_sequences",
-            "Sequences that ended because no request came",
-            of_models(&|m| Some(m.sequences.expired() as f64)),
-        )?;
-        gauges(
-            &mut encoder,
-            "unanswered_requests",
-            "Accepted requests without an answer",
-            of_stats(&|s| s.unanswered as f64),
-        )?;
-        gauges(
-            &mut encoder,
-            "ready_rows",
-            "Rows that wait for a worker",
-            of_stats(&|s| s.ready as f64),
-        )?;
-        counters(
-            &mut encoder,
-            "computed_rows",
-            "Rows of batches",
-            of_stats(&|s| s.cells.iter().map(|c| c.rows as f64).sum()),
-        )?;
-        counters(
-            &mut encoder,
-            "batches",
-            "Batches of cells",
-            of_stats(&|s| {
-                s.cells
-                    .iter()
-                    .map(|c| c.batches.iter().sum::<u64>() as f64)
-                    .sum()
-            }),
-        )?;
-        let mut busy = Vec::new();
-        let mut alive = Vec::new();
+        // A graph has no cells.
+        let of_stats =
+            |value: fn(&ModelStats) -> u64| of_models(&|_, stats| Some(value(stats?) as f64));
+        let (mut busy, mut alive) = (Vec::new(), Vec::new());
         for (policy, engine) in self.0.running_engines() {
             let (stats, health) = (engine.stats(), engine.health());
             for (index, (worker, health)) in stats.workers.iter().zip(&health.workers).enumerate() {
-                let labels = || {
-                    vec![
+                let value = |value: f64| Value {
+                    labels: vec![
                         ("policy", policy.to_string()),
                         ("worker", index.to_string()),
-                    ]
+                    ],
+                    value,
                 };
-                busy.push(Value {
-                    labels: labels(),
-                    value: worker.busy.as_secs_f64(),
-                });
-                alive.push(Value {
-                    labels: labels(),
-                    value: f64::from(u8::from(health.is_alive)),
-                });
+                busy.push(value(worker.busy.as_secs_f64()));
+                alive.push(value(f64::from(u8::from(health.is_alive))));
             }
         }
-        counters(&mut encoder, "worker_busy_seconds", "Time of batches", busy)?;
+        let mut gauges =
+            |name, help, values| family(&mut encoder, name, help, values, ConstGauge::new);
         gauges(
-            &mut encoder,
-            "worker_alive",
-            "Whether the worker runs",
-            alive,
-        )
+            "open_sequences",
+            "Open sequences",
+            of_models(&|model, _| Some(model.sequences.len() as f64)),
+        )?;
+        gauges(
+            "unanswered_requests",
+            "Accepted requests without an answer",
+            of_stats(|stats| stats.unanswered as u64),
+        )?;
+        gauges(
+            "ready_rows",
+            "Rows that wait for a worker",
+            of_stats(|stats| stats.ready as u64),
+        )?;
+        gauges("worker_alive", "Whether the worker runs", alive)?;
+        let mut counters =
+            |name, help, values| family(&mut encoder, name, help, values, ConstCounter::new);
+        counters(
+            "expired_sequences",
+            "Sequences that ended because no request came",
+            of_models(&|model, _| Some(model.sequences.expired() as f64)),
+        )?;
+        counters(
+            "computed_rows",
+            "Rows of batches",
+            of_stats(|stats| stats.cells.iter().map(|cell| cell.rows).sum()),
+        )?;
+        counters(
+            "batches",
+            "Batches of cells",
+            of_stats(|stats| stats.cells.iter().flat_map(|cell| &cell.batches).sum()),
+        )?;
+        counters("worker_busy_seconds", "Time of batches", busy)
     }
 }
 
-fn gauges(
+/// A metric with these values.
+fn family<M: EncodeMetric>(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
     values: Vec<Value>,
+    metric: fn(f64) -> M,
 ) -> Result<(), std::fmt::Error> {
-    let first = ConstGauge::new(0.0);
-    let mut family = encoder.encode_descriptor(name, help, None, first.metric_type())?;
+    let kind = metric(0.0).metric_type();
+    let mut family = encoder.encode_descriptor(name, help, None, kind)?;
     for Value { labels, value } in values {
-        ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
-    }
-    Ok(())
-}
-
-fn counters(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    values: Vec<Value>,
-) -> Result<(), std::fmt::Error> {
-    let first = ConstCounter::new(0.0);
-    let mut family = encoder.encode_descriptor(name, help, None, first.metric_type())?;
-    for Value { labels, value } in values {
-        ConstCounter::new(value).encode(family.encode_family(&labels)?)?;
+        metric(value).encode(family.encode_family(&labels)?)?;
     }
     Ok(())
 }

@@ -307,10 +307,16 @@ fn metadata_configuration_statistics_and_health_are_told() {
         .call()
         .expect("an answer");
     let text = text.into_body().read_to_string().expect("text");
-    assert!(
-        text.contains("cellstream_request_seconds_count{model=\"lstm\",version=\"1\"} 1"),
-        "{text}"
-    );
+    // Those that `docs/deploy.md` names, beside the count of answers.
+    for line in [
+        "cellstream_request_seconds_count{model=\"lstm\",version=\"1\"} 1",
+        "cellstream_ready_rows{model=\"lstm\",version=\"1\"} 0",
+        "cellstream_open_sequences{model=\"both\",version=\"1\"} 0",
+        "cellstream_worker_busy_seconds_total{policy=\"cellular\",worker=\"0\"}",
+        "cellstream_worker_alive{policy=\"cellular\",worker=\"0\"} 1",
+    ] {
+        assert!(text.contains(line), "{line} in {text}");
+    }
 }
 
 #[test]

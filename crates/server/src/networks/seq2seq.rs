@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `source` | `[symbols]` | numbers (INT64), or names (BYTES) if the configuration has them |
 //! | `target` | `[symbols]` | the best answer, likewise |
-//! | `scores`, `lengths` | `[answers]` | of a beam search, whose answers follow each other in `target` |
+//! | `scores`, `lengths` | `[answers]` | of a beam search: `target` has its answers in a row |
 //!
 //! A streaming request gets each symbol of a greedy decoder in a response of its own.
 
