@@ -40,7 +40,7 @@ pub struct Target<'a> {
     /// Empty: the latest.
     pub version: &'a str,
     pub client: Client,
-    /// When the request had been received, and was begun to be read.
+    /// When the whole request had come.
     pub received: Instant,
     /// Time of reading its tensors.
     pub reading: Duration,

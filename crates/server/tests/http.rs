@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use cellstream::model::Lstm;
 use common::{FEATURES, HIDDEN, Running, expected, output, request, steps};
 use serde_json::{Value, json};
 
@@ -247,6 +248,34 @@ fn bodies_are_bounded_also_after_decompression() {
     assert!(bomb.len() < 100_000);
     let answer = running.post_bytes("/v2/models/lstm/infer", &headers, &bomb);
     assert_eq!(answer.status, 413, "{answer:?}");
+}
+
+/// A small request may ask for much: its outputs are padded to the longest sequence.
+#[test]
+fn outputs_are_bounded() {
+    let running = Running::with(&common::options(), |folder| {
+        let wide = Lstm::new(1, 2_000).random(1).expect("a model");
+        common::save(folder, "wide", 1, &wide);
+    });
+    let asked = |outputs: Value| {
+        json!({
+            "inputs": [
+                { "name": "input", "shape": [64, 2100, 1], "datatype": "FP32",
+                  "data": vec![0.0; 64 * 2100] },
+                { "name": "lengths", "shape": [64, 1], "datatype": "INT64", "data": vec![1; 64] },
+            ],
+            "outputs": outputs,
+        })
+    };
+    let answer = running.infer("wide", &asked(json!([])));
+    assert_eq!(answer.status, 413, "{answer:?}");
+    assert!(answer.error().contains("divide the request"), "{answer:?}");
+    assert_eq!(
+        running
+            .infer("wide", &asked(json!([{ "name": "hn" }])))
+            .status,
+        200
+    );
 }
 
 #[test]

@@ -20,7 +20,7 @@ use cellstream_serve::networks::{Outputs, Stack};
 
 use super::{Answer, Call, Interface, Network, Port, Prepared};
 use super::{in_precision, input, longest, plan_file, submitted};
-use crate::error::InferError;
+use crate::error::{ErrorKind, InferError};
 use crate::repository::ModelConfig;
 use crate::wire::{Data, Datatype, InferRequest, Tensor};
 
@@ -31,6 +31,9 @@ const H0: &str = "h0";
 const C0: &str = "c0";
 pub const HN: &str = "hn";
 pub const CN: &str = "cn";
+
+/// As many as all requests of an engine may have by default.
+const MOST_OUTPUT_BYTES: usize = 1 << 30;
 
 /// See the [module](self).
 pub struct StackNetwork {
@@ -240,7 +243,7 @@ impl StackNetwork {
             .collect()
     }
 
-    /// Sequences with an own graph.
+    /// The graph of one of the sequences.
     fn graph(&self, given: &Batch<'_>, row: usize, wants: Wanted) -> Result<Graph, InferError> {
         let of = self.signature;
         let xs = &given.x[row * given.steps * of.input..][..given.lengths[row] * of.input];
@@ -325,6 +328,14 @@ impl StackNetwork {
                 lengths
             }
         };
+        // Outputs are padded to the longest sequence, which the engine's limit does not count.
+        let output = (batch * steps).saturating_mul(of.output * size_of::<f32>());
+        if request.wants(OUTPUT) && output > MOST_OUTPUT_BYTES {
+            return Err(InferError::new(
+                ErrorKind::TooLarge,
+                format!("output {OUTPUT:?} would have {output} bytes; divide the request"),
+            ));
+        }
         Ok(Batch {
             x: x.floats()?,
             batch,
