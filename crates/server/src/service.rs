@@ -109,7 +109,8 @@ impl Service {
     }
 
     /// Computes a request. Dropping the future cancels it. The steps of a sequence are in the order
-    /// in which their futures are first polled.
+    /// in which their futures are first polled, if they are polled
+    /// [without a budget](tokio::task::unconstrained).
     ///
     /// # Errors
     /// See [`ErrorKind`].

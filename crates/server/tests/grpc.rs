@@ -141,14 +141,14 @@ fn errors_have_codes() {
 fn a_stream_keeps_the_order_of_a_sequence_and_outlives_errors() {
     let running = Running::new();
     let mut rng = fastrand::Rng::with_seed(3);
-    let sequences: Vec<Vec<f32>> = (0..5).map(|_| steps(&mut rng, 20)).collect();
+    let sequences: Vec<Vec<f32>> = (0..5).map(|_| steps(&mut rng, 60)).collect();
     with_grpc(&running, async |mut client| {
         // All at once, without waiting for an answer.
         let mut asked = Vec::new();
-        for step in 0..20 {
+        for step in 0..60 {
             for (index, xs) in sequences.iter().enumerate() {
                 let x = &xs[step * FEATURES..][..FEATURES];
-                let mut part = part(x, &format!("s{index}"), step == 0, step == 19);
+                let mut part = part(x, &format!("s{index}"), step == 0, step == 59);
                 part.id = format!("{index}");
                 asked.push(part);
             }
@@ -177,7 +177,7 @@ fn a_stream_keeps_the_order_of_a_sequence_and_outlives_errors() {
         assert_eq!(errors.len(), 1, "{errors:?}");
         for (xs, found) in sequences.iter().zip(found) {
             assert_eq!(found, expected(&common::lstm(1), xs).y);
-            assert_eq!(found.len(), 20 * HIDDEN);
+            assert_eq!(found.len(), 60 * HIDDEN);
         }
     });
 }

@@ -1,16 +1,24 @@
 //! `ModelStreamInfer`: requests of a stream, and their responses as they are computed.
 //!
 //! Requests run at the same time; those of one sequence keep their order, because each is polled
-//! once before the next is read. An error of a request is a message, and the stream goes on.
+//! once, and then waits in the queue of its sequence's lock, before the next is read. An error of a
+//! request is a message, and the stream goes on.
+//!
+//! A task that has used up its budget of Tokio gets `Pending` from a lock without a place in its
+//! queue, and a later request would pass it. So requests run without a budget. They do not hold up
+//! other tasks: each waits for the engine. Responses of a sequence are sent where its lock is freed,
+//! without a wait, and so have its order, too.
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::Instant;
 
 use futures_util::stream::FuturesUnordered;
-use futures_util::{FutureExt, StreamExt};
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
+use futures_util::{FutureExt, Stream, StreamExt};
+use tokio::sync::{Notify, mpsc};
+use tokio::task::unconstrained;
 use tonic::{Status, Streaming};
 
 use super::asked::Asked;
@@ -21,16 +29,69 @@ use crate::service::{Service, Target};
 use crate::wire::{InferRequest, InferResponse, Tensor};
 use cellstream_protocol::{ModelInferRequest, ModelInferResponse, ModelStreamInferResponse};
 
+/// Requests of a stream without an answer, and responses that the client has not taken. With so
+/// many, no further request is read.
+const MOST: usize = 256;
+
+type Message = Result<ModelStreamInferResponse, Status>;
+
 /// The responses of a stream. Dropping it cancels the requests without an answer.
-pub type Responses = ReceiverStream<Result<ModelStreamInferResponse, Status>>;
+pub struct Responses {
+    messages: mpsc::UnboundedReceiver<Message>,
+    waiting: Arc<Waiting>,
+}
 
-/// Requests of a stream without an answer. Then no further ones are read.
-const UNANSWERED: usize = 256;
+/// Responses that the client has not taken.
+#[derive(Default)]
+struct Waiting {
+    count: AtomicUsize,
+    taken: Notify,
+}
 
-/// Responses that the client has not taken. Then requests wait.
-const WAITING: usize = 64;
+impl Stream for Responses {
+    type Item = Message;
 
-type Sender = mpsc::Sender<Result<ModelStreamInferResponse, Status>>;
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Message>> {
+        let next = self.messages.poll_recv(context);
+        if let Poll::Ready(Some(_)) = next {
+            self.waiting.count.fetch_sub(1, Ordering::Relaxed);
+            self.waiting.taken.notify_one();
+        }
+        next
+    }
+}
+
+/// The sending end: without a limit, because responses that waited for room would pass each other.
+#[derive(Clone)]
+struct Sender {
+    messages: mpsc::UnboundedSender<Message>,
+    waiting: Arc<Waiting>,
+}
+
+impl Sender {
+    fn send(&self, message: ModelStreamInferResponse) {
+        self.waiting.count.fetch_add(1, Ordering::Relaxed);
+        // The client may have gone.
+        let _ = self.messages.send(Ok(message));
+    }
+
+    fn response(&self, response: InferResponse) {
+        self.send(ModelStreamInferResponse {
+            error_message: String::new(),
+            infer_response: Some(convert::response(response, true)),
+        });
+    }
+
+    fn error(&self, id: String, error: &InferError) {
+        self.send(ModelStreamInferResponse {
+            error_message: error.message.clone(),
+            infer_response: Some(ModelInferResponse {
+                id,
+                ..ModelInferResponse::default()
+            }),
+        });
+    }
+}
 
 /// Answers the requests of a stream.
 pub fn answers(
@@ -39,17 +100,26 @@ pub fn answers(
     deadline: Option<Instant>,
     mut requests: Streaming<ModelInferRequest>,
 ) -> Responses {
-    let (sender, receiver) = mpsc::channel(WAITING);
+    let (messages, receiver) = mpsc::unbounded_channel();
+    let waiting = Arc::<Waiting>::default();
+    let responses = Responses {
+        messages: receiver,
+        waiting: Arc::clone(&waiting),
+    };
+    let sender = Sender { messages, waiting };
     tokio::spawn(async move {
         let mut running: FuturesUnordered<Pin<Box<dyn Future<Output = ()> + Send>>> =
             FuturesUnordered::new();
         let mut is_open = true;
         while is_open || !running.is_empty() {
+            let waiting = sender.waiting.count.load(Ordering::Relaxed);
+            let has_room = running.len() + waiting < MOST;
             tokio::select! {
                 // Ends the task, and so cancels the requests, when the client has gone.
-                () = sender.closed() => return,
+                () = sender.messages.closed() => return,
                 Some(()) = running.next(), if !running.is_empty() => {}
-                message = requests.next(), if is_open && running.len() < UNANSWERED => {
+                () = sender.waiting.taken.notified(), if !has_room => {}
+                message = requests.next(), if is_open && has_room => {
                     let Some(Ok(message)) = message else {
                         // The client has ended its part of the stream, or broken it off.
                         is_open = false;
@@ -58,9 +128,9 @@ pub fn answers(
                     let (service, client, sender) =
                         (Arc::clone(&service), client.clone(), sender.clone());
                     let mut answer: Pin<Box<dyn Future<Output = ()> + Send>> =
-                        Box::pin(async move {
+                        Box::pin(unconstrained(async move {
                             answer(&service, client, deadline, message, &sender).await;
-                        });
+                        }));
                     if (&mut answer).now_or_never().is_none() {
                         running.push(answer);
                     }
@@ -68,7 +138,7 @@ pub fn answers(
             }
         }
     });
-    ReceiverStream::new(receiver)
+    responses
 }
 
 /// Sends all responses of a request.
@@ -82,7 +152,7 @@ async fn answer(
     let id = message.id.clone();
     let asked = match Asked::read(message, client, deadline) {
         Ok(asked) => asked,
-        Err(error) => return send_error(sender, &id, &error).await,
+        Err(error) => return sender.error(id, &error),
     };
     let (target, request) = (asked.target(), &asked.request);
     let model = service.model(&asked.model, &asked.version);
@@ -102,9 +172,9 @@ async fn answer(
         _ => service.infer(&target, request, None).await.map(Some),
     };
     match answered {
-        Ok(Some(response)) => send(sender, response).await,
+        Ok(Some(response)) => sender.response(response),
         Ok(None) => {}
-        Err(error) => send_error(sender, &id, &error).await,
+        Err(error) => sender.error(id, &error),
     }
 }
 
@@ -124,35 +194,15 @@ async fn in_parts(
         tokio::select! {
             // Parts come before the end.
             biased;
-            Some(part) = parts.recv() => send(sender, response(part)).await,
+            Some(part) = parts.recv() => sender.response(response(part)),
             ended = infer.as_mut() => break ended,
         }
     };
     // The last ones, if they came together with the end.
     while let Ok(part) = parts.try_recv() {
-        send(sender, response(part)).await;
+        sender.response(response(part));
     }
     let mut last = ended?;
     last.outputs.clear();
     Ok(request.options.wants_final.then_some(last))
-}
-
-async fn send(sender: &Sender, response: InferResponse) {
-    let message = ModelStreamInferResponse {
-        error_message: String::new(),
-        infer_response: Some(convert::response(response, true)),
-    };
-    // The client may have gone.
-    let _ = sender.send(Ok(message)).await;
-}
-
-async fn send_error(sender: &Sender, id: &str, error: &InferError) {
-    let message = ModelStreamInferResponse {
-        error_message: error.message.clone(),
-        infer_response: Some(ModelInferResponse {
-            id: id.to_owned(),
-            ..ModelInferResponse::default()
-        }),
-    };
-    let _ = sender.send(Ok(message)).await;
 }
