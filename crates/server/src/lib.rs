@@ -21,6 +21,8 @@
 pub mod command;
 mod doors;
 mod error;
+#[cfg(feature = "faults")]
+mod faults;
 mod grpc;
 mod http;
 mod metrics;

@@ -200,6 +200,8 @@ impl Models {
         config: &ModelConfig,
         options: &ModelOptions,
     ) -> Result<engine::Model, String> {
+        #[cfg(feature = "faults")]
+        let cells = crate::faults::add_panics(&cells);
         let policy = config.policy.unwrap_or(self.options.policy);
         // Not locked while weights are packed, which takes long: probes look at the engines, too.
         let engine = self.engines().get(&policy).cloned();
