@@ -1,6 +1,7 @@
 //! `Engine` and `Stream`: single cells of many requests, batched.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
 
 use cellstream::execute::team::ProcessMark;
 use cellstream_serve as serve;
@@ -212,15 +213,25 @@ impl Engine {
     }
 
     /// Numbers of requests: ``submitted``, ``completed``, ``cancelled``, ``late``, ``failed``,
-    /// ``refused``, ``unanswered``.
+    /// ``refused``, ``unanswered``. The rows that wait for a worker, ``ready_rows``, and those of
+    /// all batches, ``computed_rows``. The number of ``workers``, and the time of their batches,
+    /// ``busy_seconds``.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let stats = self.with(py, |engine| Ok(engine.model().stats()))?;
+        let (stats, workers) = self.with(py, |engine| {
+            Ok((engine.model().stats(), engine.stats().workers))
+        })?;
         let entries = PyDict::new(py);
+        let busy: Duration = workers.iter().map(|worker| worker.busy).sum();
+        entries.set_item("workers", workers.len())?;
+        entries.set_item("busy_seconds", busy.as_secs_f64())?;
         if let Some(stats) = stats {
             let counts = stats.counts;
             entries.set_item("submitted", counts.submitted)?;
             entries.set_item("refused", counts.refused())?;
             entries.set_item("unanswered", stats.unanswered)?;
+            entries.set_item("ready_rows", stats.ready)?;
+            let rows: u64 = stats.cells.iter().map(|cell| cell.rows).sum();
+            entries.set_item("computed_rows", rows)?;
             entries.set_item("completed", counts.of(End::Completed))?;
             entries.set_item("cancelled", counts.of(End::Cancelled))?;
             entries.set_item("late", counts.of(End::Late))?;

@@ -18,10 +18,12 @@ def test_example(title: str, code: str, tmp_path: Path) -> None:
         pytest.importorskip("torch")
     if "onnxruntime" in code:
         pytest.importorskip("onnxruntime")
+    if "from ray" in code:
+        pytest.importorskip("ray.serve")
     (tmp_path / "example.py").write_text(code)
     ended = subprocess.run([sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
 
 
 def test_there_are_examples() -> None:
-    assert {title for title, _ in EXAMPLES} >= {"NumPy", "PyTorch", "ONNX Runtime"}
+    assert {title for title, _ in EXAMPLES} >= {"NumPy", "PyTorch", "ONNX Runtime", "Ray Serve: many machines"}

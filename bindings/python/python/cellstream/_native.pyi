@@ -343,9 +343,11 @@ class Engine:
         :param states: those of :meth:`Stream.state` of another; zero by default.
         """
 
-    def stats(self) -> dict[str, int]:
+    def stats(self) -> dict[str, float]:
         """Numbers of requests: ``submitted``, ``completed``, ``cancelled``, ``late``, ``failed``,
-        ``refused``, ``unanswered``."""
+        ``refused``, ``unanswered``. The rows that wait for a worker, ``ready_rows``, and those of
+        all batches, ``computed_rows``. The number of ``workers``, and the time of their batches,
+        ``busy_seconds``."""
 
     def close(self) -> None:
         """Ends all requests and the workers."""
