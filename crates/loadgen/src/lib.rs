@@ -5,12 +5,13 @@
 //! it, `drive` submits it when it is due, [`record`] counts it. `sweep` compares targets and
 //! settings, `report` writes tables, CSV files and charts, `command` is the command line.
 //! `in_process` is the target that runs the engine of `cellstream-serve` in this process, `wire`
-//! one that is a server of another.
+//! one that is a server of another, `machines` one of several simulated machines.
 
 mod candidate;
 mod command;
 pub mod drive;
 mod in_process;
+mod machines;
 pub mod record;
 mod report;
 #[cfg(test)]

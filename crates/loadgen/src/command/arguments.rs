@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::in_process::{EngineSpec, ServedShape, policies_for};
+use crate::machines::Routing;
 use crate::report::{Context, EngineContext};
 use crate::sweep::{BatchOption, Conditions, Grid};
 #[cfg(feature = "wire")]
@@ -62,7 +63,8 @@ pub struct Arguments {
     #[cfg(feature = "wire")]
     #[arg(long, value_name = "http|grpc://HOST:PORT", requires = "model", conflicts_with_all = [
         "hidden", "input", "layers", "precision", "threads", "policies", "workers", "batch",
-        "bucket_width", "tasks_at_once", "steps_at_once", "batch_steps", "sweep", "calibrate"])]
+        "bucket_width", "tasks_at_once", "steps_at_once", "batch_steps", "sweep", "calibrate",
+        "machines"])]
     pub server: Option<ServerAddress>,
     /// The server's model
     #[cfg(feature = "wire")]
@@ -77,6 +79,15 @@ pub struct Arguments {
     #[cfg(feature = "wire")]
     #[arg(long, value_name = "FILE", requires = "server")]
     pub token: Option<PathBuf>,
+    /// Simulate this number of machines instead, each with the workers of this one, from the times
+    /// of batches that are measured here first. For chains and pairs; batches of one step. What is
+    /// left out: the network, and cores that compute at the same time slowing each other down
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000),
+        conflicts_with_all = ["calibrate", "steps_at_once", "batch_steps"])]
+    pub machines: Option<u32>,
+    /// The machine that gets a request
+    #[arg(long, value_enum, requires = "machines", default_value_t)]
+    pub routing: Routing,
     /// Sequence lengths: paper (mean 24, 99 % below 100, none above 330), paper:MAX, a number, or a
     /// CSV file with a header; for seq2seq two columns, as in FILE:source,target (default: paper)
     #[arg(long, value_name = "L|FILE[:COLUMN]")]
@@ -382,6 +393,19 @@ impl Arguments {
         }
     }
 
+    /// The number of simulated machines, instead of engines in this process.
+    ///
+    /// # Errors
+    /// Their requests are trees.
+    pub fn machine_count(&self) -> Result<Option<usize>, Failure> {
+        match self.machines {
+            Some(_) if self.network.is_tree() => Err(Failure::usage(
+                "--machines is for lstm, gru and seq2seq; trees are not simulated",
+            )),
+            machines => Ok(machines.map(|machines| machines as usize)),
+        }
+    }
+
     /// The server that gets the requests, instead of engines in this process.
     ///
     /// # Errors
@@ -444,6 +468,7 @@ impl Arguments {
                 steps_at_once: self.steps_at_once as usize,
                 batch_steps: self.batch_steps.to_string(),
             }),
+            machines: self.machines.map(|machines| machines as usize),
             requests,
             seed: self.seed,
         }

@@ -12,6 +12,7 @@ pub use arguments::Arguments;
 use crate::candidate::{Candidate, Launch};
 use crate::drive::priority;
 use crate::in_process::Engines;
+use crate::machines::Machines;
 use crate::report::{Context, Printer, Row, calibration};
 use crate::sweep::{Measurement, NextRun, Trial, compare, highest_peaks, peak_of_baselines, sweep};
 use crate::workload::Arrivals;
@@ -38,12 +39,20 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let grid = arguments.grid()?;
     arguments.measures_peaks()?;
     let engines = Engines::new(&arguments.engine_spec(), &workload)?;
+    let machines = arguments.machine_count()?;
     let out = &mut Output::new(arguments.writes_files());
     if arguments.calibrate {
         let found = engines.calibrate(&grid.calibration_rows())?;
         return calibration::print(&found, arguments.json, out);
     }
     interrupt::catch()?;
+    if let Some(machines) = machines {
+        let calibrated = engines.calibrate(&grid.calibration_rows())?;
+        calibration::print(&calibrated, arguments.json, out)?;
+        let spec = arguments.engine_spec();
+        let machines = Machines::new(spec, machines, arguments.routing, calibrated);
+        return measure(arguments, &machines, interrupt::flow, out);
+    }
     if !priority::is_allowed() {
         writeln!(std::io::stderr(), "cellstream: {}", priority::REFUSED)?;
     }

@@ -200,24 +200,28 @@ fn divide(cores: &[usize], workers: usize) -> Vec<Vec<usize>> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     use crate::workload::{Lengths, Tree};
     use cellstream_serve::scheduler::Limits;
     use clap::ValueEnum;
 
+    pub fn shape(input: u32, hidden: u32) -> ServedShape {
+        ServedShape {
+            hidden,
+            input,
+            layers: 1,
+            vocabulary: Some(9),
+            precision: Precision::F32,
+        }
+    }
+
     fn spec(network: Network, input: u32, hidden: u32) -> EngineSpec {
         let options = EngineOptions::default();
         EngineSpec {
             network,
-            shape: ServedShape {
-                hidden,
-                input,
-                layers: 1,
-                vocabulary: Some(9),
-                precision: Precision::F32,
-            },
+            shape: shape(input, hidden),
             seed: 1,
             threads: 1,
             workers: 1,

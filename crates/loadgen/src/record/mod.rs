@@ -6,8 +6,8 @@ mod times;
 
 use std::time::Duration;
 
-pub(crate) use cells::between;
 pub use cells::{CellRun, CellRuns};
+pub(crate) use cells::{add, between};
 pub use outcome::{ErrorKind, Outcome, ServerTimes};
 pub use times::Times;
 

@@ -19,6 +19,9 @@ pub struct Context {
     /// The engines of this process; `None`: a server of another, which has its own settings.
     #[serde(flatten)]
     pub engines: Option<EngineContext>,
+    /// Number of simulated machines, each with these engines.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machines: Option<usize>,
     /// Lengths or trees, as typed.
     pub requests: String,
     /// Seed of the first round.
@@ -59,10 +62,14 @@ impl Context {
             1 => engines.hidden.to_string(),
             layers => format!("{layers} × {}", engines.hidden),
         };
-        format!(
+        let title = format!(
             "{network} {hidden}, {}, requests: {requests}, {} worker(s), {} core(s)",
             engines.precision, engines.workers, engines.threads
-        )
+        );
+        match self.machines {
+            Some(machines) => format!("{title}, {machines} simulated machine(s)"),
+            None => title,
+        }
     }
 
     /// The title, and the limits of a worker.

@@ -194,6 +194,7 @@ pub mod tests {
                 steps_at_once: 4,
                 batch_steps: "by-load:16".into(),
             }),
+            machines: None,
             requests: "paper, \"330\"".into(),
             seed: 9,
         }
