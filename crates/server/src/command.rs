@@ -10,8 +10,15 @@ use cellstream_command::{Failure, seconds};
 use cellstream_serve::engine::{EngineOptions, Workers};
 use cellstream_serve::policy::PolicyKind;
 use cellstream_serve::scheduler::Limits;
-use tracing_subscriber::EnvFilter;
+use tracing::Level;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Registry};
 
+use crate::doors::SPANS;
+#[cfg(feature = "otlp")]
+use crate::otlp::Exporter;
 use crate::{Server, ServerOptions, TlsFiles};
 
 /// Serve models to other programs: Open Inference Protocol v2 over HTTP and gRPC
@@ -73,6 +80,10 @@ pub struct Arguments {
     /// Seconds to wait after SIGTERM for accepted requests and open sequences
     #[arg(long, value_name = "S", default_value_t = 30.0, value_parser = seconds)]
     pub grace: f64,
+    /// Send a span of each request to this OpenTelemetry collector, over gRPC
+    #[cfg(feature = "otlp")]
+    #[arg(long, value_name = "http://HOST:PORT")]
+    pub otlp: Option<String>,
     /// Format of the log on standard error; RUST_LOG chooses its parts (cellstream::access=info has
     /// a line for each request)
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
@@ -134,7 +145,12 @@ fn workers(cores: usize) -> Workers {
 /// # Errors
 /// No model can be served; an address or a file cannot be used.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    start_log(arguments.log);
+    #[cfg(feature = "otlp")]
+    let exporter = arguments.otlp.as_deref().map(Exporter::start).transpose()?;
+    #[cfg(feature = "otlp")]
+    start_log(arguments.log, exporter.as_ref().map(Exporter::layer));
+    #[cfg(not(feature = "otlp"))]
+    start_log(arguments.log, None::<tracing_subscriber::layer::Identity>);
     let server = Server::start(&arguments.repository, &arguments.options())?;
     let failures = server.failures();
     if server.models().is_empty() && !arguments.model_control {
@@ -176,15 +192,19 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-fn start_log(format: LogFormat) {
+/// Starts the log, and `spans`, which gets the spans of requests.
+fn start_log<L>(format: LogFormat, spans: Option<L>)
+where
+    L: Layer<Registry> + Send + Sync,
+{
     let filter = EnvFilter::try_from_default_env();
     let filter = filter.unwrap_or_else(|_| EnvFilter::new("warn,cellstream_server=info"));
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr);
+    let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let of_requests = Targets::new().with_target(SPANS, Level::INFO);
+    let subscriber = tracing_subscriber::registry().with(spans.with_filter(of_requests));
     // A program that has a log of its own keeps it.
     let _ = match format {
-        LogFormat::Text => log.try_init().map_err(drop),
-        LogFormat::Json => log.json().try_init().map_err(drop),
+        LogFormat::Text => subscriber.with(log.with_filter(filter)).try_init(),
+        LogFormat::Json => subscriber.with(log.json().with_filter(filter)).try_init(),
     };
 }

@@ -14,6 +14,7 @@
 //! repository/    the folder of models and their configurations
 //! statistics.rs, metrics.rs
 //! server.rs      starts and stops all of it
+//! otlp.rs        spans to an OpenTelemetry collector
 //! command.rs     the subcommand `serve`
 //! ```
 #![doc = include_str!("../README.md")]
@@ -28,6 +29,8 @@ mod http;
 mod metrics;
 mod models;
 mod networks;
+#[cfg(feature = "otlp")]
+mod otlp;
 mod refusal;
 mod repository;
 mod sequences;

@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::UnboundedSender;
+use tracing::field::{self, Empty};
+use tracing::{Instrument, info_span};
 
-use crate::doors::Client;
+use crate::doors::{Client, SPANS};
 use crate::error::{ErrorKind, InferError};
 use crate::metrics::Metrics;
 use crate::models::{LoadedModel, Models};
@@ -133,10 +135,24 @@ impl Service {
                 return Err(error);
             }
         };
-        let ran = self.run(target, &model, request, parts).await;
+        let span = info_span!(
+            target: SPANS,
+            "infer",
+            model = model.name,
+            version = model.version,
+            request = request.id,
+            sequence = sequence.map(|step| field::display(&step.id)),
+            queue_microseconds = Empty,
+            compute_microseconds = Empty,
+            error = Empty,
+        );
+        let ran = self.run(target, &model, request, parts);
+        let ran = ran.instrument(span.clone()).await;
         let whole = target.received.elapsed();
         match ran {
             Ok(answer) => {
+                span.record("queue_microseconds", microseconds(answer.queueing));
+                span.record("compute_microseconds", microseconds(answer.computing));
                 let times = RequestTimes {
                     queue: answer.queueing,
                     input: target.reading,
@@ -153,6 +169,7 @@ impl Service {
                 })
             }
             Err(mut error) => {
+                span.record("error", &error.message);
                 if error.kind == ErrorKind::Overloaded {
                     error.retry_after = Some(model.statistics.retry_after());
                 }
@@ -264,6 +281,10 @@ impl Service {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
+}
+
+fn microseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 fn no_sequences(model: &LoadedModel) -> InferError {

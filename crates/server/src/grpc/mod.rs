@@ -14,7 +14,7 @@ use cellstream_protocol::grpc_inference_service_server::GrpcInferenceServiceServ
 use tonic::codec::CompressionEncoding;
 use tonic::service::Routes;
 
-use crate::doors::{Tokens, authenticate, log_access};
+use crate::doors::{Tokens, authenticate, log_access, open_span};
 use crate::service::Service;
 
 /// All methods.
@@ -34,4 +34,5 @@ pub fn router(
         .into_axum_router()
         .layer(middleware::from_fn_with_state(tokens, authenticate))
         .layer(middleware::from_fn(log_access))
+        .layer(middleware::from_fn(open_span))
 }

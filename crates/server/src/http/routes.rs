@@ -18,7 +18,7 @@ use tower_http::decompression::RequestDecompressionLayer;
 
 use super::infer::{ModelPath, bytes, check_length, infer};
 use super::{documents, page};
-use crate::doors::{Client, Tokens, authenticate, log_access};
+use crate::doors::{Client, Tokens, authenticate, log_access, open_span};
 use crate::error::{ErrorKind, InferError};
 use crate::refusal::{last_refusal, refusal};
 use crate::service::Service;
@@ -77,6 +77,7 @@ pub fn router(service: Arc<Service>, tokens: Arc<Tokens>, options: HttpOptions) 
         ))
         .layer(middleware::from_fn_with_state(tokens, authenticate))
         .layer(middleware::from_fn(log_access))
+        .layer(middleware::from_fn(open_span))
 }
 
 /// A defect of a handler ends its request, and no other.

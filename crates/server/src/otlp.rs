@@ -1,0 +1,169 @@
+//! Spans of requests for an OpenTelemetry collector: the span of `doors/span.rs`, and in it one of
+//! each inference.
+
+use axum::http::HeaderMap;
+use cellstream_command::Failure;
+use opentelemetry::propagation::{Extractor, TextMapPropagator};
+use opentelemetry::trace::TracerProvider;
+use opentelemetry_otlp::{SpanExporter, WithExportConfig};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::propagation::TraceContextPropagator;
+use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
+use tokio::runtime::Runtime;
+use tracing::{Span, Subscriber};
+use tracing_opentelemetry::{OpenTelemetryLayer, OpenTelemetrySpanExt};
+use tracing_subscriber::registry::LookupSpan;
+
+/// Sends spans in batches. Dropping it sends the last ones.
+pub struct Exporter {
+    provider: SdkTracerProvider,
+    /// Its connection.
+    _runtime: Runtime,
+}
+
+impl Exporter {
+    /// An exporter to the collector at `address`, as `http://localhost:4317`. A collector that is
+    /// not there is tried again with each batch; spans of batches that were not sent are lost.
+    ///
+    /// # Errors
+    /// It is no address of HTTP.
+    pub fn start(address: &str) -> Result<Exporter, Failure> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("cellstream-otlp")
+            .enable_all()
+            .build()?;
+        let _entered = runtime.enter();
+        let exporter = SpanExporter::builder().with_tonic().with_endpoint(address);
+        let exporter = exporter
+            .build()
+            .map_err(|why| Failure::usage(format!("--otlp {address}: {why}")))?;
+        let resource = Resource::builder().with_service_name("cellstream");
+        let provider = SdkTracerProvider::builder()
+            .with_resource(resource.build())
+            .with_batch_exporter(exporter)
+            .build();
+        drop(_entered);
+        Ok(Exporter {
+            provider,
+            _runtime: runtime,
+        })
+    }
+
+    /// Exports the spans of a subscriber.
+    pub fn layer<S>(&self) -> OpenTelemetryLayer<S, SdkTracer>
+    where
+        S: Subscriber + for<'span> LookupSpan<'span>,
+    {
+        OpenTelemetryLayer::new(self.provider.tracer("cellstream"))
+    }
+}
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        if let Err(why) = self.provider.shutdown() {
+            tracing::warn!("the last spans were not sent: {why}");
+        }
+    }
+}
+
+struct Headers<'a>(&'a HeaderMap);
+
+impl Extractor for Headers<'_> {
+    fn get(&self, key: &str) -> Option<&str> {
+        self.0.get(key)?.to_str().ok()
+    }
+
+    fn keys(&self) -> Vec<&str> {
+        self.0.keys().map(|name| name.as_str()).collect()
+    }
+}
+
+/// Makes a span a child of that of the request's headers, if they name one.
+pub fn continue_trace(span: &Span, headers: &HeaderMap) {
+    let parent = TraceContextPropagator::new().extract(&Headers(headers));
+    // Fails for a span that is not exported.
+    let _ = span.set_parent(parent);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use axum::Router;
+    use axum::body::{Body, Bytes};
+    use axum::http::Request;
+    use axum::middleware;
+    use axum::routing::get;
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+    use hyper_util::server::conn::auto;
+    use hyper_util::service::TowerToHyperService;
+    use tower::ServiceExt;
+    use tracing_subscriber::layer::SubscriberExt;
+
+    use super::*;
+    use crate::doors::open_span;
+
+    /// A collector, which keeps what it gets; its address.
+    async fn collector(got: Arc<Mutex<Vec<u8>>>) -> String {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+        let listener = listener.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let take = async move |body: Bytes| {
+            got.lock().expect("no panic").extend_from_slice(&body);
+            tonic::Status::ok("").into_http::<Body>()
+        };
+        let export = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
+        let router = Router::new().route(export, axum::routing::post(take));
+        tokio::spawn(async move {
+            while let Ok((connection, _)) = listener.accept().await {
+                let service = TowerToHyperService::new(router.clone());
+                tokio::spawn(async move {
+                    let builder = auto::Builder::new(TokioExecutor::new());
+                    let connection = TokioIo::new(connection);
+                    let _ = builder.serve_connection(connection, service).await;
+                });
+            }
+        });
+        format!("http://{address}")
+    }
+
+    #[test]
+    fn a_span_continues_the_trace_of_its_request() {
+        let runtime = Runtime::new().expect("a runtime");
+        let got = Arc::<Mutex<Vec<u8>>>::default();
+        let address = runtime.block_on(collector(Arc::clone(&got)));
+        let exporter = Exporter::start(&address).expect("an exporter");
+        let subscriber = tracing_subscriber::registry().with(exporter.layer());
+        let router = Router::new()
+            .route("/v2", get(async || "answer"))
+            .layer(middleware::from_fn(open_span));
+        let request = Request::get("/v2")
+            .header(
+                "traceparent",
+                "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            )
+            .body(Body::empty())
+            .expect("a request");
+        tracing::subscriber::with_default(subscriber, || {
+            let response = runtime.block_on(router.oneshot(request));
+            assert!(response.is_ok());
+        });
+        drop(exporter);
+
+        let got = got.lock().expect("no panic");
+        let has = |bytes: &[u8]| got.windows(bytes.len()).any(|window| window == bytes);
+        // The bytes of the header's trace and span.
+        assert!(has(&0x0af7651916cd43dd8448eb211c80319c_u128.to_be_bytes()));
+        assert!(has(&0xb7ad6b7169203331_u64.to_be_bytes()));
+        for text in ["request", "cellstream", "/v2", "http.response.status_code"] {
+            assert!(has(text.as_bytes()), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_address_that_is_none_is_refused() {
+        let refused = Exporter::start("no address").err().expect("an error");
+        assert!(refused.to_string().contains("no address"), "{refused}");
+    }
+}
