@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,19 +57,11 @@ def lstm() -> Lstm:
     return Lstm(1)
 
 
-@pytest.fixture(scope="session")
-def server(lstm: Lstm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
-    repository = tmp_path_factory.mktemp("models")
-    for name in ("lstm", "frames"):
-        (repository / name / "1").mkdir(parents=True)
-        save_file(lstm.weights, repository / name / "1" / "model.safetensors")
-    (repository / "frames" / "config.toml").write_text("[sequences]\nonly = true\n")
-    (repository / "g2p" / "1").mkdir(parents=True)
-    models = ROOT / "examples" / "models"
-    (repository / "g2p" / "1" / "model.safetensors").symlink_to(models / "g2p.safetensors")
-    (repository / "g2p" / "config.toml").symlink_to(models / "config.toml")
+@contextmanager
+def serving(repository: Path, *options: str) -> Iterator[Addresses]:
+    """Runs the program; at the end it must stop with all requests answered."""
     program = os.environ.get("CELLSTREAM", str(ROOT / "target" / "debug" / "cellstream"))
-    command = [program, "serve", str(repository), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]
+    command = [program, "serve", str(repository), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", *options]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert running.stdout is not None
     for line in running.stdout:
@@ -81,3 +74,23 @@ def server(lstm: Lstm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Add
     yield Addresses(http, grpc)
     running.terminate()
     assert running.wait(60) == 0, "all requests and sequences had ended"
+
+
+@pytest.fixture(scope="session")
+def repository(lstm: Lstm, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    repository = tmp_path_factory.mktemp("models")
+    for name in ("lstm", "frames"):
+        (repository / name / "1").mkdir(parents=True)
+        save_file(lstm.weights, repository / name / "1" / "model.safetensors")
+    (repository / "frames" / "config.toml").write_text("[sequences]\nonly = true\n")
+    (repository / "g2p" / "1").mkdir(parents=True)
+    models = ROOT / "examples" / "models"
+    (repository / "g2p" / "1" / "model.safetensors").symlink_to(models / "g2p.safetensors")
+    (repository / "g2p" / "config.toml").symlink_to(models / "config.toml")
+    return repository
+
+
+@pytest.fixture(scope="session")
+def server(repository: Path) -> Iterator[Addresses]:
+    with serving(repository) as addresses:
+        yield addresses
