@@ -15,6 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +48,16 @@ def save(path: Path, features: int, hidden: int) -> None:
     text = json.dumps(header).encode()
     path.parent.mkdir(parents=True)
     path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+@contextmanager
+def busy_core() -> Iterator[None]:
+    """Another program that takes all it can get of one core."""
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
+        try:
+            yield
+        finally:
+            other.kill()
 
 
 def load(*options: str) -> dict:
@@ -88,12 +100,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3, metavar="S")
     parser.add_argument("--record", action="store_true")
     given = parser.parse_args()
-    found: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
+    found: dict[tuple[str, str], list[tuple[float, float, float, float]]] = {}
 
     def add(case: str, client: str, row: dict) -> None:
         latency = row["latency_ms"]
         assert not any(row["errors"].values()), row
-        found.setdefault((case, client), []).append((row["throughput"], latency["p50"], latency["p99"]))
+        figures = (row["throughput"], latency["p50"], latency["p99"], latency["p999"])
+        found.setdefault((case, client), []).append(figures)
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -113,26 +126,33 @@ def main() -> None:
             shape = ["--input", "100", "--hidden", "64", "--policies", "cellular", "--workers", "2"]
             add("one client, 1000 floats", "engine in process", load(*shape, "--lengths", "10", "--closed", "1", *seconds))
             times = blocking(http, given.seconds)
-            p50, p99 = np.percentile(times, [50, 99])
             found.setdefault(("one client, 1000 floats", "http, blocking"), []).append(
-                (len(times) / given.seconds, p50, p99)
+                (len(times) / given.seconds, *np.percentile(times, [50, 99, 99.9]))
             )
-            for client in (f"http://{http}", f"grpc://{grpc}"):
-                wire = client.split(":")[0]
-                one = ["--server", client, "--model", "small", "--lengths", "10", "--closed", "1"]
-                add("one client, 1000 floats", wire, load(*one, *seconds))
-                many = ["--server", client, "--model", "tiny", "--lengths", "1", "--closed", "32"]
-                add("32 clients, 16 floats", wire, load(*many, *seconds))
-                streams = ["--server", client, "--model", "tiny", "--lengths", "1", "--sequences", "200"]
-                add("200 streams of 20 ms", wire, load(*streams, "--trace", str(paced), *seconds))
+            clients = {
+                "http": ["--server", f"http://{http}"],
+                "grpc": ["--server", f"grpc://{grpc}"],
+                "grpc, streaming": ["--server", f"grpc://{grpc}", "--streaming"],
+            }
+            frames = ["--model", "tiny", "--lengths", "1", "--sequences", "200", "--trace", str(paced), *seconds]
+            for name, client in clients.items():
+                if "--streaming" not in client:
+                    one = ["--model", "small", "--lengths", "10", "--closed", "1"]
+                    add("one client, 1000 floats", name, load(*client, *one, *seconds))
+                    many = ["--model", "tiny", "--lengths", "1", "--closed", "32"]
+                    add("32 clients, 16 floats", name, load(*client, *many, *seconds))
+                add("200 streams of 20 ms", name, load(*client, *frames))
+            with busy_core():
+                for name, client in clients.items():
+                    add("200 streams of 20 ms, beside a busy core", name, load(*client, *frames))
         server.terminate()
         server.wait()
     rows = []
     for (case, client), rounds in found.items():
-        rate, p50, p99 = (statistics.median(values) for values in zip(*rounds))
+        rate, p50, p99, p999 = (statistics.median(values) for values in zip(*rounds))
         rows.append({
             "case": case, "client": client, "rounds": str(len(rounds)), "requests_s": f"{rate:.0f}",
-            "p50_ms": f"{p50:.3f}", "p99_ms": f"{p99:.3f}",
+            "p50_ms": f"{p50:.3f}", "p99_ms": f"{p99:.3f}", "p999_ms": f"{p999:.3f}",
         })  # fmt: skip
         print(*rows[-1].values(), sep="  ", flush=True)
     if given.record:

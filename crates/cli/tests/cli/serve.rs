@@ -59,7 +59,11 @@ fn load_on_a_server() {
     for (repository, model) in [("models", "words"), (file, "model")] {
         let served = serve(folder.path(), repository);
         for server in [&served.http, &served.grpc] {
-            for sequences in [&[][..], &["--sequences", "3"]] {
+            let streaming = ["--sequences", "3", "--streaming"];
+            for sequences in [&[][..], &streaming[..2], &streaming] {
+                if sequences.len() == 3 && server == &served.http {
+                    continue;
+                }
                 let line = ["load", "lstm", "--server", server, "--model", model];
                 let options = "--lengths 4 --rates 100 --seconds 0.2 --warm-up 0 --json";
                 let all = line
@@ -106,6 +110,15 @@ fn load_names_the_server_that_does_not_answer() {
             "words",
         ][..],
         &["load", "lstm", "--server", &served.http],
+        &[
+            "load",
+            "lstm",
+            "--server",
+            &served.http,
+            "--model",
+            "words",
+            "--streaming",
+        ],
         &[
             "load",
             "lstm",

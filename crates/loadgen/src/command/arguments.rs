@@ -75,6 +75,10 @@ pub struct Arguments {
     #[arg(long, value_name = "N", requires = "server",
         value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     pub sequences: Option<u64>,
+    /// Send requests as messages of streams of gRPC (ModelStreamInfer), one for each sequence
+    #[cfg(feature = "wire")]
+    #[arg(long, requires = "server")]
+    pub streaming: bool,
     /// File with the token for the server
     #[cfg(feature = "wire")]
     #[arg(long, value_name = "FILE", requires = "server")]
@@ -420,6 +424,11 @@ impl Arguments {
                 "a server takes trees of words: choose tree-child-sum instead of treelstm",
             ));
         }
+        if self.streaming && !server.is_grpc() {
+            return Err(Failure::usage(format!(
+                "--streaming needs grpc://; {server} has no streams"
+            )));
+        }
         let read = |path: &PathBuf| {
             let text = std::fs::read_to_string(path);
             text.map_err(|why| Failure::from(why).of(path))
@@ -431,6 +440,7 @@ impl Arguments {
             token: token.map(|token| token.trim().to_owned()),
             symbols: self.shape.vocabulary() as usize,
             sequences: self.sequences,
+            is_streaming: self.streaming,
         }))
     }
 

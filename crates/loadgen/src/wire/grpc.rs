@@ -5,10 +5,13 @@ use std::time::Duration;
 use cellstream_protocol::grpc_inference_service_client::GrpcInferenceServiceClient;
 use cellstream_protocol::infer_parameter::ParameterChoice;
 use cellstream_protocol::model_infer_request::InferInputTensor;
-use cellstream_protocol::{InferParameter, ModelInferRequest, ModelMetadataRequest};
+use cellstream_protocol::{
+    InferParameter, ModelInferRequest, ModelMetadataRequest, ModelStreamInferResponse,
+};
+use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Channel;
-use tonic::{Code, Request};
+use tonic::{Code, Request, Status, Streaming};
 
 use super::request::{Tensor, TensorPort};
 use super::{Part, WireModel};
@@ -104,6 +107,19 @@ impl Client {
                 _ => ErrorKind::Failed,
             }),
         }
+    }
+
+    /// Opens a stream of requests.
+    ///
+    /// # Errors
+    /// The server refuses it.
+    pub async fn stream(
+        &self,
+        messages: UnboundedReceiverStream<ModelInferRequest>,
+    ) -> Result<Streaming<ModelStreamInferResponse>, Status> {
+        let request = self.request(messages);
+        let responses = self.client.clone().model_stream_infer(request).await?;
+        Ok(responses.into_inner())
     }
 
     fn request<T>(&self, message: T) -> Request<T> {

@@ -5,6 +5,7 @@
 mod grpc;
 mod http;
 mod request;
+mod streams;
 
 use std::fmt;
 use std::future::Future;
@@ -20,7 +21,9 @@ use crate::record::{ErrorKind, Outcome};
 use crate::target::{About, Completion, Target};
 use crate::workload::RequestSpec;
 use cellstream_command::Failure;
+use cellstream_protocol::ModelInferRequest;
 use request::{Encoder, TensorPort};
+use streams::Streams;
 
 /// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +37,13 @@ pub struct ServerAddress {
 enum Transport {
     Http,
     Grpc,
+}
+
+impl ServerAddress {
+    /// Whether it speaks gRPC.
+    pub fn is_grpc(&self) -> bool {
+        self.transport == Transport::Grpc
+    }
 }
 
 impl FromStr for ServerAddress {
@@ -81,6 +91,8 @@ pub struct WireModel {
     /// Requests take turns of so many sequences whose states the server holds; `None`: each request
     /// is whole.
     pub sequences: Option<u64>,
+    /// Requests are messages of streams of gRPC, one for each sequence.
+    pub is_streaming: bool,
 }
 
 impl Launch for WireModel {
@@ -105,6 +117,7 @@ impl Launch for WireModel {
                 client,
                 encoder: Encoder::new(inputs, self.symbols).map_err(failed)?,
                 turns: self.sequences.map(Turns::new),
+                prepared: AtomicU64::new(0),
                 about: About::new(self.server.to_string()),
             },
             WallClock::new(),
@@ -123,7 +136,11 @@ impl WireModel {
             Transport::Grpc => {
                 let client = grpc::Client::connect(self).await?;
                 let inputs = client.inputs().await?;
-                Ok((Client::Grpc(client), inputs))
+                if !self.is_streaming {
+                    return Ok((Client::Grpc(client), inputs));
+                }
+                let streams = Streams::open(&client, self.sequences.unwrap_or(1));
+                Ok((Client::Streams(client, streams), inputs))
             }
         }
     }
@@ -132,6 +149,7 @@ impl WireModel {
 enum Client {
     Http(http::Client),
     Grpc(grpc::Client),
+    Streams(grpc::Client, Streams),
 }
 
 /// A connection to a server under load.
@@ -140,6 +158,8 @@ pub struct WireTarget {
     client: Client,
     encoder: Encoder,
     turns: Option<Turns>,
+    /// Requests of streams so far, which are their ids.
+    prepared: AtomicU64,
     about: About,
 }
 
@@ -181,7 +201,9 @@ pub enum Sent {
     /// The body.
     Http(http::Body),
     /// The message.
-    Grpc(Box<cellstream_protocol::ModelInferRequest>),
+    Grpc(Box<ModelInferRequest>),
+    /// The stream and the message.
+    Message(u64, Box<ModelInferRequest>),
 }
 
 impl Target for WireTarget {
@@ -197,6 +219,13 @@ impl Target for WireTarget {
         match &self.client {
             Client::Http(_) => Sent::Http(http::body(&tensors, part)),
             Client::Grpc(client) => Sent::Grpc(Box::new(client.message(tensors, part))),
+            Client::Streams(client, _) => {
+                let mut message = client.message(tensors, part);
+                let number = self.prepared.fetch_add(1, Ordering::Relaxed);
+                message.id = number.to_string();
+                let stream = part.map_or(0, |part| part.id);
+                Sent::Message(stream, Box::new(message))
+            }
         }
     }
 
@@ -215,6 +244,9 @@ impl Target for WireTarget {
                     async move { client.infer(*message, time_left).await },
                     completion,
                 );
+            }
+            (Client::Streams(_, streams), Sent::Message(stream, message)) => {
+                streams.send(stream, *message, time_left, completion);
             }
             // `prepare` makes those of the client.
             _ => completion.report(Outcome::Failed(ErrorKind::Failed)),
