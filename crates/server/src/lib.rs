@@ -24,6 +24,8 @@ mod doors;
 mod error;
 #[cfg(feature = "faults")]
 mod faults;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod grpc;
 mod http;
 mod metrics;

@@ -62,7 +62,7 @@ def read(body: bytes, header_length: Optional[str]) -> Inference:
     if {output.get("name", "output") for output in outputs} != {"output"}:
         raise InputError("the only output is output")
     is_binary = _object(outputs[0], "parameters").get("binary_data", parameters.get("binary_data_output", False))
-    # A priority of 1 is the highest and 0 the default; engines have 255 as the highest and 0 as the default.
+    # Of the protocol, 1 is the highest and 0 the default, which is in the middle; of engines, 255 is the highest.
     priority = _number(parameters, "priority")
     return Inference(
         id=request.get("id"),
@@ -70,7 +70,7 @@ def read(body: bytes, header_length: Optional[str]) -> Inference:
         sequence=str(sequence) if sequence else None,
         start=bool(parameters.get("sequence_start", False)),
         end=bool(parameters.get("sequence_end", False)),
-        priority=max(256 - priority, 0) if priority else 0,
+        priority=max(256 - priority, 0) if priority else 128,
         timeout=_number(parameters, "timeout") / 1e6 or None,
         is_binary=bool(is_binary),
     )

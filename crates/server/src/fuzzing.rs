@@ -1,0 +1,117 @@
+//! The server without connections, for fuzz targets.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderMap, Request, Response};
+use cellstream_serve::engine::{EngineOptions, Workers};
+use http_body_util::BodyExt;
+use tokio::runtime::Runtime;
+use tower::ServiceExt;
+
+use crate::doors::{Peer, Tokens};
+use crate::http::HttpOptions;
+use crate::models::Models;
+use crate::repository::Repository;
+use crate::service::Service;
+use crate::{grpc, http};
+
+/// The largest body.
+const BODY: usize = 1 << 20;
+
+/// Both protocols, over a repository.
+pub struct InProcess {
+    runtime: Runtime,
+    http: Router,
+    grpc: Router,
+}
+
+impl InProcess {
+    /// Loads the models of a repository.
+    ///
+    /// # Panics
+    /// If one cannot be loaded.
+    pub fn new(repository: &Path) -> InProcess {
+        let engine = EngineOptions {
+            workers: Workers::OneOver(1),
+            ..EngineOptions::default()
+        };
+        let repository = Repository::open(repository).expect("a repository");
+        let models = Arc::new(Models::new(repository, engine));
+        models.load_all().expect("models");
+        assert!(
+            models
+                .index()
+                .expect("an index")
+                .iter()
+                .all(|entry| entry.is_ready)
+        );
+        let service = Arc::new(Service::new(models));
+        service.loaded();
+        let tokens = Arc::new(Tokens::none());
+        let options = HttpOptions {
+            body_bytes: BODY,
+            body_time: Duration::from_secs(10),
+            may_load: false,
+        };
+        InProcess {
+            runtime: Runtime::new().expect("threads"),
+            http: http::router(Arc::clone(&service), Arc::clone(&tokens), options),
+            grpc: grpc::router(service, tokens, BODY, false),
+        }
+    }
+
+    /// Sends a body to a model; the status of HTTP.
+    pub fn infer(&self, model: &str, json_length: Option<usize>, body: &[u8]) -> u16 {
+        let mut request = Request::post(format!("/v2/models/{model}/infer"));
+        if let Some(length) = json_length {
+            request = request.header("inference-header-content-length", length);
+        }
+        let (response, _) = self.send(&self.http, request, body);
+        response.status().as_u16()
+    }
+
+    /// Sends messages to a method of gRPC; the code and the message of its status.
+    pub fn call(&self, method: &str, messages: &[&[u8]]) -> (i32, String) {
+        let mut body = Vec::new();
+        for message in messages {
+            body.push(0);
+            body.extend((message.len() as u32).to_be_bytes());
+            body.extend_from_slice(message);
+        }
+        let path = format!("/inference.GRPCInferenceService/{method}");
+        let request = Request::post(path).header("content-type", "application/grpc");
+        let (response, trailers) = self.send(&self.grpc, request, &body);
+        let headers = [response.headers(), &trailers];
+        let text = |name: &str| {
+            let value = headers.iter().find_map(|map| map.get(name));
+            value
+                .and_then(|value| value.to_str().ok())
+                .unwrap_or_default()
+        };
+        let code = text("grpc-status").parse().expect("a status of gRPC");
+        (code, text("grpc-message").to_owned())
+    }
+
+    fn send(
+        &self,
+        router: &Router,
+        request: axum::http::request::Builder,
+        body: &[u8],
+    ) -> (Response<()>, HeaderMap) {
+        let peer = Peer(SocketAddr::from(([127, 0, 0, 1], 1)));
+        let request = request.extension(peer).body(Body::from(body.to_vec()));
+        let request = request.expect("a request");
+        self.runtime.block_on(async {
+            let Ok(response) = router.clone().oneshot(request).await;
+            let (head, body) = response.into_parts();
+            let body = body.collect().await.expect("a whole body");
+            let trailers = body.trailers().cloned().unwrap_or_default();
+            (Response::from_parts(head, ()), trailers)
+        })
+    }
+}

@@ -1,0 +1,21 @@
+//! Bodies of requests over HTTP: a byte for the model, two for the length of the JSON (65535: no
+//! header), the body.
+#![no_main]
+
+mod repository;
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let Some((&[model, high, low], body)) = data.split_first_chunk() else {
+        return;
+    };
+    let model = repository::MODELS[usize::from(model) % repository::MODELS.len()];
+    let length = u16::from_be_bytes([high, low]);
+    let length = (length < u16::MAX).then_some(usize::from(length));
+    let status = repository::server().infer(model, length, body);
+    assert!(
+        status < 500 || [501, 503, 504].contains(&status),
+        "{status}"
+    );
+});

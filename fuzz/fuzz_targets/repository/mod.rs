@@ -1,0 +1,28 @@
+//! The models that the requests are for.
+
+use std::sync::OnceLock;
+
+use cellstream::model::Lstm;
+use cellstream_server::fuzzing::InProcess;
+
+/// Sequences and whole requests; a decoder.
+pub const MODELS: [&str; 2] = ["lstm", "g2p"];
+
+/// The server, started once.
+pub fn server() -> &'static InProcess {
+    static SERVER: OnceLock<InProcess> = OnceLock::new();
+    SERVER.get_or_init(|| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name).join("1").join("model.safetensors");
+        for model in MODELS {
+            std::fs::create_dir_all(path(model).parent().expect("a folder")).expect("made");
+        }
+        let lstm = Lstm::new(2, 3).random(1).expect("a model");
+        lstm.save_safetensors(path("lstm")).expect("saved");
+        let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/models");
+        std::fs::copy(format!("{examples}/g2p.safetensors"), path("g2p")).expect("copied");
+        let config = folder.path().join("g2p").join("config.toml");
+        std::fs::copy(format!("{examples}/config.toml"), config).expect("copied");
+        InProcess::new(folder.path())
+    })
+}
