@@ -110,8 +110,11 @@ impl Models {
     }
 
     fn names(&self) -> Result<Vec<String>, InferError> {
-        let names = self.repository.names();
-        names.map_err(|why| InferError::new(ErrorKind::Internal, why))
+        self.repository.names().map_err(|why| {
+            // Clients do not learn paths.
+            tracing::error!("the repository cannot be read: {why}");
+            InferError::new(ErrorKind::Internal, "the repository cannot be read")
+        })
     }
 
     /// Loads a model, or loads it again.

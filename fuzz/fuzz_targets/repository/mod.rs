@@ -12,8 +12,9 @@ pub const MODELS: [&str; 2] = ["lstm", "g2p"];
 pub fn server() -> &'static InProcess {
     static SERVER: OnceLock<InProcess> = OnceLock::new();
     SERVER.get_or_init(|| {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = |name: &str| folder.path().join(name).join("1").join("model.safetensors");
+        // Read again when clients ask for the index.
+        let folder = tempfile::tempdir().expect("a folder").keep();
+        let path = |name: &str| folder.join(name).join("1").join("model.safetensors");
         for model in MODELS {
             std::fs::create_dir_all(path(model).parent().expect("a folder")).expect("made");
         }
@@ -21,8 +22,8 @@ pub fn server() -> &'static InProcess {
         lstm.save_safetensors(path("lstm")).expect("saved");
         let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/models");
         std::fs::copy(format!("{examples}/g2p.safetensors"), path("g2p")).expect("copied");
-        let config = folder.path().join("g2p").join("config.toml");
+        let config = folder.join("g2p").join("config.toml");
         std::fs::copy(format!("{examples}/config.toml"), config).expect("copied");
-        InProcess::new(folder.path())
+        InProcess::new(&folder)
     })
 }

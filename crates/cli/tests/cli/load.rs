@@ -243,6 +243,36 @@ fn calibration() {
 }
 
 #[test]
+fn simulated_machines() {
+    // Far more than one machine bears: each step takes a microsecond at least, and is measured.
+    let line = "--hidden 64 --input 64 --batch 4 --policies cellular --lengths 50 --seconds 0.2 \
+                --warm-up 0.05 --json";
+    for network in ["lstm", "seq2seq --vocabulary 9"] {
+        let peak = rows(&format!("{network} {line} --machines 1 --closed 64"));
+        let peak = peak.last().unwrap()["throughput"].as_f64().unwrap();
+        let loaded = rows(&format!(
+            "{network} {line} --machines 4 --rates {}",
+            2.0 * peak
+        ));
+        let row = loaded.last().unwrap();
+        assert_eq!(
+            (&row["machines"], row["kind"].as_str()),
+            (&4.into(), Some("run"))
+        );
+        assert!(no_errors(row), "{row}");
+        // A quarter of what four bear.
+        let answered = row["throughput"].as_f64().unwrap();
+        assert!(
+            (answered / (2.0 * peak) - 1.0).abs() < 0.2,
+            "{answered} of {peak}"
+        );
+    }
+    let trees = load("treelstm --machines 2 --rates 9");
+    assert_eq!(trees.status.code(), Some(2), "{trees:?}");
+    assert!(text(&trees.stderr).contains("--machines"), "{trees:?}");
+}
+
+#[test]
 fn sweep_of_batch_sizes() {
     let folder = tempfile::tempdir().unwrap();
     let csv = folder.path().join("all.csv");

@@ -83,9 +83,9 @@ pub struct Arguments {
     #[cfg(feature = "wire")]
     #[arg(long, value_name = "FILE", requires = "server")]
     pub token: Option<PathBuf>,
-    /// Simulate this number of machines instead, each with the workers of this one, from the times
-    /// of batches that are measured here first. For chains and pairs; batches of one step. What is
-    /// left out: the network, and cores that compute at the same time slowing each other down
+    /// Simulate this number of machines instead, each with the workers of this one. The times of
+    /// batches, and the peak of one machine, are measured here first. For chains and pairs; batches
+    /// of one step. The network is left out
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000),
         conflicts_with_all = ["calibrate", "steps_at_once", "batch_steps"])]
     pub machines: Option<u32>,
@@ -475,7 +475,8 @@ impl Arguments {
                 workers: self.workers as usize,
                 threads: threads(self.threads),
                 tasks_at_once: self.tasks_at_once as usize,
-                steps_at_once: self.steps_at_once as usize,
+                // Simulated machines take one step after the other.
+                steps_at_once: self.machines.map_or(self.steps_at_once as usize, |_| 1),
                 batch_steps: self.batch_steps.to_string(),
             }),
             machines: self.machines.map(|machines| machines as usize),

@@ -6,6 +6,7 @@ mod progress;
 
 use std::io::Write;
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 pub use arguments::Arguments;
 
@@ -14,9 +15,12 @@ use crate::drive::priority;
 use crate::in_process::Engines;
 use crate::machines::Machines;
 use crate::report::{Context, Printer, Row, calibration};
-use crate::sweep::{Measurement, NextRun, Trial, compare, highest_peaks, peak_of_baselines, sweep};
+use crate::sweep::{
+    Conditions, Measurement, NextRun, Trial, compare, highest_peaks, peak_of_baselines, sweep,
+};
 use crate::workload::Arrivals;
 use cellstream_command::{Failure, Printer as Output, interrupt};
+use cellstream_serve::engine::Calibration;
 use cellstream_serve::policy::PolicyKind;
 use progress::{bar, show};
 
@@ -47,16 +51,81 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     interrupt::catch()?;
     if let Some(machines) = machines {
-        let calibrated = engines.calibrate(&grid.calibration_rows())?;
-        calibration::print(&calibrated, arguments.json, out)?;
-        let spec = arguments.engine_spec();
-        let machines = Machines::new(spec, machines, arguments.routing, calibrated);
+        let machines = measured_machines(arguments, &engines, machines, out)?;
         return measure(arguments, &machines, interrupt::flow, out);
     }
     if !priority::is_allowed() {
         writeln!(std::io::stderr(), "cellstream: {}", priority::REFUSED)?;
     }
     measure(arguments, &engines, interrupt::flow, out)
+}
+
+/// Simulated machines. Copies of values, and cores that slow each other down, lengthen their
+/// batches: one machine must have the peak of an engine of this process.
+fn measured_machines(
+    arguments: &Arguments,
+    engines: &Engines,
+    count: usize,
+    out: &mut impl Write,
+) -> Result<Machines, Failure> {
+    let grid = arguments.grid()?;
+    let calibrated = engines.calibrate(&grid.calibration_rows())?;
+    calibration::print(&calibrated, arguments.json, out)?;
+    let machines = |count: usize, calibrated: Vec<Calibration>| {
+        Machines::new(
+            arguments.engine_spec(),
+            count,
+            arguments.routing,
+            calibrated,
+        )
+    };
+    let workload = arguments.workload()?;
+    let policies = arguments.policies(&workload)?;
+    let largest = grid.candidates(&policies[..1]).pop().unwrap_or_default();
+    // Simulated runs may be long; this machine's peak needs some seconds.
+    let given = arguments.conditions(workload);
+    let conditions = Conditions {
+        warm_up: given.warm_up.min(Duration::from_secs(1)),
+        window: given.window.min(Duration::from_secs(4)),
+        deadline: None,
+        rounds: 1,
+        ..given
+    };
+    let closed = [arguments.saturation(&grid)];
+    let measured = peak(engines, &largest, &closed, &conditions)?;
+    let simulated = peak(
+        &machines(1, calibrated.clone()),
+        &largest,
+        &closed,
+        &conditions,
+    )?;
+    let factor = if measured > 0.0 {
+        simulated / measured
+    } else {
+        1.0
+    };
+    if !arguments.json {
+        writeln!(
+            out,
+            "peak of this machine: {measured:.0} a second, simulated: {simulated:.0}; batches take \
+             {factor:.2} of their measured time\n"
+        )?;
+    }
+    Ok(machines(count, calibrated).stretched(factor))
+}
+
+fn peak<L: Launch>(
+    launch: &L,
+    candidate: &Candidate,
+    closed: &[Arrivals],
+    conditions: &Conditions,
+) -> Result<f64, Failure> {
+    let candidates = std::slice::from_ref(candidate);
+    let found = compare(launch, candidates, closed, conditions, &mut |_| {
+        interrupt::flow()
+    })?;
+    let found = found.first().ok_or_else(|| Failure::new("interrupted"))?;
+    Ok(found.all().throughput())
 }
 
 /// Measures targets of `launch`, prints to `out` and writes files. If `flow` breaks off, no further

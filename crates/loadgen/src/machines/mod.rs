@@ -1,8 +1,8 @@
 //! Several machines with one entrance, simulated from measured times of batches.
 //!
 //! Each machine has the scheduler and the policy of an engine, its own queue and its own workers;
-//! [`Routing`] chooses the machine of a request. The times of batches are those that
-//! [`Launch::calibrate`] measures on this machine. Only the network is left out.
+//! [`Routing`] chooses the machine of a request. The times of batches are those that calibration
+//! measures on this machine. Only the network is left out.
 
 mod machine;
 
@@ -62,6 +62,17 @@ impl Machines {
             routing,
             calibrated,
         }
+    }
+}
+
+impl Machines {
+    /// The same machines, with batches that take `factor` times as long.
+    pub fn stretched(mut self, factor: f64) -> Machines {
+        let costs = self.calibrated.iter_mut().map(|of| &mut of.cost);
+        for batch in costs.flat_map(|cost| &mut cost.times) {
+            batch.time = batch.time.mul_f64(factor);
+        }
+        self
     }
 }
 
