@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import http.client
 import json
 import os
@@ -227,21 +228,21 @@ def test_a_state_is_written_once_and_only_after_its_predecessor() -> None:
     with pytest.raises(SequenceError, match="is open") as error:
         states.start("a", saved(1, "second"))
     assert error.value.steps == 1
-    assert states.write("a", 1, saved(2)) and not states.write("a", 1, saved(2))
+    assert states.write("a", "first", saved(2, "next")) and not states.write("a", "first", saved(2))
     assert states.read("a", "w").steps == 2
 
     states.start("b", saved(1))
     with pytest.raises(cellstream.OverloadedError):
         states.start("c", saved(1))
     clock.now = 9
-    states.write("a", 2, saved(3))
+    states.write("a", "next", saved(3, "last"))
     clock.now = 11
     assert states.count() == 1
     with pytest.raises(SequenceError, match="no request came for 10 s"):
         states.read("b", "w")
-    assert not states.end("a", 2, "w") and states.end("a", 3, "w")
+    assert not states.end("a", "next", "w") and states.end("a", "last", "w")
     with pytest.raises(SequenceError, match="it was ended"):
-        states.write("a", 3, saved(4))
+        states.write("a", "last", saved(4))
     states.start("a", saved(1))
     with pytest.raises(SequenceError, match="its model was replaced"):
         states.read("a", "other weights")
@@ -272,7 +273,8 @@ def test_replicas_of_a_machine_share_no_core(tmp_path: Any, monkeypatch: pytest.
     if not child:
         os._exit(0 if Cores(1).numbers == allowed[1:2] else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    taken.free()
+    del taken
+    gc.collect()
     assert Cores(len(allowed)).numbers == allowed
 
 

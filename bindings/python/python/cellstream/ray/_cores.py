@@ -33,13 +33,7 @@ class Cores:
             self._locks.append(lock)
             self.numbers.append(number)
         if len(self.numbers) < count:
-            self.free()
-
-    def free(self) -> None:
-        """Lets others take them."""
-        for lock in self._locks:
-            lock.close()
-        self._locks, self.numbers = [], []
+            self._locks, self.numbers = [], []
 
     @contextmanager
     def only(self) -> Iterator[None]:

@@ -147,7 +147,7 @@ class Replica:
         """``None`` if another replica has gone on with the sequence."""
         if held.saved is not None and held.saved.request == asked.identifier:
             return held.saved.answer
-        before = 0
+        steps, before = 0, ""
         if asked.start:
             held.forget()
             held.stream = self._engine.stream()
@@ -157,9 +157,9 @@ class Replica:
                 if held.saved.request == asked.identifier:
                     return np.array(held.saved.answer)
                 held.stream = self._engine.stream(held.saved.states)
-            before = held.saved.steps
+            steps, before = held.saved.steps, held.saved.request
         answer = await _run(held.stream, asked)
-        saved = Saved(self._weights, before + len(asked.x), held.stream.state(), asked.identifier, answer)
+        saved = Saved(self._weights, steps + len(asked.x), held.stream.state(), asked.identifier, answer)
         if asked.start:
             written = asked.end or await self._of_store("start", name, saved)
         elif asked.end:
@@ -200,8 +200,9 @@ class Replica:
                 del self._held[sequence]
 
     def __del__(self) -> None:
-        self._engine.close()
-        self._cores.free()
+        # Ray Serve calls it at the end of the replica, also of one that could not be made.
+        if hasattr(self, "_engine"):
+            self._engine.close()
 
 
 async def _run(stream: Stream, asked: Request) -> NDArray[np.float32]:

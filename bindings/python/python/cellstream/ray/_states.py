@@ -4,8 +4,8 @@ A replica writes the states after each request of a sequence, before it answers.
 the sequence reads them. So sequences survive the death of a replica, and move when replicas are added, removed
 or replaced.
 
-Each write names the number of steps that it goes on from. If another replica has written meanwhile, the write is
-refused, and the replica computes the request again from the newer states: each request counts once.
+Each write names the request that it goes on from. If another replica has written meanwhile, the write is refused, and
+the replica computes the request again from the newer states: each request counts once.
 """
 
 from __future__ import annotations
@@ -105,22 +105,22 @@ class States:
         self._put(name, saved)
         return True
 
-    def write(self, name: str, before: int, saved: Saved) -> bool:
-        """Replaces the states, unless they are not those after ``before`` steps; returns whether they are.
+    def write(self, name: str, before: str, saved: Saved) -> bool:
+        """Replaces the states, unless they are not those after the request ``before``; returns whether they are.
 
         :raises SequenceError: if it is not open.
         """
-        if self.read(name, saved.weights).steps != before:
+        if self.read(name, saved.weights).request != before:
             return False
         self._put(name, saved)
         return True
 
-    def end(self, name: str, before: int, weights: str) -> bool:
-        """Ends the sequence if it has ``before`` steps; returns whether it has.
+    def end(self, name: str, before: str, weights: str) -> bool:
+        """Ends the sequence, unless its last request is not ``before``; returns whether it is.
 
         :raises SequenceError: if it is not open.
         """
-        if self.read(name, weights).steps != before:
+        if self.read(name, weights).request != before:
             return False
         self._end(name, "it was ended")
         return True
