@@ -4,7 +4,7 @@
     python3 benches/report --check   # says which are not current, and exits with 1 if any is not
 
 A page has its tables between `<!-- generated: NAME ARGUMENTS -->` and `<!-- end of generated -->`; NAME is a
-function of libraries.py, tuning.py, applications.py, ebatch.py or serving.py. Charts are files in benches/record/charts.
+function of libraries.py, tuning.py, applications.py, ebatch.py, server.py or serving.py. Charts are files in benches/record/charts.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ import sys
 import applications
 import ebatch
 import libraries
+import server
 import serving
 import tuning
 from records import RECORD, ROOT
 
-PAGES = ("README.md", "benches/record/README.md", "benches/references/README.md", "tuning/README.md",
+PAGES = ("README.md", "benches/record/README.md", "benches/references/README.md", "benches/server/README.md",
+         "docs/deploy.md", "tuning/README.md",
          "tuning/accuracy/README.md", "tuning/applications/README.md", "tuning/ebatch/README.md",
          "tuning/serving/README.md")  # fmt: skip
-TABLES = libraries.TABLES | tuning.TABLES | applications.TABLES | ebatch.TABLES | serving.TABLES
+TABLES = libraries.TABLES | tuning.TABLES | applications.TABLES | ebatch.TABLES | server.TABLES | serving.TABLES
 CHARTS = libraries.CHARTS | tuning.CHARTS | ebatch.CHARTS | serving.CHARTS
 BLOCK = re.compile(r"(<!-- generated: (.+?) -->\n).*?(<!-- end of generated -->)", re.DOTALL)
 
