@@ -31,5 +31,8 @@ fuzz_target!(|data: &[u8]| {
     let (code, why) = repository::server().call(method, &messages);
     // Tonic's, for messages that are no protobuf, and for none.
     let is_tonics = ["decode", "Missing"].iter().any(|word| why.contains(word));
-    assert!(code != UNKNOWN && (code != INTERNAL || is_tonics), "{code}: {why}");
+    assert!(
+        code != UNKNOWN && (code != INTERNAL || is_tonics),
+        "{code}: {why}"
+    );
 });
