@@ -4,7 +4,8 @@
     python3 benches/report --check   # says which are not current, and exits with 1 if any is not
 
 A page has its tables between `<!-- generated: NAME ARGUMENTS -->` and `<!-- end of generated -->`; NAME is a
-function of libraries.py, tuning.py, applications.py, ebatch.py, server.py or serving.py. Charts are files in benches/record/charts.
+function of libraries.py, tuning.py, applications.py, ebatch.py, server.py or serving.py. Charts are files in
+benches/record/charts.
 """
 
 from __future__ import annotations

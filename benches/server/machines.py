@@ -1,4 +1,4 @@
-"""Simulated machines, and the engine of this one at the same loads: how well the simulation tells, and what N machines bear.
+"""What N simulated machines bear, and the engine of this one at the same loads: how well the simulation tells.
 
     python benches/server/machines.py [--record]
 

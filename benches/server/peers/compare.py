@@ -75,12 +75,15 @@ def main() -> None:
         words = (examples / "held_out_sample.tsv").read_text().splitlines()[1:]
         pairs = [(len(word), len(phonemes.split())) for word, _, phonemes in (line.split("\t") for line in words)]
         (folder / "words.csv").write_text("source,target\n" + "".join(f"{s},{max(t, 1)}\n" for s, t in pairs))
-        lengths = {"lstm": ["--lengths", "paper"], "g2p": ["--lengths", f"{folder}/words.csv:source,target", "--vocabulary", "29"]}
+        lengths = {
+            "lstm": ["--lengths", "paper"],
+            "g2p": ["--lengths", f"{folder}/words.csv:source,target", "--vocabulary", "29"],
+        }
         addresses = ["--http", f"127.0.0.1:{PORTS['cellstream']}", "--grpc", "127.0.0.1:0"]
         servers = {
             "cellstream": [str(PROGRAM), "serve", str(models), *addresses],
-            "ray-serve": [given.ray, str(HERE / "ray_serve.py"), str(folder / "ray"), str(PORTS["ray-serve"])],
-            "mlserver": [given.mlserver, str(HERE / "mlserver_models.py"), str(folder / "mlserver"), str(PORTS["mlserver"])],
+            "ray-serve": [given.ray, "ray_serve.py", str(folder / "ray"), str(PORTS["ray-serve"])],
+            "mlserver": [given.mlserver, "mlserver_models.py", str(folder / "mlserver"), str(PORTS["mlserver"])],
         }
         for server, command in servers.items():
             quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}

@@ -96,7 +96,8 @@ def recurrent(tensors: dict[str, np.ndarray], prefix: str, suffixes: list[str], 
     def stacked(name: str) -> np.ndarray:
         return np.stack([gates(tensors[f"{prefix}{name}{suffix}"], order) for suffix in suffixes])
 
-    return [stacked("weight_ih"), stacked("weight_hh"), np.concatenate([stacked("bias_ih"), stacked("bias_hh")], axis=1)]
+    biases = np.concatenate([stacked("bias_ih"), stacked("bias_hh")], axis=1)
+    return [stacked("weight_ih"), stacked("weight_hh"), biases]
 
 
 def export(weights: Path, g2p: Path, folder: Path) -> None:
@@ -136,18 +137,22 @@ def export(weights: Path, g2p: Path, folder: Path) -> None:
             helper.make_node("Transpose", ["last"], ["rows"], perm=[1, 0, 2]),
             helper.make_node("Reshape", ["rows", "shape"], ["state"]),
         ],
-        {"embedding": tensors["encoder.embedding.weight"], "w": w, "r": r, "b": b, "shape": np.array([1, -1, 2 * hidden])},
+        {
+            "embedding": tensors["encoder.embedding.weight"], "w": w, "r": r, "b": b,
+            "shape": np.array([1, -1, 2 * hidden]),
+        },  # fmt: skip
         [port("letters", int64, ["letters", "batch"]), port("lengths", int32, ["batch"])],
         [port("state", float32, [1, "batch", 2 * hidden])],
     )
     w, r, b = recurrent(tensors, "decoder.rnn.", ["_l0"], order)
     hidden = r.shape[2]
+    options = {"hidden_size": hidden, "linear_before_reset": 1}
     save(
         "decoder",
         [
             helper.make_node("Gather", ["embedding", "previous"], ["row"]),
             helper.make_node("Unsqueeze", ["row", "first"], ["x"]),
-            helper.make_node("GRU", ["x", "w", "r", "b", "", "state"], ["", "next_state"], hidden_size=hidden, linear_before_reset=1),
+            helper.make_node("GRU", ["x", "w", "r", "b", "", "state"], ["", "next_state"], **options),
             helper.make_node("Squeeze", ["next_state", "first"], ["h"]),
             helper.make_node("Gemm", ["h", "projection", "bias"], ["logits"], transB=1),
             helper.make_node("ArgMax", ["logits"], ["symbol"], axis=1, keepdims=0),

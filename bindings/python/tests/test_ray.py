@@ -104,7 +104,14 @@ def test_answers_are_those_of_a_session(cluster: Cluster) -> None:
     x = inputs(6)
     head = {
         "id": "7",
-        "inputs": [{"name": "input", "datatype": "FP32", "shape": [2, 3, FEATURES], "parameters": {"binary_data_size": x.nbytes}}],
+        "inputs": [
+            {
+                "name": "input",
+                "datatype": "FP32",
+                "shape": [2, 3, FEATURES],
+                "parameters": {"binary_data_size": x.nbytes},
+            }
+        ],
         "parameters": {"binary_data_output": True},
     }
     text = json.dumps(head).encode()

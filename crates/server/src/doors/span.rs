@@ -10,7 +10,8 @@ use tracing::{Instrument, info_span};
 pub const SPANS: &str = "cellstream::request";
 
 /// A span from the head of a request to that of its response. With the feature `otlp` it continues
-/// the trace of the header `traceparent` ([W3C Trace Context](https://www.w3.org/TR/trace-context)).
+/// the trace of the header `traceparent`
+/// ([W3C Trace Context](https://www.w3.org/TR/trace-context)).
 pub async fn open_span(request: Request, next: Next) -> Response {
     let span = info_span!(
         target: SPANS,

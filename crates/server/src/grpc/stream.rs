@@ -6,8 +6,8 @@
 //!
 //! A task that has used up its budget of Tokio gets `Pending` from a lock without a place in its
 //! queue, and a later request would pass it. So requests run without a budget. They do not hold up
-//! other tasks: each waits for the engine. Responses of a sequence are sent where its lock is freed,
-//! without a wait, and so have its order, too.
+//! other tasks: each waits for the engine. Responses of a sequence are sent where its lock is
+//! freed, without a wait, and so have its order, too.
 
 use std::pin::Pin;
 use std::sync::Arc;
