@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import http.client
 import json
@@ -119,6 +120,28 @@ def test_answers_are_those_of_a_session(cluster: Cluster) -> None:
     assert (status, message["id"], message["outputs"][0]["shape"]) == (200, "7", [2, 3, 24])
     both = np.concatenate([expected(model, x[:3]), expected(model, x[3:])])
     np.testing.assert_array_equal(np.frombuffer(data, np.float32).reshape(6, 24), both)
+
+
+@serve.deployment
+class Caller:
+    """A deployment that sends several requests while it answers one."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    async def __call__(self, sequences: list[np.ndarray]) -> list[np.ndarray]:
+        return list(await asyncio.gather(*[self._model.infer.remote(x) for x in sequences]))
+
+
+def test_other_deployments_send_several_requests_at_once(cluster: Cluster) -> None:
+    model = a_model()
+    handle = deployed(model)
+    caller = serve.run(Caller.options(ray_actor_options={"num_cpus": 0}).bind(handle), name="caller", route_prefix=None)
+    sequences = [inputs(steps, steps) for steps in range(1, 17)]
+    for _ in range(20):
+        for x, output in zip(sequences, caller.remote(sequences).result(timeout_s=60)):
+            np.testing.assert_array_equal(output, expected(model, x))
+    serve.delete("caller")
 
 
 def test_sequences_go_on_over_the_wire_and_refusals_are_typed(cluster: Cluster) -> None:

@@ -113,13 +113,7 @@ class Ingress:
     async def _compute(self, model: DeploymentHandle[Any], asked: _protocol.Inference) -> NDArray[np.float32]:
         options = {"priority": asked.priority, "timeout": asked.timeout}
         if asked.sequence is None:
-            if asked.input.ndim == 2:
-                return np.asarray(await _retried(lambda: model.infer.remote(asked.input, **options)))
-            if asked.input.ndim != 3:
-                raise InputError(f"input has the shape {list(asked.input.shape)}; it must be [batch, steps, features]")
-            # Sequences are batched by the engines, step by step.
-            rows = [_retried(lambda row=row: model.infer.remote(row, **options)) for row in asked.input]
-            return np.stack(await asyncio.gather(*rows))
+            return np.asarray(await _retried(lambda: model.infer.remote(asked.input, **options)))
         if asked.input.ndim == 3 and len(asked.input) != 1:
             raise InputError(f"a request of a sequence has a batch of 1, not of {len(asked.input)}")
         x = asked.input.reshape(asked.input.shape[-2:]) if asked.input.ndim == 3 else asked.input

@@ -102,8 +102,13 @@ class Replica:
         return self._features, self._outputs
 
     async def infer(self, x: ArrayLike, *, priority: int = 0, timeout: Optional[float] = None) -> NDArray[np.float32]:
-        """Computes a whole sequence: ``[steps, features]`` to ``[steps, outputs]``."""
-        return await self._engine.submit(self._checked(x), outputs="each", priority=priority, timeout=timeout)
+        """Computes a whole sequence, ``[steps, features]`` to ``[steps, outputs]``, or a batch of them."""
+        x = np.asarray(x, np.float32)
+        # The engine batches sequences step by step.
+        rows = [self._checked(row) for row in (x if x.ndim == 3 else [x])]
+        tickets = [self._engine.submit(row, outputs="each", priority=priority, timeout=timeout) for row in rows]
+        answers = [await ticket for ticket in tickets]
+        return np.stack(answers) if x.ndim == 3 else answers[0]
 
     async def step(
         self,

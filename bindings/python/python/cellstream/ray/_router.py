@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import uuid
 from typing import Any, Optional
 
 from ray.serve.experimental.consistent_hash_router import ConsistentHashRouter
@@ -18,6 +19,15 @@ class SequenceRouter(ConsistentHashRouter):
     def initialize_state(self, **kwargs: Any) -> None:
         # A busy replica does not send its sequences elsewhere: they would have to be read there.
         super().initialize_state(num_fallback_replicas=0, **kwargs)
+
+    async def _choose_replica_for_request(
+        self, pending_request: PendingRequest, *, is_retry: bool = False
+    ) -> RunningReplica:
+        # Requests that a deployment sends while it answers one have the id of that one. The base class finds
+        # requests by their ids, and would forget all but one of them.
+        if not is_retry:
+            pending_request.metadata.internal_request_id = str(uuid.uuid4())
+        return await super()._choose_replica_for_request(pending_request, is_retry=is_retry)
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: Optional[PendingRequest] = None
