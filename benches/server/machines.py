@@ -21,7 +21,7 @@ from report import records  # noqa: E402
 PROGRAM = ROOT / "target" / "release" / "cellstream"
 SHAPE = ["--hidden", "512", "--input", "512", "--lengths", "paper", "--workers", "2", "--batch", "32"]
 LOADS = (0.25, 0.5, 0.8, 0.9)
-MACHINES = (2, 4, 8, 16)
+MACHINES = (2, 4, 8)
 
 
 def load(*options: str) -> list[dict]:

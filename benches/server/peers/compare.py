@@ -37,12 +37,16 @@ STEPS = (0.25, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 def load(server: str, model: str, lengths: list[str], *options: str) -> dict:
     """The row of `cellstream load`."""
     kind = "lstm" if model == "lstm" else "seq2seq"
-    address = f"http://127.0.0.1:{PORTS[server]}"
+    # MLServer takes binary tensors over gRPC only.
+    address = f"grpc://127.0.0.1:{PORTS[server] + 1}" if server == "mlserver" else f"http://127.0.0.1:{PORTS[server]}"
     command = [str(PROGRAM), "load", kind, "--server", address, "--model", model, *lengths, *options, "--json"]
     ended = subprocess.run([*command, "--seconds", "4", "--warm-up", "1"], capture_output=True, text=True)
     if ended.returncode:
         raise SystemExit(f"{server}: {ended.stderr}")
-    return json.loads(ended.stdout.strip().splitlines()[-1])
+    row = json.loads(ended.stdout.strip().splitlines()[-1])
+    if not row["completed"]:
+        raise SystemExit(f"{server} answers nothing: {row['errors']}")
+    return row
 
 
 def wait(server: str) -> None:
