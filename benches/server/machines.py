@@ -55,8 +55,6 @@ def main() -> None:
     add("simulated", 1, "", "--machines", "1", *simulated)
     for machines in MACHINES:
         add("simulated", machines, "shorter-of-two", "--machines", str(machines), *simulated)
-    for routing in ("in-turn", "random"):
-        add("simulated", MACHINES[-1], routing, "--machines", str(MACHINES[-1]), "--routing", routing, *simulated)
     if given.record:
         stamp = records.stamp("benches/server/machines.py (LSTM 512, lengths: paper, 2 workers, batch 32)")
         records.write(records.folder() / "machines.csv", stamp, found)
