@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use crate::drive::{Clock, Inbox};
+use crate::drive::{Clock, EventClock};
 use crate::record::{CellRun, CellRuns, ErrorKind, Outcome, ServerTimes, Times};
 use crate::target::{About, Completion, Target};
 use crate::workload::{RequestShape, RequestSpec};
@@ -101,8 +101,13 @@ impl Simulated {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap()
     }
+}
 
-    /// Advances to the next event, at most to `until`. Whether there was one.
+impl EventClock for Simulated {
+    fn time(&self) -> Duration {
+        self.state().now
+    }
+
     fn step(&self, until: Duration) -> bool {
         let mut state = self.state();
         match state.events.peek() {
@@ -118,27 +123,6 @@ impl Simulated {
             _ => {
                 state.now = state.now.max(until);
                 false
-            }
-        }
-    }
-}
-
-impl Clock for Simulated {
-    fn now(&self) -> Duration {
-        self.state().now
-    }
-
-    fn sleep_until(&self, time: Duration) {
-        while self.step(time) {}
-    }
-
-    fn receive<M>(&self, from: &Inbox<M>, until: Duration) -> Option<M> {
-        loop {
-            if let Some(message) = from.take() {
-                return Some(message);
-            }
-            if !self.step(until) {
-                return from.take();
             }
         }
     }

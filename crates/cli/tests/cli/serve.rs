@@ -100,59 +100,19 @@ fn load_names_the_server_that_does_not_answer() {
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         assert!(text(&output.stderr).contains(says), "{output:?}");
     }
+    let http = &served.http;
+    let on = format!("--server {http} --model words");
     for usage in [
-        &[
-            "load",
-            "lstm",
-            "--server",
-            "127.0.0.1:8000",
-            "--model",
-            "words",
-        ][..],
-        &["load", "lstm", "--server", &served.http],
-        &[
-            "load",
-            "lstm",
-            "--server",
-            &served.http,
-            "--model",
-            "words",
-            "--streaming",
-        ],
-        &[
-            "load",
-            "lstm",
-            "--server",
-            &served.http,
-            "--model",
-            "words",
-            "--hidden",
-            "8",
-        ],
-        &[
-            "load",
-            "treelstm",
-            "--server",
-            &served.http,
-            "--model",
-            "words",
-        ],
-        &[
-            "load",
-            "lstm",
-            "--server",
-            &served.http,
-            "--model",
-            "words",
-            "--policies",
-            "padding",
-        ],
+        "lstm --server 127.0.0.1:8000 --model words",
+        &format!("lstm --server {http}"),
+        &format!("lstm {on} --streaming"),
+        &format!("lstm {on} --hidden 8"),
+        &format!("lstm {on} --machines 2"),
+        &format!("treelstm {on}"),
+        &format!("lstm {on} --policies padding"),
     ] {
-        assert_eq!(
-            run_in(folder.path(), usage).status.code(),
-            Some(2),
-            "{usage:?}"
-        );
+        let output = run_in(folder.path(), ["load"].into_iter().chain(usage.split(' ')));
+        assert_eq!(output.status.code(), Some(2), "{usage}");
     }
 }
 

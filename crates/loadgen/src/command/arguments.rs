@@ -83,12 +83,13 @@ pub struct Arguments {
     #[cfg(feature = "wire")]
     #[arg(long, value_name = "FILE", requires = "server")]
     pub token: Option<PathBuf>,
-    /// Simulate this number of machines instead, each with the workers of this one. The times of
+    /// Simulate these numbers of machines instead, each with the workers of this one. The times of
     /// batches, and the peak of one machine, are measured here first. For chains and pairs; batches
     /// of one step. The network is left out
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000),
+    #[arg(long, value_name = "N,…", value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(1..=10_000),
         conflicts_with_all = ["calibrate", "steps_at_once", "batch_steps"])]
-    pub machines: Option<u32>,
+    pub machines: Vec<u32>,
     /// The machine that gets a request
     #[arg(long, value_enum, requires = "machines", default_value_t)]
     pub routing: Routing,
@@ -397,17 +398,19 @@ impl Arguments {
         }
     }
 
-    /// The number of simulated machines, instead of engines in this process.
-    ///
-    /// # Errors
-    /// Their requests are trees.
-    pub fn machine_count(&self) -> Result<Option<usize>, Failure> {
-        match self.machines {
-            Some(_) if self.network.is_tree() => Err(Failure::usage(
+    /// Checks whether the requests can be simulated, and the results written.
+    pub fn check_machines(&self) -> Result<(), Failure> {
+        if !self.machines.is_empty() && self.network.is_tree() {
+            return Err(Failure::usage(
                 "--machines is for lstm, gru and seq2seq; trees are not simulated",
-            )),
-            machines => Ok(machines.map(|machines| machines as usize)),
+            ));
         }
+        if self.machines.len() > 1 && self.writes_files() {
+            return Err(Failure::usage(
+                "files have the results of one number of --machines; give one, or take --json",
+            ));
+        }
+        Ok(())
     }
 
     /// The server that gets the requests, instead of engines in this process.
@@ -476,10 +479,13 @@ impl Arguments {
                 threads: threads(self.threads),
                 tasks_at_once: self.tasks_at_once as usize,
                 // Simulated machines take one step after the other.
-                steps_at_once: self.machines.map_or(self.steps_at_once as usize, |_| 1),
+                steps_at_once: match self.machines.is_empty() {
+                    true => self.steps_at_once as usize,
+                    false => 1,
+                },
                 batch_steps: self.batch_steps.to_string(),
             }),
-            machines: self.machines.map(|machines| machines as usize),
+            machines: None,
             requests,
             seed: self.seed,
         }

@@ -1,26 +1,22 @@
 //! The subcommand `load`.
 
 mod arguments;
+mod machines;
 mod outputs;
 mod progress;
 
 use std::io::Write;
 use std::ops::ControlFlow;
-use std::time::Duration;
 
 pub use arguments::Arguments;
 
 use crate::candidate::{Candidate, Launch};
 use crate::drive::priority;
 use crate::in_process::Engines;
-use crate::machines::Machines;
 use crate::report::{Context, Printer, Row, calibration};
-use crate::sweep::{
-    Conditions, Measurement, NextRun, Trial, compare, highest_peaks, peak_of_baselines, sweep,
-};
+use crate::sweep::{Measurement, NextRun, Trial, compare, highest_peaks, peak_of_baselines, sweep};
 use crate::workload::Arrivals;
 use cellstream_command::{Failure, Printer as Output, interrupt};
-use cellstream_serve::engine::Calibration;
 use cellstream_serve::policy::PolicyKind;
 use progress::{bar, show};
 
@@ -36,102 +32,41 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         arguments.measures_peaks()?;
         interrupt::catch()?;
         let out = &mut Output::new(arguments.writes_files());
-        return measure(arguments, &model, interrupt::flow, out);
+        let context = arguments.context();
+        return measure(arguments, &context, &model, interrupt::flow, out);
     }
     let workload = arguments.workload()?;
     arguments.policies(&workload)?;
     let grid = arguments.grid()?;
     arguments.measures_peaks()?;
+    arguments.check_machines()?;
     let engines = Engines::new(&arguments.engine_spec(), &workload)?;
-    let machines = arguments.machine_count()?;
     let out = &mut Output::new(arguments.writes_files());
     if arguments.calibrate {
         let found = engines.calibrate(&grid.calibration_rows())?;
         return calibration::print(&found, arguments.json, out);
     }
     interrupt::catch()?;
-    if let Some(machines) = machines {
-        let machines = measured_machines(arguments, &engines, machines, out)?;
-        return measure(arguments, &machines, interrupt::flow, out);
+    if !arguments.machines.is_empty() {
+        return machines::run(arguments, &engines, out);
     }
     if !priority::is_allowed() {
         writeln!(std::io::stderr(), "cellstream: {}", priority::REFUSED)?;
     }
-    measure(arguments, &engines, interrupt::flow, out)
-}
-
-/// Simulated machines. Copies of values, and cores that slow each other down, lengthen their
-/// batches: one machine must have the peak of an engine of this process.
-fn measured_machines(
-    arguments: &Arguments,
-    engines: &Engines,
-    count: usize,
-    out: &mut impl Write,
-) -> Result<Machines, Failure> {
-    let grid = arguments.grid()?;
-    let calibrated = engines.calibrate(&grid.calibration_rows())?;
-    calibration::print(&calibrated, arguments.json, out)?;
-    let machines = |count: usize, calibrated: Vec<Calibration>| {
-        Machines::new(
-            arguments.engine_spec(),
-            count,
-            arguments.routing,
-            calibrated,
-        )
-    };
-    let workload = arguments.workload()?;
-    let policies = arguments.policies(&workload)?;
-    let largest = grid.candidates(&policies[..1]).pop().unwrap_or_default();
-    // Simulated runs may be long; this machine's peak needs some seconds.
-    let given = arguments.conditions(workload);
-    let conditions = Conditions {
-        warm_up: given.warm_up.min(Duration::from_secs(1)),
-        window: given.window.min(Duration::from_secs(4)),
-        deadline: None,
-        rounds: 1,
-        ..given
-    };
-    let closed = [arguments.saturation(&grid)];
-    let measured = peak(engines, &largest, &closed, &conditions)?;
-    let simulated = peak(
-        &machines(1, calibrated.clone()),
-        &largest,
-        &closed,
-        &conditions,
-    )?;
-    let factor = if measured > 0.0 {
-        simulated / measured
-    } else {
-        1.0
-    };
-    if !arguments.json {
-        writeln!(
-            out,
-            "peak of this machine: {measured:.0} a second, simulated: {simulated:.0}; batches take \
-             {factor:.2} of their measured time\n"
-        )?;
-    }
-    Ok(machines(count, calibrated).stretched(factor))
-}
-
-fn peak<L: Launch>(
-    launch: &L,
-    candidate: &Candidate,
-    closed: &[Arrivals],
-    conditions: &Conditions,
-) -> Result<f64, Failure> {
-    let candidates = std::slice::from_ref(candidate);
-    let found = compare(launch, candidates, closed, conditions, &mut |_| {
-        interrupt::flow()
-    })?;
-    let found = found.first().ok_or_else(|| Failure::new("interrupted"))?;
-    Ok(found.all().throughput())
+    measure(
+        arguments,
+        &arguments.context(),
+        &engines,
+        interrupt::flow,
+        out,
+    )
 }
 
 /// Measures targets of `launch`, prints to `out` and writes files. If `flow` breaks off, no further
 /// run starts, and the results so far are reported.
 fn measure<L: Launch>(
     arguments: &Arguments,
+    context: &Context,
     launch: &L,
     flow: impl Fn() -> ControlFlow<()>,
     out: &mut impl Write,
@@ -147,10 +82,10 @@ fn measure<L: Launch>(
             .collect(),
         false => vec![None],
     };
-    let (conditions, context) = (arguments.conditions(workload), arguments.context());
+    let conditions = arguments.conditions(workload);
     let printer = Printer {
         json: arguments.json,
-        context: &context,
+        context,
     };
     printer.title(out)?;
     if grid.needs_calibration() {
@@ -188,7 +123,7 @@ fn measure<L: Launch>(
             return Err(Failure::new("interrupted before all peaks were measured"));
         }
     }
-    let peak_rows = peak_rows(&context, &policies, &candidates, &peaks);
+    let peak_rows = peak_rows(context, &policies, &candidates, &peaks);
     bar.suspend(|| printer.peaks(&peak_rows, out))?;
     let points = match trace {
         Some(trace) => vec![trace],
@@ -219,7 +154,7 @@ fn measure<L: Launch>(
     }
     let row = |trial: &Trial| Row {
         best: trial.best,
-        ..Row::new(&context, &trial.measurement)
+        ..Row::new(context, &trial.measurement)
     };
     let rows: Vec<_> = result.trials.iter().map(row).collect();
     let best = result.best();
@@ -299,7 +234,8 @@ mod tests {
             true => ControlFlow::Continue(()),
             false => ControlFlow::Break(()),
         };
-        measure(&typed(line), &fleet, flow, &mut out)?;
+        let typed = typed(line);
+        measure(&typed, &typed.context(), &fleet, flow, &mut out)?;
         Ok(String::from_utf8(out).unwrap())
     }
 
@@ -571,8 +507,10 @@ mod tests {
     fn nothing_answered_gives_no_peak() {
         let mut out = Vec::new();
         let slow = Fleet::new(|_| 10_000_000);
+        let typed = typed("lstm --policies merge --drain-timeout 1");
         let failure = measure(
-            &typed("lstm --policies merge --drain-timeout 1"),
+            &typed,
+            &typed.context(),
             &slow,
             || ControlFlow::Continue(()),
             &mut out,

@@ -19,6 +19,36 @@ pub trait Clock: Clone + Send + 'static {
     fn receive<M>(&self, from: &Inbox<M>, until: Duration) -> Option<M>;
 }
 
+/// A clock of simulated time, which advances from event to event.
+pub trait EventClock: Clone + Send + 'static {
+    /// The time of the last event.
+    fn time(&self) -> Duration;
+
+    /// Advances to the next event, at most to `until`. Whether there was one.
+    fn step(&self, until: Duration) -> bool;
+}
+
+impl<C: EventClock> Clock for C {
+    fn now(&self) -> Duration {
+        self.time()
+    }
+
+    fn sleep_until(&self, time: Duration) {
+        while self.step(time) {}
+    }
+
+    fn receive<M>(&self, from: &Inbox<M>, until: Duration) -> Option<M> {
+        loop {
+            if let Some(message) = from.take() {
+                return Some(message);
+            }
+            if !self.step(until) {
+                return from.take();
+            }
+        }
+    }
+}
+
 /// Real time.
 #[derive(Clone, Copy, Debug)]
 pub struct WallClock {

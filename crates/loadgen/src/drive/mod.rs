@@ -13,7 +13,7 @@ use fastrand::Rng;
 use crate::record::{CellRuns, ErrorKind, Outcome, Recording, RequestRecord, between};
 use crate::target::{Completion, Target};
 use crate::workload::{Arrivals, Workload};
-pub use clock::{Clock, WallClock};
+pub use clock::{Clock, EventClock, WallClock};
 pub use inbox::{Inbox, Outbox, inbox};
 
 /// Conditions of a run.

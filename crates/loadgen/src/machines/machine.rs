@@ -25,9 +25,11 @@ pub struct Ending {
     pub outcome: Outcome,
 }
 
+/// One machine.
 pub struct Machine {
     scheduler: Scheduler,
-    costs: Vec<CellCost>,
+    /// Of each cell.
+    times: Vec<BatchTimes>,
     workers: Vec<Worker>,
     completions: HashMap<RequestKey, Completion>,
     /// Of each cell.
@@ -57,7 +59,7 @@ impl Machine {
             .map_err(|why| Failure::new(why.to_string()))?;
         Ok(Machine {
             scheduler,
-            costs: costs.to_vec(),
+            times: costs.iter().map(BatchTimes::new).collect(),
             workers: (0..workers).map(|_| Worker::default()).collect(),
             completions: HashMap::new(),
             runs: vec![CellRun::default(); costs.len()],
@@ -145,7 +147,7 @@ impl Machine {
 
     fn begin(&mut self, worker: usize) -> Option<Begun> {
         let task = self.workers[worker].tasks.pop_front()?;
-        let time = time_of(&self.costs[task.cell.index()], task.batch());
+        let time = self.times[task.cell.index()].of(task.batch());
         self.workers[worker].running = Some((task, time));
         Some(Begun { worker, time })
     }
@@ -167,22 +169,31 @@ impl Machine {
     }
 }
 
-/// The time of a batch of one step: between measured numbers of rows in proportion, beyond the
-/// largest at its rate.
-pub fn time_of(cost: &CellCost, rows: usize) -> Duration {
-    let single = cost.times.iter().filter(|batch| batch.steps == 1);
-    let times: BTreeMap<usize, f64> = single
-        .map(|batch| (batch.rows, batch.time.as_secs_f64()))
-        .collect();
-    let below = times.range(..=rows).next_back();
-    let above = times.range(rows..).next();
-    let seconds = match (below, above) {
-        (Some((&fewer, &least)), Some((&more, &most))) if more > fewer => {
-            least + (most - least) * (rows - fewer) as f64 / (more - fewer) as f64
-        }
-        (Some((_, &time)), Some(_)) | (None, Some((_, &time))) => time,
-        (Some((&measured, &time)), None) => time * rows as f64 / measured as f64,
-        (None, None) => 0.0,
-    };
-    Duration::from_secs_f64(seconds)
+/// The measured seconds of batches of one step, by their rows.
+pub struct BatchTimes(BTreeMap<usize, f64>);
+
+impl BatchTimes {
+    pub fn new(cost: &CellCost) -> BatchTimes {
+        let single = cost.times.iter().filter(|batch| batch.steps == 1);
+        BatchTimes(
+            single
+                .map(|batch| (batch.rows, batch.time.as_secs_f64()))
+                .collect(),
+        )
+    }
+
+    /// Between measured numbers of rows in proportion, beyond the largest at its rate.
+    pub fn of(&self, rows: usize) -> Duration {
+        let below = self.0.range(..=rows).next_back();
+        let above = self.0.range(rows..).next();
+        let seconds = match (below, above) {
+            (Some((&fewer, &least)), Some((&more, &most))) if more > fewer => {
+                least + (most - least) * (rows - fewer) as f64 / (more - fewer) as f64
+            }
+            (Some((_, &time)), Some(_)) | (None, Some((_, &time))) => time,
+            (Some((&measured, &time)), None) => time * rows as f64 / measured as f64,
+            (None, None) => 0.0,
+        };
+        Duration::from_secs_f64(seconds)
+    }
 }

@@ -16,11 +16,11 @@ use cellstream_serve::cell_graph::{
     WorkerEnv,
 };
 use cellstream_serve::engine::{Calibration, EngineOptions};
-use cellstream_serve::policy::{Groups, PolicyKind};
+use cellstream_serve::policy::Groups;
 use fastrand::Rng;
 
 use crate::candidate::{Candidate, Launch};
-use crate::drive::{Clock, Inbox};
+use crate::drive::EventClock;
 use crate::in_process::EngineSpec;
 use crate::record::CellRuns;
 use crate::target::{About, Completion, Target};
@@ -49,23 +49,16 @@ pub struct Machines {
 }
 
 impl Machines {
-    /// `calibrated`: the times of each cell, in the order of the cells.
-    pub fn new(
-        spec: EngineSpec,
-        count: usize,
-        routing: Routing,
-        calibrated: Vec<Calibration>,
-    ) -> Machines {
+    /// One machine. `calibrated`: the times of each cell, in the order of the cells.
+    pub fn one(spec: EngineSpec, routing: Routing, calibrated: Vec<Calibration>) -> Machines {
         Machines {
             spec,
-            count,
+            count: 1,
             routing,
             calibrated,
         }
     }
-}
 
-impl Machines {
     /// The same machines, with batches that take `factor` times as long.
     pub fn stretched(mut self, factor: f64) -> Machines {
         let costs = self.calibrated.iter_mut().map(|of| &mut of.cost);
@@ -73,6 +66,11 @@ impl Machines {
             batch.time = batch.time.mul_f64(factor);
         }
         self
+    }
+
+    /// This number of such machines.
+    pub fn of(self, count: usize) -> Machines {
+        Machines { count, ..self }
     }
 }
 
@@ -83,16 +81,14 @@ impl Launch for Machines {
     fn launch(&self, candidate: &Candidate) -> Result<(Simulation, Simulation), Failure> {
         let defaults = EngineOptions::default();
         let policy = candidate.policy.unwrap_or(defaults.policy);
-        let capacity = candidate.max_batch();
+        let batch = candidate.max_batch();
         let mut costs: Vec<CellCost> = self.calibrated.iter().map(|of| of.cost.clone()).collect();
-        for (cost, &rows) in costs
-            .iter_mut()
-            .zip(candidate.batch.iter().flat_map(|batch| batch.cells()))
-        {
+        let sizes = candidate.batch.iter().flat_map(|batch| batch.cells());
+        for (cost, &rows) in costs.iter_mut().zip(sizes) {
             cost.rows.max = rows;
         }
         let groups = Groups {
-            requests: capacity,
+            requests: batch,
             width: candidate.bucket_width.unwrap_or(defaults.groups.width),
         };
         let EngineSpec {
@@ -106,10 +102,24 @@ impl Launch for Machines {
             let policy = policy.build(workers, groups, batch_steps);
             Machine::new(policy, workers, tasks_at_once, &costs)
         };
-        let machines = (0..self.count).map(machine).collect::<Result<_, _>>()?;
-        let names = self.calibrated.iter().map(|of| of.cell.clone()).collect();
-        let simulation = Simulation::new(machines, names, policy, self.routing, seed);
-        simulation.state().capacity = capacity * workers * self.count;
+        let mut cells = Cells::new();
+        let step = |_| cells.add(Step(Ports::new().input("x", 1).state("h", 1)));
+        let simulation = Simulation(Arc::new(Mutex::new(State {
+            origin: Instant::now(),
+            now: Duration::ZERO,
+            machines: (0..self.count).map(machine).collect::<Result<_, _>>()?,
+            events: BinaryHeap::new(),
+            routing: self.routing,
+            random: Rng::with_seed(seed),
+            submitted: 0,
+            about: About {
+                capacity: batch * workers * self.count,
+                ..About::new(policy.name())
+            },
+            ids: self.calibrated.iter().map(step).collect(),
+            names: self.calibrated.iter().map(|of| of.cell.clone()).collect(),
+            cells,
+        })));
         Ok((simulation.clone(), simulation))
     }
 
@@ -131,8 +141,8 @@ struct State {
     routing: Routing,
     random: Rng,
     submitted: usize,
-    policy: PolicyKind,
-    capacity: usize,
+    about: About,
+    /// The cells of requests, their ids and names.
     cells: Cells,
     ids: Vec<CellId>,
     names: Vec<String>,
@@ -147,39 +157,16 @@ struct Event {
 }
 
 impl Simulation {
-    fn new(
-        machines: Vec<Machine>,
-        names: Vec<String>,
-        policy: PolicyKind,
-        routing: Routing,
-        seed: u64,
-    ) -> Simulation {
-        let mut cells = Cells::new();
-        let ids = names
-            .iter()
-            .map(|_| cells.add(Step(step_ports())))
-            .collect();
-        Simulation(Arc::new(Mutex::new(State {
-            origin: Instant::now(),
-            now: Duration::ZERO,
-            machines,
-            events: BinaryHeap::new(),
-            routing,
-            random: Rng::with_seed(seed),
-            submitted: 0,
-            policy,
-            capacity: 1,
-            cells,
-            ids,
-            names,
-        })))
-    }
-
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    /// Advances to the next event, at most to `until`. Whether there was one.
+impl EventClock for Simulation {
+    fn time(&self) -> Duration {
+        self.state().now
+    }
+
     fn step(&self, until: Duration) -> bool {
         let mut state = self.state();
         let next = state.events.peek().filter(|next| next.0.at <= until);
@@ -227,11 +214,9 @@ impl State {
             Routing::InTurn => self.submitted % count,
             Routing::Random => self.random.usize(..count),
             Routing::ShorterOfTwo => {
-                let (one, mut other) = (
-                    self.random.usize(..count),
-                    self.random.usize(1..count.max(2)),
-                );
-                other = (one + other) % count;
+                let one = self.random.usize(..count);
+                let further = self.random.usize(1..count.max(2));
+                let other = (one + further) % count;
                 let live = |machine: usize| self.machines[machine].live();
                 if live(other) < live(one) { other } else { one }
             }
@@ -271,36 +256,11 @@ fn report(endings: Vec<Ending>) {
     }
 }
 
-impl Clock for Simulation {
-    fn now(&self) -> Duration {
-        self.state().now
-    }
-
-    fn sleep_until(&self, time: Duration) {
-        while self.step(time) {}
-    }
-
-    fn receive<M>(&self, from: &Inbox<M>, until: Duration) -> Option<M> {
-        loop {
-            if let Some(message) = from.take() {
-                return Some(message);
-            }
-            if !self.step(until) {
-                return from.take();
-            }
-        }
-    }
-}
-
 impl Target for Simulation {
     type Prepared = RequestGraph;
 
     fn about(&self) -> About {
-        let state = self.state();
-        About {
-            capacity: state.capacity,
-            ..About::new(state.policy.name())
-        }
+        self.state().about.clone()
     }
 
     fn prepare(&self, request: &RequestSpec) -> RequestGraph {
@@ -345,10 +305,6 @@ impl Target for Simulation {
 
 /// A cell that is scheduled and never computed.
 struct Step(Ports);
-
-fn step_ports() -> Ports {
-    Ports::new().input("x", 1).state("h", 1)
-}
 
 impl Cell for Step {
     fn name(&self) -> &str {

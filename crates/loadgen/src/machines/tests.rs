@@ -6,7 +6,8 @@ use crate::drive::{Run, drive};
 use crate::record::Recording;
 use crate::workload::{Arrivals, Lengths, Network, Workload};
 use cellstream_serve::cell_graph::{BatchSizes, BatchTime};
-use machine::time_of;
+use cellstream_serve::policy::PolicyKind;
+use machine::BatchTimes;
 
 /// A cell of these batch times, in microseconds by rows.
 fn cost(times: &[(usize, u64)]) -> CellCost {
@@ -36,7 +37,7 @@ fn machines(count: usize, workers: usize, routing: Routing, times: &[(usize, u64
         cell: "chain".into(),
         cost: cost(times),
     }];
-    Machines::new(spec, count, routing, calibrated)
+    Machines::one(spec, routing, calibrated).of(count)
 }
 
 fn run(machines: &Machines, batch: usize, rate: f64, steps: usize) -> Recording {
@@ -171,7 +172,7 @@ fn deadlines_end_requests_that_wait() {
 
 #[test]
 fn times_between_measured_rows_are_interpolated() {
-    let cost = cost(&[(2, 100), (4, 200), (8, 300)]);
+    let times = BatchTimes::new(&cost(&[(2, 100), (4, 200), (8, 300)]));
     for (rows, micros) in [
         (1, 100),
         (2, 100),
@@ -181,10 +182,6 @@ fn times_between_measured_rows_are_interpolated() {
         (8, 300),
         (16, 600),
     ] {
-        assert_eq!(
-            time_of(&cost, rows),
-            Duration::from_micros(micros),
-            "{rows}"
-        );
+        assert_eq!(times.of(rows), Duration::from_micros(micros), "{rows}");
     }
 }
