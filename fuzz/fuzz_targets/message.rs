@@ -28,7 +28,7 @@ fuzz_target!(|data: &[u8]| {
         messages.push(message);
         rest = after;
     }
-    let (code, why) = repository::server().call(method, &messages);
+    let (code, why) = repository::server().call(method, &[], &messages);
     // Tonic's, for messages that are no protobuf, and for none.
     let is_tonics = ["decode", "Missing"].iter().any(|word| why.contains(word));
     assert!(

@@ -308,6 +308,13 @@ def test_replicas_of_a_machine_share_no_core(tmp_path: Any, monkeypatch: pytest.
     assert Cores(len(allowed)).numbers == allowed
 
 
+def test_applications_that_cannot_be_are_refused() -> None:
+    with pytest.raises(cellstream.InputError, match="no models"):
+        cellstream.ray.application({})
+    with pytest.raises(cellstream.InputError, match="ingress"):
+        cellstream.ray.application({"ingress": a_model()})
+
+
 def test_bodies_that_are_not_of_the_protocol_are_refused() -> None:
     def tensor(**changes: Any) -> bytes:
         good = {"name": "input", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}

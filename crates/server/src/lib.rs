@@ -24,10 +24,10 @@ mod doors;
 mod error;
 #[cfg(feature = "faults")]
 mod faults;
-#[cfg(fuzzing)]
-pub mod fuzzing;
 mod grpc;
 mod http;
+#[cfg(any(test, fuzzing))]
+pub mod in_process;
 mod metrics;
 mod models;
 mod networks;

@@ -33,7 +33,7 @@ impl Exporter {
             .thread_name("cellstream-otlp")
             .enable_all()
             .build()?;
-        let _entered = runtime.enter();
+        let entered = runtime.enter();
         let exporter = SpanExporter::builder().with_tonic().with_endpoint(address);
         let exporter = exporter
             .build()
@@ -43,7 +43,7 @@ impl Exporter {
             .with_resource(resource.build())
             .with_batch_exporter(exporter)
             .build();
-        drop(_entered);
+        drop(entered);
         Ok(Exporter {
             provider,
             _runtime: runtime,
@@ -92,17 +92,19 @@ mod tests {
 
     use axum::Router;
     use axum::body::{Body, Bytes};
-    use axum::http::Request;
-    use axum::middleware;
-    use axum::routing::get;
+    use cellstream::model::Lstm;
+    use cellstream_protocol::ModelInferRequest;
+    use cellstream_protocol::model_infer_request::InferInputTensor;
     use hyper_util::rt::{TokioExecutor, TokioIo};
     use hyper_util::server::conn::auto;
     use hyper_util::service::TowerToHyperService;
-    use tower::ServiceExt;
     use tracing_subscriber::layer::SubscriberExt;
 
     use super::*;
-    use crate::doors::open_span;
+    use crate::in_process::InProcess;
+
+    const TRACE: u128 = 0x0af7651916cd43dd8448eb211c80319c;
+    const SPAN: u64 = 0xb7ad6b7169203331;
 
     /// A collector, which keeps what it gets; its address.
     async fn collector(got: Arc<Mutex<Vec<u8>>>) -> String {
@@ -128,37 +130,74 @@ mod tests {
         format!("http://{address}")
     }
 
-    #[test]
-    fn a_span_continues_the_trace_of_its_request() {
+    /// What the collector gets of what `client` does with a server of the model `speech`.
+    fn exported(client: impl FnOnce(&InProcess, &[(&'static str, &str)])) -> Vec<u8> {
         let runtime = Runtime::new().expect("a runtime");
         let got = Arc::<Mutex<Vec<u8>>>::default();
         let address = runtime.block_on(collector(Arc::clone(&got)));
+        let folder = tempfile::tempdir().expect("a folder");
+        let model = folder.path().join("speech").join("1");
+        std::fs::create_dir_all(&model).expect("made");
+        let lstm = Lstm::new(2, 3).random(1).expect("a model");
+        lstm.save_safetensors(model.join("model.safetensors"))
+            .expect("saved");
+        let server = InProcess::new(folder.path());
         let exporter = Exporter::start(&address).expect("an exporter");
         let subscriber = tracing_subscriber::registry().with(exporter.layer());
-        let router = Router::new()
-            .route("/v2", get(async || "answer"))
-            .layer(middleware::from_fn(open_span));
-        let request = Request::get("/v2")
-            .header(
-                "traceparent",
-                "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
-            )
-            .body(Body::empty())
-            .expect("a request");
+        let parent = format!("00-{TRACE:032x}-{SPAN:016x}-01");
         tracing::subscriber::with_default(subscriber, || {
-            let response = runtime.block_on(router.oneshot(request));
-            assert!(response.is_ok());
+            client(&server, &[("traceparent", &parent)]);
         });
         drop(exporter);
-
         let got = got.lock().expect("no panic");
-        let has = |bytes: &[u8]| got.windows(bytes.len()).any(|window| window == bytes);
-        // The bytes of the header's trace and span.
-        assert!(has(&0x0af7651916cd43dd8448eb211c80319c_u128.to_be_bytes()));
-        assert!(has(&0xb7ad6b7169203331_u64.to_be_bytes()));
-        for text in ["request", "cellstream", "/v2", "http.response.status_code"] {
-            assert!(has(text.as_bytes()), "{text}");
+        got.clone()
+    }
+
+    fn count(of: &[u8], bytes: &[u8]) -> usize {
+        of.windows(bytes.len())
+            .filter(|window| *window == bytes)
+            .count()
+    }
+
+    /// Both spans are in the trace of the request: that of the request, whose parent is named by
+    /// the header, and that of the inference.
+    fn has_both_spans(got: &[u8]) {
+        assert_eq!(count(got, &TRACE.to_be_bytes()), 2);
+        assert_eq!(count(got, &SPAN.to_be_bytes()), 1);
+        for text in ["request", "infer", "speech", "compute_microseconds"] {
+            assert!(count(got, text.as_bytes()) > 0, "{text}");
         }
+    }
+
+    #[test]
+    fn spans_continue_the_trace_of_their_request() {
+        let got = exported(|server, headers| {
+            let body =
+                br#"{"inputs":[{"name":"input","datatype":"FP32","shape":[1,1,2],"data":[1,2]}]}"#;
+            assert_eq!(server.infer("speech", headers, body), 200);
+        });
+        has_both_spans(&got);
+        assert!(count(&got, b"http.response.status_code") > 0);
+    }
+
+    #[test]
+    fn spans_of_a_stream_are_in_its_trace() {
+        let got = exported(|server, headers| {
+            let request = ModelInferRequest {
+                model_name: "speech".into(),
+                inputs: vec![InferInputTensor {
+                    name: "input".into(),
+                    datatype: "FP32".into(),
+                    shape: vec![1, 1, 2],
+                    ..InferInputTensor::default()
+                }],
+                raw_input_contents: vec![vec![0; 8].into()],
+                ..ModelInferRequest::default()
+            };
+            let message = prost::Message::encode_to_vec(&request);
+            assert_eq!(server.call("ModelStreamInfer", headers, &[&message]).0, 0);
+        });
+        has_both_spans(&got);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use cellstream::model::Lstm;
-use cellstream_server::fuzzing::InProcess;
+use cellstream_server::in_process::InProcess;
 
 /// Sequences and whole requests; a decoder.
 pub const MODELS: [&str; 2] = ["lstm", "g2p"];

@@ -20,6 +20,7 @@ use futures_util::{FutureExt, Stream, StreamExt};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::unconstrained;
 use tonic::{Status, Streaming};
+use tracing::Instrument;
 
 use super::asked::Asked;
 use super::convert;
@@ -107,7 +108,7 @@ pub fn answers(
         waiting: Arc::clone(&waiting),
     };
     let sender = Sender { messages, waiting };
-    tokio::spawn(async move {
+    let answers = async move {
         let mut running: FuturesUnordered<Pin<Box<dyn Future<Output = ()> + Send>>> =
             FuturesUnordered::new();
         let mut is_open = true;
@@ -137,7 +138,9 @@ pub fn answers(
                 }
             }
         }
-    });
+    };
+    // In the trace of the stream.
+    tokio::spawn(answers.in_current_span());
     responses
 }
 

@@ -26,6 +26,8 @@ from ._router import SequenceRouter
 from ._scaling import autoscaling
 from ._states import SequenceError
 
+INGRESS = "ingress"
+
 __all__ = ["SequenceError", "application", "autoscaling"]
 
 
@@ -60,6 +62,8 @@ def application(
     """
     if not models:
         raise InputError("there are no models")
+    if INGRESS in models:
+        raise InputError(f"a model cannot have the name {INGRESS}, which is that of the deployment for HTTP")
     router: Any = SequenceRouter
     is_scaled = isinstance(num_replicas, AutoscalingConfig)
     replicas: dict[str, Any] = {"autoscaling_config" if is_scaled else "num_replicas": num_replicas}
@@ -78,7 +82,7 @@ def application(
         file = None if plan is None else os.fspath(plan)
         handles[name] = deployed.bind(model, file, dict(engine or {}), int(num_cpus), limits)
     ingress = serve.deployment(
-        name="ingress",
+        name=INGRESS,
         num_replicas=ingress_replicas,
         ray_actor_options={"num_cpus": 0},
         max_ongoing_requests=max_ongoing_requests,

@@ -1,4 +1,4 @@
-//! The server without connections, for fuzz targets.
+//! The server without connections, for tests and fuzz targets.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Request, Response};
 use cellstream_serve::engine::{EngineOptions, Workers};
 use http_body_util::BodyExt;
-use tokio::runtime::Runtime;
+use tokio::runtime::{Builder, Runtime};
 use tower::ServiceExt;
 
 use crate::doors::{Peer, Tokens};
@@ -59,24 +59,30 @@ impl InProcess {
             may_load: false,
         };
         InProcess {
-            runtime: Runtime::new().expect("threads"),
+            // On the thread of the caller, so that its subscriber gets the spans of all tasks.
+            runtime: Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime"),
             http: http::router(Arc::clone(&service), Arc::clone(&tokens), options),
             grpc: grpc::router(service, tokens, BODY, false),
         }
     }
 
     /// Sends a body to a model; the status of HTTP.
-    pub fn infer(&self, model: &str, json_length: Option<usize>, body: &[u8]) -> u16 {
-        let mut request = Request::post(format!("/v2/models/{model}/infer"));
-        if let Some(length) = json_length {
-            request = request.header("inference-header-content-length", length);
-        }
-        let (response, _) = self.send(&self.http, request, body);
+    pub fn infer(&self, model: &str, headers: &[(&'static str, &str)], body: &[u8]) -> u16 {
+        let request = Request::post(format!("/v2/models/{model}/infer"));
+        let (response, _) = self.send(&self.http, request, headers, body);
         response.status().as_u16()
     }
 
     /// Sends messages to a method of gRPC; the code and the message of its status.
-    pub fn call(&self, method: &str, messages: &[&[u8]]) -> (i32, String) {
+    pub fn call(
+        &self,
+        method: &str,
+        headers: &[(&'static str, &str)],
+        messages: &[&[u8]],
+    ) -> (i32, String) {
         let mut body = Vec::new();
         for message in messages {
             body.push(0);
@@ -85,10 +91,10 @@ impl InProcess {
         }
         let path = format!("/inference.GRPCInferenceService/{method}");
         let request = Request::post(path).header("content-type", "application/grpc");
-        let (response, trailers) = self.send(&self.grpc, request, &body);
-        let headers = [response.headers(), &trailers];
+        let (response, trailers) = self.send(&self.grpc, request, headers, &body);
+        let maps = [response.headers(), &trailers];
         let text = |name: &str| {
-            let value = headers.iter().find_map(|map| map.get(name));
+            let value = maps.iter().find_map(|map| map.get(name));
             value
                 .and_then(|value| value.to_str().ok())
                 .unwrap_or_default()
@@ -100,9 +106,13 @@ impl InProcess {
     fn send(
         &self,
         router: &Router,
-        request: axum::http::request::Builder,
+        mut request: axum::http::request::Builder,
+        headers: &[(&'static str, &str)],
         body: &[u8],
     ) -> (Response<()>, HeaderMap) {
+        for &(name, value) in headers {
+            request = request.header(name, value);
+        }
         let peer = Peer(SocketAddr::from(([127, 0, 0, 1], 1)));
         let request = request.extension(peer).body(Body::from(body.to_vec()));
         let request = request.expect("a request");
