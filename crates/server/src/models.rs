@@ -245,16 +245,17 @@ impl Models {
         Ok(())
     }
 
-    /// Removes replaced models without open sequences.
+    /// Removes replaced models that have no open sequences and that no request has found: a request
+    /// that is about to be submitted would be refused. Nobody finds them any more.
     fn retire(&self) {
         let mut ended = Vec::new();
         for versions in self.write().values_mut() {
-            let (open, none): (Vec<_>, Vec<_>) = versions
-                .old
-                .drain(..)
-                .partition(|model| model.sequences.len() > 0);
-            versions.old = open;
-            ended.extend(none);
+            let is_used = |model: &Arc<LoadedModel>| {
+                model.sequences.len() > 0 || Arc::strong_count(model) > 1
+            };
+            let (used, unused): (Vec<_>, Vec<_>) = versions.old.drain(..).partition(is_used);
+            versions.old = used;
+            ended.extend(unused);
         }
         for model in ended {
             remove(&model);
@@ -407,5 +408,39 @@ impl Models {
 fn remove(model: &LoadedModel) {
     if let Some(model) = &model.model {
         model.remove();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use cellstream::model::Lstm;
+
+    #[test]
+    fn a_replaced_model_stays_for_requests_that_have_found_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let model = folder.path().join("speech").join("1");
+        std::fs::create_dir_all(&model).expect("made");
+        let lstm = Lstm::new(2, 3).random(1).expect("a model");
+        lstm.save_safetensors(model.join("model.safetensors"))
+            .expect("saved");
+        let repository = Repository::open(folder.path()).expect("a repository");
+        let models = Models::new(repository, EngineOptions::default());
+        models.load("speech").expect("loaded");
+        let found = models.find("speech", "", None).expect("a model");
+        let in_engine = found.model.clone().expect("cells");
+
+        models.load("speech").expect("loaded again");
+        models.tidy(Instant::now());
+        let network = match &found.network {
+            Network::Stack(network) => network,
+            _ => panic!("a stack"),
+        };
+        assert!(in_engine.stream(network.cell(), None).is_ok());
+        drop(found);
+        models.tidy(Instant::now());
+        assert!(in_engine.stats().is_none(), "it is removed");
+        assert!(models.find("speech", "", None).is_ok());
     }
 }
