@@ -23,6 +23,19 @@ use crate::{grpc, http};
 /// The largest body.
 const BODY: usize = 1 << 20;
 
+/// A repository with the model `speech`, of two features.
+#[cfg(test)]
+pub fn repository() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    let model = folder.path().join("speech").join("1");
+    std::fs::create_dir_all(&model).expect("made");
+    let lstm = cellstream::model::Lstm::new(2, 3);
+    let lstm = lstm.random(1).expect("a model");
+    let saved = lstm.save_safetensors(model.join("model.safetensors"));
+    saved.expect("saved");
+    folder
+}
+
 /// Both protocols, over a repository.
 pub struct InProcess {
     runtime: Runtime,

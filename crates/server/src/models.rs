@@ -246,7 +246,7 @@ impl Models {
     }
 
     /// Removes replaced models that have no open sequences and that no request has found: a request
-    /// that is about to be submitted would be refused. Nobody finds them any more.
+    /// that is about to be submitted would be refused. No further request finds them.
     fn retire(&self) {
         let mut ended = Vec::new();
         for versions in self.write().values_mut() {
@@ -415,16 +415,11 @@ fn remove(model: &LoadedModel) {
 mod tests {
     use super::*;
 
-    use cellstream::model::Lstm;
+    use crate::in_process::repository;
 
     #[test]
     fn a_replaced_model_stays_for_requests_that_have_found_it() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let model = folder.path().join("speech").join("1");
-        std::fs::create_dir_all(&model).expect("made");
-        let lstm = Lstm::new(2, 3).random(1).expect("a model");
-        lstm.save_safetensors(model.join("model.safetensors"))
-            .expect("saved");
+        let folder = repository();
         let repository = Repository::open(folder.path()).expect("a repository");
         let models = Models::new(repository, EngineOptions::default());
         models.load("speech").expect("loaded");

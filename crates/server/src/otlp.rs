@@ -92,7 +92,6 @@ mod tests {
 
     use axum::Router;
     use axum::body::{Body, Bytes};
-    use cellstream::model::Lstm;
     use cellstream_protocol::ModelInferRequest;
     use cellstream_protocol::model_infer_request::InferInputTensor;
     use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -101,7 +100,7 @@ mod tests {
     use tracing_subscriber::layer::SubscriberExt;
 
     use super::*;
-    use crate::in_process::InProcess;
+    use crate::in_process::{InProcess, repository};
 
     const TRACE: u128 = 0x0af7651916cd43dd8448eb211c80319c;
     const SPAN: u64 = 0xb7ad6b7169203331;
@@ -135,12 +134,7 @@ mod tests {
         let runtime = Runtime::new().expect("a runtime");
         let got = Arc::<Mutex<Vec<u8>>>::default();
         let address = runtime.block_on(collector(Arc::clone(&got)));
-        let folder = tempfile::tempdir().expect("a folder");
-        let model = folder.path().join("speech").join("1");
-        std::fs::create_dir_all(&model).expect("made");
-        let lstm = Lstm::new(2, 3).random(1).expect("a model");
-        lstm.save_safetensors(model.join("model.safetensors"))
-            .expect("saved");
+        let folder = repository();
         let server = InProcess::new(folder.path());
         let exporter = Exporter::start(&address).expect("an exporter");
         let subscriber = tracing_subscriber::registry().with(exporter.layer());
