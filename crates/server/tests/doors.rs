@@ -175,3 +175,52 @@ fn both_ports_speak_tls() {
         .expect("refused");
     assert!(refused.to_string().contains("none"), "{refused}");
 }
+
+/// A frame of HTTP 2: length, kind, flags, stream, payload (RFC 9113, section 4.1).
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = payload.len() as u32;
+    let mut frame = length.to_be_bytes()[1..].to_vec();
+    frame.extend([kind, flags]);
+    frame.extend(stream.to_be_bytes());
+    frame.extend(payload);
+    frame
+}
+
+#[test]
+fn requests_cancelled_at_once_do_not_end_their_connection() {
+    const HEADERS: u8 = 1;
+    const RESET: u8 = 3;
+    const SETTINGS: u8 = 4;
+    const PING: u8 = 6;
+    const GO_AWAY: u8 = 7;
+    let running = Running::new();
+    for address in [running.server.http_address(), running.server.grpc_address()] {
+        let mut stream = TcpStream::connect(address).expect("connects");
+        stream
+            .set_read_timeout(Some(std::time::Duration::from_secs(20)))
+            .expect("set");
+        let mut sent = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+        sent.extend(frame(SETTINGS, 0, 0, &[]));
+        for index in 0..200 {
+            // Entries of HPACK's static table: POST, http, "/"; and an authority.
+            let headers = [0x83, 0x86, 0x84, 0x41, 1, b'x'];
+            // The end of the headers, not of the stream; then "cancel".
+            sent.extend(frame(HEADERS, 4, 2 * index + 1, &headers));
+            sent.extend(frame(RESET, 0, 2 * index + 1, &8u32.to_be_bytes()));
+        }
+        sent.extend(frame(PING, 0, 0, b"are here"));
+        stream.write_all(&sent).expect("sent");
+        loop {
+            let mut head = [0; 9];
+            stream.read_exact(&mut head).expect("a frame");
+            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+            let mut payload = vec![0; length as usize];
+            stream.read_exact(&mut payload).expect("a payload");
+            assert_ne!(head[3], GO_AWAY, "{}", String::from_utf8_lossy(&payload));
+            if head[3] == PING && head[4] == 1 {
+                assert_eq!(payload, b"are here");
+                break;
+            }
+        }
+    }
+}

@@ -118,6 +118,9 @@ impl Connection {
         (builder.http2())
             .timer(TokioTimer::new())
             .max_concurrent_streams(limits.streams)
+            // Many users may share a connection. Requests that some of them cancel before a busy
+            // server sees them must not end it: by default 20 do.
+            .max_pending_accept_reset_streams(limits.streams as usize)
             .keep_alive_interval(PING)
             .keep_alive_timeout(PONG);
         let connection = builder.serve_connection(TokioIo::new(stream), service);
