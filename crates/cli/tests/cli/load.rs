@@ -259,6 +259,13 @@ fn simulated_machines() {
         // 64 users fill the batches of one machine, and those of four.
         assert!((four / one / 4.0 - 1.0).abs() < 0.1, "{four} of {one}");
     }
+    // Loads are fractions of the peak of all machines.
+    let half = rows(&format!("lstm {line} --load 0.5"));
+    let rates: Vec<_> = half.iter().filter_map(|row| row["rate"].as_f64()).collect();
+    let [one, four] = rates[..] else {
+        panic!("{half:?}")
+    };
+    assert!((four / one / 4.0 - 1.0).abs() < 0.1, "{four} of {one}");
     for (refused, says) in [
         ("treelstm --machines 2 --rates 9", "trees are not simulated"),
         (

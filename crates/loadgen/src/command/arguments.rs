@@ -186,8 +186,8 @@ pub struct Arguments {
         "bucket_width", "tasks_at_once", "steps_at_once", "batch_steps", "csv", "cdf", "chart",
         "cdf_chart"])]
     pub calibrate: bool,
-    /// Concurrent requests for measuring the peak: with --load, and with a --sweep over several
-    /// --rates (default: four times the largest batch)
+    /// Concurrent requests for measuring the peak of a machine: with --load, and with a --sweep
+    /// over several --rates (default: four times the largest batch)
     #[arg(long, value_name = "N", conflicts_with = "calibrate",
         value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub saturation: Option<u32>,
@@ -352,11 +352,11 @@ impl Arguments {
         }
     }
 
-    /// The closed loop that measures peaks.
-    pub fn saturation(&self, grid: &Grid) -> Arrivals {
+    /// The closed loop that measures peaks of this number of machines.
+    pub fn saturation(&self, grid: &Grid, machines: usize) -> Arrivals {
         let users = self.saturation.map(|users| users as usize);
         Arrivals::Closed {
-            outstanding: users.unwrap_or(4 * grid.max_rows()),
+            outstanding: users.unwrap_or(4 * grid.max_rows()) * machines,
         }
     }
 

@@ -53,7 +53,7 @@ fn measured(
         rounds: 1,
         ..given
     };
-    let closed = arguments.saturation(&grid);
+    let closed = arguments.saturation(&grid, 1);
     let measured = peak(engines, &largest, &closed, &conditions)?;
     let simulated = peak(&machine, &largest, &closed, &conditions)?;
     if measured == 0.0 || simulated == 0.0 {

@@ -117,7 +117,7 @@ fn measure<L: Launch>(
 
     let mut peaks = Vec::new();
     if measures_peaks {
-        let closed = [arguments.saturation(&grid)];
+        let closed = [arguments.saturation(&grid, context.machines.unwrap_or(1))];
         peaks = compare(launch, &candidates, &closed, &conditions, &mut next)?;
         if peaks.is_empty() {
             return Err(Failure::new("interrupted before all peaks were measured"));
