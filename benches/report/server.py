@@ -32,12 +32,12 @@ def several(machine: str) -> str:
     record = newest("machines", machine)
     lines = [
         [
-            f"{row['machines']}, {row['kind']}", row["routing"].replace("-", " "), f"{float(row['load']):.0%}",
-            f"{int(row['rate']):,}", row["p50_ms"], row["p90_ms"], row["p99_ms"],
+            f"{row['machines']}, {row['kind']}", f"{float(row['load']):.0%}", f"{int(row['rate']):,}",
+            row["p50_ms"], row["p90_ms"], row["p99_ms"],
         ]
         for row in record.rows
     ]  # fmt: skip
-    titles = ("machines", "routing", "of the peak", "requests/s", "p50 ms", "p90 ms", "p99 ms")
+    titles = ("machines", "of the peak", "requests/s", "p50 ms", "p90 ms", "p99 ms")
     return heading(record) + table(titles, lines)
 
 
