@@ -19,6 +19,8 @@
 //! A product with int8 weights is not a chain but one term, `fma(sum, scale, z)`; see
 //! [`Precision`](crate::model::Precision) and [`quantize`].
 //!
+//! A GPU adds the terms of the state in another order, [`SumOrder::Lanes`]; all else is the same.
+//!
 //! # Tiny states
 //!
 //! A new state of smaller magnitude than [`TINY_STATE`] becomes `0`. Otherwise a state that decays
@@ -27,6 +29,7 @@
 
 mod activation;
 mod layers;
+mod sums;
 mod tree;
 
 pub use activation::activate;
@@ -34,6 +37,7 @@ pub use layers::{
     additive_score, cosine_similarity, dense_activated, dot, exp_sum, greater, highway, softmax,
     weighted_sum,
 };
+pub use sums::SumOrder;
 pub use tree::tree_step;
 
 use crate::model::{
@@ -68,6 +72,19 @@ const TINY_ROW: f32 = 1.0 / (1u128 << 100) as f32;
 /// # Errors
 /// [`InputError`] if a slice does not have the size that [`Model::signature`] requires.
 pub fn run(model: &Model, input: &Input<'_>, output: &mut Output<'_>) -> Result<(), InputError> {
+    run_in(SumOrder::Chain, model, input, output)
+}
+
+/// As [`run`], with the terms of the state added in `order`.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_in(
+    order: SumOrder,
+    model: &Model,
+    input: &Input<'_>,
+    output: &mut Output<'_>,
+) -> Result<(), InputError> {
     input.check(&model.signature(), output)?;
     let features = model.signature().output;
     if let Some(values) = output.values.as_deref_mut() {
@@ -101,7 +118,7 @@ pub fn run(model: &Model, input: &Input<'_>, output: &mut Output<'_>) -> Result<
                         None => vec![0.0; c_size],
                     },
                 };
-                outputs.push(run_direction(direction, &xs, &mut state));
+                outputs.push(run_direction(order, direction, &xs, &mut state));
                 if let Some(hn) = output.hn.as_deref_mut() {
                     hn[h_at].copy_from_slice(&state.h);
                 }
@@ -134,6 +151,7 @@ pub struct DirectionState {
 /// Runs one sequence through one direction. Returns the hidden state after each step, in the order
 /// of `xs`.
 fn run_direction(
+    order: SumOrder,
     direction: &Direction,
     xs: &[Vec<f32>],
     state: &mut DirectionState,
@@ -145,7 +163,7 @@ fn run_direction(
         } else {
             i
         };
-        step_cell(direction, &xs[step], state);
+        step_cell_in(order, direction, &xs[step], state);
         ys[step] = state.h.clone();
     }
     ys
@@ -172,6 +190,10 @@ fn merge(layer: &Layer, mut outputs: Vec<Vec<Vec<f32>>>) -> Vec<Vec<f32>> {
 /// # Panics
 /// If the state does not have the sizes of the direction.
 pub fn step_cell(direction: &Direction, x: &[f32], state: &mut DirectionState) {
+    step_cell_in(SumOrder::Chain, direction, x, state);
+}
+
+fn step_cell_in(order: SumOrder, direction: &Direction, x: &[f32], state: &mut DirectionState) {
     let weights = direction.weights();
     let clamp = |bound: Option<f32>, z: f32| match bound {
         Some(bound) if z > bound => bound,
@@ -194,6 +216,7 @@ pub fn step_cell(direction: &Direction, x: &[f32], state: &mut DirectionState) {
                 input_forget,
             };
             step_lstm(
+                order,
                 weights,
                 direction.hidden_size(),
                 activations,
@@ -206,10 +229,18 @@ pub fn step_cell(direction: &Direction, x: &[f32], state: &mut DirectionState) {
             gate,
             candidate,
             reset,
-        } => step_gru(weights, gate, candidate, reset, clip, x, state),
+        } => {
+            let form = GruForm {
+                gate,
+                candidate,
+                reset,
+            };
+            step_gru(order, weights, form, clip, x, state);
+        }
         Cell::LightGru { gate, candidate } => {
             let hidden = state.h.len();
-            let row = |row, of| activate(of, clip(pre_activation(weights, row, x, &state.h)));
+            let row =
+                |row, of| activate(of, clip(pre_activation(order, weights, row, x, &state.h)));
             let h = (0..hidden).map(|j| {
                 let (z, n) = (row(j, gate), row(hidden + j, candidate));
                 flush(z.mul_add(state.h[j], (1.0 - z) * n))
@@ -221,7 +252,7 @@ pub fn step_cell(direction: &Direction, x: &[f32], state: &mut DirectionState) {
                 .map(|j| {
                     flush(activate(
                         activation,
-                        clip(pre_activation(weights, j, x, &state.h)),
+                        clip(pre_activation(order, weights, j, x, &state.h)),
                     ))
                 })
                 .collect();
@@ -238,6 +269,7 @@ struct LstmActivations {
 }
 
 fn step_lstm(
+    order: SumOrder,
     weights: &Weights,
     hidden: usize,
     activations: LstmActivations,
@@ -250,7 +282,7 @@ fn step_lstm(
     for (j, h) in h.iter_mut().enumerate() {
         let [i, f, g, o] = [0, 1, 2, 3].map(|gate| {
             let row = gate * hidden + j;
-            pre_activation(weights, row, x, &state.h)
+            pre_activation(order, weights, row, x, &state.h)
         });
         let p = weights.peepholes.as_ref();
         let c = state.c[j];
@@ -278,32 +310,42 @@ fn step_lstm(
     state.h = match &weights.projection {
         None => h,
         Some(projection) => (0..projection.rows())
-            .map(|j| flush(chain(0.0, projection, j, &h)))
+            .map(|j| flush(order.add(0.0, projection, j, &h)))
             .collect(),
     };
 }
 
-fn step_gru(
-    weights: &Weights,
+struct GruForm {
     gate: Activation,
     candidate: Activation,
     reset: ResetForm,
+}
+
+fn step_gru(
+    order: SumOrder,
+    weights: &Weights,
+    form: GruForm,
     clip: impl Fn(f32) -> f32,
     x: &[f32],
     state: &mut DirectionState,
 ) {
+    let GruForm {
+        gate,
+        candidate,
+        reset,
+    } = form;
     let hidden = state.h.len();
-    let gate_at = |row| activate(gate, clip(pre_activation(weights, row, x, &state.h)));
+    let gate_at = |row| activate(gate, clip(pre_activation(order, weights, row, x, &state.h)));
     let r: Vec<f32> = (0..hidden).map(gate_at).collect();
     let z: Vec<f32> = (hidden..2 * hidden).map(gate_at).collect();
     let reset_h: Vec<f32> = r.iter().zip(&state.h).map(|(r, h)| r * h).collect();
     let h = (0..hidden).map(|j| {
         let row = 2 * hidden + j;
         let n = match reset {
-            ResetForm::Before => pre_activation(weights, row, x, &reset_h),
+            ResetForm::Before => pre_activation(order, weights, row, x, &reset_h),
             ResetForm::After => {
                 let input = chain(weights.input_bias[row], &weights.input, row, x);
-                let state = chain(
+                let state = order.add(
                     weights.recurrent_bias[row],
                     &weights.recurrent,
                     row,
@@ -319,10 +361,10 @@ fn step_gru(
 }
 
 /// The pre-activation of one row: a chain over bias, input and state.
-fn pre_activation(weights: &Weights, row: usize, x: &[f32], h: &[f32]) -> f32 {
+fn pre_activation(order: SumOrder, weights: &Weights, row: usize, x: &[f32], h: &[f32]) -> f32 {
     let bias = weights.input_bias[row] + weights.recurrent_bias[row];
     let z = chain(bias, &weights.input, row, x);
-    chain(z, &weights.recurrent, row, h)
+    order.add(z, &weights.recurrent, row, h)
 }
 
 /// A fully connected layer: `W x + b` `[outputs]`, with `weights` `[outputs, inputs]`, `bias`
@@ -346,10 +388,7 @@ fn chain(start: f32, matrix: &Matrix, row: usize, values: &[f32]) -> f32 {
         }
         Numbers::Bf16(weights) => {
             let terms = values.iter().zip(weights);
-            terms.fold(start, |z, (value, half)| {
-                let weight = f32::from_bits(u32::from(*half) << 16);
-                value.mul_add(weight, z)
-            })
+            terms.fold(start, |z, (value, half)| value.mul_add(widened(*half), z))
         }
         Numbers::Int8 { whole, scales } => {
             let (q, scale) = quantize(values);
@@ -358,6 +397,11 @@ fn chain(start: f32, matrix: &Matrix, row: usize, values: &[f32]) -> f32 {
             (sum as f32).mul_add(scale * scales[0], start)
         }
     }
+}
+
+/// The value of a bfloat16.
+fn widened(half: u16) -> f32 {
+    f32::from_bits(u32::from(half) << 16)
 }
 
 /// Quantises the lhs of a product with int8 weights: integers from -127 to 127, and their scale.
