@@ -1,0 +1,284 @@
+// A sequence in one launch. Each warp owns UNITS units of one direction: it keeps their weights in
+// registers and shared memory, as far as they fit, and reads the others each step. Blocks exchange
+// the state once a step; see README.md, "Exchange".
+//
+// A prologue defines CELL, GATES, GATE(x), CANDIDATE(x), OUTPUT(x), the weights' type, and the
+// plan: WARPS, UNITS, TILE, CHUNKS, REGISTER_CHUNKS, SHARED_CHUNKS, CLUSTER.
+#include "machine.cuh"
+#include "activation.cuh"
+#include "weights.cuh"
+#include "sums.cuh"
+#include "cell.cuh"
+
+constexpr int THREADS = WARPS * LANES;
+constexpr int COLUMNS = UNITS * GATES;
+// Units of a block.
+constexpr int OWN = WARPS * UNITS;
+// Values of a padded row of the state.
+constexpr int STRIDE = CHUNKS * CHUNK;
+// The first columns of a unit: all, or those before the reset gate acts.
+constexpr int FIRST_GATES = CELL == GRU_BEFORE ? 2 : GATES;
+static_assert(TILE * OWN <= THREADS, "a thread has the state of one unit and row of a tile");
+
+// The arrays of one direction. Rows are sequences, from the longest to the shortest.
+struct Direction {
+  const float* input;             // [steps, batch, GATES * hidden] products of the input, with biases
+  const StoredWeights* weights;   // as `pack.rs` arranges them
+  const float* candidate_bias;    // [hidden], GRU that resets after the product
+  const float* peepholes;         // [3, hidden]: to input, forget and output gate
+  const float* initial;           // [batch, hidden] states before the first step of this launch
+  float* last;                    // [batch, hidden] states after the last step of each row
+  float* cell;                    // [batch, hidden] cell states, before and after
+  float* output;                  // [steps, batch, output_stride], of which `hidden` are ours; or null
+  unsigned long long* exchanged;  // [2, batch, hidden] stamped states; [2, ...] more before a reset
+  int is_reverse;
+  int unused;
+};
+
+struct Sequences {
+  Direction directions[2];
+  const int* lengths;  // [batch], descending
+  int batch;
+  int hidden;
+  int first_step;  // steps of this launch: from this one
+  int end_step;    // to the one before this
+  int output_stride;
+  unsigned stamp;  // of step 0; the next launch that exchanges here has larger ones
+};
+
+// The weights of this warp, where they are.
+struct OwnWeights {
+  StoredWeights held[REGISTER_CHUNKS > 0 ? REGISTER_CHUNKS : 1][COLUMNS];
+  const StoredWeights* shared;
+  const StoredWeights* streamed;
+};
+
+// Adds the products of gates FIRST to FIRST + COUNT of the warp's units with a tile of states.
+template <int FIRST, int COUNT>
+__device__ inline void products(const OwnWeights& own, const float* state, float* totals, int warp,
+                                int lane) {
+  float sums[TILE * UNITS * COUNT] = {};
+  const float* at = state + lane * 4;
+  StoredWeights some[UNITS * COUNT];
+#pragma unroll
+  for (int chunk = 0; chunk < REGISTER_CHUNKS; ++chunk) {
+#pragma unroll
+    for (int column = 0; column < UNITS * COUNT; ++column)
+      some[column] = own.held[chunk][column / COUNT * GATES + FIRST + column % COUNT];
+    add_chunk<TILE, UNITS * COUNT>(sums, at, STRIDE, some);
+    at += CHUNK;
+  }
+#pragma unroll 1
+  for (int chunk = 0; chunk < CHUNKS - REGISTER_CHUNKS; ++chunk) {
+    const StoredWeights* from = chunk < SHARED_CHUNKS
+                                    ? own.shared + chunk * COLUMNS * LANES
+                                    : own.streamed + (chunk - SHARED_CHUNKS) * COLUMNS * LANES;
+#pragma unroll
+    for (int column = 0; column < UNITS * COUNT; ++column)
+      some[column] = from[(column / COUNT * GATES + FIRST + column % COUNT) * LANES + lane];
+    add_chunk<TILE, UNITS * COUNT>(sums, at, STRIDE, some);
+    at += CHUNK;
+  }
+  // Sums are [TILE, UNITS, COUNT]; totals are [TILE, OWN, GATES].
+  write_totals<TILE * UNITS * COUNT>(sums, lane, totals, [&](int index) {
+    const int row = index / (UNITS * COUNT), column = index % (UNITS * COUNT);
+    return (row * OWN + warp * UNITS + column / COUNT) * GATES + FIRST + column % COUNT;
+  });
+}
+
+// Copies `hidden` values with this stamp, as soon as they have arrived.
+__device__ inline void await_row(const unsigned long long* from, unsigned stamp, float* to,
+                                 int hidden) {
+  constexpr int AT_ONCE = 4;
+  for (int first = threadIdx.x; first < hidden; first += AT_ONCE * THREADS) {
+    Stamped words[AT_ONCE];
+    bool arrived;
+    do {
+      arrived = true;
+#pragma unroll
+      for (int i = 0; i < AT_ONCE; ++i) {
+        const int k = first + i * THREADS;
+        if (k < hidden) {
+          words[i] = read_stamped(from + k);
+          arrived &= words[i].stamp == stamp;
+        }
+      }
+      if (!arrived) wait_a_little();
+    } while (!arrived);
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; ++i)
+      if (first + i * THREADS < hidden) to[first + i * THREADS] = words[i].value;
+  }
+}
+
+#if CLUSTER
+#define BLOCKS_MEET __cluster_dims__(BLOCKS, 1, 1)
+#else
+#define BLOCKS_MEET
+#endif
+
+extern "C" __global__ void BLOCKS_MEET __launch_bounds__(THREADS, 1)
+    recurrent(const __grid_constant__ Sequences run) {
+  const Direction& direction = run.directions[blockIdx.y];
+  const int hidden = run.hidden, batch = run.batch;
+  const int thread = threadIdx.x, warp = thread / LANES, lane = thread % LANES;
+  const int padded_batch = (batch + TILE - 1) / TILE * TILE;
+
+  // Shared memory: weights; tiles of states; totals.
+  BLOCK_MEMORY(memory);
+  StoredWeights* shared = reinterpret_cast<StoredWeights*>(memory);
+  float* states = reinterpret_cast<float*>(shared + WARPS * SHARED_CHUNKS * COLUMNS * LANES);
+  // With a cluster the states of all rows, twice, and those that a reset gate has acted on;
+  // otherwise two tiles.
+  const int state_rows = CLUSTER ? (CELL == GRU_BEFORE ? 3 : 2) * padded_batch : 2 * TILE;
+  float* totals = states + state_rows * STRIDE;
+  for (int i = thread; i < state_rows * STRIDE; i += THREADS) states[i] = 0.0f;
+
+  OwnWeights own;
+  const StoredWeights* all =
+      direction.weights +
+      static_cast<size_t>(blockIdx.x * WARPS + warp) * CHUNKS * COLUMNS * LANES;
+#pragma unroll
+  for (int chunk = 0; chunk < REGISTER_CHUNKS; ++chunk)
+#pragma unroll
+    for (int column = 0; column < COLUMNS; ++column)
+      own.held[chunk][column] = all[(chunk * COLUMNS + column) * LANES + lane];
+  all += REGISTER_CHUNKS * COLUMNS * LANES;
+  StoredWeights* here = shared + warp * SHARED_CHUNKS * COLUMNS * LANES;
+  // A lane reads only what it copies itself.
+  for (int i = lane; i < SHARED_CHUNKS * COLUMNS * LANES; i += LANES) here[i] = all[i];
+  own.shared = here;
+  own.streamed = all + SHARED_CHUNKS * COLUMNS * LANES;
+
+  // The row of a tile and the unit whose state this thread computes.
+  const int tile_row = thread / OWN, own_unit = thread % OWN;
+  const int unit = blockIdx.x * OWN + own_unit;
+  const bool has_unit = tile_row < TILE && unit < hidden;
+  __syncthreads();
+
+#if CLUSTER
+  const size_t parity_size = static_cast<size_t>(padded_batch) * STRIDE;
+  float* first_states = states + (run.first_step & 1) * parity_size;
+  for (int row = 0; row < batch; ++row)
+    for (int k = thread; k < hidden; k += THREADS)
+      first_states[row * STRIDE + k] = direction.initial[static_cast<size_t>(row) * hidden + k];
+  // No block writes states here before all have begun.
+  cluster_barrier();
+#else
+  int round = 0;  // Tiles so far: they take turns with the two places.
+#endif
+
+  for (int step = run.first_step; step < run.end_step && step < run.lengths[0]; ++step) {
+    for (int tile = 0; tile < batch && run.lengths[tile] > step; tile += TILE) {
+      const int row = tile + tile_row;
+      const int length = row < batch ? run.lengths[row] : 0;
+      const bool computes = has_unit && length > step;
+      const size_t at = static_cast<size_t>(row) * hidden + unit;
+      const int position = direction.is_reverse ? length - 1 - step : step;
+      const size_t place = static_cast<size_t>(position) * batch + row;
+
+      // Read before the wait for other blocks.
+      float z[GATES] = {};
+      if (computes) {
+#pragma unroll
+        for (int gate = 0; gate < GATES; ++gate)
+          z[gate] = direction.input[(place * GATES + gate) * hidden + unit];
+      }
+#if CELL == LSTM
+      float c = computes ? direction.cell[at] : 0.0f;
+#endif
+
+#if CLUSTER
+      const float* state = states + (step & 1) * parity_size + static_cast<size_t>(tile) * STRIDE;
+#else
+      float* state = states + (round & 1) * TILE * STRIDE;
+      round++;
+      for (int i = 0; i < TILE && tile + i < batch && run.lengths[tile + i] > step; ++i) {
+        const size_t from = static_cast<size_t>(tile + i) * hidden;
+        if (step == run.first_step) {
+          for (int k = thread; k < hidden; k += THREADS)
+            state[i * STRIDE + k] = direction.initial[from + k];
+        } else {
+          await_row(direction.exchanged + static_cast<size_t>((step - 1) & 1) * batch * hidden + from,
+                    run.stamp + step - 1, state + i * STRIDE, hidden);
+        }
+      }
+      __syncthreads();
+#endif
+      products<0, FIRST_GATES>(own, state, totals, warp, lane);
+      __syncthreads();
+
+      const float* total = totals + (tile_row * OWN + own_unit) * GATES;
+      float h = 0.0f;
+#if CELL != LSTM && CELL != RNN
+      // The state of this unit before the step.
+      const float before = computes ? state[tile_row * STRIDE + unit] : 0.0f;
+#endif
+      if (computes) {
+#pragma unroll
+        for (int gate = 0; gate < GATES; ++gate) {
+          if (CELL == GRU_AFTER && gate == 2) continue;
+          if (gate < FIRST_GATES) z[gate] = z[gate] + total[gate];
+        }
+#if CELL == LSTM
+        h = new_state(z, c, PEEPHOLES ? direction.peepholes + unit : nullptr, hidden);
+        direction.cell[at] = c;
+#elif CELL == RNN
+        h = new_state(z);
+#elif CELL == LIGHT_GRU
+        h = new_state(z[0], z[1], before);
+#elif CELL == GRU_AFTER
+        const float reset = GATE(CLIPPED(z[0]));
+        const float product = direction.candidate_bias[unit] + total[2];
+        h = new_state(z[1], fmaf(reset, product, z[2]), before);
+#endif
+      }
+
+#if CELL == GRU_BEFORE
+      // A second exchange: the candidate's product is with the states that the reset gates of all
+      // units have acted on.
+      const float kept = computes ? GATE(CLIPPED(z[0])) * before : 0.0f;
+#if CLUSTER
+      float* reset_states = states + 2 * parity_size + static_cast<size_t>(tile) * STRIDE;
+      if (computes)
+        for (unsigned block = 0; block < gridDim.x; ++block)
+          *in_block(reset_states + tile_row * STRIDE + unit, block) = kept;
+      cluster_barrier();
+#else
+      unsigned long long* exchanged =
+          direction.exchanged + static_cast<size_t>(2 + (step & 1)) * batch * hidden;
+      if (computes) write_stamped(exchanged + at, {run.stamp + step, kept});
+      float* reset_states = states + (round & 1) * TILE * STRIDE;
+      round++;
+      for (int i = 0; i < TILE && tile + i < batch && run.lengths[tile + i] > step; ++i)
+        await_row(exchanged + static_cast<size_t>(tile + i) * hidden, run.stamp + step,
+                  reset_states + i * STRIDE, hidden);
+      __syncthreads();
+#endif
+      products<2, 1>(own, reset_states, totals, warp, lane);
+      __syncthreads();
+      if (computes) h = new_state(z[1], z[2] + total[2], before);
+#endif
+
+      if (computes) {
+#if CLUSTER
+        float* next = states + ((step + 1) & 1) * parity_size +
+                      static_cast<size_t>(row) * STRIDE + unit;
+        for (unsigned block = 0; block < gridDim.x; ++block) *in_block(next, block) = h;
+#else
+        write_stamped(direction.exchanged + static_cast<size_t>(step & 1) * batch * hidden + at,
+                      {run.stamp + step, h});
+#endif
+        if (direction.output != nullptr) direction.output[place * run.output_stride + unit] = h;
+        if (step + 1 == length || step + 1 == run.end_step) direction.last[at] = h;
+      }
+#if CLUSTER
+      // The totals of the next tile.
+      __syncthreads();
+#endif
+    }
+#if CLUSTER
+    cluster_barrier();
+#endif
+  }
+}

@@ -1,0 +1,139 @@
+//! Kernels to machine code, by NVRTC, and the folder of what was compiled before.
+
+use std::ffi::CString;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::PathBuf;
+
+use cellstream::atomic_file;
+use cudarc::nvrtc::{result, sys};
+
+use crate::{DriverError, Kernel};
+
+/// A compiled kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Compiled {
+    /// Machine code for one architecture.
+    pub cubin: Vec<u8>,
+    /// What the compiler said, with the registers and spills of the kernel.
+    pub log: String,
+}
+
+/// Contraction is off: `fmaf` is one rounding and `a * b + c` two, as in the reference.
+const OPTIONS: [&str; 6] = [
+    "--std=c++17",
+    "--fmad=false",
+    "--ftz=false",
+    "--prec-div=true",
+    "--prec-sqrt=true",
+    "--ptxas-options=-v",
+];
+
+/// Compiles `kernel` for an architecture such as `sm_90`. Needs no device.
+///
+/// # Errors
+/// [`DriverError::NoLibrary`] without NVRTC; [`DriverError::Compile`].
+pub fn compile(kernel: &Kernel, architecture: &str) -> Result<Compiled, DriverError> {
+    // Asked first, because the crate panics where the library is not found.
+    // SAFETY: it loads the library, as any call of it would, and calls nothing.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(DriverError::NoLibrary {
+            library: "libnvrtc",
+        });
+    }
+    let refused = |log: String| DriverError::Compile {
+        kernel: kernel.name,
+        architecture: architecture.to_owned(),
+        log,
+    };
+    let text = CString::new(kernel.text.as_str()).map_err(|error| refused(error.to_string()))?;
+    let program = result::create_program(&text, None).map_err(|e| refused(e.to_string()))?;
+    let program = Program(program);
+    let mut options: Vec<String> = OPTIONS.map(String::from).to_vec();
+    options.push(format!("--gpu-architecture={architecture}"));
+    // SAFETY: the program was made above and is destroyed after its last use.
+    let compiled = unsafe { result::compile_program(program.0, &options) };
+    let log = program.log();
+    compiled.map_err(|error| refused(format!("{error}: {log}")))?;
+    let cubin = program
+        .cubin()
+        .map_err(|error| refused(error.to_string()))?;
+    Ok(Compiled { cubin, log })
+}
+
+/// A program of NVRTC, destroyed when it is dropped.
+struct Program(sys::nvrtcProgram);
+
+impl Program {
+    fn log(&self) -> String {
+        // SAFETY: the program lives as long as `self`.
+        let log = unsafe { result::get_program_log(self.0) }.unwrap_or_default();
+        let bytes: Vec<u8> = log
+            .iter()
+            .map(|&c| c as u8)
+            .take_while(|c| *c != 0)
+            .collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    fn cubin(&self) -> Result<Vec<u8>, result::NvrtcError> {
+        let mut size = 0;
+        // SAFETY: the program lives as long as `self`, and `size` is written to once.
+        unsafe { sys::nvrtcGetCUBINSize(self.0, &raw mut size) }.result()?;
+        let mut cubin = vec![0u8; size];
+        // SAFETY: the compiler writes as many bytes as it just said.
+        unsafe { sys::nvrtcGetCUBIN(self.0, cubin.as_mut_ptr().cast()) }.result()?;
+        Ok(cubin)
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // SAFETY: nobody else destroys it, and it is not used afterwards. An error leaves it.
+        let _ = unsafe { result::destroy_program(self.0) };
+    }
+}
+
+/// As [`compile`], or from the file of an earlier time.
+///
+/// # Errors
+/// As [`compile`]. A file that cannot be read or written is no error: the kernel is compiled.
+pub(super) fn compiled(kernel: &Kernel, architecture: &str) -> Result<Vec<u8>, DriverError> {
+    let path = folder().map(|folder| {
+        let mut hasher = DefaultHasher::new();
+        (architecture, kernel.name, &kernel.text).hash(&mut hasher);
+        folder.join(format!(
+            "{}-{architecture}-{:016x}",
+            kernel.name,
+            hasher.finish()
+        ))
+    });
+    // The text stands before the machine code, so that a file of another text is not taken.
+    let head = format!("{architecture}\n{}\n", kernel.text);
+    let stored = path.as_ref().and_then(|path| std::fs::read(path).ok());
+    if let Some(cubin) = stored
+        .as_ref()
+        .and_then(|file| file.strip_prefix(head.as_bytes()))
+    {
+        return Ok(cubin.to_vec());
+    }
+    let cubin = compile(kernel, architecture)?.cubin;
+    if let Some(path) = path {
+        let folder = path.parent().map(std::fs::create_dir_all);
+        let write = |file: &mut dyn std::io::Write| {
+            file.write_all(head.as_bytes())?;
+            file.write_all(&cubin)
+        };
+        if matches!(folder, Some(Ok(()))) {
+            let _ = atomic_file::write(&path, write);
+        }
+    }
+    Ok(cubin)
+}
+
+/// `$XDG_CACHE_HOME/cellstream/cuda`, or the same in the home folder.
+fn folder() -> Option<PathBuf> {
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    let cache = set("XDG_CACHE_HOME").map(PathBuf::from);
+    let cache = cache.or_else(|| Some(PathBuf::from(set("HOME")?).join(".cache")))?;
+    Some(cache.join("cellstream").join("cuda"))
+}

@@ -1,0 +1,368 @@
+//! One layer on a device: its weights, its kernel, and the launches of a run.
+
+use cellstream::model::{Cell, Direction, Layer, Matrix, Merge, ResetForm};
+
+use crate::arguments::{
+    Address, DirectionArguments, MergeArguments, ProductArguments, RecurrentArguments,
+};
+use crate::driver::{Buffer, Driver, DriverError, Grid, Meeting};
+use crate::model::PrepareError;
+use crate::plan::{Exchange, RecurrenceSize};
+use crate::{Device, Kernel, LaunchPlan, PlanError, WeightType, pack_recurrent, pack_rows};
+
+/// Outputs of a block of `input.cu`, along each axis, and its threads.
+const PRODUCTS: (usize, usize) = (64, 256);
+
+/// The most blocks of `merge.cu`, which take several rows then, and their threads.
+const MERGE: (usize, usize) = (1024, 256);
+
+/// What a caller chooses beside the model.
+#[derive(Clone, Copy)]
+pub(crate) struct Settings {
+    /// Type of the weights on the device.
+    pub weights: WeightType,
+    /// The plan of a layer.
+    pub choose: Choose,
+}
+
+/// The choice of a plan for a device and size.
+pub(crate) type Choose = fn(&Device, RecurrenceSize) -> Result<LaunchPlan, PlanError>;
+
+/// A layer on a device.
+pub(crate) struct LayerOn<D: Driver> {
+    plan: LaunchPlan,
+    recurrent: D::Function,
+    input_products: D::Function,
+    add_directions: Option<D::Function>,
+    directions: Vec<DirectionOn<D>>,
+    features: usize,
+    hidden: usize,
+    gates: usize,
+    /// Outputs of both directions, before a merge that adds them.
+    sum: Option<D::Buffer>,
+}
+
+/// A direction on a device.
+struct DirectionOn<D: Driver> {
+    input_weights: D::Buffer,
+    bias: D::Buffer,
+    recurrent_weights: D::Buffer,
+    candidate_bias: Option<D::Buffer>,
+    peepholes: Option<D::Buffer>,
+    products: D::Buffer,
+    exchanged: D::Buffer,
+    initial: D::Buffer,
+    last: D::Buffer,
+    cell: Option<D::Buffer>,
+    is_reverse: bool,
+}
+
+/// The rows and steps of a run.
+#[derive(Clone, Copy)]
+pub(crate) struct Extent {
+    pub batch: usize,
+    pub steps: usize,
+    /// Lengths, descending, on the device.
+    pub lengths: Address,
+    /// Whether some sequences are shorter than `steps`.
+    pub is_ragged: bool,
+    /// Stamp of the first step.
+    pub stamp: u32,
+}
+
+impl<D: Driver> LayerOn<D> {
+    /// Packs the weights, with room for `batch` sequences of `steps` steps.
+    pub fn new(
+        driver: &D,
+        index: usize,
+        layer: &Layer,
+        settings: Settings,
+        (batch, steps): (usize, usize),
+    ) -> Result<LayerOn<D>, PrepareError> {
+        let Settings { weights, choose } = settings;
+        let first = &layer.directions()[0];
+        let (hidden, features) = (layer.hidden_size(), layer.input_size());
+        let gates = first.weights().recurrent.rows() / hidden;
+        let resets_before = matches!(
+            first.cell(),
+            Cell::Gru {
+                reset: ResetForm::Before,
+                ..
+            }
+        );
+        let size = RecurrenceSize {
+            hidden,
+            gates,
+            resets_before,
+            directions: layer.directions().len(),
+            batch,
+            weights,
+        };
+        let plan = choose(&driver.device(), size)?;
+        let kernel = Kernel::recurrent(index, first, &plan, weights)?;
+        for other in &layer.directions()[1..] {
+            if Kernel::recurrent(index, other, &plan, weights)? != kernel {
+                return Err(PrepareError::Plan(PlanError::Unsupported {
+                    layer: index,
+                    what: "a pair of directions with different activations",
+                }));
+            }
+        }
+        let directions = layer.directions().iter();
+        let directions = directions
+            .map(|of| DirectionOn::new(driver, index, of, weights, &plan, (batch, steps)));
+        let adds = layer.merge() == Merge::Sum && layer.directions().len() == 2;
+        Ok(LayerOn {
+            plan,
+            recurrent: driver.function(&kernel)?,
+            input_products: driver.function(&Kernel::input_products(weights))?,
+            add_directions: match adds {
+                true => Some(driver.function(&Kernel::add_directions())?),
+                false => None,
+            },
+            directions: directions.collect::<Result<_, _>>()?,
+            features,
+            hidden,
+            gates,
+            sum: match adds {
+                true => Some(allocate(driver, &[steps, batch, 2 * hidden])?),
+                false => None,
+            },
+        })
+    }
+
+    /// The layer's plan.
+    pub fn plan(&self) -> &LaunchPlan {
+        &self.plan
+    }
+
+    /// Sets the initial states of direction `index` from `[batch, hidden]` values.
+    pub fn set_states(
+        &mut self,
+        driver: &D,
+        index: usize,
+        h: &[u8],
+        c: &[u8],
+    ) -> Result<(), DriverError> {
+        let direction = &mut self.directions[index];
+        driver.write(&mut direction.initial, h)?;
+        // A sequence of no steps keeps its state.
+        driver.copy(&direction.initial, &mut direction.last, h.len())?;
+        match &mut direction.cell {
+            Some(cell) => driver.write(cell, c),
+            None => Ok(()),
+        }
+    }
+
+    /// Reads the final states of direction `index`, `[batch, hidden]` values.
+    pub fn states(
+        &self,
+        driver: &D,
+        index: usize,
+        h: &mut [u8],
+        c: &mut [u8],
+    ) -> Result<(), DriverError> {
+        let direction = &self.directions[index];
+        driver.read(&direction.last, h)?;
+        match &direction.cell {
+            Some(cell) => driver.read(cell, c),
+            None => Ok(()),
+        }
+    }
+
+    /// Starts the layer: `input` is `[steps, batch, features]`, `output` `[steps, batch, outputs]`.
+    pub fn start(
+        &mut self,
+        driver: &D,
+        extent: Extent,
+        input: &D::Buffer,
+        output: &mut D::Buffer,
+    ) -> Result<(), DriverError> {
+        let Extent { batch, steps, .. } = extent;
+        let rows = steps * batch;
+        let columns = self.gates * self.hidden;
+        for direction in &self.directions {
+            let arguments = ProductArguments {
+                input: input.address(),
+                weights: direction.input_weights.address(),
+                bias: direction.bias.address(),
+                lengths: extent.lengths,
+                output: direction.products.address(),
+                steps,
+                batch,
+                features: self.features,
+                columns,
+            };
+            let (side, threads) = PRODUCTS;
+            let grid = Grid {
+                blocks: [rows.div_ceil(side), columns.div_ceil(side)],
+                threads,
+                shared_bytes: 0,
+                meeting: Meeting::Never,
+            };
+            driver.launch(&self.input_products, &grid, &arguments.bytes())?;
+        }
+        let both = self.directions.len() * self.hidden;
+        let target = self.sum.as_mut().unwrap_or(output);
+        if extent.is_ragged {
+            // Outputs past the end of a sequence are zero.
+            driver.clear(target, rows * both * size_of::<f32>())?;
+        }
+        let mut arguments = RecurrentArguments {
+            lengths: extent.lengths,
+            batch,
+            hidden: self.hidden,
+            first_step: 0,
+            end_step: steps,
+            output_stride: both,
+            stamp: extent.stamp,
+            ..RecurrentArguments::default()
+        };
+        for (index, direction) in self.directions.iter().enumerate() {
+            let before = index * self.hidden * size_of::<f32>();
+            arguments.directions[index] = direction.arguments(target.address() + before as Address);
+        }
+        let grid = Grid {
+            blocks: [self.plan.blocks, self.directions.len()],
+            threads: self.plan.threads(),
+            shared_bytes: self.plan.shared_bytes,
+            meeting: match self.plan.exchange {
+                Exchange::Cluster => Meeting::Cluster,
+                Exchange::Stamped => Meeting::Resident,
+            },
+        };
+        driver.launch(&self.recurrent, &grid, &arguments.bytes())?;
+        let (Some(pairs), Some(add)) = (&self.sum, &self.add_directions) else {
+            return Ok(());
+        };
+        let arguments = MergeArguments {
+            from: pairs.address(),
+            to: output.address(),
+            rows,
+            width: self.hidden,
+        };
+        let (blocks, threads) = MERGE;
+        let grid = Grid {
+            blocks: [rows.min(blocks), 1],
+            threads,
+            shared_bytes: 0,
+            meeting: Meeting::Never,
+        };
+        driver.launch(add, &grid, &arguments.bytes())
+    }
+
+    /// Clears the words that blocks exchange: no stamp is left.
+    pub fn forget_stamps(&mut self, driver: &D) -> Result<(), DriverError> {
+        for direction in &mut self.directions {
+            let bytes = direction.exchanged.bytes();
+            driver.clear(&mut direction.exchanged, bytes)?;
+        }
+        Ok(())
+    }
+}
+
+impl<D: Driver> DirectionOn<D> {
+    fn new(
+        driver: &D,
+        layer: usize,
+        direction: &Direction,
+        weights: WeightType,
+        plan: &LaunchPlan,
+        (batch, steps): (usize, usize),
+    ) -> Result<DirectionOn<D>, PrepareError> {
+        let of = direction.weights();
+        let hidden = direction.hidden_size();
+        let rows = of.recurrent.rows();
+        // Two biases that the formula adds are one, rounded once, as in the reference.
+        let keeps_two = matches!(
+            direction.cell(),
+            Cell::Gru {
+                reset: ResetForm::After,
+                ..
+            }
+        );
+        let candidate = 2 * hidden..3 * hidden;
+        let bias = (0..rows).map(|row| match keeps_two && candidate.contains(&row) {
+            true => of.input_bias[row],
+            false => of.input_bias[row] + of.recurrent_bias[row],
+        });
+        let bias: Vec<f32> = bias.collect();
+        let peepholes = of
+            .peepholes
+            .as_ref()
+            .map(|p| [&p.input[..], &p.forget, &p.output].concat());
+        let floats = |values: &[f32]| {
+            let bytes: Vec<u8> = values
+                .iter()
+                .flat_map(|value| value.to_le_bytes())
+                .collect();
+            of_bytes(driver, &bytes)
+        };
+        let matrix = |matrix: &Matrix| -> Result<D::Buffer, PrepareError> {
+            Ok(of_bytes(driver, &pack_rows(layer, matrix, weights)?)?)
+        };
+        let state = || allocate(driver, &[batch, hidden]);
+        // Words of two 32-bit halves, for two steps; twice as many where a reset gate acts first.
+        let exchanged = 2
+            * 2
+            * if plan.exchange == Exchange::Stamped {
+                2
+            } else {
+                0
+            };
+        Ok(DirectionOn {
+            input_weights: matrix(&of.input)?,
+            bias: floats(&bias)?,
+            recurrent_weights: of_bytes(
+                driver,
+                &pack_recurrent(layer, &of.recurrent, weights, plan)?,
+            )?,
+            candidate_bias: match keeps_two {
+                true => Some(floats(&of.recurrent_bias[candidate])?),
+                false => None,
+            },
+            peepholes: match &peepholes {
+                Some(values) => Some(floats(values)?),
+                None => None,
+            },
+            products: allocate(driver, &[steps, batch, rows])?,
+            exchanged: allocate(driver, &[exchanged, batch, hidden])?,
+            initial: state()?,
+            last: state()?,
+            cell: match direction.cell_state_size() {
+                0 => None,
+                _ => Some(state()?),
+            },
+            is_reverse: direction.is_reverse(),
+        })
+    }
+
+    fn arguments(&self, output: Address) -> DirectionArguments {
+        let of = |buffer: &Option<D::Buffer>| buffer.as_ref().map_or(0, Buffer::address);
+        DirectionArguments {
+            input: self.products.address(),
+            weights: self.recurrent_weights.address(),
+            candidate_bias: of(&self.candidate_bias),
+            peepholes: of(&self.peepholes),
+            initial: self.initial.address(),
+            last: self.last.address(),
+            cell: of(&self.cell),
+            output,
+            exchanged: self.exchanged.address(),
+            is_reverse: self.is_reverse,
+        }
+    }
+}
+
+/// Memory for `sizes` values of four bytes.
+pub(crate) fn allocate<D: Driver>(driver: &D, sizes: &[usize]) -> Result<D::Buffer, DriverError> {
+    // The products were checked when room was asked for.
+    let bytes = sizes.iter().product::<usize>() * size_of::<f32>();
+    driver.allocate(bytes)
+}
+
+fn of_bytes<D: Driver>(driver: &D, bytes: &[u8]) -> Result<D::Buffer, DriverError> {
+    let mut buffer = driver.allocate(bytes.len())?;
+    driver.write(&mut buffer, bytes)?;
+    Ok(buffer)
+}

@@ -1,0 +1,212 @@
+//! A device of the tests: kernels compiled by the host's C++ compiler, a thread for each of CUDA's.
+//!
+//! Memory is a file, which each launch maps at the same address. So the text of the kernels, their
+//! arguments and all that a model asks of a driver are those of a GPU.
+
+mod cases;
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use crate::arguments::{Address, Bytes};
+use crate::driver::{Buffer, Driver, DriverError, Grid, Meeting};
+use crate::{Device, Kernel};
+
+/// Where launches map the memory: in the part of the address space that sanitizers leave.
+const BASE: Address = 0x7ea0_0000_0000;
+
+/// Flags of the compiler beside those of the tests, such as `-fsanitize=thread`.
+const FLAGS: &str = "CELLSTREAM_CXX_FLAGS";
+/// If set, a host without a C++ compiler fails the tests instead of skipping them.
+const REQUIRED: &str = "CELLSTREAM_REQUIRE_CXX";
+
+/// The host as a device.
+pub struct Host {
+    device: Device,
+    memory: Arc<Memory>,
+    launches: AtomicUsize,
+}
+
+struct Memory {
+    folder: tempfile::TempDir,
+    file: File,
+    used: AtomicU64,
+}
+
+/// A part of the file.
+pub struct HostBuffer {
+    memory: Arc<Memory>,
+    offset: u64,
+    bytes: usize,
+}
+
+impl Buffer for HostBuffer {
+    fn address(&self) -> Address {
+        BASE + self.offset
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Host {
+    /// `None` without a C++ compiler.
+    pub fn with_limits_of(device: Device) -> Option<Host> {
+        compiler()?;
+        let folder = tempfile::tempdir().unwrap();
+        let mut options = File::options();
+        let options = options.read(true).write(true).create(true).truncate(true);
+        let file = options.open(folder.path().join("memory")).unwrap();
+        Some(Host {
+            device,
+            memory: Arc::new(Memory {
+                folder,
+                file,
+                used: AtomicU64::new(0),
+            }),
+            launches: AtomicUsize::new(0),
+        })
+    }
+}
+
+/// The compiler, if there is one.
+fn compiler() -> Option<&'static str> {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    let found = FOUND.get_or_init(|| Command::new("c++").arg("--version").output().is_ok());
+    if !found {
+        assert!(std::env::var_os(REQUIRED).is_none(), "no C++ compiler");
+        eprintln!("skipped: no C++ compiler (c++)");
+    }
+    found.then_some("c++")
+}
+
+/// Programs by their text; each is compiled once.
+fn program(kernel: &Kernel) -> PathBuf {
+    static MADE: OnceLock<(tempfile::TempDir, Mutex<Programs>)> = OnceLock::new();
+    let (folder, made) = MADE.get_or_init(|| (tempfile::tempdir().unwrap(), Mutex::default()));
+    let text = kernel.on_machine(include_str!("machine.cuh")).text;
+    let once = {
+        let mut made = made.lock().unwrap();
+        let count = made.len();
+        let entry = made.entry(format!("{}\n{text}", kernel.name));
+        Arc::clone(entry.or_insert_with(|| Arc::new((count, OnceLock::new()))))
+    };
+    let (index, compiled) = &*once;
+    let path = folder.path().join(format!("kernel{index}"));
+    compiled.get_or_init(|| {
+        let source = path.with_extension("cpp");
+        fs::write(&source, text + include_str!("harness.cpp")).unwrap();
+        let mut command = Command::new("c++");
+        command
+            .args("-std=c++20 -O1 -ffp-contract=off -Wall -Wextra -Werror -pthread".split(' '))
+            // The pragmas are those of another compiler.
+            .args("-Wno-unknown-pragmas -Wno-unused-parameter".split(' '))
+            .args(std::env::var(FLAGS).unwrap_or_default().split_whitespace())
+            .arg(format!("-DKERNEL={}", kernel.name))
+            .arg(format!("-DBASE={BASE:#x}ull"))
+            .arg("-o")
+            .args([&path, &source]);
+        let made = command.output().unwrap();
+        assert!(
+            made.status.success(),
+            "{}",
+            String::from_utf8_lossy(&made.stderr)
+        );
+    });
+    path
+}
+
+type Programs = HashMap<String, Arc<(usize, OnceLock<()>)>>;
+
+impl Driver for Host {
+    type Buffer = HostBuffer;
+    type Function = PathBuf;
+
+    fn device(&self) -> Device {
+        self.device
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<HostBuffer, DriverError> {
+        // A page for each buffer and one between: what is written past the end is seen.
+        let pages = (bytes.div_ceil(4096) + 1) as u64;
+        let offset = self.memory.used.fetch_add(pages * 4096, Ordering::Relaxed);
+        self.memory.file.set_len(offset + pages * 4096).unwrap();
+        Ok(HostBuffer {
+            memory: Arc::clone(&self.memory),
+            offset,
+            bytes,
+        })
+    }
+
+    fn write(&self, to: &mut HostBuffer, bytes: &[u8]) -> Result<(), DriverError> {
+        assert!(bytes.len() <= to.bytes);
+        to.memory.file.write_all_at(bytes, to.offset).unwrap();
+        Ok(())
+    }
+
+    fn read(&self, from: &HostBuffer, bytes: &mut [u8]) -> Result<(), DriverError> {
+        assert!(bytes.len() <= from.bytes);
+        from.memory.file.read_exact_at(bytes, from.offset).unwrap();
+        Ok(())
+    }
+
+    fn clear(&self, buffer: &mut HostBuffer, bytes: usize) -> Result<(), DriverError> {
+        self.write(buffer, &vec![0; bytes])
+    }
+
+    fn copy(
+        &self,
+        from: &HostBuffer,
+        to: &mut HostBuffer,
+        bytes: usize,
+    ) -> Result<(), DriverError> {
+        let mut copied = vec![0; bytes];
+        self.read(from, &mut copied)?;
+        self.write(to, &copied)
+    }
+
+    fn function(&self, kernel: &Kernel) -> Result<PathBuf, DriverError> {
+        Ok(program(kernel))
+    }
+
+    fn launch(&self, program: &PathBuf, grid: &Grid, arguments: &Bytes) -> Result<(), DriverError> {
+        assert!(grid.shared_bytes <= self.device.shared_bytes as usize);
+        let blocks = grid.blocks[0] * grid.blocks[1];
+        if grid.meeting == Meeting::Resident {
+            assert!(blocks <= self.device.multiprocessors as usize);
+        }
+        let numbers = [
+            grid.blocks[0],
+            grid.blocks[1],
+            grid.threads,
+            grid.shared_bytes,
+            usize::from(grid.meeting != Meeting::Never),
+            usize::from(grid.meeting == Meeting::Cluster),
+            arguments.as_slice().len(),
+        ];
+        let mut launch: Vec<u8> = Vec::new();
+        launch.extend(
+            numbers
+                .iter()
+                .flat_map(|number| (*number as u32).to_le_bytes()),
+        );
+        launch.extend(arguments.as_slice());
+        let index = self.launches.fetch_add(1, Ordering::Relaxed);
+        let folder = self.memory.folder.path();
+        let file = folder.join(format!("launch{index}"));
+        fs::write(&file, launch).unwrap();
+        let mut command = Command::new(program);
+        command.arg(folder.join("memory"));
+        command.arg(self.memory.used.load(Ordering::Relaxed).to_string());
+        let ended = command.arg(&file).output().unwrap();
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success(), "{:?} {said}", ended.status);
+        Ok(())
+    }
+}

@@ -1,0 +1,126 @@
+//! Models on a GPU have the bits of the reference with the order of sums of a GPU. Skipped without
+//! one, unless it is required.
+#![cfg(feature = "cuda")]
+
+use cellstream::execute::{Backend, PreparedModel};
+use cellstream::model::{
+    Activation, Builder, Cell, Gru, Input, Lstm, Merge, Model, Output, ResetForm, Rnn,
+};
+use cellstream::plan::Plan;
+use cellstream::reference::{self, SumOrder};
+use cellstream_cuda::{Cuda, DriverError};
+
+/// If set, the tests fail without a GPU.
+const REQUIRED: &str = "CELLSTREAM_REQUIRE_CUDA";
+
+fn gpu() -> Option<Cuda> {
+    match Cuda::open(0) {
+        Ok(cuda) => Some(cuda),
+        Err(error @ (DriverError::NoLibrary { .. } | DriverError::NoDevice { .. })) => {
+            assert!(std::env::var_os(REQUIRED).is_none(), "{error}");
+            eprintln!("skipped: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn random(count: usize, seed: u64) -> Vec<f32> {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    (0..count).map(|_| rng.f32() * 2.0 - 1.0).collect()
+}
+
+/// The bits of outputs and final states of ragged sequences.
+fn bits(
+    model: &Model,
+    lengths: &[usize],
+    run: impl FnOnce(&Input<'_>, &mut Output<'_>),
+) -> Vec<u32> {
+    let (batch, steps) = (lengths.len(), lengths.iter().copied().max().unwrap());
+    let signature = model.signature();
+    let x = random(batch * steps * signature.input, 1);
+    let h0 = random(batch * signature.hidden_state, 2);
+    let c0 = random(batch * signature.cell_state, 3);
+    let mut y = vec![f32::NAN; batch * steps * signature.output];
+    let (mut hn, mut cn) = (h0.clone(), c0.clone());
+    let input = Input::new(&x, steps, batch)
+        .lengths(lengths)
+        .h0(&h0)
+        .c0(&c0);
+    run(&input, &mut Output::new(&mut y).hn(&mut hn).cn(&mut cn));
+    [y, hn, cn]
+        .concat()
+        .iter()
+        .map(|value| value.to_bits())
+        .collect()
+}
+
+fn check(cuda: &Cuda, model: &Model, lengths: &[usize]) {
+    let steps = lengths.iter().copied().max().unwrap();
+    let plan = Plan::estimate(model, lengths.len(), steps, 1);
+    let mut prepared: Box<dyn PreparedModel> = cuda.prepare(model, &plan).unwrap();
+    let expected = bits(model, lengths, |input, output| {
+        reference::run_in(SumOrder::Lanes, model, input, output).unwrap();
+    });
+    for _ in 0..3 {
+        let found = bits(model, lengths, |input, output| {
+            prepared.run(input, output).unwrap()
+        });
+        assert!(
+            found == expected,
+            "{:?} {lengths:?}",
+            model.layers()[0].directions()[0].cell()
+        );
+    }
+}
+
+#[test]
+fn every_cell_has_the_references_bits() {
+    let Some(cuda) = gpu() else { return };
+    let light = Cell::LightGru {
+        gate: Activation::Sigmoid,
+        candidate: Activation::Relu,
+    };
+    for hidden in [40, 300] {
+        for model in [
+            Lstm::new(20, hidden).random(1),
+            Gru::new(20, hidden).random(2),
+            Gru::new(20, hidden).reset(ResetForm::Before).random(3),
+            Builder::<Cell>::with_cell(light, 20, hidden).random(4),
+            Rnn::new(20, hidden).random(5),
+        ] {
+            check(&cuda, &model.unwrap(), &[9, 3, 0, 12, 12]);
+        }
+    }
+}
+
+#[test]
+fn stacks_of_both_directions_have_them() {
+    let Some(cuda) = gpu() else { return };
+    for merge in [Merge::Concat, Merge::Sum] {
+        let model = Lstm::new(20, 130).layers(2).bidirectional(merge).random(6);
+        check(&cuda, &model.unwrap(), &[5, 17, 1]);
+    }
+}
+
+#[test]
+fn large_states_and_batches_have_them() {
+    let Some(cuda) = gpu() else { return };
+    check(&cuda, &Lstm::new(64, 1024).random(7).unwrap(), &[20]);
+    check(&cuda, &Lstm::new(64, 2048).random(8).unwrap(), &[3; 4]);
+    let lengths: Vec<usize> = (0..70).map(|row| 1 + row % 9).collect();
+    check(&cuda, &Gru::new(64, 512).random(9).unwrap(), &lengths);
+}
+
+/// Also where there is a GPU: the numbers of devices end somewhere.
+#[test]
+fn a_missing_device_is_a_typed_error() {
+    match Cuda::open(1 << 20) {
+        Err(DriverError::NoLibrary { library }) => assert_eq!(library, "libcuda"),
+        Err(DriverError::NoDevice { ordinal, .. }) => assert_eq!(ordinal, 1 << 20),
+        // A driver without any device.
+        Err(DriverError::Call { .. }) => {}
+        Err(error) => panic!("{error}"),
+        Ok(_) => panic!("there is a device {}", 1 << 20),
+    }
+}
