@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use super::model::{CellName, FileOptions, open};
 use super::plan::{PlanOption, plan_for};
-use super::precision::{self, Asked, Precisions, Purpose, choose};
+#[cfg(feature = "network")]
+use super::precision::Precisions;
+use super::precision::{self, Asked, Purpose, choose};
 use super::sample::Sample;
 use cellstream::execute::Session;
 use cellstream::machine::Machine;

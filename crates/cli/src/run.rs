@@ -11,8 +11,12 @@ use super::npy;
 use super::plan::{PlanOption, plan_for};
 use super::precision::{Precisions, in_precisions};
 use super::profile::{self, Profile};
+#[cfg(feature = "cuda")]
+use cellstream::execute::Backend;
 use cellstream::execute::Session;
-use cellstream::model::{Array, ArrayMap};
+use cellstream::model::{Array, ArrayMap, OwnedInput, OwnedOutput};
+#[cfg(feature = "cuda")]
+use cellstream::plan::Plan;
 use cellstream_command::{Failure, in_existing_directory, keep_originals};
 
 /// Runs a model on .npy arrays, and writes .npy arrays.
@@ -50,6 +54,11 @@ pub struct Arguments {
     precision: Option<Precisions>,
     #[command(flatten)]
     plan: PlanOption,
+    /// Run on this CUDA device (default: 0); a stack of layers only
+    #[cfg(feature = "cuda")]
+    #[arg(long, value_name = "DEVICE", num_args = 0..=1, default_missing_value = "0",
+        conflicts_with_all = ["threads", "plan"])]
+    cuda: Option<usize>,
 }
 
 /// Loads, runs, writes.
@@ -57,6 +66,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let is_traced = profile::is_asked()?;
     check_outputs(arguments)?;
     let opened = open(&arguments.model, &arguments.file, arguments.cell);
+    #[cfg(feature = "cuda")]
+    if arguments.cuda.is_some() {
+        let is_graph = is_network(arguments, opened.is_ok());
+        check_cuda(arguments, is_graph, is_traced)?;
+    }
     #[cfg(feature = "network")]
     if is_network(arguments, opened.is_ok()) {
         let source = network::Source {
@@ -69,6 +83,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         return network::run(source, input, output, arguments.plan.path());
     }
     let model = opened?;
+    #[cfg(feature = "cuda")]
+    let gpu = arguments
+        .cuda
+        .map(cellstream_cuda::Cuda::open)
+        .transpose()?;
     let model = in_precisions(model, arguments.precision.as_ref());
     let model = model.map_err(|f| f.of(&arguments.model))?;
     let map = ArrayMap::new(&model);
@@ -84,6 +103,14 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let given = format!("--input {}", names.join(", "));
     afford_run(&model, input.batch, input.steps, &given)?;
     let size = (input.batch, input.steps);
+    #[cfg(feature = "cuda")]
+    if let Some(gpu) = gpu {
+        let room = Plan::estimate(&model, size.0, size.1, 1);
+        let mut prepared = gpu.prepare(&model, &room)?;
+        let mut results = map.output_buffers(&input);
+        prepared.run(&borrowed, &mut results.borrow())?;
+        return write_outputs(arguments, &map, &input, &results);
+    }
     let (plan, _) = plan_for(&model, size, arguments.threads, &arguments.plan)?;
     let mut session = Session::new(&model, &plan)?;
     drop(model);
@@ -94,10 +121,37 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     } else {
         session.run(&borrowed, &mut results.borrow())?;
     }
+    write_outputs(arguments, &map, &input, &results)
+}
+
+/// Refuses what `--cuda` does not do.
+#[cfg(feature = "cuda")]
+fn check_cuda(arguments: &Arguments, is_graph: bool, is_traced: bool) -> Result<(), Failure> {
+    if is_traced {
+        return Err(Failure::new(
+            "CELLSTREAM_TRACE tells of runs on cores; unset it or leave out --cuda",
+        ));
+    }
+    if is_graph {
+        return Err(Failure::new(format!(
+            "{}: --cuda runs stacks of layers; run a whole graph without it",
+            arguments.model.display()
+        )));
+    }
+    Ok(())
+}
+
+/// Writes all outputs or none.
+fn write_outputs(
+    arguments: &Arguments,
+    map: &ArrayMap,
+    input: &OwnedInput,
+    results: &OwnedOutput,
+) -> Result<(), Failure> {
     // All are complete before the first is in its place.
     let pending = (arguments.output.iter())
         .map(|output| {
-            let array = map.output(&output.name, &input, &results)?;
+            let array = map.output(&output.name, input, results)?;
             npy::write(&output.path, &array)
         })
         .collect::<Result<Vec<_>, Failure>>()?;
@@ -140,4 +194,10 @@ fn check_outputs(arguments: &Arguments) -> Result<(), Failure> {
 fn is_network(arguments: &Arguments, is_stack: bool) -> bool {
     let has_plan = || arguments.plan.path().is_some_and(network::is_plan);
     arguments.cell.is_none() && network::is_candidate(&arguments.model) && (!is_stack || has_plan())
+}
+
+/// Without the runner of graphs no model is one.
+#[cfg(all(feature = "cuda", not(feature = "network")))]
+fn is_network(_: &Arguments, _: bool) -> bool {
+    false
 }
