@@ -1,5 +1,7 @@
 //! One layer on a device: its weights, its kernel, and the launches of a run.
 
+use std::sync::Arc;
+
 use cellstream::model::{Cell, Direction, Layer, Matrix, Merge, ResetForm};
 
 use crate::arguments::{
@@ -17,7 +19,7 @@ const PRODUCTS: (usize, usize) = (64, 256);
 const MERGE: (usize, usize) = (1024, 256);
 
 /// What a caller chooses beside the model.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct Settings {
     /// Type of the weights on the device.
     pub weights: WeightType,
@@ -26,7 +28,29 @@ pub(crate) struct Settings {
 }
 
 /// The choice of a plan for a device and size.
-pub(crate) type Choose = fn(&Device, RecurrenceSize) -> Result<LaunchPlan, PlanError>;
+pub(crate) type Choose =
+    Arc<dyn Fn(&Device, RecurrenceSize) -> Result<LaunchPlan, PlanError> + Send + Sync>;
+
+/// The size of a layer's recurrence, for `batch` sequences.
+pub(crate) fn size_of_layer(layer: &Layer, batch: usize, weights: WeightType) -> RecurrenceSize {
+    let first = &layer.directions()[0];
+    let hidden = layer.hidden_size();
+    let resets_before = matches!(
+        first.cell(),
+        Cell::Gru {
+            reset: ResetForm::Before,
+            ..
+        }
+    );
+    RecurrenceSize {
+        hidden,
+        gates: first.weights().recurrent.rows() / hidden,
+        resets_before,
+        directions: layer.directions().len(),
+        batch,
+        weights,
+    }
+}
 
 /// A layer on a device.
 pub(crate) struct LayerOn<D: Driver> {
@@ -76,32 +100,18 @@ impl<D: Driver> LayerOn<D> {
         driver: &D,
         index: usize,
         layer: &Layer,
-        settings: Settings,
+        settings: &Settings,
         (batch, steps): (usize, usize),
     ) -> Result<LayerOn<D>, PrepareError> {
         let Settings { weights, choose } = settings;
         let first = &layer.directions()[0];
         let (hidden, features) = (layer.hidden_size(), layer.input_size());
         let gates = first.weights().recurrent.rows() / hidden;
-        let resets_before = matches!(
-            first.cell(),
-            Cell::Gru {
-                reset: ResetForm::Before,
-                ..
-            }
-        );
-        let size = RecurrenceSize {
-            hidden,
-            gates,
-            resets_before,
-            directions: layer.directions().len(),
-            batch,
-            weights,
-        };
+        let size = size_of_layer(layer, batch, *weights);
         let plan = choose(&driver.device(), size)?;
-        let kernel = Kernel::recurrent(index, first, &plan, weights)?;
+        let kernel = Kernel::recurrent(index, first, &plan, *weights)?;
         for other in &layer.directions()[1..] {
-            if Kernel::recurrent(index, other, &plan, weights)? != kernel {
+            if Kernel::recurrent(index, other, &plan, *weights)? != kernel {
                 return Err(PrepareError::Plan(PlanError::Unsupported {
                     layer: index,
                     what: "a pair of directions with different activations",
@@ -110,12 +120,12 @@ impl<D: Driver> LayerOn<D> {
         }
         let directions = layer.directions().iter();
         let directions = directions
-            .map(|of| DirectionOn::new(driver, index, of, weights, &plan, (batch, steps)));
+            .map(|of| DirectionOn::new(driver, index, of, *weights, &plan, (batch, steps)));
         let adds = layer.merge() == Merge::Sum && layer.directions().len() == 2;
         Ok(LayerOn {
             plan,
             recurrent: driver.function(&kernel)?,
-            input_products: driver.function(&Kernel::input_products(weights))?,
+            input_products: driver.function(&Kernel::input_products(*weights))?,
             add_directions: match adds {
                 true => Some(driver.function(&Kernel::add_directions())?),
                 false => None,

@@ -27,6 +27,9 @@ mod model;
 #[cfg(all(test, feature = "cuda"))]
 mod on_host;
 mod plan;
+#[cfg(feature = "cuda")]
+mod tune;
+mod tuned;
 mod weights;
 
 pub use device::Device;
@@ -39,4 +42,5 @@ pub use kernel::Kernel;
 #[cfg(feature = "cuda")]
 pub use model::PrepareError;
 pub use plan::{Exchange, LaunchPlan, RecurrenceSize};
+pub use tuned::{TunedPlans, TunedPlansError};
 pub use weights::{WeightType, pack_recurrent, pack_rows};

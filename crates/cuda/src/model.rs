@@ -79,8 +79,8 @@ impl<D: Driver> ModelOn<D> {
         settings: Settings,
         (batch, steps): (usize, usize),
     ) -> Result<ModelOn<D>, SessionError> {
-        let room = checked_room(model, batch.max(1), steps.max(1))?;
-        let (layers, lengths, values) = buffers(&driver, model, settings, room)?;
+        let room = checked_room(model, batch, steps)?;
+        let (layers, lengths, values) = buffers(&driver, model, &settings, room)?;
         Ok(ModelOn {
             driver,
             model: model.clone(),
@@ -268,7 +268,7 @@ impl<D: Driver> PreparedModel for ModelOn<D> {
         let larger = (batch.max(self.room.0), steps.max(self.room.1));
         if larger != self.room {
             let room = checked_room(&self.model, larger.0, larger.1)?;
-            let made = buffers(&self.driver, &self.model, self.settings, room)?;
+            let made = buffers(&self.driver, &self.model, &self.settings, room)?;
             (self.layers, self.lengths, self.values) = made;
             self.room = room;
             self.stamp = 1;
@@ -418,7 +418,7 @@ type Buffers<D> = (
 fn buffers<D: Driver>(
     driver: &D,
     model: &Model,
-    settings: Settings,
+    settings: &Settings,
     (batch, steps): (usize, usize),
 ) -> Result<Buffers<D>, PrepareError> {
     let layers = model.layers().iter().enumerate();
@@ -437,7 +437,12 @@ fn widest(model: &Model) -> usize {
 }
 
 /// The room asked for, if kernels can count it: rows and columns are 32-bit numbers.
-fn checked_room(model: &Model, batch: usize, steps: usize) -> Result<(usize, usize), SessionError> {
+pub(crate) fn checked_room(
+    model: &Model,
+    batch: usize,
+    steps: usize,
+) -> Result<(usize, usize), SessionError> {
+    let (batch, steps) = (batch.max(1), steps.max(1));
     let too_large = || SessionError::TooLarge { batch, steps };
     let rows = batch.checked_mul(steps).ok_or_else(too_large)?;
     let gates = |layer: &Layer| layer.directions()[0].weights().recurrent.rows();

@@ -2,7 +2,8 @@
 
 use cellstream::model::Matrix;
 use cellstream_cuda::{
-    Device, Exchange, LaunchPlan, PlanError, RecurrenceSize, WeightType, pack_recurrent,
+    Device, Exchange, LaunchPlan, PlanError, RecurrenceSize, TunedPlans, TunedPlansError,
+    WeightType, pack_recurrent,
 };
 
 /// Sizes of all kinds, small and large, and not of whole chunks.
@@ -150,5 +151,48 @@ fn each_weight_is_packed_once_at_its_place() {
                 assert_eq!((found, at.next()), (count, None));
             }
         }
+    }
+}
+
+#[test]
+fn files_of_tuned_plans_come_back_or_are_refused_by_their_line() {
+    let device = Device::H100;
+    let mut tuned = TunedPlans::new(device);
+    for size in sizes() {
+        for plan in LaunchPlan::candidates(&device, size) {
+            tuned.insert(size, plan);
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("plans");
+    tuned.save(&path).unwrap();
+    assert_eq!(TunedPlans::load(&path, &device).unwrap(), tuned);
+
+    let other = TunedPlans::load(&path, &Device::A100);
+    assert!(
+        matches!(other, Err(TunedPlansError::Device { .. })),
+        "{other:?}"
+    );
+    let missing = TunedPlans::load(folder.path().join("none"), &device);
+    assert!(
+        matches!(missing, Err(TunedPlansError::File { .. })),
+        "{missing:?}"
+    );
+    let heading = TunedPlans::new(device).to_text();
+    for line in [
+        "",
+        "hidden 8",
+        "hidden 8 gates 4 resets after directions 1 batch 1 weights f32: stamped units 3 tile 1",
+        "hidden 8 gates 4 resets after directions 1 batch 1 weights f32: stamped units 1 tile 2",
+        "hidden 0 gates 4 resets after directions 1 batch 1 weights f32: stamped units 1 tile 1",
+        "hidden 8 gates 9 resets after directions 1 batch 1 weights f32: stamped units 1 tile 1",
+        "hidden 08 gates 4 resets after directions 1 batch 1 weights f32: stamped units 1 tile 1",
+        "hidden 99999999 gates 4 resets after directions 1 batch 1 weights f32: stamped units 1 tile 1",
+    ] {
+        let read = TunedPlans::from_text(&format!("{heading}{line}\n"), &device);
+        assert!(
+            matches!(read, Err(TunedPlansError::Line { line: 2, .. })),
+            "{line} {read:?}"
+        );
     }
 }

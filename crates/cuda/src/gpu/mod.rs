@@ -12,8 +12,9 @@ use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use cudarc::driver::{CudaContext, DriverError as CallError};
 
 use crate::layer::Settings;
-use crate::model::{ModelOn, weights_of};
-use crate::{Device, DriverError, LaunchPlan, WeightType};
+use crate::model::{ModelOn, checked_room, weights_of};
+use crate::tune::tune;
+use crate::{Device, DriverError, LaunchPlan, TunedPlans, WeightType};
 
 pub use compile::{Compiled, compile};
 use stream::{Modules, Stream};
@@ -39,6 +40,7 @@ pub struct Cuda {
     device: Device,
     name: String,
     weights: Option<WeightType>,
+    plans: Arc<TunedPlans>,
     modules: Arc<Modules>,
 }
 
@@ -84,6 +86,7 @@ impl Cuda {
             device,
             name,
             weights: None,
+            plans: Arc::new(TunedPlans::new(device)),
             modules: Arc::default(),
         })
     }
@@ -93,6 +96,37 @@ impl Cuda {
     pub fn with_weights(mut self, weights: WeightType) -> Cuda {
         self.weights = Some(weights);
         self
+    }
+
+    /// Launches sizes that were timed by their plans; others by [`LaunchPlan::choose`].
+    #[must_use]
+    pub fn with_plans(mut self, plans: TunedPlans) -> Cuda {
+        self.plans = Arc::new(plans);
+        self
+    }
+
+    /// Times all plans of each layer, for `batch` sequences of `steps` steps: for
+    /// [`Cuda::with_plans`]. The bits of answers do not depend on the plan.
+    ///
+    /// # Errors
+    /// As [`Backend::prepare`].
+    pub fn tune(
+        &self,
+        model: &Model,
+        batch: usize,
+        steps: usize,
+    ) -> Result<TunedPlans, SessionError> {
+        let (room, weights) = (checked_room(model, batch, steps)?, self.weights_for(model));
+        Ok(tune(&self.stream()?, model, weights, room)?)
+    }
+
+    fn weights_for(&self, model: &Model) -> WeightType {
+        self.weights.unwrap_or_else(|| weights_of(model))
+    }
+
+    fn stream(&self) -> Result<Stream, SessionError> {
+        let opened = Stream::open(&self.context, self.device, &self.modules);
+        opened.map_err(|error| SessionError::Backend(error.to_string()))
     }
 
     /// The limits of the device.
@@ -114,14 +148,22 @@ impl Backend for Cuda {
     /// Of the plan only its batch and steps are read: launches have plans of their own,
     /// [`LaunchPlan`].
     fn prepare(&self, model: &Model, plan: &Plan) -> Result<Box<dyn PreparedModel>, SessionError> {
-        let opened = Stream::open(&self.context, self.device, &self.modules);
-        let stream = opened.map_err(|error| SessionError::Backend(error.to_string()))?;
+        let plans = Arc::clone(&self.plans);
         let settings = Settings {
-            weights: self.weights.unwrap_or_else(|| weights_of(model)),
-            choose: LaunchPlan::choose,
+            weights: self.weights_for(model),
+            choose: Arc::new(move |device, size| {
+                plans
+                    .get(size)
+                    .map_or_else(|| LaunchPlan::choose(device, size), Ok)
+            }),
         };
         let room = (plan.batch(), plan.steps());
-        Ok(Box::new(ModelOn::new(stream, model, settings, room)?))
+        Ok(Box::new(ModelOn::new(
+            self.stream()?,
+            model,
+            settings,
+            room,
+        )?))
     }
 }
 

@@ -1,18 +1,26 @@
 //! Models on the host as a device have the bits of the reference with the order of sums of a GPU.
 
-use cellstream::execute::{PreparedModel, RunError, Steps};
+use std::sync::Arc;
+
+use cellstream::execute::{Backend, PreparedModel, RunError, SessionError, Steps};
 use cellstream::kernels::{RowsMut, RowsRef};
 use cellstream::model::{
     Activation, Builder, Cell, Direction, Gru, Input, Layer, Layout, Lstm, Matrix, Merge, Model,
     Output, Peepholes, Precision, ResetForm, Rnn, Weights,
 };
+use cellstream::plan::Plan;
 use cellstream::reference::{self, SumOrder};
+use cellstream_serve::Engine;
+use cellstream_serve::cell_graph::Cells;
+use cellstream_serve::engine::{EngineOptions, Request};
+use cellstream_serve::networks::{Chain, ChainCell, Outputs};
 
 use super::Host;
-use crate::layer::Settings;
+use crate::layer::{Settings, size_of_layer};
 use crate::model::ModelOn;
 use crate::plan::{Exchange, RecurrenceSize};
-use crate::{Device, LaunchPlan, PlanError, WeightType};
+use crate::tune::tune;
+use crate::{Device, LaunchPlan, PlanError, TunedPlans, WeightType};
 
 /// A device with few multiprocessors, so that a warp has several units, and no clusters.
 const SMALL: Device = Device {
@@ -38,10 +46,16 @@ fn one_warp(device: &Device, size: RecurrenceSize) -> Result<LaunchPlan, PlanErr
     Ok(plan)
 }
 
-const F32: Settings = Settings {
-    weights: WeightType::F32,
-    choose: LaunchPlan::choose,
-};
+fn settings(weights: WeightType) -> Settings {
+    Settings {
+        weights,
+        choose: Arc::new(LaunchPlan::choose),
+    }
+}
+
+fn f32_weights() -> Settings {
+    settings(WeightType::F32)
+}
 
 /// `None` without a C++ compiler.
 fn prepared(
@@ -111,7 +125,7 @@ fn check_with(
 }
 
 fn check(device: Device, model: &Model) {
-    check_with(device, model, F32, &RAGGED, model);
+    check_with(device, model, f32_weights(), &RAGGED, model);
 }
 
 /// All cells, of which each has other formulas.
@@ -157,7 +171,7 @@ fn every_cell_has_them_in_a_cluster() {
     for cell in cells() {
         let model = Builder::<Cell>::with_cell(cell, 3, 37).random(2).unwrap();
         let size = |plan: &LaunchPlan| assert_eq!(plan.exchange, Exchange::Cluster);
-        if let Some(on_host) = prepared(CLUSTERS, &model, F32, (5, 5)) {
+        if let Some(on_host) = prepared(CLUSTERS, &model, f32_weights(), (5, 5)) {
             on_host.plans().for_each(size);
         }
         check(CLUSTERS, &model);
@@ -194,33 +208,14 @@ fn batches_have_them_for_every_tile() {
         &[2; 7],
         &[1, 2, 3, 4, 3, 2, 1, 0, 2, 2, 1],
     ] {
-        check_with(SMALL, &model, F32, lengths, &model);
-        check_with(CLUSTERS, &model, F32, lengths, &model);
+        check_with(SMALL, &model, f32_weights(), lengths, &model);
+        check_with(CLUSTERS, &model, f32_weights(), lengths, &model);
     }
 }
 
 /// The states of 300 units are three chunks: in registers, in shared memory, or neither.
 #[test]
 fn weights_have_them_wherever_they_are() {
-    const CHUNKS: [(usize, usize); 5] = [(3, 0), (0, 3), (0, 0), (1, 1), (2, 0)];
-    fn places<const I: usize>(
-        device: &Device,
-        size: RecurrenceSize,
-    ) -> Result<LaunchPlan, PlanError> {
-        let mut plan = LaunchPlan::choose(device, size)?;
-        assert_eq!(plan.chunks, 3);
-        (plan.register_chunks, plan.shared_chunks) = CHUNKS[I];
-        let tiles = 2 * plan.tile * plan.chunks * 512 + plan.tile * plan.warps * plan.units * 4 * 4;
-        plan.shared_bytes = tiles + plan.shared_chunks * plan.warps * plan.units * 4 * 128 * 4;
-        Ok(plan)
-    }
-    let choose: [crate::layer::Choose; 5] = [
-        places::<0>,
-        places::<1>,
-        places::<2>,
-        places::<3>,
-        places::<4>,
-    ];
     let device = Device {
         multiprocessors: 20,
         shared_bytes: 1 << 20,
@@ -228,17 +223,27 @@ fn weights_have_them_wherever_they_are() {
     };
     let model = Rnn::new(3, 300).random(6).unwrap();
     let lstm = Lstm::new(3, 130).random(6).unwrap();
-    for choose in choose {
-        let settings = Settings { choose, ..F32 };
+    for (register_chunks, shared_chunks) in [(3, 0), (0, 3), (0, 0), (1, 1), (2, 0)] {
+        let choose = move |device: &Device, size: RecurrenceSize| {
+            let mut plan = LaunchPlan::choose(device, size)?;
+            assert_eq!(plan.chunks, 3);
+            let chunk = plan.warps * plan.units * size.gates * 128 * 4;
+            plan.shared_bytes += shared_chunks * chunk - plan.shared_chunks * chunk;
+            (plan.register_chunks, plan.shared_chunks) = (register_chunks, shared_chunks);
+            Ok(plan)
+        };
+        let settings = Settings {
+            choose: Arc::new(choose),
+            ..f32_weights()
+        };
         check_with(device, &model, settings, &[2, 3], &model);
     }
-    check_with(device, &lstm, F32, &[2, 3], &lstm);
+    check_with(device, &lstm, f32_weights(), &[2, 3], &lstm);
 }
 
 #[test]
 fn weights_in_16_bits_have_the_bits_of_their_values() {
     let model = Lstm::new(3, 20).random(7).unwrap();
-    let settings = |weights| Settings { weights, ..F32 };
     let bf16 = model.in_precision(Precision::Bf16).unwrap();
     check_with(SMALL, &bf16, settings(WeightType::Bf16), &RAGGED, &bf16);
     // f32 weights are rounded as those of a bf16 model.
@@ -348,7 +353,7 @@ fn activations_have_them_for_all_kinds_of_arguments() {
         check_with(
             device,
             &model.as_ref().unwrap().clone(),
-            F32,
+            f32_weights(),
             &[1],
             &model.unwrap(),
         );
@@ -358,7 +363,7 @@ fn activations_have_them_for_all_kinds_of_arguments() {
 #[test]
 fn steps_have_the_bits_of_a_whole_run() {
     let model = Lstm::new(3, 8).layers(2).random(11).unwrap();
-    let Some(mut on_host) = prepared(SMALL, &model, F32, (2, 4)) else {
+    let Some(mut on_host) = prepared(SMALL, &model, f32_weights(), (2, 4)) else {
         return;
     };
     let x = random(4 * 2 * 3, 1);
@@ -407,7 +412,7 @@ fn steps_have_the_bits_of_a_whole_run() {
 #[test]
 fn stamps_start_again_when_they_are_used_up() {
     let model = Gru::new(2, 9).random(12).unwrap();
-    let Some(mut on_host) = prepared(SMALL, &model, F32, (5, 5)) else {
+    let Some(mut on_host) = prepared(SMALL, &model, f32_weights(), (5, 5)) else {
         return;
     };
     let mut expected = None;
@@ -429,8 +434,8 @@ fn stamps_start_again_when_they_are_used_up() {
 fn one_warp_a_block_has_them() {
     let model = Gru::new(2, 9).reset(ResetForm::Before).random(13).unwrap();
     let settings = Settings {
-        choose: one_warp,
-        ..F32
+        choose: Arc::new(one_warp),
+        ..f32_weights()
     };
     let device = Device {
         multiprocessors: 9,
@@ -445,7 +450,7 @@ fn refusals_are_typed_and_change_nothing() {
         let Some(host) = Host::with_limits_of(SMALL) else {
             return;
         };
-        let error = ModelOn::new(host, model, F32, (1, 1))
+        let error = ModelOn::new(host, model, f32_weights(), (1, 1))
             .err()
             .unwrap()
             .to_string();
@@ -464,7 +469,7 @@ fn refusals_are_typed_and_change_nothing() {
     refused(&int8, "layer 0: the precision int8");
 
     let model = Rnn::new(1, 4).random(1).unwrap();
-    let Some(mut on_host) = prepared(SMALL, &model, F32, (1, 2)) else {
+    let Some(mut on_host) = prepared(SMALL, &model, f32_weights(), (1, 2)) else {
         return;
     };
     let mut y = [7.0; 12];
@@ -486,4 +491,67 @@ fn refusals_are_typed_and_change_nothing() {
     .unwrap();
     assert_eq!(y, expected);
     assert!(on_host.reserve(usize::MAX / 2, 2).is_err());
+}
+
+#[test]
+fn tuning_chooses_a_plan_that_fits_and_keeps_the_bits() {
+    let model = Gru::new(9, 9).layers(2).random(14).unwrap();
+    let Some(host) = Host::with_limits_of(CLUSTERS) else {
+        return;
+    };
+    let tuned = tune(&host, &model, WeightType::F32, (1, 2)).unwrap();
+    // Both layers have one size.
+    assert_eq!(tuned.to_text().lines().count(), 2, "{}", tuned.to_text());
+    let read = TunedPlans::from_text(&tuned.to_text(), &CLUSTERS).unwrap();
+    assert_eq!(read, tuned);
+    let size = size_of_layer(&model.layers()[0], 1, WeightType::F32);
+    let chosen = tuned.get(size).unwrap();
+    assert!(LaunchPlan::candidates(&CLUSTERS, size).contains(&chosen));
+    let settings = Settings {
+        choose: Arc::new(move |_, size| Ok(read.get(size).unwrap())),
+        ..f32_weights()
+    };
+    check_with(CLUSTERS, &model, settings, &[2], &model);
+}
+
+/// The host as a backend of the serving engine.
+struct OnHost;
+
+impl Backend for OnHost {
+    fn name(&self) -> &str {
+        "host"
+    }
+
+    fn prepare(&self, model: &Model, plan: &Plan) -> Result<Box<dyn PreparedModel>, SessionError> {
+        let host = Host::with_limits_of(SMALL).expect("a compiler");
+        let room = (plan.batch(), plan.steps());
+        Ok(Box::new(ModelOn::new(host, model, f32_weights(), room)?))
+    }
+}
+
+#[test]
+fn the_serving_engine_batches_requests_to_their_bits() {
+    if Host::with_limits_of(SMALL).is_none() {
+        return;
+    }
+    let model = Arc::new(Lstm::new(3, 8).random(15).unwrap());
+    let cell = ChainCell::new(Arc::clone(&model)).unwrap();
+    let mut cells = Cells::new();
+    let chain = Chain::add(&mut cells, cell.with_backend(Arc::new(OnHost)));
+    let engine = Engine::start(cells, &EngineOptions::default()).unwrap();
+    let requests: Vec<Vec<f32>> = (1..4)
+        .map(|steps| random(steps * 3, steps as u64))
+        .collect();
+    let tickets: Vec<_> = (requests.iter())
+        .map(|x| {
+            let graph = chain.unfold(x, None, Outputs::Each).unwrap();
+            engine.submit(Request::new(graph)).unwrap()
+        })
+        .collect();
+    for (x, ticket) in requests.iter().zip(tickets) {
+        let mut y = vec![0.0; x.len() / 3 * 8];
+        let input = Input::new(x, x.len() / 3, 1);
+        reference::run_in(SumOrder::Lanes, &model, &input, &mut Output::new(&mut y)).unwrap();
+        assert_eq!(bits(&ticket.wait().unwrap().values), bits(&y));
+    }
 }

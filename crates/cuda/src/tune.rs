@@ -1,0 +1,87 @@
+//! The fastest plan of a layer, by timing all that fit.
+
+use std::time::{Duration, Instant};
+
+use cellstream::model::{Layer, Model};
+
+use crate::driver::{Buffer, Driver, DriverError};
+use crate::layer::{Extent, LayerOn, Settings, allocate, size_of_layer};
+use crate::model::PrepareError;
+use crate::{LaunchPlan, TunedPlans, WeightType};
+
+/// Timed runs of a plan, after one that is not.
+const RUNS: usize = 5;
+
+/// Times all plans of each layer of `model`, for `batch` sequences of `steps` steps.
+pub(crate) fn tune<D: Driver>(
+    driver: &D,
+    model: &Model,
+    weights: WeightType,
+    room: (usize, usize),
+) -> Result<TunedPlans, PrepareError> {
+    let mut tuned = TunedPlans::new(driver.device());
+    for (index, layer) in model.layers().iter().enumerate() {
+        let size = size_of_layer(layer, room.0, weights);
+        if tuned.get(size).is_none() {
+            tuned.insert(size, fastest(driver, index, layer, weights, room)?);
+        }
+    }
+    Ok(tuned)
+}
+
+/// The plan with the shortest run.
+fn fastest<D: Driver>(
+    driver: &D,
+    index: usize,
+    layer: &Layer,
+    weights: WeightType,
+    room: (usize, usize),
+) -> Result<LaunchPlan, PrepareError> {
+    let size = size_of_layer(layer, room.0, weights);
+    let device = driver.device();
+    let mut best = (LaunchPlan::choose(&device, size)?, Duration::MAX);
+    for plan in LaunchPlan::candidates(&device, size) {
+        let settings = Settings {
+            weights,
+            choose: std::sync::Arc::new(move |_, _| Ok(plan)),
+        };
+        let mut on = LayerOn::new(driver, index, layer, &settings, room)?;
+        match time(driver, &mut on, layer, room) {
+            Ok(time) if time < best.1 => best = (plan, time),
+            Ok(_) | Err(DriverError::NotResident { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(best.0)
+}
+
+/// The shortest of some runs on zeros.
+fn time<D: Driver>(
+    driver: &D,
+    layer: &mut LayerOn<D>,
+    of: &Layer,
+    (batch, steps): (usize, usize),
+) -> Result<Duration, DriverError> {
+    let input = allocate(driver, &[steps, batch, of.input_size()])?;
+    let mut output = allocate(driver, &[steps, batch, of.output_size()])?;
+    let mut lengths = allocate(driver, &[batch])?;
+    driver.write(&mut lengths, &(steps as u32).to_le_bytes().repeat(batch))?;
+    let mut best = Duration::MAX;
+    for run in 0..=RUNS {
+        let extent = Extent {
+            batch,
+            steps,
+            lengths: lengths.address(),
+            is_ragged: false,
+            stamp: (1 + run * steps) as u32,
+        };
+        let start = Instant::now();
+        layer.start(driver, extent, &input, &mut output)?;
+        // Waits for the run.
+        driver.read(&output, &mut [0; 4])?;
+        if run > 0 {
+            best = best.min(start.elapsed());
+        }
+    }
+    Ok(best)
+}
