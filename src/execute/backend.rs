@@ -22,8 +22,10 @@ pub trait Backend: Send + Sync {
 
 /// A model on a [`Backend`], ready to run many times.
 ///
-/// A call is made once a run or a batch, never once a step. All backends give the bits of
-/// [`reference::run`](crate::reference::run).
+/// A call is made once a run or a batch, never once a step. CPUs give the bits of
+/// [`reference::run`](crate::reference::run). Another device may have another
+/// [order of sums](crate::reference::SumOrder), and gives the bits of
+/// [`reference::run_in`](crate::reference::run_in) with it.
 pub trait PreparedModel: Send {
     /// The sizes of inputs, outputs and states.
     fn signature(&self) -> Signature;

@@ -62,3 +62,70 @@ fn lanes(values: &[f32], weight: impl Fn(usize) -> f32) -> f32 {
     }
     sums[0]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn random(rng: &mut fastrand::Rng, count: usize) -> Vec<f32> {
+        (0..count).map(|_| 2.0 * rng.f32() - 1.0).collect()
+    }
+
+    #[test]
+    fn integers_have_one_sum_in_every_order() {
+        let mut rng = fastrand::Rng::with_seed(1);
+        for count in [0, 1, 4, 31, 128, 129, 1000] {
+            let mut integers = || {
+                (0..count)
+                    .map(|_| f32::from(rng.i8(..)))
+                    .collect::<Vec<_>>()
+            };
+            let (values, weights) = (integers(), integers());
+            let matrix = Matrix::new(1, count, weights).unwrap();
+            let [chain, lanes] =
+                [SumOrder::Chain, SumOrder::Lanes].map(|order| order.add(3.0, &matrix, 0, &values));
+            assert_eq!(chain, lanes, "{count}");
+        }
+    }
+
+    #[test]
+    fn lanes_are_within_rounding_of_the_exact_sum() {
+        let mut rng = fastrand::Rng::with_seed(2);
+        for count in [5, 300, 4096] {
+            let (values, weights) = (random(&mut rng, count), random(&mut rng, count));
+            let terms = || {
+                values
+                    .iter()
+                    .zip(&weights)
+                    .map(|(v, w)| f64::from(*v) * f64::from(*w))
+            };
+            let (exact, magnitude) = (terms().sum::<f64>(), terms().map(f64::abs).sum::<f64>());
+            let matrix = Matrix::new(1, count, weights.clone()).unwrap();
+            let sum = f64::from(SumOrder::Lanes.add(0.0, &matrix, 0, &values));
+            // A term is rounded once for each later one of its lane, and for each pair.
+            let roundings = (count.div_ceil(LANES * NEIGHBOURS) * NEIGHBOURS + 6) as f64;
+            let bound = roundings * f64::from(f32::EPSILON) / 2.0 * magnitude;
+            assert!((sum - exact).abs() <= bound, "{count}: {sum} {exact}");
+        }
+    }
+
+    /// The terms of a lane are neighbours, and lanes meet in pairs: by numbers so large that a small
+    /// one beside them is lost.
+    #[test]
+    fn lanes_add_in_their_order() {
+        const LARGE: f32 = 1e8;
+        let sum = |places: &[(usize, f32)]| {
+            let mut values = vec![0.0; 256];
+            places.iter().for_each(|&(k, value)| values[k] = value);
+            let matrix = Matrix::new(1, 256, vec![1.0; 256]).unwrap();
+            SumOrder::Lanes.add(0.0, &matrix, 0, &values)
+        };
+        // Terms 0, 3 and 128 are of lane 0: 1 is lost beside the large number before it leaves.
+        assert_eq!(sum(&[(0, LARGE), (3, 1.0), (128, -LARGE)]), 0.0);
+        // Term 4 is of lane 1.
+        assert_eq!(sum(&[(0, LARGE), (4, 1.0), (128, -LARGE)]), 1.0);
+        // Lane 16 meets lane 0 first, then lane 8 does.
+        assert_eq!(sum(&[(0, LARGE), (4 * 16, -LARGE), (4 * 8, 1.0)]), 1.0);
+        assert_eq!(sum(&[(0, LARGE), (4 * 8, -LARGE), (4 * 16, 1.0)]), 0.0);
+    }
+}

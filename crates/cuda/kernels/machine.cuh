@@ -36,9 +36,10 @@ __device__ inline float* in_block(float* here, unsigned rank) {
   return there;
 }
 
-// Waits for all threads of the cluster. What they wrote before it, all read after it.
+// Waits for all threads of the cluster. What they wrote before it, all read after it. Not `.aligned`:
+// the threads of a warp may come from different branches.
 __device__ inline void cluster_barrier() {
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }
 #endif

@@ -38,12 +38,12 @@ pub(crate) struct ModelOn<D: Driver> {
     values: [D::Buffer; 2],
     /// Stamp of the next step; 0 is in no word.
     stamp: u32,
-    host: Host,
+    staging: Staging,
 }
 
 /// Memory of the host for copies, in the order of rows on the device: the longest sequence first.
 #[derive(Default)]
-struct Host {
+struct Staging {
     /// The caller's row of each row.
     order: Vec<usize>,
     /// Lengths of these rows.
@@ -90,7 +90,7 @@ impl<D: Driver> ModelOn<D> {
             lengths,
             values,
             stamp: 1,
-            host: Host::default(),
+            staging: Staging::default(),
         })
     }
 
@@ -106,56 +106,57 @@ impl<D: Driver> ModelOn<D> {
         self.layers.iter().map(LayerOn::plan)
     }
 
-    /// Runs sequences whose lengths, order and initial states are in `host`. The final states are
+    /// Runs sequences whose lengths, order and initial states are in `staging`. The final states are
     /// there afterwards; the outputs are in the first buffer.
     fn compute(
         &mut self,
         x: RowsRef<'_>,
         row_of: impl Fn(usize, usize) -> usize,
     ) -> Result<(), DriverError> {
-        let host = &mut self.host;
+        let staging = &mut self.staging;
         let (batch, steps) = (
-            host.lengths.len(),
-            host.lengths.first().copied().unwrap_or(0),
+            staging.lengths.len(),
+            staging.lengths.first().copied().unwrap_or(0),
         );
         if steps == 0 {
             return Ok(());
         }
-        host.bytes.clear();
+        staging.bytes.clear();
         let features = self.model.signature().input;
         for step in 0..steps {
-            for (row, length) in host.order.iter().zip(&host.lengths) {
+            for (row, length) in staging.order.iter().zip(&staging.lengths) {
                 match step < *length {
-                    true => put(&mut host.bytes, x.row(row_of(step, *row), features)),
-                    false => host.bytes.resize(host.bytes.len() + 4 * features, 0),
+                    true => put(&mut staging.bytes, x.row(row_of(step, *row), features)),
+                    false => staging.bytes.resize(staging.bytes.len() + 4 * features, 0),
                 }
             }
         }
-        self.driver.write(&mut self.values[0], &host.bytes)?;
-        host.bytes.clear();
-        let lengths = host.lengths.iter();
-        host.bytes
+        self.driver.write(&mut self.values[0], &staging.bytes)?;
+        staging.bytes.clear();
+        let lengths = staging.lengths.iter();
+        staging
+            .bytes
             .extend(lengths.flat_map(|length| (*length as u32).to_le_bytes()));
-        self.driver.write(&mut self.lengths, &host.bytes)?;
-        let mut states = host.states.chunks(2);
+        self.driver.write(&mut self.lengths, &staging.bytes)?;
+        let mut states = staging.states.chunks(2);
         for layer in &mut self.layers {
             for index in 0..layer.plan().directions {
                 let Some([h, c]) = states.next() else { break };
-                host.bytes.clear();
-                put(&mut host.bytes, h);
-                put(&mut host.bytes, c);
-                let (h, c) = host.bytes.split_at(4 * h.len());
+                staging.bytes.clear();
+                put(&mut staging.bytes, h);
+                put(&mut staging.bytes, c);
+                let (h, c) = staging.bytes.split_at(4 * h.len());
                 layer.set_states(&self.driver, index, h, c)?;
             }
         }
 
         let stamp = self.next_stamps(steps)?;
-        let host = &mut self.host;
+        let staging = &mut self.staging;
         let extent = Extent {
             batch,
             steps,
             lengths: self.lengths.address(),
-            is_ragged: host.lengths.iter().any(|length| *length < steps),
+            is_ragged: staging.lengths.iter().any(|length| *length < steps),
             stamp,
         };
         for layer in &mut self.layers {
@@ -164,12 +165,12 @@ impl<D: Driver> ModelOn<D> {
             self.values.swap(0, 1);
         }
 
-        let mut states = host.states.chunks_mut(2);
+        let mut states = staging.states.chunks_mut(2);
         for layer in &self.layers {
             for index in 0..layer.plan().directions {
                 let Some([h, c]) = states.next() else { break };
-                host.bytes.resize(4 * (h.len() + c.len()), 0);
-                let (h_bytes, c_bytes) = host.bytes.split_at_mut(4 * h.len());
+                staging.bytes.resize(4 * (h.len() + c.len()), 0);
+                let (h_bytes, c_bytes) = staging.bytes.split_at_mut(4 * h.len());
                 layer.states(&self.driver, index, h_bytes, c_bytes)?;
                 take(h_bytes, h);
                 take(c_bytes, c);
@@ -203,28 +204,28 @@ impl<D: Driver> ModelOn<D> {
         steps: usize,
         mut row: impl FnMut(usize, usize, &[u8]),
     ) -> Result<(), DriverError> {
-        let host = &mut self.host;
-        let computed = host.lengths.first().copied().unwrap_or(0);
+        let staging = &mut self.staging;
+        let computed = staging.lengths.first().copied().unwrap_or(0);
         let bytes = 4 * self.model.signature().output;
-        let batch = host.order.len();
-        host.bytes.resize(computed * batch * bytes, 0);
+        let batch = staging.order.len();
+        staging.bytes.resize(computed * batch * bytes, 0);
         if computed > 0 {
-            self.driver.read(&self.values[0], &mut host.bytes)?;
+            self.driver.read(&self.values[0], &mut staging.bytes)?;
         }
         for step in 0..computed {
-            for (at, caller) in host.order.iter().enumerate() {
+            for (at, caller) in staging.order.iter().enumerate() {
                 row(
                     step,
                     *caller,
-                    &host.bytes[(step * batch + at) * bytes..][..bytes],
+                    &staging.bytes[(step * batch + at) * bytes..][..bytes],
                 );
             }
         }
-        host.bytes.clear();
-        host.bytes.resize(bytes, 0);
+        staging.bytes.clear();
+        staging.bytes.resize(bytes, 0);
         for step in computed..steps {
-            for caller in &host.order {
-                row(step, *caller, &host.bytes);
+            for caller in &staging.order {
+                row(step, *caller, &staging.bytes);
             }
         }
         Ok(())
@@ -245,17 +246,20 @@ impl<D: Driver> ModelOn<D> {
 
     /// Orders the rows by length.
     fn order(&mut self, batch: usize, length: impl Fn(usize) -> usize) {
-        let host = &mut self.host;
-        host.order.clear();
-        host.order.extend(0..batch);
-        host.order
+        let staging = &mut self.staging;
+        staging.order.clear();
+        staging.order.extend(0..batch);
+        staging
+            .order
             .sort_by_key(|row| std::cmp::Reverse(length(*row)));
-        host.lengths.clear();
-        host.lengths
-            .extend(host.order.iter().map(|row| length(*row)));
-        host.states
+        staging.lengths.clear();
+        staging
+            .lengths
+            .extend(staging.order.iter().map(|row| length(*row)));
+        staging
+            .states
             .resize(2 * state_sizes(&self.model).count(), Vec::new());
-        host.states.iter_mut().for_each(Vec::clear);
+        staging.states.iter_mut().for_each(Vec::clear);
     }
 }
 
@@ -284,10 +288,15 @@ impl<D: Driver> PreparedModel for ModelOn<D> {
         self.order(batch, |row| input.length(row));
 
         let (mut h_block, mut c_block) = (0, 0);
-        for (states, [h, c]) in self.host.states.chunks_mut(2).zip(state_sizes(&self.model)) {
+        for (states, [h, c]) in self
+            .staging
+            .states
+            .chunks_mut(2)
+            .zip(state_sizes(&self.model))
+        {
             let given = [(input.h0, h, &mut h_block), (input.c0, c, &mut c_block)];
             for (states, (given, size, block)) in states.iter_mut().zip(given) {
-                for row in &self.host.order {
+                for row in &self.staging.order {
                     match given {
                         Some(given) => states.extend(&given[*block + row * size..][..size]),
                         None => states.resize(states.len() + size, 0.0),
@@ -302,14 +311,14 @@ impl<D: Driver> PreparedModel for ModelOn<D> {
         self.compute(x, row_of).map_err(failed)?;
 
         let (mut h_block, mut c_block) = (0, 0);
-        for (states, [h, c]) in self.host.states.chunks(2).zip(state_sizes(&self.model)) {
+        for (states, [h, c]) in self.staging.states.chunks(2).zip(state_sizes(&self.model)) {
             let asked = [
                 (output.hn.as_deref_mut(), h, &mut h_block),
                 (output.cn.as_deref_mut(), c, &mut c_block),
             ];
             for (states, (asked, size, block)) in states.iter().zip(asked) {
                 if let Some(to) = asked.filter(|_| size > 0) {
-                    for (row, state) in self.host.order.iter().zip(states.chunks(size)) {
+                    for (row, state) in self.staging.order.iter().zip(states.chunks(size)) {
                         to[*block + row * size..][..size].copy_from_slice(state);
                     }
                 }
@@ -366,11 +375,12 @@ impl<D: Driver> PreparedModel for ModelOn<D> {
         self.order(batch, |row| {
             steps.lengths().map_or(1, |lengths| lengths[row])
         });
-        let host = &mut self.host;
+        let staging = &mut self.staging;
         let mut next = kept.iter_mut();
-        for (states, size) in host.states.iter_mut().zip(&sizes) {
+        for (states, size) in staging.states.iter_mut().zip(&sizes) {
             if let Some(rows) = next_of(&mut next, *size) {
-                host.order
+                staging
+                    .order
                     .iter()
                     .for_each(|row| states.extend(&*rows.row(*row, *size)));
             }
@@ -378,9 +388,9 @@ impl<D: Driver> PreparedModel for ModelOn<D> {
         self.compute(steps.x(), |step, row| step * batch + row)
             .map_err(failed)?;
         let mut next = kept.iter_mut();
-        for (states, size) in self.host.states.iter().zip(&sizes) {
+        for (states, size) in self.staging.states.iter().zip(&sizes) {
             if let Some(rows) = next_of(&mut next, *size) {
-                for (row, state) in self.host.order.iter().zip(states.chunks(*size)) {
+                for (row, state) in self.staging.order.iter().zip(states.chunks(*size)) {
                     rows.row(*row, *size).copy_from_slice(state);
                 }
             }

@@ -68,7 +68,7 @@ pub struct LaunchPlan {
     pub units: usize,
     /// Rows of the batch that a block computes at once.
     pub tile: usize,
-    /// Chunks of [`CHUNK`] values of a state.
+    /// Chunks of 128 values of a state.
     pub chunks: usize,
     /// Chunks whose weights are in registers.
     pub register_chunks: usize,
