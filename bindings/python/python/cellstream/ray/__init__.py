@@ -25,6 +25,7 @@ from ._replica import Limits, Replica
 from ._router import SequenceRouter
 from ._scaling import autoscaling
 from ._states import SequenceError
+from ._store import HEAD
 
 INGRESS = "ingress"
 
@@ -55,7 +56,7 @@ def application(
     :param max_queued_requests: requests of an ingress that wait for a replica; further ones get the status 429.
     :param max_sequences: open sequences of the application.
     :param idle_seconds: the time without a request after which a sequence ends.
-    :param ingress_replicas: processes that read and write the bodies of HTTP.
+    :param ingress_replicas: processes that read and write the bodies of HTTP, on Ray's head node.
 
     Applications that are run again under their name replace the replicas one after the other. Their sequences go on
     if the weights are the same, and else end with :class:`SequenceError`.
@@ -84,7 +85,8 @@ def application(
     ingress = serve.deployment(
         name=INGRESS,
         num_replicas=ingress_replicas,
-        ray_actor_options={"num_cpus": 0},
+        # Where the states are: the death of another node then takes no request with it on its way.
+        ray_actor_options={"num_cpus": 0, "resources": {HEAD: 0.001}},
         max_ongoing_requests=max_ongoing_requests,
     )(Ingress)
     return ingress.bind(handles)

@@ -11,6 +11,8 @@ import ray
 from ._states import States
 
 NAMESPACE = "cellstream"
+# A resource of the node of Ray's own controllers, whose loss ends the application anyway.
+HEAD = "node:__internal_head__"
 # Without a replica for so long, the application is gone. Replicas call it at each health check.
 UNUSED_SECONDS = 120.0
 
@@ -38,10 +40,8 @@ def open_store(application: str, limit: int, idle_seconds: float) -> Any:
     """The application's store, which the first replica starts. It outlives replicas, also at updates."""
     options: dict[str, Any] = {}
     resources: Callable[[], dict[str, float]] = ray.cluster_resources
-    # The node of Ray's own controllers, whose loss ends the application anyway.
-    head = "node:__internal_head__"
-    if head in resources():
-        options["resources"] = {head: 0.001}
+    if HEAD in resources():
+        options["resources"] = {HEAD: 0.001}
     actor: Any = ray.remote(Store)
     store = actor.options(
         name=f"states of {application}",
