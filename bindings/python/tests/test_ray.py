@@ -43,7 +43,7 @@ def cluster() -> Iterator[Cluster]:
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
     for _ in range(2):
         cluster.add_node(num_cpus=2)
-    cluster.wait_for_nodes()
+    cluster.wait_for_nodes(timeout=120)
     ray.init(address=cluster.address, log_to_driver=False)
     serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": PORT})
     yield cluster
@@ -191,7 +191,7 @@ def stepped(x: np.ndarray, sequence: int, pause: float) -> np.ndarray:
 def test_sequences_survive_the_death_of_replicas_and_nodes(cluster: Cluster) -> None:
     model = a_model()
     node = cluster.add_node(num_cpus=2)
-    cluster.wait_for_nodes()
+    cluster.wait_for_nodes(timeout=120)
     deployed(model, num_replicas=6, num_cpus=1)
     with ThreadPoolExecutor(16) as callers:
         sequences = [inputs(60, seed) for seed in range(16)]

@@ -418,21 +418,20 @@ fn steps_have_the_bits_of_a_whole_run() {
     assert_eq!(bits(&stepped), bits(&whole));
 }
 
+/// Runs of two steps leave the words of both in place: those of a run that starts at 1 again would be
+/// taken for new ones if they were not cleared.
 #[test]
 fn stamps_start_again_when_they_are_used_up() {
     let model = Gru::new(2, 9).random(12).unwrap();
-    let Some(mut on_host) = prepared(SMALL, &model, f32_weights(), (5, 5)) else {
+    let Some(mut on_host) = prepared(SMALL, &model, f32_weights(), (2, 2)) else {
         return;
     };
-    for stamp in [1, u32::MAX - 4, u32::MAX - 7] {
+    for (stamp, seed) in [(1, 5), (u32::MAX, 50), (u32::MAX - 1, 7), (u32::MAX - 2, 9)] {
         on_host.set_stamp(stamp);
-        for seed in [5, 50] {
-            let found = ran(&model, &RAGGED, seed, |input, output| {
-                on_host.run(input, output).unwrap()
-            });
-            let is_right = found == reference_of(&model, &RAGGED, seed);
-            assert!(is_right, "{stamp} {seed}");
-        }
+        let found = ran(&model, &[2, 2], seed, |input, output| {
+            on_host.run(input, output).unwrap()
+        });
+        assert!(found == reference_of(&model, &[2, 2], seed), "{stamp}");
     }
 }
 
