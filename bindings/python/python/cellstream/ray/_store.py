@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any, Callable
+from typing import Any
 
 import ray
 
@@ -38,10 +38,6 @@ class Store(States):
 
 def open_store(application: str, limit: int, idle_seconds: float) -> Any:
     """The application's store, which the first replica starts. It outlives replicas, also at updates."""
-    options: dict[str, Any] = {}
-    resources: Callable[[], dict[str, float]] = ray.cluster_resources
-    if HEAD in resources():
-        options["resources"] = {HEAD: 0.001}
     actor: Any = ray.remote(Store)
     store = actor.options(
         name=f"states of {application}",
@@ -51,7 +47,7 @@ def open_store(application: str, limit: int, idle_seconds: float) -> Any:
         max_restarts=-1,
         max_task_retries=-1,
         num_cpus=0,
-        **options,
+        resources={HEAD: 0.001},
     ).remote(limit, idle_seconds)
     ray.get(store.configure.remote(limit, idle_seconds))
     return store
