@@ -42,7 +42,7 @@ __device__ inline float sigmoid(float x) {
   return c / fmaf(p, d, c);
 }
 
-__device__ inline float tanh_exact(float x) {
+__device__ inline float hyperbolic_tangent(float x) {
   float a = fabsf(x), magnitude;
   if (a < 0.625f) {
     float w = a * a;
@@ -74,7 +74,7 @@ __device__ inline float leaky_relu(float x, float alpha) { return x >= 0.0f ? x 
 __device__ inline float thresholded_relu(float x, float alpha) { return x < alpha ? 0.0f : x; }
 
 __device__ inline float scaled_tanh(float x, float alpha, float beta) {
-  return alpha * tanh_exact(beta * x);
+  return alpha * hyperbolic_tangent(beta * x);
 }
 
 __device__ inline float hard_sigmoid(float x, float alpha, float beta) {

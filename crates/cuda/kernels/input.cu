@@ -29,13 +29,13 @@ extern "C" __global__ void __launch_bounds__(SIDE * SIDE)
   __shared__ float weights[DEPTH][BLOCK + 1];
   const int thread = threadIdx.x;
   const int first_row = blockIdx.x * BLOCK, first_column = blockIdx.y * BLOCK;
-  const int my_row = thread / SIDE * EACH, my_column = thread % SIDE * EACH;
+  const int thread_row = thread / SIDE * EACH, thread_column = thread % SIDE * EACH;
   const int rows = run.steps * run.batch;
 
   float sums[EACH][EACH];
 #pragma unroll
   for (int j = 0; j < EACH; ++j) {
-    const int column = first_column + my_column + j;
+    const int column = first_column + thread_column + j;
     const float bias = column < run.columns ? run.bias[column] : 0.0f;
 #pragma unroll
     for (int i = 0; i < EACH; ++i) sums[i][j] = bias;
@@ -47,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(SIDE * SIDE)
       const int line = i / DEPTH, k = i % DEPTH;
       const int row = first_row + line, column = first_column + line;
       float input = 0.0f, weight = 0.0f;
-      // Past the end of a sequence the input may hold anything, and nobody reads the product.
+      // Past the end of a sequence the input may hold anything, and the product is not read.
       if (k < depth && row < rows && row / run.batch < run.lengths[row % run.batch])
         input = run.input[static_cast<size_t>(row) * run.features + first + k];
       if (k < depth && column < run.columns)
@@ -62,7 +62,7 @@ extern "C" __global__ void __launch_bounds__(SIDE * SIDE)
       for (int i = 0; i < EACH; ++i)
 #pragma unroll
         for (int j = 0; j < EACH; ++j)
-          sums[i][j] = fmaf(inputs[k][my_row + i], weights[k][my_column + j], sums[i][j]);
+          sums[i][j] = fmaf(inputs[k][thread_row + i], weights[k][thread_column + j], sums[i][j]);
     }
     __syncthreads();
   }
@@ -71,7 +71,7 @@ extern "C" __global__ void __launch_bounds__(SIDE * SIDE)
   for (int i = 0; i < EACH; ++i)
 #pragma unroll
     for (int j = 0; j < EACH; ++j) {
-      const int row = first_row + my_row + i, column = first_column + my_column + j;
+      const int row = first_row + thread_row + i, column = first_column + thread_column + j;
       if (row < rows && column < run.columns)
         run.output[static_cast<size_t>(row) * run.columns + column] = sums[i][j];
     }

@@ -26,7 +26,7 @@ __device__ inline Stamped read_stamped(const unsigned long long* at) {
 }
 
 // Called in loops that wait for a word. On a GPU other warps run meanwhile.
-__device__ inline void wait_a_little() {}
+__device__ inline void spin_hint() {}
 
 #if CLUSTER
 // The place of `here`, in the shared memory of this block, in that of another block.
@@ -36,8 +36,8 @@ __device__ inline float* in_block(float* here, unsigned rank) {
   return there;
 }
 
-// Waits for all threads of the cluster. What they wrote before it, all read after it. Not `.aligned`:
-// the threads of a warp may come from different branches.
+// Waits for all threads of the cluster. What they wrote before it, all read after it. Not
+// `.aligned`: the threads of a warp may come from different branches.
 __device__ inline void cluster_barrier() {
   asm volatile("barrier.cluster.arrive.release;" ::: "memory");
   asm volatile("barrier.cluster.wait.acquire;" ::: "memory");

@@ -13,23 +13,23 @@
 constexpr int THREADS = WARPS * LANES;
 constexpr int COLUMNS = UNITS * GATES;
 // Units of a block.
-constexpr int OWN = WARPS * UNITS;
+constexpr int BLOCK_UNITS = WARPS * UNITS;
 // Values of a padded row of the state.
 constexpr int STRIDE = CHUNKS * CHUNK;
 // The first columns of a unit: all, or those before the reset gate acts.
 constexpr int FIRST_GATES = CELL == GRU_BEFORE ? 2 : GATES;
-static_assert(TILE * OWN <= THREADS, "a thread has the state of one unit and row of a tile");
+static_assert(TILE * BLOCK_UNITS <= THREADS, "a thread has one unit and row of a tile at most");
 
 // The arrays of one direction. Rows are sequences, from the longest to the shortest.
 struct Direction {
-  const float* input;             // [steps, batch, GATES * hidden] products of the input, with biases
-  const StoredWeights* weights;   // as `pack.rs` arranges them
+  const float* input;             // [steps, batch, GATES * hidden] products of the input and biases
+  const StoredWeights* weights;   // in the order of `weights.rs`
   const float* candidate_bias;    // [hidden], GRU that resets after the product
   const float* peepholes;         // [3, hidden]: to input, forget and output gate
-  const float* initial;           // [batch, hidden] states before the first step of this launch
+  const float* initial;           // [batch, hidden] states before the first step
   float* last;                    // [batch, hidden] states after the last step of each row
   float* cell;                    // [batch, hidden] cell states, before and after
-  float* output;                  // [steps, batch, output_stride], of which `hidden` are ours; or null
+  float* output;                  // [steps, batch, output_stride], of which `hidden` are written
   unsigned long long* exchanged;  // [2, batch, hidden] stamped states; [2, ...] more before a reset
   int is_reverse;
   int unused;
@@ -40,14 +40,12 @@ struct Sequences {
   const int* lengths;  // [batch], descending
   int batch;
   int hidden;
-  int first_step;  // steps of this launch: from this one
-  int end_step;    // to the one before this
   int output_stride;
   unsigned stamp;  // of step 0; the next launch that exchanges here has larger ones
 };
 
 // The weights of this warp, where they are.
-struct OwnWeights {
+struct WarpWeights {
   StoredWeights held[REGISTER_CHUNKS > 0 ? REGISTER_CHUNKS : 1][COLUMNS];
   const StoredWeights* shared;
   const StoredWeights* streamed;
@@ -55,8 +53,8 @@ struct OwnWeights {
 
 // Adds the products of gates FIRST to FIRST + COUNT of the warp's units with a tile of states.
 template <int FIRST, int COUNT>
-__device__ inline void products(const OwnWeights& own, const float* state, float* totals, int warp,
-                                int lane) {
+__device__ inline void products(const WarpWeights& weights, const float* state, float* totals,
+                                int warp, int lane) {
   float sums[TILE * UNITS * COUNT] = {};
   const float* at = state + lane * 4;
   StoredWeights some[UNITS * COUNT];
@@ -64,25 +62,25 @@ __device__ inline void products(const OwnWeights& own, const float* state, float
   for (int chunk = 0; chunk < REGISTER_CHUNKS; ++chunk) {
 #pragma unroll
     for (int column = 0; column < UNITS * COUNT; ++column)
-      some[column] = own.held[chunk][column / COUNT * GATES + FIRST + column % COUNT];
+      some[column] = weights.held[chunk][column / COUNT * GATES + FIRST + column % COUNT];
     add_chunk<TILE, UNITS * COUNT>(sums, at, STRIDE, some);
     at += CHUNK;
   }
 #pragma unroll 1
   for (int chunk = 0; chunk < CHUNKS - REGISTER_CHUNKS; ++chunk) {
     const StoredWeights* from = chunk < SHARED_CHUNKS
-                                    ? own.shared + chunk * COLUMNS * LANES
-                                    : own.streamed + (chunk - SHARED_CHUNKS) * COLUMNS * LANES;
+                                    ? weights.shared + chunk * COLUMNS * LANES
+                                    : weights.streamed + (chunk - SHARED_CHUNKS) * COLUMNS * LANES;
 #pragma unroll
     for (int column = 0; column < UNITS * COUNT; ++column)
       some[column] = from[(column / COUNT * GATES + FIRST + column % COUNT) * LANES + lane];
     add_chunk<TILE, UNITS * COUNT>(sums, at, STRIDE, some);
     at += CHUNK;
   }
-  // Sums are [TILE, UNITS, COUNT]; totals are [TILE, OWN, GATES].
+  // Sums are [TILE, UNITS, COUNT]; totals are [TILE, BLOCK_UNITS, GATES].
   write_totals<TILE * UNITS * COUNT>(sums, lane, totals, [&](int index) {
     const int row = index / (UNITS * COUNT), column = index % (UNITS * COUNT);
-    return (row * OWN + warp * UNITS + column / COUNT) * GATES + FIRST + column % COUNT;
+    return (row * BLOCK_UNITS + warp * UNITS + column / COUNT) * GATES + FIRST + column % COUNT;
   });
 }
 
@@ -103,7 +101,7 @@ __device__ inline void await_row(const unsigned long long* from, unsigned stamp,
           arrived &= words[i].stamp == stamp;
         }
       }
-      if (!arrived) wait_a_little();
+      if (!arrived) spin_hint();
     } while (!arrived);
 #pragma unroll
     for (int i = 0; i < AT_ONCE; ++i)
@@ -112,12 +110,12 @@ __device__ inline void await_row(const unsigned long long* from, unsigned stamp,
 }
 
 #if CLUSTER
-#define BLOCKS_MEET __cluster_dims__(BLOCKS, 1, 1)
+#define CLUSTER_SIZE __cluster_dims__(BLOCKS, 1, 1)
 #else
-#define BLOCKS_MEET
+#define CLUSTER_SIZE
 #endif
 
-extern "C" __global__ void BLOCKS_MEET __launch_bounds__(THREADS, 1)
+extern "C" __global__ void CLUSTER_SIZE __launch_bounds__(THREADS, 1)
     recurrent(const __grid_constant__ Sequences run) {
   const Direction& direction = run.directions[blockIdx.y];
   const int hidden = run.hidden, batch = run.batch;
@@ -134,7 +132,7 @@ extern "C" __global__ void BLOCKS_MEET __launch_bounds__(THREADS, 1)
   float* totals = states + state_rows * STRIDE;
   for (int i = thread; i < state_rows * STRIDE; i += THREADS) states[i] = 0.0f;
 
-  OwnWeights own;
+  WarpWeights weights;
   const StoredWeights* all =
       direction.weights +
       static_cast<size_t>(blockIdx.x * WARPS + warp) * CHUNKS * COLUMNS * LANES;
@@ -142,33 +140,32 @@ extern "C" __global__ void BLOCKS_MEET __launch_bounds__(THREADS, 1)
   for (int chunk = 0; chunk < REGISTER_CHUNKS; ++chunk)
 #pragma unroll
     for (int column = 0; column < COLUMNS; ++column)
-      own.held[chunk][column] = all[(chunk * COLUMNS + column) * LANES + lane];
+      weights.held[chunk][column] = all[(chunk * COLUMNS + column) * LANES + lane];
   all += REGISTER_CHUNKS * COLUMNS * LANES;
   StoredWeights* here = shared + warp * SHARED_CHUNKS * COLUMNS * LANES;
   // A lane reads only what it copies itself.
   for (int i = lane; i < SHARED_CHUNKS * COLUMNS * LANES; i += LANES) here[i] = all[i];
-  own.shared = here;
-  own.streamed = all + SHARED_CHUNKS * COLUMNS * LANES;
+  weights.shared = here;
+  weights.streamed = all + SHARED_CHUNKS * COLUMNS * LANES;
 
   // The row of a tile and the unit whose state this thread computes.
-  const int tile_row = thread / OWN, own_unit = thread % OWN;
-  const int unit = blockIdx.x * OWN + own_unit;
+  const int tile_row = thread / BLOCK_UNITS, block_unit = thread % BLOCK_UNITS;
+  const int unit = blockIdx.x * BLOCK_UNITS + block_unit;
   const bool has_unit = tile_row < TILE && unit < hidden;
   __syncthreads();
 
 #if CLUSTER
   const size_t parity_size = static_cast<size_t>(padded_batch) * STRIDE;
-  float* first_states = states + (run.first_step & 1) * parity_size;
   for (int row = 0; row < batch; ++row)
     for (int k = thread; k < hidden; k += THREADS)
-      first_states[row * STRIDE + k] = direction.initial[static_cast<size_t>(row) * hidden + k];
+      states[row * STRIDE + k] = direction.initial[static_cast<size_t>(row) * hidden + k];
   // No block writes states here before all have begun.
   cluster_barrier();
 #else
   int round = 0;  // Tiles so far: they take turns with the two places.
 #endif
 
-  for (int step = run.first_step; step < run.end_step && step < run.lengths[0]; ++step) {
+  for (int step = 0; step < run.lengths[0]; ++step) {
     for (int tile = 0; tile < batch && run.lengths[tile] > step; tile += TILE) {
       const int row = tile + tile_row;
       const int length = row < batch ? run.lengths[row] : 0;
@@ -195,20 +192,21 @@ extern "C" __global__ void BLOCKS_MEET __launch_bounds__(THREADS, 1)
       round++;
       for (int i = 0; i < TILE && tile + i < batch && run.lengths[tile + i] > step; ++i) {
         const size_t from = static_cast<size_t>(tile + i) * hidden;
-        if (step == run.first_step) {
+        if (step == 0) {
           for (int k = thread; k < hidden; k += THREADS)
             state[i * STRIDE + k] = direction.initial[from + k];
         } else {
-          await_row(direction.exchanged + static_cast<size_t>((step - 1) & 1) * batch * hidden + from,
-                    run.stamp + step - 1, state + i * STRIDE, hidden);
+          const size_t parity = (step - 1) & 1;
+          await_row(direction.exchanged + parity * batch * hidden + from, run.stamp + step - 1,
+                    state + i * STRIDE, hidden);
         }
       }
       __syncthreads();
 #endif
-      products<0, FIRST_GATES>(own, state, totals, warp, lane);
+      products<0, FIRST_GATES>(weights, state, totals, warp, lane);
       __syncthreads();
 
-      const float* total = totals + (tile_row * OWN + own_unit) * GATES;
+      const float* total = totals + (tile_row * BLOCK_UNITS + block_unit) * GATES;
       float h = 0.0f;
 #if CELL != LSTM && CELL != RNN
       // The state of this unit before the step.
@@ -237,17 +235,17 @@ extern "C" __global__ void BLOCKS_MEET __launch_bounds__(THREADS, 1)
 #if CELL == GRU_BEFORE
       // A second exchange: the candidate's product is with the states that the reset gates of all
       // units have acted on.
-      const float kept = computes ? GATE(CLIPPED(z[0])) * before : 0.0f;
+      const float reset_state = computes ? GATE(CLIPPED(z[0])) * before : 0.0f;
 #if CLUSTER
       float* reset_states = states + 2 * parity_size + static_cast<size_t>(tile) * STRIDE;
       if (computes)
         for (unsigned block = 0; block < gridDim.x; ++block)
-          *in_block(reset_states + tile_row * STRIDE + unit, block) = kept;
+          *in_block(reset_states + tile_row * STRIDE + unit, block) = reset_state;
       cluster_barrier();
 #else
       unsigned long long* exchanged =
           direction.exchanged + static_cast<size_t>(2 + (step & 1)) * batch * hidden;
-      if (computes) write_stamped(exchanged + at, {run.stamp + step, kept});
+      if (computes) write_stamped(exchanged + at, {run.stamp + step, reset_state});
       float* reset_states = states + (round & 1) * TILE * STRIDE;
       round++;
       for (int i = 0; i < TILE && tile + i < batch && run.lengths[tile + i] > step; ++i)
@@ -255,7 +253,7 @@ extern "C" __global__ void BLOCKS_MEET __launch_bounds__(THREADS, 1)
                   reset_states + i * STRIDE, hidden);
       __syncthreads();
 #endif
-      products<2, 1>(own, reset_states, totals, warp, lane);
+      products<2, 1>(weights, reset_states, totals, warp, lane);
       __syncthreads();
       if (computes) h = new_state(z[1], z[2] + total[2], before);
 #endif
@@ -269,11 +267,11 @@ extern "C" __global__ void BLOCKS_MEET __launch_bounds__(THREADS, 1)
         write_stamped(direction.exchanged + static_cast<size_t>(step & 1) * batch * hidden + at,
                       {run.stamp + step, h});
 #endif
-        if (direction.output != nullptr) direction.output[place * run.output_stride + unit] = h;
-        if (step + 1 == length || step + 1 == run.end_step) direction.last[at] = h;
+        direction.output[place * run.output_stride + unit] = h;
+        if (step + 1 == length) direction.last[at] = h;
       }
 #if CLUSTER
-      // The totals of the next tile.
+      // The next tile has totals of its own in the same place.
       __syncthreads();
 #endif
     }

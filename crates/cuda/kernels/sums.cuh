@@ -32,20 +32,20 @@ template <int COUNT>
 __device__ inline float total_over_lanes(float (&sums)[COUNT], int lane) {
   int count = COUNT;
 #pragma unroll
-  for (int others = LANES / 2; others > 0; others /= 2) {
+  for (int lane_mask = LANES / 2; lane_mask > 0; lane_mask /= 2) {
     if (count > 1) {
       count /= 2;
-      const bool upper = (lane & others) != 0;
+      const bool upper = (lane & lane_mask) != 0;
 #pragma unroll
       for (int i = 0; i < COUNT / 2; ++i) {
         if (i < count) {
           const float given = upper ? sums[i] : sums[i + count];
           const float kept = upper ? sums[i + count] : sums[i];
-          sums[i] = kept + __shfl_xor_sync(0xffffffffu, given, others);
+          sums[i] = kept + __shfl_xor_sync(0xffffffffu, given, lane_mask);
         }
       }
     } else {
-      sums[0] = sums[0] + __shfl_xor_sync(0xffffffffu, sums[0], others);
+      sums[0] = sums[0] + __shfl_xor_sync(0xffffffffu, sums[0], lane_mask);
     }
   }
   return sums[0];

@@ -25,8 +25,6 @@ pub(crate) struct RecurrentArguments {
     pub lengths: Address,
     pub batch: usize,
     pub hidden: usize,
-    pub first_step: usize,
-    pub end_step: usize,
     pub output_stride: usize,
     pub stamp: u32,
 }
@@ -53,8 +51,6 @@ impl RecurrentArguments {
         bytes.sizes(&[
             self.batch,
             self.hidden,
-            self.first_step,
-            self.end_step,
             self.output_stride,
             self.stamp as usize,
         ]);

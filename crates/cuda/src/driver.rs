@@ -3,7 +3,7 @@
 use crate::arguments::{Address, Bytes};
 use crate::{Device, Kernel};
 
-/// A device that keeps what it is told in order: a launch sees the copies before it, and a read
+/// A device that works in the order of the calls: a launch sees the copies before it, and a read
 /// waits for the launches before it.
 pub(crate) trait Driver: Send {
     /// Memory, freed when it is dropped.
@@ -58,29 +58,29 @@ pub(crate) struct Grid {
     pub threads: usize,
     /// Shared memory of a block, in bytes, that the kernel does not declare itself.
     pub shared_bytes: usize,
-    /// How blocks meet.
-    pub meeting: Meeting,
+    /// How blocks synchronise.
+    pub synchronisation: Synchronisation,
 }
 
-/// How the blocks of a launch meet.
+/// How the blocks of a launch synchronise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Meeting {
+pub(crate) enum Synchronisation {
     /// They do not.
-    Never,
-    /// They wait for each other, so that all must be resident; if they cannot be, the launch fails.
-    Resident,
+    None,
+    /// They wait for each other: a cooperative launch, which fails if not all can be resident.
+    Cooperative,
     /// All blocks along x are a cluster.
     Cluster,
 }
 
-/// Why a device did not do as told.
+/// Why a call of a device failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DriverError {
     /// A library of CUDA is not installed.
     #[error(
-        "{library} is not installed; install NVIDIA's driver and CUDA's NVRTC, and add the folder of \
-         libnvrtc to LD_LIBRARY_PATH"
+        "{library} is not installed; install NVIDIA's driver and CUDA's NVRTC, and add the folder \
+         of libnvrtc to LD_LIBRARY_PATH"
     )]
     NoLibrary {
         /// Name of the library.
@@ -115,12 +115,10 @@ pub enum DriverError {
         log: String,
     },
     /// A launch whose blocks wait for each other, but cannot all be resident.
-    #[error("{blocks} blocks cannot be resident at once; {resident} can, beside other work")]
+    #[error("{blocks} blocks cannot be resident on the device at once")]
     NotResident {
         /// Blocks of the launch.
         blocks: usize,
-        /// Blocks that can be resident.
-        resident: usize,
     },
     /// A call of the driver failed.
     #[error("{call} failed: {error}")]

@@ -82,39 +82,43 @@ const NO_CLUSTER: &str = "#define CLUSTER 0\n";
 
 /// A file with the files that it includes in their places, each once.
 fn flattened(name: &str) -> String {
-    let Some((_, text)) = FILES.iter().find(|(file, _)| *file == name) else {
-        return String::new();
-    };
+    let text = text_of(name).unwrap_or_default();
     let mut flat = format!("#line 1 \"{name}\"\n");
     for (index, line) in text.lines().enumerate() {
         let included = line
             .strip_prefix("#include \"")
             .and_then(|rest| rest.strip_suffix('"'));
         match included {
-            Some(file) => {
+            Some(file) if text_of(file).is_some() => {
                 flat += &flattened(file);
                 // Writing to a string does not fail.
                 let _ = writeln!(flat, "#line {} \"{name}\"", index + 2);
             }
-            None if line == "#pragma once" => flat.push('\n'),
-            None => {
+            // A file that is not there is the compiler's to report.
+            _ if line != "#pragma once" => {
                 flat += line;
                 flat.push('\n');
             }
+            _ => flat.push('\n'),
         }
     }
     flat
 }
 
+fn text_of(name: &str) -> Option<&'static str> {
+    let found = FILES.iter().find(|(file, _)| *file == name);
+    found.map(|(_, text)| *text)
+}
+
 fn type_constants(weights: WeightType) -> String {
-    let (number, bits) = match weights {
-        WeightType::F32 => (0, 32),
-        WeightType::Bf16 => (1, 16),
-        WeightType::F16 => (2, 16),
+    let name = match weights {
+        WeightType::F32 => "WEIGHTS_F32",
+        WeightType::Bf16 => "WEIGHTS_BF16",
+        WeightType::F16 => "WEIGHTS_F16",
     };
     format!(
         "#define WEIGHTS_F32 0\n#define WEIGHTS_BF16 1\n#define WEIGHTS_F16 2\n\
-         #define WEIGHTS {number}\n#define WEIGHT_BITS {bits}\n",
+         #define WEIGHTS {name}\n",
     )
 }
 
@@ -212,7 +216,7 @@ fn call(activation: Activation) -> String {
     };
     match activation {
         Activation::Sigmoid => with("sigmoid", &[]),
-        Activation::Tanh => with("tanh_exact", &[]),
+        Activation::Tanh => with("hyperbolic_tangent", &[]),
         Activation::Relu => with("relu", &[]),
         Activation::Affine { alpha, beta } => with("affine", &[alpha, beta]),
         Activation::LeakyRelu { alpha } => with("leaky_relu", &[alpha]),

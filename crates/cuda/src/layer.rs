@@ -7,16 +7,18 @@ use cellstream::model::{Cell, Direction, Layer, Matrix, Merge, ResetForm};
 use crate::arguments::{
     Address, DirectionArguments, MergeArguments, ProductArguments, RecurrentArguments,
 };
-use crate::driver::{Buffer, Driver, DriverError, Grid, Meeting};
+use crate::driver::{Buffer, Driver, DriverError, Grid, Synchronisation};
 use crate::model::PrepareError;
 use crate::plan::{Exchange, RecurrenceSize};
-use crate::{Device, Kernel, LaunchPlan, PlanError, WeightType, pack_recurrent, pack_rows};
+use crate::weights::pack_rows;
+use crate::{Device, Kernel, LaunchPlan, PlanError, WeightType, pack_recurrent};
 
-/// Outputs of a block of `input.cu`, along each axis, and its threads.
-const PRODUCTS: (usize, usize) = (64, 256);
-
-/// The most blocks of `merge.cu`, which take several rows then, and their threads.
-const MERGE: (usize, usize) = (1024, 256);
+/// Outputs of a block of `input.cu`, along each axis.
+const PRODUCT_SIDE: usize = 64;
+/// The most blocks of `merge.cu`, which take several rows then.
+const MERGE_BLOCKS: usize = 1024;
+/// Threads of a block of these two kernels.
+const THREADS: usize = 256;
 
 /// What a caller chooses beside the model.
 #[derive(Clone)]
@@ -31,34 +33,13 @@ pub(crate) struct Settings {
 pub(crate) type Choose =
     Arc<dyn Fn(&Device, RecurrenceSize) -> Result<LaunchPlan, PlanError> + Send + Sync>;
 
-/// The size of a layer's recurrence, for `batch` sequences.
-pub(crate) fn size_of_layer(layer: &Layer, batch: usize, weights: WeightType) -> RecurrenceSize {
-    let first = &layer.directions()[0];
-    let hidden = layer.hidden_size();
-    let resets_before = matches!(
-        first.cell(),
-        Cell::Gru {
-            reset: ResetForm::Before,
-            ..
-        }
-    );
-    RecurrenceSize {
-        hidden,
-        gates: first.weights().recurrent.rows() / hidden,
-        resets_before,
-        directions: layer.directions().len(),
-        batch,
-        weights,
-    }
-}
-
 /// A layer on a device.
-pub(crate) struct LayerOn<D: Driver> {
+pub(crate) struct DeviceLayer<D: Driver> {
     plan: LaunchPlan,
     recurrent: D::Function,
     input_products: D::Function,
     add_directions: Option<D::Function>,
-    directions: Vec<DirectionOn<D>>,
+    directions: Vec<DeviceDirection<D>>,
     features: usize,
     hidden: usize,
     gates: usize,
@@ -67,7 +48,7 @@ pub(crate) struct LayerOn<D: Driver> {
 }
 
 /// A direction on a device.
-struct DirectionOn<D: Driver> {
+struct DeviceDirection<D: Driver> {
     input_weights: D::Buffer,
     bias: D::Buffer,
     recurrent_weights: D::Buffer,
@@ -94,7 +75,7 @@ pub(crate) struct Extent {
     pub stamp: u32,
 }
 
-impl<D: Driver> LayerOn<D> {
+impl<D: Driver> DeviceLayer<D> {
     /// Packs the weights, with room for `batch` sequences of `steps` steps.
     pub fn new(
         driver: &D,
@@ -102,12 +83,11 @@ impl<D: Driver> LayerOn<D> {
         layer: &Layer,
         settings: &Settings,
         (batch, steps): (usize, usize),
-    ) -> Result<LayerOn<D>, PrepareError> {
+    ) -> Result<DeviceLayer<D>, PrepareError> {
         let Settings { weights, choose } = settings;
         let first = &layer.directions()[0];
-        let (hidden, features) = (layer.hidden_size(), layer.input_size());
-        let gates = first.weights().recurrent.rows() / hidden;
-        let size = size_of_layer(layer, batch, *weights);
+        let size = RecurrenceSize::of_layer(layer, batch, *weights);
+        let RecurrenceSize { hidden, gates, .. } = size;
         let plan = choose(&driver.device(), size)?;
         let kernel = Kernel::recurrent(index, first, &plan, *weights)?;
         for other in &layer.directions()[1..] {
@@ -119,10 +99,10 @@ impl<D: Driver> LayerOn<D> {
             }
         }
         let directions = layer.directions().iter();
-        let directions = directions
-            .map(|of| DirectionOn::new(driver, index, of, *weights, &plan, (batch, steps)));
+        let directions =
+            directions.map(|of| DeviceDirection::new(driver, index, of, size, &plan, steps));
         let adds = layer.merge() == Merge::Sum && layer.directions().len() == 2;
-        Ok(LayerOn {
+        Ok(DeviceLayer {
             plan,
             recurrent: driver.function(&kernel)?,
             input_products: driver.function(&Kernel::input_products(*weights))?,
@@ -131,7 +111,7 @@ impl<D: Driver> LayerOn<D> {
                 false => None,
             },
             directions: directions.collect::<Result<_, _>>()?,
-            features,
+            features: layer.input_size(),
             hidden,
             gates,
             sum: match adds {
@@ -203,12 +183,11 @@ impl<D: Driver> LayerOn<D> {
                 features: self.features,
                 columns,
             };
-            let (side, threads) = PRODUCTS;
             let grid = Grid {
-                blocks: [rows.div_ceil(side), columns.div_ceil(side)],
-                threads,
+                blocks: [rows.div_ceil(PRODUCT_SIDE), columns.div_ceil(PRODUCT_SIDE)],
+                threads: THREADS,
                 shared_bytes: 0,
-                meeting: Meeting::Never,
+                synchronisation: Synchronisation::None,
             };
             driver.launch(&self.input_products, &grid, &arguments.bytes())?;
         }
@@ -222,8 +201,6 @@ impl<D: Driver> LayerOn<D> {
             lengths: extent.lengths,
             batch,
             hidden: self.hidden,
-            first_step: 0,
-            end_step: steps,
             output_stride: both,
             stamp: extent.stamp,
             ..RecurrentArguments::default()
@@ -236,9 +213,9 @@ impl<D: Driver> LayerOn<D> {
             blocks: [self.plan.blocks, self.directions.len()],
             threads: self.plan.threads(),
             shared_bytes: self.plan.shared_bytes,
-            meeting: match self.plan.exchange {
-                Exchange::Cluster => Meeting::Cluster,
-                Exchange::Stamped => Meeting::Resident,
+            synchronisation: match self.plan.exchange {
+                Exchange::Cluster => Synchronisation::Cluster,
+                Exchange::Stamped => Synchronisation::Cooperative,
             },
         };
         driver.launch(&self.recurrent, &grid, &arguments.bytes())?;
@@ -251,18 +228,17 @@ impl<D: Driver> LayerOn<D> {
             rows,
             width: self.hidden,
         };
-        let (blocks, threads) = MERGE;
         let grid = Grid {
-            blocks: [rows.min(blocks), 1],
-            threads,
+            blocks: [rows.min(MERGE_BLOCKS), 1],
+            threads: THREADS,
             shared_bytes: 0,
-            meeting: Meeting::Never,
+            synchronisation: Synchronisation::None,
         };
         driver.launch(add, &grid, &arguments.bytes())
     }
 
-    /// Clears the words that blocks exchange: no stamp is left.
-    pub fn forget_stamps(&mut self, driver: &D) -> Result<(), DriverError> {
+    /// Clears the words that blocks exchange.
+    pub fn clear_stamps(&mut self, driver: &D) -> Result<(), DriverError> {
         for direction in &mut self.directions {
             let bytes = direction.exchanged.bytes();
             driver.clear(&mut direction.exchanged, bytes)?;
@@ -271,17 +247,22 @@ impl<D: Driver> LayerOn<D> {
     }
 }
 
-impl<D: Driver> DirectionOn<D> {
+impl<D: Driver> DeviceDirection<D> {
     fn new(
         driver: &D,
         layer: usize,
         direction: &Direction,
-        weights: WeightType,
+        size: RecurrenceSize,
         plan: &LaunchPlan,
-        (batch, steps): (usize, usize),
-    ) -> Result<DirectionOn<D>, PrepareError> {
+        steps: usize,
+    ) -> Result<DeviceDirection<D>, PrepareError> {
+        let RecurrenceSize {
+            hidden,
+            batch,
+            weights,
+            ..
+        } = size;
         let of = direction.weights();
-        let hidden = direction.hidden_size();
         let rows = of.recurrent.rows();
         // Two biases that the formula adds are one, rounded once, as in the reference.
         let keeps_two = matches!(
@@ -306,24 +287,20 @@ impl<D: Driver> DirectionOn<D> {
                 .iter()
                 .flat_map(|value| value.to_le_bytes())
                 .collect();
-            of_bytes(driver, &bytes)
+            upload(driver, &bytes)
         };
         let matrix = |matrix: &Matrix| -> Result<D::Buffer, PrepareError> {
-            Ok(of_bytes(driver, &pack_rows(layer, matrix, weights)?)?)
+            Ok(upload(driver, &pack_rows(layer, matrix, weights)?)?)
         };
         let state = || allocate(driver, &[batch, hidden]);
-        // Words of two 32-bit halves, for two steps; twice as many where a reset gate acts first.
-        let exchanged = 2
-            * 2
-            * if plan.exchange == Exchange::Stamped {
-                2
-            } else {
-                0
-            };
-        Ok(DirectionOn {
+        let words = match plan.exchange {
+            Exchange::Stamped => 2 * (1 + usize::from(size.resets_before)),
+            Exchange::Cluster => 0,
+        };
+        Ok(DeviceDirection {
             input_weights: matrix(&of.input)?,
             bias: floats(&bias)?,
-            recurrent_weights: of_bytes(
+            recurrent_weights: upload(
                 driver,
                 &pack_recurrent(layer, &of.recurrent, weights, plan)?,
             )?,
@@ -336,7 +313,8 @@ impl<D: Driver> DirectionOn<D> {
                 None => None,
             },
             products: allocate(driver, &[steps, batch, rows])?,
-            exchanged: allocate(driver, &[exchanged, batch, hidden])?,
+            // A word has two values of four bytes.
+            exchanged: allocate(driver, &[words, batch, hidden, 2])?,
             initial: state()?,
             last: state()?,
             cell: match direction.cell_state_size() {
@@ -371,7 +349,7 @@ pub(crate) fn allocate<D: Driver>(driver: &D, sizes: &[usize]) -> Result<D::Buff
     driver.allocate(bytes)
 }
 
-fn of_bytes<D: Driver>(driver: &D, bytes: &[u8]) -> Result<D::Buffer, DriverError> {
+fn upload<D: Driver>(driver: &D, bytes: &[u8]) -> Result<D::Buffer, DriverError> {
     let mut buffer = driver.allocate(bytes.len())?;
     driver.write(&mut buffer, bytes)?;
     Ok(buffer)

@@ -1,9 +1,9 @@
 //! Recurrent networks on NVIDIA GPUs: a backend of cellstream whose weights stay on the chip for a
 //! whole sequence.
 //!
-//! A [`LaunchPlan`] lays the recurrence of a layer out on a [`Device`]; a [`Kernel`] is the CUDA C++
-//! text for a cell and a plan. Both are plain data, made and tested without a GPU. With the feature
-//! `cuda`, `Cuda` compiles kernels by NVRTC at first use and runs models through
+//! A [`LaunchPlan`] lays the recurrence of a layer out on a [`Device`]; a [`Kernel`] is the text in
+//! CUDA C++ for a cell and a plan. Both are plain data, made and tested without a GPU. With the
+//! feature `cuda`, `Cuda` compiles kernels by NVRTC at first use and runs models through
 //! [`cellstream::execute::Backend`].
 //!
 //! All plans, batches and batch-mates give the same bits: those of
@@ -39,8 +39,6 @@ pub use error::PlanError;
 #[cfg(feature = "cuda")]
 pub use gpu::{Compiled, Cuda, compile};
 pub use kernel::Kernel;
-#[cfg(feature = "cuda")]
-pub use model::PrepareError;
 pub use plan::{Exchange, LaunchPlan, RecurrenceSize};
 pub use tuned::{TunedPlans, TunedPlansError};
-pub use weights::{WeightType, pack_recurrent, pack_rows};
+pub use weights::{WeightType, pack_recurrent};

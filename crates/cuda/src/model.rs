@@ -5,13 +5,12 @@ use cellstream::kernels::{RowsMut, RowsRef};
 use cellstream::model::{Input, InputError, Layer, Model, Output, Precision, Signature};
 
 use crate::driver::{Buffer, Driver, DriverError};
-use crate::layer::{Extent, LayerOn, Settings, allocate};
+use crate::layer::{DeviceLayer, Extent, Settings, allocate};
 use crate::{PlanError, WeightType};
 
 /// Why a model could not be prepared for a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum PrepareError {
+pub(crate) enum PrepareError {
     /// The model does not fit the kernels or the device.
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -27,12 +26,12 @@ impl From<PrepareError> for SessionError {
 }
 
 /// A model on a device.
-pub(crate) struct ModelOn<D: Driver> {
+pub(crate) struct DeviceModel<D: Driver> {
     driver: D,
     model: Model,
     settings: Settings,
     room: (usize, usize),
-    layers: Vec<LayerOn<D>>,
+    layers: Vec<DeviceLayer<D>>,
     lengths: D::Buffer,
     /// The input of a layer and its output, which change places.
     values: [D::Buffer; 2],
@@ -71,17 +70,17 @@ pub(crate) fn weights_of(model: &Model) -> WeightType {
     }
 }
 
-impl<D: Driver> ModelOn<D> {
+impl<D: Driver> DeviceModel<D> {
     /// Copies the weights to the device, with room for `batch` sequences of `steps` steps.
     pub fn new(
         driver: D,
         model: &Model,
         settings: Settings,
         (batch, steps): (usize, usize),
-    ) -> Result<ModelOn<D>, SessionError> {
+    ) -> Result<DeviceModel<D>, SessionError> {
         let room = checked_room(model, batch, steps)?;
         let (layers, lengths, values) = buffers(&driver, model, &settings, room)?;
-        Ok(ModelOn {
+        Ok(DeviceModel {
             driver,
             model: model.clone(),
             settings,
@@ -103,10 +102,10 @@ impl<D: Driver> ModelOn<D> {
     /// The plan of each layer.
     #[cfg(test)]
     pub fn plans(&self) -> impl Iterator<Item = &crate::LaunchPlan> {
-        self.layers.iter().map(LayerOn::plan)
+        self.layers.iter().map(DeviceLayer::plan)
     }
 
-    /// Runs sequences whose lengths, order and initial states are in `staging`. The final states are
+    /// Runs sequences whose lengths, order and initial states are in `staging`. Final states are
     /// there afterwards; the outputs are in the first buffer.
     fn compute(
         &mut self,
@@ -126,7 +125,7 @@ impl<D: Driver> ModelOn<D> {
         for step in 0..steps {
             for (row, length) in staging.order.iter().zip(&staging.lengths) {
                 match step < *length {
-                    true => put(&mut staging.bytes, x.row(row_of(step, *row), features)),
+                    true => append_bytes(&mut staging.bytes, x.row(row_of(step, *row), features)),
                     false => staging.bytes.resize(staging.bytes.len() + 4 * features, 0),
                 }
             }
@@ -143,8 +142,8 @@ impl<D: Driver> ModelOn<D> {
             for index in 0..layer.plan().directions {
                 let Some([h, c]) = states.next() else { break };
                 staging.bytes.clear();
-                put(&mut staging.bytes, h);
-                put(&mut staging.bytes, c);
+                append_bytes(&mut staging.bytes, h);
+                append_bytes(&mut staging.bytes, c);
                 let (h, c) = staging.bytes.split_at(4 * h.len());
                 layer.set_states(&self.driver, index, h, c)?;
             }
@@ -172,8 +171,8 @@ impl<D: Driver> ModelOn<D> {
                 staging.bytes.resize(4 * (h.len() + c.len()), 0);
                 let (h_bytes, c_bytes) = staging.bytes.split_at_mut(4 * h.len());
                 layer.states(&self.driver, index, h_bytes, c_bytes)?;
-                take(h_bytes, h);
-                take(c_bytes, c);
+                read_values(h_bytes, h);
+                read_values(c_bytes, c);
             }
         }
         Ok(())
@@ -188,7 +187,7 @@ impl<D: Driver> ModelOn<D> {
             Some(after) => (self.stamp, after),
             None => {
                 for layer in &mut self.layers {
-                    layer.forget_stamps(&self.driver)?;
+                    layer.clear_stamps(&self.driver)?;
                 }
                 (1, 1 + steps as u32)
             }
@@ -263,7 +262,7 @@ impl<D: Driver> ModelOn<D> {
     }
 }
 
-impl<D: Driver> PreparedModel for ModelOn<D> {
+impl<D: Driver> PreparedModel for DeviceModel<D> {
     fn signature(&self) -> Signature {
         self.model.signature()
     }
@@ -330,7 +329,7 @@ impl<D: Driver> PreparedModel for ModelOn<D> {
         };
         let width = signature.output;
         let read = self.outputs(steps, |step, row, bytes| {
-            take(bytes, &mut values[row_of(step, row) * width..][..width]);
+            read_values(bytes, &mut values[row_of(step, row) * width..][..width]);
         });
         read.map_err(failed)
     }
@@ -349,27 +348,32 @@ impl<D: Driver> PreparedModel for ModelOn<D> {
         let batch = steps.batch();
         self.check_room(batch, steps.steps())?;
         let rows = steps.steps() * batch;
-        let wrong = |name, expected, found| {
-            RunError::Input(InputError::Values {
+        let fit = |fits, name, expected, found| match fits {
+            true => Ok(()),
+            false => Err(InputError::Values {
                 name,
                 expected,
                 found,
-            })
+            }),
         };
-        if !steps.x().fits(rows, signature.input) {
-            return Err(wrong("input", rows * signature.input, steps.x().values()));
-        }
-        if let Some(y) = &y
-            && !y.fits(rows, signature.output)
-        {
-            return Err(wrong("output", rows * signature.output, 0));
+        let (x, width) = (steps.x(), signature.input);
+        fit(x.fits(rows, width), "input", rows * width, x.values())?;
+        if let Some(y) = &y {
+            let width = signature.output;
+            fit(y.fits(rows, width), "output", rows * width, y.values())?;
         }
         let sizes: Vec<usize> = state_sizes(&self.model).flatten().collect();
-        let mut kept: Vec<RowsMut<'_>> = states.take(sizes.len() + 1).collect();
-        let expected: Vec<usize> = sizes.iter().copied().filter(|size| *size > 0).collect();
-        let fits = |(rows, size): (&RowsMut<'_>, &usize)| rows.fits(batch, *size);
-        if kept.len() != expected.len() || !kept.iter().zip(&expected).all(fits) {
-            return Err(wrong("states", batch * expected.iter().sum::<usize>(), 0));
+        let with_values = || sizes.iter().copied().filter(|size| *size > 0);
+        // One more than there are is refused.
+        let mut kept: Vec<RowsMut<'_>> = states.take(with_values().count() + 1).collect();
+        for (index, size) in with_values().enumerate() {
+            let (fits, found) = kept
+                .get(index)
+                .map_or((false, 0), |rows| (rows.fits(batch, size), rows.values()));
+            fit(fits, "states", batch * size, found)?;
+        }
+        if let Some(more) = kept.get(with_values().count()) {
+            fit(false, "states", 0, more.values())?;
         }
 
         self.order(batch, |row| {
@@ -397,7 +401,7 @@ impl<D: Driver> PreparedModel for ModelOn<D> {
         }
         let Some(y) = &mut y else { return Ok(()) };
         let read = self.outputs(steps.steps(), |step, row, bytes| {
-            take(bytes, y.row(step * batch + row, signature.output));
+            read_values(bytes, y.row(step * batch + row, signature.output));
         });
         read.map_err(failed)
     }
@@ -420,7 +424,7 @@ fn failed(error: DriverError) -> RunError {
 
 /// Layers, lengths and values on a device.
 type Buffers<D> = (
-    Vec<LayerOn<D>>,
+    Vec<DeviceLayer<D>>,
     <D as Driver>::Buffer,
     [<D as Driver>::Buffer; 2],
 );
@@ -432,8 +436,8 @@ fn buffers<D: Driver>(
     (batch, steps): (usize, usize),
 ) -> Result<Buffers<D>, PrepareError> {
     let layers = model.layers().iter().enumerate();
-    let layers =
-        layers.map(|(index, layer)| LayerOn::new(driver, index, layer, settings, (batch, steps)));
+    let layers = layers
+        .map(|(index, layer)| DeviceLayer::new(driver, index, layer, settings, (batch, steps)));
     let layers = layers.collect::<Result<_, _>>()?;
     let values = || allocate(driver, &[steps, batch, widest(model)]);
     Ok((layers, allocate(driver, &[batch])?, [values()?, values()?]))
@@ -469,11 +473,11 @@ pub(crate) fn checked_room(
     }
 }
 
-fn put(bytes: &mut Vec<u8>, values: &[f32]) {
+fn append_bytes(bytes: &mut Vec<u8>, values: &[f32]) {
     bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
 }
 
-fn take(bytes: &[u8], values: &mut [f32]) {
+fn read_values(bytes: &[u8], values: &mut [f32]) {
     for (bytes, value) in bytes.chunks_exact(4).zip(values) {
         *value = f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
     }

@@ -1,5 +1,7 @@
 //! How the recurrence of a layer is laid out on a device: plain data, made without one.
 
+use cellstream::model::{Cell, Layer, ResetForm};
+
 use crate::{Device, PlanError, WeightType};
 
 /// Threads of a warp.
@@ -19,7 +21,7 @@ const MOST_SUMS: usize = 32;
 const CLUSTER: usize = 8;
 
 /// The size of a recurrence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RecurrenceSize {
     /// Hidden size, which is also the size of the state.
     pub hidden: usize,
@@ -35,6 +37,29 @@ pub struct RecurrenceSize {
     pub weights: WeightType,
 }
 
+impl RecurrenceSize {
+    /// That of a layer, for `batch` sequences.
+    pub fn of_layer(layer: &Layer, batch: usize, weights: WeightType) -> RecurrenceSize {
+        let first = &layer.directions()[0];
+        let hidden = layer.hidden_size();
+        let resets_before = matches!(
+            first.cell(),
+            Cell::Gru {
+                reset: ResetForm::Before,
+                ..
+            }
+        );
+        RecurrenceSize {
+            hidden,
+            gates: first.weights().recurrent.rows() / hidden,
+            resets_before,
+            directions: layer.directions().len(),
+            batch,
+            weights,
+        }
+    }
+}
+
 /// Where states go from one block to the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Exchange {
@@ -47,14 +72,14 @@ pub enum Exchange {
 /// The launch of a recurrence. A plan changes the time, never the bits.
 ///
 /// ```
+/// use cellstream::model::Lstm;
 /// use cellstream_cuda::{Device, LaunchPlan, RecurrenceSize, WeightType};
 ///
-/// let size = RecurrenceSize {
-///     hidden: 1024, gates: 4, resets_before: false, directions: 1, batch: 1, weights: WeightType::F32,
-/// };
+/// let model = Lstm::new(64, 1024).zeros()?;
+/// let size = RecurrenceSize::of_layer(&model.layers()[0], 1, WeightType::F32);
 /// let plan = LaunchPlan::choose(&Device::H100, size)?;
 /// assert_eq!((plan.blocks, plan.streamed_chunks()), (128, 0)); // all weights stay on the chip
-/// # Ok::<(), cellstream_cuda::PlanError>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LaunchPlan {
@@ -81,9 +106,9 @@ pub struct LaunchPlan {
 }
 
 impl LaunchPlan {
-    /// The plan for `size` on `device`: a cluster whose weights all stay on the chip, if there is one;
-    /// else blocks with as few units a warp as possible whose weights do; else the plan that reads
-    /// the fewest weights each step. Of several, the one with the largest tile.
+    /// The plan for `size` on `device`: a cluster whose weights all stay on the chip, if there is
+    /// one; else blocks with as few units a warp as possible whose weights do; else the plan that
+    /// reads the fewest weights each step. Of several, the one with the largest tile.
     ///
     /// # Errors
     /// [`PlanError::TooLarge`].

@@ -1,13 +1,14 @@
 //! The fastest plan of a layer, by timing all that fit.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cellstream::model::{Layer, Model};
 
 use crate::driver::{Buffer, Driver, DriverError};
-use crate::layer::{Extent, LayerOn, Settings, allocate, size_of_layer};
+use crate::layer::{DeviceLayer, Extent, Settings, allocate};
 use crate::model::PrepareError;
-use crate::{LaunchPlan, TunedPlans, WeightType};
+use crate::{LaunchPlan, RecurrenceSize, TunedPlans, WeightType};
 
 /// Timed runs of a plan, after one that is not.
 const RUNS: usize = 5;
@@ -21,9 +22,9 @@ pub(crate) fn tune<D: Driver>(
 ) -> Result<TunedPlans, PrepareError> {
     let mut tuned = TunedPlans::new(driver.device());
     for (index, layer) in model.layers().iter().enumerate() {
-        let size = size_of_layer(layer, room.0, weights);
+        let size = RecurrenceSize::of_layer(layer, room.0, weights);
         if tuned.get(size).is_none() {
-            tuned.insert(size, fastest(driver, index, layer, weights, room)?);
+            tuned.insert(size, fastest(driver, index, layer, size, room)?);
         }
     }
     Ok(tuned)
@@ -34,18 +35,17 @@ fn fastest<D: Driver>(
     driver: &D,
     index: usize,
     layer: &Layer,
-    weights: WeightType,
+    size: RecurrenceSize,
     room: (usize, usize),
 ) -> Result<LaunchPlan, PrepareError> {
-    let size = size_of_layer(layer, room.0, weights);
     let device = driver.device();
     let mut best = (LaunchPlan::choose(&device, size)?, Duration::MAX);
     for plan in LaunchPlan::candidates(&device, size) {
         let settings = Settings {
-            weights,
-            choose: std::sync::Arc::new(move |_, _| Ok(plan)),
+            weights: size.weights,
+            choose: Arc::new(move |_, _| Ok(plan)),
         };
-        let mut on = LayerOn::new(driver, index, layer, &settings, room)?;
+        let mut on = DeviceLayer::new(driver, index, layer, &settings, room)?;
         match time(driver, &mut on, layer, room) {
             Ok(time) if time < best.1 => best = (plan, time),
             Ok(_) | Err(DriverError::NotResident { .. }) => {}
@@ -58,7 +58,7 @@ fn fastest<D: Driver>(
 /// The shortest of some runs on zeros.
 fn time<D: Driver>(
     driver: &D,
-    layer: &mut LayerOn<D>,
+    layer: &mut DeviceLayer<D>,
     of: &Layer,
     (batch, steps): (usize, usize),
 ) -> Result<Duration, DriverError> {

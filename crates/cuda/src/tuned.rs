@@ -28,7 +28,7 @@ use crate::{Device, LaunchPlan, WeightType};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunedPlans {
     device: Device,
-    plans: BTreeMap<String, LaunchPlan>,
+    plans: BTreeMap<RecurrenceSize, LaunchPlan>,
 }
 
 /// Why a file of plans was refused.
@@ -72,12 +72,18 @@ impl TunedPlans {
 
     /// The plan of a size, if it was timed.
     pub fn get(&self, size: RecurrenceSize) -> Option<LaunchPlan> {
-        self.plans.get(&size_text(size)).copied()
+        self.plans.get(&size).copied()
     }
 
     /// Keeps `plan` for `size`.
     pub fn insert(&mut self, size: RecurrenceSize, plan: LaunchPlan) {
-        self.plans.insert(size_text(size), plan);
+        self.plans.insert(size, plan);
+    }
+
+    /// Refuses another device.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn check(&self, device: &Device) -> Result<(), TunedPlansError> {
+        expect_heading(&heading(&self.device), device)
     }
 
     /// Reads a file.
@@ -112,7 +118,7 @@ impl TunedPlans {
     pub fn to_text(&self) -> String {
         let mut text = heading(&self.device) + "\n";
         for (size, plan) in &self.plans {
-            text += &format!("{size}: {}\n", plan_text(plan));
+            text += &format!("{}: {}\n", size_text(*size), plan_text(plan));
         }
         text
     }
@@ -123,13 +129,7 @@ impl TunedPlans {
     /// [`TunedPlansError::Device`], [`TunedPlansError::Line`].
     pub fn from_text(text: &str, device: &Device) -> Result<TunedPlans, TunedPlansError> {
         let mut lines = text.lines();
-        let (expected, found) = (heading(device), lines.next().unwrap_or_default());
-        if found != expected {
-            return Err(TunedPlansError::Device {
-                expected,
-                found: found.to_owned(),
-            });
-        }
+        expect_heading(lines.next().unwrap_or_default(), device)?;
         let mut plans = TunedPlans::new(*device);
         for (index, line) in lines.enumerate() {
             let read = || {
@@ -149,6 +149,17 @@ impl TunedPlans {
             plans.insert(size, plan);
         }
         Ok(plans)
+    }
+}
+
+fn expect_heading(found: &str, device: &Device) -> Result<(), TunedPlansError> {
+    let expected = heading(device);
+    match found == expected {
+        true => Ok(()),
+        false => Err(TunedPlansError::Device {
+            expected,
+            found: found.to_owned(),
+        }),
     }
 }
 

@@ -2,13 +2,13 @@
 
 use cellstream::kernels::Numbers;
 use cellstream::model::Matrix;
-use half::f16;
+use half::{bf16, f16};
 
-use crate::plan::{CHUNK, LANES};
+use crate::plan::CHUNK;
 use crate::{LaunchPlan, PlanError};
 
 /// The type of weights in a device's memory. Products are of `f32` in all of them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WeightType {
     /// IEEE-754 binary32.
     #[default]
@@ -28,58 +28,36 @@ impl WeightType {
         }
     }
 
-    /// The bytes of a row of `matrix`, in this type.
+    /// The bits of a row of `matrix`, in this type.
     ///
     /// # Errors
     /// [`PlanError::Unsupported`] for weights in 8 bits; [`PlanError::TooLargeForF16`].
-    fn row(self, layer: usize, matrix: &Matrix, row: usize) -> Result<Vec<Stored>, PlanError> {
-        let int8 = PlanError::Unsupported {
-            layer,
-            what: "the precision int8",
-        };
-        match (self, matrix.row_numbers(row)) {
-            (_, Numbers::Int8 { .. }) => Err(int8),
-            (WeightType::Bf16, Numbers::Bf16(halves)) => {
-                Ok(halves.iter().map(|half| Stored::half(*half)).collect())
-            }
-            (WeightType::F16, _) => {
-                let values = matrix.row(row);
-                let halves = values.iter().map(|&value| {
-                    let half = f16::from_f32(value);
-                    if half.is_finite() {
-                        return Ok(Stored::half(half.to_bits()));
-                    }
-                    Err(PlanError::TooLargeForF16 {
-                        layer,
-                        value: value.to_string(),
-                    })
-                });
-                halves.collect()
-            }
-            (WeightType::Bf16, _) => {
-                let values = matrix.row(row);
-                let halves = values.iter().map(|v| half::bf16::from_f32(*v).to_bits());
-                Ok(halves.map(Stored::half).collect())
-            }
-            (WeightType::F32, _) => {
-                let values = matrix.row(row);
-                Ok(values.iter().map(|v| Stored(v.to_bits(), 4)).collect())
-            }
+    fn row(self, layer: usize, matrix: &Matrix, row: usize) -> Result<Vec<u32>, PlanError> {
+        if matches!(matrix.row_numbers(row), Numbers::Int8 { .. }) {
+            return Err(PlanError::Unsupported {
+                layer,
+                what: "the precision int8",
+            });
         }
+        let values = matrix.row(row);
+        let bits = values.iter().map(|&value| match self {
+            WeightType::F32 => Ok(value.to_bits()),
+            // Exact for a model in bf16.
+            WeightType::Bf16 => Ok(bf16::from_f32(value).to_bits().into()),
+            WeightType::F16 => match f16::from_f32(value) {
+                half if half.is_finite() => Ok(half.to_bits().into()),
+                _ => Err(PlanError::TooLargeForF16 {
+                    layer,
+                    value: value.to_string(),
+                }),
+            },
+        });
+        bits.collect()
     }
-}
 
-/// The bits of a weight, and how many bytes they take.
-#[derive(Clone, Copy)]
-struct Stored(u32, usize);
-
-impl Stored {
-    fn half(bits: u16) -> Stored {
-        Stored(u32::from(bits), 2)
-    }
-
-    fn write(self, to: &mut [u8]) {
-        to[..self.1].copy_from_slice(&self.0.to_le_bytes()[..self.1]);
+    /// Writes the bits of a weight to its bytes.
+    fn write(self, bits: u32, to: &mut [u8]) {
+        to[..self.bytes()].copy_from_slice(&bits.to_le_bytes()[..self.bytes()]);
     }
 }
 
@@ -87,13 +65,18 @@ impl Stored {
 ///
 /// # Errors
 /// As those of [`pack_recurrent`].
-pub fn pack_rows(layer: usize, matrix: &Matrix, weights: WeightType) -> Result<Vec<u8>, PlanError> {
+#[cfg(feature = "cuda")]
+pub(crate) fn pack_rows(
+    layer: usize,
+    matrix: &Matrix,
+    weights: WeightType,
+) -> Result<Vec<u8>, PlanError> {
     let mut bytes = vec![0; matrix.rows() * matrix.cols() * weights.bytes()];
     let row_bytes = (matrix.cols() * weights.bytes()).max(1);
     for (row, to) in bytes.chunks_mut(row_bytes).enumerate() {
-        let stored = weights.row(layer, matrix, row)?;
-        for (weight, to) in stored.into_iter().zip(to.chunks_mut(weights.bytes())) {
-            weight.write(to);
+        let bits = weights.row(layer, matrix, row)?;
+        for (bits, to) in bits.into_iter().zip(to.chunks_mut(weights.bytes())) {
+            weights.write(bits, to);
         }
     }
     Ok(bytes)
@@ -121,11 +104,10 @@ pub fn pack_recurrent(
         let (gate, unit) = (row / hidden, row % hidden);
         let (warp, unit) = (unit / plan.units, unit % plan.units);
         let column = warp * plan.chunks * of_chunk + (unit * gates + gate) * of_column;
-        for (k, weight) in weights.row(layer, matrix, row)?.into_iter().enumerate() {
-            let (lane, of_lane) = (k % CHUNK / 4, k % 4);
-            debug_assert!(lane < LANES);
-            let at = column + k / CHUNK * of_chunk + (lane * 4 + of_lane) * bytes;
-            weight.write(&mut packed[at..]);
+        for (k, bits) in weights.row(layer, matrix, row)?.into_iter().enumerate() {
+            // Lanes and their four weights are neighbours.
+            let at = column + k / CHUNK * of_chunk + k % CHUNK * bytes;
+            weights.write(bits, &mut packed[at..]);
         }
     }
     Ok(packed)

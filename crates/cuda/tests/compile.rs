@@ -53,22 +53,7 @@ fn used(kernel: &Kernel, device: &Device) -> Option<Used> {
 fn check(device: &Device, model: &Model, weights: WeightType, batch: usize) {
     let layer = &model.layers()[0];
     let direction = &layer.directions()[0];
-    let hidden = layer.hidden_size();
-    let resets_before = matches!(
-        direction.cell(),
-        Cell::Gru {
-            reset: ResetForm::Before,
-            ..
-        }
-    );
-    let size = RecurrenceSize {
-        hidden,
-        gates: direction.weights().recurrent.rows() / hidden,
-        resets_before,
-        directions: layer.directions().len(),
-        batch,
-        weights,
-    };
+    let size = RecurrenceSize::of_layer(layer, batch, weights);
     for plan in LaunchPlan::candidates(device, size) {
         let kernel = Kernel::recurrent(0, direction, &plan, weights).unwrap();
         let Some(used) = used(&kernel, device) else {

@@ -187,7 +187,7 @@ fn files_of_tuned_plans_come_back_or_are_refused_by_their_line() {
         "hidden 0 gates 4 resets after directions 1 batch 1 weights f32: stamped units 1 tile 1",
         "hidden 8 gates 9 resets after directions 1 batch 1 weights f32: stamped units 1 tile 1",
         "hidden 08 gates 4 resets after directions 1 batch 1 weights f32: stamped units 1 tile 1",
-        "hidden 99999999 gates 4 resets after directions 1 batch 1 weights f32: stamped units 1 tile 1",
+        "hidden 9999 gates 4 resets after directions 1 batch 1 weights f32: stamped units 1 tile 1",
     ] {
         let read = TunedPlans::from_text(&format!("{heading}{line}\n"), &device);
         assert!(

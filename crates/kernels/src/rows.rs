@@ -162,6 +162,11 @@ impl<'a> RowsMut<'a> {
         self.0.fits(rows, width)
     }
 
+    /// Values in all rows.
+    pub fn values(&self) -> usize {
+        self.0.values()
+    }
+
     /// The same rows, borrowed for a shorter time.
     pub fn reborrow(&mut self) -> RowsMut<'_> {
         RowsMut(self.0)

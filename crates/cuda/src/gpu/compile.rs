@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use cellstream::atomic_file;
 use cudarc::nvrtc::{result, sys};
@@ -93,47 +93,76 @@ impl Drop for Program {
     }
 }
 
-/// As [`compile`], or from the file of an earlier time.
+/// As [`compile`], or from the file of an earlier time in `folder`.
 ///
 /// # Errors
 /// As [`compile`]. A file that cannot be read or written is no error: the kernel is compiled.
-pub(super) fn compiled(kernel: &Kernel, architecture: &str) -> Result<Vec<u8>, DriverError> {
-    let path = folder().map(|folder| {
+pub(super) fn compiled(
+    kernel: &Kernel,
+    architecture: &str,
+    folder: Option<&Path>,
+) -> Result<Vec<u8>, DriverError> {
+    // All that the machine code depends on stands before it: a file of anything else is not taken.
+    let head = format!("{architecture} {}\n{}\n", OPTIONS.join(" "), kernel.text);
+    let path = folder.map(|folder| {
         let mut hasher = DefaultHasher::new();
-        (architecture, kernel.name, &kernel.text).hash(&mut hasher);
-        folder.join(format!(
-            "{}-{architecture}-{:016x}",
-            kernel.name,
-            hasher.finish()
-        ))
+        head.hash(&mut hasher);
+        folder.join(format!("{}-{:016x}", kernel.name, hasher.finish()))
     });
-    // The text stands before the machine code, so that a file of another text is not taken.
-    let head = format!("{architecture}\n{}\n", kernel.text);
     let stored = path.as_ref().and_then(|path| std::fs::read(path).ok());
-    if let Some(cubin) = stored
+    let cubin = stored
         .as_ref()
-        .and_then(|file| file.strip_prefix(head.as_bytes()))
-    {
+        .and_then(|file| file.strip_prefix(head.as_bytes()));
+    if let Some(cubin) = cubin {
         return Ok(cubin.to_vec());
     }
     let cubin = compile(kernel, architecture)?.cubin;
-    if let Some(path) = path {
-        let folder = path.parent().map(std::fs::create_dir_all);
-        let write = |file: &mut dyn std::io::Write| {
+    if let (Some(folder), Some(path)) = (folder, path)
+        && std::fs::create_dir_all(folder).is_ok()
+    {
+        let _ = atomic_file::write(&path, |file| {
             file.write_all(head.as_bytes())?;
             file.write_all(&cubin)
-        };
-        if matches!(folder, Some(Ok(()))) {
-            let _ = atomic_file::write(&path, write);
-        }
+        });
     }
     Ok(cubin)
 }
 
 /// `$XDG_CACHE_HOME/cellstream/cuda`, or the same in the home folder.
-fn folder() -> Option<PathBuf> {
+pub(super) fn folder() -> Option<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     let cache = set("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = cache.or_else(|| Some(PathBuf::from(set("HOME")?).join(".cache")))?;
     Some(cache.join("cellstream").join("cuda"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Files stand for the compiler here, which need not be installed.
+    #[test]
+    fn a_kernel_is_taken_from_its_file_and_from_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let kernel = Kernel::add_directions();
+        let head = format!("sm_90 {}\n{}\n", OPTIONS.join(" "), kernel.text);
+        let mut hasher = DefaultHasher::new();
+        head.hash(&mut hasher);
+        let name = format!("add_directions-{:016x}", hasher.finish());
+        let path = folder.path().join(name);
+        std::fs::write(&path, head.clone() + "machine code").unwrap();
+        let found = compiled(&kernel, "sm_90", Some(folder.path())).unwrap();
+        assert_eq!(found, b"machine code");
+
+        // The same name, but another text, as after a collision: compiled, or no compiler.
+        std::fs::write(&path, "another ".to_owned() + &head + "machine code").unwrap();
+        match compiled(&kernel, "sm_90", Some(folder.path())) {
+            Ok(cubin) => {
+                assert_eq!(&cubin[..4], b"\x7fELF");
+                // The file was replaced.
+                assert!(std::fs::read(&path).unwrap().ends_with(&cubin));
+            }
+            Err(error) => assert!(matches!(error, DriverError::NoLibrary { .. }), "{error}"),
+        }
+    }
 }

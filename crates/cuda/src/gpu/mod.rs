@@ -12,9 +12,9 @@ use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use cudarc::driver::{CudaContext, DriverError as CallError};
 
 use crate::layer::Settings;
-use crate::model::{ModelOn, checked_room, weights_of};
+use crate::model::{DeviceModel, checked_room, weights_of};
 use crate::tune::tune;
-use crate::{Device, DriverError, LaunchPlan, TunedPlans, WeightType};
+use crate::{Device, DriverError, LaunchPlan, TunedPlans, TunedPlansError, WeightType};
 
 pub use compile::{Compiled, compile};
 use stream::{Modules, Stream};
@@ -99,10 +99,13 @@ impl Cuda {
     }
 
     /// Launches sizes that were timed by their plans; others by [`LaunchPlan::choose`].
-    #[must_use]
-    pub fn with_plans(mut self, plans: TunedPlans) -> Cuda {
+    ///
+    /// # Errors
+    /// [`TunedPlansError::Device`] for plans of another device.
+    pub fn with_plans(mut self, plans: TunedPlans) -> Result<Cuda, TunedPlansError> {
+        plans.check(&self.device)?;
         self.plans = Arc::new(plans);
-        self
+        Ok(self)
     }
 
     /// Times all plans of each layer, for `batch` sequences of `steps` steps: for
@@ -158,7 +161,7 @@ impl Backend for Cuda {
             }),
         };
         let room = (plan.batch(), plan.steps());
-        Ok(Box::new(ModelOn::new(
+        Ok(Box::new(DeviceModel::new(
             self.stream()?,
             model,
             settings,

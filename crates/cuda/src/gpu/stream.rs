@@ -3,17 +3,17 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cudarc::driver::sys::CUfunction_attribute as FunctionAttribute;
+use cudarc::driver::sys::{CUfunction_attribute as FunctionAttribute, CUresult};
 use cudarc::driver::{
     CudaContext, CudaFunction, CudaModule, CudaSlice, CudaStream, DevicePtr, DeviceRepr,
     LaunchConfig, PushKernelArg,
 };
 use cudarc::nvrtc::Ptx;
 
-use super::compile::compiled;
+use super::compile::{compiled, folder};
 use super::failed;
 use crate::arguments::{Address, Bytes};
-use crate::driver::{Buffer, Driver, DriverError, Grid, Meeting};
+use crate::driver::{Buffer, Driver, DriverError, Grid, Synchronisation};
 use crate::{Device, Kernel};
 
 /// Kernels that are loaded, by their text.
@@ -51,7 +51,7 @@ impl Stream {
         if let Some(module) = loaded.get(kernel) {
             return Ok(Arc::clone(module));
         }
-        let cubin = compiled(kernel, &self.device.architecture())?;
+        let cubin = compiled(kernel, &self.device.architecture(), folder().as_deref())?;
         let module = self.context.load_module(Ptx::from_binary(cubin));
         let module = module.map_err(failed("cuModuleLoadData"))?;
         loaded.insert(kernel.clone(), Arc::clone(&module));
@@ -177,29 +177,21 @@ impl Driver for Stream {
         let passed = Passed(*arguments.padded());
         let mut launch = self.stream.launch_builder(function);
         launch.arg(&passed);
-        if grid.meeting != Meeting::Resident {
+        if grid.synchronisation != Synchronisation::Cooperative {
             // SAFETY: the arguments are those of the kernel (the host runs the same bytes in
             // tests), and their addresses are of buffers that the model keeps; the stream frees
             // them after this launch.
             let launched = unsafe { launch.launch(configuration) };
             return launched.map(drop).map_err(failed("cuLaunchKernel"));
         }
-        let threads = grid.threads as u32;
-        let each = function
-            .occupancy_max_active_blocks_per_multiprocessor(threads, grid.shared_bytes, None)
-            .map_err(failed("cuOccupancyMaxActiveBlocksPerMultiprocessor"))?;
-        let resident = each as usize * self.device.multiprocessors as usize;
-        if (x * y) as usize > resident {
-            return Err(DriverError::NotResident {
-                blocks: (x * y) as usize,
-                resident,
-            });
-        }
         // SAFETY: as above. All blocks are resident at once or none starts, so that those that wait
         // for others do not wait for ever.
         let launched = unsafe { launch.launch_cooperative(configuration) };
-        launched
-            .map(drop)
-            .map_err(failed("cuLaunchCooperativeKernel"))
+        launched.map(drop).map_err(|error| match error.0 {
+            CUresult::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE => DriverError::NotResident {
+                blocks: grid.blocks[0] * grid.blocks[1],
+            },
+            _ => failed("cuLaunchCooperativeKernel")(error),
+        })
     }
 }

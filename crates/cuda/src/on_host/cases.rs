@@ -16,8 +16,8 @@ use cellstream_serve::engine::{EngineOptions, Request};
 use cellstream_serve::networks::{Chain, ChainCell, Outputs};
 
 use super::Host;
-use crate::layer::{Settings, size_of_layer};
-use crate::model::ModelOn;
+use crate::layer::Settings;
+use crate::model::DeviceModel;
 use crate::plan::{Exchange, RecurrenceSize};
 use crate::tune::tune;
 use crate::{Device, LaunchPlan, PlanError, TunedPlans, WeightType};
@@ -63,9 +63,9 @@ fn prepared(
     model: &Model,
     settings: Settings,
     room: (usize, usize),
-) -> Option<ModelOn<Host>> {
+) -> Option<DeviceModel<Host>> {
     let host = Host::with_limits_of(device)?;
-    Some(ModelOn::new(host, model, settings, room).unwrap())
+    Some(DeviceModel::new(host, model, settings, room).unwrap())
 }
 
 fn random(count: usize, seed: u64) -> Vec<f32> {
@@ -418,8 +418,8 @@ fn steps_have_the_bits_of_a_whole_run() {
     assert_eq!(bits(&stepped), bits(&whole));
 }
 
-/// Runs of two steps leave the words of both in place: those of a run that starts at 1 again would be
-/// taken for new ones if they were not cleared.
+/// Runs of two steps leave the words of both in place. A run that starts at 1 again would take them
+/// for new ones if they were not cleared.
 #[test]
 fn stamps_start_again_when_they_are_used_up() {
     let model = Gru::new(2, 9).random(12).unwrap();
@@ -455,7 +455,7 @@ fn refusals_are_typed_and_change_nothing() {
         let Some(host) = Host::with_limits_of(SMALL) else {
             return;
         };
-        let error = ModelOn::new(host, model, f32_weights(), (1, 1))
+        let error = DeviceModel::new(host, model, f32_weights(), (1, 1))
             .err()
             .unwrap()
             .to_string();
@@ -496,6 +496,26 @@ fn refusals_are_typed_and_change_nothing() {
     .unwrap();
     assert_eq!(y, expected);
     assert!(on_host.reserve(usize::MAX / 2, 2).is_err());
+
+    let x = [0.0; 2];
+    let step = |on_host: &mut DeviceModel<Host>, states: &mut [Vec<f32>], y: &mut [f32]| {
+        let mut states = states.iter_mut().map(|of| RowsMut::contiguous(of, 4));
+        let steps = Steps::one(1, RowsRef::contiguous(&x, 1));
+        let ran = on_host.step_rows(steps, &mut states, Some(RowsMut::contiguous(y, 4)));
+        ran.err().map(|error| error.to_string())
+    };
+    let states = |count: usize, values| vec![vec![0.5; values]; count];
+    for (states, y, says) in [
+        (states(1, 3), 4, "states: expected 4 values, found 3"),
+        (states(0, 4), 4, "states: expected 4 values, found 0"),
+        (states(2, 4), 4, "states: expected 0 values, found 4"),
+        (states(1, 4), 2, "output: expected 4 values, found 2"),
+    ] {
+        let mut kept = states.clone();
+        let error = step(&mut on_host, &mut kept, &mut vec![0.0; y]);
+        assert_eq!((error.as_deref(), &kept), (Some(says), &states));
+    }
+    assert_eq!(step(&mut on_host, &mut states(1, 4), &mut [0.0; 4]), None);
 }
 
 #[test]
@@ -509,7 +529,7 @@ fn tuning_chooses_a_plan_that_fits_and_keeps_the_bits() {
     assert_eq!(tuned.to_text().lines().count(), 2, "{}", tuned.to_text());
     let read = TunedPlans::from_text(&tuned.to_text(), &CLUSTERS).unwrap();
     assert_eq!(read, tuned);
-    let size = size_of_layer(&model.layers()[0], 1, WeightType::F32);
+    let size = RecurrenceSize::of_layer(&model.layers()[0], 1, WeightType::F32);
     let chosen = tuned.get(size).unwrap();
     assert!(LaunchPlan::candidates(&CLUSTERS, size).contains(&chosen));
     let settings = Settings {
@@ -520,9 +540,9 @@ fn tuning_chooses_a_plan_that_fits_and_keeps_the_bits() {
 }
 
 /// The host as a backend of the serving engine.
-struct OnHost;
+struct HostBackend;
 
-impl Backend for OnHost {
+impl Backend for HostBackend {
     fn name(&self) -> &str {
         "host"
     }
@@ -530,7 +550,12 @@ impl Backend for OnHost {
     fn prepare(&self, model: &Model, plan: &Plan) -> Result<Box<dyn PreparedModel>, SessionError> {
         let host = Host::with_limits_of(SMALL).expect("a compiler");
         let room = (plan.batch(), plan.steps());
-        Ok(Box::new(ModelOn::new(host, model, f32_weights(), room)?))
+        Ok(Box::new(DeviceModel::new(
+            host,
+            model,
+            f32_weights(),
+            room,
+        )?))
     }
 }
 
@@ -542,7 +567,7 @@ fn the_serving_engine_batches_requests_to_their_bits() {
     let model = Arc::new(Lstm::new(3, 8).random(15).unwrap());
     let cell = ChainCell::new(Arc::clone(&model)).unwrap();
     let mut cells = Cells::new();
-    let chain = Chain::add(&mut cells, cell.with_backend(Arc::new(OnHost)));
+    let chain = Chain::add(&mut cells, cell.with_backend(Arc::new(HostBackend)));
     let engine = Engine::start(cells, &EngineOptions::default()).unwrap();
     let requests: Vec<Vec<f32>> = (1..4)
         .map(|steps| random(steps * 3, steps as u64))

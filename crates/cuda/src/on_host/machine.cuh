@@ -97,12 +97,12 @@ inline host::Index blockDim, gridDim;
 
 inline void __syncthreads() { host::block->barrier.wait(); }
 
-inline float __shfl_xor_sync(unsigned, float value, int others) {
+inline float __shfl_xor_sync(unsigned, float value, int lane_mask) {
   host::Warp& warp = host::block->warps[threadIdx.x / 32];
   const int lane = threadIdx.x % 32;
   warp.given[lane] = value;
   warp.barrier.wait();
-  const float other = warp.given[lane ^ others];
+  const float other = warp.given[lane ^ lane_mask];
   warp.barrier.wait();
   return other;
 }
@@ -126,7 +126,7 @@ inline Stamped read_stamped(const unsigned long long* at) {
   return {static_cast<unsigned>(bits >> 32), __uint_as_float(static_cast<unsigned>(bits))};
 }
 
-inline void wait_a_little() { sched_yield(); }
+inline void spin_hint() { sched_yield(); }
 
 inline float* in_block(float* here, unsigned rank) {
   const float* memory = reinterpret_cast<const float*>(host::block->memory.data());

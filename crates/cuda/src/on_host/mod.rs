@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::arguments::{Address, Bytes};
-use crate::driver::{Buffer, Driver, DriverError, Grid, Meeting};
+use crate::driver::{Buffer, Driver, DriverError, Grid, Synchronisation};
 use crate::{Device, Kernel};
 
 /// Where launches map the memory: in the part of the address space that sanitizers leave.
@@ -178,7 +178,7 @@ impl Driver for Host {
     fn launch(&self, program: &PathBuf, grid: &Grid, arguments: &Bytes) -> Result<(), DriverError> {
         assert!(grid.shared_bytes <= self.device.shared_bytes as usize);
         let blocks = grid.blocks[0] * grid.blocks[1];
-        if grid.meeting == Meeting::Resident {
+        if grid.synchronisation == Synchronisation::Cooperative {
             assert!(blocks <= self.device.multiprocessors as usize);
         }
         let numbers = [
@@ -186,8 +186,8 @@ impl Driver for Host {
             grid.blocks[1],
             grid.threads,
             grid.shared_bytes,
-            usize::from(grid.meeting != Meeting::Never),
-            usize::from(grid.meeting == Meeting::Cluster),
+            usize::from(grid.synchronisation != Synchronisation::None),
+            usize::from(grid.synchronisation == Synchronisation::Cluster),
             arguments.as_slice().len(),
         ];
         let mut launch: Vec<u8> = Vec::new();
