@@ -17,8 +17,10 @@ pub enum SumOrder {
     /// in pairs.
     ///
     /// ```text
-    /// lane l of 32:  s[l] = 0;  for i in 0.., k in 128 i + 4 l .. + 4 { s[l] = fma(h[k], U[j][k], s[l]) }
-    /// for m in 16, 8, 4, 2, 1 { s[l] = s[l] + s[l xor m], for all l at once }
+    /// for l in 0..32 { s[l] = 0;  for i in 0.. { for k in 128 i + 4 l .. 128 i + 4 l + 4 {
+    ///     s[l] = fma(h[k], U[j][k], s[l])
+    /// } } }
+    /// for m in [16, 8, 4, 2, 1] { s[l] = s[l] + s[l xor m], for all l at once }
     /// z = z + s[0]
     /// ```
     ///
@@ -109,8 +111,7 @@ mod tests {
         }
     }
 
-    /// The terms of a lane are neighbours, and lanes meet in pairs: by numbers so large that a small
-    /// one beside them is lost.
+    /// Beside a large number a small one is lost: the sum tells which terms were added first.
     #[test]
     fn lanes_add_in_their_order() {
         const LARGE: f32 = 1e8;
