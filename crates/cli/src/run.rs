@@ -57,7 +57,7 @@ pub struct Arguments {
     /// Run on this CUDA device (default: 0); a stack of layers only
     #[cfg(feature = "cuda")]
     #[arg(long, value_name = "DEVICE", num_args = 0..=1, default_missing_value = "0",
-        conflicts_with_all = ["threads", "plan"])]
+        require_equals = true, conflicts_with_all = ["threads", "plan"])]
     cuda: Option<usize>,
 }
 
