@@ -75,7 +75,7 @@ const EVEN: f64 = 0.25;
 impl Network {
     /// Runs the network once, then finds the fastest plan of each recurrent region for the sizes
     /// of that run, and uses it from now on. Sizes of other inputs that the plan in use has are
-    /// kept. `progress` may end the tuning.
+    /// kept. `progress` is called after each round and each region, and may end the tuning.
     ///
     /// ```no_run
     /// use std::ops::ControlFlow;
@@ -153,7 +153,9 @@ impl Network {
                 plan: found.plan,
             });
             done += share;
-            if found.interrupted {
+            // A region whose time ends before its first round has not reported yet.
+            let fraction = done.min(1.0);
+            if found.interrupted || progress(&TuningProgress { node, fraction }).is_break() {
                 tuned.interrupted = true;
                 break;
             }

@@ -7,6 +7,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use cellstream::tune::Effort;
 use cellstream_network::{
     Network, NetworkError, NetworkPlan, NetworkTuning, Tensor, TuningProgress,
 };
@@ -112,6 +113,23 @@ fn a_tuned_network_gives_the_same_bits_and_its_plan_survives_the_file() {
         let region = profile.regions.iter().find(|region| region.node == *node);
         assert_eq!(region.unwrap().plan, words);
     }
+}
+
+#[test]
+fn each_region_is_reported_even_without_a_race() {
+    let (network, case) = bidaf();
+    let estimate = NetworkTuning {
+        effort: Effort::Estimate,
+        ..NetworkTuning::default()
+    };
+    let mut nodes = Vec::new();
+    let tuned = network.tune(&case.borrowed(), estimate, |progress| {
+        assert!((0.0..=1.0).contains(&progress.fraction));
+        nodes.push(progress.node.to_owned());
+        ControlFlow::Continue(())
+    });
+    nodes.dedup();
+    assert_eq!(tuned.unwrap().plan.regions().collect::<Vec<_>>(), nodes);
 }
 
 #[test]
