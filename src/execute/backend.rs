@@ -2,7 +2,10 @@
 //! backend packs, plans and holds buffers in its own way.
 
 use super::team::SharedTeam;
-use super::{PackError, PackedModel, RunError, Session, SessionError, Steps};
+use super::{
+    PackError, PackedModel, ResidentModel, ResidentNetwork, ResidentRoom, RunError, Session,
+    SessionError, Steps,
+};
 use crate::model::{Input, Model, Output, Signature};
 use crate::plan::Plan;
 use cellstream_kernels::RowsMut;
@@ -18,6 +21,20 @@ pub trait Backend: Send + Sync {
     /// # Errors
     /// A plan that does not fit the model, or what the device lacks.
     fn prepare(&self, model: &Model, plan: &Plan) -> Result<Box<dyn PreparedModel>, SessionError>;
+
+    /// Copies the weights for single steps, with states that stay on the device. `None` from a
+    /// backend that computes in the host's memory, as [`Cpu`] does.
+    ///
+    /// # Errors
+    /// As [`Backend::prepare`]; [`SessionError::Backend`] for a model with a reverse direction.
+    fn prepare_resident(
+        &self,
+        network: &ResidentNetwork<'_>,
+        room: ResidentRoom,
+    ) -> Result<Option<Box<dyn ResidentModel>>, SessionError> {
+        let _ = (network, room);
+        Ok(None)
+    }
 }
 
 /// A model on a [`Backend`], ready to run many times.

@@ -19,6 +19,7 @@ mod packed;
 mod part;
 mod phases;
 mod products;
+mod resident;
 mod run;
 mod session;
 mod steps;
@@ -31,6 +32,10 @@ mod work_tests;
 
 pub use backend::{Backend, Cpu, PreparedModel};
 pub use packed::{PackError, PackedModel};
+pub use resident::{
+    EmbeddingTable, ResidentModel, ResidentNetwork, ResidentProjection, ResidentRoom, ResidentStep,
+    ResultOf, ResultRow,
+};
 pub use session::{RunError, Session, SessionError};
 pub use steps::{State, Steps};
 pub use tree::{TreeRows, TreeStep};

@@ -123,6 +123,24 @@ pub enum RunError {
         /// Steps there is room for.
         room_steps: usize,
     },
+    /// A slot that a [`ResidentModel`](super::ResidentModel) does not have, or one that occurs
+    /// twice in a step. Nothing was started.
+    #[error("slot {slot} is not one of {slots} slots, or occurs twice in the step")]
+    Slot {
+        /// The slot.
+        slot: usize,
+        /// Number of slots.
+        slots: usize,
+    },
+    /// As many steps of a [`ResidentModel`](super::ResidentModel) as there is room for are started
+    /// and not finished. Nothing was started.
+    #[error(
+        "{in_flight} steps are in flight, which is all that there is room for; finish one first"
+    )]
+    InFlight {
+        /// Number of steps in flight.
+        in_flight: usize,
+    },
     /// A reverse direction needs the end of a sequence first, so it cannot be fed step by step.
     #[error("a model with a reverse direction cannot run step by step; run whole sequences")]
     NotStreamable,

@@ -45,6 +45,11 @@ impl Embedding {
         self.features
     }
 
+    /// The table, `[symbols, features]`.
+    pub fn table(&self) -> &[f32] {
+        &self.table
+    }
+
     /// The features of one symbol.
     ///
     /// # Errors
